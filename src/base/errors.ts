@@ -1,0 +1,57 @@
+// One error class for everything that a caller is told; cri/server.ts maps it to a gRPC status.
+
+/** gRPC status codes by name (grpc/grpc, doc/statuscodes.md). */
+export const grpcCodes = {
+  CANCELLED: 1,
+  UNKNOWN: 2,
+  INVALID_ARGUMENT: 3,
+  DEADLINE_EXCEEDED: 4,
+  NOT_FOUND: 5,
+  ALREADY_EXISTS: 6,
+  PERMISSION_DENIED: 7,
+  RESOURCE_EXHAUSTED: 8,
+  FAILED_PRECONDITION: 9,
+  ABORTED: 10,
+  OUT_OF_RANGE: 11,
+  UNIMPLEMENTED: 12,
+  INTERNAL: 13,
+  UNAVAILABLE: 14,
+  DATA_LOSS: 15,
+  UNAUTHENTICATED: 16,
+} as const;
+
+export type ErrorCode = keyof typeof grpcCodes;
+
+/** What went wrong, for whom, and where it can be told apart: what to try next. */
+export class CriError extends Error {
+  override readonly name = "CriError";
+  readonly code: ErrorCode;
+
+  constructor(code: ErrorCode, message: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.code = code;
+  }
+}
+
+/** The message of anything thrown; of a failed undo (SuppressedError) the original cause first. */
+export function messageOf(error: unknown): string {
+  if (error instanceof SuppressedError) {
+    return `${messageOf(error.suppressed)} (and undoing it failed: ${messageOf(error.error)})`;
+  }
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** The code of anything thrown: a CriError's own, a deadline's or cancellation's, else INTERNAL. */
+export function codeOf(error: unknown): ErrorCode {
+  if (error instanceof SuppressedError) return codeOf(error.suppressed);
+  if (error instanceof CriError) return error.code;
+  if (error instanceof DOMException && error.name === "TimeoutError") return "DEADLINE_EXCEEDED";
+  if (error instanceof DOMException && error.name === "AbortError") return "CANCELLED";
+  return "INTERNAL";
+}
+
+/** errno's name ("ENOENT") of a failed system call, or undefined. */
+export function errnoOf(error: unknown): string | undefined {
+  const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
+  return typeof code === "string" && /^E[A-Z0-9]+$/.test(code) ? code : undefined;
+}

@@ -1,0 +1,148 @@
+// The daemon's gRPC services as typed functions, over its unix socket. Used by the person's commands
+// and by the tests.
+import * as grpc from "@grpc/grpc-js";
+import { CriError, type ErrorCode, grpcCodes } from "../base/errors.ts";
+import { ImageService, NodeService, RuntimeService } from "../proto/services.ts";
+
+export const defaultHost = "unix:///var/run/isulad.sock";
+
+/** timeoutMs 0 = no deadline; an aborted signal cancels the call. */
+export type CallOptions = { timeoutMs?: number; signal?: AbortSignal };
+
+type Method = {
+  request: { encode(message: never): { finish(): Uint8Array } };
+  response: { decode(bytes: Uint8Array): object };
+  stream: boolean;
+};
+type Request<M extends Method> = Parameters<M["request"]["encode"]>[0];
+type Response<M extends Method> = ReturnType<M["response"]["decode"]>;
+type Call<M extends Method> = M["stream"] extends true
+  ? (request: Request<M>, options?: CallOptions) => AsyncIterable<Response<M>>
+  : (request: Request<M>, options?: CallOptions) => Promise<Response<M>>;
+type Calls<S extends Record<string, Method>> = { [Name in keyof S]: Call<S[Name]> };
+
+/** Every RPC by its CRI name. Failures are CriErrors with the daemon's code and message. */
+export type Client = Calls<typeof RuntimeService> &
+  Calls<typeof ImageService> &
+  Calls<typeof NodeService> & { close(): void; [Symbol.dispose](): void };
+
+const services: Record<string, Record<string, Method>> = {
+  "runtime.v1.RuntimeService": RuntimeService,
+  "runtime.v1.ImageService": ImageService,
+  "isulad.v1.NodeService": NodeService,
+};
+
+const timeoutMsDefault = 120_000;
+// The kubelet's own limit: what it could not read, we should not get away with.
+const messageBytesMax = 16 * 1024 * 1024;
+
+/** host: `unix:///path`, `unix:path` or a bare path. Connects at the first call. */
+export function connect(host: string = defaultHost): Client {
+  const target = host.includes(":") ? host : `unix:${host}`;
+  const channel = new grpc.Client(target, grpc.credentials.createInsecure(), {
+    "grpc.max_receive_message_length": messageBytesMax,
+    "grpc.enable_http_proxy": 0,
+    "grpc.use_local_subchannel_pool": 1,
+  });
+  const close = () => channel.close();
+  const client: Record<string | symbol, unknown> = { close, [Symbol.dispose]: close };
+  for (const [service, methods] of Object.entries(services)) {
+    for (const [name, method] of Object.entries(methods)) {
+      const call = { channel, host, path: `/${service}/${name}`, method };
+      client[name] = method.stream
+        ? (request: object, options?: CallOptions) => serverStream(call, request, options)
+        : (request: object, options?: CallOptions) => unary(call, request, options);
+    }
+  }
+  return client as Client;
+}
+
+type Target = { channel: grpc.Client; host: string; path: string; method: Method };
+
+function unary(target: Target, request: object, options: CallOptions = {}): Promise<object> {
+  const { method } = target;
+  const { promise, resolve, reject } = Promise.withResolvers<object>();
+  const call = target.channel.makeUnaryRequest<object, object>(
+    target.path,
+    (message) => encode(method, message),
+    (bytes) => method.response.decode(bytes),
+    request,
+    callOptions(options, timeoutMsDefault),
+    (error, value) =>
+      value === undefined || error ? reject(asCriError(error, target)) : resolve(value),
+  );
+  const unlink = cancelOnAbort(call, options.signal);
+  return promise.finally(unlink);
+}
+
+async function* serverStream(
+  target: Target,
+  request: object,
+  options: CallOptions = {},
+): AsyncGenerator<object> {
+  const { method } = target;
+  const call = target.channel.makeServerStreamRequest<object, object>(
+    target.path,
+    (message) => encode(method, message),
+    (bytes) => method.response.decode(bytes),
+    request,
+    callOptions(options, 0),
+  );
+  const unlink = cancelOnAbort(call, options.signal);
+  try {
+    yield* call as AsyncIterable<object>;
+  } catch (error) {
+    throw asCriError(error, target);
+  } finally {
+    unlink();
+    call.on("error", () => {}); // The cancel below is reported here, to nobody.
+    call.cancel();
+  }
+}
+
+function encode(method: Method, message: object): Buffer {
+  return Buffer.from(method.request.encode(message as never).finish());
+}
+
+function callOptions(options: CallOptions, timeoutMs: number): grpc.CallOptions {
+  const limitMs = options.timeoutMs ?? timeoutMs;
+  return limitMs > 0 ? { deadline: Date.now() + limitMs } : {};
+}
+
+function cancelOnAbort(call: { cancel(): void }, signal: AbortSignal | undefined): () => void {
+  const cancel = () => call.cancel();
+  if (signal?.aborted) cancel();
+  signal?.addEventListener("abort", cancel, { once: true });
+  return () => signal?.removeEventListener("abort", cancel);
+}
+
+function asCriError(error: unknown, target: Target): CriError {
+  const { code, details } = (error ?? {}) as Partial<grpc.ServiceError>;
+  const name = nameOfCode(code);
+  // Only grpc-js itself says so: the daemon was not there to choose a message.
+  if (name === "UNAVAILABLE" && details?.startsWith("No connection established")) {
+    return new CriError(
+      name,
+      `Cannot reach the daemon at ${target.host}: ${reasonOf(details)}. Is it running? --host names another socket.`,
+      { cause: error },
+    );
+  }
+  return new CriError(name, details || `${target.path} failed: ${String(error)}`, { cause: error });
+}
+
+function reasonOf(details: string): string {
+  const errno = /\bE[A-Z]{3,}\b/.exec(details)?.[0] ?? "";
+  const known: Record<string, string> = {
+    ENOENT: "there is no such socket",
+    ECONNREFUSED: "nobody listens there",
+    EACCES: "permission denied",
+  };
+  return known[errno] ?? details;
+}
+
+function nameOfCode(code: number | undefined): ErrorCode {
+  for (const [name, value] of Object.entries(grpcCodes)) {
+    if (value === code) return name as ErrorCode;
+  }
+  return "UNKNOWN";
+}

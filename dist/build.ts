@@ -1,0 +1,63 @@
+// Builds the one executable: `bun dist/build.ts [TARGET…|all]`; without a target, for this machine.
+// A worker goes by its path from --root inside the executable, so both stay as they are.
+import { execFileSync, spawnSync } from "node:child_process";
+import { readFileSync, renameSync, rmSync, statSync } from "node:fs";
+import { dirname, join } from "node:path";
+import process from "node:process";
+import { fileURLToPath } from "node:url";
+
+const root = dirname(dirname(fileURLToPath(import.meta.url)));
+const entries = ["src/main.ts", "src/monitor/log_worker.ts"];
+/** Target as Bun names it, and what its file is called. */
+const targets: Record<string, string> = {
+  "linux-x64": "isulad-ts-linux-x64",
+  "linux-x64-baseline": "isulad-ts-linux-x64-baseline",
+  "linux-x64-musl": "isulad-ts-linux-x64-musl",
+  "linux-arm64": "isulad-ts-linux-arm64",
+  "linux-arm64-musl": "isulad-ts-linux-arm64-musl",
+};
+
+function commit(): string {
+  try {
+    const options = { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] } as const;
+    const id = execFileSync("git", ["rev-parse", "--short=12", "HEAD"], options).trim();
+    const dirty = execFileSync("git", ["status", "--porcelain", "--untracked-files=no"], options);
+    return dirty.trim() === "" ? id : `${id}+changes`;
+  } catch {
+    return "unknown";
+  }
+}
+
+function build(target: string | undefined, file: string): void {
+  const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as {
+    version: string;
+  };
+  // Built beside and renamed, so that a daemon which runs the old file is left alone.
+  const made = join(root, "dist", `${file}.${process.pid}`);
+  const argv = ["build", "--compile", "--minify", "--bytecode", "--format=esm", "--root=."];
+  argv.push("--no-compile-autoload-dotenv", "--no-compile-autoload-bunfig");
+  argv.push("--define", `ISULAD_BUILD=${JSON.stringify({ version, commit: commit() })}`);
+  if (target !== undefined) argv.push(`--target=bun-${target}`);
+  argv.push(...entries, "--outfile", made);
+  const done = spawnSync(process.execPath, argv, { cwd: root, encoding: "utf8" });
+  if (done.status !== 0) {
+    rmSync(made, { force: true });
+    throw new Error(`bun build of ${file} failed:\n${done.stdout}${done.stderr}`);
+  }
+  renameSync(made, join(root, "dist", file));
+  const mib = (statSync(join(root, "dist", file)).size / 2 ** 20).toFixed(0);
+  console.log(`dist/${file}: ${mib} MiB`);
+}
+
+const asked = process.argv.slice(2);
+if (asked.length === 0) {
+  build(undefined, "isulad-ts");
+} else {
+  for (const target of asked.includes("all") ? Object.keys(targets) : asked) {
+    const file = targets[target];
+    if (file === undefined) {
+      throw new Error(`Unknown target ${target}: one of ${Object.keys(targets).join(", ")} or all`);
+    }
+    build(target, file);
+  }
+}

@@ -1,0 +1,79 @@
+// Files: written whole or not at all, read with bounds.
+import { randomBytes } from "node:crypto";
+import { closeSync, constants, fsyncSync, openSync, readSync, writeSync } from "node:fs";
+import { open, readFile, rename, rm } from "node:fs/promises";
+import { dirname } from "node:path";
+import { errnoOf } from "../base/errors.ts";
+
+/**
+ * Replaces path in one step: temporary file, (fsync,) rename, (fsync of the folder).
+ * fsync only where the content must survive a power loss.
+ */
+export async function writeFileAtomic(
+  path: string,
+  data: string | Uint8Array,
+  options: { mode?: number; fsync?: boolean } = {},
+): Promise<void> {
+  const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
+  try {
+    const file = await open(temporary, "wx", options.mode ?? 0o600);
+    try {
+      await file.writeFile(data);
+      if (options.fsync === true) await file.sync();
+    } finally {
+      await file.close();
+    }
+    await rename(temporary, path);
+  } catch (error) {
+    await rm(temporary, { force: true });
+    throw error;
+  }
+  if (options.fsync === true) syncFolder(dirname(path));
+}
+
+/** Makes a folder's entries (a rename, a new file) durable. */
+export function syncFolder(path: string): void {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY);
+  try {
+    fsyncSync(fd);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** The text of a file, or undefined where there is none. */
+export async function readTextIfExists(path: string): Promise<string | undefined> {
+  try {
+    return await readFile(path, "utf8");
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+/** The first bytes of a file that somebody else may have made as large as they like. */
+export function readBounded(path: string, maxBytes: number): Uint8Array {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOCTTY);
+  try {
+    const buffer = Buffer.allocUnsafe(maxBytes);
+    let length = 0;
+    while (length < maxBytes) {
+      const got = readSync(fd, buffer, length, maxBytes - length, null);
+      if (got === 0) break;
+      length += got;
+    }
+    return buffer.subarray(0, length);
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** Writes a kernel file (cgroup, sysctl, /proc) in one write(2), as the kernel wants it. */
+export function writeKernelFile(path: string, value: string): void {
+  const fd = openSync(path, constants.O_WRONLY);
+  try {
+    writeSync(fd, value);
+  } finally {
+    closeSync(fd);
+  }
+}

@@ -1,0 +1,131 @@
+// Child processes with a deadline. What a container may inherit never passes here: see monitor/.
+import { spawn, type ChildProcess } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { CriError } from "../base/errors.ts";
+
+export type RunOptions = {
+  signal: AbortSignal;
+  input?: string;
+  env?: Record<string, string>;
+  cwd?: string;
+  /** Output over this many bytes a stream is discarded; 1 MiB by default. */
+  maxOutputBytes?: number;
+};
+
+export type RunResult = {
+  pid: number;
+  exitCode: number;
+  stdout: string;
+  stderr: string;
+};
+
+/** After the exit, how long a stream that a grandchild keeps open is still read. */
+const drainMs = 100;
+
+/**
+ * Runs a program to its end; a non-zero exit is a result, not an error.
+ * Its process group is killed when the signal aborts.
+ * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND when
+ * there is no such program.
+ */
+export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
+  throwIfAborted(argv[0]!, options.signal);
+  const start = performance.now();
+  const child = spawn(argv[0]!, argv.slice(1), {
+    stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
+    env: options.env ?? process.env,
+    cwd: options.cwd,
+    detached: true, // a process group of its own, to be killed as a whole
+  });
+  const limit = options.maxOutputBytes ?? 1 << 20;
+  const stdout = collect(child.stdout!, limit);
+  const stderr = collect(child.stderr!, limit);
+  if (options.input !== undefined) {
+    child.stdin!.on("error", () => {}); // EPIPE: the program did not want its input; its exit tells.
+    child.stdin!.end(options.input);
+  }
+  const onAbort = () => killGroup(child);
+  options.signal.addEventListener("abort", onAbort, { once: true });
+  try {
+    const exitCode = await ended(child, argv[0]!);
+    if (options.signal.aborted) {
+      throw abortError(`${argv[0]} (pid ${child.pid})`, options.signal, performance.now() - start);
+    }
+    return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
+  } finally {
+    options.signal.removeEventListener("abort", onAbort);
+  }
+}
+
+function ended(child: ChildProcess, program: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const done = (exitCode: number) => {
+      clearTimeout(timer);
+      child.stdout?.destroy();
+      child.stderr?.destroy();
+      resolve(exitCode);
+    };
+    child.on("error", (error: NodeJS.ErrnoException) => {
+      const code = error.code === "ENOENT" ? "NOT_FOUND" : "INTERNAL";
+      reject(new CriError(code, `cannot run ${program}: ${error.message}`, { cause: error }));
+    });
+    child.on("close", (exitCode, signal) => done(exitCode ?? (signal === null ? 255 : 137)));
+    child.on("exit", (exitCode, signal) => {
+      timer = setTimeout(() => done(exitCode ?? (signal === null ? 255 : 137)), drainMs);
+    });
+  });
+}
+
+function collect(stream: NodeJS.ReadableStream, limit: number): () => string {
+  const chunks: Buffer[] = [];
+  let length = 0;
+  stream.on("data", (chunk: Buffer) => {
+    if (length >= limit) return;
+    chunks.push(chunk.subarray(0, limit - length));
+    length += chunk.length;
+  });
+  stream.on("error", () => {}); // the exit code tells
+  return () => Buffer.concat(chunks).toString("utf8");
+}
+
+function killGroup(child: ChildProcess): void {
+  if (child.pid === undefined) return;
+  try {
+    process.kill(-child.pid, "SIGKILL");
+  } catch {
+    child.kill("SIGKILL"); // no group yet, or all gone
+  }
+}
+
+/** @throws CriError DEADLINE_EXCEEDED or CANCELLED when the signal has aborted. */
+export function throwIfAborted(what: string, signal: AbortSignal): void {
+  if (signal.aborted) throw abortError(what, signal);
+}
+
+/** The error for work that its deadline or its caller ended. */
+export function abortError(what: string, signal: AbortSignal, elapsedMs?: number): CriError {
+  const after = elapsedMs === undefined ? "" : ` after ${Math.round(elapsedMs)} ms`;
+  const reason: unknown = signal.reason;
+  if (reason instanceof CriError) {
+    return new CriError(reason.code, `${what}: ended${after}: ${reason.message}`, {
+      cause: reason,
+    });
+  }
+  if (reason instanceof DOMException && reason.name === "TimeoutError") {
+    return new CriError("DEADLINE_EXCEEDED", `${what}: deadline exceeded${after}`, {
+      cause: reason,
+    });
+  }
+  return new CriError("CANCELLED", `${what}: cancelled${after}`, { cause: reason });
+}
+
+/** A process's start time in clock ticks since boot: with the pid it names one process for a boot. */
+export function startTime(pid: number): string | undefined {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+    return stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19];
+  } catch {
+    return undefined;
+  }
+}

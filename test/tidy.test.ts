@@ -1,0 +1,166 @@
+// The architecture as a test: who may import whom, no cycles, no dead files, nothing too long.
+import { describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { dirname, join, normalize, relative } from "node:path";
+
+const root = join(import.meta.dirname, "..");
+
+/** Room → the rooms it may import beside itself (design.md). "root" is src/*.ts. */
+const mayImport: Record<string, string[]> = {
+  base: [],
+  proto: [],
+  sys: ["base"],
+  spec: ["base", "sys", "proto"],
+  state: ["base", "sys", "proto"],
+  node: ["base", "sys", "spec", "proto"],
+  image: ["base", "sys"],
+  monitor: ["base", "sys", "node"],
+  nri: ["base", "sys", "spec", "proto"],
+  stream: ["base", "sys", "node", "monitor"],
+  cri: ["base", "sys", "spec", "state", "node", "image", "monitor", "nri", "stream", "proto"],
+  cli: ["base", "sys", "proto"],
+};
+/** What is started without being imported: the program, and the worker that is compiled in. */
+const entries = ["src/main.ts", "src/monitor/log_worker.ts"];
+
+const sources = filesIn("src").filter((file) => !file.startsWith("src/proto/"));
+const imports = new Map(sources.map((file) => [file, importsOf(file)]));
+
+function filesIn(folder: string): string[] {
+  return readdirSync(join(root, folder), { recursive: true, encoding: "utf8" })
+    .map((name) => join(folder, name))
+    .filter((name) => name.endsWith(".ts") && !name.includes("node_modules"))
+    .sort();
+}
+
+function specifiersOf(file: string): string[] {
+  const text = readFileSync(join(root, file), "utf8");
+  const found = text.matchAll(
+    /(?:^|\n)\s*(?:import|export)\b[^;'"]*?from\s*["']([^"']+)["']|\bimport\s*\(?\s*["']([^"']+)["']/g,
+  );
+  return [...found].map((match) => (match[1] ?? match[2])!);
+}
+
+function importsOf(file: string): string[] {
+  return specifiersOf(file)
+    .filter((name) => name.startsWith("."))
+    .map((name) => normalize(join(dirname(file), name)));
+}
+
+function roomOf(file: string): string {
+  const [, room, rest] = file.split("/");
+  return rest === undefined ? "root" : room!;
+}
+
+/** A way from `file` back to itself, if there is one. */
+function cycleAt(file: string): string[] | undefined {
+  const stack = (imports.get(file) ?? []).map((next) => [file, next]);
+  const seen = new Set<string>();
+  for (let way = stack.pop(); way !== undefined; way = stack.pop()) {
+    const last = way.at(-1)!;
+    if (last === file) return way;
+    if (seen.has(last)) continue;
+    seen.add(last);
+    for (const next of imports.get(last) ?? []) stack.push([...way, next]);
+  }
+  return undefined;
+}
+
+describe("rooms", () => {
+  test("src has the rooms of the table, one level deep", () => {
+    const deep = sources.filter((file) => file.split("/").length > 3);
+    const strange = sources.filter((file) => {
+      const room = roomOf(file);
+      return room !== "root" && mayImport[room] === undefined;
+    });
+    expect({ deep, strange }).toEqual({ deep: [], strange: [] });
+  });
+
+  test("a room imports only the rooms below it", () => {
+    const wrong: string[] = [];
+    for (const [file, targets] of imports) {
+      const room = roomOf(file);
+      if (room === "root") continue;
+      for (const target of targets) {
+        const other = roomOf(target);
+        if (!target.startsWith("src/")) wrong.push(`${file} → ${target}`);
+        else if (other !== room && !mayImport[room]?.includes(other)) {
+          wrong.push(`${file} → ${target}`);
+        }
+      }
+    }
+    expect(wrong).toEqual([]);
+  });
+
+  test("every relative import names a file, with its extension", () => {
+    const all = [...sources, ...filesIn("test"), ...filesIn("proto"), ...filesIn("dist")];
+    const broken = all.flatMap((file) =>
+      importsOf(file)
+        .filter((target) => !target.startsWith("src/proto/"))
+        .filter((target) => !existsSync(join(root, target)) || !/\.\w+$/.test(target))
+        .map((target) => `${file} → ${target}`),
+    );
+    expect(broken).toEqual([]);
+  });
+
+  test("no file imports itself by a detour", () => {
+    const cycles = sources.map(cycleAt).filter((way) => way !== undefined);
+    expect(cycles.map((way) => way.join(" → "))).toEqual([]);
+  });
+
+  test("every file is reached from the program or its worker", () => {
+    const reached = new Set<string>();
+    const open = entries.filter((file) => sources.includes(file));
+    for (let file = open.pop(); file !== undefined; file = open.pop()) {
+      if (reached.has(file)) continue;
+      reached.add(file);
+      open.push(...(imports.get(file) ?? []));
+    }
+    expect(sources.filter((file) => !reached.has(file))).toEqual([]);
+  });
+});
+
+describe("style", () => {
+  /** What a line may not hold, and the files that may nevertheless. */
+  const bans: { what: RegExp; why: string; except?: RegExp }[] = [
+    { what: /["']bun:/, why: "Bun's own modules: only sys/libc.ts", except: /^src\/sys\/libc/ },
+    { what: /\bDeno\./, why: "Deno's own interface: only sys/libc.ts", except: /^src\/sys\/libc/ },
+    { what: /^export default\b/, why: "named exports only" },
+    { what: /\bwaitpid\(\s*-1/, why: "it steals Bun's children" },
+    { what: /\bconsole\.(log|error|warn|info)\(/, why: "base/log.ts, or process.stdout in cli" },
+    { what: /\b(TODO|FIXME|XXX)\b/, why: "finish it, or write an issue" },
+    { what: /@ts-(ignore|nocheck)/, why: "use @ts-expect-error with a reason" },
+  ];
+
+  test.each(bans)("no source has $what ($why)", ({ what, except }) => {
+    const found: string[] = [];
+    for (const file of sources) {
+      if (except?.test(file)) continue;
+      const lines = readFileSync(join(root, file), "utf8").split("\n");
+      lines.forEach((line, index) => {
+        if (what.test(line)) found.push(`${file}:${index + 1}: ${line.trim()}`);
+      });
+    }
+    expect(found).toEqual([]);
+  });
+
+  test("files stay under 400 lines and functions under 70", () => {
+    const argv = ["--format", "json", "-c", "test/tidy_oxlint.json"];
+    const folders = ["src", "test", "proto", "dist"];
+    const bin = join(root, "node_modules/.bin/oxlint");
+    const done = spawnSync(bin, [...argv, ...folders], { cwd: root, encoding: "utf8" });
+    const report = JSON.parse(done.stdout) as {
+      diagnostics: Diagnostic[];
+      number_of_files: number;
+    };
+    expect(report.number_of_files).toBeGreaterThan(5);
+    expect(report.diagnostics.map(place)).toEqual([]);
+  });
+});
+
+type Diagnostic = { message: string; filename: string; labels: { span: { line: number } }[] };
+
+function place({ filename, labels, message }: Diagnostic): string {
+  return `${relative(root, join(root, filename))}:${labels[0]?.span.line}: ${message}`;
+}

@@ -1,0 +1,397 @@
+// A daemon of one's own for each test file: the built executable in a scratch folder, with its own
+// graph, state, socket, CNI network and images; and what tests do with it.
+import { execFileSync, spawn, spawnSync, type ChildProcess } from "node:child_process";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { toLong } from "../src/base/int64.ts";
+import { runtime } from "../src/proto/messages.js";
+import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
+import { type Client, connect } from "../src/cli/client.ts";
+import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
+import { leaksSince, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
+
+export const executable =
+  process.env["ISULAD_BIN"] ?? join(import.meta.dirname, "../dist/isulad-ts");
+/** What the daemon is told to use; the guest runs everything with both. */
+export const cgroupDriver = process.env["ISULAD_CGROUP_DRIVER"] ?? "cgroupfs";
+export const busybox = "docker.io/library/busybox:latest";
+
+const { NamespaceMode, ContainerState } = runtime.v1;
+const startMsMax = 15_000;
+
+export type DaemonOptions = {
+  /** More keys of daemon.json. */
+  config?: Record<string, unknown>;
+  flags?: string[];
+  /** false: the CNI folder starts empty. */
+  network?: boolean;
+  /** false: no image is loaded. */
+  image?: boolean;
+};
+
+export type Exit = { exitCode: number; reason: string; status: ContainerStatus };
+
+/** One daemon and all that belongs to it. Disposing of it removes everything, by force if need be. */
+export class Daemon implements AsyncDisposable {
+  readonly dir: string;
+  /** In the name of its cgroups and of its CNI network. */
+  readonly token: string;
+  readonly socket: string;
+  readonly configFile: string;
+  readonly cniDir: string;
+  readonly bridge: string;
+  /** First three numbers of the pods' addresses. */
+  readonly subnet: string;
+  readonly client: Client;
+  readonly scope: Scope;
+  #options: DaemonOptions;
+  #process: ChildProcess | undefined;
+  #serial = 0;
+
+  constructor(options: DaemonOptions) {
+    this.#options = options;
+    this.dir = mkdtempSync(join(tmpdir(), "isulad-test-"));
+    this.token = basename(this.dir).replaceAll("-", "").toLowerCase();
+    this.socket = join(this.dir, "isulad.sock");
+    this.configFile = join(this.dir, "daemon.json");
+    this.cniDir = join(this.dir, "cni");
+    this.bridge = `br${this.token.slice(-8)}`;
+    this.subnet = freeSubnet();
+    this.client = connect(`unix://${this.socket}`);
+    this.scope = {
+      dir: this.dir,
+      kept: ["graph/sandboxes", "graph/containers", "state"].map((name) => join(this.dir, name)),
+      leases: join(this.dir, "ipam"),
+      token: this.token,
+      pids: () => [this.pid, ...this.monitors()],
+    };
+  }
+
+  get pid(): number {
+    return this.#process?.pid ?? -1;
+  }
+
+  get logFile(): string {
+    return join(this.dir, "daemon.log");
+  }
+
+  get log(): string {
+    return existsSync(this.logFile) ? readFileSync(this.logFile, "utf8") : "";
+  }
+
+  /** The cgroup parent that a kubelet would give, in the form that the driver wants. */
+  get cgroupParent(): string {
+    return cgroupDriver === "systemd" ? `${this.token}.slice` : `/${this.token}`;
+  }
+
+  writeConfig(more: Record<string, unknown> = {}): void {
+    const config = {
+      hosts: [`unix://${this.socket}`],
+      graph: join(this.dir, "graph"),
+      state: join(this.dir, "state"),
+      pidfile: join(this.dir, "isulad.pid"),
+      "log-level": "DEBUG",
+      "cni-conf-dir": this.cniDir,
+      "cgroup-parent": this.cgroupParent,
+      "systemd-cgroup": cgroupDriver === "systemd",
+      ...this.#options.config,
+      ...more,
+    };
+    writeFileSync(this.configFile, JSON.stringify(config, null, 2));
+  }
+
+  writeNetwork(file = "10-test.conflist", name = this.token): void {
+    mkdirSync(this.cniDir, { recursive: true });
+    const ipam = {
+      type: "host-local",
+      dataDir: join(this.dir, "ipam"),
+      ranges: [[{ subnet: `${this.subnet}.0/24` }]],
+      routes: [{ dst: "0.0.0.0/0" }],
+    };
+    const bridge = { type: "bridge", bridge: this.bridge, isGateway: true, ipMasq: true, ipam };
+    const plugins = [bridge, { type: "portmap", capabilities: { portMappings: true } }];
+    writeFileSync(join(this.cniDir, file), JSON.stringify({ cniVersion: "1.0.0", name, plugins }));
+  }
+
+  /** Starts it and waits until it answers. @throws with its log when it does not. */
+  async start(): Promise<void> {
+    const log = openSync(this.logFile, "a");
+    const argv = ["--config", this.configFile, ...(this.#options.flags ?? [])];
+    const child = spawn(executable, argv, { stdio: ["ignore", log, log], cwd: "/" });
+    closeSync(log);
+    this.#process = child;
+    const ended = new Promise<never>((_, reject) => {
+      child.once("error", reject);
+      child.once("exit", (code, signal) =>
+        reject(new Error(`The daemon ended (${code ?? signal}):\n${this.log.slice(-4000)}`)),
+      );
+    });
+    ended.catch(() => {});
+    await Promise.race([this.#answers(), ended]);
+  }
+
+  async #answers(): Promise<void> {
+    const end = Date.now() + startMsMax;
+    for (;;) {
+      try {
+        await this.client.Version({}, { timeoutMs: 1000 });
+        return;
+      } catch (cause) {
+        if (Date.now() > end) {
+          const log = this.log.slice(-4000);
+          throw new Error(`The daemon does not answer:\n${log}`, { cause });
+        }
+      }
+      await sleep(20);
+    }
+  }
+
+  /** Ends the daemon; containers and monitor stay. Returns how long it took. */
+  async stop(signal: NodeJS.Signals = "SIGTERM"): Promise<number> {
+    const child = this.#process;
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return 0;
+    const start = performance.now();
+    const gone = new Promise((resolve) => child.once("exit", resolve));
+    child.kill(signal);
+    const late = setTimeout(() => child.kill("SIGKILL"), 10_000);
+    await gone;
+    clearTimeout(late);
+    return performance.now() - start;
+  }
+
+  async restart(signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
+    await this.stop(signal);
+    await this.start();
+  }
+
+  /** Processes of the executable that serve this folder, other than the daemon. */
+  monitors(): number[] {
+    return readdirSync("/proc")
+      .filter((name) => /^\d+$/.test(name) && Number(name) !== this.pid)
+      .map(Number)
+      .filter((pid) => isMonitor(pid, this.dir));
+  }
+
+  snapshot(): Snapshot {
+    return takeSnapshot(this.scope);
+  }
+
+  leaksSince(before: Snapshot, withinMs?: number): Promise<string[]> {
+    return leaksSince(before, this.scope, withinMs);
+  }
+
+  async loadImage(image: TestImage, name: string): Promise<string> {
+    const file = join(this.dir, `image-${++this.#serial}.tar`);
+    writeFileSync(file, ociArchive([{ image, name }]));
+    const { images } = await this.client.Load({ path: file, name: "" });
+    rmSync(file);
+    return images[0]!;
+  }
+
+  podConfig(more: PodSandboxConfig = {}): PodSandboxConfig {
+    const name = more.metadata?.name ?? `pod-${++this.#serial}`;
+    return {
+      hostname: name,
+      log_directory: join(this.dir, "logs", name),
+      ...more,
+      metadata: { name, uid: `uid-${name}`, namespace: "test", attempt: 0, ...more.metadata },
+      linux: {
+        ...more.linux,
+        security_context: {
+          namespace_options: { network: NamespaceMode.POD, pid: NamespaceMode.CONTAINER },
+          ...more.linux?.security_context,
+        },
+      },
+    };
+  }
+
+  /** A pod in the host's network: no CNI, so the quickest one. */
+  hostPodConfig(more: PodSandboxConfig = {}): PodSandboxConfig {
+    const namespace_options = { network: NamespaceMode.NODE, pid: NamespaceMode.CONTAINER };
+    const config = this.podConfig({ ...more, linux: { security_context: { namespace_options } } });
+    return { ...config, hostname: "" };
+  }
+
+  async runPod(config: PodSandboxConfig, runtimeHandler = ""): Promise<string> {
+    const request = { config, runtime_handler: runtimeHandler };
+    return (await this.client.RunPodSandbox(request)).pod_sandbox_id;
+  }
+
+  /** Creates a container; `command` runs in a shell when it is one string. */
+  async create(
+    podId: string,
+    pod: PodSandboxConfig,
+    command: string | string[],
+    more: ContainerConfig = {},
+  ): Promise<string> {
+    const name = more.metadata?.name ?? `c-${++this.#serial}`;
+    const config: ContainerConfig = {
+      image: { image: busybox, user_specified_image: busybox },
+      command: typeof command === "string" ? ["sh", "-c", command] : command,
+      log_path: `${name}.log`,
+      ...more,
+      metadata: { name, attempt: 0, ...more.metadata },
+      linux: {
+        ...more.linux,
+        security_context: {
+          namespace_options: pod.linux?.security_context?.namespace_options,
+          ...more.linux?.security_context,
+        },
+      },
+    };
+    const request = { pod_sandbox_id: podId, config, sandbox_config: pod };
+    return (await this.client.CreateContainer(request)).container_id;
+  }
+
+  async run(
+    podId: string,
+    pod: PodSandboxConfig,
+    command: string | string[],
+    more: ContainerConfig = {},
+  ): Promise<string> {
+    const id = await this.create(podId, pod, command, more);
+    await this.client.StartContainer({ container_id: id });
+    return id;
+  }
+
+  async status(containerId: string): Promise<runtime.v1.ContainerStatus> {
+    const { status } = await this.client.ContainerStatus({ container_id: containerId });
+    return status as runtime.v1.ContainerStatus;
+  }
+
+  async exited(containerId: string, withinMs = 20_000): Promise<Exit> {
+    const end = Date.now() + withinMs;
+    for (;;) {
+      const status = await this.status(containerId);
+      if (status.state === ContainerState.CONTAINER_EXITED) {
+        return { exitCode: status.exit_code, reason: status.reason, status };
+      }
+      if (Date.now() > end) throw new Error(`Container ${containerId} is still ${status.state}`);
+      await sleep(20);
+    }
+  }
+
+  /** Exit code and both streams as text. */
+  async exec(containerId: string, command: string | string[], timeoutS = 20) {
+    const cmd = typeof command === "string" ? ["sh", "-c", command] : command;
+    const timeout = toLong(timeoutS);
+    const response = await this.client.ExecSync({ container_id: containerId, cmd, timeout });
+    return {
+      exitCode: response.exit_code,
+      stdout: Buffer.from(response.stdout).toString(),
+      stderr: Buffer.from(response.stderr).toString(),
+    };
+  }
+
+  /** Runs a command in a container of its own and returns what it wrote, without the log's frame. */
+  async output(podId: string, pod: PodSandboxConfig, command: string, more: ContainerConfig = {}) {
+    const id = await this.run(podId, pod, command, more);
+    const exit = await this.exited(id);
+    const { log_path } = exit.status;
+    return { ...exit, id, text: logText(readFileSync(log_path!, "utf8")) };
+  }
+
+  async removePod(podId: string): Promise<void> {
+    await this.client.StopPodSandbox({ pod_sandbox_id: podId });
+    await this.client.RemovePodSandbox({ pod_sandbox_id: podId });
+  }
+
+  async removeAllPods(): Promise<void> {
+    const { items } = await this.client.ListPodSandbox({});
+    await Promise.all(items.map((pod) => this.removePod(pod.id!)));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.removeAllPods().catch(() => {});
+    this.client.close();
+    const monitors = this.monitors();
+    await this.stop();
+    for (const pid of monitors) end(pid);
+    for (const thing of this.snapshot().things.process) end(Number.parseInt(thing));
+    if (process.env["ISULAD_KEEP"] === "1") {
+      console.error(`kept: ${this.dir}`);
+      return;
+    }
+    this.#unmount();
+    spawnSync("ip", ["link", "del", this.bridge]);
+    for (const cgroup of [...this.snapshot().things.cgroup].sort().toReversed()) {
+      spawnSync("rmdir", [cgroup]);
+    }
+    rmSync(this.dir, { recursive: true, force: true });
+  }
+
+  #unmount(): void {
+    const targets = readFileSync("/proc/self/mountinfo", "utf8")
+      .split("\n")
+      .map((line) => line.split(" ")[4]!)
+      .filter((target) => target?.startsWith(`${this.dir}/`));
+    for (const target of targets.toReversed()) spawnSync("umount", ["-l", target]);
+  }
+}
+
+/** A started daemon with a network and busybox, unless the options say otherwise. */
+export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> {
+  if (process.getuid!() !== 0) throw new Error("This test starts containers: run it as root");
+  if (!existsSync(executable)) throw new Error(`${executable} is not there: bun run build`);
+  const daemon = new Daemon(options);
+  try {
+    daemon.writeConfig();
+    mkdirSync(daemon.cniDir);
+    if (options.network !== false) daemon.writeNetwork();
+    await daemon.start();
+    if (options.image !== false) await daemon.loadImage(busyboxImage(), busybox);
+    return daemon;
+  } catch (error) {
+    await daemon[Symbol.asyncDispose]();
+    throw error;
+  }
+}
+
+/** What a container wrote: its log without time, stream and tag, partial lines joined. */
+export function logText(log: string): string {
+  return log.replaceAll(/^\S+ (?:stdout|stderr) ([PF]) (.*)\n/gm, (_, tag: string, text: string) =>
+    tag === "F" ? `${text}\n` : text,
+  );
+}
+
+function freeSubnet(): string {
+  const used = execFileSync("ip", ["-4", "-o", "addr"], { encoding: "utf8" });
+  for (;;) {
+    const subnet = `10.${100 + Math.floor(Math.random() * 150)}.${Math.floor(Math.random() * 256)}`;
+    if (!used.includes(`inet ${subnet}.`)) return subnet;
+  }
+}
+
+function isMonitor(pid: number, dir: string): boolean {
+  try {
+    const program = readlinkSync(`/proc/${pid}/exe`).replace(" (deleted)", "");
+    const facts = ["cmdline", "environ"].map((name) =>
+      readFileSync(`/proc/${pid}/${name}`, "utf8"),
+    );
+    return basename(program) === basename(executable) && facts.some((text) => text.includes(dir));
+  } catch {
+    return false; // It ended meanwhile.
+  }
+}
+
+function end(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch {
+    // It ended by itself.
+  }
+}

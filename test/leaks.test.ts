@@ -1,0 +1,143 @@
+// The checker of leaks is shown to work: one planted leak of every kind, each found by its name.
+import { afterAll, expect, test } from "bun:test";
+import { execFileSync, spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, readdirSync, rmdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
+import process from "node:process";
+import { leaksBetween, leaksSince, type Scope, takeSnapshot } from "./leaks.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-leaks-"));
+const token = basename(dir).toLowerCase();
+for (const folder of ["graph", "state", "ipam/net"])
+  mkdirSync(join(dir, folder), { recursive: true });
+const keeper = spawn("sh", [
+  "-c",
+  "echo ready; read line; exec 7</etc 8</etc 9</etc 6</etc; echo ready; sleep 600",
+]);
+const scope: Scope = {
+  dir,
+  kept: [join(dir, "graph"), join(dir, "state")],
+  leases: join(dir, "ipam"),
+  token,
+  pids: () => [keeper.pid!],
+};
+
+/** Makes one leak; the result takes it back. */
+type Plant = { kind: string; plant: () => (() => void) | Promise<() => void> };
+
+const plants: Plant[] = [
+  { kind: "process", plant: plantProcess },
+  { kind: "process", plant: plantCgroupProcess },
+  { kind: "mount", plant: plantMount },
+  { kind: "namespace file", plant: plantNamespace },
+  { kind: "IP lease", plant: () => plantFile("ipam/net/10.9.8.7") },
+  { kind: "cgroup", plant: plantCgroup },
+  { kind: "FIFO", plant: plantFifo },
+  { kind: "file", plant: () => plantFile("graph/folder", true) },
+  { kind: "network link", plant: plantLink },
+  { kind: "packet filter rule", plant: plantRule },
+  { kind: "descriptor", plant: plantDescriptors },
+];
+
+afterAll(() => {
+  keeper.kill("SIGKILL");
+  rmSync(dir, { recursive: true, force: true });
+});
+
+test("a planted leak needs root", () => {
+  expect(process.getuid!()).toBe(0);
+});
+
+test("leaksBetween() finds nothing where nothing happened", async () => {
+  await new Promise((resolve) => keeper.stdout.once("data", resolve));
+  expect(leaksBetween(takeSnapshot(scope), takeSnapshot(scope))).toEqual([]);
+});
+
+test.each(plants)("leaksBetween() finds a planted $kind", async ({ kind, plant }) => {
+  const before = takeSnapshot(scope);
+  const undo = await plant();
+  try {
+    const found = leaksBetween(before, takeSnapshot(scope));
+    expect(found.filter((line) => line.startsWith(`${kind}: `))).not.toEqual([]);
+  } finally {
+    undo();
+  }
+  if (kind !== "descriptor") expect(await leaksSince(before, scope)).toEqual([]);
+});
+
+function plantProcess(): () => void {
+  const child = spawn("sleep", ["600"], { env: { ...process.env, PLANTED: dir } });
+  return () => child.kill("SIGKILL");
+}
+
+function plantCgroupProcess(): () => void {
+  const undo = plantCgroup();
+  const child = spawn("sleep", ["600"]);
+  writeFileSync(join(cgroupFolder(), "cgroup.procs"), String(child.pid));
+  return () => {
+    writeFileSync(join(cgroupFolder(), "../cgroup.procs"), String(child.pid));
+    child.kill("SIGKILL");
+    undo();
+  };
+}
+
+function cgroupFolder(): string {
+  const v1 = readdirSync("/sys/fs/cgroup").includes("pids");
+  return join("/sys/fs/cgroup", v1 ? "pids" : "", token);
+}
+
+function plantCgroup(): () => void {
+  mkdirSync(cgroupFolder());
+  return () => rmdirSync(cgroupFolder());
+}
+
+function plantMount(): () => void {
+  const target = join(dir, "graph");
+  execFileSync("mount", ["-t", "tmpfs", "planted", target]);
+  return () => execFileSync("umount", [target]);
+}
+
+function plantNamespace(): () => void {
+  execFileSync("ip", ["netns", "add", token]);
+  return () => execFileSync("ip", ["netns", "del", token]);
+}
+
+function plantFile(name: string, folder = false): () => void {
+  const path = join(dir, name);
+  if (folder) mkdirSync(path);
+  else writeFileSync(path, "");
+  return () => rmSync(path, { recursive: true });
+}
+
+function plantFifo(): () => void {
+  execFileSync("mkfifo", [join(dir, "state/out")]);
+  return () => rmSync(join(dir, "state/out"));
+}
+
+function plantLink(): () => void {
+  execFileSync("ip", [
+    "link",
+    "add",
+    "vethplanted",
+    "type",
+    "veth",
+    "peer",
+    "name",
+    "vethplanted2",
+  ]);
+  return () => execFileSync("ip", ["link", "del", "vethplanted"]);
+}
+
+function plantRule(): () => void {
+  const rule = ["POSTROUTING", "-s", "192.0.2.9", "-m", "comment", "--comment", token];
+  execFileSync("iptables", ["-t", "nat", "-A", ...rule, "-j", "RETURN"]);
+  return () => execFileSync("iptables", ["-t", "nat", "-D", ...rule, "-j", "RETURN"]);
+}
+
+async function plantDescriptors(): Promise<() => void> {
+  const again = new Promise((resolve) => keeper.stdout.once("data", resolve));
+  keeper.stdin.write("\n");
+  await again;
+  return () => {};
+}

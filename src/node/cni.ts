@@ -1,0 +1,199 @@
+// The node's pod network: one CNI list, its plugins run in order for ADD and in reverse for DEL.
+//
+// Decision: DEL stops at the first plugin that fails, as the reference library does, although going on
+// would release more: once an address is free while an earlier plugin's rules still point to it, the
+// next pod gets another pod's traffic. The caller repeats DEL until it passes.
+import { CriError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
+import { readCache, removeCache, writeCache, type CniAttachment } from "./cni_cache.ts";
+import { ConfDir, type ConfState, type PluginConf } from "./cni_conf.ts";
+import { execPlugin, findPlugin } from "./cni_exec.ts";
+import { convertResult, parseResult, podIps } from "./cni_result.ts";
+import { isNamespaceFile } from "./namespaces.ts";
+
+export type { CniAttachment, CniPod };
+
+export type CniOptions = {
+  confDir: string;
+  binDirs: string[];
+  /** Must outlive a boot, as the plugins' own leases do. */
+  cacheDir: string;
+  log: Log;
+  /** For each plugin. */
+  timeoutMs: number;
+};
+
+export type CniStatus = { ready: boolean; reason: string; message: string; name?: string };
+
+/** What DEL needs to know of a pod beside its attachment. */
+export type CniTarget = { id: string; netnsPath: string };
+
+const ifName = "eth0";
+
+export function openCni(options: CniOptions): CniNetwork {
+  return new CniNetwork(options);
+}
+
+export class CniNetwork {
+  readonly #options: CniOptions;
+  readonly #conf: ConfDir;
+  #told = "";
+
+  constructor(options: CniOptions) {
+    this.#options = options;
+    this.#conf = new ConfDir(options.confDir);
+  }
+
+  /** CRI's NetworkReady: a list is loaded and its plugins are installed. */
+  status(): CniStatus {
+    const { list, file, problem } = this.#look();
+    const not = (message: string) => ({ ready: false, reason: "NetworkPluginNotReady", message });
+    if (list === undefined) return not(problem ?? this.#emptyMessage());
+    const missing = executables(list.plugins).find(
+      (type) => findPlugin(type, this.#options.binDirs) === undefined,
+    );
+    if (missing !== undefined) {
+      const dirs = this.#options.binDirs.join(", ");
+      return not(`CNI plugin ${missing}, which ${file} asks for, is in none of ${dirs}`);
+    }
+    const message = problem === undefined ? "" : `still using ${list.name}: ${problem}`;
+    return { ready: true, reason: "", message, name: list.name };
+  }
+
+  /**
+   * How add() would wire the pod now; a caller that must know of the attempt after a power loss
+   * checkpoints it before add().
+   * @throws CriError UNAVAILABLE while no list is loaded, INVALID_ARGUMENT for what CNI cannot carry.
+   */
+  plan(pod: CniPod): CniAttachment {
+    const { list, problem } = this.#look();
+    if (list === undefined) {
+      throw new CriError(
+        "UNAVAILABLE",
+        `the pod network is not ready: ${problem ?? this.#emptyMessage()}`,
+      );
+    }
+    return { confList: list, ifName, ...runtimeConfOf(pod), ips: [] };
+  }
+
+  /**
+   * Runs ADD of each plugin. After a failure the caller owes a del(): plugins may hold addresses.
+   * @throws CriError as plan() and execPlugin() do, and INTERNAL for a result that makes no sense.
+   */
+  async add(
+    pod: CniPod,
+    signal: AbortSignal,
+    plan: CniAttachment = this.plan(pod),
+  ): Promise<CniAttachment> {
+    // The attempt is on record before the first plugin can take an address.
+    await writeCache(this.#options.cacheDir, pod, plan);
+    let result: CniAttachment["result"];
+    for (const plugin of plan.confList.plugins) {
+      const attachment = { ...plan, result };
+      const printed = await this.#exec("ADD", plugin, { pod, attachment }, signal);
+      result = parseResult(printed, plugin.type, plan.confList.cniVersion);
+    }
+    if (result === undefined) throw new CriError("INTERNAL", "a CNI list without plugins");
+    result = convertResult(result, plan.confList.cniVersion);
+    const attachment = { ...plan, result, ips: podIps(result, plan.ifName) };
+    if (attachment.ips.length === 0) {
+      this.#options.log.warn("CNI gave the pod no address", {
+        sandbox: pod.id,
+        network: plan.confList.name,
+      });
+    }
+    await writeCache(this.#options.cacheDir, pod, attachment);
+    return attachment;
+  }
+
+  /**
+   * Runs DEL of each plugin in reverse, with the list and result of the pod's ADD; again and again
+   * if need be. Without an attachment the cached one is taken; without that nothing was ever added.
+   * @throws CriError as execPlugin() does; the caller tries again later.
+   */
+  async del(
+    target: CniTarget,
+    attachment: CniAttachment | undefined,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { cacheDir, log } = this.#options;
+    const used = attachment?.result
+      ? attachment
+      : ((await readCache(cacheDir, target.id)) ?? attachment);
+    if (used === undefined) {
+      log.debug("no CNI attachment to delete", { sandbox: target.id });
+      return;
+    }
+    // An unmounted file is no namespace: plugins then release what they hold without entering it.
+    const netnsPath = (await isNamespaceFile(target.netnsPath)) ? target.netnsPath : "";
+    const hasPrevResult = !/^0\.[123]\./.test(used.confList.cniVersion);
+    const pod = { id: target.id, netnsPath };
+    for (const plugin of used.confList.plugins.toReversed()) {
+      const seen = hasPrevResult ? used : { ...used, result: undefined };
+      await this.#exec("DEL", plugin, { pod, attachment: seen }, signal);
+    }
+    await removeCache(cacheDir, target.id);
+  }
+
+  async #exec(
+    command: "ADD" | "DEL",
+    plugin: PluginConf,
+    on: { pod: CniTarget; attachment: CniAttachment },
+    signal: AbortSignal,
+  ): Promise<string> {
+    const { attachment, pod } = on;
+    const { binDirs, timeoutMs, log } = this.#options;
+    const start = performance.now();
+    const { stdout, stderr } = await execPlugin(
+      {
+        command,
+        plugin: plugin.type,
+        binDirs,
+        containerId: pod.id,
+        netnsPath: pod.netnsPath,
+        ifName: attachment.ifName,
+        args: attachment.args,
+        input: pluginInput(attachment.confList, plugin, {
+          capabilityArgs: attachment.capabilityArgs,
+          prevResult: attachment.result,
+        }),
+        timeoutMs,
+      },
+      signal,
+    );
+    log.debug(`CNI ${command}`, {
+      plugin: plugin.type,
+      sandbox: pod.id,
+      ms: Math.round(performance.now() - start),
+      stderr: stderr.trim() || undefined,
+    });
+    return stdout;
+  }
+
+  /** Looks into the conf dir and logs what changed there, once. */
+  #look(): ConfState {
+    const state = this.#conf.current();
+    const told = JSON.stringify([state.list, state.file, state.problem]);
+    if (told === this.#told) return state;
+    this.#told = told;
+    const { log } = this.#options;
+    const fields = { file: state.file, network: state.list?.name };
+    if (state.problem !== undefined) log.warn(state.problem, { "still using": state.list?.name });
+    else if (state.list === undefined) log.warn(this.#emptyMessage());
+    else log.info("CNI network loaded", fields);
+    return state;
+  }
+
+  #emptyMessage(): string {
+    return `no CNI network list in ${this.#options.confDir} (*.conflist, *.conf or *.json)`;
+  }
+}
+
+/** The executables a list needs: its plugins and the address managers they name. */
+function executables(plugins: PluginConf[]): string[] {
+  const ipam = (plugin: PluginConf) => (plugin["ipam"] as { type?: unknown } | undefined)?.type;
+  return plugins
+    .flatMap((plugin) => [plugin.type, ipam(plugin)])
+    .filter((type): type is string => typeof type === "string" && type !== "");
+}

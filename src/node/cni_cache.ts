@@ -1,0 +1,108 @@
+// What each pod was wired with, as files in libcni's form: DEL finds it even when the caller's own
+// record is lost, and so do other tools that read <cache>/results.
+import { mkdir, readdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import * as v from "valibot";
+import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
+import { errnoOf } from "../base/errors.ts";
+import { parseConfList, type ConfList } from "./cni_conf.ts";
+import { parseResult, podIps, type CniResult } from "./cni_result.ts";
+
+/** How a pod is wired, or, without a result, how it was tried: DEL needs it as it was at ADD. */
+export type CniAttachment = {
+  confList: ConfList;
+  ifName: string;
+  args: [string, string][];
+  capabilityArgs: Record<string, unknown>;
+  result?: CniResult;
+  /** The pod's addresses, without prefix length. */
+  ips: string[];
+};
+
+const kind = "cniCacheV1";
+const CacheFile = v.looseObject({
+  kind: v.literal(kind),
+  config: v.string(),
+  ifName: v.string(),
+  cniArgs: v.optional(v.array(v.tuple([v.string(), v.string()])), []),
+  capabilityArgs: v.optional(v.record(v.string(), v.unknown()), {}),
+  result: v.optional(v.unknown()),
+});
+
+function fileName(id: string, attachment: CniAttachment): string {
+  return `${attachment.confList.name}-${id}-${attachment.ifName}`;
+}
+
+export async function writeCache(
+  dir: string,
+  pod: { id: string; netnsPath: string },
+  attachment: CniAttachment,
+): Promise<void> {
+  const { confList, ifName, args, capabilityArgs, result } = attachment;
+  const text = JSON.stringify({
+    kind,
+    containerId: pod.id,
+    config: Buffer.from(JSON.stringify(confList)).toString("base64"),
+    ifName,
+    networkName: confList.name,
+    netns: pod.netnsPath,
+    cniArgs: args,
+    capabilityArgs,
+    result,
+  });
+  const path = join(dir, "results", fileName(pod.id, attachment));
+  try {
+    await writeFileAtomic(path, text);
+  } catch (error) {
+    if (errnoOf(error) !== "ENOENT") throw error;
+    await mkdir(join(dir, "results"), { recursive: true, mode: 0o700 });
+    await writeFileAtomic(path, text);
+  }
+}
+
+/** What the pod was last wired with; undefined when no plugin ever ran for it, or the file is damaged. */
+export async function readCache(dir: string, id: string): Promise<CniAttachment | undefined> {
+  for (const name of await cacheFiles(dir, id)) {
+    const attachment = parseCache((await readTextIfExists(join(dir, "results", name))) ?? "");
+    if (attachment !== undefined) return attachment;
+  }
+  return undefined;
+}
+
+export async function removeCache(dir: string, id: string): Promise<void> {
+  for (const name of await cacheFiles(dir, id)) {
+    await rm(join(dir, "results", name), { force: true });
+  }
+}
+
+async function cacheFiles(dir: string, id: string): Promise<string[]> {
+  try {
+    const names = await readdir(join(dir, "results"));
+    return names.filter((name) => name.includes(`-${id}-`) && !name.endsWith(".tmp"));
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return [];
+    throw error;
+  }
+}
+
+function parseCache(text: string): CniAttachment | undefined {
+  try {
+    const file = v.parse(CacheFile, JSON.parse(text));
+    const config = Buffer.from(file.config, "base64").toString("utf8");
+    const confList = parseConfList(config, "cache.conflist");
+    const result =
+      file.result === undefined
+        ? undefined
+        : parseResult(JSON.stringify(file.result), "cache", confList.cniVersion);
+    return {
+      confList,
+      ifName: file.ifName,
+      args: file.cniArgs,
+      capabilityArgs: file.capabilityArgs,
+      result,
+      ips: result === undefined ? [] : podIps(result, file.ifName),
+    };
+  } catch {
+    return undefined;
+  }
+}

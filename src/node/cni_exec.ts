@@ -1,0 +1,125 @@
+// Runs one CNI plugin: environment, input, deadline, and its error told in our words.
+import { accessSync, constants } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { CriError, codeOf, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { run, type RunResult } from "../sys/process.ts";
+
+export type PluginCall = {
+  command: "ADD" | "DEL";
+  plugin: string;
+  binDirs: string[];
+  containerId: string;
+  /** "" where the namespace is gone. */
+  netnsPath: string;
+  ifName: string;
+  args: [string, string][];
+  input: Record<string, unknown>;
+  timeoutMs: number;
+};
+
+/** The plugin's executable in the first folder that has it. */
+export function findPlugin(plugin: string, binDirs: string[]): string | undefined {
+  for (const dir of binDirs) {
+    const path = join(dir, plugin);
+    try {
+      accessSync(path, constants.X_OK);
+      return path;
+    } catch {
+      // the next folder
+    }
+  }
+  return undefined;
+}
+
+/**
+ * Runs the plugin to its end and gives what it printed.
+ * @throws CriError with plugin, command, pid and time: FAILED_PRECONDITION when there is no such
+ * plugin, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE when it asks for another try, else INTERNAL.
+ */
+export async function execPlugin(
+  call: PluginCall,
+  signal: AbortSignal,
+): Promise<{ stdout: string; stderr: string }> {
+  const what = `CNI plugin ${call.plugin}: ${call.command} of sandbox ${call.containerId}`;
+  const path = findPlugin(call.plugin, call.binDirs);
+  if (path === undefined) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `${what}: not found in ${call.binDirs.join(", ")}; install it or set cni-bin-dir`,
+    );
+  }
+  const start = performance.now();
+  let result: RunResult;
+  try {
+    result = await runRetrying(path, call, signal);
+  } catch (error) {
+    throw new CriError(codeOf(error), `${what}: ${messageOf(error)}`, { cause: error });
+  }
+  if (result.exitCode === 0) return result;
+  const after = `(pid ${result.pid}, ${Math.round(performance.now() - start)} ms)`;
+  const { code, message } = pluginError(result);
+  throw new CriError(code, `${what} failed: ${message} ${after}`);
+}
+
+/** An installer may still hold the executable open for writing: ETXTBSY passes. */
+async function runRetrying(
+  path: string,
+  call: PluginCall,
+  signal: AbortSignal,
+): Promise<RunResult> {
+  const options = {
+    input: JSON.stringify(call.input),
+    env: environmentOf(call),
+    signal: AbortSignal.any([signal, AbortSignal.timeout(call.timeoutMs)]),
+  };
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await run([path], options);
+    } catch (error) {
+      const busy = error instanceof CriError && errnoOf(error.cause) === "ETXTBSY";
+      if (!busy || attempt === 10) throw error;
+      await sleep(100);
+    }
+  }
+}
+
+function environmentOf(call: PluginCall): Record<string, string> {
+  return {
+    ...(process.env as Record<string, string>),
+    CNI_COMMAND: call.command,
+    CNI_CONTAINERID: call.containerId,
+    CNI_NETNS: call.netnsPath,
+    CNI_IFNAME: call.ifName,
+    CNI_ARGS: call.args.map(([key, value]) => `${key}=${value}`).join(";"),
+    CNI_PATH: call.binDirs.join(":"),
+  };
+}
+
+/** Error codes of the CNI specification that say: later it may work. */
+const tryAgainCodes = [11, 50, 51];
+
+/** Reads the error object that a plugin prints on stdout, or whatever else it said. */
+export function pluginError(result: { exitCode: number; stdout: string; stderr: string }): {
+  code: ErrorCode;
+  message: string;
+} {
+  try {
+    const error = JSON.parse(result.stdout) as { code?: unknown; msg?: unknown; details?: unknown };
+    if (typeof error.msg === "string" && error.msg !== "") {
+      const again = typeof error.code === "number" && tryAgainCodes.includes(error.code);
+      const details =
+        typeof error.details === "string" && error.details ? `: ${error.details}` : "";
+      const number = typeof error.code === "number" ? ` [CNI error ${error.code}]` : "";
+      return {
+        code: again ? "UNAVAILABLE" : "INTERNAL",
+        message: `${error.msg}${details}${number}`,
+      };
+    }
+  } catch {
+    // no error object: its output is all there is
+  }
+  const said = (result.stderr.trim() || result.stdout.trim()).slice(0, 1000);
+  const message = `exit code ${result.exitCode}${said === "" ? "" : `: ${said}`}`;
+  return { code: "INTERNAL", message };
+}

@@ -1,0 +1,125 @@
+// What a plugin prints: results of CNI 0.1.0 to 1.1.0, and a result of one version told in another.
+import { isIP } from "node:net";
+import * as v from "valibot";
+import { CriError, messageOf } from "../base/errors.ts";
+
+const Cidr = v.pipe(
+  v.string(),
+  v.check((text) => isIP(addressOf(text)) !== 0, "is no IP address with prefix length"),
+);
+const Interface = v.looseObject({ name: v.string(), sandbox: v.optional(v.string()) });
+const Ip = v.looseObject({
+  address: Cidr,
+  gateway: v.optional(v.string()),
+  interface: v.optional(v.nullable(v.pipe(v.number(), v.integer()))),
+});
+const LegacyIp = v.looseObject({
+  ip: Cidr,
+  gateway: v.optional(v.string()),
+  routes: v.optional(v.nullable(v.array(v.unknown()))),
+});
+const Result = v.looseObject({
+  cniVersion: v.optional(v.string()),
+  interfaces: v.optional(v.nullable(v.array(Interface))),
+  ips: v.optional(v.nullable(v.array(Ip))),
+  ip4: v.optional(v.nullable(LegacyIp)), // until 0.2.0
+  ip6: v.optional(v.nullable(LegacyIp)),
+  routes: v.optional(v.nullable(v.array(v.unknown()))),
+  dns: v.optional(v.unknown()),
+});
+
+/** A plugin's result as it was printed, its version always set. */
+export type CniResult = v.InferOutput<typeof Result> & { cniVersion: string };
+
+/**
+ * Reads what ADD printed; a result without a version is taken to be of the one that was asked for.
+ * @throws CriError INTERNAL that names the plugin.
+ */
+export function parseResult(text: string, plugin: string, askedVersion: string): CniResult {
+  let json: unknown;
+  try {
+    json = JSON.parse(text);
+  } catch (error) {
+    const shown =
+      text.trim() === "" ? "no result" : `a result that is no JSON: ${messageOf(error)}`;
+    throw new CriError("INTERNAL", `CNI plugin ${plugin} printed ${shown}`, { cause: error });
+  }
+  const parsed = v.safeParse(Result, json);
+  if (!parsed.success) {
+    const issue = parsed.issues[0];
+    const key = v.getDotPath(issue) ?? "it";
+    throw new CriError(
+      "INTERNAL",
+      `CNI plugin ${plugin} printed a bad result: ${key}: ${issue.message}`,
+    );
+  }
+  return { ...parsed.output, cniVersion: parsed.output.cniVersion || askedVersion };
+}
+
+/** The same result in the words of another version, for a prevResult (each plugin reads the list's). */
+export function convertResult(result: CniResult, version: string): CniResult {
+  if (result.cniVersion === version) return result;
+  const modern = toModern(result);
+  if (version.startsWith("0.3.") || version === "0.4.0") {
+    const ips = modern.ips?.map((ip) => ({ version: familyOf(ip.address), ...ip }));
+    return { ...modern, cniVersion: version, ips };
+  }
+  return { ...(isLegacy(version) ? toLegacy(modern) : modern), cniVersion: version };
+}
+
+function isLegacy(version: string): boolean {
+  return version === "0.1.0" || version === "0.2.0";
+}
+
+function toModern(result: CniResult): CniResult {
+  const { ip4, ip6, ...rest } = result;
+  if (!isLegacy(result.cniVersion)) {
+    const ips = result.ips?.map((ip) => {
+      const { version: _, ...others } = ip;
+      return others;
+    });
+    return { ...rest, ips };
+  }
+  const both = [ip4, ip6].filter((ip) => ip !== undefined && ip !== null);
+  const ips = both.map(({ ip, gateway }) => ({
+    address: ip,
+    ...(gateway === undefined ? {} : { gateway }),
+  }));
+  return { ...rest, ips, routes: both.flatMap((ip) => ip.routes ?? []) };
+}
+
+function toLegacy(modern: CniResult): CniResult {
+  const { ips, routes, interfaces: _, ...rest } = modern;
+  const first = (family: string) => {
+    const ip = ips?.find((one) => familyOf(one.address) === family);
+    if (ip === undefined) return undefined;
+    const own = (routes ?? []).filter(
+      (route) => familyOf((route as { dst?: string }).dst ?? "") === family,
+    );
+    return { ip: ip.address, gateway: ip.gateway, routes: own };
+  };
+  return { ...rest, ip4: first("4"), ip6: first("6") };
+}
+
+/**
+ * The pod's addresses without prefix length, in the plugin's order: those of the interface that was
+ * asked for, or, where the result ties none to it, all that are not of a host interface.
+ */
+export function podIps(result: CniResult, ifName: string): string[] {
+  const { ips, interfaces } = toModern(result);
+  const found = (ips ?? []).map((ip) => ({
+    address: addressOf(ip.address),
+    on: typeof ip.interface === "number" ? interfaces?.[ip.interface] : undefined,
+  }));
+  const own = found.filter(({ on }) => on === undefined || on.name === ifName);
+  const chosen = own.length > 0 ? own : found.filter(({ on }) => on?.sandbox);
+  return [...new Set(chosen.map(({ address }) => address))];
+}
+
+function addressOf(cidr: string): string {
+  return cidr.replace(/\/\d+$/, "");
+}
+
+function familyOf(cidr: string): string {
+  return cidr.includes(":") ? "6" : "4";
+}

@@ -1,0 +1,226 @@
+// A pod's namespaces, kept alive as files that containers join by path.
+//
+// Decision: unshare(1) of util-linux makes them, for the daemon must never enter a namespace itself
+// (its engine's threads would stay there). The same child names the host, writes the sysctls and sets
+// loopback up before it ends: one process start, where the CNI loopback plugin would be a second.
+import { accessSync, constants } from "node:fs";
+import { mkdir, open, rm, stat, statfs } from "node:fs/promises";
+import { delimiter, dirname, join } from "node:path";
+import { CriError, errnoOf } from "../base/errors.ts";
+import { MNT_DETACH, unmount } from "../sys/libc.ts";
+import { run } from "../sys/process.ts";
+
+export type NamespaceKind = "net" | "ipc" | "uts";
+export type PinnedNamespace = { path: string; inode: bigint };
+export type PinnedNamespaces = Partial<Record<NamespaceKind, PinnedNamespace>> & {
+  /** Sysctls of network interfaces, to be applied once the interfaces are there. */
+  laterSysctls: Record<string, string>;
+};
+
+export type PinOptions = Partial<Record<NamespaceKind, string>> & {
+  /** Only with uts; "" leaves the node's. */
+  hostname: string;
+  sysctls: Record<string, string>;
+  signal: AbortSignal;
+};
+
+const maxHostnameLength = 64;
+const kinds: NamespaceKind[] = ["net", "ipc", "uts"];
+
+// $1 the loopback command, then pairs of file and value. A shell's own echo needs no further process.
+const script = `lo=$1; shift
+while [ $# -gt 0 ]; do
+  printf '%s' "$2" > "$1" || { echo "cannot write $2 to $1" >&2; exit 3; }
+  shift 2
+done
+[ -z "$lo" ] || exec $lo`;
+
+/**
+ * Makes the namespaces for which a file is given; on failure nothing stays.
+ * @throws CriError INVALID_ARGUMENT for a sysctl outside these namespaces or one that the kernel
+ * refuses, ALREADY_EXISTS when a file is there, else what the child said.
+ */
+export async function pinNamespaces(options: PinOptions): Promise<PinnedNamespaces> {
+  const wanted = kinds.filter((kind) => options[kind] !== undefined);
+  const { now, later } = splitSysctls(options.sysctls, wanted);
+  if (wanted.length === 0) return { laterSysctls: {} };
+  await using undo = new AsyncDisposableStack();
+  for (const kind of wanted) {
+    const path = options[kind]!;
+    await createFile(path);
+    undo.defer(() => unpinNamespace(path, { unlink: true }));
+  }
+  const writes = Object.entries(now).flatMap(([path, value]) => [path, value]);
+  if (wanted.includes("uts") && options.hostname !== "") {
+    if (options.hostname.length > maxHostnameLength) {
+      const length = `${options.hostname.length} characters; the kernel takes ${maxHostnameLength}`;
+      throw new CriError("INVALID_ARGUMENT", `hostname ${options.hostname} has ${length}`);
+    }
+    writes.push("/proc/sys/kernel/hostname", options.hostname);
+  }
+  const flags = wanted.map((kind) => `--${kind}=${options[kind]}`);
+  const lo = wanted.includes("net") ? loopbackCommand() : "";
+  await runIn(
+    ["unshare", ...flags, "--"],
+    ["sh", "-c", script, "sh", lo, ...writes],
+    options.signal,
+  );
+  const pinned: PinnedNamespaces = { laterSysctls: later };
+  for (const kind of wanted) {
+    const path = options[kind]!;
+    pinned[kind] = { path, inode: (await stat(path, { bigint: true })).ino };
+  }
+  undo.move();
+  return pinned;
+}
+
+/** Writes sysctls that pinNamespaces put off, after CNI has made the pod's interfaces. */
+export async function applySysctls(
+  netns: string,
+  sysctls: Record<string, string>,
+  signal: AbortSignal,
+): Promise<void> {
+  const writes = Object.entries(sysctls).flatMap(([key, value]) => [sysctlPath(key), value]);
+  if (writes.length === 0) return;
+  await runIn(
+    ["nsenter", `--net=${netns}`, "--"],
+    ["sh", "-c", script, "sh", "", ...writes],
+    signal,
+  );
+}
+
+async function runIn(prefix: string[], command: string[], signal: AbortSignal): Promise<void> {
+  const result = await run([...prefix, ...command], { signal });
+  if (result.exitCode === 0) return;
+  const said = result.stderr.trim() || `exit code ${result.exitCode}`;
+  throw new CriError(
+    result.exitCode === 3 ? "INVALID_ARGUMENT" : "INTERNAL",
+    `${prefix.join(" ")} (pid ${result.pid}): ${said}`,
+  );
+}
+
+async function createFile(path: string): Promise<void> {
+  const create = async () => (await open(path, "wx", 0o444)).close();
+  try {
+    await create().catch(async (error: unknown) => {
+      if (errnoOf(error) !== "ENOENT") throw error;
+      await mkdir(dirname(path), { recursive: true, mode: 0o755 });
+      await create();
+    });
+  } catch (error) {
+    const code = errnoOf(error) === "EEXIST" ? "ALREADY_EXISTS" : "INTERNAL";
+    throw new CriError(code, `cannot make the namespace file ${path}: ${errnoOf(error)}`, {
+      cause: error,
+    });
+  }
+}
+
+/** Sysctls that a namespace of its own gives its own value; all others are the node's. */
+const ipcSysctl = /^(kernel\.(shm(max|all|mni|_rmid_forced)|msg(max|mnb|mni)|sem)|fs\.mqueue\..+)$/;
+const sysctlFile = /^\/proc\/sys(\/[\w@:-][\w@:.-]*){2,}$/; // no segment is "..": it stays inside
+const perInterface = /^net\.(ipv4|ipv6)\.(conf|neigh)\./;
+
+/**
+ * Sorts sysctls into those to write at once (by file) and those of interfaces (by name), which CNI
+ * makes later and may set itself.
+ * @throws CriError INVALID_ARGUMENT for one that would change the node.
+ */
+function splitSysctls(sysctls: Record<string, string>, wanted: NamespaceKind[]) {
+  const now: Record<string, string> = {};
+  const later: Record<string, string> = {};
+  for (const [key, value] of Object.entries(sysctls)) {
+    const path = sysctlPath(key);
+    const kind = namespaceOf(dotted(key));
+    if (kind === undefined || !sysctlFile.test(path)) {
+      throw new CriError("INVALID_ARGUMENT", `sysctl ${key} belongs to no namespace of a pod`);
+    }
+    if (!wanted.includes(kind)) {
+      throw new CriError(
+        "INVALID_ARGUMENT",
+        `sysctl ${key} would change the node: the pod shares the node's ${kind} namespace`,
+      );
+    }
+    if (perInterface.test(dotted(key))) later[key] = value;
+    else now[path] = value;
+  }
+  return { now, later };
+}
+
+function namespaceOf(name: string): NamespaceKind | undefined {
+  if (name.startsWith("net.")) return "net";
+  if (name === "kernel.domainname") return "uts";
+  return ipcSysctl.test(name) ? "ipc" : undefined;
+}
+
+/** Where the first separator is a slash, dots belong to names ("net/ipv4/conf/eth0.5/x"). */
+function dotted(key: string): string {
+  const slash = key.search(/[./]/);
+  return key[slash] === "/" ? swapSeparators(key) : key;
+}
+
+function sysctlPath(key: string): string {
+  return `/proc/sys/${swapSeparators(dotted(key))}`;
+}
+
+function swapSeparators(key: string): string {
+  return key.replace(/[./]/g, (separator) => (separator === "." ? "/" : "."));
+}
+
+/** The first of ip, ifconfig and busybox that is installed, as a command for loopback. */
+function loopbackCommand(): string {
+  const dirs = [...(process.env["PATH"] ?? "").split(delimiter), "/usr/sbin", "/sbin", "/usr/bin"];
+  const tools = [
+    ["ip", "link set lo up"],
+    ["ifconfig", "lo up"],
+    ["busybox", "ifconfig lo up"],
+  ] as const;
+  for (const [tool, args] of tools) {
+    for (const dir of dirs) {
+      const path = join(dir, tool);
+      try {
+        if (dir === "" || /\s/.test(path)) continue;
+        accessSync(path, constants.X_OK);
+        return `${path} ${args}`;
+      } catch {
+        // the next folder
+      }
+    }
+  }
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    "no program sets a pod's loopback up: install iproute2 (ip), net-tools or busybox",
+  );
+}
+
+/** Unmounts the file (again, if it was pinned twice) and removes it when asked; a missing one is fine. */
+export async function unpinNamespace(path: string, options: { unlink: boolean }): Promise<void> {
+  try {
+    while ((await statfs(path)).type === nsfsMagic) unmount(path, MNT_DETACH);
+  } catch (error) {
+    if (errnoOf(error) !== "ENOENT") {
+      throw new CriError("INTERNAL", `cannot unmount the namespace ${path}: ${errnoOf(error)}`, {
+        cause: error,
+      });
+    }
+  }
+  if (options.unlink) await rm(path, { force: true });
+}
+
+const nsfsMagic = 0x6e736673;
+
+/** Whether a namespace is mounted on the file; of a missing file no. */
+export async function isNamespaceFile(path: string): Promise<boolean> {
+  if (path === "") return false;
+  try {
+    return (await statfs(path)).type === nsfsMagic;
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return false;
+    throw error;
+  }
+}
+
+/** Whether the file still holds the namespace that was pinned there (within one boot). */
+export async function isPinned(path: string, inode: bigint): Promise<boolean> {
+  if (!(await isNamespaceFile(path))) return false;
+  return (await stat(path, { bigint: true })).ino === inode;
+}

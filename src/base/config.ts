@@ -1,0 +1,299 @@
+// The daemon's configuration: daemon.json, flags over it, defaults under it.
+// Decision: all that is wrong is told at once, each with file, line, key and what is allowed; an
+// unknown key stops the start, because a misspelt one would silently leave a node as it was.
+import { readFileSync } from "node:fs";
+import * as v from "valibot";
+import { hostFacts, type HostFacts } from "./config_host.ts";
+import { daemonKeys, idleKeys, nriKeys, type IdleKey, type Key } from "./config_keys.ts";
+import type { RuntimeEntry, Shape } from "./config_values.ts";
+import { CriError, errnoOf, messageOf } from "./errors.ts";
+import { JsonSyntaxError, lineAt, parseJson, plainValue, type JsonNode } from "./json.ts";
+import { nearest } from "./nearest.ts";
+
+export const defaultConfigFile = "/etc/isulad/daemon.json";
+
+type Values<T> = { -readonly [F in keyof T]: T[F] extends Key<infer Output> ? Output : never };
+
+/** The effective configuration; durations in milliseconds. */
+export type Config = Omit<Values<typeof daemonKeys>, "criRuntimes" | "enableCriV1"> & {
+  nri: Values<typeof nriKeys>;
+};
+
+export type LoadedConfig = {
+  config: Config;
+  /** Where each key's value came from: "default", "flag", or "file:LINE". */
+  origin: Map<string, string>;
+  warnings: string[];
+  /** The file that was read; undefined where the default one does not exist. */
+  file: string | undefined;
+};
+
+const bytesMax = 1024 * 1024;
+const known: readonly (Key | IdleKey)[] = [
+  ...Object.values<Key>(daemonKeys),
+  ...Object.values<Key>(nriKeys),
+  ...idleKeys,
+];
+const bySpelling = new Map(known.flatMap((k) => [k.key, ...k.also].map((name) => [name, k])));
+
+/** A value that was given, before its kind is known to fit. */
+type Given = { value: unknown; where: string; origin: string; node?: JsonNode };
+
+/**
+ * Reads the file (the default one may be missing) and lays the flags over it; a flag is named as
+ * the key is, and holds text. @throws CriError INVALID_ARGUMENT that lists every mistake.
+ */
+export function loadConfig(
+  file: string | undefined,
+  flags: Record<string, string> = {},
+  host: HostFacts = hostFacts,
+): LoadedConfig {
+  const path = file ?? defaultConfigFile;
+  const text = readConfigFile(path, file === undefined);
+  const problems: string[] = [];
+  const given = new Map<Key | IdleKey, Given>();
+  if (text !== undefined) collectFile(path, text, { given, problems });
+  collectFlags(flags, { given, problems });
+
+  const values = new Map<string, unknown>();
+  const origin = new Map<string, string>();
+  const warnings: string[] = [];
+  for (const key of known) {
+    const from = given.get(key);
+    const value = from && from.value !== "" ? checked(key, from, problems) : undefined;
+    if ("why" in key) {
+      if (from && value !== undefined && !asksForNothing(value, key.same)) {
+        warnings.push(`${from.where}: "${key.key}" means nothing here: ${key.why}`);
+      }
+      continue;
+    }
+    values.set(key.key, value === undefined ? key.fallback : value);
+    origin.set(key.key, from && value !== undefined ? from.origin : "default");
+  }
+  const loaded = {
+    config: configOf(values),
+    origin,
+    warnings,
+    file: text === undefined ? undefined : path,
+  };
+  if (problems.length === 0) {
+    const place = (name: string) => given.get(bySpelling.get(name)!)?.where ?? "default";
+    settle(loaded, values, { host, place, problems });
+  }
+  if (problems.length > 0) throw new CriError("INVALID_ARGUMENT", problems.join("\n"));
+  return loaded;
+}
+
+function readConfigFile(path: string, mayBeMissing: boolean): string | undefined {
+  try {
+    const text = readFileSync(path, "utf8");
+    if (text.length <= bytesMax) return text;
+  } catch (error) {
+    if (mayBeMissing && errnoOf(error) === "ENOENT") return undefined;
+    throw new CriError("INVALID_ARGUMENT", `Cannot read the configuration: ${messageOf(error)}`, {
+      cause: error,
+    });
+  }
+  throw new CriError("INVALID_ARGUMENT", `${path} is larger than ${bytesMax} bytes`);
+}
+
+type Found = { given: Map<Key | IdleKey, Given>; problems: string[] };
+
+function collectFile(path: string, text: string, { given, problems }: Found): void {
+  const top = parsed(path, text);
+  if (top.kind !== "object") {
+    problems.push(`${path}:${top.line}: must be a JSON object: { "key": value, … }`);
+    return;
+  }
+  for (const { key: spelling, line, node } of top.members) {
+    const key = bySpelling.get(spelling.replaceAll("_", "-"));
+    if (!key) {
+      problems.push(`${path}:${line}: unknown key ${unknownKey(spelling)}`);
+      continue;
+    }
+    const earlier = given.get(key);
+    if (earlier)
+      problems.push(`${path}:${line}: "${key.key}" is given twice, first at ${earlier.where}`);
+    const place = { where: `${path}:${line}`, origin: `file:${line}` };
+    given.set(key, { value: plainValue(node), ...place, node });
+  }
+}
+
+function parsed(path: string, text: string): JsonNode {
+  try {
+    return parseJson(text);
+  } catch (error) {
+    if (!(error instanceof JsonSyntaxError)) throw error;
+    throw new CriError("INVALID_ARGUMENT", `${path}:${error.line}: not JSON: ${error.message}`, {
+      cause: error,
+    });
+  }
+}
+
+function collectFlags(flags: Record<string, string>, { given, problems }: Found): void {
+  for (const [name, text] of Object.entries(flags)) {
+    const key = bySpelling.get(name.replaceAll("_", "-"));
+    if (!key) {
+      problems.push(`unknown flag --${name}: as a key ${unknownKey(name)}`);
+      continue;
+    }
+    given.set(key, { value: flagValue(key.kind.shape, text), where: `--${name}`, origin: "flag" });
+  }
+}
+
+function unknownKey(spelling: string): string {
+  const other = bySpelling.get(nearest(spelling.replaceAll("_", "-"), [...bySpelling.keys()]))!;
+  return `"${spelling}"; the nearest known key is "${other.key}" (${other.kind.allowed})`;
+}
+
+/** What the flag's text would be in the file; text that does not fit is left for the check. */
+function flagValue(shape: Shape, text: string): unknown {
+  if (shape === "text" || text === "") return text;
+  if (shape === "switch") return text === "true" ? true : text === "false" ? false : text;
+  if (shape === "number") return /^-?\d+$/.test(text) ? Number(text) : text;
+  if (/^\s*[[{]/.test(text)) {
+    try {
+      return JSON.parse(text);
+    } catch {
+      return text;
+    }
+  }
+  if (shape === "list") return text.split(",");
+  const pairs = text.split(",").map((pair) => pair.split("="));
+  return pairs.every((pair) => pair.length === 2) ? Object.fromEntries(pairs) : text;
+}
+
+function checked(key: Key | IdleKey, from: Given, problems: string[]): unknown {
+  const result = v.safeParse(key.kind.schema, from.value);
+  if (result.success) return result.output;
+  const [issue] = result.issues;
+  const steps = (issue.path ?? []).map((item) => item.key as string | number);
+  const line = from.node && lineAt(from.node, steps);
+  const where = line === undefined ? from.where : from.where.replace(/\d+$/, String(line));
+  const name = [key.key, ...steps].join(".");
+  const unknown = issue.type === "strict_object" && issue.expected === "never";
+  const part = valueAt(from.value, steps);
+  const got = unknown || part === undefined ? "" : `, not ${clipped(part)}`;
+  const lead = unknown ? `unknown key "${name}"; "${key.key}"` : `"${key.key}"`;
+  const at = got !== "" && steps.length > 0 ? ` (at "${name}")` : "";
+  problems.push(`${where}: ${lead} must be ${key.kind.allowed}${got}${at}`);
+  return undefined;
+}
+
+/** As it was given: an issue's own input may be transformed already. */
+function valueAt(value: unknown, steps: readonly (string | number)[]): unknown {
+  let at = value;
+  for (const step of steps) at = (at as Record<string | number, unknown> | undefined)?.[step];
+  return at;
+}
+
+function clipped(value: unknown): string {
+  const json = JSON.stringify(value, (_, part: unknown) =>
+    typeof part === "bigint" ? `${part}` : part,
+  );
+  return json === undefined ? String(value) : json.length > 60 ? `${json.slice(0, 60)}…` : json;
+}
+
+function asksForNothing(value: unknown, same: unknown): boolean {
+  if (value === false || value === 0 || (same !== undefined && value === same)) return true;
+  return typeof value === "object" && value !== null && Object.keys(value).length === 0;
+}
+
+function configOf(values: Map<string, unknown>): Config {
+  const pick = (keys: Record<string, Key>) =>
+    Object.fromEntries(Object.entries(keys).map(([field, { key }]) => [field, values.get(key)]));
+  const { criRuntimes: _, enableCriV1: __, ...rest } = pick(daemonKeys);
+  return { ...rest, nri: pick(nriKeys) } as Config;
+}
+
+type Settling = { host: HostFacts; place: (key: string) => string; problems: string[] };
+
+/** What depends on the host or on several keys. */
+function settle(loaded: LoadedConfig, values: Map<string, unknown>, s: Settling): void {
+  const { config, warnings } = loaded;
+  if (values.get("enable-cri-v1") === false) {
+    s.problems.push(
+      `${s.place("enable-cri-v1")}: "enable-cri-v1" must be true: CRI v1 is what is served; kubelets of 1.20 to 1.25 get runtime.v1alpha2 under the same messages`,
+    );
+  }
+  if (config.group !== "" && s.host.groupId(config.group) === undefined) {
+    warnings.push(
+      `${s.place("group")}: there is no group "${config.group}": the socket is for root alone (groupadd ${config.group} would make it)`,
+    );
+    config.group = "";
+  }
+  const ignored = config.storageOpts.filter(
+    (o) => !o.startsWith("overlay2.override_kernel_check="),
+  );
+  if (ignored.length > 0) {
+    warnings.push(
+      `${s.place("storage-opts")}: "storage-opts" means nothing here: ${ignored.join(", ")}`,
+    );
+  }
+  settleRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
+  settleCgroupParent(config, s);
+}
+
+function settleRuntimes(
+  config: Config,
+  aliases: Record<string, string>,
+  s: Settling & { warnings: string[] },
+): void {
+  const at = s.place("runtimes");
+  const found = new Map<string, RuntimeEntry>();
+  found.set("runc", { path: s.host.findExecutable("runc") ?? "/usr/bin/runc", runtimeArgs: [] });
+  const crun = s.host.findExecutable("crun");
+  if (crun !== undefined) found.set("crun", { path: crun, runtimeArgs: [] });
+  for (const [name, entry] of Object.entries(config.runtimes)) {
+    const path = entry.path.startsWith("/") ? entry.path : s.host.findExecutable(entry.path);
+    if (path === undefined || !s.host.isExecutable(path)) {
+      s.warnings.push(
+        `${at}: "runtimes.${name}": ${entry.path} is not there: the handler fails until it is`,
+      );
+    }
+    found.set(name, { ...entry, path: path ?? entry.path });
+  }
+  const dead = Object.entries(aliases).filter(([, target]) => !found.has(target));
+  for (const [name, target] of Object.entries(aliases)) {
+    const entry = found.get(target);
+    if (entry) found.set(name, entry);
+  }
+  if (dead.length > 0) {
+    const list = dead.map(([name, target]) => `${name} (${target})`).join(", ");
+    s.warnings.push(
+      `${s.place("cri-runtimes")}: "cri-runtimes" names what is not in "runtimes", so these handlers do not exist here: ${list}`,
+    );
+  }
+  config.runtimes = Object.fromEntries(found);
+  if (config.defaultRuntime === "lcr") {
+    s.warnings.push(
+      `${s.place("default-runtime")}: there is no lcr here: runc is the default runtime`,
+    );
+    config.defaultRuntime = "runc";
+  }
+  if (!found.has(config.defaultRuntime)) {
+    s.problems.push(
+      `${s.place("default-runtime")}: "default-runtime" must be a name in "runtimes" (${[...found.keys()].join(", ")}), not "${config.defaultRuntime}"`,
+    );
+  }
+}
+
+function settleCgroupParent(config: Config, s: Settling): void {
+  const parent = config.cgroupParent;
+  if (parent === "") {
+    config.cgroupParent = config.systemdCgroup ? "isulad.slice" : "/isulad";
+    return;
+  }
+  const slice = /^[A-Za-z0-9:_.\\-]+\.slice$/.test(parent);
+  const path = !parent.split("/").includes("..") && !/[\0\n]/.test(parent);
+  if (config.systemdCgroup ? slice : path) {
+    if (!config.systemdCgroup) config.cgroupParent = `/${parent.replaceAll(/^\/+|\/+$/g, "")}`;
+    return;
+  }
+  const must = config.systemdCgroup
+    ? 'a slice such as "isulad.slice" under "systemd-cgroup": true'
+    : 'a path such as "/isulad" without ".."';
+  s.problems.push(
+    `${s.place("cgroup-parent")}: "cgroup-parent" must be ${must}, not ${clipped(parent)}`,
+  );
+}

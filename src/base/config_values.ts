@@ -1,0 +1,237 @@
+// The kinds of value that daemon.json holds: how each is written, and what it becomes.
+import * as v from "valibot";
+import type { LogLevel } from "./log.ts";
+
+/** "text" is passed on as it is; the others tell how a flag's text becomes a JSON value. */
+export type Shape = "text" | "switch" | "number" | "list" | "map";
+
+export type Kind<Output> = {
+  shape: Shape;
+  /** Completes "… must be". */
+  allowed: string;
+  schema: v.GenericSchema<unknown, Output>;
+};
+
+function kind<Output>(
+  shape: Shape,
+  allowed: string,
+  schema: v.GenericSchema<unknown, Output>,
+): Kind<Output> {
+  return { shape, allowed, schema };
+}
+
+export const flag = kind("switch", "true or false", v.boolean());
+
+export const text = kind("text", "a string", v.string());
+
+export const folder = kind("text", "an absolute path", path());
+
+const hourMs = 3_600_000;
+const unitMs: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: hourMs };
+
+/** Becomes milliseconds. */
+export function duration(minMs: number, maxMs = 24 * hourMs): Kind<number> {
+  return kind(
+    "text",
+    `seconds as a number, or a text such as "5s" or "2m", from ${span(minMs)} to ${span(maxMs)}`,
+    v.pipe(
+      v.union([v.number(), v.string()]),
+      v.transform(millisecondsOf),
+      v.number(),
+      v.minValue(minMs),
+      v.maxValue(maxMs),
+    ),
+  );
+}
+
+function millisecondsOf(value: number | string): number {
+  if (typeof value === "number") return Math.round(value * 1000);
+  if (/^\d+(\.\d+)?$/.test(value)) return Math.round(Number(value) * 1000);
+  if (!/^(\d+(\.\d+)?(ms|s|m|h))+$/.test(value)) return Number.NaN;
+  let sum = 0;
+  for (const [, count, unit] of value.matchAll(/([\d.]+)(ms|s|m|h)/g)) {
+    sum += Number(count) * (unitMs[unit ?? ""] ?? Number.NaN);
+  }
+  return Math.round(sum);
+}
+
+function span(ms: number): string {
+  const unit = ["h", "m", "s"].find((u) => ms % (unitMs[u] ?? 1) === 0) ?? "ms";
+  return `${ms / (unitMs[unit] ?? 1)}${unit}`;
+}
+
+export function integer(min: number, max: number): Kind<number> {
+  return kind(
+    "number",
+    `a whole number from ${min} to ${max}`,
+    v.pipe(v.number(), v.integer(), v.minValue(min), v.maxValue(max)),
+  );
+}
+
+export function choice<const T extends readonly string[]>(options: T): Kind<T[number]> {
+  const allowed = `one of ${options.map((o) => `"${o}"`).join(", ")}`;
+  return kind("text", allowed, v.picklist(options));
+}
+
+/** One of several spellings, each of which means a value of ours. */
+export function meaning<T>(names: Record<string, T>, normal = (s: string) => s): Kind<T> {
+  const allowed = `one of ${Object.keys(names)
+    .map((n) => `"${n}"`)
+    .join(", ")}`;
+  return kind(
+    "text",
+    allowed,
+    v.pipe(
+      v.string(),
+      v.transform(normal),
+      v.check((name) => Object.hasOwn(names, name)),
+      v.transform((name) => names[name] as T),
+    ),
+  );
+}
+
+/** iSulad's levels, in either case; we have four. */
+export const logLevel = meaning<LogLevel>(
+  {
+    FATAL: "error",
+    ALERT: "error",
+    CRIT: "error",
+    ERROR: "error",
+    WARN: "warn",
+    WARNING: "warn",
+    NOTICE: "info",
+    INFO: "info",
+    DEBUG: "debug",
+    TRACE: "debug",
+  },
+  (level) => level.toUpperCase(),
+);
+
+/** An absolute path without "..", which the kernel takes. */
+function path() {
+  return v.pipe(
+    v.string(),
+    v.regex(/^\/[^\0]*$/),
+    v.check((p) => !p.split("/").includes("..")),
+    v.transform((p) => (p === "/" ? p : p.replace(/\/+$/, ""))),
+  );
+}
+
+/** The longest path that fits sockaddr_un's sun_path with its end mark. */
+const socketPathBytesMax = 107;
+
+export const sockets = kind(
+  "list",
+  `a list of unix sockets such as "unix:///var/run/isulad.sock", of at most ${socketPathBytesMax} bytes each (no TCP: whoever reaches it is root here)`,
+  v.pipe(
+    v.array(
+      v.pipe(
+        v.string(),
+        v.regex(/^unix:\/\/\/[^\0]+$/),
+        v.check((host) => Buffer.byteLength(host) - "unix://".length <= socketPathBytesMax),
+      ),
+    ),
+    v.minLength(1),
+  ),
+);
+
+/** A list, or one text with folders separated as in $PATH (also by "," or ";"). */
+export const folders = kind(
+  "list",
+  'an absolute path, or several in a list or separated by ":"',
+  v.pipe(
+    v.union([v.array(v.string()), v.string()]),
+    v.transform((value) => (typeof value === "string" ? value.split(/[:;,]/) : value)),
+    v.array(path()),
+    v.minLength(1),
+  ),
+);
+
+export const texts = kind("list", "a list of strings", v.array(v.string()));
+
+export const registries = kind(
+  "list",
+  'a list of registries such as "registry.example:5000" or "https://mirror.example"',
+  v.array(
+    v.pipe(
+      v.string(),
+      v.regex(
+        /^(https?:\/\/)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)(:\d{1,5})?(\/[^\s?#]*)?$/,
+      ),
+      v.transform((registry) => registry.replace(/\/+$/, "")),
+    ),
+  ),
+);
+
+/** RFC 1123 label: what a RuntimeClass may name as its handler. */
+const handlerName = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
+
+export type RuntimeEntry = { path: string; runtimeArgs: string[] };
+
+export const runtimes = kind(
+  "map",
+  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders',
+  v.record(
+    v.pipe(v.string(), v.regex(handlerName)),
+    v.pipe(
+      v.strictObject({
+        path: v.pipe(v.string(), v.regex(/^(\/[^\0]+|[A-Za-z0-9._-]+)$/)),
+        "runtime-args": v.optional(v.array(v.string()), []),
+      }),
+      v.transform((entry): RuntimeEntry => ({
+        path: entry.path,
+        runtimeArgs: entry["runtime-args"],
+      })),
+    ),
+  ),
+);
+
+export const handlerNames = kind(
+  "map",
+  'a map of handler to runtime such as {"fast": "crun"}',
+  v.record(v.pipe(v.string(), v.regex(handlerName)), v.string()),
+);
+
+/** Limits are unsigned 64 bit; -1 is RLIM_INFINITY. */
+export type Ulimit = { type: string; hard: bigint; soft: bigint };
+
+const rlimInfinity = 2n ** 64n - 1n;
+const limit = v.pipe(
+  v.number(),
+  v.integer(),
+  v.minValue(-1),
+  v.maxValue(Number.MAX_SAFE_INTEGER),
+  v.transform((n) => (n === -1 ? rlimInfinity : BigInt(n))),
+);
+const ulimitName =
+  /^(as|core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime|sigpending|stack)$/;
+
+export const ulimits = kind(
+  "map",
+  'a map such as {"nofile": {"Name": "nofile", "Hard": 65536, "Soft": 1024}}; -1 means no limit, and Soft is at most Hard',
+  v.pipe(
+    v.record(
+      v.pipe(v.string(), v.regex(ulimitName)),
+      v.pipe(
+        v.strictObject({
+          Name: v.optional(v.pipe(v.string(), v.regex(ulimitName))),
+          Hard: limit,
+          Soft: limit,
+        }),
+        v.check(({ Hard, Soft }) => Soft <= Hard),
+      ),
+    ),
+    v.transform((entries) =>
+      Object.entries(entries).map(([name, { Hard, Soft }]): Ulimit => ({
+        type: `RLIMIT_${name.toUpperCase()}`,
+        hard: Hard,
+        soft: Soft,
+      })),
+    ),
+  ),
+);
+
+/** For keys that mean nothing here: the type is checked all the same. */
+export const textMap = kind("map", "a map of strings", v.record(v.string(), v.string()));
+
+export const anyMap = kind("map", "a map", v.record(v.string(), v.unknown()));

@@ -1,0 +1,170 @@
+// A JSON reader that remembers the line of everything it reads, because a message about daemon.json
+// names the line. Strict JSON (RFC 8259), and a key that is given twice is an error.
+
+export type JsonNode = { line: number } & (
+  | { kind: "scalar"; value: string | number | boolean | null }
+  | { kind: "list"; items: JsonNode[] }
+  | { kind: "object"; members: JsonMember[] }
+);
+
+export type JsonMember = { key: string; line: number; node: JsonNode };
+
+export class JsonSyntaxError extends Error {
+  override readonly name = "JsonSyntaxError";
+  readonly line: number;
+
+  constructor(line: number, message: string) {
+    super(message);
+    this.line = line;
+  }
+}
+
+const depthMax = 64;
+
+/** @throws JsonSyntaxError with the line. */
+export function parseJson(text: string): JsonNode {
+  const reader = new Reader(text.startsWith("\uFEFF") ? text.slice(1) : text);
+  const node = reader.value(0);
+  reader.end();
+  return node;
+}
+
+/** The plain value; a key such as "__proto__" becomes an ordinary property. */
+export function plainValue(node: JsonNode): unknown {
+  if (node.kind === "scalar") return node.value;
+  if (node.kind === "list") return node.items.map(plainValue);
+  return Object.fromEntries(node.members.map(({ key, node }) => [key, plainValue(node)]));
+}
+
+/** The line of the value at `path`, or of the deepest part of the path that exists. */
+export function lineAt(node: JsonNode, path: readonly (string | number)[]): number {
+  let { line } = node;
+  let at: JsonNode | undefined = node;
+  for (const step of path) {
+    if (at.kind === "list") {
+      at = at.items[Number(step)];
+      if (at) ({ line } = at);
+    } else if (at.kind === "object") {
+      const member: JsonMember | undefined = at.members.find(({ key }) => key === step);
+      at = member?.node;
+      if (member) ({ line } = member);
+    } else {
+      at = undefined;
+    }
+    if (!at) break;
+  }
+  return line;
+}
+
+class Reader {
+  readonly #text: string;
+  #at = 0;
+  #line = 1;
+
+  constructor(text: string) {
+    this.#text = text;
+  }
+
+  value(depth: number): JsonNode {
+    this.#space();
+    if (depth > depthMax) this.#fail(`nested deeper than ${depthMax} levels`);
+    const line = this.#line;
+    const first = this.#text[this.#at];
+    if (first === "{") return { line, kind: "object", members: this.#object(depth) };
+    if (first === "[") return { line, kind: "list", items: this.#list(depth) };
+    if (first === '"') return { line, kind: "scalar", value: this.#string() };
+    return { line, kind: "scalar", value: this.#word() };
+  }
+
+  end(): void {
+    this.#space();
+    if (this.#at < this.#text.length) this.#fail(`unexpected ${this.#here()} after the end`);
+  }
+
+  #object(depth: number): JsonMember[] {
+    const members: JsonMember[] = [];
+    const lines = new Map<string, number>();
+    this.#at++;
+    if (this.#take("}")) return members;
+    do {
+      this.#space();
+      const line = this.#line;
+      if (this.#text[this.#at] !== '"')
+        this.#expected("a key in double quotes", members.length > 0);
+      const key = this.#string();
+      const earlier = lines.get(key);
+      if (earlier !== undefined) this.#fail(`"${key}" is given twice, first in line ${earlier}`);
+      lines.set(key, line);
+      if (!this.#take(":")) this.#expected(`":" after "${key}"`, false);
+      members.push({ key, line, node: this.value(depth + 1) });
+    } while (this.#take(","));
+    if (!this.#take("}")) this.#expected('"," or "}"', false);
+    return members;
+  }
+
+  #list(depth: number): JsonNode[] {
+    const items: JsonNode[] = [];
+    this.#at++;
+    if (this.#take("]")) return items;
+    do {
+      this.#space();
+      if (this.#text[this.#at] === "]") this.#expected("a value", true);
+      items.push(this.value(depth + 1));
+    } while (this.#take(","));
+    if (!this.#take("]")) this.#expected('"," or "]"', false);
+    return items;
+  }
+
+  #string(): string {
+    const raw = this.#match(/"(?:[^"\\]|\\.)*"/sy) ?? "";
+    try {
+      return String(JSON.parse(raw));
+    } catch {
+      return this.#fail("a string that does not end, or holds a control character or a bad escape");
+    }
+  }
+
+  #word(): number | boolean | null {
+    const raw = this.#match(/true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y);
+    if (raw === undefined) this.#expected("a value", false);
+    return JSON.parse(raw) as number | boolean | null;
+  }
+
+  #match(pattern: RegExp): string | undefined {
+    pattern.lastIndex = this.#at;
+    const raw = pattern.exec(this.#text)?.[0];
+    if (raw !== undefined) this.#at += raw.length;
+    return raw;
+  }
+
+  #take(mark: string): boolean {
+    this.#space();
+    if (this.#text[this.#at] !== mark) return false;
+    this.#at++;
+    return true;
+  }
+
+  #space(): void {
+    for (; this.#at < this.#text.length; this.#at++) {
+      const c = this.#text[this.#at];
+      if (c === "\n") this.#line++;
+      else if (c !== " " && c !== "\t" && c !== "\r") return;
+    }
+  }
+
+  #here(): string {
+    const rest = this.#text.slice(this.#at, this.#at + 12).split("\n")[0];
+    return rest === undefined || rest === "" ? "the end of the file" : JSON.stringify(rest);
+  }
+
+  #expected(what: string, afterComma: boolean): never {
+    const c = this.#text[this.#at];
+    if (c === "#" || c === "/") this.#fail("JSON knows no comments");
+    if (afterComma && (c === "}" || c === "]")) this.#fail(`a comma before "${c}"`);
+    this.#fail(`expected ${what}, found ${this.#here()}`);
+  }
+
+  #fail(message: string): never {
+    throw new JsonSyntaxError(this.#line, message);
+  }
+}

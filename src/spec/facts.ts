@@ -1,0 +1,84 @@
+// What the pure functions of this room are told about the world. node/host.ts gathers it.
+import type { PodSandboxConfig } from "../proto/types.ts";
+import type { OciDevice, OciRlimit } from "./oci_types.ts";
+
+/** What stays the same while the daemon runs. */
+export type HostFacts = {
+  cgroupVersion: 1 | 2;
+  /** Page sizes that the hugetlb controller limits ("2MB"); none without the controller. */
+  hugepageSizes: string[];
+  /** Whether swap can be limited (v1: memory.memsw.*, v2: memory.swap.max). */
+  swapLimit: boolean;
+  /** The daemon's bounding set, by name ("CAP_KILL"): no container can have more. */
+  capabilities: string[];
+  /** The daemon's own oom_score_adj. */
+  oomScoreAdj: number;
+  /** Absent where the kernel runs without AppArmor. */
+  apparmor?: { defaultProfile?: string; profiles: string[] };
+  /** Containers are labelled (key selinux-enabled, and the kernel enforces or permits). */
+  selinux: boolean;
+  /** node:os arch(): "x64", "arm64". */
+  arch: string;
+};
+
+/** What the runtime handler can do, by its `features` and the kernel. */
+export type RuntimeFacts = { recursiveReadOnlyMounts: boolean; idmapMounts: boolean };
+
+/** One CRI mount's source, looked up at creation. */
+export type MountFact = {
+  /** The path with symbolic links resolved; for an image mount, where it is mounted. */
+  source: string;
+  /** Of the mount that holds the source. */
+  propagation: "private" | "slave" | "shared" | "slave+shared" | "unbindable";
+};
+
+/** What of host and image one container's spec depends on. */
+export type ContainerFacts = {
+  /** One for each of config.mounts, in its order. */
+  mounts: MountFact[];
+  /** One for each of config.devices, in its order; a folder gives several. */
+  devices: OciDevice[][];
+  /** The host's devices; looked up for privileged containers only. */
+  hostDevices: OciDevice[];
+  /** The rootfs's /etc/passwd and /etc/group; "" where there is none. */
+  passwd: string;
+  group: string;
+  /** The text of the seccomp profile that localhost_ref names. */
+  seccompProfile?: string;
+};
+
+/** The part of an image's configuration that a process is made of. */
+export type ImageProcess = {
+  Env?: string[] | null;
+  Entrypoint?: string[] | null;
+  Cmd?: string[] | null;
+  User?: string | null;
+  WorkingDir?: string | null;
+};
+
+/** A pod's namespaces as files; one that is absent is the host's. */
+export type PodNamespaces = {
+  net?: string;
+  ipc?: string;
+  uts?: string;
+  user?: string;
+  /** The pause container's, where the pod shares one pid namespace. */
+  pid?: string;
+};
+
+/** Files on the host that every container of the pod sees. */
+export type PodFiles = { hosts: string; hostname: string; resolvConf: string; shm: string };
+
+export type SandboxFacts = {
+  id: string;
+  config: PodSandboxConfig;
+  namespaces: PodNamespaces;
+  files: PodFiles;
+};
+
+/** What daemon.json says about every container. */
+export type ContainerDefaults = {
+  rlimits: OciRlimit[];
+  /** Clamp oom_score_adj to the daemon's own instead of failing. */
+  restrictOomScoreAdj: boolean;
+};

@@ -1,0 +1,292 @@
+// CRI → OCI runtime spec. Pure: everything it depends on comes in, so that golden files can hold it.
+import { CriError } from "../base/errors.ts";
+import { toBigInt } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  ContainerConfig,
+  LinuxContainerSecurityContext,
+  PodSandboxConfig,
+} from "../proto/types.ts";
+import { capabilities } from "./capabilities.ts";
+import { containerDevices } from "./devices.ts";
+import type {
+  ContainerDefaults,
+  ContainerFacts,
+  HostFacts,
+  ImageProcess,
+  RuntimeFacts,
+  SandboxFacts,
+} from "./facts.ts";
+import { containerMounts, idMappings, sandboxMounts } from "./mounts.ts";
+import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
+import { processArgs, processEnv, workingDir } from "./process.ts";
+import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
+import { apparmorProfile, maskedPaths, refuseSelinux, seccompFilter } from "./security.ts";
+import { resolveUser } from "./users.ts";
+
+export type { OciProcess, OciSpec } from "./oci_types.ts";
+export { ociJson, parseOciSpec } from "./oci_types.ts";
+export { execProcess } from "./process.ts";
+
+const { NamespaceMode } = runtime.v1;
+
+/** Of the specification, not of a runtime: 1.0.2 is what runc 1.1 knows. */
+const ociVersion = "1.0.2";
+
+export type ContainerSpecInput = {
+  id: string;
+  config: ContainerConfig;
+  sandbox: SandboxFacts;
+  image: ImageProcess;
+  facts: ContainerFacts;
+  host: HostFacts;
+  runtime: RuntimeFacts;
+  defaults: ContainerDefaults;
+  /** CgroupDriver.containerCgroupsPath(). */
+  cgroupsPath: string;
+  rootfsPath: string;
+  /** The pod's HOSTNAME, as the container sees it. */
+  hostname: string;
+  /** For pid mode TARGET: the init of the target container. */
+  targetPid?: number;
+};
+
+/**
+ * The spec of a container in a pod.
+ * @throws CriError INVALID_ARGUMENT for a config that cannot be run, FAILED_PRECONDITION for one that
+ * this host or runtime cannot run.
+ */
+export function containerSpec(input: ContainerSpecInput): OciSpec {
+  const { config, sandbox, facts, host } = input;
+  const asked = config.linux?.security_context;
+  const security = asked ?? {};
+  const privileged = security.privileged === true;
+  checkSecurity(security, sandbox, host);
+  const resources = config.linux?.resources ?? {};
+  const process = containerProcess(input, security, resources.oom_score_adj);
+  const devices = containerDevices(config, facts, privileged);
+  const readonly = security.readonly_rootfs === true;
+  const { mounts, rootfsPropagation } = containerMounts({
+    config,
+    facts,
+    files: sandbox.files,
+    host,
+    runtime: input.runtime,
+    privileged,
+    readonlyRootfs: readonly,
+  });
+  const seccomp = seccompFilter(security, {
+    bounding: process.capabilities.bounding,
+    profileText: facts.seccompProfile,
+    host,
+  });
+  return {
+    ociVersion,
+    process,
+    root: { path: input.rootfsPath, readonly },
+    mounts,
+    annotations: containerAnnotations(input),
+    linux: {
+      namespaces: containerNamespaces(input, security),
+      ...userMappings(sandbox),
+      devices: devices.nodes,
+      cgroupsPath: input.cgroupsPath,
+      resources: ociResources(resources, devices.rules, host),
+      ...(seccomp === undefined ? {} : { seccomp }),
+      ...(rootfsPropagation === undefined ? {} : { rootfsPropagation }),
+      ...maskedPaths(asked),
+    },
+  };
+}
+
+export type SandboxSpecInput = {
+  sandbox: SandboxFacts;
+  image: ImageProcess;
+  facts: Pick<ContainerFacts, "passwd" | "group" | "seccompProfile">;
+  host: HostFacts;
+  defaults: ContainerDefaults;
+  cgroupsPath: string;
+  rootfsPath: string;
+  hostname: string;
+};
+
+/** The spec of a pod's pause container: first process of the pid namespace that the pod shares. */
+export function sandboxSpec(input: SandboxSpecInput): OciSpec {
+  const { sandbox, host } = input;
+  const security = { ...sandbox.config.linux?.security_context, privileged: false };
+  refuseSelinux(security, host);
+  const caps = capabilities({ drop_capabilities: ["ALL"] }, false, host.capabilities);
+  const seccomp = seccompFilter(security, {
+    bounding: caps.bounding,
+    profileText: input.facts.seccompProfile,
+    host,
+  });
+  const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.facts });
+  return {
+    ociVersion,
+    process: {
+      user,
+      args: processArgs({}, input.image),
+      env: processEnv({ config: {}, image: input.image, hostname: input.hostname }),
+      cwd: workingDir({}, input.image),
+      capabilities: caps,
+      noNewPrivileges: true,
+      // Never an error: a daemon without CAP_SYS_RESOURCE runs pods all the same.
+      oomScoreAdj: oomScoreAdj(BigInt(sandboxOomScoreAdj), host, true),
+    },
+    root: { path: input.rootfsPath, readonly: true },
+    mounts: sandboxMounts(sandbox.files),
+    annotations: { ...podAnnotations(sandbox), "io.kubernetes.cri.container-type": "sandbox" },
+    linux: {
+      namespaces: [...podNamespaces(sandbox, host, false), { type: "pid" }, { type: "mount" }],
+      ...userMappings(sandbox),
+      devices: [],
+      cgroupsPath: input.cgroupsPath,
+      resources: ociResources({}, [{ allow: false, access: "rwm" }], host),
+      ...(seccomp === undefined ? {} : { seccomp }),
+      ...maskedPaths(undefined),
+    },
+  };
+}
+
+function containerProcess(
+  input: ContainerSpecInput,
+  security: LinuxContainerSecurityContext,
+  oomScore: Parameters<typeof toBigInt>[0],
+): OciProcess {
+  const { config, image, facts, host, defaults } = input;
+  const apparmor = apparmorProfile(security, host);
+  const adjusted = oomScoreAdj(toBigInt(oomScore), host, defaults.restrictOomScoreAdj);
+  return {
+    terminal: config.tty === true,
+    user: resolveUser({
+      security,
+      imageUser: image.User ?? "",
+      passwd: facts.passwd,
+      group: facts.group,
+    }),
+    args: processArgs(config, image),
+    env: processEnv({ config, image, hostname: input.hostname }),
+    cwd: workingDir(config, image),
+    capabilities: capabilities(
+      security.capabilities,
+      security.privileged === true,
+      host.capabilities,
+    ),
+    ...(defaults.rlimits.length > 0 ? { rlimits: defaults.rlimits } : {}),
+    noNewPrivileges: security.no_new_privs === true,
+    ...(apparmor === undefined ? {} : { apparmorProfile: apparmor }),
+    oomScoreAdj: adjusted,
+  };
+}
+
+function checkSecurity(
+  security: LinuxContainerSecurityContext,
+  sandbox: SandboxFacts,
+  host: HostFacts,
+): void {
+  if (security.privileged && !sandbox.config.linux?.security_context?.privileged) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      "a privileged container needs a privileged pod (security_context.privileged of its sandbox)",
+    );
+  }
+  refuseSelinux(security, host);
+}
+
+/**
+ * Whether the pod's containers share one pid namespace, which needs a pause container. POD is the
+ * mode's zero value: it counts only where namespace_options says anything at all.
+ */
+export function sharesPidNamespace(config: PodSandboxConfig): boolean {
+  const options = config.linux?.security_context?.namespace_options;
+  return options ? (options.pid ?? NamespaceMode.POD) === NamespaceMode.POD : false;
+}
+
+function containerNamespaces(
+  input: ContainerSpecInput,
+  security: LinuxContainerSecurityContext,
+): OciNamespace[] {
+  const { sandbox, host } = input;
+  const result = podNamespaces(sandbox, host, security.privileged === true);
+  const pid = pidNamespace(input, security);
+  if (pid !== undefined) result.push(pid);
+  result.push({ type: "mount" });
+  return result;
+}
+
+function pidNamespace(
+  input: ContainerSpecInput,
+  security: LinuxContainerSecurityContext,
+): OciNamespace | undefined {
+  const shared = input.sandbox.namespaces.pid;
+  const options = security.namespace_options;
+  const mode = options ? (options.pid ?? NamespaceMode.POD) : undefined;
+  switch (mode) {
+    case undefined:
+      return shared === undefined ? { type: "pid" } : { type: "pid", path: shared };
+    case NamespaceMode.POD:
+      if (shared !== undefined) return { type: "pid", path: shared };
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        "pid mode POD: this pod was made without a shared pid namespace (its own namespace_options.pid is not POD)",
+      );
+    case NamespaceMode.CONTAINER:
+      return { type: "pid" };
+    case NamespaceMode.NODE:
+      return undefined;
+    case NamespaceMode.TARGET:
+      if (input.targetPid !== undefined) {
+        return { type: "pid", path: `/proc/${input.targetPid}/ns/pid` };
+      }
+      throw new CriError("FAILED_PRECONDITION", "pid mode TARGET: target_id is not running");
+    default:
+      throw new CriError("INVALID_ARGUMENT", `unknown pid namespace mode ${String(mode)}`);
+  }
+}
+
+function podNamespaces(
+  sandbox: SandboxFacts,
+  host: HostFacts,
+  privileged: boolean,
+): OciNamespace[] {
+  const { user, net, ipc, uts } = sandbox.namespaces;
+  const result: OciNamespace[] = [];
+  if (user !== undefined) result.push({ type: "user", path: user });
+  if (net !== undefined) result.push({ type: "network", path: net });
+  if (ipc !== undefined) result.push({ type: "ipc", path: ipc });
+  if (uts !== undefined) result.push({ type: "uts", path: uts });
+  if (host.cgroupVersion === 2 && !privileged) result.push({ type: "cgroup" });
+  return result;
+}
+
+function userMappings(
+  sandbox: SandboxFacts,
+): Pick<OciSpec["linux"], "uidMappings" | "gidMappings"> {
+  if (sandbox.namespaces.user === undefined) return {};
+  const options = sandbox.config.linux?.security_context?.namespace_options?.userns_options;
+  // runc 1.1 reads no mappings from a namespace that it joins.
+  return { uidMappings: idMappings(options?.uids), gidMappings: idMappings(options?.gids) };
+}
+
+// VM runtimes read these to tell pods and containers apart. CRI's own annotations are not passed on:
+// they come from whoever may write a pod, and runtimes take orders from some of them.
+function podAnnotations(sandbox: SandboxFacts): Record<string, string> {
+  const metadata = sandbox.config.metadata ?? {};
+  return {
+    "io.kubernetes.cri.sandbox-id": sandbox.id,
+    "io.kubernetes.cri.sandbox-name": metadata.name ?? "",
+    "io.kubernetes.cri.sandbox-namespace": metadata.namespace ?? "",
+    "io.kubernetes.cri.sandbox-uid": metadata.uid ?? "",
+  };
+}
+
+function containerAnnotations(input: ContainerSpecInput): Record<string, string> {
+  return {
+    ...podAnnotations(input.sandbox),
+    "io.kubernetes.cri.container-type": "container",
+    "io.kubernetes.cri.container-name": input.config.metadata?.name ?? "",
+    "io.kubernetes.cri.image-name":
+      input.config.image?.user_specified_image || (input.config.image?.image ?? ""),
+  };
+}

@@ -1,0 +1,137 @@
+// The part of the OCI runtime specification (1.0.2, what runc 1.1 reads) that we write, and its
+// JSON. Byte counts and limits are bigint: a memory limit may be larger than a number is exact.
+
+export type OciNamespaceType = "pid" | "network" | "ipc" | "uts" | "mount" | "user" | "cgroup";
+
+export type OciNamespace = { type: OciNamespaceType; path?: string };
+
+export type OciIdMapping = { containerID: number; hostID: number; size: number };
+
+export type OciMount = {
+  destination: string;
+  type?: string;
+  source?: string;
+  options?: string[];
+  uidMappings?: OciIdMapping[];
+  gidMappings?: OciIdMapping[];
+};
+
+export type OciRlimit = { type: string; soft: bigint; hard: bigint };
+
+export type OciUser = { uid: number; gid: number; additionalGids?: number[] };
+
+export type OciCapabilities = {
+  bounding: string[];
+  effective: string[];
+  inheritable: string[];
+  permitted: string[];
+  ambient: string[];
+};
+
+export type OciProcess = {
+  terminal?: boolean;
+  user: OciUser;
+  args: string[];
+  env: string[];
+  cwd: string;
+  capabilities: OciCapabilities;
+  rlimits?: OciRlimit[];
+  noNewPrivileges: boolean;
+  apparmorProfile?: string;
+  oomScoreAdj?: number;
+};
+
+export type OciDevice = {
+  path: string;
+  type: "c" | "b" | "p";
+  major: number;
+  minor: number;
+  fileMode: number;
+  uid: number;
+  gid: number;
+};
+
+export type OciDeviceRule = {
+  allow: boolean;
+  type?: "a" | "b" | "c";
+  major?: number;
+  minor?: number;
+  access: string;
+};
+
+export type OciResources = {
+  devices: OciDeviceRule[];
+  memory?: { limit?: bigint; swap?: bigint };
+  cpu?: { shares?: bigint; quota?: bigint; period?: bigint; cpus?: string; mems?: string };
+  hugepageLimits?: { pageSize: string; limit: bigint }[];
+  unified?: Record<string, string>;
+};
+
+export type OciSeccompArg = { index: number; value: bigint; valueTwo?: bigint; op: string };
+
+export type OciSeccompRule = {
+  names: string[];
+  action: string;
+  errnoRet?: number;
+  args?: OciSeccompArg[];
+};
+
+export type OciSeccomp = {
+  defaultAction: string;
+  defaultErrnoRet?: number;
+  architectures?: string[];
+  syscalls: OciSeccompRule[];
+};
+
+export type OciLinux = {
+  namespaces: OciNamespace[];
+  uidMappings?: OciIdMapping[];
+  gidMappings?: OciIdMapping[];
+  devices: OciDevice[];
+  cgroupsPath: string;
+  resources: OciResources;
+  seccomp?: OciSeccomp;
+  rootfsPropagation?: string;
+  maskedPaths?: string[];
+  readonlyPaths?: string[];
+};
+
+export type OciSpec = {
+  ociVersion: string;
+  process: OciProcess;
+  root: { path: string; readonly: boolean };
+  mounts: OciMount[];
+  annotations: Record<string, string>;
+  linux: OciLinux;
+};
+
+// TypeScript's library does not know these two yet; Bun and Deno both have them.
+type RawJson = { rawJSON(text: string): unknown };
+type SourceReviver = (key: string, value: unknown, context: { source?: string }) => unknown;
+
+/** A spec or process as the text of config.json; bigint keeps every digit. */
+export function ociJson(value: OciSpec | OciProcess | OciResources): string {
+  const raw = JSON as unknown as RawJson;
+  return JSON.stringify(value, (_key, item: unknown) =>
+    typeof item === "bigint" ? raw.rawJSON(item.toString()) : item,
+  );
+}
+
+const bigKeys = new Set([
+  "limit",
+  "swap",
+  "shares",
+  "quota",
+  "period",
+  "soft",
+  "hard",
+  "value",
+  "valueTwo",
+]);
+
+/** Reads back what ociJson wrote. @throws SyntaxError where it is not JSON. */
+export function parseOciSpec(text: string): OciSpec {
+  const revive: SourceReviver = (key, value, context) =>
+    typeof value === "number" && bigKeys.has(key) ? BigInt(context.source ?? value) : value;
+  return JSON.parse(text, revive as (key: string, value: unknown) => unknown) as OciSpec;
+}

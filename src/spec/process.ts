@@ -1,0 +1,109 @@
+// The process of a container: command line, environment, working directory.
+import { posix } from "node:path";
+import { CriError } from "../base/errors.ts";
+import type { ContainerConfig, KeyValue } from "../proto/types.ts";
+import type { ImageProcess } from "./facts.ts";
+import type { OciProcess } from "./oci_types.ts";
+
+const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/**
+ * command replaces the image's entrypoint and its Cmd; args alone replace Cmd only.
+ * @throws CriError INVALID_ARGUMENT when nothing is left to run.
+ */
+export function processArgs(config: ContainerConfig, image: ImageProcess): string[] {
+  const command = config.command ?? [];
+  const args = config.args ?? [];
+  const result =
+    command.length > 0
+      ? [...command, ...args]
+      : [...(image.Entrypoint ?? []), ...(args.length > 0 ? args : (image.Cmd ?? []))];
+  if (result.length === 0 || result[0] === "") {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      "no command to run: neither the container's command and args nor the image's Entrypoint and Cmd give one",
+    );
+  }
+  for (const arg of result) rejectNul(arg, "command line");
+  return result;
+}
+
+/** Later entries of the same name win and keep the place of the first. */
+export function processEnv(input: {
+  config: ContainerConfig;
+  image: ImageProcess;
+  hostname: string;
+}): string[] {
+  const env = new Map<string, string>();
+  put(env, defaultPath);
+  if (input.config.tty) put(env, "TERM=xterm");
+  if (input.hostname !== "") put(env, `HOSTNAME=${input.hostname}`);
+  for (const entry of input.image.Env ?? []) put(env, entry);
+  for (const entry of input.config.envs ?? []) put(env, criEnv(entry));
+  return [...env].map(([name, value]) => `${name}=${value}`);
+}
+
+/** @throws CriError INVALID_ARGUMENT for a relative working_dir. */
+export function workingDir(config: ContainerConfig, image: ImageProcess): string {
+  if (config.working_dir) {
+    if (!posix.isAbsolute(config.working_dir)) {
+      throw new CriError(
+        "INVALID_ARGUMENT",
+        `working_dir "${config.working_dir}" is not an absolute path`,
+      );
+    }
+    return cleaned(config.working_dir);
+  }
+  return cleaned(posix.join("/", image.WorkingDir ?? ""));
+}
+
+/**
+ * A further process in a running container: its user, environment and limits, another command.
+ * @throws CriError INVALID_ARGUMENT for an empty command.
+ */
+export function execProcess(container: OciProcess, cmd: string[], tty: boolean): OciProcess {
+  if (cmd.length === 0 || cmd[0] === "") {
+    throw new CriError("INVALID_ARGUMENT", "no command to execute");
+  }
+  for (const arg of cmd) rejectNul(arg, "command line");
+  const env = [...container.env];
+  if (tty && !env.some((entry) => entry.startsWith("TERM="))) env.push("TERM=xterm");
+  return { ...container, args: [...cmd], env, terminal: tty };
+}
+
+function put(env: Map<string, string>, entry: string): void {
+  rejectNul(entry, "environment");
+  const split = entry.indexOf("=");
+  // An image may carry a bare name; runtimes want "name=".
+  const name = split === -1 ? entry : entry.slice(0, split);
+  if (name !== "") env.set(name, split === -1 ? "" : entry.slice(split + 1));
+}
+
+function criEnv(entry: KeyValue): string {
+  const key = entry.key ?? "";
+  if (key === "" || key.includes("=")) {
+    throw new CriError("INVALID_ARGUMENT", `"${key}" is not the name of an environment variable`);
+  }
+  try {
+    // Bytes on the wire, but OCI's JSON carries only text: refuse instead of mangling.
+    return `${key}=${new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(entry.value ?? new Uint8Array())}`;
+  } catch (cause) {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `the value of environment variable ${key} is not UTF-8, which a runtime's configuration cannot carry`,
+      { cause },
+    );
+  }
+}
+
+function rejectNul(text: string, where: string): void {
+  if (text.includes("\0")) {
+    throw new CriError("INVALID_ARGUMENT", `a NUL character in the container's ${where}`);
+  }
+}
+
+function cleaned(path: string): string {
+  rejectNul(path, "working directory");
+  const normal = posix.normalize(path);
+  return normal.length > 1 && normal.endsWith("/") ? normal.slice(0, -1) : normal;
+}

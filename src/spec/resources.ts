@@ -1,0 +1,117 @@
+// LinuxContainerResources → OCI resources. A CRI value of 0 means "unspecified".
+import { CriError } from "../base/errors.ts";
+import { toBigInt } from "../base/int64.ts";
+import type { LinuxContainerResources } from "../proto/types.ts";
+import type { HostFacts } from "./facts.ts";
+import type { OciDeviceRule, OciResources } from "./oci_types.ts";
+
+/** oom_score_adj of a process that outlives the containers it serves: pause, like kubelet's own. */
+export const sandboxOomScoreAdj = -998;
+
+/**
+ * @throws CriError INVALID_ARGUMENT for values that contradict each other, FAILED_PRECONDITION for
+ * limits that this host cannot hold.
+ */
+export function ociResources(
+  resources: LinuxContainerResources,
+  devices: OciDeviceRule[],
+  host: HostFacts,
+): OciResources {
+  const result: OciResources = { devices };
+  const cpu = cpuResources(resources);
+  if (cpu !== undefined) result.cpu = cpu;
+  const memory = memoryResources(resources, host);
+  if (memory !== undefined) result.memory = memory;
+  const hugepages = hugepageLimits(resources, host);
+  if (hugepages.length > 0) result.hugepageLimits = hugepages;
+  const unified = resources.unified ?? {};
+  if (Object.keys(unified).length > 0) {
+    if (host.cgroupVersion === 1) {
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        "resources.unified needs cgroup v2; this host runs cgroup v1",
+      );
+    }
+    for (const key of Object.keys(unified)) {
+      if (!/^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/.test(key)) {
+        throw new CriError(
+          "INVALID_ARGUMENT",
+          `resources.unified: "${key}" is not a cgroup file's name`,
+        );
+      }
+    }
+    result.unified = { ...unified };
+  }
+  return result;
+}
+
+/**
+ * The oom_score_adj to run with. Lowering it below the daemon's own needs CAP_SYS_RESOURCE.
+ * @throws CriError INVALID_ARGUMENT outside −1000–1000.
+ */
+export function oomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean): number {
+  if (wanted < -1000n || wanted > 1000n) {
+    throw new CriError("INVALID_ARGUMENT", `oom_score_adj ${wanted} is outside -1000–1000`);
+  }
+  const value = Number(wanted);
+  return restrict ? Math.max(value, host.oomScoreAdj) : value;
+}
+
+function cpuResources(resources: LinuxContainerResources): OciResources["cpu"] {
+  const cpu: NonNullable<OciResources["cpu"]> = {};
+  const shares = toBigInt(resources.cpu_shares);
+  const quota = toBigInt(resources.cpu_quota);
+  const period = toBigInt(resources.cpu_period);
+  if (shares < 0n || period < 0n) {
+    throw new CriError("INVALID_ARGUMENT", "cpu_shares and cpu_period cannot be negative");
+  }
+  if (shares !== 0n) cpu.shares = shares;
+  if (quota !== 0n) cpu.quota = quota;
+  if (period !== 0n) cpu.period = period;
+  if (resources.cpuset_cpus) cpu.cpus = resources.cpuset_cpus;
+  if (resources.cpuset_mems) cpu.mems = resources.cpuset_mems;
+  return Object.keys(cpu).length > 0 ? cpu : undefined;
+}
+
+function memoryResources(
+  resources: LinuxContainerResources,
+  host: HostFacts,
+): OciResources["memory"] {
+  const limit = toBigInt(resources.memory_limit_in_bytes);
+  let swap = toBigInt(resources.memory_swap_limit_in_bytes);
+  if (swap > 0n && limit > swap) {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `memory_swap_limit_in_bytes ${swap} counts memory too and is below memory_limit_in_bytes ${limit}`,
+    );
+  }
+  // Without a word about swap a memory limit means just that; the kernel's default would be
+  // unlimited swap on top.
+  if (swap === 0n && limit > 0n) swap = limit;
+  if (!host.swapLimit) swap = 0n;
+  const memory: NonNullable<OciResources["memory"]> = {};
+  if (limit !== 0n) memory.limit = limit;
+  if (swap !== 0n) memory.swap = swap;
+  return Object.keys(memory).length > 0 ? memory : undefined;
+}
+
+function hugepageLimits(
+  resources: LinuxContainerResources,
+  host: HostFacts,
+): NonNullable<OciResources["hugepageLimits"]> {
+  const result = [];
+  for (const { page_size, limit } of resources.hugepage_limits ?? []) {
+    const pageSize = (page_size ?? "").replace(/i?B$/, "") + "B";
+    const bytes = toBigInt(limit);
+    if (host.hugepageSizes.includes(pageSize)) {
+      result.push({ pageSize, limit: bytes });
+    } else if (bytes !== 0n) {
+      // The kubelet sends a limit of 0 for every size it knows; only a real one can be missed.
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        `hugepage limit of ${bytes} bytes for page size "${page_size}": the hugetlb controller here knows ${host.hugepageSizes.join(", ") || "none (it is not mounted)"}`,
+      );
+    }
+  }
+  return result;
+}

@@ -1,0 +1,178 @@
+// The security context: seccomp, AppArmor, masked paths, and what contradicts itself.
+import { CriError } from "../base/errors.ts";
+import { runtime } from "../proto/messages.js";
+import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/types.ts";
+import type { HostFacts } from "./facts.ts";
+import type { OciSeccomp } from "./oci_types.ts";
+import { defaultSeccomp } from "./seccomp.ts";
+
+const { ProfileType } = runtime.v1.SecurityProfile;
+
+/** Masked and read-only paths of a container whose caller says nothing about security at all. */
+const defaultMaskedPaths = [
+  "/proc/acpi",
+  "/proc/asound",
+  "/proc/interrupts",
+  "/proc/kcore",
+  "/proc/keys",
+  "/proc/latency_stats",
+  "/proc/sched_debug",
+  "/proc/scsi",
+  "/proc/timer_list",
+  "/proc/timer_stats",
+  "/sys/devices/virtual/powercap",
+  "/sys/firmware",
+];
+const defaultReadonlyPaths = [
+  "/proc/bus",
+  "/proc/fs",
+  "/proc/irq",
+  "/proc/sys",
+  "/proc/sysrq-trigger",
+];
+
+/** A profile asked for: typed field first, else the string of old kubelets. */
+type AskedProfile =
+  | { profile: "unconfined" }
+  | { profile: "default" }
+  | { profile: "localhost"; reference: string };
+
+/** The seccomp profile file that the caller has to read, or undefined. */
+export function seccompProfileFile(
+  security: LinuxContainerSecurityContext | null | undefined,
+): string | undefined {
+  if (security?.privileged) return undefined;
+  const asked = askedSeccomp(security ?? {});
+  return asked.profile === "localhost" ? asked.reference : undefined;
+}
+
+/**
+ * @param bounding capabilities of the process: the default profile allows what they are for.
+ * @param profileText the file that seccompProfileFile named.
+ */
+export function seccompFilter(
+  security: LinuxContainerSecurityContext,
+  options: { bounding: string[]; profileText: string | undefined; host: HostFacts },
+): OciSeccomp | undefined {
+  if (security.privileged) return undefined;
+  const asked = askedSeccomp(security);
+  if (asked.profile === "unconfined") return undefined;
+  if (asked.profile === "localhost") return parseProfile(asked.reference, options.profileText);
+  return defaultSeccomp(options.bounding, options.host.arch);
+}
+
+/** The AppArmor profile to run under, or undefined for none. @throws CriError */
+export function apparmorProfile(
+  security: LinuxContainerSecurityContext,
+  host: HostFacts,
+): string | undefined {
+  const asked = askedApparmor(security);
+  if (security.privileged || asked.profile === "unconfined") return undefined;
+  if (asked.profile === "default") return host.apparmor?.defaultProfile;
+  if (host.apparmor === undefined) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `AppArmor profile "${asked.reference}": this host runs without AppArmor`,
+    );
+  }
+  if (!host.apparmor.profiles.includes(asked.reference)) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `AppArmor profile "${asked.reference}" is not loaded (load it with apparmor_parser)`,
+    );
+  }
+  return asked.reference;
+}
+
+/** Empty lists mean an unmasked /proc; a missing security context means the usual masks. */
+export function maskedPaths(security: LinuxContainerSecurityContext | null | undefined): {
+  maskedPaths: string[];
+  readonlyPaths: string[];
+} {
+  if (security?.privileged) return { maskedPaths: [], readonlyPaths: [] };
+  return {
+    maskedPaths: [...(security ? (security.masked_paths ?? []) : defaultMaskedPaths)],
+    readonlyPaths: [...(security ? (security.readonly_paths ?? []) : defaultReadonlyPaths)],
+  };
+}
+
+/** SELinux labels are not there yet: where the host would apply them, say so. */
+export function refuseSelinux(
+  security: Pick<LinuxContainerSecurityContext, "selinux_options">,
+  host: HostFacts,
+): void {
+  if (host.selinux && security.selinux_options) {
+    throw new CriError(
+      "UNIMPLEMENTED",
+      "selinux_options: SELinux labels are not supported yet (set selinux-enabled to false)",
+    );
+  }
+}
+
+function askedSeccomp(security: LinuxContainerSecurityContext): AskedProfile {
+  if (security.seccomp) return typedProfile(security.seccomp, "seccomp");
+  return oldProfile(security.seccomp_profile_path ?? "", "seccomp_profile_path", "unconfined");
+}
+
+function askedApparmor(security: LinuxContainerSecurityContext): AskedProfile {
+  if (security.apparmor) return typedProfile(security.apparmor, "apparmor");
+  return oldProfile(security.apparmor_profile ?? "", "apparmor_profile", "default");
+}
+
+function typedProfile(profile: SecurityProfile, field: string): AskedProfile {
+  const type = profile.profile_type ?? ProfileType.RuntimeDefault;
+  switch (type) {
+    case ProfileType.RuntimeDefault:
+      return { profile: "default" };
+    case ProfileType.Unconfined:
+      return { profile: "unconfined" };
+    case ProfileType.Localhost:
+      return localhost(profile.localhost_ref ?? "", field);
+    default:
+      throw new CriError("INVALID_ARGUMENT", `${field}: unknown profile type ${String(type)}`);
+  }
+}
+
+function oldProfile(
+  text: string,
+  field: string,
+  whenEmpty: "unconfined" | "default",
+): AskedProfile {
+  if (text === "") return { profile: whenEmpty };
+  if (text === "unconfined") return { profile: "unconfined" };
+  if (text === "runtime/default" || text === "docker/default") return { profile: "default" };
+  if (text.startsWith("localhost/")) return localhost(text.slice("localhost/".length), field);
+  throw new CriError(
+    "INVALID_ARGUMENT",
+    `${field} "${text}" is not unconfined, runtime/default or localhost/NAME`,
+  );
+}
+
+function localhost(reference: string, field: string): AskedProfile {
+  if (reference === "") {
+    throw new CriError("INVALID_ARGUMENT", `${field}: a Localhost profile needs localhost_ref`);
+  }
+  if (field.startsWith("seccomp") && !reference.startsWith("/")) {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `${field}: localhost_ref "${reference}" is not an absolute path`,
+    );
+  }
+  return { profile: "localhost", reference };
+}
+
+function parseProfile(file: string, text: string | undefined): OciSeccomp {
+  const broken = (why: string, cause?: unknown) =>
+    new CriError("INVALID_ARGUMENT", `seccomp profile ${file}: ${why}`, { cause });
+  if (text === undefined) throw broken("cannot be read");
+  let profile: unknown;
+  try {
+    profile = JSON.parse(text);
+  } catch (cause) {
+    throw broken("is not JSON", cause);
+  }
+  if (typeof profile !== "object" || profile === null || !("defaultAction" in profile)) {
+    throw broken("has no defaultAction");
+  }
+  return profile as OciSeccomp;
+}

@@ -1,0 +1,142 @@
+// Who a container's process is: CRI's security context and the image's USER, resolved with the text
+// of the image's passwd and group files. Both are hostile input: bounded, and never trusted to be
+// well formed.
+import { CriError } from "../base/errors.ts";
+import { toBigInt } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type { LinuxContainerSecurityContext } from "../proto/types.ts";
+import type { OciUser } from "./oci_types.ts";
+
+/** Lines read of a passwd or group file, and groups a process gets (Linux NGROUPS_MAX). */
+const linesMax = 100_000;
+const groupsMax = 65_536;
+const idMax = 0xffff_fffen; // 2^32-1 means "no change" to setuid(2)
+
+type Account = { name: string; uid: number; gid: number };
+type Group = { name: string; gid: number; members: string[] };
+
+export type UserInput = {
+  security: LinuxContainerSecurityContext;
+  /** The image's USER: "", "user", "uid", "user:group", "uid:gid". */
+  imageUser: string;
+  passwd: string;
+  group: string;
+};
+
+/**
+ * uid, gid and groups of a container's process.
+ * @throws CriError INVALID_ARGUMENT for a name that the image does not have, an id out of range, a
+ * group without a user, or an unknown supplemental_groups_policy.
+ */
+export function resolveUser(input: UserInput): OciUser {
+  const { security } = input;
+  if (security.run_as_group && !security.run_as_user && !security.run_as_username) {
+    throw invalid("run_as_group is set without run_as_user or run_as_username");
+  }
+  const [imageUser = "", imageGroup = ""] = input.imageUser.split(":", 2);
+  const asked = askedUser(security);
+  const account = findAccount(asked ?? imageUser, input.passwd);
+  let gid = account.gid;
+  if (security.run_as_group) {
+    gid = id(toBigInt(security.run_as_group.value), "run_as_group");
+  } else if (asked === undefined && imageGroup !== "") {
+    gid = findGroup(imageGroup, input.group);
+  }
+  const groups = new Set<number>([gid]);
+  for (const value of security.supplemental_groups ?? []) {
+    groups.add(id(toBigInt(value), "supplemental_groups"));
+  }
+  if (mergesImageGroups(security)) {
+    for (const entry of parseGroups(input.group)) {
+      if (account.name !== "" && entry.members.includes(account.name)) groups.add(entry.gid);
+    }
+  }
+  if (groups.size > groupsMax) throw invalid(`more than ${groupsMax} supplemental groups`);
+  return { uid: account.uid, gid, additionalGids: [...groups] };
+}
+
+/**
+ * What CRI reports of an image's USER: a number as uid, a name as username.
+ * Names stay unresolved: Image has no way to say both.
+ */
+export function imageUserOf(user: string): { uid?: bigint; username?: string } {
+  const name = user.split(":", 1)[0]!;
+  if (name === "") return {};
+  return /^\d+$/.test(name) ? { uid: BigInt(name) } : { username: name };
+}
+
+function askedUser(security: LinuxContainerSecurityContext): string | undefined {
+  if (security.run_as_user) {
+    return String(id(toBigInt(security.run_as_user.value), "run_as_user"));
+  }
+  return security.run_as_username ? security.run_as_username : undefined;
+}
+
+function mergesImageGroups(security: LinuxContainerSecurityContext): boolean {
+  const policy = security.supplemental_groups_policy ?? 0;
+  switch (policy) {
+    case runtime.v1.SupplementalGroupsPolicy.Merge:
+      return true;
+    case runtime.v1.SupplementalGroupsPolicy.Strict:
+      return false;
+    default:
+      throw invalid(`supplemental_groups_policy ${String(policy)} is neither Merge nor Strict`);
+  }
+}
+
+function findAccount(user: string, passwd: string): Account {
+  if (user === "") user = "0";
+  const numeric = /^\d+$/.test(user) ? id(BigInt(user), "user") : undefined;
+  for (const account of parsePasswd(passwd)) {
+    if (numeric === undefined ? account.name === user : account.uid === numeric) return account;
+  }
+  if (numeric !== undefined) return { name: "", uid: numeric, gid: 0 };
+  throw invalid(`user "${user}" is not in the image's /etc/passwd`);
+}
+
+function findGroup(group: string, text: string): number {
+  if (/^\d+$/.test(group)) return id(BigInt(group), "group");
+  for (const entry of parseGroups(text)) if (entry.name === group) return entry.gid;
+  throw invalid(`group "${group}" is not in the image's /etc/group`);
+}
+
+function* parsePasswd(text: string): Generator<Account> {
+  for (const fields of records(text)) {
+    const uid = parseId(fields[2]);
+    const gid = parseId(fields[3]);
+    if (fields[0] && uid !== undefined && gid !== undefined) yield { name: fields[0], uid, gid };
+  }
+}
+
+function* parseGroups(text: string): Generator<Group> {
+  for (const fields of records(text)) {
+    const gid = parseId(fields[2]);
+    if (!fields[0] || gid === undefined) continue;
+    yield { name: fields[0], gid, members: (fields[3] ?? "").split(",").map((m) => m.trim()) };
+  }
+}
+
+function* records(text: string): Generator<string[]> {
+  let start = 0;
+  for (let line = 0; line < linesMax && start < text.length; line++) {
+    let end = text.indexOf("\n", start);
+    if (end === -1) end = text.length;
+    const record = text.slice(start, end).trim();
+    if (record !== "" && !record.startsWith("#")) yield record.split(":");
+    start = end + 1;
+  }
+}
+
+function parseId(text: string | undefined): number | undefined {
+  if (text === undefined || !/^\d{1,10}$/.test(text) || BigInt(text) > idMax) return undefined;
+  return Number(text);
+}
+
+function id(value: bigint, what: string): number {
+  if (value < 0n || value > idMax) throw invalid(`${what} ${value} is outside 0–${idMax}`);
+  return Number(value);
+}
+
+function invalid(message: string): CriError {
+  return new CriError("INVALID_ARGUMENT", message);
+}

@@ -4,7 +4,15 @@
 import { readFileSync } from "node:fs";
 import * as v from "valibot";
 import { hostFacts, type HostFacts } from "./config_host.ts";
-import { daemonKeys, idleKeys, nriKeys, type IdleKey, type Key } from "./config_keys.ts";
+import {
+  allKeys,
+  daemonKeys,
+  findKey,
+  nriKeys,
+  spellings,
+  type IdleKey,
+  type Key,
+} from "./config_keys.ts";
 import type { RuntimeEntry, Shape } from "./config_values.ts";
 import { CriError, errnoOf, messageOf } from "./errors.ts";
 import { JsonSyntaxError, lineAt, parseJson, plainValue, type JsonNode } from "./json.ts";
@@ -29,12 +37,6 @@ export type LoadedConfig = {
 };
 
 const bytesMax = 1024 * 1024;
-const known: readonly (Key | IdleKey)[] = [
-  ...Object.values<Key>(daemonKeys),
-  ...Object.values<Key>(nriKeys),
-  ...idleKeys,
-];
-const bySpelling = new Map(known.flatMap((k) => [k.key, ...k.also].map((name) => [name, k])));
 
 /** A value that was given, before its kind is known to fit. */
 type Given = { value: unknown; where: string; origin: string; node?: JsonNode };
@@ -58,7 +60,7 @@ export function loadConfig(
   const values = new Map<string, unknown>();
   const origin = new Map<string, string>();
   const warnings: string[] = [];
-  for (const key of known) {
+  for (const key of allKeys) {
     const from = given.get(key);
     const value = from && from.value !== "" ? checked(key, from, problems) : undefined;
     if ("why" in key) {
@@ -77,7 +79,7 @@ export function loadConfig(
     file: text === undefined ? undefined : path,
   };
   if (problems.length === 0) {
-    const place = (name: string) => given.get(bySpelling.get(name)!)?.where ?? "default";
+    const place = (name: string) => given.get(findKey(name)!)?.where ?? "default";
     settle(loaded, values, { host, place, problems });
   }
   if (problems.length > 0) throw new CriError("INVALID_ARGUMENT", problems.join("\n"));
@@ -106,7 +108,7 @@ function collectFile(path: string, text: string, { given, problems }: Found): vo
     return;
   }
   for (const { key: spelling, line, node } of top.members) {
-    const key = bySpelling.get(spelling.replaceAll("_", "-"));
+    const key = findKey(spelling);
     if (!key) {
       problems.push(`${path}:${line}: unknown key ${unknownKey(spelling)}`);
       continue;
@@ -132,7 +134,7 @@ function parsed(path: string, text: string): JsonNode {
 
 function collectFlags(flags: Record<string, string>, { given, problems }: Found): void {
   for (const [name, text] of Object.entries(flags)) {
-    const key = bySpelling.get(name.replaceAll("_", "-"));
+    const key = findKey(name);
     if (!key) {
       problems.push(`unknown flag --${name}: as a key ${unknownKey(name)}`);
       continue;
@@ -142,7 +144,7 @@ function collectFlags(flags: Record<string, string>, { given, problems }: Found)
 }
 
 function unknownKey(spelling: string): string {
-  const other = bySpelling.get(nearest(spelling.replaceAll("_", "-"), [...bySpelling.keys()]))!;
+  const other = findKey(nearest(spelling.replaceAll("_", "-"), spellings))!;
   return `"${spelling}"; the nearest known key is "${other.key}" (${other.kind.allowed})`;
 }
 

@@ -239,3 +239,18 @@ export const idleKeys: readonly IdleKey[] = [
   idle("engine", k.text, "the runtime is chosen by default-runtime and by handlers"),
   idle("storage-enable-remote-layer", k.flag, "layers are local"),
 ];
+
+export const allKeys: readonly (Key | IdleKey)[] = [
+  ...Object.values<Key>(daemonKeys),
+  ...Object.values<Key>(nriKeys),
+  ...idleKeys,
+];
+
+const bySpelling = new Map(allKeys.flatMap((k) => [k.key, ...k.also].map((name) => [name, k])));
+
+/** Every name that findKey knows, "_" not counted. */
+export const spellings: readonly string[] = [...bySpelling.keys()];
+
+export function findKey(spelling: string): Key | IdleKey | undefined {
+  return bySpelling.get(spelling.replaceAll("_", "-"));
+}

@@ -1,0 +1,35 @@
+// The person's commands, by name. program.ts finds and runs them; main.ts adds its own.
+import type { SubCommandsDef } from "citty";
+import { exec, logs } from "./container_commands.ts";
+import { rm, rmi, rmp, stop, stopp } from "./end.ts";
+import { load, pull } from "./image_commands.ts";
+import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
+import { images, pods, ps } from "./list.ts";
+import type { PassThrough } from "./program.ts";
+import { ourFailureCode, run } from "./run.ts";
+
+export const commands: SubCommandsDef = {
+  run,
+  pods,
+  ps,
+  images,
+  pull,
+  load,
+  logs,
+  exec,
+  stop,
+  rm,
+  stopp,
+  rmp,
+  rmi,
+  inspect,
+  inspectp,
+  inspecti,
+  info,
+  version,
+};
+
+export const passthrough: Record<string, PassThrough> = {
+  run: { operands: 1, failureCode: ourFailureCode },
+  exec: { operands: 1, failureCode: ourFailureCode },
+};

@@ -1,0 +1,81 @@
+// isulad-ts inspect, inspectp, inspecti, info and version: one thing in full, as JSON.
+import { defineCommand } from "citty";
+import { CriError } from "../base/errors.ts";
+import { runtime } from "../proto/messages.js";
+import { forEach, hostArg, printJson, withClient } from "./shared.ts";
+import { infoJson, protoJson, readableTimes } from "./text.ts";
+
+const form = { longs: String, enums: String, bytes: String, defaults: true };
+type Answer = { status?: object; image?: object | null; info?: Record<string, string> | null };
+
+function show(answer: Answer): void {
+  const { info, ...rest } = answer;
+  printJson({ ...(readableTimes(protoJson(rest)) as object), ...infoJson(info) });
+}
+
+const idArg = (what: string) =>
+  ({ id: { type: "positional", description: `Id of a ${what}, or how it begins` } }) as const;
+
+export const inspect = defineCommand({
+  meta: { description: "Show all about containers" },
+  args: { ...idArg("container"), ...hostArg },
+  run: ({ args }) =>
+    withClient(args, (client) =>
+      forEach(args._, async (id) => {
+        const response = await client.ContainerStatus({ container_id: id, verbose: true });
+        show(runtime.v1.ContainerStatusResponse.toObject(response, form));
+      }),
+    ),
+});
+
+export const inspectp = defineCommand({
+  meta: { description: "Show all about pods" },
+  args: { ...idArg("pod"), ...hostArg },
+  run: ({ args }) =>
+    withClient(args, (client) =>
+      forEach(args._, async (id) => {
+        const response = await client.PodSandboxStatus({ pod_sandbox_id: id, verbose: true });
+        const { status, info } = runtime.v1.PodSandboxStatusResponse.toObject(response, form);
+        show({ status, info });
+      }),
+    ),
+});
+
+export const inspecti = defineCommand({
+  meta: { description: "Show all about images" },
+  args: { image: { type: "positional", description: "Name, digest or id" }, ...hostArg },
+  run: ({ args }) =>
+    withClient(args, (client) =>
+      forEach(args._, async (image) => {
+        const response = await client.ImageStatus({ image: { image }, verbose: true });
+        if (!response.image) {
+          throw new CriError("NOT_FOUND", `no such image; isulad-ts pull ${image} would fetch it`);
+        }
+        const { image: status, info } = runtime.v1.ImageStatusResponse.toObject(response, form);
+        show({ status, info });
+      }),
+    ),
+});
+
+export const info = defineCommand({
+  meta: { description: "Show the daemon's conditions, handlers and settings" },
+  args: hostArg,
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const response = await client.Status({ verbose: true });
+      show(runtime.v1.StatusResponse.toObject(response, form));
+    }),
+});
+
+export const version = defineCommand({
+  meta: { description: "Show the running daemon's version" },
+  args: hostArg,
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const answer = await client.Version({ version: "v1" });
+      console.log(`Version:  ${answer.version}`);
+      console.log(`RuntimeName:  ${answer.runtime_name}`);
+      console.log(`RuntimeVersion:  ${answer.runtime_version}`);
+      console.log(`RuntimeApiVersion:  ${answer.runtime_api_version}`);
+    }),
+});

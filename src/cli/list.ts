@@ -1,0 +1,157 @@
+// isulad-ts pods, ps and images: crictl's tables.
+import { defineCommand } from "citty";
+import { toBigInt } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type { Container, Image, PodSandbox } from "../proto/types.ts";
+import { hostArg, outputArg, printJson, quietArg, withClient } from "./shared.ts";
+import { age, protoJson, shortId, size, table } from "./text.ts";
+
+const { ContainerState, PodSandboxState } = runtime.v1;
+const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
+
+const podStates: Record<number, string> = {
+  [PodSandboxState.SANDBOX_READY]: "Ready",
+  [PodSandboxState.SANDBOX_NOTREADY]: "NotReady",
+};
+const containerStates: Record<number, string> = {
+  [ContainerState.CONTAINER_CREATED]: "Created",
+  [ContainerState.CONTAINER_RUNNING]: "Running",
+  [ContainerState.CONTAINER_EXITED]: "Exited",
+  [ContainerState.CONTAINER_UNKNOWN]: "Unknown",
+};
+
+const nameArg = {
+  name: { type: "string", valueHint: "regexp", description: "Only those with such a name" },
+} as const;
+const longArg = {
+  "no-trunc": { type: "boolean", description: "Whole ids" },
+} as const;
+
+export const pods = defineCommand({
+  meta: { description: "List pods" },
+  args: { ...nameArg, ...quietArg, ...longArg, ...outputArg, ...hostArg },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const response = await client.ListPodSandbox({});
+      response.items = newestFirst(response.items, args.name);
+      if (args.output === "json") {
+        printJson(protoJson(runtime.v1.ListPodSandboxResponse.toObject(response, jsonForm)));
+      } else if (args.quiet) printIds(response.items);
+      else process.stdout.write(podTable(response.items, args["no-trunc"] === true));
+    }),
+});
+
+export function podTable(items: readonly PodSandbox[], whole: boolean): string {
+  const header = ["POD ID", "CREATED", "STATE", "NAME", "NAMESPACE", "ATTEMPT", "RUNTIME"];
+  const rows = items.map((pod) => [
+    whole ? (pod.id ?? "") : shortId(pod.id ?? ""),
+    age(pod.created_at),
+    podStates[pod.state ?? 0] ?? "",
+    pod.metadata?.name ?? "",
+    pod.metadata?.namespace ?? "",
+    String(pod.metadata?.attempt ?? 0),
+    pod.runtime_handler || "(default)",
+  ]);
+  return table([header, ...rows]);
+}
+
+export const ps = defineCommand({
+  meta: { description: "List running containers" },
+  args: {
+    all: { type: "boolean", alias: "a", description: "Those that do not run, too" },
+    pod: { type: "string", alias: "p", valueHint: "id", description: "Only those of this pod" },
+    ...nameArg,
+    ...quietArg,
+    ...longArg,
+    ...outputArg,
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const response = await client.ListContainers({
+        filter: {
+          pod_sandbox_id: args.pod,
+          ...(args.all ? {} : { state: { state: ContainerState.CONTAINER_RUNNING } }),
+        },
+      });
+      response.containers = newestFirst(response.containers, args.name);
+      if (args.output === "json") {
+        printJson(protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm)));
+      } else if (args.quiet) printIds(response.containers);
+      else process.stdout.write(containerTable(response.containers, args["no-trunc"] === true));
+    }),
+});
+
+export function containerTable(items: readonly Container[], whole: boolean): string {
+  const header = "CONTAINER,IMAGE,CREATED,STATE,NAME,ATTEMPT,POD ID,POD,NAMESPACE".split(",");
+  const id = (text: string | null | undefined) => (whole ? (text ?? "") : shortId(text ?? ""));
+  const rows = items.map((container) => {
+    const image = container.image?.image ?? "";
+    return [
+      id(container.id),
+      image.startsWith("sha256:") ? id(image) : image,
+      age(container.created_at),
+      containerStates[container.state ?? 0] ?? "",
+      container.metadata?.name ?? "",
+      String(container.metadata?.attempt ?? 0),
+      id(container.pod_sandbox_id),
+      container.labels?.["io.kubernetes.pod.name"] ?? "unknown",
+      container.labels?.["io.kubernetes.pod.namespace"] ?? "unknown",
+    ];
+  });
+  return table([header, ...rows]);
+}
+
+export const images = defineCommand({
+  meta: { description: "List images" },
+  args: {
+    image: { type: "positional", required: false, description: "Only the one of this name" },
+    digests: { type: "boolean", description: "Digests, too" },
+    ...quietArg,
+    ...longArg,
+    ...outputArg,
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const filter = args.image ? { image: { image: args.image } } : undefined;
+      const response = await client.ListImages({ filter });
+      const show = { whole: args["no-trunc"] === true, digests: args.digests === true };
+      if (args.output === "json") {
+        printJson(protoJson(runtime.v1.ListImagesResponse.toObject(response, jsonForm)));
+      } else if (args.quiet) printIds(response.images);
+      else process.stdout.write(imageTable(response.images, show));
+    }),
+});
+
+/** A line for each name; an image without one shows the repository of its digest. */
+export function imageTable(
+  items: readonly Image[],
+  show: { whole: boolean; digests: boolean },
+): string {
+  const none = "<none>";
+  const shown = (id: string) => (show.whole ? id : shortId(id));
+  const rows = items.flatMap((image) => {
+    const [repository = none, digest = none] = image.repo_digests?.[0]?.split("@") ?? [];
+    const tags = image.repo_tags?.length ? image.repo_tags : [`${repository}:${none}`];
+    return tags.map((tag) => {
+      const colon = tag.lastIndexOf(":");
+      const id = [shown(image.id ?? ""), size(image.size)];
+      const middle = show.digests ? [shown(digest)] : [];
+      return [tag.slice(0, colon), tag.slice(colon + 1), ...middle, ...id];
+    });
+  });
+  const header = ["IMAGE", "TAG", ...(show.digests ? ["DIGEST"] : []), "IMAGE ID", "SIZE"];
+  return table([header, ...rows.sort((a, b) => (a.join() < b.join() ? -1 : 1))]);
+}
+
+function printIds(items: readonly { id?: string | null }[]): void {
+  for (const item of items) console.log(item.id);
+}
+
+function newestFirst<T extends PodSandbox | Container>(items: T[], name: string | undefined): T[] {
+  const wanted = new RegExp(name ?? "");
+  return items
+    .filter((item) => wanted.test(item.metadata?.name ?? ""))
+    .sort((a, b) => Number(toBigInt(b.created_at) - toBigInt(a.created_at)));
+}

@@ -1,0 +1,208 @@
+// From the command line to a command and its exit code: finds the command, checks its options,
+// prints help and errors. citty parses the options themselves.
+import {
+  type ArgDef,
+  type ArgsDef,
+  type CommandDef,
+  parseArgs,
+  renderUsage,
+  type SubCommandsDef,
+} from "citty";
+import { CriError, messageOf } from "../base/errors.ts";
+
+export type Program = {
+  name: string;
+  version: string;
+  commands: SubCommandsDef;
+  /** What the program does without a command's name. */
+  main: CommandDef;
+  /** Commands after whose first operands everything belongs to the command in the container. */
+  passthrough: Record<string, PassThrough>;
+};
+/** operands: how many words are ours; failureCode: the exit code that tells us from the container. */
+export type PassThrough = { operands: number; failureCode: number };
+
+export const failureCode = 1;
+export const usageCode = 2;
+
+/** Runs what the words ask for and returns the exit code. Never throws. */
+export async function runProgram(program: Program, words: readonly string[]): Promise<number> {
+  const first = words[0] ?? "";
+  try {
+    if (words.length === 1 && /^(--version|-v|-V)$/.test(first)) {
+      console.log(program.version);
+      return 0;
+    }
+    const isCommand = first !== "" && !first.startsWith("-");
+    if (!isCommand) return await runLeaf(program, program.main, { name: program.name, words });
+    const found = await find(program, words);
+    return await runLeaf(program, found.command, found);
+  } catch (error) {
+    console.error(`${program.name}: ${messageOf(error)}`);
+    if (error instanceof UsageError) return usageCode;
+    return program.passthrough[first]?.failureCode ?? failureCode;
+  }
+}
+
+class UsageError extends CriError {
+  constructor(message: string) {
+    super("INVALID_ARGUMENT", message);
+  }
+}
+
+type Found = { command: CommandDef; name: string; words: readonly string[] };
+
+async function find(program: Program, words: readonly string[]): Promise<Found> {
+  let commands: SubCommandsDef | undefined = program.commands;
+  let found: Found = { command: program.main, name: program.name, words };
+  while (commands) {
+    const [name = "", ...rest] = found.words;
+    if (name === "" || name.startsWith("-")) break;
+    const next: unknown = await resolve(commands[name]);
+    if (!next) throw unknownCommand(found.name, name, Object.keys(commands));
+    found = { command: next, name: `${found.name} ${name}`, words: rest };
+    commands = (await resolve(found.command.subCommands)) as SubCommandsDef | undefined;
+  }
+  return found;
+}
+
+async function resolve(value: unknown): Promise<unknown> {
+  return typeof value === "function" ? (value as () => unknown)() : value;
+}
+
+function unknownCommand(parent: string, name: string, known: string[]): UsageError {
+  const near = known.filter((word) => distance(word, name) <= 2);
+  const hint = near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `See ${parent} --help.`;
+  return new UsageError(`Unknown command ${name}. ${hint}`);
+}
+
+async function runLeaf(program: Program, command: CommandDef, found: Omit<Found, "command">) {
+  const args = ((await resolve(command.args)) ?? {}) as ArgsDef;
+  const rule = program.passthrough[found.name.split(" ")[1] ?? ""];
+  const { ours, theirs } = split(found.words, args, rule?.operands ?? Infinity);
+  if (ours.some((word) => word === "--help" || word === "-h")) {
+    const isMain = command === program.main;
+    const shown = isMain ? { ...command, subCommands: program.commands } : command;
+    console.log(
+      await renderUsage({ ...shown, meta: { ...(await metaOf(command)), name: found.name } }),
+    );
+    return 0;
+  }
+  const subCommands = (await resolve(command.subCommands)) as SubCommandsDef | undefined;
+  if (!command.run) {
+    throw new UsageError(
+      `${found.name} needs one of: ${Object.keys(subCommands ?? {}).join(", ")}. See ${found.name} --help.`,
+    );
+  }
+  checkOptions(found.name, ours, args);
+  const rawArgs = theirs.length > 0 ? [...ours, "--", ...theirs] : [...ours];
+  const result: unknown = await command.run({
+    rawArgs,
+    args: parse(found.name, rawArgs, args),
+    cmd: command,
+  });
+  return typeof result === "number" ? result : 0;
+}
+
+async function metaOf(command: CommandDef): Promise<{ description?: string }> {
+  return (await resolve(command.meta)) ?? {};
+}
+
+function parse(name: string, rawArgs: string[], args: ArgsDef) {
+  try {
+    return parseArgs(rawArgs, args);
+  } catch (error) {
+    throw new UsageError(`${messageOf(error)}. See ${name} --help.`);
+  }
+}
+
+/** The words up to and with the last operand that is ours, and the container's. */
+function split(words: readonly string[], args: ArgsDef, operands: number) {
+  if (operands === Infinity) return { ours: words, theirs: [] };
+  let seen = 0;
+  for (let i = 0; i < words.length; i++) {
+    const word = words[i]!;
+    if (word === "--") return { ours: words.slice(0, i), theirs: words.slice(i + 1) };
+    if (word.startsWith("-") && word !== "-") {
+      if (!word.includes("=") && takesValue(word, args)) i++;
+      continue;
+    }
+    seen++;
+    if (seen === operands) {
+      const theirs = words.slice(i + 1);
+      return { ours: words.slice(0, i + 1), theirs: theirs[0] === "--" ? theirs.slice(1) : theirs };
+    }
+  }
+  return { ours: words, theirs: [] };
+}
+
+function option(name: string, args: ArgsDef): ArgDef | undefined {
+  for (const [key, def] of Object.entries(args)) {
+    if (def.type === "positional") continue;
+    const aliases = "alias" in def ? [def.alias ?? []].flat() : [];
+    if (key === name || aliases.includes(name)) return def;
+    if (def.type === "boolean" && name === `no-${key}`) return def;
+  }
+  return undefined;
+}
+
+function takesValue(word: string, args: ArgsDef): boolean {
+  const def = option(word.replace(/^--?/, ""), args);
+  return def !== undefined && def.type !== "boolean";
+}
+
+/** citty ignores what it does not know; a person who mistyped should hear of it. */
+function checkOptions(name: string, words: readonly string[], args: ArgsDef): void {
+  for (let i = 0; i < words.length; i++) {
+    const word = words[i]!;
+    if (word === "--") return;
+    if (!word.startsWith("-") || word === "-") continue;
+    const key = word.replace(/^--?/, "").split("=")[0]!;
+    const letters = word.startsWith("--") ? [key] : known(key, args) ? [key] : key.split("");
+    for (const letter of letters) {
+      if (!known(letter, args)) throw unknownOption(name, word, args);
+    }
+    const def = option(letters.at(-1)!, args)!;
+    if (def.type === "boolean" || word.includes("=")) continue;
+    i++;
+    if (words[i] === undefined) throw new UsageError(`${word} needs a value. See ${name} --help.`);
+  }
+}
+
+function known(key: string, args: ArgsDef): boolean {
+  return option(key, args) !== undefined;
+}
+
+function unknownOption(name: string, word: string, args: ArgsDef): UsageError {
+  const typed = word.replace(/^--?/, "").split("=")[0]!;
+  const near = Object.entries(args)
+    .filter(([key, def]) => def.type !== "positional" && distance(key, typed) <= 2)
+    .map(([key]) => `--${key}`);
+  const hint = near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `See ${name} --help.`;
+  return new UsageError(`${name} has no option ${word}. ${hint}`);
+}
+
+/** Letters to change, add or remove to make one word of the other. */
+function distance(a: string, b: string): number {
+  let previous = Array.from({ length: b.length + 1 }, (item, i) => i);
+  for (let i = 1; i <= a.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const change = previous[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1);
+      row.push(Math.min(previous[j]! + 1, row[j - 1]! + 1, change));
+    }
+    previous = row;
+  }
+  return previous[b.length]!;
+}
+
+/** The values of an option given several times; citty keeps only the last. */
+export function everyValue(rawArgs: readonly string[], names: readonly string[]): string[] {
+  const values: string[] = [];
+  for (let i = 0; i < rawArgs.length && rawArgs[i] !== "--"; i++) {
+    const [name = "", ...value] = rawArgs[i]!.split("=");
+    if (!names.includes(name)) continue;
+    values.push(value.length > 0 ? value.join("=") : (rawArgs[++i] ?? ""));
+  }
+  return values;
+}

@@ -1,0 +1,152 @@
+// What `isulad-ts run` asks of the daemon, made of its options. Pure.
+import { basename, resolve } from "node:path";
+import { CriError } from "../base/errors.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  ContainerConfig,
+  Mount,
+  NamespaceOption,
+  PodSandboxConfig,
+  PortMapping,
+} from "../proto/types.ts";
+
+const { NamespaceMode, Protocol } = runtime.v1;
+
+export type RunOptions = {
+  image: string;
+  command: string[];
+  name?: string | undefined;
+  env: string[];
+  volumes: string[];
+  ports: string[];
+  workdir?: string | undefined;
+  hostNetwork: boolean;
+  privileged: boolean;
+  runtimeHandler: string;
+};
+
+/** By this label `run` finds its pod again, whatever happened to the answer of RunPodSandbox. */
+export const runLabel = "isulad-ts.run";
+const namespace = "default";
+
+export function podConfig(
+  options: RunOptions,
+  uid: string,
+  logDirectory: string,
+): PodSandboxConfig {
+  const name = nameOf(options);
+  return {
+    metadata: { name, uid, namespace, attempt: 0 },
+    hostname: options.hostNetwork ? "" : name.slice(0, 63),
+    log_directory: logDirectory,
+    port_mappings: options.ports.map(portMapping),
+    labels: labels(name, uid),
+    linux: {
+      security_context: {
+        namespace_options: namespaces(options),
+        privileged: options.privileged,
+      },
+    },
+  };
+}
+
+export function containerConfig(
+  options: RunOptions,
+  uid: string,
+  imageId: string,
+): ContainerConfig {
+  const name = nameOf(options);
+  return {
+    metadata: { name, attempt: 0 },
+    image: { image: imageId, user_specified_image: options.image },
+    // As with docker run: the words replace the image's command and leave its entry point.
+    args: options.command,
+    working_dir: options.workdir,
+    envs: options.env.map(variable),
+    mounts: options.volumes.map(mount),
+    labels: labels(name, uid),
+    log_path: "output.log",
+    linux: {
+      security_context: {
+        namespace_options: namespaces(options),
+        privileged: options.privileged,
+      },
+    },
+  };
+}
+
+/** Of pods with a pid namespace for each container the daemon needs no pause container. */
+function namespaces(options: RunOptions): NamespaceOption {
+  return {
+    network: options.hostNetwork ? NamespaceMode.NODE : NamespaceMode.POD,
+    pid: NamespaceMode.CONTAINER,
+    ipc: NamespaceMode.POD,
+  };
+}
+
+function labels(name: string, uid: string): Record<string, string> {
+  return {
+    [runLabel]: uid,
+    "io.kubernetes.pod.name": name,
+    "io.kubernetes.pod.namespace": namespace,
+    "io.kubernetes.pod.uid": uid,
+    "io.kubernetes.container.name": name,
+  };
+}
+
+/** --name, else the last word of the image's name as a DNS label: quay.io/a/My_App:1 → my-app. */
+export function nameOf(options: Pick<RunOptions, "image" | "name">): string {
+  const source = options.name ?? basename(options.image.split("@")[0]!).split(":")[0]!;
+  const name = source
+    .toLowerCase()
+    .replaceAll(/[^a-z0-9]+/g, "-")
+    .replaceAll(/^-+|-+$/g, "");
+  if (options.name !== undefined && name !== options.name) {
+    throw invalid("--name", options.name, `small letters, digits and "-", such as ${name || "a"}`);
+  }
+  return name || "pod";
+}
+
+function variable(text: string): { key: string; value: Uint8Array } {
+  const equals = text.indexOf("=");
+  const key = equals < 0 ? text : text.slice(0, equals);
+  if (key === "") throw invalid("--env", text, "NAME=VALUE, or NAME to pass on our own");
+  const value = equals < 0 ? (process.env[key] ?? "") : text.slice(equals + 1);
+  return { key, value: new TextEncoder().encode(value) };
+}
+
+function mount(text: string): Mount {
+  const [hostPath = "", containerPath = "", mode, more] = text.split(":");
+  const known = mode === undefined || mode === "ro" || mode === "rw";
+  if (!hostPath || !containerPath.startsWith("/") || !known || more !== undefined) {
+    throw invalid("--volume", text, "HOST-PATH:/PATH-IN-CONTAINER, and :ro behind it if wanted");
+  }
+  return {
+    host_path: resolve(hostPath),
+    container_path: containerPath,
+    readonly: mode === "ro",
+  };
+}
+
+const protocols: Record<string, runtime.v1.Protocol> = {
+  tcp: Protocol.TCP,
+  udp: Protocol.UDP,
+  sctp: Protocol.SCTP,
+};
+
+function portMapping(text: string): PortMapping {
+  const found = /^(?:(\[[^\]]+\]|[^:[\]]+):)?(\d{1,5}):(\d{1,5})(?:\/(tcp|udp|sctp))?$/.exec(text);
+  const [, hostIp = "", host = "0", container = "0", protocol = "tcp"] = found ?? [];
+  const inRange = [host, container].every((port) => Number(port) >= 1 && Number(port) <= 65535);
+  if (!inRange) throw invalid("--publish", text, "[HOST-IP:]HOST-PORT:PORT-IN-POD[/tcp|udp|sctp]");
+  return {
+    host_ip: hostIp.replaceAll(/[[\]]/g, ""),
+    host_port: Number(host),
+    container_port: Number(container),
+    protocol: protocols[protocol],
+  };
+}
+
+function invalid(option: string, text: string, form: string): CriError {
+  return new CriError("INVALID_ARGUMENT", `${option} "${text}": it has the form ${form}`);
+}

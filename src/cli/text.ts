@@ -1,0 +1,102 @@
+// How the commands print: crictl's tables, its short ids, and its JSON. Pure.
+import type Long from "long";
+import { toBigInt } from "../base/int64.ts";
+
+const columnWidthMin = 20;
+const columnGap = 3;
+
+/** Left-aligned columns as crictl prints them; the last one is not padded. */
+export function table(rows: readonly (readonly string[])[]): string {
+  const widths: number[] = [];
+  for (const row of rows) {
+    for (const [column, cell] of row.entries()) {
+      widths[column] = Math.max(widths[column] ?? columnWidthMin, cell.length + columnGap);
+    }
+  }
+  const line = (row: readonly string[]) =>
+    row.map((cell, i) => (i === row.length - 1 ? cell : cell.padEnd(widths[i] ?? 0))).join("");
+  return rows.map((row) => `${line(row)}\n`).join("");
+}
+
+/** The first 13 characters of an id, without a digest's algorithm. */
+export function shortId(id: string): string {
+  return id.replace(/^sha256:/, "").slice(0, 13);
+}
+
+const ages: readonly [limitSeconds: number, unitSeconds: number, unit: string][] = [
+  [60, 1, "second"],
+  [3600, 60, "minute"],
+  [48 * 3600, 3600, "hour"],
+  [14 * 86400, 86400, "day"],
+  [60 * 86400, 7 * 86400, "week"],
+  [730 * 86400, 30 * 86400, "month"],
+  [Infinity, 365 * 86400, "year"],
+];
+
+/** How long ago a time in nanoseconds since the epoch was, as crictl says it. */
+export function age(atNs: Long | number | null | undefined, nowMs: number = Date.now()): string {
+  const seconds = Math.floor(nowMs / 1000 - Number(toBigInt(atNs)) / 1e9);
+  if (seconds < 1) return "Less than a second ago";
+  const [, unitSeconds, unit] = ages.find(([limit]) => seconds < limit)!;
+  const count = unit === "hour" ? Math.round(seconds / 3600) : Math.floor(seconds / unitSeconds);
+  if (count === 1 && unit === "minute") return "About a minute ago";
+  if (count === 1 && unit === "hour") return "About an hour ago";
+  return `${count} ${unit}${count === 1 ? "" : "s"} ago`;
+}
+
+/** Bytes in decimal units with three significant digits: 4.26MB. */
+export function size(bytes: Long | number | bigint | null | undefined): string {
+  let value = Number(typeof bytes === "bigint" ? bytes : toBigInt(bytes));
+  const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  let unit = 0;
+  for (; value >= 1000 && unit < units.length - 1; unit++) value /= 1000;
+  return `${Number(value.toPrecision(3))}${units[unit]}`;
+}
+
+const timeFields = new Set(["createdAt", "startedAt", "finishedAt"]);
+// Their keys are the caller's, not field names.
+const mapFields = new Set(["labels", "annotations", "info", "sysctls", "unified"]);
+
+/** What protobufjs's toObject made, as protobuf's own JSON would be: camelCase, nothing null. */
+export function protoJson(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(protoJson);
+  if (value === null || typeof value !== "object") return value;
+  const out: Record<string, unknown> = {};
+  for (const [key, field] of Object.entries(value)) {
+    if (field === null) continue;
+    const name = key.replaceAll(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase());
+    out[name] = mapFields.has(key) ? field : protoJson(field);
+  }
+  return out;
+}
+
+/** A status in JSON with its times readable, the way crictl's inspect commands show them. */
+export function readableTimes(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(readableTimes);
+  if (value === null || typeof value !== "object") return value;
+  const entries = Object.entries(value).map(([key, field]) => [
+    key,
+    timeFields.has(key) && typeof field === "string"
+      ? timestamp(BigInt(field))
+      : readableTimes(field),
+  ]);
+  return Object.fromEntries(entries);
+}
+
+/** RFC 3339 with nanoseconds, in UTC. */
+export function timestamp(ns: bigint): string {
+  const seconds = new Date(Number(ns / 1_000_000_000n) * 1000).toISOString().slice(0, 19);
+  return `${seconds}.${String(ns % 1_000_000_000n).padStart(9, "0")}Z`;
+}
+
+/** The info map of a verbose answer: its values are JSON where they look like it. */
+export function infoJson(info: Record<string, string> | null | undefined): object {
+  const parse = (text: string): unknown => {
+    try {
+      return JSON.parse(text);
+    } catch {
+      return text;
+    }
+  };
+  return Object.fromEntries(Object.entries(info ?? {}).map(([key, text]) => [key, parse(text)]));
+}

@@ -1,0 +1,7 @@
+// The person's commands without the daemon: what main.ts does with them, for tests to spawn.
+import { commands, passthrough } from "../../src/cli/commands.ts";
+import { runProgram } from "../../src/cli/program.ts";
+
+const main = { meta: { description: "test" }, args: { config: { type: "string" } } } as const;
+const program = { name: "isulad-ts", version: "0.0.0-test", commands, passthrough, main };
+process.exit(await runProgram(program, process.argv.slice(2)));

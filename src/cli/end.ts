@@ -6,6 +6,7 @@ import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
 import { forEach, hostArg, secondsOf, withClient } from "./shared.ts";
+import { print } from "./output.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
 const graceSecondsDefault = 10;
@@ -38,7 +39,7 @@ export const stop = defineCommand({
         const graceSeconds = secondsOf(args.timeout, "--timeout");
         const container = await containerOf(client, id);
         await stopContainer(client, container.id, graceSeconds);
-        console.log(id);
+        print(id);
       }),
     ),
 });
@@ -67,7 +68,7 @@ export const rm = defineCommand({
           throw new CriError("FAILED_PRECONDITION", `is running; stop it first, or use --force`);
         }
         await client.RemoveContainer({ container_id: container.id });
-        console.log(id);
+        print(id);
       });
     }),
 });
@@ -80,7 +81,7 @@ export const stopp = defineCommand({
       forEach(required(args._, "a pod"), async (id) => {
         const pod = await podOf(client, id);
         await client.StopPodSandbox({ pod_sandbox_id: pod.id });
-        console.log(`Stopped sandbox ${id}`);
+        print(`Stopped sandbox ${id}`);
       }),
     ),
 });
@@ -106,7 +107,7 @@ export const rmp = defineCommand({
           await client.StopPodSandbox({ pod_sandbox_id: pod.id });
         }
         await client.RemovePodSandbox({ pod_sandbox_id: pod.id });
-        console.log(`Removed sandbox ${id}`);
+        print(`Removed sandbox ${id}`);
       });
     }),
 });
@@ -123,8 +124,8 @@ export const rmi = defineCommand({
         const { image } = await client.ImageStatus({ image: { image: name } });
         if (!image) throw new CriError("NOT_FOUND", "no such image");
         await client.RemoveImage({ image: { image: image.id } });
-        for (const tag of image.repo_tags ?? []) console.log(`Deleted: ${tag}`);
-        console.log(`Deleted: ${image.id}`);
+        for (const tag of image.repo_tags ?? []) print(`Deleted: ${tag}`);
+        print(`Deleted: ${image.id}`);
       }),
     ),
 });

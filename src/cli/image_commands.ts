@@ -4,6 +4,7 @@ import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { pullWithProgress } from "./progress.ts";
 import { forEach, hostArg, withClient } from "./shared.ts";
+import { print } from "./output.ts";
 
 export const pull = defineCommand({
   meta: { description: "Fetch images from their registries" },
@@ -24,7 +25,7 @@ export const pull = defineCommand({
           ? (await client.PullImage({ image: { image }, auth: auth(creds) }, { timeoutMs: 0 }))
               .image_ref
           : await pullWithProgress(client, image);
-        console.log(`Image is up to date for ${id}`);
+        print(`Image is up to date for ${id}`);
       }),
     ),
 });
@@ -47,7 +48,7 @@ export const load = defineCommand({
       forEach(args._, async (file) => {
         const request = { path: resolve(file), name: args.name };
         const { images } = await client.Load(request, { timeoutMs: 0 });
-        for (const image of images ?? []) console.log(`Loaded image: ${image}`);
+        for (const image of images ?? []) print(`Loaded image: ${image}`);
       }),
     ),
 });

@@ -4,6 +4,7 @@ import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import { forEach, hostArg, printJson, withClient } from "./shared.ts";
 import { infoJson, protoJson, readableTimes } from "./text.ts";
+import { print } from "./output.ts";
 
 const form = { longs: String, enums: String, bytes: String, defaults: true };
 type Answer = { status?: object; image?: object | null; info?: Record<string, string> | null };
@@ -73,9 +74,9 @@ export const version = defineCommand({
   run: ({ args }) =>
     withClient(args, async (client) => {
       const answer = await client.Version({ version: "v1" });
-      console.log(`Version:  ${answer.version}`);
-      console.log(`RuntimeName:  ${answer.runtime_name}`);
-      console.log(`RuntimeVersion:  ${answer.runtime_version}`);
-      console.log(`RuntimeApiVersion:  ${answer.runtime_api_version}`);
+      print(`Version:  ${answer.version}`);
+      print(`RuntimeName:  ${answer.runtime_name}`);
+      print(`RuntimeVersion:  ${answer.runtime_version}`);
+      print(`RuntimeApiVersion:  ${answer.runtime_api_version}`);
     }),
 });

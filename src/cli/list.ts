@@ -5,6 +5,7 @@ import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
 import { hostArg, outputArg, printJson, quietArg, withClient } from "./shared.ts";
 import { age, protoJson, shortId, size, table } from "./text.ts";
+import { print } from "./output.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
 const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
@@ -146,7 +147,7 @@ export function imageTable(
 }
 
 function printIds(items: readonly { id?: string | null }[]): void {
-  for (const item of items) console.log(item.id);
+  for (const item of items) print(item.id ?? "");
 }
 
 function newestFirst<T extends PodSandbox | Container>(items: T[], name: string | undefined): T[] {

@@ -1,4 +1,14 @@
-// Bytes to our own standard output and error, at the reader's pace.
+// Our own standard output and error: lines for a person, and bytes at the reader's pace.
+
+/** A line on standard output: what was asked for. */
+export function print(line: string): void {
+  process.stdout.write(`${line}\n`);
+}
+
+/** A line on standard error: what a person should know besides. */
+export function say(line: string): void {
+  process.stderr.write(`${line}\n`);
+}
 
 /** Whoever read our output has gone, as in `isulad-ts logs … | head`: nothing more to do. */
 export class ReaderGone extends Error {}

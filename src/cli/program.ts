@@ -9,6 +9,7 @@ import {
   type SubCommandsDef,
 } from "citty";
 import { CriError, messageOf } from "../base/errors.ts";
+import { print, say } from "./output.ts";
 
 export type Program = {
   name: string;
@@ -30,7 +31,7 @@ export async function runProgram(program: Program, words: readonly string[]): Pr
   const first = words[0] ?? "";
   try {
     if (words.length === 1 && /^(--version|-v|-V)$/.test(first)) {
-      console.log(program.version);
+      print(program.version);
       return 0;
     }
     const isCommand = first !== "" && !first.startsWith("-");
@@ -38,7 +39,7 @@ export async function runProgram(program: Program, words: readonly string[]): Pr
     const found = await find(program, words);
     return await runLeaf(program, found.command, found);
   } catch (error) {
-    console.error(`${program.name}: ${messageOf(error)}`);
+    say(`${program.name}: ${messageOf(error)}`);
     if (error instanceof UsageError) return usageCode;
     return program.passthrough[first]?.failureCode ?? failureCode;
   }
@@ -83,9 +84,7 @@ async function runLeaf(program: Program, command: CommandDef, found: Omit<Found,
   if (ours.some((word) => word === "--help" || word === "-h")) {
     const isMain = command === program.main;
     const shown = isMain ? { ...command, subCommands: program.commands } : command;
-    console.log(
-      await renderUsage({ ...shown, meta: { ...(await metaOf(command)), name: found.name } }),
-    );
+    print(await renderUsage({ ...shown, meta: { ...(await metaOf(command)), name: found.name } }));
     return 0;
   }
   const subCommands = (await resolve(command.subCommands)) as SubCommandsDef | undefined;

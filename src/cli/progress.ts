@@ -2,6 +2,7 @@
 import { toBigInt } from "../base/int64.ts";
 import type { Client } from "./client.ts";
 import { size } from "./text.ts";
+import { say } from "./output.ts";
 
 const drawMs = 100;
 const barWidth = 30;
@@ -16,7 +17,7 @@ export async function pullWithProgress(
   const startMs = Date.now();
   let drawnMs = 0;
   let imageRef = "";
-  if (!terminal) console.error(`Pulling ${image}`);
+  if (!terminal) say(`Pulling ${image}`);
   try {
     for await (const step of client.Pull({ image }, { signal })) {
       if (step.image_ref) imageRef = step.image_ref;

@@ -1,4 +1,5 @@
 // isulad-ts run: a pod with one container, its output live, its exit code as ours, nothing left.
+import { randomUUID } from "node:crypto";
 import { mkdtempSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -10,7 +11,7 @@ import type { Client } from "./client.ts";
 import { stopContainer } from "./end.ts";
 import { catchInterrupts, type Interrupts } from "./interrupts.ts";
 import { readLog } from "./log_file.ts";
-import { ReaderGone, readerGoneCode, writeOut } from "./output.ts";
+import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
 import { everyValue } from "./program.ts";
 import { pullWithProgress } from "./progress.ts";
 import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
@@ -105,7 +106,7 @@ async function runPod(
   options: RunOptions & { imageId: string },
   interrupts: Interrupts,
 ): Promise<number> {
-  const uid = crypto.randomUUID();
+  const uid = randomUUID();
   await using undo = new AsyncDisposableStack();
   const logDirectory = mkdtempSync(join(tmpdir(), "isulad-ts-run-"));
   undo.defer(() => rm(logDirectory, { recursive: true, force: true }));
@@ -130,7 +131,7 @@ async function runPod(
   try {
     await client.StartContainer({ container_id }, { timeoutMs });
   } catch (error) {
-    console.error(`isulad-ts: ${messageOf(error)}`);
+    say(`isulad-ts: ${messageOf(error)}`);
     return startFailureCode(messageOf(error));
   }
   const status = await showUntilExit(client, container_id, interrupts);
@@ -141,7 +142,7 @@ async function runPod(
 async function showUntilExit(client: Client, id: string, interrupts: Interrupts) {
   interrupts.onEach((count) => {
     const stopped = stopContainer(client, id, count === 1 ? graceSeconds : 0);
-    stopped.catch((error) => console.error(`isulad-ts: cannot stop ${id}: ${messageOf(error)}`));
+    stopped.catch((error) => say(`isulad-ts: cannot stop ${id}: ${messageOf(error)}`));
   });
   const { status } = await client.ContainerStatus({ container_id: id });
   const ended = new AbortController();
@@ -168,11 +169,11 @@ async function copyLog(path: string, ended: AbortSignal): Promise<void> {
 
 function exitCodeOf(status: ContainerStatus | undefined): number {
   if (status === undefined) {
-    console.error("isulad-ts: the container was removed by somebody else");
+    say("isulad-ts: the container was removed by somebody else");
     return ourFailureCode;
   }
-  if (status.reason === "OOMKilled") console.error("isulad-ts: out of memory: it was killed");
-  if (status.reason === "Unknown") console.error(`isulad-ts: ${status.message || "exit unknown"}`);
+  if (status.reason === "OOMKilled") say("isulad-ts: out of memory: it was killed");
+  if (status.reason === "Unknown") say(`isulad-ts: ${status.message || "exit unknown"}`);
   return status.exit_code ?? 0;
 }
 
@@ -198,6 +199,6 @@ async function removePods(client: Client, uid: string): Promise<void> {
     }
   } catch (error) {
     const hint = "see isulad-ts pods, and remove it with isulad-ts rmp --force";
-    console.error(`isulad-ts: the pod could not be removed: ${messageOf(error)}; ${hint}`);
+    say(`isulad-ts: the pod could not be removed: ${messageOf(error)}; ${hint}`);
   }
 }

@@ -2,6 +2,7 @@
 import { CriError, messageOf } from "../base/errors.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
 import { failureCode } from "./program.ts";
+import { print, say } from "./output.ts";
 
 export const hostArg = {
   host: {
@@ -47,7 +48,7 @@ export async function forEach(ids: readonly string[], act: (id: string) => Promi
     try {
       await act(id);
     } catch (error) {
-      console.error(`${id}: ${messageOf(error)}`);
+      say(`${id}: ${messageOf(error)}`);
       code = failureCode;
     }
   }
@@ -55,7 +56,7 @@ export async function forEach(ids: readonly string[], act: (id: string) => Promi
 }
 
 export function printJson(value: unknown): void {
-  console.log(JSON.stringify(value, null, 2));
+  print(JSON.stringify(value, null, 2));
 }
 
 /** @throws CriError INVALID_ARGUMENT unless it is a whole number of seconds, 0 or more. */

@@ -4,6 +4,7 @@ import { codeOf } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerStatus } from "../proto/types.ts";
 import type { Client } from "./client.ts";
+import { say } from "./output.ts";
 
 const { CONTAINER_EXITED } = runtime.v1.ContainerState;
 const pollMsMin = 5;
@@ -26,7 +27,7 @@ export async function waitForExit(
       if (codeOf(error) === "NOT_FOUND") return undefined;
       // The daemon may be restarting: the container lives on, so we go on asking.
       if (codeOf(error) !== "UNAVAILABLE") throw error;
-      if (!warned) console.error("isulad-ts: the daemon does not answer; the container may run on");
+      if (!warned) say("isulad-ts: the daemon does not answer; the container may run on");
       warned = true;
     }
     await setTimeout(waitMs);

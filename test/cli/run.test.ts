@@ -4,9 +4,11 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { CriError } from "../../src/base/errors.ts";
 import { toLong } from "../../src/base/int64.ts";
+import { runtime } from "../../src/proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
-import { fakeDaemon, type Handlers } from "./fakedaemon.ts";
+import { fakeDaemon, type Handlers } from "./fake_daemon.ts";
 
+const { CONTAINER_EXITED, CONTAINER_RUNNING } = runtime.v1.ContainerState;
 const dir = mkdtempSync(join(tmpdir(), "isulad-run-"));
 const socket = join(dir, "daemon.sock");
 const main = join(import.meta.dirname, "cli_main.ts");
@@ -45,7 +47,7 @@ function world(act: (w: World, write: (entry: string) => void) => void | Promise
     ContainerStatus: () => ({
       status: {
         id: "c1",
-        state: w.exitCode === undefined ? 1 : 2,
+        state: w.exitCode === undefined ? CONTAINER_RUNNING : CONTAINER_EXITED,
         exit_code: w.exitCode ?? 0,
         reason: w.reason,
         log_path: w.logPath,
@@ -93,7 +95,7 @@ test("run shows both streams, joins partial lines, passes the exit code and remo
   expect(result).toEqual({ code: 3, stdout: "hello\none line\n", stderr: "oops\n" });
   expect(w.container?.args).toEqual(["sh", "-c", "exit 3"]);
   expect(
-    w.container?.envs?.map(({ key, value }) => `${key}=${new TextDecoder().decode(value!)}`),
+    w.container?.envs?.map(({ key, value }) => `${key}=${new TextDecoder().decode(value)}`),
   ).toEqual(["A=1"]);
   expect(w.pods.size).toBe(0);
   expect(existsSync(dirname(w.logPath))).toBe(false);

@@ -1,0 +1,205 @@
+// ExecSync and the containers' logs.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, logText, startDaemon } from "../harness.ts";
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+let id: string;
+beforeAll(async () => {
+  daemon = await startDaemon();
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+  id = await daemon.run(podId, pod, ["sleep", "600"]);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+describe("ExecSync", () => {
+  test("returns both streams and the exit code", async () => {
+    const result = await daemon.exec(id, "echo out; echo err >&2; exit 4");
+    expect(result).toEqual({ exitCode: 4, stdout: "out\n", stderr: "err\n" });
+  });
+
+  test("a command that is not there is not a gRPC failure of the daemon alone", async () => {
+    const call = daemon.exec(id, ["/no/such/program"]);
+    const said = await call.then(
+      (result) => result.stderr + result.exitCode,
+      (error: Error) => error.message,
+    );
+    expect(said).toContain("/no/such/program");
+  });
+
+  test("a timeout kills the command with its descendants and answers DEADLINE_EXCEEDED", async () => {
+    const start = performance.now();
+    const cmd = "sleep 51515 & setsid sleep 51516 & sleep 51517; true";
+    const error = await failure(daemon.exec(id, cmd, 1));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(performance.now() - start).toBeWithin(900, 8000);
+    expect((await daemon.exec(id, "ps -o args")).stdout).not.toMatch(/sleep 5151/);
+  });
+
+  test("the container goes on after that", async () => {
+    expect((await daemon.exec(id, "echo on")).stdout).toBe("on\n");
+  });
+
+  test("a negative timeout is INVALID_ARGUMENT, and so is no command", async () => {
+    const { client } = daemon;
+    const calls = [
+      client.ExecSync({ container_id: id, cmd: ["true"], timeout: toLong(-1) }),
+      client.ExecSync({ container_id: id, cmd: [] }),
+    ];
+    for (const call of calls) expect((await failure(call)).code).toBe("INVALID_ARGUMENT");
+  });
+
+  test("100 MB of output come as one answer under 16 MiB, the end of stderr included", async () => {
+    const cmd = ["sh", "-c", "head -c 100000000 /dev/zero; echo done >&2; exit 3"];
+    const response = await daemon.client.ExecSync({ container_id: id, cmd, timeout: toLong(60) });
+    expect(response.exit_code).toBe(3);
+    expect(response.stdout.length).toBeWithin(8 << 20, 16 << 20);
+    expect(Buffer.from(response.stderr).toString()).toBe("done\n");
+  });
+
+  test("a daemon that keeps standard output does not hold the call", async () => {
+    const start = performance.now();
+    const result = await daemon.exec(id, "echo first; sleep 300 & exit 0");
+    expect(result).toMatchObject({ exitCode: 0, stdout: "first\n" });
+    expect(performance.now() - start).toBeLessThan(5000);
+  });
+
+  test("twenty at once keep their outputs apart", async () => {
+    const numbers = Array.from({ length: 20 }, (_, index) => String(index));
+    const results = await Promise.all(numbers.map((text) => daemon.exec(id, `echo ${text}`)));
+    expect(results.map((result) => result.stdout.trim())).toEqual(numbers);
+  });
+
+  test("runs with the container's user, environment and folder", async () => {
+    const other = await daemon.run(podId, pod, ["sleep", "600"], {
+      envs: [{ key: "WORD", value: Buffer.from("here") }],
+      working_dir: "/tmp",
+      linux: {
+        security_context: {
+          run_as_user: { value: toLong(1000) },
+          supplemental_groups: [toLong(77)],
+        },
+      },
+    });
+    const { stdout } = await daemon.exec(other, "echo $WORD; pwd; id -u; id -G");
+    const lines = stdout.split("\n");
+    expect(lines.slice(0, 3)).toEqual(["here", "/tmp", "1000"]);
+    expect(lines[3]!.split(" ")).toContain("77");
+    await daemon.client.RemoveContainer({ container_id: other });
+  });
+
+  test("in a container that is not running is FAILED_PRECONDITION", async () => {
+    const created = await daemon.create(podId, pod, "true");
+    const error = await failure(daemon.exec(created, "true"));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(error.message).toContain("not running");
+  });
+
+  test("leaves nothing behind", async () => {
+    const before = daemon.snapshot();
+    await Promise.all(Array.from({ length: 10 }, () => daemon.exec(id, "echo x; exit 1")));
+    await failure(daemon.exec(id, "sleep 600", 1));
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+});
+
+describe("logs", () => {
+  const line = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}(Z|[+-]\d\d:\d\d) (stdout|stderr) [PF] .*$/;
+
+  test("every line has time, stream and tag, in the order written", async () => {
+    const { status } = await daemon.output(podId, pod, "echo a; echo b >&2; sleep 0.1; echo c");
+    const lines = readFileSync(status.log_path!, "utf8").trimEnd().split("\n");
+    for (const one of lines) expect(one).toMatch(line);
+    expect(lines.map((one) => one.split(" ").slice(1).join(" ")).toSorted()).toEqual([
+      "stderr F b",
+      "stdout F a",
+      "stdout F c",
+    ]);
+    expect(lines.at(-1)).toEndWith("stdout F c");
+  });
+
+  test("a long line is split at 16,384 bytes, its last piece is F", async () => {
+    const script = "head -c 40000 /dev/zero | tr '\\0' x; echo; echo end";
+    const { status, text } = await daemon.output(podId, pod, script);
+    const lines = readFileSync(status.log_path!, "utf8").trimEnd().split("\n");
+    expect(lines.map((one) => one.split(" ")[2])).toEqual(["P", "P", "F", "F"]);
+    const sizes = lines.map((one) => one.split(" ").slice(3).join(" ").length);
+    expect(sizes).toEqual([16384, 16384, 7232, 3]);
+    expect(text).toBe(`${"x".repeat(40000)}\nend\n`);
+  });
+
+  test("a last line without its end is there when the exit is seen", async () => {
+    expect((await daemon.output(podId, pod, "printf unfinished")).text).toBe("unfinished\n");
+  });
+
+  test("100,000 lines arrive, all of them", async () => {
+    const { text } = await daemon.output(podId, pod, "seq 100000");
+    expect(text).toBe(Array.from({ length: 100_000 }, (_, index) => `${index + 1}\n`).join(""));
+  });
+
+  test("reopen: a new file is there on return, nothing is lost, the old one stays as it is", async () => {
+    const script =
+      "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; sleep 600";
+    const container = await daemon.run(podId, pod, script);
+    const { log_path } = await daemon.status(container);
+    await Bun.sleep(700);
+    renameSync(log_path, `${log_path}.1`);
+    await daemon.client.ReopenContainerLog({ container_id: container });
+    expect(existsSync(log_path)).toBe(true);
+    const old = readFileSync(`${log_path}.1`, "utf8");
+    const whole = () => logText(old) + logText(readFileSync(log_path, "utf8"));
+    for (let tries = 0; tries < 200 && !whole().includes("line 199\n"); tries++)
+      await Bun.sleep(50);
+    expect(whole()).toBe(Array.from({ length: 200 }, (_, index) => `line ${index}\n`).join(""));
+    expect(readFileSync(`${log_path}.1`, "utf8")).toBe(old);
+    await daemon.client.RemoveContainer({ container_id: container });
+  });
+
+  test("reopen of a container that is not running fails and makes no file", async () => {
+    const { id: container, status } = await daemon.output(podId, pod, "true");
+    renameSync(status.log_path!, `${status.log_path}.1`);
+    const error = await failure(daemon.client.ReopenContainerLog({ container_id: container }));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(existsSync(status.log_path!)).toBe(false);
+  });
+
+  test("folders on the way are made, and without a path nothing is written", async () => {
+    const deep = await daemon.run(podId, pod, "echo deep", { log_path: "a/b/0.log" });
+    await daemon.exited(deep);
+    const folder = pod.log_directory!;
+    expect(readFileSync(join(folder, "a/b/0.log"), "utf8")).toContain("deep");
+    const files = readdirSync(folder).length;
+    const silent = await daemon.run(podId, pod, "seq 100000", { log_path: "" });
+    expect((await daemon.exited(silent)).exitCode).toBe(0);
+    expect(readdirSync(folder)).toHaveLength(files);
+  });
+
+  test("a folder that cannot be written fails the container, with its path", async () => {
+    const file = join(daemon.dir, "a-file");
+    writeFileSync(file, "");
+    const config = { ...daemon.hostPodConfig(), log_directory: join(file, "logs") };
+    const before = daemon.snapshot();
+    const call = (async () => {
+      const other = await daemon.runPod(config);
+      try {
+        return await daemon.run(other, config, "true");
+      } finally {
+        await daemon.removePod(other);
+      }
+    })();
+    expect((await failure(call)).message).toContain(file);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
+  test("they lie where the pod's folder says", async () => {
+    const { status } = await daemon.output(podId, pod, "true");
+    expect(dirname(status.log_path!)).toBe(pod.log_directory!);
+  });
+});

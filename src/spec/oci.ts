@@ -47,6 +47,8 @@ export type ContainerSpecInput = {
   rootfsPath: string;
   /** The pod's HOSTNAME, as the container sees it. */
   hostname: string;
+  /** CgroupDriver.containerAnnotations(). */
+  runtimeAnnotations: Record<string, string>;
   /** For pid mode TARGET: the init of the target container. */
   targetPid?: number;
 };
@@ -108,6 +110,7 @@ export type SandboxSpecInput = {
   cgroupsPath: string;
   rootfsPath: string;
   hostname: string;
+  runtimeAnnotations: Record<string, string>;
 };
 
 /** The spec of a pod's pause container: first process of the pid namespace that the pod shares. */
@@ -136,7 +139,11 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
     },
     root: { path: input.rootfsPath, readonly: true },
     mounts: sandboxMounts(sandbox.files),
-    annotations: { ...podAnnotations(sandbox), "io.kubernetes.cri.container-type": "sandbox" },
+    annotations: {
+      ...podAnnotations(sandbox),
+      "io.kubernetes.cri.container-type": "sandbox",
+      ...input.runtimeAnnotations,
+    },
     linux: {
       namespaces: [...podNamespaces(sandbox, host, false), { type: "pid" }, { type: "mount" }],
       ...userMappings(sandbox),
@@ -288,5 +295,6 @@ function containerAnnotations(input: ContainerSpecInput): Record<string, string>
     "io.kubernetes.cri.container-name": input.config.metadata?.name ?? "",
     "io.kubernetes.cri.image-name":
       input.config.image?.user_specified_image || (input.config.image?.image ?? ""),
+    ...input.runtimeAnnotations,
   };
 }

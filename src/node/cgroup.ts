@@ -1,0 +1,179 @@
+// Cgroups as folders: where they are mounted, who is in them, what the kernel counted. The drivers
+// (cgroupfs.ts, systemd.ts) decide which folders those are; daemon.ts chooses one.
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { CriError, errnoOf } from "../base/errors.ts";
+import { writeKernelFile } from "../sys/file.ts";
+
+/** Folder of one cgroup by controller ("memory", "name=systemd"); under v2 only "unified". */
+export type CgroupPaths = Record<string, string>;
+
+/** What of a pod's cgroup has to be taken down again: the topmost name that we made. */
+export type PodCgroupMade = { made: string | undefined };
+
+export type CgroupDriver = {
+  readonly name: "cgroupfs" | "systemd";
+  readonly version: 1 | 2;
+  /** For the OCI runtime's command line. */
+  readonly runtimeArgs: string[];
+  /**
+   * @param parent the kubelet's cgroup_parent; "" for a pod of our own.
+   * @throws CriError INVALID_ARGUMENT for a parent that this driver cannot use.
+   */
+  podCgroup(parent: string, podId: string): { ociParent: string; paths: CgroupPaths };
+  /** OCI's linux.cgroupsPath. */
+  containerCgroupsPath(parent: string, podId: string, containerId: string): string;
+  containerPaths(parent: string, podId: string, containerId: string): CgroupPaths;
+  /** Annotations that make the runtime set up the container's cgroup as we need it. */
+  containerAnnotations(): Record<string, string>;
+  createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;
+  /** Idempotent. @param made what createPodCgroup returned. */
+  removePodCgroup(made: string | undefined, signal: AbortSignal): Promise<void>;
+};
+
+export type CgroupMounts = { version: 1 | 2; roots: CgroupPaths };
+
+/** Where this host mounts cgroups; a hybrid host counts as v1, because that is where limits are. */
+export function cgroupMounts(
+  mountinfo = readFileSync("/proc/self/mountinfo", "utf8"),
+): CgroupMounts {
+  const roots: CgroupPaths = {};
+  let unified: string | undefined;
+  for (const line of mountinfo.split("\n")) {
+    const [left = "", right = ""] = line.split(" - ", 2);
+    const folder = unescapeMount(left.split(" ")[4] ?? "");
+    const [type, , options = ""] = right.split(" ");
+    if (type === "cgroup2") unified ??= folder;
+    if (type !== "cgroup") continue;
+    for (const option of options.split(",")) {
+      if (controllers.has(option) || option.startsWith("name=")) roots[option] ??= folder;
+    }
+  }
+  if (Object.keys(roots).some((name) => controllers.has(name))) return { version: 1, roots };
+  if (unified === undefined) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      "no cgroup file system is mounted (expected cgroup2 on /sys/fs/cgroup)",
+    );
+  }
+  return { version: 2, roots: { unified } };
+}
+
+const controllers = new Set(
+  "cpu cpuacct cpuset memory devices freezer blkio pids hugetlb net_cls net_prio perf_event rdma misc".split(
+    " ",
+  ),
+);
+
+/** The folders of the cgroup that lies at path, in each hierarchy once. */
+export function cgroupFolders(mounts: CgroupMounts, path: string): CgroupPaths {
+  return Object.fromEntries(
+    Object.entries(mounts.roots).map(([name, root]) => [name, join(root, path)]),
+  );
+}
+
+/**
+ * Processes that the OOM killer took in this cgroup; undefined once it is gone. Synchronous: under
+ * systemd the folder goes with its last process, and whoever waits for a turn of the loop loses.
+ */
+export function oomKills(paths: CgroupPaths): bigint | undefined {
+  const file =
+    paths["unified"] === undefined
+      ? join(paths["memory"] ?? "", "memory.oom_control")
+      : join(paths["unified"], "memory.events");
+  try {
+    return parseOomKills(readFileSync(file, "utf8"));
+  } catch (error) {
+    if (isGone(error)) return undefined;
+    throw error;
+  }
+}
+
+/** The oom_kill line of memory.events (v2) or memory.oom_control (v1); 0 where there is none. */
+export function parseOomKills(text: string): bigint {
+  const count = /^oom_kill (\d+)$/m.exec(text)?.[1];
+  return count === undefined ? 0n : BigInt(count);
+}
+
+/** Pids in the cgroup and all cgroups below it; none once it is gone. */
+export function processes(paths: CgroupPaths): number[] {
+  const pids = new Set<number>();
+  // v1: one hierarchy is enough, since a runtime joins all; freezer is also the one that kills.
+  const folder = paths["unified"] ?? paths["freezer"] ?? paths["memory"] ?? Object.values(paths)[0];
+  if (folder !== undefined) collectPids(folder, pids);
+  return [...pids];
+}
+
+/**
+ * SIGKILLs everything in the cgroup, forks in flight too, and waits until it is empty.
+ * @throws CriError CANCELLED or DEADLINE_EXCEEDED with what is left when the signal aborts.
+ */
+export async function killAll(paths: CgroupPaths, signal: AbortSignal): Promise<void> {
+  for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 100)) {
+    killOnce(paths);
+    const left = processes(paths);
+    if (left.length === 0) return;
+    if (signal.aborted) {
+      const timedOut =
+        signal.reason instanceof DOMException && signal.reason.name === "TimeoutError";
+      throw new CriError(
+        timedOut ? "DEADLINE_EXCEEDED" : "CANCELLED",
+        `processes ${left.slice(0, 8).join(", ")} survive SIGKILL (uninterruptible sleep?)`,
+      );
+    }
+    await sleep(waitMs);
+  }
+}
+
+function killOnce(paths: CgroupPaths): void {
+  const { unified, freezer } = paths;
+  if (unified !== undefined && existsSync(join(unified, "cgroup.kill"))) {
+    ignoreGone(() => writeKernelFile(join(unified, "cgroup.kill"), "1"));
+    return;
+  }
+  // Frozen, nothing can fork away between the reading of a pid and its signal.
+  const freeze = (state: string) => {
+    if (freezer !== undefined) {
+      ignoreGone(() => writeKernelFile(join(freezer, "freezer.state"), state));
+    }
+  };
+  freeze("FROZEN");
+  try {
+    for (const pid of processes(paths)) ignoreGone(() => process.kill(pid, "SIGKILL"));
+  } finally {
+    freeze("THAWED");
+  }
+}
+
+function collectPids(folder: string, pids: Set<number>): void {
+  try {
+    for (const line of readFileSync(join(folder, "cgroup.procs"), "utf8").split("\n")) {
+      if (line !== "" && line !== "0") pids.add(Number(line));
+    }
+    for (const entry of readdirSync(folder, { withFileTypes: true })) {
+      if (entry.isDirectory()) collectPids(join(folder, entry.name), pids);
+    }
+  } catch (error) {
+    if (!isGone(error)) throw error;
+  }
+}
+
+function ignoreGone(action: () => void): void {
+  try {
+    action();
+  } catch (error) {
+    if (!isGone(error)) throw error;
+  }
+}
+
+/** A cgroup that vanishes gives ENOENT by name, ENODEV by an open file; a process ESRCH. */
+export function isGone(error: unknown): boolean {
+  return ["ENOENT", "ENODEV", "ESRCH"].includes(errnoOf(error) ?? "");
+}
+
+function unescapeMount(text: string): string {
+  return text.replace(/\\([0-7]{3})/g, (_all, octal: string) =>
+    String.fromCharCode(Number.parseInt(octal, 8)),
+  );
+}

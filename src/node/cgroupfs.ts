@@ -1,0 +1,149 @@
+// The cgroupfs driver: cgroups are folders that we make and remove ourselves.
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
+import { dirname, join, posix } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { writeKernelFile } from "../sys/file.ts";
+import { cgroupFolders, isGone, type CgroupDriver, type CgroupMounts } from "./cgroup.ts";
+
+/** Parent of pods that come without one; ours, so it goes with the last of them. */
+const ownParent = "/isulad";
+
+/** A cgroup stays busy for a moment after its last process is reaped. */
+const removeRetriesMax = 100;
+const removeRetryMs = 5;
+
+/** @param defaultParent the key cgroup-parent; "" for our own. */
+export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): CgroupDriver {
+  const fallback = defaultParent === "" ? ownParent : checkedParent(defaultParent);
+  const podPath = (parent: string, podId: string) =>
+    parent === "" ? posix.join(fallback, podId) : checkedParent(parent);
+  const containerPath = (parent: string, podId: string, containerId: string) =>
+    posix.join(podPath(parent, podId), containerId);
+  return {
+    name: "cgroupfs",
+    version: mounts.version,
+    runtimeArgs: [],
+    podCgroup(parent, podId) {
+      const ociParent = podPath(parent, podId);
+      return { ociParent, paths: cgroupFolders(mounts, ociParent) };
+    },
+    containerCgroupsPath: containerPath,
+    containerPaths: (parent, podId, containerId) =>
+      cgroupFolders(mounts, containerPath(parent, podId, containerId)),
+    containerAnnotations: () => ({}),
+    createPodCgroup(parent, podId) {
+      return Promise.resolve({ made: create(mounts, podPath(parent, podId)) });
+    },
+    removePodCgroup: (made, signal) => remove(mounts, made, signal),
+  };
+}
+
+/** @throws CriError INVALID_ARGUMENT for a path that could leave the hierarchy. */
+function checkedParent(parent: string): string {
+  const path = posix.normalize(posix.join("/", parent));
+  if (path === "/" || parent.split("/").includes("..") || !/^[\x21-\x7e]+$/.test(parent)) {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `cgroup parent "${parent}" is not a path below the root (like /kubepods/pod1)`,
+    );
+  }
+  return path.endsWith("/") ? path.slice(0, -1) : path;
+}
+
+/** The topmost part of path that did not exist, or undefined when all did. */
+function create(mounts: CgroupMounts, path: string): string | undefined {
+  const folders = new Set(Object.values(cgroupFolders(mounts, path)));
+  const probe =
+    mounts.roots["unified"] ?? mounts.roots["memory"] ?? Object.values(mounts.roots)[0]!;
+  let made: string | undefined;
+  for (let at = path; at !== "/" && !existsSync(join(probe, at)); at = dirname(at)) {
+    if (at !== ownParent) made = at;
+  }
+  try {
+    for (const folder of folders) makeFolder(folder);
+    if (mounts.version === 2) enableControllers(mounts.roots["unified"]!, path);
+  } catch (cause) {
+    throw new CriError("INTERNAL", `cannot make cgroup ${path}: ${messageOf(cause)}`, { cause });
+  }
+  return made;
+}
+
+function makeFolder(folder: string): void {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      mkdirSync(folder, { recursive: true });
+      return;
+    } catch (error) {
+      // The last pod of our own parent may be going at this moment, and takes the parent along.
+      if (errnoOf(error) !== "ENOENT" || attempt === 10) throw error;
+    }
+  }
+}
+
+/** Hands every controller that the root has down to path, where runtimes make containers. */
+function enableControllers(root: string, path: string): void {
+  let folder = root;
+  for (const name of path.split("/")) {
+    folder = join(folder, name);
+    const available = readFileSync(join(folder, "cgroup.controllers"), "utf8").trim();
+    const enabled = readFileSync(join(folder, "cgroup.subtree_control"), "utf8").split(/\s+/);
+    for (const controller of available.split(" ")) {
+      if (controller === "" || enabled.includes(controller)) continue;
+      try {
+        writeKernelFile(join(folder, "cgroup.subtree_control"), `+${controller}`);
+      } catch (error) {
+        // A controller may refuse (cpu with real-time processes); the runtime says so if it matters.
+        if (errnoOf(error) !== "EBUSY" && errnoOf(error) !== "EINVAL") throw error;
+      }
+    }
+  }
+}
+
+async function remove(
+  mounts: CgroupMounts,
+  made: string | undefined,
+  signal: AbortSignal,
+): Promise<void> {
+  if (made === undefined) return;
+  for (const folder of new Set(Object.values(cgroupFolders(mounts, made)))) {
+    for (let attempt = 0; ; attempt++) {
+      try {
+        removeTree(folder);
+        break;
+      } catch (error) {
+        if (errnoOf(error) !== "EBUSY" || attempt === removeRetriesMax || signal.aborted) {
+          throw new CriError(
+            "FAILED_PRECONDITION",
+            `cannot remove cgroup ${folder}: ${messageOf(error)}`,
+            { cause: error },
+          );
+        }
+        await sleep(removeRetryMs);
+      }
+    }
+  }
+  if (dirname(made) === ownParent) removeOwnParent(mounts);
+}
+
+function removeTree(folder: string): void {
+  try {
+    for (const entry of readdirSync(folder, { withFileTypes: true })) {
+      if (entry.isDirectory()) removeTree(join(folder, entry.name));
+    }
+    rmdirSync(folder);
+  } catch (error) {
+    if (!isGone(error)) throw error;
+  }
+}
+
+function removeOwnParent(mounts: CgroupMounts): void {
+  for (const folder of new Set(Object.values(cgroupFolders(mounts, ownParent)))) {
+    try {
+      rmdirSync(folder);
+    } catch (error) {
+      // Other pods live in it.
+      if (!isGone(error) && !["EBUSY", "ENOTEMPTY"].includes(errnoOf(error) ?? "")) throw error;
+    }
+  }
+}

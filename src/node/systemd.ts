@@ -1,0 +1,80 @@
+// The systemd driver: a container is a scope that the runtime asks systemd for, a pod is a slice
+// that systemd makes with its first scope.
+import { existsSync } from "node:fs";
+import { posix } from "node:path";
+import { CriError } from "../base/errors.ts";
+import { run } from "../sys/process.ts";
+import { cgroupFolders, type CgroupDriver, type CgroupMounts } from "./cgroup.ts";
+
+/** Slice of pods that come without a parent. */
+const ownParent = "isulad.slice";
+/** Scopes are named isulad-<container id>.scope. */
+const scopePrefix = "isulad";
+
+/** @param defaultParent the key cgroup-parent; "" for our own slice. */
+export function systemdDriver(mounts: CgroupMounts, defaultParent: string): CgroupDriver {
+  const fallback = defaultParent === "" ? ownParent : checkedSlice(defaultParent);
+  const podSlice = (parent: string, podId: string) =>
+    parent === ""
+      ? `${fallback.slice(0, -".slice".length)}-pod${podId}.slice`
+      : checkedSlice(parent);
+  return {
+    name: "systemd",
+    version: mounts.version,
+    runtimeArgs: ["--systemd-cgroup"],
+    podCgroup(parent, podId) {
+      const ociParent = podSlice(parent, podId);
+      return { ociParent, paths: cgroupFolders(mounts, slicePath(ociParent)) };
+    },
+    containerCgroupsPath: (parent, podId, containerId) =>
+      `${podSlice(parent, podId)}:${scopePrefix}:${containerId}`,
+    containerPaths: (parent, podId, containerId) =>
+      cgroupFolders(
+        mounts,
+        posix.join(slicePath(podSlice(parent, podId)), `${scopePrefix}-${containerId}.scope`),
+      ),
+    // One process killed for memory must not end its container: that is for the container to say.
+    containerAnnotations: () => ({ "org.systemd.property.OOMPolicy": "'continue'" }),
+    createPodCgroup(parent, podId) {
+      const slice = podSlice(parent, podId);
+      const folder = Object.values(cgroupFolders(mounts, slicePath(slice)))[0]!;
+      return Promise.resolve({ made: existsSync(folder) ? undefined : slice });
+    },
+    removePodCgroup: stopSlice,
+  };
+}
+
+/**
+ * The last element, which is the slice's whole name: the kubelet passes its full path.
+ * @throws CriError INVALID_ARGUMENT when it is not a slice.
+ */
+function checkedSlice(parent: string): string {
+  const name = posix.basename(parent);
+  const stem = name.endsWith(".slice") ? name.slice(0, -".slice".length) : "";
+  if (!/^[A-Za-z0-9:_.\\]+(-[A-Za-z0-9:_.\\]+)*$/.test(stem) || name.length > 255) {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `cgroup parent "${parent}": the systemd cgroup driver needs the name of a slice (like kubepods-burstable.slice); for a path such as /kubepods/pod1 set systemd-cgroup to false, and the kubelet's cgroupDriver to cgroupfs`,
+    );
+  }
+  return name;
+}
+
+/** a-b-c.slice lies at /a.slice/a-b.slice/a-b-c.slice. */
+function slicePath(slice: string): string {
+  const parts = slice.slice(0, -".slice".length).split("-");
+  return parts.reduce(
+    (path, _part, index) => `${path}/${parts.slice(0, index + 1).join("-")}.slice`,
+    "",
+  );
+}
+
+/** A slice stays active when its last scope ends. */
+async function stopSlice(slice: string | undefined, signal: AbortSignal): Promise<void> {
+  if (slice === undefined) return;
+  const result = await run(["systemctl", "stop", "--quiet", slice], { signal });
+  // 5: no such unit, because no container ever ran in it.
+  if (result.exitCode !== 0 && result.exitCode !== 5) {
+    throw new CriError("INTERNAL", `cannot stop ${slice}: ${result.stderr.trim()}`);
+  }
+}

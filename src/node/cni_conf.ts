@@ -60,19 +60,22 @@ export function parseConfList(text: string, file: string): ConfList {
   } catch (error) {
     throw invalid(file, `is no JSON: ${messageOf(error)}`, error);
   }
+  if (typeof json !== "object" || json === null || Array.isArray(json)) {
+    throw invalid(file, "must hold an object");
+  }
   const parsed = v.safeParse(ConfListFile, file.endsWith(".conflist") ? json : listOfOne(json));
   if (!parsed.success) {
     const issue = parsed.issues[0];
     const key = v.getDotPath(issue);
     const message = issue.received === "undefined" ? "is missing" : issue.message;
-    throw invalid(file, key === null ? "must hold an object" : `${key} ${message}`);
+    throw invalid(file, `${key} ${message}`);
   }
   const { name, cniVersion, cniVersions: offered, plugins } = parsed.output;
   return { name, cniVersion: chooseVersion(file, cniVersion, offered), plugins };
 }
 
-function listOfOne(json: unknown): unknown {
-  if (typeof json !== "object" || json === null || "plugins" in json) return json;
+function listOfOne(json: object): object {
+  if ("plugins" in json) return json;
   const { name, cniVersion } = json as { name?: unknown; cniVersion?: unknown };
   return { name, cniVersion, plugins: [json] };
 }

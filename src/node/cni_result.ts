@@ -13,10 +13,11 @@ const Ip = v.looseObject({
   gateway: v.optional(v.string()),
   interface: v.optional(v.nullable(v.pipe(v.number(), v.integer()))),
 });
+const Routes = v.optional(v.nullable(v.array(v.looseObject({ dst: v.optional(v.string(), "") }))));
 const LegacyIp = v.looseObject({
   ip: Cidr,
   gateway: v.optional(v.string()),
-  routes: v.optional(v.nullable(v.array(v.unknown()))),
+  routes: Routes,
 });
 const Result = v.looseObject({
   cniVersion: v.optional(v.string()),
@@ -24,7 +25,7 @@ const Result = v.looseObject({
   ips: v.optional(v.nullable(v.array(Ip))),
   ip4: v.optional(v.nullable(LegacyIp)), // until 0.2.0
   ip6: v.optional(v.nullable(LegacyIp)),
-  routes: v.optional(v.nullable(v.array(v.unknown()))),
+  routes: Routes,
   dns: v.optional(v.unknown()),
 });
 
@@ -44,7 +45,7 @@ export function parseResult(text: string, plugin: string, askedVersion: string):
       text.trim() === "" ? "no result" : `a result that is no JSON: ${messageOf(error)}`;
     throw new CriError("INTERNAL", `CNI plugin ${plugin} printed ${shown}`, { cause: error });
   }
-  const parsed = v.safeParse(Result, json);
+  const parsed = v.safeParse(Result, Array.isArray(json) ? undefined : json);
   if (!parsed.success) {
     const issue = parsed.issues[0];
     const key = v.getDotPath(issue) ?? "it";
@@ -93,9 +94,7 @@ function toLegacy(modern: CniResult): CniResult {
   const first = (family: string) => {
     const ip = ips?.find((one) => familyOf(one.address) === family);
     if (ip === undefined) return undefined;
-    const own = (routes ?? []).filter(
-      (route) => familyOf((route as { dst?: string }).dst ?? "") === family,
-    );
+    const own = (routes ?? []).filter((route) => familyOf(route.dst) === family);
     return { ip: ip.address, gateway: ip.gateway, routes: own };
   };
   return { ...rest, ip4: first("4"), ip6: first("6") };

@@ -161,7 +161,7 @@ describe("stop", () => {
     const first = await started(script("USR1"), image);
     await stop(first, 10);
     expect((await daemon.status(first)).exit_code).toBe(5);
-    const stop_signal = runtime.v1.Signal.SIGUSR2;
+    const stop_signal = runtime.v1.Signal.SIGNAL_SIGUSR2;
     const second = await started(script("USR2"), { ...image, stop_signal });
     await stop(second, 10);
     expect((await daemon.status(second)).exit_code).toBe(5);

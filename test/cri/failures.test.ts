@@ -1,0 +1,175 @@
+// When the parts around the daemon fail: CNI plugins, OCI runtimes, the monitor. The caller is told,
+// and nothing stays.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { runtime } from "../../src/proto/messages.js";
+import { failure } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+
+let daemon: Daemon;
+let plugins: string;
+beforeAll(async () => {
+  daemon = await startDaemon({
+    network: false,
+    config: {
+      runtimes: {
+        broken: { path: "/bin/false" },
+        absent: { path: "/no/such/runtime" },
+      },
+    },
+  });
+  plugins = join(daemon.dir, "plugins");
+  mkdirSync(plugins);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+/** A CNI plugin of a few lines of shell, beside the real ones. */
+function writePlugin(name: string, script: string): void {
+  const file = join(plugins, name);
+  writeFileSync(file, `#!/bin/sh\n${script}\n`);
+  chmodSync(file, 0o755);
+}
+
+describe("CNI", () => {
+  test("no network yet: a pod is refused with the reason, one of the host's network runs", async () => {
+    const before = daemon.snapshot();
+    const error = await failure(daemon.runPod(daemon.podConfig()));
+    expect(error.message).toContain(daemon.cniDir);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+    await daemon.removePod(await daemon.runPod(daemon.hostPodConfig()));
+  });
+
+  test("a plugin that fails after another succeeded: its message, and the first one undone", async () => {
+    await using own = await startDaemon({
+      network: false,
+      config: { "cni-bin-dir": plugins },
+    });
+    for (const name of ["bridge", "host-local", "loopback"]) {
+      writePlugin(name, `exec /usr/lib/cni/${name}`);
+    }
+    writePlugin(
+      "failing",
+      `[ "$CNI_COMMAND" = ADD ] || exit 0
+echo '{"cniVersion":"1.0.0","code":42,"msg":"the cable is out","details":"unplugged"}'; exit 1`,
+    );
+    own.writeNetwork();
+    const file = join(own.cniDir, "10-test.conflist");
+    const list = JSON.parse(readFileSync(file, "utf8")) as { plugins: { type: string }[] };
+    list.plugins[1] = { type: "failing" };
+    writeFileSync(file, JSON.stringify(list));
+    await networkReady(own);
+    const before = own.snapshot();
+    const error = await failure(own.runPod(own.podConfig()));
+    expect(error.message).toContain("the cable is out");
+    expect(error.message).toContain("failing");
+    expect(await own.leaksSince(before)).toEqual([]);
+    expect((await own.client.ListPodSandbox({})).items).toEqual([]);
+  });
+
+  test("a plugin that hangs is ended at its deadline, with its name and time", async () => {
+    await using own = await startDaemon({
+      network: false,
+      config: { "cni-bin-dir": plugins },
+      flags: ["--cni-timeout", "2"],
+    });
+    writePlugin("hanging", '[ "$CNI_COMMAND" = ADD ] || exit 0; sleep 300');
+    writePlugin("loopback", "exec /usr/lib/cni/loopback");
+    const conf = { cniVersion: "1.0.0", name: own.token, plugins: [{ type: "hanging" }] };
+    writeFileSync(join(own.cniDir, "1.conflist"), JSON.stringify(conf));
+    await networkReady(own);
+    const before = own.snapshot();
+    const start = performance.now();
+    const error = await failure(own.runPod(own.podConfig()));
+    expect(performance.now() - start).toBeWithin(1900, 15_000);
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(error.message).toContain("hanging");
+    expect(await own.leaksSince(before)).toEqual([]);
+  });
+});
+
+async function networkReady(own: Daemon): Promise<void> {
+  for (let tries = 0; tries < 100; tries++) {
+    const { status } = await own.client.Status({});
+    if (status?.conditions?.find((one) => one.type === "NetworkReady")?.status) return;
+    await Bun.sleep(100);
+  }
+  throw new Error(`The network does not become ready:\n${own.log.slice(-2000)}`);
+}
+
+describe("the OCI runtime", () => {
+  test.each(["broken", "absent"])("%s: the container says why, and nothing stays", async (name) => {
+    const before = daemon.snapshot();
+    const pod = daemon.hostPodConfig();
+    const call = (async () => {
+      const podId = await daemon.runPod(pod, name);
+      try {
+        const id = await daemon.create(podId, pod, "true");
+        await daemon.client.StartContainer({ container_id: id });
+      } finally {
+        await daemon.removePod(podId);
+      }
+    })();
+    expect((await failure(call)).message).toContain(
+      name === "broken" ? "false" : "/no/such/runtime",
+    );
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+});
+
+describe("the monitor", () => {
+  test("killed under running containers: they live on, and another takes its place", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const script = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.05; done";
+    const id = await daemon.run(podId, pod, script);
+    const [monitor] = daemon.monitors();
+    process.kill(monitor!, "SIGKILL");
+    for (let tries = 0; tries < 100 && daemon.monitors()[0] === monitor; tries++)
+      await Bun.sleep(50);
+    await Bun.sleep(1000);
+    expect(daemon.monitors()).toHaveLength(1);
+    expect((await daemon.status(id)).state).toBe(runtime.v1.ContainerState.CONTAINER_RUNNING);
+    expect((await daemon.exec(id, "echo alive")).stdout).toBe("alive\n");
+    const { log_path } = await daemon.status(id);
+    const seen = readFileSync(log_path, "utf8").length;
+    await Bun.sleep(500);
+    expect(readFileSync(log_path, "utf8").length).toBeGreaterThan(seen);
+    await daemon.client.StopContainer({ container_id: id });
+    expect((await daemon.status(id)).state).toBe(runtime.v1.ContainerState.CONTAINER_EXITED);
+    await daemon.removePod(podId);
+  });
+});
+
+describe("records", () => {
+  test("one that cannot be read is set aside and reported, and the daemon starts", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const good = await daemon.runPod(daemon.hostPodConfig());
+    await daemon.stop();
+    const folder = join(daemon.dir, "graph/sandboxes", podId);
+    for (const file of new Bun.Glob("*.json").scanSync(folder)) {
+      writeFileSync(join(folder, file), '{"version": 1, "id": ');
+    }
+    await daemon.start();
+    const { items } = await daemon.client.ListPodSandbox({});
+    expect(items.map((one) => one.id)).toContain(good);
+    expect(daemon.log).toContain(podId);
+    await daemon.removePod(good);
+    rmSync(folder, { recursive: true, force: true });
+  });
+
+  test("a graph folder that another program filled is refused", async () => {
+    const other = join(daemon.dir, "foreign");
+    mkdirSync(join(other, "engines"), { recursive: true });
+    mkdirSync(join(other, "storage"), { recursive: true });
+    const argv = ["--config", daemon.configFile, "--graph", other, "--state", join(other, "s")];
+    const done = Bun.spawnSync([process.env["ISULAD_BIN"] ?? "dist/isulad-ts", ...argv], {
+      cwd: join(import.meta.dirname, "../.."),
+      timeout: 10_000,
+    });
+    expect(done.exitCode).toBeGreaterThan(0);
+    expect(done.stderr.toString() + done.stdout.toString()).toContain(other);
+  });
+});

@@ -1,0 +1,107 @@
+// Images over CRI: pulled from a real registry, listed, found by each of their names, removed.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { failure } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { busyboxImage } from "../image_maker.ts";
+import { type Registry, startRegistry } from "../registry.ts";
+
+let registry: Registry;
+let daemon: Daemon;
+const image = busyboxImage({ User: "user", Labels: { a: "b" } });
+beforeAll(async () => {
+  registry = await startRegistry();
+  await registry.push("team/app", "1", image);
+  await registry.push("team/app", "2", image);
+  const config = { "insecure-registries": [registry.host] };
+  daemon = await startDaemon({ config, image: false });
+});
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  await registry?.[Symbol.asyncDispose]();
+});
+
+const pull = async (name: string) =>
+  (await daemon.client.PullImage({ image: { image: name } })).image_ref;
+const find = async (name: string) =>
+  (await daemon.client.ImageStatus({ image: { image: name } })).image;
+
+describe("PullImage", () => {
+  test("returns the image's id, and a container of it runs", async () => {
+    const name = `${registry.host}/team/app:1`;
+    expect(await pull(name)).toBe(image.config.digest);
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const spec = { image: { image: image.config.digest, user_specified_image: name } };
+    const { text, status } = await daemon.output(podId, pod, "id -un; ls /bin/busybox", spec);
+    expect(text).toBe("user\n/bin/busybox\n");
+    expect(status.image_ref).toContain("sha256:");
+    await daemon.removePod(podId);
+  });
+
+  test("of one image by two tags is one entry with both", async () => {
+    await pull(`${registry.host}/team/app:2`);
+    const { images } = await daemon.client.ListImages({});
+    expect(images).toHaveLength(1);
+    expect(images[0]!.repo_tags!.toSorted()).toEqual([
+      `${registry.host}/team/app:1`,
+      `${registry.host}/team/app:2`,
+    ]);
+    expect(images[0]!.repo_digests).toEqual([`${registry.host}/team/app@${image.manifest.digest}`]);
+    expect(images[0]).toMatchObject({ id: image.config.digest, username: "user" });
+    expect(images[0]!.size!.toString()).not.toBe("0");
+  });
+
+  test("of what is not there is NOT_FOUND, with the reference", async () => {
+    const error = await failure(pull(`${registry.host}/team/nothing:1`));
+    expect(error.code).toBe("NOT_FOUND");
+    expect(error.message).toContain("team/nothing:1");
+  });
+
+  test("of a wrong reference is INVALID_ARGUMENT; from nobody UNAVAILABLE, not a hang", async () => {
+    expect((await failure(pull("Not A Reference"))).code).toBe("INVALID_ARGUMENT");
+    expect((await failure(pull(""))).code).toBe("INVALID_ARGUMENT");
+    const start = performance.now();
+    const error = await failure(pull("127.0.0.1:1/nobody:1"));
+    expect(error.code).toBe("UNAVAILABLE");
+    expect(error.message).toContain("127.0.0.1:1");
+    expect(performance.now() - start).toBeLessThan(30_000);
+  }, 40_000);
+
+  test("a deadline of the caller is DEADLINE_EXCEEDED", async () => {
+    const request = { image: { image: `${registry.host}/team/app:1` } };
+    const error = await failure(daemon.client.PullImage(request, { timeoutMs: 1 }));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+  });
+});
+
+describe("ImageStatus", () => {
+  test("answers the same by id, tag and digest; nothing for what is not there", async () => {
+    const byId = await find(image.config.digest);
+    expect(byId?.id).toBe(image.config.digest);
+    for (const name of [
+      image.config.digest.slice("sha256:".length),
+      `${registry.host}/team/app:2`,
+      `${registry.host}/team/app@${image.manifest.digest}`,
+    ]) {
+      expect(await find(name)).toEqual(byId);
+    }
+    expect((await find("nothing:1")) ?? undefined).toBeUndefined();
+  });
+});
+
+describe("RemoveImage", () => {
+  test("takes all names; a running container keeps its files; again is content", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const spec = { image: { image: image.config.digest } };
+    const id = await daemon.run(podId, pod, ["sleep", "600"], spec);
+    const request = { image: { image: `${registry.host}/team/app:1` } };
+    await Promise.all([daemon.client.RemoveImage(request), daemon.client.RemoveImage(request)]);
+    await daemon.client.RemoveImage(request);
+    expect((await daemon.client.ListImages({})).images).toEqual([]);
+    expect((await daemon.exec(id, "ls /bin/sh")).stdout).toBe("/bin/sh\n");
+    await daemon.removePod(podId);
+    await pull(`${registry.host}/team/app:1`);
+    expect((await daemon.client.ListImages({})).images).toHaveLength(1);
+  });
+});

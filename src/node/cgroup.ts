@@ -6,7 +6,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { writeKernelFile } from "../sys/file.ts";
 
-/** Folder of one cgroup by controller ("memory", "name=systemd"); under v2 only "unified". */
+/**
+ * Folder of one cgroup by hierarchy: under v2 only "unified"; under v1 by controller ("memory",
+ * "name=systemd"), and "hybrid" for a cgroup2 without controllers beside them.
+ */
 export type CgroupPaths = Record<string, string>;
 
 /** What of a pod's cgroup has to be taken down again: the topmost name that we made. */
@@ -50,7 +53,10 @@ export function cgroupMounts(
       if (controllers.has(option) || option.startsWith("name=")) roots[option] ??= folder;
     }
   }
-  if (Object.keys(roots).some((name) => controllers.has(name))) return { version: 1, roots };
+  if (Object.keys(roots).some((name) => controllers.has(name))) {
+    // Runtimes make their folder in a hybrid host's unified hierarchy as well.
+    return { version: 1, roots: unified === undefined ? roots : { ...roots, hybrid: unified } };
+  }
   if (unified === undefined) {
     throw new CriError(
       "FAILED_PRECONDITION",

@@ -17,7 +17,11 @@ export const configArgs: ArgsDef = {
   ...Object.fromEntries(
     [...Object.values<Key>(daemonKeys), ...Object.values<Key>(nriKeys)].map((key) => [
       key.key,
-      { type: "string", description: key.about } as const,
+      {
+        type: key.kind.shape === "switch" ? "boolean" : "string",
+        alias: [...key.also],
+        description: key.about,
+      } as const,
     ]),
   ),
 };

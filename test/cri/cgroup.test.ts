@@ -1,0 +1,107 @@
+// Where pods and containers lie in the host's cgroups, with the driver of this run.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
+import { join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import { failure } from "../expect.ts";
+import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+
+const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
+const isSystemd = cgroupDriver === "systemd";
+
+let daemon: Daemon;
+beforeAll(async () => {
+  daemon = await startDaemon({ config: { "cgroup-parent": "" } });
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+/** The container's cgroup as the host sees it, in the pids hierarchy or the only one. */
+async function cgroupOf(containerId: string): Promise<string> {
+  const { info } = await daemon.client.ContainerStatus({
+    container_id: containerId,
+    verbose: true,
+  });
+  const pid = /"pid":\s*(\d+)/.exec(Object.values(info).join("\n"))?.[1];
+  if (pid === undefined) throw new Error(`No pid in the verbose status: ${JSON.stringify(info)}`);
+  const lines = readFileSync(`/proc/${pid}/cgroup`, "utf8").split("\n");
+  const line = lines.find((one) => (isV2 ? one.startsWith("0::") : one.includes(":pids:")))!;
+  return line.slice(line.indexOf(":/") + 1);
+}
+
+describe(`with the ${cgroupDriver} driver`, () => {
+  test("without a parent a pod has a place of its own, which goes with it", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    const cgroup = await cgroupOf(id);
+    if (isSystemd) expect(cgroup).toEndWith(".scope");
+    else expect(cgroup).toBe(`/isulad/${podId}/${id}`);
+    expect(cgroup).toContain(id);
+    await daemon.removePod(podId);
+    const top = join("/sys/fs/cgroup", isV2 ? "" : "pids");
+    expect(existsSync(join(top, cgroup))).toBe(false);
+    if (!isSystemd) expect(existsSync(join(top, "isulad", podId))).toBe(false);
+  });
+
+  test("the kubelet's parent holds the container, and is the kubelet's to remove", async () => {
+    const name = daemon.token;
+    const parent = isSystemd ? `/${name}.slice/${name}-burst.slice` : `/${name}/burst/pod1`;
+    const made = isSystemd ? [] : makeEverywhere([`/${name}`, `/${name}/burst`, parent]);
+    const pod = { ...daemon.hostPodConfig() };
+    pod.linux = { ...pod.linux, cgroup_parent: parent };
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    expect(await cgroupOf(id)).toStartWith(`${parent}/`);
+    await daemon.removePod(podId);
+    for (const path of made) expect(existsSync(path)).toBe(true);
+    for (const path of made.toReversed()) rmdirSync(path);
+  });
+
+  test("limits of the container stand in its cgroup", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const resources = {
+      memory_limit_in_bytes: toLong(64 << 20),
+      cpu_quota: toLong(50_000),
+      cpu_period: toLong(100_000),
+    };
+    const id = await daemon.run(podId, pod, ["sleep", "600"], { linux: { resources } });
+    const cgroup = await cgroupOf(id);
+    const value = (controller: string, file: string) =>
+      readFileSync(join("/sys/fs/cgroup", isV2 ? "" : controller, cgroup, file), "utf8").trim();
+    expect(value("memory", isV2 ? "memory.max" : "memory.limit_in_bytes")).toBe(String(64 << 20));
+    if (isV2) expect(value("cpu", "cpu.max")).toBe("50000 100000");
+    else expect(value("cpu", "cpu.cfs_quota_us")).toBe("50000");
+    await daemon.removePod(podId);
+  });
+
+  test("the container sees its own cgroup only", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const { text } = await daemon.output(podId, pod, "cat /proc/self/cgroup; ls /sys/fs/cgroup");
+    if (isV2) expect(text).toStartWith("0::/\n");
+    expect(text).toContain(isV2 ? "cgroup.procs" : "memory");
+    await daemon.removePod(podId);
+  });
+
+  test.skipIf(!isSystemd)("a parent that is no slice is refused", async () => {
+    const pod = daemon.hostPodConfig();
+    pod.linux = { ...pod.linux, cgroup_parent: "/plain/path" };
+    const error = await failure(daemon.runPod(pod));
+    expect(error.code).toBe("INVALID_ARGUMENT");
+    expect(error.message).toContain(".slice");
+  });
+});
+
+/** As a kubelet does with cgroupfs: in every hierarchy. Returns what was made, top first. */
+function makeEverywhere(paths: string[]): string[] {
+  const top = "/sys/fs/cgroup";
+  const hierarchies = isV2
+    ? [top]
+    : readdirSync(top)
+        .map((name) => join(top, name))
+        .filter((path) => existsSync(join(path, "cgroup.procs")));
+  const all = hierarchies.flatMap((hierarchy) => paths.map((path) => join(hierarchy, path)));
+  for (const path of all) mkdirSync(path);
+  return all;
+}

@@ -1,0 +1,79 @@
+// The stock client with real JSON files, the way a person debugs a node. test/run builds crictl
+// from the Go module proxy; where there is no Go it is skipped, and says so.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { existsSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { busyboxImage } from "../image_maker.ts";
+import { type Registry, startRegistry } from "../registry.ts";
+
+const crictl = join(import.meta.dirname, "../.cache/crictl");
+const there = existsSync(crictl);
+if (!there) console.error(`crictl.test.ts: ${crictl} is not there (no Go?): skipped`);
+
+let daemon: Daemon;
+let registry: Registry;
+beforeAll(async () => {
+  if (!there) return;
+  registry = await startRegistry();
+  await registry.push("library/tool", "1", busyboxImage());
+  daemon = await startDaemon({ config: { "insecure-registries": [registry.host] } });
+});
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  await registry?.[Symbol.asyncDispose]();
+});
+
+function run(...argv: string[]): string {
+  const endpoint = `unix://${daemon.socket}`;
+  const words = ["--runtime-endpoint", endpoint, "--image-endpoint", endpoint, ...argv];
+  const done = spawnSync(crictl, words, { encoding: "utf8", timeout: 60_000 });
+  if (done.status !== 0) throw new Error(`crictl ${argv.join(" ")}: ${done.stderr}${done.stdout}`);
+  return done.stdout.trim();
+}
+
+test.skipIf(!there)("crictl pulls, runs, lists, executes, shows logs and removes", async () => {
+  const before = daemon.snapshot();
+  const name = `${registry.host}/library/tool:1`;
+  expect(run("pull", name)).toContain("sha256:");
+  expect(run("images")).toMatch(/library\/tool\s+1\s/);
+
+  const podFile = join(daemon.dir, "pod.json");
+  const containerFile = join(daemon.dir, "container.json");
+  const metadata = { name: "web", uid: "u1", namespace: "default", attempt: 1 };
+  const pod = { metadata, log_directory: join(daemon.dir, "logs/web"), linux: {} };
+  const container = {
+    metadata: { name: "main" },
+    image: { image: name },
+    command: ["sh", "-c", "echo hello from crictl; sleep 600"],
+    log_path: "main.log",
+    linux: {},
+  };
+  writeFileSync(podFile, JSON.stringify(pod));
+  writeFileSync(containerFile, JSON.stringify(container));
+
+  const podId = run("runp", podFile);
+  expect(podId).toMatch(/^[0-9a-f]{64}$/);
+  expect(run("pods")).toMatch(new RegExp(`${podId.slice(0, 13)}.*Ready\\s+web\\s+default\\s+1`));
+  const id = run("create", podId, containerFile, podFile);
+  expect(run("start", id)).toBe(id);
+  expect(run("ps")).toMatch(new RegExp(`${id.slice(0, 13)}.*Running\\s+main`));
+  expect(run("exec", "-s", id, "echo", "executed")).toBe("executed");
+  expect(run("logs", id)).toBe("hello from crictl");
+  const inspected = JSON.parse(run("inspect", id)) as { status: { state: string } };
+  expect(inspected.status.state).toBe("CONTAINER_RUNNING");
+  const sandbox = JSON.parse(run("inspectp", podId)) as { status: { network: { ip: string } } };
+  expect(sandbox.status.network.ip).toStartWith(daemon.subnet);
+  expect(run("inspecti", name)).toContain(name);
+  expect(JSON.parse(run("info"))).toBeObject();
+  expect(run("version")).toContain("isulad");
+  run("stop", id);
+  expect(run("ps", "-a")).toMatch(/Exited\s+main/);
+  run("rm", id);
+  run("stopp", podId);
+  run("rmp", podId);
+  expect(run("pods", "-q")).toBe("");
+  run("rmi", name);
+  expect(await daemon.leaksSince(before)).toEqual([]);
+});

@@ -3,8 +3,12 @@
 // Decision: DEL stops at the first plugin that fails, as the reference library does, although going on
 // would release more: once an address is free while an earlier plugin's rules still point to it, the
 // next pod gets another pod's traffic. The caller repeats DEL until it passes.
+//
+// Decision: until an ADD of one kind has passed, ADDs of that kind wait for each other. On a fresh node
+// the plugins make what all pods share (bridge, iptables chains), and portmap fails when two do so.
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { abortError, throwIfAborted } from "../sys/process.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import { readCache, removeCache, writeCache, type CniAttachment } from "./cni_cache.ts";
 import { ConfDir, type ConfState, type PluginConf } from "./cni_conf.ts";
@@ -39,6 +43,9 @@ export class CniNetwork {
   readonly #options: CniOptions;
   readonly #conf: ConfDir;
   #told = "";
+  /** List and capabilities of the ADDs that have passed. */
+  readonly #proven = new Set<string>();
+  #turn: Promise<unknown> = Promise.resolve();
 
   constructor(options: CniOptions) {
     this.#options = options;
@@ -88,15 +95,8 @@ export class CniNetwork {
   ): Promise<CniAttachment> {
     // The attempt is on record before the first plugin can take an address.
     await writeCache(this.#options.cacheDir, pod, plan);
-    let result: CniAttachment["result"];
-    for (const plugin of plan.confList.plugins) {
-      const attachment = { ...plan, result };
-      const printed = await this.#exec("ADD", plugin, { pod, attachment }, signal);
-      result = parseResult(printed, plugin.type, plan.confList.cniVersion);
-    }
-    if (result === undefined) throw new CriError("INTERNAL", "a CNI list without plugins");
-    result = convertResult(result, plan.confList.cniVersion);
-    const attachment = { ...plan, result, ips: podIps(result, plan.ifName) };
+    const kind = JSON.stringify([plan.confList, Object.keys(plan.capabilityArgs)]);
+    const attachment = await this.#inTurn(kind, signal, () => this.#addAll(pod, plan, signal));
     if (attachment.ips.length === 0) {
       this.#options.log.warn("CNI gave the pod no address", {
         sandbox: pod.id,
@@ -105,6 +105,37 @@ export class CniNetwork {
     }
     await writeCache(this.#options.cacheDir, pod, attachment);
     return attachment;
+  }
+
+  async #addAll(pod: CniPod, plan: CniAttachment, signal: AbortSignal): Promise<CniAttachment> {
+    let result: CniAttachment["result"];
+    for (const plugin of plan.confList.plugins) {
+      const attachment = { ...plan, result };
+      const printed = await this.#exec("ADD", plugin, { pod, attachment }, signal);
+      result = parseResult(printed, plugin.type, plan.confList.cniVersion);
+    }
+    if (result === undefined) throw new CriError("INTERNAL", "a CNI list without plugins");
+    result = convertResult(result, plan.confList.cniVersion);
+    return { ...plan, result, ips: podIps(result, plan.ifName) };
+  }
+
+  async #inTurn<T>(kind: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+    if (this.#proven.has(kind)) return work();
+    const { promise: done, resolve: pass } = Promise.withResolvers<void>();
+    const before = this.#turn;
+    this.#turn = before.then(() => done);
+    try {
+      await untilAborted(before, signal);
+      if (this.#proven.has(kind)) {
+        pass();
+        return await work();
+      }
+      const result = await work();
+      this.#proven.add(kind);
+      return result;
+    } finally {
+      pass();
+    }
   }
 
   /**
@@ -187,6 +218,19 @@ export class CniNetwork {
 
   #emptyMessage(): string {
     return `no CNI network list in ${this.#options.confDir} (*.conflist, *.conf or *.json)`;
+  }
+}
+
+async function untilAborted(promise: Promise<unknown>, signal: AbortSignal): Promise<void> {
+  const what = "waiting for the pod network's first ADD";
+  throwIfAborted(what, signal);
+  const { promise: aborted, reject } = Promise.withResolvers<never>();
+  const onAbort = () => reject(abortError(what, signal));
+  signal.addEventListener("abort", onAbort, { once: true });
+  try {
+    await Promise.race([promise, aborted]);
+  } finally {
+    signal.removeEventListener("abort", onAbort);
   }
 }
 

@@ -10,7 +10,7 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readBounded } from "../sys/file.ts";
 
 /** Versions of the CNI specification whose results and configurations are understood. */
-export const cniVersions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+const cniVersions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 const maxConfBytes = 1 << 20;
 const extensions = [".conflist", ".conf", ".json"];

@@ -54,7 +54,9 @@ export async function execPlugin(
   try {
     result = await runRetrying(path, call, signal);
   } catch (error) {
-    throw new CriError(codeOf(error), `${what}: ${messageOf(error)}`, { cause: error });
+    // A script without its interpreter: not what NOT_FOUND means to a caller of ours.
+    const code = codeOf(error) === "NOT_FOUND" ? "FAILED_PRECONDITION" : codeOf(error);
+    throw new CriError(code, `${what}: ${messageOf(error)}`, { cause: error });
   }
   if (result.exitCode === 0) return result;
   const after = `(pid ${result.pid}, ${Math.round(performance.now() - start)} ms)`;
@@ -77,8 +79,10 @@ async function runRetrying(
     try {
       return await run([path], options);
     } catch (error) {
-      const busy = error instanceof CriError && errnoOf(error.cause) === "ETXTBSY";
-      if (!busy || attempt === 10) throw error;
+      // Bun throws it from spawn itself, Node and Deno give it to run() as an event.
+      const errno =
+        errnoOf(error) ?? (error instanceof CriError ? errnoOf(error.cause) : undefined);
+      if (errno !== "ETXTBSY" || attempt === 10) throw error;
       await sleep(100);
     }
   }
@@ -100,7 +104,7 @@ function environmentOf(call: PluginCall): Record<string, string> {
 const tryAgainCodes = [11, 50, 51];
 
 /** Reads the error object that a plugin prints on stdout, or whatever else it said. */
-export function pluginError(result: { exitCode: number; stdout: string; stderr: string }): {
+function pluginError(result: { exitCode: number; stdout: string; stderr: string }): {
   code: ErrorCode;
   message: string;
 } {

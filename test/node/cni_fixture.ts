@@ -1,0 +1,53 @@
+// A conf dir, plugin folder and cache of a test's own, and a network that uses them.
+import { afterEach, beforeEach } from "bun:test";
+import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Log } from "../../src/base/log.ts";
+import { openCni, type CniNetwork, type CniPod } from "../../src/node/cni.ts";
+
+export const signal = new AbortController().signal;
+
+export let dir = "";
+/** What was logged, without debug lines. */
+export let lines: string[] = [];
+
+export function useScratch(): void {
+  beforeEach(() => {
+    dir = mkdtempSync(join(tmpdir(), "cni-"));
+    mkdirSync(join(dir, "net.d"));
+    mkdirSync(join(dir, "bin"));
+    lines = [];
+  });
+  afterEach(() => rmSync(dir, { recursive: true, force: true }));
+}
+
+const log: Log = {
+  error: (message) => void lines.push(`error ${message}`),
+  warn: (message) => void lines.push(`warn ${message}`),
+  info: (message) => void lines.push(`info ${message}`),
+  debug: () => {},
+  child: () => log,
+};
+
+export function openNetwork(timeoutMs = 10_000): CniNetwork {
+  const [confDir, cacheDir] = [join(dir, "net.d"), join(dir, "cache")];
+  return openCni({ confDir, cacheDir, binDirs: [join(dir, "bin")], log, timeoutMs });
+}
+
+export function writeList(cniVersion: string, list: object[], file = "10-pods.conflist"): void {
+  const text = JSON.stringify({ cniVersion, name: "pods", plugins: list });
+  writeFileSync(join(dir, "net.d", file), text);
+}
+
+export function writePlugin(name: string, script: string): void {
+  writeFileSync(join(dir, "bin", name), `#!/bin/sh\n${script}\n`);
+  chmodSync(join(dir, "bin", name), 0o755);
+}
+
+export function podOf(id: string, netnsPath = ""): CniPod {
+  const portMappings: CniPod["portMappings"] = [];
+  return { id, netnsPath, name: "web", namespace: "shop", uid: "u", portMappings, annotations: {} };
+}
+
+export const failure = (promise: Promise<unknown>) => promise.catch((error: unknown) => error);

@@ -6,7 +6,7 @@
 import { accessSync, constants } from "node:fs";
 import { mkdir, open, rm, stat, statfs } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
-import { CriError, errnoOf } from "../base/errors.ts";
+import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { MNT_DETACH, unmount } from "../sys/libc.ts";
 import { run } from "../sys/process.ts";
 
@@ -90,7 +90,11 @@ export async function applySysctls(
 }
 
 async function runIn(prefix: string[], command: string[], signal: AbortSignal): Promise<void> {
-  const result = await run([...prefix, ...command], { signal });
+  const result = await run([...prefix, ...command], { signal }).catch((error: unknown) => {
+    if (codeOf(error) !== "NOT_FOUND") throw error;
+    const hint = `${messageOf(error)}: install util-linux`;
+    throw new CriError("FAILED_PRECONDITION", hint, { cause: error });
+  });
   if (result.exitCode === 0) return;
   const said = result.stderr.trim() || `exit code ${result.exitCode}`;
   throw new CriError(

@@ -32,8 +32,8 @@ systemd_runs() { [ -d /run/systemd/system ]; }
 
 # -- what the machine lacks -----------------------------------------------------------------------
 
-# Debian keeps some of these in folders that a person's PATH lacks.
-export PATH="$PATH:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# A person's PATH on Debian lacks these folders, where runc and iptables are.
+export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 
 # The names of what lacks, by apt's and by dnf's name: "apt|dnf".
 lacking() {

@@ -69,6 +69,8 @@ export function loadConfig(
       }
       continue;
     }
+    if (key.later && value === true)
+      warnings.push(`${from?.where}: "${key.key}" has no effect yet`);
     values.set(key.key, value === undefined ? key.fallback : value);
     origin.set(key.key, from && value !== undefined ? from.origin : "default");
   }

@@ -10,12 +10,19 @@ export type Key<Output = unknown> = {
   about: string;
   /** Other spellings, beside "_" for "-". */
   also: readonly string[];
+  /** What it would turn on is not there yet: asking for it gets a warning. */
+  later?: boolean;
 };
 
 function key<Output>(
   name: string,
   kind: Kind<Output>,
-  rest: { fallback: NoInfer<Output>; about: string; also?: readonly string[] },
+  rest: {
+    fallback: NoInfer<Output>;
+    about: string;
+    also?: readonly string[];
+    later?: boolean;
+  },
 ): Key<Output> {
   return { key: name, kind, also: [], ...rest };
 }
@@ -139,8 +146,13 @@ export const daemonKeys = {
   enablePodEvents: key("enable-pod-events", k.flag, {
     fallback: false,
     about: "GetContainerEvents",
+    later: true,
   }),
-  enableCdi: key("enable-cdi", k.flag, { fallback: false, about: "devices by CDI names" }),
+  enableCdi: key("enable-cdi", k.flag, {
+    fallback: false,
+    about: "devices by CDI names",
+    later: true,
+  }),
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, {
     fallback: ["/etc/cdi", "/var/run/cdi"],
     about: "where CDI specs lie",
@@ -148,7 +160,7 @@ export const daemonKeys = {
 } as const;
 
 export const nriKeys = {
-  support: key("nri-support", k.flag, { fallback: false, about: "NRI plugins" }),
+  support: key("nri-support", k.flag, { fallback: false, about: "NRI plugins", later: true }),
   disableConnections: key("disable-connections", k.flag, {
     fallback: true,
     about: "only pre-installed NRI plugins; false opens the NRI socket",

@@ -32,13 +32,18 @@ export function containerMounts(input: MountInput): {
     criMount(mount, input.facts.mounts[index], input.runtime),
   );
   const destinations = new Set(asked.map((mount) => mount.destination));
-  const own = [...systemMounts(input.privileged), ...podMounts(input.files, input.readonlyRootfs)];
-  // What CRI mounts at the same place, or over the folder that holds it, replaces ours.
-  const kept = own.filter((mount) => !covered(mount.destination, destinations));
-  asked.sort((a, b) => depth(a.destination) - depth(b.destination));
+  // Whoever mounts a /dev or /sys of their own gets nothing of ours into it but the pod's files,
+  // which give way only to a mount at the very same place.
+  const system = systemMounts(input.privileged).filter(
+    (mount) => !covered(mount.destination, destinations),
+  );
+  const files = podMounts(input.files, input.readonlyRootfs).filter(
+    (mount) => !destinations.has(mount.destination),
+  );
+  const rest = [...files, ...asked].sort((a, b) => depth(a.destination) - depth(b.destination));
   const propagation = rootfsPropagation(input.config.mounts ?? []);
   return {
-    mounts: [...kept, ...asked],
+    mounts: [...system, ...rest],
     ...(propagation === undefined ? {} : { rootfsPropagation: propagation }),
   };
 }

@@ -1,0 +1,154 @@
+// Specs as the runtime takes them: real containers on this host's cgroups, without the daemon.
+import { describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
+import { existsSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { toLong } from "../../src/base/int64.ts";
+import { killAll, oomKills, processes } from "../../src/node/cgroup.ts";
+import { runtime } from "../../src/proto/messages.js";
+import { execProcess } from "../../src/spec/oci.ts";
+import { cannotRun, Pod } from "./bundle.ts";
+
+const why = cannotRun();
+if (why !== "") console.error(`skipped, ${why}: specs run by a runtime`);
+
+const { RuntimeDefault } = runtime.v1.SecurityProfile.ProfileType;
+const status = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status";
+const privileged = { linux: { security_context: { privileged: true } } };
+
+async function until(holds: () => boolean, what: string): Promise<void> {
+  for (let waitedMs = 0; !holds(); waitedMs += 20) {
+    if (waitedMs > 10_000) throw new Error(`not within 10 s: ${what}`);
+    await sleep(20);
+  }
+}
+
+describe.skipIf(why !== "")("a generated spec", () => {
+  test("runs in the pod's namespaces, with the pod's files and the usual capabilities", async () => {
+    await using pod = await Pod.start();
+    const script = `hostname; cat /etc/resolv.conf; readlink /proc/self/ns/net; ${status}; ls /dev`;
+    const { exitCode, stdout, stderr } = await pod.run("plain", script);
+    expect([exitCode, stderr]).toEqual([0, ""]);
+    expect(stdout).toStartWith("pod-host\nnameserver 192.0.2.53\n");
+    const netns = execFileSync("stat", ["-Lc", "net:[%i]", pod.sandbox.namespaces.net!]);
+    expect(stdout).toContain(String(netns));
+    expect(stdout).toContain("CapEff:\t00000000a80425fb\n");
+    expect(stdout).toContain("CapInh:\t0000000000000000\n");
+    expect(stdout).toContain("Seccomp:\t0\n");
+    expect(stdout).not.toContain("vda");
+  });
+
+  test("confines a user of the image's under the default seccomp profile", async () => {
+    await using pod = await Pod.start();
+    const script = `id; ${status}; echo > /file; unshare -m true || echo confined`;
+    const { stdout, stderr } = await pod.run("user", script, {
+      linux: {
+        resources: {
+          memory_limit_in_bytes: toLong(64 << 20),
+          cpu_shares: toLong(512),
+          cpu_quota: toLong(50_000),
+          cpu_period: toLong(100_000),
+          oom_score_adj: toLong(500),
+        },
+        security_context: {
+          run_as_username: "web",
+          supplemental_groups: [toLong(1234)],
+          no_new_privs: true,
+          readonly_rootfs: true,
+          seccomp: { profile_type: RuntimeDefault },
+        },
+      },
+    });
+    expect(stdout).toStartWith("uid=101(web) gid=102(web) groups=102(web),1234,50000(logs)\n");
+    expect(stdout).toContain("NoNewPrivs:\t1\nSeccomp:\t2\n");
+    expect(stdout).toEndWith("confined\n");
+    expect(stderr).toContain("Read-only file system");
+  });
+
+  test("gives a privileged container devices, a writable /sys and no filter", async () => {
+    await using pod = await Pod.start(privileged);
+    const script = `${status}; mount -t tmpfs none /tmp && mount | grep -E ' /sys | /tmp '; ls /dev | wc -l`;
+    const { stdout, stderr } = await pod.run("all", script, privileged);
+    expect(stderr).toBe("");
+    expect(stdout).toContain("Seccomp:\t0\n");
+    expect(stdout).toMatch(/ on \/sys type sysfs \(rw,/);
+    expect(Number(stdout.trim().split("\n").at(-1))).toBeGreaterThan(20);
+  });
+
+  test("mounts what CRI asks: sources by link, read-only, made where missing, in order", async () => {
+    await using pod = await Pod.start();
+    const file = (name: string) => join(pod.dir, name);
+    mkdirSync(file("data"));
+    writeFileSync(file("data/hello"), "hello\n");
+    symlinkSync("data", file("link"));
+    const script = "cat /mnt/ro/hello; echo > /mnt/ro/no; touch /mnt/made; mount | grep /mnt";
+    const { stdout, stderr } = await pod.run("mounts", script, {
+      mounts: [
+        { container_path: "/mnt/ro", host_path: file("link"), readonly: true },
+        { container_path: "/mnt", host_path: file("new/folder"), mount_options: ["noexec"] },
+      ],
+    });
+    expect(stdout).toStartWith("hello\n");
+    expect(stdout).toMatch(/ on \/mnt type \S+ \([^)]*noexec/);
+    expect(stderr).toContain("Read-only file system");
+    execFileSync("test", ["-e", file("new/folder/made")]);
+  });
+
+  test("gives the devices that were asked for, and no others", async () => {
+    await using pod = await Pod.start();
+    const device = { container_path: "/dev/mine", host_path: "/dev/zero", permissions: "r" };
+    const script =
+      "dd if=/dev/mine of=/dev/null bs=1 count=1 2>/dev/null && echo read; echo > /dev/mine";
+    const { stdout, stderr } = await pod.run("device", script, { devices: [device] });
+    // /dev/zero is among the devices that every container may write, whatever its name.
+    expect([stdout, stderr]).toEqual(["read\n", ""]);
+    const kmsg = { container_path: "/dev/kmsg", host_path: "/dev/kmsg", permissions: "w" };
+    const denied = await pod.run("kmsg", "dd if=/dev/kmsg bs=1 count=1", { devices: [kmsg] });
+    expect(denied.stderr).toContain("Operation not permitted");
+  });
+});
+
+describe.skipIf(why !== "")("a container's cgroup", () => {
+  test("holds its limits and counts its OOM kills while it runs on", async () => {
+    await using pod = await Pod.start();
+    const { id, dir, spec } = await pod.bundle("oom", {
+      command: ["/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M count=1; sleep 60"],
+      linux: { resources: { memory_limit_in_bytes: toLong(32 << 20) } },
+    });
+    expect(pod.runDetached(id, dir).exitCode).toBe(0);
+    const paths = pod.driver.containerPaths("", pod.id, id);
+    await until(() => oomKills(paths) === 1n, "one OOM kill");
+    expect(processes(paths).length).toBeGreaterThan(0);
+
+    const execed = pod.exec(id, execProcess(spec.process, ["sh", "-c", "exit 3"], false));
+    expect(execed.exitCode).toBe(3);
+
+    await killAll(paths, AbortSignal.timeout(5000));
+    expect(processes(paths)).toEqual([]);
+    expect(pod.runtime(["delete", id]).exitCode).toBe(0);
+    await until(() => oomKills(paths) === undefined, "the cgroup is gone");
+  });
+
+  test("is emptied by killAll() even while processes keep forking", async () => {
+    await using pod = await Pod.start();
+    const fork = "while true; do sleep 0.01 & sleep 100 & done";
+    const { id, dir } = await pod.bundle("forks", { command: ["/bin/sh", "-c", fork] });
+    expect(pod.runDetached(id, dir).exitCode).toBe(0);
+    const paths = pod.driver.containerPaths("", pod.id, id);
+    await until(() => processes(paths).length > 50, "50 processes");
+    await killAll(paths, AbortSignal.timeout(20_000));
+    expect(processes(paths)).toEqual([]);
+  });
+
+  test("is gone from every hierarchy when the pod is", async () => {
+    let paths: string[];
+    {
+      await using pod = await Pod.start();
+      expect((await pod.run("short", "true")).exitCode).toBe(0);
+      paths = Object.values(pod.driver.podCgroup("", pod.id).paths);
+    }
+    expect(paths.length).toBeGreaterThan(0);
+    expect(paths.filter((path) => existsSync(path))).toEqual([]);
+  });
+});

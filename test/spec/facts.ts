@@ -1,0 +1,81 @@
+// Inputs of the spec's pure functions for tests: a host, a pod, an image, all made up.
+import { CriError } from "../../src/base/errors.ts";
+import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
+import { capabilityNames } from "../../src/spec/capabilities.ts";
+import type { ContainerFacts, HostFacts, SandboxFacts } from "../../src/spec/facts.ts";
+import type { ContainerSpecInput } from "../../src/spec/oci.ts";
+
+export const host: HostFacts = {
+  cgroupVersion: 2,
+  hugepageSizes: ["2MB", "1GB"],
+  swapLimit: true,
+  capabilities: capabilityNames,
+  oomScoreAdj: -999,
+  selinux: false,
+  arch: "x64",
+};
+
+export const emptyFacts: ContainerFacts = {
+  mounts: [],
+  devices: [],
+  hostDevices: [],
+  passwd: "root:x:0:0:root:/root:/bin/sh\nweb:x:101:102:Web:/srv:/bin/false\n",
+  group: "root:x:0:\nwheel:x:10:root,web\nweb:x:102:\nlogs:x:50000:web,other\n",
+};
+
+export function sandboxFacts(config: PodSandboxConfig = {}): SandboxFacts {
+  return {
+    id: "pod1",
+    config: { metadata: { name: "web", namespace: "default", uid: "u1" }, ...config },
+    namespaces: {
+      net: "/var/run/netns/n1",
+      ipc: "/run/isulad/sandboxes/pod1/ipc",
+      uts: "/run/isulad/sandboxes/pod1/uts",
+    },
+    files: {
+      hosts: "/var/lib/isulad/sandboxes/pod1/hosts",
+      hostname: "/var/lib/isulad/sandboxes/pod1/hostname",
+      resolvConf: "/var/lib/isulad/sandboxes/pod1/resolv.conf",
+      shm: "/run/isulad/sandboxes/pod1/shm",
+    },
+  };
+}
+
+/** A whole input around a container's config; overrides replace its top-level parts. */
+export function specInput(
+  config: ContainerConfig,
+  overrides: Partial<ContainerSpecInput> = {},
+): ContainerSpecInput {
+  return {
+    id: "container1",
+    config: { metadata: { name: "main" }, ...config },
+    sandbox: sandboxFacts(),
+    image: {
+      Env: ["PATH=/bin", "FROM_IMAGE=1"],
+      Entrypoint: ["/entry"],
+      Cmd: ["run"],
+      User: "",
+      WorkingDir: "/srv",
+    },
+    facts: emptyFacts,
+    host,
+    runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
+    defaults: { rlimits: [], restrictOomScoreAdj: false },
+    cgroupsPath: "/isulad/pod1/container1",
+    rootfsPath: "/var/lib/isulad/containers/container1/rootfs",
+    hostname: "web-0",
+    runtimeAnnotations: {},
+    ...overrides,
+  };
+}
+
+/** "CODE: message" of the CriError that action throws. */
+export function codeAndMessage(action: () => unknown): string {
+  try {
+    action();
+  } catch (error) {
+    if (error instanceof CriError) return `${error.code}: ${error.message}`;
+    throw error;
+  }
+  throw new Error("expected an error");
+}

@@ -225,7 +225,7 @@ install_all() {
   put "$built" "$program" 0755
   say "$program: $("$program" --version | head -n 1)"
   install_config
-  if ! ls /etc/cni/net.d/*.{conflist,conf,json} >/dev/null 2>&1; then
+  if ! has_cni_list || is_ours "$cni_list"; then
     put "$here/dist/10-isulad.conflist" "$cni_list" 0644
     say "$cni_list: pods get addresses of 10.87.0.0/16 (a cluster's CNI add-on may replace it)"
   fi
@@ -239,6 +239,10 @@ install_all() {
   # Pods live through a restart, so an upgrade takes effect at once.
   if [ $running = yes ]; then systemctl restart isulad-ts; else systemctl start isulad-ts; fi
   say "isulad-ts.service runs; the kubelet wants --container-runtime-endpoint=unix:///var/run/isulad.sock"
+}
+
+has_cni_list() {
+  [ -n "$(find -L /etc/cni/net.d -maxdepth 1 \( -name '*.conf' -o -name '*.conflist' -o -name '*.json' \) -print -quit 2>/dev/null)" ]
 }
 
 install_config() {

@@ -1,0 +1,8 @@
+// What the build put into the executable (dist/build.ts, --define); from source there is nothing.
+declare const ISULAD_BUILD: { version: string; commit: string } | undefined;
+
+/** Version and commit of this executable; undefined when it runs from source. */
+export const build = typeof ISULAD_BUILD === "undefined" ? undefined : ISULAD_BUILD;
+
+/** What callers are told of the version: semantic, as CRI's VersionResponse wants it. */
+export const version = build?.version ?? "0.1.0-source";

@@ -1,0 +1,162 @@
+// The daemon's side of the monitor: starts it when there is none, finds it again when there is,
+// and connects anew when it was replaced.
+import { spawn } from "node:child_process";
+import { closeSync, mkdirSync, openSync } from "node:fs";
+import { createConnection, type Socket } from "node:net";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import {
+  readFrames,
+  writeFrame,
+  type Calls,
+  type EventHeader,
+  type ExitRecord,
+  type Hello,
+  type ReplyHeader,
+} from "./protocol.ts";
+
+type Reply = { result: unknown; body: Buffer };
+
+/** From the start of a monitor to its first answer. */
+const startMs = 10_000;
+const retryMs = 20;
+
+export class MonitorClient implements AsyncDisposable {
+  readonly #state: string;
+  /** Program and arguments that run this same executable. */
+  readonly #self: string[];
+  readonly #log: Log;
+  readonly #onExit: (exit: ExitRecord) => void;
+  readonly #onHello: (hello: Hello) => void;
+  readonly #waiting = new Map<number, PromiseWithResolvers<Reply>>();
+  #socket: Socket | undefined;
+  #connecting: Promise<Socket> | undefined;
+  #seq = 0;
+  #closed = false;
+
+  constructor(options: {
+    state: string;
+    self: string[];
+    log: Log;
+    onExit: (exit: ExitRecord) => void;
+    /** After every connection: what runs, and what ended while nobody listened. */
+    onHello: (hello: Hello) => void;
+  }) {
+    this.#state = options.state;
+    this.#self = options.self;
+    this.#log = options.log;
+    this.#onExit = options.onExit;
+    this.#onHello = options.onHello;
+  }
+
+  /** Finds or starts the monitor. @throws CriError UNAVAILABLE when it does not answer. */
+  async connect(): Promise<void> {
+    await this.#connected();
+  }
+
+  async call<Name extends keyof Calls>(
+    call: Name,
+    params: Calls[Name][0],
+  ): Promise<{ result: Calls[Name][1]; body: Buffer }> {
+    const socket = await this.#connected();
+    const reply = await this.#send(socket, call, params);
+    return { result: reply.result as Calls[Name][1], body: reply.body };
+  }
+
+  #send(socket: Socket, call: keyof Calls, params: unknown): Promise<Reply> {
+    const seq = ++this.#seq;
+    const waiting = Promise.withResolvers<Reply>();
+    this.#waiting.set(seq, waiting);
+    writeFrame(socket, { call, seq, params });
+    return waiting.promise;
+  }
+
+  #connected(): Promise<Socket> {
+    if (this.#socket !== undefined) return Promise.resolve(this.#socket);
+    this.#connecting ??= this.#open().finally(() => (this.#connecting = undefined));
+    return this.#connecting;
+  }
+
+  async #open(): Promise<Socket> {
+    const path = join(this.#state, "monitor", "socket");
+    const deadline = performance.now() + startMs;
+    let socket = await dial(path);
+    let started = 0;
+    while (socket === undefined) {
+      if (performance.now() > deadline) {
+        const log = join(this.#state, "monitor.log");
+        throw new CriError("UNAVAILABLE", `the monitor did not answer on ${path}: see ${log}`);
+      }
+      // A monitor that was about to end may have answered the first dial and be gone: start again.
+      if (started === 0 || performance.now() - started > 2_000) {
+        started = performance.now();
+        this.#spawn();
+      }
+      await sleep(retryMs);
+      socket = await dial(path);
+    }
+    this.#attach(socket);
+    const hello = (await this.#send(socket, "hello", {})).result as Hello;
+    this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
+    this.#socket = socket;
+    this.#onHello(hello);
+    return socket;
+  }
+
+  /** The monitor outlives this process: a session of its own, and no stream of ours. */
+  #spawn(): void {
+    mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
+    const output = openSync(join(this.#state, "monitor.log"), "a", 0o600);
+    const argv = [...this.#self, "monitor", "--state", this.#state];
+    const child = spawn(argv[0]!, argv.slice(1), {
+      detached: true,
+      cwd: "/",
+      stdio: ["ignore", output, output],
+    });
+    child.on("error", (error) => this.#log.error("cannot start the monitor", { error: error.message }));
+    child.unref();
+    closeSync(output);
+  }
+
+  #attach(socket: Socket): void {
+    socket.on("error", (error) => this.#log.warn("monitor connection", { error: messageOf(error) }));
+    socket.on("close", () => {
+      this.#socket = undefined;
+      const lost = new CriError("UNAVAILABLE", "the monitor ended during the call; try again");
+      for (const waiting of this.#waiting.values()) waiting.reject(lost);
+      this.#waiting.clear();
+      if (this.#closed) return;
+      this.#log.warn("monitor gone, starting another");
+      this.#connected().catch((error: unknown) => {
+        this.#log.error("no monitor", { error: messageOf(error) });
+      });
+    });
+    readFrames(socket, (header, body) => {
+      if ("event" in header) this.#onExit((header as EventHeader).exit);
+      else this.#settle(header as ReplyHeader, body);
+    });
+  }
+
+  #settle(reply: ReplyHeader, body: Buffer): void {
+    const waiting = this.#waiting.get(reply.seq);
+    this.#waiting.delete(reply.seq);
+    if (reply.error === undefined) waiting?.resolve({ result: reply.result, body });
+    else waiting?.reject(new CriError(reply.error.code, reply.error.message));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    await this.#connecting?.catch(() => {});
+    this.#socket?.destroy();
+  }
+}
+
+function dial(path: string): Promise<Socket | undefined> {
+  return new Promise((resolve) => {
+    const socket = createConnection(path);
+    socket.once("connect", () => resolve(socket));
+    socket.once("error", () => resolve(undefined));
+  });
+}

@@ -1,0 +1,307 @@
+// The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
+// monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
+import { closeSync, constants, openSync, unlinkSync } from "node:fs";
+import { mkdir, readdir, readFile, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { nowNs } from "../base/int64.ts";
+import type { Log } from "../base/log.ts";
+import type { RuntimeCommand } from "../node/runtime.ts";
+import { oomCounterFile, oomKills } from "../node/oom.ts";
+import { writeFileAtomic } from "../sys/file.ts";
+import { mkfifo, reap, setPipeSize } from "../sys/libc.ts";
+import { startTime } from "../sys/process.ts";
+import type { ExitRecord, Started, StartRequest } from "./protocol.ts";
+import type { Spawner } from "./spawner.ts";
+import type { LogWorker } from "./worker_client.ts";
+
+/** What a new monitor needs to look after a container that an older one started. */
+type Record = StartRequest & {
+  pid: number;
+  pidStartTime: string;
+  oomFile: string | undefined;
+  oomBaseline: number;
+};
+type Container = {
+  record: Record;
+  /** Both-way ends of the FIFOs, kept so that output never reads as ended and input stays open. */
+  keptFds: number[];
+  exit: Promise<ExitRecord>;
+  onExit: (exitCode: number, known: boolean) => void;
+};
+
+/** FIFO capacity: what a container may write while nobody reads. */
+const fifoBytes = 1 << 20;
+
+export class Containers {
+  readonly #folder: string;
+  readonly #worker: LogWorker;
+  readonly #spawner: Spawner;
+  readonly #log: Log;
+  readonly #running = new Map<string, Container>();
+  readonly #exits = new Map<string, ExitRecord>();
+  readonly #announce: (exit: ExitRecord) => void;
+  /** The runtime's delete, which runs behind the exit. */
+  readonly #deleting = new Map<string, Promise<void>>();
+
+  constructor(options: {
+    folder: string;
+    worker: LogWorker;
+    spawner: Spawner;
+    log: Log;
+    announce: (exit: ExitRecord) => void;
+  }) {
+    this.#folder = options.folder;
+    this.#worker = options.worker;
+    this.#spawner = options.spawner;
+    this.#log = options.log;
+    this.#announce = options.announce;
+  }
+
+  get running(): string[] {
+    return [...this.#running.keys()];
+  }
+
+  get exits(): ExitRecord[] {
+    return [...this.#exits.values()];
+  }
+
+  get pids(): number[] {
+    return [...this.#running.values()].map(({ record }) => record.pid);
+  }
+
+  /** A container that runs: its init's pid and its runtime. */
+  find(id: string): { pid: number; runtime: RuntimeCommand } | undefined {
+    return this.#running.get(id)?.record;
+  }
+
+  /** Takes over what an earlier monitor left: containers that run, exits that were recorded. */
+  async resume(): Promise<void> {
+    await mkdir(join(this.#folder, "containers"), { recursive: true, mode: 0o700 });
+    await mkdir(join(this.#folder, "exits"), { recursive: true, mode: 0o700 });
+    for (const file of await readdir(join(this.#folder, "exits"))) {
+      if (!file.endsWith(".json")) continue;
+      const text = await readFile(join(this.#folder, "exits", file), "utf8");
+      const exit = JSON.parse(text) as ExitRecord;
+      this.#exits.set(exit.id, exit);
+    }
+    for (const file of await readdir(join(this.#folder, "containers"))) {
+      if (!file.endsWith(".json")) continue;
+      const text = await readFile(join(this.#folder, "containers", file), "utf8");
+      const record = JSON.parse(text) as Record;
+      if (!this.#exits.has(record.id)) await this.#adopt(record);
+    }
+  }
+
+  async #adopt(record: Record): Promise<void> {
+    const keptFds = await this.#openLog(record);
+    this.#track(record, keptFds);
+    this.#log.info("container taken over", { container: record.id, pid: record.pid });
+  }
+
+  /** Creates and starts a container; its process is this process's child when this returns. */
+  async start(request: StartRequest): Promise<Started> {
+    const { id } = request;
+    if (this.#running.has(id)) {
+      throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
+    }
+    await this.#forget(id);
+    await makeFifos(request);
+    const keptFds = await this.#openLog(request);
+    let pid: number;
+    try {
+      pid = await this.#create(request, keptFds);
+    } catch (error) {
+      await this.#worker.request({ op: "end", id });
+      for (const fd of keptFds) closeSync(fd);
+      throw error;
+    }
+    const oomFile = oomCounterFile(pid);
+    const oomBaseline = oomFile === undefined ? 0 : (oomKills(oomFile) ?? 0);
+    const record = { ...request, pid, pidStartTime: startTime(pid) ?? "", oomFile, oomBaseline };
+    await writeFileAtomic(this.#file("containers", id), JSON.stringify(record));
+    this.#track(record, keptFds);
+    try {
+      const deadline = { timeoutMs: request.timeoutMs, what: `container ${id}` };
+      await this.#spawner.runtime(request.runtime, ["start", id], deadline);
+    } catch (error) {
+      await this.#delete(record);
+      throw error;
+    }
+    return { pid, startedAtNs: String(nowNs()) };
+  }
+
+  async #create(request: StartRequest, outputs: number[]): Promise<number> {
+    const pidFile = join(request.stdio, "pid");
+    // The FIFO's open does not wait: a writing end is kept (see #openLog).
+    const stdin = openSync(
+      request.stdin ? join(request.stdio, "stdin") : "/dev/null",
+      constants.O_RDONLY,
+    );
+    try {
+      const verb = ["create", "--bundle", request.bundle, "--pid-file", pidFile, request.id];
+      await this.#spawner.runtime(request.runtime, verb, {
+        timeoutMs: request.timeoutMs,
+        what: `container ${request.id}`,
+        stdio: [stdin, outputs[0]!, outputs[1]!],
+      });
+      return Number(await readFile(pidFile, "utf8"));
+    } catch (error) {
+      await this.#delete(request);
+      throw error;
+    } finally {
+      closeSync(stdin);
+    }
+  }
+
+  /** Hands the FIFOs' reading ends to the worker; returns ends to keep, of which the container gets two. */
+  async #openLog(request: StartRequest): Promise<number[]> {
+    const opened: number[] = [];
+    const open = (name: string, flags: number) => {
+      const fd = openSync(join(request.stdio, name), flags);
+      opened.push(fd);
+      return fd;
+    };
+    try {
+      const names = ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])];
+      const kept = names.map((name) => open(name, constants.O_RDWR));
+      for (const fd of kept) setPipeSize(fd, fifoBytes);
+      const reading = constants.O_RDONLY | constants.O_NONBLOCK;
+      const [stdout, stderr] = [open("stdout", reading), open("stderr", reading)];
+      const { id, logPath } = request;
+      await this.#worker.request({ op: "log", id, path: logPath, stdout, stderr });
+      return kept;
+    } catch (error) {
+      for (const fd of opened) closeSync(fd);
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        `cannot write the log of container ${request.id} to ${request.logPath}: ${messageOf(error)}`,
+        { cause: error },
+      );
+    }
+  }
+
+  #track(record: Record, keptFds: number[]): void {
+    const ended = Promise.withResolvers<{ exitCode: number; known: boolean }>();
+    const container: Container = {
+      record,
+      keptFds,
+      exit: ended.promise.then((end) => this.#finish(container, end)),
+      onExit: (exitCode, known) => ended.resolve({ exitCode, known }),
+    };
+    container.exit.catch((error: unknown) => {
+      this.#log.error("recording an exit failed", { container: record.id, error: messageOf(error) });
+    });
+    this.#running.set(record.id, container);
+    this.check();
+  }
+
+  /** Looks at every container's init: called on SIGCHLD, and now and then. */
+  check(): void {
+    for (const container of this.#running.values()) {
+      const { pid, pidStartTime } = container.record;
+      try {
+        const status = reap(pid);
+        if (status !== undefined) container.onExit(status.exitCode, true);
+      } catch (error) {
+        // Not our child: an earlier monitor's, or somebody else reaped it. Then its code is not known.
+        if (errnoOf(error) !== "ECHILD") throw error;
+        if (startTime(pid) !== pidStartTime) container.onExit(255, false);
+      }
+    }
+  }
+
+  async #finish(
+    container: Container,
+    end: { exitCode: number; known: boolean },
+  ): Promise<ExitRecord> {
+    const { record } = container;
+    const finishedAtNs = String(nowNs());
+    const kills = record.oomFile === undefined ? undefined : oomKills(record.oomFile);
+    const { lostBytes } = await this.#worker.request({ op: "end", id: record.id });
+    for (const fd of container.keptFds) closeSync(fd);
+    const exit: ExitRecord = {
+      id: record.id,
+      pid: record.pid,
+      ...end,
+      finishedAtNs,
+      oomKilled: (kills ?? 0) > record.oomBaseline && end.exitCode !== 0,
+      lostLogBytes: lostBytes ?? 0,
+    };
+    await writeFileAtomic(this.#file("exits", record.id), JSON.stringify(exit));
+    this.#exits.set(record.id, exit);
+    this.#deleting.set(record.id, this.#delete(record));
+    this.#running.delete(record.id);
+    this.#announce(exit);
+    return exit;
+  }
+
+  /** runtime delete: the cgroup goes, and with it every process that is left in it. */
+  async #delete(request: StartRequest): Promise<void> {
+    try {
+      await this.#spawner.runtime(request.runtime, ["delete", "--force", request.id], {
+        timeoutMs: request.timeoutMs,
+        what: `container ${request.id}`,
+      });
+    } catch (error) {
+      this.#log.warn("runtime delete failed", { container: request.id, error: messageOf(error) });
+    }
+  }
+
+  /** Sends a signal to the container's init; false when it has ended. */
+  kill(id: string, signal: NodeJS.Signals | number): boolean {
+    const container = this.#running.get(id);
+    if (container === undefined) return false;
+    try {
+      // A child that was not reaped keeps its pid, so this can hit nobody else.
+      process.kill(container.record.pid, signal);
+      return true;
+    } catch (error) {
+      if (errnoOf(error) === "ESRCH") return false;
+      throw error;
+    }
+  }
+
+  async reopenLog(id: string): Promise<void> {
+    if (!this.#running.has(id)) {
+      throw new CriError("FAILED_PRECONDITION", `container ${id} is not running`);
+    }
+    await this.#worker.request({ op: "reopen", id });
+  }
+
+  /** Kills what runs, and forgets the container. */
+  async remove(id: string): Promise<void> {
+    const container = this.#running.get(id);
+    if (container !== undefined) {
+      this.kill(id, "SIGKILL");
+      await container.exit;
+    }
+    await this.#forget(id);
+  }
+
+  async #forget(id: string): Promise<void> {
+    await this.#deleting.get(id);
+    this.#deleting.delete(id);
+    this.#exits.delete(id);
+    await rm(this.#file("containers", id), { force: true });
+    await rm(this.#file("exits", id), { force: true });
+  }
+
+  #file(kind: "containers" | "exits", id: string): string {
+    return join(this.#folder, kind, `${id}.json`);
+  }
+}
+
+async function makeFifos(request: StartRequest): Promise<void> {
+  await mkdir(request.stdio, { recursive: true, mode: 0o700 });
+  for (const name of ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])]) {
+    const path = join(request.stdio, name);
+    try {
+      mkfifo(path, 0o600);
+    } catch (error) {
+      if (errnoOf(error) !== "EEXIST") throw error;
+      unlinkSync(path);
+      mkfifo(path, 0o600);
+    }
+  }
+}

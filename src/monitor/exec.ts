@@ -1,0 +1,164 @@
+// ExecSync: a process in a running container, its output kept up to a bound, its whole tree killed
+// when its time is over.
+import { closeSync, constants, openSync, readFileSync } from "node:fs";
+import { readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { randomBytes } from "node:crypto";
+import { CriError } from "../base/errors.ts";
+import type { RuntimeCommand } from "../node/runtime.ts";
+import { pipe, reap } from "../sys/libc.ts";
+import type { ExecRequest, ExecResult } from "./protocol.ts";
+import type { Spawner } from "./spawner.ts";
+import type { LogWorker } from "./worker_client.ts";
+
+/** Starting the process is the runtime's work, and has a deadline whatever the caller's limit is. */
+const startTimeoutMs = 60_000;
+
+type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
+type Waiting = { pid: number; resolve: (exitCode: number) => void };
+
+export class Execs {
+  readonly #folder: string;
+  readonly #worker: LogWorker;
+  readonly #spawner: Spawner;
+  readonly #waiting = new Set<Waiting>();
+
+  constructor(options: { folder: string; worker: LogWorker; spawner: Spawner }) {
+    this.#folder = options.folder;
+    this.#worker = options.worker;
+    this.#spawner = options.spawner;
+  }
+
+  get pids(): number[] {
+    return [...this.#waiting].map(({ pid }) => pid);
+  }
+
+  /** Looks at every exec's process: called on SIGCHLD. */
+  check(): void {
+    for (const waiting of this.#waiting) {
+      const status = reap(waiting.pid);
+      if (status === undefined) continue;
+      this.#waiting.delete(waiting);
+      waiting.resolve(status.exitCode);
+    }
+  }
+
+  async run(runtime: RuntimeCommand, initPid: number, request: ExecRequest): Promise<Output> {
+    const key = `exec-${randomBytes(6).toString("hex")}`;
+    const deadline =
+      request.timeoutMs === 0 ? Number.POSITIVE_INFINITY : performance.now() + request.timeoutMs;
+    const [out, err] = [pipe(), pipe()];
+    const { maxOutputBytes: maxBytes } = request;
+    const fds = { stdout: out.readFd, stderr: err.readFd };
+    await this.#worker.request({ op: "capture", id: key, ...fds, maxBytes });
+    let exitCode = 255;
+    let timedOut = false;
+    let failure: unknown;
+    try {
+      const pid = await this.#start(runtime, key, request, [out.writeFd, err.writeFd]);
+      ({ exitCode, timedOut } = await this.#wait(pid, initPid, deadline));
+    } catch (error) {
+      failure = error;
+    }
+    const { stdout, stderr } = await this.#worker.request({ op: "collect", id: key });
+    if (failure !== undefined) throw failure;
+    const result = { exitCode, timedOut, stdoutBytes: stdout!.length };
+    return { result, stdout: stdout!, stderr: stderr! };
+  }
+
+  async #start(
+    runtime: RuntimeCommand,
+    key: string,
+    request: ExecRequest,
+    outputs: [number, number],
+  ): Promise<number> {
+    const processFile = join(this.#folder, `${key}.json`);
+    const pidFile = join(this.#folder, `${key}.pid`);
+    const stdin = openSync("/dev/null", constants.O_RDONLY);
+    try {
+      await writeFile(processFile, request.process, { mode: 0o600 });
+      const verb = ["exec", "--detach", "--process", processFile, "--pid-file", pidFile, request.id];
+      await this.#spawner.runtime(runtime, verb, {
+        timeoutMs: startTimeoutMs,
+        what: `container ${request.id}`,
+        stdio: [stdin, ...outputs],
+      });
+      return Number(await readFile(pidFile, "utf8"));
+    } finally {
+      for (const fd of [stdin, ...outputs]) closeSync(fd);
+      await rm(processFile, { force: true });
+      await rm(pidFile, { force: true });
+    }
+  }
+
+  #wait(
+    pid: number,
+    initPid: number,
+    deadline: number,
+  ): Promise<{ exitCode: number; timedOut: boolean }> {
+    return new Promise((resolve) => {
+      let timedOut = false;
+      let timer: ReturnType<typeof setTimeout> | undefined;
+      const kill = () => {
+        timedOut = true;
+        killTree(pid, initPid);
+      };
+      if (deadline !== Number.POSITIVE_INFINITY) {
+        timer = setTimeout(kill, Math.max(0, deadline - performance.now()));
+      }
+      const onExit = (exitCode: number) => {
+        clearTimeout(timer);
+        resolve({ exitCode, timedOut });
+      };
+      this.#waiting.add({ pid, resolve: onExit });
+      this.check();
+    });
+  }
+}
+
+/**
+ * Kills an exec's process and what came of it: children, and orphans by their session, which the
+ * runtime made for the exec. Stopping first, and again until nothing new is found, leaves no gap for
+ * a fork. The container's other processes are left alone.
+ */
+function killTree(pid: number, initPid: number): void {
+  const doomed = new Set([pid]);
+  for (let round = 0; round < 32; round++) {
+    const before = doomed.size;
+    for (const process of cgroupProcesses(initPid)) {
+      if (process.session === pid || doomed.has(process.parent)) doomed.add(process.pid);
+    }
+    for (const victim of doomed) signalIfThere(victim, round === 0 ? "SIGSTOP" : "SIGKILL");
+    if (round > 0 && doomed.size === before) return;
+  }
+  throw new CriError("INTERNAL", `exec (pid ${pid}) forks faster than it can be killed`);
+}
+
+function signalIfThere(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(pid, signal);
+  } catch {
+    // It ended by itself.
+  }
+}
+
+type ProcessStat = { pid: number; parent: number; session: number };
+
+/** The processes of the cgroup that a container's init is in. */
+function cgroupProcesses(initPid: number): ProcessStat[] {
+  const lines = readFileSync(`/proc/${initPid}/cgroup`, "utf8").trim().split("\n");
+  const unified = lines.find((line) => line.startsWith("0::"))?.slice(3) ?? "/";
+  const pids = lines.map((line) => /^\d+:pids:(.*)$/.exec(line)?.[1]).find((path) => path !== undefined);
+  const folder = pids === undefined ? `/sys/fs/cgroup${unified}` : `/sys/fs/cgroup/pids${pids}`;
+  const found: ProcessStat[] = [];
+  for (const pid of readFileSync(`${folder}/cgroup.procs`, "utf8").split("\n").filter(Boolean)) {
+    try {
+      const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+      const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+      found.push({ pid: Number(pid), parent: Number(fields[1]), session: Number(fields[3]) });
+    } catch {
+      // It ended between the two reads.
+    }
+  }
+  return found;
+}

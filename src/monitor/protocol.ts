@@ -1,0 +1,119 @@
+// What daemon and monitor say to each other on the monitor's socket: frames of a JSON header and an
+// optional body of raw bytes (an exec's output), each with its length in front.
+import type { Socket } from "node:net";
+import type { ErrorCode } from "../base/errors.ts";
+import type { RuntimeCommand } from "../node/runtime.ts";
+
+/** Everything the monitor needs to start a container and to look after it. */
+export type StartRequest = {
+  id: string;
+  runtime: RuntimeCommand;
+  bundle: string;
+  /** Folder with the FIFOs stdin, stdout and stderr; the monitor makes them. */
+  stdio: string;
+  /** CRI log, absolute; empty: output is discarded. */
+  logPath: string;
+  /** The container reads from the stdin FIFO; else from /dev/null. */
+  stdin: boolean;
+  timeoutMs: number;
+};
+
+export type ExecRequest = {
+  id: string;
+  /** OCI process (runtime-spec config.md#process) as JSON. */
+  process: string;
+  /** 0: no limit. */
+  timeoutMs: number;
+  /** Bytes of both streams together; what comes after is discarded. */
+  maxOutputBytes: number;
+};
+
+/** How a container ended. Times in nanoseconds since the epoch, as decimal text. */
+export type ExitRecord = {
+  id: string;
+  pid: number;
+  /** 128 + n for signal n; 255 when it cannot be known. */
+  exitCode: number;
+  known: boolean;
+  finishedAtNs: string;
+  /** The kernel killed a process of this container's cgroup for memory. */
+  oomKilled: boolean;
+  /** Bytes of output that no log took (disk full), after everything was tried. */
+  lostLogBytes: number;
+};
+
+export type Started = { pid: number; startedAtNs: string };
+export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };
+export type Hello = { pid: number; version: string; running: string[]; exits: ExitRecord[] };
+
+/** Requests by name: parameters and result. */
+export type Calls = {
+  hello: [Record<string, never>, Hello];
+  start: [StartRequest, Started];
+  exec: [ExecRequest, ExecResult];
+  kill: [{ id: string; signal: NodeJS.Signals | number }, { running: boolean }];
+  reopenLog: [{ id: string }, Record<string, never>];
+  remove: [{ id: string; timeoutMs: number }, Record<string, never>];
+};
+
+export type RequestHeader = { call: keyof Calls; seq: number; params: unknown };
+export type ReplyHeader = {
+  seq: number;
+  result?: unknown;
+  error?: { code: ErrorCode; message: string };
+};
+export type EventHeader = { event: "exit"; exit: ExitRecord };
+
+const maxHeaderBytes = 4 << 20;
+const maxBodyBytes = 32 << 20;
+
+export function writeFrame(socket: Socket, header: object, body: Uint8Array[] = []): void {
+  const json = Buffer.from(JSON.stringify(header));
+  const lengths = Buffer.allocUnsafe(8);
+  lengths.writeUInt32BE(json.length, 0);
+  lengths.writeUInt32BE(
+    body.reduce((sum, part) => sum + part.length, 0),
+    4,
+  );
+  socket.cork();
+  socket.write(lengths);
+  socket.write(json);
+  for (const part of body) if (part.length > 0) socket.write(part);
+  socket.uncork();
+}
+
+/** Puts frames together from what arrives; a frame over the limits ends the connection. */
+export function readFrames(
+  socket: Socket,
+  onFrame: (header: Record<string, unknown>, body: Buffer) => void,
+): void {
+  let chunks: Buffer[] = [];
+  let length = 0;
+  let need = 8;
+  socket.on("data", (chunk: Buffer) => {
+    chunks.push(chunk);
+    length += chunk.length;
+    if (length < need) return;
+    let data = chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks);
+    need = 8;
+    while (data.length >= 8) {
+      const headerBytes = data.readUInt32BE(0);
+      const bodyBytes = data.readUInt32BE(4);
+      if (headerBytes > maxHeaderBytes || bodyBytes > maxBodyBytes) {
+        socket.destroy(new Error(`monitor frame of ${headerBytes} + ${bodyBytes} bytes`));
+        return;
+      }
+      need = 8 + headerBytes + bodyBytes;
+      if (data.length < need) break;
+      const header = JSON.parse(data.toString("utf8", 8, 8 + headerBytes)) as Record<
+        string,
+        unknown
+      >;
+      onFrame(header, data.subarray(8 + headerBytes, need));
+      data = data.subarray(need);
+      need = 8;
+    }
+    chunks = data.length === 0 ? [] : [data];
+    length = data.length;
+  });
+}

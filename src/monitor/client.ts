@@ -115,13 +115,17 @@ export class MonitorClient implements AsyncDisposable {
       cwd: "/",
       stdio: ["ignore", output, output],
     });
-    child.on("error", (error) => this.#log.error("cannot start the monitor", { error: error.message }));
+    child.on("error", (error) =>
+      this.#log.error("cannot start the monitor", { error: error.message }),
+    );
     child.unref();
     closeSync(output);
   }
 
   #attach(socket: Socket): void {
-    socket.on("error", (error) => this.#log.warn("monitor connection", { error: messageOf(error) }));
+    socket.on("error", (error) =>
+      this.#log.warn("monitor connection", { error: messageOf(error) }),
+    );
     socket.on("close", () => {
       this.#socket = undefined;
       const lost = new CriError("UNAVAILABLE", "the monitor ended during the call; try again");

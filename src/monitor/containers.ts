@@ -190,7 +190,10 @@ export class Containers {
       onExit: (exitCode, known) => ended.resolve({ exitCode, known }),
     };
     container.exit.catch((error: unknown) => {
-      this.#log.error("recording an exit failed", { container: record.id, error: messageOf(error) });
+      this.#log.error("recording an exit failed", {
+        container: record.id,
+        error: messageOf(error),
+      });
     });
     this.#running.set(record.id, container);
     this.check();

@@ -51,19 +51,16 @@ export class Execs {
     const { maxOutputBytes: maxBytes } = request;
     const fds = { stdout: out.readFd, stderr: err.readFd };
     await this.#worker.request({ op: "capture", id: key, ...fds, maxBytes });
-    let exitCode = 255;
-    let timedOut = false;
-    let failure: unknown;
+    let pid: number;
     try {
-      const pid = await this.#start(runtime, key, request, [out.writeFd, err.writeFd]);
-      ({ exitCode, timedOut } = await this.#wait(pid, initPid, deadline));
+      pid = await this.#start(runtime, key, request, [out.writeFd, err.writeFd]);
     } catch (error) {
-      failure = error;
+      await this.#worker.request({ op: "collect", id: key });
+      throw error;
     }
+    const end = await this.#wait(pid, initPid, deadline);
     const { stdout, stderr } = await this.#worker.request({ op: "collect", id: key });
-    if (failure !== undefined) throw failure;
-    const result = { exitCode, timedOut, stdoutBytes: stdout!.length };
-    return { result, stdout: stdout!, stderr: stderr! };
+    return { result: { ...end, stdoutBytes: stdout!.length }, stdout: stdout!, stderr: stderr! };
   }
 
   async #start(
@@ -77,7 +74,15 @@ export class Execs {
     const stdin = openSync("/dev/null", constants.O_RDONLY);
     try {
       await writeFile(processFile, request.process, { mode: 0o600 });
-      const verb = ["exec", "--detach", "--process", processFile, "--pid-file", pidFile, request.id];
+      const verb = [
+        "exec",
+        "--detach",
+        "--process",
+        processFile,
+        "--pid-file",
+        pidFile,
+        request.id,
+      ];
       await this.#spawner.runtime(runtime, verb, {
         timeoutMs: startTimeoutMs,
         what: `container ${request.id}`,
@@ -148,7 +153,9 @@ type ProcessStat = { pid: number; parent: number; session: number };
 function cgroupProcesses(initPid: number): ProcessStat[] {
   const lines = readFileSync(`/proc/${initPid}/cgroup`, "utf8").trim().split("\n");
   const unified = lines.find((line) => line.startsWith("0::"))?.slice(3) ?? "/";
-  const pids = lines.map((line) => /^\d+:pids:(.*)$/.exec(line)?.[1]).find((path) => path !== undefined);
+  const pids = lines
+    .map((line) => /^\d+:pids:(.*)$/.exec(line)?.[1])
+    .find((path) => path !== undefined);
   const folder = pids === undefined ? `/sys/fs/cgroup${unified}` : `/sys/fs/cgroup/pids${pids}`;
   const found: ProcessStat[] = [];
   for (const pid of readFileSync(`${folder}/cgroup.procs`, "utf8").split("\n").filter(Boolean)) {

@@ -37,7 +37,8 @@ export async function monitorMain(state: string, log: Log): Promise<void> {
     worker,
     spawner,
     log,
-    announce: (exit) => connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
+    announce: (exit) =>
+      connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
   });
   const execs = new Execs({ folder, worker, spawner });
   const parts: Parts = { containers, execs };

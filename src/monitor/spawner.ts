@@ -37,7 +37,10 @@ export class Spawner {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
       const message = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
-      throw new CriError("UNKNOWN", `${options.what}: ${runtime.path} ${verb[0]} failed: ${message}`);
+      throw new CriError(
+        "UNKNOWN",
+        `${options.what}: ${runtime.path} ${verb[0]} failed: ${message}`,
+      );
     } finally {
       await rm(logFile, { force: true });
     }
@@ -64,7 +67,10 @@ export class Spawner {
       child.on("error", (error) => {
         done();
         reject(
-          new CriError("FAILED_PRECONDITION", `${options.what}: cannot run ${argv[0]}: ${error.message}`),
+          new CriError(
+            "FAILED_PRECONDITION",
+            `${options.what}: cannot run ${argv[0]}: ${error.message}`,
+          ),
         );
       });
       child.on("exit", (exitCode) => {

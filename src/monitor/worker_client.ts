@@ -17,7 +17,9 @@ export class LogWorker {
   constructor(onFailure: (error: unknown) => void) {
     // Inside the executable a worker goes by its path from the build's root (dist/build.ts).
     const entry =
-      build === undefined ? new URL("./log_worker.ts", import.meta.url) : "./src/monitor/log_worker.ts";
+      build === undefined
+        ? new URL("./log_worker.ts", import.meta.url)
+        : "./src/monitor/log_worker.ts";
     this.#worker = new Worker(entry, { workerData: { wakeFd: this.#wakeFd } });
     this.#worker.on("error", onFailure);
     this.#worker.on("exit", (code) => onFailure(new Error(`log worker ended with ${code}`)));

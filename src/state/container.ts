@@ -1,0 +1,148 @@
+// A container as it is recorded, and the pure steps of its life:
+//
+//   created ──▶ running ──▶ exited        created ──▶ exited (reason StartError)
+import * as v from "valibot";
+import { runtime } from "../proto/messages.js";
+import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
+import { sandboxName } from "./sandbox.ts";
+
+const Phase = v.variant("phase", [
+  v.object({ phase: v.literal("created") }),
+  v.object({ phase: v.literal("running"), pid: v.number(), startedAtNs: v.string() }),
+  v.object({
+    phase: v.literal("exited"),
+    /** "0" when it never ran. */
+    startedAtNs: v.string(),
+    finishedAtNs: v.string(),
+    exitCode: v.number(),
+    /** CRI: Completed, Error, OOMKilled; containerd's StartError and Unknown. */
+    reason: v.picklist(["Completed", "Error", "OOMKilled", "StartError", "Unknown"]),
+    message: v.string(),
+  }),
+]);
+export type ContainerPhase = v.InferOutput<typeof Phase>;
+
+export const ContainerSchema = v.object({
+  version: v.literal(1),
+  id: v.string(),
+  /** Reserved: container name and attempt, and the pod's whole name. */
+  name: v.string(),
+  sandboxId: v.string(),
+  config: v.pipe(
+    v.looseObject({}),
+    v.transform((json): ContainerConfig =>
+      runtime.v1.ContainerConfig.fromObject(
+        json as unknown as Parameters<typeof runtime.v1.ContainerConfig.fromObject>[0],
+      ),
+    ),
+  ),
+  image: v.object({
+    /** The image's id, CRI's image_id. */
+    id: v.string(),
+    /** The name the user gave, for CRI's image.image. */
+    name: v.string(),
+    /** The digest reference, CRI's image_ref. */
+    ref: v.string(),
+  }),
+  runtimeHandler: v.string(),
+  createdAtNs: v.string(),
+  bootId: v.string(),
+  /** Absolute; empty: output is discarded. */
+  logPath: v.string(),
+  /** A signal's name, "SIGTERM". */
+  stopSignal: v.string(),
+  phase: Phase,
+});
+export type Container = v.InferOutput<typeof ContainerSchema>;
+
+export function containerName(config: ContainerConfig, pod: PodSandboxConfig): string {
+  const { name, attempt } = config.metadata ?? {};
+  return [name, attempt ?? 0, sandboxName(pod)].join("_");
+}
+
+export function running(container: Container, pid: number, startedAtNs: string): Container {
+  // A short-lived container may have ended before its start was recorded.
+  if (container.phase.phase === "exited") return container;
+  return { ...container, phase: { phase: "running", pid, startedAtNs } };
+}
+
+export type Exit = {
+  exitCode: number;
+  known: boolean;
+  finishedAtNs: string;
+  oomKilled: boolean;
+  lostLogBytes: number;
+};
+
+export function exited(container: Container, exit: Exit): Container {
+  const { phase } = container;
+  if (phase.phase === "exited") return container;
+  const startedAtNs = phase.phase === "running" ? phase.startedAtNs : exit.finishedAtNs;
+  const { exitCode, finishedAtNs } = exit;
+  const messages: string[] = [];
+  if (!exit.known)
+    messages.push(
+      "the exit code is not known: the process ended while no monitor could wait for it",
+    );
+  if (exit.lostLogBytes > 0)
+    messages.push(
+      `${exit.lostLogBytes} bytes of its last output were lost: the log could not be written`,
+    );
+  return {
+    ...container,
+    phase: {
+      phase: "exited",
+      startedAtNs,
+      finishedAtNs,
+      exitCode,
+      reason: reasonOf(exit),
+      message: messages.join("; "),
+    },
+  };
+}
+
+function reasonOf(exit: Exit): "Completed" | "Error" | "OOMKilled" | "Unknown" {
+  if (!exit.known) return "Unknown";
+  if (exit.oomKilled) return "OOMKilled";
+  return exit.exitCode === 0 ? "Completed" : "Error";
+}
+
+/** It could not be started; 128 is containerd's code for that. */
+export function startFailed(container: Container, message: string, atNs: string): Container {
+  return {
+    ...container,
+    phase: {
+      phase: "exited",
+      startedAtNs: "0",
+      finishedAtNs: atNs,
+      exitCode: 128,
+      reason: "StartError",
+      message,
+    },
+  };
+}
+
+/** Nobody saw its end: the node was rebooted, or the monitor's record is lost. */
+export function lost(container: Container, message: string, atNs: string): Container {
+  if (container.phase.phase !== "running") return container;
+  const { startedAtNs } = container.phase;
+  return {
+    ...container,
+    phase: {
+      phase: "exited",
+      startedAtNs,
+      finishedAtNs: atNs,
+      exitCode: 255,
+      reason: "Unknown",
+      message,
+    },
+  };
+}
+
+export function containerToJson(container: Container): object {
+  const config = runtime.v1.ContainerConfig.toObject(
+    runtime.v1.ContainerConfig.fromObject(container.config as never),
+    { longs: String, bytes: String },
+  );
+  return { ...container, config };
+}

@@ -1,0 +1,95 @@
+// A pod sandbox as it is recorded, and the pure steps of its life:
+//
+//   creating ──▶ ready ──▶ notready        creating ──▶ notready (a failed start that could not be
+//                                                       undone: Stop and Remove finish it)
+import * as v from "valibot";
+import { runtime } from "../proto/messages.js";
+import type { PodSandboxConfig } from "../proto/types.ts";
+
+const Pinned = v.object({ path: v.string(), inode: v.string() });
+
+/** Only what the pod network is known by; names as in iSulad's network settings (seed 004). */
+const NetworkSettings = v.object({
+  SandboxID: v.string(),
+  /** The network namespace's file; empty in the host's network. */
+  SandboxKey: v.string(),
+  IPAddress: v.string(),
+  /** Further addresses, in the order of the CNI result. */
+  AdditionalIPs: v.array(v.string()),
+});
+export type NetworkSettings = v.InferOutput<typeof NetworkSettings>;
+
+const Phase = v.variant("phase", [
+  v.object({ phase: v.literal("creating") }),
+  v.object({ phase: v.literal("ready") }),
+  v.object({ phase: v.literal("notready"), message: v.string() }),
+]);
+
+export const SandboxSchema = v.object({
+  version: v.literal(1),
+  id: v.string(),
+  /** Reserved: pod name, namespace, uid and attempt. */
+  name: v.string(),
+  config: v.pipe(
+    v.looseObject({}),
+    v.transform((json): PodSandboxConfig =>
+      runtime.v1.PodSandboxConfig.fromObject(
+        json as unknown as Parameters<typeof runtime.v1.PodSandboxConfig.fromObject>[0],
+      ),
+    ),
+  ),
+  runtimeHandler: v.string(),
+  /** Nanoseconds since the epoch. */
+  createdAtNs: v.string(),
+  /** The boot whose namespaces, mounts and cgroups these are. */
+  bootId: v.string(),
+  networkMode: v.picklist(["cni", "host"]),
+  networkSettings: NetworkSettings,
+  namespaces: v.object({
+    net: v.optional(Pinned),
+    ipc: v.optional(Pinned),
+    uts: v.optional(Pinned),
+  }),
+  cgroup: v.object({
+    driver: v.picklist(["cgroupfs", "systemd"]),
+    /** What CRI gave, or the daemon's own for this pod. */
+    parent: v.string(),
+    /** Made by us, so ours to remove. */
+    made: v.boolean(),
+  }),
+  /** The plan before CNI ADD, its result after: what DEL needs (node/cni.ts CniAttachment). */
+  cni: v.optional(v.custom<object>((value) => typeof value === "object" && value !== null)),
+  /** CNI DEL, unmounting: what Stop does once. */
+  torndown: v.boolean(),
+  /** The container that holds the pod's shared pid namespace, where it has one. */
+  pauseId: v.optional(v.string()),
+  phase: Phase,
+});
+export type Sandbox = v.InferOutput<typeof SandboxSchema>;
+
+export function sandboxName(config: PodSandboxConfig): string {
+  const { name, namespace, uid, attempt } = config.metadata ?? {};
+  return [name, namespace, uid, attempt ?? 0].join("_");
+}
+
+export function ready(sandbox: Sandbox): Sandbox {
+  return { ...sandbox, phase: { phase: "ready" } };
+}
+
+export function notReady(sandbox: Sandbox, message: string): Sandbox {
+  if (sandbox.phase.phase === "notready") return sandbox;
+  return { ...sandbox, phase: { phase: "notready", message } };
+}
+
+/** Its network and its namespaces are gone. */
+export function tornDown(sandbox: Sandbox): Sandbox {
+  return { ...notReady(sandbox, "stopped"), torndown: true };
+}
+
+export function sandboxToJson(sandbox: Sandbox): object {
+  const config = runtime.v1.PodSandboxConfig.toObject(
+    runtime.v1.PodSandboxConfig.fromObject(sandbox.config as never),
+    { longs: String, bytes: String },
+  );
+  return { ...sandbox, config };
+}

@@ -30,11 +30,7 @@ export const ContainerSchema = v.object({
   sandboxId: v.string(),
   config: v.pipe(
     v.looseObject({}),
-    v.transform((json): ContainerConfig =>
-      runtime.v1.ContainerConfig.fromObject(
-        json as unknown as Parameters<typeof runtime.v1.ContainerConfig.fromObject>[0],
-      ),
-    ),
+    v.transform((json): ContainerConfig => runtime.v1.ContainerConfig.fromObject(json)),
   ),
   image: v.object({
     /** The image's id, CRI's image_id. */
@@ -141,7 +137,7 @@ export function lost(container: Container, message: string, atNs: string): Conta
 
 export function containerToJson(container: Container): object {
   const config = runtime.v1.ContainerConfig.toObject(
-    runtime.v1.ContainerConfig.fromObject(container.config as never),
+    runtime.v1.ContainerConfig.fromObject(container.config),
     { longs: String, bytes: String },
   );
   return { ...container, config };

@@ -32,11 +32,7 @@ export const SandboxSchema = v.object({
   name: v.string(),
   config: v.pipe(
     v.looseObject({}),
-    v.transform((json): PodSandboxConfig =>
-      runtime.v1.PodSandboxConfig.fromObject(
-        json as unknown as Parameters<typeof runtime.v1.PodSandboxConfig.fromObject>[0],
-      ),
-    ),
+    v.transform((json): PodSandboxConfig => runtime.v1.PodSandboxConfig.fromObject(json)),
   ),
   runtimeHandler: v.string(),
   /** Nanoseconds since the epoch. */
@@ -88,7 +84,7 @@ export function tornDown(sandbox: Sandbox): Sandbox {
 
 export function sandboxToJson(sandbox: Sandbox): object {
   const config = runtime.v1.PodSandboxConfig.toObject(
-    runtime.v1.PodSandboxConfig.fromObject(sandbox.config as never),
+    runtime.v1.PodSandboxConfig.fromObject(sandbox.config),
     { longs: String, bytes: String },
   );
   return { ...sandbox, config };

@@ -1,13 +1,13 @@
 // The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
 // monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
-import { closeSync, constants, openSync, unlinkSync } from "node:fs";
+import { closeSync, constants, existsSync, openSync, unlinkSync } from "node:fs";
 import { mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
+import { oomKills, type CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
-import { oomCounterFile, oomKills } from "../node/oom.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { mkfifo, reap, setPipeSize } from "../sys/libc.ts";
 import { startTime } from "../sys/process.ts";
@@ -19,8 +19,9 @@ import type { LogWorker } from "./worker_client.ts";
 type Record = StartRequest & {
   pid: number;
   pidStartTime: string;
-  oomFile: string | undefined;
-  oomBaseline: number;
+  startedAtNs: string;
+  /** OOM kills that the cgroup had counted before the start, as decimal text. */
+  oomBaseline: string;
 };
 type Container = {
   record: Record;
@@ -32,6 +33,7 @@ type Container = {
 
 /** FIFO capacity: what a container may write while nobody reads. */
 const fifoBytes = 1 << 20;
+const SIGKILL = 9;
 
 export class Containers {
   readonly #folder: string;
@@ -70,8 +72,8 @@ export class Containers {
     return [...this.#running.values()].map(({ record }) => record.pid);
   }
 
-  /** A container that runs: its init's pid and its runtime. */
-  find(id: string): { pid: number; runtime: RuntimeCommand } | undefined {
+  /** A container that runs: its cgroup and its runtime. */
+  find(id: string): { cgroup: CgroupPaths; runtime: RuntimeCommand } | undefined {
     return this.#running.get(id)?.record;
   }
 
@@ -116,9 +118,13 @@ export class Containers {
       for (const fd of keptFds) closeSync(fd);
       throw error;
     }
-    const oomFile = oomCounterFile(pid);
-    const oomBaseline = oomFile === undefined ? 0 : (oomKills(oomFile) ?? 0);
-    const record = { ...request, pid, pidStartTime: startTime(pid) ?? "", oomFile, oomBaseline };
+    const record = {
+      ...request,
+      pid,
+      pidStartTime: startTime(pid) ?? "",
+      startedAtNs: String(nowNs()),
+      oomBaseline: String(oomKills(request.cgroup) ?? 0n),
+    };
     await writeFileAtomic(this.#file("containers", id), JSON.stringify(record));
     this.#track(record, keptFds);
     try {
@@ -128,7 +134,7 @@ export class Containers {
       await this.#delete(record);
       throw error;
     }
-    return { pid, startedAtNs: String(nowNs()) };
+    return { pid, startedAtNs: record.startedAtNs };
   }
 
   async #create(request: StartRequest, outputs: number[]): Promise<number> {
@@ -220,15 +226,16 @@ export class Containers {
   ): Promise<ExitRecord> {
     const { record } = container;
     const finishedAtNs = String(nowNs());
-    const kills = record.oomFile === undefined ? undefined : oomKills(record.oomFile);
+    const kills = oomKills(record.cgroup) ?? 0n;
     const { lostBytes } = await this.#worker.request({ op: "end", id: record.id });
     for (const fd of container.keptFds) closeSync(fd);
     const exit: ExitRecord = {
       id: record.id,
       pid: record.pid,
       ...end,
+      startedAtNs: record.startedAtNs,
       finishedAtNs,
-      oomKilled: (kills ?? 0) > record.oomBaseline && end.exitCode !== 0,
+      oomKilled: kills > BigInt(record.oomBaseline) && end.exitCode !== 0,
       lostLogBytes: lostBytes ?? 0,
     };
     await writeFileAtomic(this.#file("exits", record.id), JSON.stringify(exit));
@@ -240,7 +247,11 @@ export class Containers {
   }
 
   /** runtime delete: the cgroup goes, and with it every process that is left in it. */
-  async #delete(request: StartRequest): Promise<void> {
+  async #delete(request: {
+    id: string;
+    runtime: RuntimeCommand;
+    timeoutMs: number;
+  }): Promise<void> {
     try {
       await this.#spawner.runtime(request.runtime, ["delete", "--force", request.id], {
         timeoutMs: request.timeoutMs,
@@ -252,7 +263,7 @@ export class Containers {
   }
 
   /** Sends a signal to the container's init; false when it has ended. */
-  kill(id: string, signal: NodeJS.Signals | number): boolean {
+  kill(id: string, signal: number): boolean {
     const container = this.#running.get(id);
     if (container === undefined) return false;
     try {
@@ -272,14 +283,17 @@ export class Containers {
     await this.#worker.request({ op: "reopen", id });
   }
 
-  /** Kills what runs, and forgets the container. */
-  async remove(id: string): Promise<void> {
+  /** Kills what runs, and forgets the container; again and again if need be. */
+  async remove(request: { id: string; runtime: RuntimeCommand; timeoutMs: number }): Promise<void> {
+    const { id, runtime } = request;
     const container = this.#running.get(id);
     if (container !== undefined) {
-      this.kill(id, "SIGKILL");
+      this.kill(id, SIGKILL);
       await container.exit;
     }
     await this.#forget(id);
+    // What a failed delete, or a monitor that was killed, left with the runtime.
+    if (existsSync(join(runtime.root, id))) await this.#delete(request);
   }
 
   async #forget(id: string): Promise<void> {

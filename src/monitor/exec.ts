@@ -3,8 +3,8 @@
 import { closeSync, constants, openSync, readFileSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { randomBytes } from "node:crypto";
 import { CriError } from "../base/errors.ts";
+import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { pipe, reap } from "../sys/libc.ts";
 import type { ExecRequest, ExecResult } from "./protocol.ts";
@@ -15,6 +15,7 @@ import type { LogWorker } from "./worker_client.ts";
 const startTimeoutMs = 60_000;
 
 type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
+type Container = { cgroup: CgroupPaths; runtime: RuntimeCommand };
 type Waiting = { pid: number; resolve: (exitCode: number) => void };
 
 export class Execs {
@@ -22,6 +23,7 @@ export class Execs {
   readonly #worker: LogWorker;
   readonly #spawner: Spawner;
   readonly #waiting = new Set<Waiting>();
+  readonly #kills = new Map<string, () => void>();
 
   constructor(options: { folder: string; worker: LogWorker; spawner: Spawner }) {
     this.#folder = options.folder;
@@ -43,8 +45,13 @@ export class Execs {
     }
   }
 
-  async run(runtime: RuntimeCommand, initPid: number, request: ExecRequest): Promise<Output> {
-    const key = `exec-${randomBytes(6).toString("hex")}`;
+  /** Kills an exec of which nobody waits for the end any more. */
+  cancel(key: string): void {
+    this.#kills.get(key)?.();
+  }
+
+  async run(container: Container, request: ExecRequest): Promise<Output> {
+    const key = `exec-${request.key}`;
     const deadline =
       request.timeoutMs === 0 ? Number.POSITIVE_INFINITY : performance.now() + request.timeoutMs;
     const [out, err] = [pipe(), pipe()];
@@ -53,12 +60,12 @@ export class Execs {
     await this.#worker.request({ op: "capture", id: key, ...fds, maxBytes });
     let pid: number;
     try {
-      pid = await this.#start(runtime, key, request, [out.writeFd, err.writeFd]);
+      pid = await this.#start(container.runtime, key, request, [out.writeFd, err.writeFd]);
     } catch (error) {
       await this.#worker.request({ op: "collect", id: key });
       throw error;
     }
-    const end = await this.#wait(pid, initPid, deadline);
+    const end = await this.#wait(pid, container.cgroup, request.key, deadline);
     const { stdout, stderr } = await this.#worker.request({ op: "collect", id: key });
     return { result: { ...end, stdoutBytes: stdout!.length }, stdout: stdout!, stderr: stderr! };
   }
@@ -98,7 +105,8 @@ export class Execs {
 
   #wait(
     pid: number,
-    initPid: number,
+    cgroup: CgroupPaths,
+    key: string,
     deadline: number,
   ): Promise<{ exitCode: number; timedOut: boolean }> {
     return new Promise((resolve) => {
@@ -106,13 +114,15 @@ export class Execs {
       let timer: ReturnType<typeof setTimeout> | undefined;
       const kill = () => {
         timedOut = true;
-        killTree(pid, initPid);
+        killTree(pid, cgroup);
       };
+      this.#kills.set(key, kill);
       if (deadline !== Number.POSITIVE_INFINITY) {
         timer = setTimeout(kill, Math.max(0, deadline - performance.now()));
       }
       const onExit = (exitCode: number) => {
         clearTimeout(timer);
+        this.#kills.delete(key);
         resolve({ exitCode, timedOut });
       };
       this.#waiting.add({ pid, resolve: onExit });
@@ -126,11 +136,11 @@ export class Execs {
  * runtime made for the exec. Stopping first, and again until nothing new is found, leaves no gap for
  * a fork. The container's other processes are left alone.
  */
-function killTree(pid: number, initPid: number): void {
+function killTree(pid: number, cgroup: CgroupPaths): void {
   const doomed = new Set([pid]);
   for (let round = 0; round < 32; round++) {
     const before = doomed.size;
-    for (const process of cgroupProcesses(initPid)) {
+    for (const process of statsOf(processes(cgroup))) {
       if (process.session === pid || doomed.has(process.parent)) doomed.add(process.pid);
     }
     for (const victim of doomed) signalIfThere(victim, round === 0 ? "SIGSTOP" : "SIGKILL");
@@ -149,20 +159,13 @@ function signalIfThere(pid: number, signal: NodeJS.Signals): void {
 
 type ProcessStat = { pid: number; parent: number; session: number };
 
-/** The processes of the cgroup that a container's init is in. */
-function cgroupProcesses(initPid: number): ProcessStat[] {
-  const lines = readFileSync(`/proc/${initPid}/cgroup`, "utf8").trim().split("\n");
-  const unified = lines.find((line) => line.startsWith("0::"))?.slice(3) ?? "/";
-  const pids = lines
-    .map((line) => /^\d+:pids:(.*)$/.exec(line)?.[1])
-    .find((path) => path !== undefined);
-  const folder = pids === undefined ? `/sys/fs/cgroup${unified}` : `/sys/fs/cgroup/pids${pids}`;
+function statsOf(pids: number[]): ProcessStat[] {
   const found: ProcessStat[] = [];
-  for (const pid of readFileSync(`${folder}/cgroup.procs`, "utf8").split("\n").filter(Boolean)) {
+  for (const pid of pids) {
     try {
       const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
       const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-      found.push({ pid: Number(pid), parent: Number(fields[1]), session: Number(fields[3]) });
+      found.push({ pid, parent: Number(fields[1]), session: Number(fields[3]) });
     } catch {
       // It ended between the two reads.
     }

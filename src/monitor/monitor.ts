@@ -114,6 +114,9 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
       return { result: await containers.start(request.params as Calls["start"][0]) };
     case "exec":
       return exec(parts, request.params as Calls["exec"][0]);
+    case "cancelExec":
+      parts.execs.cancel((request.params as Calls["cancelExec"][0]).key);
+      return { result: {} };
     case "kill": {
       const { id, signal } = request.params as Calls["kill"][0];
       return { result: { running: containers.kill(id, signal) } };
@@ -122,7 +125,7 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
       await containers.reopenLog((request.params as Calls["reopenLog"][0]).id);
       return { result: {} };
     case "remove":
-      await containers.remove((request.params as Calls["remove"][0]).id);
+      await containers.remove(request.params as Calls["remove"][0]);
       return { result: {} };
   }
   throw new CriError("UNIMPLEMENTED", `the monitor has no call ${String(request.call)}`);
@@ -133,6 +136,6 @@ async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer> {
   if (running === undefined) {
     throw new CriError("FAILED_PRECONDITION", `container ${request.id} is not running`);
   }
-  const { result, stdout, stderr } = await parts.execs.run(running.runtime, running.pid, request);
+  const { result, stdout, stderr } = await parts.execs.run(running, request);
   return { result, body: [stdout, stderr] };
 }

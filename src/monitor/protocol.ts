@@ -2,6 +2,7 @@
 // optional body of raw bytes (an exec's output), each with its length in front.
 import type { Socket } from "node:net";
 import type { ErrorCode } from "../base/errors.ts";
+import type { CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 
 /** Everything the monitor needs to start a container and to look after it. */
@@ -15,11 +16,15 @@ export type StartRequest = {
   logPath: string;
   /** The container reads from the stdin FIFO; else from /dev/null. */
   stdin: boolean;
+  /** Where its memory is counted and its processes are found. */
+  cgroup: CgroupPaths;
   timeoutMs: number;
 };
 
 export type ExecRequest = {
   id: string;
+  /** The caller's name for this exec. */
+  key: string;
   /** OCI process (runtime-spec config.md#process) as JSON. */
   process: string;
   /** 0: no limit. */
@@ -35,6 +40,7 @@ export type ExitRecord = {
   /** 128 + n for signal n; 255 when it cannot be known. */
   exitCode: number;
   known: boolean;
+  startedAtNs: string;
   finishedAtNs: string;
   /** The kernel killed a process of this container's cgroup for memory. */
   oomKilled: boolean;
@@ -51,9 +57,11 @@ export type Calls = {
   hello: [Record<string, never>, Hello];
   start: [StartRequest, Started];
   exec: [ExecRequest, ExecResult];
-  kill: [{ id: string; signal: NodeJS.Signals | number }, { running: boolean }];
+  /** Ends an exec whose caller has gone. */
+  cancelExec: [{ key: string }, Record<string, never>];
+  kill: [{ id: string; signal: number }, { running: boolean }];
   reopenLog: [{ id: string }, Record<string, never>];
-  remove: [{ id: string; timeoutMs: number }, Record<string, never>];
+  remove: [{ id: string; runtime: RuntimeCommand; timeoutMs: number }, Record<string, never>];
 };
 
 export type RequestHeader = { call: keyof Calls; seq: number; params: unknown };

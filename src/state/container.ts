@@ -47,6 +47,8 @@ export const ContainerSchema = v.object({
   logPath: v.string(),
   /** A signal's name, "SIGTERM". */
   stopSignal: v.string(),
+  /** Of the container's first process. */
+  user: v.object({ uid: v.number(), gid: v.number(), groups: v.array(v.number()) }),
   phase: Phase,
 });
 export type Container = v.InferOutput<typeof ContainerSchema>;
@@ -65,6 +67,7 @@ export function running(container: Container, pid: number, startedAtNs: string):
 export type Exit = {
   exitCode: number;
   known: boolean;
+  startedAtNs: string;
   finishedAtNs: string;
   oomKilled: boolean;
   lostLogBytes: number;
@@ -73,8 +76,7 @@ export type Exit = {
 export function exited(container: Container, exit: Exit): Container {
   const { phase } = container;
   if (phase.phase === "exited") return container;
-  const startedAtNs = phase.phase === "running" ? phase.startedAtNs : exit.finishedAtNs;
-  const { exitCode, finishedAtNs } = exit;
+  const { exitCode, startedAtNs, finishedAtNs } = exit;
   const messages: string[] = [];
   if (!exit.known)
     messages.push(

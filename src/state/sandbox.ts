@@ -48,17 +48,17 @@ export const SandboxSchema = v.object({
   }),
   cgroup: v.object({
     driver: v.picklist(["cgroupfs", "systemd"]),
-    /** What CRI gave, or the daemon's own for this pod. */
+    /** What CRI gave; empty: one of the daemon's own for this pod. */
     parent: v.string(),
-    /** Made by us, so ours to remove. */
-    made: v.boolean(),
+    /** The topmost cgroup that was made for the pod, ours to remove. */
+    made: v.optional(v.string()),
   }),
   /** The plan before CNI ADD, its result after: what DEL needs (node/cni.ts CniAttachment). */
-  cni: v.optional(v.custom<object>((value) => typeof value === "object" && value !== null)),
+  cni: v.optional(v.looseObject({})),
   /** CNI DEL, unmounting: what Stop does once. */
   torndown: v.boolean(),
-  /** The container that holds the pod's shared pid namespace, where it has one. */
-  pauseId: v.optional(v.string()),
+  /** The first process of the pid namespace that the pod shares, where it does; 0: not started yet. */
+  pause: v.optional(v.object({ pid: v.number() })),
   phase: Phase,
 });
 export type Sandbox = v.InferOutput<typeof SandboxSchema>;

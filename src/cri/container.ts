@@ -1,0 +1,147 @@
+// The RPCs on a container that was made: Start, Stop, Remove, ExecSync, its log.
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, codeOf, messageOf } from "../base/errors.ts";
+import { nowNs, toBigInt } from "../base/int64.ts";
+import type {
+  ExecSyncRequest,
+  ExecSyncResponse,
+  RemoveContainerRequest,
+  ReopenContainerLogRequest,
+  StartContainerRequest,
+  StopContainerRequest,
+} from "../proto/types.ts";
+import { execProcess, ociJson, parseOciSpec } from "../spec/oci.ts";
+import { running, startFailed, type Container } from "../state/container.ts";
+import { abortError } from "../sys/process.ts";
+import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
+import { readySandbox } from "./container_create.ts";
+import { handlerOf, newId, type Call, type Context } from "./context.ts";
+import { stdioFolder } from "./pause.ts";
+
+/** Both streams and all framing stay under the 16 MiB that a kubelet's client takes. */
+const execOutputBytes = (16 << 20) - (64 << 10);
+/** JSON has no larger times than this to be exact in milliseconds; nor has anybody. */
+const timeoutSecondsMax = 1_000_000_000n;
+
+export async function startContainer(
+  context: Context,
+  request: StartContainerRequest,
+): Promise<object> {
+  const { id } = context.containers.get(request.container_id ?? "");
+  using _ = await context.containers.lock(id);
+  const container = context.containers.get(id);
+  if (container.phase.phase !== "created") {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `container ${id} is ${container.phase.phase}, not created`,
+    );
+  }
+  const sandbox = await readySandbox(context, container.sandboxId);
+  context.starting.add(id);
+  try {
+    const { result } = await context.monitor.call("start", {
+      id,
+      runtime: handlerOf(context, container.runtimeHandler).command,
+      bundle: context.containers.folderOf(id),
+      stdio: stdioFolder(context, id),
+      logPath: container.logPath,
+      stdin: container.config.stdin === true,
+      cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id),
+      timeoutMs: context.config.startTimeoutMs,
+    });
+    await context.containers.update(id, (old) => running(old, result.pid, result.startedAtNs));
+    context.log.info("container started", { container: id, pid: result.pid });
+  } catch (error) {
+    const message = messageOf(error);
+    await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())));
+    context.exits.exited(id);
+    context.log.warn("container did not start", { container: id, error: message });
+    throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
+  } finally {
+    context.starting.delete(id);
+  }
+  return {};
+}
+
+export async function stopContainer(
+  context: Context,
+  request: StopContainerRequest,
+  call: Call,
+): Promise<object> {
+  const container = context.containers.find(request.container_id ?? "");
+  if (container === undefined) return {};
+  const seconds = toBigInt(request.timeout);
+  const timeoutMs = Math.max(
+    0,
+    Number(seconds < timeoutSecondsMax ? seconds : timeoutSecondsMax) * 1000,
+  );
+  await stopContainerProcess(context, container.id, timeoutMs, call.signal);
+  return {};
+}
+
+export async function removeContainer(
+  context: Context,
+  request: RemoveContainerRequest,
+  call: Call,
+): Promise<object> {
+  const container = context.containers.find(request.container_id ?? "");
+  if (container !== undefined) await removeContainerRecord(context, container.id, call.signal);
+  return {};
+}
+
+export async function reopenContainerLog(
+  context: Context,
+  request: ReopenContainerLogRequest,
+): Promise<object> {
+  const { id } = runningContainer(context, request.container_id ?? "");
+  await context.monitor.call("reopenLog", { id });
+  return {};
+}
+
+export async function execSync(
+  context: Context,
+  request: ExecSyncRequest,
+  call: Call,
+): Promise<ExecSyncResponse> {
+  const { id } = runningContainer(context, request.container_id ?? "");
+  const seconds = toBigInt(request.timeout);
+  if (seconds < 0n || seconds > timeoutSecondsMax) {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `timeout ${seconds} s: 0 (no limit) or a positive number`,
+    );
+  }
+  const bundle = join(context.containers.folderOf(id), "config.json");
+  const spec = parseOciSpec(await readFile(bundle, "utf8"));
+  const key = newId();
+  const onAbort = () => void context.monitor.call("cancelExec", { key }).catch(() => {});
+  call.signal.addEventListener("abort", onAbort, { once: true });
+  try {
+    const { result, body } = await context.monitor.call("exec", {
+      id,
+      key,
+      process: ociJson(execProcess(spec.process, request.cmd ?? [], false)),
+      timeoutMs: Number(seconds) * 1000,
+      maxOutputBytes: execOutputBytes,
+    });
+    if (call.signal.aborted) throw abortError(`exec in container ${id}`, call.signal);
+    if (result.timedOut) {
+      throw new CriError("DEADLINE_EXCEEDED", `exec in container ${id}: killed after ${seconds} s`);
+    }
+    const { exitCode: exit_code, stdoutBytes } = result;
+    return { exit_code, stdout: body.subarray(0, stdoutBytes), stderr: body.subarray(stdoutBytes) };
+  } finally {
+    call.signal.removeEventListener("abort", onAbort);
+  }
+}
+
+/** @throws CriError NOT_FOUND, or FAILED_PRECONDITION when it does not run. */
+function runningContainer(context: Context, id: string): Container {
+  const container = context.containers.get(id);
+  if (container.phase.phase === "running") return container;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `container ${container.id} is ${container.phase.phase}, not running`,
+  );
+}

@@ -1,0 +1,184 @@
+// CreateContainer: image and config become a bundle (root file system and config.json) and a record.
+import { writeFile } from "node:fs/promises";
+import { isAbsolute, join } from "node:path";
+import { CriError, messageOf } from "../base/errors.ts";
+import { nowNs } from "../base/int64.ts";
+import type { ImageRecord } from "../image/store.ts";
+import { lookupContainer } from "../node/host.ts";
+import { podHostname } from "../node/pod_files.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  ContainerConfig,
+  CreateContainerRequest,
+  CreateContainerResponse,
+} from "../proto/types.ts";
+import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
+import { containerName, type Container } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import { throwIfAborted } from "../sys/process.ts";
+import { signalNumber } from "../sys/signals.ts";
+import { handlerOf, newId, type Call, type Context } from "./context.ts";
+import { containerDefaults, sandboxFacts } from "./facts.ts";
+import { checkSandbox } from "./sandbox.ts";
+
+const { NamespaceMode, Signal } = runtime.v1;
+
+export async function createContainer(
+  context: Context,
+  request: CreateContainerRequest,
+  call: Call,
+): Promise<CreateContainerResponse> {
+  const config = checkedConfig(request.config);
+  const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
+  const image = findImage(context, config);
+  const name = containerName(config, sandbox.config);
+  const id = await context.running.join(name, async () => {
+    const container = newContainer(context, { sandbox, config, image, name });
+    context.containers.reserve(name, container.id);
+    await makeContainer(context, container, { sandbox, image, call });
+    return container.id;
+  });
+  return { container_id: id };
+}
+
+function checkedConfig(config: ContainerConfig | null | undefined): ContainerConfig {
+  if (!config) throw new CriError("INVALID_ARGUMENT", "CreateContainer without a config");
+  if (!config.metadata?.name) {
+    throw new CriError("INVALID_ARGUMENT", "config.metadata needs a name");
+  }
+  if (!config.image?.image) {
+    throw new CriError("INVALID_ARGUMENT", "config.image needs an image");
+  }
+  if (config.tty === true) {
+    throw new CriError("UNIMPLEMENTED", "containers with a terminal (tty) are not supported yet");
+  }
+  return config;
+}
+
+/** @throws CriError FAILED_PRECONDITION for a sandbox that is not ready. */
+export async function readySandbox(context: Context, id: string): Promise<Sandbox> {
+  const sandbox = await checkSandbox(context, context.sandboxes.get(id));
+  if (sandbox.phase.phase === "ready") return sandbox;
+  const why = sandbox.phase.phase === "notready" ? `: ${sandbox.phase.message}` : "";
+  throw new CriError("FAILED_PRECONDITION", `sandbox ${sandbox.id} is not ready${why}`);
+}
+
+function findImage(context: Context, config: ContainerConfig): ImageRecord {
+  const reference = config.image!.image!;
+  const image = context.images.find(reference);
+  if (image !== undefined) return image;
+  throw new CriError("NOT_FOUND", `image ${reference} is not on this node: pull it first`);
+}
+
+type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
+
+function newContainer(context: Context, { sandbox, config, image, name }: Parts): Container {
+  const tag = image.repoTags[0] ?? config.image!.user_specified_image ?? config.image!.image!;
+  return {
+    version: 1,
+    id: newId(),
+    name,
+    sandboxId: sandbox.id,
+    config,
+    image: {
+      id: image.id,
+      name: config.image!.user_specified_image || tag,
+      ref: image.repoDigests[0] ?? image.id,
+    },
+    runtimeHandler: sandbox.runtimeHandler,
+    createdAtNs: String(nowNs()),
+    bootId: context.bootId,
+    logPath: logPath(sandbox, config),
+    stopSignal: stopSignal(config, image),
+    user: { uid: 0, gid: 0, groups: [] },
+    phase: { phase: "created" },
+  };
+}
+
+/** CRI: log_path is relative to the pod's log_directory; without either there is no log. */
+function logPath(sandbox: Sandbox, config: ContainerConfig): string {
+  const { log_directory: folder } = sandbox.config;
+  if (!folder || !config.log_path) return "";
+  const path = join(folder, config.log_path);
+  if (!isAbsolute(path)) {
+    throw new CriError("INVALID_ARGUMENT", `log_directory ${folder} is not an absolute path`);
+  }
+  return path;
+}
+
+/** CRI's own wins over the image's; SIGTERM without either. */
+function stopSignal(config: ContainerConfig, image: ImageRecord): string {
+  const asked = config.stop_signal ? Signal[config.stop_signal]!.replace(/^SIGNAL_/, "") : "";
+  const name = asked || image.config.StopSignal || "SIGTERM";
+  signalNumber(name);
+  return name;
+}
+
+async function makeContainer(
+  context: Context,
+  container: Container,
+  { sandbox, image, call }: { sandbox: Sandbox; image: ImageRecord; call: Call },
+): Promise<void> {
+  const { containers, images, log } = context;
+  const folder = containers.folderOf(container.id);
+  const what = `CreateContainer ${container.name}`;
+  try {
+    await containers.write(container);
+    throwIfAborted(what, call.signal);
+    const rootfsPath = await images.mountRootfs(image, { dir: folder });
+    throwIfAborted(what, call.signal);
+    const spec = await specOf(context, container, { sandbox, image, rootfsPath });
+    await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
+    const { uid, gid, additionalGids = [] } = spec.process.user;
+    throwIfAborted(what, call.signal);
+    await containers.put(
+      { ...container, user: { uid, gid, groups: additionalGids } },
+      { durable: true },
+    );
+  } catch (error) {
+    log.warn("CreateContainer failed", { container: container.id, error: messageOf(error) });
+    await images.unmountRootfs(folder);
+    await containers.discard(container.id);
+    containers.release(container.name);
+    throw error;
+  }
+  log.info("container created", {
+    container: container.id,
+    name: container.name,
+    sandbox: sandbox.id,
+  });
+}
+
+async function specOf(
+  context: Context,
+  container: Container,
+  { sandbox, image, rootfsPath }: { sandbox: Sandbox; image: ImageRecord; rootfsPath: string },
+): Promise<OciSpec> {
+  const { config, id } = container;
+  return containerSpec({
+    id,
+    config,
+    sandbox: sandboxFacts(context, sandbox),
+    image: image.config,
+    facts: await lookupContainer(config, { rootfsPath }),
+    host: context.host,
+    runtime: handlerOf(context, container.runtimeHandler).facts,
+    defaults: containerDefaults(context),
+    cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, sandbox.id, id),
+    rootfsPath,
+    hostname: podHostname(sandbox.config, sandbox.networkMode === "host"),
+    targetPid: targetPid(context, container),
+    runtimeAnnotations: context.cgroup.containerAnnotations(),
+  });
+}
+
+/** For pid mode TARGET: the init of the target, which must be a running container of the same pod. */
+function targetPid(context: Context, container: Container): number | undefined {
+  const options = container.config.linux?.security_context?.namespace_options;
+  if (options?.pid !== NamespaceMode.TARGET) return undefined;
+  const target = context.containers.get(options.target_id ?? "");
+  if (target.sandboxId !== container.sandboxId) {
+    throw new CriError("INVALID_ARGUMENT", `container ${target.id} is in another pod`);
+  }
+  return target.phase.phase === "running" ? target.phase.pid : undefined;
+}

@@ -1,0 +1,91 @@
+// The end of containers: signals, waiting for the exit, and removal.
+import { rm } from "node:fs/promises";
+import { CriError } from "../base/errors.ts";
+import { exited } from "../state/container.ts";
+import type { Exit } from "../state/container.ts";
+import { signalNumber } from "../sys/signals.ts";
+import { handlerOf, type Context } from "./context.ts";
+import { stdioFolder } from "./pause.ts";
+
+/** A process in uninterruptible sleep dies when the kernel lets it: it is reminded meanwhile. */
+const remindMs = 2_000;
+const SIGKILL = 9;
+
+/**
+ * Sends the stop signal (once), waits for timeoutMs, then kills. Returns when the exit is committed.
+ * @throws CriError CANCELLED or DEADLINE_EXCEEDED with the caller's signal; a later call goes on.
+ */
+export async function stopContainerProcess(
+  context: Context,
+  id: string,
+  timeoutMs: number,
+  signal: AbortSignal,
+): Promise<void> {
+  if (context.containers.find(id)?.phase.phase !== "running") return;
+  if (timeoutMs > 0) {
+    const ended = context.exits.wait(id, timeoutMs, signal);
+    if (context.exits.firstStop(id)) {
+      const { stopSignal } = context.containers.get(id);
+      const sent = context.monitor.call("kill", { id, signal: signalNumber(stopSignal) });
+      if (!(await settled(sent, ended))) return;
+    }
+    if (await ended) return;
+  }
+  await killContainer(context, id, signal);
+}
+
+/** Waits for the call; false when the container ended first. */
+async function settled(call: Promise<unknown>, ended: Promise<boolean>): Promise<boolean> {
+  const first = await Promise.race([call.then(() => "sent" as const), ended]);
+  return first !== true;
+}
+
+/** SIGKILL, and again until the exit is committed. */
+export async function killContainer(
+  context: Context,
+  id: string,
+  signal: AbortSignal,
+): Promise<void> {
+  while (context.containers.find(id)?.phase.phase === "running") {
+    const ended = context.exits.wait(id, remindMs, signal);
+    await settled(context.monitor.call("kill", { id, signal: SIGKILL }), ended);
+    if (await ended) return;
+    context.log.warn("container does not die yet", { container: id });
+  }
+}
+
+/** Commits what the monitor saw, before anybody who waits for it goes on. */
+export async function commitExit(context: Context, id: string, exit: Exit): Promise<void> {
+  const container = await context.containers.update(id, (old) => exited(old, exit));
+  context.exits.exited(id);
+  if (container?.phase.phase !== "exited") return;
+  const { reason, exitCode } = container.phase;
+  context.log.info("container exited", { container: id, exitCode, reason });
+}
+
+/** Kills what runs, then removes all that belongs to the container. Unknown: nothing to do. */
+export async function removeContainerRecord(
+  context: Context,
+  id: string,
+  signal: AbortSignal,
+): Promise<void> {
+  if (context.starting.has(id)) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `container ${id} is starting: stop it first, or try again`,
+    );
+  }
+  using _ = await context.containers.lock(id);
+  const container = context.containers.find(id);
+  if (container === undefined) return;
+  await killContainer(context, id, signal);
+  await context.monitor.call("remove", {
+    id,
+    runtime: handlerOf(context, container.runtimeHandler).command,
+    timeoutMs: context.config.runtimeTimeoutMs,
+  });
+  await context.images.unmountRootfs(context.containers.folderOf(id));
+  await rm(stdioFolder(context, id), { recursive: true, force: true });
+  await context.containers.remove(id);
+  context.log.info("container removed", { container: id, name: container.name });
+}

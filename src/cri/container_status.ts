@@ -1,0 +1,135 @@
+// ContainerStatus and ListContainers: records as CRI shows them.
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { toLong } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  Container as CriContainer,
+  ContainerStatus,
+  ContainerStatusRequest,
+  ContainerStatusResponse,
+  ListContainersRequest,
+  ListContainersResponse,
+} from "../proto/types.ts";
+import type { Container, ContainerPhase } from "../state/container.ts";
+import type { Context } from "./context.ts";
+import { matchesLabels } from "./filter.ts";
+
+const { ContainerState, Signal } = runtime.v1;
+
+export async function containerStatus(
+  context: Context,
+  request: ContainerStatusRequest,
+): Promise<ContainerStatusResponse> {
+  const container = context.containers.get(request.container_id ?? "");
+  return {
+    status: statusOf(container),
+    info: request.verbose === true ? { info: await infoOf(context, container) } : {},
+  };
+}
+
+export function listContainers(
+  context: Context,
+  request: ListContainersRequest,
+): ListContainersResponse {
+  const { id, state, pod_sandbox_id, label_selector } = request.filter ?? {};
+  const one = id ? context.containers.find(id) : undefined;
+  const candidates = id ? (one === undefined ? [] : [one]) : context.containers.list();
+  const sandboxId = pod_sandbox_id ? (context.sandboxes.find(pod_sandbox_id)?.id ?? "") : undefined;
+  const containers = candidates
+    .filter((container) => sandboxId === undefined || container.sandboxId === sandboxId)
+    .map(listed)
+    .filter((item) => !state || item.state === state.state)
+    .filter((item) => matchesLabels(item.labels, label_selector));
+  return { containers };
+}
+
+function listed(container: Container): CriContainer {
+  const { id, sandboxId, config, image, createdAtNs, phase } = container;
+  return {
+    id,
+    pod_sandbox_id: sandboxId,
+    metadata: config.metadata,
+    image: { ...config.image, image: image.name },
+    image_ref: image.id,
+    image_id: image.id,
+    state: stateOf(phase),
+    created_at: toLong(BigInt(createdAtNs)),
+    labels: config.labels ?? {},
+    annotations: config.annotations ?? {},
+  };
+}
+
+function statusOf(container: Container): ContainerStatus {
+  const { id, config, image, createdAtNs, phase, user, logPath } = container;
+  const [uid, gid] = [toLong(user.uid), toLong(user.gid)];
+  return {
+    id,
+    metadata: config.metadata,
+    ...times(phase),
+    state: stateOf(phase),
+    created_at: toLong(BigInt(createdAtNs)),
+    image: { ...config.image, image: image.name },
+    image_ref: image.ref,
+    image_id: image.id,
+    labels: config.labels ?? {},
+    annotations: config.annotations ?? {},
+    mounts: config.mounts ?? [],
+    log_path: logPath,
+    resources: { linux: config.linux?.resources },
+    user: { linux: { uid, gid, supplemental_groups: user.groups.map((group) => toLong(group)) } },
+    stop_signal: signalOf(container.stopSignal),
+  };
+}
+
+function times(phase: ContainerPhase): ContainerStatus {
+  switch (phase.phase) {
+    case "created":
+      return {};
+    case "running":
+      return { started_at: toLong(BigInt(phase.startedAtNs)) };
+    case "exited":
+      return {
+        started_at: toLong(BigInt(phase.startedAtNs)),
+        finished_at: toLong(BigInt(phase.finishedAtNs)),
+        exit_code: phase.exitCode,
+        reason: phase.reason,
+        message: phase.message,
+      };
+  }
+}
+
+function stateOf(phase: ContainerPhase): runtime.v1.ContainerState {
+  switch (phase.phase) {
+    case "created":
+      return ContainerState.CONTAINER_CREATED;
+    case "running":
+      return ContainerState.CONTAINER_RUNNING;
+    case "exited":
+      return ContainerState.CONTAINER_EXITED;
+  }
+}
+
+/** As CRI numbers it; an image's signal may have a name that CRI does not know. */
+function signalOf(name: string): runtime.v1.Signal {
+  const known = Signal as unknown as Record<string, runtime.v1.Signal | undefined>;
+  return known[`SIGNAL_${name}`] ?? Signal.SIGNAL_RUNTIME_DEFAULT;
+}
+
+async function infoOf(context: Context, container: Container): Promise<string> {
+  const { sandboxId, phase, runtimeHandler, stopSignal } = container;
+  const bundle = join(context.containers.folderOf(container.id), "config.json");
+  const config = runtime.v1.ContainerConfig.toObject(
+    runtime.v1.ContainerConfig.fromObject(container.config),
+    { longs: String, bytes: String, enums: String },
+  );
+  return JSON.stringify({
+    sandboxID: sandboxId,
+    pid: phase.phase === "running" ? phase.pid : 0,
+    phase,
+    runtimeHandler,
+    stopSignal,
+    config,
+    runtimeSpec: JSON.parse(await readFile(bundle, "utf8")) as unknown,
+  });
+}

@@ -1,0 +1,58 @@
+// What the RPCs work with. daemon.ts puts it together; nothing here is global.
+import { randomBytes } from "node:crypto";
+import type { Config } from "../base/config.ts";
+import { CriError } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type { ImageStore } from "../image/store.ts";
+import type { MonitorClient } from "../monitor/client.ts";
+import type { CgroupDriver } from "../node/cgroup.ts";
+import type { CniNetwork } from "../node/cni.ts";
+import type { RuntimeCommand } from "../node/runtime.ts";
+import type { HostFacts, RuntimeFacts } from "../spec/facts.ts";
+import type { Container } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import type { Store } from "../state/store.ts";
+import type { ExitWaiters } from "./exits.ts";
+import type { Running } from "./running.ts";
+
+/** A runtime handler: how to call it, and what it can do. */
+export type Handler = { command: RuntimeCommand; facts: RuntimeFacts };
+
+export type Context = {
+  config: Config;
+  log: Log;
+  bootId: string;
+  host: HostFacts;
+  /** By name; the default one also by "". */
+  handlers: ReadonlyMap<string, Handler>;
+  sandboxes: Store<Sandbox>;
+  containers: Store<Container>;
+  images: ImageStore;
+  cni: CniNetwork;
+  cgroup: CgroupDriver;
+  monitor: MonitorClient;
+  exits: ExitWaiters;
+  /** Containers whose start is under way. */
+  starting: Set<string>;
+  /** RunPodSandbox and CreateContainer calls under way, by reserved name. */
+  running: Running;
+};
+
+/** A call's own part: aborted when its client has gone or its deadline is over. */
+export type Call = { signal: AbortSignal };
+
+/** @throws CriError INVALID_ARGUMENT for a handler that daemon.json does not name. */
+export function handlerOf(context: Context, name: string): Handler {
+  const handler = context.handlers.get(name);
+  if (handler !== undefined) return handler;
+  const known = [...context.handlers.keys()].filter((known) => known !== "").join(", ");
+  throw new CriError(
+    "INVALID_ARGUMENT",
+    `no runtime handler ${JSON.stringify(name)}: daemon.json (runtimes, cri-runtimes) has ${known}`,
+  );
+}
+
+/** An id as CRI clients know them: 64 hexadecimal digits. */
+export function newId(): string {
+  return randomBytes(32).toString("hex");
+}

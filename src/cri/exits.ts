@@ -1,0 +1,53 @@
+// Who waits for a container's end, and what is known of stops under way.
+import { abortError } from "../sys/process.ts";
+
+export class ExitWaiters {
+  readonly #waiting = new Map<string, Set<() => void>>();
+  /** Containers that were sent their stop signal: a repeated Stop does not send it again. */
+  readonly #signalled = new Set<string>();
+
+  /** True the first time it is asked of a container. */
+  firstStop(id: string): boolean {
+    if (this.#signalled.has(id)) return false;
+    this.#signalled.add(id);
+    return true;
+  }
+
+  /** The container's exit is committed. */
+  exited(id: string): void {
+    this.#signalled.delete(id);
+    for (const wake of this.#waiting.get(id) ?? []) wake();
+    this.#waiting.delete(id);
+  }
+
+  /**
+   * Waits until the exit is committed: true; or for timeoutMs: false.
+   * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the caller's signal aborts.
+   */
+  wait(id: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
+    return new Promise((resolve, reject) => {
+      const waiters = this.#waiting.get(id) ?? new Set();
+      this.#waiting.set(id, waiters);
+      const finish = () => {
+        clearTimeout(timer);
+        signal.removeEventListener("abort", onAbort);
+        waiters.delete(wake);
+      };
+      const wake = () => {
+        finish();
+        resolve(true);
+      };
+      const onAbort = () => {
+        finish();
+        reject(abortError(`waiting for the end of container ${id}`, signal));
+      };
+      const timer = setTimeout(() => {
+        finish();
+        resolve(false);
+      }, timeoutMs);
+      waiters.add(wake);
+      signal.addEventListener("abort", onAbort, { once: true });
+      if (signal.aborted) onAbort();
+    });
+  }
+}

@@ -1,0 +1,133 @@
+// The image service, and the node service's Pull and Load.
+import { isAbsolute } from "node:path";
+import { CriError } from "../base/errors.ts";
+import { nowNs, toLong } from "../base/int64.ts";
+import type { ImageRecord } from "../image/store.ts";
+import type {
+  Image,
+  ImageStatusRequest,
+  ImageStatusResponse,
+  ListImagesRequest,
+  ListImagesResponse,
+  LoadRequest,
+  LoadResponse,
+  PullImageRequest,
+  PullImageResponse,
+  PullProgress,
+  PullRequest,
+  RemoveImageRequest,
+} from "../proto/types.ts";
+import { imageUserOf } from "../spec/users.ts";
+import { handlerOf, type Call, type Context } from "./context.ts";
+
+export async function pullImage(
+  context: Context,
+  request: PullImageRequest,
+  call: Call,
+): Promise<PullImageResponse> {
+  const reference = requiredImage(request.image?.image);
+  handlerOf(context, request.image?.runtime_handler ?? "");
+  const auth = request.auth ?? undefined;
+  const image = await pull(context, reference, { auth, signal: call.signal });
+  return { image_ref: image.id };
+}
+
+async function pull(
+  context: Context,
+  reference: string,
+  options: Parameters<Context["images"]["pull"]>[1],
+): Promise<ImageRecord> {
+  const start = nowNs();
+  const image = await context.images.pull(reference, options);
+  const ms = Number((nowNs() - start) / 1_000_000n);
+  context.log.info("image pulled", { image: reference, id: image.id, ms });
+  return image;
+}
+
+function requiredImage(reference: string | null | undefined): string {
+  if (reference) return reference;
+  throw new CriError("INVALID_ARGUMENT", "no image is named");
+}
+
+export function imageStatus(context: Context, request: ImageStatusRequest): ImageStatusResponse {
+  const image = context.images.find(requiredImage(request.image?.image));
+  if (image === undefined) return {};
+  return {
+    image: criImage(context, image),
+    info: request.verbose === true ? { info: infoOf(image) } : {},
+  };
+}
+
+function infoOf(image: ImageRecord): string {
+  const plain = (_key: string, value: unknown) =>
+    typeof value === "bigint" ? String(value) : value;
+  return JSON.stringify(image, plain);
+}
+
+export function listImages(context: Context, request: ListImagesRequest): ListImagesResponse {
+  const reference = request.filter?.image?.image;
+  const one = reference ? context.images.find(reference) : undefined;
+  const images = reference ? (one === undefined ? [] : [one]) : context.images.list();
+  return { images: images.map((image) => criImage(context, image)) };
+}
+
+export async function removeImage(context: Context, request: RemoveImageRequest): Promise<object> {
+  await context.images.remove(requiredImage(request.image?.image));
+  return {};
+}
+
+function criImage(context: Context, image: ImageRecord): Image {
+  const { uid, username } = imageUserOf(image.config.User ?? "");
+  return {
+    id: image.id,
+    repo_tags: image.repoTags,
+    repo_digests: image.repoDigests,
+    size: toLong(image.sizeBytes),
+    uid: uid === undefined ? undefined : { value: toLong(uid) },
+    username: username ?? "",
+    spec: { image: image.id },
+    pinned: context.images.pinned(image),
+  };
+}
+
+/** isulad.v1 Pull: as PullImage, with progress. */
+export async function pullWithProgress(
+  context: Context,
+  request: PullRequest,
+  call: Call,
+  send: (progress: PullProgress) => Promise<void>,
+): Promise<void> {
+  let last: PullProgress = {};
+  let sending = Promise.resolve();
+  let waiting = false;
+  const image = await pull(context, requiredImage(request.image), {
+    signal: call.signal,
+    onProgress: ({ doneBytes, totalBytes }) => {
+      last = { done_bytes: toLong(doneBytes), total_bytes: toLong(totalBytes) };
+      // While a message is on its way only the newest is kept.
+      if (waiting) return;
+      waiting = true;
+      sending = sending.then(async () => {
+        waiting = false;
+        await send(last);
+      });
+    },
+  });
+  await sending;
+  await send({ ...last, image_ref: image.id });
+}
+
+export async function load(
+  context: Context,
+  request: LoadRequest,
+  call: Call,
+): Promise<LoadResponse> {
+  const path = request.path ?? "";
+  if (!isAbsolute(path)) throw new CriError("INVALID_ARGUMENT", `path "${path}" is not absolute`);
+  const name = request.name || undefined;
+  const images = await context.images.load(path, { name, signal: call.signal });
+  for (const image of images) {
+    context.log.info("image loaded", { image: image.repoTags.join(" "), id: image.id });
+  }
+  return { images: images.flatMap(({ repoTags, id }) => (repoTags.length > 0 ? repoTags : [id])) };
+}

@@ -1,0 +1,71 @@
+// The pause container: the first process of a pid namespace that a pod shares. It runs only in pods
+// that ask for one, from pod-sandbox-image.
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { lookupContainer } from "../node/host.ts";
+import { podFiles, podHostname } from "../node/pod_files.ts";
+import { ociJson, sandboxSpec } from "../spec/oci.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import { handlerOf, type Context } from "./context.ts";
+import { containerDefaults, podNamespaces } from "./facts.ts";
+
+/** Starts it under the sandbox's id; returns its pid. */
+export async function startPause(
+  context: Context,
+  sandbox: Sandbox,
+  signal: AbortSignal,
+): Promise<number> {
+  const { id, config } = sandbox;
+  const folder = context.sandboxes.folderOf(id);
+  const reference = context.config.podSandboxImage;
+  const image =
+    context.images.find(reference) ?? (await context.images.pull(reference, { signal }));
+  const rootfsPath = await context.images.mountRootfs(image, { dir: folder });
+  const hostNetwork = sandbox.networkMode === "host";
+  const spec = sandboxSpec({
+    sandbox: {
+      id,
+      config,
+      namespaces: podNamespaces(sandbox),
+      files: podFiles(folder, sandbox.namespaces.ipc === undefined),
+    },
+    image: image.config,
+    facts: await lookupContainer({}, { rootfsPath }),
+    host: context.host,
+    defaults: containerDefaults(context),
+    cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, id, id),
+    rootfsPath,
+    hostname: podHostname(config, hostNetwork),
+    runtimeAnnotations: context.cgroup.containerAnnotations(),
+  });
+  await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
+  const stdio = stdioFolder(context, id);
+  await mkdir(stdio, { recursive: true, mode: 0o700 });
+  const { result } = await context.monitor.call("start", {
+    id,
+    runtime: handlerOf(context, sandbox.runtimeHandler).command,
+    bundle: folder,
+    stdio,
+    logPath: "",
+    stdin: false,
+    cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, id, id),
+    timeoutMs: context.config.startTimeoutMs,
+  });
+  return result.pid;
+}
+
+/** Kills it and takes its file system away; again and again if need be. */
+export async function removePause(context: Context, sandbox: Sandbox): Promise<void> {
+  const { id, runtimeHandler } = sandbox;
+  await context.monitor.call("remove", {
+    id,
+    runtime: handlerOf(context, runtimeHandler).command,
+    timeoutMs: context.config.runtimeTimeoutMs,
+  });
+  await context.images.unmountRootfs(context.sandboxes.folderOf(id));
+}
+
+/** Where the FIFOs of a container's streams are, for this boot. */
+export function stdioFolder(context: Context, id: string): string {
+  return join(context.config.state, "stdio", id);
+}

@@ -1,0 +1,53 @@
+// The RPCs on the runtime itself: Version, Status, RuntimeConfig.
+import { version } from "../base/build.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  RuntimeConfigResponse,
+  StatusRequest,
+  StatusResponse,
+  VersionResponse,
+} from "../proto/types.ts";
+import type { Context } from "./context.ts";
+
+const { CgroupDriver } = runtime.v1;
+
+/** version: of the kubelet's runtime API, which has been this since there is one. */
+export function versionOf(): VersionResponse {
+  return {
+    version: "0.1.0",
+    runtime_name: "isulad-ts",
+    runtime_version: version,
+    runtime_api_version: "v1",
+  };
+}
+
+export function status(context: Context, request: StatusRequest): StatusResponse {
+  const network = context.cni.status();
+  return {
+    status: {
+      conditions: [
+        { type: "RuntimeReady", status: true, reason: "", message: "" },
+        {
+          type: "NetworkReady",
+          status: network.ready,
+          reason: network.reason,
+          message: network.message,
+        },
+      ],
+    },
+    runtime_handlers: [...context.handlers].map(([name, { facts }]) => ({
+      name,
+      features: {
+        recursive_read_only_mounts: facts.recursiveReadOnlyMounts,
+        user_namespaces: false,
+      },
+    })),
+    features: { supplemental_groups_policy: true },
+    info: request.verbose === true ? { config: JSON.stringify(context.config) } : {},
+  };
+}
+
+export function runtimeConfig(context: Context): RuntimeConfigResponse {
+  const { SYSTEMD, CGROUPFS } = CgroupDriver;
+  return { linux: { cgroup_driver: context.cgroup.name === "systemd" ? SYSTEMD : CGROUPFS } };
+}

@@ -1,0 +1,145 @@
+// The RPCs on a sandbox that was made: status, lists, Stop, Remove.
+import { toLong } from "../base/int64.ts";
+import { isPinned } from "../node/namespaces.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  ListPodSandboxRequest,
+  ListPodSandboxResponse,
+  PodSandbox,
+  PodSandboxStatusRequest,
+  PodSandboxStatusResponse,
+  RemovePodSandboxRequest,
+  StopPodSandboxRequest,
+} from "../proto/types.ts";
+import { notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
+import { removeContainerRecord, killContainer } from "./container_end.ts";
+import type { Call, Context } from "./context.ts";
+import { matchesLabels } from "./filter.ts";
+import { release, tearDown } from "./sandbox_teardown.ts";
+
+const { PodSandboxState } = runtime.v1;
+
+export async function stopPodSandbox(
+  context: Context,
+  request: StopPodSandboxRequest,
+  call: Call,
+): Promise<object> {
+  const found = context.sandboxes.find(request.pod_sandbox_id ?? "");
+  if (found !== undefined) await stop(context, found.id, call.signal);
+  return {};
+}
+
+/** Ends the containers, then the pod's own parts; a repeated stop goes on where the last one failed. */
+async function stop(context: Context, id: string, signal: AbortSignal): Promise<void> {
+  using _ = await context.sandboxes.lock(id);
+  const sandbox = await context.sandboxes.update(id, (old) => notReady(old, "stopped"));
+  if (sandbox === undefined) return;
+  const containers = containersOf(context, id);
+  await Promise.all(containers.map((container) => killContainer(context, container.id, signal)));
+  if (sandbox.torndown) return;
+  await tearDown(context, sandbox, signal);
+  await context.sandboxes.update(id, tornDown);
+  context.log.info("sandbox stopped", { sandbox: id, name: sandbox.name });
+}
+
+export async function removePodSandbox(
+  context: Context,
+  request: RemovePodSandboxRequest,
+  call: Call,
+): Promise<object> {
+  const found = context.sandboxes.find(request.pod_sandbox_id ?? "");
+  if (found === undefined) return {};
+  // A NOTREADY sandbox can hold a network namespace: always stop first.
+  await stop(context, found.id, call.signal);
+  using _ = await context.sandboxes.lock(found.id);
+  const sandbox = context.sandboxes.find(found.id);
+  if (sandbox === undefined) return {};
+  for (const container of containersOf(context, sandbox.id)) {
+    await removeContainerRecord(context, container.id, call.signal);
+  }
+  await release(context, sandbox, call.signal);
+  context.log.info("sandbox removed", { sandbox: sandbox.id, name: sandbox.name });
+  return {};
+}
+
+function containersOf(context: Context, sandboxId: string) {
+  return context.containers.list().filter((container) => container.sandboxId === sandboxId);
+}
+
+/** A sandbox without a process is ready as long as its namespace file holds what was pinned there. */
+export async function checkSandbox(context: Context, sandbox: Sandbox): Promise<Sandbox> {
+  if (sandbox.phase.phase !== "ready") return sandbox;
+  for (const pinned of Object.values(sandbox.namespaces)) {
+    if (pinned === undefined || (await isPinned(pinned.path, BigInt(pinned.inode)))) continue;
+    const message = `the namespace ${pinned.path} is gone`;
+    context.log.warn(message, { sandbox: sandbox.id });
+    return (await context.sandboxes.update(sandbox.id, (old) => notReady(old, message))) ?? sandbox;
+  }
+  return sandbox;
+}
+
+export async function podSandboxStatus(
+  context: Context,
+  request: PodSandboxStatusRequest,
+): Promise<PodSandboxStatusResponse> {
+  const sandbox = await checkSandbox(context, context.sandboxes.get(request.pod_sandbox_id ?? ""));
+  const { networkSettings, config } = sandbox;
+  const options = config.linux?.security_context?.namespace_options;
+  return {
+    status: {
+      ...summary(sandbox),
+      network: {
+        ip: sandbox.torndown ? "" : networkSettings.IPAddress,
+        additional_ips: sandbox.torndown ? [] : networkSettings.AdditionalIPs.map((ip) => ({ ip })),
+      },
+      linux: { namespaces: { options } },
+    },
+    info: request.verbose === true ? { info: JSON.stringify(info(context, sandbox)) } : {},
+  };
+}
+
+function info(context: Context, sandbox: Sandbox): object {
+  const { networkSettings, namespaces, cgroup, phase, cni } = sandbox;
+  return {
+    networkMode: sandbox.networkMode,
+    networkSettings,
+    namespaces,
+    cgroup: { ...cgroup, paths: context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths },
+    phase,
+    pid: sandbox.pause?.pid ?? 0,
+    cniResult: (cni as { result?: unknown } | undefined)?.result ?? null,
+    config: runtime.v1.PodSandboxConfig.toObject(
+      runtime.v1.PodSandboxConfig.fromObject(sandbox.config),
+      { longs: String, bytes: String, enums: String },
+    ),
+  };
+}
+
+export function listPodSandbox(
+  context: Context,
+  request: ListPodSandboxRequest,
+): ListPodSandboxResponse {
+  const { id, state, label_selector } = request.filter ?? {};
+  const one = id ? context.sandboxes.find(id) : undefined;
+  const candidates = id ? (one === undefined ? [] : [one]) : context.sandboxes.list();
+  const items = candidates
+    .map(summary)
+    .filter((item) => !state || item.state === state.state)
+    .filter((item) => matchesLabels(item.labels, label_selector));
+  return { items };
+}
+
+/** What status and list agree on. */
+function summary(sandbox: Sandbox): PodSandbox {
+  const { id, config, createdAtNs, runtimeHandler, phase } = sandbox;
+  return {
+    id,
+    metadata: config.metadata,
+    state:
+      phase.phase === "ready" ? PodSandboxState.SANDBOX_READY : PodSandboxState.SANDBOX_NOTREADY,
+    created_at: toLong(BigInt(createdAtNs)),
+    labels: config.labels ?? {},
+    annotations: config.annotations ?? {},
+    runtime_handler: runtimeHandler,
+  };
+}

@@ -1,0 +1,60 @@
+// What ends a sandbox, in one place: Stop, Remove, the undoing of a failed RunPodSandbox, and
+// recovery. Every step can be repeated, and looks at the record for what there is to do.
+import { messageOf } from "../base/errors.ts";
+import type { CniAttachment } from "../node/cni.ts";
+import { unpinNamespace } from "../node/namespaces.ts";
+import { podFiles, removePodFiles } from "../node/pod_files.ts";
+import { notReady, type Sandbox } from "../state/sandbox.ts";
+import type { Context } from "./context.ts";
+import { removePause } from "./pause.ts";
+
+/** An undoing has a deadline of its own: the call that failed may have none left. */
+const undoMs = 120_000;
+
+/**
+ * Stops what the sandbox runs and takes its network and namespaces away; the network namespace's
+ * file stays (seed 004). @throws CriError when a step failed, to be called again.
+ */
+export async function tearDown(
+  context: Context,
+  sandbox: Sandbox,
+  signal: AbortSignal,
+): Promise<void> {
+  const { id, namespaces, networkSettings } = sandbox;
+  if (sandbox.pause !== undefined) await removePause(context, sandbox);
+  if (sandbox.cni !== undefined) {
+    const target = { id, netnsPath: networkSettings.SandboxKey };
+    await context.cni.del(target, sandbox.cni as CniAttachment, signal);
+  }
+  for (const kind of ["net", "ipc", "uts"] as const) {
+    const pinned = namespaces[kind];
+    if (pinned !== undefined) await unpinNamespace(pinned.path, { unlink: kind !== "net" });
+  }
+  removePodFiles(podFiles(context.sandboxes.folderOf(id), namespaces.ipc === undefined));
+}
+
+/** What is left of a sandbox that was torn down: its cgroup, its files, its record and its name. */
+export async function release(
+  context: Context,
+  sandbox: Sandbox,
+  signal: AbortSignal,
+): Promise<void> {
+  const { id, namespaces, cgroup } = sandbox;
+  if (namespaces.net !== undefined) await unpinNamespace(namespaces.net.path, { unlink: true });
+  await context.cgroup.removePodCgroup(cgroup.made, signal);
+  await context.sandboxes.remove(id);
+  context.sandboxes.release(sandbox.name);
+}
+
+/** Undoes a start that failed; what cannot be undone is listed as NOTREADY, for Stop and Remove. */
+export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<void> {
+  try {
+    const signal = AbortSignal.timeout(undoMs);
+    await tearDown(context, sandbox, signal);
+    await release(context, sandbox, signal);
+  } catch (error) {
+    const message = `a failed start could not be undone: ${messageOf(error)}`;
+    context.log.error(message, { sandbox: sandbox.id });
+    await context.sandboxes.put(notReady(sandbox, message));
+  }
+}

@@ -1,0 +1,216 @@
+// The gRPC server: every RPC of CRI and of our own service is registered; errors become status codes,
+// deadlines and cancellations become AbortSignals, here and nowhere else.
+import * as grpc from "@grpc/grpc-js";
+import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
+import { ImageService, NodeService, RuntimeService } from "../proto/services.ts";
+import type { Call, Context } from "./context.ts";
+import * as container from "./container.ts";
+import { createContainer } from "./container_create.ts";
+import { containerStatus, listContainers } from "./container_status.ts";
+import * as image from "./image.ts";
+import { runtimeConfig, status, versionOf } from "./runtime.ts";
+import * as sandbox from "./sandbox.ts";
+import { runPodSandbox } from "./sandbox_run.ts";
+
+type Method = {
+  request: { decode(bytes: Uint8Array): object };
+  response: { encode(message: never): { finish(): Uint8Array } };
+  stream: boolean;
+};
+type Services = typeof RuntimeService & typeof ImageService & typeof NodeService;
+type Request<Name extends keyof Services> = ReturnType<Services[Name]["request"]["decode"]>;
+type Response<Name extends keyof Services> = Parameters<Services[Name]["response"]["encode"]>[0];
+type Send<Message> = (message: Message) => Promise<void>;
+
+/** What is served; an RPC that is not here answers UNIMPLEMENTED. */
+type Handlers = {
+  [Name in keyof Services]?: Services[Name]["stream"] extends true
+    ? (
+        context: Context,
+        request: Request<Name>,
+        call: Call,
+        send: Send<Response<Name>>,
+      ) => Promise<void>
+    : (
+        context: Context,
+        request: Request<Name>,
+        call: Call,
+      ) => Response<Name> | Promise<Response<Name>>;
+};
+
+const handlers: Handlers = {
+  Version: versionOf,
+  Status: status,
+  RuntimeConfig: runtimeConfig,
+  RunPodSandbox: runPodSandbox,
+  StopPodSandbox: sandbox.stopPodSandbox,
+  RemovePodSandbox: sandbox.removePodSandbox,
+  PodSandboxStatus: sandbox.podSandboxStatus,
+  ListPodSandbox: sandbox.listPodSandbox,
+  CreateContainer: createContainer,
+  StartContainer: container.startContainer,
+  StopContainer: container.stopContainer,
+  RemoveContainer: container.removeContainer,
+  ContainerStatus: containerStatus,
+  ListContainers: listContainers,
+  ReopenContainerLog: container.reopenContainerLog,
+  ExecSync: container.execSync,
+  PullImage: image.pullImage,
+  ImageStatus: image.imageStatus,
+  ListImages: image.listImages,
+  RemoveImage: image.removeImage,
+  Pull: image.pullWithProgress,
+  Load: image.load,
+};
+
+/**
+ * runtime.v1alpha2, for kubelets of 1.20 to 1.25: the same messages under the old name, for the RPCs
+ * of that time (cri-api 0.25).
+ */
+const alphaRuntime = [
+  ...["Version", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus"],
+  ...["ListPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer"],
+  ...["ListContainers", "ContainerStatus", "UpdateContainerResources", "ReopenContainerLog"],
+  ...["ExecSync", "Exec", "Attach", "PortForward", "ContainerStats", "ListContainerStats"],
+  ...["PodSandboxStats", "ListPodSandboxStats", "UpdateRuntimeConfig", "Status"],
+];
+const alphaImage = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"];
+
+/** What kubelets and we allow a message to have. */
+const messageBytesMax = 16 << 20;
+
+export function createServer(context: Context): grpc.Server {
+  const server = new grpc.Server({
+    "grpc.max_receive_message_length": messageBytesMax,
+    "grpc.max_send_message_length": -1,
+  });
+  register(server, context, "runtime.v1.RuntimeService", RuntimeService);
+  register(server, context, "runtime.v1.ImageService", ImageService);
+  register(server, context, "isulad.v1.NodeService", NodeService);
+  register(server, context, "runtime.v1alpha2.RuntimeService", pick(RuntimeService, alphaRuntime));
+  register(server, context, "runtime.v1alpha2.ImageService", pick(ImageService, alphaImage));
+  return server;
+}
+
+function pick(methods: Record<string, Method>, names: string[]): Record<string, Method> {
+  return Object.fromEntries(names.map((name) => [name, methods[name]!]));
+}
+
+function register(
+  server: grpc.Server,
+  context: Context,
+  service: string,
+  methods: Record<string, Method>,
+): void {
+  const definition: Record<string, grpc.MethodDefinition<object, object>> = {};
+  const implementation: grpc.UntypedServiceImplementation = {};
+  for (const [name, method] of Object.entries(methods)) {
+    definition[name] = {
+      path: `/${service}/${name}`,
+      requestStream: false,
+      responseStream: method.stream,
+      requestSerialize: () => Buffer.alloc(0), // a server sends no requests
+      requestDeserialize: (bytes) => method.request.decode(bytes),
+      responseSerialize: (message) => encode(method, message),
+      responseDeserialize: (bytes) => bytes,
+    };
+    implementation[name] = method.stream
+      ? (call: grpc.ServerWritableStream<object, object>) => void answerStream(context, name, call)
+      : (call: grpc.ServerUnaryCall<object, object>, reply: grpc.sendUnaryData<object>) =>
+          void answer(context, name, call, reply);
+  }
+  server.addService(definition, implementation);
+}
+
+function encode(method: Method, message: object): Buffer {
+  const bytes = method.response.encode(message as never).finish();
+  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+type Unary = (context: Context, request: object, call: Call) => object | Promise<object>;
+type Stream = (context: Context, request: object, call: Call, send: Send<object>) => Promise<void>;
+
+async function answer(
+  context: Context,
+  name: string,
+  call: grpc.ServerUnaryCall<object, object>,
+  reply: grpc.sendUnaryData<object>,
+): Promise<void> {
+  const handler = handlers[name as keyof Services] as Unary | undefined;
+  const cancel = signalOf(call);
+  try {
+    if (handler === undefined) throw unimplemented(name);
+    reply(null, await handler(context, call.request, { signal: cancel.signal }));
+  } catch (error) {
+    reply(statusOf(context, name, error));
+  }
+}
+
+async function answerStream(
+  context: Context,
+  name: string,
+  call: grpc.ServerWritableStream<object, object>,
+): Promise<void> {
+  const handler = handlers[name as keyof Services] as Stream | undefined;
+  const cancel = signalOf(call);
+  try {
+    if (handler === undefined) throw unimplemented(name);
+    await handler(context, call.request, { signal: cancel.signal }, (message) =>
+      send(call, message),
+    );
+    call.end();
+  } catch (error) {
+    call.emit("error", statusOf(context, name, error));
+  }
+}
+
+/** A slow reader is waited for, so that nothing piles up here. */
+function send(call: grpc.ServerWritableStream<object, object>, message: object): Promise<void> {
+  if (call.write(message)) return Promise.resolve();
+  return new Promise((resolve) => {
+    const done = () => {
+      call.off("drain", done);
+      call.off("cancelled", done);
+      resolve();
+    };
+    call.on("drain", done);
+    call.on("cancelled", done);
+  });
+}
+
+/** Aborts when the client cancels, goes away, or its deadline passes. */
+function signalOf(
+  call: grpc.ServerUnaryCall<object, object> | grpc.ServerWritableStream<object, object>,
+): AbortController {
+  const cancel = new AbortController();
+  call.on("cancelled", () => {
+    const deadline = Number(call.getDeadline());
+    const late = Number.isFinite(deadline) && Date.now() >= deadline - 1;
+    cancel.abort(
+      late
+        ? new DOMException("the client's deadline has passed", "TimeoutError")
+        : new DOMException("the client has cancelled the call", "AbortError"),
+    );
+  });
+  return cancel;
+}
+
+function unimplemented(name: string): CriError {
+  return new CriError("UNIMPLEMENTED", `isulad-ts does not implement ${name} (yet)`);
+}
+
+function statusOf(context: Context, name: string, error: unknown): grpc.ServiceError {
+  const code = codeOf(error);
+  const details = messageOf(error);
+  if (code === "INTERNAL") {
+    const stack = error instanceof Error ? error.stack : undefined;
+    context.log.error("call failed", { call: name, code, error: details, stack });
+  } else {
+    context.log.debug("call refused", { call: name, code, error: details });
+  }
+  return Object.assign(new Error(details), {
+    code: grpcCodes[code],
+    details,
+    metadata: new grpc.Metadata(),
+  });
+}

@@ -1,0 +1,21 @@
+// Signals by the names that images and CRI use.
+import { constants } from "node:os";
+import { CriError } from "../base/errors.ts";
+
+/** The first real-time signal that libc leaves to programs (glibc and musl take the ones below). */
+const SIGRTMIN = 34;
+const SIGRTMAX = 64;
+
+/** "SIGTERM", "term", "15", "SIGRTMIN+3" or CRI's "SIGRTMINPLUS3" as a number. @throws CriError INVALID_ARGUMENT. */
+export function signalNumber(name: string): number {
+  const upper = name.toUpperCase().replace(/^(?!SIG|\d)/, "SIG");
+  const known = (constants.signals as Record<string, number | undefined>)[upper];
+  const realTime = /^SIGRT(MIN|MAX)(?:(?:\+|PLUS|-|MINUS)(\d+))?$/.exec(upper);
+  let number = known ?? (/^\d+$/.test(upper) ? Number(upper) : 0);
+  if (realTime !== null) {
+    const offset = Number(realTime[2] ?? 0);
+    number = realTime[1] === "MIN" ? SIGRTMIN + offset : SIGRTMAX - offset;
+  }
+  if (number >= 1 && number <= SIGRTMAX) return number;
+  throw new CriError("INVALID_ARGUMENT", `${JSON.stringify(name)} is not a signal`);
+}

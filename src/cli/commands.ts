@@ -1,5 +1,6 @@
 // The person's commands, by name. program.ts finds and runs them; main.ts adds its own.
 import type { SubCommandsDef } from "citty";
+import { configCommand } from "./config.ts";
 import { exec, logs } from "./container_commands.ts";
 import { rm, rmi, rmp, stop, stopp } from "./end.ts";
 import { load, pull } from "./image_commands.ts";
@@ -27,6 +28,7 @@ export const commands: SubCommandsDef = {
   inspecti,
   info,
   version,
+  config: configCommand,
 };
 
 export const passthrough: Record<string, PassThrough> = {

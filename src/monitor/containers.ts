@@ -60,8 +60,11 @@ export class Containers {
     this.#announce = options.announce;
   }
 
-  get running(): string[] {
-    return [...this.#running.keys()];
+  get running(): (Started & { id: string })[] {
+    return [...this.#running.values()].map(({ record }) => {
+      const { id, pid, startedAtNs } = record;
+      return { id, pid, startedAtNs };
+    });
   }
 
   get exits(): ExitRecord[] {

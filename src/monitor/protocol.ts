@@ -50,7 +50,12 @@ export type ExitRecord = {
 
 export type Started = { pid: number; startedAtNs: string };
 export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };
-export type Hello = { pid: number; version: string; running: string[]; exits: ExitRecord[] };
+export type Hello = {
+  pid: number;
+  version: string;
+  running: (Started & { id: string })[];
+  exits: ExitRecord[];
+};
 
 /** Requests by name: parameters and result. */
 export type Calls = {

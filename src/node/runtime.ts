@@ -1,5 +1,8 @@
 // OCI runtimes by their command line (runc ≥ 1.1, crun): what to call, and what a failure said.
+import { messageOf } from "../base/errors.ts";
+import type { RuntimeFacts } from "../spec/facts.ts";
 import { readTextIfExists } from "../sys/file.ts";
+import { run } from "../sys/process.ts";
 
 /** An OCI runtime: program, arguments before the verb, its state folder, who manages cgroups. */
 export type RuntimeCommand = {
@@ -31,4 +34,32 @@ export async function runtimeError(logFile: string): Promise<string | undefined>
     }
   }
   return last;
+}
+
+type Features = {
+  mountOptions?: string[];
+  linux?: { mountExtensions?: { idmap?: { enabled?: boolean } } };
+};
+
+/** Asked once at start, so it may not hold it up. */
+const probeMs = 5_000;
+
+/** What `RUNTIME features` says (runtime-spec features.md; runc ≥ 1.1, crun ≥ 1.8). */
+export async function probeRuntime(
+  path: string,
+): Promise<{ facts: RuntimeFacts; problem?: string }> {
+  const none = { recursiveReadOnlyMounts: false, idmapMounts: false };
+  try {
+    const result = await run([path, "features"], { signal: AbortSignal.timeout(probeMs) });
+    if (result.exitCode !== 0) return { facts: none };
+    const features = JSON.parse(result.stdout) as Features;
+    return {
+      facts: {
+        recursiveReadOnlyMounts: features.mountOptions?.includes("rro") === true,
+        idmapMounts: features.linux?.mountExtensions?.idmap?.enabled === true,
+      },
+    };
+  } catch (error) {
+    return { facts: none, problem: `OCI runtime ${path} cannot be asked: ${messageOf(error)}` };
+  }
 }

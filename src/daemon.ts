@@ -1,0 +1,232 @@
+// The composition root: everything the daemon consists of is made here, in order, and ends in the
+// reverse order when SIGINT or SIGTERM comes. Containers, and the monitor, go on.
+import * as grpc from "@grpc/grpc-js";
+import {
+  chmodSync,
+  chownSync,
+  closeSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+} from "node:fs";
+import { writeFile } from "node:fs/promises";
+import { createConnection } from "node:net";
+import { dirname, join } from "node:path";
+import * as v from "valibot";
+import { build, version } from "./base/build.ts";
+import type { Config, LoadedConfig } from "./base/config.ts";
+import { groupId } from "./base/config_host.ts";
+import { CriError, messageOf } from "./base/errors.ts";
+import type { Log } from "./base/log.ts";
+import { commitExit } from "./cri/container_end.ts";
+import type { Context, Handler } from "./cri/context.ts";
+import { ExitWaiters } from "./cri/exits.ts";
+import { Running } from "./cri/running.ts";
+import { createServer } from "./cri/server.ts";
+import { openImageStore } from "./image/store.ts";
+import { MonitorClient } from "./monitor/client.ts";
+import type { ExitRecord } from "./monitor/protocol.ts";
+import { cgroupMounts } from "./node/cgroup.ts";
+import { cgroupfsDriver } from "./node/cgroupfs.ts";
+import { openCni } from "./node/cni.ts";
+import { readHostFacts } from "./node/host.ts";
+import { probeRuntime } from "./node/runtime.ts";
+import { systemdDriver } from "./node/systemd.ts";
+import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
+import { ContainerSchema, containerToJson, type Container } from "./state/container.ts";
+import { SandboxSchema, sandboxToJson, type Sandbox } from "./state/sandbox.ts";
+import { Store } from "./state/store.ts";
+import { becomeSubreaper, tryLock } from "./sys/libc.ts";
+
+/** Calls under way get this long to finish at the end; the rest is cut off. */
+const drainMs = 1_000;
+
+/** Runs the daemon until a signal ends it. self: program and arguments that run this executable. */
+export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log): Promise<void> {
+  const { config } = loaded;
+  for (const warning of loaded.warnings) log.warn(warning);
+  await using stack = new AsyncDisposableStack();
+  for (const folder of [config.graph, config.state])
+    mkdirSync(folder, { recursive: true, mode: 0o711 });
+  stack.use(lockState(config));
+  await claimGraph(config.graph);
+  becomeSubreaper();
+  const context = await createContext(config, self, log, stack);
+  await recover(context);
+  await context.monitor.connect();
+  await listen(context, stack);
+  await writeFile(config.pidfile, `${process.pid}\n`, { mode: 0o644 });
+  stack.defer(() => rmSync(config.pidfile, { force: true }));
+  log.info("ready", {
+    version,
+    commit: build?.commit,
+    hosts: config.hosts.join(" "),
+    cgroups: `${context.cgroup.name} v${context.cgroup.version}`,
+    config: loaded.file,
+  });
+  const signal = await endSignal();
+  log.info("ending; containers go on", { signal });
+}
+
+async function createContext(
+  config: Config,
+  self: string[],
+  log: Log,
+  stack: AsyncDisposableStack,
+): Promise<Context> {
+  const mounts = cgroupMounts();
+  const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
+  const images = await openImageStore({
+    graph: config.graph,
+    state: config.state,
+    log: log.child("image"),
+    registry: {
+      mirrors: config.registryMirrors,
+      insecure: config.insecureRegistries,
+      configPath: config.registryConfigPath,
+      progressTimeoutMs: config.pullProgressTimeoutMs,
+    },
+    pinned: [config.podSandboxImage],
+    self,
+  });
+  const exits = new ExitWaiters();
+  const context: Context = {
+    config,
+    log: log.child("cri"),
+    bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
+    host: readHostFacts(mounts, { selinux: false }),
+    handlers: await openHandlers(config, log),
+    sandboxes: new Store<Sandbox>({
+      kind: "sandbox",
+      folder: join(config.graph, "sandboxes"),
+      toJson: sandboxToJson,
+      fromJson: (json) => v.parse(SandboxSchema, json),
+    }),
+    containers: new Store<Container>({
+      kind: "container",
+      folder: join(config.graph, "containers"),
+      toJson: containerToJson,
+      fromJson: (json) => v.parse(ContainerSchema, json),
+    }),
+    images,
+    cni: openCni({
+      confDir: config.cniConfDir,
+      binDirs: config.cniBinDirs,
+      cacheDir: join(config.graph, "cni"),
+      log: log.child("cni"),
+      timeoutMs: config.cniTimeoutMs,
+    }),
+    cgroup: driver(mounts, config.cgroupParent),
+    monitor: stack.use(
+      new MonitorClient({
+        state: config.state,
+        self,
+        log: log.child("monitor"),
+        onExit: (exit) => onExit(context, exit),
+        onHello: (hello) => syncWithMonitor(context, hello),
+      }),
+    ),
+    exits,
+    starting: new Set(),
+    running: new Running(),
+  };
+  return context;
+}
+
+function onExit(context: Context, exit: ExitRecord): void {
+  commitExit(context, exit.id, exit).catch((error: unknown) => {
+    context.log.error("an exit was not committed", {
+      container: exit.id,
+      error: messageOf(error),
+    });
+  });
+}
+
+/** Each handler by its name, and the default one by "" too; what it can do is asked once. */
+async function openHandlers(config: Config, log: Log): Promise<Map<string, Handler>> {
+  const names = Object.keys(config.runtimes);
+  const opened = await Promise.all(
+    names.map(async (name) => {
+      const { path, runtimeArgs } = config.runtimes[name]!;
+      const root = join(config.state, "runtime", name);
+      const command = { path, args: runtimeArgs, root, systemdCgroup: config.systemdCgroup };
+      const facts = await probeRuntime(path);
+      if (facts.problem !== undefined) log.warn(facts.problem, { handler: name });
+      return [name, { command, facts: facts.facts }] as const;
+    }),
+  );
+  const handlers = new Map<string, Handler>(opened);
+  handlers.set("", handlers.get(config.defaultRuntime)!);
+  return handlers;
+}
+
+/** One daemon for a state folder. @throws CriError FAILED_PRECONDITION when another has it. */
+function lockState(config: Config): Disposable {
+  const path = join(config.state, "daemon.lock");
+  const fd = openSync(path, "a", 0o600);
+  if (!tryLock(fd)) {
+    closeSync(fd);
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `another isulad-ts runs with ${config.state} (it holds ${path}): stop it, or give this one other hosts, graph and state`,
+    );
+  }
+  return { [Symbol.dispose]: () => closeSync(fd) };
+}
+
+async function listen(context: Context, stack: AsyncDisposableStack): Promise<void> {
+  const { hosts, group } = context.config;
+  const server = createServer(context);
+  stack.defer(() => endServer(server));
+  const gid = group === "" ? undefined : groupId(group);
+  for (const host of hosts) {
+    const path = host.replace(/^unix:(\/\/)?/, "");
+    mkdirSync(dirname(path), { recursive: true });
+    await replaceStale(path);
+    const before = process.umask(0o177);
+    try {
+      await new Promise<void>((resolve, reject) => {
+        const done = (error: Error | null) => (error === null ? resolve() : reject(error));
+        server.bindAsync(`unix:${path}`, grpc.ServerCredentials.createInsecure(), done);
+      });
+    } finally {
+      process.umask(before);
+    }
+    stack.defer(() => rmSync(path, { force: true }));
+    if (gid === undefined) continue;
+    chownSync(path, 0, gid);
+    chmodSync(path, 0o660);
+  }
+}
+
+/** A socket that nobody answers is left from a daemon that was killed. */
+async function replaceStale(path: string): Promise<void> {
+  const answered = await new Promise<boolean>((resolve) => {
+    const socket = createConnection(path);
+    socket.once("connect", () => {
+      socket.destroy();
+      resolve(true);
+    });
+    socket.once("error", () => resolve(false));
+  });
+  if (answered) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `another program answers on ${path}: stop it, or choose another socket with hosts`,
+    );
+  }
+  rmSync(path, { force: true });
+}
+
+async function endServer(server: grpc.Server): Promise<void> {
+  const forced = setTimeout(() => server.forceShutdown(), drainMs);
+  await new Promise<void>((resolve) => server.tryShutdown(() => resolve()));
+  clearTimeout(forced);
+}
+
+function endSignal(): Promise<NodeJS.Signals> {
+  return new Promise((resolve) => {
+    for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, resolve);
+  });
+}

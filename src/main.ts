@@ -1,0 +1,80 @@
+// isulad-ts: a container runtime daemon for Kubernetes nodes. The rooms, from the bottom up:
+//
+//   base     errors, configuration, log        sys    the kernel's interface, files, processes
+//   proto    (generated) CRI's messages        spec   pure: CRI → OCI runtime spec
+//   state    records and their phases          node   cgroups, namespaces, CNI, OCI runtime
+//   image    references, registries, layers    monitor the process that holds the containers
+//   cri      one file an RPC or a few          cli    the person's commands
+//   daemon.ts puts them together, recover.ts takes over what an earlier daemon left.
+//
+// This file only decides which of the program's four lives begins: daemon, monitor, unpacking helper,
+// or a person's command. Each loads no more than it needs.
+import { build, version } from "./base/build.ts";
+import { messageOf } from "./base/errors.ts";
+
+process.exitCode = await main(process.argv.slice(2));
+
+async function main(words: string[]): Promise<number> {
+  // Of a parent that is a Bun program too; nothing that we start shall take orders from it.
+  delete process.env["BUN_OPTIONS"];
+  delete process.env["BUN_BE_BUN"];
+  switch (words[0]) {
+    case "monitor":
+      return runMonitor(words[2] ?? "");
+    case "unpack": {
+      const { unpackMain } = await import("./image/unpack.ts");
+      return unpackMain(words.slice(1));
+    }
+  }
+  const isCommand = words[0] !== undefined && !words[0].startsWith("-");
+  if (isCommand || ["--help", "-h", "--version", "-v", "-V"].includes(words[0] ?? "")) {
+    return runCommand(words);
+  }
+  return runDaemonCommand(words);
+}
+
+async function runCommand(words: string[]): Promise<number> {
+  const { commands, passthrough } = await import("./cli/commands.ts");
+  const { configArgs } = await import("./cli/config.ts");
+  const { runProgram } = await import("./cli/program.ts");
+  const description = "A container runtime daemon: without a command, it runs as the daemon";
+  const main = { meta: { name: "isulad-ts", description }, args: configArgs };
+  const program = { name: "isulad-ts", version: versionText(), commands, main, passthrough };
+  return runProgram(program, words);
+}
+
+function versionText(): string {
+  const engine = process.versions["bun"] ? `bun ${process.versions["bun"]}` : "deno";
+  return `isulad-ts ${version} (commit ${build?.commit ?? "none"}, ${engine})`;
+}
+
+async function runMonitor(state: string): Promise<number> {
+  const { createLog } = await import("./base/log.ts");
+  const { monitorMain } = await import("./monitor/monitor.ts");
+  await monitorMain(state, createLog({ level: "info", format: "text" }));
+  process.exit(0); // its worker waits in the kernel
+}
+
+async function runDaemonCommand(words: string[]): Promise<number> {
+  const { parseFlags } = await import("./cli/config.ts");
+  const { loadConfig } = await import("./base/config.ts");
+  const { createLog } = await import("./base/log.ts");
+  const { runDaemon } = await import("./daemon.ts");
+  try {
+    const { file, flags } = parseFlags(words);
+    const loaded = loadConfig(file, flags);
+    const { logLevel: level, logFormat: format } = loaded.config;
+    await runDaemon(loaded, self(), createLog({ level, format }));
+    process.exit(0);
+  } catch (error) {
+    process.stderr.write(`isulad-ts: ${messageOf(error)}\n`);
+    process.exit(1);
+  }
+}
+
+/** How this same program is started again. */
+function self(): string[] {
+  if (build !== undefined) return [process.execPath];
+  const file = import.meta.filename;
+  return "Deno" in globalThis ? [process.execPath, "run", "-A", file] : [process.execPath, file];
+}

@@ -28,6 +28,7 @@ export const executable =
   process.env["ISULAD_BIN"] ?? join(import.meta.dirname, "../dist/isulad-ts");
 /** What the daemon is told to use; the guest runs everything with both. */
 export const cgroupDriver = process.env["ISULAD_CGROUP_DRIVER"] ?? "cgroupfs";
+export const ociRuntime = process.env["ISULAD_RUNTIME"] ?? "runc";
 export const busybox = "docker.io/library/busybox:latest";
 
 const { NamespaceMode, ContainerState } = runtime.v1;
@@ -108,6 +109,7 @@ export class Daemon implements AsyncDisposable {
       "cni-conf-dir": this.cniDir,
       "cgroup-parent": this.cgroupParent,
       "systemd-cgroup": cgroupDriver === "systemd",
+      "default-runtime": ociRuntime,
       ...this.#options.config,
       ...more,
     };

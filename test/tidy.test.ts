@@ -139,7 +139,8 @@ describe("style", () => {
       if (except?.test(file)) continue;
       const lines = readFileSync(join(root, file), "utf8").split("\n");
       lines.forEach((line, index) => {
-        if (what.test(line)) found.push(`${file}:${index + 1}: ${line.trim()}`);
+        if (what.test(line) && !/^\s*(\/\/|\*|\/\*)/.test(line))
+          found.push(`${file}:${index + 1}: ${line.trim()}`);
       });
     }
     expect(found).toEqual([]);

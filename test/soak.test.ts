@@ -1,0 +1,12 @@
+// A short run of the long one (test/soak.ts), with a fixed seed.
+import { expect, test } from "bun:test";
+import { startDaemon } from "./harness.ts";
+import { growthKib, type RoundResult, soak } from "./soak.ts";
+
+test("thirty pods of every kind leave nothing behind", async () => {
+  await using daemon = await startDaemon();
+  const results: RoundResult[] = [];
+  for await (const result of soak(daemon, { rounds: 3, pods: 10, seed: 7 })) results.push(result);
+  expect(results.flatMap((result) => result.leaks)).toEqual([]);
+  expect(growthKib(results)).toBeLessThan(12 * 1024);
+}, 180_000);

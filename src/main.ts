@@ -18,13 +18,10 @@ async function main(words: string[]): Promise<number> {
   // Of a parent that is a Bun program too; nothing that we start shall take orders from it.
   delete process.env["BUN_OPTIONS"];
   delete process.env["BUN_BE_BUN"];
-  switch (words[0]) {
-    case "monitor":
-      return runMonitor(words[2] ?? "");
-    case "unpack": {
-      const { unpackMain } = await import("./image/unpack.ts");
-      return unpackMain(words.slice(1));
-    }
+  if (words[0] === "monitor") return runMonitor(words[2] ?? "");
+  if (words[0] === "unpack") {
+    const { unpackMain } = await import("./image/unpack.ts");
+    return unpackMain(words.slice(1));
   }
   const isCommand = words[0] !== undefined && !words[0].startsWith("-");
   if (isCommand || ["--help", "-h", "--version", "-v", "-V"].includes(words[0] ?? "")) {

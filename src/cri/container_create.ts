@@ -108,7 +108,7 @@ function logPath(sandbox: Sandbox, config: ContainerConfig): string {
 
 /** CRI's own wins over the image's; SIGTERM without either. */
 function stopSignal(config: ContainerConfig, image: ImageRecord): string {
-  const asked = config.stop_signal ? Signal[config.stop_signal]!.replace(/^SIGNAL_/, "") : "";
+  const asked = config.stop_signal ? Signal[config.stop_signal].replace(/^SIGNAL_/, "") : "";
   const name = asked || image.config.StopSignal || "SIGTERM";
   signalNumber(name);
   return name;

@@ -67,13 +67,13 @@ const handlers: Handlers = {
  * runtime.v1alpha2, for kubelets of 1.20 to 1.25: the same messages under the old name, for the RPCs
  * of that time (cri-api 0.25).
  */
-const alphaRuntime = [
-  ...["Version", "RunPodSandbox", "StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus"],
-  ...["ListPodSandbox", "CreateContainer", "StartContainer", "StopContainer", "RemoveContainer"],
-  ...["ListContainers", "ContainerStatus", "UpdateContainerResources", "ReopenContainerLog"],
-  ...["ExecSync", "Exec", "Attach", "PortForward", "ContainerStats", "ListContainerStats"],
-  ...["PodSandboxStats", "ListPodSandboxStats", "UpdateRuntimeConfig", "Status"],
-];
+const alphaRuntime = `
+  Version RunPodSandbox StopPodSandbox RemovePodSandbox PodSandboxStatus ListPodSandbox
+  CreateContainer StartContainer StopContainer RemoveContainer ListContainers ContainerStatus
+  UpdateContainerResources ReopenContainerLog ExecSync Exec Attach PortForward ContainerStats
+  ListContainerStats PodSandboxStats ListPodSandboxStats UpdateRuntimeConfig Status`
+  .trim()
+  .split(/\s+/);
 const alphaImage = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"];
 
 /** What kubelets and we allow a message to have. */

@@ -219,7 +219,7 @@ export type WaitStatus = { pid: number; exitCode: number; signal: number };
 
 /**
  * Reaps one known child without waiting: undefined while it runs. A signal n counts as exit code 128 + n.
- * Only ever by pid: waitpid(-1) would take the children that the runtime (Bun, Deno) waits for itself.
+ * Only ever by pid: to wait for any child would take those that the engine waits for itself.
  */
 export function reap(pid: number): WaitStatus | undefined {
   const WNOHANG = 1;

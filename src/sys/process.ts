@@ -1,7 +1,7 @@
 // Child processes with a deadline. What a container may inherit never passes here: see monitor/.
 import { spawn, type ChildProcess } from "node:child_process";
 import { readFileSync } from "node:fs";
-import { CriError } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 
 export type RunOptions = {
   signal: AbortSignal;
@@ -30,13 +30,8 @@ const drainMs = 100;
  */
 export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
   throwIfAborted(argv[0]!, options.signal);
-  const start = performance.now();
-  const child = spawn(argv[0]!, argv.slice(1), {
-    stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
-    env: options.env ?? process.env,
-    cwd: options.cwd,
-    detached: true, // a process group of its own, to be killed as a whole
-  });
+  const begin = performance.now();
+  const child = start(argv, options);
   const limit = options.maxOutputBytes ?? 1 << 20;
   const stdout = collect(child.stdout!, limit);
   const stderr = collect(child.stderr!, limit);
@@ -49,12 +44,30 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
   try {
     const exitCode = await ended(child, argv[0]!);
     if (options.signal.aborted) {
-      throw abortError(`${argv[0]} (pid ${child.pid})`, options.signal, performance.now() - start);
+      throw abortError(`${argv[0]} (pid ${child.pid})`, options.signal, performance.now() - begin);
     }
     return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
   } finally {
     options.signal.removeEventListener("abort", onAbort);
   }
+}
+
+function start(argv: string[], options: RunOptions): ChildProcess {
+  try {
+    return spawn(argv[0]!, argv.slice(1), {
+      stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
+      env: options.env ?? process.env,
+      cwd: options.cwd,
+      detached: true, // a process group of its own, to be killed as a whole
+    });
+  } catch (error) {
+    throw cannotRun(argv[0]!, error); // Bun throws some errors at once (ETXTBSY)
+  }
+}
+
+function cannotRun(program: string, error: unknown): CriError {
+  const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL";
+  return new CriError(code, `cannot run ${program}: ${messageOf(error)}`, { cause: error });
 }
 
 function ended(child: ChildProcess, program: string): Promise<number> {
@@ -66,10 +79,7 @@ function ended(child: ChildProcess, program: string): Promise<number> {
       child.stderr?.destroy();
       resolve(exitCode);
     };
-    child.on("error", (error: NodeJS.ErrnoException) => {
-      const code = error.code === "ENOENT" ? "NOT_FOUND" : "INTERNAL";
-      reject(new CriError(code, `cannot run ${program}: ${error.message}`, { cause: error }));
-    });
+    child.on("error", (error) => reject(cannotRun(program, error)));
     child.on("close", (exitCode, signal) => done(exitCode ?? (signal === null ? 255 : 137)));
     child.on("exit", (exitCode, signal) => {
       timer = setTimeout(() => done(exitCode ?? (signal === null ? 255 : 137)), drainMs);

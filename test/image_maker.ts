@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { spawnSync } from "node:child_process";
-import { gzipSync } from "node:zlib";
+import { gunzipSync, gzipSync } from "node:zlib";
 
 export type TarEntry = {
   name: string;
@@ -261,7 +261,7 @@ export function dockerArchive(images: NamedImage[]): Buffer {
     files.set(config, image.config.bytes);
     const layers = image.layers.map((layer) => {
       const path = `${layer.diffId.slice(7)}/layer.tar`;
-      files.set(path, layer.mediaType.endsWith("gzip") ? Bun.gunzipSync(layer.bytes) : layer.bytes);
+      files.set(path, layer.mediaType.endsWith("gzip") ? gunzipSync(layer.bytes) : layer.bytes);
       return path;
     });
     return { Config: config, RepoTags: name === undefined ? [] : [name], Layers: layers };
@@ -303,7 +303,7 @@ export async function pushManifest(target: PushTarget, tag: string, manifest: Bl
   await request(target, `/v2/${target.repository}/manifests/${tag}`, {
     method: "PUT",
     headers: { "content-type": manifest.mediaType },
-    body: manifest.bytes as BodyInit,
+    body: manifest.bytes as Uint8Array<ArrayBuffer>,
   });
 }
 
@@ -316,7 +316,7 @@ async function pushBlob(target: PushTarget, part: Blob): Promise<void> {
   await request(target, location.href, {
     method: "PUT",
     headers: { "content-type": "application/octet-stream" },
-    body: part.bytes as BodyInit,
+    body: part.bytes as Uint8Array<ArrayBuffer>,
   });
 }
 

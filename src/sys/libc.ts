@@ -12,6 +12,7 @@ const signatures = {
   mkfifo: { args: ["buffer", "u32"], returns: "i32" },
   mknod: { args: ["buffer", "u32", "u64"], returns: "i32" },
   chroot: { args: ["buffer"], returns: "i32" },
+  fchdir: { args: ["i32"], returns: "i32" },
   lsetxattr: { args: ["buffer", "buffer", "buffer", "usize", "i32"], returns: "i32" },
   lgetxattr: { args: ["buffer", "buffer", "buffer", "usize"], returns: "i64" },
   syncfs: { args: ["i32"], returns: "i32" },
@@ -171,6 +172,13 @@ export function mknod(path: string, mode: number, major: number, minor: number):
 /** chroot(2) of this whole process, with the working directory moved to its new root. */
 export function chroot(path: string): void {
   check("chroot", path, z(path));
+  process.chdir("/");
+}
+
+/** Leaves a chroot through a descriptor of the folder that was the root before. */
+export function leaveChroot(rootFd: number): void {
+  check("fchdir", `descriptor ${rootFd}`, rootFd);
+  check("chroot", ".", z("."));
   process.chdir("/");
 }
 

@@ -1,0 +1,253 @@
+// Images from files: OCI layouts as folders or archives, and docker archives, packed or not.
+import { createReadStream, createWriteStream } from "node:fs";
+import { open, readFile, stat } from "node:fs/promises";
+import { join, posix } from "node:path";
+import { pipeline } from "node:stream/promises";
+import * as v from "valibot";
+import { CriError, errnoOf } from "../base/errors.ts";
+import { throwIfAborted } from "../sys/process.ts";
+import { Inflate } from "./inflate.ts";
+import {
+  choosePlatform,
+  configBytesMax,
+  digestOf,
+  hostPlatform,
+  layersMax,
+  manifestBytesMax,
+  parseAs,
+  parseIndex,
+  parseManifest,
+  type Descriptor,
+} from "./manifest.ts";
+import { TarReader } from "./tar.ts";
+
+export type ArchiveLayer = { digest: string; size: number; path: string; offset: number };
+
+export type ArchiveImage = {
+  /** As the archive has them; not yet checked. */
+  names: string[];
+  /** "" for a docker archive. */
+  manifestDigest: string;
+  configDigest: string;
+  config: Buffer;
+  layers: ArchiveLayer[];
+};
+
+export type ArchiveOptions = {
+  /** An existing folder for the unpacked form of a packed archive. */
+  scratch: string;
+  signal: AbortSignal;
+};
+
+type Place = { path: string; offset: number; size: number };
+/** Finds a file of the archive by its name in it. */
+type Lookup = (name: string) => Promise<Place | undefined>;
+
+const DockerManifest = v.array(
+  v.object({
+    Config: v.string(),
+    RepoTags: v.nullish(v.array(v.string())),
+    Layers: v.pipe(v.array(v.string()), v.maxLength(layersMax)),
+  }),
+);
+
+/** @throws CriError NOT_FOUND without the file, INVALID_ARGUMENT when it holds no image. */
+export async function readArchive(path: string, o: ArchiveOptions): Promise<ArchiveImage[]> {
+  const lookup = await lookupIn(path, o);
+  const index = await lookup("index.json");
+  if (index !== undefined) return await readOci(path, index, lookup);
+  const manifest = await lookup("manifest.json");
+  if (manifest !== undefined) return await readDocker(path, manifest, lookup);
+  throw new CriError(
+    "INVALID_ARGUMENT",
+    `${path} is no image archive: it holds neither index.json (OCI) nor manifest.json (docker save)`,
+  );
+}
+
+async function lookupIn(path: string, o: ArchiveOptions): Promise<Lookup> {
+  let isFolder: boolean;
+  try {
+    isFolder = (await stat(path)).isDirectory();
+  } catch (error) {
+    const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INVALID_ARGUMENT";
+    throw new CriError(code, `cannot read ${path} on the daemon's host`, { cause: error });
+  }
+  if (isFolder) {
+    return async (name) => {
+      const file = join(path, posix.normalize(`/${name}`));
+      const found = await stat(file).catch(() => undefined);
+      return found?.isFile() ? { path: file, offset: 0, size: found.size } : undefined;
+    };
+  }
+  const plain = (await isPacked(path)) ? await unpacked(path, o) : path;
+  const entries = await scan(plain, o.signal);
+  return async (name) => entries.get(posix.normalize(name));
+}
+
+async function isPacked(path: string): Promise<boolean> {
+  await using file = await open(path);
+  const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
+  return buffer.readUInt16LE(0) === 0x8b1f || buffer.readUInt32LE(0) === 0xfd2fb528;
+}
+
+async function unpacked(path: string, { scratch, signal }: ArchiveOptions): Promise<string> {
+  const target = join(scratch, "archive.tar");
+  await pipeline(
+    createReadStream(path, { highWaterMark: 256 << 10 }),
+    async function* (source: AsyncIterable<Buffer>) {
+      let ready: Uint8Array[] = [];
+      const inflate = new Inflate((chunk) => ready.push(chunk));
+      for await (const chunk of source) {
+        await inflate.push(chunk);
+        yield* ready;
+        ready = [];
+      }
+      await inflate.end();
+      yield* ready;
+    },
+    createWriteStream(target),
+    { signal },
+  );
+  return target;
+}
+
+/** Where each file of a tar lies in it. Content is passed over, not read. */
+async function scan(path: string, signal: AbortSignal): Promise<Map<string, Place>> {
+  const places = new Map<string, Place>();
+  const links: [string, string][] = [];
+  const reader = new TarReader({
+    entry: ({ name, type, link, offset, size }) => {
+      const at = posix.normalize(name);
+      if (type === "0") places.set(at, { path, offset, size });
+      if (type === "1") links.push([at, posix.normalize(link)]);
+      if (type === "2") links.push([at, posix.join(posix.dirname(at), link)]);
+    },
+    data: () => {},
+    entryEnd: () => {},
+  });
+  await using file = await open(path);
+  const buffer = Buffer.alloc(64 << 10);
+  let at = 0;
+  for (;;) {
+    throwIfAborted(`reading ${path}`, signal);
+    const { bytesRead } = await file.read(buffer, 0, buffer.length, at);
+    if (bytesRead === 0) break;
+    reader.push(buffer.subarray(0, bytesRead));
+    at += bytesRead + reader.skippable;
+    reader.skip(reader.skippable);
+  }
+  reader.end();
+  if (at > (await file.stat()).size) throw new CriError("DATA_LOSS", `${path} is cut off`);
+  // Older docker saves a layer once and links to it.
+  for (const [name, target] of links) {
+    const place = places.get(target);
+    if (place !== undefined) places.set(name, place);
+  }
+  return places;
+}
+
+async function readPlace(place: Place, bytesMax: number, what: string): Promise<Buffer> {
+  if (place.size > bytesMax) {
+    throw new CriError("INVALID_ARGUMENT", `${what} is longer than ${bytesMax} bytes`);
+  }
+  if (place.offset === 0) return await readFile(place.path);
+  await using file = await open(place.path);
+  const { buffer, bytesRead } = await file.read(
+    Buffer.alloc(place.size),
+    0,
+    place.size,
+    place.offset,
+  );
+  if (bytesRead < place.size) throw new CriError("DATA_LOSS", `${what} is cut off`);
+  return buffer;
+}
+
+// -- OCI layout -----------------------------------------------------------------------------------
+
+async function readOci(path: string, index: Place, lookup: Lookup): Promise<ArchiveImage[]> {
+  const what = `${path}: index.json`;
+  const { manifests } = parseIndex(await readPlace(index, manifestBytesMax, what), what);
+  const images = new Map<string, ArchiveImage>();
+  for (const entry of manifests) {
+    const known = images.get(entry.digest);
+    const image = known ?? (await ociImage(path, entry, lookup));
+    // An archive for several platforms may hold only some of them.
+    if (image === undefined) continue;
+    image.names.push(...namesOf(entry));
+    images.set(entry.digest, image);
+  }
+  if (images.size > 0) return [...images.values()];
+  const { architecture } = hostPlatform();
+  throw new CriError("NOT_FOUND", `${path} holds no image for linux/${architecture}`);
+}
+
+function namesOf({ annotations }: Descriptor): string[] {
+  const full = annotations?.["io.containerd.image.name"];
+  const name = full ?? annotations?.["org.opencontainers.image.ref.name"];
+  return name === undefined ? [] : [name];
+}
+
+async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
+  const platform = hostPlatform();
+  const wrongPlatform =
+    entry.platform?.architecture && entry.platform.architecture !== platform.architecture;
+  if (wrongPlatform) return undefined;
+  const blob = async (digest: string, bytesMax: number) => {
+    const place = await lookup(blobName(digest));
+    if (place === undefined) throw new CriError("NOT_FOUND", `${path} lacks the blob ${digest}`);
+    const bytes = await readPlace(place, bytesMax, `${path}: blob ${digest}`);
+    if (digestOf(bytes, digest) === digest) return bytes;
+    throw new CriError("DATA_LOSS", `${path}: the blob ${digest} is damaged`);
+  };
+  let digest = entry.digest;
+  let parsed = parseManifest(await blob(digest, manifestBytesMax), `${path}: ${digest}`);
+  if (parsed.kind === "index") {
+    ({ digest } = choosePlatform(parsed.index, platform, path));
+    parsed = parseManifest(await blob(digest, manifestBytesMax), `${path}: ${digest}`);
+  }
+  if (parsed.kind === "index") {
+    throw new CriError("INVALID_ARGUMENT", `${path}: ${digest} is an index inside an index`);
+  }
+  const { config, layers } = parsed.manifest;
+  const image: ArchiveImage = {
+    names: [],
+    manifestDigest: entry.digest,
+    configDigest: config.digest,
+    config: await blob(config.digest, configBytesMax),
+    layers: [],
+  };
+  for (const layer of layers) {
+    const place = await lookup(blobName(layer.digest));
+    if (place === undefined) {
+      throw new CriError("NOT_FOUND", `${path} lacks the layer ${layer.digest}`);
+    }
+    image.layers.push({ ...place, digest: layer.digest });
+  }
+  return image;
+}
+
+function blobName(digest: string): string {
+  return `blobs/${digest.replace(":", "/")}`;
+}
+
+// -- docker save ----------------------------------------------------------------------------------
+
+async function readDocker(path: string, manifest: Place, lookup: Lookup): Promise<ArchiveImage[]> {
+  const what = `${path}: manifest.json`;
+  const bytes = await readPlace(manifest, manifestBytesMax, what);
+  const entries = parseAs(DockerManifest, JSON.parse(bytes.toString("utf8")), what);
+  const images: ArchiveImage[] = [];
+  for (const { Config, RepoTags, Layers } of entries) {
+    const find = async (name: string) => {
+      const place = await lookup(name);
+      if (place !== undefined) return place;
+      throw new CriError("NOT_FOUND", `${path} lacks ${name}, which its manifest.json names`);
+    };
+    const config = await readPlace(await find(Config), configBytesMax, `${path}: ${Config}`);
+    const layers: ArchiveLayer[] = [];
+    for (const name of Layers) layers.push({ ...(await find(name)), digest: "" });
+    const configDigest = digestOf(config);
+    images.push({ names: RepoTags ?? [], manifestDigest: "", configDigest, config, layers });
+  }
+  return images;
+}

@@ -1,0 +1,103 @@
+// The daemon's side of the unpacking helpers: a few processes, one job each at a time.
+import { spawn, type ChildProcessByStdio } from "node:child_process";
+import { createInterface } from "node:readline";
+import type { Readable, Writable } from "node:stream";
+import { CriError } from "../base/errors.ts";
+import { abortError, throwIfAborted } from "../sys/process.ts";
+import type { UnpackedLayer } from "./layer.ts";
+import type { UnpackAnswer, UnpackJob } from "./unpack.ts";
+
+export type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
+
+/** Processes live as long as this object; at most one a job that runs. */
+export class UnpackHelpers implements AsyncDisposable {
+  readonly #self: string[];
+  readonly #idle: Helper[] = [];
+  readonly #all = new Set<Helper>();
+
+  /** self: the argv that runs our own program; "unpack" is added. */
+  constructor(self: string[]) {
+    this.#self = self;
+  }
+
+  async run(job: UnpackJob, options: JobOptions): Promise<UnpackedLayer | undefined> {
+    throwIfAborted(job.kind, options.signal);
+    let helper = this.#idle.pop();
+    if (helper === undefined) {
+      helper = new Helper([...this.#self, "unpack"]);
+      this.#all.add(helper);
+    }
+    const layer = await helper.run(job, options);
+    this.#idle.push(helper); // one that failed is left out: it may be in any state
+    return layer;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all([...this.#all].map((helper) => helper.end()));
+  }
+}
+
+const stderrMax = 4096;
+
+class Helper {
+  readonly #child: ChildProcessByStdio<Writable, Readable, Readable>;
+  readonly #exited: Promise<void>;
+  #stderr = "";
+  #onAnswer: ((answer: UnpackAnswer | undefined) => void) | undefined;
+  #isGone = false;
+
+  constructor(argv: string[]) {
+    this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
+    this.#child.stdin.on("error", () => {}); // its exit tells
+    this.#child.stderr.on("data", (chunk: Buffer) => {
+      this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
+    });
+    const lines = createInterface({ input: this.#child.stdout });
+    lines.on("line", (line) => this.#onAnswer?.(JSON.parse(line) as UnpackAnswer));
+    this.#exited = new Promise((resolve) => {
+      const gone = (error?: Error) => {
+        this.#isGone = true;
+        if (error !== undefined) this.#stderr = error.message;
+        this.#onAnswer?.(undefined);
+        resolve();
+      };
+      this.#child.once("error", gone);
+      this.#child.once("close", () => gone());
+    });
+  }
+
+  async run(job: UnpackJob, { signal, onBytes }: JobOptions): Promise<UnpackedLayer | undefined> {
+    const kill = () => this.#child.kill("SIGKILL");
+    signal.addEventListener("abort", kill, { once: true });
+    try {
+      const answer = await new Promise<UnpackAnswer | undefined>((resolve) => {
+        this.#onAnswer = (answer) => {
+          if (answer?.kind === "progress") onBytes?.(answer.bytes);
+          else resolve(answer);
+        };
+        if (this.#isGone) resolve(undefined);
+        else this.#child.stdin.write(`${JSON.stringify(job)}\n`);
+      });
+      if (answer?.kind === "done") return answer.layer;
+      if (signal.aborted) {
+        await this.#exited; // so that nothing writes into the folder any more
+        throw abortError("unpacking", signal);
+      }
+      if (answer?.kind === "failed") throw new CriError(answer.code, answer.message);
+      throw new CriError(
+        "INTERNAL",
+        `the unpacking helper ended: ${this.#stderr.trim() || "killed"}`,
+      );
+    } finally {
+      signal.removeEventListener("abort", kill);
+      this.#onAnswer = undefined;
+    }
+  }
+
+  async end(): Promise<void> {
+    this.#child.stdin.end();
+    const timer = setTimeout(() => this.#child.kill("SIGKILL"), 1000);
+    await this.#exited;
+    clearTimeout(timer);
+  }
+}

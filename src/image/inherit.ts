@@ -1,0 +1,57 @@
+// Folders that a layer uses without describing them look as in the layers below: without this, a
+// layer with tmp/x and no entry for tmp would make /tmp 0755.
+import * as fs from "node:fs";
+import { lgetxattr } from "../sys/libc.ts";
+
+export type Inheritance = {
+  /** The layer's tree. */
+  folder: string;
+  /** Trees of the layers below, nearest first. */
+  lower: string[];
+  /** Relative to the tree; "" is its root. */
+  paths: string[];
+};
+
+export function inherit({ folder, lower, paths }: Inheritance): void {
+  for (const path of paths) {
+    const target = `${folder}/${path}`;
+    const found = isPlainFolder(folder, path) ? nearest(lower, path) : undefined;
+    if (found === undefined) continue;
+    const { uid, gid, mode, atime, mtime } = fs.lstatSync(found);
+    fs.lchownSync(target, uid, gid);
+    fs.chmodSync(target, mode & 0o7777);
+    fs.lutimesSync(target, atime, mtime);
+  }
+}
+
+/** The first layer below in which the whole path is folders; one that hides it ends the search. */
+function nearest(lower: string[], path: string): string | undefined {
+  for (const tree of lower) {
+    if (isPlainFolder(tree, path)) return `${tree}/${path}`;
+    if (isHidden(tree, path)) return undefined;
+  }
+  return undefined;
+}
+
+/** No component is a symlink: what a layer links to is none of ours. */
+function isPlainFolder(tree: string, path: string): boolean {
+  return prefixesOf(tree, path).every(
+    (at) => fs.lstatSync(at, { throwIfNoEntry: false })?.isDirectory() === true,
+  );
+}
+
+function isHidden(tree: string, path: string): boolean {
+  return prefixesOf(tree, path).some((at) => {
+    const there = fs.lstatSync(at, { throwIfNoEntry: false });
+    if (there === undefined) return false;
+    return !there.isDirectory() || lgetxattr(at, "trusted.overlay.opaque")?.[0] === 0x79;
+  });
+}
+
+function prefixesOf(tree: string, path: string): string[] {
+  const prefixes = [tree];
+  for (const part of path.split("/")) {
+    if (part !== "") prefixes.push(`${prefixes.at(-1)}/${part}`);
+  }
+  return prefixes;
+}

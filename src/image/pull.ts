@@ -1,0 +1,60 @@
+// From a name to the pieces of an image: manifest, platform, config; layers are fetched later.
+import type { RegistryAuth } from "./auth.ts";
+import type { RegistryOptions } from "./hosts.ts";
+import { CriError } from "../base/errors.ts";
+import { choosePlatform, configBytesMax, hostPlatform, parseManifest } from "./manifest.ts";
+import type { Reference } from "./reference.ts";
+import { fetchBlob, fetchManifest, openSession, type Session } from "./registry.ts";
+import type { LayerWant } from "./layers.ts";
+
+/** What the store needs to know to make an image. */
+export type NewImage = {
+  id: string;
+  config: Buffer;
+  repoTags: string[];
+  repoDigests: string[];
+  layers: Pick<LayerWant, "digest" | "size" | "source">[];
+  what: string;
+};
+
+export type FetchOptions = {
+  registry: RegistryOptions;
+  auth: RegistryAuth | undefined;
+  signal: AbortSignal;
+};
+
+/** @throws CriError of the registry's answer, DATA_LOSS, or NOT_FOUND for this platform. */
+export async function fetchImage(ref: Reference, options: FetchOptions): Promise<NewImage> {
+  const { signal } = options;
+  const session = await openSession(ref, options.registry, options.auth);
+  const top = await fetchManifest(session, ref, signal);
+  const manifest = await imageManifest(session, top, { what: ref.name, signal });
+  const { digest } = manifest.config;
+  const config = await fetchBlob(session, manifest.config, { bytesMax: configBytesMax, signal });
+  return {
+    id: digest,
+    config,
+    repoTags: ref.digest === undefined ? [ref.name] : [],
+    repoDigests: [`${ref.domain}/${ref.path}@${top.digest}`],
+    layers: manifest.layers.map((layer) => ({
+      digest: layer.digest,
+      size: layer.size,
+      source: { kind: "registry", session },
+    })),
+    what: ref.name,
+  };
+}
+
+async function imageManifest(
+  session: Session,
+  top: { bytes: Buffer; digest: string },
+  { what, signal }: { what: string; signal: AbortSignal },
+) {
+  const parsed = parseManifest(top.bytes, what);
+  if (parsed.kind === "image") return parsed.manifest;
+  const { digest } = choosePlatform(parsed.index, hostPlatform(), what);
+  const chosen = await fetchManifest(session, { digest }, signal);
+  const inner = parseManifest(chosen.bytes, `${what} (${digest})`);
+  if (inner.kind === "image") return inner.manifest;
+  throw new CriError("INVALID_ARGUMENT", `${what} is an index inside an index`);
+}

@@ -1,0 +1,174 @@
+// What is known about the node's images: one file an image, and how a name finds it.
+import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import * as v from "valibot";
+import { CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { writeFileAtomic } from "../sys/file.ts";
+import { ImageSettings, type ImageConfig } from "./manifest.ts";
+import { parseReference } from "./reference.ts";
+
+export type ImageRecord = {
+  /** Digest of the image's config: "sha256:…". */
+  id: string;
+  repoTags: string[];
+  repoDigests: string[];
+  /** Content of all layers, unpacked. */
+  sizeBytes: bigint;
+  config: ImageConfig;
+  /** Chain ids, lowest first. */
+  layers: string[];
+  pulledAtNs: bigint;
+};
+
+const bigint = v.pipe(
+  v.string(),
+  v.regex(/^\d+$/),
+  v.transform((digits) => BigInt(digits)),
+);
+
+const ImageFile = v.object({
+  version: v.literal(1),
+  id: v.string(),
+  repoTags: v.array(v.string()),
+  repoDigests: v.array(v.string()),
+  sizeBytes: bigint,
+  config: v.object({
+    ...ImageSettings.entries,
+    architecture: v.string(),
+    os: v.string(),
+    variant: v.optional(v.string()),
+  }),
+  layers: v.array(v.string()),
+  pulledAtNs: bigint,
+});
+
+export class ImageRecords {
+  readonly #folder: string;
+  readonly #log: Log;
+  readonly #images = new Map<string, ImageRecord>();
+
+  private constructor(folder: string, log: Log) {
+    this.#folder = folder;
+    this.#log = log;
+  }
+
+  static async open(folder: string, log: Log): Promise<ImageRecords> {
+    const records = new ImageRecords(folder, log);
+    await mkdir(folder, { recursive: true, mode: 0o700 });
+    for (const name of await readdir(folder)) {
+      if (name.endsWith(".tmp")) await rm(join(folder, name), { force: true });
+      else if (name.endsWith(".json")) await records.#read(join(folder, name));
+    }
+    return records;
+  }
+
+  list(): ImageRecord[] {
+    return [...this.#images.values()];
+  }
+
+  get(id: string): ImageRecord | undefined {
+    return this.#images.get(id);
+  }
+
+  /**
+   * By name, tag, digest, name@digest, id, or the start of an id.
+   * @throws CriError INVALID_ARGUMENT when several ids start so.
+   */
+  find(ref: string): ImageRecord | undefined {
+    const id = /^[0-9a-f]{64}$/.test(ref) ? `sha256:${ref}` : ref;
+    if (id.startsWith("sha256:") && id.length === 71) {
+      return this.#images.get(id) ?? this.#first(({ repoDigests: all }) => hasDigest(all, id));
+    }
+    return this.#byName(ref) ?? this.#byPrefix(ref);
+  }
+
+  #byName(ref: string): ImageRecord | undefined {
+    let name: string;
+    try {
+      name = parseReference(ref).name;
+    } catch {
+      return undefined; // nothing can have such a name
+    }
+    return this.#first(
+      (image) => image.repoTags.includes(name) || image.repoDigests.includes(name),
+    );
+  }
+
+  #byPrefix(ref: string): ImageRecord | undefined {
+    const prefix = ref.replace(/^sha256:/, "");
+    if (!/^[0-9a-f]{3,63}$/.test(prefix)) return undefined;
+    const matches = this.list().filter(({ id }) => id.startsWith(`sha256:${prefix}`));
+    if (matches.length <= 1) return matches[0];
+    const message = `the image id ${ref} is ambiguous: ${matches.map(({ id }) => id).join(", ")}`;
+    throw new CriError("INVALID_ARGUMENT", message);
+  }
+
+  #first(matches: (image: ImageRecord) => boolean): ImageRecord | undefined {
+    for (const image of this.#images.values()) if (matches(image)) return image;
+    return undefined;
+  }
+
+  /** Adds an image, or names to one that is there; a tag leaves the image that had it. */
+  async add(image: ImageRecord): Promise<ImageRecord> {
+    const known = this.#images.get(image.id);
+    const added: ImageRecord = {
+      ...image,
+      repoTags: union(known?.repoTags, image.repoTags),
+      repoDigests: union(known?.repoDigests, image.repoDigests),
+    };
+    const moved = this.list().filter(
+      (other) =>
+        other.id !== image.id && other.repoTags.some((tag) => added.repoTags.includes(tag)),
+    );
+    await this.#write(added);
+    for (const other of moved) {
+      const repoTags = other.repoTags.filter((tag) => !added.repoTags.includes(tag));
+      await this.#write({ ...other, repoTags });
+    }
+    return added;
+  }
+
+  async remove(id: string): Promise<void> {
+    this.#images.delete(id);
+    await rm(this.#path(id), { force: true });
+  }
+
+  #path(id: string): string {
+    return join(this.#folder, `${id.replace(/^sha256:/, "")}.json`);
+  }
+
+  async #write(image: ImageRecord): Promise<void> {
+    const file = {
+      version: 1,
+      ...image,
+      sizeBytes: String(image.sizeBytes),
+      pulledAtNs: String(image.pulledAtNs),
+    };
+    await writeFileAtomic(this.#path(image.id), JSON.stringify(file));
+    this.#images.set(image.id, image);
+  }
+
+  async #read(path: string): Promise<void> {
+    try {
+      const { version, ...image } = v.parse(ImageFile, JSON.parse(await readFile(path, "utf8")));
+      if (path !== this.#path(image.id)) throw new Error(`version ${version} of another image`);
+      this.#images.set(image.id, image);
+    } catch (error) {
+      const aside = `${path}.unreadable`;
+      this.#log.warn("image set aside: its record cannot be read", {
+        file: aside,
+        error: messageOf(error),
+      });
+      await rename(path, aside);
+    }
+  }
+}
+
+function hasDigest(repoDigests: string[], digest: string): boolean {
+  return repoDigests.some((name) => name.endsWith(`@${digest}`));
+}
+
+function union(known: string[] = [], more: string[]): string[] {
+  return [...new Set([...known, ...more])];
+}

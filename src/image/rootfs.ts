@@ -1,0 +1,113 @@
+// A container's root file system: an overlay of the image's layers with a folder of its own on top.
+import * as fs from "node:fs";
+import { mkdir, rm, rmdir } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { MNT_DETACH, mount, unmount } from "../sys/libc.ts";
+
+export type RootfsParts = {
+  /** The folder that holds the layers' trees. */
+  trees: string;
+  /** Names in it, lowest first. */
+  lower: string[];
+  /** Gets upper, work and rootfs. */
+  dir: string;
+};
+
+/** Mounts stacked by mistake; far more than there ever are. */
+const unmountsMax = 16;
+
+// A container's own files do not outlive the boot, so nothing of them must reach the disk in time;
+// without this option each removal would sync the whole file system. Kernel 5.10 and newer.
+let volatileOption = "volatile,";
+
+/** @returns the path of the mounted root. @throws CriError INTERNAL with the kernel's reason. */
+export async function mountOverlay({ trees, lower, dir }: RootfsParts): Promise<string> {
+  const rootfs = join(dir, "rootfs");
+  for (const name of ["upper", "work", "rootfs"]) {
+    await mkdir(join(dir, name), { recursive: true, mode: 0o711 });
+  }
+  const names = lower.length === 0 ? ["empty"] : lower;
+  // The top folder's attributes are those of the container's "/".
+  const top = fs.lstatSync(join(trees, names.at(-1)!));
+  fs.chownSync(join(dir, "upper"), top.uid, top.gid);
+  fs.chmodSync(join(dir, "upper"), top.mode & 0o7777);
+  const treesFd = fs.openSync(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  const dirFd = fs.openSync(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  try {
+    // By descriptor: 127 layers fit into a page of options however long the graph folder's path is,
+    // and no comma or colon in it matters.
+    const below = names.map((name) => `/proc/self/fd/${treesFd}/${name}`).toReversed();
+    const own = `/proc/self/fd/${dirFd}`;
+    const options = `index=off,lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
+    mountWithFallback(rootfs, options);
+  } catch (error) {
+    throw new CriError("INTERNAL", `cannot mount ${rootfs}: ${messageOf(error)}`, { cause: error });
+  } finally {
+    fs.closeSync(treesFd);
+    fs.closeSync(dirFd);
+  }
+  return rootfs;
+}
+
+function mountWithFallback(rootfs: string, options: string): void {
+  try {
+    mount("overlay", rootfs, "overlay", 0, volatileOption + options);
+  } catch (error) {
+    if (errnoOf(error) !== "EINVAL" || volatileOption === "") throw error;
+    mount("overlay", rootfs, "overlay", 0, options);
+    volatileOption = "";
+  }
+}
+
+/** Unmounts and removes upper, work and rootfs; what is not there is no error. */
+export async function unmountOverlay(dir: string): Promise<void> {
+  const rootfs = join(dir, "rootfs");
+  for (let left = unmountsMax; left > 0 && tryUnmount(rootfs); left--);
+  try {
+    await rmdir(rootfs); // never recursively: it might still be a mount
+  } catch (error) {
+    if (errnoOf(error) !== "ENOENT") {
+      const message = `cannot remove ${rootfs}: ${messageOf(error)}`;
+      throw new CriError("INTERNAL", message, { cause: error });
+    }
+  }
+  await rm(join(dir, "work"), { recursive: true, force: true });
+  await rm(join(dir, "upper"), { recursive: true, force: true });
+}
+
+/** False when nothing is mounted there. */
+function tryUnmount(rootfs: string): boolean {
+  try {
+    unmount(rootfs);
+  } catch (error) {
+    const code = errnoOf(error);
+    if (code === "EINVAL" || code === "ENOENT") return false;
+    if (code !== "EBUSY") throw error;
+    unmount(rootfs, MNT_DETACH);
+  }
+  return true;
+}
+
+/** Overlays under a folder that this node has mounted now: container folder → lower names. */
+export function mountedOverlays(graph: string): Map<string, string[]> {
+  const found = new Map<string, string[]>();
+  for (const line of fs.readFileSync("/proc/self/mountinfo", "utf8").split("\n")) {
+    const [, , , , at, ...rest] = line.split(" ");
+    const dash = rest.indexOf("-");
+    if (at === undefined || rest[dash + 1] !== "overlay") continue;
+    const path = unescape(at);
+    if (!path.startsWith(`${graph}/`) || !path.endsWith("/rootfs")) continue;
+    const lower = /(?:^|,)lowerdir=([^,]*)/.exec(rest[dash + 3] ?? "")?.[1] ?? "";
+    const names = lower.split(":").map((tree) => tree.slice(tree.lastIndexOf("/") + 1));
+    found.set(path.slice(0, -"/rootfs".length), names);
+  }
+  return found;
+}
+
+/** mountinfo writes space, tab, newline and backslash as octal. */
+function unescape(path: string): string {
+  return path.replace(/\\([0-7]{3})/g, (_, digits: string) =>
+    String.fromCharCode(Number.parseInt(digits, 8)),
+  );
+}

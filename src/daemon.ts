@@ -79,7 +79,6 @@ async function createContext(
   const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
   const images = await openImageStore({
     graph: config.graph,
-    state: config.state,
     log: log.child("image"),
     registry: {
       mirrors: config.registryMirrors,
@@ -90,6 +89,7 @@ async function createContext(
     pinned: [config.podSandboxImage],
     self,
   });
+  stack.use(images);
   const exits = new ExitWaiters();
   const context: Context = {
     config,

@@ -1,9 +1,10 @@
 // The image service, and the node service's Pull and Load.
 import { isAbsolute } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { nowNs, toLong } from "../base/int64.ts";
-import type { ImageRecord } from "../image/store.ts";
+import { toLong } from "../base/int64.ts";
+import type { ImageRecord, RegistryAuth } from "../image/store.ts";
 import type {
+  AuthConfig,
   Image,
   ImageStatusRequest,
   ImageStatusResponse,
@@ -27,21 +28,20 @@ export async function pullImage(
 ): Promise<PullImageResponse> {
   const reference = requiredImage(request.image?.image);
   handlerOf(context, request.image?.runtime_handler ?? "");
-  const auth = request.auth ?? undefined;
-  const image = await pull(context, reference, { auth, signal: call.signal });
+  const auth = authOf(request.auth);
+  const image = await context.images.pull(reference, { auth, signal: call.signal });
   return { image_ref: image.id };
 }
 
-async function pull(
-  context: Context,
-  reference: string,
-  options: Parameters<Context["images"]["pull"]>[1],
-): Promise<ImageRecord> {
-  const start = nowNs();
-  const image = await context.images.pull(reference, options);
-  const ms = Number((nowNs() - start) / 1_000_000n);
-  context.log.info("image pulled", { image: reference, id: image.id, ms });
-  return image;
+function authOf(auth: AuthConfig | null | undefined): RegistryAuth | undefined {
+  if (!auth) return undefined;
+  const { server_address, identity_token, registry_token, ...rest } = auth;
+  return {
+    ...rest,
+    serverAddress: server_address,
+    identityToken: identity_token,
+    registryToken: registry_token,
+  };
 }
 
 function requiredImage(reference: string | null | undefined): string {
@@ -100,7 +100,7 @@ export async function pullWithProgress(
   let last: PullProgress = {};
   let sending = Promise.resolve();
   let waiting = false;
-  const image = await pull(context, requiredImage(request.image), {
+  const image = await context.images.pull(requiredImage(request.image), {
     signal: call.signal,
     onProgress: ({ doneBytes, totalBytes }) => {
       last = { done_bytes: toLong(doneBytes), total_bytes: toLong(totalBytes) };
@@ -126,8 +126,5 @@ export async function load(
   if (!isAbsolute(path)) throw new CriError("INVALID_ARGUMENT", `path "${path}" is not absolute`);
   const name = request.name || undefined;
   const images = await context.images.load(path, { name, signal: call.signal });
-  for (const image of images) {
-    context.log.info("image loaded", { image: image.repoTags.join(" "), id: image.id });
-  }
   return { images: images.flatMap(({ repoTags, id }) => (repoTags.length > 0 ? repoTags : [id])) };
 }

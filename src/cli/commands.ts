@@ -5,6 +5,7 @@ import { exec, logs } from "./container_commands.ts";
 import { rm, rmi, rmp, stop, stopp } from "./end.ts";
 import { load, pull } from "./image_commands.ts";
 import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
+import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import type { PassThrough } from "./program.ts";
 import { ourFailureCode, run } from "./run.ts";
@@ -29,6 +30,7 @@ export const commands: SubCommandsDef = {
   info,
   version,
   config: configCommand,
+  licenses,
 };
 
 export const passthrough: Record<string, PassThrough> = {

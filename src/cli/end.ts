@@ -5,8 +5,8 @@ import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
-import { forEach, hostArg, secondsOf, withClient } from "./shared.ts";
 import { print } from "./output.ts";
+import { forEach, hostArg, secondsOf, withClient } from "./shared.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
 const graceSecondsDefault = 10;

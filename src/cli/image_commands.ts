@@ -2,9 +2,9 @@
 import { resolve } from "node:path";
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
+import { print } from "./output.ts";
 import { pullWithProgress } from "./progress.ts";
 import { forEach, hostArg, withClient } from "./shared.ts";
-import { print } from "./output.ts";
 
 export const pull = defineCommand({
   meta: { description: "Fetch images from their registries" },

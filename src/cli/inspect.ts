@@ -2,9 +2,9 @@
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
+import { print } from "./output.ts";
 import { forEach, hostArg, printJson, withClient } from "./shared.ts";
 import { infoJson, protoJson, readableTimes } from "./text.ts";
-import { print } from "./output.ts";
 
 const form = { longs: String, enums: String, bytes: String, defaults: true };
 type Answer = { status?: object; image?: object | null; info?: Record<string, string> | null };

@@ -3,9 +3,9 @@ import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
+import { print } from "./output.ts";
 import { hostArg, outputArg, printJson, quietArg, withClient } from "./shared.ts";
 import { age, protoJson, shortId, size, table } from "./text.ts";
-import { print } from "./output.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
 const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };

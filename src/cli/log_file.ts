@@ -96,17 +96,18 @@ export async function tailOffset(file: FileHandle, count: number): Promise<numbe
     const start = Math.max(0, size - window);
     const bytes = Buffer.alloc(size - start);
     await file.read(bytes, 0, bytes.length, start);
-    const found = lastLines(bytes, count);
+    const found = lastLines(bytes, count, start === 0);
     if (found !== undefined) return start + found;
     if (start === 0) return 0;
   }
 }
 
-function lastLines(bytes: Buffer, count: number): number | undefined {
+/** whole: the bytes are the whole file, so their first line is not cut. */
+function lastLines(bytes: Buffer, count: number, whole: boolean): number | undefined {
   let end = bytes.lastIndexOf(newline) + 1;
   for (let finished = 0; end > 0;) {
     const start = bytes.lastIndexOf(newline, end - 2) + 1;
-    if (start === 0) return undefined; // Perhaps cut: a larger window will tell.
+    if (start === 0 && !whole) return undefined; // Perhaps cut: a larger window will tell.
     if (parseEntry(bytes.subarray(start, end - 1))?.partial !== true) finished++;
     if (finished > count) return end;
     end = start;

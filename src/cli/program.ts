@@ -1,5 +1,6 @@
 // From the command line to a command and its exit code: finds the command, checks its options,
 // prints help and errors. citty parses the options themselves.
+import { stripVTControlCharacters } from "node:util";
 import {
   type ArgDef,
   type ArgsDef,
@@ -9,6 +10,7 @@ import {
   type SubCommandsDef,
 } from "citty";
 import { CriError, messageOf } from "../base/errors.ts";
+import { nearest } from "../base/nearest.ts";
 import { print, say } from "./output.ts";
 
 export type Program = {
@@ -72,9 +74,8 @@ async function resolve(value: unknown): Promise<unknown> {
 }
 
 function unknownCommand(parent: string, name: string, known: string[]): UsageError {
-  const near = known.filter((word) => distance(word, name) <= 2);
-  const hint = near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `See ${parent} --help.`;
-  return new UsageError(`Unknown command ${name}. ${hint}`);
+  const near = nearest(name, known);
+  return new UsageError(`Unknown command ${name}; is it ${near}? See ${parent} --help.`);
 }
 
 async function runLeaf(program: Program, command: CommandDef, found: Omit<Found, "command">) {
@@ -84,7 +85,9 @@ async function runLeaf(program: Program, command: CommandDef, found: Omit<Found,
   if (ours.some((word) => word === "--help" || word === "-h")) {
     const isMain = command === program.main;
     const shown = isMain ? { ...command, subCommands: program.commands } : command;
-    print(await renderUsage({ ...shown, meta: { ...(await metaOf(command)), name: found.name } }));
+    const meta = { ...(await metaOf(command)), name: found.name };
+    const usage = (await renderUsage({ ...shown, meta })).replaceAll(/ +$/gm, "");
+    print(process.stdout.isTTY ? usage : stripVTControlCharacters(usage)); // citty always colours.
     return 0;
   }
   const subCommands = (await resolve(command.subCommands)) as SubCommandsDef | undefined;
@@ -174,25 +177,10 @@ function known(key: string, args: ArgsDef): boolean {
 
 function unknownOption(name: string, word: string, args: ArgsDef): UsageError {
   const typed = word.replace(/^--?/, "").split("=")[0]!;
-  const near = Object.entries(args)
-    .filter(([key, def]) => def.type !== "positional" && distance(key, typed) <= 2)
-    .map(([key]) => `--${key}`);
-  const hint = near.length > 0 ? `Did you mean ${near.join(" or ")}?` : `See ${name} --help.`;
-  return new UsageError(`${name} has no option ${word}. ${hint}`);
-}
-
-/** Letters to change, add or remove to make one word of the other. */
-function distance(a: string, b: string): number {
-  let previous = Array.from({ length: b.length + 1 }, (item, i) => i);
-  for (let i = 1; i <= a.length; i++) {
-    const row = [i];
-    for (let j = 1; j <= b.length; j++) {
-      const change = previous[j - 1]! + (a[i - 1] === b[j - 1] ? 0 : 1);
-      row.push(Math.min(previous[j]! + 1, row[j - 1]! + 1, change));
-    }
-    previous = row;
-  }
-  return previous[b.length]!;
+  const options = Object.keys(args).filter((key) => args[key]?.type !== "positional");
+  const near = nearest(typed, options);
+  const message = `${name} has no option ${word}; is it --${near}? See ${name} --help.`;
+  return new UsageError(message);
 }
 
 /** The values of an option given several times; citty keeps only the last. */

@@ -1,8 +1,8 @@
 // Progress of a pull on a terminal: one line, redrawn.
 import { toBigInt } from "../base/int64.ts";
 import type { Client } from "./client.ts";
-import { size } from "./text.ts";
 import { say } from "./output.ts";
+import { size } from "./text.ts";
 
 const drawMs = 100;
 const barWidth = 30;

@@ -1,8 +1,8 @@
 // What all commands that call the daemon share.
 import { CriError, messageOf } from "../base/errors.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
-import { failureCode } from "./program.ts";
 import { print, say } from "./output.ts";
+import { failureCode } from "./program.ts";
 
 export const hostArg = {
   host: {

@@ -35,7 +35,7 @@ const ages: readonly [limitSeconds: number, unitSeconds: number, unit: string][]
 
 /** How long ago a time in nanoseconds since the epoch was, as crictl says it. */
 export function age(atNs: Long | number | null | undefined, nowMs: number = Date.now()): string {
-  const seconds = Math.floor(nowMs / 1000 - Number(toBigInt(atNs)) / 1e9);
+  const seconds = Math.floor((nowMs - Number(toBigInt(atNs) / 1_000_000n)) / 1000);
   if (seconds < 1) return "Less than a second ago";
   const [, unitSeconds, unit] = ages.find(([limit]) => seconds < limit)!;
   const count = unit === "hour" ? Math.round(seconds / 3600) : Math.floor(seconds / unitSeconds);

@@ -68,9 +68,9 @@ test.each([
   ["list -az", 2, "prog: prog list has no option -az; is it --all? See prog list --help."],
   ["list --value", 2, "prog: --value needs a value. See prog list --help."],
   [
-    "run --nope image",
+    "run --falg image",
     2,
-    "prog: prog run has no option --nope; is it --value? See prog run --help.",
+    "prog: prog run has no option --falg; is it --flag? See prog run --help.",
   ],
   ["fail", 1, "prog: it broke"],
   ["list seven", 7, ""],

@@ -20,7 +20,13 @@ import { pinNamespaces, unpinNamespace } from "../../src/node/namespaces.ts";
 import { systemdDriver } from "../../src/node/systemd.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import type { ImageProcess, SandboxFacts } from "../../src/spec/facts.ts";
-import { containerSpec, ociJson, type OciProcess, type OciSpec } from "../../src/spec/oci.ts";
+import {
+  containerSpec,
+  ociJson,
+  type OciProcess,
+  type OciSpec,
+  sandboxSpec,
+} from "../../src/spec/oci.ts";
 
 const runtimeProgram = process.env["ISULAD_TEST_RUNTIME"] ?? "runc";
 
@@ -32,7 +38,7 @@ export function cannotRun(): string {
 }
 
 const applets =
-  "sh ls cat id env sleep mount stat grep hostname unshare touch readlink dd tail chroot ps wc ip";
+  "sh mkdir ls cat id env sleep mount stat grep hostname unshare touch readlink dd tail chroot ps wc ip";
 
 export type Ended = { exitCode: number; stdout: string; stderr: string };
 
@@ -119,8 +125,34 @@ export class Pod implements AsyncDisposable {
     return { id, dir, spec };
   }
 
+  /** Runs a pause container: its pid namespace becomes the pod's. */
+  async pause(): Promise<number> {
+    const id = `pause-${this.id}`;
+    const spec = sandboxSpec({
+      sandbox: this.sandbox,
+      image: { Entrypoint: ["/bin/sleep", "1000"] },
+      facts: await lookupContainer({}, { rootfsPath: this.rootfs }),
+      host: readHostFacts(cgroupMounts(), { selinux: false }),
+      defaults: { rlimits: [], restrictOomScoreAdj: true },
+      cgroupsPath: this.driver.containerCgroupsPath("", this.id, id),
+      rootfsPath: this.rootfs,
+      hostname: "pod-host",
+      runtimeAnnotations: this.driver.containerAnnotations(),
+    });
+    const dir = join(this.dir, id);
+    mkdirSync(dir);
+    writeFileSync(join(dir, "config.json"), ociJson(spec));
+    this.#containers.unshift(id);
+    if (this.runDetached(id, dir).exitCode !== 0) throw new Error("pause does not start");
+    const pid = JSON.parse(this.runtime(["state", id]).stdout) as { pid: number };
+    this.sandbox.namespaces.pid = `/proc/${pid.pid}/ns/pid`;
+    return pid.pid;
+  }
+
   runtime(args: string[], input = ""): Ended {
-    const all = ["--root", join(this.dir, "run"), ...this.driver.runtimeArgs, ...args];
+    // Without a log file the runtime's warnings are in the container's standard error.
+    const global = ["--root", join(this.dir, "run"), "--log", join(this.dir, "log")];
+    const all = [...global, ...this.driver.runtimeArgs, ...args];
     const { status, stdout, stderr } = spawnSync(runtimeProgram, all, {
       encoding: "utf8",
       input,
@@ -153,8 +185,8 @@ export class Pod implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     for (const id of this.#containers) this.runtime(["delete", "--force", id]);
-    for (const path of Object.values(this.sandbox.namespaces)) {
-      await unpinNamespace(path, { unlink: true });
+    for (const name of ["net", "ipc", "uts"]) {
+      await unpinNamespace(join(this.dir, name), { unlink: true });
     }
     await this.driver.removePodCgroup(this.#made, AbortSignal.timeout(10_000));
     rmSync(this.dir, { recursive: true, force: true });

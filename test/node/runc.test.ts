@@ -13,6 +13,8 @@ import { cannotRun, Pod } from "./bundle.ts";
 const why = cannotRun();
 if (why !== "") console.error(`skipped, ${why}: specs run by a runtime`);
 
+const { POD, CONTAINER } = runtime.v1.NamespaceMode;
+const { PROPAGATION_BIDIRECTIONAL, PROPAGATION_HOST_TO_CONTAINER } = runtime.v1.MountPropagation;
 const { RuntimeDefault } = runtime.v1.SecurityProfile.ProfileType;
 const status = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status";
 const privileged = { linux: { security_context: { privileged: true } } };
@@ -106,6 +108,42 @@ describe.skipIf(why !== "")("a generated spec", () => {
     const kmsg = { container_path: "/dev/kmsg", host_path: "/dev/kmsg", permissions: "w" };
     const denied = await pod.run("kmsg", "dd if=/dev/kmsg bs=1 count=1", { devices: [kmsg] });
     expect(denied.stderr).toContain("Operation not permitted");
+  });
+});
+
+describe.skipIf(why !== "")("a pod's containers", () => {
+  test("see each other's processes when the pod shares its pid namespace", async () => {
+    await using pod = await Pod.start();
+    await pod.pause();
+    const shared = { linux: { security_context: { namespace_options: { pid: POD } } } };
+    const { stdout } = await pod.run("shared", "ps -o pid,args; cat /proc/1/oom_score_adj", shared);
+    expect(stdout).toMatch(/^ *1 \/bin\/sleep 1000$/m);
+    const alone = { linux: { security_context: { namespace_options: { pid: CONTAINER } } } };
+    expect((await pod.run("alone", "echo $$", alone)).stdout).toBe("1\n");
+  });
+
+  test("pass mounts on in the directions that were asked for", async () => {
+    await using pod = await Pod.start(privileged);
+    const volume = join(pod.dir, "volume");
+    mkdirSync(volume);
+    execFileSync("mount", ["-t", "tmpfs", "isulad-test", volume]);
+    try {
+      const hostPath = { container_path: "/v", host_path: volume };
+      const up = { ...hostPath, propagation: PROPAGATION_BIDIRECTIONAL };
+      const refused = await pod.run("refused", "true", { mounts: [up] }).catch(String);
+      expect(refused).toContain("make-rshared");
+      execFileSync("mount", ["--make-rshared", volume]);
+      const script = "mkdir /v/up; mount -t tmpfs isulad-test /v/up && touch /v/up/made";
+      const { stderr } = await pod.run("up", script, { ...privileged, mounts: [up] });
+      expect(stderr).toBe("");
+      expect(existsSync(join(volume, "up/made"))).toBe(true);
+
+      const down = { ...hostPath, propagation: PROPAGATION_HOST_TO_CONTAINER };
+      const seen = await pod.run("down", "ls /v/up; mount | grep -c ' /v/up '", { mounts: [down] });
+      expect(seen.stdout).toBe("made\n1\n");
+    } finally {
+      execFileSync("umount", ["-R", volume]);
+    }
   });
 });
 

@@ -6,7 +6,8 @@ import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
-import { oomKills, type CgroupPaths } from "../node/cgroup.ts";
+import type { CgroupPaths } from "../node/cgroup.ts";
+import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { mkfifo, reap, setPipeSize } from "../sys/libc.ts";
@@ -20,8 +21,6 @@ type Record = StartRequest & {
   pid: number;
   pidStartTime: string;
   startedAtNs: string;
-  /** OOM kills that the cgroup had counted before the start, as decimal text. */
-  oomBaseline: string;
 };
 type Container = {
   record: Record;
@@ -40,6 +39,7 @@ export class Containers {
   readonly #worker: LogWorker;
   readonly #spawner: Spawner;
   readonly #log: Log;
+  readonly #oom = new OomLedger();
   readonly #running = new Map<string, Container>();
   readonly #exits = new Map<string, ExitRecord>();
   readonly #announce: (exit: ExitRecord) => void;
@@ -126,7 +126,6 @@ export class Containers {
       pid,
       pidStartTime: startTime(pid) ?? "",
       startedAtNs: String(nowNs()),
-      oomBaseline: String(oomKills(request.cgroup) ?? 0n),
     };
     await writeFileAtomic(this.#file("containers", id), JSON.stringify(record));
     this.#track(record, keptFds);
@@ -205,6 +204,7 @@ export class Containers {
       });
     });
     this.#running.set(record.id, container);
+    this.#oom.started(record.id, record.cgroup);
     this.check();
   }
 
@@ -229,7 +229,7 @@ export class Containers {
   ): Promise<ExitRecord> {
     const { record } = container;
     const finishedAtNs = String(nowNs());
-    const kills = oomKills(record.cgroup) ?? 0n;
+    const kills = this.#oom.exited(record.id);
     const { lostBytes } = await this.#worker.request({ op: "end", id: record.id });
     for (const fd of container.keptFds) closeSync(fd);
     const exit: ExitRecord = {
@@ -238,7 +238,7 @@ export class Containers {
       ...end,
       startedAtNs: record.startedAtNs,
       finishedAtNs,
-      oomKilled: kills > BigInt(record.oomBaseline) && end.exitCode !== 0,
+      oomKilled: kills > 0n && end.exitCode !== 0,
       lostLogBytes: lostBytes ?? 0,
     };
     await writeFileAtomic(this.#file("exits", record.id), JSON.stringify(exit));

@@ -4,10 +4,10 @@ import { OomLedger } from "../../src/node/oom.ts";
 
 /** Counters by name; a name that is missing is a cgroup that is gone. */
 function ledgerOver(counts: Record<string, bigint>): OomLedger {
-  return new OomLedger({ unified: "pod" }, (paths) => counts[paths["unified"]!]);
+  return new OomLedger((paths) => counts[paths["unified"]!.replace("pod/", "")]);
 }
 
-const at = (name: string): CgroupPaths => ({ unified: name });
+const at = (name: string): CgroupPaths => ({ unified: `pod/${name}` });
 
 describe("OomLedger", () => {
   test("reads the container's own counter while it is there", () => {

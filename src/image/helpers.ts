@@ -39,6 +39,15 @@ export class UnpackHelpers implements AsyncDisposable {
 
 const stderrMax = 4096;
 
+/** A helper that says something else has lost its way. */
+function answerOf(line: string): UnpackAnswer {
+  try {
+    return JSON.parse(line) as UnpackAnswer;
+  } catch {
+    return { kind: "failed", code: "INTERNAL", message: `the unpacking helper said: ${line}` };
+  }
+}
+
 class Helper {
   readonly #child: ChildProcessByStdio<Writable, Readable, Readable>;
   readonly #exited: Promise<void>;
@@ -53,7 +62,7 @@ class Helper {
       this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
     });
     const lines = createInterface({ input: this.#child.stdout });
-    lines.on("line", (line) => this.#onAnswer?.(JSON.parse(line) as UnpackAnswer));
+    lines.on("line", (line) => this.#onAnswer?.(answerOf(line)));
     this.#exited = new Promise((resolve) => {
       const gone = (error?: Error) => {
         this.#isGone = true;

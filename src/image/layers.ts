@@ -6,10 +6,11 @@ import { mkdirSync, readFileSync, renameSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
-import { CriError, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackHelpers } from "./helpers.ts";
+import { withoutMirrors } from "./registry.ts";
 import { KeyedTurns, Turns } from "./turns.ts";
 import type { LayerSource } from "./unpack.ts";
 
@@ -132,19 +133,14 @@ export class LayerStore {
   }
 
   async #make(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
-    const { source, digest, size, diffId } = wants[index]!;
     const { helpers, signal } = o;
     await using undo = new AsyncDisposableStack();
     const scratch = this.makeScratch();
     undo.defer(() => rm(scratch, { recursive: true, force: true }));
     const folder = join(scratch, "tree");
-    await mkdir(folder, { mode: 0o755 });
-    const layer = await o.downloads.run(signal, () => {
-      const onBytes = (bytes: number) => o.onBytes(index, bytes);
-      const job = { kind: "unpack", folder, source, digest, size, diffId } as const;
-      return helpers.run(job, { signal, onBytes });
-    });
-    if (layer === undefined) throw new CriError("INTERNAL", "the unpacking helper said nothing");
+    const layer = await o.downloads.run(signal, () =>
+      this.#unpack(wants[index]!, folder, { ...o, index }),
+    );
     await o.below;
     if (layer.implicit.length > 0 && index > 0) {
       const lower = wants.slice(0, index).map(({ chainId }) => this.tree(chainId));
@@ -152,6 +148,32 @@ export class LayerStore {
       await helpers.run({ kind: "inherit", folder, lower: lower.toReversed(), paths }, { signal });
     }
     await this.#commit(wants[index]!, folder, layer.sizeBytes);
+  }
+
+  /** What a mirror damaged is fetched once more, from the registry itself. */
+  async #unpack(want: LayerWant, folder: string, o: OneOptions & { index: number }) {
+    const attempt = async (source: LayerSource) => {
+      await mkdir(folder, { mode: 0o755 });
+      const { digest, size, diffId } = want;
+      const job = { kind: "unpack", folder, source, digest, size, diffId } as const;
+      const onBytes = (bytes: number) => o.onBytes(o.index, bytes);
+      const layer = await o.helpers.run(job, { signal: o.signal, onBytes });
+      if (layer !== undefined) return layer;
+      throw new CriError("INTERNAL", "the unpacking helper said nothing");
+    };
+    try {
+      return await attempt(want.source);
+    } catch (error) {
+      const { source } = want;
+      const session = source.kind === "registry" ? withoutMirrors(source.session) : undefined;
+      if (session === undefined || codeOf(error) !== "DATA_LOSS") throw error;
+      this.#log.warn("a mirror sent a damaged layer", {
+        layer: want.digest,
+        error: messageOf(error),
+      });
+      await rm(folder, { recursive: true, force: true });
+      return await attempt({ kind: "registry", session });
+    }
   }
 
   async #commit({ chainId, diffId }: LayerWant, folder: string, sizeBytes: number): Promise<void> {

@@ -62,19 +62,19 @@ export async function fetchManifest(
   signal: AbortSignal,
 ): Promise<{ bytes: Buffer; digest: string }> {
   const name = wanted.digest ?? wanted.tag!;
-  const what = `manifest ${session.domain}/${session.repository} ${name}`;
   const isTag = wanted.digest === undefined;
+  const what = `${session.domain}/${session.repository}${isTag ? ":" : "@"}${name}`;
   return await overEndpoints(session, { what, isTag, signal }, async (index) => {
     const headers = { accept: manifestTypes.join(", ") };
     const path = `/manifests/${name}`;
-    const answer = await ask(session, { index, path, headers, what, signal });
+    const answer = await ask(session, { index, path, headers, signal });
     const bytes = await readAll(answer, manifestBytesMax, what);
     const claimed = answer.headers.get("docker-content-digest") ?? undefined;
     const expected = wanted.digest ?? (claimed?.startsWith("sha256:") ? claimed : undefined);
     const digest = digestOf(bytes, expected);
     if (expected !== undefined && expected !== digest) {
       const host = hostOf(session.endpoints[index]!.url);
-      throw new TransferError("DATA_LOSS", `${host} sent ${what} with the digest ${digest}`);
+      throw new TransferError("DATA_LOSS", `${host} sent it with the digest ${digest}`);
     }
     return { bytes, digest };
   });
@@ -86,6 +86,15 @@ export type BlobOptions = {
   /** Runs each connection attempt, so that the caller can prepare for what that needs. */
   around?: <T>(connect: () => Promise<T>) => Promise<T>;
 };
+
+/** The session without its mirrors, or undefined where it has none. */
+export function withoutMirrors(session: Session): Session | undefined {
+  const isOrigin = (_: unknown, index: number) => session.endpoints[index]!.isOrigin;
+  const endpoints = session.endpoints.filter(isOrigin);
+  if (endpoints.length === session.endpoints.length) return undefined;
+  const authorizations = session.authorizations.filter(isOrigin);
+  return { ...session, endpoints, authorizations, preferred: 0 };
+}
 
 /** A blob's bytes, exactly `size` of them; a broken transfer goes on where it broke. */
 export async function* readBlob(
@@ -134,7 +143,7 @@ async function openBlob(session: Session, attempt: BlobAttempt): Promise<Transfe
   const { index, blob, at, what, signal } = attempt;
   const headers: Record<string, string> = at > 0 ? { range: `bytes=${at}-` } : {};
   const path = `/blobs/${blob.digest}`;
-  const answer = await ask(session, { index, path, headers, what, signal });
+  const answer = await ask(session, { index, path, headers, signal });
   if (answer.status === 206) {
     const start = /^bytes (\d+)-/.exec(answer.headers.get("content-range") ?? "")?.[1];
     if (Number(start) === at) return answer.body;
@@ -170,7 +179,7 @@ export async function fetchBlob(
     const digest = digestOf(bytes, blob.digest);
     if (digest === blob.digest) return bytes;
     const host = hostOf(session.endpoints[index]!.url);
-    throw new TransferError("DATA_LOSS", `${host} sent ${what} with the digest ${digest}`);
+    throw new TransferError("DATA_LOSS", `${host} sent it with the digest ${digest}`);
   });
 }
 
@@ -201,7 +210,7 @@ async function overEndpoints<T>(
         failures.set(index, error);
         waitMs = Math.max(waitMs, error.retryAfterMs);
         // The registry's own word ends it; a mirror's does not.
-        if (!error.mayRetry && session.endpoints[index]!.isOrigin) throw combined(what, failures);
+        if (!error.mayRetry && session.endpoints[index]!.isOrigin) throw refused(what, error);
       }
     }
     candidates = candidates.filter((index) => failures.get(index)?.mayRetry);
@@ -211,11 +220,18 @@ async function overEndpoints<T>(
   throw combined(what, failures);
 }
 
+function refused(what: string, cause: TransferError): CriError {
+  return new CriError(cause.code, `cannot get ${what}: ${messageOf(cause)}`, { cause });
+}
+
 function combined(what: string, failures: Map<number, TransferError>): CriError {
   const all = [...failures.values()];
   const last = all.at(-1);
   if (last === undefined) {
-    return new CriError("FAILED_PRECONDITION", `${what}: hosts.toml leaves nobody to ask`);
+    return new CriError(
+      "FAILED_PRECONDITION",
+      `cannot get ${what}: hosts.toml names nobody to ask`,
+    );
   }
   const messages = [...new Set(all.map(messageOf))].join("; ");
   return new CriError(last.code, `cannot get ${what}: ${messages}`, { cause: last });
@@ -237,13 +253,12 @@ type Question = {
   index: number;
   path: string;
   headers: Record<string, string>;
-  what: string;
   signal: AbortSignal;
 };
 
 /** One request to one endpoint, with authorization where it asks for it. */
 async function ask(session: Session, question: Question): Promise<Transfer> {
-  const { index, path, what, signal } = question;
+  const { index, path, signal } = question;
   const endpoint = session.endpoints[index]!;
   const url = new URL(`${endpoint.url}/${session.repository}${path}`);
   // A mirror of several registries learns from ns which of them is meant.
@@ -265,7 +280,7 @@ async function ask(session: Session, question: Question): Promise<Transfer> {
         continue;
       }
     }
-    throw refusal(answer, { host: url.host, what, detail });
+    throw refusal(answer, url.host, detail);
   }
 }
 
@@ -287,7 +302,7 @@ async function authorize(session: Session, o: Authorize): Promise<string> {
     const service = `token service ${hostOf(request.url)}`;
     if (answer.status !== 200) {
       const detail = await errorDetail(answer);
-      throw refusal(answer, { host: service, what: `a token for ${session.repository}`, detail });
+      throw refusal(answer, service, detail);
     }
     const bytes = await readAll(answer, 1 << 20, `the answer of ${service}`);
     return `Bearer ${tokenOf(parseAnswer(bytes), service)}`;
@@ -314,11 +329,9 @@ async function errorDetail(answer: Transfer): Promise<string> {
   return typeof message === "string" ? `: ${message.slice(0, 300)}` : "";
 }
 
-type Refusal = { host: string; what: string; detail: string };
-
-function refusal(answer: Transfer, { host, what, detail }: Refusal): TransferError {
+function refusal(answer: Transfer, host: string, detail: string): TransferError {
   const { status } = answer;
-  const message = `${host} answered ${status} for ${what}${detail}`;
+  const message = `${host} answered ${status}${detail}`;
   if (status === 401) return new TransferError("UNAUTHENTICATED", message);
   if (status === 403) return new TransferError("PERMISSION_DENIED", message);
   if (status === 404 || status === 410) return new TransferError("NOT_FOUND", message);

@@ -11,7 +11,7 @@ type Answer = { status?: object; image?: object | null; info?: Record<string, st
 
 function show(answer: Answer): void {
   const { info, ...rest } = answer;
-  printJson({ ...(readableTimes(protoJson(rest)) as object), ...infoJson(info) });
+  printJson({ ...infoJson(info), ...(readableTimes(protoJson(rest)) as object) });
 }
 
 const idArg = (what: string) =>

@@ -28,7 +28,8 @@ export async function pullWithProgress(
         totalBytes: Number(toBigInt(step.total_bytes)),
         elapsedMs: drawnMs - startMs,
       };
-      process.stderr.write(`\r\x1b[K${progressLine(image, progress, process.stderr.columns)}`);
+      const columns = process.stderr.columns || undefined; // 0 where nobody set the terminal's size.
+      process.stderr.write(`\r\x1b[K${progressLine(image, progress, columns)}`);
     }
   } finally {
     if (terminal) process.stderr.write("\r\x1b[K");

@@ -141,6 +141,7 @@ async function runPod(
 /** Copies the container's output to ours until it has ended; an interrupt stops it. */
 async function showUntilExit(client: Client, id: string, interrupts: Interrupts) {
   interrupts.onEach((count) => {
+    if (count === 1) say("isulad-ts: stopping the container; once more kills it");
     const stopped = stopContainer(client, id, count === 1 ? graceSeconds : 0);
     stopped.catch((error) => say(`isulad-ts: cannot stop ${id}: ${messageOf(error)}`));
   });

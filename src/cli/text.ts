@@ -57,12 +57,12 @@ const timeFields = new Set(["createdAt", "startedAt", "finishedAt"]);
 // Their keys are the caller's, not field names.
 const mapFields = new Set(["labels", "annotations", "info", "sysctls", "unified"]);
 
-/** What protobufjs's toObject made, as protobuf's own JSON would be: camelCase, nothing null. */
+/** What protobufjs's toObject made, as crictl prints JSON: camelCase, sorted, nothing null. */
 export function protoJson(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(protoJson);
   if (value === null || typeof value !== "object") return value;
   const out: Record<string, unknown> = {};
-  for (const [key, field] of Object.entries(value)) {
+  for (const [key, field] of Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))) {
     if (field === null) continue;
     const name = key.replaceAll(/_([a-z])/g, (_match, letter: string) => letter.toUpperCase());
     out[name] = mapFields.has(key) ? field : protoJson(field);

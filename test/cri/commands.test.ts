@@ -1,0 +1,203 @@
+// The person's commands against a real daemon.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { spawn, spawnSync } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
+import { busyboxImage, makeImage, makeLayer, ociArchive } from "../image_maker.ts";
+import { type Registry, startRegistry } from "../registry.ts";
+
+let daemon: Daemon;
+let registry: Registry;
+let tmp: string;
+beforeAll(async () => {
+  registry = await startRegistry();
+  const data = randomBytes(3_000_000);
+  const tool = makeImage([...busyboxImage().layers, makeLayer([{ name: "data", data }])]);
+  await registry.push("library/tool", "1", tool);
+  daemon = await startDaemon({ config: { "insecure-registries": [registry.host] } });
+  tmp = join(daemon.dir, "tmp");
+  mkdirSync(tmp);
+  isuladTs("run", "busybox", "true"); // The monitor and its folders are there from now on.
+});
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  await registry?.[Symbol.asyncDispose]();
+});
+
+function environment(): NodeJS.ProcessEnv {
+  return { ...process.env, TMPDIR: tmp, ISULAD_HOST: `unix://${daemon.socket}` };
+}
+
+function isuladTs(...words: string[]) {
+  const options = { env: environment(), encoding: "utf8", maxBuffer: 2 ** 28 } as const;
+  const { status, stdout, stderr } = spawnSync(executable, words, options);
+  return { code: status, stdout, stderr };
+}
+
+/** Started in the background: what it has written so far, and its end. */
+function background(...words: string[]) {
+  const child = spawn(executable, words, { env: environment() });
+  const seen = { stdout: "", stderr: "" };
+  child.stdout.on("data", (bytes: Buffer) => (seen.stdout += bytes.toString()));
+  child.stderr.on("data", (bytes: Buffer) => (seen.stderr += bytes.toString()));
+  const code = new Promise<number | null>((resolve) => child.once("close", resolve));
+  return { child, seen, code };
+}
+
+async function until(condition: () => boolean): Promise<void> {
+  for (let i = 0; !condition(); i++) {
+    if (i > 1000) throw new Error(`never came: ${String(condition)}`);
+    await sleep(10);
+  }
+}
+
+test("run shows the output, passes the exit code and leaves nothing", async () => {
+  const before = daemon.snapshot();
+  const script = "echo out; echo err >&2; hostname; exit 3";
+  expect(isuladTs("run", "--name", "me", "busybox", "sh", "-c", script)).toEqual({
+    code: 3,
+    stdout: "out\nme\n",
+    stderr: "err\n",
+  });
+  expect(readdirSync(tmp)).toEqual([]);
+  expect(await daemon.leaksSince(before)).toEqual([]);
+});
+
+test("run takes variables, volumes, a working directory and the host's network", () => {
+  writeFileSync(join(daemon.dir, "given"), "from the host\n");
+  const words = ["-e", "A=1 2", "--env=B=", "-v", `${daemon.dir}:/host:ro`, "-w", "/host"];
+  const script = 'echo "$A,$B,"; cat given; touch /host/new 2>/dev/null || echo read-only; pwd';
+  const result = isuladTs("run", ...words, "--host-network", "busybox", "sh", "-c", script);
+  expect(result).toEqual({
+    code: 0,
+    stdout: "1 2,,\nfrom the host\nread-only\n/host\n",
+    stderr: "",
+  });
+});
+
+test("run publishes a port of the pod", async () => {
+  const port = 20_000 + Math.floor(Math.random() * 10_000);
+  const server = ["sh", "-c", "echo hello | nc -l -p 80; echo served"];
+  const { seen, code } = background("run", "-p", `${port}:80`, "busybox", ...server);
+  const address = `${daemon.subnet}.1`; // The bridge: not loopback, which needs route_localnet.
+  const dial = () => spawnSync("/bin/busybox", ["nc", "-w", "5", address, String(port)]);
+  await until(() => dial().stdout.toString() === "hello\n");
+  expect(await code).toBe(0);
+  expect(seen.stdout).toBe("served\n");
+});
+
+test("run loses nothing of a large output and keeps lines whole", () => {
+  const script = "seq 1 200000; head -c 100000 /dev/zero | tr '\\0' x; echo; printf end";
+  const { code, stdout } = isuladTs("run", "busybox", "sh", "-c", script);
+  const lines = stdout.split("\n");
+  expect(code).toBe(0);
+  expect(lines.slice(0, 200_000).every((line, i) => line === String(i + 1))).toBe(true);
+  expect(lines.slice(200_000)).toEqual(["x".repeat(100_000), "end", ""]);
+});
+
+test("run says 127 and 126 for commands that cannot start, and 125 for images that are not there", async () => {
+  const before = daemon.snapshot();
+  expect(isuladTs("run", "busybox", "nosuch")).toMatchObject({ code: 127, stdout: "" });
+  expect(isuladTs("run", "busybox", "/etc")).toMatchObject({ code: 126, stdout: "" });
+  const missing = isuladTs("run", `${registry.host}/library/none:1`);
+  expect(missing.code).toBe(125);
+  expect(missing.stderr).toContain("library/none");
+  expect(await daemon.leaksSince(before)).toEqual([]);
+});
+
+test("run ends on SIGTERM with what the container makes of it, and on the second at once", async () => {
+  const before = daemon.snapshot();
+  const polite = background(
+    "run",
+    "busybox",
+    "sh",
+    "-c",
+    "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done",
+  );
+  await until(() => polite.seen.stdout === "up\n");
+  polite.child.kill("SIGTERM");
+  expect(await polite.code).toBe(143);
+  expect(polite.seen.stdout).toBe("up\nbye\n");
+
+  const deaf = background(
+    "run",
+    "busybox",
+    "sh",
+    "-c",
+    "trap '' TERM; echo up; while :; do sleep 1; done",
+  );
+  await until(() => deaf.seen.stdout === "up\n");
+  const startMs = Date.now();
+  deaf.child.kill("SIGINT");
+  await until(() => deaf.seen.stderr.includes("once more"));
+  deaf.child.kill("SIGINT");
+  expect(await deaf.code).toBe(130);
+  expect(Date.now() - startMs).toBeLessThan(5000);
+  expect(await daemon.leaksSince(before)).toEqual([]);
+});
+
+test("run goes on while the daemon is restarted", async () => {
+  const script = "echo one; sleep 3; echo two; exit 5";
+  const { seen, code } = background("run", "busybox", "sh", "-c", script);
+  await until(() => seen.stdout === "one\n");
+  await daemon.restart();
+  expect(await code).toBe(5);
+  expect(seen.stdout).toBe("one\ntwo\n");
+});
+
+test("pull and load fetch images; a terminal sees progress", () => {
+  const name = `${registry.host}/library/tool:1`;
+  const result = isuladTs("pull", name);
+  expect(result).toMatchObject({ code: 0, stderr: `Pulling ${name}\n` });
+  expect(result.stdout).toMatch(/^Image is up to date for sha256:[0-9a-f]{64}\n$/);
+  expect(isuladTs("images", name).stdout).toMatch(/library\/tool +1 +[0-9a-f]{13} +\d/);
+  expect(isuladTs("rmi", name).code).toBe(0);
+
+  const line = `${executable} pull ${name}`;
+  const terminal = spawnSync("script", ["-qec", line, "/dev/null"], { env: environment() });
+  expect(terminal.stdout.toString()).toMatch(/\[=+ *\] [\d.]+[kM]?B\/[\d.]+[kM]?B/);
+  expect(terminal.stdout.toString()).toContain("\r\u001B[KImage is up to date");
+
+  const loaded = makeImage(busyboxImage().layers, { Entrypoint: ["echo", "says"] });
+  const archive = join(daemon.dir, "image.tar");
+  writeFileSync(archive, ociArchive([{ image: loaded, name: "docker.io/me/loaded:2" }]));
+  expect(isuladTs("load", archive).stdout).toBe("Loaded image: docker.io/me/loaded:2\n");
+  expect(isuladTs("run", "me/loaded:2", "hi").stdout).toBe("says hi\n");
+});
+
+test("logs follows a container to its end; exec, stop and rm do as they say", async () => {
+  const pod = daemon.podConfig();
+  const podId = await daemon.runPod(pod);
+  const script =
+    "for i in 1 2 3; do echo line $i; done; until [ -e /tmp/go ]; do sleep 0.1; done; echo end";
+  const id = await daemon.run(podId, pod, script, { metadata: { name: "app", attempt: 0 } });
+  const follower = background("logs", "-f", "--tail", "2", id.slice(0, 12));
+  await until(() => follower.seen.stdout === "line 2\nline 3\n");
+  expect(isuladTs("exec", id, "sh", "-c", "mkdir -p /tmp; touch /tmp/go; echo ok; exit 9")).toEqual(
+    {
+      code: 9,
+      stdout: "ok\n",
+      stderr: "",
+    },
+  );
+  expect(await follower.code).toBe(0);
+  expect(follower.seen.stdout).toBe("line 2\nline 3\nend\n");
+  expect(isuladTs("exec", id, "true").code).toBe(125);
+  expect(isuladTs("ps", "-a", "--pod", podId).stdout).toMatch(/Exited +app +0 +/);
+  expect(JSON.parse(isuladTs("inspect", id).stdout).status).toMatchObject({
+    state: "CONTAINER_EXITED",
+    exitCode: 0,
+    reason: "Completed",
+  });
+  expect(
+    JSON.parse(isuladTs("inspectp", podId).stdout).info.networkSettings.SandboxKey,
+  ).toStartWith("/var/run/netns/");
+  expect(isuladTs("rm", id)).toEqual({ code: 0, stdout: `${id}\n`, stderr: "" });
+  expect(isuladTs("rmp", podId)).toMatchObject({ code: 1, stdout: "" });
+  expect(isuladTs("rmp", "--force", podId).code).toBe(0);
+  expect(isuladTs("pods", "-q").stdout).toBe("");
+});

@@ -269,7 +269,7 @@ uninstall() {
     for path in $("$program" pods -q 2>/dev/null || true); do "$program" rmp -f "$path" >/dev/null || true; done
   fi
   if systemd_runs && [ -f "$unit" ]; then systemctl disable -q --now isulad-ts || true; fi
-  for path in $(processes_of "$program"); do end_process "$path" || true; done
+  end_processes "$program"
   for path in "$unit" "$program" "$config" "$cni_list"; do
     if is_ours "$path"; then
       rm -f "$path"
@@ -309,15 +309,26 @@ processes_of() {
   done
 }
 
-# Asks first, then makes sure.
-end_process() {
-  kill -TERM "$1" 2>/dev/null || return 0
-  wait_gone "$1" || { kill -KILL "$1" 2>/dev/null; wait_gone "$1"; }
+# end_processes EXECUTABLE [TEXT]: the daemon first, then its monitor, which heeds no polite signal
+# because it must outlive the daemon; without pods it holds nothing.
+end_processes() {
+  local pid monitors=()
+  for pid in $(processes_of "$@"); do
+    if tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qx monitor; then
+      monitors+=("$pid")
+    elif kill -TERM "$pid" 2>/dev/null; then
+      wait_gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
+    fi
+  done
+  for pid in "${monitors[@]}"; do
+    if kill -KILL "$pid" 2>/dev/null; then wait_gone "$pid" || true; fi
+  done
 }
 
 wait_gone() {
   for _ in $(seq 50); do
-    kill -0 "$1" 2>/dev/null || return 0
+    # A zombie is gone: its parent may be slow to ask.
+    case $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) in "" | Z*) return 0 ;; esac
     sleep 0.1
   done
   return 1

@@ -86,7 +86,6 @@ trial_start() {
   local dir=$1 pid
   nohup "$built" --config "$dir/daemon.json" >"$dir/daemon.log" 2>&1 </dev/null &
   pid=$!
-  echo "$pid" >"$dir/daemon.pid"
   for _ in $(seq 150); do
     trial_client "$dir" version >/dev/null 2>&1 && return 0
     kill -0 "$pid" 2>/dev/null || break
@@ -207,7 +206,7 @@ TEXT
 
 # Everything of a trial goes; also after half a start, so nothing here may fail the rest.
 trial_end() {
-  local dir=$1 pid pod path bridge
+  local dir=$1 pod path bridge
   set +e
   grep -qs '/isulad-trial-' "$dir/daemon.json" || die "$dir is not a trial's folder"
   say "stopping"
@@ -215,9 +214,8 @@ trial_end() {
     trial_client "$dir" rmp -f "$pod" >/dev/null
   done
   [ -f "$dir/client.pid" ] && wait_gone "$(cat "$dir/client.pid")"
-  [ -f "$dir/daemon.pid" ] && end_process "$(cat "$dir/daemon.pid")"
-  # The monitor outlives the daemon; it is known by the folder in its command line.
-  for pid in $(processes_of "$(cat "$dir/executable")" "$dir/"); do end_process "$pid"; done
+  # They are known by the folder in their command lines.
+  end_processes "$(cat "$dir/executable")" "$dir/"
   grep -o " $dir/[^ ]*" /proc/self/mountinfo | sort -ru | while read -r path; do umount "$path" || umount -l "$path"; done
   bridge=$(cat "$dir/bridge" 2>/dev/null)
   [ -n "$bridge" ] && ip link delete "$bridge" 2>/dev/null

@@ -1,6 +1,7 @@
 // Makes src/proto/ from the .proto files: messages as static code (protobufjs), and the table of
 // methods that @grpc/grpc-js needs, which protobufjs's static code leaves out. And licenses.ts, from
 // the packages that the executable is built of.
+import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import protobuf from "protobufjs";
@@ -16,8 +17,8 @@ const flags =
 const sources = files.map((file) => join(here, file));
 await pb("pbjs", [...flags.split(" "), "-o", join(out, "messages.js"), ...sources]);
 // pbts runs jsdoc, which only Node does. Types are for the checks; the build goes without them.
-if (Bun.which("node") === null) console.warn("no node here, so no src/proto/messages.d.ts");
-else await pb("pbts", ["-o", join(out, "messages.d.ts"), join(out, "messages.js")]);
+if (hasNode()) await pb("pbts", ["-o", join(out, "messages.d.ts"), join(out, "messages.js")]);
+else process.stderr.write("There is no Node here, so no src/proto/messages.d.ts is made.\n");
 prepend(join(out, "messages.js"), '// @ts-self-types="./messages.d.ts"\n'); // Deno looks for types here.
 const root = new protobuf.Root();
 for (const file of files) root.loadSync(join(here, file), { keepCase: true });
@@ -27,6 +28,12 @@ writeFileSync(join(out, "licenses.ts"), await licenses());
 
 function prepend(file: string, text: string): void {
   writeFileSync(file, text + readFileSync(file, "utf8"));
+}
+
+/** `bun run` may call itself node. */
+function hasNode(): boolean {
+  const asked = spawnSync("node", ["-p", "process.versions.bun"], { encoding: "utf8" });
+  return asked.status === 0 && asked.stdout.trim() === "undefined";
 }
 
 async function pb(tool: string, args: string[]): Promise<void> {

@@ -1,6 +1,6 @@
 // The pause container: the first process of a pid namespace that a pod shares. It runs only in pods
 // that ask for one, from pod-sandbox-image.
-import { mkdir, writeFile } from "node:fs/promises";
+import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { lookupContainer } from "../node/host.ts";
 import { podFiles, podHostname } from "../node/pod_files.ts";
@@ -62,6 +62,7 @@ export async function removePause(context: Context, sandbox: Sandbox): Promise<v
     runtime: handlerOf(context, runtimeHandler).command,
     timeoutMs: context.config.runtimeTimeoutMs,
   });
+  await rm(stdioFolder(context, id), { recursive: true, force: true });
   await context.images.unmountRootfs(context.sandboxes.folderOf(id));
 }
 

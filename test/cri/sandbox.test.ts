@@ -273,7 +273,7 @@ function read(host: string, port: number): Promise<string> {
 
 describe("one pid namespace for the pod", () => {
   test("a pause container holds it, and a container sees the others' processes", async () => {
-    await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4242"] }), pause);
+    await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4242"], Cmd: [] }), pause);
     const before = daemon.snapshot();
     const namespace_options = { network: NamespaceMode.POD, pid: NamespaceMode.POD };
     const config = daemon.podConfig({ linux: { security_context: { namespace_options } } });

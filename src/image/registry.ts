@@ -1,7 +1,7 @@
 // The pulling side of the OCI distribution protocol: manifests and blobs, from the first endpoint
 // that has them, with retries, resumption and the registry's own way of asking who we are.
 import { setTimeout as sleep } from "node:timers/promises";
-import { CriError, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { abortError, throwIfAborted } from "../sys/process.ts";
 import {
   basic,
@@ -108,7 +108,7 @@ export async function* readBlob(
   let fruitless = 0;
   for (let connections = 0; at < blob.size; connections++) {
     const started = at;
-    let failure: unknown = new TransferError("DATA_LOSS", `${what} is cut off`);
+    let failure = new TransferError("DATA_LOSS", `${what} is cut off`);
     const answer = await around(() =>
       overEndpoints(session, { what, isTag: false, signal }, (index) =>
         openBlob(session, { index, blob, at, what, signal }),
@@ -126,7 +126,8 @@ export async function* readBlob(
     }
     if (at === blob.size) return;
     fruitless = at > started ? 0 : fruitless + 1;
-    if (fruitless > fruitlessMax || connections >= reconnectionsMax) throw asError(failure);
+    const isSilent = fruitless > 0 && codeOf(failure) === "DEADLINE_EXCEEDED";
+    if (isSilent || fruitless > fruitlessMax || connections >= reconnectionsMax) throw failure;
     await pause(firstBackoffMs * 2 ** fruitless, what, signal);
   }
 }
@@ -243,10 +244,6 @@ async function pause(ms: number, what: string, signal: AbortSignal): Promise<voi
   } catch {
     throw abortError(what, signal);
   }
-}
-
-function asError(failure: unknown): Error {
-  return failure instanceof Error ? failure : new Error(messageOf(failure));
 }
 
 type Question = {

@@ -151,7 +151,7 @@ class Silence {
     throwIfAborted(`request to ${this.#host}`, this.#request.signal);
     if (this.#timedOut) {
       const message = `${this.#host} sent nothing for ${this.#request.timeoutMs} ms`;
-      return new TransferError("DEADLINE_EXCEEDED", message, { cause, mayRetry: true });
+      return new TransferError("DEADLINE_EXCEEDED", message, { cause });
     }
     const code = (cause as NodeJS.ErrnoException | undefined)?.code ?? "";
     const isCertificate = /CERT|SELF_SIGNED|VERIFY|ALTNAME/.test(code);

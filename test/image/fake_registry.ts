@@ -61,7 +61,7 @@ export class FakeRegistry implements AsyncDisposable {
       response.end('{"errors":[{"code":"MANIFEST_UNKNOWN","message":"unknown here"}]}');
       return;
     }
-    sendFile(request, response, file);
+    sendFile(response, file, request.headers.range);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -70,8 +70,8 @@ export class FakeRegistry implements AsyncDisposable {
   }
 }
 
-export function sendFile(request: IncomingMessage, response: ServerResponse, file: Blob): void {
-  const start = Number(/^bytes=(\d+)-$/.exec(request.headers.range ?? "")?.[1] ?? 0);
+export function sendFile(response: ServerResponse, file: Blob, wanted = ""): void {
+  const start = Number(/^bytes=(\d+)-$/.exec(wanted)?.[1] ?? 0);
   const range = `bytes ${start}-${file.size - 1}/${file.size}`;
   response.writeHead(start > 0 ? 206 : 200, {
     "content-type": file.mediaType,

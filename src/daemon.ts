@@ -17,7 +17,7 @@ import * as v from "valibot";
 import { build, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { groupId } from "./base/config_host.ts";
-import { CriError, messageOf } from "./base/errors.ts";
+import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context, Handler } from "./cri/context.ts";
@@ -37,7 +37,7 @@ import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
 import { ContainerSchema, containerToJson, type Container } from "./state/container.ts";
 import { SandboxSchema, sandboxToJson, type Sandbox } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
-import { becomeSubreaper, tryLock } from "./sys/libc.ts";
+import { becomeSubreaper, reap, tryLock } from "./sys/libc.ts";
 
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;
@@ -135,12 +135,22 @@ async function createContext(
 }
 
 function onExit(context: Context, exit: ExitRecord): void {
+  reapOrphan(exit.pid);
   commitExit(context, exit.id, exit).catch((error: unknown) => {
     context.log.error("an exit was not committed", {
       container: exit.id,
       error: messageOf(error),
     });
   });
+}
+
+/** A container whose monitor was killed has become this process's child. */
+function reapOrphan(pid: number): void {
+  try {
+    reap(pid);
+  } catch (error) {
+    if (errnoOf(error) !== "ECHILD") throw error;
+  }
 }
 
 /** Each handler by its name, and the default one by "" too; what it can do is asked once. */

@@ -48,7 +48,12 @@ function versionText(): string {
 async function runMonitor(state: string): Promise<number> {
   const { createLog } = await import("./base/log.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
-  await monitorMain(state, createLog({ level: "info", format: "text" }));
+  const log = createLog({ level: "info", format: "text" });
+  process.on("uncaughtException", (error) => {
+    log.error("the monitor failed", { error: messageOf(error), stack: error.stack });
+    process.exit(1); // The daemon starts another, which takes the containers over.
+  });
+  await monitorMain(state, log);
   process.exit(0); // its worker waits in the kernel
 }
 

@@ -3,6 +3,7 @@ import { rm } from "node:fs/promises";
 import { CriError } from "../base/errors.ts";
 import { exited } from "../state/container.ts";
 import type { Exit } from "../state/container.ts";
+import { notReady } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { stdioFolder } from "./pause.ts";
@@ -58,6 +59,9 @@ export async function killContainer(
 export async function commitExit(context: Context, id: string, exit: Exit): Promise<void> {
   const container = await context.containers.update(id, (old) => exited(old, exit));
   context.exits.exited(id);
+  // A pause container goes by its sandbox's id.
+  const message = `its pause container ended with exit code ${exit.exitCode}`;
+  await context.sandboxes.update(id, (old) => notReady(old, message));
   if (container?.phase.phase !== "exited") return;
   const { reason, exitCode } = container.phase;
   context.log.info("container exited", { container: id, exitCode, reason });

@@ -22,6 +22,8 @@ type Reply = { result: unknown; body: Buffer };
 /** From the start of a monitor to its first answer. */
 const startMs = 10_000;
 const retryMs = 20;
+/** When one that was started has not answered: it may have met an older one that was ending. */
+const startAgainMs = 2_000;
 
 export class MonitorClient implements AsyncDisposable {
   readonly #state: string;
@@ -79,30 +81,39 @@ export class MonitorClient implements AsyncDisposable {
     return this.#connecting;
   }
 
+  /** A monitor that is ending may still take a connection: only its hello counts. */
   async #open(): Promise<Socket> {
     const path = join(this.#state, "monitor", "socket");
     const deadline = performance.now() + startMs;
-    let socket = await dial(path);
-    let started = 0;
-    while (socket === undefined) {
-      if (performance.now() > deadline) {
-        const log = join(this.#state, "monitor.log");
-        throw new CriError("UNAVAILABLE", `the monitor did not answer on ${path}: see ${log}`);
+    let startedAt = Number.NEGATIVE_INFINITY;
+    for (;;) {
+      const socket = await dial(path);
+      const hello = socket && (await this.#greet(socket));
+      if (hello !== undefined) {
+        this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
+        this.#socket = socket;
+        this.#onHello(hello);
+        return socket!;
       }
-      // A monitor that was about to end may have answered the first dial and be gone: start again.
-      if (started === 0 || performance.now() - started > 2_000) {
-        started = performance.now();
+      if (this.#closed || performance.now() > deadline) {
+        const log = join(this.#state, "monitor.log");
+        throw new CriError("UNAVAILABLE", `the monitor does not answer on ${path}: see ${log}`);
+      }
+      if (performance.now() - startedAt > startAgainMs) {
+        startedAt = performance.now();
         this.#spawn();
       }
       await sleep(retryMs);
-      socket = await dial(path);
     }
+  }
+
+  async #greet(socket: Socket): Promise<Hello | undefined> {
     this.#attach(socket);
-    const hello = (await this.#send(socket, "hello", {})).result as Hello;
-    this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
-    this.#socket = socket;
-    this.#onHello(hello);
-    return socket;
+    try {
+      return (await this.#send(socket, "hello", {})).result as Hello;
+    } catch {
+      return undefined; // it ended; the next one is asked
+    }
   }
 
   /** The monitor outlives this process: a session of its own, and no stream of ours. */
@@ -123,15 +134,13 @@ export class MonitorClient implements AsyncDisposable {
   }
 
   #attach(socket: Socket): void {
-    socket.on("error", (error) =>
-      this.#log.warn("monitor connection", { error: messageOf(error) }),
-    );
+    socket.on("error", (error) => this.#log.debug("monitor connection", { error: error.message }));
     socket.on("close", () => {
-      this.#socket = undefined;
       const lost = new CriError("UNAVAILABLE", "the monitor ended during the call; try again");
       for (const waiting of this.#waiting.values()) waiting.reject(lost);
       this.#waiting.clear();
-      if (this.#closed) return;
+      if (this.#closed || this.#socket !== socket) return;
+      this.#socket = undefined;
       this.#log.warn("monitor gone, starting another");
       this.#connected().catch((error: unknown) => {
         this.#log.error("no monitor", { error: messageOf(error) });

@@ -11,7 +11,7 @@ import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { mkfifo, reap, setPipeSize } from "../sys/libc.ts";
-import { startTime } from "../sys/process.ts";
+import { processState, startTime } from "../sys/process.ts";
 import type { ExitRecord, Started, StartRequest } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";
 import type { LogWorker } from "./worker_client.ts";
@@ -216,9 +216,11 @@ export class Containers {
         const status = reap(pid);
         if (status !== undefined) container.onExit(status.exitCode, true);
       } catch (error) {
-        // Not our child: an earlier monitor's, or somebody else reaped it. Then its code is not known.
+        // An earlier monitor's child, which is the daemon's now: that reaps it when we know of its end.
         if (errnoOf(error) !== "ECHILD") throw error;
-        if (startTime(pid) !== pidStartTime) container.onExit(255, false);
+        const state = processState(pid, pidStartTime);
+        if (state === "gone") container.onExit(255, false);
+        else if (state !== "running") container.onExit(state.exitCode, true);
       }
     }
   }

@@ -1,6 +1,6 @@
 // The kernel's interface: libc functions by name (never by syscall number: arm64 is a target),
 // through bun:ffi or Deno.dlopen. Nothing else in the project loads a native symbol.
-import { getSystemErrorMap } from "node:util";
+import { constants } from "node:os";
 
 type Kind = "i32" | "u32" | "i64" | "u64" | "usize" | "buffer";
 type Value = number | bigint | Uint8Array | null;
@@ -100,10 +100,17 @@ function loadDeno(): Libc {
   };
 }
 
+// Reversed, so that of two names the first one stays: EAGAIN, not EWOULDBLOCK.
+const errnoNames = new Map(
+  Object.entries(constants.errno)
+    .toReversed()
+    .map(([name, errno]) => [errno, name]),
+);
+
 /** A failed system call: `code` is errno's name, as node:fs has it. */
 function failure(call: string, errno: number, subject: string): NodeJS.ErrnoException {
-  const [code, text] = getSystemErrorMap().get(-errno) ?? [`errno ${errno}`, `errno ${errno}`];
-  const error: NodeJS.ErrnoException = new Error(`${code}: ${text}, ${call} ${subject}`.trim());
+  const code = errnoNames.get(errno) ?? `errno ${errno}`;
+  const error: NodeJS.ErrnoException = new Error(`${code}: ${call} ${subject}`.trim());
   error.code = code;
   error.errno = -errno;
   error.syscall = call;

@@ -132,9 +132,37 @@ export function abortError(what: string, signal: AbortSignal, elapsedMs?: number
 
 /** A process's start time in clock ticks since boot: with the pid it names one process for a boot. */
 export function startTime(pid: number): string | undefined {
+  return statFields(pid)?.[startTimeField];
+}
+
+// proc(5), /proc/PID/stat: fields 3, 22 and 52, counted from the one after the command.
+const stateField = 0;
+const startTimeField = 19;
+const exitCodeField = 49;
+
+/**
+ * How a process of another parent stands: an exit code is to be had while it is a zombie
+ * (128 + n for signal n); gone: somebody reaped it.
+ */
+export function processState(
+  pid: number,
+  started: string,
+): "running" | "gone" | { exitCode: number } {
+  const fields = statFields(pid);
+  if (fields?.[startTimeField] !== started) return "gone";
+  if (fields[stateField] !== "Z") return "running";
+  const status = Number(fields[exitCodeField]);
+  const signal = status & 0x7f;
+  return { exitCode: signal === 0 ? (status >> 8) & 0xff : 128 + signal };
+}
+
+function statFields(pid: number): string[] | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-    return stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19];
+    return stat
+      .slice(stat.lastIndexOf(")") + 2)
+      .trimEnd()
+      .split(" ");
   } catch {
     return undefined;
   }

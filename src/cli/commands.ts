@@ -8,7 +8,8 @@ import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
 import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import type { PassThrough } from "./program.ts";
-import { ourFailureCode, run } from "./run.ts";
+import { run } from "./run.ts";
+import { ourFailureCode } from "./start_failure.ts";
 
 export const commands: SubCommandsDef = {
   run,

@@ -1,9 +1,11 @@
 // isulad-ts logs and exec.
 import { defineCommand } from "citty";
-import { CriError } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { readLog } from "./log_file.ts";
-import { ReaderGone, readerGoneCode, writeOut } from "./output.ts";
+import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
+import { UsageError } from "./program.ts";
+import { startFailureCode } from "./start_failure.ts";
 import { waitForExit } from "./wait.ts";
 import { hostArg, secondsOf, withClient } from "./shared.ts";
 
@@ -51,7 +53,7 @@ async function copyLog(path: string, options: Parameters<typeof readLog>[1]): Pr
 
 function linesOf(text: string): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);
-  throw new CriError("INVALID_ARGUMENT", `--tail takes a number of lines, not "${text}"`);
+  throw new UsageError(`--tail takes a number of lines, not "${text}"`);
 }
 
 export const exec = defineCommand({
@@ -63,6 +65,8 @@ export const exec = defineCommand({
       alias: "s",
       description: "As crictl has it; there is no other way yet",
     },
+    interactive: { type: "boolean", alias: "i", description: "Not there yet" },
+    tty: { type: "boolean", alias: "t", description: "Not there yet" },
     timeout: {
       type: "string",
       default: "0",
@@ -74,11 +78,20 @@ export const exec = defineCommand({
   run: ({ args }) =>
     withClient(args, async (client) => {
       const [container_id = "", ...cmd] = args._;
-      if (cmd.length === 0) throw new CriError("INVALID_ARGUMENT", "Say which command to run");
+      if (args.interactive || args.tty) {
+        throw new UsageError("exec gives neither input nor a terminal yet: leave -i and -t away");
+      }
+      if (cmd.length === 0) throw new UsageError("Say which command to run");
       const seconds = secondsOf(args.timeout, "--timeout");
       const timeoutMs = seconds === 0 ? 0 : seconds * 1000 + execMarginMs;
       const request = { container_id, cmd, timeout: toLong(seconds) };
-      const answer = await client.ExecSync(request, { timeoutMs });
+      let answer;
+      try {
+        answer = await client.ExecSync(request, { timeoutMs });
+      } catch (error) {
+        say(`isulad-ts: ${messageOf(error)}`);
+        return startFailureCode(messageOf(error));
+      }
       await writeOut("stdout", answer.stdout ?? new Uint8Array());
       await writeOut("stderr", answer.stderr ?? new Uint8Array());
       return answer.exit_code ?? 0;

@@ -6,6 +6,7 @@ import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
 import { print } from "./output.ts";
+import { UsageError } from "./program.ts";
 import { forEach, hostArg, secondsOf, withClient } from "./shared.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
@@ -142,5 +143,5 @@ async function podOf(client: Client, id: string) {
 
 function required(words: readonly string[], what: string): readonly string[] {
   if (words.length > 0) return words;
-  throw new CriError("INVALID_ARGUMENT", `Say which: the id of ${what}, or more of them.`);
+  throw new UsageError(`Say which: the id of ${what}, or more of them.`);
 }

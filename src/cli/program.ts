@@ -42,12 +42,13 @@ export async function runProgram(program: Program, words: readonly string[]): Pr
     return await runLeaf(program, found.command, found);
   } catch (error) {
     say(`${program.name}: ${messageOf(error)}`);
-    if (error instanceof UsageError) return usageCode;
-    return program.passthrough[first]?.failureCode ?? failureCode;
+    const own = error instanceof UsageError ? usageCode : failureCode;
+    return program.passthrough[first]?.failureCode ?? own;
   }
 }
 
-class UsageError extends CriError {
+/** The command line is wrong. */
+export class UsageError extends CriError {
   constructor(message: string) {
     super("INVALID_ARGUMENT", message);
   }
@@ -74,8 +75,8 @@ async function resolve(value: unknown): Promise<unknown> {
 }
 
 function unknownCommand(parent: string, name: string, known: string[]): UsageError {
-  const near = nearest(name, known);
-  return new UsageError(`Unknown command ${name}; is it ${near}? See ${parent} --help.`);
+  const hint = name.length > 2 ? `; is it ${nearest(name, known)}?` : ".";
+  return new UsageError(`Unknown command ${name}${hint} See ${parent} --help.`);
 }
 
 async function runLeaf(program: Program, command: CommandDef, found: Omit<Found, "command">) {
@@ -114,7 +115,7 @@ function parse(name: string, rawArgs: string[], args: ArgsDef) {
   try {
     return parseArgs(rawArgs, args);
   } catch (error) {
-    throw new UsageError(`${messageOf(error)}. See ${name} --help.`);
+    throw new UsageError(`${messageOf(error).replace(/\.$/, "")}. See ${name} --help.`);
   }
 }
 
@@ -178,9 +179,8 @@ function known(key: string, args: ArgsDef): boolean {
 function unknownOption(name: string, word: string, args: ArgsDef): UsageError {
   const typed = word.replace(/^--?/, "").split("=")[0]!;
   const options = Object.keys(args).filter((key) => args[key]?.type !== "positional");
-  const near = nearest(typed, options);
-  const message = `${name} has no option ${word}; is it --${near}? See ${name} --help.`;
-  return new UsageError(message);
+  const hint = typed.length > 2 ? `; is it --${nearest(typed, options)}?` : ".";
+  return new UsageError(`${name} has no option ${word}${hint} See ${name} --help.`);
 }
 
 /** The values of an option given several times; citty keeps only the last. */

@@ -16,12 +16,8 @@ import { everyValue } from "./program.ts";
 import { pullWithProgress } from "./progress.ts";
 import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
 import { hostArg, withClient } from "./shared.ts";
+import { ourFailureCode, startFailureCode } from "./start_failure.ts";
 import { waitForExit } from "./wait.ts";
-
-/** Exit codes as docker's: ours, "cannot be run", "not found"; all others are the container's. */
-export const ourFailureCode = 125;
-const cannotRunCode = 126;
-const notFoundCode = 127;
 
 const graceSeconds = 10;
 // CNI plugins and runtimes have deadlines of their own in the daemon; this is the last resort.
@@ -176,16 +172,6 @@ function exitCodeOf(status: ContainerStatus | undefined): number {
   if (status.reason === "OOMKilled") say("isulad-ts: out of memory: it was killed");
   if (status.reason === "Unknown") say(`isulad-ts: ${status.message || "exit unknown"}`);
   return status.exit_code ?? 0;
-}
-
-/** runc and crun tell by their messages alone why a command did not start. */
-export function startFailureCode(message: string): number {
-  if (/executable file.*not found|exec.*no such file or directory/i.test(message)) {
-    return notFoundCode;
-  }
-  return /exec.*(permission denied|exec format error)/i.test(message)
-    ? cannotRunCode
-    : ourFailureCode;
 }
 
 /** Never throws: the container's exit code is worth more than the report of a failed removal. */

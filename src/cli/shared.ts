@@ -1,8 +1,8 @@
 // What all commands that call the daemon share.
-import { CriError, messageOf } from "../base/errors.ts";
+import { messageOf } from "../base/errors.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
 import { print, say } from "./output.ts";
-import { failureCode } from "./program.ts";
+import { failureCode, UsageError } from "./program.ts";
 
 export const hostArg = {
   host: {
@@ -59,8 +59,8 @@ export function printJson(value: unknown): void {
   print(JSON.stringify(value, null, 2));
 }
 
-/** @throws CriError INVALID_ARGUMENT unless it is a whole number of seconds, 0 or more. */
+/** @throws UsageError unless it is a whole number of seconds, 0 or more. */
 export function secondsOf(text: string, option: string): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);
-  throw new CriError("INVALID_ARGUMENT", `${option} takes whole seconds, not "${text}"`);
+  throw new UsageError(`${option} takes whole seconds, not "${text}"`);
 }

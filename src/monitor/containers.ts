@@ -45,6 +45,8 @@ export class Containers {
   readonly #announce: (exit: ExitRecord) => void;
   /** The runtime's delete, which runs behind the exit. */
   readonly #deleting = new Map<string, Promise<void>>();
+  /** The runtime's start: a container may end before it has, and delete would take its files away. */
+  readonly #starting = new Map<string, Promise<unknown>>();
 
   constructor(options: {
     folder: string;
@@ -129,9 +131,14 @@ export class Containers {
     };
     await writeFileAtomic(this.#file("containers", id), JSON.stringify(record));
     this.#track(record, keptFds);
+    const deadline = { timeoutMs: request.timeoutMs, what: `container ${id}` };
+    const started = this.#spawner.runtime(request.runtime, ["start", id], deadline);
+    this.#starting.set(
+      id,
+      started.catch(() => {}).finally(() => this.#starting.delete(id)),
+    );
     try {
-      const deadline = { timeoutMs: request.timeoutMs, what: `container ${id}` };
-      await this.#spawner.runtime(request.runtime, ["start", id], deadline);
+      await started;
     } catch (error) {
       await this.#delete(record);
       throw error;
@@ -245,7 +252,11 @@ export class Containers {
     };
     await writeFileAtomic(this.#file("exits", record.id), JSON.stringify(exit));
     this.#exits.set(record.id, exit);
-    this.#deleting.set(record.id, this.#delete(record));
+    const starting = this.#starting.get(record.id) ?? Promise.resolve();
+    this.#deleting.set(
+      record.id,
+      starting.then(() => this.#delete(record)),
+    );
     this.#running.delete(record.id);
     this.#announce(exit);
     return exit;

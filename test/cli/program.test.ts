@@ -65,11 +65,11 @@ test.each([
     2,
     "prog: prog list has no option --vale; is it --value? See prog list --help.",
   ],
-  ["list -az", 2, "prog: prog list has no option -az; is it --all? See prog list --help."],
+  ["list -az", 2, "prog: prog list has no option -az. See prog list --help."],
   ["list --value", 2, "prog: --value needs a value. See prog list --help."],
   [
     "run --falg image",
-    2,
+    125,
     "prog: prog run has no option --falg; is it --flag? See prog run --help.",
   ],
   ["fail", 1, "prog: it broke"],

@@ -201,3 +201,17 @@ test("logs follows a container to its end; exec, stop and rm do as they say", as
   expect(isuladTs("rmp", "--force", podId).code).toBe(0);
   expect(isuladTs("pods", "-q").stdout).toBe("");
 });
+
+test("a command that ends before its start has ended is no failure", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const codes: number[] = [];
+  const runs = async () => {
+    for (let i = 0; i < 20; i++) {
+      codes.push((await daemon.exited(await daemon.run(podId, pod, ["true"]))).exitCode);
+    }
+  };
+  await Promise.all([runs(), runs(), runs()]);
+  expect(codes).toEqual(Array.from({ length: 60 }, () => 0));
+  await daemon.removePod(podId);
+});

@@ -1,0 +1,370 @@
+// The image store: names, joined and cancelled pulls, archives, removal, restarts, mounts. Needs root.
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { randomBytes } from "node:crypto";
+import * as fs from "node:fs";
+import { join } from "node:path";
+import { gzipSync } from "node:zlib";
+import { failure } from "../expect.ts";
+import {
+  dockerArchive,
+  makeImage,
+  makeLayer,
+  ociArchive,
+  writeOciLayout,
+  type TestImage,
+} from "../image_maker.ts";
+import { FakeRegistry } from "./fake_registry.ts";
+import { openFixture, within, type Fixture } from "./fixture.ts";
+
+let fake: FakeRegistry;
+let fixture: Fixture;
+let image: TestImage;
+beforeEach(async () => {
+  fake = await FakeRegistry.start();
+  fixture = await openFixture();
+  image = randomImage();
+  fake.put("a/b", "1", image);
+});
+afterEach(async () => {
+  await fixture[Symbol.asyncDispose]();
+  await fake[Symbol.asyncDispose]();
+});
+
+function randomImage(size = 1000): TestImage {
+  return makeImage([makeLayer([{ name: "f", data: randomBytes(size) }])], { Cmd: ["sh"] });
+}
+
+const pull = async (name: string, signal = within()) =>
+  await fixture.store.pull(`${fake.host}/${name}`, { signal });
+
+function save(bytes: Uint8Array): string {
+  const file = join(fixture.graph, "archive");
+  fs.writeFileSync(file, bytes);
+  return file;
+}
+
+describe("names", () => {
+  test("find the image by tag, digest, id and the start of the id", async () => {
+    const pulled = await pull("a/b:1");
+    const { id } = pulled;
+    for (const ref of [
+      `${fake.host}/a/b:1`,
+      `${fake.host}/a/b@${image.manifest.digest}`,
+      `${fake.host}/a/b:other@${image.manifest.digest}`,
+      image.manifest.digest,
+      id,
+      id.slice(7),
+      id.slice(7, 19),
+      id.slice(0, 20),
+    ]) {
+      expect(fixture.store.find(ref)).toBe(pulled);
+    }
+    for (const ref of [`${fake.host}/a/b`, "a/b:1", "", "No Name", "00", id.slice(7, 9)]) {
+      expect(fixture.store.find(ref)).toBeUndefined();
+    }
+    expect(pulled).toMatchObject({
+      id: image.config.digest,
+      repoTags: [`${fake.host}/a/b:1`],
+      repoDigests: [`${fake.host}/a/b@${image.manifest.digest}`],
+      config: { Cmd: ["sh"], os: "linux" },
+    });
+    expect(pulled.sizeBytes).toBe(BigInt(1000 + image.config.size));
+  });
+
+  test("that start several ids are INVALID_ARGUMENT", async () => {
+    // With 3 hex digits of 4096, some two of 200 configs start alike.
+    const byStart = new Map<string, TestImage>();
+    let pair: TestImage[] = [];
+    for (let i = 0; pair.length === 0; i++) {
+      const next = makeImage(image.layers, { Env: [`I=${i}`] });
+      const start = next.config.digest.slice(7, 10);
+      const known = byStart.get(start);
+      if (known !== undefined) pair = [known, next];
+      byStart.set(start, next);
+    }
+    for (const [i, one] of pair.entries()) {
+      fake.put("a/b", `p${i}`, one);
+      await pull(`a/b:p${i}`);
+    }
+    expect(() => fixture.store.find(pair[0]!.config.digest.slice(7, 10))).toThrow("ambiguous");
+    expect(fixture.store.find(pair[0]!.config.digest)!.id).toBe(pair[0]!.config.digest);
+  });
+
+  test("by digest alone give no tag; a moved tag leaves the old image its digest", async () => {
+    const old = await pull(`a/b@${image.manifest.digest}`);
+    expect(old.repoTags).toEqual([]);
+    await pull("a/b:1");
+    const next = randomImage();
+    fake.put("a/b", "1", next);
+    await pull("a/b:1");
+    expect(fixture.store.find(`${fake.host}/a/b:1`)!.id).toBe(next.config.digest);
+    expect(fixture.store.find(old.id)).toMatchObject({
+      repoTags: [],
+      repoDigests: [`${fake.host}/a/b@${image.manifest.digest}`],
+    });
+  });
+
+  test("all go with the image; what is not there is no error", async () => {
+    fake.put("a/b", "2", image);
+    await pull("a/b:1");
+    await pull("a/b:2");
+    await Promise.all([1, 2, 3].map(() => fixture.store.remove(`${fake.host}/a/b:2`)));
+    await fixture.store.remove("nothing");
+    await fixture.store.remove("No Name");
+    expect(fixture.store.list()).toEqual([]);
+    expect(fixture.remains()).toEqual([]);
+  });
+});
+
+describe("pulls at once", () => {
+  /** Holds the layers back until it is called. */
+  function holdLayers(): () => void {
+    const held: (() => void)[] = [];
+    fake.intercept = (request, response, url) => {
+      if (!url.pathname.includes(image.layers[0]!.digest)) return false;
+      held.push(() => response.end(image.layers[0]!.bytes));
+      return true;
+    };
+    return () => {
+      for (const send of held) send();
+    };
+  }
+  const layerRequests = () =>
+    fake.paths().filter((path) => path.includes(image.layers[0]!.digest)).length;
+  const until = async (condition: () => boolean) => {
+    for (let i = 0; i < 400 && !condition(); i++) await Bun.sleep(20);
+    expect(condition()).toBe(true);
+  };
+
+  test("of one name are one pull, with progress for each", async () => {
+    const release = holdLayers();
+    const progress: number[] = [];
+    const onProgress = ({ doneBytes }: { doneBytes: number }) => progress.push(doneBytes);
+    const ref = `${fake.host}/a/b:1`;
+    const pulls = [1, 2, 3].map(() => fixture.store.pull(ref, { signal: within(), onProgress }));
+    await until(() => layerRequests() === 1);
+    release();
+    const [one, two, three] = await Promise.all(pulls);
+    expect(one).toBe(two);
+    expect(one).toBe(three);
+    expect(layerRequests()).toBe(1);
+    expect(progress.at(-1)).toBe(image.layers[0]!.size);
+  });
+
+  test("go on for the others when one caller leaves", async () => {
+    const release = holdLayers();
+    const leaver = new AbortController();
+    const left = failure(pull("a/b:1", leaver.signal));
+    const stays = pull("a/b:1");
+    await until(() => layerRequests() === 1);
+    leaver.abort();
+    expect((await left).code).toBe("CANCELLED");
+    release();
+    expect((await stays).id).toBe(image.config.digest);
+  });
+
+  test("that everybody left leave nothing", async () => {
+    holdLayers();
+    const errors = [300, 320].map((ms) => failure(pull("a/b:1", AbortSignal.timeout(ms))));
+    for (const error of await Promise.all(errors)) expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(fixture.remains()).toEqual([]);
+    fake.intercept = () => false;
+    expect((await pull("a/b:1")).id).toBe(image.config.digest);
+  });
+
+  test("of two images share a layer that both need; one takes over when the other ends", async () => {
+    const second = makeImage([...image.layers, makeLayer([{ name: "g", data: "g" }])]);
+    fake.put("c/d", "1", second);
+    const release = holdLayers();
+    const first = new AbortController();
+    const ended = failure(pull("a/b:1", first.signal));
+    await until(() => layerRequests() === 1);
+    const other = pull("c/d:1");
+    await until(() => fake.paths().some((path) => path.includes(second.layers[1]!.digest)));
+    expect(layerRequests()).toBe(1);
+    first.abort();
+    await ended;
+    await until(() => layerRequests() === 2);
+    release();
+    expect((await other).layers).toHaveLength(2);
+    await fixture.store.remove(second.config.digest);
+    expect(fixture.remains()).toEqual([]);
+  });
+
+  test("with other credentials do not join", async () => {
+    const release = holdLayers();
+    const ref = `${fake.host}/a/b:1`;
+    const auth = { username: "u", password: "p" };
+    const pulls = [undefined, auth].map((auth) =>
+      fixture.store.pull(ref, { auth, signal: within() }),
+    );
+    await until(() => fake.paths().filter((path) => path.includes("/manifests/")).length === 2);
+    await until(() => layerRequests() === 1);
+    release();
+    await Promise.all(pulls);
+  });
+});
+
+describe("archives", () => {
+  test.each<[string, (image: TestImage) => Promise<string> | string]>([
+    ["an OCI archive", (one) => save(ociArchive([{ image: one, name: "docker.io/x/y:1" }]))],
+    ["a gzipped OCI archive", (one) => save(gzipSync(ociArchive([{ image: one, name: "x/y:1" }])))],
+    ["a docker archive", (one) => save(dockerArchive([{ image: one, name: "x/y:1" }]))],
+    [
+      "a gzipped docker archive",
+      (one) => save(gzipSync(dockerArchive([{ image: one, name: "x/y:1" }]))),
+    ],
+    [
+      "an OCI layout folder",
+      async (one) => {
+        await writeOciLayout(join(fixture.graph, "layout"), [{ image: one, name: "x/y:1" }]);
+        return join(fixture.graph, "layout");
+      },
+    ],
+  ])("%s gives its image", async (_, write) => {
+    const made = makeImage([
+      makeLayer([{ name: "one", data: randomBytes(100_000) }]),
+      makeLayer([{ name: "two", data: "2" }], "none"),
+    ]);
+    const [loaded, ...more] = await fixture.store.load(await write(made), { signal: within() });
+    expect(more).toEqual([]);
+    expect(loaded!.id).toBe(made.config.digest);
+    expect(loaded!.repoTags).toEqual(["docker.io/x/y:1"]);
+    expect(loaded!.layers).toHaveLength(2);
+    await fixture.store.remove("x/y:1");
+    expect(fixture.remains()).toEqual([]);
+  });
+
+  test("without names take the given one; several images come out of one file", async () => {
+    const file = save(ociArchive([{ image }]));
+    const [named] = await fixture.store.load(file, { name: "me/mine:2", signal: within() });
+    expect(named!.repoTags).toEqual(["docker.io/me/mine:2"]);
+    expect(named!.repoDigests).toEqual([`docker.io/me/mine@${image.manifest.digest}`]);
+    const other = randomImage();
+    const both = [
+      { image, name: "me/a:1" },
+      { image, name: "me/b:1" },
+      { image: other, name: "me/c:1" },
+    ];
+    const loaded = await fixture.store.load(save(ociArchive(both)), { signal: within() });
+    expect(loaded).toHaveLength(2);
+    expect(fixture.store.find("me/b:1")!.id).toBe(image.config.digest);
+    expect(fixture.store.find("me/c:1")!.id).toBe(other.config.digest);
+  });
+
+  test("for another machine, damaged, cut off, or no archive are refused", async () => {
+    const foreign = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
+    const good = ociArchive([{ image, name: "x" }]);
+    const damaged = Buffer.from(good);
+    damaged[damaged.indexOf('"diff_ids"')]! ^= 1;
+    for (const [bytes, code] of [
+      [ociArchive([{ image: foreign, name: "x" }]), "NOT_FOUND"],
+      [damaged, "DATA_LOSS"],
+      [good.subarray(0, good.length - 4000), "DATA_LOSS"],
+      [gzipSync(good).subarray(0, 900), "DATA_LOSS"],
+      [makeLayer([{ name: "f" }]).bytes, "INVALID_ARGUMENT"],
+      [randomBytes(5000), "INVALID_ARGUMENT"],
+      [Buffer.alloc(0), "INVALID_ARGUMENT"],
+    ] as const) {
+      expect((await failure(fixture.store.load(save(bytes), { signal: within() }))).code).toBe(
+        code,
+      );
+    }
+    const nowhere = failure(fixture.store.load("/nowhere/x.tar", { signal: within() }));
+    expect((await nowhere).code).toBe("NOT_FOUND");
+    expect(fixture.remains()).toEqual([]);
+  });
+});
+
+describe("a restart", () => {
+  test("finds the images again, and removes what was half made", async () => {
+    const before = await pull("a/b:1");
+    const layers = join(fixture.graph, "layers");
+    fs.mkdirSync(join(layers, "l/0123456789ab/x"), { recursive: true });
+    fs.mkdirSync(join(layers, "scratch/half/tree"), { recursive: true });
+    fs.writeFileSync(join(fixture.graph, "images/broken.json"), "{");
+    const store = await fixture.reopen();
+    expect(store.list()).toEqual([before]);
+    expect(fs.readdirSync(join(layers, "l"))).toHaveLength(2);
+    expect(fs.readdirSync(join(layers, "scratch"))).toEqual([]);
+    expect(fs.existsSync(join(fixture.graph, "images/broken.json.unreadable"))).toBe(true);
+  });
+
+  test("after a power loss drops layers that were not on the disk yet", async () => {
+    await pull("a/b:1");
+    const store = await fixture.reopen();
+    const [record] = fs.globSync(join(fixture.graph, "layers/*.json"));
+    const file = JSON.parse(fs.readFileSync(record!, "utf8")) as object;
+    await fixture.store[Symbol.asyncDispose]();
+    fs.writeFileSync(record!, JSON.stringify({ ...file, unsyncedBoot: "another boot" }));
+    expect(store.list()).toHaveLength(1);
+    expect((await fixture.reopen()).list()).toEqual([]);
+    expect(fixture.remains()).toEqual([]);
+  });
+
+  test("is not waited for: a new layer's mark goes while nobody waits", async () => {
+    await pull("a/b:1");
+    const [record] = fs.globSync(join(fixture.graph, "layers/*.json"));
+    for (let i = 0; i < 200; i++) {
+      if (!fs.readFileSync(record!, "utf8").includes("unsyncedBoot")) return;
+      await Bun.sleep(50);
+    }
+    throw new Error("the mark stayed");
+  });
+});
+
+describe("a mounted root", () => {
+  test("keeps its layers when the image goes, over a restart too, until it is unmounted", async () => {
+    const pulled = await pull("a/b:1");
+    const dir = join(fixture.graph, "containers/c1");
+    const root = await fixture.store.mountRootfs(pulled, { dir });
+    fs.writeFileSync(join(root, "own"), "x");
+    const store = await fixture.reopen();
+    await store.remove(pulled.id);
+    expect(fs.readFileSync(join(root, "f"))).toHaveLength(1000);
+    await store.unmountRootfs(dir);
+    await store.unmountRootfs(dir);
+    expect(fs.readdirSync(dir)).toEqual([]);
+    expect(fixture.remains()).toEqual([]);
+  });
+
+  test("is unmounted while it is in use, and after an unclean end", async () => {
+    const pulled = await pull("a/b:1");
+    const dir = join(fixture.graph, "containers/c2");
+    const root = await fixture.store.mountRootfs(pulled, { dir });
+    const fd = fs.openSync(join(root, "f"), "r");
+    await fixture.store.unmountRootfs(dir);
+    expect(fs.readdirSync(dir)).toEqual([]);
+    expect(fs.readSync(fd, Buffer.alloc(10))).toBe(10);
+    fs.closeSync(fd);
+  });
+
+  test("of 127 layers mounts under a long path; 128 are refused", async () => {
+    const layers = Array.from({ length: 127 }, (_, i) => makeLayer([{ name: `f${i}` }]));
+    const dir = join(fixture.graph, "containers", "long,odd:name".repeat(15));
+    const file = save(ociArchive([{ image: makeImage(layers), name: "many" }]));
+    const [many] = await fixture.store.load(file, { signal: within(60_000) });
+    const root = await fixture.store.mountRootfs(many!, { dir });
+    expect(fs.readdirSync(root)).toHaveLength(127);
+    const line = fs
+      .readFileSync("/proc/self/mountinfo", "utf8")
+      .split("\n")
+      .find((one) => one.includes(root));
+    expect(line!.length).toBeLessThan(5000);
+    await fixture.store.unmountRootfs(dir);
+    const tooMany = makeImage([...layers, makeLayer([{ name: "g" }])]);
+    const refused = fixture.store.load(save(ociArchive([{ image: tooMany }])), {
+      signal: within(),
+    });
+    expect((await failure(refused)).code).toBe("INVALID_ARGUMENT");
+  }, 90_000);
+
+  test("of an image that was removed is FAILED_PRECONDITION and leaves nothing", async () => {
+    const pulled = await pull("a/b:1");
+    await fixture.store.remove(pulled.id);
+    const dir = join(fixture.graph, "containers/c3");
+    const error = await failure(fixture.store.mountRootfs(pulled, { dir }));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(fs.existsSync(dir)).toBe(false);
+  });
+});

@@ -1,0 +1,81 @@
+import { afterAll, expect, test } from "bun:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { CriError } from "../../src/base/errors.ts";
+import { runtime } from "../../src/proto/messages.js";
+import { fakeDaemon } from "./fake_daemon.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-commands-"));
+const socket = join(dir, "daemon.sock");
+const main = join(import.meta.dirname, "cli_main.ts");
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const { CONTAINER_EXITED, CONTAINER_RUNNING } = runtime.v1.ContainerState;
+
+async function isuladTs(...words: string[]) {
+  const child = Bun.spawn([process.execPath, main, ...words], {
+    env: { ...process.env, ISULAD_HOST: `unix://${socket}`, ISULAD_CREDS: "" },
+    stderr: "pipe",
+  });
+  const [stdout, stderr] = await Promise.all([child.stdout.text(), child.stderr.text()]);
+  return { code: await child.exited, stdout, stderr };
+}
+
+test("pull passes credentials on, and refuses what is none", async () => {
+  const seen: unknown[] = [];
+  await using daemon = await fakeDaemon(socket, {
+    PullImage: ({ image, auth }) => {
+      seen.push(image?.image, auth?.username, auth?.password);
+      return { image_ref: "sha256:1" };
+    },
+  });
+  expect(await isuladTs("pull", "--creds", "me:a:b", "x/y:1")).toEqual({
+    code: 0,
+    stdout: "Image is up to date for sha256:1\n",
+    stderr: "",
+  });
+  expect(seen).toEqual(["x/y:1", "me", "a:b"]);
+  expect((await isuladTs("pull", "--creds", "me", "x")).stderr).toContain("user:password");
+  expect(daemon.calls).toEqual(["PullImage"]);
+});
+
+test("ps asks for running containers, with -a for all, and of one pod", async () => {
+  const filters: unknown[] = [];
+  await using daemon = await fakeDaemon(socket, {
+    ListContainers: ({ filter }) => {
+      filters.push([filter?.state?.state, filter?.pod_sandbox_id]);
+      return { containers: [] };
+    },
+  });
+  await isuladTs("ps");
+  await isuladTs("ps", "-a", "--pod", "p1");
+  expect(filters).toEqual([
+    [CONTAINER_RUNNING, ""],
+    [undefined, "p1"],
+  ]);
+  expect(daemon.calls).toHaveLength(2);
+});
+
+test("rm goes on behind a failure, refuses what runs, and with --force does not", async () => {
+  const removed: unknown[] = [];
+  await using daemon = await fakeDaemon(socket, {
+    ContainerStatus: ({ container_id }) => {
+      if (container_id === "none") throw new CriError("NOT_FOUND", "container none not found");
+      const state = container_id === "runs" ? CONTAINER_RUNNING : CONTAINER_EXITED;
+      return { status: { id: `${container_id}-whole`, state } };
+    },
+    RemoveContainer: ({ container_id }) => {
+      removed.push(container_id);
+      return {};
+    },
+  });
+  expect(await isuladTs("rm", "none", "runs", "done")).toEqual({
+    code: 1,
+    stdout: "done\n",
+    stderr: "none: container none not found\nruns: is running; stop it first, or use --force\n",
+  });
+  expect((await isuladTs("rm", "-f", "runs")).code).toBe(0);
+  expect(removed).toEqual(["done-whole", "runs-whole"]);
+  expect(daemon.calls).toContain("RemoveContainer");
+});

@@ -279,6 +279,8 @@ export type PushTarget = {
   repository: string;
   /** Value of the Authorization header. */
   authorization?: string;
+  /** Certificate authority of an https registry, as PEM. */
+  ca?: string;
 };
 
 /** Uploads config, layers and manifest; the manifest under the tag. */
@@ -323,7 +325,8 @@ async function pushBlob(target: PushTarget, part: Blob): Promise<void> {
 async function request(target: PushTarget, path: string, init: RequestInit): Promise<Response> {
   const headers = new Headers(init.headers);
   if (target.authorization !== undefined) headers.set("authorization", target.authorization);
-  const response = await fetch(new URL(path, target.registry), { ...init, headers });
+  const tls = target.ca === undefined ? {} : { tls: { ca: target.ca } };
+  const response = await fetch(new URL(path, target.registry), { ...init, headers, ...tls });
   const body = await response.text();
   if (!response.ok) throw new Error(`${init.method} ${path}: ${response.status} ${body}`);
   return response;

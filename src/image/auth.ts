@@ -1,4 +1,5 @@
 // What a registry's 401 asks for: Basic, or a token from its token service.
+import { URL, URLSearchParams } from "node:url";
 import { CriError } from "../base/errors.ts";
 
 /** CRI's AuthConfig; empty strings count as absent. */

@@ -5,10 +5,12 @@
 import { readdir, readFile } from "node:fs/promises";
 import { isIPv4 } from "node:net";
 import { isAbsolute, join } from "node:path";
+import { URL } from "node:url";
 import { parse as parseToml } from "smol-toml";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { readTextIfExists } from "../sys/file.ts";
+import { parseAs } from "./manifest.ts";
 
 export type RegistryOptions = {
   mirrors: string[];
@@ -129,7 +131,7 @@ type HostsText = { domain: string; file: string; folder: string; text: string };
 async function fromHostsFile({ domain, file, folder, text }: HostsText): Promise<Endpoint[]> {
   let parsed: v.InferOutput<typeof HostsFile>;
   try {
-    parsed = v.parse(HostsFile, parseToml(text));
+    parsed = parseAs(HostsFile, parseToml(text), "the file");
   } catch (error) {
     throw new CriError("FAILED_PRECONDITION", `${file}: ${messageOf(error)}`, { cause: error });
   }

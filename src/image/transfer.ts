@@ -1,4 +1,5 @@
 // One HTTP request to a registry: redirects, silence and bounds are dealt with here.
+import { URL } from "node:url";
 import { CriError, messageOf, type ErrorCode } from "../base/errors.ts";
 import { throwIfAborted } from "../sys/process.ts";
 import type { Endpoint } from "./hosts.ts";

@@ -1,5 +1,6 @@
 // The security context: seccomp, AppArmor, masked paths, and what contradicts itself.
 import { CriError } from "../base/errors.ts";
+import * as usual from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/types.ts";
 import type { HostFacts } from "./facts.ts";
@@ -7,29 +8,6 @@ import type { OciSeccomp } from "./oci_types.ts";
 import { defaultSeccomp } from "./seccomp.ts";
 
 const { ProfileType } = runtime.v1.SecurityProfile;
-
-/** Masked and read-only paths of a container whose caller says nothing about security at all. */
-const defaultMaskedPaths = [
-  "/proc/acpi",
-  "/proc/asound",
-  "/proc/interrupts",
-  "/proc/kcore",
-  "/proc/keys",
-  "/proc/latency_stats",
-  "/proc/sched_debug",
-  "/proc/scsi",
-  "/proc/timer_list",
-  "/proc/timer_stats",
-  "/sys/devices/virtual/powercap",
-  "/sys/firmware",
-];
-const defaultReadonlyPaths = [
-  "/proc/bus",
-  "/proc/fs",
-  "/proc/irq",
-  "/proc/sys",
-  "/proc/sysrq-trigger",
-];
 
 /** A profile asked for: typed field first, else the string of old kubelets. */
 type AskedProfile =
@@ -91,8 +69,8 @@ export function maskedPaths(security: LinuxContainerSecurityContext | null | und
 } {
   if (security?.privileged) return { maskedPaths: [], readonlyPaths: [] };
   return {
-    maskedPaths: [...(security ? (security.masked_paths ?? []) : defaultMaskedPaths)],
-    readonlyPaths: [...(security ? (security.readonly_paths ?? []) : defaultReadonlyPaths)],
+    maskedPaths: [...(security ? (security.masked_paths ?? []) : usual.maskedPaths)],
+    readonlyPaths: [...(security ? (security.readonly_paths ?? []) : usual.readonlyPaths)],
   };
 }
 

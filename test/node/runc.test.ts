@@ -126,7 +126,8 @@ describe.skipIf(why !== "")("a pod's containers", () => {
     await using pod = await Pod.start(privileged);
     const volume = join(pod.dir, "volume");
     mkdirSync(volume);
-    execFileSync("mount", ["-t", "tmpfs", "isulad-test", volume]);
+    // Private, whatever the mount above it is: systemd makes / shared.
+    execFileSync("mount", ["-t", "tmpfs", "--make-private", "isulad-test", volume]);
     try {
       const hostPath = { container_path: "/v", host_path: volume };
       const up = { ...hostPath, propagation: PROPAGATION_BIDIRECTIONAL };

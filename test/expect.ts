@@ -12,3 +12,8 @@ export async function failure(call: Promise<unknown>): Promise<CriError> {
   }
   throw new Error(`The call succeeded: ${JSON.stringify(result)}`);
 }
+
+/** A message's own fields, without the defaults that its class knows: as a kubelet sees it. */
+export function own(message: object): object {
+  return JSON.parse(JSON.stringify(message)) as object;
+}

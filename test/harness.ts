@@ -1,6 +1,6 @@
 // A daemon of one's own for each test file: the built executable in a scratch folder, with its own
 // graph, state, socket, CNI network and images; and what tests do with it.
-import { execFileSync, spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import {
   closeSync,
   existsSync,
@@ -9,7 +9,6 @@ import {
   openSync,
   readFileSync,
   readdirSync,
-  readlinkSync,
   rmSync,
   writeFileSync,
 } from "node:fs";
@@ -22,8 +21,9 @@ import { maskedPaths, readonlyPaths } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
+import { end, freeSubnet, serves } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
-import { leaksSince, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
+import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
 
 export const executable =
   process.env["ISULAD_BIN"] ?? join(import.meta.dirname, "../dist/isulad-ts");
@@ -58,7 +58,8 @@ export class Daemon implements AsyncDisposable {
   readonly bridge: string;
   /** First three numbers of the pods' addresses. */
   readonly subnet: string;
-  readonly client: Client;
+  /** A new one at each start: a channel waits a second before it tries a lost daemon again. */
+  client: Client;
   readonly scope: Scope;
   #options: DaemonOptions;
   #process: ChildProcess | undefined;
@@ -77,14 +78,23 @@ export class Daemon implements AsyncDisposable {
     this.scope = {
       dir: this.dir,
       kept: ["graph/sandboxes", "graph/containers", "state"].map((name) => join(this.dir, name)),
+      once: ["stdio", "runtime", `runtime/${ociRuntime}`].map((name) =>
+        join(this.dir, "state", name),
+      ),
       leases: join(this.dir, "ipam"),
       token: this.token,
+      bridge: this.bridge,
       pids: () => [this.pid, ...this.monitors()],
     };
   }
 
   get pid(): number {
     return this.#process?.pid ?? -1;
+  }
+
+  get #isRunning(): boolean {
+    const child = this.#process;
+    return child !== undefined && child.exitCode === null && child.signalCode === null;
   }
 
   get logFile(): string {
@@ -150,6 +160,8 @@ export class Daemon implements AsyncDisposable {
   async #answers(): Promise<void> {
     const end = Date.now() + startMsMax;
     for (;;) {
+      this.client.close();
+      this.client = connect(`unix://${this.socket}`);
       try {
         await this.client.Version({}, { timeoutMs: 1000 });
         return;
@@ -166,7 +178,7 @@ export class Daemon implements AsyncDisposable {
   /** Ends the daemon; containers and monitor stay. Returns how long it took. */
   async stop(signal: NodeJS.Signals = "SIGTERM"): Promise<number> {
     const child = this.#process;
-    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return 0;
+    if (child === undefined || !this.#isRunning) return 0;
     const start = performance.now();
     const gone = new Promise((resolve) => child.once("exit", resolve));
     child.kill(signal);
@@ -186,7 +198,7 @@ export class Daemon implements AsyncDisposable {
     return readdirSync("/proc")
       .filter((name) => /^\d+$/.test(name) && Number(name) !== this.pid)
       .map(Number)
-      .filter((pid) => isMonitor(pid, this.dir));
+      .filter((pid) => serves(pid, executable, this.dir));
   }
 
   snapshot(): Snapshot {
@@ -322,7 +334,7 @@ export class Daemon implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.removeAllPods().catch(() => {});
+    if (this.#isRunning) await this.removeAllPods().catch(() => {});
     this.client.close();
     const monitors = this.monitors();
     await this.stop();
@@ -334,9 +346,7 @@ export class Daemon implements AsyncDisposable {
     }
     this.#unmount();
     spawnSync("ip", ["link", "del", this.bridge]);
-    for (const cgroup of [...this.snapshot().things.cgroup].sort().toReversed()) {
-      spawnSync("rmdir", [cgroup]);
-    }
+    removeCgroups(this.token);
     rmSync(this.dir, { recursive: true, force: true });
   }
 
@@ -372,32 +382,4 @@ export function logText(log: string): string {
   return log.replaceAll(/^\S+ (?:stdout|stderr) ([PF]) (.*)\n/gm, (_, tag: string, text: string) =>
     tag === "F" ? `${text}\n` : text,
   );
-}
-
-function freeSubnet(): string {
-  const used = execFileSync("ip", ["-4", "-o", "addr"], { encoding: "utf8" });
-  for (;;) {
-    const subnet = `10.${100 + Math.floor(Math.random() * 150)}.${Math.floor(Math.random() * 256)}`;
-    if (!used.includes(`inet ${subnet}.`)) return subnet;
-  }
-}
-
-function isMonitor(pid: number, dir: string): boolean {
-  try {
-    const program = readlinkSync(`/proc/${pid}/exe`).replace(" (deleted)", "");
-    const facts = ["cmdline", "environ"].map((name) =>
-      readFileSync(`/proc/${pid}/${name}`, "utf8"),
-    );
-    return basename(program) === basename(executable) && facts.some((text) => text.includes(dir));
-  } catch {
-    return false; // It ended meanwhile.
-  }
-}
-
-function end(pid: number): void {
-  try {
-    process.kill(pid, "SIGKILL");
-  } catch {
-    // It ended by itself.
-  }
 }

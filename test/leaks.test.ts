@@ -20,6 +20,7 @@ const scope: Scope = {
   kept: [join(dir, "graph"), join(dir, "state")],
   leases: join(dir, "ipam"),
   token,
+  bridge: "brplanted",
   pids: () => [keeper.pid!],
 };
 
@@ -74,7 +75,7 @@ function plantProcess(): () => void {
 function plantCgroupProcess(): () => void {
   const undo = plantCgroup();
   const child = spawn("sleep", ["600"]);
-  writeFileSync(join(cgroupFolder(), "cgroup.procs"), String(child.pid));
+  writeFileSync(join(cgroupFolder(), "pod/cgroup.procs"), String(child.pid));
   return () => {
     writeFileSync(join(cgroupFolder(), "../cgroup.procs"), String(child.pid));
     child.kill("SIGKILL");
@@ -88,8 +89,11 @@ function cgroupFolder(): string {
 }
 
 function plantCgroup(): () => void {
-  mkdirSync(cgroupFolder());
-  return () => rmdirSync(cgroupFolder());
+  mkdirSync(join(cgroupFolder(), "pod"), { recursive: true });
+  return () => {
+    rmdirSync(join(cgroupFolder(), "pod"));
+    rmdirSync(cgroupFolder());
+  };
 }
 
 function plantMount(): () => void {
@@ -116,17 +120,14 @@ function plantFifo(): () => void {
 }
 
 function plantLink(): () => void {
-  execFileSync("ip", [
-    "link",
-    "add",
-    "vethplanted",
-    "type",
-    "veth",
-    "peer",
-    "name",
-    "vethplanted2",
-  ]);
-  return () => execFileSync("ip", ["link", "del", "vethplanted"]);
+  const ip = (words: string) => execFileSync("ip", words.split(" "));
+  ip("link add brplanted type bridge");
+  ip("link add vethplanted type veth peer name vethplanted2");
+  ip("link set vethplanted master brplanted");
+  return () => {
+    ip("link del vethplanted");
+    ip("link del brplanted");
+  };
 }
 
 function plantRule(): () => void {

@@ -1,0 +1,34 @@
+// What tests ask of this machine, and end on it.
+import { execFileSync } from "node:child_process";
+import { readFileSync, readlinkSync } from "node:fs";
+import { basename } from "node:path";
+import process from "node:process";
+
+export function freeSubnet(): string {
+  const used = execFileSync("ip", ["-4", "-o", "addr"], { encoding: "utf8" });
+  for (;;) {
+    const subnet = `10.${100 + Math.floor(Math.random() * 150)}.${Math.floor(Math.random() * 256)}`;
+    if (!used.includes(`inet ${subnet}.`)) return subnet;
+  }
+}
+
+/** Whether a process is `program` and serves this folder. */
+export function serves(pid: number, program: string, dir: string): boolean {
+  try {
+    const running = readlinkSync(`/proc/${pid}/exe`).replace(" (deleted)", "");
+    const facts = ["cmdline", "environ"].map((name) =>
+      readFileSync(`/proc/${pid}/${name}`, "utf8"),
+    );
+    return basename(running) === basename(program) && facts.some((text) => text.includes(dir));
+  } catch {
+    return false; // It ended meanwhile.
+  }
+}
+
+export function end(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch {
+    // It ended by itself.
+  }
+}

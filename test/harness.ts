@@ -17,7 +17,7 @@ import { basename, join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../src/base/int64.ts";
-import { maskedPaths, readonlyPaths } from "../src/base/proc_masks.ts";
+import { procMasks } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
@@ -264,9 +264,7 @@ export class Daemon implements AsyncDisposable {
         ...more.linux,
         security_context: {
           namespace_options: pod.linux?.security_context?.namespace_options,
-          // As the kubelet does it: empty lists mean an unmasked /proc.
-          masked_paths: [...maskedPaths],
-          readonly_paths: [...readonlyPaths],
+          ...procMasks(),
           ...more.linux?.security_context,
         },
       },

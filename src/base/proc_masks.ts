@@ -1,7 +1,7 @@
 // What of /proc and /sys a container does not get to see or to write. The kubelet sends such lists
 // with every container; here they are for callers that say nothing, and for our own command line.
 
-export const maskedPaths: readonly string[] = [
+const maskedPaths = [
   "/proc/acpi",
   "/proc/asound",
   "/proc/interrupts",
@@ -16,10 +16,9 @@ export const maskedPaths: readonly string[] = [
   "/sys/firmware",
 ];
 
-export const readonlyPaths: readonly string[] = [
-  "/proc/bus",
-  "/proc/fs",
-  "/proc/irq",
-  "/proc/sys",
-  "/proc/sysrq-trigger",
-];
+const readonlyPaths = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/** As fields of a security context. */
+export function procMasks(): { masked_paths: string[]; readonly_paths: string[] } {
+  return { masked_paths: [...maskedPaths], readonly_paths: [...readonlyPaths] };
+}

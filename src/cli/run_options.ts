@@ -1,7 +1,7 @@
 // What `isulad-ts run` asks of the daemon, made of its options. Pure.
 import { basename, resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { maskedPaths, readonlyPaths } from "../base/proc_masks.ts";
+import { procMasks } from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   ContainerConfig,
@@ -72,8 +72,7 @@ export function containerConfig(
         namespace_options: namespaces(options),
         privileged: options.privileged,
         // Empty lists would mean an unmasked /proc, as the kubelet's do.
-        masked_paths: [...maskedPaths],
-        readonly_paths: [...readonlyPaths],
+        ...procMasks(),
       },
     },
   };

@@ -1,6 +1,6 @@
 // The security context: seccomp, AppArmor, masked paths, and what contradicts itself.
 import { CriError } from "../base/errors.ts";
-import * as usual from "../base/proc_masks.ts";
+import { procMasks } from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/types.ts";
 import type { HostFacts } from "./facts.ts";
@@ -68,10 +68,8 @@ export function maskedPaths(security: LinuxContainerSecurityContext | null | und
   readonlyPaths: string[];
 } {
   if (security?.privileged) return { maskedPaths: [], readonlyPaths: [] };
-  return {
-    maskedPaths: [...(security ? (security.masked_paths ?? []) : usual.maskedPaths)],
-    readonlyPaths: [...(security ? (security.readonly_paths ?? []) : usual.readonlyPaths)],
-  };
+  const { masked_paths, readonly_paths } = security ?? procMasks();
+  return { maskedPaths: [...(masked_paths ?? [])], readonlyPaths: [...(readonly_paths ?? [])] };
 }
 
 /** SELinux labels are not there yet: where the host would apply them, say so. */

@@ -38,6 +38,7 @@ import { ContainerSchema, containerToJson, type Container } from "./state/contai
 import { SandboxSchema, sandboxToJson, type Sandbox } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { becomeSubreaper, reap, tryLock } from "./sys/libc.ts";
+import { Orphans, orphanScanMs } from "./sys/orphans.ts";
 
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;
@@ -47,12 +48,14 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   const { config } = loaded;
   for (const warning of loaded.warnings) log.warn(warning);
   await using stack = new AsyncDisposableStack();
-  for (const folder of [config.graph, config.state])
+  for (const folder of [config.graph, config.state, join(config.state, "stdio")]) {
     mkdirSync(folder, { recursive: true, mode: 0o711 });
+  }
   stack.use(lockState(config));
   await claimGraph(config.graph);
   becomeSubreaper();
   const context = await createContext(config, self, log, stack);
+  stack.use(reapOrphans(context));
   await recover(context);
   await context.monitor.connect();
   await listen(context, stack);
@@ -144,6 +147,19 @@ function onExit(context: Context, exit: ExitRecord): void {
   });
 }
 
+/** What plugins and tools leave behind; a container's init keeps its exit code until it is recorded. */
+function reapOrphans(context: Context): Disposable {
+  const orphans = new Orphans();
+  const timer = setInterval(() => {
+    const inits = new Set(
+      context.containers.list().map(({ phase }) => (phase.phase === "running" ? phase.pid : 0)),
+    );
+    for (const { pause } of context.sandboxes.list()) inits.add(pause?.pid ?? 0);
+    orphans.reap((pid) => inits.has(pid));
+  }, orphanScanMs);
+  return { [Symbol.dispose]: () => clearInterval(timer) };
+}
+
 /** A container whose monitor was killed has become this process's child. */
 function reapOrphan(pid: number): void {
   try {
@@ -160,6 +176,7 @@ async function openHandlers(config: Config, log: Log): Promise<Map<string, Handl
     names.map(async (name) => {
       const { path, runtimeArgs } = config.runtimes[name]!;
       const root = join(config.state, "runtime", name);
+      mkdirSync(root, { recursive: true, mode: 0o711 });
       const command = { path, args: runtimeArgs, root, systemdCgroup: config.systemdCgroup };
       const facts = await probeRuntime(path);
       if (facts.problem !== undefined) log.warn(facts.problem, { handler: name });

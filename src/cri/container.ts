@@ -47,6 +47,7 @@ export async function startContainer(
       stdio: stdioFolder(context, id),
       logPath: container.logPath,
       stdin: container.config.stdin === true,
+      terminal: container.config.tty === true,
       cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id),
       timeoutMs: context.config.startTimeoutMs,
     });

@@ -49,9 +49,6 @@ function checkedConfig(config: ContainerConfig | null | undefined): ContainerCon
   if (!config.image?.image) {
     throw new CriError("INVALID_ARGUMENT", "config.image needs an image");
   }
-  if (config.tty === true) {
-    throw new CriError("UNIMPLEMENTED", "containers with a terminal (tty) are not supported yet");
-  }
   return config;
 }
 

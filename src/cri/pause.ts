@@ -48,6 +48,7 @@ export async function startPause(
     stdio,
     logPath: "",
     stdin: false,
+    terminal: false,
     cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, id, id),
     timeoutMs: context.config.startTimeoutMs,
   });

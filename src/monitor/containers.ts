@@ -1,6 +1,6 @@
 // The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
 // monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
-import { closeSync, constants, existsSync, openSync, unlinkSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -10,10 +10,11 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { writeFileAtomic } from "../sys/file.ts";
-import { mkfifo, reap, setPipeSize } from "../sys/libc.ts";
+import { reap } from "../sys/libc.ts";
 import { processState, startTime } from "../sys/process.ts";
 import type { ExitRecord, Started, StartRequest } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";
+import { openStdio, reopenStdio, type Stdio } from "./stdio.ts";
 import type { LogWorker } from "./worker_client.ts";
 
 /** What a new monitor needs to look after a container that an older one started. */
@@ -24,14 +25,11 @@ type Record = StartRequest & {
 };
 type Container = {
   record: Record;
-  /** Both-way ends of the FIFOs, kept so that output never reads as ended and input stays open. */
-  keptFds: number[];
+  stdio: Stdio;
   exit: Promise<ExitRecord>;
   onExit: (exitCode: number, known: boolean) => void;
 };
 
-/** FIFO capacity: what a container may write while nobody reads. */
-const fifoBytes = 1 << 20;
 const SIGKILL = 9;
 
 export class Containers {
@@ -101,8 +99,7 @@ export class Containers {
   }
 
   async #adopt(record: Record): Promise<void> {
-    const keptFds = await this.#openLog(record);
-    this.#track(record, keptFds);
+    this.#track(record, await reopenStdio(record, this.#worker));
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
   }
 
@@ -113,14 +110,14 @@ export class Containers {
       throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
     }
     await this.#forget(id);
-    await makeFifos(request);
-    const keptFds = await this.#openLog(request);
+    const stdio = await openStdio(request, this.#worker);
     let pid: number;
     try {
-      pid = await this.#create(request, keptFds);
+      pid = await this.#create(request, stdio);
     } catch (error) {
+      await this.#delete(request);
       await this.#worker.request({ op: "end", id });
-      for (const fd of keptFds) closeSync(fd);
+      stdio.close();
       throw error;
     }
     const record = {
@@ -130,7 +127,7 @@ export class Containers {
       startedAtNs: String(nowNs()),
     };
     await writeFileAtomic(this.#file("containers", id), JSON.stringify(record));
-    this.#track(record, keptFds);
+    this.#track(record, stdio);
     const deadline = { timeoutMs: request.timeoutMs, what: `container ${id}` };
     const started = this.#spawner.runtime(request.runtime, ["start", id], deadline);
     this.#starting.set(
@@ -146,61 +143,28 @@ export class Containers {
     return { pid, startedAtNs: record.startedAtNs };
   }
 
-  async #create(request: StartRequest, outputs: number[]): Promise<number> {
+  async #create(request: StartRequest, stdio: Stdio): Promise<number> {
     const pidFile = join(request.stdio, "pid");
-    // The FIFO's open does not wait: a writing end is kept (see #openLog).
-    const stdin = openSync(
-      request.stdin ? join(request.stdio, "stdin") : "/dev/null",
-      constants.O_RDONLY,
-    );
     try {
-      const verb = ["create", "--bundle", request.bundle, "--pid-file", pidFile, request.id];
-      await this.#spawner.runtime(request.runtime, verb, {
+      const verb = ["create", "--bundle", request.bundle, "--pid-file", pidFile];
+      await this.#spawner.runtime(request.runtime, [...verb, ...stdio.args, request.id], {
         timeoutMs: request.timeoutMs,
         what: `container ${request.id}`,
-        stdio: [stdin, outputs[0]!, outputs[1]!],
+        stdio: stdio.child,
       });
-      return Number(await readFile(pidFile, "utf8"));
     } catch (error) {
-      await this.#delete(request);
+      await stdio.created().catch(() => {}); // there may be no terminal yet; the first error tells
       throw error;
-    } finally {
-      closeSync(stdin);
     }
+    await stdio.created();
+    return Number(await readFile(pidFile, "utf8"));
   }
 
-  /** Hands the FIFOs' reading ends to the worker; returns ends to keep, of which the container gets two. */
-  async #openLog(request: StartRequest): Promise<number[]> {
-    const opened: number[] = [];
-    const open = (name: string, flags: number) => {
-      const fd = openSync(join(request.stdio, name), flags);
-      opened.push(fd);
-      return fd;
-    };
-    try {
-      const names = ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])];
-      const kept = names.map((name) => open(name, constants.O_RDWR));
-      for (const fd of kept) setPipeSize(fd, fifoBytes);
-      const reading = constants.O_RDONLY | constants.O_NONBLOCK;
-      const [stdout, stderr] = [open("stdout", reading), open("stderr", reading)];
-      const { id, logPath } = request;
-      await this.#worker.request({ op: "log", id, path: logPath, stdout, stderr });
-      return kept;
-    } catch (error) {
-      for (const fd of opened) closeSync(fd);
-      throw new CriError(
-        "FAILED_PRECONDITION",
-        `cannot write the log of container ${request.id} to ${request.logPath}: ${messageOf(error)}`,
-        { cause: error },
-      );
-    }
-  }
-
-  #track(record: Record, keptFds: number[]): void {
+  #track(record: Record, stdio: Stdio): void {
     const ended = Promise.withResolvers<{ exitCode: number; known: boolean }>();
     const container: Container = {
       record,
-      keptFds,
+      stdio,
       exit: ended.promise.then((end) => this.#finish(container, end)),
       onExit: (exitCode, known) => ended.resolve({ exitCode, known }),
     };
@@ -240,7 +204,7 @@ export class Containers {
     const finishedAtNs = String(nowNs());
     const kills = this.#oom.exited(record.id);
     const { lostBytes } = await this.#worker.request({ op: "end", id: record.id });
-    for (const fd of container.keptFds) closeSync(fd);
+    container.stdio.close();
     const exit: ExitRecord = {
       id: record.id,
       pid: record.pid,
@@ -322,19 +286,5 @@ export class Containers {
 
   #file(kind: "containers" | "exits", id: string): string {
     return join(this.#folder, kind, `${id}.json`);
-  }
-}
-
-async function makeFifos(request: StartRequest): Promise<void> {
-  await mkdir(request.stdio, { recursive: true, mode: 0o700 });
-  for (const name of ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])]) {
-    const path = join(request.stdio, name);
-    try {
-      mkfifo(path, 0o600);
-    } catch (error) {
-      if (errnoOf(error) !== "EEXIST") throw error;
-      unlinkSync(path);
-      mkfifo(path, 0o600);
-    }
   }
 }

@@ -48,7 +48,6 @@ type Log = {
 type Capture = {
   sources: Source[];
   kept: { stdout: Buffer[]; stderr: Buffer[] };
-  left: number;
   end?: { seq: number; deadline: number };
 };
 
@@ -58,6 +57,8 @@ const stepMs = 20;
 const logEndMs = 5_000;
 /** How long after an exec's exit its output is awaited from children that keep it open. */
 const collectMs = 100;
+/** Of an exec's output, what a flood on one stream leaves to the other. */
+const reservedBytes = 1 << 20;
 /** Reads of one source in a turn: enough to empty a FIFO, and a bound. */
 const turnReads = 64;
 
@@ -113,6 +114,7 @@ function startLog(request: LogRequest): void {
   const log: Log = { path: request.path, fd: openLog(request.path), sources: [], unwritten: [] };
   for (const stream of ["stdout", "stderr"] as const) {
     const fd = request[stream];
+    if (fd === -1) continue; // a terminal has one stream
     const lines = new LogLines(stream);
     const read = () => {
       if (log.unwritten.length > 0) return "empty";
@@ -192,17 +194,18 @@ function startCapture(request: CaptureRequest): void {
   const capture: Capture = {
     sources: [],
     kept: { stdout: [], stderr: [] },
-    left: request.maxBytes,
   };
+  const bytes = { stdout: 0, stderr: 0 };
   for (const stream of ["stdout", "stderr"] as const) {
     const fd = request[stream];
     const read = () => {
       const count = readNow(fd, captureBuffer);
       if (count < 0) return "empty";
       if (count === 0) return "end";
-      const kept = Math.min(count, capture.left);
+      const others = Math.max(bytes[stream === "stdout" ? "stderr" : "stdout"], reservedBytes);
+      const kept = Math.min(count, Math.max(0, request.maxBytes - others - bytes[stream]));
       if (kept > 0) capture.kept[stream].push(Buffer.from(captureBuffer.subarray(0, kept)));
-      capture.left -= kept;
+      bytes[stream] += kept;
       return "more";
     };
     capture.sources.push(watch(fd, read, () => {}));

@@ -7,14 +7,13 @@ import { version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { becomeSubreaper } from "../sys/libc.ts";
+import { Orphans, orphanScanMs } from "../sys/orphans.ts";
 import { Containers } from "./containers.ts";
 import { Execs } from "./exec.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { Spawner } from "./spawner.ts";
 import { LogWorker } from "./worker_client.ts";
 
-/** SIGCHLD is the signal; this is for one that got lost, and for strangers. */
-const checkMs = 1_000;
 /** Nobody connected and nothing runs: after this the monitor ends. */
 const idleMs = 3_000;
 
@@ -55,9 +54,11 @@ export async function monitorMain(state: string, log: Log): Promise<void> {
     serve(socket, parts, log);
   });
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
+  const orphans = new Orphans();
   await untilIdle(() => {
     check();
-    spawner.reapStrangers(new Set([...containers.pids, ...execs.pids]));
+    const known = new Set([...containers.pids, ...execs.pids]);
+    orphans.reap((pid) => known.has(pid) || spawner.busy);
     return connections.size === 0 && containers.running.length === 0;
   });
   await rm(join(folder, "socket"), { force: true });
@@ -76,11 +77,11 @@ function untilIdle(isIdle: () => boolean): Promise<void> {
   return new Promise((resolve) => {
     let idle = 0;
     const timer = setInterval(() => {
-      idle = isIdle() ? idle + checkMs : 0;
+      idle = isIdle() ? idle + orphanScanMs : 0;
       if (idle < idleMs) return;
       clearInterval(timer);
       resolve();
-    }, checkMs);
+    }, orphanScanMs);
   });
 }
 

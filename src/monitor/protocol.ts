@@ -16,6 +16,8 @@ export type StartRequest = {
   logPath: string;
   /** The container reads from the stdin FIFO; else from /dev/null. */
   stdin: boolean;
+  /** A terminal instead of FIFOs: output is one stream. */
+  terminal: boolean;
   /** Where its memory is counted and its processes are found. */
   cgroup: CgroupPaths;
   timeoutMs: number;

@@ -2,12 +2,10 @@
 // what the runtime has to say goes to a log file of its own.
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { readdirSync, readFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
-import { reap } from "../sys/libc.ts";
 import { abortError } from "../sys/process.ts";
 
 export type SpawnOptions = {
@@ -20,10 +18,15 @@ export type SpawnOptions = {
 
 export class Spawner {
   readonly #folder: string;
-  readonly #children = new Set<number>();
+  #calls = 0;
 
   constructor(folder: string) {
     this.#folder = folder;
+  }
+
+  /** A call runs, whose container's or exec's process is not known yet. */
+  get busy(): boolean {
+    return this.#calls > 0;
   }
 
   /**
@@ -33,6 +36,7 @@ export class Spawner {
   async runtime(runtime: RuntimeCommand, verb: string[], options: SpawnOptions): Promise<void> {
     const logFile = join(this.#folder, `runtime-${randomBytes(6).toString("hex")}.log`);
     const argv = runtimeArgv(runtime, logFile, verb);
+    this.#calls++;
     try {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
@@ -42,6 +46,7 @@ export class Spawner {
         `${options.what}: ${runtime.path} ${verb[0]} failed: ${message}`,
       );
     } finally {
+      this.#calls--;
       await rm(logFile, { force: true });
     }
   }
@@ -54,7 +59,6 @@ export class Spawner {
       detached: true,
     });
     const { pid } = child;
-    if (pid !== undefined) this.#children.add(pid);
     const onAbort = () => {
       if (pid !== undefined) process.kill(-pid, "SIGKILL");
     };
@@ -62,7 +66,6 @@ export class Spawner {
     return new Promise((resolve, reject) => {
       const done = () => {
         signal.removeEventListener("abort", onAbort);
-        if (pid !== undefined) this.#children.delete(pid);
       };
       child.on("error", (error) => {
         done();
@@ -80,19 +83,5 @@ export class Spawner {
         else resolve(exitCode ?? 255);
       });
     });
-  }
-
-  /**
-   * Reaps children that are nobody's: orphans that a subreaper gets from pods in the host's pid
-   * namespace. Not while a call runs: until it ends, a container's init looks like one of them.
-   */
-  reapStrangers(known: ReadonlySet<number>): void {
-    if (this.#children.size > 0) return;
-    for (const thread of readdirSync("/proc/self/task")) {
-      const children = readFileSync(`/proc/self/task/${thread}/children`, "utf8");
-      for (const pid of children.split(" ").filter(Boolean).map(Number)) {
-        if (!known.has(pid)) reap(pid);
-      }
-    }
   }
 }

@@ -1,5 +1,6 @@
 // The kernel's interface: libc functions by name (never by syscall number: arm64 is a target),
 // through bun:ffi or Deno.dlopen. Nothing else in the project loads a native symbol.
+import { closeSync } from "node:fs";
 import { constants } from "node:os";
 
 type Kind = "i32" | "u32" | "i64" | "u64" | "usize" | "buffer";
@@ -24,20 +25,32 @@ const signatures = {
   write: { args: ["i32", "buffer", "usize"], returns: "i64" },
   pipe2: { args: ["buffer", "i32"], returns: "i32" },
   eventfd: { args: ["u32", "i32"], returns: "i32" },
+  socket: { args: ["i32", "i32", "i32"], returns: "i32" },
+  bind: { args: ["i32", "buffer", "u32"], returns: "i32" },
+  listen: { args: ["i32", "i32"], returns: "i32" },
+  accept4: { args: ["i32", "buffer", "buffer", "i32"], returns: "i32" },
+  recvmsg: { args: ["i32", "buffer", "i32"], returns: "i64" },
   epoll_create1: { args: ["i32"], returns: "i32" },
   epoll_ctl: { args: ["i32", "i32", "i32", "buffer"], returns: "i32" },
   epoll_wait: { args: ["i32", "buffer", "i32", "i32"], returns: "i32" },
 } as const satisfies Record<string, { args: readonly Kind[]; returns: Kind }>;
 
-type Libc = { call: Record<keyof typeof signatures, Native>; errno: () => number };
+type Libc = {
+  call: Record<keyof typeof signatures, Native>;
+  errno: () => number;
+  /** Where a buffer lies, for structures that point to others. */
+  address: (buffer: Uint8Array) => bigint;
+};
 
 type BunFfi = {
   dlopen(file: string, symbols: object): { symbols: Record<string, (...args: unknown[]) => never> };
   read: { i32(pointer: number, offset: number): number };
+  ptr(buffer: Uint8Array): number;
 };
 type DenoFfi = {
   dlopen(file: string, symbols: object): { symbols: Record<string, (...args: unknown[]) => never> };
   UnsafePointerView: new (pointer: object) => { getInt32(): number };
+  UnsafePointer: { of(buffer: Uint8Array): object; value(pointer: object): bigint };
 };
 
 let loaded: Libc | undefined;
@@ -81,6 +94,7 @@ function loadBun(): Libc {
   return {
     call: library.symbols,
     errno: () => ffi.read.i32(location(), 0),
+    address: (buffer) => BigInt(ffi.ptr(buffer)),
   };
 }
 
@@ -97,6 +111,7 @@ function loadDeno(): Libc {
   return {
     call: library.symbols,
     errno: () => new ffi.UnsafePointerView(location()).getInt32(),
+    address: (buffer) => ffi.UnsafePointer.value(ffi.UnsafePointer.of(buffer)),
   };
 }
 
@@ -253,17 +268,70 @@ export function setPipeSize(fd: number, bytes: number): void {
 
 const O_CLOEXEC = 0o2000000;
 const O_NONBLOCK = 0o4000;
+const O_RDWR = 2;
+const F_SETFL = 4;
 
 /** An anonymous pipe, both ends closed on exec, the reading end not blocking. */
 export function pipe(): { readFd: number; writeFd: number } {
   const fds = new Int32Array(2);
   check("pipe2", "", new Uint8Array(fds.buffer), O_CLOEXEC);
-  const F_SETFL = 4;
   check("fcntl", "O_NONBLOCK", fds[0]!, F_SETFL, O_NONBLOCK);
   return { readFd: fds[0]!, writeFd: fds[1]! };
 }
 
-/** Bytes read into buffer; -1 when there is nothing now (EAGAIN), 0 at the end. */
+const AF_UNIX = 1;
+const SOCK_STREAM = 1;
+
+/** A unix socket that listens at path; accepting from it never waits. */
+export function listenUnix(path: string): number {
+  const address = new Uint8Array(110); // struct sockaddr_un: family, then the path
+  const bytes = z(path);
+  if (bytes.length > address.length - 2) throw new Error(`socket path too long: ${path}`);
+  address[0] = AF_UNIX;
+  address.set(bytes, 2);
+  const fd = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
+  try {
+    check("bind", path, fd, address, address.length);
+    check("listen", path, fd, 1);
+    return fd;
+  } catch (error) {
+    closeSync(fd);
+    throw error;
+  }
+}
+
+/**
+ * Takes the one descriptor that a peer, connected to a listening socket, has sent (SCM_RIGHTS); reads
+ * from it do not wait. @throws when nobody has sent one.
+ */
+export function receiveDescriptor(listener: number): number {
+  const connection = check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK);
+  try {
+    const { address } = libc();
+    const data = new Uint8Array(4096);
+    const control = new Uint8Array(64);
+    const vector = new BigUint64Array([address(data), BigInt(data.length)]);
+    // struct msghdr on 64-bit Linux: name, namelen, iov, iovlen, control, controllen, flags.
+    const iov = address(new Uint8Array(vector.buffer));
+    const length = BigInt(control.length);
+    const header = new BigUint64Array([0n, 0n, iov, 1n, address(control), length, 0n]);
+    const MSG_CMSG_CLOEXEC = 0x40000000;
+    check("recvmsg", "", connection, new Uint8Array(header.buffer), MSG_CMSG_CLOEXEC);
+    const view = new DataView(control.buffer);
+    // struct cmsghdr: len, level, type; then the descriptor.
+    const SCM_RIGHTS = 1;
+    if (header[5]! < 20n || view.getInt32(12, true) !== SCM_RIGHTS) {
+      throw new Error("the peer has sent no descriptor");
+    }
+    const fd = view.getInt32(16, true);
+    check("fcntl", "O_NONBLOCK", fd, F_SETFL, O_NONBLOCK | O_RDWR);
+    return fd;
+  } finally {
+    closeSync(connection);
+  }
+}
+
+/** Bytes read into buffer; -1 when there is nothing now (EAGAIN), 0 at the end (of a terminal: EIO). */
 export function readNow(fd: number, buffer: Uint8Array): number {
   const { call, errno } = libc();
   for (;;) {
@@ -271,6 +339,7 @@ export function readNow(fd: number, buffer: Uint8Array): number {
     if (count >= 0) return count;
     const number = errno();
     if (number === 11) return -1; // EAGAIN
+    if (number === 5) return 0; // EIO
     if (number !== 4) throw failure("read", number, `descriptor ${fd}`); // EINTR
   }
 }

@@ -156,6 +156,10 @@ export function processState(
   return { exitCode: signal === 0 ? (status >> 8) & 0xff : 128 + signal };
 }
 
+export function isZombie(pid: number): boolean {
+  return statFields(pid)?.[stateField] === "Z";
+}
+
 function statFields(pid: number): string[] | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");

@@ -1,0 +1,111 @@
+// A container's standard streams: FIFOs that outlive the monitor, or a terminal.
+//
+// Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
+// the end of output is "exited and drained", never an end of file.
+import { closeSync, constants, openSync, rmSync } from "node:fs";
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, messageOf } from "../base/errors.ts";
+import { listenUnix, mkfifo, receiveDescriptor, setPipeSize } from "../sys/libc.ts";
+import type { StartRequest } from "./protocol.ts";
+import type { LogWorker } from "./worker_client.ts";
+
+export type Stdio = {
+  /** What the runtime's create gets as stdin, stdout and stderr. */
+  child: [number, number, number];
+  /** Further arguments of create. */
+  args: string[];
+  /** The runtime's create is done, well or not: what only that needed is closed. */
+  created(): Promise<void>;
+  /** The container's end, after its log is drained. */
+  close(): void;
+};
+
+/** FIFO capacity: what a container may write while nobody reads. */
+const fifoBytes = 1 << 20;
+
+/** @throws CriError FAILED_PRECONDITION when the log cannot be written. */
+export async function openStdio(request: StartRequest, worker: LogWorker): Promise<Stdio> {
+  await mkdir(request.stdio, { recursive: true, mode: 0o700 });
+  if (request.terminal) return openTerminal(request, worker);
+  for (const name of fifoNames(request)) {
+    const path = join(request.stdio, name);
+    rmSync(path, { force: true });
+    mkfifo(path, 0o600);
+  }
+  return openFifos(request, worker);
+}
+
+/** The FIFOs of a container that runs already; its terminal is lost with the monitor that had it. */
+export async function reopenStdio(request: StartRequest, worker: LogWorker): Promise<Stdio> {
+  if (!request.terminal) return openFifos(request, worker);
+  return { child: [-1, -1, -1], args: [], created: () => Promise.resolve(), close: () => {} };
+}
+
+function fifoNames(request: StartRequest): string[] {
+  return ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])];
+}
+
+async function openFifos(request: StartRequest, worker: LogWorker): Promise<Stdio> {
+  const opened: number[] = [];
+  const open = (path: string, flags: number) => {
+    const fd = openSync(path, flags);
+    opened.push(fd);
+    return fd;
+  };
+  const at = (name: string) => join(request.stdio, name);
+  try {
+    const kept = fifoNames(request).map((name) => open(at(name), constants.O_RDWR));
+    for (const fd of kept) setPipeSize(fd, fifoBytes);
+    // Does not wait for a writing end: one is kept.
+    const stdin = open(request.stdin ? at("stdin") : "/dev/null", constants.O_RDONLY);
+    const reading = constants.O_RDONLY | constants.O_NONBLOCK;
+    const [stdout, stderr] = [open(at("stdout"), reading), open(at("stderr"), reading)];
+    await startLog(request, worker, { stdout, stderr });
+    return {
+      child: [stdin, kept[0]!, kept[1]!],
+      args: [],
+      created: () => Promise.resolve(closeSync(stdin)),
+      close: () => kept.forEach((fd) => closeSync(fd)),
+    };
+  } catch (error) {
+    for (const fd of opened) closeSync(fd);
+    throw error;
+  }
+}
+
+async function openTerminal(request: StartRequest, worker: LogWorker): Promise<Stdio> {
+  const path = join(request.stdio, "console");
+  rmSync(path, { force: true });
+  const listener = listenUnix(path);
+  const none = openSync("/dev/null", constants.O_RDWR);
+  return {
+    child: [none, none, none],
+    args: ["--console-socket", path],
+    created: async () => {
+      try {
+        // Sent by the runtime before its create ended, so it is there.
+        const stdout = receiveDescriptor(listener);
+        await startLog(request, worker, { stdout, stderr: -1 });
+      } finally {
+        for (const fd of [listener, none]) closeSync(fd);
+        rmSync(path, { force: true });
+      }
+    },
+    close: () => {},
+  };
+}
+
+async function startLog(
+  request: StartRequest,
+  worker: LogWorker,
+  fds: { stdout: number; stderr: number },
+): Promise<void> {
+  const { id, logPath } = request;
+  try {
+    await worker.request({ op: "log", id, path: logPath, ...fds });
+  } catch (cause) {
+    const message = `cannot write the log of container ${id} to ${logPath}: ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  }
+}

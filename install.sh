@@ -238,7 +238,28 @@ install_all() {
   systemctl enable -q isulad-ts
   # Pods live through a restart, so an upgrade takes effect at once.
   if [ $running = yes ]; then systemctl restart isulad-ts; else systemctl start isulad-ts; fi
-  say "isulad-ts.service runs; the kubelet wants --container-runtime-endpoint=unix:///var/run/isulad.sock"
+  if ! wait_answer; then
+    journalctl -u isulad-ts --no-pager -n 20 >&2
+    die "isulad-ts.service does not answer"
+  fi
+  say "isulad-ts.service runs; the kubelet wants --container-runtime-endpoint=$(installed_host)"
+}
+
+# The first of "hosts" in effect.
+installed_host() {
+  local host
+  host=$("$program" config show --config "$config" 2>/dev/null | sed -n 's/^hosts *\["\([^"]*\)".*/\1/p')
+  echo "${host:-unix:///var/run/isulad.sock}"
+}
+
+client() { ISULAD_HOST=$(installed_host) "$program" "$@"; }
+
+wait_answer() {
+  for _ in $(seq 150); do
+    client version >/dev/null 2>&1 && return 0
+    sleep 0.2
+  done
+  return 1
 }
 
 has_cni_list() {
@@ -261,15 +282,19 @@ install_config() {
 
 uninstall() {
   need_root --uninstall
-  local force=$1 path
-  if [ "$force" != yes ] && pods_run; then
-    die "pods run under isulad-ts; drain the node first, or use --uninstall --force, which removes them"
-  fi
-  if [ -x "$program" ]; then
-    for path in $("$program" pods -q 2>/dev/null || true); do "$program" rmp -f "$path" >/dev/null || true; done
+  local force=$1 path pod
+  if pods_run; then
+    [ "$force" = yes ] ||
+      die "pods run under isulad-ts; drain the node first, or use --uninstall --force, which removes them"
+    say "removing the pods"
+    client version >/dev/null 2>&1 || start_again || say "the daemon does not start: what it ran may be left"
+    for pod in $(client pods -q || true); do client rmp -f "$pod" >/dev/null || true; done
   fi
   if systemd_runs && [ -f "$unit" ]; then systemctl disable -q --now isulad-ts || true; fi
   end_processes "$program"
+  # The parents of pods that brought none; a cgroup with something in it stays.
+  if systemd_runs; then systemctl stop -q isulad.slice 2>/dev/null || true; fi
+  remove_cgroup isulad
   for path in "$unit" "$program" "$config" "$cni_list"; do
     if is_ours "$path"; then
       rm -f "$path"
@@ -287,14 +312,23 @@ uninstall() {
 pods_run() {
   local listed pid
   [ -x "$program" ] || return 1
-  if listed=$("$program" pods -q 2>/dev/null); then
+  if listed=$(client pods -q 2>/dev/null); then
     [ -n "$listed" ]
     return
   fi
   for pid in $(processes_of "$program"); do
-    if [ -s "/proc/$pid/task/$pid/children" ]; then return 0; fi
+    if grep -q . /proc/"$pid"/task/*/children 2>/dev/null; then return 0; fi
   done
   return 1
+}
+
+start_again() {
+  if systemd_runs && [ -f "$unit" ]; then
+    systemctl start isulad-ts || return 1
+  else
+    nohup "$program" --config "$config" >/dev/null 2>&1 </dev/null &
+  fi
+  wait_answer
 }
 
 # processes_of EXECUTABLE [TEXT]: the ids of those that run it, with TEXT in the command line.

@@ -1,0 +1,113 @@
+// install.sh as a person runs it: the trial, and the installation in a mount namespace whose /etc,
+// /usr/local and /var are thrown away.
+import { expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+const root = join(import.meta.dirname, "..");
+const minutesMs = 60_000;
+const isRoot = process.getuid?.() === 0;
+
+function shell(script: string) {
+  const { status, stdout, stderr } = spawnSync("bash", ["-c", script], {
+    cwd: root,
+    encoding: "utf8",
+  });
+  return { status, stdout, stderr };
+}
+
+function trialFolders(): string[] {
+  return readdirSync("/var/tmp").filter((name) => name.startsWith("isulad-ts."));
+}
+
+test.skipIf(!isRoot)(
+  "install.sh --trial shows a pod's output, its status and a command in it, and leaves nothing",
+  () => {
+    const before = trialFolders();
+    const { status, stdout, stderr } = shell("./install.sh --trial");
+    expect({ status, stderr: status === 0 ? "" : stderr }).toEqual({ status: 0, stderr: "" });
+    expect(stdout).toMatch(/^Hello from a pod: busybox, inet 10\.87\.2\d\d\.\d+\/24$/m);
+    expect(stdout).toMatch(/Ready +trial /);
+    expect(stdout).toMatch(/Running +trial /);
+    expect(stdout).toMatch(/^uid=0\(root\) gid=0/m);
+    expect(trialFolders()).toEqual(before);
+  },
+  3 * minutesMs,
+);
+
+test.skipIf(!isRoot)(
+  "install.sh --keep leaves the daemon running, and --stop takes everything away",
+  () => {
+    const dir = mkdtempSync("/var/tmp/isulad-keep.");
+    const kept = shell(`./install.sh --trial ${dir} --keep`);
+    const listed = shell(`ISULAD_HOST=unix://${dir}/isulad.sock dist/isulad-ts ps`);
+    const stopped = shell(`./install.sh --stop ${dir}`);
+    expect([kept.status, stopped.status]).toEqual([0, 0]);
+    expect(kept.stdout).toContain(`./install.sh --stop ${dir}`);
+    expect(listed.stdout).toMatch(/Running +trial /);
+    expect(shell(`ls -d ${dir}; grep -h ${dir} /proc/self/mountinfo /proc/*/cmdline`).stdout).toBe(
+      "",
+    );
+    expect(shell("./install.sh --stop /etc").stderr).toContain("is not a trial's folder");
+  },
+  3 * minutesMs,
+);
+
+// Without systemd, which would be the real one's: test/vm has a systemd of its own.
+const asInstalled = `
+set -e
+mkdir "$T/root"; mount -t tmpfs scratch "$T/root"
+for d in /etc /usr/local /var; do
+  mkdir -p "$T/root/$d/upper" "$T/root/$d/work"
+  mount -t overlay overlay -o "lowerdir=$d,upperdir=$T/root$d/upper,workdir=$T/root$d/work" "$d"
+done
+rm -rf /etc/isulad /etc/cni/net.d /usr/local/bin/isulad-ts /usr/local/share/isulad-ts
+if [ -d /run/systemd/system ]; then mount -t tmpfs scratch /run/systemd; fi
+set +e
+step() { echo "-- $1"; shift; "$@" 2>&1; echo "exit $?"; }
+step install ./install.sh
+ls /usr/local/bin/isulad-ts /etc/isulad/daemon.json /etc/cni/net.d
+sed -i s/INFO/DEBUG/ /etc/isulad/daemon.json
+step again ./install.sh
+grep log-level /etc/isulad/daemon.json
+sed -i s/log-level/log-lvl/ /etc/isulad/daemon.json
+step broken ./install.sh
+step uninstall ./install.sh --uninstall
+ls /usr/local/bin/isulad-ts /etc/isulad/daemon.json /etc/cni/net.d 2>&1
+`;
+
+test.skipIf(!isRoot)(
+  "install.sh installs, leaves a changed daemon.json alone, and takes back what nobody changed",
+  () => {
+    const dir = mkdtempSync(join(tmpdir(), "isulad-install-"));
+    using _ = { [Symbol.dispose]: () => rmSync(dir, { recursive: true }) };
+    writeFileSync(join(dir, "script"), asInstalled);
+    const { stdout, stderr } = shell(`T=${dir} unshare --mount bash ${dir}/script`);
+    const steps = Object.fromEntries(
+      stdout
+        .split(/^-- /m)
+        .slice(1)
+        .map((part) => [part.split("\n")[0], part]),
+    );
+    expect(steps["install"], stderr).toContain(
+      "exit 0\n/etc/isulad/daemon.json\n/usr/local/bin/isulad-ts",
+    );
+    expect(steps["install"]).toContain("10-isulad.conflist");
+    expect(steps["again"]).toContain("daemon.json is yours and stays as it is");
+    expect(steps["again"]).toContain('"log-level": "DEBUG"');
+    expect(steps["broken"]).toMatch(
+      /daemon\.json:\d+: unknown key "log-lvl"; the nearest known key is "log-level"/,
+    );
+    expect(steps["broken"]).toContain("exit 1");
+    expect(steps["uninstall"]).toContain(
+      "daemon.json was not put there by this script, or was changed since: it stays",
+    );
+    expect(steps["uninstall"]).toMatch(
+      /exit 0\n(.*No such file.*\n)*\/etc\/isulad\/daemon\.json\n/,
+    );
+    expect(steps["uninstall"]).not.toContain("10-isulad.conflist");
+  },
+  3 * minutesMs,
+);

@@ -132,6 +132,11 @@ export async function execSync(
     }
     const { exitCode: exit_code, stdoutBytes } = result;
     return { exit_code, stdout: body.subarray(0, stdoutBytes), stderr: body.subarray(stdoutBytes) };
+  } catch (error) {
+    if (error instanceof CriError && error.code !== "UNKNOWN") throw error;
+    throw new CriError(codeOf(error), `exec in container ${id}: ${messageOf(error)}`, {
+      cause: error,
+    });
   } finally {
     call.signal.removeEventListener("abort", onAbort);
   }

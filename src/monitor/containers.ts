@@ -110,7 +110,7 @@ export class Containers {
       throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
     }
     await this.#forget(id);
-    const stdio = await openStdio(request, this.#worker);
+    const stdio = await openStdio(request, { worker: this.#worker, folder: this.#folder });
     let pid: number;
     try {
       pid = await this.#create(request, stdio);
@@ -128,8 +128,8 @@ export class Containers {
     };
     await writeFileAtomic(this.#file("containers", id), JSON.stringify(record));
     this.#track(record, stdio);
-    const deadline = { timeoutMs: request.timeoutMs, what: `container ${id}` };
-    const started = this.#spawner.runtime(request.runtime, ["start", id], deadline);
+    const { runtime, timeoutMs } = request;
+    const started = this.#spawner.runtime(runtime, ["start", id], { timeoutMs });
     this.#starting.set(
       id,
       started.catch(() => {}).finally(() => this.#starting.delete(id)),
@@ -149,7 +149,6 @@ export class Containers {
       const verb = ["create", "--bundle", request.bundle, "--pid-file", pidFile];
       await this.#spawner.runtime(request.runtime, [...verb, ...stdio.args, request.id], {
         timeoutMs: request.timeoutMs,
-        what: `container ${request.id}`,
         stdio: stdio.child,
       });
     } catch (error) {
@@ -235,7 +234,6 @@ export class Containers {
     try {
       await this.#spawner.runtime(request.runtime, ["delete", "--force", request.id], {
         timeoutMs: request.timeoutMs,
-        what: `container ${request.id}`,
       });
     } catch (error) {
       this.#log.warn("runtime delete failed", { container: request.id, error: messageOf(error) });

@@ -92,7 +92,6 @@ export class Execs {
       ];
       await this.#spawner.runtime(runtime, verb, {
         timeoutMs: startTimeoutMs,
-        what: `container ${request.id}`,
         stdio: [stdin, ...outputs],
       });
       return Number(await readFile(pidFile, "utf8"));

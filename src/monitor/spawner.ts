@@ -6,12 +6,10 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
-import { abortError } from "../sys/process.ts";
+import { abortError, killGroup } from "../sys/process.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
-  /** Whose call it is, for messages: "container abc". */
-  what: string;
   /** stdin, stdout, stderr; /dev/null by default. */
   stdio?: [number, number, number];
 };
@@ -41,10 +39,7 @@ export class Spawner {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
       const message = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
-      throw new CriError(
-        "UNKNOWN",
-        `${options.what}: ${runtime.path} ${verb[0]} failed: ${message}`,
-      );
+      throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
     } finally {
       this.#calls--;
       await rm(logFile, { force: true });
@@ -60,7 +55,7 @@ export class Spawner {
     });
     const { pid } = child;
     const onAbort = () => {
-      if (pid !== undefined) process.kill(-pid, "SIGKILL");
+      if (pid !== undefined) killGroup(pid);
     };
     signal.addEventListener("abort", onAbort, { once: true });
     return new Promise((resolve, reject) => {
@@ -69,16 +64,11 @@ export class Spawner {
       };
       child.on("error", (error) => {
         done();
-        reject(
-          new CriError(
-            "FAILED_PRECONDITION",
-            `${options.what}: cannot run ${argv[0]}: ${error.message}`,
-          ),
-        );
+        reject(new CriError("FAILED_PRECONDITION", `cannot run ${argv[0]}: ${error.message}`));
       });
       child.on("exit", (exitCode) => {
         done();
-        const what = `${options.what}: ${argv[0]} ${verb} (pid ${pid})`;
+        const what = `${argv[0]} ${verb} (pid ${pid})`;
         if (signal.aborted) reject(abortError(what, signal, performance.now() - start));
         else resolve(exitCode ?? 255);
       });

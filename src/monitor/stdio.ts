@@ -2,6 +2,7 @@
 //
 // Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
 // the end of output is "exited and drained", never an end of file.
+import { randomBytes } from "node:crypto";
 import { closeSync, constants, openSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -24,10 +25,13 @@ export type Stdio = {
 /** FIFO capacity: what a container may write while nobody reads. */
 const fifoBytes = 1 << 20;
 
-/** @throws CriError FAILED_PRECONDITION when the log cannot be written. */
-export async function openStdio(request: StartRequest, worker: LogWorker): Promise<Stdio> {
+/** folder: the monitor's own. @throws CriError FAILED_PRECONDITION when the log cannot be written. */
+export async function openStdio(
+  request: StartRequest,
+  { worker, folder }: { worker: LogWorker; folder: string },
+): Promise<Stdio> {
   await mkdir(request.stdio, { recursive: true, mode: 0o700 });
-  if (request.terminal) return openTerminal(request, worker);
+  if (request.terminal) return openTerminal(request, worker, folder);
   for (const name of fifoNames(request)) {
     const path = join(request.stdio, name);
     rmSync(path, { force: true });
@@ -74,9 +78,13 @@ async function openFifos(request: StartRequest, worker: LogWorker): Promise<Stdi
   }
 }
 
-async function openTerminal(request: StartRequest, worker: LogWorker): Promise<Stdio> {
-  const path = join(request.stdio, "console");
-  rmSync(path, { force: true });
+async function openTerminal(
+  request: StartRequest,
+  worker: LogWorker,
+  folder: string,
+): Promise<Stdio> {
+  // Not in request.stdio: a socket's path has 107 bytes at most, and a container's id takes 64.
+  const path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
   const listener = listenUnix(path);
   const none = openSync("/dev/null", constants.O_RDWR);
   return {

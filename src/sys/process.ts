@@ -39,7 +39,9 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
     child.stdin!.on("error", () => {}); // EPIPE: the program did not want its input; its exit tells.
     child.stdin!.end(options.input);
   }
-  const onAbort = () => killGroup(child);
+  const onAbort = () => {
+    if (child.pid !== undefined) killGroup(child.pid);
+  };
   options.signal.addEventListener("abort", onAbort, { once: true });
   try {
     const exitCode = await ended(child, argv[0]!);
@@ -99,12 +101,12 @@ function collect(stream: NodeJS.ReadableStream, limit: number): () => string {
   return () => Buffer.concat(chunks).toString("utf8");
 }
 
-function killGroup(child: ChildProcess): void {
-  if (child.pid === undefined) return;
+/** SIGKILL to a process group that a child of ours leads; it may have ended. */
+export function killGroup(pid: number): void {
   try {
-    process.kill(-child.pid, "SIGKILL");
-  } catch {
-    child.kill("SIGKILL"); // no group yet, or all gone
+    process.kill(-pid, "SIGKILL");
+  } catch (error) {
+    if (errnoOf(error) !== "ESRCH") throw error;
   }
 }
 

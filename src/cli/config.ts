@@ -19,7 +19,6 @@ export const configArgs: ArgsDef = {
       key.key,
       {
         type: key.kind.shape === "switch" ? "boolean" : "string",
-        alias: [...key.also],
         description: key.about,
       } as const,
     ]),

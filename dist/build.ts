@@ -18,10 +18,15 @@ const targets: Record<string, string> = {
 };
 
 function commit(): string {
+  const git = (...words: string[]) =>
+    execFileSync("git", words, {
+      cwd: root,
+      encoding: "utf8",
+      stdio: ["ignore", "pipe", "ignore"],
+    });
   try {
-    const options = { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] } as const;
-    const id = execFileSync("git", ["rev-parse", "--short=12", "HEAD"], options).trim();
-    const dirty = execFileSync("git", ["status", "--porcelain", "--untracked-files=no"], options);
+    const id = git("rev-parse", "--short=12", "HEAD").trim();
+    const dirty = git("status", "--porcelain", "--untracked-files=no");
     return dirty.trim() === "" ? id : `${id}+changes`;
   } catch {
     return "unknown";

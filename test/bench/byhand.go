@@ -42,8 +42,6 @@ func newByHand() *byHand {
 	return h
 }
 
-func (h *byHand) close() {}
-
 func run(stdin []byte, env []string, argv ...string) []byte {
 	c := exec.Command(argv[0], argv[1:]...)
 	c.Env = append(os.Environ(), env...)

@@ -62,8 +62,9 @@ func median(v []float64) float64 {
 
 // daemon does through CRI what byHand does without.
 type daemon struct {
-	r   pb.RuntimeServiceClient
-	seq int
+	r     pb.RuntimeServiceClient
+	seq   int
+	steps map[string][]float64
 }
 
 func (d *daemon) config() *pb.PodSandboxConfig {
@@ -79,21 +80,42 @@ func (d *daemon) config() *pb.PodSandboxConfig {
 }
 
 func (d *daemon) start(cmd ...string) (pod, ctr string, cfg *pb.PodSandboxConfig) {
+	pod, ctr, cfg = d.create(cmd...)
+	t := time.Now()
+	must(d.r.StartContainer(ctx(), &pb.StartContainerRequest{ContainerId: ctr}))
+	d.step("StartContainer", t)
+	return
+}
+
+func (d *daemon) create(cmd ...string) (pod, ctr string, cfg *pb.PodSandboxConfig) {
 	cfg = d.config()
+	t := time.Now()
 	pod = must(d.r.RunPodSandbox(ctx(), &pb.RunPodSandboxRequest{Config: cfg})).PodSandboxId
+	d.step("RunPodSandbox", t)
+	t = time.Now()
 	ctr = must(d.r.CreateContainer(ctx(), &pb.CreateContainerRequest{PodSandboxId: pod, SandboxConfig: cfg, Config: &pb.ContainerConfig{
 		Metadata: &pb.ContainerMetadata{Name: "c"}, Image: &pb.ImageSpec{Image: *image}, Command: cmd, LogPath: "c.log",
 		Linux: &pb.LinuxContainerConfig{SecurityContext: &pb.LinuxContainerSecurityContext{NamespaceOptions: cfg.Linux.SecurityContext.NamespaceOptions}},
 	}})).ContainerId
-	must(d.r.StartContainer(ctx(), &pb.StartContainerRequest{ContainerId: ctr}))
+	d.step("CreateContainer", t)
 	return
+}
+
+func (d *daemon) step(name string, since time.Time) {
+	d.steps[name] = append(d.steps[name], ms(time.Since(since)))
 }
 
 // stop does what a kubelet does: the container first, then the pod.
 func (d *daemon) stop(pod, ctr string) {
+	t := time.Now()
 	must(d.r.StopContainer(ctx(), &pb.StopContainerRequest{ContainerId: ctr}))
+	d.step("StopContainer", t)
+	t = time.Now()
 	must(d.r.StopPodSandbox(ctx(), &pb.StopPodSandboxRequest{PodSandboxId: pod}))
+	d.step("StopPodSandbox", t)
+	t = time.Now()
 	must(d.r.RemovePodSandbox(ctx(), &pb.RemovePodSandboxRequest{PodSandboxId: pod}))
+	d.step("RemovePodSandbox", t)
 }
 
 func (d *daemon) pods() (ready, gone []float64) {
@@ -122,8 +144,9 @@ func writer() string { return fmt.Sprintf("yes '%s' | head -n %d", logLine, *lin
 
 // log returns lines per second from start to exit, and how many are missing.
 func (d *daemon) log() (perSecond float64, lost int) {
+	pod, ctr, cfg := d.create("sh", "-c", writer())
 	t := time.Now()
-	pod, ctr, cfg := d.start("sh", "-c", writer())
+	must(d.r.StartContainer(ctx(), &pb.StartContainerRequest{ContainerId: ctr}))
 	for must(d.r.ContainerStatus(ctx(), &pb.ContainerStatusRequest{ContainerId: ctr})).Status.State != pb.ContainerState_CONTAINER_EXITED {
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -147,10 +170,9 @@ func (f *figure) add(ours, hand float64) {
 func main() {
 	flag.Parse()
 	conn := must(grpc.NewClient(*endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())))
-	d := &daemon{r: pb.NewRuntimeServiceClient(conn)}
+	d := &daemon{r: pb.NewRuntimeServiceClient(conn), steps: map[string][]float64{}}
 	h := newByHand()
-	defer h.close()
-	var ready, gone, exec, logs figure
+		var ready, gone, exec, logs figure
 	lost := 0
 	pod, ctr, _ := d.start("sleep", "3600")
 	hand := h.start("sleep", "3600")
@@ -170,6 +192,10 @@ func main() {
 	}
 	d.stop(pod, ctr)
 	h.stop(hand)
+	steps := map[string]float64{}
+	for name, v := range d.steps {
+		steps[name] = median(v)
+	}
 	e := json.NewEncoder(os.Stdout)
-	check(e.Encode(map[string]any{"ready_ms": ready, "gone_ms": gone, "exec_ms": exec, "log_lines_per_s": logs, "log_lines_lost": lost}))
+	check(e.Encode(map[string]any{"steps_ms": steps, "ready_ms": ready, "gone_ms": gone, "exec_ms": exec, "log_lines_per_s": logs, "log_lines_lost": lost}))
 }

@@ -1,11 +1,12 @@
 // The image service, and the node service's Pull and Load.
 import { isAbsolute } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { toLong } from "../base/int64.ts";
+import { nowNs, toLong } from "../base/int64.ts";
 import type { ImageRecord, RegistryAuth } from "../image/store.ts";
 import type {
   AuthConfig,
   Image,
+  ImageFsInfoResponse,
   ImageStatusRequest,
   ImageStatusResponse,
   ListImagesRequest,
@@ -74,6 +75,16 @@ export function listImages(context: Context, request: ListImagesRequest): ListIm
 export async function removeImage(context: Context, request: RemoveImageRequest): Promise<object> {
   await context.images.remove(requiredImage(request.image?.image));
   return {};
+}
+
+/** inodes_used stays unset: counting them would walk every layer at each of a kubelet's questions. */
+export function imageFsInfo(context: Context): ImageFsInfoResponse {
+  const usage = {
+    timestamp: toLong(nowNs()),
+    fs_id: { mountpoint: context.config.graph },
+    used_bytes: { value: toLong(context.images.usedBytes()) },
+  };
+  return { image_filesystems: [usage] };
 }
 
 function criImage(context: Context, image: ImageRecord): Image {

@@ -59,6 +59,7 @@ const handlers: Handlers = {
   ImageStatus: image.imageStatus,
   ListImages: image.listImages,
   RemoveImage: image.removeImage,
+  ImageFsInfo: image.imageFsInfo,
   Pull: image.pullWithProgress,
   Load: image.load,
 };

@@ -90,6 +90,11 @@ export class ImageStore implements AsyncDisposable {
     return this.#records.find(ref);
   }
 
+  /** Of all layers together, each counted once. */
+  usedBytes(): bigint {
+    return this.#layers.ids().reduce((sum, id) => sum + BigInt(this.#layers.sizeOf(id)), 0n);
+  }
+
   pinned(image: ImageRecord): boolean {
     return (this.#options.pinned ?? []).some((ref) => this.find(ref)?.id === image.id);
   }

@@ -26,6 +26,6 @@ export function sandboxFacts(context: Context, sandbox: Sandbox): SandboxFacts {
 }
 
 export function containerDefaults(context: Context): ContainerDefaults {
-  const { defaultUlimits, restrictOomScoreAdj } = context.config;
-  return { rlimits: defaultUlimits, restrictOomScoreAdj };
+  const { defaultUlimits, restrictOomScoreAdj, nativeUmask } = context.config;
+  return { rlimits: defaultUlimits, restrictOomScoreAdj, umask: nativeUmask };
 }

@@ -81,4 +81,6 @@ export type ContainerDefaults = {
   rlimits: OciRlimit[];
   /** Clamp oom_score_adj to the daemon's own instead of failing. */
   restrictOomScoreAdj: boolean;
+  /** Absent: the runtime's own, 0022. */
+  umask?: number;
 };

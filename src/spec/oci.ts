@@ -166,12 +166,15 @@ function containerProcess(
   const adjusted = oomScoreAdj(toBigInt(oomScore), host, defaults.restrictOomScoreAdj);
   return {
     terminal: config.tty === true,
-    user: resolveUser({
-      security,
-      imageUser: image.User ?? "",
-      passwd: facts.passwd,
-      group: facts.group,
-    }),
+    user: {
+      ...resolveUser({
+        security,
+        imageUser: image.User ?? "",
+        passwd: facts.passwd,
+        group: facts.group,
+      }),
+      ...(defaults.umask === undefined ? {} : { umask: defaults.umask }),
+    },
     args: processArgs(config, image),
     env: processEnv({ config, image, hostname: input.hostname }),
     cwd: workingDir(config, image),

@@ -18,7 +18,7 @@ export type OciMount = {
 
 export type OciRlimit = { type: string; soft: bigint; hard: bigint };
 
-export type OciUser = { uid: number; gid: number; additionalGids?: number[] };
+export type OciUser = { uid: number; gid: number; umask?: number; additionalGids?: number[] };
 
 export type OciCapabilities = {
   bounding: string[];

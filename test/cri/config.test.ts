@@ -1,0 +1,64 @@
+// What daemon.json says, as a container and a client find it.
+import { expect, test } from "bun:test";
+import { startDaemon } from "../harness.ts";
+
+test("limits, umask and further handler names of daemon.json reach the containers", async () => {
+  await using daemon = await startDaemon({
+    config: {
+      "default-ulimits": {
+        nofile: { Name: "nofile", Hard: 4096, Soft: 1234 },
+        core: { Name: "core", Hard: -1, Soft: 0 },
+      },
+      "native.umask": "secure",
+      "cri-runtimes": { other: "runc" },
+    },
+    network: false,
+  });
+  const pod = daemon.hostPodConfig();
+  const id = await daemon.runPod(pod, "other");
+  const { text } = await daemon.output(
+    id,
+    pod,
+    "ulimit -Sn; ulimit -Hn; ulimit -Sc; ulimit -Hc; umask",
+  );
+  expect(text.trim().split("\n")).toEqual(["1234", "4096", "0", "unlimited", "0027"]);
+});
+
+// iSulad's own file, but for the folders, which are the harness's.
+test("a daemon with iSulad's stock keys serves, and its log has one warning for each idle key", async () => {
+  await using daemon = await startDaemon({
+    config: {
+      group: "no-such-group",
+      "log-opts": { "log-file-mode": "0600", "log-path": "/var/lib/isulad" },
+      "log-driver": "stdout",
+      "container-log": { driver: "json-file" },
+      "hook-spec": "/etc/default/isulad/hooks/default.json",
+      "start-timeout": "2m",
+      "storage-driver": "overlay2",
+      "storage-opts": ["overlay2.override_kernel_check=true"],
+      "pod-sandbox-image": "",
+      "native.umask": "normal",
+      "network-plugin": "",
+      "cni-bin-dir": "",
+      "image-layer-check": false,
+      "use-decrypted-key": true,
+      "insecure-skip-verify-enforce": false,
+      "cri-runtimes": { kata: "io.containerd.kata.v2" },
+    },
+    network: false,
+    image: false,
+  });
+  expect((await daemon.client.Version({})).runtime_name).toMatch(/isulad/);
+  const warnings = daemon.log.split("\n").filter((line) => line.includes(" WARN "));
+  for (const about of [
+    '"log-opts',
+    '"container-log',
+    '"hook-spec',
+    '"use-decrypted-key',
+    "no-such-group",
+    "kata",
+  ]) {
+    const told = warnings.filter((line) => line.replaceAll("\\", "").includes(about));
+    expect([about, told.length]).toEqual([about, 1]);
+  }
+});

@@ -75,6 +75,20 @@ describe(`with the ${cgroupDriver} driver`, () => {
     await daemon.removePod(podId);
   });
 
+  test("an OOM kill of the first process is told each time, whoever removes its cgroup", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const eater = ["dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"];
+    const resources = { memory_limit_in_bytes: toLong(20 << 20) };
+    const reasons: string[] = [];
+    for (let round = 0; round < 5; round++) {
+      const id = await daemon.run(podId, pod, eater, { linux: { resources } });
+      reasons.push((await daemon.exited(id)).reason);
+    }
+    expect(reasons).toEqual(Array(5).fill("OOMKilled"));
+    await daemon.removePod(podId);
+  });
+
   test("the container sees its own cgroup only", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);

@@ -1,5 +1,6 @@
 // One layer: bytes in, a folder out, with the digests of what was really read.
 import { createHash } from "node:crypto";
+import { CriError } from "../base/errors.ts";
 import { Inflate } from "./inflate.ts";
 import { TarReader } from "./tar.ts";
 import { Untar } from "./untar.ts";
@@ -19,6 +20,7 @@ export type LayerOptions = {
   /** sha256 or sha512 digests to learn the algorithms from. */
   digest: string;
   diffId: string;
+  /** Of the unpacked tar stream. */
   bytesMax: number;
   /** Throws while this process is not confined to the layer's folder. */
   assertConfined: () => void;
@@ -31,10 +33,16 @@ export async function unpackLayer(
 ): Promise<UnpackedLayer> {
   const packed = createHash(algorithmOf(options.digest));
   const plain = createHash(algorithmOf(options.diffId));
-  const untar = new Untar({ bytesMax: options.bytesMax });
+  const untar = new Untar();
+  let plainBytes = 0;
   const reader = new TarReader(untar);
   const inflate = new Inflate((chunk) => {
     options.assertConfined();
+    plainBytes += chunk.length;
+    if (plainBytes > options.bytesMax) {
+      const message = `the layer unpacks to more than ${options.bytesMax} bytes`;
+      throw new CriError("RESOURCE_EXHAUSTED", message);
+    }
     plain.update(chunk);
     reader.push(chunk);
   });

@@ -52,6 +52,8 @@ export class LayerStore {
   readonly #log: Log;
   readonly #layers = new Map<string, LayerFile>();
   readonly #turns = new KeyedTurns();
+  /** The layer whose record is being written anew: not to be collected just now. */
+  #marking: string | undefined;
   readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
   private constructor(root: string, log: Log) {
@@ -205,14 +207,20 @@ export class LayerStore {
     await helpers.run({ kind: "sync", folder: this.#root }, { signal });
     for (const id of ids) {
       const file = this.#layers.get(id);
-      if (file !== undefined) await this.#write({ ...file, unsyncedBoot: undefined });
+      if (file === undefined) continue;
+      this.#marking = id;
+      try {
+        await this.#write({ ...file, unsyncedBoot: undefined });
+      } finally {
+        this.#marking = undefined;
+      }
     }
   }
 
   /** Removes the layers that nobody needs. */
   async collect(isNeeded: (chainId: string) => boolean): Promise<void> {
     const discarded: string[] = [];
-    for (const id of this.ids().filter((id) => !isNeeded(id))) {
+    for (const id of this.ids().filter((id) => !isNeeded(id) && id !== this.#marking)) {
       // Without a wait in between: a pull sees the layer whole or not at all.
       this.#layers.delete(id);
       const aside = join(this.makeScratch(), "tree");

@@ -42,7 +42,10 @@ export async function mountOverlay({ trees, lower, dir }: RootfsParts): Promise<
     const options = `index=off,lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
     mountWithFallback(rootfs, options);
   } catch (error) {
-    throw new CriError("INTERNAL", `cannot mount ${rootfs}: ${messageOf(error)}`, { cause: error });
+    const hint =
+      errnoOf(error) === "EINVAL" ? "; can the graph folder's file system carry overlayfs?" : "";
+    const message = `cannot mount ${rootfs}: ${messageOf(error)}${hint}`;
+    throw new CriError("INTERNAL", message, { cause: error });
   } finally {
     fs.closeSync(treesFd);
     fs.closeSync(dirFd);

@@ -1,5 +1,6 @@
 // The node's images: pulled from registries or loaded from files, mounted for containers, removed.
 import { mkdir, rm } from "node:fs/promises";
+import { realpathSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
@@ -40,8 +41,9 @@ export type PullOptions = {
 };
 
 export async function openImageStore(options: ImageStoreOptions): Promise<ImageStore> {
-  const graph = resolve(options.graph);
-  await mkdir(graph, { recursive: true, mode: 0o711 });
+  await mkdir(options.graph, { recursive: true, mode: 0o711 });
+  // As the kernel names it: mounts are found again by their paths.
+  const graph = realpathSync(options.graph);
   await mkdir(join(graph, "layers"), { recursive: true, mode: 0o711 });
   const records = await ImageRecords.open(join(graph, "images"), options.log);
   const layers = await LayerStore.open(join(graph, "layers"), options.log);
@@ -50,14 +52,17 @@ export async function openImageStore(options: ImageStoreOptions): Promise<ImageS
     options.log.warn("image dropped: a layer of it is missing", { image: repoTags[0] ?? id });
     await records.remove(id);
   }
-  const store = new ImageStore({ ...options, graph }, records, layers);
+  const store = new ImageStore(options, { graph, records, layers });
   await store.collectGarbage();
   store.syncSoon();
   return store;
 }
 
+type StoreParts = { graph: string; records: ImageRecords; layers: LayerStore };
+
 export class ImageStore implements AsyncDisposable {
   readonly #options: ImageStoreOptions;
+  readonly #graph: string;
   readonly #records: ImageRecords;
   readonly #layers: LayerStore;
   readonly #pulls: JoinedPulls<ImageRecord>;
@@ -70,12 +75,13 @@ export class ImageStore implements AsyncDisposable {
   readonly #closing = new AbortController();
   #syncing: Promise<void> | undefined;
 
-  constructor(options: ImageStoreOptions, records: ImageRecords, layers: LayerStore) {
+  constructor(options: ImageStoreOptions, parts: StoreParts) {
     this.#options = options;
-    this.#records = records;
-    this.#layers = layers;
+    this.#graph = parts.graph;
+    this.#records = parts.records;
+    this.#layers = parts.layers;
     this.#pulls = new JoinedPulls();
-    this.#mounts = mountedOverlays(options.graph);
+    this.#mounts = mountedOverlays(parts.graph);
   }
 
   list(): ImageRecord[] {
@@ -148,9 +154,15 @@ export class ImageStore implements AsyncDisposable {
     this.#options.log.info("image removed", { image: image.repoTags[0], id: image.id });
   }
 
+  /** A container's folder as the kernel names it, whether it is there or not. */
+  #real(dir: string): string {
+    const [path, graph] = [resolve(dir), resolve(this.#options.graph)];
+    return path.startsWith(`${graph}/`) ? this.#graph + path.slice(graph.length) : path;
+  }
+
   /** @returns the path of the mounted root; dir is the container's folder. */
   async mountRootfs(image: ImageRecord, { dir }: { dir: string }): Promise<string> {
-    const absolute = resolve(dir);
+    const absolute = this.#real(dir);
     const missing = image.layers.find((chainId) => !this.#layers.has(chainId));
     if (missing !== undefined) {
       const message = `the image ${image.id} was removed meanwhile: pull it again`;
@@ -169,7 +181,7 @@ export class ImageStore implements AsyncDisposable {
 
   /** Unmounts and removes what mountRootfs made; nothing there is no error. */
   async unmountRootfs(dir: string): Promise<void> {
-    const absolute = resolve(dir);
+    const absolute = this.#real(dir);
     await unmountOverlay(absolute);
     if (!this.#mounts.delete(absolute)) return;
     await this.collectGarbage();
@@ -256,6 +268,7 @@ export class ImageStore implements AsyncDisposable {
     try {
       await using helpers = new UnpackHelpers(this.#options.self);
       await this.#layers.sync(helpers, this.#closing.signal);
+      await this.collectGarbage(); // what was removed while its mark was taken away
     } catch (error) {
       if (this.#closing.signal.aborted) return;
       this.#options.log.warn("cannot sync new layers", { error: messageOf(error) });

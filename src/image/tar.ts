@@ -41,6 +41,9 @@ export class TarReader {
   #extension: { type: string; bytes: Buffer; length: number } | undefined;
   #local = new Map<string, Buffer>();
   readonly #global = new Map<string, Buffer>();
+  /** What the extended headers that still count take. */
+  #localBytes = 0;
+  #globalBytes = 0;
   #longName = "";
   #longLink = "";
   #entries = 0;
@@ -140,7 +143,11 @@ export class TarReader {
     const type = header[156] === 0 ? "0" : String.fromCharCode(header[156]!);
     const size = number(header, 124, 12);
     if ("xgLK".includes(type)) {
-      if (size > extensionBytesMax) throw bad(`an extended header of ${size} bytes`);
+      if (type === "g") this.#globalBytes += size;
+      else this.#localBytes += size;
+      if (Math.max(this.#globalBytes, this.#localBytes) > extensionBytesMax) {
+        throw bad(`extended headers of more than ${extensionBytesMax} bytes`);
+      }
       this.#extension = { type, bytes: Buffer.alloc(size), length: 0 };
       this.#startBody(size);
       return;
@@ -148,6 +155,7 @@ export class TarReader {
     if (++this.#entries > entriesMax) throw bad(`more than ${entriesMax} entries`);
     const entry = this.#entryOf(header, type, size, offset);
     this.#local = new Map();
+    this.#localBytes = 0;
     this.#longName = this.#longLink = "";
     this.#inEntry = true;
     this.#handler.entry(entry);

@@ -34,7 +34,7 @@ export type UnpackAnswer =
   | { kind: "done"; layer?: UnpackedLayer }
   | { kind: "failed"; code: ErrorCode; message: string };
 
-/** A layer may hold this many bytes of files. */
+/** A layer may unpack to this many bytes. */
 const layerBytesMax = 256 * 2 ** 30;
 const progressStepBytes = 1 << 20;
 

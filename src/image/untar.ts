@@ -11,10 +11,10 @@ const S_IFIFO = 0o010000;
 const whiteoutPrefix = ".wh.";
 const opaqueMark = ".wh..wh..opq";
 const depthMax = 1000;
+const implicitMax = 100_000;
 const { O_CREAT, O_EXCL, O_WRONLY, O_NOFOLLOW } = fs.constants;
 
 export class Untar implements TarHandler {
-  readonly #bytesMax: number;
   #bytes = 0;
   #fd = -1;
   #file: TarHeader | undefined;
@@ -27,8 +27,7 @@ export class Untar implements TarHandler {
   readonly #opaque = new Set<string>();
   readonly #whiteouts = new Set<string>();
 
-  constructor(options: { bytesMax: number }) {
-    this.#bytesMax = options.bytesMax;
+  constructor() {
     process.umask(0);
   }
 
@@ -44,9 +43,6 @@ export class Untar implements TarHandler {
 
   entry(header: TarHeader): void {
     this.#bytes += header.size;
-    if (this.#bytes > this.#bytesMax) {
-      throw new CriError("RESOURCE_EXHAUSTED", `the layer holds more than ${this.#bytesMax} bytes`);
-    }
     const parts = partsOf(header.name);
     const leaf = parts.pop();
     const folder = parts.join("/");
@@ -103,6 +99,7 @@ export class Untar implements TarHandler {
     try {
       fs.mkdirSync(absolute(folder), 0o755);
       this.#implicit.add(folder);
+      if (this.#implicit.size > implicitMax) throw bad(`over ${implicitMax} undescribed folders`);
     } catch (error) {
       if (errnoOf(error) !== "EEXIST") throw error;
       if (this.#whiteouts.delete(folder)) {

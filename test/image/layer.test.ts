@@ -243,6 +243,7 @@ describe("a hostile layer", () => {
     ["a loop of symlinks", [{ name: "a", type: "2", link: "a" }, { name: "a/b" }], ""],
     ["a sparse file", [{ name: "a", pax: { "GNU.sparse.major": "1" } }], "sparse"],
     ["a huge owner", [{ name: "a", pax: { uid: "99999999999" } }], "owner"],
+    ["large extended headers", [{ name: "a", pax: { path: "x".repeat(2 << 20) } }], "extended"],
     ["a bad number", [{ name: "a", pax: { size: "-1" } }], "size"],
   ])("with %s is refused", async (_, entries, why) => {
     const before = fixture.remains().length;

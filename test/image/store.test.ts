@@ -14,7 +14,9 @@ import {
   type TestImage,
 } from "../image_maker.ts";
 import { FakeRegistry } from "./fake_registry.ts";
-import { openFixture, within, type Fixture } from "./fixture.ts";
+import { silentLog } from "../../src/base/log.ts";
+import { openImageStore } from "../../src/image/store.ts";
+import { openFixture, registryOptions, self, within, type Fixture } from "./fixture.ts";
 
 let fake: FakeRegistry;
 let fixture: Fixture;
@@ -326,6 +328,26 @@ describe("a mounted root", () => {
     await store.unmountRootfs(dir);
     expect(fs.readdirSync(dir)).toEqual([]);
     expect(fixture.remains()).toEqual([]);
+  });
+
+  test("under a graph folder that is a symlink is found again too", async () => {
+    const link = `${fixture.graph}.link`;
+    fs.symlinkSync(fixture.graph, link);
+    try {
+      const options = { graph: link, log: silentLog(), registry: registryOptions, self };
+      const pulled = await pull("a/b:1");
+      await fixture.store[Symbol.asyncDispose]();
+      await using first = await openImageStore(options);
+      const dir = join(link, "containers/c4");
+      await first.mountRootfs(pulled, { dir });
+      await using second = await openImageStore(options);
+      await second.remove(pulled.id);
+      expect(fixture.remains()).toHaveLength(1);
+      await second.unmountRootfs(dir);
+      expect(fixture.remains()).toEqual([]);
+    } finally {
+      fs.rmSync(link);
+    }
   });
 
   test("is unmounted while it is in use, and after an unclean end", async () => {

@@ -1,9 +1,12 @@
 // The end of containers: signals, waiting for the exit, and removal.
 import { rm } from "node:fs/promises";
+import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
+import { nowNs } from "../base/int64.ts";
 import { exited } from "../state/container.ts";
 import type { Exit } from "../state/container.ts";
 import { notReady } from "../state/sandbox.ts";
+import { catchesSignal } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { stdioFolder } from "./pause.ts";
@@ -11,6 +14,8 @@ import { stdioFolder } from "./pause.ts";
 /** A process in uninterruptible sleep dies when the kernel lets it: it is reminded meanwhile. */
 const remindMs = 2_000;
 const SIGKILL = 9;
+/** How long after its start a program may take to set its signal handlers up. */
+const youngNs = 1_000_000_000n;
 
 /**
  * Sends the stop signal (once), waits for timeoutMs, then kills. Returns when the exit is committed.
@@ -26,13 +31,26 @@ export async function stopContainerProcess(
   if (timeoutMs > 0) {
     const ended = context.exits.wait(id, timeoutMs, signal);
     if (context.exits.firstStop(id)) {
-      const { stopSignal } = context.containers.get(id);
+      const { stopSignal, phase } = context.containers.get(id);
+      if (phase.phase === "running") await handlesSignal(phase, signalNumber(stopSignal));
       const sent = context.monitor.call("kill", { id, signal: signalNumber(stopSignal) });
       if (!(await settled(sent, ended))) return;
     }
     if (await ended) return;
   }
   await killContainer(context, id, signal);
+}
+
+/**
+ * Waits until a process that has just been started catches the signal. It is the first one of its pid
+ * namespace, so the kernel drops a signal that it has no handler for, and Stop would wait in vain.
+ */
+async function handlesSignal(
+  { pid, startedAtNs }: { pid: number; startedAtNs: string },
+  signal: number,
+): Promise<void> {
+  const youngUntilNs = BigInt(startedAtNs) + youngNs;
+  while (nowNs() < youngUntilNs && !catchesSignal(pid, signal)) await sleep(10);
 }
 
 /** Waits for the call; false when the container ended first. */

@@ -52,6 +52,11 @@ export function handlerOf(context: Context, name: string): Handler {
   );
 }
 
+/** A step's own deadline, within what the call has left. */
+export function stepSignal(context: Context, call: Call): AbortSignal {
+  return AbortSignal.any([call.signal, AbortSignal.timeout(context.config.runtimeTimeoutMs)]);
+}
+
 /** An id as CRI clients know them: 64 hexadecimal digits. */
 export function newId(): string {
   return randomBytes(32).toString("hex");

@@ -16,7 +16,7 @@ import type {
 import { sharesPidNamespace } from "../spec/oci.ts";
 import { ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
 import { throwIfAborted } from "../sys/process.ts";
-import { handlerOf, newId, type Call, type Context } from "./context.ts";
+import { handlerOf, newId, stepSignal, type Call, type Context } from "./context.ts";
 import { startPause } from "./pause.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 
@@ -99,15 +99,15 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     const { made } = await context.cgroup.createPodCgroup(
       sandbox.cgroup.parent,
       sandbox.id,
-      call.signal,
+      stepSignal(context, call),
     );
     const cgroup = { ...sandbox.cgroup, made };
     await record({ cgroup, namespaces: intendedNamespaces(context, sandbox) });
-    const laterSysctls = await pin(sandbox, record, call.signal);
+    const laterSysctls = await pin(sandbox, record, stepSignal(context, call));
     const files = podFiles(sandboxes.folderOf(sandbox.id), sandbox.namespaces.ipc === undefined);
     await makePodFiles(files, sandbox.config, sandbox.networkMode === "host");
     if (sandbox.networkMode === "cni") await attach(context, () => sandbox, record, call.signal);
-    await applySysctls(sandbox.networkSettings.SandboxKey, laterSysctls, call.signal);
+    await applySysctls(sandbox.networkSettings.SandboxKey, laterSysctls, stepSignal(context, call));
     if (sharesPidNamespace(sandbox.config)) {
       await record({ pause: { pid: 0 } });
       await record({ pause: { pid: await startPause(context, sandbox, call.signal) } });

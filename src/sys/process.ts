@@ -158,6 +158,16 @@ export function processState(
   return { exitCode: signal === 0 ? (status >> 8) & 0xff : 128 + signal };
 }
 
+/** Whether a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt); gone: true. */
+export function catchesSignal(pid: number, signal: number): boolean {
+  try {
+    const mask = /^SigCgt:\s*([0-9a-f]+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
+    return mask === undefined || ((BigInt(`0x${mask}`) >> BigInt(signal - 1)) & 1n) === 1n;
+  } catch {
+    return true;
+  }
+}
+
 export function isZombie(pid: number): boolean {
   return statFields(pid)?.[stateField] === "Z";
 }

@@ -13,7 +13,6 @@ import {
 import { writeFile } from "node:fs/promises";
 import { createConnection } from "node:net";
 import { dirname, join } from "node:path";
-import * as v from "valibot";
 import { build, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { groupId } from "./base/config_host.ts";
@@ -33,9 +32,10 @@ import { openCni } from "./node/cni.ts";
 import { readHostFacts } from "./node/host.ts";
 import { probeRuntime } from "./node/runtime.ts";
 import { systemdDriver } from "./node/systemd.ts";
+import { sweepOrphans } from "./orphans.ts";
 import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
-import { ContainerSchema, containerToJson, type Container } from "./state/container.ts";
-import { SandboxSchema, sandboxToJson, type Sandbox } from "./state/sandbox.ts";
+import { containerRecords } from "./state/container.ts";
+import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { becomeSubreaper, reap, tryLock } from "./sys/libc.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
@@ -52,12 +52,13 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
     mkdirSync(folder, { recursive: true, mode: 0o711 });
   }
   stack.use(lockState(config));
-  await claimGraph(config.graph);
+  const instance = await claimGraph(config.graph);
   becomeSubreaper();
-  const context = await createContext(config, self, log, stack);
+  const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
-  await recover(context);
+  const cutOff = await recover(context);
   await context.monitor.connect();
+  stack.use(sweepOrphans(context, cutOff));
   await listen(context, stack);
   await writeFile(config.pidfile, `${process.pid}\n`, { mode: 0o644 });
   stack.defer(() => rmSync(config.pidfile, { force: true }));
@@ -72,10 +73,10 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   log.info("ending; containers go on", { signal });
 }
 
+type Given = { config: Config; self: string[]; log: Log; instance: string };
+
 async function createContext(
-  config: Config,
-  self: string[],
-  log: Log,
+  { config, self, log, instance }: Given,
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
@@ -97,21 +98,12 @@ async function createContext(
   const context: Context = {
     config,
     log: log.child("cri"),
+    instance,
     bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
     host: readHostFacts(mounts, { selinux: false }),
     handlers: await openHandlers(config, log),
-    sandboxes: new Store<Sandbox>({
-      kind: "sandbox",
-      folder: join(config.graph, "sandboxes"),
-      toJson: sandboxToJson,
-      fromJson: (json) => v.parse(SandboxSchema, json),
-    }),
-    containers: new Store<Container>({
-      kind: "container",
-      folder: join(config.graph, "containers"),
-      toJson: containerToJson,
-      fromJson: (json) => v.parse(ContainerSchema, json),
-    }),
+    sandboxes: new Store(sandboxRecords(join(config.graph, "sandboxes"))),
+    containers: new Store(containerRecords(join(config.graph, "containers"))),
     images,
     cni: openCni({
       confDir: config.cniConfDir,

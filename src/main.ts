@@ -11,6 +11,7 @@
 // or a person's command. Each loads no more than it needs.
 import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
+import type { Log } from "./base/log.ts";
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -48,7 +49,12 @@ function versionText(): string {
 async function runMonitor(state: string): Promise<number> {
   const { createLog } = await import("./base/log.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
+  const { armFailpoints } = await import("./base/steps.ts");
   const log = createLog({ level: "info", format: "text" });
+  // Only a daemon starts this, and it has checked that failpoints are allowed.
+  armFailpoints(process.env["ISULAD_FAILPOINTS"] ?? "", (failpoint, action) =>
+    log.warn("failpoint", { failpoint, action }),
+  );
   process.on("uncaughtException", (error) => {
     log.error("the monitor failed", { error: messageOf(error), stack: error.stack });
     process.exit(1); // The daemon starts another, which takes the containers over.
@@ -63,15 +69,29 @@ async function runDaemonCommand(words: string[]): Promise<number> {
   const { createLog } = await import("./base/log.ts");
   const { runDaemon } = await import("./daemon.ts");
   try {
-    const { file, flags } = parseFlags(words);
+    const { file, flags } = parseFlags(words.filter((word) => word !== allowFailpoints));
     const loaded = loadConfig(file, flags);
     const { logLevel: level, logFormat: format } = loaded.config;
-    await runDaemon(loaded, self(), createLog({ level, format }));
+    const log = createLog({ level, format });
+    await allowedFailpoints(words.includes(allowFailpoints), log);
+    await runDaemon(loaded, self(), log);
     process.exit(0);
   } catch (error) {
     process.stderr.write(`isulad-ts: ${messageOf(error)}\n`);
     process.exit(1);
   }
+}
+
+/** For tests only: ISULAD_FAILPOINTS (base/steps.ts) counts with this flag, and stops the start without. */
+const allowFailpoints = "--allow-failpoints";
+
+async function allowedFailpoints(allowed: boolean, log: Log): Promise<void> {
+  const text = process.env["ISULAD_FAILPOINTS"] ?? "";
+  if (text !== "" && !allowed) {
+    throw new Error(`ISULAD_FAILPOINTS is set without ${allowFailpoints}: unset it`);
+  }
+  const { armFailpoints } = await import("./base/steps.ts");
+  armFailpoints(text, (failpoint, action) => log.warn("failpoint", { failpoint, action }));
 }
 
 /** How this same program is started again. */

@@ -1,36 +1,45 @@
 // What a new daemon does with what an older one left. The differences, and the rule for each:
 //
 // - a graph folder that another program filled: refused, nothing is touched
+// - a record of a newer version: refused, nothing is touched; of an older one: migrated
 // - a record that cannot be read: set aside, told of, and the start goes on
-// - a sandbox that was being made: undone, as if its RunPodSandbox had failed
-// - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED
-// - a ready sandbox whose namespace file is not the one recorded: NOTREADY
-// - a running container that the monitor has an exit of: that exit
+// - a sandbox that was being made: undone, as if its RunPodSandbox had failed (orphans.ts)
+// - a container that was being made: undone, as if its CreateContainer had failed
+// - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
+//   Stop and Remove release what outlives a boot (CNI addresses)
+// - a ready sandbox whose namespace file is not the one recorded, or whose pause container has ended:
+//   NOTREADY
+// - a container that the monitor has an exit of: that exit
+// - a created container that runs: its Start was cut off after the fact: RUNNING
 // - a running container that the monitor does not know: EXITED, reason Unknown
-// - a container that runs without a record: killed and removed from the runtime
+// - a container that runs although its record says it has ended, or without a record: killed
+import { randomBytes } from "node:crypto";
 import { readdirSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "./base/errors.ts";
 import { nowNs } from "./base/int64.ts";
 import { commitExit } from "./cri/container_end.ts";
-import type { Context } from "./cri/context.ts";
-import { checkSandbox } from "./cri/sandbox.ts";
-import { undoSandbox } from "./cri/sandbox_teardown.ts";
+import { handlerOf, type Context } from "./cri/context.ts";
+import { undoContainer } from "./cri/container_create.ts";
 import type { Hello } from "./monitor/protocol.ts";
 import { lost, running } from "./state/container.ts";
 import { notReady } from "./state/sandbox.ts";
-import { readTextIfExists } from "./sys/file.ts";
+import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 
-/** What marks a graph folder as ours, and its layout. */
+/** What marks a graph folder as ours: its layout, and a name for it. */
 const markFile = "isulad-ts.json";
+const layoutKnown = 1;
 
-/** @throws CriError FAILED_PRECONDITION for a folder that is not ours, or of a newer version. */
-export async function claimGraph(graph: string): Promise<void> {
-  const mark = await readTextIfExists(join(graph, markFile));
-  if (mark !== undefined) {
-    const { layout } = JSON.parse(mark) as { layout: number };
-    if (layout === 1) return;
+/**
+ * Returns the graph folder's instance: 8 hexadecimal digits.
+ * @throws CriError FAILED_PRECONDITION for a folder that is not ours, or of a newer version.
+ */
+export async function claimGraph(graph: string): Promise<string> {
+  const path = join(graph, markFile);
+  const text = await readTextIfExists(path);
+  if (text !== undefined) {
+    const { layout, instance } = JSON.parse(text) as { layout: number; instance: string };
+    if (layout === layoutKnown) return instance;
     throw new CriError(
       "FAILED_PRECONDITION",
       `${graph} has layout ${layout}, which a newer isulad-ts made: use that, or another graph folder`,
@@ -43,30 +52,40 @@ export async function claimGraph(graph: string): Promise<void> {
       `${graph} holds files of another program (${strange.slice(0, 5).join(", ")}): set graph to a folder of its own`,
     );
   }
-  await writeFile(join(graph, markFile), `${JSON.stringify({ layout: 1 })}\n`, { mode: 0o644 });
+  const instance = randomBytes(4).toString("hex");
+  const mark = `${JSON.stringify({ layout: layoutKnown, instance })}\n`;
+  await writeFileAtomic(path, mark, { mode: 0o644, fsync: true });
+  return instance;
 }
 
-/** Reads the records and brings them up to date with this host; the monitor comes after. */
-export async function recover(context: Context): Promise<void> {
+/**
+ * Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after.
+ * Returns the sandboxes whose RunPodSandbox was cut off.
+ */
+export async function recover(context: Context): Promise<string[]> {
   const { sandboxes, containers, config, bootId, log } = context;
   const aside = join(config.graph, "set-aside");
   const problems = [...(await sandboxes.load(aside)), ...(await containers.load(aside))];
   for (const problem of problems) log.error(problem);
   for (const container of containers.list()) {
-    if (container.bootId === bootId) continue;
-    const message = "the node was restarted";
-    await containers.update(container.id, (old) => lost(old, message, String(nowNs())));
-  }
-  for (const sandbox of sandboxes.list()) {
-    if (sandbox.bootId !== bootId) {
-      await sandboxes.update(sandbox.id, (old) => notReady(old, "the node was restarted"));
-    } else if (sandbox.phase.phase === "creating") {
-      log.warn("undoing a RunPodSandbox that was cut off", { sandbox: sandbox.id });
-      await undoSandbox(context, sandbox);
-    } else {
-      await checkSandbox(context, sandbox);
+    if (container.phase.phase === "creating") {
+      log.warn("undoing a CreateContainer that was cut off", { container: container.id });
+      await undoContainer(context, container);
+    } else if (container.bootId !== bootId) {
+      const message = "the node was restarted";
+      await containers.update(container.id, (old) => lost(old, message, String(nowNs())));
     }
   }
+  const cutOff: string[] = [];
+  for (const { id, bootId: boot, phase } of sandboxes.list()) {
+    if (boot !== bootId) {
+      await sandboxes.update(id, (old) => notReady(old, "the node was restarted"));
+    } else if (phase.phase === "creating") {
+      await sandboxes.update(id, (old) => notReady(old, "its RunPodSandbox was cut off"));
+      cutOff.push(id);
+    }
+  }
+  return cutOff;
 }
 
 /** After each connection to the monitor: what ended meanwhile, what it does not know, what we do not. */
@@ -77,12 +96,23 @@ export function syncWithMonitor(context: Context, hello: Hello): void {
 }
 
 async function sync(context: Context, hello: Hello): Promise<void> {
-  const { containers, log } = context;
+  const { containers, sandboxes, log } = context;
+  for (const { id, pause, phase } of sandboxes.list()) {
+    if (phase.phase !== "ready" || pause === undefined) continue;
+    if (hello.running.some((container) => container.id === id)) continue;
+    await sandboxes.update(id, (old) => notReady(old, "its pause container has ended"));
+  }
   const exits = new Map(hello.exits.map((exit) => [exit.id, exit]));
   const live = new Map(hello.running.map((container) => [container.id, container]));
-  for (const { id, phase, bootId } of containers.list()) {
+  for (const { id, phase, bootId, runtimeHandler } of containers.list()) {
     const exit = exits.get(id);
     const started = live.get(id);
+    if (phase.phase === "exited" && started !== undefined) {
+      log.warn("killing a container whose start has failed", { container: id });
+      const runtime = handlerOf(context, runtimeHandler).command;
+      const timeoutMs = context.config.runtimeTimeoutMs;
+      await context.monitor.call("remove", { id, runtime, timeoutMs });
+    }
     if (phase.phase === "exited" || bootId !== context.bootId) continue;
     if (exit !== undefined) await commitExit(context, id, exit);
     else if (started !== undefined) {

@@ -3,6 +3,8 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { nowNs, toBigInt } from "../base/int64.ts";
+import { step } from "../base/steps.ts";
+import type { RuntimeCommand } from "../node/runtime.ts";
 import type {
   ExecSyncRequest,
   ExecSyncResponse,
@@ -39,22 +41,28 @@ export async function startContainer(
   }
   const sandbox = await readySandbox(context, container.sandboxId);
   context.starting.add(id);
+  const start = {
+    id,
+    runtime: handlerOf(context, container.runtimeHandler).command,
+    bundle: context.containers.folderOf(id),
+    stdio: stdioFolder(context, id),
+    logPath: container.logPath,
+    stdin: container.config.stdin === true,
+    terminal: container.config.tty === true,
+    cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id),
+    timeoutMs: context.config.startTimeoutMs,
+  };
   try {
-    const { result } = await context.monitor.call("start", {
-      id,
-      runtime: handlerOf(context, container.runtimeHandler).command,
-      bundle: context.containers.folderOf(id),
-      stdio: stdioFolder(context, id),
-      logPath: container.logPath,
-      stdin: container.config.stdin === true,
-      terminal: container.config.tty === true,
-      cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id),
-      timeoutMs: context.config.startTimeoutMs,
-    });
-    await context.containers.update(id, (old) => running(old, result.pid, result.startedAtNs));
-    context.log.info("container started", { container: id, pid: result.pid });
+    const { result } = await step("container-start", () => context.monitor.call("start", start));
+    const { pid, startedAtNs } = result;
+    await step("container-running", () =>
+      context.containers.update(id, (old) => running(old, pid, startedAtNs)),
+    );
+    context.log.info("container started", { container: id, pid });
   } catch (error) {
     const message = messageOf(error);
+    // It may run all the same: what failed may have been the answer.
+    await endFailedStart(context, start);
     await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())));
     context.exits.exited(id);
     context.log.warn("container did not start", { container: id, error: message });
@@ -63,6 +71,22 @@ export async function startContainer(
     context.starting.delete(id);
   }
   return {};
+}
+
+async function endFailedStart(
+  context: Context,
+  { id, runtime }: { id: string; runtime: RuntimeCommand },
+): Promise<void> {
+  try {
+    const { runtimeTimeoutMs: timeoutMs } = context.config;
+    await context.monitor.call("remove", { id, runtime, timeoutMs });
+  } catch (error) {
+    // Recovery ends what runs although its record says that it has exited (recover.ts).
+    context.log.warn("a failed start was not undone yet", {
+      container: id,
+      error: messageOf(error),
+    });
+  }
 }
 
 export async function stopContainer(

@@ -3,6 +3,7 @@ import { writeFile } from "node:fs/promises";
 import { isAbsolute, join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
+import { step } from "../base/steps.ts";
 import type { ImageRecord } from "../image/store.ts";
 import { lookupContainer } from "../node/host.ts";
 import { podHostname } from "../node/pod_files.ts";
@@ -13,7 +14,7 @@ import type {
   CreateContainerResponse,
 } from "../proto/types.ts";
 import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
-import { containerName, type Container } from "../state/container.ts";
+import { containerName, created, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { throwIfAborted } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
@@ -88,7 +89,7 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
     logPath: logPath(sandbox, config),
     stopSignal: stopSignal(config, image),
     user: { uid: 0, gid: 0, groups: [] },
-    phase: { phase: "created" },
+    phase: { phase: "creating" },
   };
 }
 
@@ -120,23 +121,23 @@ async function makeContainer(
   const folder = containers.folderOf(container.id);
   const what = `CreateContainer ${container.name}`;
   try {
-    await containers.write(container);
+    await step("container-record", () => containers.write(container));
     throwIfAborted(what, call.signal);
-    const rootfsPath = await images.mountRootfs(image, { dir: folder });
+    const rootfsPath = await step("container-rootfs", () =>
+      images.mountRootfs(image, { dir: folder }),
+    );
     throwIfAborted(what, call.signal);
     const spec = await specOf(context, container, { sandbox, image, rootfsPath });
-    await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
-    const { uid, gid, additionalGids = [] } = spec.process.user;
+    await step("container-bundle", () =>
+      writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 }),
+    );
     throwIfAborted(what, call.signal);
-    await containers.put(
-      { ...container, user: { uid, gid, groups: additionalGids } },
-      { durable: true },
+    await step("container-created", () =>
+      containers.put(created(container, spec.process.user), { durable: true }),
     );
   } catch (error) {
     log.warn("CreateContainer failed", { container: container.id, error: messageOf(error) });
-    await images.unmountRootfs(folder);
-    await containers.discard(container.id);
-    containers.release(container.name);
+    await undoContainer(context, container);
     throw error;
   }
   log.info("container created", {
@@ -144,6 +145,19 @@ async function makeContainer(
     name: container.name,
     sandbox: sandbox.id,
   });
+}
+
+/** What CreateContainer began goes; what cannot go now is undone at the next start. */
+export async function undoContainer(context: Context, container: Container): Promise<void> {
+  const { containers, images, log } = context;
+  try {
+    await images.unmountRootfs(containers.folderOf(container.id));
+    await containers.remove(container.id);
+  } catch (error) {
+    const message = messageOf(error);
+    log.error("CreateContainer was not undone", { container: container.id, error: message });
+  }
+  containers.release(container.name);
 }
 
 async function specOf(

@@ -3,6 +3,7 @@ import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
+import { step } from "../base/steps.ts";
 import { exited } from "../state/container.ts";
 import type { Exit } from "../state/container.ts";
 import { notReady } from "../state/sandbox.ts";
@@ -33,8 +34,8 @@ export async function stopContainerProcess(
     if (context.exits.firstStop(id)) {
       const { stopSignal, phase } = context.containers.get(id);
       if (phase.phase === "running") await handlesSignal(phase, signalNumber(stopSignal));
-      const sent = context.monitor.call("kill", { id, signal: signalNumber(stopSignal) });
-      if (!(await settled(sent, ended))) return;
+      const kill = { id, signal: signalNumber(stopSignal) };
+      await step("container-signal", () => context.monitor.call("kill", kill));
     }
     if (await ended) return;
   }
@@ -53,12 +54,6 @@ async function handlesSignal(
   while (nowNs() < youngUntilNs && !catchesSignal(pid, signal)) await sleep(10);
 }
 
-/** Waits for the call; false when the container ended first. */
-async function settled(call: Promise<unknown>, ended: Promise<boolean>): Promise<boolean> {
-  const first = await Promise.race([call.then(() => "sent" as const), ended]);
-  return first !== true;
-}
-
 /** SIGKILL, and again until the exit is committed. */
 export async function killContainer(
   context: Context,
@@ -67,7 +62,8 @@ export async function killContainer(
 ): Promise<void> {
   while (context.containers.find(id)?.phase.phase === "running") {
     const ended = context.exits.wait(id, remindMs, signal);
-    await settled(context.monitor.call("kill", { id, signal: SIGKILL }), ended);
+    const kill = { id, signal: SIGKILL };
+    await step("container-kill", () => context.monitor.call("kill", kill));
     if (await ended) return;
     context.log.warn("container does not die yet", { container: id });
   }
@@ -75,7 +71,9 @@ export async function killContainer(
 
 /** Commits what the monitor saw, before anybody who waits for it goes on. */
 export async function commitExit(context: Context, id: string, exit: Exit): Promise<void> {
-  const container = await context.containers.update(id, (old) => exited(old, exit));
+  const container = await step("container-exited", () =>
+    context.containers.update(id, (old) => exited(old, exit)),
+  );
   context.exits.exited(id);
   // A pause container goes by its sandbox's id.
   const message = `its pause container ended with exit code ${exit.exitCode}`;
@@ -101,13 +99,13 @@ export async function removeContainerRecord(
   const container = context.containers.find(id);
   if (container === undefined) return;
   await killContainer(context, id, signal);
-  await context.monitor.call("remove", {
-    id,
-    runtime: handlerOf(context, container.runtimeHandler).command,
-    timeoutMs: context.config.runtimeTimeoutMs,
-  });
-  await context.images.unmountRootfs(context.containers.folderOf(id));
+  const runtime = handlerOf(context, container.runtimeHandler).command;
+  const { runtimeTimeoutMs: timeoutMs } = context.config;
+  await step("container-forget", () => context.monitor.call("remove", { id, runtime, timeoutMs }));
+  await step("container-rootfs-remove", () =>
+    context.images.unmountRootfs(context.containers.folderOf(id)),
+  );
   await rm(stdioFolder(context, id), { recursive: true, force: true });
-  await context.containers.remove(id);
+  await step("container-remove", () => context.containers.remove(id));
   context.log.info("container removed", { container: id, name: container.name });
 }

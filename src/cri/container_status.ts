@@ -84,6 +84,7 @@ function statusOf(container: Container): ContainerStatus {
 
 function times(phase: ContainerPhase): ContainerStatus {
   switch (phase.phase) {
+    case "creating":
     case "created":
       return {};
     case "running":
@@ -101,6 +102,7 @@ function times(phase: ContainerPhase): ContainerStatus {
 
 function stateOf(phase: ContainerPhase): runtime.v1.ContainerState {
   switch (phase.phase) {
+    case "creating":
     case "created":
       return ContainerState.CONTAINER_CREATED;
     case "running":

@@ -21,6 +21,8 @@ export type Handler = { command: RuntimeCommand; facts: RuntimeFacts };
 export type Context = {
   config: Config;
   log: Log;
+  /** Of this graph folder: tells our things in shared places from another isulad-ts's. */
+  instance: string;
   bootId: string;
   host: HostFacts;
   /** By name; the default one also by "". */

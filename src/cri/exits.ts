@@ -25,6 +25,12 @@ export class ExitWaiters {
    * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the caller's signal aborts.
    */
   wait(id: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
+    const end = this.#wait(id, timeoutMs, signal);
+    end.catch(() => {}); // its caller may be in another step when it is aborted, and asks later
+    return end;
+  }
+
+  #wait(id: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
     return new Promise((resolve, reject) => {
       const waiters = this.#waiting.get(id) ?? new Set();
       this.#waiting.set(id, waiters);

@@ -2,6 +2,7 @@
 // that ask for one, from pod-sandbox-image.
 import { mkdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { step } from "../base/steps.ts";
 import { lookupContainer } from "../node/host.ts";
 import { podFiles, podHostname } from "../node/pod_files.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
@@ -20,7 +21,9 @@ export async function startPause(
   const reference = context.config.podSandboxImage;
   const image =
     context.images.find(reference) ?? (await context.images.pull(reference, { signal }));
-  const rootfsPath = await context.images.mountRootfs(image, { dir: folder });
+  const rootfsPath = await step("pause-rootfs", () =>
+    context.images.mountRootfs(image, { dir: folder }),
+  );
   const hostNetwork = sandbox.networkMode === "host";
   const spec = sandboxSpec({
     sandbox: {
@@ -41,7 +44,7 @@ export async function startPause(
   await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
   const stdio = stdioFolder(context, id);
   await mkdir(stdio, { recursive: true, mode: 0o700 });
-  const { result } = await context.monitor.call("start", {
+  const request = {
     id,
     runtime: handlerOf(context, sandbox.runtimeHandler).command,
     bundle: folder,
@@ -51,7 +54,8 @@ export async function startPause(
     terminal: false,
     cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, id, id),
     timeoutMs: context.config.startTimeoutMs,
-  });
+  };
+  const { result } = await step("pause-start", () => context.monitor.call("start", request));
   return result.pid;
 }
 

@@ -1,5 +1,6 @@
 // The RPCs on a sandbox that was made: status, lists, Stop, Remove.
 import { toLong } from "../base/int64.ts";
+import { step } from "../base/steps.ts";
 import { isPinned } from "../node/namespaces.ts";
 import { runtime } from "../proto/messages.js";
 import type {
@@ -38,7 +39,7 @@ async function stop(context: Context, id: string, signal: AbortSignal): Promise<
   await Promise.all(containers.map((container) => killContainer(context, container.id, signal)));
   if (sandbox.torndown) return;
   await tearDown(context, sandbox, signal);
-  await context.sandboxes.update(id, tornDown);
+  await step("sandbox-torndown", () => context.sandboxes.update(id, tornDown));
   context.log.info("sandbox stopped", { sandbox: id, name: sandbox.name });
 }
 

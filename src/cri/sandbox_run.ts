@@ -3,9 +3,10 @@
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
+import { step } from "../base/steps.ts";
 import type { CniAttachment } from "../node/cni.ts";
 import { cniPodOf } from "../node/cni_args.ts";
-import { applySysctls, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
+import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
 import type {
@@ -21,8 +22,6 @@ import { startPause } from "./pause.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 
 const { NamespaceMode } = runtime.v1;
-
-const netnsFolder = "/var/run/netns";
 
 export async function runPodSandbox(
   context: Context,
@@ -66,7 +65,7 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
   const options = config.linux?.security_context?.namespace_options;
   const hostNetwork = options?.network === NamespaceMode.NODE;
   const parent = config.linux?.cgroup_parent ?? "";
-  const netns = hostNetwork ? "" : join(netnsFolder, `isulad-${id.slice(0, 32)}`);
+  const netns = hostNetwork ? "" : netnsPath(context.instance, id);
   return {
     version: 1,
     id,
@@ -84,50 +83,79 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
   };
 }
 
-/** The steps. A step that throws leaves `sandbox` as the step before recorded it, or its intent. */
+/** What makes one sandbox: its record as the last step left it, and how a step is recorded. */
+type Making = {
+  context: Context;
+  call: Call;
+  sandbox: Sandbox;
+};
+
+/** The steps. Each is on record before it is taken, so that what fails or is cut off can be undone. */
 async function makeSandbox(context: Context, first: Sandbox, call: Call): Promise<void> {
-  let sandbox = first;
+  const making: Making = { context, call, sandbox: first };
   const { sandboxes, log } = context;
-  /** What has to be undone from here on. */
-  const record = async (change: Partial<Sandbox>, options: { durable?: boolean } = {}) => {
-    throwIfAborted(`RunPodSandbox ${sandbox.name}`, call.signal);
-    sandbox = { ...sandbox, ...change };
-    await sandboxes.write(sandbox, options);
-  };
   try {
-    await record({});
-    const { made } = await context.cgroup.createPodCgroup(
-      sandbox.cgroup.parent,
-      sandbox.id,
-      stepSignal(context, call),
-    );
-    const cgroup = { ...sandbox.cgroup, made };
-    await record({ cgroup, namespaces: intendedNamespaces(context, sandbox) });
-    const laterSysctls = await pin(sandbox, record, stepSignal(context, call));
-    const files = podFiles(sandboxes.folderOf(sandbox.id), sandbox.namespaces.ipc === undefined);
-    await makePodFiles(files, sandbox.config, sandbox.networkMode === "host");
-    if (sandbox.networkMode === "cni") await attach(context, () => sandbox, record, call.signal);
-    await applySysctls(sandbox.networkSettings.SandboxKey, laterSysctls, stepSignal(context, call));
-    if (sharesPidNamespace(sandbox.config)) {
-      await record({ pause: { pid: 0 } });
-      await record({ pause: { pid: await startPause(context, sandbox, call.signal) } });
-    }
-    await sandboxes.put(ready(sandbox));
+    await step("sandbox-record", () => record(making, {}));
+    const made = await step("sandbox-cgroup", () => makeCgroup(making));
+    await record(making, { cgroup: made, namespaces: intendedNamespaces(making) });
+    const laterSysctls = await step("sandbox-namespaces", () => pin(making));
+    await step("sandbox-files", () => makeFiles(making));
+    if (first.networkMode === "cni") await attach(making);
+    await step("sandbox-sysctls", () => setSysctls(making, laterSysctls));
+    if (sharesPidNamespace(first.config)) await pause(making);
+    await step("sandbox-ready", () => sandboxes.put(ready(making.sandbox)));
   } catch (error) {
-    log.warn("RunPodSandbox failed", { sandbox: sandbox.id, error: messageOf(error) });
-    await undoSandbox(context, sandbox);
+    log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
+    await undoSandbox(context, making.sandbox);
     throw error;
   }
-  const { IPAddress } = sandbox.networkSettings;
-  log.info("sandbox ready", {
-    sandbox: sandbox.id,
-    name: sandbox.name,
-    ip: IPAddress || undefined,
-  });
+  const { id, name, networkSettings } = making.sandbox;
+  log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPAddress || undefined });
+}
+
+/** Writes what is to be undone from here on; a call that its client has given up ends here. */
+async function record(
+  making: Making,
+  change: Partial<Sandbox>,
+  options: { durable?: boolean } = {},
+): Promise<void> {
+  throwIfAborted(`RunPodSandbox ${making.sandbox.name}`, making.call.signal);
+  making.sandbox = { ...making.sandbox, ...change };
+  await making.context.sandboxes.write(making.sandbox, options);
+}
+
+async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["cgroup"]> {
+  const signal = stepSignal(context, call);
+  const { parent } = sandbox.cgroup;
+  const { made } = await context.cgroup.createPodCgroup(parent, sandbox.id, signal);
+  return { ...sandbox.cgroup, made };
+}
+
+async function makeFiles({ context, sandbox }: Making): Promise<void> {
+  const files = podFiles(
+    context.sandboxes.folderOf(sandbox.id),
+    sandbox.namespaces.ipc === undefined,
+  );
+  await makePodFiles(files, sandbox.config, sandbox.networkMode === "host");
+}
+
+async function setSysctls(
+  { context, call, sandbox }: Making,
+  sysctls: Record<string, string>,
+): Promise<void> {
+  const signal = stepSignal(context, call);
+  await applySysctls(sandbox.networkSettings.SandboxKey, sysctls, signal);
+}
+
+async function pause(making: Making): Promise<void> {
+  const { context, call } = making;
+  await record(making, { pause: { pid: 0 } });
+  const pid = await startPause(context, making.sandbox, call.signal);
+  await record(making, { pause: { pid } });
 }
 
 /** The files that will hold the namespaces; the inode is known when they do. */
-function intendedNamespaces(context: Context, sandbox: Sandbox): Sandbox["namespaces"] {
+function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"] {
   const options = sandbox.config.linux?.security_context?.namespace_options;
   const folder = context.sandboxes.folderOf(sandbox.id);
   const namespaces: Sandbox["namespaces"] = {};
@@ -135,19 +163,15 @@ function intendedNamespaces(context: Context, sandbox: Sandbox): Sandbox["namesp
     namespaces.net = { path: sandbox.networkSettings.SandboxKey, inode: "0" };
     namespaces.uts = { path: join(folder, "uts"), inode: "0" };
   }
-  if (options?.ipc !== NamespaceMode.NODE)
+  if (options?.ipc !== NamespaceMode.NODE) {
     namespaces.ipc = { path: join(folder, "ipc"), inode: "0" };
+  }
   return namespaces;
 }
 
-type Recorder = (change: Partial<Sandbox>, options?: { durable?: boolean }) => Promise<void>;
-
 /** Returns the sysctls that can only be set when the network interfaces are there. */
-async function pin(
-  sandbox: Sandbox,
-  record: Recorder,
-  signal: AbortSignal,
-): Promise<Record<string, string>> {
+async function pin(making: Making): Promise<Record<string, string>> {
+  const { context, call, sandbox } = making;
   const { net, ipc, uts } = sandbox.namespaces;
   const { laterSysctls, ...pinned } = await pinNamespaces({
     net: net?.path,
@@ -155,34 +179,31 @@ async function pin(
     uts: uts?.path,
     hostname: sandbox.config.hostname ?? "",
     sysctls: sandbox.config.linux?.sysctls ?? {},
-    signal,
+    signal: stepSignal(context, call),
   });
   const namespaces: Sandbox["namespaces"] = {};
   for (const kind of Object.keys(pinned) as NamespaceKind[]) {
     const { path, inode } = pinned[kind]!;
     namespaces[kind] = { path, inode: String(inode) };
   }
-  await record({ namespaces });
+  await record(making, { namespaces });
   return laterSysctls;
 }
 
 /** CNI ADD. The attempt must survive a power loss: addresses are leased on disk. */
-async function attach(
-  context: Context,
-  sandbox: () => Sandbox,
-  record: Recorder,
-  signal: AbortSignal,
-): Promise<void> {
-  const { id, config, networkSettings, cgroup } = sandbox();
+async function attach(making: Making): Promise<void> {
+  const { context, call } = making;
+  const { id, config, networkSettings, cgroup } = making.sandbox;
   const pod = cniPodOf(config, {
     id,
     netnsPath: networkSettings.SandboxKey,
     cgroupPath: context.cgroup.podCgroup(cgroup.parent, id).ociParent,
   });
   const plan = context.cni.plan(pod);
-  await record({ cni: plan }, { durable: true });
-  const attachment = await context.cni.add(pod, signal, plan);
-  await record({ cni: attachment, networkSettings: withAddresses(networkSettings, attachment) });
+  await record(making, { cni: plan }, { durable: true });
+  const attachment = await step("cni-add", () => context.cni.add(pod, call.signal, plan));
+  const addresses = withAddresses(networkSettings, attachment);
+  await record(making, { cni: attachment, networkSettings: addresses });
 }
 
 /** CRI wants one address first: the first IPv4 one, as containerd chooses by default. */

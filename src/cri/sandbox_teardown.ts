@@ -1,6 +1,7 @@
 // What ends a sandbox, in one place: Stop, Remove, the undoing of a failed RunPodSandbox, and
 // recovery. Every step can be repeated, and looks at the record for what there is to do.
 import { messageOf } from "../base/errors.ts";
+import { step } from "../base/steps.ts";
 import type { CniAttachment } from "../node/cni.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
 import { podFiles, removePodFiles } from "../node/pod_files.ts";
@@ -21,16 +22,21 @@ export async function tearDown(
   signal: AbortSignal,
 ): Promise<void> {
   const { id, namespaces, networkSettings } = sandbox;
-  if (sandbox.pause !== undefined) await removePause(context, sandbox);
+  if (sandbox.pause !== undefined) {
+    await step("pause-remove", () => removePause(context, sandbox));
+  }
   if (sandbox.cni !== undefined) {
     const target = { id, netnsPath: networkSettings.SandboxKey };
-    await context.cni.del(target, sandbox.cni as CniAttachment, signal);
+    await step("cni-del", () => context.cni.del(target, sandbox.cni as CniAttachment, signal));
   }
-  for (const kind of ["net", "ipc", "uts"] as const) {
-    const pinned = namespaces[kind];
-    if (pinned !== undefined) await unpinNamespace(pinned.path, { unlink: kind !== "net" });
-  }
-  removePodFiles(podFiles(context.sandboxes.folderOf(id), namespaces.ipc === undefined));
+  await step("namespaces-unpin", async () => {
+    for (const kind of ["net", "ipc", "uts"] as const) {
+      const pinned = namespaces[kind];
+      if (pinned !== undefined) await unpinNamespace(pinned.path, { unlink: kind !== "net" });
+    }
+  });
+  const files = podFiles(context.sandboxes.folderOf(id), namespaces.ipc === undefined);
+  await step("sandbox-files-remove", () => removePodFiles(files));
 }
 
 /** What is left of a sandbox that was torn down: its cgroup, its files, its record and its name. */
@@ -41,8 +47,8 @@ export async function release(
 ): Promise<void> {
   const { id, namespaces, cgroup } = sandbox;
   if (namespaces.net !== undefined) await unpinNamespace(namespaces.net.path, { unlink: true });
-  await context.cgroup.removePodCgroup(cgroup.made, signal);
-  await context.sandboxes.remove(id);
+  await step("sandbox-cgroup-remove", () => context.cgroup.removePodCgroup(cgroup.made, signal));
+  await step("sandbox-remove", () => context.sandboxes.remove(id));
   context.sandboxes.release(sandbox.name);
 }
 

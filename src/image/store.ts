@@ -5,6 +5,7 @@ import { join, resolve } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
+import { step } from "../base/steps.ts";
 import { readArchive, type ArchiveImage } from "./archive.ts";
 import type { RegistryAuth } from "./auth.ts";
 import { UnpackHelpers } from "./helpers.ts";
@@ -204,7 +205,7 @@ export class ImageStore implements AsyncDisposable {
     }));
     this.#want(chain, 1);
     try {
-      await this.#fetchLayers(wants, o);
+      await step("image-layers", () => this.#fetchLayers(wants, o));
       const sizes = chain.map((chainId) => BigInt(this.#layers.sizeOf(chainId)));
       const record: ImageRecord = {
         id: image.id,
@@ -215,7 +216,9 @@ export class ImageStore implements AsyncDisposable {
         layers: chain,
         pulledAtNs: nowNs(),
       };
-      const added = await this.#writing.run(o.signal, () => this.#records.add(record));
+      const added = await step("image-register", () =>
+        this.#writing.run(o.signal, () => this.#records.add(record)),
+      );
       this.syncSoon();
       return added;
     } finally {

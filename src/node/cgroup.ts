@@ -31,6 +31,8 @@ export type CgroupDriver = {
   /** Annotations that make the runtime set up the container's cgroup as we need it. */
   containerAnnotations(): Record<string, string>;
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;
+  /** Pods under our own parent, with what removePodCgroup wants to be told. */
+  ownPods(): { podId: string; cgroup: string }[];
   /** Idempotent. @param made what createPodCgroup returned. */
   removePodCgroup(made: string | undefined, signal: AbortSignal): Promise<void>;
 };

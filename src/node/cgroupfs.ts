@@ -35,6 +35,13 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
     createPodCgroup(parent, podId) {
       return Promise.resolve({ made: create(mounts, podPath(parent, podId)) });
     },
+    ownPods() {
+      const folders = Object.values(cgroupFolders(mounts, fallback)).filter(existsSync);
+      const names = new Set(folders.flatMap((folder) => readdirSync(folder)));
+      return [...names]
+        .filter((name) => /^[0-9a-f]{64}$/.test(name))
+        .map((podId) => ({ podId, cgroup: posix.join(fallback, podId) }));
+    },
     removePodCgroup: (made, signal) => remove(mounts, made, signal),
   };
 }

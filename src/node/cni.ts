@@ -10,7 +10,7 @@ import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { abortError, throwIfAborted } from "../sys/process.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
-import { readCache, removeCache, writeCache, type CniAttachment } from "./cni_cache.ts";
+import { cachedPods, readCache, removeCache, writeCache, type CniAttachment } from "./cni_cache.ts";
 import { ConfDir, type ConfState, type PluginConf } from "./cni_conf.ts";
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
@@ -165,6 +165,11 @@ export class CniNetwork {
       await this.#exec("DEL", plugin, { pod, attachment: seen }, signal);
     }
     await removeCache(cacheDir, target.id);
+  }
+
+  /** Pods of which an ADD was begun and no DEL has passed. */
+  attached(): Promise<string[]> {
+    return cachedPods(this.#options.cacheDir);
   }
 
   async #exec(

@@ -75,10 +75,23 @@ export async function removeCache(dir: string, id: string): Promise<void> {
   }
 }
 
+/** The pods that the cache knows of. */
+export async function cachedPods(dir: string): Promise<string[]> {
+  const ids: string[] = [];
+  for (const name of await cacheFiles(dir, "")) {
+    const text = (await readTextIfExists(join(dir, "results", name))) ?? "";
+    const id = /"containerId":"([^"]+)"/.exec(text)?.[1];
+    if (id !== undefined) ids.push(id);
+  }
+  return ids;
+}
+
+/** Of one pod; id "": of all. */
 async function cacheFiles(dir: string, id: string): Promise<string[]> {
   try {
     const names = await readdir(join(dir, "results"));
-    return names.filter((name) => name.includes(`-${id}-`) && !name.endsWith(".tmp"));
+    const middle = id === "" ? "-" : `-${id}-`;
+    return names.filter((name) => name.includes(middle) && !name.endsWith(".tmp"));
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return [];
     throw error;

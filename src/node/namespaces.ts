@@ -24,6 +24,19 @@ export type PinOptions = Partial<Record<NamespaceKind, string>> & {
   signal: AbortSignal;
 };
 
+/** Where ip-netns(8) and everybody else looks for them. */
+export const netnsFolder = "/var/run/netns";
+
+/** The file of a pod's network namespace; instance: of the daemon's graph folder. */
+export function netnsPath(instance: string, podId: string): string {
+  return join(netnsFolder, `${netnsPrefix(instance)}${podId.slice(0, 32)}`);
+}
+
+/** How the names of one daemon's files begin. */
+export function netnsPrefix(instance: string): string {
+  return `isulad-${instance}-`;
+}
+
 const maxHostnameLength = 64;
 const kinds: NamespaceKind[] = ["net", "ipc", "uts"];
 

@@ -1,6 +1,6 @@
 // The systemd driver: a container is a scope that the runtime asks systemd for, a pod is a slice
 // that systemd makes with its first scope.
-import { existsSync } from "node:fs";
+import { existsSync, readdirSync } from "node:fs";
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { run } from "../sys/process.ts";
@@ -39,6 +39,14 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
       const slice = podSlice(parent, podId);
       const folder = Object.values(cgroupFolders(mounts, slicePath(slice)))[0]!;
       return Promise.resolve({ made: existsSync(folder) ? undefined : slice });
+    },
+    ownPods() {
+      const folder = Object.values(cgroupFolders(mounts, slicePath(fallback)))[0]!;
+      const pod = /-pod([0-9a-f]{64})\.slice$/;
+      const names = existsSync(folder) ? readdirSync(folder) : [];
+      return names
+        .filter((name) => pod.test(name))
+        .map((cgroup) => ({ podId: pod.exec(cgroup)![1]!, cgroup }));
     },
     removePodCgroup: stopSlice,
   };

@@ -1,12 +1,16 @@
 // A container as it is recorded, and the pure steps of its life:
 //
-//   created ──▶ running ──▶ exited        created ──▶ exited (reason StartError)
+//   creating ──▶ created ──▶ running ──▶ exited     created ──▶ exited (reason StartError)
+//
+// One that is creating is not listed.
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
 import { sandboxName } from "./sandbox.ts";
+import type { StoreOptions } from "./store.ts";
 
 const Phase = v.variant("phase", [
+  v.object({ phase: v.literal("creating") }),
   v.object({ phase: v.literal("created") }),
   v.object({ phase: v.literal("running"), pid: v.number(), startedAtNs: v.string() }),
   v.object({
@@ -22,7 +26,7 @@ const Phase = v.variant("phase", [
 ]);
 export type ContainerPhase = v.InferOutput<typeof Phase>;
 
-export const ContainerSchema = v.object({
+const ContainerSchema = v.object({
   version: v.literal(1),
   id: v.string(),
   /** Reserved: container name and attempt, and the pod's whole name. */
@@ -56,6 +60,14 @@ export type Container = v.InferOutput<typeof ContainerSchema>;
 export function containerName(config: ContainerConfig, pod: PodSandboxConfig): string {
   const { name, attempt } = config.metadata ?? {};
   return [name, attempt ?? 0, sandboxName(pod)].join("_");
+}
+
+export function created(
+  container: Container,
+  user: { uid: number; gid: number; additionalGids?: number[] },
+): Container {
+  const { uid, gid, additionalGids: groups = [] } = user;
+  return { ...container, user: { uid, gid, groups }, phase: { phase: "created" } };
 }
 
 export function running(container: Container, pid: number, startedAtNs: string): Container {
@@ -137,7 +149,18 @@ export function lost(container: Container, message: string, atNs: string): Conta
   };
 }
 
-export function containerToJson(container: Container): object {
+/** How the store keeps them. */
+export function containerRecords(folder: string): StoreOptions<Container> {
+  return {
+    kind: "container",
+    folder,
+    version: 1,
+    toJson: containerToJson,
+    fromJson: (json) => v.parse(ContainerSchema, json),
+  };
+}
+
+function containerToJson(container: Container): object {
   const config = runtime.v1.ContainerConfig.toObject(
     runtime.v1.ContainerConfig.fromObject(container.config),
     { longs: String, bytes: String },

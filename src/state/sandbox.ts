@@ -5,6 +5,7 @@
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
+import type { StoreOptions } from "./store.ts";
 
 const Pinned = v.object({ path: v.string(), inode: v.string() });
 
@@ -25,7 +26,7 @@ const Phase = v.variant("phase", [
   v.object({ phase: v.literal("notready"), message: v.string() }),
 ]);
 
-export const SandboxSchema = v.object({
+const SandboxSchema = v.object({
   version: v.literal(1),
   id: v.string(),
   /** Reserved: pod name, namespace, uid and attempt. */
@@ -82,7 +83,18 @@ export function tornDown(sandbox: Sandbox): Sandbox {
   return { ...notReady(sandbox, "stopped"), torndown: true };
 }
 
-export function sandboxToJson(sandbox: Sandbox): object {
+/** How the store keeps them. */
+export function sandboxRecords(folder: string): StoreOptions<Sandbox> {
+  return {
+    kind: "sandbox",
+    folder,
+    version: 1,
+    toJson: sandboxToJson,
+    fromJson: (json) => v.parse(SandboxSchema, json),
+  };
+}
+
+function sandboxToJson(sandbox: Sandbox): object {
   const config = runtime.v1.PodSandboxConfig.toObject(
     runtime.v1.PodSandboxConfig.fromObject(sandbox.config),
     { longs: String, bytes: String },

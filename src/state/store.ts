@@ -10,10 +10,17 @@ export type StoreOptions<Record> = {
   kind: string;
   /** `<folder>/<id>/<kind>.json` */
   folder: string;
+  /** Of the records that are written. */
+  version: number;
+  /** By version: makes a record of the next version of it. */
+  migrations?: { [version: number]: (json: object) => object };
   toJson: (record: Record) => object;
   /** @throws what is wrong with it. */
   fromJson: (json: unknown) => Record;
 };
+
+/** Folders of records that are on their way out; what a crash left of them goes at the next start. */
+const removing = ".removing-";
 
 export class Store<Record extends { id: string; name: string }> {
   readonly #options: StoreOptions<Record>;
@@ -26,18 +33,24 @@ export class Store<Record extends { id: string; name: string }> {
     this.#options = options;
   }
 
-  /** Reads all records; a damaged one is moved aside and told of, and never stops the start. */
+  /**
+   * Reads all records; one that is damaged is moved aside and told of, and never stops the start.
+   * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is touched.
+   */
   async load(setAside: string): Promise<string[]> {
-    const { folder, kind, fromJson } = this.#options;
-    const problems: string[] = [];
+    const { folder, kind } = this.#options;
     await mkdir(folder, { recursive: true, mode: 0o711 });
-    for (const id of await readdir(folder)) {
+    const names = await readdir(folder);
+    const texts = new Map<string, string | Error>();
+    for (const id of names.filter((name) => !name.startsWith("."))) {
+      texts.set(id, await readFile(join(folder, id, `${kind}.json`), "utf8").catch(asError));
+    }
+    for (const [id, text] of texts) this.#refuseNewer(id, text);
+    const problems: string[] = [];
+    for (const [id, text] of texts) {
       try {
-        const text = await readFile(join(folder, id, `${kind}.json`), "utf8");
-        const record = fromJson(JSON.parse(text));
-        if (record.id !== id) throw new Error(`its id is ${record.id}`);
-        this.#records.set(id, record);
-        this.#names.set(record.name, id);
+        if (text instanceof Error) throw text;
+        this.#add(id, this.#parse(text));
       } catch (error) {
         await mkdir(setAside, { recursive: true, mode: 0o700 });
         const to = join(setAside, `${kind}-${id}-${Date.now()}`);
@@ -45,7 +58,43 @@ export class Store<Record extends { id: string; name: string }> {
         problems.push(`${kind} ${id} cannot be read (${messageOf(error)}): moved to ${to}`);
       }
     }
+    for (const name of names.filter((name) => name.startsWith(removing))) {
+      const path = join(folder, name);
+      await rm(path, { recursive: true, force: true }).catch((error: unknown) => {
+        problems.push(`${path} cannot be removed: ${messageOf(error)}`);
+      });
+    }
     return problems;
+  }
+
+  #add(id: string, record: Record): void {
+    if (record.id !== id) throw new Error(`its id is ${record.id}`);
+    const other = this.#names.get(record.name);
+    if (other !== undefined) throw new Error(`its name is the one of ${other}`);
+    this.#records.set(id, record);
+    this.#names.set(record.name, id);
+  }
+
+  #parse(text: string): Record {
+    const { version, migrations = {}, fromJson } = this.#options;
+    let json = JSON.parse(text) as { version?: unknown };
+    for (let at = Number(json.version); at < version; at++) {
+      const migrate = migrations[at];
+      if (migrate === undefined) break;
+      json = migrate(json);
+    }
+    return fromJson(json);
+  }
+
+  #refuseNewer(id: string, text: string | Error): void {
+    const { kind, version } = this.#options;
+    const found =
+      text instanceof Error ? undefined : /^\s*\{\s*"version"\s*:\s*(\d+)/.exec(text)?.[1];
+    if (found === undefined || Number(found) <= version) return;
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `${kind} ${id} has version ${found} and this isulad-ts knows ${version}: a newer isulad-ts made it; run that one`,
+    );
   }
 
   /** The folder of one record, for what else belongs to it. */
@@ -68,6 +117,17 @@ export class Store<Record extends { id: string; name: string }> {
 
   release(name: string): void {
     this.#names.delete(name);
+  }
+
+  /** Whether an id is listed, or is being made. */
+  knows(id: string): boolean {
+    return this.#records.has(id) || this.#names.values().some((holder) => holder === id);
+  }
+
+  /** The same for the start of an id. */
+  knowsPrefix(prefix: string): boolean {
+    const begins = (id: string) => id.startsWith(prefix);
+    return this.#records.keys().some(begins) || this.#names.values().some(begins);
   }
 
   list(): Record[] {
@@ -124,29 +184,20 @@ export class Store<Record extends { id: string; name: string }> {
     return changed;
   }
 
-  /** Takes it off the list, removes its folder and frees its name. */
+  /** Removes a record's folder, listed or not, takes it off the list and frees its name. */
   async remove(id: string): Promise<void> {
     using _ = await this.lock(`write ${id}`);
+    const gone = join(this.#options.folder, `${removing}${id}`);
+    try {
+      // In one step, so that a crash leaves the whole record or none.
+      await rename(this.folderOf(id), gone);
+    } catch (error) {
+      if (errnoOf(error) !== "ENOENT") throw error;
+    }
     const record = this.#records.get(id);
     this.#records.delete(id);
-    await this.discard(id);
     if (record !== undefined) this.release(record.name);
-  }
-
-  /** Removes the folder of a record that was never listed. */
-  async discard(id: string): Promise<void> {
-    try {
-      await rm(this.folderOf(id), { recursive: true, force: true });
-    } catch (error) {
-      if (errnoOf(error) !== "EBUSY") throw error;
-      throw new CriError(
-        "INTERNAL",
-        `${this.#options.kind} ${id}: something is still mounted in its folder`,
-        {
-          cause: error,
-        },
-      );
-    }
+    await rm(gone, { recursive: true, force: true });
   }
 
   /** One holder at a time for each key, in the order of asking. */
@@ -163,4 +214,8 @@ export class Store<Record extends { id: string; name: string }> {
       },
     };
   }
+}
+
+function asError(error: unknown): Error {
+  return error instanceof Error ? error : new Error(String(error));
 }

@@ -1,0 +1,115 @@
+// External steps by name: what changes the world outside this process. Each has a failpoint before
+// and after it, so that tests can end, delay or fail the daemon or the monitor anywhere.
+import { setTimeout as sleep } from "node:timers/promises";
+import { CriError } from "./errors.ts";
+
+/** Every step, in the order in which a pod meets them. */
+export const stepNames = [
+  // RunPodSandbox
+  "sandbox-record",
+  "sandbox-cgroup",
+  "sandbox-namespaces",
+  "sandbox-files",
+  "cni-add",
+  "sandbox-sysctls",
+  "pause-rootfs",
+  "pause-start",
+  "sandbox-ready",
+  // PullImage
+  "image-layers",
+  "image-register",
+  // CreateContainer
+  "container-record",
+  "container-rootfs",
+  "container-bundle",
+  "container-created",
+  // StartContainer, in the daemon and in the monitor
+  "container-start",
+  "monitor-record",
+  "monitor-stdio",
+  "runtime-create",
+  "runtime-start",
+  "container-running",
+  // The exit, in the monitor and in the daemon
+  "exit-record",
+  "runtime-delete",
+  "container-exited",
+  // StopContainer, StopPodSandbox
+  "container-signal",
+  "container-kill",
+  "pause-remove",
+  "cni-del",
+  "namespaces-unpin",
+  "sandbox-files-remove",
+  "sandbox-torndown",
+  // RemoveContainer, RemovePodSandbox
+  "container-forget",
+  "container-rootfs-remove",
+  "container-remove",
+  "sandbox-cgroup-remove",
+  "sandbox-remove",
+] as const;
+export type StepName = (typeof stepNames)[number];
+
+type Action = { kind: "error" } | { kind: "kill" } | { kind: "delay"; ms: number };
+
+const armed = new Map<string, Action>();
+let told: (failpoint: string, action: string) => void = () => {};
+
+/**
+ * Arms failpoints: `before:cni-add=error,after:runtime-create=delay:1000,before:cni-del=kill`.
+ * onHit is told of each that is reached. @throws CriError INVALID_ARGUMENT.
+ */
+export function armFailpoints(
+  text: string,
+  onHit: (failpoint: string, action: string) => void,
+): void {
+  told = onHit;
+  for (const entry of text.split(",").filter(Boolean)) {
+    const [name = "", action = ""] = entry.split("=");
+    const [when, step] = name.split(":");
+    if ((when !== "before" && when !== "after") || !stepNames.some((known) => known === step)) {
+      const known = stepNames.join(", ");
+      throw new CriError(
+        "INVALID_ARGUMENT",
+        `ISULAD_FAILPOINTS: no failpoint ${name}: before: or after: one of ${known}`,
+      );
+    }
+    armed.set(name, actionOf(name, action));
+  }
+}
+
+function actionOf(name: string, text: string): Action {
+  if (text === "error" || text === "kill") return { kind: text };
+  const ms = /^delay:(\d{1,6})$/.exec(text)?.[1];
+  if (ms !== undefined) return { kind: "delay", ms: Number(ms) };
+  throw new CriError(
+    "INVALID_ARGUMENT",
+    `ISULAD_FAILPOINTS: ${name}=${text}: error, delay:MILLISECONDS or kill`,
+  );
+}
+
+/** Runs one step between its failpoints. */
+export async function step<T>(name: StepName, act: () => T | Promise<T>): Promise<T> {
+  if (armed.size === 0) return act();
+  await failpoint(`before:${name}`);
+  const result = await act();
+  await failpoint(`after:${name}`);
+  return result;
+}
+
+async function failpoint(name: string): Promise<void> {
+  const action = armed.get(name);
+  if (action === undefined) return;
+  told(name, action.kind);
+  switch (action.kind) {
+    case "delay":
+      await sleep(action.ms);
+      return;
+    case "kill":
+      process.kill(process.pid, "SIGKILL");
+      return;
+    case "error":
+      throw new CriError("INTERNAL", `failpoint ${name}`);
+  }
+}

@@ -37,8 +37,9 @@ import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
 import { containerRecords } from "./state/container.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
-import { becomeSubreaper, reap, tryLock } from "./sys/libc.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
+import { tryLock } from "./sys/path.ts";
+import { becomeSubreaper, reap } from "./sys/wait.ts";
 
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;

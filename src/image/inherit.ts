@@ -1,7 +1,7 @@
 // Folders that a layer uses without describing them look as in the layers below: without this, a
 // layer with tmp/x and no entry for tmp would make /tmp 0755.
 import * as fs from "node:fs";
-import { lgetxattr } from "../sys/libc.ts";
+import { lgetxattr } from "../sys/path.ts";
 
 export type Inheritance = {
   /** The layer's tree. */

@@ -3,7 +3,7 @@ import * as fs from "node:fs";
 import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { MNT_DETACH, mount, unmount } from "../sys/libc.ts";
+import { MNT_DETACH, mount, unmount } from "../sys/mount.ts";
 
 export type RootfsParts = {
   /** The folder that holds the layers' trees. */

@@ -6,7 +6,7 @@
 import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
-import { chroot, leaveChroot, syncfs } from "../sys/libc.ts";
+import { chroot, leaveChroot, syncfs } from "../sys/path.ts";
 import { inherit } from "./inherit.ts";
 import { unpackLayer, type UnpackedLayer } from "./layer.ts";
 import { readBlob, type Session } from "./registry.ts";

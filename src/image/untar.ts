@@ -2,7 +2,7 @@
 // into that folder: names are checked here, but it is the chroot that holds against symlinks.
 import * as fs from "node:fs";
 import { CriError, errnoOf } from "../base/errors.ts";
-import { lsetxattr, mknod } from "../sys/libc.ts";
+import { lsetxattr, mknod } from "../sys/path.ts";
 import type { TarHandler, TarHeader } from "./tar.ts";
 
 const S_IFCHR = 0o020000;

@@ -10,7 +10,7 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { writeFileAtomic } from "../sys/file.ts";
-import { reap } from "../sys/libc.ts";
+import { reap } from "../sys/wait.ts";
 import { processState, startTime } from "../sys/process.ts";
 import type { ExitRecord, Started, StartRequest } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";

@@ -5,7 +5,7 @@ import { closeSync, constants, mkdirSync, openSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";
-import { drainEventfd, Epoll, readNow } from "../sys/libc.ts";
+import { drainEventfd, Epoll, readNow } from "../sys/descriptor.ts";
 import { LogLines, LogOutput } from "./log_lines.ts";
 
 type LogRequest = { op: "log"; id: string; path: string; stdout: number; stderr: number };

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { becomeSubreaper } from "../sys/libc.ts";
+import { becomeSubreaper } from "../sys/wait.ts";
 import { Orphans, orphanScanMs } from "../sys/orphans.ts";
 import { Containers } from "./containers.ts";
 import { Execs } from "./exec.ts";

@@ -7,7 +7,9 @@ import { closeSync, constants, openSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
-import { listenUnix, mkfifo, receiveDescriptor, setPipeSize } from "../sys/libc.ts";
+import { setPipeSize } from "../sys/descriptor.ts";
+import { mkfifo } from "../sys/path.ts";
+import { listenUnix, receiveDescriptor } from "../sys/unix_socket.ts";
 import type { StartRequest } from "./protocol.ts";
 import type { LogWorker } from "./worker_client.ts";
 

@@ -2,7 +2,7 @@
 import { Worker } from "node:worker_threads";
 import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
-import { eventfd, signalEventfd } from "../sys/libc.ts";
+import { eventfd, signalEventfd } from "../sys/descriptor.ts";
 import type { WorkerReply, WorkerRequest } from "./log_worker.ts";
 
 type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : never) : never;

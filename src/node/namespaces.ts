@@ -7,7 +7,7 @@ import { accessSync, constants } from "node:fs";
 import { mkdir, open, rm, stat, statfs } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
-import { MNT_DETACH, unmount } from "../sys/libc.ts";
+import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { run } from "../sys/process.ts";
 
 export type NamespaceKind = "net" | "ipc" | "uts";

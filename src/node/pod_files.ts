@@ -7,7 +7,7 @@ import { CriError, errnoOf } from "../base/errors.ts";
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { PodFiles } from "../spec/facts.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import { MNT_DETACH, mount, MS_NODEV, MS_NOEXEC, MS_NOSUID, unmount } from "../sys/libc.ts";
+import { MNT_DETACH, mount, MS_NODEV, MS_NOEXEC, MS_NOSUID, unmount } from "../sys/mount.ts";
 
 /** Docker's and containerd's size of /dev/shm. */
 const shmBytes = 64 << 20;

@@ -1,6 +1,6 @@
 // Zombies that nobody waits for: a subreaper adopts what its children leave behind.
 import { readdirSync, readFileSync } from "node:fs";
-import { reap } from "./libc.ts";
+import { reap } from "./wait.ts";
 import { isZombie } from "./process.ts";
 
 /** How often a subreaper looks. */

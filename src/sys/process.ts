@@ -2,6 +2,7 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { waitStatus } from "./wait.ts";
 
 export type RunOptions = {
   signal: AbortSignal;
@@ -153,9 +154,7 @@ export function processState(
   const fields = statFields(pid);
   if (fields?.[startTimeField] !== started) return "gone";
   if (fields[stateField] !== "Z") return "running";
-  const status = Number(fields[exitCodeField]);
-  const signal = status & 0x7f;
-  return { exitCode: signal === 0 ? (status >> 8) & 0xff : 128 + signal };
+  return waitStatus(Number(fields[exitCodeField]));
 }
 
 /** Whether a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt); gone: true. */

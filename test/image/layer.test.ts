@@ -4,7 +4,7 @@ import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
-import { lgetxattr } from "../../src/sys/libc.ts";
+import { lgetxattr } from "../../src/sys/path.ts";
 import { failure } from "../expect.ts";
 import {
   makeImage,

@@ -1,0 +1,67 @@
+// What node:fs lacks of the calls that take a path, and of those on file systems.
+import { check, z } from "./libc.ts";
+
+export function mkfifo(path: string, mode: number): void {
+  check("mkfifo", path, z(path), mode);
+}
+
+/** mknod(2): mode holds the type (S_IFCHR…) too; major and minor as the kernel counts them. */
+export function mknod(path: string, mode: number, major: number, minor: number): void {
+  const [high, low] = [BigInt(major), BigInt(minor)];
+  // glibc's makedev: 32 bits of each, interleaved.
+  const device =
+    ((high & 0xfffff000n) << 32n) |
+    ((high & 0xfffn) << 8n) |
+    ((low & 0xffffff00n) << 12n) |
+    (low & 0xffn);
+  check("mknod", path, z(path), mode, device);
+}
+
+/** chroot(2) of this whole process, with the working directory moved to its new root. */
+export function chroot(path: string): void {
+  check("chroot", path, z(path));
+  process.chdir("/");
+}
+
+/** Leaves a chroot through a descriptor of the folder that was the root before. */
+export function leaveChroot(rootFd: number): void {
+  check("fchdir", `descriptor ${rootFd}`, rootFd);
+  check("chroot", ".", z("."));
+  process.chdir("/");
+}
+
+export function lsetxattr(path: string, name: string, value: Uint8Array): void {
+  // bun:ffi takes no pointer of an empty array.
+  const bytes = value.length === 0 ? new Uint8Array(1) : value;
+  check("lsetxattr", `${name} on ${path}`, z(path), z(name), bytes, value.length, 0);
+}
+
+/** The attribute's value, or undefined where there is none. */
+export function lgetxattr(path: string, name: string): Uint8Array | undefined {
+  const value = new Uint8Array(65536);
+  try {
+    const length = check("lgetxattr", `${name} of ${path}`, z(path), z(name), value, value.length);
+    return value.subarray(0, length);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENODATA") return undefined;
+    throw error;
+  }
+}
+
+/** Writes back the whole file system that holds fd. */
+export function syncfs(fd: number): void {
+  check("syncfs", `descriptor ${fd}`, fd);
+}
+
+/** Takes an exclusive lock that lasts as long as the open file; false when somebody has it. */
+export function tryLock(fd: number): boolean {
+  const LOCK_EX = 2;
+  const LOCK_NB = 4;
+  try {
+    check("flock", `descriptor ${fd}`, fd, LOCK_EX | LOCK_NB);
+    return true;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "EAGAIN") return false;
+    throw error;
+  }
+}

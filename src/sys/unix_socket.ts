@@ -1,0 +1,96 @@
+// Unix sockets that carry descriptors (SCM_RIGHTS), which node:net cannot.
+import { closeSync } from "node:fs";
+import { check, libc, O_CLOEXEC, O_NONBLOCK, z } from "./libc.ts";
+
+const AF_UNIX = 1;
+const SOCK_STREAM = 1;
+const SOL_SOCKET = 1;
+const SCM_RIGHTS = 1;
+const F_SETFL = 4;
+const O_RDWR = 2;
+
+/** struct sockaddr_un: family, then the path. */
+function socketAddress(path: string): Uint8Array {
+  const address = new Uint8Array(110);
+  const bytes = z(path);
+  if (bytes.length > address.length - 2) throw new Error(`socket path too long: ${path}`);
+  address[0] = AF_UNIX;
+  address.set(bytes, 2);
+  return address;
+}
+
+/** A unix socket that listens at path; accepting from it never waits. */
+export function listenUnix(path: string): number {
+  const address = socketAddress(path);
+  const fd = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
+  try {
+    check("bind", path, fd, address, address.length);
+    check("listen", path, fd, 1);
+    return fd;
+  } catch (error) {
+    closeSync(fd);
+    throw error;
+  }
+}
+
+/**
+ * A struct msghdr (of 64-bit Linux) with all that it points to, in one buffer, which lives as long as the call
+ * that it is given to.
+ */
+class Message {
+  static readonly #controlAt = 72;
+  static readonly #dataAt = 136;
+  readonly bytes = new Uint8Array(4096);
+  readonly control = new DataView(this.bytes.buffer, Message.#controlAt);
+  readonly #header = new BigUint64Array(this.bytes.buffer, 0, 9);
+
+  constructor(controlBytes: number, dataBytes: number) {
+    const at = libc().address(this.bytes);
+    // name, namelen, iov, iovlen, control, controllen, flags; then the iov: base, len.
+    const control = [at + BigInt(Message.#controlAt), BigInt(controlBytes)];
+    this.#header.set([0n, 0n, at + 56n, 1n, ...control, 0n]);
+    this.#header.set([at + BigInt(Message.#dataAt), BigInt(dataBytes)], 7);
+  }
+
+  get controlBytes(): number {
+    return Number(this.#header[5]);
+  }
+}
+
+/** Sends one descriptor to who listens at path, where it waits to be received. */
+export function sendDescriptor(path: string, descriptor: number): void {
+  const connection = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
+  try {
+    const address = socketAddress(path);
+    check("connect", path, connection, address, address.length);
+    const { bytes, control } = new Message(24, 1);
+    control.setBigUint64(0, 20n, true); // struct cmsghdr: len, level, type; then the descriptor
+    control.setInt32(8, SOL_SOCKET, true);
+    control.setInt32(12, SCM_RIGHTS, true);
+    control.setInt32(16, descriptor, true);
+    check("sendmsg", path, connection, bytes, 0);
+  } finally {
+    closeSync(connection);
+  }
+}
+
+/**
+ * Takes the one descriptor that a peer, connected to a listening socket, has sent (SCM_RIGHTS); reads
+ * from it do not wait. @throws when nobody has sent one.
+ */
+export function receiveDescriptor(listener: number): number {
+  const connection = check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK);
+  try {
+    const message = new Message(64, 2048);
+    const MSG_CMSG_CLOEXEC = 0x40000000;
+    check("recvmsg", "", connection, message.bytes, MSG_CMSG_CLOEXEC);
+    if (message.controlBytes < 20 || message.control.getInt32(12, true) !== SCM_RIGHTS) {
+      throw new Error("the peer has sent no descriptor");
+    }
+    const fd = message.control.getInt32(16, true);
+    check("fcntl", "O_NONBLOCK", fd, F_SETFL, O_NONBLOCK | O_RDWR);
+    return fd;
+  } finally {
+    closeSync(connection);
+  }
+}

@@ -1,0 +1,100 @@
+// Ends of processes: of children by waitpid, of others by their pidfd.
+import { check, libc, z } from "./libc.ts";
+
+/** Orphans among this process's descendants become its children (prctl(2), PR_SET_CHILD_SUBREAPER). */
+export function becomeSubreaper(): void {
+  check("prctl", "PR_SET_CHILD_SUBREAPER", 36, 1, 0, 0, 0);
+}
+
+export type WaitStatus = { pid: number; exitCode: number; signal: number };
+
+/**
+ * Reaps one known child without waiting: undefined while it runs. A signal n counts as exit code 128 + n.
+ * Only ever by pid: to wait for any child would take those that the engine waits for itself.
+ */
+export function reap(pid: number): WaitStatus | undefined {
+  const WNOHANG = 1;
+  const status = new Int32Array(1);
+  const got = check("waitpid", `pid ${pid}`, pid, new Uint8Array(status.buffer), WNOHANG);
+  if (got === 0) return undefined;
+  return { pid, ...waitStatus(status[0]!) };
+}
+
+// linux/pidfd.h: struct pidfd_info is 64 bytes, its mask first and the wait status last.
+const pidfdInfoBytes = 64;
+const PIDFD_GET_INFO = 0xc040ff0bn;
+const PIDFD_INFO_EXIT = 8n;
+
+/** A descriptor that stands for one process, and becomes ready to read when it ends; undefined: no such
+ * process, or no such call here. */
+export function openPidfd(pid: number): number | undefined {
+  try {
+    return check("pidfd_open", `pid ${pid}`, pid, 0);
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * How the process of a pidfd ended, whoever reaped it (Linux 6.15); undefined: it was not reaped, or
+ * the kernel does not tell.
+ */
+export function exitOfPidfd(pidfd: number): Omit<WaitStatus, "pid"> | undefined {
+  const info = new BigUint64Array(pidfdInfoBytes / 8);
+  info[0] = PIDFD_INFO_EXIT;
+  try {
+    const bytes = new Uint8Array(info.buffer);
+    check("ioctl", `pidfd ${pidfd}`, pidfd, PIDFD_GET_INFO, bytes);
+    if ((info[0] & PIDFD_INFO_EXIT) === 0n) return undefined;
+    return waitStatus(new DataView(bytes.buffer).getInt32(pidfdInfoBytes - 4, true));
+  } catch {
+    return undefined;
+  }
+}
+
+/** wait(2)'s status word. */
+export function waitStatus(status: number): Omit<WaitStatus, "pid"> {
+  const signal = status & 0x7f;
+  return { signal, exitCode: signal === 0 ? (status >> 8) & 0xff : 128 + signal };
+}
+
+/**
+ * Becomes another program: pid, children and the descriptors that are not closed on exec stay. Every
+ * signal is let through again: the engine's mask would be inherited. Only returns by throwing.
+ */
+export function execve(argv: string[], env: Record<string, string | undefined>): never {
+  const SIG_SETMASK = 2;
+  const mask = new Uint8Array(128);
+  const vars = Object.entries(env).map(([name, value]) => `${name}=${value ?? ""}`);
+  const { bytes, starts } = pack([argv, vars]);
+  const old = new Uint8Array(128);
+  check("pthread_sigmask", "", SIG_SETMASK, mask, old);
+  try {
+    check("execve", argv[0]!, z(argv[0]!), bytes.subarray(starts[0]), bytes.subarray(starts[1]));
+    throw new Error("unreachable");
+  } finally {
+    check("pthread_sigmask", "", SIG_SETMASK, old, null);
+  }
+}
+
+/** Lists of C strings as execve wants them, in one buffer: tables of pointers, each ended by a null. */
+function pack(lists: string[][]): { bytes: Uint8Array; starts: number[] } {
+  const texts = lists.map((list) => list.map(z));
+  const tableBytes = 8 * texts.reduce((sum, list) => sum + list.length + 1, 0);
+  const textBytes = texts.flat().reduce((sum, text) => sum + text.length, 0);
+  const bytes = new Uint8Array(tableBytes + textBytes);
+  const table = new BigUint64Array(bytes.buffer, 0, tableBytes / 8);
+  const base = libc().address(bytes);
+  const starts: number[] = [];
+  let [entry, at] = [0, tableBytes];
+  for (const list of texts) {
+    starts.push(entry * 8);
+    for (const text of list) {
+      bytes.set(text, at);
+      table[entry++] = base + BigInt(at);
+      at += text.length;
+    }
+    entry++;
+  }
+  return { bytes, starts };
+}

@@ -1,0 +1,102 @@
+// System calls through libc, each by what it does to this process's own descriptors and children.
+import { expect, test } from "bun:test";
+import { spawn } from "node:child_process";
+import {
+  closeSync,
+  mkdtempSync,
+  openSync,
+  readSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import process from "node:process";
+import { discard, pipe, readNow, tee } from "../../src/sys/descriptor.ts";
+import { mountDescriptor, unmount } from "../../src/sys/mount.ts";
+import { mkfifo } from "../../src/sys/path.ts";
+import { listenUnix, receiveDescriptor, sendDescriptor } from "../../src/sys/unix_socket.ts";
+import { execve, exitOfPidfd, openPidfd, waitStatus } from "../../src/sys/wait.ts";
+
+function scratch(): { dir: string } & Disposable {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-sys-"));
+  return { dir, [Symbol.dispose]: () => rmSync(dir, { recursive: true, force: true }) };
+}
+
+test("tee leaves in the FIFO what it copies, and discard takes it away", () => {
+  using folder = scratch();
+  const path = join(folder.dir, "fifo");
+  mkfifo(path, 0o600);
+  const fifo = openSync(path, "r+");
+  const copy = pipe();
+  const none = openSync("/dev/null", "w");
+  const buffer = Buffer.alloc(64);
+  expect(tee(fifo, copy.writeFd, 64)).toBe(-1);
+  writeSync(fifo, "one\ntwo");
+  expect(tee(fifo, copy.writeFd, 64)).toBe(7);
+  expect(buffer.toString("utf8", 0, readNow(copy.readFd, buffer))).toBe("one\ntwo");
+  expect(discard(fifo, none, 4)).toBe(4);
+  expect(buffer.toString("utf8", 0, readSync(fifo, buffer))).toBe("two");
+  for (const fd of [fifo, copy.readFd, copy.writeFd, none]) closeSync(fd);
+});
+
+test("a descriptor that is sent to a listening socket is received there", () => {
+  using folder = scratch();
+  const path = join(folder.dir, "socket");
+  const listener = listenUnix(path);
+  expect(() => receiveDescriptor(listener)).toThrow("EAGAIN");
+  writeFileSync(join(folder.dir, "file"), "content");
+  const sent = openSync(join(folder.dir, "file"), "r");
+  sendDescriptor(path, sent);
+  closeSync(sent);
+  const received = receiveDescriptor(listener);
+  const buffer = Buffer.alloc(64);
+  expect(buffer.toString("utf8", 0, readSync(received, buffer))).toBe("content");
+  for (const fd of [received, listener]) closeSync(fd);
+});
+
+test("a wait status is an exit code, or 128 and the signal", () => {
+  expect(waitStatus(77 << 8)).toEqual({ signal: 0, exitCode: 77 });
+  expect(waitStatus(9)).toEqual({ signal: 9, exitCode: 137 });
+});
+
+test("a mounted pidfd tells the exit code after others reaped the process", async () => {
+  using folder = scratch();
+  const child = spawn("/bin/sh", ["-c", "read line; exit 77"], {
+    stdio: ["pipe", "ignore", "ignore"],
+  });
+  const ended = new Promise((resolve) => child.on("exit", resolve));
+  const path = join(folder.dir, "pidfd");
+  writeFileSync(path, "");
+  const pidfd = openPidfd(child.pid!);
+  try {
+    if (pidfd === undefined) throw new Error("no pidfd_open");
+    mountDescriptor(pidfd, path);
+    closeSync(pidfd);
+  } catch (error) {
+    child.stdin.end();
+    console.log(`not on this kernel, or not as this user: ${String(error)}`);
+    return;
+  }
+  child.stdin.end();
+  await ended;
+  const again = openSync(path, "r");
+  expect(exitOfPidfd(again)).toEqual({ signal: 0, exitCode: 77 });
+  closeSync(again);
+  unmount(path);
+});
+
+test("execve keeps the process when there is no such program", () => {
+  expect(() => execve(["/nowhere/at-all", "x"], process.env)).toThrow("ENOENT");
+});
+
+test("execve passes arguments and environment on", async () => {
+  const program = `const { execve } = await import(${JSON.stringify(join(import.meta.dirname, "../../src/sys/wait.ts"))});
+    execve(["/bin/sh", "-c", 'echo "$1 $NAME $$"', "sh", "an argument"], { NAME: "a name" });`;
+  const child = spawn(process.execPath, ["-e", program], { stdio: ["ignore", "pipe", "inherit"] });
+  const output: Buffer[] = [];
+  child.stdout.on("data", (chunk: Buffer) => output.push(chunk));
+  await new Promise((resolve) => child.on("close", resolve));
+  expect(Buffer.concat(output).toString()).toBe(`an argument a name ${child.pid}\n`);
+});

@@ -15,7 +15,7 @@ import type { Context } from "./cri/context.ts";
 import { checkSandbox } from "./cri/sandbox.ts";
 import { undoSandbox } from "./cri/sandbox_teardown.ts";
 import { netnsFolder, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
-import { MNT_DETACH, unmount } from "./sys/libc.ts";
+import { MNT_DETACH, unmount } from "./sys/mount.ts";
 
 const sweepEveryMs = 60_000;
 /** For one pass; a hung plugin must not stop the ones after. */

@@ -52,8 +52,9 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   for (const folder of [config.graph, config.state, join(config.state, "stdio")]) {
     mkdirSync(folder, { recursive: true, mode: 0o711 });
   }
-  stack.use(lockState(config));
+  stack.use(lockFolder(config.state));
   const instance = await claimGraph(config.graph);
+  stack.use(lockFolder(config.graph));
   becomeSubreaper();
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
@@ -181,15 +182,15 @@ async function openHandlers(config: Config, log: Log): Promise<Map<string, Handl
   return handlers;
 }
 
-/** One daemon for a state folder. @throws CriError FAILED_PRECONDITION when another has it. */
-function lockState(config: Config): Disposable {
-  const path = join(config.state, "daemon.lock");
+/** One daemon for a folder. @throws CriError FAILED_PRECONDITION when another has it. */
+function lockFolder(folder: string): Disposable {
+  const path = join(folder, "daemon.lock");
   const fd = openSync(path, "a", 0o600);
   if (!tryLock(fd)) {
     closeSync(fd);
     throw new CriError(
       "FAILED_PRECONDITION",
-      `another isulad-ts runs with ${config.state} (it holds ${path}): stop it, or give this one other hosts, graph and state`,
+      `another isulad-ts runs with ${folder} (it holds ${path}): stop it, or give this one hosts, graph and state of its own`,
     );
   }
   return { [Symbol.dispose]: () => closeSync(fd) };

@@ -129,9 +129,9 @@ async function detach(context: Context, signal: AbortSignal): Promise<void> {
 }
 
 async function removeCgroups(context: Context, signal: AbortSignal): Promise<void> {
-  for (const { podId, cgroup } of context.cgroup.ownPods()) {
-    if (context.sandboxes.knows(podId)) continue;
-    context.log.warn("removing a pod's cgroup without a record", { sandbox: podId });
-    await context.cgroup.removePodCgroup(cgroup, signal);
+  for (const pod of context.cgroup.ownPods()) {
+    if (context.sandboxes.knows(pod.podId)) continue;
+    context.log.warn("removing a pod's cgroup without a record", { sandbox: pod.podId });
+    await context.cgroup.removePodCgroup(pod, signal);
   }
 }

@@ -16,6 +16,7 @@
 import { randomBytes } from "node:crypto";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import * as v from "valibot";
 import { CriError, messageOf } from "./base/errors.ts";
 import { nowNs } from "./base/int64.ts";
 import { commitExit } from "./cri/container_end.ts";
@@ -37,14 +38,7 @@ const layoutKnown = 1;
 export async function claimGraph(graph: string): Promise<string> {
   const path = join(graph, markFile);
   const text = await readTextIfExists(path);
-  if (text !== undefined) {
-    const { layout, instance } = JSON.parse(text) as { layout: number; instance: string };
-    if (layout === layoutKnown) return instance;
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `${graph} has layout ${layout}, which a newer isulad-ts made: use that, or another graph folder`,
-    );
-  }
+  if (text !== undefined) return readMark(path, text);
   const strange = readdirSync(graph).filter((name) => name !== "lost+found");
   if (strange.length > 0) {
     throw new CriError(
@@ -56,6 +50,29 @@ export async function claimGraph(graph: string): Promise<string> {
   const mark = `${JSON.stringify({ layout: layoutKnown, instance })}\n`;
   await writeFileAtomic(path, mark, { mode: 0o644, fsync: true });
   return instance;
+}
+
+const Mark = v.object({
+  layout: v.number(),
+  instance: v.pipe(v.string(), v.regex(/^[0-9a-f]{8}$/)),
+});
+
+function readMark(path: string, text: string): string {
+  let mark: v.InferOutput<typeof Mark>;
+  try {
+    mark = v.parse(Mark, JSON.parse(text));
+  } catch (cause) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `${path}, which marks the graph folder, is damaged (${messageOf(cause)}): put {"layout":1,"instance":"0badf00d"} into it, with any 8 hexadecimal digits, or use another graph folder`,
+      { cause },
+    );
+  }
+  if (mark.layout === layoutKnown) return mark.instance;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `${path} tells of layout ${mark.layout}, which a newer isulad-ts made: use that, or another graph folder`,
+  );
 }
 
 /**

@@ -47,7 +47,9 @@ export async function release(
 ): Promise<void> {
   const { id, namespaces, cgroup } = sandbox;
   if (namespaces.net !== undefined) await unpinNamespace(namespaces.net.path, { unlink: true });
-  await step("sandbox-cgroup-remove", () => context.cgroup.removePodCgroup(cgroup.made, signal));
+  await step("sandbox-cgroup-remove", () =>
+    context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal),
+  );
   await step("sandbox-remove", () => context.sandboxes.remove(id));
   context.sandboxes.release(sandbox.name);
 }

@@ -13,7 +13,10 @@ import { writeKernelFile } from "../sys/file.ts";
 export type CgroupPaths = Record<string, string>;
 
 /** What of a pod's cgroup has to be taken down again: the topmost name that we made. */
-export type PodCgroupMade = { made: string | undefined };
+export type PodCgroupMade = { made?: string };
+
+/** A pod as createPodCgroup was asked for it, and what that returned. */
+export type MadePodCgroup = { parent: string; podId: string } & PodCgroupMade;
 
 export type CgroupDriver = {
   readonly name: "cgroupfs" | "systemd";
@@ -32,9 +35,9 @@ export type CgroupDriver = {
   containerAnnotations(): Record<string, string>;
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;
   /** Pods under our own parent, with what removePodCgroup wants to be told. */
-  ownPods(): { podId: string; cgroup: string }[];
-  /** Idempotent. @param made what createPodCgroup returned. */
-  removePodCgroup(made: string | undefined, signal: AbortSignal): Promise<void>;
+  ownPods(): MadePodCgroup[];
+  /** Idempotent. Removes only what createPodCgroup has made. */
+  removePodCgroup(pod: MadePodCgroup, signal: AbortSignal): Promise<void>;
 };
 
 export type CgroupMounts = { version: 1 | 2; roots: CgroupPaths };

@@ -20,6 +20,8 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
     parent === "" ? posix.join(fallback, podId) : checkedParent(parent);
   const containerPath = (parent: string, podId: string, containerId: string) =>
     posix.join(podPath(parent, podId), containerId);
+  // Above the pods; whichever pod made it, the last one takes it away.
+  let madeAbove: string | undefined;
   return {
     name: "cgroupfs",
     version: mounts.version,
@@ -33,18 +35,32 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       cgroupFolders(mounts, containerPath(parent, podId, containerId)),
     containerAnnotations: () => ({}),
     createPodCgroup(parent, podId) {
-      return Promise.resolve({ made: create(mounts, podPath(parent, podId)) });
+      const made = create(mounts, podPath(parent, podId));
+      if (parent === "" && made !== undefined && made.length <= fallback.length) madeAbove = made;
+      return Promise.resolve({ made });
     },
     ownPods() {
       const folders = Object.values(cgroupFolders(mounts, fallback)).filter(existsSync);
       const names = new Set(folders.flatMap((folder) => readdirSync(folder)));
       return [...names]
         .filter((name) => /^[0-9a-f]{64}$/.test(name))
-        .map((podId) => ({ podId, cgroup: posix.join(fallback, podId) }));
+        .map((podId) => ({ parent: "", podId, made: posix.join(fallback, podId) }));
     },
-    removePodCgroup: (made, signal) => remove(mounts, made, signal),
+    removePodCgroup: ({ parent, podId, made }, signal) => {
+      const own = parent === "";
+      const above = own ? madeAbove : undefined;
+      return remove(mounts, { path: podPath(parent, podId), own, made, above }, signal);
+    },
   };
 }
+
+/** own: one of ours below our parent, which holds nothing but this pod. */
+type PodCgroup = {
+  path: string;
+  own: boolean;
+  made: string | undefined;
+  above: string | undefined;
+};
 
 /** @throws CriError INVALID_ARGUMENT for a path that could leave the hierarchy. */
 function checkedParent(parent: string): string {
@@ -107,30 +123,38 @@ function enableControllers(root: string, path: string): void {
   }
 }
 
-async function remove(
-  mounts: CgroupMounts,
-  made: string | undefined,
-  signal: AbortSignal,
-): Promise<void> {
+/** The pod's own cgroup must go; what was made above it goes when no other pod is in it. */
+async function remove(mounts: CgroupMounts, pod: PodCgroup, signal: AbortSignal): Promise<void> {
+  const { made, above, path, own } = pod;
   if (made === undefined) return;
-  for (const folder of new Set(Object.values(cgroupFolders(mounts, made)))) {
-    for (let attempt = 0; ; attempt++) {
-      try {
-        removeTree(folder);
-        break;
-      } catch (error) {
-        if (errnoOf(error) !== "EBUSY" || attempt === removeRetriesMax || signal.aborted) {
-          throw new CriError(
-            "FAILED_PRECONDITION",
-            `cannot remove cgroup ${folder}: ${messageOf(error)}`,
-            { cause: error },
-          );
-        }
-        await sleep(removeRetryMs);
-      }
+  if (own) {
+    for (const folder of new Set(Object.values(cgroupFolders(mounts, path)))) {
+      await removeSoon(folder, signal);
     }
   }
-  if (dirname(made) === ownParent) removeOwnParent(mounts);
+  const isIn = (at: string, top = "none") => at === top || at.startsWith(`${top}/`);
+  const isOurs = (at: string) => isIn(at, made) || isIn(at, above) || at === ownParent;
+  for (let at = own ? dirname(path) : path; isOurs(at); at = dirname(at)) {
+    removeIfEmpty(mounts, at);
+  }
+}
+
+/** A process that was killed leaves its cgroup a moment later. */
+async function removeSoon(folder: string, signal: AbortSignal): Promise<void> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return removeTree(folder);
+    } catch (error) {
+      if (errnoOf(error) !== "EBUSY" || attempt === removeRetriesMax || signal.aborted) {
+        throw new CriError(
+          "FAILED_PRECONDITION",
+          `cannot remove cgroup ${folder}: ${messageOf(error)}`,
+          { cause: error },
+        );
+      }
+      await sleep(removeRetryMs);
+    }
+  }
 }
 
 function removeTree(folder: string): void {
@@ -144,8 +168,8 @@ function removeTree(folder: string): void {
   }
 }
 
-function removeOwnParent(mounts: CgroupMounts): void {
-  for (const folder of new Set(Object.values(cgroupFolders(mounts, ownParent)))) {
+function removeIfEmpty(mounts: CgroupMounts, path: string): void {
+  for (const folder of new Set(Object.values(cgroupFolders(mounts, path)))) {
     try {
       rmdirSync(folder);
     } catch (error) {

@@ -46,9 +46,9 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
       const names = existsSync(folder) ? readdirSync(folder) : [];
       return names
         .filter((name) => pod.test(name))
-        .map((cgroup) => ({ podId: pod.exec(cgroup)![1]!, cgroup }));
+        .map((made) => ({ parent: "", podId: pod.exec(made)![1]!, made }));
     },
-    removePodCgroup: stopSlice,
+    removePodCgroup: ({ made }, signal) => stopSlice(made, signal),
   };
 }
 

@@ -7,17 +7,17 @@ import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
 import { sandboxName } from "./sandbox.ts";
-import type { StoreOptions } from "./store.ts";
+import { Digits, type StoreOptions } from "./store.ts";
 
 const Phase = v.variant("phase", [
   v.object({ phase: v.literal("creating") }),
   v.object({ phase: v.literal("created") }),
-  v.object({ phase: v.literal("running"), pid: v.number(), startedAtNs: v.string() }),
+  v.object({ phase: v.literal("running"), pid: v.number(), startedAtNs: Digits }),
   v.object({
     phase: v.literal("exited"),
     /** "0" when it never ran. */
-    startedAtNs: v.string(),
-    finishedAtNs: v.string(),
+    startedAtNs: Digits,
+    finishedAtNs: Digits,
     exitCode: v.number(),
     /** CRI: Completed, Error, OOMKilled; containerd's StartError and Unknown. */
     reason: v.picklist(["Completed", "Error", "OOMKilled", "StartError", "Unknown"]),
@@ -45,7 +45,7 @@ const ContainerSchema = v.object({
     ref: v.string(),
   }),
   runtimeHandler: v.string(),
-  createdAtNs: v.string(),
+  createdAtNs: Digits,
   bootId: v.string(),
   /** Absolute; empty: output is discarded. */
   logPath: v.string(),

@@ -5,9 +5,9 @@
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
-import type { StoreOptions } from "./store.ts";
+import { Digits, type StoreOptions } from "./store.ts";
 
-const Pinned = v.object({ path: v.string(), inode: v.string() });
+const Pinned = v.object({ path: v.string(), inode: Digits });
 
 /** Only what the pod network is known by; names as in iSulad's network settings (seed 004). */
 const NetworkSettings = v.object({
@@ -37,7 +37,7 @@ const SandboxSchema = v.object({
   ),
   runtimeHandler: v.string(),
   /** Nanoseconds since the epoch. */
-  createdAtNs: v.string(),
+  createdAtNs: Digits,
   /** The boot whose namespaces, mounts and cgroups these are. */
   bootId: v.string(),
   networkMode: v.picklist(["cni", "host"]),

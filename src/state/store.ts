@@ -2,8 +2,12 @@
 // record, written before it is seen.
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
+import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { writeFileAtomic } from "../sys/file.ts";
+
+/** A 64-bit number in a record: JSON has none. */
+export const Digits = v.pipe(v.string(), v.regex(/^\d{1,20}$/));
 
 export type StoreOptions<Record> = {
   /** What a record is, for messages: "sandbox". */

@@ -188,7 +188,8 @@ export class Pod implements AsyncDisposable {
     for (const name of ["net", "ipc", "uts"]) {
       await unpinNamespace(join(this.dir, name), { unlink: true });
     }
-    await this.driver.removePodCgroup(this.#made, AbortSignal.timeout(10_000));
+    const pod = { parent: "", podId: this.id, made: this.#made };
+    await this.driver.removePodCgroup(pod, AbortSignal.timeout(10_000));
     rmSync(this.dir, { recursive: true, force: true });
   }
 }

@@ -79,16 +79,27 @@ describe("cgroupfsDriver()", () => {
     }
   });
 
+  test("a configured parent goes with its last pod, whichever pod came first", async () => {
+    const configured = cgroupfsDriver(v1, "/node/pods");
+    const one = await configured.createPodCgroup("", "one", signal());
+    const two = await configured.createPodCgroup("", "two", signal());
+    await configured.removePodCgroup({ parent: "", podId: "one", ...one }, signal());
+    expect(existsSync(join(scratch, "memory/node/pods/two"))).toBe(true);
+    expect(existsSync(join(scratch, "memory/node/pods/one"))).toBe(false);
+    await configured.removePodCgroup({ parent: "", podId: "two", ...two }, signal());
+    expect(existsSync(join(scratch, "memory/node"))).toBe(false);
+  });
+
   test("removes what it made, our parent with the last pod, and no folder of others", async () => {
     const one = await driver.createPodCgroup("", "one", signal());
     const two = await driver.createPodCgroup("", "two", signal());
     expect([one.made, two.made]).toEqual(["/isulad/one", "/isulad/two"]);
     mkdirSync(join(scratch, "cpu/isulad/one/left-behind"));
-    await driver.removePodCgroup(one.made, signal());
+    await driver.removePodCgroup({ parent: "", podId: "one", ...one }, signal());
     expect(existsSync(join(scratch, "cpu/isulad/one"))).toBe(false);
     expect(existsSync(join(scratch, "memory/isulad/two"))).toBe(true);
-    await driver.removePodCgroup(two.made, signal());
-    await driver.removePodCgroup(two.made, signal());
+    await driver.removePodCgroup({ parent: "", podId: "two", ...two }, signal());
+    await driver.removePodCgroup({ parent: "", podId: "two", ...two }, signal());
     expect(existsSync(join(scratch, "memory/isulad"))).toBe(false);
 
     mkdirSync(join(scratch, "memory/kubepods"));
@@ -97,8 +108,11 @@ describe("cgroupfsDriver()", () => {
     expect((await driver.createPodCgroup("/kubepods/burstable/pod1", "p", signal())).made).toBe(
       undefined,
     );
-    await driver.removePodCgroup(deep.made, signal());
-    await driver.removePodCgroup(undefined, signal());
+    await driver.removePodCgroup(
+      { parent: "/kubepods/burstable/pod1", podId: "p", ...deep },
+      signal(),
+    );
+    await driver.removePodCgroup({ parent: "/kubepods/burstable/pod1", podId: "p" }, signal());
     expect(existsSync(join(scratch, "memory/kubepods"))).toBe(true);
     expect(existsSync(join(scratch, "memory/kubepods/burstable"))).toBe(false);
   });

@@ -33,7 +33,8 @@ export const ociRuntime = process.env["ISULAD_RUNTIME"] ?? "runc";
 export const busybox = "docker.io/library/busybox:latest";
 
 const { NamespaceMode, ContainerState } = runtime.v1;
-const startMsMax = 15_000;
+/** Longer than ever seen, even in a guest on a busy machine. */
+const startMsMax = 45_000;
 
 export type DaemonOptions = {
   /** More keys of daemon.json. */

@@ -1,12 +1,16 @@
 // A short run of the long one (test/soak.ts), with a fixed seed.
 import { expect, test } from "bun:test";
+import process from "node:process";
 import { startDaemon } from "./harness.ts";
 import { growthKib, type RoundResult, soak } from "./soak.ts";
 
-test("thirty pods of every kind leave nothing behind", async () => {
+// The guest of test/vm emulates its processor.
+const pods = process.env["ISULAD_SLOW"] === "1" ? 3 : 10;
+
+test("three rounds of pods of every kind leave nothing behind", async () => {
   await using daemon = await startDaemon();
   const results: RoundResult[] = [];
-  for await (const result of soak(daemon, { rounds: 3, pods: 10, seed: 7 })) results.push(result);
+  for await (const result of soak(daemon, { rounds: 3, pods, seed: 7 })) results.push(result);
   expect(results.flatMap((result) => result.leaks)).toEqual([]);
   expect(growthKib(results)).toBeLessThan(12 * 1024);
 }, 180_000);

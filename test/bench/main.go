@@ -172,7 +172,7 @@ func main() {
 	conn := must(grpc.NewClient(*endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())))
 	d := &daemon{r: pb.NewRuntimeServiceClient(conn), steps: map[string][]float64{}}
 	h := newByHand()
-		var ready, gone, exec, logs figure
+	var ready, gone, exec, logs figure
 	lost := 0
 	pod, ctr, _ := d.start("sleep", "3600")
 	hand := h.start("sleep", "3600")

@@ -13,6 +13,9 @@ import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
 
+/** For tests only: ISULAD_FAILPOINTS (base/steps.ts) counts with this flag, and stops the start without. */
+const allowFailpoints = "--allow-failpoints";
+
 process.exitCode = await main(process.argv.slice(2));
 
 async function main(words: string[]): Promise<number> {
@@ -81,9 +84,6 @@ async function runDaemonCommand(words: string[]): Promise<number> {
     process.exit(1);
   }
 }
-
-/** For tests only: ISULAD_FAILPOINTS (base/steps.ts) counts with this flag, and stops the start without. */
-const allowFailpoints = "--allow-failpoints";
 
 async function allowedFailpoints(allowed: boolean, log: Log): Promise<void> {
   const text = process.env["ISULAD_FAILPOINTS"] ?? "";

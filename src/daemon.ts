@@ -97,6 +97,7 @@ async function createContext(
   });
   stack.use(images);
   const exits = new ExitWaiters();
+  const onUnwritten = (problem: string) => log.error("a record was not written", { problem });
   const context: Context = {
     config,
     log: log.child("cri"),
@@ -104,8 +105,8 @@ async function createContext(
     bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
     host: readHostFacts(mounts, { selinux: false }),
     handlers: await openHandlers(config, log),
-    sandboxes: new Store(sandboxRecords(join(config.graph, "sandboxes"))),
-    containers: new Store(containerRecords(join(config.graph, "containers"))),
+    sandboxes: new Store({ ...sandboxRecords(join(config.graph, "sandboxes")), onUnwritten }),
+    containers: new Store({ ...containerRecords(join(config.graph, "containers")), onUnwritten }),
     images,
     cni: openCni({
       confDir: config.cniConfDir,

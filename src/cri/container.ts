@@ -15,9 +15,9 @@ import type {
 } from "../proto/types.ts";
 import { execProcess, ociJson, parseOciSpec } from "../spec/oci.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
-import { abortError } from "../sys/process.ts";
+import { abortError, throwIfAborted } from "../sys/process.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
-import { readySandbox } from "./container_create.ts";
+import { readySandbox, targetPid } from "./container_create.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { stdioFolder } from "./pause.ts";
 
@@ -40,6 +40,7 @@ export async function startContainer(
     );
   }
   const sandbox = await readySandbox(context, container.sandboxId);
+  targetPid(context, container); // the spec names the pid that it had when it was made
   context.starting.add(id);
   const start = {
     id,
@@ -56,14 +57,16 @@ export async function startContainer(
     const { result } = await step("container-start", () => context.monitor.call("start", start));
     const { pid, startedAtNs } = result;
     await step("container-running", () =>
-      context.containers.update(id, (old) => running(old, pid, startedAtNs)),
+      context.containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true }),
     );
     context.log.info("container started", { container: id, pid });
   } catch (error) {
     const message = messageOf(error);
     // It may run all the same: what failed may have been the answer.
     await endFailedStart(context, start);
-    await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())));
+    await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())), {
+      happened: true,
+    });
     context.exits.exited(id);
     context.log.warn("container did not start", { container: id, error: message });
     throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
@@ -139,6 +142,7 @@ export async function execSync(
   }
   const bundle = join(context.containers.folderOf(id), "config.json");
   const spec = parseOciSpec(await readFile(bundle, "utf8"));
+  throwIfAborted(`exec in container ${id}`, call.signal);
   const key = newId();
   const onAbort = () => void context.monitor.call("cancelExec", { key }).catch(() => {});
   call.signal.addEventListener("abort", onAbort, { once: true });

@@ -33,7 +33,7 @@ export async function createContainer(
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
   const image = findImage(context, config);
   const name = containerName(config, sandbox.config);
-  const id = await context.running.join(name, async () => {
+  const id = await context.running.join(name, call.signal, async () => {
     const container = newContainer(context, { sandbox, config, image, name });
     context.containers.reserve(name, container.id);
     await makeContainer(context, container, { sandbox, image, call });
@@ -71,7 +71,6 @@ function findImage(context: Context, config: ContainerConfig): ImageRecord {
 type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
 
 function newContainer(context: Context, { sandbox, config, image, name }: Parts): Container {
-  const tag = image.repoTags[0] ?? config.image!.user_specified_image ?? config.image!.image!;
   return {
     version: 1,
     id: newId(),
@@ -80,7 +79,7 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
     config,
     image: {
       id: image.id,
-      name: config.image!.user_specified_image || tag,
+      name: config.image!.user_specified_image || (image.repoTags[0] ?? config.image!.image!),
       ref: image.repoDigests[0] ?? image.id,
     },
     runtimeHandler: sandbox.runtimeHandler,
@@ -101,12 +100,19 @@ function logPath(sandbox: Sandbox, config: ContainerConfig): string {
   if (!isAbsolute(path)) {
     throw new CriError("INVALID_ARGUMENT", `log_directory ${folder} is not an absolute path`);
   }
+  if (!path.startsWith(join(folder, "/")) || path.endsWith("/") || path.includes("\0")) {
+    const quoted = JSON.stringify(config.log_path);
+    throw new CriError("INVALID_ARGUMENT", `log_path ${quoted} is not a file under ${folder}`);
+  }
   return path;
 }
 
 /** CRI's own wins over the image's; SIGTERM without either. */
 function stopSignal(config: ContainerConfig, image: ImageRecord): string {
-  const asked = config.stop_signal ? Signal[config.stop_signal].replace(/^SIGNAL_/, "") : "";
+  const asked = config.stop_signal ? Signal[config.stop_signal]?.replace(/^SIGNAL_/, "") : "";
+  if (asked === undefined) {
+    throw new CriError("INVALID_ARGUMENT", `unknown stop_signal ${config.stop_signal}`);
+  }
   const name = asked || image.config.StopSignal || "SIGTERM";
   signalNumber(name);
   return name;
@@ -131,6 +137,10 @@ async function makeContainer(
     await step("container-bundle", () =>
       writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 }),
     );
+    // A Stop or Remove of the sandbox ends the containers that it finds: either this one is listed
+    // by then, or it is not made.
+    using _ = await context.sandboxes.lock(sandbox.id);
+    await readySandbox(context, sandbox.id);
     throwIfAborted(what, call.signal);
     await step("container-created", () =>
       containers.put(created(container, spec.process.user), { durable: true }),
@@ -183,13 +193,20 @@ async function specOf(
   });
 }
 
-/** For pid mode TARGET: the init of the target, which must be a running container of the same pod. */
-function targetPid(context: Context, container: Container): number | undefined {
+/**
+ * For pid mode TARGET: the init of the target, a running container of the same pod.
+ * @throws CriError FAILED_PRECONDITION when it does not run: its pid may be another program's by now.
+ */
+export function targetPid(context: Context, container: Container): number | undefined {
   const options = container.config.linux?.security_context?.namespace_options;
   if (options?.pid !== NamespaceMode.TARGET) return undefined;
   const target = context.containers.get(options.target_id ?? "");
   if (target.sandboxId !== container.sandboxId) {
     throw new CriError("INVALID_ARGUMENT", `container ${target.id} is in another pod`);
   }
-  return target.phase.phase === "running" ? target.phase.pid : undefined;
+  if (target.phase.phase === "running") return target.phase.pid;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `pid mode TARGET: container ${target.id} is not running`,
+  );
 }

@@ -71,13 +71,14 @@ export async function killContainer(
 
 /** Commits what the monitor saw, before anybody who waits for it goes on. */
 export async function commitExit(context: Context, id: string, exit: Exit): Promise<void> {
+  const happened = true;
   const container = await step("container-exited", () =>
-    context.containers.update(id, (old) => exited(old, exit)),
+    context.containers.update(id, (old) => exited(old, exit), { happened }),
   );
   context.exits.exited(id);
   // A pause container goes by its sandbox's id.
   const message = `its pause container ended with exit code ${exit.exitCode}`;
-  await context.sandboxes.update(id, (old) => notReady(old, message));
+  await context.sandboxes.update(id, (old) => notReady(old, message), { happened });
   if (container?.phase.phase !== "exited") return;
   const { reason, exitCode } = container.phase;
   context.log.info("container exited", { container: id, exitCode, reason });

@@ -33,13 +33,20 @@ export async function stopPodSandbox(
 /** Ends the containers, then the pod's own parts; a repeated stop goes on where the last one failed. */
 async function stop(context: Context, id: string, signal: AbortSignal): Promise<void> {
   using _ = await context.sandboxes.lock(id);
-  const sandbox = await context.sandboxes.update(id, (old) => notReady(old, "stopped"));
+  const sandbox = await context.sandboxes.update(id, (old) => notReady(old, "stopped"), {
+    happened: true,
+  });
   if (sandbox === undefined) return;
-  const containers = containersOf(context, id);
-  await Promise.all(containers.map((container) => killContainer(context, container.id, signal)));
+  await Promise.all(
+    containersOf(context, id).map(async (container) => {
+      // A start under way holds the lock; none begins any more, for the sandbox is not ready.
+      using _ = await context.containers.lock(container.id);
+      await killContainer(context, container.id, signal);
+    }),
+  );
   if (sandbox.torndown) return;
   await tearDown(context, sandbox, signal);
-  await step("sandbox-torndown", () => context.sandboxes.update(id, tornDown));
+  await step("sandbox-torndown", () => context.sandboxes.update(id, tornDown, { happened: true }));
   context.log.info("sandbox stopped", { sandbox: id, name: sandbox.name });
 }
 

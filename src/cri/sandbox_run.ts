@@ -1,5 +1,6 @@
 // RunPodSandbox, step by step. Each step is on record before it is done, so that a failure, or a
 // recovery after a crash, undoes with sandbox_teardown.ts just what was begun.
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
@@ -10,6 +11,7 @@ import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../n
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
 import type {
+  NamespaceOption,
   PodSandboxConfig,
   RunPodSandboxRequest,
   RunPodSandboxResponse,
@@ -32,7 +34,7 @@ export async function runPodSandbox(
   const runtimeHandler = request.runtime_handler ?? "";
   handlerOf(context, runtimeHandler);
   const name = sandboxName(config);
-  const id = await context.running.join(name, async () => {
+  const id = await context.running.join(name, call.signal, async () => {
     const sandbox = newSandbox(context, config, runtimeHandler);
     context.sandboxes.reserve(name, sandbox.id);
     await makeSandbox(context, sandbox, call);
@@ -51,13 +53,31 @@ function checkedConfig(config: PodSandboxConfig | null | undefined): PodSandboxC
   if (security?.run_as_group && !security.run_as_user) {
     throw new CriError("INVALID_ARGUMENT", "the sandbox has run_as_group without run_as_user");
   }
-  if (security?.namespace_options?.userns_options?.mode === NamespaceMode.POD) {
-    throw new CriError(
-      "UNIMPLEMENTED",
-      "user namespaces are not supported yet: set hostUsers to true in the pod's spec",
-    );
+  if (/[\s\0]/.test(config.hostname ?? "")) {
+    const hostname = JSON.stringify(config.hostname);
+    throw new CriError("INVALID_ARGUMENT", `hostname ${hostname} has white space`);
   }
+  checkNamespaces(security?.namespace_options ?? {});
   return config;
+}
+
+function checkNamespaces({ network, pid, ipc, userns_options }: NamespaceOption): void {
+  for (const [name, mode] of Object.entries({ network, pid, ipc })) {
+    if (mode && NamespaceMode[mode] === undefined) {
+      throw new CriError("INVALID_ARGUMENT", `namespace_options.${name}: unknown mode ${mode}`);
+    }
+  }
+  switch (userns_options?.mode ?? NamespaceMode.NODE) {
+    case NamespaceMode.NODE:
+      return;
+    case NamespaceMode.POD:
+      throw new CriError(
+        "UNIMPLEMENTED",
+        "user namespaces are not supported yet: set hostUsers to true in the pod's spec",
+      );
+    default:
+      throw new CriError("INVALID_ARGUMENT", "userns_options.mode of a pod is POD or NODE");
+  }
 }
 
 function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: string): Sandbox {
@@ -104,6 +124,8 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await step("sandbox-sysctls", () => setSysctls(making, laterSysctls));
     if (sharesPidNamespace(first.config)) await pause(making);
     await step("sandbox-ready", () => sandboxes.put(ready(making.sandbox)));
+    checkPause(making.sandbox);
+    checkCall(making);
   } catch (error) {
     log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
     await undoSandbox(context, making.sandbox);
@@ -113,15 +135,20 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
   log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPAddress || undefined });
 }
 
-/** Writes what is to be undone from here on; a call that its client has given up ends here. */
+/** Writes what is to be undone from here on. */
 async function record(
   making: Making,
   change: Partial<Sandbox>,
   options: { durable?: boolean } = {},
 ): Promise<void> {
-  throwIfAborted(`RunPodSandbox ${making.sandbox.name}`, making.call.signal);
   making.sandbox = { ...making.sandbox, ...change };
   await making.context.sandboxes.write(making.sandbox, options);
+  checkCall(making); // not before: the change may be done
+}
+
+/** A call that its client has given up ends here: nobody would know the sandbox's id. */
+function checkCall({ sandbox, call }: Making): void {
+  throwIfAborted(`RunPodSandbox ${sandbox.name}`, call.signal);
 }
 
 async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["cgroup"]> {
@@ -152,6 +179,12 @@ async function pause(making: Making): Promise<void> {
   await record(making, { pause: { pid: 0 } });
   const pid = await startPause(context, making.sandbox, call.signal);
   await record(making, { pause: { pid } });
+}
+
+/** An end of the pause container before the sandbox was listed has told nobody. */
+function checkPause({ pause }: Sandbox): void {
+  if (pause === undefined || existsSync(`/proc/${pause.pid}`)) return;
+  throw new CriError("FAILED_PRECONDITION", "its pause container ended at once");
 }
 
 /** The files that will hold the namespaces; the inode is known when they do. */

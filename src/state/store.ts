@@ -21,6 +21,8 @@ export type StoreOptions<Record> = {
   toJson: (record: Record) => object;
   /** @throws what is wrong with it. */
   fromJson: (json: unknown) => Record;
+  /** A change that happened could not be written. */
+  onUnwritten?: (problem: string) => void;
 };
 
 /** Folders of records that are on their way out; what a crash left of them goes at the next start. */
@@ -176,14 +178,27 @@ export class Store<Record extends { id: string; name: string }> {
     this.#records.set(record.id, record);
   }
 
-  /** Changes a listed record; one change at a time. A record that is gone meanwhile stays gone. */
-  async update(id: string, change: (old: Record) => Record): Promise<Record | undefined> {
+  /**
+   * Changes a listed record; one change at a time. A record that is gone meanwhile stays gone.
+   * happened: it is so already (an exit), and is listed even when a full disk does not take it;
+   * otherwise nothing could be stopped and removed to make room. A new daemon finds out again.
+   */
+  async update(
+    id: string,
+    change: (old: Record) => Record,
+    options: { happened?: boolean } = {},
+  ): Promise<Record | undefined> {
     using _ = await this.lock(`write ${id}`);
     const old = this.#records.get(id);
     if (old === undefined) return undefined;
     const changed = change(old);
     if (changed === old) return old;
-    await this.write(changed);
+    try {
+      await this.write(changed);
+    } catch (error) {
+      if (options.happened !== true) throw error;
+      this.#options.onUnwritten?.(`${this.#options.kind} ${id}: ${messageOf(error)}`);
+    }
     this.#records.set(id, changed);
     return changed;
   }

@@ -201,7 +201,7 @@ describe("stop", () => {
     expect(left).not.toMatch(/^sleep 3133[78]$/m);
   });
 
-  test("of a container that never started makes it exited", async () => {
+  test("of a container that never started is content", async () => {
     const id = await daemon.create(podId, pod, "true");
     await stop(id, 0);
     const { state } = await daemon.status(id);

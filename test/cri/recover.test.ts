@@ -1,0 +1,80 @@
+// What a daemon makes of records and processes that do not agree.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { runtime } from "../../src/proto/messages.js";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { busyboxImage } from "../image_maker.ts";
+
+const { NamespaceMode, PodSandboxState } = runtime.v1;
+const pause = "example.test/pause:1";
+
+let daemon: Daemon;
+beforeAll(async () => {
+  daemon = await startDaemon({ config: { "pod-sandbox-image": pause } });
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+const recordOf = (id: string) => join(daemon.dir, "graph/containers", id, "container.json");
+
+async function pidOf(id: string): Promise<number> {
+  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
+  return (JSON.parse(info["info"]!) as { pid: number }).pid;
+}
+
+test("a container that runs without a record is killed", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const pid = await pidOf(id);
+  await daemon.stop();
+  writeFileSync(recordOf(id), "{");
+  await daemon.start();
+  for (let tries = 0; tries < 100 && existsSync(`/proc/${pid}`); tries++) await sleep(20);
+  expect(existsSync(`/proc/${pid}`)).toBe(false);
+  expect((await daemon.client.ListContainers({})).containers).toEqual([]);
+  await daemon.removePod(podId);
+});
+
+test("a container that was being made is gone, and its name free", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.create(podId, pod, "true", { metadata: { name: "half" } });
+  const folder = dirname(recordOf(id));
+  await daemon.stop("SIGKILL");
+  const record = JSON.parse(readFileSync(recordOf(id), "utf8")) as object;
+  writeFileSync(recordOf(id), JSON.stringify({ ...record, phase: { phase: "creating" } }));
+  rmSync(join(folder, "config.json"));
+  await daemon.start();
+  expect((await daemon.client.ListContainers({})).containers).toEqual([]);
+  expect(existsSync(folder)).toBe(false);
+  await daemon.create(podId, pod, "true", { metadata: { name: "half" } });
+  await daemon.removePod(podId);
+});
+
+test("a pause container that ended while no daemon ran: its sandbox is NOTREADY", async () => {
+  await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4243"], Cmd: [] }), pause);
+  const namespace_options = { network: NamespaceMode.NODE, pid: NamespaceMode.POD };
+  const config = daemon.hostPodConfig();
+  const podId = await daemon.runPod({
+    ...config,
+    linux: { security_context: { namespace_options } },
+  });
+  const ask = { pod_sandbox_id: podId, verbose: true };
+  const { info } = await daemon.client.PodSandboxStatus(ask);
+  const { pid } = JSON.parse(info["info"]!) as { pid: number };
+  await daemon.stop();
+  process.kill(pid, "SIGKILL");
+  await sleep(300);
+  await daemon.start();
+  let state;
+  for (let tries = 0; tries < 100; tries++) {
+    state = (await daemon.client.PodSandboxStatus(ask)).status!.state;
+    if (state === PodSandboxState.SANDBOX_NOTREADY) break;
+    await sleep(20);
+  }
+  expect(state).toBe(PodSandboxState.SANDBOX_NOTREADY);
+  await daemon.removePod(podId);
+});

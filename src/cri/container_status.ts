@@ -1,5 +1,4 @@
 // ContainerStatus and ListContainers: records as CRI shows them.
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
@@ -13,6 +12,7 @@ import type {
 } from "../proto/types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
 import type { Context } from "./context.ts";
+import { readTextIfExists } from "../sys/file.ts";
 import { matchesLabels } from "./filter.ts";
 
 const { ContainerState, Signal } = runtime.v1;
@@ -121,6 +121,7 @@ function signalOf(name: string): runtime.v1.Signal {
 async function infoOf(context: Context, container: Container): Promise<string> {
   const { sandboxId, phase, runtimeHandler, stopSignal } = container;
   const bundle = join(context.containers.folderOf(container.id), "config.json");
+  const spec = await readTextIfExists(bundle);
   const config = runtime.v1.ContainerConfig.toObject(
     runtime.v1.ContainerConfig.fromObject(container.config),
     { longs: String, bytes: String, enums: String },
@@ -132,6 +133,6 @@ async function infoOf(context: Context, container: Container): Promise<string> {
     runtimeHandler,
     stopSignal,
     config,
-    runtimeSpec: JSON.parse(await readFile(bundle, "utf8")) as unknown,
+    runtimeSpec: spec === undefined ? null : (JSON.parse(spec) as unknown),
   });
 }

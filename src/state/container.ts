@@ -12,19 +12,25 @@ import { Digits, type StoreOptions } from "./store.ts";
 const Phase = v.variant("phase", [
   v.object({ phase: v.literal("creating") }),
   v.object({ phase: v.literal("created") }),
-  v.object({ phase: v.literal("running"), pid: v.number(), startedAtNs: Digits }),
+  v.object({
+    phase: v.literal("running"),
+    pid: v.pipe(v.number(), v.integer()),
+    startedAtNs: Digits,
+  }),
   v.object({
     phase: v.literal("exited"),
     /** "0" when it never ran. */
     startedAtNs: Digits,
     finishedAtNs: Digits,
-    exitCode: v.number(),
+    exitCode: v.pipe(v.number(), v.integer()),
     /** CRI: Completed, Error, OOMKilled; containerd's StartError and Unknown. */
     reason: v.picklist(["Completed", "Error", "OOMKilled", "StartError", "Unknown"]),
     message: v.string(),
   }),
 ]);
 export type ContainerPhase = v.InferOutput<typeof Phase>;
+
+const Id = v.pipe(v.number(), v.safeInteger());
 
 const ContainerSchema = v.object({
   version: v.literal(1),
@@ -52,7 +58,7 @@ const ContainerSchema = v.object({
   /** A signal's name, "SIGTERM". */
   stopSignal: v.string(),
   /** Of the container's first process. */
-  user: v.object({ uid: v.number(), gid: v.number(), groups: v.array(v.number()) }),
+  user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
   phase: Phase,
 });
 export type Container = v.InferOutput<typeof ContainerSchema>;

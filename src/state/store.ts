@@ -1,5 +1,6 @@
 // Records in memory and on disk: an index by id and by reserved name, one change at a time for each
 // record, written before it is seen.
+import { mkdirSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -165,7 +166,7 @@ export class Store<Record extends { id: string; name: string }> {
   async write(record: Record, options: { durable?: boolean } = {}): Promise<void> {
     const { kind, toJson } = this.#options;
     const folder = this.folderOf(record.id);
-    await mkdir(folder, { recursive: true, mode: 0o711 });
+    mkdirSync(folder, { recursive: true, mode: 0o711 });
     const path = join(folder, `${kind}.json`);
     await writeFileAtomic(path, JSON.stringify(toJson(record)), {
       fsync: options.durable === true,

@@ -1,13 +1,24 @@
 // Files: written whole or not at all, read with bounds.
 import { randomBytes } from "node:crypto";
-import { closeSync, constants, fsyncSync, openSync, readSync, writeSync } from "node:fs";
-import { open, readFile, rename, rm } from "node:fs/promises";
+import {
+  closeSync,
+  constants,
+  openSync,
+  readSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
+import { open, readFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 
 /**
- * Replaces path in one step: temporary file, (fsync,) rename, (fsync of the folder).
- * fsync only where the content must survive a power loss.
+ * Replaces path in one step: temporary file, rename; with fsync also for a power loss.
+ *
+ * The writing itself does not leave this thread: what is written here is small and goes to memory,
+ * and each hop to a thread pool costs more than all of it. Only fsync, which waits for the disk, does.
  */
 export async function writeFileAtomic(
   path: string,
@@ -16,28 +27,23 @@ export async function writeFileAtomic(
 ): Promise<void> {
   const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
   try {
-    const file = await open(temporary, "wx", options.mode ?? 0o600);
-    try {
-      await file.writeFile(data);
-      if (options.fsync === true) await file.sync();
-    } finally {
-      await file.close();
-    }
-    await rename(temporary, path);
+    writeFileSync(temporary, data, { flag: "wx", mode: options.mode ?? 0o600 });
+    if (options.fsync === true) await syncFile(temporary);
+    renameSync(temporary, path);
   } catch (error) {
-    await rm(temporary, { force: true });
+    rmSync(temporary, { force: true });
     throw error;
   }
-  if (options.fsync === true) syncFolder(dirname(path));
+  if (options.fsync === true) await syncFile(dirname(path));
 }
 
-/** Makes a folder's entries (a rename, a new file) durable. */
-export function syncFolder(path: string): void {
-  const fd = openSync(path, constants.O_RDONLY | constants.O_DIRECTORY);
+/** Brings a file's content, or a folder's entries (a rename, a new file), to the disk. */
+export async function syncFile(path: string): Promise<void> {
+  const file = await open(path, constants.O_RDONLY);
   try {
-    fsyncSync(fd);
+    await file.sync();
   } finally {
-    closeSync(fd);
+    await file.close();
   }
 }
 

@@ -3,7 +3,6 @@
 // on the machine does no harm.
 import { spawnSync } from "node:child_process";
 import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -198,13 +197,11 @@ function mountsOf(scope: Scope): Set<string> {
   return found;
 }
 
-/** Whether a namespace file belongs to a pod that another test's daemon has on record. */
+/** Whether a namespace file bears the name of another graph folder: isulad-<instance>-<pod>. */
 function isForeign(name: string, scope: Scope): boolean {
-  const id = name.replace(/^isulad-/, "");
-  return entries(tmpdir())
-    .map((folder) => join(tmpdir(), folder))
-    .filter((folder) => folder !== scope.dir && id.length >= 32)
-    .some((folder) => entries(join(folder, "graph/sandboxes")).some((pod) => pod.startsWith(id)));
+  const instance = /^isulad-([0-9a-f]{8})-/.exec(name)?.[1];
+  const own = /"instance":"(\w+)"/.exec(textOf(join(scope.dir, "graph/isulad-ts.json")))?.[1];
+  return instance !== undefined && own !== undefined && instance !== own;
 }
 
 /** In every hierarchy of cgroup v1, v2 or both, under the daemon's own parent, which may stay. */

@@ -1,0 +1,254 @@
+// One row of the table of failpoints: a daemon with one failpoint armed, a pod's life, what a kubelet
+// would do afterwards, and what is left.
+import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { messageOf } from "../src/base/errors.ts";
+import { toLong } from "../src/base/int64.ts";
+import { runtime } from "../src/proto/messages.js";
+import type { PodSandboxConfig } from "../src/proto/types.ts";
+import type { Result, Row } from "./failpoints.ts";
+import { busybox, Daemon } from "./harness.ts";
+import { end } from "./host.ts";
+import { busyboxImage } from "./image_maker.ts";
+import { leaksBetween, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
+import { type Registry, startRegistry } from "./registry.ts";
+
+const { NamespaceMode } = runtime.v1;
+const pause = "example.test/pause:1";
+const delayMs = 1_000;
+/** What a step does in the background may take this long. */
+const settleMs = 6_000;
+
+export class Bench implements AsyncDisposable {
+  readonly daemon: Daemon;
+  readonly #registry: Registry;
+  readonly #scope: Scope;
+  #armed = "";
+  #serial = 0;
+
+  private constructor(daemon: Daemon, registry: Registry) {
+    this.daemon = daemon;
+    this.#registry = registry;
+    const more = ["graph/cni", "graph/images", "graph/layers", "graph/set-aside"];
+    const kept = [...daemon.scope.kept, ...more.map((name) => join(daemon.dir, name))];
+    this.#scope = { ...daemon.scope, kept };
+  }
+
+  static async open(): Promise<Bench> {
+    const registry = await startRegistry();
+    const daemon = new Daemon({
+      config: { "pod-sandbox-image": pause, "insecure-registries": [registry.host] },
+      flags: ["--allow-failpoints"],
+    });
+    const bench = new Bench(daemon, registry);
+    try {
+      await registry.push("small", "1", busyboxImage({ Cmd: ["true"] }));
+      daemon.writeConfig();
+      mkdirSync(daemon.cniDir);
+      daemon.writeNetwork();
+      await daemon.start();
+      await daemon.loadImage(busyboxImage(), busybox);
+      await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4242"], Cmd: [] }), pause);
+      // What is made once and kept (chains of the packet filter, folders) is made now.
+      await bench.#life(bench.#pod(), () => {});
+      await bench.#image();
+      return bench;
+    } catch (error) {
+      await bench[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.daemon[Symbol.asyncDispose]();
+    await this.#registry[Symbol.asyncDispose]();
+  }
+
+  async row(row: Row, sabotage: (daemon: Daemon) => void = () => {}): Promise<Result> {
+    const start = performance.now();
+    const result: Result = { ...row, hitBy: undefined, told: "", problems: [], ms: 0 };
+    try {
+      await this.#row(row, result, sabotage);
+    } catch (error) {
+      result.problems.push(messageOf(error));
+      await this.#startOver();
+    }
+    result.ms = performance.now() - start;
+    return result;
+  }
+
+  async #row(row: Row, result: Result, sabotage: (daemon: Daemon) => void): Promise<void> {
+    const { daemon } = this;
+    await this.#arm(row);
+    const before = takeSnapshot(this.#scope);
+    const pids = daemon.scope.pids().join();
+    const logs = { daemon: daemon.log.length, monitor: this.#monitorLog.length };
+    using killer = this.#killWhenHit(row, logs);
+    const pod = this.#pod();
+    let failed = false;
+    try {
+      if (row.failpoint.includes(":image-")) await this.#image();
+      else await this.#life(pod, (what) => (result.told ||= what));
+    } catch (error) {
+      failed = true;
+      result.told ||= messageOf(error);
+    }
+    result.hitBy = await this.#hitBy(row, logs, killer);
+    if (result.hitBy === undefined) result.problems.push("nobody reached it");
+    if (row.action === "delay" && failed) result.problems.push(`a call failed: ${result.told}`);
+    await this.#afterwards(row, pod, result);
+    sabotage(daemon);
+    const leaks = await this.#leaks(before, daemon.scope.pids().join() === pids);
+    result.problems.push(...leaks.map((leak) => `left: ${leak}`));
+    if (leaks.length > 0) await this.#startOver();
+  }
+
+  /** What a kubelet does next: it removes what is listed, and may want the same names again. */
+  async #afterwards(row: Row, pod: PodSandboxConfig, result: Result): Promise<void> {
+    const { daemon } = this;
+    if (row.action === "kill daemon") await this.#disarm(false);
+    try {
+      await this.#removeAll();
+    } catch (error) {
+      // A failpoint in the way out fails it every time.
+      if (row.action !== "error" || !messageOf(error).includes("failpoint")) {
+        result.problems.push(`Stop and Remove: ${messageOf(error)}`);
+      }
+      await this.#disarm(result.hitBy === "monitor");
+      await this.#removeAll();
+    }
+    if (row.action !== "kill daemon") await this.#disarm(result.hitBy === "monitor");
+    const podId = await daemon.runPod(pod);
+    await daemon.removePod(podId);
+    const { items } = await daemon.client.ListPodSandbox({});
+    const { containers } = await daemon.client.ListContainers({});
+    if (items.length + containers.length > 0) result.problems.push("something is listed still");
+  }
+
+  async #removeAll(): Promise<void> {
+    await this.daemon.removeAllPods();
+    await this.#removeImage();
+  }
+
+  async #removeImage(): Promise<void> {
+    const image = `${this.#registry.host}/small:1`;
+    await this.daemon.client.RemoveImage({ image: { image } });
+  }
+
+  /** PullImage and RemoveImage. */
+  async #image(): Promise<void> {
+    const image = `${this.#registry.host}/small:1`;
+    await this.daemon.client.PullImage({ image: { image } });
+    await this.#removeImage();
+  }
+
+  /** Of every kind: a pod with network, sysctl and pause container, an exit, a stop and a kill. */
+  async #life(pod: PodSandboxConfig, tell: (what: string) => void): Promise<void> {
+    const { daemon } = this;
+    const podId = await daemon.runPod(pod);
+    const exiting = await daemon.run(podId, pod, "echo up; exit 7");
+    const { exitCode, reason, status } = await daemon.exited(exiting);
+    if (exitCode !== 7) {
+      const known = exitCode === 255 && reason === "Unknown" && status.message !== "";
+      if (!known) throw new Error(`exit code ${exitCode}, reason ${reason}: ${status.message}`);
+      tell(`exit code not known: ${status.message}`);
+    }
+    const stopped = await daemon.run(podId, pod, ["sleep", "600"]);
+    await daemon.client.StopContainer({ container_id: stopped, timeout: toLong(5) });
+    await daemon.client.RemoveContainer({ container_id: stopped });
+    await daemon.run(podId, pod, ["sleep", "600"]);
+    await daemon.removePod(podId);
+  }
+
+  #pod(): PodSandboxConfig {
+    const namespace_options = { network: NamespaceMode.POD, pid: NamespaceMode.POD };
+    return this.daemon.podConfig({
+      metadata: { name: `life-${++this.#serial}` },
+      linux: {
+        sysctls: { "net.ipv4.ip_unprivileged_port_start": "0" },
+        security_context: { namespace_options },
+      },
+    });
+  }
+
+  get #monitorLog(): string {
+    const file = join(this.daemon.dir, "state/monitor.log");
+    return existsSync(file) ? readFileSync(file, "utf8") : "";
+  }
+
+  #hit(row: Row, logs: { daemon: number; monitor: number }): "daemon" | "monitor" | undefined {
+    const line = new RegExp(`failpoint failpoint=${row.failpoint} `);
+    if (line.test(this.daemon.log.slice(logs.daemon))) return "daemon";
+    if (line.test(this.#monitorLog.slice(logs.monitor))) return "monitor";
+    return undefined;
+  }
+
+  /** Some steps run behind the call that causes them. */
+  async #hitBy(
+    row: Row,
+    logs: { daemon: number; monitor: number },
+    killer: { done: boolean },
+  ): Promise<"daemon" | "monitor" | undefined> {
+    for (let tries = 0; tries < 40; tries++) {
+      const hit = this.#hit(row, logs);
+      if (hit !== undefined && (killer.done || !row.action.startsWith("kill"))) return hit;
+      await sleep(25);
+    }
+    return this.#hit(row, logs);
+  }
+
+  /** While the failpoint delays one process, kills the other, or the same. */
+  #killWhenHit(
+    row: Row,
+    logs: { daemon: number; monitor: number },
+  ): Disposable & { done: boolean } {
+    const killer = { done: false, [Symbol.dispose]: () => clearInterval(timer) };
+    const timer = setInterval(() => {
+      if (this.#hit(row, logs) === undefined) return;
+      clearInterval(timer);
+      if (row.action === "kill daemon") void this.daemon.stop("SIGKILL");
+      if (row.action === "kill monitor") for (const pid of this.daemon.monitors()) end(pid);
+      killer.done = true;
+    }, 20);
+    return killer;
+  }
+
+  async #leaks(before: Snapshot, sameProcesses: boolean): Promise<string[]> {
+    // Another process has other descriptors.
+    const descriptors = () => (sameProcesses ? before : takeSnapshot(this.#scope)).descriptors;
+    const end = Date.now() + settleMs;
+    for (;;) {
+      const now = takeSnapshot(this.#scope);
+      const leaks = leaksBetween({ ...before, descriptors: descriptors() }, now);
+      if (leaks.length === 0 || Date.now() > end) return leaks;
+      await sleep(100);
+    }
+  }
+
+  async #arm({ failpoint, action }: Row): Promise<void> {
+    const text = `${failpoint}=${action === "error" ? "error" : `delay:${delayMs}`}`;
+    await this.#restart(text, true);
+  }
+
+  async #disarm(monitorToo: boolean): Promise<void> {
+    if (this.#armed !== "") await this.#restart("", monitorToo);
+  }
+
+  /** The failpoints of a monitor end with it. */
+  async #restart(failpoints: string, monitorToo: boolean): Promise<void> {
+    await this.daemon.stop();
+    if (monitorToo) for (const pid of this.daemon.monitors()) end(pid);
+    process.env["ISULAD_FAILPOINTS"] = failpoints;
+    this.#armed = failpoints;
+    await this.daemon.start();
+    process.env["ISULAD_FAILPOINTS"] = "";
+  }
+
+  /** After a row that failed: the next one begins with a clean daemon. */
+  async #startOver(): Promise<void> {
+    await this.#restart("", true);
+    await this.#removeAll().catch(() => {});
+  }
+}

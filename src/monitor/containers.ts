@@ -23,6 +23,7 @@ type Record = StartRequest & {
   pidStartTime: string;
   startedAtNs: string;
 };
+type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
 type Container = {
   record: Record;
   stdio: Stdio;
@@ -115,7 +116,7 @@ export class Containers {
     try {
       pid = await this.#create(request, stdio);
     } catch (error) {
-      await this.#delete(request);
+      await this.#deleteIfPossible(request);
       await this.#worker.request({ op: "end", id });
       stdio.close();
       throw error;
@@ -137,7 +138,7 @@ export class Containers {
     try {
       await started;
     } catch (error) {
-      await this.#delete(record);
+      await this.#deleteIfPossible(record);
       throw error;
     }
     return { pid, startedAtNs: record.startedAtNs };
@@ -218,7 +219,7 @@ export class Containers {
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
     this.#deleting.set(
       record.id,
-      starting.then(() => this.#delete(record)),
+      starting.then(() => this.#deleteIfPossible(record)),
     );
     this.#running.delete(record.id);
     this.#announce(exit);
@@ -226,15 +227,14 @@ export class Containers {
   }
 
   /** runtime delete: the cgroup goes, and with it every process that is left in it. */
-  async #delete(request: {
-    id: string;
-    runtime: RuntimeCommand;
-    timeoutMs: number;
-  }): Promise<void> {
+  async #delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
+    await this.#spawner.runtime(runtime, ["delete", "--force", id], { timeoutMs });
+  }
+
+  /** What fails now is found again by remove(), or by the daemon's sweep of orphans. */
+  async #deleteIfPossible(request: RemoveRequest): Promise<void> {
     try {
-      await this.#spawner.runtime(request.runtime, ["delete", "--force", request.id], {
-        timeoutMs: request.timeoutMs,
-      });
+      await this.#delete(request);
     } catch (error) {
       this.#log.warn("runtime delete failed", { container: request.id, error: messageOf(error) });
     }
@@ -262,7 +262,7 @@ export class Containers {
   }
 
   /** Kills what runs, and forgets the container; again and again if need be. */
-  async remove(request: { id: string; runtime: RuntimeCommand; timeoutMs: number }): Promise<void> {
+  async remove(request: RemoveRequest): Promise<void> {
     const { id, runtime } = request;
     const container = this.#running.get(id);
     if (container !== undefined) {

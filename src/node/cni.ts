@@ -24,7 +24,7 @@ export type CniOptions = {
   /** Must outlive a boot, as the plugins' own leases do. */
   cacheDir: string;
   log: Log;
-  /** For each plugin. */
+  /** For one ADD or DEL, all plugins together. */
   timeoutMs: number;
 };
 
@@ -108,10 +108,11 @@ export class CniNetwork {
   }
 
   async #addAll(pod: CniPod, plan: CniAttachment, signal: AbortSignal): Promise<CniAttachment> {
+    const within = this.#within(signal);
     let result: CniAttachment["result"];
     for (const plugin of plan.confList.plugins) {
       const attachment = { ...plan, result };
-      const printed = await this.#exec("ADD", plugin, { pod, attachment }, signal);
+      const printed = await this.#exec("ADD", plugin, { pod, attachment }, within);
       result = parseResult(printed, plugin.type, plan.confList.cniVersion);
     }
     if (result === undefined) throw new CriError("INTERNAL", "a CNI list without plugins");
@@ -160,9 +161,10 @@ export class CniNetwork {
     const netnsPath = (await isNamespaceFile(target.netnsPath)) ? target.netnsPath : "";
     const hasPrevResult = !/^0\.[123]\./.test(used.confList.cniVersion);
     const pod = { id: target.id, netnsPath };
+    const within = this.#within(signal);
     for (const plugin of used.confList.plugins.toReversed()) {
       const seen = hasPrevResult ? used : { ...used, result: undefined };
-      await this.#exec("DEL", plugin, { pod, attachment: seen }, signal);
+      await this.#exec("DEL", plugin, { pod, attachment: seen }, within);
     }
     await removeCache(cacheDir, target.id);
   }
@@ -172,6 +174,10 @@ export class CniNetwork {
     return cachedPods(this.#options.cacheDir);
   }
 
+  #within(signal: AbortSignal): AbortSignal {
+    return AbortSignal.any([signal, AbortSignal.timeout(this.#options.timeoutMs)]);
+  }
+
   async #exec(
     command: "ADD" | "DEL",
     plugin: PluginConf,
@@ -179,7 +185,7 @@ export class CniNetwork {
     signal: AbortSignal,
   ): Promise<string> {
     const { attachment, pod } = on;
-    const { binDirs, timeoutMs, log } = this.#options;
+    const { binDirs, log } = this.#options;
     const start = performance.now();
     const { stdout, stderr } = await execPlugin(
       {
@@ -194,7 +200,6 @@ export class CniNetwork {
           capabilityArgs: attachment.capabilityArgs,
           prevResult: attachment.result,
         }),
-        timeoutMs,
       },
       signal,
     );

@@ -15,7 +15,6 @@ export type PluginCall = {
   ifName: string;
   args: [string, string][];
   input: Record<string, unknown>;
-  timeoutMs: number;
 };
 
 /** The plugin's executable in the first folder that has it. */
@@ -73,7 +72,7 @@ async function runRetrying(
   const options = {
     input: JSON.stringify(call.input),
     env: environmentOf(call),
-    signal: AbortSignal.any([signal, AbortSignal.timeout(call.timeoutMs)]),
+    signal,
   };
   for (let attempt = 1; ; attempt++) {
     try {

@@ -62,7 +62,7 @@ export function resolveUser(input: UserInput): OciUser {
 export function imageUserOf(user: string): { uid?: bigint; username?: string } {
   const name = user.split(":", 1)[0]!;
   if (name === "") return {};
-  return /^\d+$/.test(name) ? { uid: BigInt(name) } : { username: name };
+  return /^\d{1,18}$/.test(name) ? { uid: BigInt(name) } : { username: name }; // CRI: an int64
 }
 
 function askedUser(security: LinuxContainerSecurityContext): string | undefined {

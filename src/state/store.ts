@@ -166,11 +166,16 @@ export class Store<Record extends { id: string; name: string }> {
   async write(record: Record, options: { durable?: boolean } = {}): Promise<void> {
     const { kind, toJson } = this.#options;
     const folder = this.folderOf(record.id);
-    mkdirSync(folder, { recursive: true, mode: 0o711 });
     const path = join(folder, `${kind}.json`);
-    await writeFileAtomic(path, JSON.stringify(toJson(record)), {
-      fsync: options.durable === true,
-    });
+    const text = JSON.stringify(toJson(record));
+    try {
+      mkdirSync(folder, { recursive: true, mode: 0o711 });
+      await writeFileAtomic(path, text, { fsync: options.durable === true });
+    } catch (cause) {
+      const full = ["ENOSPC", "EDQUOT"].includes(errnoOf(cause) ?? "");
+      const code = full ? "RESOURCE_EXHAUSTED" : "INTERNAL";
+      throw new CriError(code, `cannot write ${path}: ${messageOf(cause)}`, { cause });
+    }
   }
 
   /** Writes, then lists. */
@@ -198,7 +203,7 @@ export class Store<Record extends { id: string; name: string }> {
       await this.write(changed);
     } catch (error) {
       if (options.happened !== true) throw error;
-      this.#options.onUnwritten?.(`${this.#options.kind} ${id}: ${messageOf(error)}`);
+      this.#options.onUnwritten?.(messageOf(error));
     }
     this.#records.set(id, changed);
     return changed;

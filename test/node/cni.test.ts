@@ -142,6 +142,19 @@ CNI_PATH=${dir}/bin
     expect(stat).toContain("Z");
   });
 
+  test("the deadline is for all plugins of a list together", async () => {
+    writePlugin("first", 'sleep 0.2; cat >/dev/null; echo \'{"cniVersion":"1.0.0"}\'');
+    writePlugin("second", "exec sleep 300");
+    writeList("1.0.0", [{ type: "first" }, { type: "second" }]);
+    const start = performance.now();
+    expect(await failure(openNetwork(600).add(podOf("p"), signal))).toMatchObject({
+      code: "DEADLINE_EXCEEDED",
+      message: expect.stringContaining("CNI plugin second"),
+    });
+    // What the first one took is not given to the second one again.
+    expect(performance.now() - start).toBeWithin(500, 780);
+  });
+
   test("a plugin that its installer still writes is tried again", async () => {
     telling("one", ok.replace("$V", "1.0.0"));
     writeList("1.0.0", [{ type: "one" }]);

@@ -81,5 +81,6 @@ describe("resolveUser()", () => {
 test("imageUserOf() tells numbers from names", () => {
   expect(imageUserOf("")).toEqual({});
   expect(imageUserOf("1000:5")).toEqual({ uid: 1000n });
+  expect(imageUserOf("9".repeat(30))).toEqual({ username: "9".repeat(30) });
   expect(imageUserOf("web:web")).toEqual({ username: "web" });
 });

@@ -26,6 +26,6 @@ test("update lists a change that happened though the disk refuses it, and no oth
   await things.update("a", end, { happened: true });
   expect(things.get("a").state).toBe("ended");
   expect(problems).toHaveLength(1);
-  expect(problems[0]).toContain("thing a");
+  expect(problems[0]).toContain(join(things.folderOf("a"), "thing.json"));
   rmSync(folder, { recursive: true });
 });

@@ -184,6 +184,14 @@ describe("stop", () => {
     expect(performance.now() - again).toBeLessThan(3000);
   });
 
+  test("a year is not too long to wait", async () => {
+    const id = await started(
+      "trap 'sleep 0.5; exit 5' TERM; echo up; while true; do sleep 0.1; done",
+    );
+    await stop(id, 31_536_000);
+    expect((await daemon.status(id)).exit_code).toBe(5);
+  });
+
   test("a later call with a shorter timeout cuts the wait", async () => {
     const id = await started("trap '' TERM; echo up; while true; do sleep 1; done");
     const start = performance.now();

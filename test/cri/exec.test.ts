@@ -47,6 +47,11 @@ describe("ExecSync", () => {
     expect((await daemon.exec(id, "echo on")).stdout).toBe("on\n");
   });
 
+  test("a timeout of a year is no limit", async () => {
+    const { exitCode } = await daemon.exec(id, "sleep 0.3; exit 6", 31_536_000);
+    expect(exitCode).toBe(6);
+  });
+
   test("a negative timeout is INVALID_ARGUMENT, and so is no command", async () => {
     const { client } = daemon;
     const calls = [

@@ -200,9 +200,19 @@ function unimplemented(name: string): CriError {
   return new CriError("UNIMPLEMENTED", `isulad-ts does not implement ${name} (yet)`);
 }
 
+/** It travels in a header: a long one would end the connection, with everybody's calls on it. */
+const detailsMax = 8_192;
+
+/** Keeps beginning and end: who says it, and why. */
+function shortened(text: string): string {
+  if (text.length <= detailsMax) return text;
+  const half = detailsMax / 2;
+  return `${text.slice(0, half)} […] ${text.slice(-half)}`;
+}
+
 function statusOf(context: Context, name: string, error: unknown): grpc.ServiceError {
   const code = codeOf(error);
-  const details = messageOf(error);
+  const details = shortened(messageOf(error));
   if (code === "INTERNAL") {
     const stack = error instanceof Error ? error.stack : undefined;
     context.log.error("call failed", { call: name, code, error: details, stack });

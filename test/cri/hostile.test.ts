@@ -57,6 +57,19 @@ test.each<[string, PodSandboxConfig]>([
   expect(await daemon.leaksSince(before)).toEqual([]);
 });
 
+test("an error of any length is told, and other calls go on", async () => {
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const long = "é".repeat(120_000);
+  const [first, second, third] = await Promise.all([
+    failure(daemon.exec(id, [`/${long.slice(0, 60_000)}`])),
+    failure(daemon.client.PodSandboxStatus({ pod_sandbox_id: long })),
+    daemon.exec(id, "echo on"),
+  ]);
+  expect(first.message).toMatch(/^exec in container .* \[…\] .* too long$/s);
+  expect(second.code).toBe("NOT_FOUND");
+  expect(third.stdout).toBe("on\n");
+});
+
 test("ids are ids, never paths", async () => {
   const { client } = daemon;
   for (const pod_sandbox_id of [`../sandboxes/${podId}`, "", "/", "."]) {

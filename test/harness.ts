@@ -155,12 +155,12 @@ export class Daemon implements AsyncDisposable {
       );
     });
     ended.catch(() => {});
-    await Promise.race([this.#answers(), ended]);
+    await Promise.race([this.#answers(child), ended]);
   }
 
-  async #answers(): Promise<void> {
+  async #answers(child: ChildProcess): Promise<void> {
     const end = Date.now() + startMsMax;
-    for (;;) {
+    while (this.#process === child && this.#isRunning) {
       this.client.close();
       this.client = connect(`unix://${this.socket}`);
       try {

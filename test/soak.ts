@@ -25,7 +25,7 @@ const parallel = 5;
 const growthKibMax = 12 * 1024;
 
 /** Small, fast and the same everywhere (mulberry32). */
-function random(seed: number): () => number {
+export function random(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
     state = (state + 0x6d2b79f5) >>> 0;

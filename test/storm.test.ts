@@ -1,0 +1,71 @@
+// A short storm with a fixed seed, after what counts its losses was shown to find planted ones.
+import { describe, expect, test } from "bun:test";
+import { startDaemon } from "./harness.ts";
+import { countExit, countLines, isClean, newTally, storm } from "./storm.ts";
+
+/** The log of a writer that wrote these lines. */
+function logOf(lines: string[]): string {
+  return lines.map((line) => `2026-01-01T00:00:00.000000000Z stdout F ${line}\n`).join("");
+}
+
+function counted(log: string) {
+  const tally = newTally();
+  countLines(log, tally, "a writer");
+  return tally;
+}
+
+describe("what counts losses", () => {
+  test("finds nothing in a whole log, and counts repeated lines", () => {
+    expect(isClean(counted(logOf(["1", "2", "3", "END 3"])))).toBe(true);
+    const repeated = counted(logOf(["1", "2", "1", "2", "3", "END 3"]));
+    expect(isClean(repeated)).toBe(true);
+    expect(repeated.linesRepeated).toBe(2);
+  });
+
+  test.each([
+    ["the first", ["2", "3", "END 3"]],
+    ["one within", ["1", "3", "END 3"]],
+    ["the last", ["1", "2", "END 3"]],
+  ])("finds a lost line: %s", (_, lines) => {
+    const tally = counted(logOf(lines));
+    expect(tally.linesLost).toBe(1);
+    expect(isClean(tally)).toBe(false);
+  });
+
+  test.each([
+    ["a line cut in two", `${logOf(["1"])}2026-01-01T00:00:00Z std${logOf(["2", "END 2"])}`],
+    ["two lines in one", logOf(["12", "END 2"])],
+    ["foreign text", logOf(["1", "hello", "END 1"])],
+    ["no end", logOf(["1", "2"])],
+  ])("finds %s", (_, log) => expect(isClean(counted(log))).toBe(false));
+
+  test.each([
+    [7, 7, "Error", "", true],
+    [0, 0, "Completed", "", true],
+    [7, 255, "Unknown", "why", true],
+    [7, 255, "Unknown", "", false],
+    [7, 255, "Error", "", false],
+    [7, 0, "Completed", "", false],
+    [7, 7, "OOMKilled", "", false],
+    [0, 137, "Error", "", false],
+  ])(
+    "exit %d told as %d, %s, message %p: right is %p",
+    (code, exitCode, reason, message, right) => {
+      const tally = newTally();
+      countExit(code, { exitCode, reason, message }, tally, "a container");
+      expect(isClean(tally)).toBe(right);
+    },
+  );
+});
+
+test("a short storm: no line lost, no wrong code, no container dead, nothing left", async () => {
+  await using daemon = await startDaemon();
+  const plan = { daemon: 2, monitor: 3, both: 1, writers: 3, burst: 40, codes: 12, seed: 4 };
+  await storm(daemon, { ...plan, daemon: 0, monitor: 0, both: 1, codes: 1 }); // what is made once
+  const before = { ...daemon.snapshot(), descriptors: new Map<string, number>() };
+  const tally = await storm(daemon, plan);
+  expect(tally.problems).toEqual([]);
+  expect(isClean(tally)).toBe(true);
+  const after = await daemon.leaksSince(before);
+  expect(after.filter((leak) => !leak.startsWith("descriptor"))).toEqual([]);
+}, 120_000);

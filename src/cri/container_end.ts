@@ -31,11 +31,12 @@ export async function stopContainerProcess(
   if (context.containers.find(id)?.phase.phase !== "running") return;
   if (timeoutMs > 0) {
     const ended = context.exits.wait(id, timeoutMs, signal);
-    if (context.exits.firstStop(id)) {
+    if (!context.exits.wasSignalled(id)) {
       const { stopSignal, phase } = context.containers.get(id);
       if (phase.phase === "running") await handlesSignal(phase, signalNumber(stopSignal));
       const kill = { id, signal: signalNumber(stopSignal) };
       await step("container-signal", () => context.monitor.call("kill", kill));
+      context.exits.signalled(id);
     }
     if (await ended) return;
   }
@@ -91,10 +92,7 @@ export async function removeContainerRecord(
   signal: AbortSignal,
 ): Promise<void> {
   if (context.starting.has(id)) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `container ${id} is starting: stop it first, or try again`,
-    );
+    throw new CriError("FAILED_PRECONDITION", `container ${id} is starting: try again`);
   }
   using _ = await context.containers.lock(id);
   const container = context.containers.find(id);

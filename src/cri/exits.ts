@@ -6,11 +6,13 @@ export class ExitWaiters {
   /** Containers that were sent their stop signal: a repeated Stop does not send it again. */
   readonly #signalled = new Set<string>();
 
-  /** True the first time it is asked of a container. */
-  firstStop(id: string): boolean {
-    if (this.#signalled.has(id)) return false;
+  wasSignalled(id: string): boolean {
+    return this.#signalled.has(id);
+  }
+
+  /** The container has got its stop signal. */
+  signalled(id: string): void {
     this.#signalled.add(id);
-    return true;
   }
 
   /** The container's exit is committed. */

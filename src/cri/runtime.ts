@@ -5,6 +5,7 @@ import type {
   RuntimeConfigResponse,
   StatusRequest,
   StatusResponse,
+  UpdateRuntimeConfigResponse,
   VersionResponse,
 } from "../proto/types.ts";
 import type { Context } from "./context.ts";
@@ -45,6 +46,14 @@ export function status(context: Context, request: StatusRequest): StatusResponse
     features: { supplemental_groups_policy: true },
     info: request.verbose === true ? { config: JSON.stringify(context.config) } : {},
   };
+}
+
+/**
+ * A pod CIDR, of which nothing is made here: CNI lists come from the network's own installer. Not an
+ * error, as a kubelet tells it every runtime.
+ */
+export function updateRuntimeConfig(): UpdateRuntimeConfigResponse {
+  return {};
 }
 
 export function runtimeConfig(context: Context): RuntimeConfigResponse {

@@ -8,7 +8,7 @@ import * as container from "./container.ts";
 import { createContainer } from "./container_create.ts";
 import { containerStatus, listContainers } from "./container_status.ts";
 import * as image from "./image.ts";
-import { runtimeConfig, status, versionOf } from "./runtime.ts";
+import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import * as sandbox from "./sandbox.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
 
@@ -42,6 +42,7 @@ const handlers: Handlers = {
   Version: versionOf,
   Status: status,
   RuntimeConfig: runtimeConfig,
+  UpdateRuntimeConfig: updateRuntimeConfig,
   RunPodSandbox: runPodSandbox,
   StopPodSandbox: sandbox.stopPodSandbox,
   RemovePodSandbox: sandbox.removePodSandbox,

@@ -6,7 +6,7 @@
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
-import { sandboxName } from "./sandbox.ts";
+import { reservedName, sandboxName } from "./sandbox.ts";
 import { Digits, type StoreOptions } from "./store.ts";
 
 const Phase = v.variant("phase", [
@@ -65,7 +65,7 @@ export type Container = v.InferOutput<typeof ContainerSchema>;
 
 export function containerName(config: ContainerConfig, pod: PodSandboxConfig): string {
   const { name, attempt } = config.metadata ?? {};
-  return [name, attempt ?? 0, sandboxName(pod)].join("_");
+  return `${reservedName([name ?? "", attempt ?? 0])}_${sandboxName(pod)}`;
 }
 
 export function created(

@@ -64,9 +64,18 @@ const SandboxSchema = v.object({
 });
 export type Sandbox = v.InferOutput<typeof SandboxSchema>;
 
+/** Parts joined by "_", which is escaped in them: no two lists of parts give one name. */
+export function reservedName(parts: (string | number)[]): string {
+  return parts.map((part) => String(part).replace(/[%_]/g, encodeChar)).join("_");
+}
+
+function encodeChar(char: string): string {
+  return char === "_" ? "%5F" : "%25";
+}
+
 export function sandboxName(config: PodSandboxConfig): string {
   const { name, namespace, uid, attempt } = config.metadata ?? {};
-  return [name, namespace, uid, attempt ?? 0].join("_");
+  return reservedName([name ?? "", namespace ?? "", uid ?? "", attempt ?? 0]);
 }
 
 export function ready(sandbox: Sandbox): Sandbox {

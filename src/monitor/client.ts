@@ -7,6 +7,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { Held } from "./held.ts";
 import {
   readFrames,
   writeFrame,
@@ -15,6 +16,7 @@ import {
   type ExitRecord,
   type Hello,
   type ReplyHeader,
+  type StartRequest,
 } from "./protocol.ts";
 
 type Reply = { result: unknown; body: Buffer };
@@ -33,6 +35,9 @@ export class MonitorClient implements AsyncDisposable {
   readonly #onExit: (exit: ExitRecord) => void;
   readonly #onHello: (hello: Hello) => void;
   readonly #waiting = new Map<number, PromiseWithResolvers<Reply>>();
+  readonly #held = new Held();
+  /** Containers whose start has not been answered and whose exit has not been told. */
+  readonly #starting = new Set<string>();
   #socket: Socket | undefined;
   #connecting: Promise<Socket> | undefined;
   #seq = 0;
@@ -63,8 +68,26 @@ export class MonitorClient implements AsyncDisposable {
     params: Calls[Name][0],
   ): Promise<{ result: Calls[Name][1]; body: Buffer }> {
     const socket = await this.#connected();
-    const reply = await this.#send(socket, call, params);
+    const sent = this.#send(socket, call, params);
+    const reply = await (call === "start" ? this.#start(params as StartRequest, sent) : sent);
     return { result: reply.result as Calls[Name][1], body: reply.body };
+  }
+
+  async #start(request: StartRequest, sent: Promise<Reply>): Promise<Reply> {
+    this.#starting.add(request.id);
+    try {
+      const reply = await sent;
+      if (this.#starting.has(request.id)) this.#held.hold(request);
+      return reply;
+    } finally {
+      this.#starting.delete(request.id);
+    }
+  }
+
+  #exited(exit: ExitRecord): void {
+    this.#starting.delete(exit.id);
+    this.#held.release(exit.id);
+    this.#onExit(exit);
   }
 
   #send(socket: Socket, call: keyof Calls, params: unknown): Promise<Reply> {
@@ -92,6 +115,7 @@ export class MonitorClient implements AsyncDisposable {
       if (hello !== undefined) {
         this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
         this.#socket = socket;
+        this.#held.holdOnly(hello.running);
         this.#onHello(hello);
         return socket!;
       }
@@ -147,7 +171,7 @@ export class MonitorClient implements AsyncDisposable {
       });
     });
     readFrames(socket, (header, body) => {
-      if ("event" in header) this.#onExit((header as EventHeader).exit);
+      if ("event" in header) this.#exited((header as EventHeader).exit);
       else this.#settle(header as ReplyHeader, body);
     });
   }

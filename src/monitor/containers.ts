@@ -12,10 +12,10 @@ import type { RuntimeCommand } from "../node/runtime.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { reap } from "../sys/wait.ts";
 import { processState, startTime } from "../sys/process.ts";
-import type { ExitRecord, Started, StartRequest } from "./protocol.ts";
+import type { ExitRecord, Hello, Started, StartRequest } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, type Stdio } from "./stdio.ts";
-import type { LogWorker } from "./worker_client.ts";
+import type { LogWorkers } from "./worker_client.ts";
 
 /** What a new monitor needs to look after a container that an older one started. */
 type Record = StartRequest & {
@@ -35,7 +35,7 @@ const SIGKILL = 9;
 
 export class Containers {
   readonly #folder: string;
-  readonly #worker: LogWorker;
+  readonly #workers: LogWorkers;
   readonly #spawner: Spawner;
   readonly #log: Log;
   readonly #oom = new OomLedger();
@@ -49,22 +49,22 @@ export class Containers {
 
   constructor(options: {
     folder: string;
-    worker: LogWorker;
+    workers: LogWorkers;
     spawner: Spawner;
     log: Log;
     announce: (exit: ExitRecord) => void;
   }) {
     this.#folder = options.folder;
-    this.#worker = options.worker;
+    this.#workers = options.workers;
     this.#spawner = options.spawner;
     this.#log = options.log;
     this.#announce = options.announce;
   }
 
-  get running(): (Started & { id: string })[] {
+  get running(): Hello["running"] {
     return [...this.#running.values()].map(({ record }) => {
-      const { id, pid, startedAtNs } = record;
-      return { id, pid, startedAtNs };
+      const { id, pid, startedAtNs, stdio, stdin, terminal } = record;
+      return { id, pid, startedAtNs, stdio, stdin, terminal };
     });
   }
 
@@ -100,7 +100,7 @@ export class Containers {
   }
 
   async #adopt(record: Record): Promise<void> {
-    this.#track(record, await reopenStdio(record, this.#worker));
+    this.#track(record, await reopenStdio(record, this.#workers));
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
   }
 
@@ -111,13 +111,13 @@ export class Containers {
       throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
     }
     await this.#forget(id);
-    const stdio = await openStdio(request, { worker: this.#worker, folder: this.#folder });
+    const stdio = await openStdio(request, { workers: this.#workers, folder: this.#folder });
     let pid: number;
     try {
       pid = await this.#create(request, stdio);
     } catch (error) {
       await this.#deleteIfPossible(request);
-      await this.#worker.request({ op: "end", id });
+      await this.#endLog(id);
       stdio.close();
       throw error;
     }
@@ -203,7 +203,7 @@ export class Containers {
     const { record } = container;
     const finishedAtNs = String(nowNs());
     const kills = this.#oom.exited(record.id);
-    const { lostBytes } = await this.#worker.request({ op: "end", id: record.id });
+    const lostLogBytes = await this.#endLog(record.id);
     container.stdio.close();
     const exit: ExitRecord = {
       id: record.id,
@@ -212,7 +212,7 @@ export class Containers {
       startedAtNs: record.startedAtNs,
       finishedAtNs,
       oomKilled: kills > 0n && end.exitCode !== 0,
-      lostLogBytes: lostBytes ?? 0,
+      lostLogBytes,
     };
     await writeFileAtomic(this.#file("exits", record.id), JSON.stringify(exit));
     this.#exits.set(record.id, exit);
@@ -224,6 +224,16 @@ export class Containers {
     this.#running.delete(record.id);
     this.#announce(exit);
     return exit;
+  }
+
+  /** A disk that stalls holds up no exit: the log is written on when it goes on. */
+  async #endLog(id: string): Promise<number> {
+    try {
+      return await this.#workers.end(id);
+    } catch (error) {
+      this.#log.warn("the log is late", { container: id, error: messageOf(error) });
+      return 0;
+    }
   }
 
   /** runtime delete: the cgroup goes, and with it every process that is left in it. */
@@ -258,7 +268,7 @@ export class Containers {
     if (!this.#running.has(id)) {
       throw new CriError("FAILED_PRECONDITION", `container ${id} is not running`);
     }
-    await this.#worker.request({ op: "reopen", id });
+    await this.#workers.reopen(id);
   }
 
   /** Kills what runs, and forgets the container; again and again if need be. */

@@ -10,7 +10,7 @@ import { pipe } from "../sys/descriptor.ts";
 import { reap } from "../sys/wait.ts";
 import type { ExecRequest, ExecResult } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";
-import type { LogWorker } from "./worker_client.ts";
+import type { LogWorkers } from "./worker_client.ts";
 
 /** Starting the process is the runtime's work, and has a deadline whatever the caller's limit is. */
 const startTimeoutMs = 60_000;
@@ -21,14 +21,14 @@ type Waiting = { pid: number; resolve: (exitCode: number) => void };
 
 export class Execs {
   readonly #folder: string;
-  readonly #worker: LogWorker;
+  readonly #workers: LogWorkers;
   readonly #spawner: Spawner;
   readonly #waiting = new Set<Waiting>();
   readonly #kills = new Map<string, () => void>();
 
-  constructor(options: { folder: string; worker: LogWorker; spawner: Spawner }) {
+  constructor(options: { folder: string; workers: LogWorkers; spawner: Spawner }) {
     this.#folder = options.folder;
-    this.#worker = options.worker;
+    this.#workers = options.workers;
     this.#spawner = options.spawner;
   }
 
@@ -58,17 +58,17 @@ export class Execs {
     const [out, err] = [pipe(), pipe()];
     const { maxOutputBytes: maxBytes } = request;
     const fds = { stdout: out.readFd, stderr: err.readFd };
-    await this.#worker.request({ op: "capture", id: key, ...fds, maxBytes });
+    await this.#workers.capture({ id: key, ...fds, maxBytes });
     let pid: number;
     try {
       pid = await this.#start(container.runtime, key, request, [out.writeFd, err.writeFd]);
     } catch (error) {
-      await this.#worker.request({ op: "collect", id: key });
+      await this.#workers.collect(key);
       throw error;
     }
     const end = await this.#wait(pid, container.cgroup, request.key, deadline);
-    const { stdout, stderr } = await this.#worker.request({ op: "collect", id: key });
-    return { result: { ...end, stdoutBytes: stdout!.length }, stdout: stdout!, stderr: stderr! };
+    const { stdout, stderr } = await this.#workers.collect(key);
+    return { result: { ...end, stdoutBytes: stdout.length }, stdout, stderr };
   }
 
   async #start(

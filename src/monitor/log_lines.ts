@@ -3,7 +3,6 @@
 
 /** Content bytes of one log line; a longer one is written in pieces (kubelet's reader expects this). */
 export const maxLineBytes = 16_384;
-const readBytes = 128 << 10;
 const newline = 10;
 
 /** "2026-11-21T14:20:00.123456000Z" */
@@ -14,53 +13,35 @@ export function timestamp(): string {
   return `${new Date(whole).toISOString().slice(0, -1)}${micros}000Z`;
 }
 
-/** Every stream is read through this one buffer: one thread reads them all, one after another. */
-const scratch = Buffer.allocUnsafeSlow(maxLineBytes + readBytes);
+export type Stream = "stdout" | "stderr";
 
-/** Cuts one stream into log lines. */
-export class LogLines {
-  readonly #stream: "stdout" | "stderr";
-  /** The start of a line whose end has not come yet; never longer than a line may be. */
-  #held = Buffer.alloc(0);
-
-  constructor(stream: "stdout" | "stderr") {
-    this.#stream = stream;
-  }
-
-  /** Where the next read goes; `take` must follow at once. */
-  space(): Uint8Array {
-    this.#held.copy(scratch);
-    return scratch.subarray(this.#held.length);
-  }
-
-  /** Takes count bytes that were read into space. */
-  take(count: number, out: LogOutput): void {
-    const end = this.#held.length + count;
-    const data = scratch.subarray(0, end);
-    const prefix = Buffer.from(`${timestamp()} ${this.#stream} `);
-    let from = this.#held.length; // Of what was held no byte is a newline.
-    let start = 0;
-    for (;;) {
-      const at = data.indexOf(newline, from);
-      const stop = at === -1 ? end : at;
-      while (stop - start > maxLineBytes) {
-        out.line(prefix, "P", data, start, start + maxLineBytes);
-        start += maxLineBytes;
-      }
-      if (at === -1) break;
-      out.line(prefix, "F", data, start, at);
-      start = from = at + 1;
+/**
+ * Writes the whole lines at the start of data to out; returns how many bytes that were. What follows
+ * is the start of a line whose end has not come, never longer than a line may be.
+ */
+export function cut(stream: Stream, data: Buffer, out: LogOutput): number {
+  const prefix = prefixOf(stream);
+  let start = 0;
+  for (;;) {
+    const at = data.indexOf(newline, start);
+    const stop = at === -1 ? data.length : at;
+    while (stop - start > maxLineBytes) {
+      out.line(prefix, "P", data, start, start + maxLineBytes);
+      start += maxLineBytes;
     }
-    this.#held = Buffer.from(data.subarray(start));
+    if (at === -1) return start;
+    out.line(prefix, "F", data, start, at);
+    start = at + 1;
   }
+}
 
-  /** The output's end: what has no newline is a line too. */
-  finish(out: LogOutput): void {
-    if (this.#held.length === 0) return;
-    const prefix = Buffer.from(`${timestamp()} ${this.#stream} `);
-    out.line(prefix, "F", this.#held, 0, this.#held.length);
-    this.#held = Buffer.alloc(0);
-  }
+/** What has no newline, when no more of it comes: a line too ("F"), or a part of one ("P"). */
+export function rest(stream: Stream, data: Buffer, out: LogOutput, tag: "P" | "F" = "F"): void {
+  if (data.length > 0) out.line(prefixOf(stream), tag, data, 0, data.length);
+}
+
+function prefixOf(stream: Stream): Buffer {
+  return Buffer.from(`${timestamp()} ${stream} `);
 }
 
 /** Collects lines to be written at once. */

@@ -12,7 +12,7 @@ import { Containers } from "./containers.ts";
 import { Execs } from "./exec.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { Spawner } from "./spawner.ts";
-import { LogWorker } from "./worker_client.ts";
+import { LogWorkers } from "./worker_client.ts";
 
 /** Nobody connected and nothing runs: after this the monitor ends. */
 const idleMs = 3_000;
@@ -26,20 +26,20 @@ export async function monitorMain(state: string, log: Log): Promise<void> {
   await mkdir(folder, { recursive: true, mode: 0o700 });
   becomeSubreaper();
   const connections = new Set<Socket>();
-  const worker = new LogWorker((error) => {
+  const workers = new LogWorkers((error) => {
     log.error("log worker failed", { error: messageOf(error) });
     process.exit(1); // The daemon starts another, which resumes the logs.
   });
   const spawner = new Spawner(folder);
   const containers = new Containers({
     folder,
-    worker,
+    workers,
     spawner,
     log,
     announce: (exit) =>
       connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
   });
-  const execs = new Execs({ folder, worker, spawner });
+  const execs = new Execs({ folder, workers, spawner });
   const parts: Parts = { containers, execs };
   await containers.resume();
   const check = () => {

@@ -4,6 +4,7 @@ import type { Socket } from "node:net";
 import type { ErrorCode } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
+import type { HeldStreams } from "./held.ts";
 
 /** Everything the monitor needs to start a container and to look after it. */
 export type StartRequest = {
@@ -55,7 +56,7 @@ export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: bool
 export type Hello = {
   pid: number;
   version: string;
-  running: (Started & { id: string })[];
+  running: (Started & HeldStreams)[];
   exits: ExitRecord[];
 };
 

@@ -10,8 +10,9 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo } from "../sys/path.ts";
 import { listenUnix, receiveDescriptor } from "../sys/unix_socket.ts";
+import type { LogFds } from "./container_log.ts";
 import type { StartRequest } from "./protocol.ts";
-import type { LogWorker } from "./worker_client.ts";
+import type { LogWorkers } from "./worker_client.ts";
 
 export type Stdio = {
   /** What the runtime's create gets as stdin, stdout and stderr. */
@@ -30,21 +31,25 @@ const fifoBytes = 1 << 20;
 /** folder: the monitor's own. @throws CriError FAILED_PRECONDITION when the log cannot be written. */
 export async function openStdio(
   request: StartRequest,
-  { worker, folder }: { worker: LogWorker; folder: string },
+  { workers, folder }: { workers: LogWorkers; folder: string },
 ): Promise<Stdio> {
   await mkdir(request.stdio, { recursive: true, mode: 0o700 });
-  if (request.terminal) return openTerminal(request, worker, folder);
+  if (request.terminal) return openTerminal(request, workers, folder);
   for (const name of fifoNames(request)) {
     const path = join(request.stdio, name);
     rmSync(path, { force: true });
     mkfifo(path, 0o600);
   }
-  return openFifos(request, worker);
+  return openFifos(request, workers, false);
 }
 
 /** The FIFOs of a container that runs already; its terminal is lost with the monitor that had it. */
-export async function reopenStdio(request: StartRequest, worker: LogWorker): Promise<Stdio> {
-  if (!request.terminal) return openFifos(request, worker);
+export async function reopenStdio(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
+  if (!request.terminal) {
+    const stdio = await openFifos(request, workers, true);
+    await stdio.created();
+    return stdio;
+  }
   return { child: [-1, -1, -1], args: [], created: () => Promise.resolve(), close: () => {} };
 }
 
@@ -52,7 +57,11 @@ function fifoNames(request: StartRequest): string[] {
   return ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])];
 }
 
-async function openFifos(request: StartRequest, worker: LogWorker): Promise<Stdio> {
+async function openFifos(
+  request: StartRequest,
+  workers: LogWorkers,
+  resumed: boolean,
+): Promise<Stdio> {
   const opened: number[] = [];
   const open = (path: string, flags: number) => {
     const fd = openSync(path, flags);
@@ -66,8 +75,10 @@ async function openFifos(request: StartRequest, worker: LogWorker): Promise<Stdi
     // Does not wait for a writing end: one is kept.
     const stdin = open(request.stdin ? at("stdin") : "/dev/null", constants.O_RDONLY);
     const reading = constants.O_RDONLY | constants.O_NONBLOCK;
-    const [stdout, stderr] = [open(at("stdout"), reading), open(at("stderr"), reading)];
-    await startLog(request, worker, { stdout, stderr });
+    const [stdout, stderr] = [openSync(at("stdout"), reading), openSync(at("stderr"), reading)];
+    const fds = { stdout, stderr, terminal: false };
+    if (resumed) workers.resume({ id: request.id, path: request.logPath, ...fds });
+    else await startLog(request, workers, fds);
     return {
       child: [stdin, kept[0]!, kept[1]!],
       args: [],
@@ -82,7 +93,7 @@ async function openFifos(request: StartRequest, worker: LogWorker): Promise<Stdi
 
 async function openTerminal(
   request: StartRequest,
-  worker: LogWorker,
+  workers: LogWorkers,
   folder: string,
 ): Promise<Stdio> {
   // Not in request.stdio: a socket's path has 107 bytes at most, and a container's id takes 64.
@@ -96,7 +107,7 @@ async function openTerminal(
       try {
         // Sent by the runtime before its create ended, so it is there.
         const stdout = receiveDescriptor(listener);
-        await startLog(request, worker, { stdout, stderr: -1 });
+        await startLog(request, workers, { stdout, stderr: -1, terminal: true });
       } finally {
         for (const fd of [listener, none]) closeSync(fd);
         rmSync(path, { force: true });
@@ -106,14 +117,10 @@ async function openTerminal(
   };
 }
 
-async function startLog(
-  request: StartRequest,
-  worker: LogWorker,
-  fds: { stdout: number; stderr: number },
-): Promise<void> {
+async function startLog(request: StartRequest, workers: LogWorkers, fds: LogFds): Promise<void> {
   const { id, logPath } = request;
   try {
-    await worker.request({ op: "log", id, path: logPath, ...fds });
+    await workers.log({ id, path: logPath, ...fds });
   } catch (cause) {
     const message = `cannot write the log of container ${id} to ${logPath}: ${messageOf(cause)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });

@@ -1,4 +1,11 @@
-// The main thread's side of the log worker: requests by number, and a nudge out of epoll.
+// The main thread's side of the log workers: requests by number, and a nudge out of epoll.
+//
+// Decision: a thread for each file system that holds logs, and one for all that writes nothing (execs,
+// containers without a log), each started when it is first needed. A disk that stalls then holds up
+// the containers whose logs are on it, and no others. A node has one such disk; a thread takes 5 MB.
+import { statSync } from "node:fs";
+import { dirname } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
@@ -7,13 +14,128 @@ import type { WorkerReply, WorkerRequest } from "./log_worker.ts";
 
 type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : never) : never;
 
-export class LogWorker {
+/** Longer than a worker takes for the end of a log that it cannot write. */
+const answerMs = 10_000;
+/** Pausing writes at most what terminals have left. */
+const pauseMs = 2_000;
+
+export class LogWorkers {
+  readonly #threads = new Map<string, LogWorker>();
+  /** By container: the thread that has its log. */
+  readonly #logs = new Map<string, LogWorker>();
+  readonly #onFailure: (error: unknown) => void;
+
+  /** onFailure: a worker ended, and with it its logs; the process must be replaced. */
+  constructor(onFailure: (error: unknown) => void) {
+    this.#onFailure = onFailure;
+  }
+
+  /**
+   * Writes a log from descriptors, which are the worker's from here on, whatever comes.
+   * @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer.
+   */
+  async log(request: Omit<Extract<Body, { op: "log" }>, "op" | "resumed">): Promise<void> {
+    const { id } = request;
+    const thread = this.#logThread(request);
+    try {
+      await inTime(
+        thread.request({ op: "log", ...request, resumed: false }),
+        "opening the log",
+        answerMs,
+      );
+    } catch (error) {
+      this.#logs.delete(id);
+      thread.request({ op: "end", id }).catch(this.#onFailure); // when it is opened after all
+      throw error;
+    }
+  }
+
+  /** Goes on with a log that an earlier monitor wrote, as soon as its disk lets it. */
+  resume(request: Omit<Extract<Body, { op: "log" }>, "op" | "resumed">): void {
+    const thread = this.#logThread(request);
+    thread.request({ op: "log", ...request, resumed: true }).catch(this.#onFailure);
+  }
+
+  /** The container has exited: bytes that its log lacks. @throws CriError DEADLINE_EXCEEDED. */
+  async end(id: string): Promise<number> {
+    const thread = this.#logs.get(id);
+    this.#logs.delete(id);
+    if (thread === undefined) return 0;
+    const reply = await inTime(thread.request({ op: "end", id }), "ending the log", answerMs);
+    return reply.lostBytes ?? 0;
+  }
+
+  /** @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer. */
+  async reopen(id: string): Promise<void> {
+    const thread = this.#logs.get(id) ?? this.#thread("");
+    await inTime(thread.request({ op: "reopen", id }), "opening the log anew", answerMs);
+  }
+
+  /** Output of an exec, kept until it is collected. */
+  async capture(request: Omit<Extract<Body, { op: "capture" }>, "op">): Promise<void> {
+    await this.#thread("").request({ op: "capture", ...request });
+  }
+
+  async collect(id: string): Promise<{ stdout: Uint8Array; stderr: Uint8Array }> {
+    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id });
+    return { stdout: stdout!, stderr: stderr! };
+  }
+
+  /** Nothing is read any more, and every log ends with a whole line. @throws CriError when one cannot. */
+  async pause(): Promise<void> {
+    const threads = [...this.#threads.values()];
+    const paused = threads.map((thread) => thread.request({ op: "pause" }));
+    await inTime(Promise.all(paused), "pausing the logs", pauseMs);
+  }
+
+  /** Takes a pause back, or the attempt at one. */
+  continue(): void {
+    for (const thread of this.#threads.values()) {
+      thread.request({ op: "continue" }).catch(this.#onFailure);
+    }
+  }
+
+  #logThread({ id, path }: { id: string; path: string }): LogWorker {
+    const thread = this.#thread(path === "" ? "" : deviceOf(dirname(path)));
+    this.#logs.set(id, thread);
+    return thread;
+  }
+
+  #thread(device: string): LogWorker {
+    const found = this.#threads.get(device) ?? new LogWorker(this.#onFailure);
+    this.#threads.set(device, found);
+    return found;
+  }
+}
+
+/** The file system that a folder is on, or will be on when it is made. */
+function deviceOf(folder: string): string {
+  const stat = statSync(folder, { throwIfNoEntry: false, bigint: true });
+  if (stat !== undefined) return String(stat.dev);
+  return folder === dirname(folder) ? "" : deviceOf(dirname(folder));
+}
+
+async function inTime<T>(answer: Promise<T>, what: string, ms: number): Promise<T> {
+  const late = new AbortController();
+  const deadline = sleep(ms, undefined, { signal: late.signal }).then(() => {
+    const message = `${what}: its disk did not answer for ${ms} ms`;
+    throw new CriError("DEADLINE_EXCEEDED", message);
+  });
+  try {
+    return await Promise.race([answer, deadline]);
+  } finally {
+    late.abort();
+    answer.catch(() => {});
+    deadline.catch(() => {});
+  }
+}
+
+class LogWorker {
   readonly #wakeFd = eventfd();
   readonly #worker: Worker;
   readonly #waiting = new Map<number, PromiseWithResolvers<WorkerReply>>();
   #seq = 0;
 
-  /** onFailure: the worker ended, and with it every log; the process must be replaced. */
   constructor(onFailure: (error: unknown) => void) {
     // Inside the executable a worker goes by its path from the build's root (dist/build.ts).
     const entry =

@@ -78,7 +78,7 @@ export function keepOnExec(fd: number, kept: boolean): void {
   check("fcntl", `FD_CLOEXEC of descriptor ${fd}`, fd, F_SETFD, kept ? 0 : 1);
 }
 
-/** Readiness of many descriptors (epoll(7), level-triggered). */
+/** Readiness of many descriptors (epoll(7), edge-triggered: told once of what came). */
 export class Epoll {
   readonly #fd = check("epoll_create1", "", O_CLOEXEC);
   // struct epoll_event is packed on x86-64 only.
@@ -91,7 +91,7 @@ export class Epoll {
   add(fd: number): void {
     const event = new Uint8Array(16);
     const view = new DataView(event.buffer);
-    view.setUint32(0, 1, true); // EPOLLIN
+    view.setUint32(0, 0x80000001, true); // EPOLLIN | EPOLLET
     view.setInt32(this.#dataAt, fd, true);
     check("epoll_ctl", `add descriptor ${fd}`, this.#fd, 1, fd, event);
   }

@@ -1,0 +1,170 @@
+// A container's log between its streams and its disk: what is written is taken, and nothing else.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import {
+  closeSync,
+  constants,
+  mkdtempSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  readSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import process from "node:process";
+import { ContainerLog } from "../../src/monitor/container_log.ts";
+import { mkfifo } from "../../src/sys/path.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-log-"));
+let serial = 0;
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+class Fixture implements Disposable {
+  readonly path: string;
+  readonly stdout: number;
+  readonly container: number;
+  log: ContainerLog;
+
+  constructor(folder = dir, before?: string) {
+    this.path = join(folder, `${++serial}.log`);
+    if (before !== undefined) writeFileSync(this.path, before);
+    const fifo = join(dir, `${serial}.fifo`);
+    mkfifo(fifo, 0o600);
+    this.container = openSync(fifo, "r+");
+    this.stdout = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
+    this.log = this.open(before !== undefined);
+  }
+
+  /** As another monitor does. */
+  open(resumed: boolean): ContainerLog {
+    const fds = { stdout: this.stdout, stderr: -1, terminal: false };
+    return new ContainerLog(this.path, fds, resumed);
+  }
+
+  turns(): void {
+    while (this.log.turn(this.stdout) === "more");
+  }
+
+  get text(): string {
+    return readFileSync(this.path, "utf8").replaceAll(/^\S+ stdout /gm, "");
+  }
+
+  [Symbol.dispose](): void {
+    this.log.close();
+    for (const fd of [this.stdout, this.container]) closeSync(fd);
+  }
+}
+
+describe("a container's log", () => {
+  test("leaves the start of a line in the FIFO", () => {
+    using it = new Fixture();
+    writeSync(it.container, "one\ntwo\nthr");
+    it.turns();
+    expect(it.text).toBe("F one\nF two\n");
+    const left = Buffer.alloc(64);
+    expect(left.toString("utf8", 0, readSync(it.container, left))).toBe("thr");
+  });
+
+  test("writes the rest at the end, and takes it", () => {
+    using it = new Fixture();
+    writeSync(it.container, "one\ntwo");
+    it.turns();
+    expect(it.log.writeRest("F")).toBe(true);
+    expect(it.text).toBe("F one\nF two\n");
+    expect(it.log.unwritten()).toBe(0);
+  });
+
+  test("goes on after a killed writer at the last whole line", () => {
+    using it = new Fixture(
+      dir,
+      "2026-01-01T00:00:00.000000000Z stdout F one\n2026-01-01T00:00:00.0",
+    );
+    writeSync(it.container, "two\n");
+    it.turns();
+    expect(it.text).toBe("F one\nF two\n");
+  });
+
+  test("is not shortened when it starts anew", () => {
+    using it = new Fixture();
+    writeFileSync(it.path, "what an earlier container wrote");
+    it.log.close();
+    it.log = it.open(false);
+    writeSync(it.container, "one\n");
+    it.turns();
+    expect(it.text).toEndWith("F one\n");
+  });
+
+  test("goes on in a new file when it was moved away", () => {
+    using it = new Fixture();
+    writeSync(it.container, "one\n");
+    it.turns();
+    rmSync(it.path);
+    it.log.reopen();
+    writeSync(it.container, "two\n");
+    it.turns();
+    expect(it.text).toBe("F two\n");
+  });
+
+  test("waits for a folder that cannot be made", () => {
+    const file = join(dir, `${++serial}.file`);
+    writeFileSync(file, "");
+    using it = new Fixture();
+    const fds = { stdout: it.stdout, stderr: -1, terminal: false };
+    expect(() => new ContainerLog(join(file, "x.log"), fds, false)).toThrow();
+    const log = new ContainerLog(join(file, "x.log"), fds, true);
+    expect(log.blocked).toBe(true);
+    writeSync(it.container, "one\n");
+    expect(log.turn(it.stdout)).toBe("empty");
+    rmSync(file);
+    log.retry();
+    expect(log.turn(it.stdout)).toBe("more");
+    expect(readFileSync(join(file, "x.log"), "utf8")).toEndWith("F one\n");
+    log.close();
+  });
+});
+
+describe.skipIf(process.getuid!() !== 0)("a log on a full disk", () => {
+  const small = join(dir, "small");
+  beforeAll(() => {
+    mkdirSync(small);
+    spawnSync("mount", ["-t", "tmpfs", "-o", "size=64k", "tmpfs", small]);
+  });
+  afterAll(() => void spawnSync("umount", [small]));
+
+  test("ends with a whole line, and goes on when there is room", () => {
+    const filler = join(small, "filler");
+    writeFileSync(filler, Buffer.alloc(56 << 10));
+    using it = new Fixture(small);
+    const lines = Array.from({ length: 400 }, (_, index) => `line ${index}\n`);
+    writeSync(it.container, lines.slice(0, 10).join(""));
+    it.turns();
+    writeSync(it.container, lines.slice(10).join(""));
+    it.turns();
+    expect(it.log.blocked).toBe(true);
+    expect(it.text).toBe(
+      lines
+        .slice(0, 10)
+        .map((line) => `F ${line}`)
+        .join(""),
+    );
+    rmSync(filler);
+    it.log.retry();
+    it.turns();
+    expect(it.text).toBe(lines.map((line) => `F ${line}`).join(""));
+  });
+
+  test("says how much it lacks", () => {
+    const filler = join(small, "filler");
+    spawnSync("sh", ["-c", `cat /dev/zero > ${filler}`]);
+    using it = new Fixture(small);
+    writeSync(it.container, "lost\n");
+    it.turns();
+    expect(it.log.blocked).toBe(true);
+    expect(it.log.unwritten()).toBe(5);
+    rmSync(filler);
+  });
+});

@@ -120,7 +120,7 @@ describe("the source under Deno", () => {
       for (let tries = 0; ; tries++) {
         const version = await client.Version({}, { timeoutMs: 1000 }).catch(() => undefined);
         if (version?.runtime_api_version === "v1") break;
-        if (tries > 200 || child.exitCode !== null) throw new Error(`No answer:\n${said}`);
+        if (tries > 30 || child.exitCode !== null) throw new Error(`No answer:\n${said}`);
         await sleep(100);
       }
       const { status } = await client.Status({});

@@ -1,0 +1,125 @@
+// A disk that is full at every step: graph or state is a small tmpfs, with room for so many more pages
+// or files. The caller is told; what was begun is undone; what ran goes on, and can be removed.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, statfsSync } from "node:fs";
+import { join } from "node:path";
+import { CriError } from "../../src/base/errors.ts";
+import { runtime } from "../../src/proto/messages.js";
+import { busybox, Daemon } from "../harness.ts";
+import { busyboxImage } from "../image_maker.ts";
+
+const pageBytes = 4096;
+const plentyBytes = 64 << 20;
+const plentyFiles = 20_000;
+/** Nothing here takes long unless something waits for ever. */
+const timeoutMs = 8_000;
+/** How much room is left, in pages or in files: from none to enough for everything. */
+const rooms = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 40];
+
+let daemon: Daemon;
+let livePod: string;
+let live: string;
+
+beforeAll(async () => {
+  daemon = new Daemon({});
+  for (const name of ["graph", "state"]) {
+    mkdirSync(join(daemon.dir, name));
+    execFileSync("mount", ["-t", "tmpfs", "-o", "mode=711", "tmpfs", join(daemon.dir, name)]);
+    plenty(name);
+  }
+  daemon.writeConfig();
+  mkdirSync(daemon.cniDir);
+  daemon.writeNetwork();
+  await daemon.start();
+  await daemon.loadImage(busyboxImage(), busybox);
+  const pod = daemon.podConfig();
+  livePod = await daemon.runPod(pod);
+  live = await daemon.run(livePod, pod, ["sleep", "600"]);
+  await life();
+});
+afterAll(async () => {
+  if (daemon === undefined) return;
+  for (const name of ["graph", "state"]) plenty(name);
+  await daemon[Symbol.asyncDispose]();
+});
+
+function remount(name: string, options: string): void {
+  execFileSync("mount", ["-o", `remount,${options}`, join(daemon.dir, name)]);
+}
+
+function plenty(name: string): void {
+  remount(name, `size=${plentyBytes},nr_inodes=${plentyFiles}`);
+}
+
+/** Leaves so much room; disposed of, there is plenty again. */
+function limit(name: string, what: string, room: number): Disposable {
+  const { blocks, bfree, bsize, files, ffree } = statfsSync(join(daemon.dir, name));
+  if (what === "pages") remount(name, `size=${(blocks - bfree) * bsize + room * pageBytes}`);
+  else remount(name, `nr_inodes=${files - ffree + room}`);
+  return { [Symbol.dispose]: () => plenty(name) };
+}
+
+/** A pod with a container that runs; what failed first, and what could not be removed at once. */
+async function life(): Promise<{ failed?: CriError; stuck?: CriError }> {
+  const pod = daemon.podConfig();
+  const outcome: { failed?: CriError; stuck?: CriError } = {};
+  try {
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, "echo up; sleep 600");
+    await daemon.exec(id, "true");
+    await daemon.client.StopContainer({ container_id: id }, { timeoutMs });
+  } catch (error) {
+    if (!(error instanceof CriError)) throw error;
+    outcome.failed = error;
+  }
+  try {
+    for (const { id } of await others()) await remove(id!);
+  } catch (error) {
+    if (!(error instanceof CriError)) throw error;
+    outcome.stuck = error;
+  }
+  return outcome;
+}
+
+async function remove(podId: string): Promise<void> {
+  await daemon.client.StopPodSandbox({ pod_sandbox_id: podId }, { timeoutMs });
+  await daemon.client.RemovePodSandbox({ pod_sandbox_id: podId }, { timeoutMs });
+}
+
+async function others() {
+  const { items } = await daemon.client.ListPodSandbox({});
+  return items.filter(({ id }) => id !== livePod);
+}
+
+describe.each(["graph", "state"])("%s", (name) => {
+  test.each(["pages", "files"])(
+    "without room for more than so many %s",
+    async (what) => {
+      const before = daemon.snapshot();
+      const told: string[] = [];
+      let failures = 0;
+      for (const room of rooms) {
+        const { failed, stuck } = await (async () => {
+          using _ = limit(name, what, room);
+          return await life();
+        })();
+        if (failed !== undefined) failures++;
+        const where = `${room} ${what} left:`;
+        if (failed !== undefined && !/ENOSPC|no space left/i.test(failed.message)) {
+          told.push(`${where} ${failed.code} ${failed.message}`);
+        }
+        if (stuck !== undefined) told.push(`${where} cannot be removed: ${stuck.message}`);
+        for (const { id } of await others()) await remove(id!);
+        const leaks = await daemon.leaksSince(before);
+        told.push(...leaks.map((leak) => `${where} left behind: ${leak}`));
+        const { state } = await daemon.status(live);
+        expect(state).toBe(runtime.v1.ContainerState.CONTAINER_RUNNING);
+        expect((await daemon.exec(live, "echo alive")).stdout).toBe("alive\n");
+      }
+      expect(told).toEqual([]);
+      expect(failures).toBeGreaterThan(0);
+    },
+    120_000,
+  );
+});

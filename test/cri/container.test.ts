@@ -18,6 +18,7 @@ beforeAll(async () => {
   daemon = await startDaemon();
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
+  await daemon.output(podId, pod, "true"); // systemd makes the pod's slice with its first container
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 

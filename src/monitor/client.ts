@@ -24,8 +24,10 @@ type Reply = { result: unknown; body: Buffer };
 /** From the start of a monitor to its first answer. */
 const startMs = 10_000;
 const retryMs = 20;
-/** When one that was started has not answered: it may have met an older one that was ending. */
-const startAgainMs = 2_000;
+/** When one that was started has neither ended nor answered. */
+const startAgainMs = 5_000;
+/** When none answered. */
+const retryLaterMs = 1_000;
 
 export class MonitorClient implements AsyncDisposable {
   readonly #state: string;
@@ -108,7 +110,7 @@ export class MonitorClient implements AsyncDisposable {
   async #open(): Promise<Socket> {
     const path = join(this.#state, "monitor", "socket");
     const deadline = performance.now() + startMs;
-    let startedAt = Number.NEGATIVE_INFINITY;
+    let started = { at: Number.NEGATIVE_INFINITY, ended: false };
     for (;;) {
       const socket = await dial(path);
       const hello = socket && (await this.#greet(socket));
@@ -123,9 +125,10 @@ export class MonitorClient implements AsyncDisposable {
         const log = join(this.#state, "monitor.log");
         throw new CriError("UNAVAILABLE", `the monitor does not answer on ${path}: see ${log}`);
       }
-      if (performance.now() - startedAt > startAgainMs) {
-        startedAt = performance.now();
-        this.#spawn();
+      if (started.ended || performance.now() - started.at > startAgainMs) {
+        const latest = { at: performance.now(), ended: false };
+        this.#spawn(() => (latest.ended = true));
+        started = latest;
       }
       await sleep(retryMs);
     }
@@ -141,7 +144,7 @@ export class MonitorClient implements AsyncDisposable {
   }
 
   /** The monitor outlives this process: a session of its own, and no stream of ours. */
-  #spawn(): void {
+  #spawn(onEnd: () => void): void {
     mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
     const output = openSync(join(this.#state, "monitor.log"), "a", 0o600);
     const argv = [...this.#self, "monitor", "--state", this.#state];
@@ -153,6 +156,7 @@ export class MonitorClient implements AsyncDisposable {
     child.on("error", (error) =>
       this.#log.error("cannot start the monitor", { error: error.message }),
     );
+    child.on("exit", onEnd); // killed, or it has met an older one that was ending
     child.unref();
     closeSync(output);
   }
@@ -166,14 +170,24 @@ export class MonitorClient implements AsyncDisposable {
       if (this.#closed || this.#socket !== socket) return;
       this.#socket = undefined;
       this.#log.warn("monitor gone, starting another");
-      this.#connected().catch((error: unknown) => {
-        this.#log.error("no monitor", { error: messageOf(error) });
-      });
+      void this.#reconnect();
     });
     readFrames(socket, (header, body) => {
       if ("event" in header) this.#exited((header as EventHeader).exit);
       else this.#settle(header as ReplyHeader, body);
     });
+  }
+
+  async #reconnect(): Promise<void> {
+    while (!this.#closed) {
+      try {
+        await this.#connected();
+        return;
+      } catch (error) {
+        this.#log.error("no monitor", { error: messageOf(error) });
+        await sleep(retryLaterMs);
+      }
+    }
   }
 
   #settle(reply: ReplyHeader, body: Buffer): void {

@@ -1,31 +1,27 @@
 // The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
 // monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
 import { existsSync } from "node:fs";
-import { mkdir, readdir, readFile, rm } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
+import { step } from "../base/steps.ts";
 import type { Log } from "../base/log.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
-import { writeFileAtomic } from "../sys/file.ts";
-import { reap } from "../sys/wait.ts";
 import { processState, startTime } from "../sys/process.ts";
+import { openPidfd, reap } from "../sys/wait.ts";
+import { pin, pinnedExit, unpin } from "./pin.ts";
 import type { ExitRecord, Hello, Started, StartRequest } from "./protocol.ts";
+import { RecordFolder, setAside, type RunRecord } from "./records.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, type Stdio } from "./stdio.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
-/** What a new monitor needs to look after a container that an older one started. */
-type Record = StartRequest & {
-  pid: number;
-  pidStartTime: string;
-  startedAtNs: string;
-};
 type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
 type Container = {
-  record: Record;
+  record: RunRecord;
   stdio: Stdio;
   exit: Promise<ExitRecord>;
   onExit: (exitCode: number, known: boolean) => void;
@@ -35,6 +31,7 @@ const SIGKILL = 9;
 
 export class Containers {
   readonly #folder: string;
+  readonly #records: RecordFolder;
   readonly #workers: LogWorkers;
   readonly #spawner: Spawner;
   readonly #log: Log;
@@ -55,6 +52,7 @@ export class Containers {
     announce: (exit: ExitRecord) => void;
   }) {
     this.#folder = options.folder;
+    this.#records = new RecordFolder(options.folder);
     this.#workers = options.workers;
     this.#spawner = options.spawner;
     this.#log = options.log;
@@ -83,65 +81,87 @@ export class Containers {
 
   /** Takes over what an earlier monitor left: containers that run, exits that were recorded. */
   async resume(): Promise<void> {
-    await mkdir(join(this.#folder, "containers"), { recursive: true, mode: 0o700 });
-    await mkdir(join(this.#folder, "exits"), { recursive: true, mode: 0o700 });
-    for (const file of await readdir(join(this.#folder, "exits"))) {
-      if (!file.endsWith(".json")) continue;
-      const text = await readFile(join(this.#folder, "exits", file), "utf8");
-      const exit = JSON.parse(text) as ExitRecord;
-      this.#exits.set(exit.id, exit);
-    }
-    for (const file of await readdir(join(this.#folder, "containers"))) {
-      if (!file.endsWith(".json")) continue;
-      const text = await readFile(join(this.#folder, "containers", file), "utf8");
-      const record = JSON.parse(text) as Record;
-      if (!this.#exits.has(record.id)) await this.#adopt(record);
+    await this.#records.make();
+    const { runs, exits } = this.#records.read((file, error) => {
+      this.#log.error("setting a damaged record aside", { file, error: messageOf(error) });
+      setAside(file);
+    });
+    for (const exit of exits) this.#exits.set(exit.id, exit);
+    for (const run of runs) {
+      if (this.#exits.has(run.id)) unpin(this.#records.pinOf(run.id));
+      else if (run.started) await this.#adopt(run);
+      else await this.#undo(run);
     }
   }
 
-  async #adopt(record: Record): Promise<void> {
+  async #adopt(record: RunRecord): Promise<void> {
     this.#track(record, await reopenStdio(record, this.#workers));
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
+    // No SIGCHLD tells of what may not be a child; without a pidfd it is looked at now and then.
+    const pidfd = openPidfd(record.pid);
+    if (pidfd === undefined) return;
+    const ended = this.#workers.readable(pidfd).then(() => this.check());
+    ended.catch((error: unknown) => this.#log.error("no pidfd", { error: messageOf(error) }));
+  }
+
+  /** A start that the end of its monitor has cut off: the daemon was told that it has failed. */
+  async #undo(record: RunRecord): Promise<void> {
+    this.#log.warn("undoing a start that was cut off", { container: record.id });
+    await this.#deleteIfPossible(record);
+    await this.#forget(record.id);
   }
 
   /** Creates and starts a container; its process is this process's child when this returns. */
   async start(request: StartRequest): Promise<Started> {
-    const { id } = request;
+    const { id, runtime, timeoutMs } = request;
     if (this.#running.has(id)) {
       throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
     }
     await this.#forget(id);
-    const stdio = await openStdio(request, { workers: this.#workers, folder: this.#folder });
-    let pid: number;
-    try {
-      pid = await this.#create(request, stdio);
-    } catch (error) {
-      await this.#deleteIfPossible(request);
-      await this.#endLog(id);
-      stdio.close();
-      throw error;
-    }
-    const record = {
-      ...request,
-      pid,
-      pidStartTime: startTime(pid) ?? "",
-      startedAtNs: String(nowNs()),
-    };
-    await writeFileAtomic(this.#file("containers", id), JSON.stringify(record));
+    const { record, stdio } = await this.#make(request);
     this.#track(record, stdio);
-    const { runtime, timeoutMs } = request;
-    const started = this.#spawner.runtime(runtime, ["start", id], { timeoutMs });
+    const started = step("runtime-start", () =>
+      this.#spawner.runtime(runtime, ["start", id], { timeoutMs }),
+    );
     this.#starting.set(
       id,
       started.catch(() => {}).finally(() => this.#starting.delete(id)),
     );
     try {
       await started;
+      record.started = true;
+      await this.#records.writeRun(record);
     } catch (error) {
       await this.#deleteIfPossible(record);
       throw error;
     }
-    return { pid, startedAtNs: record.startedAtNs };
+    return { pid: record.pid, startedAtNs: record.startedAtNs };
+  }
+
+  /** Everything but the start. The record comes first, so that what was cut off is undone (`resume`). */
+  async #make(request: StartRequest): Promise<{ record: RunRecord; stdio: Stdio }> {
+    const { id } = request;
+    const intent = { pid: 0, pidStartTime: "", startedAtNs: "0", started: false };
+    const record: RunRecord = { version: 1, ...request, ...intent };
+    await using undo = new AsyncDisposableStack();
+    undo.defer(() => this.#forget(id));
+    await step("monitor-record", () => this.#records.writeRun(record));
+    const stdio = await step("monitor-stdio", async () => {
+      const opened = await openStdio(request, { workers: this.#workers, folder: this.#folder });
+      undo.defer(async () => {
+        await this.#endLog(id);
+        opened.close();
+      });
+      return opened;
+    });
+    undo.defer(() => this.#deleteIfPossible(request));
+    record.pid = await step("runtime-create", () => this.#create(request, stdio));
+    record.pidStartTime = startTime(record.pid) ?? "";
+    record.startedAtNs = String(nowNs());
+    await this.#records.writeRun(record);
+    pin(record.pid, this.#records.pinOf(id));
+    undo.move();
+    return { record, stdio };
   }
 
   async #create(request: StartRequest, stdio: Stdio): Promise<number> {
@@ -160,7 +180,7 @@ export class Containers {
     return Number(await readFile(pidFile, "utf8"));
   }
 
-  #track(record: Record, stdio: Stdio): void {
+  #track(record: RunRecord, stdio: Stdio): void {
     const ended = Promise.withResolvers<{ exitCode: number; known: boolean }>();
     const container: Container = {
       record,
@@ -190,8 +210,10 @@ export class Containers {
         // An earlier monitor's child, which is the daemon's now: that reaps it when we know of its end.
         if (errnoOf(error) !== "ECHILD") throw error;
         const state = processState(pid, pidStartTime);
-        if (state === "gone") container.onExit(255, false);
-        else if (state !== "running") container.onExit(state.exitCode, true);
+        if (state === "running") continue;
+        const exitCode =
+          state === "gone" ? pinnedExit(this.#records.pinOf(container.record.id)) : state.exitCode;
+        container.onExit(exitCode ?? 255, exitCode !== undefined);
       }
     }
   }
@@ -214,7 +236,16 @@ export class Containers {
       oomKilled: kills > 0n && end.exitCode !== 0,
       lostLogBytes,
     };
-    await writeFileAtomic(this.#file("exits", record.id), JSON.stringify(exit));
+    try {
+      await step("exit-record", () => this.#records.writeExit(exit));
+      unpin(this.#records.pinOf(record.id));
+    } catch (error) {
+      // Told all the same: the daemon records it too, and until then the kernel knows it (pin.ts).
+      this.#log.error("an exit was not recorded", {
+        container: record.id,
+        error: messageOf(error),
+      });
+    }
     this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
     this.#deleting.set(
@@ -238,7 +269,9 @@ export class Containers {
 
   /** runtime delete: the cgroup goes, and with it every process that is left in it. */
   async #delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
-    await this.#spawner.runtime(runtime, ["delete", "--force", id], { timeoutMs });
+    await step("runtime-delete", () =>
+      this.#spawner.runtime(runtime, ["delete", "--force", id], { timeoutMs }),
+    );
   }
 
   /** What fails now is found again by remove(), or by the daemon's sweep of orphans. */
@@ -255,8 +288,10 @@ export class Containers {
     const container = this.#running.get(id);
     if (container === undefined) return false;
     try {
-      // A child that was not reaped keeps its pid, so this can hit nobody else.
-      process.kill(container.record.pid, signal);
+      const { pid, pidStartTime } = container.record;
+      // What is not this process's child may have been reaped, and its pid be another's by now.
+      if (processState(pid, pidStartTime) === "gone") return false;
+      process.kill(pid, signal);
       return true;
     } catch (error) {
       if (errnoOf(error) === "ESRCH") return false;
@@ -288,11 +323,7 @@ export class Containers {
     await this.#deleting.get(id);
     this.#deleting.delete(id);
     this.#exits.delete(id);
-    await rm(this.#file("containers", id), { force: true });
-    await rm(this.#file("exits", id), { force: true });
-  }
-
-  #file(kind: "containers" | "exits", id: string): string {
-    return join(this.#folder, kind, `${id}.json`);
+    await this.#records.remove(id);
+    unpin(this.#records.pinOf(id));
   }
 }

@@ -27,6 +27,8 @@ export type WorkerRequest = { seq: number } & (
   | CaptureRequest
   | { op: "reopen" | "end" | "collect"; id: string }
   | { op: "pause" | "continue" }
+  /** Answered when fd, a pidfd, is readable. */
+  | { op: "await"; fd: number }
 );
 export type WorkerReply = {
   seq: number;
@@ -35,6 +37,7 @@ export type WorkerReply = {
   stdout?: Uint8Array;
   stderr?: Uint8Array;
 };
+type Reader = { turn: (fd: number) => Turn };
 type End = { seq: number; deadline: number };
 
 /** How often what could not go on is tried again. */
@@ -48,7 +51,7 @@ const maxTurns = 64;
 
 const epoll = new Epoll();
 /** Open descriptors by number, and who reads them. */
-const readers = new Map<number, ContainerLog | Capture>();
+const readers = new Map<number, Reader>();
 /** Those that may have something: epoll tells of what came only once. */
 const ready = new Set<number>();
 const logs = new Map<string, { log: ContainerLog; end?: End }>();
@@ -154,6 +157,10 @@ function handle(request: WorkerRequest): void {
       capture.end = { seq, deadline: performance.now() + collectMs };
       return;
     }
+    case "await":
+      readers.set(request.fd, { turn: () => (reply({ seq }), "end") });
+      epoll.add(request.fd);
+      return;
     case "pause":
       paused = true;
       for (const [id, { log }] of logs) {

@@ -81,6 +81,11 @@ export class LogWorkers {
     return { stdout: stdout!, stderr: stderr! };
   }
 
+  /** Waits until a pidfd's process has ended; takes the descriptor. */
+  async readable(fd: number): Promise<void> {
+    await this.#thread("").request({ op: "await", fd });
+  }
+
   /** Nothing is read any more, and every log ends with a whole line. @throws CriError when one cannot. */
   async pause(): Promise<void> {
     const threads = [...this.#threads.values()];

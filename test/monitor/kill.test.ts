@@ -1,21 +1,30 @@
 // A monitor that is killed, while containers write and end.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
+import { release } from "node:os";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
+import { runtime } from "../../src/proto/messages.js";
 import { type Daemon, logText, startDaemon } from "../harness.ts";
 
+const { ContainerState } = runtime.v1;
 let daemon: Daemon;
 beforeAll(async () => (daemon = await startDaemon({ network: false })));
 afterAll(() => daemon[Symbol.asyncDispose]());
 
-/** Kills the monitor and waits until another one answers for it. */
+/** Kills the monitor, when there is one, and waits until another one is there. */
 async function killMonitor(): Promise<void> {
-  const [pid] = daemon.monitors();
-  process.kill(pid!, "SIGKILL");
+  const pid = await monitor();
+  process.kill(pid, "SIGKILL");
+  await monitor(pid);
+}
+
+async function monitor(other = 0): Promise<number> {
   const end = Date.now() + 10_000;
-  while (daemon.monitors().length !== 1 || daemon.monitors()[0] === pid) {
-    if (Date.now() > end) throw new Error("no other monitor");
+  for (;;) {
+    const pids = daemon.monitors();
+    if (pids.length === 1 && pids[0] !== other) return pids[0]!;
+    if (Date.now() > end) throw new Error(`no monitor other than ${other}`);
     await sleep(10);
   }
 }
@@ -46,4 +55,60 @@ describe("a monitor that is killed", () => {
     }
     await daemon.removePod(podId);
   }, 60_000);
+
+  test("leaves the exit codes of those who end meanwhile to the next one", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const codes = [0, 1, 77, 137, 255];
+    const ids = [];
+    for (const code of codes) {
+      ids.push(await daemon.run(podId, pod, `echo begin; sleep 1.5; echo last; exit ${code}`));
+    }
+    // Some end while there is none.
+    for (let kill = 0; kill < 12; kill++) {
+      await killMonitor();
+      await sleep(50);
+    }
+    for (const [index, id] of ids.entries()) {
+      const { exitCode, status } = await daemon.exited(id);
+      expect(exitCode).toBe(codes[index]!);
+      expect(logText(readFileSync(status.log_path!, "utf8"))).toBe("begin\nlast\n");
+    }
+    await daemon.removePod(podId);
+  }, 60_000);
+
+  test("with its daemon leaves them too, where the kernel keeps them", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, "sleep 1; exit 78");
+    const pid = await monitor();
+    process.kill(daemon.pid, "SIGSTOP"); // or it starts another one
+    process.kill(pid, "SIGKILL");
+    await daemon.stop("SIGKILL");
+    await sleep(1500);
+    await daemon.start();
+    const { exitCode, reason } = await daemon.exited(id);
+    const [major = 0, minor = 0] = release().split(".").map(Number);
+    if (major > 6 || (major === 6 && minor >= 15))
+      expect({ exitCode, reason }).toEqual({ exitCode: 78, reason: "Error" });
+    else expect({ exitCode, reason }).toEqual({ exitCode: 255, reason: "Unknown" });
+    await daemon.removePod(podId);
+  }, 60_000);
+
+  test("does not end what reads its standard input", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, ["cat"], { stdin: true });
+    await killMonitor();
+    await sleep(300);
+    expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
+    await daemon.removePod(podId);
+  });
+
+  test("leaves no pinned process when the containers are gone", async () => {
+    const mounts = readFileSync("/proc/self/mountinfo", "utf8").split("\n");
+    expect(
+      mounts.filter((line) => line.includes(`${daemon.dir}/`) && line.includes("pidfs")),
+    ).toEqual([]);
+  });
 });

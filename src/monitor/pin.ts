@@ -1,0 +1,57 @@
+// A container's init, pinned: its pidfd, mounted on a file of the state folder. So the kernel keeps how it
+// ended, whoever reaps it, for a monitor that comes later.
+//
+// Decision: how an exit becomes known, in the order in which it is tried.
+//   1. The monitor's own child: waitpid. Also after an upgrade in place, which keeps the children.
+//   2. A zombie that the daemon, a subreaper, keeps after a monitor was killed: /proc/PID/stat.
+//   3. Reaped by somebody else, most likely by init after daemon and monitor were both killed:
+//      PIDFD_INFO_EXIT of the pinned pidfd (Linux 6.15 and a libc with pidfd_open, open_tree and
+//      move_mount: glibc 2.36). Needs nobody to have been alive at the exit.
+// What remains is 255, not known: an older kernel (Debian 12 has 6.1) and an exit while neither daemon
+// nor monitor lived, or later but of a container that had lost both and is init's child since.
+// The time of an exit is when it was seen: the kernel keeps none.
+import { closeSync, openSync, rmSync } from "node:fs";
+import { errnoOf } from "../base/errors.ts";
+import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
+import { exitOfPidfd, openPidfd } from "../sys/wait.ts";
+
+/** False where the kernel or libc cannot. */
+export function pin(pid: number, path: string): boolean {
+  const pidfd = openPidfd(pid);
+  if (pidfd === undefined) return false;
+  try {
+    closeSync(openSync(path, "w", 0o600));
+    mountDescriptor(pidfd, path);
+    return true;
+  } catch {
+    rmSync(path, { force: true });
+    return false;
+  } finally {
+    closeSync(pidfd);
+  }
+}
+
+/** The exit code of a pinned process that was reaped; undefined when it cannot be known. */
+export function pinnedExit(path: string): number | undefined {
+  let pidfd: number;
+  try {
+    pidfd = openSync(path, "r");
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
+  try {
+    return exitOfPidfd(pidfd)?.exitCode;
+  } finally {
+    closeSync(pidfd);
+  }
+}
+
+export function unpin(path: string): void {
+  try {
+    unmount(path, MNT_DETACH);
+  } catch (error) {
+    if (!["EINVAL", "ENOENT"].includes(errnoOf(error) ?? "")) throw error; // not mounted
+  }
+  rmSync(path, { force: true });
+}

@@ -1,0 +1,125 @@
+// What a monitor leaves on the state folder's tmpfs for the next one: of each container how it was
+// started, and of each that has ended how.
+import { readdirSync, readFileSync, renameSync } from "node:fs";
+import { mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import * as v from "valibot";
+import { CriError, messageOf } from "../base/errors.ts";
+import { writeFileAtomic } from "../sys/file.ts";
+import type { ExitRecord } from "./protocol.ts";
+
+const Digits = v.pipe(v.string(), v.regex(/^\d+$/));
+/** Raised when an older monitor could not go on with what a newer one wrote. */
+const Version = v.optional(v.literal(1), 1);
+
+const RunSchema = v.object({
+  version: Version,
+  id: v.string(),
+  runtime: v.object({
+    path: v.string(),
+    args: v.array(v.string()),
+    root: v.string(),
+    systemdCgroup: v.boolean(),
+  }),
+  bundle: v.string(),
+  stdio: v.string(),
+  logPath: v.string(),
+  stdin: v.boolean(),
+  terminal: v.boolean(),
+  cgroup: v.record(v.string(), v.string()),
+  timeoutMs: v.number(),
+  /** Init's; 0 before the runtime has made it. */
+  pid: v.number(),
+  /** Clock ticks since boot: with the pid, the name of one process. */
+  pidStartTime: v.string(),
+  startedAtNs: Digits,
+  /** The runtime's start has been called and has succeeded. */
+  started: v.optional(v.boolean(), true),
+});
+export type RunRecord = v.InferOutput<typeof RunSchema>;
+
+const ExitSchema = v.object({
+  version: Version,
+  id: v.string(),
+  pid: v.number(),
+  exitCode: v.number(),
+  known: v.boolean(),
+  startedAtNs: Digits,
+  finishedAtNs: Digits,
+  oomKilled: v.boolean(),
+  lostLogBytes: v.number(),
+});
+
+type Kind = "containers" | "exits";
+export type Records = { runs: RunRecord[]; exits: ExitRecord[] };
+
+export class RecordFolder {
+  readonly #folder: string;
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  async make(): Promise<void> {
+    for (const kind of ["containers", "exits", "pids"]) {
+      await mkdir(join(this.#folder, kind), { recursive: true, mode: 0o700 });
+    }
+  }
+
+  /** Where a container's init is pinned (pin.ts). */
+  pinOf(id: string): string {
+    return join(this.#folder, "pids", id);
+  }
+
+  async writeRun(run: RunRecord): Promise<void> {
+    await writeFileAtomic(this.#file("containers", run.id), JSON.stringify(run));
+  }
+
+  async writeExit(exit: ExitRecord): Promise<void> {
+    await writeFileAtomic(this.#file("exits", exit.id), JSON.stringify({ version: 1, ...exit }));
+  }
+
+  async remove(id: string): Promise<void> {
+    await rm(this.#file("containers", id), { force: true });
+    await rm(this.#file("exits", id), { force: true });
+  }
+
+  /** Everything; onBad is told of a file that cannot be read, which is then left out. */
+  read(onBad: (file: string, error: unknown) => void): Records {
+    return {
+      runs: this.#all("containers", onBad, (json) => v.parse(RunSchema, json)),
+      exits: this.#all("exits", onBad, (json) => v.parse(ExitSchema, json)),
+    };
+  }
+
+  #all<T>(kind: Kind, onBad: (file: string, error: unknown) => void, parse: (json: unknown) => T) {
+    const records: T[] = [];
+    for (const name of readdirSync(join(this.#folder, kind))) {
+      if (!name.endsWith(".json")) continue;
+      const file = join(this.#folder, kind, name);
+      try {
+        records.push(parse(JSON.parse(readFileSync(file, "utf8"))));
+      } catch (error) {
+        onBad(file, error);
+      }
+    }
+    return records;
+  }
+
+  #file(kind: Kind, id: string): string {
+    return join(this.#folder, kind, `${id}.json`);
+  }
+}
+
+/** Keeps a record that cannot be read from being met again. */
+export function setAside(file: string): void {
+  renameSync(file, `${file}.damaged`);
+}
+
+/** `monitor --check-state`: whether this executable can go on with a running monitor's records. */
+export function checkState(state: string): void {
+  new RecordFolder(join(state, "monitor")).read((file, error) => {
+    const message = `this executable cannot read ${file}: ${messageOf(error)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause: error });
+  });
+}

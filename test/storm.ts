@@ -7,6 +7,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
+import { codeOf } from "../src/base/errors.ts";
 import { toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
@@ -34,6 +35,8 @@ export type Tally = {
   /** 255, reason Unknown, with a message: the documented remainder. */
   unknownCodes: number;
   deadContainers: number;
+  /** Calls that failed with UNAVAILABLE, "try again". */
+  callsRepeated: number;
   /** What was found, in words. */
   problems: string[];
 };
@@ -52,6 +55,7 @@ export function newTally(): Tally {
     wrongCodes: 0,
     unknownCodes: 0,
     deadContainers: 0,
+    callsRepeated: 0,
     problems: [],
   };
 }
@@ -200,10 +204,21 @@ class Storm {
     try {
       const { exitCode, reason, status } = await this.#daemon.exited(id);
       countExit(code, { exitCode, reason, message: status.message ?? "" }, this.tally, who);
-      await this.#daemon.client.RemoveContainer({ container_id: id });
+      await this.#remove(id);
     } catch (error) {
       this.tally.problems.push(`${who}: ${String(error)}`);
       this.tally.wrongCodes++;
+    }
+  }
+
+  /** As a kubelet does: again, where the monitor ended during the call. */
+  async #remove(id: string): Promise<void> {
+    try {
+      await this.#daemon.client.RemoveContainer({ container_id: id });
+    } catch (error) {
+      if (codeOf(error) !== "UNAVAILABLE") throw error;
+      this.tally.callsRepeated++;
+      await this.#daemon.client.RemoveContainer({ container_id: id });
     }
   }
 
@@ -255,7 +270,7 @@ function words(tally: Tally): string {
     `kills: daemon ${kills.daemon}, monitor ${kills.monitor}, both ${kills.both}`,
     `${lines} lines: ${linesLost} lost, ${linesRepeated} repeated`,
     `${exits} exits: ${wrongCodes} wrong, ${unknownCodes} unknown`,
-    `${tally.deadContainers} containers dead`,
+    `${tally.deadContainers} containers dead, ${tally.callsRepeated} calls repeated`,
   ].join("; ");
 }
 

@@ -36,6 +36,7 @@ beforeAll(async () => {
   daemon.writeNetwork();
   await daemon.start();
   await daemon.loadImage(busyboxImage(), busybox);
+  await othersGoOn(); // what is made once is made now
 });
 afterEach(() => {
   for (const name of readdirSync(hangs)) rmSync(join(hangs, name));

@@ -51,6 +51,8 @@ export async function writeCache(
     result,
   });
   const path = join(dir, "results", fileName(pod.id, attachment));
+  // ext4 makes a rename over a file wait for the disk; what is lost in between, the caller has.
+  await rm(path, { force: true });
   try {
     await writeFileAtomic(path, text);
   } catch (error) {

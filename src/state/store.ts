@@ -1,11 +1,10 @@
 // Records in memory and on disk: an index by id and by reserved name, one change at a time for each
 // record, written before it is seen.
-import { mkdirSync } from "node:fs";
-import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
+import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { writeFileAtomic } from "../sys/file.ts";
+import { RecordFiles } from "./record_files.ts";
 
 /** A 64-bit number in a record: JSON has none. */
 export const Digits = v.pipe(v.string(), v.regex(/^\d{1,20}$/));
@@ -13,7 +12,7 @@ export const Digits = v.pipe(v.string(), v.regex(/^\d{1,20}$/));
 export type StoreOptions<Record> = {
   /** What a record is, for messages: "sandbox". */
   kind: string;
-  /** `<folder>/<id>/<kind>.json` */
+  /** `<folder>/<id>/` holds one record (record_files.ts) and what else belongs to it. */
   folder: string;
   /** Of the records that are written. */
   version: number;
@@ -35,6 +34,8 @@ export class Store<Record extends { id: string; name: string }> {
   /** Reserved name → id. */
   readonly #names = new Map<string, string>();
   readonly #locks = new Map<string, Promise<void>>();
+  /** By id. */
+  readonly #files = new Map<string, RecordFiles>();
 
   constructor(options: StoreOptions<Record>) {
     this.#options = options;
@@ -48,16 +49,14 @@ export class Store<Record extends { id: string; name: string }> {
     const { folder, kind } = this.#options;
     await mkdir(folder, { recursive: true, mode: 0o711 });
     const names = await readdir(folder);
-    const texts = new Map<string, string | Error>();
-    for (const id of names.filter((name) => !name.startsWith("."))) {
-      texts.set(id, await readFile(join(folder, id, `${kind}.json`), "utf8").catch(asError));
-    }
-    for (const [id, text] of texts) this.#refuseNewer(id, text);
+    const ids = names.filter((name) => !name.startsWith("."));
+    const found = new Map(ids.map((id) => [id, new RecordFiles(join(folder, id), kind)]));
+    for (const [id, files] of found) this.#refuseNewer(id, files.texts());
     const problems: string[] = [];
-    for (const [id, text] of texts) {
+    for (const [id, files] of found) {
       try {
-        if (text instanceof Error) throw text;
-        this.#add(id, this.#parse(text));
+        this.#add(id, this.#newest(id, files, problems));
+        this.#files.set(id, files);
       } catch (error) {
         await mkdir(setAside, { recursive: true, mode: 0o700 });
         const to = join(setAside, `${kind}-${id}-${Date.now()}`);
@@ -82,6 +81,24 @@ export class Store<Record extends { id: string; name: string }> {
     this.#names.set(record.name, id);
   }
 
+  /** The newest that can be read. @throws what is wrong with the newest when none can. */
+  #newest(id: string, files: RecordFiles, problems: string[]): Record {
+    let failure: unknown = new Error("it is not there");
+    for (const [index, text] of files.texts().entries()) {
+      try {
+        const record = this.#parse(text);
+        if (index > 0) {
+          const { kind } = this.#options;
+          problems.push(`${kind} ${id}: an older record is used (${messageOf(failure)})`);
+        }
+        return record;
+      } catch (error) {
+        if (index === 0) failure = error;
+      }
+    }
+    throw failure;
+  }
+
   #parse(text: string): Record {
     const { version, migrations = {}, fromJson } = this.#options;
     let json = JSON.parse(text) as { version?: unknown };
@@ -93,15 +110,16 @@ export class Store<Record extends { id: string; name: string }> {
     return fromJson(json);
   }
 
-  #refuseNewer(id: string, text: string | Error): void {
+  #refuseNewer(id: string, texts: string[]): void {
     const { kind, version } = this.#options;
-    const found =
-      text instanceof Error ? undefined : /^\s*\{\s*"version"\s*:\s*(\d+)/.exec(text)?.[1];
-    if (found === undefined || Number(found) <= version) return;
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `${kind} ${id} has version ${found} and this isulad-ts knows ${version}: a newer isulad-ts made it; run that one`,
-    );
+    for (const text of texts) {
+      const found = Number(/^\s*\{\s*"version"\s*:\s*(\d+)/.exec(text)?.[1] ?? 0);
+      if (found <= version) continue;
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        `${kind} ${id} has version ${found} and this isulad-ts knows ${version}: a newer isulad-ts made it; run that one`,
+      );
+    }
   }
 
   /** The folder of one record, for what else belongs to it. */
@@ -165,16 +183,16 @@ export class Store<Record extends { id: string; name: string }> {
   /** Writes a record that is not to be listed yet. durable: it must survive a power loss. */
   async write(record: Record, options: { durable?: boolean } = {}): Promise<void> {
     const { kind, toJson } = this.#options;
-    const folder = this.folderOf(record.id);
-    const path = join(folder, `${kind}.json`);
-    const text = JSON.stringify(toJson(record));
+    const { id } = record;
+    const files = this.#files.get(id) ?? new RecordFiles(this.folderOf(id), kind);
+    this.#files.set(id, files);
     try {
-      mkdirSync(folder, { recursive: true, mode: 0o711 });
-      await writeFileAtomic(path, text, { fsync: options.durable === true });
+      await files.write(JSON.stringify(toJson(record)), options.durable === true);
     } catch (cause) {
       const full = ["ENOSPC", "EDQUOT"].includes(errnoOf(cause) ?? "");
       const code = full ? "RESOURCE_EXHAUSTED" : "INTERNAL";
-      throw new CriError(code, `cannot write ${path}: ${messageOf(cause)}`, { cause });
+      const message = `cannot write ${this.folderOf(id)}: ${messageOf(cause)}`;
+      throw new CriError(code, message, { cause });
     }
   }
 
@@ -221,6 +239,7 @@ export class Store<Record extends { id: string; name: string }> {
     }
     const record = this.#records.get(id);
     this.#records.delete(id);
+    this.#files.delete(id);
     if (record !== undefined) this.release(record.name);
     await rm(gone, { recursive: true, force: true });
   }
@@ -239,8 +258,4 @@ export class Store<Record extends { id: string; name: string }> {
       },
     };
   }
-}
-
-function asError(error: unknown): Error {
-  return error instanceof Error ? error : new Error(String(error));
 }

@@ -376,6 +376,14 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
   }
 }
 
+/** The newest of a record's files (src/state/record_files.ts): `kind`.json, or its last change. */
+export function recordFile(folder: string, kind: "sandbox" | "container"): string {
+  const change = (name: string) =>
+    Number(new RegExp(`^${kind}\\.(\\d+)\\.json$`).exec(name)?.[1] ?? 0);
+  const newest = Math.max(0, ...readdirSync(folder).map(change));
+  return join(folder, newest === 0 ? `${kind}.json` : `${kind}.${newest}.json`);
+}
+
 /** What a container wrote: its log without time, stream and tag, partial lines joined. */
 export function logText(log: string): string {
   return log.replaceAll(/^\S+ (?:stdout|stderr) ([PF]) (.*)\n/gm, (_, tag: string, text: string) =>

@@ -13,7 +13,7 @@ import type {
   StartContainerRequest,
   StopContainerRequest,
 } from "../proto/types.ts";
-import { execProcess, ociJson, parseOciSpec } from "../spec/oci.ts";
+import { execProcess, ociJson, parseOciSpec, type OciSpec } from "../spec/oci.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
 import { abortError, throwIfAborted } from "../sys/process.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
@@ -141,7 +141,7 @@ export async function execSync(
     );
   }
   const bundle = join(context.containers.folderOf(id), "config.json");
-  const spec = parseOciSpec(await readFile(bundle, "utf8"));
+  const { process } = await readSpec(bundle);
   throwIfAborted(`exec in container ${id}`, call.signal);
   const key = newId();
   const onAbort = () => void context.monitor.call("cancelExec", { key }).catch(() => {});
@@ -150,7 +150,7 @@ export async function execSync(
     const { result, body } = await context.monitor.call("exec", {
       id,
       key,
-      process: ociJson(execProcess(spec.process, request.cmd ?? [], false)),
+      process: ociJson(execProcess(process, request.cmd ?? [], false)),
       timeoutMs: seconds > timeoutSecondsMax ? 0 : Number(seconds) * 1000,
       maxOutputBytes: execOutputBytes,
     });
@@ -167,6 +167,16 @@ export async function execSync(
     });
   } finally {
     call.signal.removeEventListener("abort", onAbort);
+  }
+}
+
+async function readSpec(path: string): Promise<OciSpec> {
+  try {
+    return parseOciSpec(await readFile(path, "utf8"));
+  } catch (cause) {
+    throw new CriError("DATA_LOSS", `cannot read the bundle's ${path}: ${messageOf(cause)}`, {
+      cause,
+    });
   }
 }
 

@@ -1,11 +1,11 @@
 // What a daemon makes of records and processes that do not agree.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, recordFile, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 
 const { NamespaceMode, PodSandboxState } = runtime.v1;
@@ -17,7 +17,7 @@ beforeAll(async () => {
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 
-const recordOf = (id: string) => join(daemon.dir, "graph/containers", id, "container.json");
+const recordOf = (id: string) => recordFile(join(daemon.dir, "graph/containers", id), "container");
 
 async function pidOf(id: string): Promise<number> {
   const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
@@ -30,11 +30,33 @@ test("a container that runs without a record is killed", async () => {
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
   const pid = await pidOf(id);
   await daemon.stop();
-  writeFileSync(recordOf(id), "{");
+  for (const name of readdirSync(dirname(recordOf(id)))) {
+    if (/^container.*json$/.test(name)) writeFileSync(join(dirname(recordOf(id)), name), "{");
+  }
   await daemon.start();
   for (let tries = 0; tries < 100 && existsSync(`/proc/${pid}`); tries++) await sleep(20);
   expect(existsSync(`/proc/${pid}`)).toBe(false);
   expect((await daemon.client.ListContainers({})).containers).toEqual([]);
+  await daemon.removePod(podId);
+});
+
+test("a container whose last change cannot be read goes on from the record before", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  await daemon.stop("SIGKILL");
+  writeFileSync(recordOf(id), "");
+  await daemon.start();
+  const { CONTAINER_RUNNING } = runtime.v1.ContainerState;
+  for (
+    let tries = 0;
+    tries < 100 && (await daemon.status(id)).state !== CONTAINER_RUNNING;
+    tries++
+  ) {
+    await sleep(20);
+  }
+  expect((await daemon.status(id)).state).toBe(CONTAINER_RUNNING);
+  expect(daemon.log).toContain(`container ${id}: an older record is used`);
   await daemon.removePod(podId);
 });
 

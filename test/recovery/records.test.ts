@@ -14,7 +14,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { CriError } from "../../src/base/errors.ts";
 import { runtime } from "../../src/proto/messages.js";
-import { busybox, type Daemon, startDaemon } from "../harness.ts";
+import { busybox, type Daemon, recordFile, startDaemon } from "../harness.ts";
 
 let daemon: Daemon;
 let podId: string;
@@ -56,7 +56,7 @@ function fakeId(kind: Kind, index: number): string {
 
 function wholeRecord(kind: Kind): Record<string, unknown> {
   const id = kind === "sandbox" ? podId : exitedId;
-  const text = readFileSync(join(folderOf(kind), id, `${kind}.json`), "utf8");
+  const text = readFileSync(recordFile(join(folderOf(kind), id), kind), "utf8");
   return JSON.parse(text) as Record<string, unknown>;
 }
 

@@ -229,7 +229,7 @@ class Storm {
         .filter(({ state }) => state === runtime.v1.ContainerState.CONTAINER_RUNNING)
         .map(({ id }) => id),
     );
-    for (const id of [...this.#writers]) {
+    for (const id of this.#writers) {
       if (live.has(id)) continue;
       this.#writers.splice(this.#writers.indexOf(id), 1);
       this.tally.deadContainers++;

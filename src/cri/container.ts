@@ -16,6 +16,7 @@ import type {
 import { execProcess, ociJson, parseOciSpec, type OciSpec } from "../spec/oci.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
 import { abortError, throwIfAborted } from "../sys/process.ts";
+import { askAgain } from "./again.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
@@ -82,7 +83,7 @@ async function endFailedStart(
 ): Promise<void> {
   try {
     const { runtimeTimeoutMs: timeoutMs } = context.config;
-    await context.monitor.call("remove", { id, runtime, timeoutMs });
+    await askAgain(context, "remove", { id, runtime, timeoutMs });
   } catch (error) {
     // Recovery ends what runs although its record says that it has exited (recover.ts).
     context.log.warn("a failed start was not undone yet", {

@@ -9,6 +9,7 @@ import type { Exit } from "../state/container.ts";
 import { notReady } from "../state/sandbox.ts";
 import { catchesSignal } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
+import { askAgain } from "./again.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { stdioFolder } from "./pause.ts";
 
@@ -35,7 +36,7 @@ export async function stopContainerProcess(
       const { stopSignal, phase } = context.containers.get(id);
       if (phase.phase === "running") await handlesSignal(phase, signalNumber(stopSignal));
       const kill = { id, signal: signalNumber(stopSignal) };
-      await step("container-signal", () => context.monitor.call("kill", kill));
+      await step("container-signal", () => askAgain(context, "kill", kill));
       context.exits.signalled(id);
     }
     if (await ended) return;
@@ -64,7 +65,7 @@ export async function killContainer(
   while (context.containers.find(id)?.phase.phase === "running") {
     const ended = context.exits.wait(id, remindMs, signal);
     const kill = { id, signal: SIGKILL };
-    await step("container-kill", () => context.monitor.call("kill", kill));
+    await step("container-kill", () => askAgain(context, "kill", kill));
     if (await ended) return;
     context.log.warn("container does not die yet", { container: id });
   }
@@ -100,7 +101,7 @@ export async function removeContainerRecord(
   await killContainer(context, id, signal);
   const runtime = handlerOf(context, container.runtimeHandler).command;
   const { runtimeTimeoutMs: timeoutMs } = context.config;
-  await step("container-forget", () => context.monitor.call("remove", { id, runtime, timeoutMs }));
+  await step("container-forget", () => askAgain(context, "remove", { id, runtime, timeoutMs }));
   await step("container-rootfs-remove", () =>
     context.images.unmountRootfs(context.containers.folderOf(id)),
   );

@@ -7,6 +7,7 @@ import { lookupContainer } from "../node/host.ts";
 import { podFiles, podHostname } from "../node/pod_files.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
+import { askAgain } from "./again.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { containerDefaults, podNamespaces } from "./facts.ts";
 
@@ -62,7 +63,7 @@ export async function startPause(
 /** Kills it and takes its file system away; again and again if need be. */
 export async function removePause(context: Context, sandbox: Sandbox): Promise<void> {
   const { id, runtimeHandler } = sandbox;
-  await context.monitor.call("remove", {
+  await askAgain(context, "remove", {
     id,
     runtime: handlerOf(context, runtimeHandler).command,
     timeoutMs: context.config.runtimeTimeoutMs,

@@ -18,8 +18,13 @@ import { type Registry, startRegistry } from "./registry.ts";
 const { NamespaceMode } = runtime.v1;
 const pause = "example.test/pause:1";
 const delayMs = 1_000;
-/** What a step does in the background may take this long. */
-const settleMs = 6_000;
+
+export type RowOptions = {
+  /** Called before it is looked for what is left: a fault to be found. */
+  sabotage?: (daemon: Daemon) => void;
+  /** What a step does in the background may take this long. */
+  settleMs?: number;
+};
 
 export class Bench implements AsyncDisposable {
   readonly daemon: Daemon;
@@ -66,11 +71,11 @@ export class Bench implements AsyncDisposable {
     await this.#registry[Symbol.asyncDispose]();
   }
 
-  async row(row: Row, sabotage: (daemon: Daemon) => void = () => {}): Promise<Result> {
+  async row(row: Row, options: RowOptions = {}): Promise<Result> {
     const start = performance.now();
     const result: Result = { ...row, hitBy: undefined, told: "", problems: [], ms: 0 };
     try {
-      await this.#row(row, result, sabotage);
+      await this.#row(row, result, options);
     } catch (error) {
       result.problems.push(messageOf(error));
       await this.#startOver();
@@ -79,7 +84,7 @@ export class Bench implements AsyncDisposable {
     return result;
   }
 
-  async #row(row: Row, result: Result, sabotage: (daemon: Daemon) => void): Promise<void> {
+  async #row(row: Row, result: Result, options: RowOptions): Promise<void> {
     const { daemon } = this;
     await this.#arm(row);
     const before = takeSnapshot(this.#scope);
@@ -99,8 +104,9 @@ export class Bench implements AsyncDisposable {
     if (result.hitBy === undefined) result.problems.push("nobody reached it");
     if (row.action === "delay" && failed) result.problems.push(`a call failed: ${result.told}`);
     await this.#afterwards(row, pod, result);
-    sabotage(daemon);
-    const leaks = await this.#leaks(before, daemon.scope.pids().join() === pids);
+    options.sabotage?.(daemon);
+    const { settleMs = 6_000 } = options;
+    const leaks = await this.#leaks(before, daemon.scope.pids().join() === pids, settleMs);
     result.problems.push(...leaks.map((leak) => `left: ${leak}`));
     if (leaks.length > 0) await this.#startOver();
   }
@@ -215,7 +221,7 @@ export class Bench implements AsyncDisposable {
     return killer;
   }
 
-  async #leaks(before: Snapshot, sameProcesses: boolean): Promise<string[]> {
+  async #leaks(before: Snapshot, sameProcesses: boolean, settleMs: number): Promise<string[]> {
     // Another process has other descriptors.
     const descriptors = () => (sameProcesses ? before : takeSnapshot(this.#scope)).descriptors;
     const end = Date.now() + settleMs;

@@ -1,0 +1,73 @@
+// Some rows of the table (test/failpoints.ts has all), and that a planted fault makes a row fail.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { mkdirSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { Bench } from "./failpoint_bench.ts";
+import type { Row } from "./failpoints.ts";
+import { executable } from "./harness.ts";
+
+let bench: Bench;
+beforeAll(async () => {
+  bench = await Bench.open();
+}, 30_000);
+afterAll(() => bench?.[Symbol.asyncDispose]());
+
+describe("the failpoints themselves", () => {
+  test.each([
+    ["an unknown name", "before:coffee=error", ["--allow-failpoints"], "before:coffee"],
+    ["neither before nor after", "cni-add=error", ["--allow-failpoints"], "cni-add"],
+    ["an unknown action", "before:cni-add=explode", ["--allow-failpoints"], "explode"],
+    ["no flag that allows them", "before:cni-add=error", [], "--allow-failpoints"],
+  ])("%s stops the start, with its name", (_, failpoints, flags, name) => {
+    const argv = ["--config", bench.daemon.configFile, ...flags];
+    const env = { ...process.env, ISULAD_FAILPOINTS: failpoints };
+    const done = spawnSync(executable, argv, { env, encoding: "utf8", timeout: 8000 });
+    expect(done.status).toBe(1);
+    expect(done.stderr).toContain(name);
+  });
+});
+
+describe("a planted fault makes a row fail", () => {
+  const row: Row = { failpoint: "before:sandbox-cgroup", action: "error" };
+  const settleMs = 500;
+
+  test("something left behind", async () => {
+    const planted = join(bench.daemon.dir, "graph/sandboxes/planted");
+    const { problems } = await bench.row(row, { sabotage: () => mkdirSync(planted), settleMs });
+    rmSync(planted, { recursive: true, force: true });
+    expect(problems.join()).toContain(planted);
+  }, 30_000);
+
+  test("an address still leased", async () => {
+    const lease = join(bench.daemon.dir, "ipam", bench.daemon.token, `${bench.daemon.subnet}.99`);
+    const { problems } = await bench.row(row, {
+      sabotage: () => writeFileSync(lease, "x"),
+      settleMs,
+    });
+    rmSync(lease);
+    expect(problems.join()).toContain(lease);
+  }, 30_000);
+});
+
+const rows: Row[] = [
+  { failpoint: "after:sandbox-namespaces", action: "kill daemon" },
+  { failpoint: "after:cni-add", action: "error" },
+  { failpoint: "after:cni-add", action: "kill daemon" },
+  { failpoint: "after:image-layers", action: "kill daemon" },
+  { failpoint: "after:runtime-create", action: "kill monitor" },
+  { failpoint: "before:container-running", action: "kill daemon" },
+  { failpoint: "after:container-rootfs-remove", action: "kill daemon" },
+  { failpoint: "before:sandbox-torndown", action: "error" },
+];
+
+test.each(rows)(
+  "$failpoint, $action: Stop and Remove succeed, and nothing is left",
+  async (row) => {
+    const { hitBy, problems } = await bench.row(row);
+    expect(problems).toEqual([]);
+    expect(hitBy).toBeDefined();
+  },
+  40_000,
+);

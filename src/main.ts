@@ -22,7 +22,7 @@ async function main(words: string[]): Promise<number> {
   // Of a parent that is a Bun program too; nothing that we start shall take orders from it.
   delete process.env["BUN_OPTIONS"];
   delete process.env["BUN_BE_BUN"];
-  if (words[0] === "monitor") return runMonitor(words[2] ?? "");
+  if (words[0] === "monitor") return runMonitor(words.slice(1));
   if (words[0] === "unpack") {
     const { unpackMain } = await import("./image/unpack.ts");
     return unpackMain(words.slice(1));
@@ -49,7 +49,11 @@ function versionText(): string {
   return `isulad-ts ${version} (commit ${build?.commit ?? "none"}, ${engine})`;
 }
 
-async function runMonitor(state: string): Promise<number> {
+/** `--state DIR`, with what an upgrade passes on; `--check-state DIR`: can this build go on with it? */
+async function runMonitor(words: string[]): Promise<number> {
+  const state = words[1] ?? "";
+  if (words[0] === "--check-state") return checkMonitorState(state);
+  const { inheritedFrom } = await import("./monitor/upgrade.ts");
   const { createLog } = await import("./base/log.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
   const { armFailpoints } = await import("./base/steps.ts");
@@ -62,8 +66,19 @@ async function runMonitor(state: string): Promise<number> {
     log.error("the monitor failed", { error: messageOf(error), stack: error.stack });
     process.exit(1); // The daemon starts another, which takes the containers over.
   });
-  await monitorMain(state, log);
+  await monitorMain(state, inheritedFrom(words.slice(2)), log);
   process.exit(0); // its worker waits in the kernel
+}
+
+async function checkMonitorState(state: string): Promise<number> {
+  const { checkState } = await import("./monitor/records.ts");
+  try {
+    checkState(state);
+    return 0;
+  } catch (error) {
+    process.stderr.write(`isulad-ts: ${messageOf(error)}\n`);
+    return 1;
+  }
 }
 
 async function runDaemonCommand(words: string[]): Promise<number> {

@@ -1,4 +1,6 @@
 // What the build put into the executable (dist/build.ts, --define); from source there is nothing.
+import { statSync } from "node:fs";
+
 declare const ISULAD_BUILD: { version: string; commit: string } | undefined;
 
 /** Version and commit of this executable; undefined when it runs from source. */
@@ -6,3 +8,12 @@ export const build = typeof ISULAD_BUILD === "undefined" ? undefined : ISULAD_BU
 
 /** What callers are told of the version: semantic, as CRI's VersionResponse wants it. */
 export const version = build?.version ?? "0.1.0-source";
+
+/**
+ * Names the executable that this process runs, also after its file was replaced: two processes of one
+ * build have the same.
+ */
+export function executableId(): string {
+  const { size, mtimeMs } = statSync("/proc/self/exe");
+  return `${version} ${build?.commit ?? "source"} ${size} ${Math.trunc(mtimeMs)}`;
+}

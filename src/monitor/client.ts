@@ -5,6 +5,7 @@ import { closeSync, mkdirSync, openSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { executableId } from "../base/build.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { Held } from "./held.ts";
@@ -18,6 +19,9 @@ import {
   type ReplyHeader,
   type StartRequest,
 } from "./protocol.ts";
+
+/** At the start: the file may be another one later. */
+const executable = executableId();
 
 type Reply = { result: unknown; body: Buffer };
 
@@ -44,6 +48,7 @@ export class MonitorClient implements AsyncDisposable {
   #connecting: Promise<Socket> | undefined;
   #seq = 0;
   #closed = false;
+  #upgradeTried = false;
 
   constructor(options: {
     state: string;
@@ -109,11 +114,18 @@ export class MonitorClient implements AsyncDisposable {
   /** A monitor that is ending may still take a connection: only its hello counts. */
   async #open(): Promise<Socket> {
     const path = join(this.#state, "monitor", "socket");
-    const deadline = performance.now() + startMs;
+    let deadline = performance.now() + startMs;
     let started = { at: Number.NEGATIVE_INFINITY, ended: false };
     for (;;) {
       const socket = await dial(path);
       const hello = socket && (await this.#greet(socket));
+      if (hello !== undefined && (await this.#upgrade(socket!, hello))) {
+        [deadline, started] = [
+          performance.now() + startMs,
+          { at: performance.now(), ended: false },
+        ];
+        continue;
+      }
       if (hello !== undefined) {
         this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
         this.#socket = socket;
@@ -141,6 +153,21 @@ export class MonitorClient implements AsyncDisposable {
     } catch {
       return undefined; // it ended; the next one is asked
     }
+  }
+
+  /** Asks a monitor of another build to become this one, once; true when it is to be greeted anew. */
+  async #upgrade(socket: Socket, hello: Hello): Promise<boolean> {
+    if (hello.executable === executable || this.#upgradeTried) return false;
+    this.#upgradeTried = true;
+    const builds = { pid: hello.pid, from: hello.executable, to: executable };
+    this.#log.info("upgrading the monitor", builds);
+    try {
+      await this.#send(socket, "upgrade", { argv: this.#self });
+    } catch (error) {
+      if (socket.destroyed) return true;
+      this.#log.error("the monitor stays as it is", { error: messageOf(error) });
+    }
+    return false;
   }
 
   /** The monitor outlives this process: a session of its own, and no stream of ours. */

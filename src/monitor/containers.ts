@@ -10,7 +10,7 @@ import type { Log } from "../base/log.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
-import { processState, startTime } from "../sys/process.ts";
+import { parentOf, processState, startTime } from "../sys/process.ts";
 import { openPidfd, reap } from "../sys/wait.ts";
 import { pin, pinnedExit, unpin } from "./pin.ts";
 import type { ExitRecord, Hello, Started, StartRequest } from "./protocol.ts";
@@ -23,6 +23,7 @@ type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
 type Container = {
   record: RunRecord;
   stdio: Stdio;
+  ended: boolean;
   exit: Promise<ExitRecord>;
   onExit: (exitCode: number, known: boolean) => void;
 };
@@ -43,6 +44,7 @@ export class Containers {
   readonly #deleting = new Map<string, Promise<void>>();
   /** The runtime's start: a container may end before it has, and delete would take its files away. */
   readonly #starting = new Map<string, Promise<unknown>>();
+  #quiet = false;
 
   constructor(options: {
     folder: string;
@@ -70,6 +72,15 @@ export class Containers {
     return [...this.#exits.values()];
   }
 
+  /** Descriptors of the terminals, which no other process can open. */
+  get terminals(): Map<string, number> {
+    const terminals = new Map<string, number>();
+    for (const [id, { stdio }] of this.#running) {
+      if (stdio.terminalFd !== undefined) terminals.set(id, stdio.terminalFd);
+    }
+    return terminals;
+  }
+
   get pids(): number[] {
     return [...this.#running.values()].map(({ record }) => record.pid);
   }
@@ -80,7 +91,7 @@ export class Containers {
   }
 
   /** Takes over what an earlier monitor left: containers that run, exits that were recorded. */
-  async resume(): Promise<void> {
+  async resume(terminals: Map<string, number>): Promise<void> {
     await this.#records.make();
     const { runs, exits } = this.#records.read((file, error) => {
       this.#log.error("setting a damaged record aside", { file, error: messageOf(error) });
@@ -89,15 +100,16 @@ export class Containers {
     for (const exit of exits) this.#exits.set(exit.id, exit);
     for (const run of runs) {
       if (this.#exits.has(run.id)) unpin(this.#records.pinOf(run.id));
-      else if (run.started) await this.#adopt(run);
+      else if (run.started) await this.#adopt(run, terminals.get(run.id));
       else await this.#undo(run);
     }
   }
 
-  async #adopt(record: RunRecord): Promise<void> {
-    this.#track(record, await reopenStdio(record, this.#workers));
+  async #adopt(record: RunRecord, terminalFd: number | undefined): Promise<void> {
+    this.#track(record, await reopenStdio(record, this.#workers, terminalFd));
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
-    // No SIGCHLD tells of what may not be a child; without a pidfd it is looked at now and then.
+    // Without a pidfd, what is no child is looked at now and then.
+    if (parentOf(record.pid) === process.pid) return;
     const pidfd = openPidfd(record.pid);
     if (pidfd === undefined) return;
     const ended = this.#workers.readable(pidfd).then(() => this.check());
@@ -185,8 +197,12 @@ export class Containers {
     const container: Container = {
       record,
       stdio,
+      ended: false,
       exit: ended.promise.then((end) => this.#finish(container, end)),
-      onExit: (exitCode, known) => ended.resolve({ exitCode, known }),
+      onExit: (exitCode, known) => {
+        container.ended = true;
+        ended.resolve({ exitCode, known });
+      },
     };
     container.exit.catch((error: unknown) => {
       this.#log.error("recording an exit failed", {
@@ -201,6 +217,7 @@ export class Containers {
 
   /** Looks at every container's init: called on SIGCHLD, and now and then. */
   check(): void {
+    if (this.#quiet) return;
     for (const container of this.#running.values()) {
       const { pid, pidStartTime } = container.record;
       try {
@@ -297,6 +314,21 @@ export class Containers {
       if (errnoOf(error) === "ESRCH") return false;
       throw error;
     }
+  }
+
+  /** Takes no more notice of exits, which the next build will, and finishes those that it has seen. */
+  async quiesce(): Promise<void> {
+    this.#quiet = true;
+    await Promise.all(
+      [...this.#running.values()].filter(({ ended }) => ended).map(({ exit }) => exit),
+    );
+    await Promise.all(this.#deleting.values());
+  }
+
+  /** Takes quiesce() back. */
+  release(): void {
+    this.#quiet = false;
+    this.check();
   }
 
   async reopenLog(id: string): Promise<void> {

@@ -1,29 +1,46 @@
 // The monitor: one process a node, subreaper and parent of every container, which outlives the
 // daemon. Here is its main loop: the socket, SIGCHLD, and when it ends.
+import { EventEmitter } from "node:events";
+import { closeSync, openSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { createServer, type Socket } from "node:net";
 import { join } from "node:path";
-import { version } from "../base/build.ts";
+import { executableId, version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { becomeSubreaper } from "../sys/wait.ts";
+import { keepOnExec } from "../sys/descriptor.ts";
 import { Orphans, orphanScanMs } from "../sys/orphans.ts";
+import { tryLock } from "../sys/path.ts";
+import { becomeSubreaper } from "../sys/wait.ts";
 import { Containers } from "./containers.ts";
 import { Execs } from "./exec.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { Spawner } from "./spawner.ts";
+import { Gate, upgrade, type Inherited } from "./upgrade.ts";
 import { LogWorkers } from "./worker_client.ts";
 
 /** Nobody connected and nothing runs: after this the monitor ends. */
 const idleMs = 3_000;
+/** At the start: the file may be another one later. */
+const executable = executableId();
 
-type Parts = { containers: Containers; execs: Execs };
+type Parts = {
+  state: string;
+  lockFd: number;
+  containers: Containers;
+  execs: Execs;
+  workers: LogWorkers;
+  gate: Gate;
+};
 type Answer = { result: unknown; body?: Uint8Array[] };
 
 /** Runs the monitor on `<state>/monitor`; returns when it is no longer needed. */
-export async function monitorMain(state: string, log: Log): Promise<void> {
+export async function monitorMain(state: string, inherited: Inherited, log: Log): Promise<void> {
   const folder = join(state, "monitor");
   await mkdir(folder, { recursive: true, mode: 0o700 });
+  const lockFd = inherited.lockFd ?? lock(join(folder, "lock"));
+  if (lockFd === undefined) return log.info("another monitor is there or ending");
+  keepOnExec(lockFd, false);
   becomeSubreaper();
   const connections = new Set<Socket>();
   const workers = new LogWorkers((error) => {
@@ -40,14 +57,14 @@ export async function monitorMain(state: string, log: Log): Promise<void> {
       connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
   });
   const execs = new Execs({ folder, workers, spawner });
-  const parts: Parts = { containers, execs };
-  await containers.resume();
+  const parts: Parts = { state, lockFd, containers, execs, workers, gate: new Gate() };
+  await containers.resume(inherited.terminals);
   const check = () => {
     containers.check();
     execs.check();
   };
   process.on("SIGCHLD", check);
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) process.on(signal, () => {});
+  const signalled = endingSignals();
   await listen(join(folder, "socket"), (socket) => {
     connections.add(socket);
     socket.on("close", () => connections.delete(socket));
@@ -55,13 +72,22 @@ export async function monitorMain(state: string, log: Log): Promise<void> {
   });
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
   const orphans = new Orphans();
-  await untilIdle(() => {
+  await untilIdle(signalled, () => {
     check();
     const known = new Set([...containers.pids, ...execs.pids]);
     orphans.reap((pid) => known.has(pid) || spawner.busy);
-    return connections.size === 0 && containers.running.length === 0;
+    if (containers.running.length > 0 || spawner.busy) return "busy";
+    return connections.size > 0 ? "connected" : "idle";
   });
   await rm(join(folder, "socket"), { force: true });
+}
+
+/** Two monitors would take each other's output; undefined when another one has the lock. */
+function lock(path: string): number | undefined {
+  const fd = openSync(path, "a", 0o600);
+  if (tryLock(fd)) return fd;
+  closeSync(fd);
+  return undefined;
 }
 
 async function listen(path: string, onConnection: (socket: Socket) => void): Promise<void> {
@@ -73,30 +99,61 @@ async function listen(path: string, onConnection: (socket: Socket) => void): Pro
   });
 }
 
-function untilIdle(isIdle: () => boolean): Promise<void> {
+/** A signal ends a monitor that has no container; with containers it is needed, and stays. */
+function endingSignals(): EventEmitter {
+  const signalled = new EventEmitter();
+  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+    process.on(signal, () => signalled.emit("end"));
+  }
+  return signalled;
+}
+
+function untilIdle(
+  signalled: EventEmitter,
+  state: () => "busy" | "connected" | "idle",
+): Promise<void> {
   return new Promise((resolve) => {
     let idle = 0;
-    const timer = setInterval(() => {
-      idle = isIdle() ? idle + orphanScanMs : 0;
-      if (idle < idleMs) return;
+    const end = () => {
       clearInterval(timer);
       resolve();
+    };
+    const timer = setInterval(() => {
+      idle = state() === "idle" ? idle + orphanScanMs : 0;
+      if (idle >= idleMs) end();
     }, orphanScanMs);
+    signalled.on("end", () => {
+      if (state() !== "busy") end();
+    });
   });
 }
 
 function serve(socket: Socket, parts: Parts, log: Log): void {
+  /** Execs that this connection waits for; nobody else will take their results. */
+  const execs = new Set<string>();
   socket.on("error", (error) => log.warn("connection failed", { error: error.message }));
+  socket.on("close", () => execs.forEach((key) => parts.execs.cancel(key)));
   readFrames(socket, (header) => {
     const request = header as unknown as RequestHeader;
-    answer(parts, request).then(
-      ({ result, body }) => writeFrame(socket, { seq: request.seq, result }, body),
-      (error: unknown) => {
-        const failure = { code: codeOf(error), message: messageOf(error) };
-        writeFrame(socket, { seq: request.seq, error: failure });
-      },
-    );
+    const key = request.call === "exec" ? (request.params as Calls["exec"][0]).key : "";
+    execs.add(key);
+    admit(parts, request)
+      .then(
+        ({ result, body }) => writeFrame(socket, { seq: request.seq, result }, body),
+        (error: unknown) => {
+          const failure = { code: codeOf(error), message: messageOf(error) };
+          writeFrame(socket, { seq: request.seq, error: failure });
+          if (request.call === "upgrade") log.error("not upgraded", { error: failure.message });
+        },
+      )
+      .finally(() => execs.delete(key));
   });
+}
+
+/** Calls wait while the monitor is about to be replaced; one that ends an exec is what it waits for. */
+function admit(parts: Parts, request: RequestHeader): Promise<Answer> {
+  if (request.call === "upgrade" || request.call === "cancelExec") return answer(parts, request);
+  return parts.gate.pass(() => answer(parts, request));
 }
 
 async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
@@ -106,6 +163,7 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
       const result: Calls["hello"][1] = {
         pid: process.pid,
         version,
+        executable,
         running: containers.running,
         exits: containers.exits,
       };
@@ -128,8 +186,11 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
     case "remove":
       await containers.remove(request.params as Calls["remove"][0]);
       return { result: {} };
+    case "upgrade":
+      return upgrade((request.params as Calls["upgrade"][0]).argv, parts);
   }
-  throw new CriError("UNIMPLEMENTED", `the monitor has no call ${String(request.call)}`);
+  const { call }: { call: string } = request; // a newer daemon's
+  throw new CriError("UNIMPLEMENTED", `the monitor has no call ${call}`);
 }
 
 async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer> {

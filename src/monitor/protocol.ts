@@ -56,6 +56,8 @@ export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: bool
 export type Hello = {
   pid: number;
   version: string;
+  /** Which executable it runs (base/build.ts). */
+  executable: string;
   running: (Started & HeldStreams)[];
   exits: ExitRecord[];
 };
@@ -69,6 +71,8 @@ export type Calls = {
   cancelExec: [{ key: string }, Record<string, never>];
   kill: [{ id: string; signal: number }, { running: boolean }];
   reopenLog: [{ id: string }, Record<string, never>];
+  /** Becomes another build of this program; answered only when that fails. */
+  upgrade: [{ argv: string[] }, Record<string, never>];
   remove: [{ id: string; runtime: RuntimeCommand; timeoutMs: number }, Record<string, never>];
 };
 

@@ -7,7 +7,7 @@ import { closeSync, constants, openSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
-import { setPipeSize } from "../sys/descriptor.ts";
+import { duplicate, keepOnExec, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo } from "../sys/path.ts";
 import { listenUnix, receiveDescriptor } from "../sys/unix_socket.ts";
 import type { LogFds } from "./container_log.ts";
@@ -21,8 +21,17 @@ export type Stdio = {
   args: string[];
   /** The runtime's create is done, well or not: what only that needed is closed. */
   created(): Promise<void>;
+  /** The terminal, to be passed on; the log worker has a descriptor of its own. */
+  terminalFd?: number;
   /** The container's end, after its log is drained. */
   close(): void;
+};
+
+const noStdio: Stdio = {
+  child: [-1, -1, -1],
+  args: [],
+  created: () => Promise.resolve(),
+  close: () => {},
 };
 
 /** FIFO capacity: what a container may write while nobody reads. */
@@ -43,14 +52,23 @@ export async function openStdio(
   return openFifos(request, workers, false);
 }
 
-/** The FIFOs of a container that runs already; its terminal is lost with the monitor that had it. */
-export async function reopenStdio(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
+/** Those of a container that runs already; a terminal is lost unless terminalFd was passed on. */
+export async function reopenStdio(
+  request: StartRequest,
+  workers: LogWorkers,
+  terminalFd: number | undefined,
+): Promise<Stdio> {
   if (!request.terminal) {
     const stdio = await openFifos(request, workers, true);
     await stdio.created();
     return stdio;
   }
-  return { child: [-1, -1, -1], args: [], created: () => Promise.resolve(), close: () => {} };
+  const { id, logPath: path } = request;
+  if (terminalFd === undefined) return noStdio;
+  keepOnExec(terminalFd, false);
+  const fds = { stdout: duplicate(terminalFd), stderr: -1, terminal: true };
+  workers.resume({ id, path, ...fds });
+  return { ...noStdio, terminalFd, close: () => closeSync(terminalFd) };
 }
 
 function fifoNames(request: StartRequest): string[] {
@@ -100,21 +118,25 @@ async function openTerminal(
   const path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
   const listener = listenUnix(path);
   const none = openSync("/dev/null", constants.O_RDWR);
-  return {
+  const stdio: Stdio = {
+    ...noStdio,
     child: [none, none, none],
     args: ["--console-socket", path],
     created: async () => {
       try {
         // Sent by the runtime before its create ended, so it is there.
-        const stdout = receiveDescriptor(listener);
+        const terminalFd = receiveDescriptor(listener);
+        stdio.terminalFd = terminalFd;
+        stdio.close = () => closeSync(terminalFd);
+        const stdout = duplicate(terminalFd);
         await startLog(request, workers, { stdout, stderr: -1, terminal: true });
       } finally {
         for (const fd of [listener, none]) closeSync(fd);
         rmSync(path, { force: true });
       }
     },
-    close: () => {},
   };
+  return stdio;
 }
 
 async function startLog(request: StartRequest, workers: LogWorkers, fds: LogFds): Promise<void> {

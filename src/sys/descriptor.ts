@@ -72,6 +72,12 @@ export function discard(fifo: number, nullFd: number, count: number): number {
   return gone;
 }
 
+/** Another descriptor of the same open file, closed on exec. */
+export function duplicate(fd: number): number {
+  const F_DUPFD_CLOEXEC = 1030;
+  return check("fcntl", `F_DUPFD_CLOEXEC of descriptor ${fd}`, fd, F_DUPFD_CLOEXEC, 3);
+}
+
 /** Lets a descriptor pass an execve of this process. */
 export function keepOnExec(fd: number, kept: boolean): void {
   const F_SETFD = 2;

@@ -138,8 +138,15 @@ export function startTime(pid: number): string | undefined {
   return statFields(pid)?.[startTimeField];
 }
 
-// proc(5), /proc/PID/stat: fields 3, 22 and 52, counted from the one after the command.
+/** The process that is told of a process's end; undefined: there is no such process. */
+export function parentOf(pid: number): number | undefined {
+  const parent = statFields(pid)?.[parentField];
+  return parent === undefined ? undefined : Number(parent);
+}
+
+// proc(5), /proc/PID/stat: fields 3, 4, 22 and 52, counted from the one after the command.
 const stateField = 0;
+const parentField = 1;
 const startTimeField = 19;
 const exitCodeField = 49;
 

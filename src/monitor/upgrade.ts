@@ -1,0 +1,104 @@
+// The monitor replaces itself by another build of the executable: execve in place, so that pid, children and
+// chosen descriptors stay. Everything that can fail comes before it and is taken back when it does.
+import { CriError } from "../base/errors.ts";
+import { keepOnExec } from "../sys/descriptor.ts";
+import { run } from "../sys/process.ts";
+import { execve } from "../sys/wait.ts";
+import type { Containers } from "./containers.ts";
+import type { LogWorkers } from "./worker_client.ts";
+
+/** How long the new executable may take to read the records. */
+const checkMs = 10_000;
+/** How long calls that run (an exec) are waited for. */
+const quiesceMs = 10_000;
+
+/** What is passed on from one build to the next, by number. */
+export type Inherited = { lockFd?: number; terminals: Map<string, number> };
+
+/** Calls pass here; closed, new ones wait. */
+export class Gate {
+  #closed: PromiseWithResolvers<void> | undefined;
+  readonly #calls = new Set<Promise<unknown>>();
+
+  async pass<T>(act: () => Promise<T>): Promise<T> {
+    while (this.#closed !== undefined) await this.#closed.promise;
+    const call = act();
+    this.#calls.add(call);
+    try {
+      return await call;
+    } finally {
+      this.#calls.delete(call);
+    }
+  }
+
+  /** Lets no more calls in and returns when the last has ended. */
+  async close(): Promise<void> {
+    this.#closed = Promise.withResolvers();
+    await Promise.allSettled(this.#calls);
+  }
+
+  open(): void {
+    this.#closed?.resolve();
+    this.#closed = undefined;
+  }
+}
+
+/** Only returns by throwing: then this monitor goes on as if nothing had been. */
+export async function upgrade(
+  argv: string[],
+  parts: {
+    state: string;
+    lockFd: number;
+    gate: Gate;
+    containers: Containers;
+    workers: LogWorkers;
+  },
+): Promise<never> {
+  const { state, lockFd, gate, containers, workers } = parts;
+  await checkNext(argv, state);
+  using undo = new DisposableStack();
+  undo.defer(() => gate.open());
+  undo.defer(() => containers.release());
+  await inTime(gate.close().then(() => containers.quiesce()));
+  undo.defer(() => workers.continue());
+  await workers.pause();
+  const terminals = containers.terminals;
+  for (const fd of [lockFd, ...terminals.values()]) {
+    undo.defer(() => keepOnExec(fd, false));
+    keepOnExec(fd, true);
+  }
+  const next = [...argv, "monitor", "--state", state, "--lock", String(lockFd), "--terminals"];
+  execve([...next, [...terminals].map(([id, fd]) => `${id}=${fd}`).join(",")], process.env);
+}
+
+/** @throws CriError FAILED_PRECONDITION when the new executable cannot go on with what there is. */
+async function checkNext(argv: string[], state: string): Promise<void> {
+  const check = [...argv, "monitor", "--check-state", state];
+  const { exitCode, stderr } = await run(check, { signal: AbortSignal.timeout(checkMs), cwd: "/" });
+  if (exitCode === 0) return;
+  const why = stderr.trim().slice(-1000);
+  throw new CriError("FAILED_PRECONDITION", `${check.join(" ")}: exit code ${exitCode}: ${why}`);
+}
+
+async function inTime(quiet: Promise<void>): Promise<void> {
+  const late = AbortSignal.timeout(quiesceMs);
+  const deadline = new Promise<never>((_, reject) => {
+    late.addEventListener("abort", () =>
+      reject(new CriError("DEADLINE_EXCEEDED", `calls still run after ${quiesceMs} ms`)),
+    );
+  });
+  quiet.catch(() => {});
+  await Promise.race([quiet, deadline]);
+}
+
+/** What `upgrade` has put into the command line. @throws CriError INVALID_ARGUMENT. */
+export function inheritedFrom(words: string[]): Inherited {
+  const after = (name: string) => words[words.indexOf(name) + 1] ?? "";
+  if (!words.includes("--lock")) return { terminals: new Map() };
+  const terminals = new Map<string, number>();
+  for (const entry of after("--terminals").split(",").filter(Boolean)) {
+    const [id = "", fd = ""] = entry.split("=");
+    terminals.set(id, Number(fd));
+  }
+  return { lockFd: Number(after("--lock")), terminals };
+}

@@ -1,0 +1,126 @@
+// A monitor that another build replaces in place. The other build is a copy of the executable, which
+// has another time.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { createLog } from "../../src/base/log.ts";
+import { MonitorClient } from "../../src/monitor/client.ts";
+import { runtime } from "../../src/proto/messages.js";
+import { type Daemon, executable, logText, startDaemon } from "../harness.ts";
+
+const { ContainerState } = runtime.v1;
+let daemon: Daemon;
+beforeAll(async () => (daemon = await startDaemon({ network: false })));
+afterAll(() => daemon[Symbol.asyncDispose]());
+
+/** A client of another build: it asks the monitor to become the program at `self`. */
+async function upgradeTo(self: string[]): Promise<void> {
+  await using client = new MonitorClient({
+    state: join(daemon.dir, "state"),
+    self,
+    log: createLog({ level: "error", format: "text" }),
+    onExit: () => {},
+    onHello: () => {},
+  });
+  await client.connect();
+}
+
+function upgrades(): number {
+  return daemon.log.split("upgrading the monitor").length - 1;
+}
+
+const exeOf = (pid: number) => readlinkSync(`/proc/${pid}/exe`);
+const fdsOf = (pid: number) => readdirSync(`/proc/${pid}/fd`).length;
+
+describe("an upgrade of the monitor", () => {
+  test("keeps process, children, terminals and every line", async () => {
+    const other = join(daemon.dir, "other-build");
+    copyFileSync(executable, other);
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const count = 300_000;
+    const writer = await daemon.run(podId, pod, `seq ${count}; sleep 4; exit 77`);
+    const terminal = await daemon.run(
+      podId,
+      pod,
+      "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.5; done",
+      {
+        tty: true,
+      },
+    );
+    const reader = await daemon.run(podId, pod, ["cat"], { stdin: true });
+    const [pid] = daemon.monitors();
+    const fds = fdsOf(pid!);
+    await upgradeTo([other]);
+    // The daemon meets a strange build and makes it its own again.
+    const end = Date.now() + 10_000;
+    while (upgrades() === 0 || exeOf(pid!) !== executable) {
+      if (Date.now() > end) throw new Error(`still ${exeOf(pid!)}`);
+      await sleep(20);
+    }
+    await sleep(1000);
+    expect(daemon.monitors()).toEqual([pid!]);
+    expect((await daemon.status(reader)).state).toBe(ContainerState.CONTAINER_RUNNING);
+    expect(Math.abs(fdsOf(pid!) - fds)).toBeLessThan(4);
+    const exit = await daemon.exited(writer);
+    expect(exit.exitCode).toBe(77);
+    const lines = logText(readFileSync(exit.status.log_path!, "utf8")).split("\n");
+    expect(lines.length - 1).toBe(count);
+    expect(lines[count - 1]).toBe(String(count));
+    const last = await daemon.exited(terminal);
+    expect(last.exitCode).toBe(0);
+    const text = logText(readFileSync(last.status.log_path!, "utf8").replaceAll("\r", ""));
+    expect(text).toBe("1\n2\n3\n4\n5\n6\n7\n8\n");
+    await daemon.removePod(podId);
+  }, 60_000);
+
+  test("does not happen when the other build fails its check", async () => {
+    const [pid] = daemon.monitors();
+    const broken = join(daemon.dir, "broken-build");
+    writeFileSync(broken, "#!/bin/sh\necho 'no such state' >&2\nexit 3\n", { mode: 0o755 });
+    await upgradeTo([broken]);
+    expect(daemon.monitors()).toEqual([pid!]);
+    expect(exeOf(pid!)).toBe(executable);
+    expect(readFileSync(join(daemon.dir, "state/monitor.log"), "utf8")).toContain("no such state");
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    expect((await daemon.output(podId, pod, "echo still there")).text).toBe("still there\n");
+    await daemon.removePod(podId);
+  });
+
+  test("waits for no exec whose caller has gone", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, ["sleep", "100"]);
+    daemon.exec(id, "sleep 100", 0).catch(() => {});
+    await sleep(500);
+    await daemon.stop("SIGKILL");
+    const other = join(daemon.dir, "third-build");
+    copyFileSync(executable, other);
+    const start = performance.now();
+    await upgradeTo([other]);
+    expect(performance.now() - start).toBeLessThan(5000);
+    await daemon.start();
+    expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
+    await daemon.removePod(podId);
+  }, 30_000);
+
+  test("is not stopped by SIGTERM while containers run", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    await daemon.run(podId, pod, ["sleep", "100"]);
+    const [pid] = daemon.monitors();
+    process.kill(pid!, "SIGTERM");
+    await sleep(300);
+    expect(daemon.monitors()).toEqual([pid!]);
+    await daemon.removePod(podId);
+    process.kill(pid!, "SIGTERM");
+    const end = Date.now() + 3000;
+    while (daemon.monitors().includes(pid!)) {
+      if (Date.now() > end) throw new Error("it stays without containers");
+      await sleep(20);
+    }
+  });
+});

@@ -19,6 +19,7 @@ import {
   type ReplyHeader,
   type StartRequest,
 } from "./protocol.ts";
+import { KeptTerminals } from "./terminals.ts";
 
 /** At the start: the file may be another one later. */
 const executable = executableId();
@@ -42,6 +43,7 @@ export class MonitorClient implements AsyncDisposable {
   readonly #onHello: (hello: Hello) => void;
   readonly #waiting = new Map<number, PromiseWithResolvers<Reply>>();
   readonly #held = new Held();
+  readonly #terminals: KeptTerminals;
   /** Containers whose start has not been answered and whose exit has not been told. */
   readonly #starting = new Set<string>();
   #socket: Socket | undefined;
@@ -59,6 +61,7 @@ export class MonitorClient implements AsyncDisposable {
     onHello: (hello: Hello) => void;
   }) {
     this.#state = options.state;
+    this.#terminals = new KeptTerminals(join(options.state, "monitor"));
     this.#self = options.self;
     this.#log = options.log;
     this.#onExit = options.onExit;
@@ -85,15 +88,40 @@ export class MonitorClient implements AsyncDisposable {
     try {
       const reply = await sent;
       if (this.#starting.has(request.id)) this.#held.hold(request);
+      if (request.terminal && this.#socket !== undefined) this.#keepTerminal(this.#socket, request);
       return reply;
     } finally {
       this.#starting.delete(request.id);
     }
   }
 
+  /** What runs: its streams are held, its terminals kept, or given to a monitor that lacks them. */
+  #takeOver(socket: Socket, { running }: Hello): void {
+    this.#held.holdOnly(running);
+    this.#terminals.keepOnly(new Set(running.map(({ id }) => id)));
+    for (const { id, terminal, terminalHeld } of running) {
+      if (terminal) this.#keepTerminal(socket, { id, terminalHeld });
+    }
+  }
+
+  #keepTerminal(
+    socket: Socket,
+    { id, terminalHeld = true }: { id: string; terminalHeld?: boolean },
+  ): void {
+    const call = async <Name extends keyof Calls>(name: Name, params: Calls[Name][0]) =>
+      (await this.#send(socket, name, params)).result as Calls[Name][1];
+    const kept = terminalHeld
+      ? this.#terminals.borrow(id, call)
+      : this.#terminals.giveBack(id, call);
+    kept.catch((error: unknown) => {
+      this.#log.warn("a terminal is not kept", { container: id, error: messageOf(error) });
+    });
+  }
+
   #exited(exit: ExitRecord): void {
     this.#starting.delete(exit.id);
     this.#held.release(exit.id);
+    this.#terminals.release(exit.id);
     this.#onExit(exit);
   }
 
@@ -129,7 +157,7 @@ export class MonitorClient implements AsyncDisposable {
       if (hello !== undefined) {
         this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
         this.#socket = socket;
-        this.#held.holdOnly(hello.running);
+        this.#takeOver(socket!, hello);
         this.#onHello(hello);
         return socket!;
       }

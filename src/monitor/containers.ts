@@ -1,6 +1,6 @@
 // The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
 // monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
-import { existsSync } from "node:fs";
+import { closeSync, existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -10,13 +10,16 @@ import type { Log } from "../base/log.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
+import { keepOnExec } from "../sys/descriptor.ts";
 import { parentOf, processState, startTime } from "../sys/process.ts";
+import { sendDescriptor } from "../sys/unix_socket.ts";
 import { openPidfd, reap } from "../sys/wait.ts";
 import { pin, pinnedExit, unpin } from "./pin.ts";
 import type { ExitRecord, Hello, Started, StartRequest } from "./protocol.ts";
 import { RecordFolder, setAside, type RunRecord } from "./records.ts";
 import type { Spawner } from "./spawner.ts";
-import { openStdio, reopenStdio, type Stdio } from "./stdio.ts";
+import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
+import { AwaitedTerminals } from "./terminals.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
@@ -44,6 +47,7 @@ export class Containers {
   readonly #deleting = new Map<string, Promise<void>>();
   /** The runtime's start: a container may end before it has, and delete would take its files away. */
   readonly #starting = new Map<string, Promise<unknown>>();
+  readonly #terminals: AwaitedTerminals;
   #quiet = false;
 
   constructor(options: {
@@ -55,6 +59,7 @@ export class Containers {
   }) {
     this.#folder = options.folder;
     this.#records = new RecordFolder(options.folder);
+    this.#terminals = new AwaitedTerminals(options.folder);
     this.#workers = options.workers;
     this.#spawner = options.spawner;
     this.#log = options.log;
@@ -62,9 +67,10 @@ export class Containers {
   }
 
   get running(): Hello["running"] {
-    return [...this.#running.values()].map(({ record }) => {
+    return [...this.#running.values()].map(({ record, stdio: { terminalFd } }) => {
       const { id, pid, startedAtNs, stdio, stdin, terminal } = record;
-      return { id, pid, startedAtNs, stdio, stdin, terminal };
+      const terminalHeld = terminalFd !== undefined;
+      return { id, pid, startedAtNs, stdio, stdin, terminal, terminalHeld };
     });
   }
 
@@ -106,7 +112,11 @@ export class Containers {
   }
 
   async #adopt(record: RunRecord, terminalFd: number | undefined): Promise<void> {
-    this.#track(record, await reopenStdio(record, this.#workers, terminalFd));
+    const container = this.#track(record, await reopenStdio(record, this.#workers));
+    if (terminalFd !== undefined) {
+      keepOnExec(terminalFd, false);
+      this.#resumeTerminal(container, terminalFd);
+    } else if (record.terminal) this.#terminals.expect(record.id);
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
     // Without a pidfd, what is no child is looked at now and then.
     if (parentOf(record.pid) === process.pid) return;
@@ -114,6 +124,29 @@ export class Containers {
     if (pidfd === undefined) return;
     const ended = this.#workers.readable(pidfd).then(() => this.check());
     ended.catch((error: unknown) => this.#log.error("no pidfd", { error: messageOf(error) }));
+  }
+
+  #resumeTerminal({ record, stdio }: Container, terminalFd: number): void {
+    resumeTerminal(stdio, terminalFd, { request: record, workers: this.#workers });
+    this.#terminals.came(record.id);
+  }
+
+  /** Sends a descriptor of a terminal to the daemon, which keeps it for the next monitor. */
+  lendTerminal(id: string, path: string): void {
+    const fd = this.#running.get(id)?.stdio.terminalFd;
+    if (fd !== undefined) sendDescriptor(path, fd);
+  }
+
+  awaitTerminal(id: string): string {
+    return this.#terminals.listen(id);
+  }
+
+  takeTerminal(id: string): void {
+    const terminalFd = this.#terminals.take(id);
+    const container = this.#running.get(id);
+    if (container !== undefined && container.stdio.terminalFd === undefined) {
+      this.#resumeTerminal(container, terminalFd);
+    } else closeSync(terminalFd);
   }
 
   /** A start that the end of its monitor has cut off: the daemon was told that it has failed. */
@@ -192,7 +225,7 @@ export class Containers {
     return Number(await readFile(pidFile, "utf8"));
   }
 
-  #track(record: RunRecord, stdio: Stdio): void {
+  #track(record: RunRecord, stdio: Stdio): Container {
     const ended = Promise.withResolvers<{ exitCode: number; known: boolean }>();
     const container: Container = {
       record,
@@ -213,6 +246,7 @@ export class Containers {
     this.#running.set(record.id, container);
     this.#oom.started(record.id, record.cgroup);
     this.check();
+    return container;
   }
 
   /** Looks at every container's init: called on SIGCHLD, and now and then. */
@@ -242,6 +276,7 @@ export class Containers {
     const { record } = container;
     const finishedAtNs = String(nowNs());
     const kills = this.#oom.exited(record.id);
+    await this.#terminals.arrived(record.id);
     const lostLogBytes = await this.#endLog(record.id);
     container.stdio.close();
     const exit: ExitRecord = {

@@ -142,8 +142,8 @@ function serve(socket: Socket, parts: Parts, log: Log): void {
         ({ result, body }) => writeFrame(socket, { seq: request.seq, result }, body),
         (error: unknown) => {
           const failure = { code: codeOf(error), message: messageOf(error) };
-          writeFrame(socket, { seq: request.seq, error: failure });
           if (request.call === "upgrade") log.error("not upgraded", { error: failure.message });
+          writeFrame(socket, { seq: request.seq, error: failure });
         },
       )
       .finally(() => execs.delete(key));
@@ -185,6 +185,18 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
       return { result: {} };
     case "remove":
       await containers.remove(request.params as Calls["remove"][0]);
+      return { result: {} };
+    case "lendTerminal": {
+      const { id, path } = request.params as Calls["lendTerminal"][0];
+      containers.lendTerminal(id, path);
+      return { result: {} };
+    }
+    case "awaitTerminal": {
+      const { id } = request.params as Calls["awaitTerminal"][0];
+      return { result: { path: containers.awaitTerminal(id) } };
+    }
+    case "takeTerminal":
+      containers.takeTerminal((request.params as Calls["takeTerminal"][0]).id);
       return { result: {} };
     case "upgrade":
       return upgrade((request.params as Calls["upgrade"][0]).argv, parts);

@@ -58,7 +58,8 @@ export type Hello = {
   version: string;
   /** Which executable it runs (base/build.ts). */
   executable: string;
-  running: (Started & HeldStreams)[];
+  /** terminalHeld: false when its terminal was an earlier monitor's. */
+  running: (Started & HeldStreams & { terminalHeld: boolean })[];
   exits: ExitRecord[];
 };
 
@@ -71,6 +72,11 @@ export type Calls = {
   cancelExec: [{ key: string }, Record<string, never>];
   kill: [{ id: string; signal: number }, { running: boolean }];
   reopenLog: [{ id: string }, Record<string, never>];
+  /** Sends a terminal to the socket at path. */
+  lendTerminal: [{ id: string; path: string }, Record<string, never>];
+  /** Listens for a terminal that the caller kept; it is sent, then taken. */
+  awaitTerminal: [{ id: string }, { path: string }];
+  takeTerminal: [{ id: string }, Record<string, never>];
   /** Becomes another build of this program; answered only when that fails. */
   upgrade: [{ argv: string[] }, Record<string, never>];
   remove: [{ id: string; runtime: RuntimeCommand; timeoutMs: number }, Record<string, never>];

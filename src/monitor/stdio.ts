@@ -2,16 +2,15 @@
 //
 // Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
 // the end of output is "exited and drained", never an end of file.
-import { randomBytes } from "node:crypto";
 import { closeSync, constants, openSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
-import { duplicate, keepOnExec, setPipeSize } from "../sys/descriptor.ts";
+import { duplicate, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo } from "../sys/path.ts";
-import { listenUnix, receiveDescriptor } from "../sys/unix_socket.ts";
 import type { LogFds } from "./container_log.ts";
 import type { StartRequest } from "./protocol.ts";
+import { Mailbox } from "./terminals.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 export type Stdio = {
@@ -52,23 +51,24 @@ export async function openStdio(
   return openFifos(request, workers, false);
 }
 
-/** Those of a container that runs already; a terminal is lost unless terminalFd was passed on. */
-export async function reopenStdio(
-  request: StartRequest,
-  workers: LogWorkers,
-  terminalFd: number | undefined,
-): Promise<Stdio> {
-  if (!request.terminal) {
-    const stdio = await openFifos(request, workers, true);
-    await stdio.created();
-    return stdio;
-  }
-  const { id, logPath: path } = request;
-  if (terminalFd === undefined) return noStdio;
-  keepOnExec(terminalFd, false);
+/** Those of a container that runs already; its terminal, which nobody can open, comes by itself. */
+export async function reopenStdio(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
+  if (request.terminal) return { ...noStdio };
+  const stdio = await openFifos(request, workers, true);
+  await stdio.created();
+  return stdio;
+}
+
+/** A terminal that an earlier monitor had, or the daemon kept. */
+export function resumeTerminal(
+  stdio: Stdio,
+  terminalFd: number,
+  { request, workers }: { request: StartRequest; workers: LogWorkers },
+): void {
+  stdio.terminalFd = terminalFd;
+  stdio.close = () => closeSync(terminalFd);
   const fds = { stdout: duplicate(terminalFd), stderr: -1, terminal: true };
-  workers.resume({ id, path, ...fds });
-  return { ...noStdio, terminalFd, close: () => closeSync(terminalFd) };
+  workers.resume({ id: request.id, path: request.logPath, ...fds });
 }
 
 function fifoNames(request: StartRequest): string[] {
@@ -109,30 +109,24 @@ async function openFifos(
   }
 }
 
-async function openTerminal(
-  request: StartRequest,
-  workers: LogWorkers,
-  folder: string,
-): Promise<Stdio> {
-  // Not in request.stdio: a socket's path has 107 bytes at most, and a container's id takes 64.
-  const path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
-  const listener = listenUnix(path);
+function openTerminal(request: StartRequest, workers: LogWorkers, folder: string): Stdio {
+  const mailbox = new Mailbox(folder);
   const none = openSync("/dev/null", constants.O_RDWR);
   const stdio: Stdio = {
     ...noStdio,
     child: [none, none, none],
-    args: ["--console-socket", path],
+    args: ["--console-socket", mailbox.path],
     created: async () => {
       try {
         // Sent by the runtime before its create ended, so it is there.
-        const terminalFd = receiveDescriptor(listener);
+        const terminalFd = mailbox.take();
         stdio.terminalFd = terminalFd;
         stdio.close = () => closeSync(terminalFd);
         const stdout = duplicate(terminalFd);
         await startLog(request, workers, { stdout, stderr: -1, terminal: true });
       } finally {
-        for (const fd of [listener, none]) closeSync(fd);
-        rmSync(path, { force: true });
+        closeSync(none);
+        mailbox[Symbol.dispose]();
       }
     },
   };

@@ -105,6 +105,25 @@ describe("a monitor that is killed", () => {
     await daemon.removePod(podId);
   });
 
+  test("leaves the terminals to the next one", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const loop = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; tty; exit 7";
+    const id = await daemon.run(podId, pod, loop, { tty: true });
+    await sleep(700);
+    // Whoever is killed, the other one must have had the time to get a descriptor.
+    await killMonitor();
+    await sleep(400);
+    await daemon.restart("SIGKILL");
+    await sleep(400);
+    await killMonitor();
+    const { exitCode, status } = await daemon.exited(id);
+    expect(exitCode).toBe(7);
+    const log = readFileSync(status.log_path!, "utf8").replaceAll("\r", "");
+    expect(logText(log)).toBe("1\n2\n3\n4\n5\n6\n/dev/pts/0\n");
+    await daemon.removePod(podId);
+  }, 30_000);
+
   test("leaves no pinned process when the containers are gone", async () => {
     const mounts = readFileSync("/proc/self/mountinfo", "utf8").split("\n");
     expect(

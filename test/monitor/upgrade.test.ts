@@ -83,6 +83,7 @@ describe("an upgrade of the monitor", () => {
     await upgradeTo([broken]);
     expect(daemon.monitors()).toEqual([pid!]);
     expect(exeOf(pid!)).toBe(executable);
+    await sleep(200);
     expect(readFileSync(join(daemon.dir, "state/monitor.log"), "utf8")).toContain("no such state");
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);

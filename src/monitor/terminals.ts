@@ -1,0 +1,123 @@
+// Terminals that outlive a monitor. A terminal goes with its last descriptor, so the daemon keeps one
+// of each, and gives it to the next monitor when one was killed. (Both killed: the container's program
+// meets a hang-up, as when a person's terminal is closed.)
+//
+// Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the
+// receiver listens before the sender is asked: no side ever waits in a system call.
+import { randomBytes } from "node:crypto";
+import { closeSync, rmSync } from "node:fs";
+import { join } from "node:path";
+import { listenUnix, receiveDescriptor, sendDescriptor } from "../sys/unix_socket.ts";
+import type { Calls } from "./protocol.ts";
+
+/** Where one descriptor is waited for. */
+export class Mailbox implements Disposable {
+  /** In the monitor's folder: a socket's path has 107 bytes at most, and a container's id takes 64. */
+  readonly path: string;
+  readonly #listener: number;
+
+  constructor(folder: string) {
+    this.path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
+    this.#listener = listenUnix(this.path);
+  }
+
+  /** @throws when nobody has sent it yet. */
+  take(): number {
+    return receiveDescriptor(this.#listener);
+  }
+
+  [Symbol.dispose](): void {
+    closeSync(this.#listener);
+    rmSync(this.path, { force: true });
+  }
+}
+
+/** How long the end of a container waits for the terminal with its last output. */
+const dueMs = 2_000;
+
+/** In a new monitor: terminals that the daemon is expected to give back. */
+export class AwaitedTerminals {
+  readonly #folder: string;
+  readonly #due = new Map<string, PromiseWithResolvers<void>>();
+  readonly #mailboxes = new Map<string, Mailbox>();
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  expect(id: string): void {
+    const due = Promise.withResolvers<void>();
+    this.#due.set(id, due);
+    setTimeout(() => due.resolve(), dueMs);
+  }
+
+  /** Until it has come, or will not come. */
+  async arrived(id: string): Promise<void> {
+    await this.#due.get(id)?.promise;
+    this.#due.delete(id);
+  }
+
+  listen(id: string): string {
+    this.#mailboxes.get(id)?.[Symbol.dispose]();
+    const mailbox = new Mailbox(this.#folder);
+    this.#mailboxes.set(id, mailbox);
+    return mailbox.path;
+  }
+
+  /** @throws when nobody has sent it. */
+  take(id: string): number {
+    const mailbox = this.#mailboxes.get(id);
+    if (mailbox === undefined) throw new Error(`no terminal of ${id} is awaited`);
+    using _ = mailbox;
+    this.#mailboxes.delete(id);
+    return mailbox.take();
+  }
+
+  came(id: string): void {
+    this.#due.get(id)?.resolve();
+  }
+}
+
+type MonitorCall = <Name extends "lendTerminal" | "awaitTerminal" | "takeTerminal">(
+  call: Name,
+  params: Calls[Name][0],
+) => Promise<Calls[Name][1]>;
+
+/** In the daemon: the terminals that it keeps for the next monitor. */
+export class KeptTerminals {
+  readonly #folder: string;
+  readonly #fds = new Map<string, number>();
+
+  /** folder: the monitor's. */
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  /** Asks the monitor for a descriptor of a terminal. */
+  async borrow(id: string, call: MonitorCall): Promise<void> {
+    if (this.#fds.has(id)) return;
+    using mailbox = new Mailbox(this.#folder);
+    await call("lendTerminal", { id, path: mailbox.path });
+    this.#fds.set(id, mailbox.take());
+  }
+
+  /** Gives a terminal to a monitor that lacks it. */
+  async giveBack(id: string, call: MonitorCall): Promise<void> {
+    const fd = this.#fds.get(id);
+    if (fd === undefined) return;
+    const { path } = await call("awaitTerminal", { id });
+    sendDescriptor(path, fd);
+    await call("takeTerminal", { id });
+  }
+
+  release(id: string): void {
+    const fd = this.#fds.get(id);
+    if (fd !== undefined) closeSync(fd);
+    this.#fds.delete(id);
+  }
+
+  /** Lets go of all but these. */
+  keepOnly(ids: Set<string>): void {
+    for (const id of this.#fds.keys()) if (!ids.has(id)) this.release(id);
+  }
+}

@@ -44,6 +44,8 @@ export type DaemonOptions = {
   network?: boolean;
   /** false: no image is loaded. */
   image?: boolean;
+  /** Another build than the one under test, with the same file name. */
+  executable?: string;
 };
 
 export type Exit = { exitCode: number; reason: string; status: ContainerStatus };
@@ -145,7 +147,10 @@ export class Daemon implements AsyncDisposable {
   async start(): Promise<void> {
     const log = openSync(this.logFile, "a");
     const argv = ["--config", this.configFile, ...(this.#options.flags ?? [])];
-    const child = spawn(executable, argv, { stdio: ["ignore", log, log], cwd: "/" });
+    const child = spawn(this.#options.executable ?? executable, argv, {
+      stdio: ["ignore", log, log],
+      cwd: "/",
+    });
     closeSync(log);
     this.#process = child;
     const ended = new Promise<never>((_, reject) => {

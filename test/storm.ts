@@ -105,12 +105,14 @@ export function countExit(code: number, told: Ended, tally: Tally, who: string):
   tally.problems.push(`${who}: exit ${code} told as ${exitCode}, ${reason}: ${message}`);
 }
 
-/** With a number in place of BURST. */
-const writer = `trap 'echo "END $i"; exit 0' TERM
+/** Writes 1, 2, …, `burst` at once every 20 ms; END and how many on SIGTERM. */
+export function writerScript(burst: number): string {
+  return `trap 'echo "END $i"; exit 0' TERM
 i=0; while true; do
-  n=0; while [ $n -lt BURST ]; do n=$((n+1)); i=$((i+1)); echo $i; done
+  n=0; while [ $n -lt ${burst} ]; do n=$((n+1)); i=$((i+1)); echo $i; done
   usleep 20000
 done`;
+}
 
 /** About 0.2 to 1.2 s after its start it ends: before, while, or after the kill. */
 function ending(code: number, draw: () => number): string {
@@ -135,7 +137,7 @@ class Storm {
 
   async run(report: (line: string) => void): Promise<Tally> {
     const { writers, burst } = this.#plan;
-    const script = writer.replace("BURST", String(burst));
+    const script = writerScript(burst);
     this.#pod = this.#daemon.hostPodConfig();
     this.#podId = await this.#daemon.runPod(this.#pod);
     for (let index = 0; index < writers; index++) {

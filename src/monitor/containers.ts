@@ -13,8 +13,8 @@ import type { RuntimeCommand } from "../node/runtime.ts";
 import { keepOnExec } from "../sys/descriptor.ts";
 import { parentOf, processState, startTime } from "../sys/process.ts";
 import { sendDescriptor } from "../sys/unix_socket.ts";
-import { openPidfd, reap } from "../sys/wait.ts";
-import { pin, pinnedExit, unpin } from "./pin.ts";
+import { openPidfd } from "../sys/wait.ts";
+import { endOf, pin, unpin, type End } from "./pin.ts";
 import type { ExitRecord, Hello, Started, StartRequest } from "./protocol.ts";
 import { RecordFolder, setAside, type RunRecord } from "./records.ts";
 import type { Spawner } from "./spawner.ts";
@@ -28,7 +28,7 @@ type Container = {
   stdio: Stdio;
   ended: boolean;
   exit: Promise<ExitRecord>;
-  onExit: (exitCode: number, known: boolean) => void;
+  onExit: (end: End) => void;
 };
 
 const SIGKILL = 9;
@@ -47,6 +47,8 @@ export class Containers {
   readonly #deleting = new Map<string, Promise<void>>();
   /** The runtime's start: a container may end before it has, and delete would take its files away. */
   readonly #starting = new Map<string, Promise<unknown>>();
+  /** Starts from their beginning to their answer. */
+  readonly #starts = new Map<string, Promise<unknown>>();
   readonly #terminals: AwaitedTerminals;
   #quiet = false;
 
@@ -158,10 +160,21 @@ export class Containers {
 
   /** Creates and starts a container; its process is this process's child when this returns. */
   async start(request: StartRequest): Promise<Started> {
-    const { id, runtime, timeoutMs } = request;
-    if (this.#running.has(id)) {
+    const { id } = request;
+    if (this.#running.has(id) || this.#starts.has(id)) {
       throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
     }
+    const start = this.#start(request);
+    this.#starts.set(id, start);
+    try {
+      return await start;
+    } finally {
+      this.#starts.delete(id);
+    }
+  }
+
+  async #start(request: StartRequest): Promise<Started> {
+    const { id, runtime, timeoutMs } = request;
     await this.#forget(id);
     const { record, stdio } = await this.#make(request);
     this.#track(record, stdio);
@@ -226,15 +239,15 @@ export class Containers {
   }
 
   #track(record: RunRecord, stdio: Stdio): Container {
-    const ended = Promise.withResolvers<{ exitCode: number; known: boolean }>();
+    const ended = Promise.withResolvers<End>();
     const container: Container = {
       record,
       stdio,
       ended: false,
       exit: ended.promise.then((end) => this.#finish(container, end)),
-      onExit: (exitCode, known) => {
+      onExit: (end) => {
         container.ended = true;
-        ended.resolve({ exitCode, known });
+        ended.resolve(end);
       },
     };
     container.exit.catch((error: unknown) => {
@@ -253,26 +266,12 @@ export class Containers {
   check(): void {
     if (this.#quiet) return;
     for (const container of this.#running.values()) {
-      const { pid, pidStartTime } = container.record;
-      try {
-        const status = reap(pid);
-        if (status !== undefined) container.onExit(status.exitCode, true);
-      } catch (error) {
-        // An earlier monitor's child, which is the daemon's now: that reaps it when we know of its end.
-        if (errnoOf(error) !== "ECHILD") throw error;
-        const state = processState(pid, pidStartTime);
-        if (state === "running") continue;
-        const exitCode =
-          state === "gone" ? pinnedExit(this.#records.pinOf(container.record.id)) : state.exitCode;
-        container.onExit(exitCode ?? 255, exitCode !== undefined);
-      }
+      const end = endOf(container.record, this.#records.pinOf(container.record.id));
+      if (end !== undefined) container.onExit(end);
     }
   }
 
-  async #finish(
-    container: Container,
-    end: { exitCode: number; known: boolean },
-  ): Promise<ExitRecord> {
+  async #finish(container: Container, end: End): Promise<ExitRecord> {
     const { record } = container;
     const finishedAtNs = String(nowNs());
     const kills = this.#oom.exited(record.id);
@@ -376,6 +375,7 @@ export class Containers {
   /** Kills what runs, and forgets the container; again and again if need be. */
   async remove(request: RemoveRequest): Promise<void> {
     const { id, runtime } = request;
+    await this.#starts.get(id)?.catch(() => {}); // it has a deadline, and what it makes must go too
     const container = this.#running.get(id);
     if (container !== undefined) {
       this.kill(id, SIGKILL);

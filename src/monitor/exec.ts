@@ -60,11 +60,17 @@ export class Execs {
     const fds = { stdout: out.readFd, stderr: err.readFd };
     await this.#workers.capture({ id: key, ...fds, maxBytes });
     let pid: number;
+    const cancelled = new AbortController();
+    this.#kills.set(request.key, () => cancelled.abort());
     try {
-      pid = await this.#start(container.runtime, key, request, [out.writeFd, err.writeFd]);
+      const outputs: [number, number] = [out.writeFd, err.writeFd];
+      pid = await this.#start(container.runtime, request, { outputs, signal: cancelled.signal });
     } catch (error) {
-      await this.#workers.collect(key);
-      throw error;
+      this.#kills.delete(request.key);
+      const { stdout, stderr } = await this.#workers.collect(key);
+      if (performance.now() < deadline) throw error;
+      const result = { exitCode: 137, timedOut: true, stdoutBytes: stdout.length };
+      return { result, stdout, stderr };
     }
     const end = await this.#wait(pid, container.cgroup, request.key, deadline);
     const { stdout, stderr } = await this.#workers.collect(key);
@@ -73,10 +79,11 @@ export class Execs {
 
   async #start(
     runtime: RuntimeCommand,
-    key: string,
     request: ExecRequest,
-    outputs: [number, number],
+    { outputs, signal }: { outputs: [number, number]; signal: AbortSignal },
   ): Promise<number> {
+    const key = `exec-${request.key}`;
+    const timeoutMs = Math.min(startTimeoutMs, request.timeoutMs || startTimeoutMs);
     const processFile = join(this.#folder, `${key}.json`);
     const pidFile = join(this.#folder, `${key}.pid`);
     const stdin = openSync("/dev/null", constants.O_RDONLY);
@@ -92,7 +99,8 @@ export class Execs {
         request.id,
       ];
       await this.#spawner.runtime(runtime, verb, {
-        timeoutMs: startTimeoutMs,
+        timeoutMs,
+        signal,
         stdio: [stdin, ...outputs],
       });
       return Number(await readFile(pidFile, "utf8"));
@@ -100,6 +108,7 @@ export class Execs {
       for (const fd of [stdin, ...outputs]) closeSync(fd);
       await rm(processFile, { force: true });
       await rm(pidFile, { force: true });
+      await rm(join(this.#folder, `.${key}.pid`), { force: true }); // runc's, before it is renamed
     }
   }
 

@@ -13,7 +13,8 @@
 import { closeSync, openSync, rmSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
-import { exitOfPidfd, openPidfd } from "../sys/wait.ts";
+import { processState } from "../sys/process.ts";
+import { exitOfPidfd, openPidfd, reap } from "../sys/wait.ts";
 
 /** False where the kernel or libc cannot. */
 export function pin(pid: number, path: string): boolean {
@@ -31,8 +32,25 @@ export function pin(pid: number, path: string): boolean {
   }
 }
 
+export type End = { exitCode: number; known: boolean };
+
+/** How an init has ended; undefined while it runs. It is reaped where it is this process's child. */
+export function endOf(init: { pid: number; pidStartTime: string }, path: string): End | undefined {
+  try {
+    const status = reap(init.pid);
+    return status && { exitCode: status.exitCode, known: true };
+  } catch (error) {
+    if (errnoOf(error) !== "ECHILD") throw error;
+  }
+  // An earlier monitor's child, which is the daemon's now: that reaps it when we know of its end.
+  const state = processState(init.pid, init.pidStartTime);
+  if (state === "running") return undefined;
+  const exitCode = state === "gone" ? pinnedExit(path) : state.exitCode;
+  return { exitCode: exitCode ?? 255, known: exitCode !== undefined };
+}
+
 /** The exit code of a pinned process that was reaped; undefined when it cannot be known. */
-export function pinnedExit(path: string): number | undefined {
+function pinnedExit(path: string): number | undefined {
   let pidfd: number;
   try {
     pidfd = openSync(path, "r");

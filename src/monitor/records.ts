@@ -64,6 +64,15 @@ export class RecordFolder {
     for (const kind of ["containers", "exits", "pids"]) {
       await mkdir(join(this.#folder, kind), { recursive: true, mode: 0o700 });
     }
+    await this.#removeTemporary();
+  }
+
+  /** Files of calls that an earlier monitor did not see the end of. */
+  async #removeTemporary(): Promise<void> {
+    for (const file of readdirSync(this.#folder, { recursive: true, encoding: "utf8" })) {
+      if (!/^runtime-.*\.log$|^\.?exec-|^tty-|\.tmp$/.test(file)) continue;
+      await rm(join(this.#folder, file), { force: true });
+    }
   }
 
   /** Where a container's init is pinned (pin.ts). */

@@ -2,7 +2,7 @@
 // what the runtime has to say goes to a log file of its own.
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { rm } from "node:fs/promises";
+import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
@@ -10,6 +10,8 @@ import { abortError, killGroup } from "../sys/process.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
+  /** Ends the call before its time. */
+  signal?: AbortSignal;
   /** stdin, stdout, stderr; /dev/null by default. */
   stdio?: [number, number, number];
 };
@@ -38,7 +40,8 @@ export class Spawner {
     try {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
-      const message = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
+      const told = (await runtimeError(logFile)) ?? (await noSpace(this.#folder));
+      const message = told ?? `exit status ${exitCode}`;
       throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
     } finally {
       this.#calls--;
@@ -48,7 +51,8 @@ export class Spawner {
 
   #run(argv: string[], verb: string, options: SpawnOptions): Promise<number> {
     const start = performance.now();
-    const signal = AbortSignal.timeout(options.timeoutMs);
+    const late = AbortSignal.timeout(options.timeoutMs);
+    const signal = options.signal === undefined ? late : AbortSignal.any([options.signal, late]);
     const child = spawn(argv[0]!, argv.slice(1), {
       stdio: options.stdio ?? "ignore",
       detached: true,
@@ -74,4 +78,10 @@ export class Spawner {
       });
     });
   }
+}
+
+/** Why a runtime may have been unable to tell anything. */
+async function noSpace(folder: string): Promise<string | undefined> {
+  const { bavail, ffree } = await statfs(folder);
+  return bavail === 0 || ffree === 0 ? `no space left on the disk of ${folder}` : undefined;
 }

@@ -40,8 +40,8 @@ export class Spawner {
     try {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
-      const told = (await runtimeError(logFile)) ?? (await noSpace(this.#folder));
-      const message = told ?? `exit status ${exitCode}`;
+      const told = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
+      const message = told + (await littleSpace(this.#folder));
       throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
     } finally {
       this.#calls--;
@@ -80,8 +80,14 @@ export class Spawner {
   }
 }
 
-/** Why a runtime may have been unable to tell anything. */
-async function noSpace(folder: string): Promise<string | undefined> {
-  const { bavail, ffree } = await statfs(folder);
-  return bavail === 0 || ffree === 0 ? `no space left on the disk of ${folder}` : undefined;
+/** Below this a full disk is the likely cause, though the runtime has removed its own files again. */
+const littleBytes = 128 << 10;
+
+/** Why a runtime may have failed, and been unable to tell. */
+async function littleSpace(folder: string): Promise<string> {
+  const { bavail, bsize, ffree, files } = await statfs(folder);
+  if (bavail * bsize < littleBytes || (files > 0 && ffree === 0)) {
+    return ` (no space left on the disk of ${folder}: ${bavail * bsize} bytes, ${ffree} inodes)`;
+  }
+  return "";
 }

@@ -52,13 +52,11 @@ describe("a planted fault makes a row fail", () => {
 });
 
 const rows: Row[] = [
-  { failpoint: "after:sandbox-namespaces", action: "kill daemon" },
   { failpoint: "after:cni-add", action: "error" },
   { failpoint: "after:cni-add", action: "kill daemon" },
   { failpoint: "after:image-layers", action: "kill daemon" },
   { failpoint: "after:runtime-create", action: "kill monitor" },
   { failpoint: "before:container-running", action: "kill daemon" },
-  { failpoint: "after:container-rootfs-remove", action: "kill daemon" },
   { failpoint: "before:sandbox-torndown", action: "error" },
 ];
 

@@ -12,7 +12,7 @@ import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 /** Starts of which the median counts. */
-const starts = 7;
+const starts = 5;
 const ratioMax = 3;
 const verifiedMsMax = 5_000;
 /** Syncs to the disk of RunPodSandbox and CreateContainer: one durable record each, file and folder. */

@@ -15,7 +15,7 @@ const plentyFiles = 20_000;
 /** Nothing here takes long unless something waits for ever. */
 const timeoutMs = 8_000;
 /** How much room is left, in pages or in files: from none to enough for everything. */
-const rooms = [0, 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 40];
+const rooms = [0, 1, 2, 3, 4, 6, 8, 12, 16, 40];
 
 let daemon: Daemon;
 let livePod: string;
@@ -106,7 +106,9 @@ describe.each(["graph", "state"])("%s", (name) => {
         })();
         if (failed !== undefined) failures++;
         const where = `${room} ${what} left:`;
-        if (failed !== undefined && !/ENOSPC|no space left/i.test(failed.message)) {
+        // The last is runc's own way to say it.
+        const says = /ENOSPC|no space left|unable to store init state/i;
+        if (failed !== undefined && !says.test(failed.message)) {
           told.push(`${where} ${failed.code} ${failed.message}`);
         }
         if (stuck !== undefined) told.push(`${where} cannot be removed: ${stuck.message}`);

@@ -5,6 +5,6 @@ import { startDaemon } from "../harness.ts";
 
 test("recorded pods hardly delay the first answer, and all are verified at once", async () => {
   await using daemon = await startDaemon({ image: false });
-  const figures = await startFigures(daemon, 20);
+  const figures = await startFigures(daemon, 12);
   expect(problemsOf(figures)).toEqual([]);
 }, 60_000);

@@ -128,11 +128,11 @@ function processes(ids: string[]): string[] {
 
 /** Short containers one after the other, until told to stop: how many, and which went wrong. */
 function load(): { stop(): Promise<{ count: number; wrong: string[] }> } {
-  let stopped = false;
+  const stopped = new AbortController();
   const wrong: string[] = [];
   let count = 0;
   const running = (async () => {
-    for (; !stopped; count++) {
+    for (; !stopped.signal.aborted; count++) {
       const code = count % 256;
       try {
         const { exitCode, id } = await daemon.output(podId, pod, `exit ${code}`);
@@ -149,7 +149,7 @@ function load(): { stop(): Promise<{ count: number; wrong: string[] }> } {
   })();
   return {
     stop: async () => {
-      stopped = true;
+      stopped.abort();
       await running;
       return { count, wrong };
     },

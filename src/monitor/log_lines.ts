@@ -1,5 +1,6 @@
 // CRI's log format: RFC 3339 time, stream, P (more of this line follows) or F, text.
 // A line is copied once, from the buffer it was read into to the one that is written.
+import { nowMs } from "../base/int64.ts";
 
 /** Content bytes of one log line; a longer one is written in pieces (kubelet's reader expects this). */
 export const maxLineBytes = 16_384;
@@ -7,7 +8,7 @@ const newline = 10;
 
 /** "2026-11-21T14:20:00.123456000Z" */
 export function timestamp(): string {
-  const ms = performance.timeOrigin + performance.now();
+  const ms = nowMs();
   const whole = Math.trunc(ms);
   const micros = String(Math.trunc((ms - whole) * 1000)).padStart(3, "0");
   return `${new Date(whole).toISOString().slice(0, -1)}${micros}000Z`;

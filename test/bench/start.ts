@@ -104,10 +104,9 @@ export function problemsOf(figures: StartFigures): string[] {
 /** How often each call makes the daemon sync to the disk. */
 async function syncs(daemon: Daemon): Promise<Record<string, number>> {
   const file = join(daemon.dir, "strace.txt");
-  const trace = spawn("strace", [
-    ...["-f", "-qq", "-e", "trace=fsync,fdatasync,syncfs,sync,msync"],
-    ...["-o", file, "-p", String(daemon.pid)],
-  ]);
+  const calls = "trace=fsync,fdatasync,syncfs,sync,msync";
+  const argv = ["-f", "-qq", "-e", calls, "-o", file, "-p", String(daemon.pid)];
+  const trace = spawn("strace", argv);
   await sleep(1500);
   const seen = () =>
     readFileSync(file, "utf8")

@@ -72,7 +72,10 @@ export class Execs {
       const result = { exitCode: 137, timedOut: true, stdoutBytes: stdout.length };
       return { result, stdout, stderr };
     }
-    const end = await this.#wait(pid, container.cgroup, request.key, deadline);
+    const end = await this.#wait(
+      { pid, cgroup: container.cgroup, key: request.key, deadline },
+      cancelled,
+    );
     const { stdout, stderr } = await this.#workers.collect(key);
     return { result: { ...end, stdoutBytes: stdout.length }, stdout, stderr };
   }
@@ -113,11 +116,10 @@ export class Execs {
   }
 
   #wait(
-    pid: number,
-    cgroup: CgroupPaths,
-    key: string,
-    deadline: number,
+    exec: { pid: number; cgroup: CgroupPaths; key: string; deadline: number },
+    cancelled: AbortController,
   ): Promise<{ exitCode: number; timedOut: boolean }> {
+    const { pid, cgroup, key, deadline } = exec;
     return new Promise((resolve) => {
       let timedOut = false;
       let timer: ReturnType<typeof setTimeout> | undefined;
@@ -135,6 +137,7 @@ export class Execs {
         resolve({ exitCode, timedOut });
       };
       this.#waiting.add({ pid, resolve: onExit });
+      if (cancelled.signal.aborted) kill(); // while the runtime was ending
       this.check();
     });
   }

@@ -49,9 +49,10 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   const { config } = loaded;
   for (const warning of loaded.warnings) log.warn(warning);
   await using stack = new AsyncDisposableStack();
-  for (const folder of [config.graph, config.state, join(config.state, "stdio")]) {
+  for (const folder of ["", "stdio", "sandboxes"].map((name) => join(config.state, name))) {
     mkdirSync(folder, { recursive: true, mode: 0o711 });
   }
+  mkdirSync(config.graph, { recursive: true, mode: 0o711 });
   stack.use(lockFolder(config.state));
   const instance = await claimGraph(config.graph);
   stack.use(lockFolder(config.graph));
@@ -105,8 +106,14 @@ async function createContext(
     bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
     host: readHostFacts(mounts, { selinux: false }),
     handlers: await openHandlers(config, log),
-    sandboxes: new Store({ ...sandboxRecords(join(config.graph, "sandboxes")), onUnwritten }),
-    containers: new Store({ ...containerRecords(join(config.graph, "containers")), onUnwritten }),
+    sandboxes: new Store({
+      ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),
+      onUnwritten,
+    }),
+    containers: new Store({
+      ...containerRecords(join(config.graph, "containers"), join(config.state, "records")),
+      onUnwritten,
+    }),
     images,
     cni: openCni({
       confDir: config.cniConfDir,

@@ -4,10 +4,10 @@
 // - sandboxes whose RunPodSandbox was cut off by the end of an earlier daemon: undone
 // - sandboxes whose namespace files are gone: NOTREADY
 // - containers that the OCI runtime has and no record: killed and deleted
-// - mounts, stdio folders and network namespaces of unknown pods and containers: removed
+// - mounts, folders under state and network namespaces of unknown pods and containers: removed
 // - CNI attachments of unknown pods: DEL with what was cached at ADD
 // - cgroups of unknown pods under our own parent: removed
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "./base/errors.ts";
@@ -42,7 +42,7 @@ async function sweep(context: Context, cutOff: string[]): Promise<void> {
     ["sandboxes", () => checkSandboxes(context)],
     ["containers of the runtime", () => removeContainers(context)],
     ["mounts", () => removeMounts(context)],
-    ["stdio folders", () => removeStdio(context)],
+    ["folders", () => removeFolders(context)],
     ["network namespaces", () => removeNetns(context)],
     ["CNI attachments", () => detach(context, signal)],
     ["cgroups", () => removeCgroups(context, signal)],
@@ -91,23 +91,33 @@ async function removeContainers(context: Context): Promise<void> {
   }
 }
 
-/** Root file systems, /dev/shm and pinned namespaces: `<graph>/…/<id>/…`, the set-aside ones too. */
+/** Root file systems, /dev/shm and pinned namespaces; in the set-aside folders too. */
 async function removeMounts(context: Context): Promise<void> {
   const mounts = readFileSync("/proc/self/mountinfo", "utf8").trim().split("\n").toReversed();
-  const inGraph = (path: string) => path.startsWith(`${context.config.graph}/`);
-  for (const path of mounts.map((line) => line.split(" ")[4]!).filter(inGraph)) {
-    const [kind = "", id = ""] = path.slice(context.config.graph.length + 1).split("/");
-    const kept = ["sandboxes", "containers"].includes(kind) && knows(context, id);
-    if (kept || !["sandboxes", "containers", "set-aside"].includes(kind)) continue;
-    context.log.warn("unmounting what has no record", { path });
-    unmount(path, MNT_DETACH);
+  const paths = mounts.map((line) => line.split(" ")[4]!);
+  const { graph, state } = context.config;
+  // mountinfo has no symbolic links, and /var/run is one.
+  for (const [top, kinds] of [
+    [realpathSync(graph), ["sandboxes", "containers", "set-aside"]],
+    [realpathSync(state), ["sandboxes"]],
+  ] as const) {
+    for (const path of paths.filter((path) => path.startsWith(`${top}/`))) {
+      const [kind = "", id = ""] = path.slice(top.length + 1).split("/");
+      const isOurs = kinds.some((known) => known === kind);
+      if (!isOurs || (kind !== "set-aside" && knows(context, id))) continue;
+      context.log.warn("unmounting what has no record", { path });
+      unmount(path, MNT_DETACH);
+    }
   }
 }
 
-async function removeStdio(context: Context): Promise<void> {
-  const folder = join(context.config.state, "stdio");
-  for (const id of entries(folder)) {
-    if (!knows(context, id)) await rm(join(folder, id), { recursive: true, force: true });
+/** What lies under state for one pod or container. */
+async function removeFolders(context: Context): Promise<void> {
+  for (const kind of ["stdio", "sandboxes"]) {
+    const folder = join(context.config.state, kind);
+    for (const id of entries(folder)) {
+      if (!knows(context, id)) await rm(join(folder, id), { recursive: true, force: true });
+    }
   }
 }
 

@@ -381,12 +381,11 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
   }
 }
 
-/** The newest of a record's files (src/state/record_files.ts): `kind`.json, or its last change. */
-export function recordFile(folder: string, kind: "sandbox" | "container"): string {
-  const change = (name: string) =>
-    Number(new RegExp(`^${kind}\\.(\\d+)\\.json$`).exec(name)?.[1] ?? 0);
-  const newest = Math.max(0, ...readdirSync(folder).map(change));
-  return join(folder, newest === 0 ? `${kind}.json` : `${kind}.${newest}.json`);
+/** The newer of a record's two files (src/state/record_files.ts); dir: the daemon's. */
+export function recordFile(dir: string, kind: "sandbox" | "container", id: string): string {
+  const change = join(dir, "state/records", `${kind}-${id}.json`);
+  const folder = kind === "sandbox" ? "sandboxes" : "containers";
+  return existsSync(change) ? change : join(dir, "graph", folder, id, `${kind}.json`);
 }
 
 /** What a container wrote: its log without time, stream and tag, partial lines joined. */

@@ -1,5 +1,6 @@
 // What the RPCs work with. daemon.ts puts it together; nothing here is global.
 import { randomBytes } from "node:crypto";
+import { join } from "node:path";
 import type { Config } from "../base/config.ts";
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -57,6 +58,11 @@ export function handlerOf(context: Context, name: string): Handler {
 /** A step's own deadline, within what the call has left. */
 export function stepSignal(context: Context, call: Call): AbortSignal {
   return AbortSignal.any([call.signal, AbortSignal.timeout(context.config.runtimeTimeoutMs)]);
+}
+
+/** Where a sandbox's namespaces and files lie, for this boot. */
+export function podFolder(context: Context, sandboxId: string): string {
+  return join(context.config.state, "sandboxes", sandboxId);
 }
 
 /** An id as CRI clients know them: 64 hexadecimal digits. */

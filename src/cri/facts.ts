@@ -2,7 +2,7 @@
 import type { ContainerDefaults, PodNamespaces, SandboxFacts } from "../spec/facts.ts";
 import { podFiles } from "../node/pod_files.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import type { Context } from "./context.ts";
+import { podFolder, type Context } from "./context.ts";
 
 export function podNamespaces(sandbox: Sandbox): PodNamespaces {
   const { net, ipc, uts } = sandbox.namespaces;
@@ -21,7 +21,7 @@ export function sandboxFacts(context: Context, sandbox: Sandbox): SandboxFacts {
     id: sandbox.id,
     config: sandbox.config,
     namespaces: podNamespaces(sandbox),
-    files: podFiles(context.sandboxes.folderOf(sandbox.id), hostIpc),
+    files: podFiles(podFolder(context, sandbox.id), hostIpc),
   };
 }
 

@@ -8,7 +8,7 @@ import { podFiles, podHostname } from "../node/pod_files.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { askAgain } from "./again.ts";
-import { handlerOf, type Context } from "./context.ts";
+import { handlerOf, podFolder, type Context } from "./context.ts";
 import { containerDefaults, podNamespaces } from "./facts.ts";
 
 /** Starts it under the sandbox's id; returns its pid. */
@@ -31,7 +31,7 @@ export async function startPause(
       id,
       config,
       namespaces: podNamespaces(sandbox),
-      files: podFiles(folder, sandbox.namespaces.ipc === undefined),
+      files: podFiles(podFolder(context, id), sandbox.namespaces.ipc === undefined),
     },
     image: image.config,
     facts: await lookupContainer({}, { rootfsPath }),

@@ -1,6 +1,6 @@
 // RunPodSandbox, step by step. Each step is on record before it is done, so that a failure, or a
 // recovery after a crash, undoes with sandbox_teardown.ts just what was begun.
-import { existsSync } from "node:fs";
+import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
@@ -19,7 +19,7 @@ import type {
 import { sharesPidNamespace } from "../spec/oci.ts";
 import { ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
 import { throwIfAborted } from "../sys/process.ts";
-import { handlerOf, newId, stepSignal, type Call, type Context } from "./context.ts";
+import { handlerOf, newId, podFolder, stepSignal, type Call, type Context } from "./context.ts";
 import { startPause } from "./pause.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 
@@ -159,10 +159,7 @@ async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["
 }
 
 async function makeFiles({ context, sandbox }: Making): Promise<void> {
-  const files = podFiles(
-    context.sandboxes.folderOf(sandbox.id),
-    sandbox.namespaces.ipc === undefined,
-  );
+  const files = podFiles(podFolder(context, sandbox.id), sandbox.namespaces.ipc === undefined);
   await makePodFiles(files, sandbox.config, sandbox.networkMode === "host");
 }
 
@@ -190,7 +187,7 @@ function checkPause({ pause }: Sandbox): void {
 /** The files that will hold the namespaces; the inode is known when they do. */
 function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"] {
   const options = sandbox.config.linux?.security_context?.namespace_options;
-  const folder = context.sandboxes.folderOf(sandbox.id);
+  const folder = podFolder(context, sandbox.id);
   const namespaces: Sandbox["namespaces"] = {};
   if (sandbox.networkMode === "cni") {
     namespaces.net = { path: sandbox.networkSettings.SandboxKey, inode: "0" };
@@ -206,6 +203,7 @@ function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"]
 async function pin(making: Making): Promise<Record<string, string>> {
   const { context, call, sandbox } = making;
   const { net, ipc, uts } = sandbox.namespaces;
+  mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o711 });
   const { laterSysctls, ...pinned } = await pinNamespaces({
     net: net?.path,
     ipc: ipc?.path,

@@ -1,12 +1,13 @@
 // What ends a sandbox, in one place: Stop, Remove, the undoing of a failed RunPodSandbox, and
 // recovery. Every step can be repeated, and looks at the record for what there is to do.
+import { rm } from "node:fs/promises";
 import { messageOf } from "../base/errors.ts";
 import { step } from "../base/steps.ts";
 import type { CniAttachment } from "../node/cni.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
 import { podFiles, removePodFiles } from "../node/pod_files.ts";
 import { notReady, type Sandbox } from "../state/sandbox.ts";
-import type { Context } from "./context.ts";
+import { podFolder, type Context } from "./context.ts";
 import { removePause } from "./pause.ts";
 
 /** An undoing has a deadline of its own: the call that failed may have none left. */
@@ -35,7 +36,7 @@ export async function tearDown(
       if (pinned !== undefined) await unpinNamespace(pinned.path, { unlink: kind !== "net" });
     }
   });
-  const files = podFiles(context.sandboxes.folderOf(id), namespaces.ipc === undefined);
+  const files = podFiles(podFolder(context, id), namespaces.ipc === undefined);
   await step("sandbox-files-remove", () => removePodFiles(files));
 }
 
@@ -50,6 +51,7 @@ export async function release(
   await step("sandbox-cgroup-remove", () =>
     context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal),
   );
+  await rm(podFolder(context, id), { recursive: true, force: true });
   await step("sandbox-remove", () => context.sandboxes.remove(id));
   context.sandboxes.release(sandbox.name);
 }

@@ -156,10 +156,11 @@ export function lost(container: Container, message: string, atNs: string): Conta
 }
 
 /** How the store keeps them. */
-export function containerRecords(folder: string): StoreOptions<Container> {
+export function containerRecords(folder: string, changes: string): StoreOptions<Container> {
   return {
     kind: "container",
     folder,
+    changes,
     version: 1,
     toJson: containerToJson,
     fromJson: (json) => v.parse(ContainerSchema, json),

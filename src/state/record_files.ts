@@ -1,75 +1,62 @@
-// One record on disk: `<kind>.json`, which is there from the beginning and is replaced only by what
-// must survive a power loss, and beside it `<kind>.N.json`, the last change since then. A change gets
-// a name of its own because ext4 makes a rename over an existing file wait for the disk; kill -9
-// loses neither, and after a power loss, which may empty the change, the first one counts.
-import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
+// One record on disk, in two places: `<kind>.json` in its folder under graph, for what must survive a
+// power loss, and `<kind>-<id>.json` under state, a tmpfs, with every change since then. A change costs
+// no disk that way, and neither is lost with kill -9. After a boot the first one is what there is.
+import { mkdirSync, readFileSync, rmSync } from "node:fs";
+import { rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 
 export class RecordFiles {
   readonly #folder: string;
-  readonly #kind: string;
-  /** Of the newest change, 0 where there is none. */
-  #change = 0;
-  #begun: boolean;
+  readonly #base: string;
+  readonly #change: string;
+  #begun = false;
 
-  constructor(folder: string, kind: string) {
-    this.#folder = folder;
-    this.#kind = kind;
-    const changes = this.#changes();
-    this.#change = changes[0] ?? 0;
-    this.#begun = this.#read(0) !== undefined;
+  /** folder: the record's own; changes: the one where all records' changes lie. */
+  constructor(kind: string, id: string, at: { folder: string; changes: string }) {
+    this.#folder = at.folder;
+    this.#base = join(at.folder, `${kind}.json`);
+    this.#change = join(at.changes, `${kind}-${id}.json`);
   }
 
   /** What can be read, the newest first. */
   texts(): string[] {
-    return [...this.#changes(), 0]
-      .map((change) => this.#read(change))
-      .filter((text) => text !== undefined);
+    const found = [this.#change, this.#base].map(read).filter((text) => text !== undefined);
+    this.#begun = read(this.#base) !== undefined;
+    return found;
   }
 
-  /** durable: it must survive a power loss. */
+  /** durable: it must survive a power loss. The first one begins the record's folder. */
   async write(text: string, durable: boolean): Promise<void> {
-    const first = durable || !this.#begun;
-    if (!this.#begun) mkdirSync(this.#folder, { recursive: true, mode: 0o711 });
-    const before = this.#change;
-    const name = this.#name(first ? 0 : before + 1);
-    await writeFileAtomic(name, text, { fsync: durable });
+    if (this.#begun && !durable) return writeFileAtomic(this.#change, text);
+    mkdirSync(this.#folder, { recursive: true, mode: 0o711 });
+    await writeFileAtomic(this.#base, text, { fsync: durable });
     this.#begun = true;
-    this.#change = first ? 0 : before + 1;
-    if (before > 0) rmSync(this.#name(before), { force: true });
+    rmSync(this.#change, { force: true });
   }
 
-  #name(change: number): string {
-    const middle = change === 0 ? "" : `.${change}`;
-    return join(this.#folder, `${this.#kind}${middle}.json`);
+  /** Brings what has changed into the record's folder too, so that it outlives the boot. */
+  async settle(): Promise<void> {
+    const text = read(this.#change);
+    if (text === undefined) return;
+    // Off this thread: ext4 makes a rename over an existing file wait for the disk.
+    const temporary = `${this.#base}.settled.tmp`;
+    await writeFile(temporary, text, { mode: 0o600 });
+    await rename(temporary, this.#base);
   }
 
-  #read(change: number): string | undefined {
-    try {
-      return readFileSync(this.#name(change), "utf8");
-    } catch (error) {
-      if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
-      throw error;
-    }
-  }
-
-  /** Numbers of the changes that are there, the newest first. */
-  #changes(): number[] {
-    const pattern = new RegExp(`^${this.#kind}\\.(\\d{1,15})\\.json$`);
-    return entries(this.#folder)
-      .map((name) => Number(pattern.exec(name)?.[1] ?? 0))
-      .filter((change) => change > 0)
-      .sort((a, b) => b - a);
+  /** The record's folder is gone. */
+  removeChange(): void {
+    rmSync(this.#change, { force: true });
   }
 }
 
-function entries(folder: string): string[] {
+function read(path: string): string | undefined {
   try {
-    return readdirSync(folder);
+    return readFileSync(path, "utf8");
   } catch (error) {
-    if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return [];
+    if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
     throw error;
   }
 }

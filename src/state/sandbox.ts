@@ -93,10 +93,11 @@ export function tornDown(sandbox: Sandbox): Sandbox {
 }
 
 /** How the store keeps them. */
-export function sandboxRecords(folder: string): StoreOptions<Sandbox> {
+export function sandboxRecords(folder: string, changes: string): StoreOptions<Sandbox> {
   return {
     kind: "sandbox",
     folder,
+    changes,
     version: 1,
     toJson: sandboxToJson,
     fromJson: (json) => v.parse(SandboxSchema, json),

@@ -14,6 +14,8 @@ export type StoreOptions<Record> = {
   kind: string;
   /** `<folder>/<id>/` holds one record (record_files.ts) and what else belongs to it. */
   folder: string;
+  /** Where changes lie that need not survive a boot. */
+  changes: string;
   /** Of the records that are written. */
   version: number;
   /** By version: makes a record of the next version of it. */
@@ -48,9 +50,10 @@ export class Store<Record extends { id: string; name: string }> {
   async load(setAside: string): Promise<string[]> {
     const { folder, kind } = this.#options;
     await mkdir(folder, { recursive: true, mode: 0o711 });
+    await mkdir(this.#options.changes, { recursive: true, mode: 0o700 });
     const names = await readdir(folder);
     const ids = names.filter((name) => !name.startsWith("."));
-    const found = new Map(ids.map((id) => [id, new RecordFiles(join(folder, id), kind)]));
+    const found = new Map(ids.map((id) => [id, this.#filesOf(id)]));
     for (const [id, files] of found) this.#refuseNewer(id, files.texts());
     const problems: string[] = [];
     for (const [id, files] of found) {
@@ -61,6 +64,7 @@ export class Store<Record extends { id: string; name: string }> {
         await mkdir(setAside, { recursive: true, mode: 0o700 });
         const to = join(setAside, `${kind}-${id}-${Date.now()}`);
         await rename(join(folder, id), to);
+        files.removeChange();
         problems.push(`${kind} ${id} cannot be read (${messageOf(error)}): moved to ${to}`);
       }
     }
@@ -120,6 +124,17 @@ export class Store<Record extends { id: string; name: string }> {
         `${kind} ${id} has version ${found} and this isulad-ts knows ${version}: a newer isulad-ts made it; run that one`,
       );
     }
+  }
+
+  #filesOf(id: string): RecordFiles {
+    const { kind, changes } = this.#options;
+    return new RecordFiles(kind, id, { folder: this.folderOf(id), changes });
+  }
+
+  /** Writes a record's changes where they outlive the boot; not waited for, and not for a power loss. */
+  async settle(id: string): Promise<void> {
+    using _ = await this.lock(`write ${id}`);
+    if (this.#records.has(id)) await this.#files.get(id)?.settle();
   }
 
   /** The folder of one record, for what else belongs to it. */
@@ -182,9 +197,9 @@ export class Store<Record extends { id: string; name: string }> {
 
   /** Writes a record that is not to be listed yet. durable: it must survive a power loss. */
   async write(record: Record, options: { durable?: boolean } = {}): Promise<void> {
-    const { kind, toJson } = this.#options;
+    const { toJson } = this.#options;
     const { id } = record;
-    const files = this.#files.get(id) ?? new RecordFiles(this.folderOf(id), kind);
+    const files = this.#files.get(id) ?? this.#filesOf(id);
     this.#files.set(id, files);
     try {
       await files.write(JSON.stringify(toJson(record)), options.durable === true);
@@ -239,6 +254,7 @@ export class Store<Record extends { id: string; name: string }> {
     }
     const record = this.#records.get(id);
     this.#records.delete(id);
+    (this.#files.get(id) ?? this.#filesOf(id)).removeChange();
     this.#files.delete(id);
     if (record !== undefined) this.release(record.name);
     await rm(gone, { recursive: true, force: true });

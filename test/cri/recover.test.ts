@@ -1,6 +1,6 @@
 // What a daemon makes of records and processes that do not agree.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -17,7 +17,7 @@ beforeAll(async () => {
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 
-const recordOf = (id: string) => recordFile(join(daemon.dir, "graph/containers", id), "container");
+const recordOf = (id: string) => recordFile(daemon.dir, "container", id);
 
 async function pidOf(id: string): Promise<number> {
   const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
@@ -30,9 +30,8 @@ test("a container that runs without a record is killed", async () => {
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
   const pid = await pidOf(id);
   await daemon.stop();
-  for (const name of readdirSync(dirname(recordOf(id)))) {
-    if (/^container.*json$/.test(name)) writeFileSync(join(dirname(recordOf(id)), name), "{");
-  }
+  writeFileSync(recordOf(id), "{");
+  writeFileSync(join(daemon.dir, "graph/containers", id, "container.json"), "{");
   await daemon.start();
   for (let tries = 0; tries < 100 && existsSync(`/proc/${pid}`); tries++) await sleep(20);
   expect(existsSync(`/proc/${pid}`)).toBe(false);
@@ -64,7 +63,7 @@ test("a container that was being made is gone, and its name free", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.create(podId, pod, "true", { metadata: { name: "half" } });
-  const folder = dirname(recordOf(id));
+  const folder = join(daemon.dir, "graph/containers", id);
   await daemon.stop("SIGKILL");
   const record = JSON.parse(readFileSync(recordOf(id), "utf8")) as object;
   writeFileSync(recordOf(id), JSON.stringify({ ...record, phase: { phase: "creating" } }));

@@ -56,7 +56,7 @@ function fakeId(kind: Kind, index: number): string {
 
 function wholeRecord(kind: Kind): Record<string, unknown> {
   const id = kind === "sandbox" ? podId : exitedId;
-  const text = readFileSync(recordFile(join(folderOf(kind), id), kind), "utf8");
+  const text = readFileSync(recordFile(daemon.dir, kind, id), "utf8");
   return JSON.parse(text) as Record<string, unknown>;
 }
 

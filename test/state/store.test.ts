@@ -1,5 +1,5 @@
-import { describe, expect, test } from "bun:test";
-import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { afterAll, describe, expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { RecordFiles } from "../../src/state/record_files.ts";
@@ -14,13 +14,12 @@ test("update lists a change that happened though the disk refuses it, and no oth
     kind: "thing",
     version: 1,
     folder,
+    changes: join(folder, "not-there"),
     toJson: (thing) => thing,
     fromJson: (json) => json as Thing,
     onUnwritten: (problem) => problems.push(problem),
   });
   await things.put({ id: "a", name: "a", state: "runs" });
-  rmSync(things.folderOf("a"), { recursive: true });
-  writeFileSync(things.folderOf("a"), "no folder");
   const end = (old: Thing) => ({ ...old, state: "ended" });
   expect(await things.update("a", end).catch(() => "refused")).toBe("refused");
   expect(things.get("a").state).toBe("runs");
@@ -32,36 +31,38 @@ test("update lists a change that happened though the disk refuses it, and no oth
 });
 
 describe("RecordFiles", () => {
-  const folder = join(mkdtempSync(join(tmpdir(), "isulad-record-")), "a");
-  const names = () => readdirSync(folder).sort();
+  const dir = mkdtempSync(join(tmpdir(), "isulad-record-"));
+  const at = { folder: join(dir, "graph/a"), changes: join(dir, "state") };
+  const open = () => new RecordFiles("thing", "a", at);
+  const names = () => [readdirSync(at.folder), readdirSync(at.changes)];
+  mkdirSync(at.changes);
+  afterAll(() => rmSync(dir, { recursive: true }));
 
-  test("a change has a file of its own, and the record before stays", async () => {
-    const files = new RecordFiles(folder, "thing");
+  test("the first record is in its folder, a change beside the others' changes", async () => {
+    const files = open();
     await files.write("first", false);
-    expect(names()).toEqual(["thing.json"]);
+    expect(names()).toEqual([["thing.json"], []]);
     await files.write("second", false);
     await files.write("third", false);
-    expect(names()).toEqual(["thing.2.json", "thing.json"]);
-    expect(files.texts()).toEqual(["third", "first"]);
+    expect(names()).toEqual([["thing.json"], ["thing-a.json"]]);
+    expect(open().texts()).toEqual(["third", "first"]);
   });
 
   test("what is durable replaces the record and its change", async () => {
-    const files = new RecordFiles(folder, "thing");
+    const files = open();
     expect(files.texts()).toEqual(["third", "first"]);
     await files.write("fourth", true);
-    expect(names()).toEqual(["thing.json"]);
+    expect(names()).toEqual([["thing.json"], []]);
     await files.write("fifth", false);
-    expect(new RecordFiles(folder, "thing").texts()).toEqual(["fifth", "fourth"]);
-    rmSync(folder, { recursive: true });
+    expect(open().texts()).toEqual(["fifth", "fourth"]);
   });
 
-  test("another kind's files, and what is no record, do not count", async () => {
-    const files = new RecordFiles(folder, "thing");
-    await files.write("first", false);
-    for (const name of ["things.json", "thing.x.json", "thing.3.json.0a.tmp", "config.json"]) {
-      writeFileSync(join(folder, name), "other");
-    }
-    expect(new RecordFiles(folder, "thing").texts()).toEqual(["first"]);
-    rmSync(folder, { recursive: true });
+  test("settled, a change outlives the loss of state", async () => {
+    const files = open();
+    files.texts();
+    await files.write("sixth", false);
+    await files.settle();
+    files.removeChange();
+    expect(open().texts()).toEqual(["sixth"]);
   });
 });

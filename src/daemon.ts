@@ -40,6 +40,7 @@ import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
 import { tryLock } from "./sys/path.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
+import { collectWhenIdle } from "./sys/memory.ts";
 
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;
@@ -59,6 +60,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   becomeSubreaper();
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
+  stack.use(collectWhenIdle(() => context.calls.count));
   const cutOff = await recover(context);
   await context.monitor.connect();
   stack.use(sweepOrphans(context, cutOff));
@@ -134,6 +136,7 @@ async function createContext(
     ),
     exits,
     starting: new Set(),
+    calls: { count: 0 },
     running: new Running(),
   };
   return context;

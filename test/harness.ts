@@ -1,6 +1,6 @@
 // A daemon of one's own for each test file: the built executable in a scratch folder, with its own
 // graph, state, socket, CNI network and images; and what tests do with it.
-import { spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { execFileSync, spawn, spawnSync, type ChildProcess } from "node:child_process";
 import {
   closeSync,
   existsSync,
@@ -371,6 +371,7 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
   try {
     daemon.writeConfig();
     mkdirSync(daemon.cniDir);
+    mountState(join(daemon.dir, "state"));
     if (options.network !== false) daemon.writeNetwork();
     await daemon.start();
     if (options.image !== false) await daemon.loadImage(busyboxImage(), busybox);
@@ -379,6 +380,12 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
     await daemon[Symbol.asyncDispose]();
     throw error;
   }
+}
+
+/** A tmpfs, as /var/run is on every node. */
+function mountState(folder: string): void {
+  mkdirSync(folder);
+  execFileSync("mount", ["-t", "tmpfs", "-o", "mode=711", "tmpfs", folder]);
 }
 
 /** The newer of a record's two files (src/state/record_files.ts); dir: the daemon's. */

@@ -37,6 +37,8 @@ export type Context = {
   exits: ExitWaiters;
   /** Containers whose start is under way. */
   starting: Set<string>;
+  /** Calls that were answered or are being answered. */
+  calls: { count: number };
   /** RunPodSandbox and CreateContainer calls under way, by reserved name. */
   running: Running;
 };

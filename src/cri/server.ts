@@ -140,6 +140,7 @@ async function answer(
 ): Promise<void> {
   const handler = handlers[name as keyof Services] as Unary | undefined;
   const cancel = signalOf(call);
+  context.calls.count++;
   try {
     if (handler === undefined) throw unimplemented(name);
     reply(null, await handler(context, call.request, { signal: cancel.signal }));
@@ -155,6 +156,7 @@ async function answerStream(
 ): Promise<void> {
   const handler = handlers[name as keyof Services] as Stream | undefined;
   const cancel = signalOf(call);
+  context.calls.count++;
   try {
     if (handler === undefined) throw unimplemented(name);
     await handler(context, call.request, { signal: cancel.signal }, (message) =>

@@ -7,6 +7,7 @@ import { closeSync } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";
 import { drainEventfd, Epoll } from "../sys/descriptor.ts";
+import { collectGarbage, idleMs } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
 import { ContainerLog, type LogFds, type Turn } from "./container_log.ts";
 
@@ -215,10 +216,14 @@ async function main(wakeFd: number): Promise<never> {
   parentPort!.on("message", (request: WorkerRequest) => inbox.push(request));
   epoll.add(wakeFd);
   let unfinished = false;
+  let worked = false;
   for (;;) {
     const busy = ready.size > 0 && !paused;
     let requests = 0;
-    for (const fd of epoll.wait(busy ? 0 : unfinished ? stepMs : -1)) {
+    const found = epoll.wait(busy ? 0 : unfinished ? stepMs : worked ? idleMs : -1);
+    if (worked && !busy && !unfinished && found.length === 0) collectGarbage();
+    worked = busy || unfinished || found.length > 0;
+    for (const fd of found) {
       if (fd === wakeFd) requests = drainEventfd(wakeFd);
       else ready.add(fd);
     }

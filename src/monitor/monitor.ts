@@ -12,6 +12,7 @@ import { keepOnExec } from "../sys/descriptor.ts";
 import { Orphans, orphanScanMs } from "../sys/orphans.ts";
 import { tryLock } from "../sys/path.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
+import { collectWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { Execs } from "./exec.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
@@ -42,6 +43,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   if (lockFd === undefined) return log.info("another monitor is there or ending");
   keepOnExec(lockFd, false);
   becomeSubreaper();
+  let activity = 0;
   const connections = new Set<Socket>();
   const workers = new LogWorkers((error) => {
     log.error("log worker failed", { error: messageOf(error) });
@@ -69,8 +71,10 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     connections.add(socket);
     socket.on("close", () => connections.delete(socket));
     serve(socket, parts, log);
+    socket.on("data", () => activity++);
   });
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
+  using _ = collectWhenIdle(() => activity);
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();

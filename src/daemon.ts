@@ -42,6 +42,8 @@ import { tryLock } from "./sys/path.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
 import { collectWhenIdle } from "./sys/memory.ts";
 
+/** Until an exit is committed, its container cannot be stopped or removed. */
+const commitAgainMs = 1_000;
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;
 
@@ -145,10 +147,9 @@ async function createContext(
 function onExit(context: Context, exit: ExitRecord): void {
   reapOrphan(exit.pid);
   commitExit(context, exit.id, exit).catch((error: unknown) => {
-    context.log.error("an exit was not committed", {
-      container: exit.id,
-      error: messageOf(error),
-    });
+    const fields = { container: exit.id, error: messageOf(error) };
+    context.log.error("an exit was not committed; it is tried again", fields);
+    setTimeout(() => onExit(context, exit), commitAgainMs);
   });
 }
 

@@ -53,8 +53,11 @@ async function handlesSignal(
   { pid, startedAtNs }: { pid: number; startedAtNs: string },
   signal: number,
 ): Promise<void> {
-  const youngUntilNs = BigInt(startedAtNs) + youngNs;
-  while (nowNs() < youngUntilNs && !catchesSignal(pid, signal)) await sleep(10);
+  const ageNs = nowNs() - BigInt(startedAtNs);
+  // Negative, the clock was set back meanwhile: it is taken for old.
+  const youngMs = ageNs < 0n ? 0 : Number(youngNs - ageNs) / 1e6;
+  const end = performance.now() + youngMs;
+  while (performance.now() < end && !catchesSignal(pid, signal)) await sleep(10);
 }
 
 /** SIGKILL, and again until the exit is committed. */

@@ -78,7 +78,7 @@ function containersOf(context: Context, sandboxId: string) {
 export async function checkSandbox(context: Context, sandbox: Sandbox): Promise<Sandbox> {
   if (sandbox.phase.phase !== "ready") return sandbox;
   for (const pinned of Object.values(sandbox.namespaces)) {
-    if (pinned === undefined || (await isPinned(pinned.path, BigInt(pinned.inode)))) continue;
+    if (pinned === undefined || isPinned(pinned.path, BigInt(pinned.inode))) continue;
     const message = `the namespace ${pinned.path} is gone`;
     context.log.warn(message, { sandbox: sandbox.id });
     return (await context.sandboxes.update(sandbox.id, (old) => notReady(old, message))) ?? sandbox;

@@ -158,7 +158,7 @@ export class CniNetwork {
       return;
     }
     // An unmounted file is no namespace: plugins then release what they hold without entering it.
-    const netnsPath = (await isNamespaceFile(target.netnsPath)) ? target.netnsPath : "";
+    const netnsPath = isNamespaceFile(target.netnsPath) ? target.netnsPath : "";
     const hasPrevResult = !/^0\.[123]\./.test(used.confList.cniVersion);
     const pod = { id: target.id, netnsPath };
     const within = this.#within(signal);

@@ -3,8 +3,8 @@
 // Decision: unshare(1) of util-linux makes them, for the daemon must never enter a namespace itself
 // (its engine's threads would stay there). The same child names the host, writes the sysctls and sets
 // loopback up before it ends: one process start, where the CNI loopback plugin would be a second.
-import { accessSync, constants } from "node:fs";
-import { mkdir, open, rm, stat, statfs } from "node:fs/promises";
+import { accessSync, constants, statSync } from "node:fs";
+import { mkdir, open, rm } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
@@ -81,7 +81,7 @@ export async function pinNamespaces(options: PinOptions): Promise<PinnedNamespac
   const pinned: PinnedNamespaces = { laterSysctls: later };
   for (const kind of wanted) {
     const path = options[kind]!;
-    pinned[kind] = { path, inode: (await stat(path, { bigint: true })).ino };
+    pinned[kind] = { path, inode: statSync(path, { bigint: true }).ino };
   }
   undo.move();
   return pinned;
@@ -212,32 +212,32 @@ function loopbackCommand(): string {
 /** Unmounts the file (again, if it was pinned twice) and removes it when asked; a missing one is fine. */
 export async function unpinNamespace(path: string, options: { unlink: boolean }): Promise<void> {
   try {
-    while ((await statfs(path)).type === nsfsMagic) unmount(path, MNT_DETACH);
+    while (isNamespaceFile(path)) unmount(path, MNT_DETACH);
   } catch (error) {
-    if (errnoOf(error) !== "ENOENT") {
-      throw new CriError("INTERNAL", `cannot unmount the namespace ${path}: ${errnoOf(error)}`, {
-        cause: error,
-      });
-    }
+    throw new CriError("INTERNAL", `cannot unmount the namespace ${path}: ${errnoOf(error)}`, {
+      cause: error,
+    });
   }
   if (options.unlink) await rm(path, { force: true });
 }
 
-const nsfsMagic = 0x6e736673;
+/** Of the kernel's own file system for namespaces; all namespaces have one device. */
+let namespaceDevice: bigint | undefined;
 
 /** Whether a namespace is mounted on the file; of a missing file no. */
-export async function isNamespaceFile(path: string): Promise<boolean> {
-  if (path === "") return false;
-  try {
-    return (await statfs(path)).type === nsfsMagic;
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return false;
-    throw error;
-  }
+export function isNamespaceFile(path: string): boolean {
+  return namespaceInode(path) !== undefined;
 }
 
 /** Whether the file still holds the namespace that was pinned there (within one boot). */
-export async function isPinned(path: string, inode: bigint): Promise<boolean> {
-  if (!(await isNamespaceFile(path))) return false;
-  return (await stat(path, { bigint: true })).ino === inode;
+export function isPinned(path: string, inode: bigint): boolean {
+  return namespaceInode(path) === inode;
+}
+
+// Asked at each call on a pod, so without leaving the thread: these files lie in memory.
+function namespaceInode(path: string): bigint | undefined {
+  if (path === "") return undefined;
+  namespaceDevice ??= statSync("/proc/self/ns/net", { bigint: true }).dev;
+  const found = statSync(path, { bigint: true, throwIfNoEntry: false });
+  return found?.dev === namespaceDevice ? found.ino : undefined;
 }

@@ -49,8 +49,8 @@ describe.skipIf(process.getuid?.() !== 0)("namespaces (needs root)", () => {
       for (const kind of kinds) {
         const own = spawnSync("readlink", [`/proc/self/ns/${kind}`]).stdout.toString();
         expect(own).not.toContain(String(pinned[kind]!.inode));
-        expect(await isPinned(paths[kind], pinned[kind]!.inode)).toBe(true);
-        expect(await isPinned(paths[kind], pinned[kind]!.inode + 1n)).toBe(false);
+        expect(isPinned(paths[kind], pinned[kind]!.inode)).toBe(true);
+        expect(isPinned(paths[kind], pinned[kind]!.inode + 1n)).toBe(false);
       }
       expect(inside(paths, "hostname; ip -br addr show lo")).toMatch(
         /^web-0\nlo +UNKNOWN +127\.0\.0\.1\/8/,
@@ -145,12 +145,12 @@ describe.skipIf(process.getuid?.() !== 0)("namespaces (needs root)", () => {
     const pinned = await pinNamespaces({ ...base, net });
     await unpinNamespace(net, { unlink: false });
     expect(existsSync(net)).toBe(true);
-    expect(await isNamespaceFile(net)).toBe(false);
-    expect(await isPinned(net, pinned.net!.inode)).toBe(false);
+    expect(isNamespaceFile(net)).toBe(false);
+    expect(isPinned(net, pinned.net!.inode)).toBe(false);
     await unpinNamespace(net, { unlink: true });
     await unpinNamespace(net, { unlink: true });
     expect(existsSync(net)).toBe(false);
-    expect(await isNamespaceFile(net)).toBe(false);
-    expect(await isNamespaceFile("")).toBe(false);
+    expect(isNamespaceFile(net)).toBe(false);
+    expect(isNamespaceFile("")).toBe(false);
   });
 });

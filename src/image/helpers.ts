@@ -3,6 +3,7 @@ import { spawn, type ChildProcessByStdio } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { CriError } from "../base/errors.ts";
+import { engineChild } from "../sys/children.ts";
 import { abortError, throwIfAborted } from "../sys/process.ts";
 import type { UnpackedLayer } from "./layer.ts";
 import type { UnpackAnswer, UnpackJob } from "./unpack.ts";
@@ -56,7 +57,7 @@ class Helper {
   #isGone = false;
 
   constructor(argv: string[]) {
-    this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
+    this.#child = engineChild(spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] }));
     this.#child.stdin.on("error", () => {}); // its exit tells
     this.#child.stderr.on("data", (chunk: Buffer) => {
       this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);

@@ -8,6 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { engineChild } from "../sys/children.ts";
 import { Held } from "./held.ts";
 import {
   readFrames,
@@ -208,6 +209,7 @@ export class MonitorClient implements AsyncDisposable {
       cwd: "/",
       stdio: ["ignore", output, output],
     });
+    engineChild(child);
     child.on("error", (error) =>
       this.#log.error("cannot start the monitor", { error: error.message }),
     );

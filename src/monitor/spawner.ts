@@ -6,6 +6,7 @@ import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
+import { engineChild } from "../sys/children.ts";
 import { abortError, killGroup } from "../sys/process.ts";
 
 export type SpawnOptions = {
@@ -57,7 +58,7 @@ export class Spawner {
       stdio: options.stdio ?? "ignore",
       detached: true,
     });
-    const { pid } = child;
+    const { pid } = engineChild(child);
     const onAbort = () => {
       if (pid !== undefined) killGroup(pid);
     };

@@ -2,6 +2,7 @@
 import { spawn, type ChildProcess } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { engineChild } from "./children.ts";
 import { waitStatus } from "./wait.ts";
 
 export type RunOptions = {
@@ -57,12 +58,13 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
 
 function start(argv: string[], options: RunOptions): ChildProcess {
   try {
-    return spawn(argv[0]!, argv.slice(1), {
+    const child = spawn(argv[0]!, argv.slice(1), {
       stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
       env: options.env ?? process.env,
       cwd: options.cwd,
       detached: true, // a process group of its own, to be killed as a whole
     });
+    return engineChild(child);
   } catch (error) {
     throw cannotRun(argv[0]!, error); // Bun throws some errors at once (ETXTBSY)
   }

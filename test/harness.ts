@@ -21,7 +21,7 @@ import { procMasks } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
-import { end, freeSubnet, serves } from "./host.ts";
+import { end, freeSubnet, serves, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
 
@@ -348,18 +348,10 @@ export class Daemon implements AsyncDisposable {
       console.error(`kept: ${this.dir}`);
       return;
     }
-    this.#unmount();
+    unmountUnder(this.dir);
     spawnSync("ip", ["link", "del", this.bridge]);
     removeCgroups(this.token);
     rmSync(this.dir, { recursive: true, force: true });
-  }
-
-  #unmount(): void {
-    const targets = readFileSync("/proc/self/mountinfo", "utf8")
-      .split("\n")
-      .map((line) => line.split(" ")[4]!)
-      .filter((target) => target?.startsWith(`${this.dir}/`));
-    for (const target of targets.toReversed()) spawnSync("umount", ["-l", target]);
   }
 }
 

@@ -1,5 +1,5 @@
 // What tests ask of this machine, and end on it.
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawnSync } from "node:child_process";
 import { readFileSync, readlinkSync } from "node:fs";
 import { basename } from "node:path";
 import process from "node:process";
@@ -31,4 +31,13 @@ export function end(pid: number): void {
   } catch {
     // It ended by itself.
   }
+}
+
+/** Takes away every mount under a folder, the latest first. */
+export function unmountUnder(folder: string): void {
+  const targets = readFileSync("/proc/self/mountinfo", "utf8")
+    .split("\n")
+    .map((line) => line.split(" ")[4]!)
+    .filter((target) => target?.startsWith(`${folder}/`));
+  for (const target of targets.toReversed()) spawnSync("umount", ["-l", target]);
 }

@@ -1,0 +1,39 @@
+// What a subreaper may reap, and what it must leave to the engine.
+import { expect, test } from "bun:test";
+import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { engineChild } from "../../src/sys/children.ts";
+import { Orphans } from "../../src/sys/orphans.ts";
+import { isZombie, run } from "../../src/sys/process.ts";
+import { becomeSubreaper } from "../../src/sys/wait.ts";
+
+becomeSubreaper();
+
+/** Keeps the event loop from its work, as a slow disk or a busy machine does. */
+function stallUntil(done: () => boolean): void {
+  const end = performance.now() + 5000;
+  while (!done() && performance.now() < end)
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 5);
+}
+
+test("Orphans.reap() leaves the engine its children, however late it is", async () => {
+  const child = engineChild(spawn("sh", ["-c", "exit 3"]));
+  const exit = new Promise((resolve) => child.once("exit", resolve));
+  stallUntil(() => isZombie(child.pid!));
+  const orphans = new Orphans();
+  for (let look = 0; look < 3; look++) orphans.reap(() => false);
+  expect(await exit).toBe(3);
+});
+
+test("Orphans.reap() takes at the second look what a child left behind", async () => {
+  const signal = AbortSignal.timeout(5000);
+  const { stdout } = await run(["sh", "-c", "sleep 0.05 >/dev/null 2>&1 & echo $!"], { signal });
+  const pid = Number(stdout);
+  while (!isZombie(pid)) await sleep(10);
+  const orphans = new Orphans();
+  orphans.reap(() => false);
+  expect(isZombie(pid)).toBe(true);
+  orphans.reap(() => false);
+  expect(existsSync(`/proc/${pid}`)).toBe(false);
+});

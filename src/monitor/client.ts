@@ -30,6 +30,8 @@ type Reply = { result: unknown; body: Buffer };
 /** From the start of a monitor to its first answer. */
 const startMs = 10_000;
 const retryMs = 20;
+/** For the greeting alone: longer than one that is being upgraded lets calls wait. */
+const helloMs = 15_000;
 /** When one that was started has neither ended nor answered. */
 const startAgainMs = 5_000;
 /** When none answered. */
@@ -177,10 +179,13 @@ export class MonitorClient implements AsyncDisposable {
 
   async #greet(socket: Socket): Promise<Hello | undefined> {
     this.#attach(socket);
+    const late = setTimeout(() => socket.destroy(), helloMs);
     try {
       return (await this.#send(socket, "hello", {})).result as Hello;
     } catch {
       return undefined; // it ended; the next one is asked
+    } finally {
+      clearTimeout(late);
     }
   }
 

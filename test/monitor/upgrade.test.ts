@@ -102,13 +102,13 @@ describe("an upgrade of the monitor", () => {
     await daemon.stop("SIGKILL");
     const other = join(daemon.dir, "third-build");
     copyFileSync(executable, other);
-    const start = performance.now();
+    const [pid] = daemon.monitors();
     await upgradeTo([other]);
-    expect(performance.now() - start).toBeLessThan(5000);
+    expect(exeOf(pid!)).toBe(other); // it gives up after ten seconds of waiting for a call
     await daemon.start();
     expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
     await daemon.removePod(podId);
-  }, 30_000);
+  }, 60_000);
 
   test("is not stopped by SIGTERM while containers run", async () => {
     const pod = daemon.hostPodConfig();

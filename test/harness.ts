@@ -87,12 +87,13 @@ export class Daemon implements AsyncDisposable {
       leases: join(this.dir, "ipam"),
       token: this.token,
       bridge: this.bridge,
-      pids: () => [this.pid, ...this.monitors()],
+      pids: () => [this.pid, ...this.monitors()].filter((pid) => pid > 0),
     };
   }
 
+  /** Only while it runs: afterwards its pid is somebody else's. */
   get pid(): number {
-    return this.#process?.pid ?? -1;
+    return this.#isRunning ? this.#process!.pid! : -1;
   }
 
   get #isRunning(): boolean {

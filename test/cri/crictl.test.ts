@@ -27,7 +27,16 @@ afterAll(async () => {
 
 function run(...argv: string[]): string {
   const endpoint = `unix://${daemon.socket}`;
-  const words = ["--runtime-endpoint", endpoint, "--image-endpoint", endpoint, ...argv];
+  // crictl's own limit is 2 s a call: too little for an emulated guest.
+  const options = [
+    "--runtime-endpoint",
+    endpoint,
+    "--image-endpoint",
+    endpoint,
+    "--timeout",
+    "60s",
+  ];
+  const words = [...options, ...argv];
   const done = spawnSync(crictl, words, { encoding: "utf8", timeout: 60_000 });
   if (done.status !== 0) throw new Error(`crictl ${argv.join(" ")}: ${done.stderr}${done.stdout}`);
   return done.stdout.trim();

@@ -55,6 +55,7 @@ export class Store<Record extends { id: string; name: string }> {
     const ids = names.filter((name) => !name.startsWith("."));
     const found = new Map(ids.map((id) => [id, this.#filesOf(id)]));
     for (const [id, files] of found) this.#refuseNewer(id, files.texts());
+    await this.#removeStrays(found);
     const problems: string[] = [];
     for (const [id, files] of found) {
       try {
@@ -75,6 +76,16 @@ export class Store<Record extends { id: string; name: string }> {
       });
     }
     return problems;
+  }
+
+  /** What kill -9 left among the changes: files half written, and those of records that are gone. */
+  async #removeStrays(found: ReadonlyMap<string, RecordFiles>): Promise<void> {
+    const { kind, changes } = this.#options;
+    for (const name of await readdir(changes)) {
+      if (!name.startsWith(`${kind}-`)) continue;
+      const id = name.slice(kind.length + 1, -".json".length);
+      if (!found.has(id)) await rm(join(changes, name), { force: true });
+    }
   }
 
   #add(id: string, record: Record): void {

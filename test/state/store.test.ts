@@ -1,5 +1,5 @@
 import { afterAll, describe, expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { RecordFiles } from "../../src/state/record_files.ts";
@@ -28,6 +28,30 @@ test("update lists a change that happened though the disk refuses it, and no oth
   expect(problems).toHaveLength(1);
   expect(problems[0]).toContain(things.folderOf("a"));
   rmSync(folder, { recursive: true });
+});
+
+test("load removes what kill -9 left among the changes, and of no other kind", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const changes = join(dir, "state");
+  const options = {
+    kind: "thing",
+    version: 1,
+    folder: join(dir, "graph"),
+    changes,
+    toJson: (thing: Thing) => thing,
+    fromJson: (json: unknown) => json as Thing,
+  };
+  const things = new Store<Thing>(options);
+  await things.load(join(dir, "aside"));
+  await things.put({ id: "a", name: "a", state: "made" });
+  await things.update("a", (old) => ({ ...old, state: "runs" }));
+  const others = ["thing-a.json.0a1b.tmp", "thing-gone.json", "other-x.json"];
+  for (const name of others) writeFileSync(join(changes, name), "{");
+  const next = new Store<Thing>(options);
+  expect(await next.load(join(dir, "aside"))).toEqual([]);
+  expect(readdirSync(changes).sort()).toEqual(["other-x.json", "thing-a.json"]);
+  expect(next.get("a").state).toBe("runs");
+  rmSync(dir, { recursive: true });
 });
 
 describe("RecordFiles", () => {

@@ -21,7 +21,7 @@ import { procMasks } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
-import { end, freeSubnet, serves, unmountUnder } from "./host.ts";
+import { end, freeSubnet, serves, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
 
@@ -344,6 +344,7 @@ export class Daemon implements AsyncDisposable {
     const monitors = this.monitors();
     await this.stop();
     for (const pid of monitors) end(pid);
+    tellLastWords([this.logFile, join(this.dir, "state/monitor.log")]);
     for (const thing of this.snapshot().things.process) end(Number.parseInt(thing));
     if (process.env["ISULAD_KEEP"] === "1") {
       console.error(`kept: ${this.dir}`);

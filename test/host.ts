@@ -1,6 +1,6 @@
 // What tests ask of this machine, and end on it.
 import { execFileSync, spawnSync } from "node:child_process";
-import { readFileSync, readlinkSync } from "node:fs";
+import { existsSync, readFileSync, readlinkSync } from "node:fs";
 import { basename } from "node:path";
 import process from "node:process";
 
@@ -40,4 +40,14 @@ export function unmountUnder(folder: string): void {
     .map((line) => line.split(" ")[4]!)
     .filter((target) => target?.startsWith(`${folder}/`));
   for (const target of targets.toReversed()) spawnSync("umount", ["-l", target]);
+}
+
+/** Shows what stands in a daemon's logs without a log line's frame: how a process crashed. */
+export function tellLastWords(logs: string[]): void {
+  const framed = /^\S+ (?:ERROR|WARN |INFO |DEBUG) |^\{"/;
+  for (const log of logs.filter((file) => existsSync(file))) {
+    const lines = readFileSync(log, "utf8").split("\n");
+    const words = lines.filter((line) => line !== "" && !framed.test(line));
+    if (words.length > 0) console.error(`${log}:\n${words.join("\n")}`);
+  }
 }

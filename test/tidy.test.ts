@@ -128,6 +128,11 @@ describe("style", () => {
     { what: /\bDeno\./, why: "Deno's own interface: only sys/libc.ts", except: /^src\/sys\/libc/ },
     { what: /^export default\b/, why: "named exports only" },
     { what: /\bwaitpid\(\s*-1/, why: "it steals Bun's children" },
+    {
+      what: /^import (?!type )[^;]*["']node:child_process["']/,
+      why: "sys/children.ts: a subreaper must know its children",
+      except: /^src\/sys\/children/,
+    },
     { what: /\bconsole\.(log|error|warn|info)\(/, why: "base/log.ts, or process.stdout in cli" },
     { what: /\b(TODO|FIXME|XXX)\b/, why: "finish it, or write an issue" },
     { what: /@ts-(ignore|nocheck)/, why: "use @ts-expect-error with a reason" },

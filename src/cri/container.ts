@@ -1,6 +1,7 @@
 // The RPCs on a container that was made: Start, Stop, Remove, ExecSync, its log.
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { nowNs, toBigInt } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
@@ -15,7 +16,6 @@ import type {
 } from "../proto/types.ts";
 import { execProcess, ociJson, parseOciSpec, type OciSpec } from "../spec/oci.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
-import { abortError, throwIfAborted } from "../sys/process.ts";
 import { askAgain } from "./again.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";

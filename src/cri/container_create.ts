@@ -1,6 +1,7 @@
 // CreateContainer: image and config become a bundle (root file system and config.json) and a record.
 import { writeFile } from "node:fs/promises";
 import { isAbsolute, join } from "node:path";
+import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
@@ -16,7 +17,6 @@ import type {
 import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
 import { containerName, created, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { throwIfAborted } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { containerDefaults, sandboxFacts } from "./facts.ts";

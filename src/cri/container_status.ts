@@ -11,9 +11,10 @@ import type {
   ListContainersResponse,
 } from "../proto/types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
-import type { Context } from "./context.ts";
+import { messageJson } from "../state/message_json.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import { matchesLabels } from "./filter.ts";
+import type { Context } from "./context.ts";
+import { candidates, matchesLabels } from "./filter.ts";
 
 const { ContainerState, Signal } = runtime.v1;
 
@@ -33,10 +34,8 @@ export function listContainers(
   request: ListContainersRequest,
 ): ListContainersResponse {
   const { id, state, pod_sandbox_id, label_selector } = request.filter ?? {};
-  const one = id ? context.containers.find(id) : undefined;
-  const candidates = id ? (one === undefined ? [] : [one]) : context.containers.list();
   const sandboxId = pod_sandbox_id ? (context.sandboxes.find(pod_sandbox_id)?.id ?? "") : undefined;
-  const containers = candidates
+  const containers = candidates(context.containers, id)
     .filter((container) => sandboxId === undefined || container.sandboxId === sandboxId)
     .map(listed)
     .filter((item) => !state || item.state === state.state)
@@ -122,17 +121,13 @@ async function infoOf(context: Context, container: Container): Promise<string> {
   const { sandboxId, phase, runtimeHandler, stopSignal } = container;
   const bundle = join(context.containers.folderOf(container.id), "config.json");
   const spec = await readTextIfExists(bundle);
-  const config = runtime.v1.ContainerConfig.toObject(
-    runtime.v1.ContainerConfig.fromObject(container.config),
-    { longs: String, bytes: String, enums: String },
-  );
   return JSON.stringify({
     sandboxID: sandboxId,
     pid: phase.phase === "running" ? phase.pid : 0,
     phase,
     runtimeHandler,
     stopSignal,
-    config,
+    config: messageJson(runtime.v1.ContainerConfig, container.config, "names"),
     runtimeSpec: spec === undefined ? null : (JSON.parse(spec) as unknown),
   });
 }

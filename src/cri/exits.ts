@@ -1,5 +1,5 @@
 // Who waits for a container's end, and what is known of stops under way.
-import { abortError } from "../sys/process.ts";
+import { abortError } from "../base/abort.ts";
 
 export class ExitWaiters {
   readonly #waiting = new Map<string, Set<() => void>>();

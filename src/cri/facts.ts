@@ -4,7 +4,7 @@ import { podFiles } from "../node/pod_files.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { podFolder, type Context } from "./context.ts";
 
-export function podNamespaces(sandbox: Sandbox): PodNamespaces {
+function podNamespaces(sandbox: Sandbox): PodNamespaces {
   const { net, ipc, uts } = sandbox.namespaces;
   const pid = sandbox.pause?.pid;
   return {

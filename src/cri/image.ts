@@ -21,6 +21,7 @@ import type {
 } from "../proto/types.ts";
 import { imageUserOf } from "../spec/users.ts";
 import { handlerOf, type Call, type Context } from "./context.ts";
+import { candidates } from "./filter.ts";
 
 export async function pullImage(
   context: Context,
@@ -67,8 +68,7 @@ function infoOf(image: ImageRecord): string {
 
 export function listImages(context: Context, request: ListImagesRequest): ListImagesResponse {
   const reference = request.filter?.image?.image;
-  const one = reference ? context.images.find(reference) : undefined;
-  const images = reference ? (one === undefined ? [] : [one]) : context.images.list();
+  const images = candidates(context.images, reference);
   return { images: images.map((image) => criImage(context, image)) };
 }
 

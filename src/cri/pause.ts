@@ -1,15 +1,15 @@
 // The pause container: the first process of a pid namespace that a pod shares. It runs only in pods
 // that ask for one, from pod-sandbox-image.
-import { mkdir, rm, writeFile } from "node:fs/promises";
+import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/steps.ts";
 import { lookupContainer } from "../node/host.ts";
-import { podFiles, podHostname } from "../node/pod_files.ts";
+import { podHostname } from "../node/pod_files.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { askAgain } from "./again.ts";
-import { handlerOf, podFolder, type Context } from "./context.ts";
-import { containerDefaults, podNamespaces } from "./facts.ts";
+import { handlerOf, type Context } from "./context.ts";
+import { containerDefaults, sandboxFacts } from "./facts.ts";
 
 /** Starts it under the sandbox's id; returns its pid. */
 export async function startPause(
@@ -27,12 +27,7 @@ export async function startPause(
   );
   const hostNetwork = sandbox.networkMode === "host";
   const spec = sandboxSpec({
-    sandbox: {
-      id,
-      config,
-      namespaces: podNamespaces(sandbox),
-      files: podFiles(podFolder(context, id), sandbox.namespaces.ipc === undefined),
-    },
+    sandbox: sandboxFacts(context, sandbox),
     image: image.config,
     facts: await lookupContainer({}, { rootfsPath }),
     host: context.host,
@@ -43,13 +38,11 @@ export async function startPause(
     runtimeAnnotations: context.cgroup.containerAnnotations(),
   });
   await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
-  const stdio = stdioFolder(context, id);
-  await mkdir(stdio, { recursive: true, mode: 0o700 });
   const request = {
     id,
     runtime: handlerOf(context, sandbox.runtimeHandler).command,
     bundle: folder,
-    stdio,
+    stdio: stdioFolder(context, id),
     logPath: "",
     stdin: false,
     terminal: false,

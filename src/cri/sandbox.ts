@@ -12,10 +12,11 @@ import type {
   RemovePodSandboxRequest,
   StopPodSandboxRequest,
 } from "../proto/types.ts";
+import { messageJson } from "../state/message_json.ts";
 import { notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { removeContainerRecord, killContainer } from "./container_end.ts";
 import type { Call, Context } from "./context.ts";
-import { matchesLabels } from "./filter.ts";
+import { candidates, matchesLabels } from "./filter.ts";
 import { release, tearDown } from "./sandbox_teardown.ts";
 
 const { PodSandboxState } = runtime.v1;
@@ -116,10 +117,7 @@ function info(context: Context, sandbox: Sandbox): object {
     phase,
     pid: sandbox.pause?.pid ?? 0,
     cniResult: (cni as { result?: unknown } | undefined)?.result ?? null,
-    config: runtime.v1.PodSandboxConfig.toObject(
-      runtime.v1.PodSandboxConfig.fromObject(sandbox.config),
-      { longs: String, bytes: String, enums: String },
-    ),
+    config: messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "names"),
   };
 }
 
@@ -128,9 +126,7 @@ export function listPodSandbox(
   request: ListPodSandboxRequest,
 ): ListPodSandboxResponse {
   const { id, state, label_selector } = request.filter ?? {};
-  const one = id ? context.sandboxes.find(id) : undefined;
-  const candidates = id ? (one === undefined ? [] : [one]) : context.sandboxes.list();
-  const items = candidates
+  const items = candidates(context.sandboxes, id)
     .map(summary)
     .filter((item) => !state || item.state === state.state)
     .filter((item) => matchesLabels(item.labels, label_selector));

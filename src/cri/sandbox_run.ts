@@ -2,6 +2,7 @@
 // recovery after a crash, undoes with sandbox_teardown.ts just what was begun.
 import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
+import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
@@ -18,7 +19,6 @@ import type {
 } from "../proto/types.ts";
 import { sharesPidNamespace } from "../spec/oci.ts";
 import { ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
-import { throwIfAborted } from "../sys/process.ts";
 import { handlerOf, newId, podFolder, stepSignal, type Call, type Context } from "./context.ts";
 import { startPause } from "./pause.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";

@@ -4,8 +4,8 @@ import { open, readFile, stat } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { pipeline } from "node:stream/promises";
 import * as v from "valibot";
+import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
-import { throwIfAborted } from "../sys/process.ts";
 import { Inflate } from "./inflate.ts";
 import {
   choosePlatform,

@@ -1,10 +1,10 @@
 // The daemon's side of the unpacking helpers: a few processes, one job each at a time.
-import { spawn, type ChildProcessByStdio } from "node:child_process";
+import type { ChildProcessByStdio } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
+import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
-import { engineChild } from "../sys/children.ts";
-import { abortError, throwIfAborted } from "../sys/process.ts";
+import { spawn } from "../sys/children.ts";
 import type { UnpackedLayer } from "./layer.ts";
 import type { UnpackAnswer, UnpackJob } from "./unpack.ts";
 
@@ -57,7 +57,7 @@ class Helper {
   #isGone = false;
 
   constructor(argv: string[]) {
-    this.#child = engineChild(spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] }));
+    this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
     this.#child.stdin.on("error", () => {}); // its exit tells
     this.#child.stderr.on("data", (chunk: Buffer) => {
       this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);

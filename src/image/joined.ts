@@ -1,6 +1,6 @@
 // Several callers of the same work share one run of it; it is cancelled when the last one leaves.
+import { throwIfAborted, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
-import { abortError, throwIfAborted } from "../sys/process.ts";
 
 export type PullProgress = { doneBytes: number; totalBytes: number };
 
@@ -18,13 +18,9 @@ export class JoinedPulls<T> {
     throwIfAborted("pull", caller.signal);
     const run = this.#runs.get(key) ?? this.#start(key, work);
     run.callers.add(caller);
-    const left = Promise.withResolvers<never>();
-    const leave = () => left.reject(abortError("pull", caller.signal));
-    caller.signal.addEventListener("abort", leave, { once: true });
     try {
-      return await Promise.race([run.result, left.promise]);
+      return await untilAborted(run.result, "pull", caller.signal);
     } finally {
-      caller.signal.removeEventListener("abort", leave);
       run.callers.delete(caller);
       if (run.callers.size === 0) await this.#cancel(key, run, caller.signal.reason);
     }

@@ -1,8 +1,8 @@
 // The pulling side of the OCI distribution protocol: manifests and blobs, from the first endpoint
 // that has them, with retries, resumption and the registry's own way of asking who we are.
 import { setTimeout as sleep } from "node:timers/promises";
+import { abortError, throwIfAborted } from "../base/abort.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
-import { abortError, throwIfAborted } from "../sys/process.ts";
 import {
   basic,
   credentialsFor,

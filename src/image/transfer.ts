@@ -1,7 +1,7 @@
 // One HTTP request to a registry: redirects, silence and bounds are dealt with here.
 import { URL } from "node:url";
+import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf, type ErrorCode } from "../base/errors.ts";
-import { throwIfAborted } from "../sys/process.ts";
 import type { Endpoint } from "./hosts.ts";
 
 /** Something that one endpoint did; another try or another endpoint may do better. */

@@ -1,5 +1,5 @@
 // Taking turns: at most so many at once, first come first served.
-import { abortError, throwIfAborted } from "../sys/process.ts";
+import { abortError, throwIfAborted } from "../base/abort.ts";
 
 export class Turns {
   #free: number;

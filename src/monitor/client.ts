@@ -1,6 +1,5 @@
 // The daemon's side of the monitor: starts it when there is none, finds it again when there is,
 // and connects anew when it was replaced.
-import { spawn } from "node:child_process";
 import { closeSync, mkdirSync, openSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
 import { join } from "node:path";
@@ -8,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { engineChild } from "../sys/children.ts";
+import { spawn } from "../sys/children.ts";
 import { Held } from "./held.ts";
 import {
   readFrames,
@@ -214,7 +213,6 @@ export class MonitorClient implements AsyncDisposable {
       cwd: "/",
       stdio: ["ignore", output, output],
     });
-    engineChild(child);
     child.on("error", (error) =>
       this.#log.error("cannot start the monitor", { error: error.message }),
     );

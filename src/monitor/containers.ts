@@ -11,7 +11,7 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { keepOnExec } from "../sys/descriptor.ts";
-import { parentOf, processState, startTime } from "../sys/process.ts";
+import { lineageOf, processState, startTime } from "../sys/process.ts";
 import { sendDescriptor } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
 import { endOf, pin, unpin, type End } from "./pin.ts";
@@ -121,7 +121,7 @@ export class Containers {
     } else if (record.terminal) this.#terminals.expect(record.id);
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
     // Without a pidfd, what is no child is looked at now and then.
-    if (parentOf(record.pid) === process.pid) return;
+    if (lineageOf(record.pid)?.parent === process.pid) return;
     const pidfd = openPidfd(record.pid);
     if (pidfd === undefined) return;
     const ended = this.#workers.readable(pidfd).then(() => this.check());
@@ -199,6 +199,7 @@ export class Containers {
   /** Everything but the start. The record comes first, so that what was cut off is undone (`resume`). */
   async #make(request: StartRequest): Promise<{ record: RunRecord; stdio: Stdio }> {
     const { id } = request;
+    using _ = this.#spawner.starting();
     const intent = { pid: 0, pidStartTime: "", startedAtNs: "0", started: false };
     const record: RunRecord = { version: 1, ...request, ...intent };
     await using undo = new AsyncDisposableStack();

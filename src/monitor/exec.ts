@@ -1,12 +1,13 @@
 // ExecSync: a process in a running container, its output kept up to a bound, its whole tree killed
 // when its time is over.
-import { closeSync, constants, openSync, readFileSync } from "node:fs";
+import { closeSync, constants, openSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { pipe } from "../sys/descriptor.ts";
+import { lineageOf } from "../sys/process.ts";
 import { reap } from "../sys/wait.ts";
 import type { ExecRequest, ExecResult } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";
@@ -17,7 +18,7 @@ const startTimeoutMs = 60_000;
 
 type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
 type Container = { cgroup: CgroupPaths; runtime: RuntimeCommand };
-type Waiting = { pid: number; resolve: (exitCode: number) => void };
+type Waiting = { pid: number; onExit: (end: { exitCode: number } | { error: unknown }) => void };
 
 export class Execs {
   readonly #folder: string;
@@ -39,10 +40,10 @@ export class Execs {
   /** Looks at every exec's process: called on SIGCHLD. */
   check(): void {
     for (const waiting of this.#waiting) {
-      const status = reap(waiting.pid);
-      if (status === undefined) continue;
+      const end = endOf(waiting.pid);
+      if (end === undefined) continue;
       this.#waiting.delete(waiting);
-      waiting.resolve(status.exitCode);
+      waiting.onExit(end);
     }
   }
 
@@ -85,6 +86,7 @@ export class Execs {
     request: ExecRequest,
     { outputs, signal }: { outputs: [number, number]; signal: AbortSignal },
   ): Promise<number> {
+    using _ = this.#spawner.starting();
     const key = `exec-${request.key}`;
     const timeoutMs = Math.min(startTimeoutMs, request.timeoutMs || startTimeoutMs);
     const processFile = join(this.#folder, `${key}.json`);
@@ -120,7 +122,7 @@ export class Execs {
     cancelled: AbortController,
   ): Promise<{ exitCode: number; timedOut: boolean }> {
     const { pid, cgroup, key, deadline } = exec;
-    return new Promise((resolve) => {
+    return new Promise((resolve, reject) => {
       let timedOut = false;
       let timer: ReturnType<typeof setTimeout> | undefined;
       const kill = () => {
@@ -131,15 +133,25 @@ export class Execs {
       if (deadline !== Number.POSITIVE_INFINITY) {
         timer = setTimeout(kill, Math.max(0, deadline - performance.now()));
       }
-      const onExit = (exitCode: number) => {
+      const onExit: Waiting["onExit"] = (end) => {
         clearTimeout(timer);
         this.#kills.delete(key);
-        resolve({ exitCode, timedOut });
+        if ("error" in end) reject(end.error);
+        else resolve({ exitCode: end.exitCode, timedOut });
       };
-      this.#waiting.add({ pid, resolve: onExit });
+      this.#waiting.add({ pid, onExit });
       if (cancelled.signal.aborted) kill(); // while the runtime was ending
       this.check();
     });
+  }
+}
+
+/** One exec whose end cannot be known must not hide the ends of the others. */
+function endOf(pid: number): { exitCode: number } | { error: unknown } | undefined {
+  try {
+    return reap(pid);
+  } catch (error) {
+    return { error };
   }
 }
 
@@ -152,8 +164,10 @@ function killTree(pid: number, cgroup: CgroupPaths): void {
   const doomed = new Set([pid]);
   for (let round = 0; round < 32; round++) {
     const before = doomed.size;
-    for (const process of statsOf(processes(cgroup))) {
-      if (process.session === pid || doomed.has(process.parent)) doomed.add(process.pid);
+    for (const member of processes(cgroup)) {
+      const lineage = lineageOf(member);
+      if (lineage === undefined) continue; // it has ended
+      if (lineage.session === pid || doomed.has(lineage.parent)) doomed.add(member);
     }
     for (const victim of doomed) signalIfThere(victim, round === 0 ? "SIGSTOP" : "SIGKILL");
     if (round > 0 && doomed.size === before) return;
@@ -167,20 +181,4 @@ function signalIfThere(pid: number, signal: NodeJS.Signals): void {
   } catch {
     // It ended by itself.
   }
-}
-
-type ProcessStat = { pid: number; parent: number; session: number };
-
-function statsOf(pids: number[]): ProcessStat[] {
-  const found: ProcessStat[] = [];
-  for (const pid of pids) {
-    try {
-      const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-      const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-      found.push({ pid, parent: Number(fields[1]), session: Number(fields[3]) });
-    } catch {
-      // It ended between the two reads.
-    }
-  }
-  return found;
 }

@@ -79,7 +79,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   await untilIdle(signalled, () => {
     check();
     const known = new Set([...containers.pids, ...execs.pids]);
-    orphans.reap((pid) => known.has(pid) || spawner.busy);
+    orphans.reap((pid) => known.has(pid), spawner.startingSince);
     if (containers.running.length > 0 || spawner.busy) return "busy";
     return connections.size > 0 ? "connected" : "idle";
   });

@@ -1,13 +1,13 @@
 // Calls of the OCI runtime whose standard streams a container inherits: files and FIFOs only, and
 // what the runtime has to say goes to a log file of its own.
-import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
+import { abortError } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
-import { engineChild } from "../sys/children.ts";
-import { abortError, killGroup } from "../sys/process.ts";
+import { spawn } from "../sys/children.ts";
+import { killGroup } from "../sys/process.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
@@ -19,15 +19,27 @@ export type SpawnOptions = {
 
 export class Spawner {
   readonly #folder: string;
-  #calls = 0;
+  /** When each of the starts that have not ended began, by performance.now(), the oldest first. */
+  readonly #starts = new Map<symbol, number>();
 
   constructor(folder: string) {
     this.#folder = folder;
   }
 
-  /** A call runs, whose container's or exec's process is not known yet. */
   get busy(): boolean {
-    return this.#calls > 0;
+    return this.#starts.size > 0;
+  }
+
+  /** Since when processes may have come whose pids nobody knows yet; undefined: all are known. */
+  get startingSince(): number | undefined {
+    return this.#starts.values().next().value;
+  }
+
+  /** A process is about to come; until the disposal its pid must have become known. */
+  starting(): Disposable {
+    const start = Symbol();
+    this.#starts.set(start, performance.now());
+    return { [Symbol.dispose]: () => void this.#starts.delete(start) };
   }
 
   /**
@@ -37,7 +49,7 @@ export class Spawner {
   async runtime(runtime: RuntimeCommand, verb: string[], options: SpawnOptions): Promise<void> {
     const logFile = join(this.#folder, `runtime-${randomBytes(6).toString("hex")}.log`);
     const argv = runtimeArgv(runtime, logFile, verb);
-    this.#calls++;
+    using _ = this.starting();
     try {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
@@ -45,7 +57,6 @@ export class Spawner {
       const message = told + (await littleSpace(this.#folder));
       throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
     } finally {
-      this.#calls--;
       await rm(logFile, { force: true });
     }
   }
@@ -58,7 +69,7 @@ export class Spawner {
       stdio: options.stdio ?? "ignore",
       detached: true,
     });
-    const { pid } = engineChild(child);
+    const { pid } = child;
     const onAbort = () => {
       if (pid !== undefined) killGroup(pid);
     };

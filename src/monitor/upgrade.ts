@@ -1,5 +1,6 @@
 // The monitor replaces itself by another build of the executable: execve in place, so that pid, children and
 // chosen descriptors stay. Everything that can fail comes before it and is taken back when it does.
+import { inTime } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { keepOnExec } from "../sys/descriptor.ts";
 import { run } from "../sys/process.ts";
@@ -59,7 +60,11 @@ export async function upgrade(
   using undo = new DisposableStack();
   undo.defer(() => gate.open());
   undo.defer(() => containers.release());
-  await inTime(gate.close().then(() => containers.quiesce()));
+  await inTime(
+    gate.close().then(() => containers.quiesce()),
+    "waiting for the calls that run",
+    quiesceMs,
+  );
   undo.defer(() => workers.continue());
   await workers.pause();
   const terminals = containers.terminals;
@@ -78,17 +83,6 @@ async function checkNext(argv: string[], state: string): Promise<void> {
   if (exitCode === 0) return;
   const why = stderr.trim().slice(-1000);
   throw new CriError("FAILED_PRECONDITION", `${check.join(" ")}: exit code ${exitCode}: ${why}`);
-}
-
-async function inTime(quiet: Promise<void>): Promise<void> {
-  const late = AbortSignal.timeout(quiesceMs);
-  const deadline = new Promise<never>((_, reject) => {
-    late.addEventListener("abort", () =>
-      reject(new CriError("DEADLINE_EXCEEDED", `calls still run after ${quiesceMs} ms`)),
-    );
-  });
-  quiet.catch(() => {});
-  await Promise.race([quiet, deadline]);
 }
 
 /** What `upgrade` has put into the command line. @throws CriError INVALID_ARGUMENT. */

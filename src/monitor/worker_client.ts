@@ -5,8 +5,8 @@
 // the containers whose logs are on it, and no others. A node has one such disk; a thread takes 5 MB.
 import { statSync } from "node:fs";
 import { dirname } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
+import { inTime } from "../base/abort.ts";
 import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import { eventfd, signalEventfd } from "../sys/descriptor.ts";
@@ -40,7 +40,7 @@ export class LogWorkers {
     try {
       await inTime(
         thread.request({ op: "log", ...request, resumed: false }),
-        "opening the log",
+        "opening the log on its disk",
         answerMs,
       );
     } catch (error) {
@@ -61,14 +61,22 @@ export class LogWorkers {
     const thread = this.#logs.get(id);
     this.#logs.delete(id);
     if (thread === undefined) return 0;
-    const reply = await inTime(thread.request({ op: "end", id }), "ending the log", answerMs);
+    const reply = await inTime(
+      thread.request({ op: "end", id }),
+      "ending the log on its disk",
+      answerMs,
+    );
     return reply.lostBytes ?? 0;
   }
 
   /** @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer. */
   async reopen(id: string): Promise<void> {
     const thread = this.#logs.get(id) ?? this.#thread("");
-    await inTime(thread.request({ op: "reopen", id }), "opening the log anew", answerMs);
+    await inTime(
+      thread.request({ op: "reopen", id }),
+      "opening the log anew on its disk",
+      answerMs,
+    );
   }
 
   /** Output of an exec, kept until it is collected. */
@@ -90,7 +98,7 @@ export class LogWorkers {
   async pause(): Promise<void> {
     const threads = [...this.#threads.values()];
     const paused = threads.map((thread) => thread.request({ op: "pause" }));
-    await inTime(Promise.all(paused), "pausing the logs", pauseMs);
+    await inTime(Promise.all(paused), "pausing the logs on their disks", pauseMs);
   }
 
   /** Takes a pause back, or the attempt at one. */
@@ -118,21 +126,6 @@ function deviceOf(folder: string): string {
   const stat = statSync(folder, { throwIfNoEntry: false, bigint: true });
   if (stat !== undefined) return String(stat.dev);
   return folder === dirname(folder) ? "" : deviceOf(dirname(folder));
-}
-
-async function inTime<T>(answer: Promise<T>, what: string, ms: number): Promise<T> {
-  const late = new AbortController();
-  const deadline = sleep(ms, undefined, { signal: late.signal }).then(() => {
-    const message = `${what}: its disk did not answer for ${ms} ms`;
-    throw new CriError("DEADLINE_EXCEEDED", message);
-  });
-  try {
-    return await Promise.race([answer, deadline]);
-  } finally {
-    late.abort();
-    answer.catch(() => {});
-    deadline.catch(() => {});
-  }
 }
 
 class LogWorker {

@@ -6,9 +6,9 @@
 //
 // Decision: until an ADD of one kind has passed, ADDs of that kind wait for each other. On a fresh node
 // the plugins make what all pods share (bridge, iptables chains), and portmap fails when two do so.
+import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { abortError, throwIfAborted } from "../sys/process.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import { cachedPods, readCache, removeCache, writeCache, type CniAttachment } from "./cni_cache.ts";
 import { ConfDir, type ConfState, type PluginConf } from "./cni_conf.ts";
@@ -126,7 +126,7 @@ export class CniNetwork {
     const before = this.#turn;
     this.#turn = before.then(() => done);
     try {
-      await untilAborted(before, signal);
+      await untilAborted(before, "waiting for the pod network's first ADD", signal);
       if (this.#proven.has(kind)) {
         pass();
         return await work();
@@ -228,19 +228,6 @@ export class CniNetwork {
 
   #emptyMessage(): string {
     return `no CNI network list in ${this.#options.confDir} (*.conflist, *.conf or *.json)`;
-  }
-}
-
-async function untilAborted(promise: Promise<unknown>, signal: AbortSignal): Promise<void> {
-  const what = "waiting for the pod network's first ADD";
-  throwIfAborted(what, signal);
-  const { promise: aborted, reject } = Promise.withResolvers<never>();
-  const onAbort = () => reject(abortError(what, signal));
-  signal.addEventListener("abort", onAbort, { once: true });
-  try {
-    await Promise.race([promise, aborted]);
-  } finally {
-    signal.removeEventListener("abort", onAbort);
   }
 }
 

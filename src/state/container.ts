@@ -6,6 +6,7 @@
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
+import { messageJson } from "./message_json.ts";
 import { reservedName, sandboxName } from "./sandbox.ts";
 import { Digits, type StoreOptions } from "./store.ts";
 
@@ -162,15 +163,10 @@ export function containerRecords(folder: string, changes: string): StoreOptions<
     folder,
     changes,
     version: 1,
-    toJson: containerToJson,
+    toJson: (container) => {
+      const config = messageJson(runtime.v1.ContainerConfig, container.config, "numbers");
+      return { ...container, config };
+    },
     fromJson: (json) => v.parse(ContainerSchema, json),
   };
-}
-
-function containerToJson(container: Container): object {
-  const config = runtime.v1.ContainerConfig.toObject(
-    runtime.v1.ContainerConfig.fromObject(container.config),
-    { longs: String, bytes: String },
-  );
-  return { ...container, config };
 }

@@ -22,9 +22,9 @@ export class RecordFiles {
 
   /** What can be read, the newest first. */
   texts(): string[] {
-    const found = [this.#change, this.#base].map(read).filter((text) => text !== undefined);
-    this.#begun = read(this.#base) !== undefined;
-    return found;
+    const base = read(this.#base);
+    this.#begun = base !== undefined;
+    return [read(this.#change), base].filter((text) => text !== undefined);
   }
 
   /** durable: it must survive a power loss. The first one begins the record's folder. */

@@ -5,6 +5,7 @@
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
+import { messageJson } from "./message_json.ts";
 import { Digits, type StoreOptions } from "./store.ts";
 
 const Pinned = v.object({ path: v.string(), inode: Digits });
@@ -99,15 +100,10 @@ export function sandboxRecords(folder: string, changes: string): StoreOptions<Sa
     folder,
     changes,
     version: 1,
-    toJson: sandboxToJson,
+    toJson: (sandbox) => {
+      const config = messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "numbers");
+      return { ...sandbox, config };
+    },
     fromJson: (json) => v.parse(SandboxSchema, json),
   };
-}
-
-function sandboxToJson(sandbox: Sandbox): object {
-  const config = runtime.v1.PodSandboxConfig.toObject(
-    runtime.v1.PodSandboxConfig.fromObject(sandbox.config),
-    { longs: String, bytes: String },
-  );
-  return { ...sandbox, config };
 }

@@ -53,13 +53,16 @@ export class Store<Record extends { id: string; name: string }> {
     await mkdir(this.#options.changes, { recursive: true, mode: 0o700 });
     const names = await readdir(folder);
     const ids = names.filter((name) => !name.startsWith("."));
-    const found = new Map(ids.map((id) => [id, this.#filesOf(id)]));
-    for (const [id, files] of found) this.#refuseNewer(id, files.texts());
-    await this.#removeStrays(found);
+    const found = ids.map((id) => {
+      const files = this.#filesOf(id);
+      return { id, files, texts: files.texts() };
+    });
+    for (const { id, texts } of found) this.#refuseNewer(id, texts);
+    await this.#removeStrays(new Set(ids));
     const problems: string[] = [];
-    for (const [id, files] of found) {
+    for (const { id, files, texts } of found) {
       try {
-        this.#add(id, this.#newest(id, files, problems));
+        this.#add(id, this.#newest(id, texts, problems));
         this.#files.set(id, files);
       } catch (error) {
         await mkdir(setAside, { recursive: true, mode: 0o700 });
@@ -79,12 +82,12 @@ export class Store<Record extends { id: string; name: string }> {
   }
 
   /** What kill -9 left among the changes: files half written, and those of records that are gone. */
-  async #removeStrays(found: ReadonlyMap<string, RecordFiles>): Promise<void> {
+  async #removeStrays(ids: ReadonlySet<string>): Promise<void> {
     const { kind, changes } = this.#options;
     for (const name of await readdir(changes)) {
       if (!name.startsWith(`${kind}-`)) continue;
       const id = name.slice(kind.length + 1, -".json".length);
-      if (!found.has(id)) await rm(join(changes, name), { force: true });
+      if (!ids.has(id)) await rm(join(changes, name), { force: true });
     }
   }
 
@@ -97,9 +100,9 @@ export class Store<Record extends { id: string; name: string }> {
   }
 
   /** The newest that can be read. @throws what is wrong with the newest when none can. */
-  #newest(id: string, files: RecordFiles, problems: string[]): Record {
+  #newest(id: string, texts: string[], problems: string[]): Record {
     let failure: unknown = new Error("it is not there");
-    for (const [index, text] of files.texts().entries()) {
+    for (const [index, text] of texts.entries()) {
       try {
         const record = this.#parse(text);
         if (index > 0) {

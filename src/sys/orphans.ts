@@ -8,17 +8,23 @@ import { isZombie } from "./process.ts";
 export const orphanScanMs = 1_000;
 
 export class Orphans {
-  #seen = new Set<number>();
+  /** When each was first seen, by performance.now(). */
+  #seen = new Map<number, number>();
 
   /**
    * Reaps children that were zombies at the last look already, but none that the engine waits for: where
-   * the event loop is late, those are zombies for long. `kept` are waited for by others.
+   * the event loop is late, those are zombies for long. `kept` are waited for by others. Since `before`
+   * somebody starts a process whose pid is not in `kept` yet: only what was a zombie then is reaped.
    */
-  reap(kept: (pid: number) => boolean): void {
-    const zombies = new Set(
-      children().filter((pid) => !isEngineChild(pid) && !kept(pid) && isZombie(pid)),
-    );
-    for (const pid of zombies) if (this.#seen.has(pid)) reap(pid);
+  reap(kept: (pid: number) => boolean, before = Number.POSITIVE_INFINITY): void {
+    const now = performance.now();
+    const zombies = new Map<number, number>();
+    for (const pid of children()) {
+      if (isEngineChild(pid) || kept(pid) || !isZombie(pid)) continue;
+      const since = this.#seen.get(pid);
+      if (since !== undefined && since < before) reap(pid);
+      else zombies.set(pid, since ?? now);
+    }
     this.#seen = zombies;
   }
 }

@@ -1,8 +1,9 @@
 // Child processes with a deadline. What a container may inherit never passes here: see monitor/.
-import { spawn, type ChildProcess } from "node:child_process";
+import type { ChildProcess } from "node:child_process";
 import { readFileSync } from "node:fs";
+import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { engineChild } from "./children.ts";
+import { spawn } from "./children.ts";
 import { waitStatus } from "./wait.ts";
 
 export type RunOptions = {
@@ -58,13 +59,12 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
 
 function start(argv: string[], options: RunOptions): ChildProcess {
   try {
-    const child = spawn(argv[0]!, argv.slice(1), {
+    return spawn(argv[0]!, argv.slice(1), {
       stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
       env: options.env ?? process.env,
       cwd: options.cwd,
       detached: true, // a process group of its own, to be killed as a whole
     });
-    return engineChild(child);
   } catch (error) {
     throw cannotRun(argv[0]!, error); // Bun throws some errors at once (ETXTBSY)
   }
@@ -113,42 +113,22 @@ export function killGroup(pid: number): void {
   }
 }
 
-/** @throws CriError DEADLINE_EXCEEDED or CANCELLED when the signal has aborted. */
-export function throwIfAborted(what: string, signal: AbortSignal): void {
-  if (signal.aborted) throw abortError(what, signal);
-}
-
-/** The error for work that its deadline or its caller ended. */
-export function abortError(what: string, signal: AbortSignal, elapsedMs?: number): CriError {
-  const after = elapsedMs === undefined ? "" : ` after ${Math.round(elapsedMs)} ms`;
-  const reason: unknown = signal.reason;
-  if (reason instanceof CriError) {
-    return new CriError(reason.code, `${what}: ended${after}: ${reason.message}`, {
-      cause: reason,
-    });
-  }
-  if (reason instanceof DOMException && reason.name === "TimeoutError") {
-    return new CriError("DEADLINE_EXCEEDED", `${what}: deadline exceeded${after}`, {
-      cause: reason,
-    });
-  }
-  return new CriError("CANCELLED", `${what}: cancelled${after}`, { cause: reason });
-}
-
 /** A process's start time in clock ticks since boot: with the pid it names one process for a boot. */
 export function startTime(pid: number): string | undefined {
   return statFields(pid)?.[startTimeField];
 }
 
-/** The process that is told of a process's end; undefined: there is no such process. */
-export function parentOf(pid: number): number | undefined {
-  const parent = statFields(pid)?.[parentField];
-  return parent === undefined ? undefined : Number(parent);
+/** The process that is told of a process's end, and its session; undefined: there is no such process. */
+export function lineageOf(pid: number): { parent: number; session: number } | undefined {
+  const fields = statFields(pid);
+  if (fields === undefined) return undefined;
+  return { parent: Number(fields[parentField]), session: Number(fields[sessionField]) };
 }
 
-// proc(5), /proc/PID/stat: fields 3, 4, 22 and 52, counted from the one after the command.
+// proc(5), /proc/PID/stat: fields 3, 4, 6, 22 and 52, counted from the one after the command.
 const stateField = 0;
 const parentField = 1;
+const sessionField = 3;
 const startTimeField = 19;
 const exitCodeField = 49;
 

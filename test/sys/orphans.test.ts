@@ -1,9 +1,8 @@
 // What a subreaper may reap, and what it must leave to the engine.
 import { expect, test } from "bun:test";
-import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { engineChild } from "../../src/sys/children.ts";
+import { spawn } from "../../src/sys/children.ts";
 import { Orphans } from "../../src/sys/orphans.ts";
 import { isZombie, run } from "../../src/sys/process.ts";
 import { becomeSubreaper } from "../../src/sys/wait.ts";
@@ -18,7 +17,7 @@ function stallUntil(done: () => boolean): void {
 }
 
 test("Orphans.reap() leaves the engine its children, however late it is", async () => {
-  const child = engineChild(spawn("sh", ["-c", "exit 3"]));
+  const child = spawn("sh", ["-c", "exit 3"], {});
   const exit = new Promise((resolve) => child.once("exit", resolve));
   stallUntil(() => isZombie(child.pid!));
   const orphans = new Orphans();
@@ -26,14 +25,32 @@ test("Orphans.reap() leaves the engine its children, however late it is", async 
   expect(await exit).toBe(3);
 });
 
-test("Orphans.reap() takes at the second look what a child left behind", async () => {
+async function leftBehind(): Promise<number> {
   const signal = AbortSignal.timeout(5000);
   const { stdout } = await run(["sh", "-c", "sleep 0.05 >/dev/null 2>&1 & echo $!"], { signal });
   const pid = Number(stdout);
   while (!isZombie(pid)) await sleep(10);
+  return pid;
+}
+
+test("Orphans.reap() takes at the second look what a child left behind", async () => {
+  const pid = await leftBehind();
   const orphans = new Orphans();
   orphans.reap(() => false);
   expect(isZombie(pid)).toBe(true);
   orphans.reap(() => false);
   expect(existsSync(`/proc/${pid}`)).toBe(false);
+});
+
+test("Orphans.reap() leaves what may be a start's whose pid is not known yet, and takes older ones", async () => {
+  const old = await leftBehind();
+  const orphans = new Orphans();
+  orphans.reap(() => false);
+  const start = performance.now();
+  const young = await leftBehind();
+  for (let look = 0; look < 3; look++) orphans.reap(() => false, start);
+  expect(existsSync(`/proc/${old}`)).toBe(false);
+  expect(isZombie(young)).toBe(true);
+  orphans.reap(() => false);
+  expect(existsSync(`/proc/${young}`)).toBe(false);
 });

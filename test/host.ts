@@ -42,12 +42,13 @@ export function unmountUnder(folder: string): void {
   for (const target of targets.toReversed()) spawnSync("umount", ["-l", target]);
 }
 
-/** Shows what stands in a daemon's logs without a log line's frame: how a process crashed. */
+/** Shows how a process crashed: what stands in its log without a log line's frame, or says so. */
 export function tellLastWords(logs: string[]): void {
   const framed = /^\S+ (?:ERROR|WARN |INFO |DEBUG) |^\{"/;
+  const crashed = /ERROR the monitor failed/;
   for (const log of logs.filter((file) => existsSync(file))) {
     const lines = readFileSync(log, "utf8").split("\n");
-    const words = lines.filter((line) => line !== "" && !framed.test(line));
+    const words = lines.filter((line) => line !== "" && (!framed.test(line) || crashed.test(line)));
     if (words.length > 0) console.error(`${log}:\n${words.join("\n")}`);
   }
 }

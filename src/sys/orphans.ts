@@ -1,8 +1,9 @@
 // Zombies that nobody waits for: a subreaper adopts what its children leave behind.
 import { readdirSync, readFileSync } from "node:fs";
-import { reap } from "./wait.ts";
+import { errnoOf } from "../base/errors.ts";
 import { isEngineChild } from "./children.ts";
 import { isZombie } from "./process.ts";
+import { reap } from "./wait.ts";
 
 /** How often a subreaper looks. */
 export const orphanScanMs = 1_000;
@@ -31,9 +32,16 @@ export class Orphans {
 
 function children(): number[] {
   return readdirSync("/proc/self/task").flatMap((thread) =>
-    readFileSync(`/proc/self/task/${thread}/children`, "utf8")
-      .split(" ")
-      .filter(Boolean)
-      .map(Number),
+    childrenOf(thread).split(" ").filter(Boolean).map(Number),
   );
+}
+
+/** The engine's threads come and go: of one that has ended the others have its children now. */
+function childrenOf(thread: string): string {
+  try {
+    return readFileSync(`/proc/self/task/${thread}/children`, "utf8");
+  } catch (error) {
+    if (["ENOENT", "ESRCH"].includes(errnoOf(error) ?? "")) return "";
+    throw error;
+  }
 }

@@ -1,7 +1,8 @@
 // What a subreaper may reap, and what it must leave to the engine.
 import { expect, test } from "bun:test";
 import { existsSync } from "node:fs";
-import { setTimeout as sleep } from "node:timers/promises";
+import { setImmediate, setTimeout as sleep } from "node:timers/promises";
+import { Worker } from "node:worker_threads";
 import { spawn } from "../../src/sys/children.ts";
 import { Orphans } from "../../src/sys/orphans.ts";
 import { isZombie, run } from "../../src/sys/process.ts";
@@ -53,4 +54,20 @@ test("Orphans.reap() leaves what may be a start's whose pid is not known yet, an
   expect(isZombie(young)).toBe(true);
   orphans.reap(() => false);
   expect(existsSync(`/proc/${young}`)).toBe(false);
+});
+
+test("Orphans.reap() does not mind threads that end while it looks", async () => {
+  const orphans = new Orphans();
+  const end = performance.now() + 1500;
+  let looks = 0;
+  while (performance.now() < end) {
+    const workers = Array.from({ length: 4 }, () => new Worker("", { eval: true }));
+    const ended = new Set<Worker>();
+    for (const worker of workers) worker.once("exit", () => ended.add(worker));
+    for (; ended.size < workers.length; looks++) {
+      orphans.reap(() => false);
+      await setImmediate();
+    }
+  }
+  expect(looks).toBeGreaterThan(10);
 });

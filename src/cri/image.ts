@@ -1,6 +1,4 @@
 // The image service, and the node service's Pull and Load.
-import { isAbsolute } from "node:path";
-import { CriError } from "../base/errors.ts";
 import { nowNs, toLong } from "../base/int64.ts";
 import type { ImageRecord, RegistryAuth } from "../image/store.ts";
 import type {
@@ -28,7 +26,7 @@ export async function pullImage(
   request: PullImageRequest,
   call: Call,
 ): Promise<PullImageResponse> {
-  const reference = requiredImage(request.image?.image);
+  const reference = request.image!.image!;
   handlerOf(context, request.image?.runtime_handler ?? "");
   const auth = authOf(request.auth);
   const image = await context.images.pull(reference, { auth, signal: call.signal });
@@ -46,13 +44,8 @@ function authOf(auth: AuthConfig | null | undefined): RegistryAuth | undefined {
   };
 }
 
-function requiredImage(reference: string | null | undefined): string {
-  if (reference) return reference;
-  throw new CriError("INVALID_ARGUMENT", "no image is named");
-}
-
 export function imageStatus(context: Context, request: ImageStatusRequest): ImageStatusResponse {
-  const image = context.images.find(requiredImage(request.image?.image));
+  const image = context.images.find(request.image!.image!);
   if (image === undefined) return {};
   return {
     image: criImage(context, image),
@@ -73,7 +66,7 @@ export function listImages(context: Context, request: ListImagesRequest): ListIm
 }
 
 export async function removeImage(context: Context, request: RemoveImageRequest): Promise<object> {
-  await context.images.remove(requiredImage(request.image?.image));
+  await context.images.remove(request.image!.image!);
   return {};
 }
 
@@ -111,7 +104,7 @@ export async function pullWithProgress(
   let last: PullProgress = {};
   let sending = Promise.resolve();
   let waiting = false;
-  const image = await context.images.pull(requiredImage(request.image), {
+  const image = await context.images.pull(request.image!, {
     signal: call.signal,
     onProgress: ({ doneBytes, totalBytes }) => {
       last = { done_bytes: toLong(doneBytes), total_bytes: toLong(totalBytes) };
@@ -133,9 +126,7 @@ export async function load(
   request: LoadRequest,
   call: Call,
 ): Promise<LoadResponse> {
-  const path = request.path ?? "";
-  if (!isAbsolute(path)) throw new CriError("INVALID_ARGUMENT", `path "${path}" is not absolute`);
   const name = request.name || undefined;
-  const images = await context.images.load(path, { name, signal: call.signal });
+  const images = await context.images.load(request.path!, { name, signal: call.signal });
   return { images: images.flatMap(({ repoTags, id }) => (repoTags.length > 0 ? repoTags : [id])) };
 }

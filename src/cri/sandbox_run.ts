@@ -30,7 +30,8 @@ export async function runPodSandbox(
   request: RunPodSandboxRequest,
   call: Call,
 ): Promise<RunPodSandboxResponse> {
-  const config = checkedConfig(request.config);
+  const config = request.config!;
+  checkNamespaces(config.linux?.security_context?.namespace_options ?? {});
   const runtimeHandler = request.runtime_handler ?? "";
   handlerOf(context, runtimeHandler);
   const name = sandboxName(config);
@@ -43,30 +44,7 @@ export async function runPodSandbox(
   return { pod_sandbox_id: id };
 }
 
-function checkedConfig(config: PodSandboxConfig | null | undefined): PodSandboxConfig {
-  if (!config) throw new CriError("INVALID_ARGUMENT", "RunPodSandbox without a config");
-  const { name, namespace, uid } = config.metadata ?? {};
-  if (!name || !namespace || !uid) {
-    throw new CriError("INVALID_ARGUMENT", "config.metadata needs name, namespace and uid");
-  }
-  const security = config.linux?.security_context;
-  if (security?.run_as_group && !security.run_as_user) {
-    throw new CriError("INVALID_ARGUMENT", "the sandbox has run_as_group without run_as_user");
-  }
-  if (/[\s\0]/.test(config.hostname ?? "")) {
-    const hostname = JSON.stringify(config.hostname);
-    throw new CriError("INVALID_ARGUMENT", `hostname ${hostname} has white space`);
-  }
-  checkNamespaces(security?.namespace_options ?? {});
-  return config;
-}
-
-function checkNamespaces({ network, pid, ipc, userns_options }: NamespaceOption): void {
-  for (const [name, mode] of Object.entries({ network, pid, ipc })) {
-    if (mode && NamespaceMode[mode] === undefined) {
-      throw new CriError("INVALID_ARGUMENT", `namespace_options.${name}: unknown mode ${mode}`);
-    }
-  }
+function checkNamespaces({ userns_options }: NamespaceOption): void {
   switch (userns_options?.mode ?? NamespaceMode.NODE) {
     case NamespaceMode.NODE:
       return;
@@ -85,6 +63,7 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
   const options = config.linux?.security_context?.namespace_options;
   const hostNetwork = options?.network === NamespaceMode.NODE;
   const parent = config.linux?.cgroup_parent ?? "";
+  context.cgroup.podCgroup(parent, id); // a parent that the driver cannot use ends here
   const netns = hostNetwork ? "" : netnsPath(context.instance, id);
   return {
     version: 1,

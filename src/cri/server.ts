@@ -3,6 +3,7 @@
 import * as grpc from "@grpc/grpc-js";
 import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { ImageService, NodeService, RuntimeService } from "../proto/services.ts";
+import { checkRequest } from "./check.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
 import { createContainer } from "./container_create.ts";
@@ -143,6 +144,7 @@ async function answer(
   context.calls.count++;
   try {
     if (handler === undefined) throw unimplemented(name);
+    checkRequest(name, call.request);
     reply(null, await handler(context, call.request, { signal: cancel.signal }));
   } catch (error) {
     reply(statusOf(context, name, error));
@@ -159,6 +161,7 @@ async function answerStream(
   context.calls.count++;
   try {
     if (handler === undefined) throw unimplemented(name);
+    checkRequest(name, call.request);
     await handler(context, call.request, { signal: cancel.signal }, (message) =>
       send(call, message),
     );

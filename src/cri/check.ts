@@ -1,0 +1,121 @@
+// What every request must be before anything is done with it: one table by RPC. The configurations of
+// pods and containers stand in check_config.ts; what depends on this host, on the image or on the pod
+// is checked where that is known (spec/, node/).
+import { isIP } from "node:net";
+import { runtime } from "../proto/messages.js";
+import type * as cri from "../proto/types.ts";
+import {
+  absolutePath,
+  arg,
+  argsMax,
+  containerConfig,
+  handler,
+  image,
+  imageSpec,
+} from "./check_config.ts";
+import { listMax, metadata, podConfig, resources, word } from "./check_config.ts";
+import { list, message, oneOf, range, refuse, required, secret, type Rule } from "./rules.ts";
+
+const { PodSandboxState, ContainerState } = runtime.v1;
+
+const seconds = range(0n, 2n ** 63n - 1n);
+
+const port: Rule<number> = (value, at) => {
+  if (value < 1 || value > 65_535) refuse(at, value, "must be 1 to 65535");
+};
+
+const auth = message<cri.AuthConfig>({
+  username: secret(1 << 16),
+  password: secret(1 << 16),
+  auth: secret(1 << 16),
+  server_address: word,
+  identity_token: secret(1 << 16),
+  registry_token: secret(1 << 16),
+});
+
+const cidrs: Rule<string> = (value, at) => {
+  const parts = value.split(",");
+  const isCidr = (part: string) => {
+    const [address = "", bits = "", rest] = part.split("/");
+    const bitsMax = isIP(address) === 4 ? 32 : 128;
+    return (
+      isIP(address) > 0 && /^\d{1,3}$/.test(bits) && Number(bits) <= bitsMax && rest === undefined
+    );
+  };
+  if (parts.length > 16 || !parts.every(isCidr)) {
+    refuse(at, value, 'must be CIDRs joined by commas, such as "10.1.0.0/24,fd00::/64"');
+  }
+};
+
+const podFilter = { label_selector: metadata };
+const images = message<cri.ListImagesRequest>({
+  filter: message<cri.ImageFilter>({ image: message<cri.ImageSpec>({ image }) }),
+});
+const sandboxes = message<cri.ListPodSandboxRequest>({
+  filter: message<cri.PodSandboxFilter>({
+    ...podFilter,
+    state: message<cri.PodSandboxStateValue>({ state: oneOf(PodSandboxState) }),
+  }),
+});
+const containers = message<cri.ListContainersRequest>({
+  filter: message<cri.ContainerFilter>({
+    ...podFilter,
+    state: message<cri.ContainerStateValue>({ state: oneOf(ContainerState) }),
+  }),
+});
+const containerStats = message<cri.ListContainerStatsRequest>({
+  filter: message<cri.ContainerStatsFilter>(podFilter),
+});
+const podStats = message<cri.ListPodSandboxStatsRequest>({
+  filter: message<cri.PodSandboxStatsFilter>(podFilter),
+});
+
+/** By RPC. Those that are not here take nothing but ids, which are looked up and never anything else. */
+const requests: { [Name: string]: Rule<never> } = {
+  RunPodSandbox: message<cri.RunPodSandboxRequest>({
+    config: required(podConfig),
+    runtime_handler: handler,
+  }),
+  ListPodSandbox: sandboxes,
+  StreamPodSandboxes: sandboxes,
+  CreateContainer: message<cri.CreateContainerRequest>({ config: required(containerConfig) }),
+  StopContainer: message<cri.StopContainerRequest>({ timeout: seconds }),
+  ListContainers: containers,
+  StreamContainers: containers,
+  UpdateContainerResources: message<cri.UpdateContainerResourcesRequest>({
+    linux: resources,
+    annotations: metadata,
+  }),
+  UpdatePodSandboxResources: message<cri.UpdatePodSandboxResourcesRequest>({
+    overhead: resources,
+    resources,
+  }),
+  ExecSync: message<cri.ExecSyncRequest>({ cmd: list(argsMax, arg), timeout: seconds }),
+  Exec: message<cri.ExecRequest>({ cmd: list(argsMax, arg) }),
+  PortForward: message<cri.PortForwardRequest>({ port: list(listMax, port) }),
+  CheckpointContainer: message<cri.CheckpointContainerRequest>({
+    location: required(absolutePath),
+    timeout: seconds,
+  }),
+  ListContainerStats: containerStats,
+  StreamContainerStats: containerStats,
+  ListPodSandboxStats: podStats,
+  StreamPodSandboxStats: podStats,
+  UpdateRuntimeConfig: message<cri.UpdateRuntimeConfigRequest>({
+    runtime_config: message<cri.RuntimeConfig>({
+      network_config: message<cri.NetworkConfig>({ pod_cidr: cidrs }),
+    }),
+  }),
+  ListImages: images,
+  StreamImages: images,
+  ImageStatus: message<cri.ImageStatusRequest>({ image: required(imageSpec) }),
+  PullImage: message<cri.PullImageRequest>({ image: required(imageSpec), auth }),
+  RemoveImage: message<cri.RemoveImageRequest>({ image: required(imageSpec) }),
+  Pull: message<cri.PullRequest>({ image: required(image) }),
+  Load: message<cri.LoadRequest>({ path: required(absolutePath), name: image }),
+};
+
+/** @throws CriError INVALID_ARGUMENT with the field and its value. */
+export function checkRequest(rpc: string, request: object): void {
+  requests[rpc]?.(request as never, "");
+}

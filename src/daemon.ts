@@ -97,7 +97,7 @@ async function createContext(
       configPath: config.registryConfigPath,
       progressTimeoutMs: config.pullProgressTimeoutMs,
     },
-    pinned: [config.podSandboxImage],
+    pinned: config.podSandboxImage === "" ? [] : [config.podSandboxImage],
     self,
   });
   stack.use(images);

@@ -79,8 +79,8 @@ export const daemonKeys = {
     about: "the systemd cgroup driver instead of cgroupfs",
   }),
   podSandboxImage: key("pod-sandbox-image", k.text, {
-    fallback: "registry.k8s.io/pause:3.10",
-    about: "image of the pause container, where one is needed",
+    fallback: "",
+    about: "image of the pause container, where one is needed; without it a built-in program",
   }),
   networkPlugin: key("network-plugin", k.choice(["cni"]), { fallback: "cni", about: "cni" }),
   cniBinDirs: key("cni-bin-dir", k.folders, {

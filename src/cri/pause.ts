@@ -1,10 +1,12 @@
 // The pause container: the first process of a pid namespace that a pod shares. It runs only in pods
-// that ask for one, from pod-sandbox-image.
+// that ask for one, from the program that is built in, or from pod-sandbox-image where that is set.
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/steps.ts";
 import { lookupContainer } from "../node/host.ts";
+import { makePauseRootfs, pauseImage } from "../node/pause_rootfs.ts";
 import { podHostname } from "../node/pod_files.ts";
+import type { ImageProcess } from "../spec/facts.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { askAgain } from "./again.ts";
@@ -19,16 +21,11 @@ export async function startPause(
 ): Promise<number> {
   const { id, config } = sandbox;
   const folder = context.sandboxes.folderOf(id);
-  const reference = context.config.podSandboxImage;
-  const image =
-    context.images.find(reference) ?? (await context.images.pull(reference, { signal }));
-  const rootfsPath = await step("pause-rootfs", () =>
-    context.images.mountRootfs(image, { dir: folder }),
-  );
+  const { rootfsPath, image } = await makeRootfs(context, folder, signal);
   const hostNetwork = sandbox.networkMode === "host";
   const spec = sandboxSpec({
     sandbox: sandboxFacts(context, sandbox),
-    image: image.config,
+    image,
     facts: await lookupContainer({}, { rootfsPath }),
     host: context.host,
     defaults: containerDefaults(context),
@@ -51,6 +48,23 @@ export async function startPause(
   };
   const { result } = await step("pause-start", () => context.monitor.call("start", request));
   return result.pid;
+}
+
+async function makeRootfs(
+  context: Context,
+  folder: string,
+  signal: AbortSignal,
+): Promise<{ rootfsPath: string; image: ImageProcess }> {
+  const { images, config } = context;
+  const reference = config.podSandboxImage;
+  if (reference === "") {
+    const builtIn = join(config.graph, "pause");
+    const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(builtIn));
+    return { rootfsPath, image: pauseImage };
+  }
+  const image = images.find(reference) ?? (await images.pull(reference, { signal }));
+  const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, { dir: folder }));
+  return { rootfsPath, image: image.config };
 }
 
 /** Kills it and takes its file system away; again and again if need be. */

@@ -270,8 +270,13 @@ function read(host: string, port: number): Promise<string> {
 }
 
 describe("one pid namespace for the pod", () => {
-  test("a pause container holds it, and a container sees the others' processes", async () => {
+  test("a pause container of pod-sandbox-image holds it, which is pinned", async () => {
     await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4242"], Cmd: [] }), pause);
+    const { images } = await daemon.client.ListImages({});
+    expect(images.map(({ repo_tags, pinned }) => [repo_tags, pinned === true])).toContainEqual([
+      [pause],
+      true,
+    ]);
     const before = daemon.snapshot();
     const namespace_options = { network: NamespaceMode.POD, pid: NamespaceMode.POD };
     const config = daemon.podConfig({ linux: { security_context: { namespace_options } } });

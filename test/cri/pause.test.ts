@@ -1,0 +1,65 @@
+// One pid namespace for a pod, whose init is built in: nothing is pulled for it.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { runtime } from "../../src/proto/messages.js";
+import { type Daemon, startDaemon } from "../harness.ts";
+
+const { NamespaceMode, PodSandboxState } = runtime.v1;
+const namespace_options = { network: NamespaceMode.NODE, pid: NamespaceMode.POD };
+
+let daemon: Daemon;
+beforeAll(async () => {
+  daemon = await startDaemon({ network: false });
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  await daemon.exec(id, "true"); // what the first one of each leaves for the next ones is no leak
+  await daemon.removePod(podId);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+function sharingPod() {
+  const config = daemon.hostPodConfig();
+  return { ...config, linux: { security_context: { namespace_options } } };
+}
+
+async function until(what: string, holds: () => Promise<boolean>): Promise<void> {
+  for (const end = Date.now() + 20_000; !(await holds()); await sleep(50)) {
+    if (Date.now() > end) throw new Error(`not in time: ${what}`);
+  }
+}
+
+test("containers see each other's processes, and the init reaps what loses its parent", async () => {
+  const before = daemon.snapshot();
+  const pod = sharingPod();
+  const podId = await daemon.runPod(pod);
+  await daemon.run(podId, pod, ["sleep", "1234"]);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const ps = async () => (await daemon.exec(id, "ps -o pid,ppid,stat,args")).stdout;
+  expect(await ps()).toMatch(/^\s*1\s+0 S\s+\/pause$/m);
+  expect(await ps()).toContain("sleep 1234");
+  // Their parent is gone at once; they end two by two, so that one SIGCHLD stands for several.
+  await daemon.exec(id, "for i in 1 2 3 4; do (sleep 0.4321 & sleep 0.4321 &); done");
+  expect(await ps()).toMatch(/^\s*\d+\s+1 S\s+sleep 0.4321$/m);
+  await until("no zombies", async () => !/sleep 0.4321|\bZ\b|\[sleep\]/.test(await ps()));
+  const { images } = await daemon.client.ListImages({});
+  expect(images).toHaveLength(1); // busybox
+  await daemon.removePod(podId);
+  expect(await daemon.leaksSince(before)).toEqual([]);
+});
+
+test("it needs no rights: any user, no capability, and a TERM from within ends the pod", async () => {
+  const pod = sharingPod();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const status = (await daemon.exec(id, "cat /proc/1/status")).stdout;
+  expect(status).toMatch(/^Uid:\t65535\t65535/m);
+  expect(status).toMatch(/^CapBnd:\t0+$/m);
+  expect(status).toMatch(/^NoNewPrivs:\t1$/m);
+  await daemon.exec(id, "kill -TERM 1");
+  await until("its sandbox is NOTREADY", async () => {
+    const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
+    return status!.state === PodSandboxState.SANDBOX_NOTREADY;
+  });
+  await daemon.removePod(podId);
+});

@@ -4,17 +4,19 @@ import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   Container as CriContainer,
+  ContainerFilter,
   ContainerStatus,
   ContainerStatusRequest,
   ContainerStatusResponse,
   ListContainersRequest,
-  ListContainersResponse,
+  StreamContainersRequest,
 } from "../proto/types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
 import { messageJson } from "../state/message_json.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import type { Context } from "./context.ts";
-import { candidates, matchesLabels } from "./filter.ts";
+import type { Call, Context } from "./context.ts";
+import { selectContainers } from "./filter.ts";
+import { Encoded, recordItems, sendItems } from "./lists.ts";
 
 const { ContainerState, Signal } = runtime.v1;
 
@@ -29,19 +31,26 @@ export async function containerStatus(
   };
 }
 
-export function listContainers(
-  context: Context,
-  request: ListContainersRequest,
-): ListContainersResponse {
-  const { id, state, pod_sandbox_id, label_selector } = request.filter ?? {};
-  const sandboxId = pod_sandbox_id ? (context.sandboxes.find(pod_sandbox_id)?.id ?? "") : undefined;
-  const containers = candidates(context.containers, id)
-    .filter((container) => sandboxId === undefined || container.sandboxId === sandboxId)
-    .map(listed)
-    .filter((item) => !state || item.state === state.state)
-    .filter((item) => matchesLabels(item.labels, label_selector));
-  return { containers };
+export function listContainers(context: Context, request: ListContainersRequest): Encoded {
+  return new Encoded(items(context, request.filter));
 }
+
+export function streamContainers(
+  context: Context,
+  request: StreamContainersRequest,
+  call: Call,
+  send: (batch: Encoded) => Promise<void>,
+): Promise<void> {
+  return sendItems(items(context, request.filter), call, send);
+}
+
+function items(context: Context, filter: ContainerFilter | null | undefined): Uint8Array[] {
+  return selectContainers(context, filter)
+    .filter(({ phase }) => !filter?.state || stateOf(phase) === (filter.state.state ?? 0))
+    .map(itemOf);
+}
+
+const itemOf = recordItems(runtime.v1.Container, listed);
 
 function listed(container: Container): CriContainer {
   const { id, sandboxId, config, image, createdAtNs, phase } = container;

@@ -1,6 +1,7 @@
 // The image service, and the node service's Pull and Load.
 import { nowNs, toLong } from "../base/int64.ts";
 import type { ImageRecord, RegistryAuth } from "../image/store.ts";
+import { runtime } from "../proto/messages.js";
 import type {
   AuthConfig,
   Image,
@@ -16,10 +17,12 @@ import type {
   PullProgress,
   PullRequest,
   RemoveImageRequest,
+  StreamImagesRequest,
 } from "../proto/types.ts";
 import { imageUserOf } from "../spec/users.ts";
 import { handlerOf, type Call, type Context } from "./context.ts";
 import { candidates } from "./filter.ts";
+import { type Encoded, listItem, sendItems } from "./lists.ts";
 
 export async function pullImage(
   context: Context,
@@ -63,6 +66,17 @@ export function listImages(context: Context, request: ListImagesRequest): ListIm
   const reference = request.filter?.image?.image;
   const images = candidates(context.images, reference);
   return { images: images.map((image) => criImage(context, image)) };
+}
+
+export function streamImages(
+  context: Context,
+  request: StreamImagesRequest,
+  call: Call,
+  send: (batch: Encoded) => Promise<void>,
+): Promise<void> {
+  const { images = [] } = listImages(context, request);
+  const items = images!.map((image) => listItem(runtime.v1.Image, image));
+  return sendItems(items, call, send);
 }
 
 export async function removeImage(context: Context, request: RemoveImageRequest): Promise<object> {

@@ -5,18 +5,20 @@ import { isPinned } from "../node/namespaces.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   ListPodSandboxRequest,
-  ListPodSandboxResponse,
   PodSandbox,
+  PodSandboxFilter,
   PodSandboxStatusRequest,
   PodSandboxStatusResponse,
   RemovePodSandboxRequest,
   StopPodSandboxRequest,
+  StreamPodSandboxesRequest,
 } from "../proto/types.ts";
 import { messageJson } from "../state/message_json.ts";
 import { notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { removeContainerRecord, killContainer } from "./container_end.ts";
 import type { Call, Context } from "./context.ts";
-import { candidates, matchesLabels } from "./filter.ts";
+import { selectSandboxes } from "./filter.ts";
+import { Encoded, recordItems, sendItems } from "./lists.ts";
 import { release, tearDown } from "./sandbox_teardown.ts";
 
 const { PodSandboxState } = runtime.v1;
@@ -121,29 +123,42 @@ function info(context: Context, sandbox: Sandbox): object {
   };
 }
 
-export function listPodSandbox(
-  context: Context,
-  request: ListPodSandboxRequest,
-): ListPodSandboxResponse {
-  const { id, state, label_selector } = request.filter ?? {};
-  const items = candidates(context.sandboxes, id)
-    .map(summary)
-    .filter((item) => !state || item.state === state.state)
-    .filter((item) => matchesLabels(item.labels, label_selector));
-  return { items };
+export function listPodSandbox(context: Context, request: ListPodSandboxRequest): Encoded {
+  return new Encoded(items(context, request.filter));
 }
+
+export function streamPodSandboxes(
+  context: Context,
+  request: StreamPodSandboxesRequest,
+  call: Call,
+  send: (batch: Encoded) => Promise<void>,
+): Promise<void> {
+  return sendItems(items(context, request.filter), call, send);
+}
+
+function items(context: Context, filter: PodSandboxFilter | null | undefined): Uint8Array[] {
+  return selectSandboxes(context, filter)
+    .filter((sandbox) => !filter?.state || stateOf(sandbox) === (filter.state.state ?? 0))
+    .map(itemOf);
+}
+
+const itemOf = recordItems(runtime.v1.PodSandbox, summary);
 
 /** What status and list agree on. */
 function summary(sandbox: Sandbox): PodSandbox {
-  const { id, config, createdAtNs, runtimeHandler, phase } = sandbox;
+  const { id, config, createdAtNs, runtimeHandler } = sandbox;
   return {
     id,
     metadata: config.metadata,
-    state:
-      phase.phase === "ready" ? PodSandboxState.SANDBOX_READY : PodSandboxState.SANDBOX_NOTREADY,
+    state: stateOf(sandbox),
     created_at: toLong(BigInt(createdAtNs)),
     labels: config.labels ?? {},
     annotations: config.annotations ?? {},
     runtime_handler: runtimeHandler,
   };
+}
+
+function stateOf({ phase }: Sandbox): runtime.v1.PodSandboxState {
+  const { SANDBOX_READY, SANDBOX_NOTREADY } = PodSandboxState;
+  return phase.phase === "ready" ? SANDBOX_READY : SANDBOX_NOTREADY;
 }

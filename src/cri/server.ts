@@ -7,8 +7,9 @@ import { checkRequest } from "./check.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
 import { createContainer } from "./container_create.ts";
-import { containerStatus, listContainers } from "./container_status.ts";
+import { containerStatus, listContainers, streamContainers } from "./container_status.ts";
 import * as image from "./image.ts";
+import { Encoded } from "./lists.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import * as sandbox from "./sandbox.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
@@ -21,6 +22,7 @@ type Method = {
 type Services = typeof RuntimeService & typeof ImageService & typeof NodeService;
 type Request<Name extends keyof Services> = ReturnType<Services[Name]["request"]["decode"]>;
 type Response<Name extends keyof Services> = Parameters<Services[Name]["response"]["encode"]>[0];
+type Answer<Name extends keyof Services> = Response<Name> | Encoded;
 type Send<Message> = (message: Message) => Promise<void>;
 
 /** What is served; an RPC that is not here answers UNIMPLEMENTED. */
@@ -30,13 +32,13 @@ type Handlers = {
         context: Context,
         request: Request<Name>,
         call: Call,
-        send: Send<Response<Name>>,
+        send: Send<Answer<Name>>,
       ) => Promise<void>
     : (
         context: Context,
         request: Request<Name>,
         call: Call,
-      ) => Response<Name> | Promise<Response<Name>>;
+      ) => Answer<Name> | Promise<Answer<Name>>;
 };
 
 const handlers: Handlers = {
@@ -49,17 +51,20 @@ const handlers: Handlers = {
   RemovePodSandbox: sandbox.removePodSandbox,
   PodSandboxStatus: sandbox.podSandboxStatus,
   ListPodSandbox: sandbox.listPodSandbox,
+  StreamPodSandboxes: sandbox.streamPodSandboxes,
   CreateContainer: createContainer,
   StartContainer: container.startContainer,
   StopContainer: container.stopContainer,
   RemoveContainer: container.removeContainer,
   ContainerStatus: containerStatus,
   ListContainers: listContainers,
+  StreamContainers: streamContainers,
   ReopenContainerLog: container.reopenContainerLog,
   ExecSync: container.execSync,
   PullImage: image.pullImage,
   ImageStatus: image.imageStatus,
   ListImages: image.listImages,
+  StreamImages: image.streamImages,
   RemoveImage: image.removeImage,
   ImageFsInfo: image.imageFsInfo,
   Pull: image.pullWithProgress,
@@ -126,6 +131,7 @@ function register(
 }
 
 function encode(method: Method, message: object): Buffer {
+  if (message instanceof Encoded) return message.bytes;
   const bytes = method.response.encode(message as never).finish();
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }

@@ -1,0 +1,64 @@
+// List and Stream answers, put together from the encoded bytes of their items: a node's lists are asked
+// for all the time and hardly ever change.
+import protobuf from "protobufjs/minimal.js";
+import { throwIfAborted } from "../base/abort.ts";
+import type { Call } from "./context.ts";
+
+/** A response that is bytes already; the server sends them as they are. */
+export class Encoded {
+  readonly bytes: Buffer;
+
+  constructor(parts: Uint8Array[]) {
+    this.bytes = Buffer.concat(parts);
+  }
+}
+
+type MessageType<Message> = {
+  encode(message: Message, writer: protobuf.Writer): protobuf.Writer;
+};
+
+/** A list's items are field 1 of its response, in every List and Stream call of CRI. */
+const itemTag = (1 << 3) | 2;
+
+/** One item, with what stands before it in its list. */
+export function listItem<Message>(type: MessageType<Message>, message: Message): Uint8Array {
+  const writer = protobuf.Writer.create().uint32(itemTag).fork();
+  // A copy: the writer's result is a slice of a shared block, which a kept item would keep whole.
+  return new Uint8Array(type.encode(message, writer).ldelim().finish());
+}
+
+/** The items of records, each encoded once: a record that changes is another object. */
+export function recordItems<Record extends object, Message>(
+  type: MessageType<Message>,
+  toMessage: (record: Record) => Message,
+): (record: Record) => Uint8Array {
+  const items = new WeakMap<Record, Uint8Array>();
+  return (record) => {
+    const known = items.get(record);
+    if (known !== undefined) return known;
+    const item = listItem(type, toMessage(record));
+    items.set(record, item);
+    return item;
+  };
+}
+
+/** Small beside the 16 MiB that a client takes, and large beside what a message costs. */
+const batchBytesMax = 1 << 20;
+
+/** Sends all items, some in each message; none at all when there are none (KEP-5825). */
+export async function sendItems(
+  items: Uint8Array[],
+  call: Call,
+  send: (batch: Encoded) => Promise<void>,
+): Promise<void> {
+  for (let begin = 0; begin < items.length;) {
+    throwIfAborted("sending a list", call.signal);
+    let end = begin + 1;
+    let bytes = items[begin]!.length;
+    while (end < items.length && bytes + items[end]!.length <= batchBytesMax) {
+      bytes += items[end++]!.length;
+    }
+    await send(new Encoded(items.slice(begin, end)));
+    begin = end;
+  }
+}

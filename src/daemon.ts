@@ -23,14 +23,17 @@ import type { Context, Handler } from "./cri/context.ts";
 import { ExitWaiters } from "./cri/exits.ts";
 import { Running } from "./cri/running.ts";
 import { createServer } from "./cri/server.ts";
+import { knownCgroups } from "./cri/stats.ts";
 import { openImageStore } from "./image/store.ts";
 import { MonitorClient } from "./monitor/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
 import { cgroupMounts } from "./node/cgroup.ts";
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { openCni } from "./node/cni.ts";
+import { DiskUsages } from "./node/disk_usage.ts";
 import { readHostFacts } from "./node/host.ts";
 import { probeRuntime } from "./node/runtime.ts";
+import { Sampler } from "./node/sampler.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { sweepOrphans } from "./orphans.ts";
 import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
@@ -127,6 +130,8 @@ async function createContext(
       timeoutMs: config.cniTimeoutMs,
     }),
     cgroup: driver(mounts, config.cgroupParent),
+    sampler: stack.use(new Sampler(() => knownCgroups(context))),
+    layers: stack.use(new DiskUsages(log.child("stats"))),
     monitor: stack.use(
       new MonitorClient({
         state: config.state,

@@ -8,7 +8,9 @@ import type { ImageStore } from "../image/store.ts";
 import type { MonitorClient } from "../monitor/client.ts";
 import type { CgroupDriver } from "../node/cgroup.ts";
 import type { CniNetwork } from "../node/cni.ts";
+import type { DiskUsages } from "../node/disk_usage.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
+import type { Sampler } from "../node/sampler.ts";
 import type { HostFacts, RuntimeFacts } from "../spec/facts.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
@@ -33,6 +35,9 @@ export type Context = {
   images: ImageStore;
   cni: CniNetwork;
   cgroup: CgroupDriver;
+  sampler: Sampler;
+  /** What containers have written into their own layers. */
+  layers: DiskUsages;
   monitor: MonitorClient;
   exits: ExitWaiters;
   /** Containers whose start is under way. */

@@ -17,14 +17,27 @@ type MessageType<Message> = {
   encode(message: Message, writer: protobuf.Writer): protobuf.Writer;
 };
 
-/** A list's items are field 1 of its response, in every List and Stream call of CRI. */
-const itemTag = (1 << 3) | 2;
+/** A list's items are this field of its response, in every List and Stream call of CRI. */
+export const itemsField = 1;
+/** Of protobuf's wire types the one of messages. */
+const lengthDelimited = 2;
 
 /** One item, with what stands before it in its list. */
 export function listItem<Message>(type: MessageType<Message>, message: Message): Uint8Array {
-  const writer = protobuf.Writer.create().uint32(itemTag).fork();
-  // A copy: the writer's result is a slice of a shared block, which a kept item would keep whole.
-  return new Uint8Array(type.encode(message, writer).ldelim().finish());
+  return framed(itemsField, encoded(type, message));
+}
+
+/** A message's bytes, to be kept. */
+export function encoded<Message>(type: MessageType<Message>, message: Message): Uint8Array {
+  // A copy: the writer's result is a slice of a shared block, which it would keep whole.
+  return new Uint8Array(type.encode(message, protobuf.Writer.create()).finish());
+}
+
+/** An encoded message as a field of another; parts of one message may stand in any order. */
+export function framed(field: number, ...parts: Uint8Array[]): Uint8Array {
+  const length = parts.reduce((sum, part) => sum + part.length, 0);
+  const head = protobuf.Writer.create().uint32((field << 3) | lengthDelimited);
+  return new Uint8Array(Buffer.concat([head.uint32(length).finish(), ...parts]));
 }
 
 /** The items of records, each encoded once: a record that changes is another object. */

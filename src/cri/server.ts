@@ -13,6 +13,7 @@ import { Encoded } from "./lists.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import * as sandbox from "./sandbox.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
+import * as stats from "./stats.ts";
 
 type Method = {
   request: { decode(bytes: Uint8Array): object };
@@ -59,6 +60,12 @@ const handlers: Handlers = {
   ContainerStatus: containerStatus,
   ListContainers: listContainers,
   StreamContainers: streamContainers,
+  ContainerStats: stats.containerStats,
+  ListContainerStats: stats.listContainerStats,
+  StreamContainerStats: stats.streamContainerStats,
+  PodSandboxStats: stats.podSandboxStats,
+  ListPodSandboxStats: stats.listPodSandboxStats,
+  StreamPodSandboxStats: stats.streamPodSandboxStats,
   ReopenContainerLog: container.reopenContainerLog,
   ExecSync: container.execSync,
   PullImage: image.pullImage,

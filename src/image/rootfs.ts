@@ -63,6 +63,11 @@ function mountWithFallback(rootfs: string, options: string): void {
   }
 }
 
+/** Where what a container writes outside its mounts lies; dir: as for mountOverlay. */
+export function writableLayer(dir: string): string {
+  return join(dir, "upper");
+}
+
 /** Unmounts and removes upper, work and rootfs; what is not there is no error. */
 export async function unmountOverlay(dir: string): Promise<void> {
   const rootfs = join(dir, "rootfs");

@@ -1,0 +1,191 @@
+// What the kernel counts for a cgroup, the same for v1, v2 and a hybrid host (v1 whose empty cgroup2
+// has the pressure figures). What is not counted on this host is not there, and never 0.
+import { join } from "node:path";
+import { nowNs } from "../base/int64.ts";
+import { readKernelFile } from "../sys/file.ts";
+import { type CgroupPaths, processes } from "./cgroup.ts";
+
+/** Share of the time in percent (avg…) in which work waited; total in nanoseconds. */
+export type Pressure = { avg10: number; avg60: number; avg300: number; totalNs: bigint };
+/** some: at least one task waited; full: all did. */
+export type Pressures = { some?: Pressure; full?: Pressure };
+
+/** In bytes, as cAdvisor tells them. */
+export type MemoryUsage = {
+  usage: bigint;
+  /** usage without inactive file pages, which the kernel could drop at once. */
+  workingSet: bigint;
+  /** Anonymous memory. */
+  rss: bigint;
+  cache: bigint;
+  mapped: bigint;
+  activeFile: bigint;
+  inactiveFile: bigint;
+  pageFaults: bigint;
+  majorPageFaults: bigint;
+  /** undefined: none, also none above it. */
+  limit?: bigint;
+  /** undefined: this host does not count swap. */
+  swap?: bigint;
+  /** Of swap alone; undefined: none. */
+  swapLimit?: bigint;
+};
+
+export type CgroupUsage = {
+  /** When it was read, nanoseconds since the epoch. */
+  atNs: bigint;
+  cpuNs?: bigint;
+  memory?: MemoryUsage;
+  /** Tasks, which are threads. */
+  tasks?: bigint;
+  /** Also those of the cgroups below; only where it was asked for. */
+  processes?: bigint;
+  cpuPressure?: Pressures;
+  memoryPressure?: Pressures;
+  ioPressure?: Pressures;
+};
+
+/** undefined once the cgroup is gone. */
+export function readUsage(
+  paths: CgroupPaths,
+  options: { processes?: boolean } = {},
+): CgroupUsage | undefined {
+  const { unified } = paths;
+  const atNs = nowNs();
+  const found = unified === undefined ? readV1(paths) : readV2(unified);
+  if (found.cpuNs === undefined && found.memory === undefined) return undefined;
+  return {
+    atNs,
+    ...found,
+    ...readPressures(unified ?? paths["hybrid"]),
+    processes: options.processes === true ? BigInt(processes(paths).length) : undefined,
+  };
+}
+
+function readV1(paths: CgroupPaths): Omit<CgroupUsage, "atNs"> {
+  const { cpuacct, pids } = paths;
+  return {
+    cpuNs: cpuacct === undefined ? undefined : numberIn(join(cpuacct, "cpuacct.usage")),
+    memory: paths["memory"] === undefined ? undefined : readMemoryV1(paths["memory"]),
+    tasks: pids === undefined ? undefined : numberIn(join(pids, "pids.current")),
+  };
+}
+
+function readMemoryV1(folder: string): MemoryUsage | undefined {
+  const usage = numberIn(join(folder, "memory.usage_in_bytes"));
+  const text = readKernelFile(join(folder, "memory.stat"));
+  if (usage === undefined || text === undefined) return undefined;
+  const stat = parseKeyed(text);
+  // Of this cgroup and those below it; the limits are the lowest of it and those above it.
+  const inactiveFile = stat("total_inactive_file") ?? 0n;
+  const limit = limited(stat("hierarchical_memory_limit"));
+  const both = stat("hierarchical_memsw_limit");
+  return {
+    usage,
+    workingSet: atLeast0(usage - inactiveFile),
+    rss: stat("total_rss") ?? 0n,
+    cache: stat("total_cache") ?? 0n,
+    mapped: stat("total_mapped_file") ?? 0n,
+    activeFile: stat("total_active_file") ?? 0n,
+    inactiveFile,
+    pageFaults: stat("total_pgfault") ?? 0n,
+    majorPageFaults: stat("total_pgmajfault") ?? 0n,
+    limit,
+    // v1 limits memory and swap together.
+    swap: both === undefined ? undefined : (stat("total_swap") ?? 0n),
+    swapLimit:
+      limit === undefined || limited(both) === undefined ? undefined : atLeast0(both! - limit),
+  };
+}
+
+function readV2(folder: string): Omit<CgroupUsage, "atNs"> {
+  const cpu = readKernelFile(join(folder, "cpu.stat"));
+  const usec = cpu === undefined ? undefined : parseKeyed(cpu)("usage_usec");
+  return {
+    cpuNs: usec === undefined ? undefined : usec * 1000n,
+    memory: readMemoryV2(folder),
+    tasks: numberIn(join(folder, "pids.current")),
+  };
+}
+
+function readMemoryV2(folder: string): MemoryUsage | undefined {
+  const usage = numberIn(join(folder, "memory.current"));
+  const text = readKernelFile(join(folder, "memory.stat"));
+  if (usage === undefined || text === undefined) return undefined;
+  const stat = parseKeyed(text);
+  const inactiveFile = stat("inactive_file") ?? 0n;
+  return {
+    usage,
+    workingSet: atLeast0(usage - inactiveFile),
+    rss: stat("anon") ?? 0n,
+    cache: stat("file") ?? 0n,
+    mapped: stat("file_mapped") ?? 0n,
+    activeFile: stat("active_file") ?? 0n,
+    inactiveFile,
+    pageFaults: stat("pgfault") ?? 0n,
+    majorPageFaults: stat("pgmajfault") ?? 0n,
+    limit: numberIn(join(folder, "memory.max")),
+    swap: numberIn(join(folder, "memory.swap.current")),
+    swapLimit: numberIn(join(folder, "memory.swap.max")),
+  };
+}
+
+function readPressures(folder: string | undefined): Partial<CgroupUsage> {
+  if (folder === undefined) return {};
+  return {
+    cpuPressure: parsePressure(readKernelFile(join(folder, "cpu.pressure"))),
+    memoryPressure: parsePressure(readKernelFile(join(folder, "memory.pressure"))),
+    ioPressure: parsePressure(readKernelFile(join(folder, "io.pressure"))),
+  };
+}
+
+const pressureLine = /^(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+) total=(\d+)$/gm;
+
+/** A pressure file (Documentation/accounting/psi.rst); the kernel counts in microseconds. */
+export function parsePressure(text: string | undefined): Pressures | undefined {
+  if (text === undefined) return undefined;
+  const found: Pressures = {};
+  for (const [, kind, avg10, avg60, avg300, total] of text.matchAll(pressureLine)) {
+    found[kind as "some" | "full"] = {
+      avg10: Number(avg10),
+      avg60: Number(avg60),
+      avg300: Number(avg300),
+      totalNs: BigInt(total!) * 1000n,
+    };
+  }
+  return found.some === undefined && found.full === undefined ? undefined : found;
+}
+
+/** Looks numbers up in lines of a key, a space and a number. */
+export function parseKeyed(text: string): (key: string) => bigint | undefined {
+  const lines = `\n${text}`;
+  return (key) => {
+    const at = lines.indexOf(`\n${key} `);
+    if (at === -1) return undefined;
+    const begin = at + key.length + 2;
+    const end = lines.indexOf("\n", begin);
+    return parseCount(end === -1 ? lines.slice(begin) : lines.slice(begin, end));
+  };
+}
+
+/** The number that a file holds; undefined for no such file and for no limit ("max"). */
+export function numberIn(path: string): bigint | undefined {
+  const text = readKernelFile(path);
+  return text === undefined ? undefined : parseCount(text.trimEnd());
+}
+
+function parseCount(text: string): bigint | undefined {
+  return /^\d{1,20}$/.test(text) ? BigInt(text) : undefined;
+}
+
+/** v1 has no word for it: the largest number of pages, which differs among architectures. */
+const unlimitedMin = 1n << 62n;
+
+/** A v1 limit, or undefined where it limits nothing. */
+export function limited(limit: bigint | undefined): bigint | undefined {
+  return limit === undefined || limit >= unlimitedMin ? undefined : limit;
+}
+
+function atLeast0(value: bigint): bigint {
+  return value < 0n ? 0n : value;
+}

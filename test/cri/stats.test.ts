@@ -1,0 +1,235 @@
+// Stats of containers and pods, with real load: what is used shows, and only what runs has stats.
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
+import { createSocket } from "node:dgram";
+import { existsSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { toBigInt, toLong } from "../../src/base/int64.ts";
+import { runtime } from "../../src/proto/messages.js";
+import type { ContainerStats, PodSandboxConfig, UInt64Value } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+
+const { NamespaceMode } = runtime.v1;
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+beforeAll(async () => {
+  daemon = await startDaemon();
+  pod = daemon.podConfig({ labels: { app: "one" } });
+  podId = await daemon.runPod(pod);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+afterEach(async () => {
+  const { containers } = await daemon.client.ListContainers({});
+  for (const { id } of containers) await daemon.client.RemoveContainer({ container_id: id! });
+});
+
+const count = (value: UInt64Value | null | undefined) => toBigInt(value?.value);
+
+async function statsOf(id: string): Promise<ContainerStats> {
+  return (await daemon.client.ContainerStats({ container_id: id })).stats!;
+}
+
+/** Four of 1,000 bytes to a port where nobody listens: the pod answers that it is closed. */
+async function sendDatagrams(address: string): Promise<void> {
+  const socket = createSocket("udp4");
+  for (let sent = 0; sent < 4; sent++) {
+    await new Promise((resolve) => socket.send(Buffer.alloc(1000), 9, address, resolve));
+    await sleep(50);
+  }
+  socket.close();
+}
+
+/** Asks until it is so; figures are read at most once a second. */
+async function until<T>(ask: () => Promise<T>, isSo: (value: T) => boolean): Promise<T> {
+  for (const end = Date.now() + 30_000; ;) {
+    const value = await ask();
+    if (isSo(value)) return value;
+    if (Date.now() > end) throw new Error(`It stays ${JSON.stringify(value, null, 1)}`);
+    await sleep(300);
+  }
+}
+
+describe("a container", () => {
+  test("that is busy uses CPU; the rate is told from the second reading on", async () => {
+    const id = await daemon.run(podId, pod, "while :; do :; done");
+    const first = await statsOf(id);
+    expect(first.attributes).toMatchObject({ id, metadata: { attempt: 0 } });
+    expect(toBigInt(first.cpu!.timestamp)).toBeGreaterThan(1_700_000_000_000_000_000n);
+    expect(first.cpu!.usage_nano_cores).toBeNull();
+    const second = await until(
+      () => statsOf(id),
+      ({ cpu }) => cpu!.usage_nano_cores !== null,
+    );
+    expect(count(second.cpu!.usage_core_nano_seconds)).toBeGreaterThan(
+      count(first.cpu!.usage_core_nano_seconds),
+    );
+    expect(count(second.cpu!.usage_nano_cores)).toBeGreaterThan(10_000_000n);
+    expect(count(second.cpu!.usage_nano_cores)).toBeLessThan(1_500_000_000n);
+  });
+
+  test("that takes memory shows it, and what its limit leaves", async () => {
+    const limit = 128n << 20n;
+    const resources = { memory_limit_in_bytes: toLong(limit) };
+    const command = "sleep 2; dd if=/dev/zero bs=32M count=2 | sleep 600";
+    const id = await daemon.run(podId, pod, command, { linux: { resources } });
+    const before = (await statsOf(id)).memory!;
+    const after = await until(
+      () => statsOf(id),
+      ({ memory }) => count(memory!.rss_bytes) > count(before.rss_bytes) + (20n << 20n),
+    );
+    const memory = after.memory!;
+    expect(count(memory.usage_bytes)).toBeGreaterThanOrEqual(count(memory.working_set_bytes));
+    expect(count(memory.working_set_bytes)).toBeGreaterThan(20n << 20n);
+    expect(count(memory.available_bytes)).toBe(limit - count(memory.working_set_bytes));
+    expect(count(memory.page_faults)).toBeGreaterThan(count(before.page_faults));
+    expect(memory.major_page_faults).not.toBeNull();
+  });
+
+  test("without a limit has no available bytes, and pressure where the kernel counts it", async () => {
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    const { memory, cpu, io } = await statsOf(id);
+    expect(memory!.available_bytes).toBeNull();
+    if (!existsSync("/proc/pressure/cpu")) {
+      expect([memory!.psi, cpu!.psi, io]).toEqual([null, null, null]);
+      return;
+    }
+    for (const part of [memory, cpu, io]) {
+      expect(part!.psi!.Some!.Total).toBeDefined();
+      expect(part!.psi!.Full!.Avg300).toBeGreaterThanOrEqual(0);
+    }
+  });
+
+  test("that writes a file has a larger writable layer", async () => {
+    const command =
+      "sleep 3; mkdir /d; for i in 1 2 3 4 5; do dd if=/dev/zero of=/d/$i bs=1M count=1; done; sync; sleep 600";
+    const id = await daemon.run(podId, pod, command);
+    const before = (await statsOf(id)).writable_layer!;
+    expect(before.fs_id!.mountpoint).toBe(`${daemon.dir}/graph`);
+    const after = await until(
+      () => statsOf(id),
+      ({ writable_layer: layer }) =>
+        count(layer!.used_bytes) >= count(before.used_bytes) + (5n << 20n),
+    );
+    expect(count(after.writable_layer!.inodes_used) - count(before.inodes_used)).toBe(6n);
+    expect(toBigInt(after.writable_layer!.timestamp)).toBeGreaterThan(toBigInt(before.timestamp));
+  });
+
+  test("that does not run has no stats, and an unknown one is not found", async () => {
+    const id = await daemon.create(podId, pod, ["true"]);
+    const code = async (container_id: string) =>
+      (await failure(daemon.client.ContainerStats({ container_id }))).code;
+    expect(await code(id)).toBe("FAILED_PRECONDITION");
+    await daemon.client.StartContainer({ container_id: id });
+    await daemon.exited(id);
+    expect(await code(id)).toBe("FAILED_PRECONDITION");
+    expect(await code("0badf00d")).toBe("NOT_FOUND");
+    expect(await code("")).toBe("NOT_FOUND");
+  });
+});
+
+describe("lists", () => {
+  test("of container stats hold what runs, by id, pod and labels; streams the same", async () => {
+    const other = daemon.hostPodConfig();
+    const otherPod = await daemon.runPod(other);
+    const a = await daemon.run(podId, pod, ["sleep", "600"], { labels: { app: "a" } });
+    const b = await daemon.run(otherPod, other, ["sleep", "600"], { labels: { app: "b" } });
+    const ended = await daemon.run(podId, pod, ["true"]);
+    await daemon.exited(ended);
+    const ids = async (filter?: runtime.v1.ContainerStatsFilter.$Properties) => {
+      const { stats } = await daemon.client.ListContainerStats({ filter });
+      const streamed: string[] = [];
+      for await (const batch of daemon.client.StreamContainerStats({ filter })) {
+        streamed.push(...batch.container_stats.map(({ attributes }) => attributes!.id!));
+      }
+      const listed = stats.map(({ attributes }) => attributes!.id!);
+      expect(streamed).toEqual(listed);
+      return listed.sort();
+    };
+    expect(await ids()).toEqual([a, b].sort());
+    expect(await ids({ id: a.slice(0, 16) })).toEqual([a]);
+    expect(await ids({ pod_sandbox_id: otherPod })).toEqual([b]);
+    expect(await ids({ label_selector: { app: "b" } })).toEqual([b]);
+    expect(await ids({ id: ended })).toEqual([]);
+    expect(await ids({ id: "0badf00d" })).toEqual([]);
+    expect(await ids({ pod_sandbox_id: "0badf00d" })).toEqual([]);
+    await daemon.removePod(otherPod);
+  });
+});
+
+describe("a pod", () => {
+  const podStats = async (id = podId) =>
+    (await daemon.client.PodSandboxStats({ pod_sandbox_id: id })).stats!;
+
+  test("has the figures of its cgroup, its containers and its processes", async () => {
+    const id = await daemon.run(podId, pod, "sleep 600 & sleep 600 & wait");
+    const stats = await until(podStats, ({ linux }) => count(linux!.process!.process_count) === 3n);
+    expect(stats.attributes).toMatchObject({ id: podId, labels: { app: "one" } });
+    const linux = stats.linux!;
+    expect(linux.containers!.map(({ attributes }) => attributes!.id)).toEqual([id]);
+    const own = linux.containers![0]!;
+    expect(count(linux.cpu!.usage_core_nano_seconds)).toBeGreaterThanOrEqual(
+      count(own.cpu!.usage_core_nano_seconds),
+    );
+    expect(count(linux.memory!.usage_bytes)).toBeGreaterThan(0n);
+    expect(toBigInt(linux.process!.timestamp)).toBeGreaterThan(0n);
+  });
+
+  test("counts the traffic of its interface, with and without a process in it", async () => {
+    const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
+    const { ip } = status!.network!;
+    const traffic = async () => {
+      const before = (await podStats()).linux!.network!.default_interface!;
+      expect(before.name).toBe("eth0");
+      await sendDatagrams(ip!);
+      const after = (await podStats()).linux!.network!;
+      expect(after.interfaces).toEqual([]);
+      expect(toBigInt(after.timestamp)).toBeGreaterThan(0n);
+      const { rx_bytes, tx_bytes, rx_errors } = after.default_interface!;
+      expect(count(rx_bytes) - count(before.rx_bytes)).toBeGreaterThan(3000n);
+      expect(count(tx_bytes) - count(before.tx_bytes)).toBeGreaterThan(100n);
+      expect(count(rx_errors)).toBe(0n);
+    };
+    expect((await podStats()).linux!.containers).toEqual([]);
+    await traffic();
+    await daemon.run(podId, pod, ["sleep", "600"]);
+    await traffic();
+  });
+
+  test("in the node's network has no network figures", async () => {
+    const host = daemon.hostPodConfig({ labels: { app: "host" } });
+    expect(host.linux!.security_context!.namespace_options!.network).toBe(NamespaceMode.NODE);
+    const id = await daemon.runPod(host);
+    expect((await podStats(id)).linux!.network).toBeNull();
+    const filter = { label_selector: { app: "host" } };
+    const { stats } = await daemon.client.ListPodSandboxStats({ filter });
+    expect(stats.map(({ attributes }) => attributes!.id)).toEqual([id]);
+    await daemon.removePod(id);
+  });
+
+  test("that was stopped has no stats; lists hold those that are ready; an unknown one is not found", async () => {
+    const config = daemon.hostPodConfig();
+    const id = await daemon.runPod(config);
+    const ids = async (filter?: runtime.v1.PodSandboxStatsFilter.$Properties) => {
+      const { stats } = await daemon.client.ListPodSandboxStats({ filter });
+      const streamed: string[] = [];
+      for await (const batch of daemon.client.StreamPodSandboxStats({ filter })) {
+        streamed.push(...batch.pod_sandbox_stats.map(({ attributes }) => attributes!.id!));
+      }
+      const listed = stats.map(({ attributes }) => attributes!.id!);
+      expect(streamed).toEqual(listed);
+      return listed.sort();
+    };
+    expect(await ids()).toEqual([podId, id].sort());
+    expect(await ids({ id: id.slice(0, 16) })).toEqual([id]);
+    expect(await ids({ id: "0badf00d" })).toEqual([]);
+    await daemon.client.StopPodSandbox({ pod_sandbox_id: id });
+    expect(await ids()).toEqual([podId]);
+    const error = await failure(podStats(id));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    await daemon.client.RemovePodSandbox({ pod_sandbox_id: id });
+    expect((await failure(podStats(id))).code).toBe("NOT_FOUND");
+  });
+});

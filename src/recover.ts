@@ -12,6 +12,7 @@
 // - a container that the monitor has an exit of: that exit
 // - a created container that runs: its Start was cut off after the fact: RUNNING
 // - a running container that the monitor does not know: EXITED, reason Unknown
+// - a container whose UpdateContainerResources was cut off: taken back to the resources on record
 // - a container that runs although its record says it has ended, or without a record: killed
 import { randomBytes } from "node:crypto";
 import { readdirSync } from "node:fs";
@@ -22,6 +23,7 @@ import { nowNs } from "./base/int64.ts";
 import { commitExit } from "./cri/container_end.ts";
 import { handlerOf, type Context } from "./cri/context.ts";
 import { undoContainer } from "./cri/container_create.ts";
+import { undoUpdate } from "./cri/container_update.ts";
 import type { Hello } from "./monitor/protocol.ts";
 import { lost, running } from "./state/container.ts";
 import { notReady } from "./state/sandbox.ts";
@@ -112,6 +114,18 @@ export function syncWithMonitor(context: Context, hello: Hello): void {
   });
 }
 
+/** UpdateContainerResources calls that the end of an earlier daemon, or a failure, left half done. */
+async function undoUpdates(context: Context): Promise<void> {
+  for (const { id, updating } of context.containers.list()) {
+    if (!updating) continue;
+    using _ = await context.containers.lock(id);
+    const container = context.containers.find(id);
+    if (!container?.updating) continue;
+    context.log.warn("undoing an update that was cut off", { container: id });
+    await undoUpdate(context, container);
+  }
+}
+
 async function sync(context: Context, hello: Hello): Promise<void> {
   const { containers, sandboxes, log } = context;
   for (const { id, pause, phase } of sandboxes.list()) {
@@ -141,4 +155,5 @@ async function sync(context: Context, hello: Hello): Promise<void> {
       context.exits.exited(id);
     }
   }
+  await undoUpdates(context);
 }

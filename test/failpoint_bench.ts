@@ -166,6 +166,8 @@ export class Bench implements AsyncDisposable {
       tell(`exit code not known: ${status.message}`);
     }
     const stopped = await daemon.run(podId, pod, ["sleep", "600"]);
+    const linux = { cpu_shares: toLong(512) };
+    await daemon.client.UpdateContainerResources({ container_id: stopped, linux });
     await daemon.client.StopContainer({ container_id: stopped, timeout: toLong(5) });
     await daemon.client.RemoveContainer({ container_id: stopped });
     await daemon.run(podId, pod, ["sleep", "600"]);

@@ -30,6 +30,11 @@ export const stepNames = [
   "runtime-create",
   "runtime-start",
   "container-running",
+  // UpdateContainerResources
+  "update-record",
+  "runtime-update",
+  "update-bundle",
+  "update-done",
   // The exit, in the monitor and in the daemon
   "exit-record",
   "runtime-delete",

@@ -8,6 +8,7 @@ import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
 import { createContainer } from "./container_create.ts";
 import { containerStatus, listContainers, streamContainers } from "./container_status.ts";
+import { updateContainerResources } from "./container_update.ts";
 import * as image from "./image.ts";
 import { Encoded } from "./lists.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
@@ -66,6 +67,7 @@ const handlers: Handlers = {
   PodSandboxStats: stats.podSandboxStats,
   ListPodSandboxStats: stats.listPodSandboxStats,
   StreamPodSandboxStats: stats.streamPodSandboxStats,
+  UpdateContainerResources: updateContainerResources,
   ReopenContainerLog: container.reopenContainerLog,
   ExecSync: container.execSync,
   PullImage: image.pullImage,

@@ -1,7 +1,7 @@
 // Cgroups as folders: where they are mounted, who is in them, what the kernel counted. The drivers
 // (cgroupfs.ts, systemd.ts) decide which folders those are; daemon.ts chooses one.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { writeKernelFile } from "../sys/file.ts";
@@ -105,6 +105,21 @@ export function oomKills(paths: CgroupPaths): bigint | undefined {
 export function parseOomKills(text: string): bigint {
   const count = /^oom_kill (\d+)$/m.exec(text)?.[1];
   return count === undefined ? 0n : BigInt(count);
+}
+
+/** The CPUs and memory nodes that a cgroup's parent has, and so those of one that asks for none. */
+export function parentCpuset(paths: CgroupPaths): { cpus?: string; mems?: string } {
+  const folder = dirname(paths["unified"] ?? paths["cpuset"] ?? "");
+  const suffix = paths["unified"] === undefined ? "" : ".effective";
+  const read = (name: string) => {
+    try {
+      return readFileSync(join(folder, `cpuset.${name}${suffix}`), "utf8").trim() || undefined;
+    } catch (error) {
+      if (isGone(error)) return undefined; // no such controller
+      throw error;
+    }
+  };
+  return { cpus: read("cpus"), mems: read("mems") };
 }
 
 /** Pids in the cgroup and all cgroups below it; none once it is gone. */

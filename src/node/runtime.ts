@@ -1,5 +1,6 @@
 // OCI runtimes by their command line (runc ≥ 1.1, crun): what to call, and what a failure said.
-import { messageOf } from "../base/errors.ts";
+import { rm } from "node:fs/promises";
+import { CriError, messageOf } from "../base/errors.ts";
 import type { RuntimeFacts } from "../spec/facts.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { run } from "../sys/process.ts";
@@ -34,6 +35,26 @@ export async function runtimeError(logFile: string): Promise<string | undefined>
     }
   }
   return last;
+}
+
+/**
+ * Calls a verb from which no container's process comes (those are the monitor's), and waits for its end.
+ * @throws CriError UNKNOWN with the runtime's own message, DEADLINE_EXCEEDED or CANCELLED.
+ */
+export async function callRuntime(
+  runtime: RuntimeCommand,
+  verb: string[],
+  { logFile, signal }: { logFile: string; signal: AbortSignal },
+): Promise<void> {
+  try {
+    const result = await run(runtimeArgv(runtime, logFile, verb), { signal });
+    if (result.exitCode === 0) return;
+    const stderr = result.stderr.trim() || `exit status ${result.exitCode}`;
+    const told = (await runtimeError(logFile)) ?? stderr;
+    throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${told}`);
+  } finally {
+    await rm(logFile, { force: true });
+  }
 }
 
 type Features = {

@@ -110,7 +110,7 @@ type RawJson = { rawJSON(text: string): unknown };
 type SourceReviver = (key: string, value: unknown, context: { source?: string }) => unknown;
 
 /** A spec or process as the text of config.json; bigint keeps every digit. */
-export function ociJson(value: OciSpec | OciProcess | OciResources): string {
+export function ociJson(value: OciSpec | OciProcess | Partial<OciResources>): string {
   const raw = JSON as unknown as RawJson;
   return JSON.stringify(value, (_key, item: unknown) =>
     typeof item === "bigint" ? raw.rawJSON(item.toString()) : item,

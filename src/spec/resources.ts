@@ -45,6 +45,66 @@ export function ociResources(
   return result;
 }
 
+const numbers = [
+  "cpu_period",
+  "cpu_quota",
+  "cpu_shares",
+  "memory_limit_in_bytes",
+  "memory_swap_limit_in_bytes",
+] as const;
+
+/**
+ * The resources after an update: what is not given stays. oom_score_adj stays too: it is a process's,
+ * not a cgroup's, and neither runtimes nor other CRI servers change it.
+ */
+export function mergedResources(
+  old: LinuxContainerResources,
+  given: LinuxContainerResources,
+): LinuxContainerResources {
+  const merged = { ...old };
+  for (const field of numbers) if (toBigInt(given[field]) !== 0n) merged[field] = given[field];
+  if (given.cpuset_cpus) merged.cpuset_cpus = given.cpuset_cpus;
+  if (given.cpuset_mems) merged.cpuset_mems = given.cpuset_mems;
+  const pages = new Map((old.hugepage_limits ?? []).map((limit) => [limit.page_size, limit]));
+  for (const limit of given.hugepage_limits ?? []) pages.set(limit.page_size, limit);
+  merged.hugepage_limits = [...pages.values()];
+  merged.unified = { ...old.unified, ...given.unified };
+  return merged;
+}
+
+/** What the kernel has where nothing was asked for. */
+const [periodDefault, sharesDefault, weightDefault] = [100_000n, 1_024n, "100"];
+
+/**
+ * The same resources with every default spelt out: for a runtime's update what is absent means "as it
+ * is", and an update that is undone must also take back what was not there before.
+ */
+export function explicitResources(
+  resources: OciResources,
+  host: HostFacts,
+  cpuset: { cpus?: string; mems?: string },
+): OciResources {
+  const { memory, cpu, unified } = resources;
+  const isV2 = host.cgroupVersion === 2;
+  return {
+    ...resources,
+    memory: {
+      limit: memory?.limit ?? -1n,
+      ...(host.swapLimit ? { swap: memory?.swap ?? -1n } : {}),
+    },
+    cpu: {
+      ...cpuset,
+      quota: -1n,
+      period: periodDefault,
+      ...(isV2 ? {} : { shares: sharesDefault }),
+      ...cpu,
+    },
+    ...(isV2 && cpu?.shares === undefined
+      ? { unified: { "cpu.weight": weightDefault, ...unified } }
+      : {}),
+  };
+}
+
 /**
  * The oom_score_adj to run with. Lowering it below the daemon's own needs CAP_SYS_RESOURCE.
  * @throws CriError INVALID_ARGUMENT outside −1000–1000.

@@ -5,7 +5,7 @@
 // One that is creating is not listed.
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
-import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
+import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
 import { messageJson } from "./message_json.ts";
 import { reservedName, sandboxName } from "./sandbox.ts";
 import { Digits, type StoreOptions } from "./store.ts";
@@ -60,6 +60,8 @@ const ContainerSchema = v.object({
   stopSignal: v.string(),
   /** Of the container's first process. */
   user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
+  /** An update is under way: what the cgroup and the bundle say may differ from config. */
+  updating: v.optional(v.literal(true)),
   phase: Phase,
 });
 export type Container = v.InferOutput<typeof ContainerSchema>;
@@ -81,6 +83,17 @@ export function running(container: Container, pid: number, startedAtNs: string):
   // A short-lived container may have ended before its start was recorded.
   if (container.phase.phase === "exited") return container;
   return { ...container, phase: { phase: "running", pid, startedAtNs } };
+}
+
+export function updateBegun(container: Container): Container {
+  return { ...container, updating: true };
+}
+
+/** The update has ended, with these resources. */
+export function updateEnded(container: Container, resources: LinuxContainerResources): Container {
+  const { updating: _, ...rest } = container;
+  const { config } = container;
+  return { ...rest, config: { ...config, linux: { ...config.linux, resources } } };
 }
 
 export type Exit = {

@@ -1,0 +1,64 @@
+// What an update makes of resources, and what takes it back.
+import { describe, expect, test } from "bun:test";
+import { toLong } from "../../src/base/int64.ts";
+import { explicitResources, mergedResources, ociResources } from "../../src/spec/resources.ts";
+import { host } from "./facts.ts";
+
+describe("mergedResources()", () => {
+  test("keeps what is not given, and oom_score_adj always", () => {
+    const old = {
+      cpu_shares: toLong(512),
+      oom_score_adj: toLong(-5),
+      unified: { "memory.high": "1", "cpu.idle": "0" },
+      hugepage_limits: [{ page_size: "2MB", limit: toLong(0) }],
+    };
+    const given = {
+      memory_limit_in_bytes: toLong(2n ** 53n + 1n),
+      oom_score_adj: toLong(900),
+      cpuset_cpus: "0",
+      unified: { "memory.high": "2" },
+      hugepage_limits: [{ page_size: "1GB", limit: toLong(1) }],
+    };
+    expect(mergedResources(old, given)).toEqual({
+      cpu_shares: toLong(512),
+      oom_score_adj: toLong(-5),
+      memory_limit_in_bytes: toLong(2n ** 53n + 1n),
+      cpuset_cpus: "0",
+      unified: { "memory.high": "2", "cpu.idle": "0" },
+      hugepage_limits: [
+        { page_size: "2MB", limit: toLong(0) },
+        { page_size: "1GB", limit: toLong(1) },
+      ],
+    });
+  });
+});
+
+describe("explicitResources()", () => {
+  const cpuset = { cpus: "0-1", mems: "0" };
+
+  test("spells out what the kernel has where nothing was asked for", () => {
+    const v1 = { ...host, cgroupVersion: 1 as const, swapLimit: true };
+    expect(explicitResources(ociResources({}, [], v1), v1, cpuset)).toEqual({
+      devices: [],
+      memory: { limit: -1n, swap: -1n },
+      cpu: { cpus: "0-1", mems: "0", quota: -1n, period: 100_000n, shares: 1_024n },
+    });
+    const v2 = { ...host, cgroupVersion: 2 as const, swapLimit: false };
+    expect(explicitResources(ociResources({}, [], v2), v2, cpuset)).toEqual({
+      devices: [],
+      memory: { limit: -1n },
+      cpu: { cpus: "0-1", mems: "0", quota: -1n, period: 100_000n },
+      unified: { "cpu.weight": "100" },
+    });
+  });
+
+  test("leaves what was asked for", () => {
+    const asked = { cpu_shares: toLong(7), cpuset_cpus: "1", memory_limit_in_bytes: toLong(9) };
+    const v2 = { ...host, cgroupVersion: 2 as const, swapLimit: true };
+    expect(explicitResources(ociResources(asked, [], v2), v2, cpuset)).toEqual({
+      devices: [],
+      memory: { limit: 9n, swap: 9n },
+      cpu: { cpus: "1", mems: "0", quota: -1n, period: 100_000n, shares: 7n },
+    });
+  });
+});

@@ -125,7 +125,7 @@ export const daemonKeys = {
   }),
   runtimeTimeoutMs: key("runtime-timeout", k.duration(secondMs), {
     fallback: minuteMs,
-    about: "ours: for any other call of the OCI runtime",
+    about: "ours: for any other call of the OCI runtime, and for processes to end of SIGKILL",
   }),
   cniTimeoutMs: key("cni-timeout", k.duration(secondMs), {
     fallback: minuteMs,

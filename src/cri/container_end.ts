@@ -1,9 +1,11 @@
 // The end of containers: signals, waiting for the exit, and removal.
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
+import { abortError } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
+import { killAll, killOnce, processes, survivors, type CgroupPaths } from "../node/cgroup.ts";
 import { exited } from "../state/container.ts";
 import type { Exit } from "../state/container.ts";
 import { notReady } from "../state/sandbox.ts";
@@ -21,8 +23,10 @@ const settleMs = 1_000;
 const youngNs = 1_000_000_000n;
 
 /**
- * Sends the stop signal (once), waits for timeoutMs, then kills. Returns when the exit is committed.
- * @throws CriError CANCELLED or DEADLINE_EXCEEDED with the caller's signal; a later call goes on.
+ * Sends the stop signal (once), waits for timeoutMs, then kills. Returns when the exit is committed and
+ * no process of the container is left.
+ * @throws CriError CANCELLED or DEADLINE_EXCEEDED with the caller's signal, DEADLINE_EXCEEDED when
+ * processes survive SIGKILL for runtime-timeout; a later call goes on.
  */
 export async function stopContainerProcess(
   context: Context,
@@ -30,8 +34,8 @@ export async function stopContainerProcess(
   timeoutMs: number,
   signal: AbortSignal,
 ): Promise<void> {
-  if (context.containers.find(id)?.phase.phase !== "running") return;
-  if (timeoutMs > 0) {
+  const isRunning = context.containers.find(id)?.phase.phase === "running";
+  if (isRunning && timeoutMs > 0) {
     const ended = context.exits.wait(id, timeoutMs, signal);
     if (!context.exits.wasSignalled(id)) {
       const { stopSignal, phase } = context.containers.get(id);
@@ -40,7 +44,7 @@ export async function stopContainerProcess(
       await step("container-signal", () => askAgain(context, "kill", kill));
       context.exits.signalled(id);
     }
-    if (await ended) return;
+    await ended;
   }
   await killContainer(context, id, signal);
 }
@@ -60,19 +64,33 @@ async function handlesSignal(
   while (performance.now() < end && !catchesSignal(pid, signal)) await sleep(10);
 }
 
-/** SIGKILL, and again until the exit is committed. */
+/** SIGKILL, and again until the exit is committed and no process is left. Throws as Stop does. */
 export async function killContainer(
   context: Context,
   id: string,
   signal: AbortSignal,
 ): Promise<void> {
+  const paths = cgroupOf(context, id);
+  const deadline = AbortSignal.timeout(context.config.runtimeTimeoutMs);
   while (context.containers.find(id)?.phase.phase === "running") {
     const ended = context.exits.wait(id, remindMs, signal);
     const kill = { id, signal: SIGKILL };
     await step("container-kill", () => askAgain(context, "kill", kill));
-    if (await ended) return;
-    context.log.warn("container does not die yet", { container: id });
+    if (await ended) break;
+    context.log.warn("container does not die yet", { container: id, left: survivors(paths) });
+    if (deadline.aborted) throw abortError(`${survivors(paths)} of container ${id}`, deadline);
+    killOnce(paths);
   }
+  // What is in no pid namespace of the container's own outlives its first process.
+  if (processes(paths).length === 0) return;
+  await killAll(paths, AbortSignal.any([signal, deadline]));
+}
+
+function cgroupOf(context: Context, id: string): CgroupPaths {
+  const container = context.containers.find(id);
+  const sandbox = container && context.sandboxes.find(container.sandboxId);
+  if (sandbox === undefined) return {};
+  return context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id);
 }
 
 /** Commits what the monitor saw, before anybody who waits for it goes on. */

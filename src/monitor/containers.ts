@@ -3,6 +3,7 @@
 import { closeSync, existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { inTime } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
@@ -380,7 +381,7 @@ export class Containers {
     const container = this.#running.get(id);
     if (container !== undefined) {
       this.kill(id, SIGKILL);
-      await container.exit;
+      await inTime(container.exit, `the end of container ${id}`, request.timeoutMs);
     }
     await this.#forget(id);
     // What a failed delete, or a monitor that was killed, left with the runtime.

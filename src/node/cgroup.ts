@@ -3,8 +3,10 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { abortError } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { writeKernelFile } from "../sys/file.ts";
+import { processName } from "../sys/process.ts";
 
 /**
  * Folder of one cgroup by hierarchy: under v2 only "unified"; under v1 by controller ("memory",
@@ -140,19 +142,20 @@ export async function killAll(paths: CgroupPaths, signal: AbortSignal): Promise<
     killOnce(paths);
     const left = processes(paths);
     if (left.length === 0) return;
-    if (signal.aborted) {
-      const timedOut =
-        signal.reason instanceof DOMException && signal.reason.name === "TimeoutError";
-      throw new CriError(
-        timedOut ? "DEADLINE_EXCEEDED" : "CANCELLED",
-        `processes ${left.slice(0, 8).join(", ")} survive SIGKILL (uninterruptible sleep?)`,
-      );
-    }
+    if (signal.aborted) throw abortError(survivors(paths), signal);
     await sleep(waitMs);
   }
 }
 
-function killOnce(paths: CgroupPaths): void {
+/** Who is left, for a message: what sleeps uninterruptibly (state D) dies when the kernel lets it. */
+export function survivors(paths: CgroupPaths): string {
+  const left = processes(paths);
+  const told = left.slice(0, 8).map((pid) => `${pid} (${processName(pid)})`);
+  return `SIGKILL has not ended process ${told.join(", ")}${left.length > 8 ? ", …" : ""}`;
+}
+
+/** SIGKILL to everything in the cgroup, without waiting. */
+export function killOnce(paths: CgroupPaths): void {
   const { unified, freezer } = paths;
   if (unified !== undefined && existsSync(join(unified, "cgroup.kill"))) {
     ignoreGone(() => writeKernelFile(join(unified, "cgroup.kill"), "1"));

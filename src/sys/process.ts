@@ -156,6 +156,17 @@ export function catchesSignal(pid: number, signal: number): boolean {
   }
 }
 
+/** Command and state of a process, "sleep, state D", for messages. */
+export function processName(pid: number): string {
+  try {
+    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
+    const [end, state] = [stat.lastIndexOf(")"), statFields(pid)?.[stateField] ?? "gone"];
+    return `${stat.slice(stat.indexOf("(") + 1, end)}, state ${state}`;
+  } catch {
+    return "gone";
+  }
+}
+
 export function isZombie(pid: number): boolean {
   return statFields(pid)?.[stateField] === "Z";
 }

@@ -1,0 +1,110 @@
+// The end of every process of a container, also of those that outlive its first one, and of those that
+// SIGKILL does not end yet.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import { cgroupMounts } from "../../src/node/cgroup.ts";
+import { runtime } from "../../src/proto/messages.js";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+
+const { ContainerState, NamespaceMode } = runtime.v1;
+const { version, roots } = cgroupMounts();
+/** Where processes are found and frozen. */
+const hierarchy = version === 2 ? roots["unified"]! : roots["freezer"]!;
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+beforeAll(async () => {
+  daemon = await startDaemon({ config: { "runtime-timeout": "3s" } });
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+/** In the host's pid namespace nothing ends with the first process. */
+const hostPid = {
+  linux: {
+    security_context: {
+      namespace_options: { network: NamespaceMode.NODE, pid: NamespaceMode.NODE },
+    },
+  },
+};
+const stop = (container_id: string, seconds: number) =>
+  daemon.client.StopContainer({ container_id, timeout: toLong(seconds) });
+
+/** Of this test's containers: each sleeps for a number of seconds of its own. */
+function sleepers(...seconds: number[]): string[] {
+  const { stdout } = Bun.spawnSync(["ps", "-eo", "args"]);
+  const lines = stdout.toString().split("\n");
+  return lines.filter((line) => seconds.some((one) => line === `sleep ${one}`));
+}
+
+async function until(what: () => boolean): Promise<void> {
+  const end = Date.now() + 20_000;
+  while (!what() && Date.now() < end) await Bun.sleep(20);
+  expect(what()).toBe(true);
+}
+
+describe("in a pid namespace that is not the container's own", () => {
+  test.each([0, 5])("Stop with timeout %d ends all of it before it returns", async (seconds) => {
+    const script = "sleep 41337 & setsid sleep 41338 & trap 'exit 5' TERM; wait";
+    const id = await daemon.run(podId, pod, script, hostPid);
+    await until(() => sleepers(41337, 41338).length === 2);
+    await stop(id, seconds);
+    expect(sleepers(41337, 41338)).toEqual([]);
+    expect((await daemon.status(id)).exit_code).toBe(seconds === 0 ? 137 : 5);
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+
+  test("when the first process ends by itself, the others go too", async () => {
+    const id = await daemon.run(podId, pod, "setsid sleep 41339 & exit 3", hostPid);
+    expect((await daemon.exited(id)).exitCode).toBe(3);
+    await until(() => sleepers(41339).length === 0);
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+});
+
+const containerFolder = (id: string) => join(hierarchy, daemon.cgroupParent, podId, id);
+
+test.skipIf(cgroupDriver === "systemd")(
+  "a container that has exited: what lives in its cgroup ends",
+  async () => {
+    const { id } = await daemon.output(podId, pod, "true");
+    await until(() => !existsSync(containerFolder(id)));
+    mkdirSync(containerFolder(id));
+    const left = Bun.spawn(["sleep", "41340"]);
+    writeFileSync(join(containerFolder(id), "cgroup.procs"), String(left.pid));
+    await stop(id, 10);
+    expect(await left.exited).toBe(137);
+    rmdirSync(containerFolder(id));
+    await daemon.client.RemoveContainer({ container_id: id });
+  },
+);
+
+// A frozen process of cgroup v1 takes no signal: as one that waits for a disk.
+test.skipIf(version === 2)(
+  "what SIGKILL does not end: an error that says so, and Stop goes on later",
+  async () => {
+    const id = await daemon.run(podId, pod, ["sleep", "41341"]);
+    const freezer = join(hierarchy, daemon.cgroupParent, podId, "freezer.state");
+    writeFileSync(freezer, "FROZEN");
+    try {
+      const error = await failure(stop(id, 0));
+      expect(error.code).toBe("DEADLINE_EXCEEDED");
+      expect(error.message).toMatch(/SIGKILL has not ended process \d+ \(sleep, state [DS]\)/);
+      expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
+      const removal = await failure(daemon.client.RemoveContainer({ container_id: id }));
+      expect(removal.code).toBe("DEADLINE_EXCEEDED");
+    } finally {
+      writeFileSync(freezer, "THAWED");
+    }
+    await stop(id, 0);
+    expect(await daemon.exited(id)).toMatchObject({ exitCode: 137, reason: "Error" });
+    expect(readFileSync(freezer, "utf8")).toBe("THAWED\n");
+    await daemon.client.RemoveContainer({ container_id: id });
+  },
+);

@@ -139,6 +139,14 @@ export const daemonKeys = {
     fallback: false,
     about: "ours: no container gets a lower oom_score_adj than the daemon's",
   }),
+  enableUnprivilegedPorts: key("enable-unprivileged-ports", k.flag, {
+    fallback: true,
+    about: "ours: any user of a pod may listen on ports below 1024",
+  }),
+  enableUnprivilegedIcmp: key("enable-unprivileged-icmp", k.flag, {
+    fallback: true,
+    about: "ours: any user of a pod may send pings",
+  }),
   enableCriV1: key("enable-cri-v1", k.flag, {
     fallback: true,
     about: "true: CRI v1 is what is served",

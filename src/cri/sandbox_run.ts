@@ -18,6 +18,7 @@ import type {
   RunPodSandboxResponse,
 } from "../proto/types.ts";
 import { sharesPidNamespace } from "../spec/oci.ts";
+import { podSysctls } from "../spec/sysctls.ts";
 import { ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
 import { handlerOf, newId, podFolder, stepSignal, type Call, type Context } from "./context.ts";
 import { startPause } from "./pause.ts";
@@ -188,7 +189,10 @@ async function pin(making: Making): Promise<Record<string, string>> {
     ipc: ipc?.path,
     uts: uts?.path,
     hostname: sandbox.config.hostname ?? "",
-    sysctls: sandbox.config.linux?.sysctls ?? {},
+    sysctls: podSysctls(sandbox.config, {
+      unprivilegedPorts: context.config.enableUnprivilegedPorts,
+      unprivilegedIcmp: context.config.enableUnprivilegedIcmp,
+    }),
     signal: stepSignal(context, call),
   });
   const namespaces: Sandbox["namespaces"] = {};

@@ -1,5 +1,15 @@
 // What tests ask of failures.
+import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../src/base/errors.ts";
+
+/** Waits until it holds. @throws after 30 s, saying what did not come. */
+export async function until(what: string, holds: () => boolean): Promise<void> {
+  const end = performance.now() + 30_000;
+  while (!holds()) {
+    if (performance.now() > end) throw new Error(`It never came that ${what}`);
+    await sleep(2);
+  }
+}
 
 /** The error of a call that must fail. */
 export async function failure(call: Promise<unknown>): Promise<CriError> {

@@ -1,10 +1,12 @@
-// Prints the compiled descriptor of k8s.io/cri-api, one fact a line, for proto.test.ts to compare.
+// Prints a compiled descriptor, one fact a line, for proto.test.ts to compare: of k8s.io/cri-api, or
+// of containerd/nri when its argument is nri.
 package main
 
 import (
 	"fmt"
 	"os"
 
+	nri "github.com/containerd/nri/pkg/api"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -12,6 +14,9 @@ import (
 
 func main() {
 	file := cri.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto
+	if len(os.Args) > 1 && os.Args[1] == "nri" {
+		file = nri.File_pkg_api_api_proto
+	}
 	fmt.Printf("package %s, syntax %s\n", file.Package(), file.Syntax())
 	messages(file.Messages())
 	enums(file.Enums())

@@ -1,25 +1,32 @@
-// Ours against k8s.io/cri-api: its compiled descriptor, taken through the Go module proxy.
+// Ours against k8s.io/cri-api and containerd/nri: their compiled descriptors, taken through the Go
+// module proxy.
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe as facts, differences } from "./describe.ts";
 
 const here = import.meta.dirname;
-const ours = readFileSync(join(here, "../../proto/cri.proto"), "utf8");
+const ours = protoFile("cri.proto");
 const goMinutes = 10;
 
 const go = goVersion();
-if (!go.enough) console.log(`cri-api comparison skipped: ${go.found}; it needs Go 1.26 or newer`);
+if (!go.enough) console.log(`comparisons skipped: ${go.found}; they need Go 1.26 or newer`);
 
-test.skipIf(!go.enough)(
-  "cri.proto has upstream's messages, fields, enums and methods, and nothing else",
-  () => {
+test.skipIf(!go.enough).each([
+  ["cri.proto", "cri", 700],
+  ["nri.proto", "nri", 400],
+])(
+  "%s has upstream's messages, fields, enums and methods, and nothing else",
+  (file, name, linesMin) => {
     // One package at a time: grpc is among them, and other tests may be running.
-    const run = Bun.spawnSync(["go", "run", "-p", "1", "."], { cwd: here, stderr: "inherit" });
+    const run = Bun.spawnSync(["go", "run", "-p", "1", ".", name], {
+      cwd: here,
+      stderr: "inherit",
+    });
     expect(run.exitCode).toBe(0);
     const theirs = run.stdout.toString().trim().split("\n");
-    expect(theirs.length).toBeGreaterThan(700);
-    expect(differences(facts(ours), theirs)).toEqual([]);
+    expect(theirs.length).toBeGreaterThan(linesMin);
+    expect(differences(facts(protoFile(file)), theirs)).toEqual([]);
   },
   goMinutes * 60_000,
 );
@@ -49,6 +56,10 @@ test.each(planted)("the comparison sees %s", (what, from, to, lines) => {
   expect(text, what).toContain(from);
   expect(differences(facts(text.replaceAll(from, to)), facts(ours))).toHaveLength(lines);
 });
+
+function protoFile(name: string): string {
+  return readFileSync(join(here, "../../proto", name), "utf8");
+}
 
 function goVersion(): { enough: boolean; found: string } {
   try {

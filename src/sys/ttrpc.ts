@@ -1,0 +1,375 @@
+// ttrpc both ways over one connection, with NRI's multiplexer below (semantics §12).
+//
+//   multiplexer frame   u32 connection, u32 length, payload (≤ 4 MiB + 10)
+//   ttrpc message       u32 length, u32 stream, u8 type, u8 flags, body (≤ 4 MiB); all big-endian
+//
+// On connection 1 the peer serves and we call, on connection 2 the other way round. Frames and
+// messages have nothing to do with each other's ends, and neither with what one read returns.
+//
+// Whatever breaks these rules ends the connection with a reason. It never throws at the reader, and
+// never keeps more than one message for each connection.
+import type { Duplex } from "node:stream";
+import protobuf from "protobufjs/minimal.js";
+import { codeOf, CriError, grpcCodes, messageOf, type ErrorCode } from "../base/errors.ts";
+import { toLong } from "../base/int64.ts";
+
+export const ttrpcBodyMax = 4 << 20;
+const headerBytes = 10;
+const frameHeaderBytes = 8;
+const frameMax = ttrpcBodyMax + headerBytes;
+
+const REQUEST = 1;
+const RESPONSE = 2;
+/** Connections of the multiplexer. */
+const OUTGOING = 1;
+const INCOMING = 2;
+
+/** Requests of the peer that are being answered; one more gets RESOURCE_EXHAUSTED. */
+const servedMax = 32;
+/** What a peer that does not read may leave unread. */
+const unreadBytesMax = 16 << 20;
+
+/** No answer came: DEADLINE_EXCEEDED, or UNAVAILABLE when the connection has ended. */
+export class NoAnswer extends CriError {}
+
+export type TtrpcOptions = {
+  /** The service that the peer may call, with its package. */
+  service: string;
+  /** Answers the peer's calls. @throws CriError, whose code and message the peer gets. */
+  serve: (method: string, payload: Uint8Array) => Promise<Uint8Array>;
+  /** Told once, when the connection has ended. */
+  onClose: (reason: string) => void;
+};
+
+type Pending = {
+  method: string;
+  resolve: (payload: Uint8Array) => void;
+  reject: (error: Error) => void;
+  timer: ReturnType<typeof setTimeout>;
+};
+
+type Message = { stream: number; type: number; body: Uint8Array };
+
+export class TtrpcConnection {
+  readonly #socket: Duplex;
+  readonly #options: TtrpcOptions;
+  readonly #frames: Frames;
+  readonly #pending = new Map<number, Pending>();
+  /** Of the next call; a client's are odd. */
+  #stream = 1;
+  #served = 0;
+  #closed: string | undefined;
+
+  constructor(socket: Duplex, options: TtrpcOptions) {
+    this.#socket = socket;
+    this.#options = options;
+    this.#frames = new Frames({
+      [OUTGOING]: new Messages((message) => this.#answered(message)),
+      [INCOMING]: new Messages((message) => this.#asked(message)),
+    });
+    socket.on("data", (chunk: Buffer) => this.#read(chunk));
+    socket.on("end", () => this.close("the peer has closed it"));
+    socket.on("error", (error) => this.close(messageOf(error)));
+    socket.on("close", () => this.close("the peer has closed it"));
+  }
+
+  /** Why the connection has ended; undefined: it has not. */
+  get closed(): string | undefined {
+    return this.#closed;
+  }
+
+  /** Ends the connection; every call under way fails. */
+  close(reason: string): void {
+    if (this.#closed !== undefined) return;
+    this.#closed = reason;
+    for (const { method, reject, timer } of this.#pending.values()) {
+      clearTimeout(timer);
+      reject(new NoAnswer("UNAVAILABLE", `${method}: the connection has ended: ${reason}`));
+    }
+    this.#pending.clear();
+    this.#socket.destroy();
+    this.#options.onClose(reason);
+  }
+
+  /**
+   * Calls a method of the peer's.
+   * @throws NoAnswer; CriError RESOURCE_EXHAUSTED, before anything is sent, for a payload that is too
+   * large; CriError with the peer's code and message.
+   */
+  call(
+    service: string,
+    method: string,
+    payload: Uint8Array,
+    timeoutMs: number,
+  ): Promise<Uint8Array> {
+    if (this.#closed !== undefined) {
+      const why = `${method}: the connection has ended: ${this.#closed}`;
+      return Promise.reject(new NoAnswer("UNAVAILABLE", why));
+    }
+    const stream = this.#stream;
+    this.#stream += 2;
+    return new Promise((resolve, reject) => {
+      const body = encodeRequest({ service, method, payload, timeoutMs });
+      if (body.length > ttrpcBodyMax) {
+        reject(tooLarge(method, body.length));
+        return;
+      }
+      const timer = setTimeout(() => {
+        this.#pending.delete(stream);
+        reject(new NoAnswer("DEADLINE_EXCEEDED", `${method}: no answer within ${timeoutMs} ms`));
+      }, timeoutMs);
+      this.#pending.set(stream, { method, resolve, reject, timer });
+      this.#send(OUTGOING, { stream, type: REQUEST, body });
+    });
+  }
+
+  #read(chunk: Buffer): void {
+    if (this.#closed !== undefined) return;
+    try {
+      this.#frames.feed(chunk, () => this.#closed !== undefined);
+    } catch (error) {
+      this.close(messageOf(error));
+    }
+  }
+
+  #answered({ stream, type, body }: Message): void {
+    if (type !== RESPONSE) throw new Error(`a message of type ${type} instead of a response`);
+    const pending = this.#pending.get(stream);
+    if (pending === undefined) {
+      const late = stream % 2 === 1 && stream < this.#stream;
+      if (late) return; // its deadline had passed
+      throw new Error(`a response to stream ${stream}, on which nothing was asked`);
+    }
+    const response = decodeResponse(body);
+    this.#pending.delete(stream);
+    clearTimeout(pending.timer);
+    if (response.code === 0) pending.resolve(response.payload);
+    else pending.reject(new CriError(codeName(response.code), response.message));
+  }
+
+  #asked({ stream, type, body }: Message): void {
+    if (type !== REQUEST) throw new Error(`a message of type ${type} instead of a request`);
+    void this.#answer(stream, decodeRequest(body));
+  }
+
+  async #answer(stream: number, { service, method, payload }: Request): Promise<void> {
+    let body: Uint8Array;
+    this.#served++;
+    try {
+      if (this.#served > servedMax) {
+        throw new CriError("RESOURCE_EXHAUSTED", `${servedMax} calls are being answered: wait`);
+      }
+      if (service !== this.#options.service) {
+        throw new CriError("UNIMPLEMENTED", `there is no service ${service} here`);
+      }
+      body = encodeResponse({ payload: await this.#options.serve(method, payload) });
+      if (body.length > ttrpcBodyMax) throw tooLarge(method, body.length);
+    } catch (error) {
+      body = encodeResponse({ code: grpcCodes[codeOf(error)], message: messageOf(error) });
+    } finally {
+      this.#served--;
+    }
+    this.#send(INCOMING, { stream, type: RESPONSE, body });
+  }
+
+  /**
+   * The header and the body in a frame each: a frame that holds the header and more than 4 KiB ends the
+   * reader of a plugin on the Go stub, and smaller ones overflow its queue of 256 frames.
+   */
+  #send(connection: number, { stream, type, body }: Message): void {
+    if (this.#closed !== undefined) return;
+    if (this.#socket.writableLength > unreadBytesMax) {
+      this.close(`the peer leaves more than ${unreadBytesMax} bytes unread`);
+      return;
+    }
+    const prefix = Buffer.alloc(frameHeaderBytes + headerBytes + frameHeaderBytes);
+    prefix.writeUInt32BE(connection, 0);
+    prefix.writeUInt32BE(headerBytes, 4);
+    prefix.writeUInt32BE(body.length, 8);
+    prefix.writeUInt32BE(stream, 12);
+    prefix[16] = type;
+    prefix.writeUInt32BE(connection, 18);
+    prefix.writeUInt32BE(body.length, 22);
+    if (body.length === 0) this.#socket.write(prefix.subarray(0, 18));
+    else this.#socket.write(Buffer.concat([prefix, body]));
+  }
+}
+
+function tooLarge(method: string, bytes: number): CriError {
+  const text = `${method}: a message of ${bytes} bytes; at most ${ttrpcBodyMax} can be sent`;
+  return new CriError("RESOURCE_EXHAUSTED", text);
+}
+
+/** Fills a buffer from pieces: feed takes from a chunk what lacks, and tells how much that was. */
+class Filler {
+  readonly bytes: Buffer;
+  #filled = 0;
+
+  constructor(length: number) {
+    this.bytes = Buffer.allocUnsafe(length);
+  }
+
+  get full(): boolean {
+    return this.#filled === this.bytes.length;
+  }
+
+  /** Returns the bytes taken. */
+  feed(chunk: Buffer): number {
+    const taken = chunk.copy(this.bytes, this.#filled, 0);
+    this.#filled += taken;
+    return taken;
+  }
+}
+
+/** Takes frames apart. What they carry goes on at once: a frame is never kept. */
+class Frames {
+  readonly #connections: Record<number, Messages>;
+  #header = new Filler(frameHeaderBytes);
+  #target: Messages | undefined;
+  #left = 0;
+
+  constructor(connections: Record<number, Messages>) {
+    this.#connections = connections;
+  }
+
+  /** @throws what is wrong with what was read. */
+  feed(chunk: Buffer, ended: () => boolean): void {
+    let rest = chunk;
+    while (rest.length > 0 && !ended()) {
+      if (this.#left > 0) {
+        const piece = rest.subarray(0, this.#left);
+        this.#left -= piece.length;
+        this.#target!.feed(piece, ended);
+        rest = rest.subarray(piece.length);
+        continue;
+      }
+      rest = rest.subarray(this.#header.feed(rest));
+      if (this.#header.full) this.#begin();
+    }
+  }
+
+  #begin(): void {
+    const id = this.#header.bytes.readUInt32BE(0);
+    this.#left = this.#header.bytes.readUInt32BE(4);
+    this.#header = new Filler(frameHeaderBytes);
+    this.#target = this.#connections[id];
+    if (this.#target === undefined) throw new Error(`a frame for connection ${id}, not 1 or 2`);
+    if (this.#left > frameMax) {
+      throw new Error(`a frame of ${this.#left} bytes; at most ${frameMax} are allowed`);
+    }
+  }
+}
+
+/** Puts messages together from what the frames of one connection carry. */
+class Messages {
+  readonly #onMessage: (message: Message) => void;
+  #header = new Filler(headerBytes);
+  #body: Filler | undefined;
+
+  constructor(onMessage: (message: Message) => void) {
+    this.#onMessage = onMessage;
+  }
+
+  feed(chunk: Buffer, ended: () => boolean): void {
+    let rest = chunk;
+    while (rest.length > 0 && !ended()) {
+      rest = rest.subarray((this.#body ?? this.#header).feed(rest));
+      if (this.#body === undefined && this.#header.full) this.#begin();
+      if (this.#body?.full) this.#finish(this.#body.bytes);
+    }
+  }
+
+  #begin(): void {
+    const length = this.#header.bytes.readUInt32BE(0);
+    if (length > ttrpcBodyMax) {
+      throw new Error(`a message of ${length} bytes; at most ${ttrpcBodyMax} are allowed`);
+    }
+    this.#body = new Filler(length);
+  }
+
+  #finish(body: Buffer): void {
+    const { bytes } = this.#header;
+    const message = { stream: bytes.readUInt32BE(4), type: bytes[8]!, body };
+    this.#header = new Filler(headerBytes);
+    this.#body = undefined;
+    this.#onMessage(message);
+  }
+}
+
+type Request = { service: string; method: string; payload: Uint8Array };
+
+/** ttrpc.Request: service 1, method 2, payload 3, timeout_nano 4 (containerd/ttrpc, request.proto). */
+function encodeRequest(request: Request & { timeoutMs: number }): Uint8Array {
+  const writer = protobuf.Writer.create();
+  writer.uint32(10).string(request.service).uint32(18).string(request.method);
+  writer.uint32(26).bytes(request.payload);
+  return writer
+    .uint32(32)
+    .int64(toLong(request.timeoutMs * 1_000_000))
+    .finish();
+}
+
+/** @throws what is wrong with it. */
+function decodeRequest(body: Uint8Array): Request {
+  const request: Request = { service: "", method: "", payload: new Uint8Array() };
+  eachField(body, (field, reader) => {
+    if (field === 10) request.service = reader.string();
+    else if (field === 18) request.method = reader.string();
+    else if (field === 26) request.payload = reader.bytes();
+    else return false;
+    return true;
+  });
+  return request;
+}
+
+type Response = { code: number; message: string; payload: Uint8Array };
+
+/** ttrpc.Response: status 1 (google.rpc.Status: code 1, message 2), payload 2. */
+function encodeResponse({ code = 0, message = "", payload }: Partial<Response>): Uint8Array {
+  const writer = protobuf.Writer.create();
+  writer.uint32(10).fork();
+  if (code !== 0) writer.uint32(8).int32(code).uint32(18).string(message);
+  writer.ldelim();
+  if (payload !== undefined && payload.length > 0) writer.uint32(18).bytes(payload);
+  return writer.finish();
+}
+
+/** @throws what is wrong with it. */
+function decodeResponse(body: Uint8Array): Response {
+  const response: Response = { code: 0, message: "", payload: new Uint8Array() };
+  eachField(body, (field, reader) => {
+    if (field === 10) Object.assign(response, decodeStatus(reader.bytes()));
+    else if (field === 18) response.payload = reader.bytes();
+    else return false;
+    return true;
+  });
+  return response;
+}
+
+function decodeStatus(body: Uint8Array): { code: number; message: string } {
+  const status = { code: 0, message: "" };
+  eachField(body, (field, reader) => {
+    if (field === 8) status.code = reader.int32();
+    else if (field === 18) status.message = reader.string();
+    else return false;
+    return true;
+  });
+  return status;
+}
+
+/** take is given each field by its tag (number × 8 + wire type); false: not known, skipped. */
+function eachField(
+  body: Uint8Array,
+  take: (tag: number, reader: protobuf.Reader) => boolean,
+): void {
+  const reader = protobuf.Reader.create(body);
+  while (reader.pos < reader.len) {
+    const tag = reader.uint32();
+    if (!take(tag, reader)) reader.skipType(tag & 7);
+  }
+}
+
+function codeName(number: number): ErrorCode {
+  const found = Object.entries(grpcCodes).find(([, code]) => code === number);
+  return found === undefined ? "UNKNOWN" : (found[0] as ErrorCode);
+}

@@ -147,6 +147,10 @@ export const daemonKeys = {
     fallback: true,
     about: "ours: any user of a pod may send pings",
   }),
+  rejectMissingMountSources: key("reject-missing-mount-sources", k.flag, {
+    fallback: false,
+    about: "ours: a container whose host_path is missing is refused; else it becomes a folder",
+  }),
   enableCriV1: key("enable-cri-v1", k.flag, {
     fallback: true,
     about: "true: CRI v1 is what is served",

@@ -14,12 +14,14 @@ import type {
   CreateContainerRequest,
   CreateContainerResponse,
 } from "../proto/types.ts";
+import { checkMounts } from "../spec/mounts.ts";
 import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
 import { containerName, created, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { containerDefaults, sandboxFacts } from "./facts.ts";
+import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
 import { checkSandbox } from "./sandbox.ts";
 
 const { NamespaceMode, Signal } = runtime.v1;
@@ -31,10 +33,12 @@ export async function createContainer(
 ): Promise<CreateContainerResponse> {
   const config = request.config!;
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
-  const image = findImage(context, config);
+  checkMounts(config.mounts ?? [], handlerOf(context, sandbox.runtimeHandler).facts);
+  const image = findImage(context, config.image!.image!);
   const name = containerName(config, sandbox.config);
   const id = await context.running.join(name, call.signal, async () => {
-    const container = newContainer(context, { sandbox, config, image, name });
+    const resolved = withImageRefs(context, config);
+    const container = newContainer(context, { sandbox, config: resolved, image, name });
     context.containers.reserve(name, container.id);
     await makeContainer(context, container, { sandbox, image, call });
     return container.id;
@@ -48,13 +52,6 @@ export async function readySandbox(context: Context, id: string): Promise<Sandbo
   if (sandbox.phase.phase === "ready") return sandbox;
   const why = sandbox.phase.phase === "notready" ? `: ${sandbox.phase.message}` : "";
   throw new CriError("FAILED_PRECONDITION", `sandbox ${sandbox.id} is not ready${why}`);
-}
-
-function findImage(context: Context, config: ContainerConfig): ImageRecord {
-  const reference = config.image!.image!;
-  const image = context.images.find(reference);
-  if (image !== undefined) return image;
-  throw new CriError("NOT_FOUND", `image ${reference} is not on this node: pull it first`);
 }
 
 type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
@@ -110,7 +107,8 @@ async function makeContainer(
       images.mountRootfs(image, { dir: folder }),
     );
     throwIfAborted(what, call.signal);
-    const spec = await specOf(context, container, { sandbox, image, rootfsPath });
+    const imageMounts = await mountImageVolumes(context, container);
+    const spec = await specOf(context, container, { sandbox, image, rootfsPath, imageMounts });
     await step("container-bundle", () =>
       writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 }),
     );
@@ -136,9 +134,9 @@ async function makeContainer(
 
 /** What CreateContainer began goes; what cannot go now is undone at the next start. */
 export async function undoContainer(context: Context, container: Container): Promise<void> {
-  const { containers, images, log } = context;
+  const { containers, log } = context;
   try {
-    await images.unmountRootfs(containers.folderOf(container.id));
+    await unmountImages(context, container.id);
     await containers.remove(container.id);
   } catch (error) {
     const message = messageOf(error);
@@ -147,23 +145,26 @@ export async function undoContainer(context: Context, container: Container): Pro
   containers.release(container.name);
 }
 
+type MountedImages = { rootfsPath: string; imageMounts: ReadonlyMap<number, string> };
+
 async function specOf(
   context: Context,
   container: Container,
-  { sandbox, image, rootfsPath }: { sandbox: Sandbox; image: ImageRecord; rootfsPath: string },
+  { sandbox, image, ...mounted }: Pick<Parts, "sandbox" | "image"> & MountedImages,
 ): Promise<OciSpec> {
   const { config, id } = container;
+  const { rejectMissingMountSources: rejectMissing } = context.config;
   return containerSpec({
     id,
     config,
     sandbox: sandboxFacts(context, sandbox),
     image: image.config,
-    facts: await lookupContainer(config, { rootfsPath }),
+    facts: await lookupContainer(config, { ...mounted, rejectMissing }),
     host: context.host,
     runtime: handlerOf(context, container.runtimeHandler).facts,
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, sandbox.id, id),
-    rootfsPath,
+    rootfsPath: mounted.rootfsPath,
     hostname: podHostname(sandbox.config, sandbox.networkMode === "host"),
     targetPid: targetPid(context, container),
     runtimeAnnotations: context.cgroup.containerAnnotations(),

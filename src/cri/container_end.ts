@@ -13,6 +13,7 @@ import { catchesSignal } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { askAgain } from "./again.ts";
 import { handlerOf, type Context } from "./context.ts";
+import { unmountImages } from "./image_volumes.ts";
 import { stdioFolder } from "./pause.ts";
 
 /** A process in uninterruptible sleep dies when the kernel lets it: it is reminded meanwhile. */
@@ -137,9 +138,7 @@ export async function removeContainerRecord(
   const runtime = handlerOf(context, container.runtimeHandler).command;
   const { runtimeTimeoutMs: timeoutMs } = context.config;
   await step("container-forget", () => askAgain(context, "remove", { id, runtime, timeoutMs }));
-  await step("container-rootfs-remove", () =>
-    context.images.unmountRootfs(context.containers.folderOf(id)),
-  );
+  await step("container-rootfs-remove", () => unmountImages(context, id));
   await rm(stdioFolder(context, id), { recursive: true, force: true });
   await step("container-remove", () => context.containers.remove(id));
   context.log.info("container removed", { container: id, name: container.name });

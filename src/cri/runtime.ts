@@ -43,7 +43,7 @@ export function status(context: Context, request: StatusRequest): StatusResponse
         user_namespaces: false,
       },
     })),
-    features: { supplemental_groups_policy: true },
+    features: { supplemental_groups_policy: true, mount_options: true },
     info: request.verbose === true ? { config: JSON.stringify(context.config) } : {},
   };
 }

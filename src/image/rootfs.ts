@@ -3,7 +3,7 @@ import * as fs from "node:fs";
 import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { MNT_DETACH, mount, unmount } from "../sys/mount.ts";
+import { MNT_DETACH, mount, MS_RDONLY, unmount } from "../sys/mount.ts";
 
 export type RootfsParts = {
   /** The folder that holds the layers' trees. */
@@ -12,6 +12,8 @@ export type RootfsParts = {
   lower: string[];
   /** Gets upper, work and rootfs. */
   dir: string;
+  /** Nothing can be written to it, not even by who may remount it writable. */
+  readonly?: boolean;
 };
 
 /** Mounts stacked by mistake; far more than there ever are. */
@@ -22,7 +24,8 @@ const unmountsMax = 16;
 let volatileOption = "volatile,";
 
 /** @returns the path of the mounted root. @throws CriError INTERNAL with the kernel's reason. */
-export async function mountOverlay({ trees, lower, dir }: RootfsParts): Promise<string> {
+export async function mountOverlay(parts: RootfsParts): Promise<string> {
+  const { trees, lower, dir, readonly = false } = parts;
   const rootfs = join(dir, "rootfs");
   for (const name of ["upper", "work", "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true, mode: 0o711 });
@@ -40,7 +43,7 @@ export async function mountOverlay({ trees, lower, dir }: RootfsParts): Promise<
     const below = names.map((name) => `/proc/self/fd/${treesFd}/${name}`).toReversed();
     const own = `/proc/self/fd/${dirFd}`;
     const options = `index=off,lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
-    mountWithFallback(rootfs, options);
+    mountWithFallback(rootfs, readonly ? MS_RDONLY : 0, options);
   } catch (error) {
     const hint =
       errnoOf(error) === "EINVAL" ? "; can the graph folder's file system carry overlayfs?" : "";
@@ -53,12 +56,12 @@ export async function mountOverlay({ trees, lower, dir }: RootfsParts): Promise<
   return rootfs;
 }
 
-function mountWithFallback(rootfs: string, options: string): void {
+function mountWithFallback(rootfs: string, flags: number, options: string): void {
   try {
-    mount("overlay", rootfs, "overlay", 0, volatileOption + options);
+    mount("overlay", rootfs, "overlay", flags, volatileOption + options);
   } catch (error) {
     if (errnoOf(error) !== "EINVAL" || volatileOption === "") throw error;
-    mount("overlay", rootfs, "overlay", 0, options);
+    mount("overlay", rootfs, "overlay", flags, options);
     volatileOption = "";
   }
 }

@@ -162,7 +162,10 @@ export class ImageStore implements AsyncDisposable {
   }
 
   /** @returns the path of the mounted root; dir is the container's folder. */
-  async mountRootfs(image: ImageRecord, { dir }: { dir: string }): Promise<string> {
+  async mountRootfs(
+    image: ImageRecord,
+    { dir, readonly }: { dir: string; readonly?: boolean },
+  ): Promise<string> {
     const absolute = this.#real(dir);
     const missing = image.layers.find((chainId) => !this.#layers.has(chainId));
     if (missing !== undefined) {
@@ -173,7 +176,7 @@ export class ImageStore implements AsyncDisposable {
     this.#mounts.set(absolute, lower); // first: from now on the layers stay
     try {
       await mkdir(absolute, { recursive: true, mode: 0o711 });
-      return await mountOverlay({ trees: this.#layers.trees, lower, dir: absolute });
+      return await mountOverlay({ trees: this.#layers.trees, lower, dir: absolute, readonly });
     } catch (error) {
       await this.unmountRootfs(absolute);
       throw error;

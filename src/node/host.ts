@@ -8,6 +8,7 @@ import { readBounded } from "../sys/file.ts";
 import type { ContainerConfig, Device, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";
 import type { ContainerFacts, HostFacts, MountFact } from "../spec/facts.ts";
+import { mountName } from "../spec/mounts.ts";
 import type { OciDevice } from "../spec/oci_types.ts";
 import { seccompProfileFile } from "../spec/security.ts";
 import type { CgroupMounts } from "./cgroup.ts";
@@ -34,20 +35,27 @@ export function readHostFacts(cgroups: CgroupMounts, options: { selinux: boolean
   };
 }
 
+export type LookupOptions = {
+  rootfsPath: string;
+  /** Where mounts with an image are mounted, by index in config.mounts. */
+  imageMounts?: ReadonlyMap<number, string>;
+  /** Refuse mount sources that are missing, instead of making them. */
+  rejectMissing?: boolean;
+};
+
 /**
  * Everything that one container's spec depends on. Missing mount sources become folders, as every
  * other CRI runtime does it and pods with untyped hostPath volumes rely on.
- * @param imageMounts where mounts with an image are mounted, by index in config.mounts.
  * @throws CriError naming the mount, device or profile that cannot be had.
  */
 export async function lookupContainer(
   config: ContainerConfig,
-  options: { rootfsPath: string; imageMounts?: ReadonlyMap<number, string> },
+  options: LookupOptions,
 ): Promise<ContainerFacts> {
   const security = config.linux?.security_context;
   const profile = seccompProfileFile(security);
   return {
-    mounts: await lookupMounts(config.mounts ?? [], options.imageMounts ?? new Map()),
+    mounts: await lookupMounts(config.mounts ?? [], options),
     devices: await Promise.all((config.devices ?? []).map(lookupDevice)),
     hostDevices: security?.privileged ? await hostDevices() : [],
     passwd: await readInRoot(options.rootfsPath, "/etc/passwd", accountFileBytesMax),
@@ -94,42 +102,46 @@ async function resolveInRoot(root: string, path: string): Promise<string | undef
   return join(root, at);
 }
 
-async function lookupMounts(
-  mounts: readonly Mount[],
-  imageMounts: ReadonlyMap<number, string>,
-): Promise<MountFact[]> {
-  // Only propagation needs the table, which is long on a node with many pods.
-  const table = mounts.some((mount) => mount.propagation)
-    ? parseMountTable(readFileSync("/proc/self/mountinfo", "utf8"))
-    : undefined;
-  const facts: MountFact[] = [];
-  for (const [index, mount] of mounts.entries()) {
-    const source = mount.image?.image
-      ? imageMounts.get(index)
-      : await mountSource(mount.host_path ?? "", mount.container_path ?? "");
-    if (source === undefined) {
-      throw new CriError(
-        "UNIMPLEMENTED",
-        `mount at ${mount.container_path}: image volumes are not supported yet`,
-      );
-    }
-    facts.push({ source, propagation: propagationOf(source, table ?? []) });
-  }
-  return facts;
+/**
+ * A folder in the root file system of an image that is mounted; links are followed inside it only.
+ * @throws CriError NOT_FOUND, or FAILED_PRECONDITION for what is no folder.
+ */
+export async function folderInRoot(root: string, path: string): Promise<string> {
+  const real = await resolveInRoot(root, path);
+  if (real === undefined) throw new CriError("NOT_FOUND", `the image has no ${path}`);
+  if ((await lstat(real)).isDirectory()) return real;
+  throw new CriError("FAILED_PRECONDITION", `${path} of the image is not a folder`);
 }
 
-async function mountSource(hostPath: string, containerPath: string): Promise<string> {
-  const what = `mount at ${containerPath}`;
-  if (!hostPath.startsWith("/")) {
-    throw new CriError("INVALID_ARGUMENT", `${what}: host_path "${hostPath}" is not absolute`);
+async function lookupMounts(
+  mounts: readonly Mount[],
+  { imageMounts, rejectMissing = false }: LookupOptions,
+): Promise<MountFact[]> {
+  const facts: MountFact[] = [];
+  for (const [index, mount] of mounts.entries()) {
+    const source = imageMounts?.get(index) ?? (await mountSource(mount, rejectMissing));
+    facts.push({ source, propagation: "private" });
   }
+  // Only propagation needs the table, which is long on a node with many pods.
+  if (!mounts.some((mount) => mount.propagation)) return facts;
+  const table = parseMountTable(readFileSync("/proc/self/mountinfo", "utf8"));
+  return facts.map(({ source }) => ({ source, propagation: propagationOf(source, table) }));
+}
+
+async function mountSource(mount: Mount, rejectMissing: boolean): Promise<string> {
+  const hostPath = mount.host_path ?? "";
   try {
-    await mkdir(hostPath, { recursive: true, mode: 0o755 }).catch((error: unknown) => {
-      if (errnoOf(error) !== "EEXIST") throw error;
-    });
+    if (!rejectMissing) {
+      await mkdir(hostPath, { recursive: true, mode: 0o755 }).catch((error: unknown) => {
+        if (errnoOf(error) !== "EEXIST") throw error;
+      });
+    }
     return await realpath(hostPath);
   } catch (cause) {
-    throw new CriError("FAILED_PRECONDITION", `${what}: host_path: ${messageOf(cause)}`, { cause });
+    const hint =
+      rejectMissing && errnoOf(cause) === "ENOENT" ? " (reject-missing-mount-sources is set)" : "";
+    const message = `${mountName(mount)}: host_path: ${messageOf(cause)}${hint}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
 }
 

@@ -9,6 +9,11 @@ import type { OciIdMapping, OciMount } from "./oci_types.ts";
 const { MountPropagation } = runtime.v1;
 
 const mountOptionNames = new Set(["noexec", "nodev", "nosuid"]);
+/** Far more than a pod has volumes; each costs a look at the host. */
+const mountsMax = 4096;
+/** PATH_MAX of Linux. */
+const pathBytesMax = 4096;
+const quotedMax = 200;
 
 export type MountInput = {
   config: ContainerConfig;
@@ -92,31 +97,94 @@ function podMounts(files: PodFiles, readonlyRootfs: boolean): OciMount[] {
   ];
 }
 
-function criMount(asked: Mount, fact: MountFact | undefined, runtimeFacts: RuntimeFacts): OciMount {
-  const destination = posix.normalize(asked.container_path ?? "");
-  const what = `mount at ${destination}`;
-  if (!posix.isAbsolute(destination) || destination === "/") {
-    throw invalid(`${what}: container_path must be absolute and not the root itself`);
+/**
+ * What can be told of mounts before anything is made for them.
+ * @throws CriError INVALID_ARGUMENT, or FAILED_PRECONDITION for what the runtime lacks.
+ */
+export function checkMounts(mounts: readonly Mount[], runtimeFacts: RuntimeFacts): void {
+  if (mounts.length > mountsMax) {
+    throw invalid(`config.mounts has ${mounts.length} mounts, more than ${mountsMax}`);
   }
-  if (asked.image?.image) checkImageMount(asked, what);
-  if (fact === undefined) throw invalid(`${what}: it has no source`);
-  const options = ["rbind", propagationOption(asked, fact, what)];
-  options.push(accessOption(asked, runtimeFacts, what));
-  for (const option of asked.mount_options ?? []) {
-    if (!mountOptionNames.has(option)) {
-      throw invalid(
-        `${what}: mount option "${option}" is not one of ${[...mountOptionNames].join(", ")}`,
-      );
-    }
-    options.push(option);
-  }
-  const result = mount(stripSlash(destination), "bind", fact.source, options);
-  return addMappings(result, asked, runtimeFacts, what);
+  for (const mount of mounts) checkMount(mount, runtimeFacts);
 }
 
-function checkImageMount(asked: Mount, what: string): void {
-  if (asked.host_path) throw invalid(`${what}: image and host_path exclude each other`);
+function checkMount(asked: Mount, runtimeFacts: RuntimeFacts): void {
+  const path = asked.container_path ?? "";
+  const what = mountName(asked);
+  const destination = posix.normalize(path);
+  if (!posix.isAbsolute(destination) || destination === "/" || !isPath(path)) {
+    throw invalid(`${what}: container_path must be absolute and not the root itself`);
+  }
+  checkSource(asked, what);
+  if (MountPropagation[asked.propagation ?? 0] === undefined) {
+    throw invalid(`${what}: unknown propagation ${String(asked.propagation)}`);
+  }
+  if (asked.recursive_read_only) checkRecursive(asked, runtimeFacts, what);
+  for (const option of asked.mount_options ?? []) {
+    if (mountOptionNames.has(option)) continue;
+    const known = [...mountOptionNames].join(", ");
+    throw invalid(`${what}: mount option ${quoted(option)} is not one of ${known}`);
+  }
+}
+
+function checkSource(asked: Mount, what: string): void {
+  const { host_path: hostPath, image, image_sub_path: subPath } = asked;
+  if (!image) {
+    if (subPath) throw invalid(`${what}: image_sub_path ${quoted(subPath)} without an image`);
+    if (posix.isAbsolute(hostPath ?? "") && isPath(hostPath!)) return;
+    throw invalid(`${what}: host_path ${quoted(hostPath ?? "")} is not an absolute path`);
+  }
+  if (hostPath) throw invalid(`${what}: image and host_path exclude each other`);
+  if (!image.image) throw invalid(`${what}: its image has no name`);
   if (!asked.readonly) throw invalid(`${what}: an image can only be mounted read-only`);
+  if (!subPath) return;
+  if (posix.isAbsolute(subPath) || subPath.split("/").includes("..") || !isPath(subPath)) {
+    throw invalid(`${what}: image_sub_path ${quoted(subPath)} is not a path inside the image`);
+  }
+}
+
+function checkRecursive(asked: Mount, runtimeFacts: RuntimeFacts, what: string): void {
+  if (!asked.readonly) throw invalid(`${what}: recursive_read_only needs readonly`);
+  if ((asked.propagation ?? 0) !== MountPropagation.PROPAGATION_PRIVATE) {
+    throw invalid(`${what}: recursive_read_only needs private propagation`);
+  }
+  if (!runtimeFacts.recursiveReadOnlyMounts) {
+    // A kubelet knows it by the first word (cri-api, pkg/errors).
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `RROUnsupported: ${what}: recursive_read_only needs Linux 5.12 and a runtime whose features list "rro"`,
+    );
+  }
+}
+
+/** How messages call a mount. */
+export function mountName({ container_path: path }: Mount): string {
+  return `mount at ${quoted(path ?? "")}`;
+}
+
+/** Bounded: it is the caller's. */
+function quoted(text: string): string {
+  return JSON.stringify(text.length > quotedMax ? `${text.slice(0, quotedMax)}…` : text);
+}
+
+function isPath(text: string): boolean {
+  return !text.includes("\0") && Buffer.byteLength(text) < pathBytesMax;
+}
+
+function criMount(asked: Mount, fact: MountFact | undefined, runtimeFacts: RuntimeFacts): OciMount {
+  checkMount(asked, runtimeFacts);
+  const what = mountName(asked);
+  if (fact === undefined) throw invalid(`${what}: it has no source`);
+  const options = [
+    "rbind",
+    propagationOption(asked, fact, what),
+    asked.recursive_read_only ? "rro" : asked.readonly ? "ro" : "rw",
+    ...(asked.mount_options ?? []),
+  ];
+  const destination = stripSlash(posix.normalize(asked.container_path!));
+  const result = mount(destination, "bind", fact.source, options);
+  // An image's layers have the pod's ids already.
+  return asked.image ? result : addMappings(result, asked, runtimeFacts, what);
 }
 
 function propagationOption(asked: Mount, fact: MountFact, what: string): string {
@@ -131,8 +199,6 @@ function propagationOption(asked: Mount, fact: MountFact, what: string): string 
     case MountPropagation.PROPAGATION_BIDIRECTIONAL:
       if (!shared) throw notPropagating(what, fact, "");
       return "rshared";
-    default:
-      throw invalid(`${what}: unknown propagation ${String(propagation)}`);
   }
 }
 
@@ -141,21 +207,6 @@ function notPropagating(what: string, fact: MountFact, alternative: string): Cri
     "FAILED_PRECONDITION",
     `${what}: its propagation needs ${fact.source} on a shared ${alternative}mount, and it is on a ${fact.propagation} one (try: mount --make-rshared on the mount that holds it)`,
   );
-}
-
-function accessOption(asked: Mount, runtimeFacts: RuntimeFacts, what: string): string {
-  if (!asked.recursive_read_only) return asked.readonly ? "ro" : "rw";
-  if (!asked.readonly) throw invalid(`${what}: recursive_read_only needs readonly`);
-  if ((asked.propagation ?? 0) !== MountPropagation.PROPAGATION_PRIVATE) {
-    throw invalid(`${what}: recursive_read_only needs private propagation`);
-  }
-  if (!runtimeFacts.recursiveReadOnlyMounts) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `${what}: recursive_read_only needs Linux 5.12 and a runtime whose features list "rro"`,
-    );
-  }
-  return "rro";
 }
 
 function addMappings(

@@ -35,6 +35,7 @@ import { readHostFacts } from "./node/host.ts";
 import { probeRuntime } from "./node/runtime.ts";
 import { Sampler } from "./node/sampler.ts";
 import { systemdDriver } from "./node/systemd.ts";
+import { Streams } from "./stream/streams.ts";
 import { sweepOrphans } from "./orphans.ts";
 import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
 import { containerRecords } from "./state/container.ts";
@@ -105,6 +106,25 @@ async function createContext(
   });
   stack.use(images);
   const exits = new ExitWaiters();
+  const monitor = stack.use(
+    new MonitorClient({
+      state: config.state,
+      self,
+      log: log.child("monitor"),
+      onExit: (exit) => onExit(context, exit),
+      onHello: (hello) => syncWithMonitor(context, hello),
+    }),
+  );
+  const streams = await Streams.open({
+    monitor,
+    log: log.child("stream"),
+    folder: join(config.state, "streams"),
+    self,
+    port: config.streamPort,
+    idleMs: config.streamIdleMs,
+    tls: tlsFiles(config),
+  });
+  stack.use(streams);
   const onUnwritten = (problem: string) => log.error("a record was not written", { problem });
   const context: Context = {
     config,
@@ -132,21 +152,20 @@ async function createContext(
     cgroup: driver(mounts, config.cgroupParent),
     sampler: stack.use(new Sampler(() => knownCgroups(context))),
     layers: stack.use(new DiskUsages(log.child("stats"))),
-    monitor: stack.use(
-      new MonitorClient({
-        state: config.state,
-        self,
-        log: log.child("monitor"),
-        onExit: (exit) => onExit(context, exit),
-        onHello: (hello) => syncWithMonitor(context, hello),
-      }),
-    ),
+    monitor,
+    streams,
     exits,
     starting: new Set(),
     calls: { count: 0 },
     running: new Running(),
   };
   return context;
+}
+
+function tlsFiles({ streamTlsCert: cert, streamTlsKey: key }: Config) {
+  if (cert === "" && key === "") return undefined;
+  if (cert !== "" && key !== "") return { cert, key };
+  throw new CriError("INVALID_ARGUMENT", "stream-tls-cert and stream-tls-key go together");
 }
 
 function onExit(context: Context, exit: ExitRecord): void {

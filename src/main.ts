@@ -4,11 +4,12 @@
 //   proto    (generated) CRI's messages        spec   pure: CRI → OCI runtime spec
 //   state    records and their phases          node   cgroups, namespaces, CNI, OCI runtime
 //   image    references, registries, layers    monitor the process that holds the containers
-//   cri      one file an RPC or a few          cli    the person's commands
+//   stream   exec, attach, port-forward        cri    one file an RPC or a few
+//   cli      the person's commands
 //   daemon.ts puts them together, recover.ts takes over what an earlier daemon left.
 //
-// This file only decides which of the program's four lives begins: daemon, monitor, unpacking helper,
-// or a person's command. Each loads no more than it needs.
+// This file only decides which of the program's lives begins: daemon, monitor, a helper that unpacks or
+// enters a pod's network, or a person's command. Each loads no more than it needs.
 import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
@@ -26,6 +27,10 @@ async function main(words: string[]): Promise<number> {
   if (words[0] === "unpack") {
     const { unpackMain } = await import("./image/unpack.ts");
     return unpackMain(words.slice(1));
+  }
+  if (words[0] === "netns-sockets") {
+    const { netnsSocketsMain } = await import("./node/netns_sockets.ts");
+    return netnsSocketsMain(words.slice(1));
   }
   const isCommand = words[0] !== undefined && !words[0].startsWith("-");
   if (isCommand || ["--help", "-h", "--version", "-v", "-V"].includes(words[0] ?? "")) {

@@ -22,7 +22,7 @@ const mayImport: Record<string, string[]> = {
   cli: ["base", "sys", "proto"],
 };
 /** What is started without being imported: the program, and the worker that is compiled in. */
-const entries = ["src/main.ts", "src/monitor/log_worker.ts"];
+const entries = ["src/main.ts", "src/monitor/log_worker.ts", "src/sys/poller_worker.ts"];
 
 const sources = filesIn("src").filter((file) => !file.startsWith("src/proto/"));
 const imports = new Map(sources.map((file) => [file, importsOf(file)]));

@@ -135,6 +135,22 @@ export const daemonKeys = {
     fallback: minuteMs,
     about: "ours: a pull ends when no byte came for so long",
   }),
+  streamPort: key("websocket-server-listening-port", k.integer(0, 65_535), {
+    fallback: 0,
+    about: "loopback port of exec, attach and port-forward streams; 0: one that is free",
+  }),
+  streamIdleMs: key("stream-idle-timeout", k.duration(secondMs), {
+    fallback: 4 * 60 * minuteMs,
+    about: "ours: a stream ends when no byte went either way for so long",
+  }),
+  streamTlsCert: key("stream-tls-cert", k.text, {
+    fallback: "",
+    about: "ours: PEM file with the certificate of the streams' server; then with TLS",
+  }),
+  streamTlsKey: key("stream-tls-key", k.text, {
+    fallback: "",
+    about: "ours: PEM file with the key of that certificate",
+  }),
   restrictOomScoreAdj: key("restrict-oom-score-adj", k.flag, {
     fallback: false,
     about: "ours: no container gets a lower oom_score_adj than the daemon's",
@@ -244,7 +260,6 @@ export const idleKeys: readonly IdleKey[] = [
   ),
   idle("cri-sandboxers", k.anyMap, "sandboxers are not supported"),
   idle("default-sandboxer", k.text, "sandboxers are not supported"),
-  idle("websocket-server-listening-port", port, "streams are not served yet"),
   idle("metrics-port", port, "metrics are not served yet"),
   idle("enable-plugins", k.text, "Docker's plugins are not supported; NRI plugins are"),
   idle("authorization-plugin", k.text, "access is by the socket's owner and group alone"),

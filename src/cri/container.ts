@@ -162,7 +162,8 @@ export async function execSync(
   }
 }
 
-async function readSpec(path: string): Promise<OciSpec> {
+/** A bundle's config.json. @throws CriError DATA_LOSS. */
+export async function readSpec(path: string): Promise<OciSpec> {
   try {
     return parseOciSpec(await readFile(path, "utf8"));
   } catch (cause) {
@@ -173,7 +174,7 @@ async function readSpec(path: string): Promise<OciSpec> {
 }
 
 /** @throws CriError NOT_FOUND, or FAILED_PRECONDITION when it does not run. */
-function runningContainer(context: Context, id: string): Container {
+export function runningContainer(context: Context, id: string): Container {
   const container = context.containers.get(id);
   if (container.phase.phase === "running") return container;
   throw new CriError(

@@ -15,6 +15,7 @@ import type { HostFacts, RuntimeFacts } from "../spec/facts.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Store } from "../state/store.ts";
+import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exits.ts";
 import type { Running } from "./running.ts";
 
@@ -39,6 +40,7 @@ export type Context = {
   /** What containers have written into their own layers. */
   layers: DiskUsages;
   monitor: MonitorClient;
+  streams: Streams;
   exits: ExitWaiters;
   /** Containers whose start is under way. */
   starting: Set<string>;

@@ -15,6 +15,7 @@ import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime
 import * as sandbox from "./sandbox.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
 import * as stats from "./stats.ts";
+import * as stream from "./stream.ts";
 
 type Method = {
   request: { decode(bytes: Uint8Array): object };
@@ -70,6 +71,9 @@ const handlers: Handlers = {
   UpdateContainerResources: updateContainerResources,
   ReopenContainerLog: container.reopenContainerLog,
   ExecSync: container.execSync,
+  Exec: stream.exec,
+  Attach: stream.attach,
+  PortForward: stream.portForward,
   PullImage: image.pullImage,
   ImageStatus: image.imageStatus,
   ListImages: image.listImages,

@@ -8,6 +8,7 @@ import { executableId } from "../base/build.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
+import { duplicate } from "../sys/descriptor.ts";
 import { Held } from "./held.ts";
 import {
   readFrames,
@@ -85,6 +86,18 @@ export class MonitorClient implements AsyncDisposable {
     return { result: reply.result as Calls[Name][1], body: reply.body };
   }
 
+  /** A descriptor of a running container's terminal, the caller's to close. @throws when there is none. */
+  async terminal(id: string): Promise<number> {
+    const socket = await this.#connected();
+    return duplicate(await this.#terminals.borrow(id, this.#caller(socket)));
+  }
+
+  /** What the container reads ends, for good. */
+  async closeStdin(id: string): Promise<void> {
+    await this.call("closeStdin", { id });
+    this.#held.closeStdin(id);
+  }
+
   async #start(request: StartRequest, sent: Promise<Reply>): Promise<Reply> {
     this.#starting.add(request.id);
     try {
@@ -110,14 +123,18 @@ export class MonitorClient implements AsyncDisposable {
     socket: Socket,
     { id, terminalHeld = true }: { id: string; terminalHeld?: boolean },
   ): void {
-    const call = async <Name extends keyof Calls>(name: Name, params: Calls[Name][0]) =>
-      (await this.#send(socket, name, params)).result as Calls[Name][1];
-    const kept = terminalHeld
+    const call = this.#caller(socket);
+    const kept: Promise<unknown> = terminalHeld
       ? this.#terminals.borrow(id, call)
       : this.#terminals.giveBack(id, call);
     kept.catch((error: unknown) => {
       this.#log.warn("a terminal is not kept", { container: id, error: messageOf(error) });
     });
+  }
+
+  #caller(socket: Socket) {
+    return async <Name extends keyof Calls>(name: Name, params: Calls[Name][0]) =>
+      (await this.#send(socket, name, params)).result as Calls[Name][1];
   }
 
   #exited(exit: ExitRecord): void {

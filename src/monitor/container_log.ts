@@ -19,6 +19,7 @@ import {
 import { dirname } from "node:path";
 import { discard, pipe, readNow, setPipeSize, tee } from "../sys/descriptor.ts";
 import { cut, LogOutput, maxLineBytes, rest, type Stream } from "./log_lines.ts";
+import { Tap, type Sink } from "./tap.ts";
 
 /** What a turn of one stream came to: there may be more, there is nothing now, there will be none. */
 export type Turn = "more" | "empty" | "end";
@@ -72,7 +73,7 @@ function terminalSource(fd: number): Source {
 /** Container output in CRI's format. While the disk takes nothing, nothing is read. */
 export class ContainerLog {
   readonly #path: string;
-  readonly #sources = new Map<number, { stream: Stream; source: Source }>();
+  readonly #sources = new Map<number, { stream: Stream; source: Source; tap: Tap }>();
   readonly #terminal: boolean;
   #fd = notOpen;
   #blocked = false;
@@ -87,8 +88,20 @@ export class ContainerLog {
       const fd = fds[stream];
       if (fd === -1) continue; // a terminal has one stream, and one that is lost none
       const source = fds.terminal ? terminalSource(fd) : fifoSource(fd);
-      this.#sources.set(fd, { stream, source });
+      this.#sources.set(fd, { stream, source, tap: new Tap() });
     }
+  }
+
+  /** What the stream brings from now on goes to the sink too; a terminal has one stream, stdout. */
+  attach(stream: Stream, sink: Sink): void {
+    const found = this.#sources.values().find((one) => one.stream === stream);
+    if (found === undefined) sink.end();
+    else found.tap.add(sink);
+  }
+
+  /** The container has exited: no client is waited for any more. */
+  ending(): void {
+    for (const { tap } of this.#sources.values()) tap.ending();
   }
 
   get fds(): number[] {
@@ -108,22 +121,25 @@ export class ContainerLog {
   /** Writes what one stream has now. */
   turn(fd: number): Turn {
     if (this.#blocked) return "empty";
-    const { stream, source } = this.#sources.get(fd)!;
+    const { stream, source, tap } = this.#sources.get(fd)!;
+    if (tap.waiting) return "empty";
     const { data, state } = source.peek();
     const used = cut(stream, data, output);
+    if (used > 0 && !this.#write()) return "empty";
+    tap.offer(data, used);
     if (used === 0) return state;
-    if (!this.#write()) return "empty";
     source.take(used);
     return state === "end" ? "end" : "more";
   }
 
   /** Writes what has no newline, when all else is written. False when the disk refuses. */
   writeRest(tag: "P" | "F"): boolean {
-    for (const { stream, source } of this.#sources.values()) {
+    for (const { stream, source, tap } of this.#sources.values()) {
       const { data } = source.peek();
       const used = cut(stream, data, output);
       rest(stream, data.subarray(used), output, tag);
       if (!this.#write()) return false;
+      tap.offer(data, data.length);
       source.take(data.length);
     }
     return true;
@@ -152,13 +168,14 @@ export class ContainerLog {
   reopen(): void {
     if (this.#path === "") return;
     const fd = openLog(this.#path);
-    this.close();
+    if (this.#fd >= 0) closeSync(this.#fd);
     this.#fd = fd;
     this.#blocked = false;
   }
 
   close(): void {
     if (this.#fd >= 0) closeSync(this.#fd);
+    for (const { tap } of this.#sources.values()) tap.end();
   }
 
   #resume(): void {

@@ -13,7 +13,7 @@ import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { keepOnExec } from "../sys/descriptor.ts";
 import { lineageOf, processState, startTime } from "../sys/process.ts";
-import { sendDescriptor } from "../sys/unix_socket.ts";
+import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
 import { endOf, pin, unpin, type End } from "./pin.ts";
 import type { ExitRecord, Hello, Started, StartRequest } from "./protocol.ts";
@@ -137,7 +137,7 @@ export class Containers {
   /** Sends a descriptor of a terminal to the daemon, which keeps it for the next monitor. */
   lendTerminal(id: string, path: string): void {
     const fd = this.#running.get(id)?.stdio.terminalFd;
-    if (fd !== undefined) sendDescriptor(path, fd);
+    if (fd !== undefined) sendDescriptors(path, [fd]);
   }
 
   awaitTerminal(id: string): string {
@@ -150,6 +150,10 @@ export class Containers {
     if (container !== undefined && container.stdio.terminalFd === undefined) {
       this.#resumeTerminal(container, terminalFd);
     } else closeSync(terminalFd);
+  }
+
+  closeStdin(id: string): void {
+    this.#running.get(id)?.stdio.closeStdin();
   }
 
   /** A start that the end of its monitor has cut off: the daemon was told that it has failed. */

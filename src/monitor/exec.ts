@@ -1,5 +1,6 @@
-// ExecSync: a process in a running container, its output kept up to a bound, its whole tree killed
-// when its time is over.
+// Further processes in a running container, each killed with its whole tree when its time is over or
+// nobody waits for it: ExecSync, whose output is kept up to a bound, and those whose streams are the
+// daemon's.
 import { closeSync, constants, openSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -7,10 +8,10 @@ import { CriError } from "../base/errors.ts";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { pipe } from "../sys/descriptor.ts";
-import { lineageOf } from "../sys/process.ts";
+import { lineageOf, startTime } from "../sys/process.ts";
 import { reap } from "../sys/wait.ts";
-import type { ExecRequest, ExecResult } from "./protocol.ts";
-import type { Spawner } from "./spawner.ts";
+import type { ExecProcess, ExecRequest, ExecResult, StartExecRequest } from "./protocol.ts";
+import type { Spawner, SpawnOptions } from "./spawner.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 /** Starting the process is the runtime's work, and has a deadline whatever the caller's limit is. */
@@ -26,6 +27,8 @@ export class Execs {
   readonly #spawner: Spawner;
   readonly #waiting = new Set<Waiting>();
   readonly #kills = new Map<string, () => void>();
+  /** Of those that were started and not waited for to their end. */
+  readonly #ends = new Map<string, Promise<{ exitCode: number }>>();
 
   constructor(options: { folder: string; workers: LogWorkers; spawner: Spawner }) {
     this.#folder = options.folder;
@@ -52,6 +55,48 @@ export class Execs {
     this.#kills.get(key)?.();
   }
 
+  /** Nobody will wait for it. */
+  abandon(key: string): void {
+    this.cancel(key);
+    this.#ends.delete(key);
+  }
+
+  /** Starts a process whose streams are the caller's. */
+  async start(container: Container, request: StartExecRequest): Promise<ExecProcess> {
+    const { key } = request;
+    const cancelled = new AbortController();
+    this.#kills.set(key, () => cancelled.abort());
+    try {
+      using ends = openEnds(request);
+      const terminal = request.console === "" ? [] : ["--console-socket", request.console];
+      const pid = await this.#start(container.runtime, request, {
+        stdio: ends.stdio,
+        args: terminal,
+        timeoutMs: startTimeoutMs,
+        signal: cancelled.signal,
+      });
+      const { cgroup } = container;
+      const end = this.#wait({ pid, cgroup, key, deadline: Infinity }, cancelled);
+      end.catch(() => {}); // told to who waits
+      this.#ends.set(key, end);
+      return { pid, pidStartTime: startTime(pid) ?? "" };
+    } catch (error) {
+      this.#kills.delete(key);
+      throw error;
+    }
+  }
+
+  /** @throws CriError NOT_FOUND for one that was not started, or was waited for. */
+  async wait(key: string): Promise<{ exitCode: number }> {
+    const end = this.#ends.get(key);
+    if (end === undefined) throw new CriError("NOT_FOUND", `no exec ${key} is waited for`);
+    try {
+      return { exitCode: (await end).exitCode };
+    } finally {
+      this.#ends.delete(key);
+    }
+  }
+
   async run(container: Container, request: ExecRequest): Promise<Output> {
     const key = `exec-${request.key}`;
     const deadline =
@@ -64,8 +109,10 @@ export class Execs {
     const cancelled = new AbortController();
     this.#kills.set(request.key, () => cancelled.abort());
     try {
-      const outputs: [number, number] = [out.writeFd, err.writeFd];
-      pid = await this.#start(container.runtime, request, { outputs, signal: cancelled.signal });
+      pid = await this.#startCaptured(container.runtime, request, {
+        outputs: [out.writeFd, err.writeFd],
+        signal: cancelled.signal,
+      });
     } catch (error) {
       this.#kills.delete(request.key);
       const { stdout, stderr } = await this.#workers.collect(key);
@@ -81,36 +128,41 @@ export class Execs {
     return { result: { ...end, stdoutBytes: stdout.length }, stdout, stderr };
   }
 
-  async #start(
+  async #startCaptured(
     runtime: RuntimeCommand,
     request: ExecRequest,
     { outputs, signal }: { outputs: [number, number]; signal: AbortSignal },
   ): Promise<number> {
-    using _ = this.#spawner.starting();
-    const key = `exec-${request.key}`;
-    const timeoutMs = Math.min(startTimeoutMs, request.timeoutMs || startTimeoutMs);
-    const processFile = join(this.#folder, `${key}.json`);
-    const pidFile = join(this.#folder, `${key}.pid`);
     const stdin = openSync("/dev/null", constants.O_RDONLY);
+    const timeoutMs = Math.min(startTimeoutMs, request.timeoutMs || startTimeoutMs);
     try {
-      await writeFile(processFile, request.process, { mode: 0o600 });
-      const verb = [
-        "exec",
-        "--detach",
-        "--process",
-        processFile,
-        "--pid-file",
-        pidFile,
-        request.id,
-      ];
-      await this.#spawner.runtime(runtime, verb, {
+      return await this.#start(runtime, request, {
+        stdio: [stdin, ...outputs],
+        args: [],
         timeoutMs,
         signal,
-        stdio: [stdin, ...outputs],
       });
-      return Number(await readFile(pidFile, "utf8"));
     } finally {
       for (const fd of [stdin, ...outputs]) closeSync(fd);
+    }
+  }
+
+  async #start(
+    runtime: RuntimeCommand,
+    request: { id: string; key: string; process: string },
+    options: { args: string[] } & Required<SpawnOptions>,
+  ): Promise<number> {
+    using _ = this.#spawner.starting();
+    const key = `exec-${request.key}`;
+    const processFile = join(this.#folder, `${key}.json`);
+    const pidFile = join(this.#folder, `${key}.pid`);
+    const files = ["--process", processFile, "--pid-file", pidFile];
+    try {
+      await writeFile(processFile, request.process, { mode: 0o600 });
+      const verb = ["exec", "--detach", ...files, ...options.args, request.id];
+      await this.#spawner.runtime(runtime, verb, options);
+      return Number(await readFile(pidFile, "utf8"));
+    } finally {
       await rm(processFile, { force: true });
       await rm(pidFile, { force: true });
       await rm(join(this.#folder, `.${key}.pid`), { force: true }); // runc's, before it is renamed
@@ -144,6 +196,40 @@ export class Execs {
       this.check();
     });
   }
+}
+
+/**
+ * The process's ends of the caller's FIFOs. Each is first opened both ways, which never waits: a caller
+ * that has gone meanwhile must not hold up the monitor.
+ */
+function openEnds(request: StartExecRequest): Disposable & { stdio: [number, number, number] } {
+  const opened: number[] = [];
+  const open = (path: string, flags: number) => {
+    const fd = openSync(path, flags);
+    opened.push(fd);
+    return fd;
+  };
+  const close = () => opened.forEach((fd) => closeSync(fd));
+  const end = (path: string, flags: number) => {
+    if (path !== "") open(path, constants.O_RDWR);
+    return open(path || "/dev/null", flags);
+  };
+  try {
+    const { O_RDONLY, O_WRONLY } = constants;
+    const { stdin, stdout, stderr } = request;
+    return {
+      stdio: [end(stdin, O_RDONLY), end(stdout, O_WRONLY), end(stderr, O_WRONLY)],
+      [Symbol.dispose]: close,
+    };
+  } catch (error) {
+    close();
+    throw error;
+  }
+}
+
+/** Ends an exec that an earlier monitor has started; it may have ended. */
+export function endExec({ pid, pidStartTime }: ExecProcess, cgroup: CgroupPaths): void {
+  if (startTime(pid) === pidStartTime) killTree(pid, cgroup);
 }
 
 /** One exec whose end cannot be known must not hide the ends of the others. */

@@ -8,23 +8,23 @@ import { errnoOf } from "../base/errors.ts";
 export type HeldStreams = { id: string; stdio: string; stdin: boolean; terminal: boolean };
 
 export class Held {
-  readonly #fds = new Map<string, number[]>();
+  readonly #fds = new Map<string, { outputs: number[]; stdin: number[] }>();
 
   hold({ id, stdio, stdin, terminal }: HeldStreams): void {
     if (terminal || this.#fds.has(id)) return;
     const reading = constants.O_RDONLY | constants.O_NONBLOCK;
-    const fds = [openIfThere(join(stdio, "stdout"), reading)];
-    fds.push(openIfThere(join(stdio, "stderr"), reading));
-    if (stdin)
-      fds.push(openIfThere(join(stdio, "stdin"), constants.O_WRONLY | constants.O_NONBLOCK));
-    this.#fds.set(
-      id,
-      fds.filter((fd) => fd !== undefined),
-    );
+    const outputs = ["stdout", "stderr"].flatMap((name) => openIfThere(join(stdio, name), reading));
+    this.#fds.set(id, { outputs, stdin: stdin ? openStdin(stdio) : [] });
+  }
+
+  /** What the container reads ends, as far as it depends on this process. */
+  closeStdin(id: string): void {
+    for (const fd of this.#fds.get(id)?.stdin.splice(0) ?? []) closeSync(fd);
   }
 
   release(id: string): void {
-    for (const fd of this.#fds.get(id) ?? []) closeSync(fd);
+    this.closeStdin(id);
+    for (const fd of this.#fds.get(id)?.outputs ?? []) closeSync(fd);
     this.#fds.delete(id);
   }
 
@@ -36,12 +36,17 @@ export class Held {
   }
 }
 
+/** A writing end of what a container reads; none: it has closed that, or it was closed for good. */
+export function openStdin(stdio: string): number[] {
+  return openIfThere(join(stdio, "stdin"), constants.O_WRONLY | constants.O_NONBLOCK);
+}
+
 /** ENXIO: the container has closed its stdin. */
-function openIfThere(path: string, flags: number): number | undefined {
+function openIfThere(path: string, flags: number): number[] {
   try {
-    return openSync(path, flags);
+    return [openSync(path, flags)];
   } catch (error) {
-    if (errnoOf(error) === "ENOENT" || errnoOf(error) === "ENXIO") return undefined;
+    if (errnoOf(error) === "ENOENT" || errnoOf(error) === "ENXIO") return [];
     throw error;
   }
 }

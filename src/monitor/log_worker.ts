@@ -3,13 +3,14 @@
 // what cannot go on now (a full disk, an exec whose child holds its output) is a step of a later turn.
 // A write to a disk that stalls does wait, so each file system with logs has a thread of its own
 // (worker_client.ts).
-import { closeSync } from "node:fs";
+import { closeSync, constants, openSync } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";
-import { drainEventfd, Epoll } from "../sys/descriptor.ts";
+import { drainEventfd, Epoll, EPOLLERR, EPOLLET, EPOLLOUT } from "../sys/descriptor.ts";
 import { collectGarbage, idleMs } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
 import { ContainerLog, type LogFds, type Turn } from "./container_log.ts";
+import { Sink } from "./tap.ts";
 
 type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogFds;
 type CaptureRequest = {
@@ -26,6 +27,7 @@ type CaptureRequest = {
 export type WorkerRequest = { seq: number } & (
   | LogRequest
   | CaptureRequest
+  | { op: "attach"; id: string; stdout: string; stderr: string }
   | { op: "reopen" | "end" | "collect"; id: string }
   | { op: "pause" | "continue" }
   /** Answered when fd, a pidfd, is readable. */
@@ -38,7 +40,7 @@ export type WorkerReply = {
   stdout?: Uint8Array;
   stderr?: Uint8Array;
 };
-type Reader = { turn: (fd: number) => Turn };
+type Reader = { turn: (fd: number) => Turn; cut?: () => void };
 type End = { seq: number; deadline: number };
 
 /** How often what could not go on is tried again. */
@@ -57,6 +59,9 @@ const readers = new Map<number, Reader>();
 const ready = new Set<number>();
 const logs = new Map<string, { log: ContainerLog; end?: End }>();
 const captures = new Map<string, { capture: Capture; end?: End }>();
+/** Attached clients' FIFOs, and whose output they get. */
+const sinks = new Map<Sink, ContainerLog>();
+const lagging = new Set<Sink>();
 const inbox: WorkerRequest[] = [];
 let paused = false;
 
@@ -97,6 +102,33 @@ function startLog(request: LogRequest): void {
     for (const fd of [request.stdout, request.stderr]) if (fd !== -1) closeSync(fd);
     throw error;
   }
+}
+
+/** Each path a FIFO that a client reads, or "". */
+function attach(request: Extract<WorkerRequest, { op: "attach" }>): void {
+  const found = logs.get(request.id);
+  if (found === undefined) throw new Error(`container ${request.id} has no output any more`);
+  for (const stream of ["stdout", "stderr"] as const) {
+    if (request[stream] === "") continue;
+    const sink = new Sink(openSync(request[stream], constants.O_WRONLY | constants.O_NONBLOCK));
+    sinks.set(sink, found.log);
+    readers.set(sink.fd, sink);
+    epoll.add(sink.fd, EPOLLOUT | EPOLLET);
+    found.log.attach(stream, sink);
+  }
+}
+
+/** Closes what its client has left or got all of, goes on where one has caught up; true while any lags. */
+function stepSinks(): boolean {
+  for (const [sink, log] of sinks) {
+    sink.cutIfStuck();
+    if (sink.waiting) lagging.add(sink);
+    else if (lagging.delete(sink)) wake(log);
+    if (!sink.done) continue;
+    sinks.delete(sink);
+    close(sink.fd);
+  }
+  return lagging.size > 0;
 }
 
 /** The container has exited, so what it wrote is in its FIFOs: their end is that they are empty. */
@@ -140,6 +172,9 @@ function handle(request: WorkerRequest): void {
       wake(log.log);
       return reply({ seq });
     }
+    case "attach":
+      attach(request);
+      return reply({ seq });
     case "capture": {
       const capture = new Capture(request, request.maxBytes);
       captures.set(request.id, { capture });
@@ -150,6 +185,7 @@ function handle(request: WorkerRequest): void {
       const log = logs.get(request.id);
       if (log === undefined) return reply({ seq, lostBytes: 0 });
       log.end = { seq, deadline: performance.now() + logEndMs };
+      log.log.ending();
       return;
     }
     case "collect": {
@@ -189,7 +225,9 @@ function step(): boolean {
   for (const [id, { capture, end }] of captures) {
     if (end !== undefined) stepCollect(id, { capture, end });
   }
+  const lags = stepSinks();
   return (
+    lags ||
     logs.values().some(({ log, end }) => end !== undefined || log.blocked) ||
     captures.values().some(({ end }) => end !== undefined)
   );
@@ -223,9 +261,11 @@ async function main(wakeFd: number): Promise<never> {
     const found = epoll.wait(busy ? 0 : unfinished ? stepMs : worked ? idleMs : -1);
     if (worked && !busy && !unfinished && found.length === 0) collectGarbage();
     worked = busy || unfinished || found.length > 0;
-    for (const fd of found) {
+    for (const { fd, events } of found) {
       if (fd === wakeFd) requests = drainEventfd(wakeFd);
       else ready.add(fd);
+      // Of a FIFO that is written to: its reader has gone.
+      if ((events & EPOLLERR) !== 0) readers.get(fd)?.cut?.();
     }
     if (requests > 0) await takeRequests(requests);
     if (paused) continue;

@@ -14,7 +14,7 @@ import { tryLock } from "../sys/path.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
 import { collectWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
-import { Execs } from "./exec.ts";
+import { endExec, Execs } from "./exec.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { Spawner } from "./spawner.ts";
 import { Gate, upgrade, type Inherited } from "./upgrade.ts";
@@ -136,21 +136,26 @@ function serve(socket: Socket, parts: Parts, log: Log): void {
   /** Execs that this connection waits for; nobody else will take their results. */
   const execs = new Set<string>();
   socket.on("error", (error) => log.warn("connection failed", { error: error.message }));
-  socket.on("close", () => execs.forEach((key) => parts.execs.cancel(key)));
+  socket.on("close", () => execs.forEach((key) => parts.execs.abandon(key)));
   readFrames(socket, (header) => {
     const request = header as unknown as RequestHeader;
-    const key = request.call === "exec" ? (request.params as Calls["exec"][0]).key : "";
-    execs.add(key);
-    admit(parts, request)
-      .then(
-        ({ result, body }) => writeFrame(socket, { seq: request.seq, result }, body),
-        (error: unknown) => {
-          const failure = { code: codeOf(error), message: messageOf(error) };
-          if (request.call === "upgrade") log.error("not upgraded", { error: failure.message });
-          writeFrame(socket, { seq: request.seq, error: failure });
-        },
-      )
-      .finally(() => execs.delete(key));
+    const { call } = request;
+    const { key = "" } = request.params as { key?: string };
+    if (call === "exec" || call === "startExec") execs.add(key);
+    admit(parts, request).then(
+      ({ result, body }) => {
+        if (call === "exec" || call === "waitExec") execs.delete(key);
+        // One that was started for somebody who has gone meanwhile.
+        if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
+        writeFrame(socket, { seq: request.seq, result }, body);
+      },
+      (error: unknown) => {
+        if (call !== "cancelExec") execs.delete(key);
+        const failure = { code: codeOf(error), message: messageOf(error) };
+        if (call === "upgrade") log.error("not upgraded", { error: failure.message });
+        writeFrame(socket, { seq: request.seq, error: failure });
+      },
+    );
   });
 }
 
@@ -177,6 +182,26 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
       return { result: await containers.start(request.params as Calls["start"][0]) };
     case "exec":
       return exec(parts, request.params as Calls["exec"][0]);
+    case "startExec": {
+      const params = request.params as Calls["startExec"][0];
+      return { result: await parts.execs.start(running(parts, params.id), params) };
+    }
+    case "waitExec":
+      return { result: await parts.execs.wait((request.params as Calls["waitExec"][0]).key) };
+    case "endExec": {
+      const params = request.params as Calls["endExec"][0];
+      endExec(params, running(parts, params.id).cgroup);
+      return { result: {} };
+    }
+    case "attach": {
+      const params = request.params as Calls["attach"][0];
+      running(parts, params.id);
+      await parts.workers.attach(params);
+      return { result: {} };
+    }
+    case "closeStdin":
+      containers.closeStdin((request.params as Calls["closeStdin"][0]).id);
+      return { result: {} };
     case "cancelExec":
       parts.execs.cancel((request.params as Calls["cancelExec"][0]).key);
       return { result: {} };
@@ -209,11 +234,15 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
   throw new CriError("UNIMPLEMENTED", `the monitor has no call ${call}`);
 }
 
+/** @throws CriError FAILED_PRECONDITION. */
+function running(parts: Parts, id: string): NonNullable<ReturnType<Containers["find"]>> {
+  const found = parts.containers.find(id);
+  if (found !== undefined) return found;
+  throw new CriError("FAILED_PRECONDITION", `container ${id} is not running`);
+}
+
 async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer> {
-  const running = parts.containers.find(request.id);
-  if (running === undefined) {
-    throw new CriError("FAILED_PRECONDITION", `container ${request.id} is not running`);
-  }
-  const { result, stdout, stderr } = await parts.execs.run(running, request);
+  const container = running(parts, request.id);
+  const { result, stdout, stderr } = await parts.execs.run(container, request);
   return { result, body: [stdout, stderr] };
 }

@@ -36,6 +36,21 @@ export type ExecRequest = {
   maxOutputBytes: number;
 };
 
+/** A process whose streams are the daemon's: FIFOs that it has made, or a terminal. */
+export type StartExecRequest = {
+  id: string;
+  /** The caller's name for this exec. */
+  key: string;
+  /** OCI process (runtime-spec config.md#process) as JSON. */
+  process: string;
+  /** Paths of FIFOs; "": /dev/null. */
+  stdin: string;
+  stdout: string;
+  stderr: string;
+  /** A socket on which the caller waits for the terminal; "": none. */
+  console: string;
+};
+
 /** How a container ended. Times in nanoseconds since the epoch, as decimal text. */
 export type ExitRecord = {
   id: string;
@@ -52,6 +67,8 @@ export type ExitRecord = {
 };
 
 export type Started = { pid: number; startedAtNs: string };
+/** pidStartTime: with the pid it names one process. */
+export type ExecProcess = { pid: number; pidStartTime: string };
 export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };
 export type Hello = {
   pid: number;
@@ -70,6 +87,16 @@ export type Calls = {
   exec: [ExecRequest, ExecResult];
   /** Ends an exec whose caller has gone. */
   cancelExec: [{ key: string }, Record<string, never>];
+  /** Answered when it runs; it is killed when the caller's connection ends. */
+  startExec: [StartExecRequest, ExecProcess];
+  /** The end of an exec that was started; once. */
+  waitExec: [{ key: string }, { exitCode: number }];
+  /** Ends one that an earlier monitor has started. */
+  endExec: [{ id: string } & ExecProcess, Record<string, never>];
+  /** Output from now on goes into FIFOs too ("": does not), which end with the container. */
+  attach: [{ id: string; stdout: string; stderr: string }, Record<string, never>];
+  /** What the container reads ends, for good. */
+  closeStdin: [{ id: string }, Record<string, never>];
   kill: [{ id: string; signal: number }, { running: boolean }];
   reopenLog: [{ id: string }, Record<string, never>];
   /** Sends a terminal to the socket at path. */

@@ -2,15 +2,15 @@
 //
 // Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
 // the end of output is "exited and drained", never an end of file.
-import { closeSync, constants, openSync, rmSync } from "node:fs";
+import { closeSync, constants, existsSync, openSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { duplicate, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo } from "../sys/path.ts";
+import { Mailbox } from "../sys/unix_socket.ts";
 import type { LogFds } from "./container_log.ts";
 import type { StartRequest } from "./protocol.ts";
-import { Mailbox } from "./terminals.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 export type Stdio = {
@@ -22,6 +22,8 @@ export type Stdio = {
   created(): Promise<void>;
   /** The terminal, to be passed on; the log worker has a descriptor of its own. */
   terminalFd?: number;
+  /** What the container reads ends, for good: also for a later monitor there is no stdin then. */
+  closeStdin(): void;
   /** The container's end, after its log is drained. */
   close(): void;
 };
@@ -30,6 +32,7 @@ const noStdio: Stdio = {
   child: [-1, -1, -1],
   args: [],
   created: () => Promise.resolve(),
+  closeStdin: () => {},
   close: () => {},
 };
 
@@ -54,7 +57,8 @@ export async function openStdio(
 /** Those of a container that runs already; its terminal, which nobody can open, comes by itself. */
 export async function reopenStdio(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
   if (request.terminal) return { ...noStdio };
-  const stdio = await openFifos(request, workers, true);
+  const stdin = request.stdin && existsSync(join(request.stdio, "stdin"));
+  const stdio = await openFifos({ ...request, stdin }, workers, true);
   await stdio.created();
   return stdio;
 }
@@ -101,6 +105,10 @@ async function openFifos(
       child: [stdin, kept[0]!, kept[1]!],
       args: [],
       created: () => Promise.resolve(closeSync(stdin)),
+      closeStdin: () => {
+        rmSync(at("stdin"), { force: true });
+        for (const fd of kept.splice(2)) closeSync(fd);
+      },
       close: () => kept.forEach((fd) => closeSync(fd)),
     };
   } catch (error) {

@@ -4,33 +4,9 @@
 //
 // Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the
 // receiver listens before the sender is asked: no side ever waits in a system call.
-import { randomBytes } from "node:crypto";
-import { closeSync, rmSync } from "node:fs";
-import { join } from "node:path";
-import { listenUnix, receiveDescriptor, sendDescriptor } from "../sys/unix_socket.ts";
+import { closeSync } from "node:fs";
+import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
 import type { Calls } from "./protocol.ts";
-
-/** Where one descriptor is waited for. */
-export class Mailbox implements Disposable {
-  /** In the monitor's folder: a socket's path has 107 bytes at most, and a container's id takes 64. */
-  readonly path: string;
-  readonly #listener: number;
-
-  constructor(folder: string) {
-    this.path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
-    this.#listener = listenUnix(this.path);
-  }
-
-  /** @throws when nobody has sent it yet. */
-  take(): number {
-    return receiveDescriptor(this.#listener);
-  }
-
-  [Symbol.dispose](): void {
-    closeSync(this.#listener);
-    rmSync(this.path, { force: true });
-  }
-}
 
 /** How long the end of a container waits for the terminal with its last output. */
 const dueMs = 2_000;
@@ -93,12 +69,16 @@ export class KeptTerminals {
     this.#folder = folder;
   }
 
-  /** Asks the monitor for a descriptor of a terminal. */
-  async borrow(id: string, call: MonitorCall): Promise<void> {
-    if (this.#fds.has(id)) return;
+  /** Asks the monitor for a descriptor of a terminal, once; it stays this object's. */
+  async borrow(id: string, call: MonitorCall): Promise<number> {
+    const kept = this.#fds.get(id);
+    if (kept !== undefined) return kept;
     using mailbox = new Mailbox(this.#folder);
     await call("lendTerminal", { id, path: mailbox.path });
-    this.#fds.set(id, mailbox.take());
+    const [fd, other] = [mailbox.take(), this.#fds.get(id)];
+    if (other === undefined) this.#fds.set(id, fd);
+    else closeSync(fd);
+    return other ?? fd;
   }
 
   /** Gives a terminal to a monitor that lacks it. */
@@ -106,7 +86,7 @@ export class KeptTerminals {
     const fd = this.#fds.get(id);
     if (fd === undefined) return;
     const { path } = await call("awaitTerminal", { id });
-    sendDescriptor(path, fd);
+    sendDescriptors(path, [fd]);
     await call("takeTerminal", { id });
   }
 

@@ -79,6 +79,16 @@ export class LogWorkers {
     );
   }
 
+  /** A container's output from now on goes into the FIFOs of these paths too. */
+  async attach(request: Omit<Extract<Body, { op: "attach" }>, "op">): Promise<void> {
+    const { id } = request;
+    const thread = this.#logs.get(id);
+    if (thread === undefined) {
+      throw new CriError("FAILED_PRECONDITION", `container ${id} has no output any more`);
+    }
+    await inTime(thread.request({ op: "attach", ...request }), "attaching to the log", answerMs);
+  }
+
   /** Output of an exec, kept until it is collected. */
   async capture(request: Omit<Extract<Body, { op: "capture" }>, "op">): Promise<void> {
     await this.#thread("").request({ op: "capture", ...request });

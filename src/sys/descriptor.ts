@@ -31,6 +31,27 @@ export function readNow(fd: number, buffer: Uint8Array): number {
   }
 }
 
+/**
+ * Writes the parts one behind another as far as the descriptor takes them now (at most 64 parts); -1 when
+ * it takes nothing (EAGAIN). @throws EPIPE, ECONNRESET when nobody reads any more.
+ */
+export function writeNow(fd: number, parts: readonly Uint8Array[]): number {
+  const { call, errno, address } = libc();
+  const vectors = new BigUint64Array(parts.length * 2);
+  parts.forEach((part, index) => {
+    vectors[index * 2] = part.length === 0 ? 0n : address(part);
+    vectors[index * 2 + 1] = BigInt(part.length);
+  });
+  const bytes = new Uint8Array(vectors.buffer);
+  for (;;) {
+    const count = Number(call.writev(fd, bytes, parts.length));
+    if (count >= 0) return count;
+    const number = errno();
+    if (number === 11) return -1; // EAGAIN
+    if (number !== 4) throw failure("writev", number, `descriptor ${fd}`); // EINTR
+  }
+}
+
 /** An eventfd: a counter that one thread raises to wake another from epoll. */
 export function eventfd(): number {
   return check("eventfd", "", 0, O_CLOEXEC | O_NONBLOCK);
@@ -84,40 +105,76 @@ export function keepOnExec(fd: number, kept: boolean): void {
   check("fcntl", `FD_CLOEXEC of descriptor ${fd}`, fd, F_SETFD, kept ? 0 : 1);
 }
 
-/** Readiness of many descriptors (epoll(7), edge-triggered: told once of what came). */
+/** epoll(7)'s events; of ERR and HUP it tells always. */
+export const EPOLLIN = 0x1;
+export const EPOLLOUT = 0x4;
+export const EPOLLERR = 0x8;
+export const EPOLLHUP = 0x10;
+/** The peer of a socket sends no more, or has gone. */
+export const EPOLLRDHUP = 0x2000;
+/** Told once of what came. */
+export const EPOLLET = 0x80000000;
+/** Told once at all, until it is set again. */
+export const EPOLLONESHOT = 0x40000000;
+
+const EPOLL_CTL_ADD = 1;
+const EPOLL_CTL_DEL = 2;
+const EPOLL_CTL_MOD = 3;
+
+export type Ready = { fd: number; events: number; tag: number };
+
+/** Readiness of many descriptors (epoll(7)). */
 export class Epoll {
-  readonly #fd = check("epoll_create1", "", O_CLOEXEC);
+  readonly fd: number;
   // struct epoll_event is packed on x86-64 only.
   readonly #stride = process.arch === "x64" ? 12 : 16;
   readonly #dataAt = process.arch === "x64" ? 4 : 8;
   readonly #events = new Uint8Array(16 * 64);
   readonly #view = new DataView(this.#events.buffer);
 
-  /** Watches fd for input. */
-  add(fd: number): void {
-    const event = new Uint8Array(16);
-    const view = new DataView(event.buffer);
-    view.setUint32(0, 0x80000001, true); // EPOLLIN | EPOLLET
-    view.setInt32(this.#dataAt, fd, true);
-    check("epoll_ctl", `add descriptor ${fd}`, this.#fd, 1, fd, event);
+  /** fd: of an epoll that another thread has made. */
+  constructor(fd = check("epoll_create1", "", O_CLOEXEC)) {
+    this.fd = fd;
+  }
+
+  /** Watches fd, by default for input, edge-triggered; tag: comes back with what is told of it. */
+  add(fd: number, events = EPOLLIN | EPOLLET, tag = 0): void {
+    this.#control(EPOLL_CTL_ADD, fd, { events, tag });
+  }
+
+  /** Watches a descriptor that was added for something else. */
+  change(fd: number, events: number, tag = 0): void {
+    this.#control(EPOLL_CTL_MOD, fd, { events, tag });
   }
 
   remove(fd: number): void {
-    check("epoll_ctl", `remove descriptor ${fd}`, this.#fd, 2, fd, new Uint8Array(16));
+    this.#control(EPOLL_CTL_DEL, fd, { events: 0, tag: 0 });
+  }
+
+  #control(operation: number, fd: number, { events, tag }: Omit<Ready, "fd">): void {
+    const event = new Uint8Array(16);
+    const view = new DataView(event.buffer);
+    view.setUint32(0, events >>> 0, true);
+    view.setInt32(this.#dataAt, fd, true);
+    view.setUint32(this.#dataAt + 4, tag, true);
+    check("epoll_ctl", `descriptor ${fd}`, this.fd, operation, fd, event);
   }
 
   /** Descriptors that are ready; waits up to timeoutMs, -1 = for ever. At most 64 a call. */
-  wait(timeoutMs: number): number[] {
+  wait(timeoutMs: number): Ready[] {
     let count: number;
     try {
-      count = check("epoll_wait", "", this.#fd, this.#events, 64, timeoutMs);
+      count = check("epoll_wait", "", this.fd, this.#events, 64, timeoutMs);
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code === "EINTR") return [];
       throw error;
     }
-    const ready: number[] = [];
+    const ready: Ready[] = [];
     for (let i = 0; i < count; i++) {
-      ready.push(this.#view.getInt32(i * this.#stride + this.#dataAt, true));
+      const at = i * this.#stride;
+      const events = this.#view.getUint32(at, true);
+      const fd = this.#view.getInt32(at + this.#dataAt, true);
+      ready.push({ fd, events, tag: this.#view.getUint32(at + this.#dataAt + 4, true) });
     }
     return ready;
   }

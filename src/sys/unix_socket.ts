@@ -1,5 +1,7 @@
 // Unix sockets that carry descriptors (SCM_RIGHTS), which node:net cannot.
-import { closeSync } from "node:fs";
+import { randomBytes } from "node:crypto";
+import { closeSync, rmSync } from "node:fs";
+import { join } from "node:path";
 import { check, libc, O_CLOEXEC, O_NONBLOCK, z } from "./libc.ts";
 
 const AF_UNIX = 1;
@@ -57,17 +59,23 @@ class Message {
   }
 }
 
-/** Sends one descriptor to who listens at path, where it waits to be received. */
-export function sendDescriptor(path: string, descriptor: number): void {
+/** As many as fit a message's control part here. */
+export const descriptorsMax = 12;
+/** struct cmsghdr: length, level, type; then the descriptors. */
+const cmsgHeadBytes = 16;
+
+/** Sends descriptors to who listens at path, where they wait to be received. */
+export function sendDescriptors(path: string, descriptors: number[]): void {
   const connection = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
   try {
     const address = socketAddress(path);
     check("connect", path, connection, address, address.length);
-    const { bytes, control } = new Message(24, 1);
-    control.setBigUint64(0, 20n, true); // struct cmsghdr: len, level, type; then the descriptor
+    const length = cmsgHeadBytes + 4 * descriptors.length;
+    const { bytes, control } = new Message(Math.ceil(length / 8) * 8, 1);
+    control.setBigUint64(0, BigInt(length), true);
     control.setInt32(8, SOL_SOCKET, true);
     control.setInt32(12, SCM_RIGHTS, true);
-    control.setInt32(16, descriptor, true);
+    descriptors.forEach((fd, index) => control.setInt32(cmsgHeadBytes + 4 * index, fd, true));
     check("sendmsg", path, connection, bytes, 0);
   } finally {
     closeSync(connection);
@@ -75,10 +83,10 @@ export function sendDescriptor(path: string, descriptor: number): void {
 }
 
 /**
- * Takes the one descriptor that a peer, connected to a listening socket, has sent (SCM_RIGHTS); reads
- * from it do not wait. @throws when nobody has sent one.
+ * Takes the descriptors that a peer, connected to a listening socket, has sent (SCM_RIGHTS); reads
+ * from them do not wait. @throws when nobody has sent any.
  */
-export function receiveDescriptor(listener: number): number {
+function receiveDescriptors(listener: number): number[] {
   const connection = check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK);
   try {
     const message = new Message(64, 2048);
@@ -87,10 +95,42 @@ export function receiveDescriptor(listener: number): number {
     if (message.controlBytes < 20 || message.control.getInt32(12, true) !== SCM_RIGHTS) {
       throw new Error("the peer has sent no descriptor");
     }
-    const fd = message.control.getInt32(16, true);
-    check("fcntl", "O_NONBLOCK", fd, F_SETFL, O_NONBLOCK | O_RDWR);
-    return fd;
+    const count = (Number(message.control.getBigUint64(0, true)) - cmsgHeadBytes) / 4;
+    const fds = Array.from({ length: count }, (_, index) =>
+      message.control.getInt32(cmsgHeadBytes + 4 * index, true),
+    );
+    for (const fd of fds) check("fcntl", "O_NONBLOCK", fd, F_SETFL, O_NONBLOCK | O_RDWR);
+    return fds;
   } finally {
     closeSync(connection);
+  }
+}
+
+/** Where descriptors are waited for. */
+export class Mailbox implements Disposable {
+  /** Close to the root: a socket's path has 107 bytes at most, and a container's id takes 64. */
+  readonly path: string;
+  readonly #listener: number;
+
+  constructor(folder: string) {
+    this.path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
+    this.#listener = listenUnix(this.path);
+  }
+
+  /** @throws when nobody has sent them yet. */
+  takeAll(): number[] {
+    return receiveDescriptors(this.#listener);
+  }
+
+  /** The first of what was sent. @throws when nobody has yet. */
+  take(): number {
+    const [first, ...others] = this.takeAll();
+    for (const fd of others) closeSync(fd);
+    return first!;
+  }
+
+  [Symbol.dispose](): void {
+    closeSync(this.#listener);
+    rmSync(this.path, { force: true });
   }
 }

@@ -16,7 +16,7 @@ import process from "node:process";
 import { discard, pipe, readNow, tee } from "../../src/sys/descriptor.ts";
 import { mountDescriptor, unmount } from "../../src/sys/mount.ts";
 import { mkfifo } from "../../src/sys/path.ts";
-import { listenUnix, receiveDescriptor, sendDescriptor } from "../../src/sys/unix_socket.ts";
+import { Mailbox, sendDescriptors } from "../../src/sys/unix_socket.ts";
 import { execve, exitOfPidfd, openPidfd, waitStatus } from "../../src/sys/wait.ts";
 
 function scratch(): { dir: string } & Disposable {
@@ -41,19 +41,20 @@ test("tee leaves in the FIFO what it copies, and discard takes it away", () => {
   for (const fd of [fifo, copy.readFd, copy.writeFd, none]) closeSync(fd);
 });
 
-test("a descriptor that is sent to a listening socket is received there", () => {
+test("descriptors that are sent to a mailbox are taken from it", () => {
   using folder = scratch();
-  const path = join(folder.dir, "socket");
-  const listener = listenUnix(path);
-  expect(() => receiveDescriptor(listener)).toThrow("EAGAIN");
-  writeFileSync(join(folder.dir, "file"), "content");
-  const sent = openSync(join(folder.dir, "file"), "r");
-  sendDescriptor(path, sent);
-  closeSync(sent);
-  const received = receiveDescriptor(listener);
-  const buffer = Buffer.alloc(64);
-  expect(buffer.toString("utf8", 0, readSync(received, buffer))).toBe("content");
-  for (const fd of [received, listener]) closeSync(fd);
+  using mailbox = new Mailbox(folder.dir);
+  expect(() => mailbox.take()).toThrow("EAGAIN");
+  const files = Array.from({ length: 12 }, (_, index) => join(folder.dir, `file${index}`));
+  files.forEach((file) => writeFileSync(file, file));
+  const sent = files.map((file) => openSync(file, "r"));
+  sendDescriptors(mailbox.path, sent);
+  sent.forEach((fd) => closeSync(fd));
+  const buffer = Buffer.alloc(256);
+  const taken = mailbox.takeAll();
+  const texts = taken.map((fd) => buffer.toString("utf8", 0, readSync(fd, buffer)));
+  expect(texts).toEqual(files);
+  taken.forEach((fd) => closeSync(fd));
 });
 
 test("a wait status is an exit code, or 128 and the signal", () => {

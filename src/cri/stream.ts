@@ -1,0 +1,73 @@
+// Exec, Attach and PortForward: checked, then answered with a URL that is good for one use.
+import { join } from "node:path";
+import { CriError } from "../base/errors.ts";
+import type {
+  AttachRequest,
+  AttachResponse,
+  ExecRequest,
+  ExecResponse,
+  PortForwardRequest,
+  PortForwardResponse,
+} from "../proto/types.ts";
+import { execProcess, ociJson } from "../spec/oci.ts";
+import { readSpec, runningContainer } from "./container.ts";
+import type { Context } from "./context.ts";
+import { stdioFolder } from "./pause.ts";
+
+type Wanted = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
+
+export async function exec(context: Context, request: ExecRequest): Promise<ExecResponse> {
+  const wanted = wantedOf(request);
+  const { id } = runningContainer(context, request.container_id ?? "");
+  const { process } = await readSpec(join(context.containers.folderOf(id), "config.json"));
+  const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
+  return { url: context.streams.exec({ containerId: id, process: command, wanted }) };
+}
+
+export function attach(context: Context, request: AttachRequest): AttachResponse {
+  const wanted = wantedOf(request);
+  const { id, config } = runningContainer(context, request.container_id ?? "");
+  const [hasTty, hasStdin] = [config.tty === true, config.stdin === true];
+  if (wanted.tty !== hasTty) {
+    const has = hasTty ? "has a terminal" : "has no terminal";
+    throw new CriError("INVALID_ARGUMENT", `tty ${wanted.tty}: container ${id} ${has}`);
+  }
+  if (wanted.stdin && !hasStdin) {
+    throw new CriError("INVALID_ARGUMENT", `stdin true: container ${id} was made without stdin`);
+  }
+  const stdinOnce = config.stdin_once === true;
+  const stdio = stdioFolder(context, id);
+  return { url: context.streams.attach({ containerId: id, stdio, stdinOnce, wanted }) };
+}
+
+export function portForward(context: Context, request: PortForwardRequest): PortForwardResponse {
+  const { id, phase, namespaces, networkMode } = context.sandboxes.get(
+    request.pod_sandbox_id ?? "",
+  );
+  const wrong = (request.port ?? []).find((port) => port < 1 || port > 65_535);
+  if (wrong !== undefined) {
+    throw new CriError("INVALID_ARGUMENT", `port ${wrong}: a number from 1 to 65535`);
+  }
+  if (phase.phase !== "ready") {
+    throw new CriError("FAILED_PRECONDITION", `sandbox ${id} is ${phase.phase}, not ready`);
+  }
+  const netns = networkMode === "host" ? undefined : namespaces.net?.path;
+  return { url: context.streams.portForward(netns) };
+}
+
+/** @throws CriError INVALID_ARGUMENT for streams that cannot be had together, or none. */
+function wantedOf(request: ExecRequest | AttachRequest): Wanted {
+  const { stdin = false, stdout = false, stderr = false, tty = false } = request;
+  if (tty && stderr) {
+    throw new CriError("INVALID_ARGUMENT", "tty and stderr: a terminal has one output, stdout");
+  }
+  if (!stdin && !stdout && !stderr) {
+    throw new CriError("INVALID_ARGUMENT", "stdin, stdout, stderr: at least one must be true");
+  }
+  return {
+    stdin: stdin === true,
+    stdout: stdout === true,
+    stderr: stderr === true,
+    tty: tty === true,
+  };
+}

@@ -1,0 +1,82 @@
+// TCP sockets of a pod's network namespace. A socket belongs for ever to the namespace it was made in, so
+// a short-lived child makes some there and sends them here (the daemon itself never enters one); this
+// process then connects them as any other.
+import { closeSync } from "node:fs";
+import { CriError } from "../base/errors.ts";
+import { run } from "../sys/process.ts";
+import { lacksFamily, tcpSocket, type Family } from "../sys/tcp.ts";
+import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
+
+/** Of each family at a time; a message takes 12 descriptors. */
+const batch = 5;
+const childMs = 10_000;
+
+export class NetnsSockets implements Disposable {
+  readonly #netns: string | undefined;
+  readonly #self: string[];
+  readonly #folder: string;
+  readonly #spare: Record<Family, number[]> = { IPv4: [], IPv6: [] };
+  #filling: Promise<void> | undefined;
+  #hasIPv6 = true;
+  #closed = false;
+
+  /**
+   * netns: the namespace's file; undefined: the host's. self: program and arguments of this executable.
+   * folder: for a socket of the child's.
+   */
+  constructor(options: { netns: string | undefined; self: string[]; folder: string }) {
+    this.#netns = options.netns;
+    this.#self = options.self;
+    this.#folder = options.folder;
+  }
+
+  /** One that is not connected, the caller's to close; undefined: no such addresses there. */
+  async take(family: Family): Promise<number | undefined> {
+    if (this.#netns === undefined) return makeSocket(family);
+    while (this.#spare[family].length === 0) {
+      if (this.#closed || (family === "IPv6" && !this.#hasIPv6)) return undefined;
+      this.#filling ??= this.#fill(this.#netns).finally(() => (this.#filling = undefined));
+      await this.#filling;
+    }
+    return this.#spare[family].pop();
+  }
+
+  async #fill(netns: string): Promise<void> {
+    using mailbox = new Mailbox(this.#folder);
+    const argv = [...this.#self, "netns-sockets", mailbox.path];
+    const { exitCode, stderr } = await run(["nsenter", `--net=${netns}`, "--", ...argv], {
+      signal: AbortSignal.timeout(childMs),
+    });
+    if (exitCode !== 0) {
+      const said = stderr.trim().slice(-1000) || `exit code ${exitCode}`;
+      throw new CriError("INTERNAL", `cannot enter the pod's network ${netns}: ${said}`);
+    }
+    const fds = mailbox.takeAll();
+    this.#hasIPv6 = fds.length > batch;
+    this.#spare.IPv4.push(...fds.slice(0, batch));
+    this.#spare.IPv6.push(...fds.slice(batch));
+    if (this.#closed) this[Symbol.dispose]();
+  }
+
+  [Symbol.dispose](): void {
+    this.#closed = true;
+    for (const fds of Object.values(this.#spare)) for (const fd of fds.splice(0)) closeSync(fd);
+  }
+}
+
+/** The child: sends as many of each family as there are to be to who listens at path. */
+export function netnsSocketsMain([path = ""]: string[]): number {
+  const make = (family: Family) => Array.from({ length: batch }, () => makeSocket(family));
+  const fds = [...make("IPv4"), ...make("IPv6")].filter((fd) => fd !== undefined);
+  sendDescriptors(path, fds);
+  return 0;
+}
+
+function makeSocket(family: Family): number | undefined {
+  try {
+    return tcpSocket(family);
+  } catch (error) {
+    if (lacksFamily(error)) return undefined;
+    throw error;
+  }
+}

@@ -1,0 +1,57 @@
+// FIFOs between this process and one that the monitor gives the other end to: a folder for each stream's
+// client, gone from the disk as soon as both sides have theirs open.
+import { closeSync, constants, mkdirSync, openSync, rmSync } from "node:fs";
+import { randomBytes } from "node:crypto";
+import { join } from "node:path";
+import { ByteStream } from "../sys/byte_stream.ts";
+import { setPipeSize } from "../sys/descriptor.ts";
+import { mkfifo } from "../sys/path.ts";
+import type { Poller } from "../sys/poller.ts";
+
+export type StreamName = "stdin" | "stdout" | "stderr";
+
+const fifoBytes = 256 << 10;
+
+export class Fifos implements Disposable {
+  /** Of each FIFO; "" where none was asked for. */
+  readonly paths = { stdin: "", stdout: "", stderr: "" };
+  /** Our ends. */
+  readonly streams: Partial<Record<StreamName, ByteStream>> = {};
+  readonly #folder: string;
+  /** Open both ways until the other side has its ends: before, ours would meet their end. */
+  #kept: number[] = [];
+
+  /** folder: where a folder of these is made. */
+  constructor(names: StreamName[], { folder, poller }: { folder: string; poller: Poller }) {
+    this.#folder = join(folder, randomBytes(8).toString("hex"));
+    mkdirSync(this.#folder, { mode: 0o700 });
+    try {
+      for (const name of names) this.streams[name] = new ByteStream(this.#open(name), poller);
+    } catch (error) {
+      this[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  #open(name: StreamName): number {
+    const path = join(this.#folder, name);
+    mkfifo(path, 0o600);
+    this.paths[name] = path;
+    const { O_RDWR, O_WRONLY, O_RDONLY, O_NONBLOCK } = constants;
+    const kept = openSync(path, O_RDWR | O_NONBLOCK);
+    this.#kept.push(kept);
+    setPipeSize(kept, fifoBytes);
+    return openSync(path, (name === "stdin" ? O_WRONLY : O_RDONLY) | O_NONBLOCK);
+  }
+
+  /** The other side has its ends. */
+  connected(): void {
+    for (const fd of this.#kept.splice(0)) closeSync(fd);
+    rmSync(this.#folder, { recursive: true, force: true });
+  }
+
+  [Symbol.dispose](): void {
+    this.connected();
+    for (const stream of Object.values(this.streams)) stream.close();
+  }
+}

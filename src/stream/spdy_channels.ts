@@ -1,0 +1,75 @@
+// A command's streams over SPDY (channel.k8s.io and v2 to v4): the client opens one for each, with its
+// name in a header, in any order.
+import { inTime } from "../base/abort.ts";
+import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
+import type { Wire } from "../sys/byte_stream.ts";
+import { SizeReader, statusJson, statusText, type Channels, type Wanted } from "./channels.ts";
+
+/** The best first. */
+export const spdyProtocols = [
+  "v4.channel.k8s.io",
+  "v3.channel.k8s.io",
+  "v2.channel.k8s.io",
+  "channel.k8s.io",
+];
+
+/** For a client to open its streams, as in kubelet. */
+const openMs = 30_000;
+
+type Opened = Map<string, SpdyStream>;
+
+/** Serves the connection; ended: settles when the client has gone. @throws when it opens no streams. */
+export async function spdyChannels(
+  wire: Wire,
+  wanted: Wanted,
+  protocol: string,
+): Promise<{ channels: Channels; ended: Promise<void> }> {
+  const resize = wanted.tty && (protocol.startsWith("v3") || protocol.startsWith("v4"));
+  const names = ["error", ...(["stdin", "stdout", "stderr"] as const).filter((one) => wanted[one])];
+  if (resize) names.push("resize");
+  const opened: Opened = new Map();
+  const all = Promise.withResolvers<void>();
+  const session = new SpdySession(wire, (stream) => {
+    const name = stream.headers["streamtype"] ?? "";
+    if (!names.includes(name) || opened.has(name)) {
+      stream.reset().catch(() => {});
+      return;
+    }
+    opened.set(name, stream);
+    if (name !== "stdin" && name !== "resize") stream.inbox.discard();
+    if (opened.size === names.length) all.resolve();
+  });
+  const ended = session.run();
+  ended.catch(() => {});
+  const lost = ended.then(() => {
+    throw new Error(`the client ended before it had opened ${names.join(", ")}`);
+  });
+  await inTime(Promise.race([all.promise, lost]), "waiting for the client's streams", openMs);
+  return { channels: channelsOf(session, opened, protocol), ended };
+}
+
+function channelsOf(session: SpdySession, opened: Opened, protocol: string): Channels {
+  return {
+    stdin: chunksOf(opened.get("stdin")),
+    resizes: sizesOf(opened.get("resize")),
+    write: async (stream, bytes) => opened.get(stream)?.write(bytes),
+    finish: async (outcome) => {
+      const error = opened.get("error")!;
+      const status = protocol.startsWith("v4")
+        ? statusJson(outcome)
+        : Buffer.from(statusText(outcome));
+      if (status.length > 0) await error.write(status);
+      for (const stream of opened.values()) await stream.end();
+      await session.goAway();
+    },
+  };
+}
+
+async function* chunksOf(stream: SpdyStream | undefined): AsyncGenerator<Buffer> {
+  if (stream !== undefined) yield* stream.chunks();
+}
+
+async function* sizesOf(stream: SpdyStream | undefined) {
+  const reader = new SizeReader();
+  for await (const chunk of chunksOf(stream)) yield* reader.push(chunk);
+}

@@ -1,0 +1,114 @@
+// Exec, Attach and PortForward as URLs: what the CRI room asks for.
+import { mkdirSync, rmSync } from "node:fs";
+import type { Log } from "../base/log.ts";
+import type { MonitorClient } from "../monitor/client.ts";
+import { NetnsSockets } from "../node/netns_sockets.ts";
+import { Poller } from "../sys/poller.ts";
+import { tunnel, WebSocketConnection } from "../sys/websocket.ts";
+import { serveAttach, type AttachSession } from "./attach.ts";
+import { commandSession } from "./commands.ts";
+import { serveExec, type ExecSession, type StreamParts } from "./exec.ts";
+import { portForwardProtocol, servePortForward } from "./port_forward.ts";
+import { StreamServer } from "./server.ts";
+import { startTlsFront, type TlsFiles, type TlsFront } from "./tls_front.ts";
+
+export type StreamOptions = {
+  monitor: MonitorClient;
+  log: Log;
+  /** For sockets and FIFOs; what an earlier daemon left there goes. */
+  folder: string;
+  /** How this program is started again. */
+  self: string[];
+  /** 0: one that is free. */
+  port: number;
+  idleMs: number;
+  tls: TlsFiles | undefined;
+};
+
+export class Streams implements AsyncDisposable {
+  readonly #parts: StreamParts;
+  readonly #self: string[];
+  readonly #poller: Poller;
+  readonly #server: StreamServer;
+  readonly #front: TlsFront | undefined;
+
+  private constructor(
+    options: StreamOptions,
+    made: { poller: Poller; server: StreamServer; front: TlsFront | undefined },
+  ) {
+    const { monitor, folder, self } = options;
+    this.#parts = { monitor, folder, poller: made.poller };
+    this.#self = self;
+    this.#poller = made.poller;
+    this.#server = made.server;
+    this.#front = made.front;
+  }
+
+  /** @throws CriError FAILED_PRECONDITION when the port is taken or the certificate cannot be used. */
+  static async open(options: StreamOptions): Promise<Streams> {
+    rmSync(options.folder, { recursive: true, force: true });
+    mkdirSync(options.folder, { mode: 0o700 });
+    const poller = new Poller();
+    const { tls, port, log, idleMs } = options;
+    const server = new StreamServer({ port: tls ? 0 : port, poller, log, idleMs });
+    try {
+      const front = tls && (await startTlsFront(tls, { port, to: server.port, log }));
+      return new Streams(options, { poller, server, front });
+    } catch (error) {
+      await server[Symbol.asyncDispose]();
+      poller[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  exec(session: ExecSession): string {
+    const { wanted } = session;
+    return this.#url(
+      commandSession("exec", {
+        wanted,
+        serve: (channels, gone) => serveExec(this.#parts, session, channels, gone),
+      }),
+    );
+  }
+
+  attach(session: AttachSession): string {
+    const { wanted } = session;
+    return this.#url(
+      commandSession("attach", {
+        wanted,
+        serve: (channels, gone) => serveAttach(this.#parts, session, channels, gone),
+      }),
+    );
+  }
+
+  /** netns: the file of the pod's network namespace; undefined: it is in the host's. */
+  portForward(netns: string | undefined): string {
+    const { poller, folder } = this.#parts;
+    return this.#url({
+      kind: "portforward",
+      spdy: [portForwardProtocol],
+      websocket: [`SPDY/3.1+${portForwardProtocol}`],
+      serve: async (wire, { over }) => {
+        using sockets = new NetnsSockets({ netns, self: this.#self, folder });
+        const tunnelled =
+          over === "spdy"
+            ? wire
+            : tunnel(new WebSocketConnection(wire, "server"), () => wire.close());
+        await servePortForward(tunnelled, { sockets, poller });
+      },
+    });
+  }
+
+  #url(session: Parameters<StreamServer["offer"]>[0]): string {
+    const path = this.#server.offer(session);
+    if (this.#front !== undefined) return `https://127.0.0.1:${this.#front.port}${path}`;
+    return `http://127.0.0.1:${this.#server.port}${path}`;
+  }
+
+  /** Clients are cut off; their commands end, containers go on. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#front?.[Symbol.dispose]();
+    await this.#server[Symbol.asyncDispose]();
+    this.#poller[Symbol.dispose]();
+  }
+}

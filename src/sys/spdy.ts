@@ -1,0 +1,190 @@
+// SPDY/3.1 as Kubernetes speaks it: streams over one connection, without the flow control of each that
+// the protocol has (its library never implemented that). So a stream that nobody reads holds up the
+// whole connection when its queue is full, as it does at the other end.
+import type { Wire } from "./byte_stream.ts";
+import { ChunkQueue } from "./chunk_queue.ts";
+import * as f from "./spdy_frames.ts";
+import { HeaderReader, HeaderWriter, type Headers } from "./spdy_headers.ts";
+
+const PROTOCOL_ERROR = 1;
+const REFUSED_STREAM = 3;
+const CANCEL = 5;
+/** Of one connection at a time. */
+const streamsMax = 1000;
+
+export class SpdyStream {
+  readonly id: number;
+  readonly headers: Headers;
+  readonly inbox = new ChunkQueue();
+  readonly #session: SpdySession;
+  /** The peer sends no more. */
+  theirsEnded = false;
+  /** It has not ended well: it was reset, or the connection is gone. */
+  broken = false;
+  #oursEnded = false;
+
+  constructor(id: number, headers: Headers, session: SpdySession) {
+    this.id = id;
+    this.headers = headers;
+    this.#session = session;
+  }
+
+  /** What the peer sends, to its end. For one reader. */
+  chunks(): AsyncGenerator<Buffer> {
+    return this.inbox.chunks();
+  }
+
+  /** @throws when the connection has ended, or this stream. */
+  async write(bytes: Uint8Array): Promise<void> {
+    if (this.#oursEnded) throw new Error(`SPDY stream ${this.id} has ended`);
+    await this.#session.wire.send(f.dataHead(this.id, bytes.length, false), bytes);
+  }
+
+  /** We send no more. */
+  async end(): Promise<void> {
+    if (this.#oursEnded) return;
+    this.#oursEnded = true;
+    await this.#session.wire.send(f.dataHead(this.id, 0, true));
+    this.settle();
+  }
+
+  /** Neither side sends any more. */
+  async reset(): Promise<void> {
+    const over = this.#oursEnded && this.theirsEnded;
+    this.close();
+    if (!over) await this.#session.wire.send(f.controlFrame(f.RST_STREAM, [this.id, CANCEL]));
+  }
+
+  /** Without a word to the peer: it has ended the stream, or the connection is gone. */
+  close(): void {
+    this.broken = true;
+    this.#oursEnded = true;
+    this.theirsEnded = true;
+    this.inbox.end();
+    this.settle();
+  }
+
+  settle(): void {
+    if (this.#oursEnded && this.theirsEnded) this.#session.forget(this.id);
+  }
+}
+
+export class SpdySession {
+  readonly wire: Wire;
+  readonly #streams = new Map<number, SpdyStream>();
+  readonly #replies = new Map<number, PromiseWithResolvers<void>>();
+  readonly #writer = new HeaderWriter();
+  readonly #onStream: (stream: SpdyStream) => void;
+  #lastOpened = -1;
+  #lastTheirs = 0;
+
+  /** onStream: is told of streams that the peer opens. */
+  constructor(wire: Wire, onStream: (stream: SpdyStream) => void) {
+    this.wire = wire;
+    this.#onStream = onStream;
+  }
+
+  /** Serves the connection to its end. @throws for what is no SPDY/3.1. */
+  async run(): Promise<void> {
+    using headers = new HeaderReader();
+    const reader = new f.FrameReader();
+    try {
+      for await (const chunk of this.wire.chunks()) {
+        for (const frame of reader.push(chunk)) await this.#take(frame, headers);
+      }
+    } catch (error) {
+      await this.goAway(PROTOCOL_ERROR).catch(() => {});
+      throw error;
+    } finally {
+      for (const stream of this.#streams.values()) stream.close();
+      const lost = new Error("the connection has ended");
+      for (const reply of this.#replies.values()) reply.reject(lost);
+    }
+  }
+
+  /** As the client: opens a stream and waits for the peer to take it. */
+  async open(headers: Headers): Promise<SpdyStream> {
+    this.#lastOpened += 2;
+    const stream = new SpdyStream(this.#lastOpened, headers, this);
+    this.#streams.set(stream.id, stream);
+    const reply = Promise.withResolvers<void>();
+    this.#replies.set(stream.id, reply);
+    try {
+      await this.wire.send(f.openingFrame(stream.id, this.#writer.block(headers)));
+      await reply.promise;
+    } finally {
+      this.#replies.delete(stream.id);
+    }
+    return stream;
+  }
+
+  /** No more streams are taken; those that are there go on. */
+  async goAway(status = 0): Promise<void> {
+    await this.wire.send(f.controlFrame(f.GOAWAY, [this.#lastTheirs, status]));
+  }
+
+  forget(id: number): void {
+    this.#streams.delete(id);
+  }
+
+  async #take(frame: f.Frame, headers: HeaderReader): Promise<void> {
+    if (frame.type === "control") return this.#control(frame, headers);
+    const stream = this.#streams.get(frame.stream);
+    if (stream === undefined) return; // it was ended while this came
+    if (frame.bytes.length > 0) await stream.inbox.put(frame.bytes);
+    if (frame.fin) theirEnd(stream);
+  }
+
+  async #control(
+    { kind, flags, payload }: Extract<f.Frame, { type: "control" }>,
+    headers: HeaderReader,
+  ): Promise<void> {
+    switch (kind) {
+      case f.SYN_STREAM: {
+        const id = idOf(payload);
+        await this.#opened(id, await headers.read(payload.subarray(10)));
+        const stream = this.#streams.get(id);
+        if (stream !== undefined && (flags & f.FLAG_FIN) !== 0) theirEnd(stream);
+        return;
+      }
+      case f.SYN_REPLY:
+      case f.HEADERS: {
+        await headers.read(payload.subarray(4)); // of one compressed stream, so none can be left out
+        if (kind === f.SYN_REPLY) this.#replies.get(idOf(payload))?.resolve();
+        return;
+      }
+      case f.RST_STREAM: {
+        const id = idOf(payload);
+        this.#replies.get(id)?.reject(new Error(`the peer refused SPDY stream ${id}`));
+        this.#streams.get(id)?.close();
+        return;
+      }
+      case f.PING:
+        if (idOf(payload) % 2 !== (this.#lastOpened === -1 ? 0 : 1)) {
+          await this.wire.send(f.controlFrame(f.PING, [payload.readUInt32BE(0)]));
+        }
+    }
+  }
+
+  async #opened(id: number, headers: Headers): Promise<void> {
+    if (id <= this.#lastTheirs) throw new Error(`SPDY stream ${id} after ${this.#lastTheirs}`);
+    this.#lastTheirs = id;
+    if (this.#streams.size >= streamsMax) {
+      return this.wire.send(f.controlFrame(f.RST_STREAM, [id, REFUSED_STREAM]));
+    }
+    const stream = new SpdyStream(id, headers, this);
+    this.#streams.set(id, stream);
+    await this.wire.send(f.controlFrame(f.SYN_REPLY, [id], this.#writer.block({})));
+    this.#onStream(stream);
+  }
+}
+
+function theirEnd(stream: SpdyStream): void {
+  stream.theirsEnded = true;
+  stream.inbox.end();
+  stream.settle();
+}
+
+function idOf(payload: Buffer): number {
+  return payload.readUInt32BE(0) & 0x7fffffff;
+}

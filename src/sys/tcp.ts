@@ -1,0 +1,107 @@
+// TCP sockets as descriptors: such a one can come from another network namespace, and epoll tells of
+// its peer's end also while nothing is read from it.
+import { closeSync } from "node:fs";
+import { constants } from "node:os";
+import { errnoOf } from "../base/errors.ts";
+import { check, failure, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
+import type { Poller } from "./poller.ts";
+
+const AF_INET = 2;
+const AF_INET6 = 10;
+const SOCK_STREAM = 1;
+const IPPROTO_TCP = 6;
+const TCP_NODELAY = 1;
+const SOL_SOCKET = 1;
+const SO_REUSEADDR = 2;
+const SO_ERROR = 4;
+const SHUT_WR = 1;
+
+export type Family = "IPv4" | "IPv6";
+
+/** A socket that is not connected; its network namespace is that of this moment for ever. */
+export function tcpSocket(family: Family): number {
+  const domain = family === "IPv4" ? AF_INET : AF_INET6;
+  return check("socket", family, domain, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
+}
+
+/** struct sockaddr_in or sockaddr_in6 of localhost. */
+function loopback(family: Family, port: number): Uint8Array {
+  const address = new Uint8Array(family === "IPv4" ? 16 : 28);
+  const view = new DataView(address.buffer);
+  view.setUint16(0, family === "IPv4" ? AF_INET : AF_INET6, true);
+  view.setUint16(2, port);
+  if (family === "IPv4") address.set([127, 0, 0, 1], 4);
+  else address[23] = 1;
+  return address;
+}
+
+/** Listens on 127.0.0.1; port 0: one that is free. @throws EADDRINUSE. */
+export function listenLoopback(port: number): { fd: number; port: number } {
+  const fd = tcpSocket("IPv4");
+  try {
+    setOption(fd, SOL_SOCKET, SO_REUSEADDR);
+    const address = loopback("IPv4", port);
+    check("bind", `127.0.0.1:${port}`, fd, address, address.length);
+    check("listen", `127.0.0.1:${port}`, fd, 128);
+    const length = new Uint8Array(new Uint32Array([address.length]).buffer);
+    check("getsockname", "", fd, address, length);
+    return { fd, port: new DataView(address.buffer).getUint16(2) };
+  } catch (error) {
+    closeSync(fd);
+    throw error;
+  }
+}
+
+/** A connection that waits to be taken; undefined: none does. */
+export function accept(listener: number): number | undefined {
+  try {
+    const fd = check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK);
+    setOption(fd, IPPROTO_TCP, TCP_NODELAY);
+    return fd;
+  } catch (error) {
+    if (errnoOf(error) === "EAGAIN" || errnoOf(error) === "ECONNABORTED") return undefined;
+    throw error;
+  }
+}
+
+/** Connects a socket to localhost in its network namespace. @throws ECONNREFUSED and others. */
+export async function connectLoopback(
+  fd: number,
+  { family, port, poller }: { family: Family; port: number; poller: Poller },
+): Promise<void> {
+  const address = loopback(family, port);
+  const subject = `${family === "IPv4" ? "127.0.0.1" : "[::1]"}:${port}`;
+  try {
+    check("connect", subject, fd, address, address.length);
+  } catch (error) {
+    if (errnoOf(error) !== "EINPROGRESS") throw error;
+    await poller.writable(fd);
+    const result = new Uint8Array(4);
+    const length = new Uint8Array(new Uint32Array([4]).buffer);
+    check("getsockopt", subject, fd, SOL_SOCKET, SO_ERROR, result, length);
+    const errno = new DataView(result.buffer).getInt32(0, true);
+    if (errno !== 0) throw failure("connect", errno, subject);
+  }
+  setOption(fd, IPPROTO_TCP, TCP_NODELAY);
+}
+
+/** Sends the end of what we send; the peer may go on. */
+export function shutdownWrite(fd: number): void {
+  try {
+    check("shutdown", `descriptor ${fd}`, fd, SHUT_WR);
+  } catch (error) {
+    if (errnoOf(error) !== "ENOTCONN") throw error; // the peer has gone
+  }
+}
+
+/** Whether a connect failed because this kind of address is not there. */
+export function lacksFamily(error: unknown): boolean {
+  const { EAFNOSUPPORT, EADDRNOTAVAIL } = constants.errno;
+  const errno = -((error as NodeJS.ErrnoException).errno ?? 0);
+  return errno === EAFNOSUPPORT || errno === EADDRNOTAVAIL;
+}
+
+function setOption(fd: number, level: number, option: number): void {
+  const on = new Uint8Array(new Int32Array([1]).buffer);
+  check("setsockopt", `descriptor ${fd}`, fd, level, option, on, 4);
+}

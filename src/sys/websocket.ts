@@ -1,0 +1,205 @@
+// WebSocket (RFC 6455) over a stream of bytes, for both ends. A message is handed on in pieces as it
+// comes, so that none needs a bound.
+import { createHash, randomBytes } from "node:crypto";
+import type { Wire } from "./byte_stream.ts";
+
+/** A piece of a binary message; first: it begins one. */
+export type Piece = { first: boolean; bytes: Buffer };
+
+type Frame = { opcode: number; fin: boolean; mask: Buffer | undefined; left: number; at: number };
+
+const CONTINUATION = 0;
+const TEXT = 1;
+const BINARY = 2;
+const CLOSE = 8;
+const PING = 9;
+const PONG = 10;
+const controlBytesMax = 125;
+
+export const closeNormal = 1000;
+const closeProtocolError = 1002;
+const closeUnsupported = 1003;
+
+class ProtocolError extends Error {
+  readonly code: number;
+
+  constructor(code: number, message: string) {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** What the server answers to the client's Sec-WebSocket-Key (section 4.2.2). */
+export function acceptKey(key: string): string {
+  const magic = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+  return createHash("sha1")
+    .update(key + magic)
+    .digest("base64");
+}
+
+export class WebSocketConnection {
+  readonly #wire: Wire;
+  /** Clients mask what they send, servers do not; each refuses the contrary. */
+  readonly #isClient: boolean;
+  #kept: Buffer = Buffer.alloc(0);
+  #frame: Frame | undefined;
+  #control: Buffer[] = [];
+  /** Bytes of a message have come, and not its last. */
+  #inMessage = false;
+  /** A frame has come that was not its message's last. */
+  #fragmented = false;
+  #closeSent = false;
+
+  constructor(wire: Wire, role: "client" | "server") {
+    this.#wire = wire;
+    this.#isClient = role === "client";
+  }
+
+  /** Binary messages to the end of the connection; pings are answered. @throws for what is no WebSocket. */
+  async *pieces(): AsyncGenerator<Piece> {
+    try {
+      for await (const chunk of this.#wire.chunks()) {
+        for (const { opcode, piece } of this.#push(chunk)) {
+          if (opcode === BINARY) yield piece;
+          else if (opcode === PING) await this.#send(PONG, piece.bytes);
+          else if (opcode === CLOSE) {
+            await this.close(closeNormal);
+            return;
+          }
+        }
+      }
+    } catch (error) {
+      if (error instanceof ProtocolError) await this.close(error.code).catch(() => {});
+      throw error;
+    }
+  }
+
+  /** One binary message of all parts. */
+  async send(...parts: Uint8Array[]): Promise<void> {
+    await this.#send(BINARY, ...parts);
+  }
+
+  /** Says that no more is sent; once. */
+  async close(code: number): Promise<void> {
+    if (this.#closeSent) return;
+    this.#closeSent = true;
+    const payload = Buffer.alloc(2);
+    payload.writeUInt16BE(code);
+    await this.#send(CLOSE, payload);
+  }
+
+  async #send(opcode: number, ...parts: Uint8Array[]): Promise<void> {
+    const length = parts.reduce((sum, part) => sum + part.length, 0);
+    const head = headOf(opcode, length, this.#isClient);
+    if (!this.#isClient) return this.#wire.send(head, ...parts);
+    const key = randomBytes(4);
+    const body = Buffer.concat(parts);
+    unmask(body, key, 0);
+    return this.#wire.send(head, key, body);
+  }
+
+  *#push(chunk: Buffer): Generator<{ opcode: number; piece: Piece }> {
+    let rest = this.#kept.length === 0 ? chunk : Buffer.concat([this.#kept, chunk]);
+    for (;;) {
+      if (this.#frame === undefined) {
+        const used = this.#begin(rest);
+        if (used === 0) break;
+        rest = rest.subarray(used);
+      }
+      const frame = this.#frame!;
+      const bytes = rest.subarray(0, frame.left);
+      rest = rest.subarray(bytes.length);
+      if (frame.mask !== undefined) unmask(bytes, frame.mask, frame.at);
+      frame.at += bytes.length;
+      frame.left -= bytes.length;
+      yield* this.#piece(frame, bytes);
+      if (frame.left > 0) break;
+      this.#frame = undefined;
+    }
+    this.#kept = rest;
+  }
+
+  *#piece(frame: Frame, bytes: Buffer): Generator<{ opcode: number; piece: Piece }> {
+    const { opcode, fin, left } = frame;
+    if (opcode >= CLOSE) {
+      this.#control.push(bytes);
+      if (left > 0) return;
+      yield { opcode, piece: { first: true, bytes: Buffer.concat(this.#control) } };
+      this.#control = [];
+      return;
+    }
+    const first = !this.#inMessage;
+    const ends = fin && left === 0;
+    if (bytes.length > 0) this.#inMessage = true;
+    if (bytes.length > 0 || (first && ends)) yield { opcode: BINARY, piece: { first, bytes } };
+    if (ends) this.#inMessage = false;
+  }
+
+  /** Reads a frame's head; 0: it is not complete. */
+  #begin(bytes: Buffer): number {
+    if (bytes.length < 2) return 0;
+    const opcode = bytes[0]! & 0x0f;
+    const fin = bytes[0]! >> 7 === 1;
+    const masked = bytes[1]! >> 7 === 1;
+    let length = bytes[1]! & 0x7f;
+    let used = length === 126 ? 4 : length === 127 ? 10 : 2;
+    if (bytes.length < used + (masked ? 4 : 0)) return 0;
+    if (used === 4) length = bytes.readUInt16BE(2);
+    if (used === 10) length = Number(bytes.readBigUInt64BE(2));
+    this.#check({ opcode, fin, masked, length, reserved: bytes[0]! & 0x70 });
+    if (opcode < CLOSE) this.#fragmented = !fin;
+    const mask = masked ? Buffer.from(bytes.subarray(used, used + 4)) : undefined;
+    used += masked ? 4 : 0;
+    this.#frame = { opcode, fin, mask, left: length, at: 0 };
+    return used;
+  }
+
+  #check(head: {
+    opcode: number;
+    fin: boolean;
+    masked: boolean;
+    length: number;
+    reserved: number;
+  }): void {
+    const { opcode, fin, masked, length, reserved } = head;
+    const refuse = (what: string, code = closeProtocolError) => {
+      throw new ProtocolError(code, `WebSocket: ${what}`);
+    };
+    if (reserved !== 0) refuse("an extension that was not agreed on");
+    if (masked === this.#isClient) refuse(masked ? "a masked frame" : "a frame without a mask");
+    if (opcode === TEXT) refuse("a text message", closeUnsupported);
+    if (![CONTINUATION, BINARY, CLOSE, PING, PONG].includes(opcode)) refuse(`opcode ${opcode}`);
+    if (opcode === CONTINUATION && !this.#fragmented) refuse("a continuation of nothing");
+    if (opcode === BINARY && this.#fragmented) refuse("a message inside another");
+    if (opcode >= CLOSE && (length > controlBytesMax || !fin)) refuse("a long control frame");
+    if (!Number.isSafeInteger(length)) refuse("a frame without end");
+  }
+}
+
+function headOf(opcode: number, length: number, masked: boolean): Buffer {
+  const bytes = length < 126 ? 2 : length < 1 << 16 ? 4 : 10;
+  const head = Buffer.alloc(bytes);
+  head[0] = 0x80 | opcode;
+  head[1] = (masked ? 0x80 : 0) | (bytes === 2 ? length : bytes === 4 ? 126 : 127);
+  if (bytes === 4) head.writeUInt16BE(length, 2);
+  if (bytes === 10) head.writeBigUInt64BE(BigInt(length), 2);
+  return head;
+}
+
+/** In place; at: how much of the frame came before. The other way round it is the same. */
+function unmask(bytes: Uint8Array, mask: Uint8Array, at: number): void {
+  for (let index = 0; index < bytes.length; index++) {
+    bytes[index]! ^= mask[(at + index) & 3]!;
+  }
+}
+
+/** Another protocol's bytes inside messages: SPDY/3.1+portforward.k8s.io. */
+export function tunnel(connection: WebSocketConnection, close: () => void): Wire {
+  return {
+    async *chunks() {
+      for await (const { bytes } of connection.pieces()) if (bytes.length > 0) yield bytes;
+    },
+    send: (...parts) => connection.send(...parts),
+    close,
+  };
+}

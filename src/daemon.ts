@@ -115,15 +115,7 @@ async function createContext(
       onHello: (hello) => syncWithMonitor(context, hello),
     }),
   );
-  const streams = await Streams.open({
-    monitor,
-    log: log.child("stream"),
-    folder: join(config.state, "streams"),
-    self,
-    port: config.streamPort,
-    idleMs: config.streamIdleMs,
-    tls: tlsFiles(config),
-  });
+  const streams = await openStreams({ config, self, log }, monitor);
   stack.use(streams);
   const onUnwritten = (problem: string) => log.error("a record was not written", { problem });
   const context: Context = {
@@ -162,10 +154,17 @@ async function createContext(
   return context;
 }
 
-function tlsFiles({ streamTlsCert: cert, streamTlsKey: key }: Config) {
-  if (cert === "" && key === "") return undefined;
-  if (cert !== "" && key !== "") return { cert, key };
-  throw new CriError("INVALID_ARGUMENT", "stream-tls-cert and stream-tls-key go together");
+function openStreams(
+  { config, self, log }: Omit<Given, "instance">,
+  monitor: MonitorClient,
+): Promise<Streams> {
+  const { streamPort: port, streamIdleMs: idleMs, streamTlsCert: cert, streamTlsKey: key } = config;
+  if ((cert === "") !== (key === "")) {
+    throw new CriError("INVALID_ARGUMENT", "stream-tls-cert and stream-tls-key go together");
+  }
+  const tls = cert === "" ? undefined : { cert, key };
+  const folder = join(config.state, "streams");
+  return Streams.open({ monitor, log: log.child("stream"), folder, self, port, idleMs, tls });
 }
 
 function onExit(context: Context, exit: ExitRecord): void {

@@ -1,7 +1,6 @@
 // What an exec writes, kept up to a bound; read on beyond it, so that the program is not held up.
 import { readNow } from "../sys/descriptor.ts";
-import type { Turn } from "./container_log.ts";
-import type { Stream } from "./log_lines.ts";
+import type { Stream, Turn } from "./log_lines.ts";
 
 /** Of an exec's output, what a flood on one stream leaves to the other. */
 const reservedBytes = 1 << 20;

@@ -18,11 +18,8 @@ import {
 } from "node:fs";
 import { dirname } from "node:path";
 import { discard, pipe, readNow, setPipeSize, tee } from "../sys/descriptor.ts";
-import { cut, LogOutput, maxLineBytes, rest, type Stream } from "./log_lines.ts";
+import { cut, LogOutput, maxLineBytes, rest, type Stream, type Turn } from "./log_lines.ts";
 import { Tap, type Sink } from "./tap.ts";
-
-/** What a turn of one stream came to: there may be more, there is nothing now, there will be none. */
-export type Turn = "more" | "empty" | "end";
 
 /** A stream whose content is looked at before it is taken; data is valid until the next peek of any. */
 type Source = { peek: () => { data: Buffer; state: Turn }; take: (bytes: number) => void };

@@ -257,10 +257,8 @@ export class Containers {
       },
     };
     container.exit.catch((error: unknown) => {
-      this.#log.error("recording an exit failed", {
-        container: record.id,
-        error: messageOf(error),
-      });
+      const fields = { container: record.id, error: messageOf(error) };
+      this.#log.error("recording an exit failed", fields);
     });
     this.#running.set(record.id, container);
     this.#oom.started(record.id, record.cgroup);

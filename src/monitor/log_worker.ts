@@ -9,7 +9,8 @@ import { messageOf } from "../base/errors.ts";
 import { drainEventfd, Epoll, EPOLLERR, EPOLLET, EPOLLOUT } from "../sys/descriptor.ts";
 import { collectGarbage, idleMs } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
-import { ContainerLog, type LogFds, type Turn } from "./container_log.ts";
+import { ContainerLog, type LogFds } from "./container_log.ts";
+import type { Turn } from "./log_lines.ts";
 import { Sink } from "./tap.ts";
 
 type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogFds;

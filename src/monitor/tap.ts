@@ -7,7 +7,7 @@
 // log, and other containers never notice. A container that has ended waits for nobody.
 import { errnoOf } from "../base/errors.ts";
 import { writeNow } from "../sys/descriptor.ts";
-import type { Turn } from "./container_log.ts";
+import type { Turn } from "./log_lines.ts";
 
 const stuckMs = 10_000;
 

@@ -1,7 +1,7 @@
 // The person's commands, by name. program.ts finds and runs them; main.ts adds its own.
 import type { SubCommandsDef } from "citty";
 import { configCommand } from "./config.ts";
-import { exec, logs } from "./container_commands.ts";
+import { logs } from "./container_commands.ts";
 import { rm, rmi, rmp, stop, stopp } from "./end.ts";
 import { load, pull } from "./image_commands.ts";
 import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
@@ -9,6 +9,7 @@ import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import type { PassThrough } from "./program.ts";
 import { run } from "./run.ts";
+import { attach, exec, portForward } from "./stream_commands.ts";
 import { ourFailureCode } from "./start_failure.ts";
 
 export const commands: SubCommandsDef = {
@@ -20,6 +21,8 @@ export const commands: SubCommandsDef = {
   load,
   logs,
   exec,
+  attach,
+  "port-forward": portForward,
   stop,
   rm,
   stopp,

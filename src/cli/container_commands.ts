@@ -1,16 +1,11 @@
-// isulad-ts logs and exec.
+// isulad-ts logs.
 import { defineCommand } from "citty";
-import { CriError, messageOf } from "../base/errors.ts";
-import { toLong } from "../base/int64.ts";
+import { CriError } from "../base/errors.ts";
 import { readLog } from "./log_file.ts";
-import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
+import { ReaderGone, readerGoneCode, writeOut } from "./output.ts";
 import { UsageError } from "./program.ts";
-import { startFailureCode } from "./start_failure.ts";
 import { waitForExit } from "./wait.ts";
-import { hostArg, secondsOf, withClient } from "./shared.ts";
-
-// An exec has no deadline of its own with --timeout 0; with one, the daemon's answer comes first.
-const execMarginMs = 30_000;
+import { hostArg, withClient } from "./shared.ts";
 
 export const logs = defineCommand({
   meta: { description: "Show what a container wrote" },
@@ -55,45 +50,3 @@ function linesOf(text: string): number {
   if (/^\d{1,9}$/.test(text)) return Number(text);
   throw new UsageError(`--tail takes a number of lines, not "${text}"`);
 }
-
-export const exec = defineCommand({
-  meta: { description: "Run a command in a container and print what it wrote when it has ended" },
-  args: {
-    container: { type: "positional", description: "Id of a container; the command follows" },
-    sync: {
-      type: "boolean",
-      alias: "s",
-      description: "As crictl has it; there is no other way yet",
-    },
-    interactive: { type: "boolean", alias: "i", description: "Not there yet" },
-    tty: { type: "boolean", alias: "t", description: "Not there yet" },
-    timeout: {
-      type: "string",
-      default: "0",
-      valueHint: "seconds",
-      description: "Kill the command after so long; 0 waits",
-    },
-    ...hostArg,
-  },
-  run: ({ args }) =>
-    withClient(args, async (client) => {
-      const [container_id = "", ...cmd] = args._;
-      if (args.interactive || args.tty) {
-        throw new UsageError("exec gives neither input nor a terminal yet: leave -i and -t away");
-      }
-      if (cmd.length === 0) throw new UsageError("Say which command to run");
-      const seconds = secondsOf(args.timeout, "--timeout");
-      const timeoutMs = seconds === 0 ? 0 : seconds * 1000 + execMarginMs;
-      const request = { container_id, cmd, timeout: toLong(seconds) };
-      let answer;
-      try {
-        answer = await client.ExecSync(request, { timeoutMs });
-      } catch (error) {
-        say(`isulad-ts: ${messageOf(error)}`);
-        return startFailureCode(messageOf(error));
-      }
-      await writeOut("stdout", answer.stdout ?? new Uint8Array());
-      await writeOut("stderr", answer.stderr ?? new Uint8Array());
-      return answer.exit_code ?? 0;
-    }),
-});

@@ -1,0 +1,147 @@
+// The client's side of Exec, Attach and PortForward: connects to a URL that the daemon has answered.
+import { randomBytes } from "node:crypto";
+import { createConnection, type Socket } from "node:net";
+import { connect as connectTls } from "node:tls";
+import { CriError } from "../base/errors.ts";
+import type { Wire } from "../sys/byte_stream.ts";
+import { headText, readHead } from "../sys/http_upgrade.ts";
+import { SpdySession } from "../sys/spdy.ts";
+import { acceptKey, closeNormal, WebSocketConnection } from "../sys/websocket.ts";
+
+/** A node socket as a wire. */
+function wireOf(socket: Socket): Wire {
+  return {
+    async *chunks() {
+      for await (const chunk of socket) yield chunk as Buffer;
+    },
+    send: (...parts) =>
+      new Promise((resolve, reject) => {
+        const done = (error?: Error | null) => (error ? reject(error) : resolve());
+        socket.write(Buffer.concat(parts), done);
+      }),
+    close: () => void socket.destroy(),
+  };
+}
+
+async function connectTo(url: URL): Promise<Wire> {
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  const options = { host: url.hostname, port: Number(url.port) };
+  // Who gave us the URL, with its secret, over a socket of root's, is whom we connect to.
+  const socket =
+    url.protocol === "https:"
+      ? connectTls({ ...options, rejectUnauthorized: false }, resolve)
+      : createConnection(options, resolve);
+  socket.setNoDelay(true);
+  socket.once("error", reject);
+  try {
+    await promise;
+  } catch (cause) {
+    throw new CriError("UNAVAILABLE", `cannot connect to ${url.host}: ${String(cause)}`, { cause });
+  }
+  socket.on("error", () => {}); // reads and writes tell
+  return wireOf(socket);
+}
+
+async function upgrade(url: URL, headers: [string, string][]) {
+  const wire = await connectTo(url);
+  const all: [string, string][] = [["Host", url.host], ["Connection", "Upgrade"], ...headers];
+  await wire.send(headText(`POST ${url.pathname} HTTP/1.1`, all));
+  const { head, rest } = await readHead(wire);
+  if (head.line.startsWith("HTTP/1.1 101 ")) return { head, wire: rest };
+  wire.close();
+  throw new CriError("UNAVAILABLE", `${url.host} answered ${head.line}`);
+}
+
+export async function openWebSocket(address: string, protocol: string): Promise<Wire> {
+  const key = randomBytes(16).toString("base64");
+  const { head, wire } = await upgrade(new URL(address), [
+    ["Upgrade", "websocket"],
+    ["Sec-WebSocket-Version", "13"],
+    ["Sec-WebSocket-Key", key],
+    ["Sec-WebSocket-Protocol", protocol],
+  ]);
+  if (head.headers.get("sec-websocket-accept")?.[0] === acceptKey(key)) return wire;
+  wire.close();
+  throw new CriError("UNAVAILABLE", "the answer to a WebSocket request is none");
+}
+
+/** For streams that we open; the peer's are refused. */
+export async function openSpdy(address: string, protocol: string): Promise<SpdySession> {
+  const { wire } = await upgrade(new URL(address), [
+    ["Upgrade", "SPDY/3.1"],
+    ["X-Stream-Protocol-Version", protocol],
+  ]);
+  return new SpdySession(wire, (stream) => void stream.reset().catch(() => {}));
+}
+
+/** What a command gets from a person, and where what it writes goes. */
+export type Local = {
+  stdin?: AsyncIterable<Buffer>;
+  sizes?: AsyncIterable<{ columns: number; rows: number }>;
+  /** Waits until the bytes are taken. */
+  write(stream: "stdout" | "stderr", bytes: Buffer): Promise<void>;
+};
+
+const STDIN = 0;
+const STDOUT = 1;
+const STDERR = 2;
+const ERROR = 3;
+const RESIZE = 4;
+const CLOSE = 255;
+
+type Status = { status?: string; message?: string; details?: { causes?: Cause[] } };
+type Cause = { reason?: string; message?: string };
+
+/** Runs to the end of the command. @returns its exit code. @throws CriError when it did not run. */
+export async function runRemote(address: string, local: Local): Promise<number> {
+  const wire = await openWebSocket(address, "v5.channel.k8s.io");
+  const connection = new WebSocketConnection(wire, "client");
+  const lost = () => {}; // what is read tells of it
+  sendInput(connection, local.stdin).catch(lost);
+  sendSizes(connection, local.sizes).catch(lost);
+  try {
+    return exitCodeOf(await receive(connection, local));
+  } finally {
+    await connection.close(closeNormal).catch(lost);
+    wire.close();
+  }
+}
+
+async function sendInput(connection: WebSocketConnection, stdin: Local["stdin"]): Promise<void> {
+  if (stdin === undefined) return;
+  for await (const chunk of stdin) await connection.send(Buffer.from([STDIN]), chunk);
+  await connection.send(Buffer.from([CLOSE, STDIN]));
+}
+
+async function sendSizes(connection: WebSocketConnection, sizes: Local["sizes"]): Promise<void> {
+  if (sizes === undefined) return;
+  for await (const { columns: Width, rows: Height } of sizes) {
+    const size = Buffer.from(JSON.stringify({ Width, Height }));
+    await connection.send(Buffer.from([RESIZE]), size);
+  }
+}
+
+/** The bytes of the error channel. */
+async function receive(connection: WebSocketConnection, local: Local): Promise<string> {
+  const status: Buffer[] = [];
+  let channel: number | undefined;
+  for await (const { first, bytes } of connection.pieces()) {
+    if (first) channel = undefined;
+    const data = channel === undefined ? bytes.subarray(1) : bytes;
+    channel ??= bytes[0];
+    if (data.length === 0) continue;
+    if (channel === STDOUT) await local.write("stdout", data);
+    else if (channel === STDERR) await local.write("stderr", data);
+    else if (channel === ERROR) status.push(data);
+  }
+  return Buffer.concat(status).toString();
+}
+
+function exitCodeOf(text: string): number {
+  if (text === "") throw new CriError("UNAVAILABLE", "the connection to the daemon was lost");
+  const { status, message, details } = JSON.parse(text) as Status;
+  if (status === "Success") return 0;
+  const cause = details?.causes?.find(({ reason }) => reason === "ExitCode");
+  if (cause !== undefined) return Number(cause.message);
+  throw new CriError("UNKNOWN", message ?? "it failed");
+}

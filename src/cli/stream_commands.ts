@@ -1,0 +1,203 @@
+// isulad-ts exec, attach and port-forward.
+import { createServer, type AddressInfo, type Socket } from "node:net";
+import { defineCommand } from "citty";
+import { CriError, messageOf } from "../base/errors.ts";
+import { toLong } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type { SpdySession } from "../sys/spdy.ts";
+import type { Client } from "./client.ts";
+import { catchInterrupts } from "./interrupts.ts";
+import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
+import { UsageError } from "./program.ts";
+import { hostArg, secondsOf, withClient } from "./shared.ts";
+import { startFailureCode } from "./start_failure.ts";
+import { openSpdy, runRemote } from "./stream_client.ts";
+import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
+
+// An exec has no deadline of its own with --timeout 0; with one, the daemon's answer comes first.
+const execMarginMs = 30_000;
+
+const inputArg = {
+  interactive: { type: "boolean", alias: "i", description: "Pass our standard input on" },
+} as const;
+
+export const exec = defineCommand({
+  meta: { description: "Run a command in a container" },
+  args: {
+    container: { type: "positional", description: "Id of a container; the command follows" },
+    ...inputArg,
+    tty: { type: "boolean", alias: "t", description: "A terminal for the command" },
+    sync: { type: "boolean", alias: "s", description: "Print what it wrote when it has ended" },
+    timeout: {
+      type: "string",
+      default: "0",
+      valueHint: "seconds",
+      description: "With --sync: kill the command after so long; 0 waits",
+    },
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const [container_id = "", ...cmd] = args._;
+      if (cmd.length === 0) throw new UsageError("Say which command to run");
+      const seconds = secondsOf(args.timeout, "--timeout");
+      if (args.sync && (args.interactive || args.tty)) {
+        throw new UsageError("--sync gives neither input nor a terminal: leave -i and -t away");
+      }
+      if (seconds > 0 && !args.sync) throw new UsageError("--timeout is for --sync");
+      const wanted = { stdin: args.interactive === true, tty: args.tty === true };
+      try {
+        if (args.sync) return await execSync(client, { container_id, cmd }, seconds);
+        const streams = { ...wanted, stdout: true, stderr: !wanted.tty };
+        const { url } = await client.Exec({ container_id, cmd, ...streams });
+        return await converse(url, wanted);
+      } catch (error) {
+        if (error instanceof ReaderGone) return readerGoneCode;
+        say(`isulad-ts: ${messageOf(error)}`);
+        return startFailureCode(messageOf(error));
+      }
+    }),
+});
+
+async function execSync(
+  client: Client,
+  request: { container_id: string; cmd: string[] },
+  seconds: number,
+): Promise<number> {
+  const timeoutMs = seconds === 0 ? 0 : seconds * 1000 + execMarginMs;
+  const answer = await client.ExecSync({ ...request, timeout: toLong(seconds) }, { timeoutMs });
+  await writeOut("stdout", answer.stdout ?? new Uint8Array());
+  await writeOut("stderr", answer.stderr ?? new Uint8Array());
+  return answer.exit_code ?? 0;
+}
+
+/** Our terminal or streams are the command's until it ends; its exit code. */
+async function converse(url: string, wanted: { stdin: boolean; tty: boolean }): Promise<number> {
+  using _ = wanted.tty && wanted.stdin ? rawTerminal() : undefined;
+  try {
+    return await runRemote(url, {
+      write: writeOut,
+      ...(wanted.stdin ? { stdin: input() } : {}),
+      ...(wanted.tty ? { sizes: sizes() } : {}),
+    });
+  } finally {
+    if (wanted.stdin) releaseInput();
+  }
+}
+
+export const attach = defineCommand({
+  meta: { description: "Show what a running container writes from now on, until it ends" },
+  args: {
+    container: { type: "positional", description: "Id of a container, or how it begins" },
+    ...inputArg,
+    tty: { type: "boolean", alias: "t", description: "It has a terminal (else we ask)" },
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const container_id = args.container ?? "";
+      const tty = args.tty === true || (await hasTerminal(client, container_id));
+      const wanted = { stdin: args.interactive === true, tty };
+      const streams = { ...wanted, stdout: true, stderr: !tty };
+      const { url } = await client.Attach({ container_id, ...streams });
+      try {
+        await converse(url, wanted);
+      } catch (error) {
+        if (error instanceof ReaderGone) return readerGoneCode;
+        throw error;
+      }
+      const { status } = await client.ContainerStatus({ container_id });
+      const { CONTAINER_EXITED } = runtime.v1.ContainerState;
+      return status?.state === CONTAINER_EXITED ? (status.exit_code ?? 0) : 0;
+    }),
+});
+
+async function hasTerminal(client: Client, container_id: string): Promise<boolean> {
+  const { info } = await client.ContainerStatus({ container_id, verbose: true });
+  const { config } = JSON.parse(info?.["info"] ?? "{}") as { config?: { tty?: boolean } };
+  return config?.tty === true;
+}
+
+export const portForward = defineCommand({
+  meta: { description: "Make ports of a pod ports of this machine's loopback, until interrupted" },
+  args: {
+    pod: { type: "positional", description: "Id of a pod; [LOCAL:]PORT follows, several times" },
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const [pod_sandbox_id = "", ...words] = args._;
+      const ports = words.map(portsOf);
+      if (ports.length === 0) throw new UsageError("Say which ports: [LOCAL:]PORT");
+      const { url } = await client.PortForward({ pod_sandbox_id });
+      using interrupts = catchInterrupts();
+      const session = await openSpdy(url, "portforward.k8s.io");
+      await using servers = new AsyncDisposableStack();
+      for (const { local, remote } of ports) servers.use(await listen(session, local, remote));
+      const interrupted = new Promise((resolve) =>
+        interrupts.signal.addEventListener("abort", resolve, { once: true }),
+      );
+      await Promise.race([session.run(), interrupted]);
+      session.wire.close();
+      if (interrupts.exitCode !== undefined) return interrupts.exitCode;
+      throw new CriError("UNAVAILABLE", "the pod or the daemon has ended the connection");
+    }),
+});
+
+function portsOf(word: string): { local: number; remote: number } {
+  const match = /^(?:(\d{1,5}):)?(\d{1,5})$/.exec(word);
+  const [local, remote] = [Number(match?.[1] ?? match?.[2]), Number(match?.[2])];
+  if (match !== null && local <= 65_535 && remote >= 1 && remote <= 65_535) {
+    return { local, remote };
+  }
+  throw new UsageError(`"${word}" is no [LOCAL:]PORT; ports go to 65535, LOCAL 0 is a free one`);
+}
+
+async function listen(
+  session: SpdySession,
+  local: number,
+  remote: number,
+): Promise<AsyncDisposable> {
+  const clients = new Set<Socket>();
+  const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
+    clients.add(client);
+    client.on("error", () => {}); // reads and writes tell
+    client.once("close", () => clients.delete(client));
+    forward(session, client, remote).catch((error: unknown) => {
+      say(`port ${remote}: ${messageOf(error)}`);
+      client.destroy();
+    });
+  });
+  await new Promise<void>((resolve, reject) => {
+    server.once("error", reject);
+    server.listen(local, "127.0.0.1", resolve);
+  });
+  print(`Forwarding from 127.0.0.1:${(server.address() as AddressInfo).port} -> ${remote}`);
+  return {
+    [Symbol.asyncDispose]: async () => {
+      for (const client of clients) client.destroy();
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}
+
+let requests = 0;
+
+async function forward(session: SpdySession, client: Socket, remote: number): Promise<void> {
+  const headers = { port: String(remote), requestid: String(requests++) };
+  const error = await session.open({ ...headers, streamtype: "error" });
+  await error.end();
+  const data = await session.open({ ...headers, streamtype: "data" });
+  const up = (async () => {
+    for await (const chunk of client) await data.write(chunk as Buffer);
+    await data.end();
+  })();
+  up.catch(() => {}); // the pod's side has ended, or this connection
+  for await (const chunk of data.chunks()) {
+    if (!client.write(chunk)) await new Promise((resolve) => client.once("drain", resolve));
+  }
+  client.end();
+  const said: Buffer[] = [];
+  for await (const chunk of error.chunks()) said.push(chunk);
+  if (said.length > 0) throw new Error(Buffer.concat(said).toString());
+}

@@ -77,7 +77,7 @@ const containers: [string, ContainerConfig][] = [
   ],
   ["config.mounts[0].container_path", mount({ container_path: "x" })],
   ["config.mounts[0].container_path is missing", mount({ container_path: "" })],
-  ["mount at /", mount({ container_path: "/../.." })],
+  ['mount at "/../.."', mount({ container_path: "/../.." })],
   ["config.mounts[0].host_path", mount({ host_path: "tmp/../etc" })],
   ["config.mounts[0].host_path", mount({ host_path: "/a\0b" })],
   ["config.mounts[0].propagation", mount({ propagation: 9 as never })],

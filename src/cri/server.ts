@@ -11,6 +11,7 @@ import { containerStatus, listContainers, streamContainers } from "./container_s
 import { updateContainerResources } from "./container_update.ts";
 import * as image from "./image.ts";
 import { Encoded } from "./lists.ts";
+import * as metrics from "./metrics.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import * as sandbox from "./sandbox.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
@@ -69,6 +70,9 @@ const handlers: Handlers = {
   ListPodSandboxStats: stats.listPodSandboxStats,
   StreamPodSandboxStats: stats.streamPodSandboxStats,
   UpdateContainerResources: updateContainerResources,
+  ListMetricDescriptors: metrics.listMetricDescriptors,
+  ListPodSandboxMetrics: metrics.listPodSandboxMetrics,
+  StreamPodSandboxMetrics: metrics.streamPodSandboxMetrics,
   ReopenContainerLog: container.reopenContainerLog,
   ExecSync: container.execSync,
   Exec: stream.exec,

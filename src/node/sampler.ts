@@ -4,7 +4,7 @@
 // number of consumers costs one reading a second. After a question, a timer goes on reading for a while:
 // a kubelet, which asks every ten seconds, then gets the CPU rate of these ten seconds. When nobody asks
 // any more it ends, and everything is forgotten.
-import { setImmediate as nextTurn } from "node:timers/promises";
+import { Slices } from "../base/slices.ts";
 import type { CgroupPaths } from "./cgroup.ts";
 import { type CgroupUsage, readUsage } from "./cgroup_stats.ts";
 
@@ -13,8 +13,6 @@ const freshMs = 1_000;
 const everyMs = 10_000;
 /** Readings go on for so long after the last question. */
 const idleMs = 60_000;
-/** Without a pause for other calls. */
-const sliceMs = 5;
 
 /** processes: they are counted too, which costs a file for each cgroup below. */
 export type Cgroup = { id: string; paths: CgroupPaths; processes?: boolean };
@@ -48,13 +46,11 @@ export class Sampler implements Disposable {
 
   async #read(cgroups: Cgroup[]): Promise<Map<string, Sample>> {
     const samples = new Map<string, Sample>();
-    let sliceEnd = performance.now() + sliceMs;
+    const slices = new Slices();
     for (const cgroup of cgroups) {
       const sample = this.#fresh(cgroup);
       if (sample !== undefined) samples.set(cgroup.id, sample);
-      if (performance.now() < sliceEnd) continue;
-      await nextTurn();
-      sliceEnd = performance.now() + sliceMs;
+      await slices.pause();
     }
     return samples;
   }

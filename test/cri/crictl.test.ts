@@ -86,3 +86,21 @@ test.skipIf(!there)("crictl pulls, runs, lists, executes, shows logs and removes
   run("rmi", name);
   expect(await daemon.leaksSince(before)).toEqual([]);
 });
+
+test.skipIf(!there)("crictl shows stats, statsp, metricdescs and metricsp", async () => {
+  const pod = daemon.podConfig();
+  const podId = await daemon.runPod(pod);
+  await daemon.loadImage(busyboxImage(), "docker.io/library/busybox:latest");
+  const id = await daemon.run(podId, pod, "while :; do :; done", { metadata: { name: "busy" } });
+  expect(run("stats", "--seconds", "2")).toMatch(
+    new RegExp(`${id.slice(0, 13)}\\s+busy\\s+[1-9]\\S*\\s+\\S+B\\s+\\S+B\\s+\\d+`),
+  );
+  const { stats } = JSON.parse(run("stats", "-o", "json", id)) as { stats: object[] };
+  expect(stats).toMatchObject([{ attributes: { id, metadata: { name: "busy" } } }]);
+  expect(run("statsp", "--seconds", "2")).toContain(podId.slice(0, 13));
+  expect(run("metricdescs")).toContain("container_memory_working_set_bytes");
+  const metrics = run("metricsp");
+  expect(metrics).toContain("container_cpu_usage_seconds_total");
+  expect(metrics).toContain(id);
+  await daemon.removePod(podId);
+});

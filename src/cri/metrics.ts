@@ -1,0 +1,155 @@
+// ListMetricDescriptors and ListPodSandboxMetrics: what a kubelet without cAdvisor serves as its own.
+import { throwIfAborted } from "../base/abort.ts";
+import { nowNs, toLong } from "../base/int64.ts";
+import { Slices } from "../base/slices.ts";
+import { processes } from "../node/cgroup.ts";
+import { readDetails } from "../node/cgroup_details.ts";
+import { diskName, diskSpace } from "../node/disks.ts";
+import { countOpenFiles, openFilesMax } from "../node/process_stats.ts";
+import type { Cgroup } from "../node/sampler.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  ContainerMetrics,
+  ListMetricDescriptorsResponse,
+  ListPodSandboxMetricsRequest,
+  Metric,
+  PodSandboxMetrics,
+  StreamPodSandboxMetricsRequest,
+} from "../proto/types.ts";
+import type { Container } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import type { Call, Context } from "./context.ts";
+import { Encoded, listItem, sendItems } from "./lists.ts";
+import { type Facts, metricTable } from "./metric_table.ts";
+import { cgroupsOf, isReady, layersOf, networksOf, podCgroup, runningByPod } from "./stats.ts";
+
+const { MetricType } = runtime.v1;
+
+/** Of every metric; a pod's own have neither container nor image. */
+const labelKeys = ["pod", "namespace", "container", "id", "image"];
+
+export function listMetricDescriptors(): ListMetricDescriptorsResponse {
+  return {
+    descriptors: metricTable.map(({ name, help, labels }) => ({
+      name,
+      help,
+      label_keys: [...labelKeys, ...labels],
+    })),
+  };
+}
+
+export async function listPodSandboxMetrics(
+  context: Context,
+  _request: ListPodSandboxMetricsRequest,
+  call: Call,
+): Promise<Encoded> {
+  return new Encoded(await podItems(context, call));
+}
+
+export async function streamPodSandboxMetrics(
+  context: Context,
+  _request: StreamPodSandboxMetricsRequest,
+  call: Call,
+  send: (batch: Encoded) => Promise<void>,
+): Promise<void> {
+  await sendItems(await podItems(context, call), call, send);
+}
+
+/** Of ready pods and their running containers. */
+async function podItems(context: Context, call: Call): Promise<Uint8Array[]> {
+  const sandboxes = context.sandboxes.list().filter(isReady);
+  const byPod = runningByPod(context, sandboxes);
+  const containers = [...byPod.values()].flat();
+  const ofContainers = await containerFacts(context, containers, call);
+  const ofPods = await podFacts(context, sandboxes, byPod);
+  return sandboxes.map((sandbox) => {
+    const { id } = sandbox;
+    const message: PodSandboxMetrics = {
+      pod_sandbox_id: id,
+      metrics: metricsOf(ofPods.get(id)!, podLabels(sandbox, { container: "", id, image: "" })),
+      container_metrics: byPod.get(id)!.flatMap((container): ContainerMetrics[] => {
+        const facts = ofContainers.get(container.id);
+        if (facts === undefined) return [];
+        const own = { container: container.config.metadata?.name ?? "", id: container.id };
+        const labels = podLabels(sandbox, { ...own, image: container.image.name });
+        return [{ container_id: container.id, metrics: metricsOf(facts, labels) }];
+      }),
+    };
+    return listItem(runtime.v1.PodSandboxMetrics, message);
+  });
+}
+
+function podLabels(
+  { config }: Sandbox,
+  own: { container: string; id: string; image: string },
+): string[] {
+  const { name, namespace } = config.metadata ?? {};
+  return [name ?? "", namespace ?? "", own.container, own.id, own.image];
+}
+
+async function podFacts(
+  context: Context,
+  sandboxes: Sandbox[],
+  byPod: Map<string, Container[]>,
+): Promise<Map<string, Facts>> {
+  const cgroups = sandboxes.map((sandbox) => podCgroup(context, sandbox));
+  const samples = await context.sampler.sample(cgroups);
+  const networks = await networksOf(context, sandboxes, byPod);
+  const facts = new Map<string, Facts>();
+  for (const { id } of sandboxes) {
+    const [sample, interfaces] = [samples.get(id), networks.get(id)];
+    facts.set(id, { nowNs: nowNs(), sample, interfaces, diskName });
+  }
+  return facts;
+}
+
+/** By id; of those that still run. */
+async function containerFacts(
+  context: Context,
+  containers: Container[],
+  call: Call,
+): Promise<Map<string, Facts>> {
+  const cgroups = cgroupsOf(context, containers);
+  const samples = await context.sampler.sample(cgroups);
+  const layers = await layersOf(context, containers);
+  const space = await diskSpace(context.config.graph);
+  const paths = new Map(cgroups.map((cgroup) => [cgroup.id, cgroup.paths]));
+  const slices = new Slices();
+  const facts = new Map<string, Facts>();
+  for (const { id, phase } of containers) {
+    const sample = samples.get(id);
+    throwIfAborted("reading metrics", call.signal);
+    if (sample === undefined || phase.phase !== "running") continue;
+    const startedAtNs = BigInt(phase.startedAtNs);
+    const own = await ownFacts(paths.get(id)!, phase.pid);
+    const counted = { ...sample, processes: own.processes };
+    const layer = layers.get(id);
+    facts.set(id, { nowNs: nowNs(), startedAtNs, layer, space, diskName, ...own, sample: counted });
+    await slices.pause();
+  }
+  return facts;
+}
+
+async function ownFacts(paths: Cgroup["paths"], pid: number) {
+  const pids = processes(paths);
+  return {
+    details: readDetails(paths),
+    processes: BigInt(pids.length),
+    openFiles: await countOpenFiles(pids),
+    openFilesMax: openFilesMax(pid),
+  };
+}
+
+function metricsOf(facts: Facts, labels: string[]): Metric[] {
+  // When the cgroup was read, which may be a moment ago; the rest is of now.
+  const timestamp = toLong(facts.sample?.atNs ?? facts.nowNs);
+  return metricTable.flatMap(({ name, type, values }) =>
+    values(facts).map(({ value, further }) => ({
+      name,
+      timestamp,
+      metric_type: MetricType[type],
+      label_values: [...labels, ...further],
+      value: { value: toLong(value) },
+    })),
+  );
+}

@@ -1,0 +1,37 @@
+// Disks by the names that people know them by.
+import { readFileSync, readlinkSync, statSync } from "node:fs";
+import { statfs } from "node:fs/promises";
+import { basename } from "node:path";
+
+/** A file system's size; inodes 0 where it makes them as it needs them. */
+export type DiskSpace = { device: string; bytes: bigint; inodes: bigint; inodesFree: bigint };
+
+/** Of the file system that a folder lies on. */
+export async function diskSpace(folder: string): Promise<DiskSpace> {
+  const { bsize, blocks, files, ffree } = await statfs(folder, { bigint: true });
+  const { dev } = statSync(folder, { bigint: true });
+  const device = mountSource(dev);
+  return { device, bytes: bsize * blocks, inodes: files, inodesFree: ffree };
+}
+
+/** What is mounted there (proc(5), mountinfo), such as /dev/sda1; else the numbers of the device. */
+function mountSource(dev: bigint): string {
+  // As glibc's major() and minor() take it apart.
+  const major = ((dev >> 8n) & 0xfffn) | ((dev >> 32n) & ~0xfffn);
+  const minor = (dev & 0xffn) | ((dev >> 12n) & ~0xffn);
+  const numbers = `${major}:${minor}`;
+  for (const line of readFileSync("/proc/self/mountinfo", "utf8").split("\n")) {
+    const [left = "", right = ""] = line.split(" - ", 2);
+    if (left.split(" ")[2] === numbers) return right.split(" ")[1] || numbers;
+  }
+  return numbers;
+}
+
+/** A disk by its numbers, such as /dev/sda. */
+export function diskName(major: number, minor: number): string {
+  try {
+    return `/dev/${basename(readlinkSync(`/sys/dev/block/${major}:${minor}`))}`;
+  } catch {
+    return `${major}:${minor}`;
+  }
+}

@@ -21,6 +21,8 @@ import type { Log } from "./base/log.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context, Handler } from "./cri/context.ts";
 import { ExitWaiters } from "./cri/exits.ts";
+import { Instruments } from "./cri/instruments.ts";
+import { serveMetrics } from "./cri/metrics_server.ts";
 import { Running } from "./cri/running.ts";
 import { createServer } from "./cri/server.ts";
 import { knownCgroups } from "./cri/stats.ts";
@@ -70,6 +72,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   const cutOff = await recover(context);
   await context.monitor.connect();
   stack.use(sweepOrphans(context, cutOff));
+  if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
   await listen(context, stack);
   await writeFile(config.pidfile, `${process.pid}\n`, { mode: 0o644 });
   stack.defer(() => rmSync(config.pidfile, { force: true }));
@@ -142,6 +145,7 @@ async function createContext(
       timeoutMs: config.cniTimeoutMs,
     }),
     cgroup: driver(mounts, config.cgroupParent),
+    instruments: new Instruments(),
     sampler: stack.use(new Sampler(() => knownCgroups(context))),
     layers: stack.use(new DiskUsages(log.child("stats"))),
     monitor,

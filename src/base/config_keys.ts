@@ -135,6 +135,10 @@ export const daemonKeys = {
     fallback: minuteMs,
     about: "ours: a pull ends when no byte came for so long",
   }),
+  metricsPort: key("metrics-port", k.integer(0, 65_535), {
+    fallback: 0,
+    about: "loopback port of Prometheus metrics, at /metrics; 0: none",
+  }),
   streamPort: key("websocket-server-listening-port", k.integer(0, 65_535), {
     fallback: 0,
     about: "loopback port of exec, attach and port-forward streams; 0: one that is free",
@@ -235,7 +239,6 @@ function idle(
   return { key: name, kind, why, also: [], ...rest };
 }
 
-const port = k.integer(0, 65_535);
 const onlyUnix = "only unix sockets are served, which need no TLS";
 
 /** iSulad's keys that mean nothing here. Each gets one warning, unless it asks for nothing. */
@@ -260,7 +263,6 @@ export const idleKeys: readonly IdleKey[] = [
   ),
   idle("cri-sandboxers", k.anyMap, "sandboxers are not supported"),
   idle("default-sandboxer", k.text, "sandboxers are not supported"),
-  idle("metrics-port", port, "metrics are not served yet"),
   idle("enable-plugins", k.text, "Docker's plugins are not supported; NRI plugins are"),
   idle("authorization-plugin", k.text, "access is by the socket's owner and group alone"),
   idle("tls", k.flag, onlyUnix),

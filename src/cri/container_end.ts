@@ -7,7 +7,7 @@ import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { killAll, killOnce, processes, survivors, type CgroupPaths } from "../node/cgroup.ts";
 import { exited } from "../state/container.ts";
-import type { Exit } from "../state/container.ts";
+import type { Container, Exit } from "../state/container.ts";
 import { notReady } from "../state/sandbox.ts";
 import { catchesSignal } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
@@ -97,8 +97,13 @@ function cgroupOf(context: Context, id: string): CgroupPaths {
 /** Commits what the monitor saw, before anybody who waits for it goes on. */
 export async function commitExit(context: Context, id: string, exit: Exit): Promise<void> {
   const happened = true;
+  let isNews = false; // an exit may be told twice
+  const end = (old: Container) => {
+    isNews = old.phase.phase !== "exited";
+    return exited(old, exit);
+  };
   const container = await step("container-exited", () =>
-    context.containers.update(id, (old) => exited(old, exit), { happened }),
+    context.containers.update(id, end, { happened }),
   );
   context.exits.exited(id);
   // A pause container goes by its sandbox's id.
@@ -106,6 +111,7 @@ export async function commitExit(context: Context, id: string, exit: Exit): Prom
   await context.sandboxes.update(id, (old) => notReady(old, message), { happened });
   if (container?.phase.phase !== "exited") return;
   const { reason, exitCode } = container.phase;
+  if (isNews && reason === "OOMKilled") context.instruments.oomKilled();
   context.log.info("container exited", { container: id, exitCode, reason });
   setTimeout(() => void settle(context, id), settleMs).unref();
 }

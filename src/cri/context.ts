@@ -17,6 +17,7 @@ import type { Sandbox } from "../state/sandbox.ts";
 import type { Store } from "../state/store.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exits.ts";
+import type { Instruments } from "./instruments.ts";
 import type { Running } from "./running.ts";
 
 /** A runtime handler: how to call it, and what it can do. */
@@ -44,6 +45,7 @@ export type Context = {
   exits: ExitWaiters;
   /** Containers whose start is under way. */
   starting: Set<string>;
+  instruments: Instruments;
   /** Calls that were answered or are being answered. */
   calls: { count: number };
   /** RunPodSandbox and CreateContainer calls under way, by reserved name. */

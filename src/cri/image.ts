@@ -32,7 +32,9 @@ export async function pullImage(
   const reference = request.image!.image!;
   handlerOf(context, request.image?.runtime_handler ?? "");
   const auth = authOf(request.auth);
-  const image = await context.images.pull(reference, { auth, signal: call.signal });
+  const image = await context.instruments.pull(
+    context.images.pull(reference, { auth, signal: call.signal }),
+  );
   return { image_ref: image.id };
 }
 
@@ -118,7 +120,7 @@ export async function pullWithProgress(
   let last: PullProgress = {};
   let sending = Promise.resolve();
   let waiting = false;
-  const image = await context.images.pull(request.image!, {
+  const pull = context.images.pull(request.image!, {
     signal: call.signal,
     onProgress: ({ doneBytes, totalBytes }) => {
       last = { done_bytes: toLong(doneBytes), total_bytes: toLong(totalBytes) };
@@ -131,6 +133,7 @@ export async function pullWithProgress(
       });
     },
   });
+  const image = await context.instruments.pull(pull);
   await sending;
   await send({ ...last, image_ref: image.id });
 }

@@ -164,12 +164,15 @@ async function answer(
 ): Promise<void> {
   const handler = handlers[name as keyof Services] as Unary | undefined;
   const cancel = signalOf(call);
-  context.calls.count++;
+  const called = startCall(context, name);
   try {
     if (handler === undefined) throw unimplemented(name);
     checkRequest(name, call.request);
-    reply(null, await handler(context, call.request, { signal: cancel.signal }));
+    const response = await handler(context, call.request, { signal: cancel.signal });
+    called("OK");
+    reply(null, response);
   } catch (error) {
+    called(codeOf(error));
     reply(statusOf(context, name, error));
   }
 }
@@ -181,17 +184,26 @@ async function answerStream(
 ): Promise<void> {
   const handler = handlers[name as keyof Services] as Stream | undefined;
   const cancel = signalOf(call);
-  context.calls.count++;
+  const called = startCall(context, name);
   try {
     if (handler === undefined) throw unimplemented(name);
     checkRequest(name, call.request);
     await handler(context, call.request, { signal: cancel.signal }, (message) =>
       send(call, message),
     );
+    called("OK");
     call.end();
   } catch (error) {
+    called(codeOf(error));
     call.emit("error", statusOf(context, name, error));
   }
+}
+
+/** Counts a call; what it returns is to be told the gRPC code that the call ended with. */
+function startCall(context: Context, name: string): (code: string) => void {
+  const beginMs = performance.now();
+  context.calls.count++;
+  return (code) => context.instruments.called(name, code, performance.now() - beginMs);
 }
 
 /** A slow reader is waited for, so that nothing piles up here. */

@@ -52,6 +52,8 @@ export class MonitorClient implements AsyncDisposable {
   #socket: Socket | undefined;
   #connecting: Promise<Socket> | undefined;
   #seq = 0;
+  #pid: number | undefined;
+  #losses = 0;
   #closed = false;
   #upgradeTried = false;
 
@@ -69,6 +71,16 @@ export class MonitorClient implements AsyncDisposable {
     this.#log = options.log;
     this.#onExit = options.onExit;
     this.#onHello = options.onHello;
+  }
+
+  /** Of the monitor, while there is one. */
+  get pid(): number | undefined {
+    return this.#pid;
+  }
+
+  /** How often a monitor was gone, so that another one had to be. */
+  get losses(): number {
+    return this.#losses;
   }
 
   /** Finds or starts the monitor. @throws CriError UNAVAILABLE when it does not answer. */
@@ -176,6 +188,7 @@ export class MonitorClient implements AsyncDisposable {
       if (hello !== undefined) {
         this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
         this.#socket = socket;
+        this.#pid = hello.pid;
         this.#takeOver(socket!, hello);
         this.#onHello(hello);
         return socket!;
@@ -246,6 +259,8 @@ export class MonitorClient implements AsyncDisposable {
       this.#waiting.clear();
       if (this.#closed || this.#socket !== socket) return;
       this.#socket = undefined;
+      this.#pid = undefined;
+      this.#losses++;
       this.#log.warn("monitor gone, starting another");
       void this.#reconnect();
     });

@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { spawn } from "./children.ts";
+import { readKernelFile } from "./file.ts";
 import { waitStatus } from "./wait.ts";
 
 export type RunOptions = {
@@ -144,6 +145,12 @@ export function processState(
   if (fields?.[startTimeField] !== started) return "gone";
   if (fields[stateField] !== "Z") return "running";
   return waitStatus(Number(fields[exitCodeField]));
+}
+
+/** What of a process lies in memory, what it shares with others too; undefined: no such process. */
+export function residentBytes(pid: number): bigint | undefined {
+  const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readKernelFile(`/proc/${pid}/status`) ?? "")?.[1];
+  return kib === undefined ? undefined : BigInt(kib) * 1024n;
 }
 
 /** Whether a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt); gone: true. */

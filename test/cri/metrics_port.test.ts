@@ -1,0 +1,118 @@
+// metrics-port: what Prometheus reads of the daemon itself.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { createServer } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
+import { toLong } from "../../src/base/int64.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+
+let daemon: Daemon;
+let port: number;
+beforeAll(async () => {
+  port = await freePort();
+  daemon = await startDaemon({ config: { "metrics-port": port } });
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as { port: number };
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
+async function metrics(): Promise<Map<string, number>> {
+  const response = await fetch(`http://127.0.0.1:${port}/metrics`);
+  expect(response.status).toBe(200);
+  expect(response.headers.get("content-type")).toContain("text/plain; version=0.0.4");
+  const lines = (await response.text()).trimEnd().split("\n");
+  const sample = /^([a-z_]+(?:\{(?:[a-z_]+="[^"]*",?)+\})?) ([0-9.e+-]+)$/;
+  for (const line of lines) expect(line).toMatch(/^# (HELP|TYPE) isulad_|^isulad_/);
+  const samples = lines.filter((line) => !line.startsWith("#"));
+  return new Map(
+    samples.map((line) => {
+      const [, name, value] = sample.exec(line) ?? [];
+      if (name === undefined) throw new Error(`No sample: ${line}`);
+      return [name, Number(value)] as const;
+    }),
+  );
+}
+
+test("calls are counted by method and code, and how long they take", async () => {
+  const before = await metrics();
+  await daemon.client.ListContainers({});
+  await daemon.client.ListContainers({});
+  await failure(daemon.client.ContainerStatus({ container_id: "0badf00d" }));
+  const unimplemented = failure(daemon.client.CheckpointPod({}));
+  expect((await unimplemented).code).toBe("UNIMPLEMENTED");
+  await failure(daemon.client.PullImage({ image: { image: "127.0.0.1:1/none:none" } }));
+  const after = await metrics();
+  const more = (name: string) => (after.get(name) ?? 0) - (before.get(name) ?? 0);
+  expect(more('isulad_calls_total{method="ListContainers",code="OK"}')).toBe(2);
+  expect(more('isulad_calls_total{method="ContainerStatus",code="NOT_FOUND"}')).toBe(1);
+  expect(more('isulad_calls_total{method="CheckpointPod",code="UNIMPLEMENTED"}')).toBe(1);
+  expect(more('isulad_call_seconds_count{method="ListContainers"}')).toBe(2);
+  expect(more('isulad_call_seconds_bucket{method="ListContainers",le="+Inf"}')).toBe(2);
+  expect(more('isulad_call_seconds_sum{method="ListContainers"}')).toBeGreaterThan(0);
+  const failed = [...after.keys()].filter((name) => name.startsWith("isulad_image_pulls_total"));
+  expect(failed).toHaveLength(1);
+  expect(after.get(failed[0]!)).toBe(1);
+});
+
+test("pods, containers, OOM kills and memory are told", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  await daemon.create(podId, pod, ["true"]);
+  await daemon.run(podId, pod, ["sleep", "600"]);
+  const bytes = toLong(16n << 20n);
+  const resources = { memory_limit_in_bytes: bytes, memory_swap_limit_in_bytes: bytes };
+  const command = "exec dd if=/dev/zero of=/dev/null bs=64M";
+  const killed = await daemon.run(podId, pod, command, { linux: { resources } });
+  expect((await daemon.exited(killed)).reason).toBe("OOMKilled");
+  const found = await metrics();
+  expect(found.get('isulad_pods{state="ready"}')).toBe(1);
+  expect(found.get('isulad_containers{state="created"}')).toBe(1);
+  expect(found.get('isulad_containers{state="running"}')).toBe(1);
+  expect(found.get('isulad_containers{state="exited"}')).toBe(1);
+  expect(found.get("isulad_oom_kills_total")).toBe(1);
+  expect(found.get("isulad_images")).toBe(1);
+  expect(found.get('isulad_resident_memory_bytes{process="daemon"}')).toBeGreaterThan(10 << 20);
+  expect(found.get('isulad_resident_memory_bytes{process="monitor"}')).toBeGreaterThan(10 << 20);
+  await daemon.removePod(podId);
+  expect((await metrics()).get('isulad_pods{state="ready"}')).toBe(0);
+});
+
+test("a monitor that was killed is counted", async () => {
+  expect((await metrics()).get("isulad_monitor_restarts_total")).toBe(0);
+  process.kill(daemon.monitors()[0]!, "SIGKILL");
+  for (const end = Date.now() + 20_000; ;) {
+    const found = await metrics();
+    const isBack = found.has('isulad_resident_memory_bytes{process="monitor"}');
+    if (found.get("isulad_monitor_restarts_total") === 1 && isBack) return;
+    if (Date.now() > end) throw new Error("The monitor's end is not counted");
+    await sleep(100);
+  }
+});
+
+test("only /metrics is served, for reading, on loopback", async () => {
+  const at = (path: string, init?: RequestInit) => fetch(`http://127.0.0.1:${port}${path}`, init);
+  expect((await at("/")).status).toBe(404);
+  expect((await at("/metrics", { method: "POST" })).status).toBe(405);
+  expect((await at("/metrics?x=1", { method: "HEAD" })).status).toBe(200);
+  const elsewhere = fetch(`http://127.0.0.2:${port}/metrics`).then(
+    () => "answered",
+    () => "refused",
+  );
+  expect(await elsewhere).toBe("refused");
+});
+
+test("a port that is taken stops the start and is named", async () => {
+  const other = startDaemon({ config: { "metrics-port": port }, image: false });
+  const message = await other.then(
+    () => "it started",
+    (error: unknown) => String(error),
+  );
+  expect(message).toContain(`cannot serve metrics on 127.0.0.1:${port}`);
+  expect(message).toContain("metrics-port");
+});

@@ -11,6 +11,7 @@ import type { PassThrough } from "./program.ts";
 import { run } from "./run.ts";
 import { attach, exec, portForward } from "./stream_commands.ts";
 import { ourFailureCode } from "./start_failure.ts";
+import { stats, top } from "./stats.ts";
 
 export const commands: SubCommandsDef = {
   run,
@@ -32,6 +33,8 @@ export const commands: SubCommandsDef = {
   inspectp,
   inspecti,
   info,
+  stats,
+  top,
   version,
   config: configCommand,
   licenses,

@@ -4,7 +4,15 @@ import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
 import { print } from "./output.ts";
-import { hostArg, outputArg, printJson, quietArg, withClient } from "./shared.ts";
+import {
+  hostArg,
+  isWhole,
+  outputArg,
+  printJson,
+  quietArg,
+  truncArg,
+  withClient,
+} from "./shared.ts";
 import { age, protoJson, shortId, size, table } from "./text.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
@@ -24,13 +32,9 @@ const containerStates: Record<number, string> = {
 const nameArg = {
   name: { type: "string", valueHint: "regexp", description: "Only those with such a name" },
 } as const;
-const longArg = {
-  "no-trunc": { type: "boolean", description: "Whole ids" },
-} as const;
-
 export const pods = defineCommand({
   meta: { description: "List pods" },
-  args: { ...nameArg, ...quietArg, ...longArg, ...outputArg, ...hostArg },
+  args: { ...nameArg, ...quietArg, ...truncArg, ...outputArg, ...hostArg },
   run: ({ args }) =>
     withClient(args, async (client) => {
       const response = await client.ListPodSandbox({});
@@ -38,7 +42,7 @@ export const pods = defineCommand({
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListPodSandboxResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.items);
-      else process.stdout.write(podTable(response.items, args["no-trunc"] === true));
+      else process.stdout.write(podTable(response.items, isWhole(args)));
     }),
 });
 
@@ -63,7 +67,7 @@ export const ps = defineCommand({
     pod: { type: "string", alias: "p", valueHint: "id", description: "Only those of this pod" },
     ...nameArg,
     ...quietArg,
-    ...longArg,
+    ...truncArg,
     ...outputArg,
     ...hostArg,
   },
@@ -79,7 +83,7 @@ export const ps = defineCommand({
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.containers);
-      else process.stdout.write(containerTable(response.containers, args["no-trunc"] === true));
+      else process.stdout.write(containerTable(response.containers, isWhole(args)));
     }),
 });
 
@@ -109,7 +113,7 @@ export const images = defineCommand({
     image: { type: "positional", required: false, description: "Only the one of this name" },
     digests: { type: "boolean", description: "Digests, too" },
     ...quietArg,
-    ...longArg,
+    ...truncArg,
     ...outputArg,
     ...hostArg,
   },
@@ -117,7 +121,7 @@ export const images = defineCommand({
     withClient(args, async (client) => {
       const filter = args.image ? { image: { image: args.image } } : undefined;
       const response = await client.ListImages({ filter });
-      const show = { whole: args["no-trunc"] === true, digests: args.digests === true };
+      const show = { whole: isWhole(args), digests: args.digests === true };
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListImagesResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.images);

@@ -28,6 +28,21 @@ export const quietArg = {
   quiet: { type: "boolean", alias: "q", description: "Print ids only" },
 } as const;
 
+/** citty takes "--no-trunc" for the opposite of "--trunc", so that is what it must know. */
+export const truncArg = {
+  trunc: {
+    type: "boolean",
+    default: true,
+    description: "Short ids",
+    negativeDescription: "Whole ids",
+  },
+} as const;
+
+/** Whether ids are to be printed whole. */
+export function isWhole(args: { trunc?: boolean }): boolean {
+  return args.trunc === false;
+}
+
 /** Runs `use` with a client of the daemon that --host names, and closes it. */
 export async function withClient<T>(
   args: { host?: string | undefined },

@@ -1,0 +1,137 @@
+// isulad-ts stats and top: what containers use, once or again and again.
+import { defineCommand } from "citty";
+import { setTimeout as sleep } from "node:timers/promises";
+import { toBigInt } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type { ContainerStats, UInt64Value } from "../proto/types.ts";
+import type { Client } from "./client.ts";
+import { catchInterrupts } from "./interrupts.ts";
+import { UsageError } from "./program.ts";
+import {
+  hostArg,
+  isWhole,
+  outputArg,
+  printJson,
+  secondsOf,
+  truncArg,
+  withClient,
+} from "./shared.ts";
+import { protoJson, shortId, size, table } from "./text.ts";
+
+const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
+/** More than the second in which the daemon reads its figures only once. */
+const betweenMs = 1_100;
+
+const whichArgs = {
+  container: { type: "positional", required: false, description: "Only these, or how they begin" },
+  pod: { type: "string", alias: "p", valueHint: "id", description: "Only those of this pod" },
+  ...truncArg,
+} as const;
+
+export const stats = defineCommand({
+  meta: { description: "Show what running containers use" },
+  args: { ...whichArgs, ...outputArg, ...hostArg },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const ask = () => readStats(client, args._, args.pod);
+      const before = await ask();
+      await sleep(betweenMs);
+      const now = await ask();
+      if (args.output === "json") {
+        const response = runtime.v1.ListContainerStatsResponse.fromObject({ stats: now });
+        printJson(protoJson(runtime.v1.ListContainerStatsResponse.toObject(response, jsonForm)));
+      } else process.stdout.write(statsTable(usagesOf(before, now), isWhole(args)));
+    }),
+});
+
+export const top = defineCommand({
+  meta: { description: "Show what running containers use, the busiest first, until interrupted" },
+  args: {
+    ...whichArgs,
+    delay: {
+      type: "string",
+      alias: "d",
+      default: "2",
+      valueHint: "seconds",
+      description: "Between two tables",
+    },
+    iterations: {
+      type: "string",
+      alias: "n",
+      valueHint: "count",
+      description: "End after so many tables",
+    },
+    ...hostArg,
+  },
+  run: async ({ args }) => {
+    const delayS = secondsOf(args.delay, "--delay");
+    if (delayS < 1 || delayS > 3600) throw new UsageError("--delay takes 1 to 3600 seconds");
+    const tables = args.iterations === undefined ? Infinity : countOf(args.iterations);
+    using interrupts = catchInterrupts();
+    return await withClient(args, async (client) => {
+      let before = await readStats(client, args._, args.pod);
+      for (let shown = 0; shown < tables; shown++) {
+        const waitMs = shown === 0 ? betweenMs : Math.max(betweenMs, delayS * 1000);
+        await sleep(waitMs, undefined, { signal: interrupts.signal }).catch(() => {});
+        if (interrupts.signal.aborted) break; // that is how it is ended
+        const now = await readStats(client, args._, args.pod);
+        const usages = usagesOf(before, now).sort((a, b) => (b.cores ?? 0) - (a.cores ?? 0));
+        const home = process.stdout.isTTY ? "\u001b[H\u001b[J" : "";
+        process.stdout.write(`${home}${statsTable(usages, isWhole(args))}`);
+        before = now;
+      }
+      return 0;
+    });
+  },
+});
+
+function countOf(text: string): number {
+  const count = /^\d{1,9}$/.test(text) ? Number(text) : 0;
+  if (count > 0) return count;
+  throw new UsageError(`--iterations takes a number of tables, not "${text}"`);
+}
+
+/** @throws CriError NOT_FOUND for an id that is not there, FAILED_PRECONDITION for one that ended. */
+async function readStats(
+  client: Client,
+  ids: readonly string[],
+  pod: string | undefined,
+): Promise<ContainerStats[]> {
+  if (ids.length === 0) {
+    const filter = pod === undefined ? undefined : { pod_sandbox_id: pod };
+    return (await client.ListContainerStats({ filter })).stats;
+  }
+  const answers = await Promise.all(ids.map((id) => client.ContainerStats({ container_id: id })));
+  return answers.flatMap(({ stats }) => stats ?? []);
+}
+
+/** A container's stats, and how many cores it kept busy; undefined: not known yet. */
+type Usage = { stats: ContainerStats; cores: number | undefined };
+
+/** The rate between two answers; of a container that is only in the second one, the daemon's own. */
+export function usagesOf(before: ContainerStats[], now: ContainerStats[]): Usage[] {
+  const earlier = new Map(before.map((stats) => [stats.attributes?.id, stats.cpu]));
+  return now.map((stats) => {
+    const [from, to] = [earlier.get(stats.attributes?.id), stats.cpu];
+    const passed = Number(toBigInt(to?.timestamp) - toBigInt(from?.timestamp));
+    const used = (cpu: ContainerStats["cpu"]) => toBigInt(cpu?.usage_core_nano_seconds?.value);
+    if (from && passed > 0) return { stats, cores: Number(used(to) - used(from)) / passed };
+    const rate = to?.usage_nano_cores?.value;
+    return { stats, cores: rate ? Number(toBigInt(rate)) / 1e9 : undefined };
+  });
+}
+
+export function statsTable(usages: readonly Usage[], whole: boolean): string {
+  const header = ["CONTAINER", "NAME", "CPU %", "MEM", "DISK", "INODES", "SWAP"];
+  const bytes = (value: UInt64Value | null | undefined) => (value ? size(value.value) : "-");
+  const rows = usages.map(({ stats: { attributes, memory, writable_layer, swap }, cores }) => [
+    whole ? (attributes?.id ?? "") : shortId(attributes?.id ?? ""),
+    attributes?.metadata?.name ?? "",
+    cores === undefined ? "-" : (cores * 100).toFixed(2),
+    bytes(memory?.working_set_bytes),
+    bytes(writable_layer?.used_bytes),
+    writable_layer?.inodes_used ? String(toBigInt(writable_layer.inodes_used.value)) : "-",
+    bytes(swap?.swap_usage_bytes),
+  ]);
+  return table([header, ...rows]);
+}

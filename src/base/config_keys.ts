@@ -88,6 +88,10 @@ export const daemonKeys = {
     about: "where CNI plugins are looked for",
   }),
   cniConfDir: key("cni-conf-dir", k.folder, { fallback: "/etc/cni/net.d", about: "CNI lists" }),
+  cniConfTemplate: key("cni-conf-template", k.folder, {
+    fallback: "",
+    about: "ours: template of the CNI list that is written when the kubelet tells the pod CIDR",
+  }),
   registryMirrors: key("registry-mirrors", k.registries, {
     fallback: [] as string[],
     about: "asked before docker.io",

@@ -5,6 +5,7 @@ import type {
   RuntimeConfigResponse,
   StatusRequest,
   StatusResponse,
+  UpdateRuntimeConfigRequest,
   UpdateRuntimeConfigResponse,
   VersionResponse,
 } from "../proto/types.ts";
@@ -49,10 +50,16 @@ export function status(context: Context, request: StatusRequest): StatusResponse
 }
 
 /**
- * A pod CIDR, of which nothing is made here: CNI lists come from the network's own installer. Not an
- * error, as a kubelet tells it every runtime.
+ * The node's pod CIDR, for a CNI list from the template that daemon.json names. Without one it means
+ * nothing here, and is no error: a kubelet tells it every runtime.
  */
-export function updateRuntimeConfig(): UpdateRuntimeConfigResponse {
+export async function updateRuntimeConfig(
+  context: Context,
+  request: UpdateRuntimeConfigRequest,
+): Promise<UpdateRuntimeConfigResponse> {
+  const { cniConfTemplate: template } = context.config;
+  const cidrs = request.runtime_config?.network_config?.pod_cidr;
+  if (cidrs && template !== "") await context.cni.writeList(template, cidrs.split(","));
   return {};
 }
 

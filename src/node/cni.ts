@@ -6,14 +6,18 @@
 //
 // Decision: until an ADD of one kind has passed, ADDs of that kind wait for each other. On a fresh node
 // the plugins make what all pods share (bridge, iptables chains), and portmap fails when two do so.
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
 import { untilAborted } from "../base/abort.ts";
-import { CriError } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import { cachedPods, readCache, removeCache, writeCache, type CniAttachment } from "./cni_cache.ts";
-import { ConfDir, type ConfState, type PluginConf } from "./cni_conf.ts";
+import { ConfDir, parseConfList, type ConfState, type PluginConf } from "./cni_conf.ts";
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
+import { readBounded, writeFileAtomic } from "../sys/file.ts";
+import { renderCniTemplate } from "./cni_template.ts";
 import { isNamespaceFile } from "./namespaces.ts";
 
 export type { CniAttachment, CniPod };
@@ -34,6 +38,9 @@ export type CniStatus = { ready: boolean; reason: string; message: string; name?
 export type CniTarget = { id: string; netnsPath: string };
 
 const ifName = "eth0";
+/** The list that writeList() makes; names before it win. */
+const writtenList = "10-isulad-net.conflist";
+const templateBytesMax = 1 << 20;
 
 export function openCni(options: CniOptions): CniNetwork {
   return new CniNetwork(options);
@@ -66,6 +73,27 @@ export class CniNetwork {
     }
     const message = problem === undefined ? "" : `still using ${list.name}: ${problem}`;
     return { ready: true, reason: "", message, name: list.name };
+  }
+
+  /**
+   * Writes the list of a node that has no other: the template's, with the node's pod CIDRs. It replaces
+   * the one that was written so before. @throws CriError FAILED_PRECONDITION for a template that gives
+   * no list.
+   */
+  async writeList(template: string, cidrs: string[]): Promise<void> {
+    const path = join(this.#options.confDir, writtenList);
+    const { list, file } = this.#look();
+    if (list !== undefined && file !== path) return;
+    const text = renderCniTemplate(readTemplate(template), cidrs);
+    try {
+      parseConfList(text, path);
+    } catch (cause) {
+      const message = `the CNI template ${template} gives no list: ${messageOf(cause)}`;
+      throw new CriError("FAILED_PRECONDITION", message, { cause });
+    }
+    await mkdir(this.#options.confDir, { recursive: true, mode: 0o755 });
+    await writeFileAtomic(path, text, { mode: 0o644, fsync: true });
+    this.#options.log.info("CNI list written", { path, cidrs: cidrs.join(" ") });
   }
 
   /**
@@ -237,4 +265,13 @@ function executables(plugins: PluginConf[]): string[] {
   return plugins
     .flatMap((plugin) => [plugin.type, ipam(plugin)])
     .filter((type): type is string => typeof type === "string" && type !== "");
+}
+
+function readTemplate(path: string): string {
+  try {
+    return Buffer.from(readBounded(path, templateBytesMax)).toString("utf8");
+  } catch (cause) {
+    const message = `cannot read the CNI template (key cni-conf-template): ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  }
 }

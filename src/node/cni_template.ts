@@ -1,0 +1,86 @@
+// A CNI list from a template and the node's pod CIDRs: what a kubelet that hands CIDRs out needs where no
+// network add-on writes lists. The template is Go's text/template as containerd's conf_template knows it,
+// of which this is enough: {{.PodCIDR}}, {{range $i, $range := .PodCIDRRanges}} and .Routes,
+// {{$range}}, {{if $i}}, {{end}}.
+import { CriError } from "../base/errors.ts";
+
+type Scope = { [name: string]: string | string[] };
+
+/**
+ * The template's text for these CIDRs ("10.1.0.0/24"), IPv4 and IPv6.
+ * @throws CriError FAILED_PRECONDITION with the part that is not understood.
+ */
+export function renderCniTemplate(template: string, cidrs: string[]): string {
+  const routes = cidrs.map((cidr) => (cidr.includes(":") ? "::/0" : "0.0.0.0/0"));
+  const scope: Scope = {
+    ".PodCIDR": cidrs[0] ?? "",
+    ".PodCIDRRanges": cidrs,
+    ".Routes": [...new Set(routes)],
+  };
+  const trimmed = template.replaceAll(/\s*\{\{-\s/g, "{{").replaceAll(/\s-\}\}\s*/g, "}}");
+  const parts = trimmed.split(/(\{\{.*?\}\})/s);
+  const out: string[] = [];
+  const renderer = { parts, out };
+  if (block(renderer, { at: 0, depth: 0, scope, shown: true }) < parts.length) {
+    throw invalid("{{end}}", "it ends nothing");
+  }
+  return out.join("");
+}
+
+type Renderer = { parts: string[]; out: string[] };
+type Block = { at: number; depth: number; scope: Scope; shown: boolean };
+
+/** Renders up to the block's {{end}}, or the text's; returns where to go on. */
+function block(renderer: Renderer, { at, depth, scope, shown }: Block): number {
+  const { parts, out } = renderer;
+  while (at < parts.length) {
+    const part = parts[at++]!;
+    const action = /^\{\{\s*(.*?)\s*\}\}$/s.exec(part)?.[1];
+    const inner = { at, depth: depth + 1, scope, shown };
+    if (action === undefined) {
+      if (shown) out.push(part);
+      continue;
+    }
+    if (action === "end") {
+      if (depth === 0) return at - 1;
+      return at;
+    }
+    const range = /^range\s+(?:\$(\w+)\s*,\s*)?\$(\w+)\s*:=\s*(\.\w+)$/.exec(action);
+    const condition = /^if\s+([.$]\w+)$/.exec(action)?.[1];
+    if (range !== null) {
+      at = repeated(renderer, inner, { index: range[1], item: range[2]!, list: range[3]! });
+    } else if (condition !== undefined) {
+      const value = valueOf(scope, condition, part);
+      const isTrue = value.length > 0 && value !== "0";
+      at = block(renderer, { ...inner, shown: shown && isTrue });
+    } else if (shown) {
+      out.push(String(valueOf(scope, action, part)));
+    }
+  }
+  if (depth > 0) throw invalid("{{range}} or {{if}}", "its {{end}} is missing");
+  return at;
+}
+
+type Range = { index: string | undefined; item: string; list: string };
+
+function repeated(renderer: Renderer, inner: Block, { index, item, list }: Range): number {
+  const values = valueOf(inner.scope, list, list);
+  if (!Array.isArray(values)) throw invalid(list, "it is no list");
+  let next = 0;
+  const rounds = inner.shown && values.length > 0 ? values : [undefined];
+  for (const [count, value] of rounds.entries()) {
+    const scope = { ...inner.scope, [`$${item}`]: value ?? "" };
+    if (index !== undefined) scope[`$${index}`] = String(count);
+    next = block(renderer, { ...inner, scope, shown: value !== undefined });
+  }
+  return next;
+}
+
+function valueOf(scope: Scope, name: string, part: string): string | string[] {
+  if (Object.hasOwn(scope, name)) return scope[name]!;
+  throw invalid(part.trim(), `it is none of ${Object.keys(scope).join(", ")}, range, if and end`);
+}
+
+function invalid(part: string, problem: string): CriError {
+  return new CriError("FAILED_PRECONDITION", `the CNI template's ${part}: ${problem}`);
+}

@@ -5,8 +5,10 @@ import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { nowNs, toBigInt } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
+import { writeCheckpoint } from "../node/checkpoint.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type {
+  CheckpointContainerRequest,
   ExecSyncRequest,
   ExecSyncResponse,
   RemoveContainerRequest,
@@ -160,6 +162,32 @@ export async function execSync(
   } finally {
     call.signal.removeEventListener("abort", onAbort);
   }
+}
+
+export async function checkpointContainer(
+  context: Context,
+  request: CheckpointContainerRequest,
+  call: Call,
+): Promise<object> {
+  const { id } = context.containers.get(request.container_id ?? "");
+  using _ = await context.containers.lock(id);
+  const { runtimeHandler } = runningContainer(context, id);
+  const seconds = toBigInt(request.timeout);
+  const timeoutMs =
+    seconds === 0n || seconds > timeoutSecondsMax
+      ? context.config.runtimeTimeoutMs
+      : Number(seconds) * 1000;
+  const folder = context.containers.folderOf(id);
+  await writeCheckpoint({
+    id,
+    runtime: handlerOf(context, runtimeHandler).command,
+    specFile: join(folder, "config.json"),
+    scratch: join(folder, "checkpoint"),
+    location: request.location!,
+    signal: AbortSignal.any([call.signal, AbortSignal.timeout(timeoutMs)]),
+  });
+  context.log.info("checkpoint written", { container: id, location: request.location! });
+  return {};
 }
 
 /** A bundle's config.json. @throws CriError DATA_LOSS. */

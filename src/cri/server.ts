@@ -73,6 +73,7 @@ const handlers: Handlers = {
   ListMetricDescriptors: metrics.listMetricDescriptors,
   ListPodSandboxMetrics: metrics.listPodSandboxMetrics,
   StreamPodSandboxMetrics: metrics.streamPodSandboxMetrics,
+  CheckpointContainer: container.checkpointContainer,
   ReopenContainerLog: container.reopenContainerLog,
   ExecSync: container.execSync,
   Exec: stream.exec,

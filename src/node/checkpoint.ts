@@ -1,0 +1,86 @@
+// A running container's state as one file: criu's images, by the OCI runtime, in a tar archive.
+import { existsSync } from "node:fs";
+import { copyFile, mkdir, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, codeOf, messageOf } from "../base/errors.ts";
+import { run } from "../sys/process.ts";
+import { callRuntime, type RuntimeCommand } from "./runtime.ts";
+
+/** criu tries a lot of the kernel's interface; on a busy node that takes a while. */
+const probeMs = 20_000;
+
+export type CheckpointOptions = {
+  id: string;
+  runtime: RuntimeCommand;
+  /** The bundle's config.json, which the archive holds too. */
+  specFile: string;
+  /** A folder of our own, which is made and removed. */
+  scratch: string;
+  /** The archive, an absolute path where nothing is yet. */
+  location: string;
+  signal: AbortSignal;
+};
+
+/**
+ * Writes the archive: checkpoint/ with criu's images, config.json. The container runs on.
+ * @throws CriError UNIMPLEMENTED where criu does not work, ALREADY_EXISTS for a location that is taken,
+ * UNKNOWN with the runtime's message, DEADLINE_EXCEEDED or CANCELLED; nothing is left then.
+ */
+export async function writeCheckpoint(options: CheckpointOptions): Promise<void> {
+  const { id, runtime, scratch, location, signal } = options;
+  await requireCriu(signal);
+  if (existsSync(location)) {
+    throw new CriError("ALREADY_EXISTS", `location ${location} exists: nothing is written over it`);
+  }
+  const images = join(scratch, "checkpoint");
+  const partial = `${location}.partial`;
+  try {
+    await mkdir(images, { recursive: true, mode: 0o700 });
+    const work = join(scratch, "work");
+    await mkdir(work, { mode: 0o700 });
+    const verb = ["checkpoint", "--leave-running", "--tcp-established", "--file-locks"];
+    verb.push("--image-path", images, "--work-path", work, id);
+    await callRuntime(runtime, verb, { logFile: join(scratch, "runtime.log"), signal });
+    await copyFile(options.specFile, join(scratch, "config.json"));
+    await archive(scratch, partial, signal);
+    await rename(partial, location);
+  } finally {
+    await rm(partial, { force: true });
+    await rm(scratch, { recursive: true, force: true });
+  }
+}
+
+async function requireCriu(signal: AbortSignal): Promise<void> {
+  const problem = await criuProblem(AbortSignal.any([signal, AbortSignal.timeout(probeMs)]));
+  if (problem === undefined) return;
+  throw new CriError(
+    "UNIMPLEMENTED",
+    `checkpoints need criu, which does not work here: ${problem}`,
+  );
+}
+
+/** What `criu check` says is wrong, or undefined. */
+async function criuProblem(signal: AbortSignal): Promise<string | undefined> {
+  try {
+    const { exitCode, stdout, stderr } = await run(["criu", "check"], { signal });
+    if (exitCode === 0) return undefined;
+    return `${stderr}${stdout}`.trim() || `criu check ended with ${exitCode}`;
+  } catch (error) {
+    if (codeOf(error) === "NOT_FOUND") return "it is not installed";
+    throw error;
+  }
+}
+
+async function archive(folder: string, path: string, signal: AbortSignal): Promise<void> {
+  const argv = ["tar", "--create", "--file", path, "--directory", folder];
+  const { exitCode, stderr } = await run(
+    ["sh", "-c", 'umask 077; exec "$@"', "sh", ...argv, "checkpoint", "config.json"],
+    {
+      signal,
+    },
+  ).catch((error: unknown) => {
+    throw new CriError(codeOf(error), `writing ${path}: ${messageOf(error)}`, { cause: error });
+  });
+  if (exitCode === 0) return;
+  throw new CriError("FAILED_PRECONDITION", `cannot write ${path}: ${stderr.trim()}`);
+}

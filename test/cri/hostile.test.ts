@@ -27,6 +27,7 @@ beforeAll(async () => {
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
   running = await daemon.run(podId, pod, ["sleep", "600"]);
+  await daemon.exec(running, "true"); // by now the runtime's init has become the program
   before = daemon.snapshot();
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
@@ -230,6 +231,9 @@ const others: [keyof Client, string, object][] = [
   ["ExecSync", "timeout -1", { container_id: "x", cmd: ["true"], timeout: toLong(-1) }],
   ["ExecSync", "cmd[0]", { container_id: "x", cmd: ["a\0b"] }],
   ["Exec", "cmd[0]", { container_id: "x", cmd: [big], stdout: true }],
+  ["Exec", "at least one must be true", { container_id: "x", cmd: ["true"] }],
+  ["Exec", "tty and stderr", { container_id: "x", cmd: ["true"], tty: true, stderr: true }],
+  ["Attach", "at least one must be true", { container_id: "x" }],
   ["PortForward", "port[0]", { pod_sandbox_id: "x", port: [70_000] }],
   ["PortForward", "port[0]", { pod_sandbox_id: "x", port: [-1] }],
   ["ListPodSandbox", "filter.state.state 9", { filter: { state: { state: 9 } } }],
@@ -290,7 +294,7 @@ const byId = {
   UpdatePodSandboxResources: "NOT_FOUND",
 } as const;
 /** Nothing to be wrong with, or not served. */
-const takeNothing = `Version Status RuntimeConfig ImageFsInfo GetContainerEvents Attach
+const takeNothing = `Version Status RuntimeConfig ImageFsInfo GetContainerEvents
   ListMetricDescriptors ListPodSandboxMetrics StreamPodSandboxMetrics CheckpointPod RestorePod`;
 
 describe("ids are ids, never paths", () => {

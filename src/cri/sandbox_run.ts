@@ -22,6 +22,7 @@ import { podSysctls } from "../spec/sysctls.ts";
 import { ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
 import { handlerOf, newId, podFolder, stepSignal, type Call, type Context } from "./context.ts";
 import { startPause } from "./pause.ts";
+import { limitPod } from "./sandbox_update.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 
 const { NamespaceMode } = runtime.v1;
@@ -98,6 +99,8 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await step("sandbox-record", () => record(making, {}));
     const made = await step("sandbox-cgroup", () => makeCgroup(making));
     await record(making, { cgroup: made, namespaces: intendedNamespaces(making) });
+    const { overhead, resources } = first.config.linux ?? {};
+    if (overhead || resources) limitPod(context, first);
     const laterSysctls = await step("sandbox-namespaces", () => pin(making));
     await step("sandbox-files", () => makeFiles(making));
     if (first.networkMode === "cni") await attach(making);

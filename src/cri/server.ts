@@ -15,6 +15,7 @@ import * as metrics from "./metrics.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import * as sandbox from "./sandbox.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
+import { updatePodSandboxResources } from "./sandbox_update.ts";
 import * as stats from "./stats.ts";
 import * as stream from "./stream.ts";
 
@@ -53,6 +54,7 @@ const handlers: Handlers = {
   RunPodSandbox: runPodSandbox,
   StopPodSandbox: sandbox.stopPodSandbox,
   RemovePodSandbox: sandbox.removePodSandbox,
+  UpdatePodSandboxResources: updatePodSandboxResources,
   PodSandboxStatus: sandbox.podSandboxStatus,
   ListPodSandbox: sandbox.listPodSandbox,
   StreamPodSandboxes: sandbox.streamPodSandboxes,

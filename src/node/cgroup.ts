@@ -5,6 +5,7 @@ import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
+import type { OciResources } from "../spec/oci_types.ts";
 import { writeKernelFile } from "../sys/file.ts";
 import { processName } from "../sys/process.ts";
 
@@ -36,6 +37,11 @@ export type CgroupDriver = {
   /** Annotations that make the runtime set up the container's cgroup as we need it. */
   containerAnnotations(): Record<string, string>;
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;
+  /**
+   * Limits a pod under our own parent: CPU and memory, -1 for none. @throws CriError FAILED_PRECONDITION
+   * with what the kernel refuses.
+   */
+  limitPod(podId: string, limits: OciResources): void;
   /** Pods under our own parent, with what removePodCgroup wants to be told. */
   ownPods(): MadePodCgroup[];
   /** Idempotent. Removes only what createPodCgroup has made. */

@@ -4,6 +4,7 @@ import { dirname, join, posix } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { writeKernelFile } from "../sys/file.ts";
+import { writeLimits } from "./cgroup_limits.ts";
 import { cgroupFolders, isGone, type CgroupDriver, type CgroupMounts } from "./cgroup.ts";
 
 /** Parent of pods that come without one; ours, so it goes with the last of them. */
@@ -39,6 +40,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       if (parent === "" && made !== undefined && made.length <= fallback.length) madeAbove = made;
       return Promise.resolve({ made });
     },
+    limitPod: (podId, limits) => writeLimits(cgroupFolders(mounts, podPath("", podId)), limits),
     ownPods() {
       const folders = Object.values(cgroupFolders(mounts, fallback)).filter(existsSync);
       const names = new Set(folders.flatMap((folder) => readdirSync(folder)));

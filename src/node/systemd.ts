@@ -40,6 +40,8 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
       const folder = Object.values(cgroupFolders(mounts, slicePath(slice)))[0]!;
       return Promise.resolve({ made: existsSync(folder) ? undefined : slice });
     },
+    // The slice is systemd's, and comes with its first scope.
+    limitPod: () => {},
     ownPods() {
       const folder = Object.values(cgroupFolders(mounts, slicePath(fallback)))[0]!;
       const pod = /-pod([0-9a-f]{64})\.slice$/;

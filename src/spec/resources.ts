@@ -1,6 +1,6 @@
 // LinuxContainerResources → OCI resources. A CRI value of 0 means "unspecified".
 import { CriError } from "../base/errors.ts";
-import { toBigInt } from "../base/int64.ts";
+import { toBigInt, toLong } from "../base/int64.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import type { HostFacts } from "./facts.ts";
 import type { OciDeviceRule, OciResources } from "./oci_types.ts";
@@ -70,6 +70,19 @@ export function mergedResources(
   merged.hugepage_limits = [...pages.values()];
   merged.unified = { ...old.unified, ...given.unified };
   return merged;
+}
+
+/** What a pod gets in all: of each limit that its containers have, theirs and the pod's own. */
+export function summedResources(
+  resources: LinuxContainerResources,
+  overhead: LinuxContainerResources,
+): LinuxContainerResources {
+  const sum = { ...resources };
+  for (const field of ["cpu_quota", "cpu_shares", "memory_limit_in_bytes"] as const) {
+    const [own, more] = [toBigInt(resources[field]), toBigInt(overhead[field])];
+    if (own > 0n && more > 0n) sum[field] = toLong(own + more);
+  }
+  return sum;
 }
 
 /** What the kernel has where nothing was asked for. */

@@ -1,0 +1,63 @@
+// Limits written into a cgroup that is ours: a pod's without a kubelet's parent. Containers' limits are
+// the OCI runtime's.
+import { join } from "node:path";
+import { CriError, messageOf } from "../base/errors.ts";
+import type { OciResources } from "../spec/oci_types.ts";
+import { writeKernelFile } from "../sys/file.ts";
+import { isGone, type CgroupPaths } from "./cgroup.ts";
+
+/**
+ * CPU and memory limits; -1 is none.
+ * @throws CriError FAILED_PRECONDITION with file and value that the kernel refuses.
+ */
+export function writeLimits(paths: CgroupPaths, resources: OciResources): void {
+  for (const [file, value] of paths["unified"] === undefined
+    ? v1Files(paths, resources)
+    : v2Files(paths["unified"], resources)) {
+    try {
+      writeKernelFile(file, value);
+    } catch (cause) {
+      const hint = isGone(cause) ? " (is the controller there?)" : "";
+      const message = `cannot write ${value} to ${file}: ${messageOf(cause)}${hint}`;
+      throw new CriError("FAILED_PRECONDITION", message, { cause });
+    }
+  }
+}
+
+/** Kernel documentation, cgroup-v1: memory.rst, sched-bwc.rst. */
+function v1Files({ memory, cpu }: CgroupPaths, limits: OciResources): [string, string][] {
+  const files: [string, string][] = [];
+  const put = (folder: string | undefined, name: string, value: bigint | undefined) => {
+    if (folder !== undefined && value !== undefined) files.push([join(folder, name), `${value}`]);
+  };
+  put(memory, "memory.limit_in_bytes", limits.memory?.limit);
+  put(cpu, "cpu.shares", limits.cpu?.shares);
+  // Without a quota first: the old one may not fit the new period.
+  if (limits.cpu?.period !== undefined) put(cpu, "cpu.cfs_quota_us", -1n);
+  put(cpu, "cpu.cfs_period_us", limits.cpu?.period);
+  put(cpu, "cpu.cfs_quota_us", limits.cpu?.quota);
+  return files;
+}
+
+/** Kernel documentation, cgroup-v2.rst. */
+function v2Files(folder: string, limits: OciResources): [string, string][] {
+  const files: [string, string][] = [];
+  const { memory, cpu } = limits;
+  if (memory?.limit !== undefined) files.push([join(folder, "memory.max"), max(memory.limit)]);
+  const weight = cpuWeight(limits);
+  if (weight !== undefined) files.push([join(folder, "cpu.weight"), weight]);
+  if (cpu?.quota !== undefined) {
+    files.push([join(folder, "cpu.max"), `${max(cpu.quota)} ${cpu.period ?? 100_000n}`]);
+  }
+  return files;
+}
+
+function max(value: bigint): string {
+  return value < 0n ? "max" : `${value}`;
+}
+
+/** v1's 2 to 262144 onto v2's 1 to 10000, as runc does it; undefined: nothing is said of it. */
+function cpuWeight({ cpu, unified }: OciResources): string | undefined {
+  if (cpu?.shares === undefined) return unified?.["cpu.weight"];
+  return `${1n + ((cpu.shares - 2n) * 9_999n) / 262_142n}`;
+}

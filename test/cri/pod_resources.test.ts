@@ -1,0 +1,90 @@
+// UpdatePodSandboxResources: the limits of a pod whose cgroup is ours; of a kubelet's, the figures.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import { cgroupMounts } from "../../src/node/cgroup.ts";
+import { failure } from "../expect.ts";
+import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+
+const { version, roots } = cgroupMounts();
+
+let daemon: Daemon;
+beforeAll(async () => {
+  daemon = await startDaemon({ network: false });
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+const mib = (count: number) => toLong(count << 20);
+
+/** Memory limit and CPU quota of a pod's cgroup, by the kernel. */
+function kernel(path: string): { memory: string; quota: string } {
+  const read = (root: string, file: string) =>
+    readFileSync(join(roots[root]!, path, file), "utf8").trim();
+  if (version === 2) {
+    return { memory: read("unified", "memory.max"), quota: read("unified", "cpu.max") };
+  }
+  const [quota, period] = ["quota", "period"].map((name) => read("cpu", `cpu.cfs_${name}_us`));
+  return { memory: read("memory", "memory.limit_in_bytes"), quota: `${quota} ${period}` };
+}
+
+async function config(podId: string): Promise<string> {
+  const status = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId, verbose: true });
+  return Object.values(status.info).join();
+}
+
+test.skipIf(cgroupDriver === "systemd")("of our own: at the start and at each update", async () => {
+  const pod = daemon.hostPodConfig();
+  pod.linux!.resources = { memory_limit_in_bytes: mib(64), cpu_quota: toLong(20_000) };
+  pod.linux!.overhead = { memory_limit_in_bytes: mib(8), cpu_quota: toLong(5_000) };
+  const pod_sandbox_id = await daemon.runPod(pod);
+  const path = join(daemon.cgroupParent, pod_sandbox_id);
+  expect(kernel(path)).toEqual({ memory: String(72 << 20), quota: "25000 100000" });
+  const id = await daemon.run(pod_sandbox_id, pod, ["sleep", "600"]);
+  const resources = { memory_limit_in_bytes: mib(128), cpu_quota: toLong(-1) };
+  await daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
+  const after = kernel(path);
+  expect(after.memory).toBe(String(136 << 20));
+  expect(after.quota).toMatch(/^(-1|max) /);
+  await daemon.restart();
+  expect(await config(pod_sandbox_id)).toContain(String(128 << 20));
+
+  // Less than the container may have.
+  const linux = { cpu_quota: toLong(60_000), cpu_period: toLong(100_000) };
+  await daemon.client.UpdateContainerResources({ container_id: id, linux });
+  const less = { memory_limit_in_bytes: mib(200), cpu_quota: toLong(1_000) };
+  const overhead = { memory_limit_in_bytes: toLong(0) };
+  const call = daemon.client.UpdatePodSandboxResources({
+    pod_sandbox_id,
+    resources: less,
+    overhead,
+  });
+  if (version === 1) {
+    const error = await failure(call);
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(error.message).toContain("cpu.cfs_quota_us");
+    expect(kernel(path)).toEqual(after);
+    expect(await config(pod_sandbox_id)).not.toContain(String(200 << 20));
+  } else await call;
+  await daemon.removePod(pod_sandbox_id);
+});
+
+test("of a kubelet's: kept, and its cgroup is not touched", async () => {
+  const pod = daemon.hostPodConfig();
+  const parent = cgroupDriver === "systemd" ? `${daemon.token}-k.slice` : `/${daemon.token}/k`;
+  pod.linux!.cgroup_parent = parent;
+  const pod_sandbox_id = await daemon.runPod(pod);
+  const resources = { memory_limit_in_bytes: mib(96) };
+  if (cgroupDriver === "cgroupfs") {
+    const before = kernel(parent);
+    await daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
+    expect(kernel(parent)).toEqual(before);
+  } else await daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
+  expect(await config(pod_sandbox_id)).toContain(String(96 << 20));
+  await daemon.client.StopPodSandbox({ pod_sandbox_id });
+  const stopped = daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
+  expect((await failure(stopped)).code).toBe("FAILED_PRECONDITION");
+  await daemon.removePod(pod_sandbox_id);
+  const gone = daemon.client.UpdatePodSandboxResources({ pod_sandbox_id, resources });
+  expect((await failure(gone)).code).toBe("NOT_FOUND");
+});

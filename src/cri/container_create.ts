@@ -20,7 +20,7 @@ import { containerName, created, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
-import { containerDefaults, sandboxFacts } from "./facts.ts";
+import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
 import { checkSandbox } from "./sandbox.ts";
 
@@ -104,7 +104,7 @@ async function makeContainer(
     await step("container-record", () => containers.write(container));
     throwIfAborted(what, call.signal);
     const rootfsPath = await step("container-rootfs", () =>
-      images.mountRootfs(image, { dir: folder }),
+      images.mountRootfs(image, { dir: folder, owner: rootfsOwner(sandbox) }),
     );
     throwIfAborted(what, call.signal);
     const imageMounts = await mountImageVolumes(context, container);

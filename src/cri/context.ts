@@ -66,6 +66,11 @@ export function handlerOf(context: Context, name: string): Handler {
   );
 }
 
+/** Whether pods of this handler can have a user namespace of their own. */
+export function hasUserNamespaces({ host }: Context, { facts }: Handler): boolean {
+  return host.idmappedLayers && facts.idmapMounts;
+}
+
 /** A step's own deadline, within what the call has left. */
 export function stepSignal(context: Context, call: Call): AbortSignal {
   return AbortSignal.any([call.signal, AbortSignal.timeout(context.config.runtimeTimeoutMs)]);

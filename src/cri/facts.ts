@@ -1,16 +1,19 @@
 // From records and configuration to what the spec's pure functions want to be told.
 import type { ContainerDefaults, PodNamespaces, SandboxFacts } from "../spec/facts.ts";
 import { podFiles } from "../node/pod_files.ts";
+import type { RootfsOwner } from "../image/store.ts";
+import { userNamespace } from "../spec/userns.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { podFolder, type Context } from "./context.ts";
 
 function podNamespaces(sandbox: Sandbox): PodNamespaces {
-  const { net, ipc, uts } = sandbox.namespaces;
+  const { net, ipc, uts, user } = sandbox.namespaces;
   const pid = sandbox.pause?.pid;
   return {
     net: net?.path,
     ipc: ipc?.path,
     uts: uts?.path,
+    user: user?.path,
     pid: pid ? `/proc/${pid}/ns/pid` : undefined,
   };
 }
@@ -23,6 +26,14 @@ export function sandboxFacts(context: Context, sandbox: Sandbox): SandboxFacts {
     namespaces: podNamespaces(sandbox),
     files: podFiles(podFolder(context, sandbox.id), hostIpc),
   };
+}
+
+/** Who a root file system of the pod's belongs to; undefined: the node's own users. */
+export function rootfsOwner({ namespaces, config }: Sandbox): RootfsOwner | undefined {
+  const asked = userNamespace(config.linux?.security_context?.namespace_options);
+  if (asked === undefined || namespaces.user === undefined) return undefined;
+  const [uids, gids] = [asked.uidMappings[0]!, asked.gidMappings[0]!];
+  return { userns: namespaces.user.path, uid: uids.hostID, gid: gids.hostID, count: uids.size };
 }
 
 export function containerDefaults(context: Context): ContainerDefaults {

@@ -13,6 +13,7 @@ import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { mountName } from "../spec/mounts.ts";
 import type { Container } from "../state/container.ts";
 import type { Context } from "./context.ts";
+import { rootfsOwner } from "./facts.ts";
 
 /** @throws CriError NOT_FOUND: a runtime pulls nothing by itself. */
 export function findImage(context: Context, reference: string): ImageRecord {
@@ -53,7 +54,8 @@ export async function mountImageVolumes(
   context: Context,
   container: Container,
 ): Promise<Map<number, string>> {
-  const { images, containers } = context;
+  const { images, containers, sandboxes } = context;
+  const owner = rootfsOwner(sandboxes.get(container.sandboxId));
   const roots = new Map<string, string>();
   const folders = new Map<number, string>();
   for (const [index, mount] of (container.config.mounts ?? []).entries()) {
@@ -63,7 +65,7 @@ export async function mountImageVolumes(
       let root = roots.get(image.id);
       if (root === undefined) {
         const dir = join(volumesFolder(containers.folderOf(container.id)), String(roots.size));
-        root = await images.mountRootfs(image, { dir, readonly: true });
+        root = await images.mountRootfs(image, { dir, readonly: true, owner });
         roots.set(image.id, root);
       }
       folders.set(index, await folderInRoot(root, mount.image_sub_path ?? ""));

@@ -11,7 +11,7 @@ import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { askAgain } from "./again.ts";
 import { handlerOf, type Context } from "./context.ts";
-import { containerDefaults, sandboxFacts } from "./facts.ts";
+import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 
 /** Starts it under the sandbox's id; returns its pid. */
 export async function startPause(
@@ -21,12 +21,14 @@ export async function startPause(
 ): Promise<number> {
   const { id, config } = sandbox;
   const folder = context.sandboxes.folderOf(id);
-  const { rootfsPath, image } = await makeRootfs(context, folder, signal);
+  const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);
   const hostNetwork = sandbox.networkMode === "host";
+  const { seccomp, seccomp_profile_path } = config.linux?.security_context ?? {};
+  const security_context = { seccomp, seccomp_profile_path };
   const spec = sandboxSpec({
     sandbox: sandboxFacts(context, sandbox),
     image,
-    facts: await lookupContainer({}, { rootfsPath }),
+    facts: await lookupContainer({ linux: { security_context } }, { rootfsPath }),
     host: context.host,
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, id, id),
@@ -52,7 +54,7 @@ export async function startPause(
 
 async function makeRootfs(
   context: Context,
-  folder: string,
+  sandbox: Sandbox,
   signal: AbortSignal,
 ): Promise<{ rootfsPath: string; image: ImageProcess }> {
   const { images, config } = context;
@@ -63,7 +65,8 @@ async function makeRootfs(
     return { rootfsPath, image: pauseImage };
   }
   const image = images.find(reference) ?? (await images.pull(reference, { signal }));
-  const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, { dir: folder }));
+  const place = { dir: context.sandboxes.folderOf(sandbox.id), owner: rootfsOwner(sandbox) };
+  const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, place));
   return { rootfsPath, image: image.config };
 }
 

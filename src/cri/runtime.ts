@@ -9,7 +9,7 @@ import type {
   UpdateRuntimeConfigResponse,
   VersionResponse,
 } from "../proto/types.ts";
-import type { Context } from "./context.ts";
+import { hasUserNamespaces, type Context } from "./context.ts";
 
 const { CgroupDriver } = runtime.v1;
 
@@ -37,14 +37,18 @@ export function status(context: Context, request: StatusRequest): StatusResponse
         },
       ],
     },
-    runtime_handlers: [...context.handlers].map(([name, { facts }]) => ({
+    runtime_handlers: [...context.handlers].map(([name, handler]) => ({
       name,
       features: {
-        recursive_read_only_mounts: facts.recursiveReadOnlyMounts,
-        user_namespaces: false,
+        recursive_read_only_mounts: handler.facts.recursiveReadOnlyMounts,
+        user_namespaces: hasUserNamespaces(context, handler),
       },
     })),
-    features: { supplemental_groups_policy: true, mount_options: true },
+    features: {
+      supplemental_groups_policy: true,
+      user_namespaces_host_network: true,
+      mount_options: true,
+    },
     info: request.verbose === true ? { config: JSON.stringify(context.config) } : {},
   };
 }

@@ -12,15 +12,25 @@ import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../n
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
 import type {
-  NamespaceOption,
   PodSandboxConfig,
   RunPodSandboxRequest,
   RunPodSandboxResponse,
 } from "../proto/types.ts";
 import { sharesPidNamespace } from "../spec/oci.ts";
 import { podSysctls } from "../spec/sysctls.ts";
+import { checkUserNamespace, userNamespace } from "../spec/userns.ts";
 import { ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
-import { handlerOf, newId, podFolder, stepSignal, type Call, type Context } from "./context.ts";
+import {
+  handlerOf,
+  hasUserNamespaces,
+  newId,
+  podFolder,
+  stepSignal,
+  type Call,
+  type Context,
+  type Handler,
+} from "./context.ts";
+import { rootfsOwner } from "./facts.ts";
 import { startPause } from "./pause.ts";
 import { limitPod } from "./sandbox_update.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
@@ -33,9 +43,8 @@ export async function runPodSandbox(
   call: Call,
 ): Promise<RunPodSandboxResponse> {
   const config = request.config!;
-  checkNamespaces(config.linux?.security_context?.namespace_options ?? {});
   const runtimeHandler = request.runtime_handler ?? "";
-  handlerOf(context, runtimeHandler);
+  checkUserns(context, config, handlerOf(context, runtimeHandler));
   const name = sandboxName(config);
   const id = await context.running.join(name, call.signal, async () => {
     const sandbox = newSandbox(context, config, runtimeHandler);
@@ -46,18 +55,16 @@ export async function runPodSandbox(
   return { pod_sandbox_id: id };
 }
 
-function checkNamespaces({ userns_options }: NamespaceOption): void {
-  switch (userns_options?.mode ?? NamespaceMode.NODE) {
-    case NamespaceMode.NODE:
-      return;
-    case NamespaceMode.POD:
-      throw new CriError(
-        "UNIMPLEMENTED",
-        "user namespaces are not supported yet: set hostUsers to true in the pod's spec",
-      );
-    default:
-      throw new CriError("INVALID_ARGUMENT", "userns_options.mode of a pod is POD or NODE");
-  }
+/** @throws CriError FAILED_PRECONDITION where a user namespace is asked for and cannot be had. */
+function checkUserns(context: Context, config: PodSandboxConfig, handler: Handler): void {
+  const options = config.linux?.security_context?.namespace_options;
+  checkUserNamespace(options);
+  if (userNamespace(options) === undefined) return;
+  if (hasUserNamespaces(context, handler)) return;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    "userns_options: user namespaces need Linux 5.19 and a runtime with id-mapped mounts (runc 1.2 or newer; Status tells which handlers have them): set hostUsers to true in the pod's spec, or choose another handler",
+  );
 }
 
 function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: string): Sandbox {
@@ -143,7 +150,8 @@ async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["
 
 async function makeFiles({ context, sandbox }: Making): Promise<void> {
   const files = podFiles(podFolder(context, sandbox.id), sandbox.namespaces.ipc === undefined);
-  await makePodFiles(files, sandbox.config, sandbox.networkMode === "host");
+  const hostNetwork = sandbox.networkMode === "host";
+  await makePodFiles(files, sandbox.config, { hostNetwork, owner: rootfsOwner(sandbox) });
 }
 
 async function setSysctls(
@@ -179,18 +187,23 @@ function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"]
   if (options?.ipc !== NamespaceMode.NODE) {
     namespaces.ipc = { path: join(folder, "ipc"), inode: "0" };
   }
+  if (userNamespace(options) !== undefined) {
+    namespaces.user = { path: join(folder, "user"), inode: "0" };
+  }
   return namespaces;
 }
 
 /** Returns the sysctls that can only be set when the network interfaces are there. */
 async function pin(making: Making): Promise<Record<string, string>> {
   const { context, call, sandbox } = making;
-  const { net, ipc, uts } = sandbox.namespaces;
+  const { net, ipc, uts, user } = sandbox.namespaces;
   mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o711 });
   const { laterSysctls, ...pinned } = await pinNamespaces({
     net: net?.path,
     ipc: ipc?.path,
     uts: uts?.path,
+    user: user?.path,
+    mappings: userNamespace(sandbox.config.linux?.security_context?.namespace_options),
     hostname: sandbox.config.hostname ?? "",
     sysctls: podSysctls(sandbox.config, {
       unprivilegedPorts: context.config.enableUnprivilegedPorts,

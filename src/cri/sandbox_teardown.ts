@@ -31,7 +31,7 @@ export async function tearDown(
     await step("cni-del", () => context.cni.del(target, sandbox.cni as CniAttachment, signal));
   }
   await step("namespaces-unpin", async () => {
-    for (const kind of ["net", "ipc", "uts"] as const) {
+    for (const kind of ["net", "ipc", "uts", "user"] as const) {
       const pinned = namespaces[kind];
       if (pinned !== undefined) await unpinNamespace(pinned.path, { unlink: kind !== "net" });
     }

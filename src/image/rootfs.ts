@@ -3,7 +3,10 @@ import * as fs from "node:fs";
 import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { MNT_DETACH, mount, MS_RDONLY, unmount } from "../sys/mount.ts";
+import { MNT_DETACH, mount, mountIdmapped, MS_RDONLY, unmount } from "../sys/mount.ts";
+
+/** A pod's user namespace: its ids from 0 up are this node's from uid and gid up. */
+export type RootfsOwner = { userns: string; uid: number; gid: number; count: number };
 
 export type RootfsParts = {
   /** The folder that holds the layers' trees. */
@@ -14,6 +17,8 @@ export type RootfsParts = {
   dir: string;
   /** Nothing can be written to it, not even by who may remount it writable. */
   readonly?: boolean;
+  /** Absent: the node's own ids. */
+  owner?: RootfsOwner;
 };
 
 /** Mounts stacked by mistake; far more than there ever are. */
@@ -25,7 +30,7 @@ let volatileOption = "volatile,";
 
 /** @returns the path of the mounted root. @throws CriError INTERNAL with the kernel's reason. */
 export async function mountOverlay(parts: RootfsParts): Promise<string> {
-  const { trees, lower, dir, readonly = false } = parts;
+  const { trees, lower, dir, readonly = false, owner } = parts;
   const rootfs = join(dir, "rootfs");
   for (const name of ["upper", "work", "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true, mode: 0o711 });
@@ -33,8 +38,58 @@ export async function mountOverlay(parts: RootfsParts): Promise<string> {
   const names = lower.length === 0 ? ["empty"] : lower;
   // The top folder's attributes are those of the container's "/".
   const top = fs.lstatSync(join(trees, names.at(-1)!));
-  fs.chownSync(join(dir, "upper"), top.uid, top.gid);
+  const [uid, gid] = [mapped(top.uid, owner?.uid, owner), mapped(top.gid, owner?.gid, owner)];
+  fs.chownSync(join(dir, "upper"), uid, gid);
   fs.chmodSync(join(dir, "upper"), top.mode & 0o7777);
+  if (owner === undefined) {
+    overlay({ trees, names, dir, readonly });
+    return rootfs;
+  }
+  // Overlayfs takes only layers that are mounted somewhere, and keeps its own hold on them.
+  const view = join(dir, idmappedName);
+  await mkdir(view, { recursive: true, mode: 0o700 });
+  try {
+    idmap(trees, view, owner.userns);
+    overlay({ trees: view, names, dir, readonly });
+  } finally {
+    await unmountView(dir);
+  }
+  return rootfs;
+}
+
+/** Where the layers are for a moment with a user namespace's ids. */
+const idmappedName = "idmapped";
+
+/** The node's id of an image's; one that the namespace lacks belongs to its root. */
+function mapped(id: number, first: number | undefined, owner: RootfsOwner | undefined): number {
+  if (first === undefined || owner === undefined) return id;
+  return id < owner.count ? first + id : first;
+}
+
+function idmap(trees: string, view: string, userns: string): void {
+  const fd = fs.openSync(userns, fs.constants.O_RDONLY);
+  try {
+    mountIdmapped(trees, view, fd);
+  } catch (cause) {
+    const message = `cannot mount the layers with a user namespace's ids: ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  } finally {
+    fs.closeSync(fd);
+  }
+}
+
+async function unmountView(dir: string): Promise<void> {
+  const view = join(dir, idmappedName);
+  for (let left = unmountsMax; left > 0 && tryUnmount(view); left--);
+  await rmdir(view).catch((error: unknown) => {
+    if (errnoOf(error) !== "ENOENT") throw error;
+  });
+}
+
+type OverlayParts = { trees: string; names: string[]; dir: string; readonly: boolean };
+
+function overlay({ trees, names, dir, readonly }: OverlayParts): void {
+  const rootfs = join(dir, "rootfs");
   const treesFd = fs.openSync(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
   const dirFd = fs.openSync(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
   try {
@@ -53,7 +108,6 @@ export async function mountOverlay(parts: RootfsParts): Promise<string> {
     fs.closeSync(treesFd);
     fs.closeSync(dirFd);
   }
-  return rootfs;
 }
 
 function mountWithFallback(rootfs: string, flags: number, options: string): void {
@@ -75,6 +129,7 @@ export function writableLayer(dir: string): string {
 export async function unmountOverlay(dir: string): Promise<void> {
   const rootfs = join(dir, "rootfs");
   for (let left = unmountsMax; left > 0 && tryUnmount(rootfs); left--);
+  await unmountView(dir); // of a mounting that was cut off
   try {
     await rmdir(rootfs); // never recursively: it might still be a mount
   } catch (error) {

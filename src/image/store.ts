@@ -16,7 +16,7 @@ import { chainIds, parseConfig } from "./manifest.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference } from "./reference.ts";
-import { mountedOverlays, mountOverlay, unmountOverlay } from "./rootfs.ts";
+import { mountedOverlays, mountOverlay, unmountOverlay, type RootfsParts } from "./rootfs.ts";
 import { Turns } from "./turns.ts";
 
 export type { RegistryAuth } from "./auth.ts";
@@ -24,6 +24,7 @@ export type { RegistryOptions } from "./hosts.ts";
 export type { PullProgress } from "./joined.ts";
 export type { ImageConfig } from "./manifest.ts";
 export type { ImageRecord } from "./records.ts";
+export type { RootfsOwner } from "./rootfs.ts";
 
 export type ImageStoreOptions = {
   graph: string;
@@ -164,7 +165,7 @@ export class ImageStore implements AsyncDisposable {
   /** @returns the path of the mounted root; dir is the container's folder. */
   async mountRootfs(
     image: ImageRecord,
-    { dir, readonly }: { dir: string; readonly?: boolean },
+    { dir, readonly, owner }: Pick<RootfsParts, "dir" | "readonly" | "owner">,
   ): Promise<string> {
     const absolute = this.#real(dir);
     const missing = image.layers.find((chainId) => !this.#layers.has(chainId));
@@ -176,7 +177,8 @@ export class ImageStore implements AsyncDisposable {
     this.#mounts.set(absolute, lower); // first: from now on the layers stay
     try {
       await mkdir(absolute, { recursive: true, mode: 0o711 });
-      return await mountOverlay({ trees: this.#layers.trees, lower, dir: absolute, readonly });
+      const trees = this.#layers.trees;
+      return await mountOverlay({ trees, lower, dir: absolute, readonly, owner });
     } catch (error) {
       await this.unmountRootfs(absolute);
       throw error;

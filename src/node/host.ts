@@ -1,7 +1,7 @@
 // Gathers what the pure functions of spec/ need to know of this host and of an image's files.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { lstat, mkdir, readdir, readlink, realpath, stat } from "node:fs/promises";
-import { arch } from "node:os";
+import { arch, release } from "node:os";
 import { join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readBounded } from "../sys/file.ts";
@@ -30,6 +30,7 @@ export function readHostFacts(cgroups: CgroupMounts, options: { selinux: boolean
     capabilities: capabilityNames.filter((_name, bit) => (bounding >> BigInt(bit)) & 1n),
     oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
     ...(apparmor === undefined ? {} : { apparmor }),
+    idmappedLayers: kernelIsAtLeast(5, 19),
     selinux: options.selinux && existsSync("/sys/fs/selinux/enforce"),
     arch: arch(),
   };
@@ -282,6 +283,11 @@ function readHugepageSizes({ version, roots }: CgroupMounts): string[] {
     if (kib >= 1 << 20) return `${kib / (1 << 20)}GB`;
     return kib >= 1 << 10 ? `${kib / (1 << 10)}MB` : `${kib}KB`;
   });
+}
+
+function kernelIsAtLeast(major: number, minor: number): boolean {
+  const [own = 0, ownMinor = 0] = release().split(/[.-]/).map(Number);
+  return own > major || (own === major && ownMinor >= minor);
 }
 
 /** v2 has memory.swap.max wherever the kernel can swap at all; v1 needs swap accounting. */

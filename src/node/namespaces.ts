@@ -3,14 +3,17 @@
 // Decision: unshare(1) of util-linux makes them, for the daemon must never enter a namespace itself
 // (its engine's threads would stay there). The same child names the host, writes the sysctls and sets
 // loopback up before it ends: one process start, where the CNI loopback plugin would be a second.
+// A pod with a user namespace of its own takes one more (user_namespace.ts).
 import { accessSync, constants, statSync } from "node:fs";
 import { mkdir, open, rm } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { run } from "../sys/process.ts";
+import type { UserNamespace } from "../spec/userns.ts";
+import { makeOwnedNamespaces } from "./user_namespace.ts";
 
-export type NamespaceKind = "net" | "ipc" | "uts";
+export type NamespaceKind = "net" | "ipc" | "uts" | "user";
 export type PinnedNamespace = { path: string; inode: bigint };
 export type PinnedNamespaces = Partial<Record<NamespaceKind, PinnedNamespace>> & {
   /** Sysctls of network interfaces, to be applied once the interfaces are there. */
@@ -18,6 +21,8 @@ export type PinnedNamespaces = Partial<Record<NamespaceKind, PinnedNamespace>> &
 };
 
 export type PinOptions = Partial<Record<NamespaceKind, string>> & {
+  /** With user: its ids. The other namespaces belong to it then. */
+  mappings?: UserNamespace;
   /** Only with uts; "" leaves the node's. */
   hostname: string;
   sysctls: Record<string, string>;
@@ -38,15 +43,17 @@ export function netnsPrefix(instance: string): string {
 }
 
 const maxHostnameLength = 64;
-const kinds: NamespaceKind[] = ["net", "ipc", "uts"];
+const kinds: NamespaceKind[] = ["net", "ipc", "uts", "user"];
 
 // $1 the loopback command, then pairs of file and value. A shell's own echo needs no further process.
-const script = `lo=$1; shift
+const writeAll = `lo=$1; shift
 while [ $# -gt 0 ]; do
   printf '%s' "$2" > "$1" || { echo "cannot write $2 to $1" >&2; exit 3; }
   shift 2
 done
-[ -z "$lo" ] || exec $lo`;
+[ -z "$lo" ] || `;
+const script = `${writeAll}exec $lo`;
+const heldScript = `${writeAll}$lo || exit`;
 
 /**
  * Makes the namespaces for which a file is given; on failure nothing stays.
@@ -63,21 +70,10 @@ export async function pinNamespaces(options: PinOptions): Promise<PinnedNamespac
     await createFile(path);
     undo.defer(() => unpinNamespace(path, { unlink: true }));
   }
-  const writes = Object.entries(now).flatMap(([path, value]) => [path, value]);
-  if (wanted.includes("uts") && options.hostname !== "") {
-    if (options.hostname.length > maxHostnameLength) {
-      const length = `${options.hostname.length} characters; the kernel takes ${maxHostnameLength}`;
-      throw new CriError("INVALID_ARGUMENT", `hostname ${options.hostname} has ${length}`);
-    }
-    writes.push("/proc/sys/kernel/hostname", options.hostname);
-  }
-  const flags = wanted.map((kind) => `--${kind}=${options[kind]}`);
-  const lo = wanted.includes("net") ? loopbackCommand() : "";
-  await runIn(
-    ["unshare", ...flags, "--"],
-    ["sh", "-c", script, "sh", lo, ...writes],
-    options.signal,
-  );
+  const writes = Object.entries(now).flat();
+  const names = utsWrites(options, wanted);
+  if (wanted.includes("user")) await makeOwned(options, writes, names);
+  else await makePlain(options, [...writes, ...names]);
   const pinned: PinnedNamespaces = { laterSysctls: later };
   for (const kind of wanted) {
     const path = options[kind]!;
@@ -85,6 +81,45 @@ export async function pinNamespaces(options: PinOptions): Promise<PinnedNamespac
   }
   undo.move();
   return pinned;
+}
+
+/** What names the pod, as pairs of file and value. */
+function utsWrites({ hostname, sysctls }: PinOptions, wanted: NamespaceKind[]): string[] {
+  if (!wanted.includes("uts")) return [];
+  if (hostname.length > maxHostnameLength) {
+    const length = `${hostname.length} characters; the kernel takes ${maxHostnameLength}`;
+    throw new CriError("INVALID_ARGUMENT", `hostname ${hostname} has ${length}`);
+  }
+  const writes = hostname === "" ? [] : ["/proc/sys/kernel/hostname", hostname];
+  for (const [key, value] of Object.entries(sysctls)) {
+    if (namespaceOf(dotted(key)) === "uts") writes.push(sysctlPath(key), value);
+  }
+  return writes;
+}
+
+async function makePlain(options: PinOptions, writes: string[]): Promise<void> {
+  const flags = kinds
+    .filter((kind) => options[kind] !== undefined)
+    .map((kind) => `--${kind}=${options[kind]}`);
+  const lo = options.net === undefined ? "" : loopbackCommand();
+  const command = ["sh", "-c", script, "sh", lo, ...writes];
+  await runIn(["unshare", ...flags, "--"], command, options.signal);
+}
+
+/** names: only the node's root may write them, whoever the namespace belongs to. */
+async function makeOwned(options: PinOptions, writes: string[], names: string[]): Promise<void> {
+  const { net, ipc, uts, user, mappings, signal } = options;
+  const lo = net === undefined ? "" : loopbackCommand();
+  const made = await makeOwnedNamespaces({
+    files: { user: user!, net, ipc, uts },
+    mappings: mappings!,
+    script: heldScript,
+    args: [lo, ...writes],
+    signal,
+  });
+  checkExit("unshare --user", made);
+  if (names.length === 0) return;
+  await runIn(["nsenter", `--uts=${uts}`, "--"], ["sh", "-c", script, "sh", "", ...names], signal);
 }
 
 /** Writes sysctls that pinNamespaces put off, after CNI has made the pod's interfaces. */
@@ -108,12 +143,17 @@ async function runIn(prefix: string[], command: string[], signal: AbortSignal): 
     const hint = `${messageOf(error)}: install util-linux`;
     throw new CriError("FAILED_PRECONDITION", hint, { cause: error });
   });
-  if (result.exitCode === 0) return;
-  const said = result.stderr.trim() || `exit code ${result.exitCode}`;
-  throw new CriError(
-    result.exitCode === 3 ? "INVALID_ARGUMENT" : "INTERNAL",
-    `${prefix.join(" ")} (pid ${result.pid}): ${said}`,
-  );
+  checkExit(prefix.join(" "), result);
+}
+
+function checkExit(
+  what: string,
+  { pid, exitCode, stderr }: { pid: number; exitCode: number; stderr: string },
+): void {
+  if (exitCode === 0) return;
+  const said = stderr.trim() || `exit code ${exitCode}`;
+  const code = exitCode === 3 ? "INVALID_ARGUMENT" : "INTERNAL";
+  throw new CriError(code, `${what} (pid ${pid}): ${said}`);
 }
 
 async function createFile(path: string): Promise<void> {
@@ -139,7 +179,7 @@ const perInterface = /^net\.(ipv4|ipv6)\.(conf|neigh)\./;
 
 /**
  * Sorts sysctls into those to write at once (by file) and those of interfaces (by name), which CNI
- * makes later and may set itself.
+ * makes later and may set itself. Those of the uts namespace go with the hostname.
  * @throws CriError INVALID_ARGUMENT for one that would change the node.
  */
 function splitSysctls(sysctls: Record<string, string>, wanted: NamespaceKind[]) {
@@ -157,8 +197,12 @@ function splitSysctls(sysctls: Record<string, string>, wanted: NamespaceKind[]) 
         `sysctl ${key} would change the node: the pod shares the node's ${kind} namespace`,
       );
     }
+    if (/[\n\0]/.test(value) || value === "") {
+      const quoted = JSON.stringify(value);
+      throw new CriError("INVALID_ARGUMENT", `sysctl ${key}: ${quoted} is not one line of text`);
+    }
     if (perInterface.test(dotted(key))) later[key] = value;
-    else now[path] = value;
+    else if (kind !== "uts") now[path] = value;
   }
   return { now, later };
 }

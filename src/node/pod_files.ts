@@ -1,6 +1,6 @@
 // What every container of a pod sees beside its image: /etc/hosts, /etc/hostname, /etc/resolv.conf
 // and one /dev/shm.
-import { mkdir, writeFile } from "node:fs/promises";
+import { chown, mkdir, writeFile } from "node:fs/promises";
 import { hostname as nodeName } from "node:os";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
@@ -29,16 +29,21 @@ export function podHostname(config: PodSandboxConfig, hostNetwork: boolean): str
   return hostNetwork ? nodeName() : "";
 }
 
-/** Writes the files and mounts the shm. */
+/** Writes the files and mounts the shm. owner: the root of the pod's own user namespace. */
 export async function makePodFiles(
   files: PodFiles,
   config: PodSandboxConfig,
-  hostNetwork: boolean,
+  { hostNetwork, owner }: { hostNetwork: boolean; owner?: { uid: number; gid: number } },
 ): Promise<void> {
   const hosts = (await readTextIfExists("/etc/hosts")) ?? "127.0.0.1\tlocalhost\n";
   await writeFile(files.hosts, hosts, { mode: 0o644 });
   await writeFile(files.hostname, `${podHostname(config, hostNetwork)}\n`, { mode: 0o644 });
   await writeFile(files.resolvConf, await resolvConf(config), { mode: 0o644 });
+  if (owner !== undefined) {
+    for (const file of [files.hosts, files.hostname, files.resolvConf]) {
+      await chown(file, owner.uid, owner.gid);
+    }
+  }
   if (files.shm === hostShm) return;
   await mkdir(files.shm, { recursive: true, mode: 0o1777 });
   mount("shm", files.shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, `mode=1777,size=${shmBytes}`);

@@ -15,6 +15,8 @@ export type HostFacts = {
   oomScoreAdj: number;
   /** Absent where the kernel runs without AppArmor. */
   apparmor?: { defaultProfile?: string; profiles: string[] };
+  /** Whether overlayfs takes id-mapped layers: Linux 5.19. */
+  idmappedLayers: boolean;
   /** Containers are labelled (key selinux-enabled, and the kernel enforces or permits). */
   selinux: boolean;
   /** node:os arch(): "x64", "arm64". */

@@ -2,9 +2,17 @@
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
-import type { ContainerConfig, IDMapping, Mount } from "../proto/types.ts";
-import type { ContainerFacts, HostFacts, MountFact, PodFiles, RuntimeFacts } from "./facts.ts";
-import type { OciIdMapping, OciMount } from "./oci_types.ts";
+import type { ContainerConfig, Mount } from "../proto/types.ts";
+import type {
+  ContainerFacts,
+  HostFacts,
+  MountFact,
+  PodFiles,
+  PodNamespaces,
+  RuntimeFacts,
+} from "./facts.ts";
+import type { OciMount } from "./oci_types.ts";
+import { idMappings } from "./userns.ts";
 
 const { MountPropagation } = runtime.v1;
 
@@ -19,6 +27,7 @@ export type MountInput = {
   config: ContainerConfig;
   facts: ContainerFacts;
   files: PodFiles;
+  namespaces: PodNamespaces;
   host: HostFacts;
   runtime: RuntimeFacts;
   privileged: boolean;
@@ -39,7 +48,7 @@ export function containerMounts(input: MountInput): {
   const destinations = new Set(asked.map((mount) => mount.destination));
   // Whoever mounts a /dev or /sys of their own gets nothing of ours into it but the pod's files,
   // which give way only to a mount at the very same place.
-  const system = systemMounts(input.privileged).filter(
+  const system = systemMounts(input.privileged, input.namespaces).filter(
     (mount) => !covered(mount.destination, destinations),
   );
   const files = podMounts(input.files, input.readonlyRootfs).filter(
@@ -54,21 +63,19 @@ export function containerMounts(input: MountInput): {
 }
 
 /** A pause container's mounts. */
-export function sandboxMounts(files: PodFiles): OciMount[] {
-  return [...systemMounts(false), ...podMounts(files, true)];
+export function sandboxMounts(files: PodFiles, namespaces: PodNamespaces): OciMount[] {
+  return [...systemMounts(false, namespaces), ...podMounts(files, true)];
 }
 
-/** The OCI form of CRI's id mappings. */
-export function idMappings(mappings: readonly IDMapping[] | null | undefined): OciIdMapping[] {
-  return (mappings ?? []).map((mapping) => ({
-    containerID: mapping.container_id ?? 0,
-    hostID: mapping.host_id ?? 0,
-    size: mapping.length ?? 0,
-  }));
-}
-
-function systemMounts(privileged: boolean): OciMount[] {
+function systemMounts(privileged: boolean, { user, net }: PodNamespaces): OciMount[] {
   const access = privileged ? "rw" : "ro";
+  const sysOptions = ["nosuid", "noexec", "nodev", access];
+  // A sysfs shows a network, and only who owns that may mount one: a user namespace of a pod's own
+  // does not own the node's.
+  const sys =
+    user !== undefined && net === undefined
+      ? mount("/sys", "bind", "/sys", ["rbind", ...sysOptions])
+      : mount("/sys", "sysfs", "sysfs", sysOptions);
   return [
     mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
     mount("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
@@ -81,7 +88,7 @@ function systemMounts(privileged: boolean): OciMount[] {
       "gid=5",
     ]),
     mount("/dev/mqueue", "mqueue", "mqueue", ["nosuid", "noexec", "nodev"]),
-    mount("/sys", "sysfs", "sysfs", ["nosuid", "noexec", "nodev", access]),
+    sys,
     mount("/sys/fs/cgroup", "cgroup", "cgroup", ["nosuid", "noexec", "nodev", "relatime", access]),
   ];
 }

@@ -5,6 +5,7 @@ import { runtime } from "../proto/messages.js";
 import type {
   ContainerConfig,
   LinuxContainerSecurityContext,
+  NamespaceOption,
   PodSandboxConfig,
 } from "../proto/types.ts";
 import { capabilities } from "./capabilities.ts";
@@ -17,11 +18,12 @@ import type {
   RuntimeFacts,
   SandboxFacts,
 } from "./facts.ts";
-import { containerMounts, idMappings, sandboxMounts } from "./mounts.ts";
+import { containerMounts, sandboxMounts } from "./mounts.ts";
 import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";
 import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
 import { apparmorProfile, maskedPaths, refuseSelinux, seccompFilter } from "./security.ts";
+import { userNamespace } from "./userns.ts";
 import { resolveUser } from "./users.ts";
 
 export type { OciProcess, OciSpec } from "./oci_types.ts";
@@ -72,6 +74,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     config,
     facts,
     files: sandbox.files,
+    namespaces: sandbox.namespaces,
     host,
     runtime: input.runtime,
     privileged,
@@ -138,7 +141,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       oomScoreAdj: oomScoreAdj(BigInt(sandboxOomScoreAdj), host, true),
     },
     root: { path: input.rootfsPath, readonly: true },
-    mounts: sandboxMounts(sandbox.files),
+    mounts: sandboxMounts(sandbox.files, sandbox.namespaces),
     annotations: {
       ...podAnnotations(sandbox),
       "io.kubernetes.cri.container-type": "sandbox",
@@ -202,6 +205,21 @@ function checkSecurity(
     );
   }
   refuseSelinux(security, host);
+  checkNamespaces(security.namespace_options, sandbox);
+}
+
+/** The pod decides about all namespaces but the pids'; a container can only say the same. */
+function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: SandboxFacts): void {
+  if (!options?.userns_options) return;
+  const [own, pods] = [
+    userNamespace(options),
+    userNamespace(sandbox.config.linux?.security_context?.namespace_options),
+  ].map((mappings) => JSON.stringify(mappings));
+  if (own === pods) return;
+  throw new CriError(
+    "INVALID_ARGUMENT",
+    `namespace_options.userns_options: ${own ?? "the node's ids"}, and the pod has ${pods ?? "the node's"}`,
+  );
 }
 
 /**
@@ -274,9 +292,8 @@ function userMappings(
   sandbox: SandboxFacts,
 ): Pick<OciSpec["linux"], "uidMappings" | "gidMappings"> {
   if (sandbox.namespaces.user === undefined) return {};
-  const options = sandbox.config.linux?.security_context?.namespace_options?.userns_options;
-  // runc 1.1 reads no mappings from a namespace that it joins.
-  return { uidMappings: idMappings(options?.uids), gidMappings: idMappings(options?.gids) };
+  // Not every runtime reads the mappings of a namespace that it joins.
+  return userNamespace(sandbox.config.linux?.security_context?.namespace_options) ?? {};
 }
 
 // VM runtimes read these to tell pods and containers apart. CRI's own annotations are not passed on:

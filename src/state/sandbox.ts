@@ -47,6 +47,7 @@ const SandboxSchema = v.object({
     net: v.optional(Pinned),
     ipc: v.optional(Pinned),
     uts: v.optional(Pinned),
+    user: v.optional(Pinned),
   }),
   cgroup: v.object({
     driver: v.picklist(["cgroupfs", "systemd"]),

@@ -53,6 +53,7 @@ const newer = {
   pidfd_open: { args: ["i32", "u32"], returns: "i32" },
   open_tree: { args: ["i32", "buffer", "u32"], returns: "i32" },
   move_mount: { args: ["i32", "buffer", "i32", "buffer", "u32"], returns: "i32" },
+  mount_setattr: { args: ["i32", "buffer", "u32", "buffer", "usize"], returns: "i32" },
 } as const satisfies Signatures;
 
 type Libc = {

@@ -32,17 +32,40 @@ export function unmount(target: string, flags = 0): void {
   check("umount2", target, z(target), flags | UMOUNT_NOFOLLOW);
 }
 
+const AT_FDCWD = -100;
+const AT_EMPTY_PATH = 0x1000;
+const OPEN_TREE_CLONE = 1;
+
 /** Bind-mounts an open descriptor's file at path, where mount(2) through /proc would be refused. */
 export function mountDescriptor(fd: number, path: string): void {
-  const AT_EMPTY_PATH = 0x1000;
-  const OPEN_TREE_CLONE = 1;
-  const MOVE_MOUNT_F_EMPTY_PATH = 4;
-  const AT_FDCWD = -100;
   const flags = OPEN_TREE_CLONE | AT_EMPTY_PATH | O_CLOEXEC;
   const tree = check("open_tree", `descriptor ${fd}`, fd, z(""), flags);
   try {
-    check("move_mount", path, tree, z(""), AT_FDCWD, z(path), MOVE_MOUNT_F_EMPTY_PATH);
+    attach(tree, path);
   } finally {
     closeSync(tree);
   }
+}
+
+/**
+ * Bind-mounts a folder at path with its ids mapped as in a user namespace (mount_setattr(2)): what
+ * root owns there, the namespace's root owns here. usernsFd: of that namespace.
+ */
+export function mountIdmapped(source: string, path: string, usernsFd: number): void {
+  const tree = check("open_tree", source, AT_FDCWD, z(source), OPEN_TREE_CLONE | O_CLOEXEC);
+  try {
+    const MOUNT_ATTR_IDMAP = 0x100000n;
+    // struct mount_attr: attr_set, attr_clr, propagation, userns_fd
+    const attr = BigUint64Array.of(MOUNT_ATTR_IDMAP, 0n, BigInt(MS_PRIVATE), BigInt(usernsFd));
+    const bytes = new Uint8Array(attr.buffer);
+    check("mount_setattr", source, tree, z(""), AT_EMPTY_PATH, bytes, bytes.length);
+    attach(tree, path);
+  } finally {
+    closeSync(tree);
+  }
+}
+
+function attach(tree: number, path: string): void {
+  const MOVE_MOUNT_F_EMPTY_PATH = 4;
+  check("move_mount", path, tree, z(""), AT_FDCWD, z(path), MOVE_MOUNT_F_EMPTY_PATH);
 }

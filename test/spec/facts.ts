@@ -11,6 +11,7 @@ export const host: HostFacts = {
   swapLimit: true,
   capabilities: capabilityNames,
   oomScoreAdj: -999,
+  idmappedLayers: true,
   selinux: false,
   arch: "x64",
 };

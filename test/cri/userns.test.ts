@@ -1,0 +1,188 @@
+// Pods with a user namespace of their own: whose root is nobody on the node.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { chmodSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import { runtime } from "../../src/proto/messages.js";
+import type { NamespaceOption, PodSandboxConfig, UserNamespace } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { busyboxImage } from "../image_maker.ts";
+
+const { NamespaceMode } = runtime.v1;
+/** Of the Go module proxy (test/run): Debian 12's has no id-mapped mounts. */
+const newRunc = join(import.meta.dirname, "../.cache/runc");
+const why = existsSync(newRunc)
+  ? ""
+  : `${newRunc} is not there: test/run builds it where Go and gcc are`;
+if (why !== "") console.error(`skipped, ${why}: user namespaces`);
+
+const handler = "runc-new";
+const first = 400_000;
+const ids = [{ container_id: 0, host_id: first, length: 65_536 }];
+
+let daemon: Daemon;
+beforeAll(async () => {
+  daemon = await startDaemon({
+    config: why === "" ? { runtimes: { [handler]: { path: newRunc } } } : {},
+  });
+  chmodSync(daemon.dir, 0o711); // a pod's root passes it like everybody else
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+function podConfig(more: NamespaceOption = {}, rest: PodSandboxConfig = {}): PodSandboxConfig {
+  const userns_options = { mode: NamespaceMode.POD, uids: ids, gids: ids };
+  const modes = { network: NamespaceMode.POD, pid: NamespaceMode.CONTAINER };
+  const namespace_options = { ...modes, userns_options, ...more };
+  const linux = { ...rest.linux, security_context: { namespace_options } };
+  return daemon.podConfig({ ...rest, linux });
+}
+
+describe.skipIf(why !== "")("a pod with a user namespace", () => {
+  test("maps its root to a user of the node's, and owns its other namespaces", async () => {
+    const before = daemon.snapshot();
+    const sysctls = {
+      "net.ipv4.ip_unprivileged_port_start": "80",
+      "net.ipv4.conf.all.forwarding": "1",
+      "kernel.shm_rmid_forced": "1",
+    };
+    const pod = podConfig({}, { hostname: "mapped", linux: { sysctls } });
+    const podId = await daemon.runPod(pod, handler);
+    const script = `cat /proc/self/uid_map /proc/self/gid_map; hostname; id -u
+      stat -c '%u %g %n' / /bin/busybox /etc/hosts /etc/resolv.conf
+      cd /proc/sys; cat net/ipv4/ip_unprivileged_port_start kernel/shm_rmid_forced
+      cat net/ipv4/conf/all/forwarding
+      ip link set lo down && ip link set lo up && echo owner
+      echo x > /made && echo y > /dev/shm/made && echo z >> /etc/hosts && stat -c %u /made
+      grep '^/\\|sysfs' /proc/self/mounts | cut -d' ' -f2 | sort | head -1; sleep 600`;
+    const security_context = {
+      namespace_options: pod.linux!.security_context!.namespace_options,
+      capabilities: { add_capabilities: ["NET_ADMIN"] },
+    };
+    const id = await daemon.run(podId, pod, script, { linux: { security_context } });
+    const log = (await daemon.status(id)).log_path;
+    while (!readFileSync(log, "utf8").includes("/sys")) await Bun.sleep(20);
+    const lines = readFileSync(log, "utf8")
+      .replaceAll(/^\S+ \S+ F /gm, "")
+      .split("\n");
+    expect(lines.map((line) => line.trim().replaceAll(/\s+/g, " ")).slice(0, 15)).toEqual([
+      `0 ${first} 65536`,
+      `0 ${first} 65536`,
+      "mapped",
+      "0",
+      "0 0 /",
+      "0 0 /bin/busybox",
+      "0 0 /etc/hosts",
+      "0 0 /etc/resolv.conf",
+      "80",
+      "1",
+      "1",
+      "owner",
+      "0",
+      "/sys",
+      "",
+    ]);
+    const upper = join(daemon.dir, "graph/containers", id, "upper");
+    expect(statSync(join(upper, "made")).uid).toBe(first);
+    const { stdout } = await daemon.exec(id, "id -u; cat /proc/self/uid_map");
+    expect(stdout).toMatch(new RegExp(`^0\\n\\s+0\\s+${first}\\s+65536\\n$`));
+    await daemon.removePod(podId);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
+  test("shares one pid namespace, and the node's network, as other pods do", async () => {
+    const before = daemon.snapshot();
+    const shared = podConfig({ pid: NamespaceMode.POD });
+    const sharing = await daemon.runPod(shared, handler);
+    const { text } = await daemon.output(sharing, shared, "ps -o pid,user,args");
+    expect(text).toMatch(/^\s*1 .*pause/m);
+    await daemon.removePod(sharing);
+
+    const host = podConfig({ network: NamespaceMode.NODE });
+    const onHost = await daemon.runPod({ ...host, hostname: "" }, handler);
+    const script =
+      "readlink /proc/self/ns/net; ls /sys/class/net | grep -c lo; touch /sys/x || true";
+    expect((await daemon.output(onHost, host, script)).text).toStartWith(
+      `net:[${statSync("/proc/self/ns/net").ino}]\n1\n`,
+    );
+    await daemon.removePod(onHost);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
+  test("sees a volume with its own ids where the kubelet maps it, and users of the image's", async () => {
+    const folder = join(daemon.dir, "volume");
+    mkdirSync(folder);
+    writeFileSync(join(folder, "of-root"), "");
+    const image = "example.test/owned:1";
+    const data = [{ name: "srv/data", uid: 1000, gid: 1000, data: "x" }];
+    await daemon.loadImage(busyboxImage({}, data), image);
+    const pod = podConfig();
+    const podId = await daemon.runPod(pod, handler);
+    const script = "stat -c '%u %n' /srv/data /v/of-root /plain/of-root; id -u; echo > /v/made";
+    const mounts = [
+      { host_path: folder, container_path: "/v", uidMappings: ids, gidMappings: ids },
+      { host_path: folder, container_path: "/plain" },
+    ];
+    const more = { image: { image }, mounts };
+    expect((await daemon.output(podId, pod, script, more)).text).toBe(
+      "1000 /srv/data\n0 /v/of-root\n65534 /plain/of-root\n0\n",
+    );
+    expect(statSync(join(folder, "made")).uid).toBe(0);
+    const security_context = {
+      run_as_user: { value: toLong(1000) },
+      namespace_options: pod.linux!.security_context!.namespace_options,
+    };
+    const user = { ...more, linux: { security_context } };
+    expect((await daemon.output(podId, pod, "id -u; cat /srv/data", user)).text).toBe("1000\nx\n");
+    await daemon.removePod(podId);
+  });
+
+  test("Status says which handlers have them, and the others refuse clearly", async () => {
+    const { runtime_handlers } = await daemon.client.Status({});
+    const has = Object.fromEntries(
+      runtime_handlers.map(({ name, features }) => [name, features?.user_namespaces]),
+    );
+    expect(has[handler]).toBe(true);
+    const without = Object.entries(has).find(([, can]) => can !== true)?.[0];
+    if (without === undefined) return;
+    const before = daemon.snapshot();
+    const error = await failure(daemon.runPod(podConfig(), without));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(error.message).toContain("userns_options");
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
+  test("a container of it cannot have another one", async () => {
+    const pod = podConfig();
+    const podId = await daemon.runPod(pod, handler);
+    const other = [{ ...ids[0], host_id: 1_000_000 }];
+    const userns_options = { mode: NamespaceMode.POD, uids: other, gids: other };
+    const namespace_options = { pid: NamespaceMode.CONTAINER, userns_options };
+    const error = await failure(
+      daemon.create(podId, pod, "true", { linux: { security_context: { namespace_options } } }),
+    );
+    expect(error.code).toBe("INVALID_ARGUMENT");
+    expect(error.message).toContain("userns_options");
+    await daemon.removePod(podId);
+  });
+});
+
+test.each<[string, UserNamespace, NamespaceOption]>([
+  ["several mappings", { uids: [...ids, ...ids], gids: ids }, {}],
+  ["no mapping", {}, {}],
+  ["no root", { uids: [{ ...ids[0], container_id: 1 }], gids: ids }, {}],
+  ["different ids", { uids: ids, gids: [{ ...ids[0], length: 1 }] }, {}],
+  ["an empty range", { uids: [{ ...ids[0], length: 0 }], gids: ids }, {}],
+  ["ids over the last", { uids: [{ ...ids[0], host_id: 0xffff_fff0 }], gids: ids }, {}],
+  ["mappings of the node", { mode: NamespaceMode.NODE, uids: ids, gids: ids }, {}],
+  ["mode CONTAINER", { mode: NamespaceMode.CONTAINER }, {}],
+  ["mode TARGET", { mode: NamespaceMode.TARGET }, {}],
+  ["the node's pids", { uids: ids, gids: ids }, { pid: NamespaceMode.NODE }],
+  ["the node's ipc", { uids: ids, gids: ids }, { ipc: NamespaceMode.NODE }],
+])("a user namespace with %s is INVALID_ARGUMENT, and nothing is made", async (_, asked, more) => {
+  const before = daemon.snapshot();
+  const error = await failure(daemon.runPod(podConfig({ userns_options: asked, ...more })));
+  expect(error.code).toBe("INVALID_ARGUMENT");
+  expect(error.message).toContain("userns_options");
+  expect(await daemon.leaksSince(before)).toEqual([]);
+});

@@ -29,6 +29,7 @@ import { knownCgroups } from "./cri/stats.ts";
 import { openImageStore } from "./image/store.ts";
 import { MonitorClient } from "./monitor/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
+import { openApparmor } from "./node/apparmor.ts";
 import { cgroupMounts } from "./node/cgroup.ts";
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { openCni } from "./node/cni.ts";
@@ -108,6 +109,8 @@ async function createContext(
     self,
   });
   stack.use(images);
+  const { apparmor, problem } = await openApparmor();
+  if (problem !== undefined) log.warn(problem);
   const exits = new ExitWaiters();
   const monitor = stack.use(
     new MonitorClient({
@@ -126,7 +129,7 @@ async function createContext(
     log: log.child("cri"),
     instance,
     bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
-    host: readHostFacts(mounts, { selinux: false }),
+    host: readHostFacts(mounts, { selinux: false, apparmor }),
     handlers: await openHandlers(config, log),
     sandboxes: new Store({
       ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),

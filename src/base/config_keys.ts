@@ -184,10 +184,13 @@ export const daemonKeys = {
     about: "GetContainerEvents",
     later: true,
   }),
+  deviceOwnershipFromSecurityContext: key("device-ownership-from-security-context", k.flag, {
+    fallback: false,
+    about: "ours: devices belong to run_as_user and run_as_group, not to whom the node's do",
+  }),
   enableCdi: key("enable-cdi", k.flag, {
     fallback: false,
     about: "devices by CDI names",
-    later: true,
   }),
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, {
     fallback: ["/etc/cdi", "/var/run/cdi"],

@@ -6,7 +6,6 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import type { ImageRecord } from "../image/store.ts";
-import { lookupContainer } from "../node/host.ts";
 import { podHostname } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
 import type {
@@ -20,6 +19,7 @@ import { containerName, created, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
+import { containerFacts, type MountedImages } from "./container_facts.ts";
 import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
 import { checkSandbox } from "./sandbox.ts";
@@ -108,7 +108,13 @@ async function makeContainer(
     );
     throwIfAborted(what, call.signal);
     const imageMounts = await mountImageVolumes(context, container);
-    const spec = await specOf(context, container, { sandbox, image, rootfsPath, imageMounts });
+    const spec = await specOf(context, container, {
+      sandbox,
+      image,
+      rootfsPath,
+      imageMounts,
+      call,
+    });
     await step("container-bundle", () =>
       writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 }),
     );
@@ -145,21 +151,21 @@ export async function undoContainer(context: Context, container: Container): Pro
   containers.release(container.name);
 }
 
-type MountedImages = { rootfsPath: string; imageMounts: ReadonlyMap<number, string> };
+type SpecParts = MountedImages & { sandbox: Sandbox; image: ImageRecord; call: Call };
 
 async function specOf(
   context: Context,
   container: Container,
-  { sandbox, image, ...mounted }: Pick<Parts, "sandbox" | "image"> & MountedImages,
+  { sandbox, image, call, ...mounted }: SpecParts,
 ): Promise<OciSpec> {
   const { config, id } = container;
-  const { rejectMissingMountSources: rejectMissing } = context.config;
+  const owner = rootfsOwner(sandbox);
   return containerSpec({
     id,
     config,
     sandbox: sandboxFacts(context, sandbox),
     image: image.config,
-    facts: await lookupContainer(config, { ...mounted, rejectMissing }),
+    facts: await containerFacts(context, container, { ...mounted, image, owner, call }),
     host: context.host,
     runtime: handlerOf(context, container.runtimeHandler).facts,
     defaults: containerDefaults(context),
@@ -178,7 +184,10 @@ async function specOf(
 export function targetPid(context: Context, container: Container): number | undefined {
   const options = container.config.linux?.security_context?.namespace_options;
   if (options?.pid !== NamespaceMode.TARGET) return undefined;
-  const target = context.containers.get(options.target_id ?? "");
+  if (!options.target_id) {
+    throw new CriError("INVALID_ARGUMENT", "namespace_options.target_id is missing: pid is TARGET");
+  }
+  const target = context.containers.get(options.target_id);
   if (target.sandboxId !== container.sandboxId) {
     throw new CriError("INVALID_ARGUMENT", `container ${target.id} is in another pod`);
   }

@@ -37,6 +37,11 @@ export function rootfsOwner({ namespaces, config }: Sandbox): RootfsOwner | unde
 }
 
 export function containerDefaults(context: Context): ContainerDefaults {
-  const { defaultUlimits, restrictOomScoreAdj, nativeUmask } = context.config;
-  return { rlimits: defaultUlimits, restrictOomScoreAdj, umask: nativeUmask };
+  const { config } = context;
+  return {
+    rlimits: config.defaultUlimits,
+    restrictOomScoreAdj: config.restrictOomScoreAdj,
+    deviceOwnership: config.deviceOwnershipFromSecurityContext,
+    umask: config.nativeUmask,
+  };
 }

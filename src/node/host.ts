@@ -1,28 +1,30 @@
 // Gathers what the pure functions of spec/ need to know of this host and of an image's files.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { lstat, mkdir, readdir, readlink, realpath, stat } from "node:fs/promises";
+import { lstat, mkdir, readlink, realpath } from "node:fs/promises";
 import { arch, release } from "node:os";
 import { join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readBounded } from "../sys/file.ts";
-import type { ContainerConfig, Device, Mount } from "../proto/types.ts";
+import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";
 import type { ContainerFacts, HostFacts, MountFact } from "../spec/facts.ts";
 import { mountName } from "../spec/mounts.ts";
-import type { OciDevice } from "../spec/oci_types.ts";
-import { seccompProfileFile } from "../spec/security.ts";
+import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
+import { loadedProfiles } from "./apparmor.ts";
 import type { CgroupMounts } from "./cgroup.ts";
+import { hostDevices, lookupDevice } from "./devices.ts";
 
 const accountFileBytesMax = 4 << 20;
 const seccompBytesMax = 4 << 20;
 const linksMax = 40;
-const devicesMax = 10_000;
 
 /** What of the host stays the same while the daemon runs. */
-export function readHostFacts(cgroups: CgroupMounts, options: { selinux: boolean }): HostFacts {
+export function readHostFacts(
+  cgroups: CgroupMounts,
+  { selinux, apparmor }: Pick<HostFacts, "selinux" | "apparmor">,
+): HostFacts {
   const status = readFileSync("/proc/self/status", "utf8");
   const bounding = BigInt(`0x${/^CapBnd:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? "0"}`);
-  const apparmor = readApparmor();
   return {
     cgroupVersion: cgroups.version,
     hugepageSizes: readHugepageSizes(cgroups),
@@ -31,7 +33,7 @@ export function readHostFacts(cgroups: CgroupMounts, options: { selinux: boolean
     oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
     ...(apparmor === undefined ? {} : { apparmor }),
     idmappedLayers: kernelIsAtLeast(5, 19),
-    selinux: options.selinux && existsSync("/sys/fs/selinux/enforce"),
+    selinux: selinux && existsSync("/sys/fs/selinux/enforce"),
     arch: arch(),
   };
 }
@@ -62,6 +64,7 @@ export async function lookupContainer(
     passwd: await readInRoot(options.rootfsPath, "/etc/passwd", accountFileBytesMax),
     group: await readInRoot(options.rootfsPath, "/etc/group", accountFileBytesMax),
     ...(profile === undefined ? {} : { seccompProfile: readProfile(profile) }),
+    ...(namesApparmorProfile(security) ? { apparmorProfiles: loadedProfiles() ?? [] } : {}),
   };
 }
 
@@ -80,7 +83,7 @@ export async function readInRoot(root: string, path: string, maxBytes: number): 
 }
 
 /** The host's path of a file in root, or undefined. The tree must not change meanwhile. */
-async function resolveInRoot(root: string, path: string): Promise<string | undefined> {
+export async function resolveInRoot(root: string, path: string): Promise<string | undefined> {
   let todo = path.split("/");
   let at = "/";
   for (let links = 0; todo.length > 0;) {
@@ -180,76 +183,6 @@ export function propagationOf(path: string, table: MountPoint[]): MountFact["pro
   return best?.propagation ?? "private";
 }
 
-async function lookupDevice(device: Device): Promise<OciDevice[]> {
-  const hostPath = device.host_path ?? "";
-  const containerPath = device.container_path || hostPath;
-  if (!containerPath.startsWith("/")) {
-    throw new CriError("INVALID_ARGUMENT", `device "${containerPath}" is not an absolute path`);
-  }
-  let found: OciDevice[];
-  try {
-    const real = await realpath(hostPath);
-    found = (await stat(real)).isDirectory()
-      ? await walkDevices(real, containerPath, new Set())
-      : [await deviceNode(real, containerPath)].filter((node) => node !== undefined);
-  } catch (cause) {
-    throw new CriError("INVALID_ARGUMENT", `device ${hostPath}: ${messageOf(cause)}`, { cause });
-  }
-  if (found.length === 0) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
-      `device ${hostPath}: it is not a device, nor a folder of some`,
-    );
-  }
-  return found;
-}
-
-/** What a privileged container sees; pseudo-terminals and shared memory are its own. */
-function hostDevices(): Promise<OciDevice[]> {
-  return walkDevices(
-    "/dev",
-    "/dev",
-    new Set(["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/console"]),
-  );
-}
-
-async function walkDevices(
-  folder: string,
-  containerFolder: string,
-  skip: ReadonlySet<string>,
-): Promise<OciDevice[]> {
-  const result: OciDevice[] = [];
-  for (const entry of (await readdir(folder, { withFileTypes: true })).sort(byName)) {
-    const path = join(folder, entry.name);
-    const target = join(containerFolder, entry.name);
-    if (skip.has(path)) continue;
-    if (entry.isDirectory()) {
-      result.push(...(await walkDevices(path, target, skip)));
-    } else if (entry.isCharacterDevice() || entry.isBlockDevice()) {
-      const node = await deviceNode(path, target).catch(ignoreMissing);
-      if (node !== undefined) result.push(node);
-    }
-    if (result.length > devicesMax) {
-      throw new CriError("RESOURCE_EXHAUSTED", `more than ${devicesMax} devices in ${folder}`);
-    }
-  }
-  return result;
-}
-
-async function deviceNode(path: string, containerPath: string): Promise<OciDevice | undefined> {
-  const info = await stat(path, { bigint: true });
-  if (!info.isCharacterDevice() && !info.isBlockDevice()) return undefined;
-  return {
-    path: containerPath,
-    type: info.isBlockDevice() ? "b" : "c",
-    major: Number(((info.rdev >> 8n) & 0xfffn) | ((info.rdev >> 32n) & ~0xfffn)),
-    minor: Number((info.rdev & 0xffn) | ((info.rdev >> 12n) & 0xfff00n)),
-    fileMode: Number(info.mode & 0o7777n),
-    uid: Number(info.uid),
-    gid: Number(info.gid),
-  };
-}
-
 function readProfile(path: string): string {
   try {
     return new TextDecoder().decode(readBounded(path, seccompBytesMax));
@@ -257,18 +190,6 @@ function readProfile(path: string): string {
     throw new CriError("INVALID_ARGUMENT", `seccomp profile ${path}: ${messageOf(cause)}`, {
       cause,
     });
-  }
-}
-
-function readApparmor(): HostFacts["apparmor"] {
-  try {
-    if (readFileSync("/sys/module/apparmor/parameters/enabled", "utf8")[0] !== "Y")
-      return undefined;
-    const profiles = readFileSync("/sys/kernel/security/apparmor/profiles", "utf8");
-    return { profiles: profiles.split("\n").map((line) => line.replace(/ \([a-z]+\)$/, "")) };
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return undefined;
-    throw error;
   }
 }
 
@@ -294,12 +215,4 @@ function kernelIsAtLeast(major: number, minor: number): boolean {
 function hasSwapLimit({ version, roots }: CgroupMounts): boolean {
   if (version === 2) return existsSync("/proc/swaps");
   return existsSync(join(roots["memory"] ?? "", "memory.memsw.limit_in_bytes"));
-}
-
-function byName(a: { name: string }, b: { name: string }): number {
-  return a.name < b.name ? -1 : 1;
-}
-
-function ignoreMissing(error: unknown): undefined {
-  if (errnoOf(error) !== "ENOENT") throw error;
 }

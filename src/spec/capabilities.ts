@@ -33,9 +33,11 @@ export function capabilities(
   hostNames: string[],
 ): OciCapabilities {
   const host = new Set(hostNames);
-  const add = (asked?.add_capabilities ?? []).map(normalName);
-  const drop = (asked?.drop_capabilities ?? []).map(normalName);
-  const ambient = (asked?.add_ambient_capabilities ?? []).map(normalName);
+  const names = (field: "add_capabilities" | "drop_capabilities" | "add_ambient_capabilities") =>
+    (asked?.[field] ?? []).map((name) => normalName(name, field));
+  const add = names("add_capabilities");
+  const drop = names("drop_capabilities");
+  const ambient = names("add_ambient_capabilities");
   if (ambient.includes("ALL")) ambient.splice(0, ambient.length, ...host);
   const set = new Set(defaultNames.filter((name) => host.has(name)));
   if (privileged || add.includes("ALL")) for (const name of host) set.add(name);
@@ -57,12 +59,15 @@ export function capabilities(
   };
 }
 
-function normalName(name: string): string {
+function normalName(name: string, field: string): string {
   const upper = name.toUpperCase();
   if (upper === "ALL") return upper;
   const full = upper.startsWith("CAP_") ? upper : `CAP_${upper}`;
   if (!capabilityNames.includes(full)) {
-    throw new CriError("INVALID_ARGUMENT", `unknown capability "${name}"`);
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `${field}: there is no capability ${JSON.stringify(name)}`,
+    );
   }
   return full;
 }

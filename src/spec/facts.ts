@@ -1,5 +1,6 @@
 // What the pure functions of this room are told about the world. node/host.ts gathers it.
 import type { PodSandboxConfig } from "../proto/types.ts";
+import type { CdiEdits } from "./cdi.ts";
 import type { OciDevice, OciRlimit } from "./oci_types.ts";
 
 /** What stays the same while the daemon runs. */
@@ -14,7 +15,7 @@ export type HostFacts = {
   /** The daemon's own oom_score_adj. */
   oomScoreAdj: number;
   /** Absent where the kernel runs without AppArmor. */
-  apparmor?: { defaultProfile?: string; profiles: string[] };
+  apparmor?: { defaultProfile?: string };
   /** Whether overlayfs takes id-mapped layers: Linux 5.19. */
   idmappedLayers: boolean;
   /** Containers are labelled (key selinux-enabled, and the kernel enforces or permits). */
@@ -42,11 +43,17 @@ export type ContainerFacts = {
   devices: OciDevice[][];
   /** The host's devices; looked up for privileged containers only. */
   hostDevices: OciDevice[];
+  /** What the CDI devices that are asked for change. */
+  cdi?: CdiEdits;
+  /** Folders of this container for the image's volumes, by where they go. */
+  volumes?: { path: string; source: string }[];
   /** The rootfs's /etc/passwd and /etc/group; "" where there is none. */
   passwd: string;
   group: string;
   /** The text of the seccomp profile that localhost_ref names. */
   seccompProfile?: string;
+  /** AppArmor profiles that are loaded; looked up where one is named. */
+  apparmorProfiles?: string[];
 };
 
 /** The part of an image's configuration that a process is made of. */
@@ -83,6 +90,8 @@ export type ContainerDefaults = {
   rlimits: OciRlimit[];
   /** Clamp oom_score_adj to the daemon's own instead of failing. */
   restrictOomScoreAdj: boolean;
+  /** Devices belong to run_as_user and run_as_group instead of whom they belong to on the node. */
+  deviceOwnership: boolean;
   /** Absent: the runtime's own, 0022. */
   umask?: number;
 };

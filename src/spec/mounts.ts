@@ -54,7 +54,12 @@ export function containerMounts(input: MountInput): {
   const files = podMounts(input.files, input.readonlyRootfs).filter(
     (mount) => !destinations.has(mount.destination),
   );
-  const rest = [...files, ...asked].sort((a, b) => depth(a.destination) - depth(b.destination));
+  const volumes = (input.facts.volumes ?? []).map(({ path, source }) =>
+    mount(path, "bind", source, ["rbind", "rprivate", "rw"]),
+  );
+  const rest = [...files, ...volumes, ...asked].sort(
+    (a, b) => depth(a.destination) - depth(b.destination),
+  );
   const propagation = rootfsPropagation(input.config.mounts ?? []);
   return {
     mounts: [...system, ...rest],

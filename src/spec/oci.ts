@@ -9,6 +9,7 @@ import type {
   PodSandboxConfig,
 } from "../proto/types.ts";
 import { capabilities } from "./capabilities.ts";
+import { applyCdi } from "./cdi.ts";
 import { containerDevices } from "./devices.ts";
 import type {
   ContainerDefaults,
@@ -23,8 +24,8 @@ import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";
 import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
 import { apparmorProfile, maskedPaths, refuseSelinux, seccompFilter } from "./security.ts";
-import { userNamespace } from "./userns.ts";
-import { resolveUser } from "./users.ts";
+import { userNamespace, type UserNamespace } from "./userns.ts";
+import { resolveUser, runAs } from "./users.ts";
 
 export type { OciProcess, OciSpec } from "./oci_types.ts";
 export { ociJson, parseOciSpec } from "./oci_types.ts";
@@ -68,7 +69,8 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   checkSecurity(security, sandbox, host);
   const resources = config.linux?.resources ?? {};
   const process = containerProcess(input, security, resources.oom_score_adj);
-  const devices = containerDevices(config, facts, privileged);
+  const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
+  const devices = containerDevices(config, facts, { privileged, owner: { uid, gid } });
   const readonly = security.readonly_rootfs === true;
   const { mounts, rootfsPropagation } = containerMounts({
     config,
@@ -85,7 +87,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     profileText: facts.seccompProfile,
     host,
   });
-  return {
+  const spec: OciSpec = {
     ociVersion,
     process,
     root: { path: input.rootfsPath, readonly },
@@ -93,7 +95,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     annotations: containerAnnotations(input),
     linux: {
       namespaces: containerNamespaces(input, security),
-      ...userMappings(sandbox),
+      ...userNamespaceOf(sandbox),
       devices: devices.nodes,
       cgroupsPath: input.cgroupsPath,
       resources: ociResources(resources, devices.rules, host),
@@ -102,6 +104,8 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
       ...maskedPaths(asked),
     },
   };
+  if (facts.cdi === undefined) return spec;
+  return applyCdi(spec, facts.cdi, userNamespaceOf(sandbox));
 }
 
 export type SandboxSpecInput = {
@@ -149,7 +153,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
     },
     linux: {
       namespaces: [...podNamespaces(sandbox, host, false), { type: "pid" }, { type: "mount" }],
-      ...userMappings(sandbox),
+      ...userNamespaceOf(sandbox),
       devices: [],
       cgroupsPath: input.cgroupsPath,
       resources: ociResources({}, [{ allow: false, access: "rwm" }], host),
@@ -165,7 +169,7 @@ function containerProcess(
   oomScore: Parameters<typeof toBigInt>[0],
 ): OciProcess {
   const { config, image, facts, host, defaults } = input;
-  const apparmor = apparmorProfile(security, host);
+  const apparmor = apparmorProfile(security, host, facts.apparmorProfiles ?? []);
   const adjusted = oomScoreAdj(toBigInt(oomScore), host, defaults.restrictOomScoreAdj);
   return {
     terminal: config.tty === true,
@@ -288,12 +292,10 @@ function podNamespaces(
   return result;
 }
 
-function userMappings(
-  sandbox: SandboxFacts,
-): Pick<OciSpec["linux"], "uidMappings" | "gidMappings"> {
-  if (sandbox.namespaces.user === undefined) return {};
-  // Not every runtime reads the mappings of a namespace that it joins.
-  return userNamespace(sandbox.config.linux?.security_context?.namespace_options) ?? {};
+/** Not every runtime reads the mappings of a namespace that it joins. */
+function userNamespaceOf(sandbox: SandboxFacts): UserNamespace | undefined {
+  if (sandbox.namespaces.user === undefined) return undefined;
+  return userNamespace(sandbox.config.linux?.security_context?.namespace_options);
 }
 
 // VM runtimes read these to tell pods and containers apart. CRI's own annotations are not passed on:

@@ -80,7 +80,10 @@ export type OciSeccomp = {
   defaultAction: string;
   defaultErrnoRet?: number;
   architectures?: string[];
-  syscalls: OciSeccompRule[];
+  flags?: string[];
+  listenerPath?: string;
+  listenerMetadata?: string;
+  syscalls?: OciSeccompRule[];
 };
 
 export type OciLinux = {
@@ -96,12 +99,24 @@ export type OciLinux = {
   readonlyPaths?: string[];
 };
 
+/** timeout in seconds. */
+export type OciHook = { path: string; args?: string[]; env?: string[]; timeout?: number };
+
+export type OciHookName =
+  | "prestart"
+  | "createRuntime"
+  | "createContainer"
+  | "startContainer"
+  | "poststart"
+  | "poststop";
+
 export type OciSpec = {
   ociVersion: string;
   process: OciProcess;
   root: { path: string; readonly: boolean };
   mounts: OciMount[];
   annotations: Record<string, string>;
+  hooks?: Partial<Record<OciHookName, OciHook[]>>;
   linux: OciLinux;
 };
 
@@ -131,7 +146,12 @@ const bigKeys = new Set([
 
 /** Reads back what ociJson wrote. @throws SyntaxError where it is not JSON. */
 export function parseOciSpec(text: string): OciSpec {
+  return parseOciJson(text) as OciSpec;
+}
+
+/** JSON of an OCI file by anybody; what may be over 2^53 is bigint. @throws SyntaxError */
+export function parseOciJson(text: string): unknown {
   const revive: SourceReviver = (key, value, context) =>
-    typeof value === "number" && bigKeys.has(key) ? BigInt(context.source ?? value) : value;
-  return JSON.parse(text, revive as (key: string, value: unknown) => unknown) as OciSpec;
+    Number.isInteger(value) && bigKeys.has(key) ? BigInt(context.source ?? String(value)) : value;
+  return JSON.parse(text, revive as (key: string, value: unknown) => unknown);
 }

@@ -6,6 +6,7 @@ import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/ty
 import type { HostFacts } from "./facts.ts";
 import type { OciSeccomp } from "./oci_types.ts";
 import { defaultSeccomp } from "./seccomp.ts";
+import { parseSeccompProfile } from "./seccomp_profile.ts";
 
 const { ProfileType } = runtime.v1.SecurityProfile;
 
@@ -35,14 +36,29 @@ export function seccompFilter(
   if (security.privileged) return undefined;
   const asked = askedSeccomp(security);
   if (asked.profile === "unconfined") return undefined;
-  if (asked.profile === "localhost") return parseProfile(asked.reference, options.profileText);
+  if (asked.profile === "localhost") {
+    return parseSeccompProfile(asked.reference, options.profileText);
+  }
   return defaultSeccomp(options.bounding, options.host.arch);
 }
 
-/** The AppArmor profile to run under, or undefined for none. @throws CriError */
+/** Whether an AppArmor profile is asked for by its name, which has to be loaded. */
+export function namesApparmorProfile(
+  security: LinuxContainerSecurityContext | null | undefined,
+): boolean {
+  if (!security || security.privileged) return false;
+  return askedApparmor(security).profile === "localhost";
+}
+
+/**
+ * The AppArmor profile to run under, or undefined for none.
+ * @param loaded the profiles that the kernel has.
+ * @throws CriError FAILED_PRECONDITION for one that is not loaded.
+ */
 export function apparmorProfile(
   security: LinuxContainerSecurityContext,
   host: HostFacts,
+  loaded: string[],
 ): string | undefined {
   const asked = askedApparmor(security);
   if (security.privileged || asked.profile === "unconfined") return undefined;
@@ -53,7 +69,7 @@ export function apparmorProfile(
       `AppArmor profile "${asked.reference}": this host runs without AppArmor`,
     );
   }
-  if (!host.apparmor.profiles.includes(asked.reference)) {
+  if (!loaded.includes(asked.reference)) {
     throw new CriError(
       "FAILED_PRECONDITION",
       `AppArmor profile "${asked.reference}" is not loaded (load it with apparmor_parser)`,
@@ -135,20 +151,4 @@ function localhost(reference: string, field: string): AskedProfile {
     );
   }
   return { profile: "localhost", reference };
-}
-
-function parseProfile(file: string, text: string | undefined): OciSeccomp {
-  const broken = (why: string, cause?: unknown) =>
-    new CriError("INVALID_ARGUMENT", `seccomp profile ${file}: ${why}`, { cause });
-  if (text === undefined) throw broken("cannot be read");
-  let profile: unknown;
-  try {
-    profile = JSON.parse(text);
-  } catch (cause) {
-    throw broken("is not JSON", cause);
-  }
-  if (typeof profile !== "object" || profile === null || !("defaultAction" in profile)) {
-    throw broken("has no defaultAction");
-  }
-  return profile as OciSeccomp;
 }

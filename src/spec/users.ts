@@ -55,6 +55,15 @@ export function resolveUser(input: UserInput): OciUser {
   return { uid: account.uid, gid, additionalGids: [...groups] };
 }
 
+/** The ids that the security context itself gives; 0 where it gives none. */
+export function runAs(security: LinuxContainerSecurityContext): { uid: number; gid: number } {
+  const { run_as_user: user, run_as_group: group } = security;
+  return {
+    uid: user ? id(toBigInt(user.value), "run_as_user") : 0,
+    gid: group ? id(toBigInt(group.value), "run_as_group") : 0,
+  };
+}
+
 /**
  * What CRI reports of an image's USER: a number as uid, a name as username.
  * Names stay unresolved: Image has no way to say both.

@@ -61,7 +61,7 @@ export function specInput(
     facts: emptyFacts,
     host,
     runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
-    defaults: { rlimits: [], restrictOomScoreAdj: false },
+    defaults: { rlimits: [], restrictOomScoreAdj: false, deviceOwnership: false },
     cgroupsPath: "/isulad/pod1/container1",
     rootfsPath: "/var/lib/isulad/containers/container1/rootfs",
     hostname: "web-0",

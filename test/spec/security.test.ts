@@ -13,10 +13,11 @@ import { ociResources, oomScoreAdj } from "../../src/spec/resources.ts";
 import {
   apparmorProfile,
   maskedPaths,
+  namesApparmorProfile,
   seccompFilter,
   seccompProfileFile,
 } from "../../src/spec/security.ts";
-import { codeAndMessage, host, specInput } from "./facts.ts";
+import { codeAndMessage, emptyFacts, host, specInput } from "./facts.ts";
 
 const { RuntimeDefault, Unconfined, Localhost } = runtime.v1.SecurityProfile.ProfileType;
 
@@ -79,8 +80,23 @@ describe("seccompFilter()", () => {
     expect(filter(security, '{"defaultAction":"SCMP_ACT_ALLOW"}')?.defaultAction).toBe(
       "SCMP_ACT_ALLOW",
     );
-    expect(codeAndMessage(() => filter(security, "{}"))).toContain("no defaultAction");
+    expect(codeAndMessage(() => filter(security, "{}"))).toContain("defaultAction");
     expect(codeAndMessage(() => filter(security, "x"))).toContain("not JSON");
+    const rule = (rest: string) =>
+      `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_ERRNO"${rest}}]}`;
+    const arg = '"args":[{"index":0,"value":18446744073709551615,"op":"SCMP_CMP_EQ"}]';
+    expect(filter(security, rule(`,${arg}`))!.syscalls![0]!.args![0]!.value).toBe(2n ** 64n - 1n);
+    expect(filter(security, rule(',"args":null'))!.syscalls).toHaveLength(1);
+    for (const [text, field] of [
+      ['{"defaultAction":"ALLOW"}', "defaultAction"],
+      [rule(',"errnoRet":-1'), "syscalls.0.errnoRet"],
+      [rule(`,${arg.replace("EQ", "IS")}`), "syscalls.0.args.0.op"],
+      [rule("").replace('"read"', ""), "syscalls.0.names"],
+    ] as const) {
+      expect(codeAndMessage(() => filter(security, text))).toStartWith(
+        `INVALID_ARGUMENT: seccomp profile /p.json: ${field}: `,
+      );
+    }
     const relative = { seccomp: { profile_type: Localhost, localhost_ref: "p.json" } };
     expect(codeAndMessage(() => seccompProfileFile(relative))).toContain("absolute");
     expect(codeAndMessage(() => filter({ seccomp_profile_path: "x" }))).toContain('"x"');
@@ -91,7 +107,7 @@ describe("seccompFilter()", () => {
       seccompFilter(
         { seccomp: { profile_type: RuntimeDefault } },
         { bounding, profileText: undefined, host },
-      )!.syscalls.flatMap((rule) => (rule.action === "SCMP_ACT_ALLOW" ? rule.names : []));
+      )!.syscalls!.flatMap((rule) => (rule.action === "SCMP_ACT_ALLOW" ? rule.names : []));
     expect(names([])).not.toContain("mount");
     expect(names(["CAP_SYS_ADMIN"])).toContain("mount");
     expect(names([])).toContain("openat2");
@@ -100,20 +116,24 @@ describe("seccompFilter()", () => {
 
 describe("apparmorProfile()", () => {
   const local = { apparmor: { profile_type: Localhost, localhost_ref: "mine" } };
-  const armed: HostFacts = { ...host, apparmor: { defaultProfile: "d", profiles: ["d", "mine"] } };
+  const armed: HostFacts = { ...host, apparmor: { defaultProfile: "d" } };
+  const loaded = ["d", "mine"];
 
   test("is the host's default, or the loaded one asked for", () => {
-    expect(apparmorProfile({}, armed)).toBe("d");
-    expect(apparmorProfile(local, armed)).toBe("mine");
-    expect(apparmorProfile({ apparmor_profile: "localhost/mine" }, armed)).toBe("mine");
-    expect(apparmorProfile({ ...local, privileged: true }, armed)).toBeUndefined();
-    expect(apparmorProfile({}, host)).toBeUndefined();
+    expect(apparmorProfile({}, armed, [])).toBe("d");
+    expect(apparmorProfile(local, armed, loaded)).toBe("mine");
+    const old = { apparmor_profile: "localhost/mine" };
+    expect(apparmorProfile(old, armed, loaded)).toBe("mine");
+    const both = { ...old, apparmor: { profile_type: Unconfined } };
+    expect(apparmorProfile(both, armed, loaded)).toBeUndefined();
+    expect(apparmorProfile({ ...local, privileged: true }, armed, [])).toBeUndefined();
+    expect(apparmorProfile({}, host, [])).toBeUndefined();
+    expect([local, old, both, {}].map(namesApparmorProfile)).toEqual([true, true, false, false]);
   });
 
   test("refuses a profile that is not loaded, or a host without AppArmor", () => {
-    expect(codeAndMessage(() => apparmorProfile(local, host))).toContain("without AppArmor");
-    const bare: HostFacts = { ...host, apparmor: { profiles: [] } };
-    expect(codeAndMessage(() => apparmorProfile(local, bare))).toContain("not loaded");
+    expect(codeAndMessage(() => apparmorProfile(local, host, []))).toContain("without AppArmor");
+    expect(codeAndMessage(() => apparmorProfile(local, armed, []))).toContain("not loaded");
   });
 });
 
@@ -160,8 +180,22 @@ describe("ociResources()", () => {
   });
 });
 
-test("containerDevices() allows what was asked and refuses permissions that are none", () => {
-  const device = { container_path: "/dev/x", host_path: "/dev/x", permissions: "rx" };
-  const input = specInput({ devices: [device] });
-  expect(codeAndMessage(() => containerSpec(input))).toContain('"rx"');
+test("containerDevices() gives devices to who runs, where the configuration says so", () => {
+  const node = { path: "/dev/x", type: "c" as const, major: 1, minor: 2, fileMode: 0o600 };
+  const owned = { ...node, uid: 7, gid: 8 };
+  const owner = (security_context: LinuxContainerSecurityContext, deviceOwnership = true) => {
+    const input = specInput(
+      { devices: [{ container_path: "/dev/x", host_path: "/dev/x" }], linux: { security_context } },
+      { facts: { ...emptyFacts, devices: [[owned]] } },
+    );
+    input.defaults.deviceOwnership = deviceOwnership;
+    const [{ uid, gid }] = containerSpec(input).linux.devices as [typeof owned];
+    return [uid, gid];
+  };
+  const run_as_user = { value: toLong(1000n) };
+  const run_as_group = { value: toLong(2000n) };
+  expect(owner({ run_as_user, run_as_group })).toEqual([1000, 2000]);
+  expect(owner({ run_as_user })).toEqual([1000, 8]);
+  expect(owner({})).toEqual([7, 8]);
+  expect(owner({ run_as_user, run_as_group }, false)).toEqual([7, 8]);
 });

@@ -1,0 +1,48 @@
+// What of host, image and configuration a container's spec depends on, looked up at its creation.
+import { CriError } from "../base/errors.ts";
+import type { ImageRecord, RootfsOwner } from "../image/store.ts";
+import { resolveCdi } from "../node/cdi.ts";
+import { lookupContainer } from "../node/host.ts";
+import { makeVolumes } from "../node/volumes.ts";
+import type { ContainerConfig } from "../proto/types.ts";
+import { cdiNames, type CdiEdits } from "../spec/cdi.ts";
+import type { ContainerFacts } from "../spec/facts.ts";
+import type { Container } from "../state/container.ts";
+import { stepSignal, type Call, type Context } from "./context.ts";
+
+/** imageMounts: where mounts with an image are mounted, by index in config.mounts. */
+export type MountedImages = { rootfsPath: string; imageMounts: ReadonlyMap<number, string> };
+
+type Parts = MountedImages & { image: ImageRecord; owner?: RootfsOwner; call: Call };
+
+/** Makes what is missing: mount sources, and folders for the image's volumes. */
+export async function containerFacts(
+  context: Context,
+  { id, config }: Container,
+  { image, owner, call, ...mounted }: Parts,
+): Promise<ContainerFacts> {
+  const { rejectMissingMountSources: rejectMissing } = context.config;
+  const cdi = await cdiEdits(context, config);
+  const facts = await lookupContainer(config, { ...mounted, rejectMissing });
+  const volumes = await makeVolumes({
+    folder: context.containers.folderOf(id),
+    rootfs: mounted.rootfsPath,
+    paths: Object.keys(image.config.Volumes ?? {}),
+    destinations: (config.mounts ?? []).map((mount) => mount.container_path ?? ""),
+    owner,
+    signal: stepSignal(context, call),
+  });
+  return { ...facts, cdi, volumes };
+}
+
+/** Annotations are anybody's, so they count only where CDI is wanted; the field says what is wanted. */
+async function cdiEdits(context: Context, config: ContainerConfig): Promise<CdiEdits | undefined> {
+  const { enableCdi, cdiSpecDirs } = context.config;
+  if (enableCdi) return await resolveCdi(cdiNames(config), cdiSpecDirs);
+  const [first] = config.CDI_devices ?? [];
+  if (first === undefined) return undefined;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `CDI_devices: ${first.name}: CDI is off (set enable-cdi in daemon.json)`,
+  );
+}

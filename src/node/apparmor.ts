@@ -1,0 +1,92 @@
+// AppArmor, where the kernel has it: which profiles are loaded, and the one that containers run under
+// unless they ask for another.
+import { readFileSync } from "node:fs";
+import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
+import { run } from "../sys/process.ts";
+
+export const defaultProfileName = "isulad-ts-default";
+
+const enabledFile = "/sys/module/apparmor/parameters/enabled";
+const profilesFile = "/sys/kernel/security/apparmor/profiles";
+const loadMs = 30_000;
+
+/** Names of the loaded profiles; undefined: this kernel runs without AppArmor. */
+export function loadedProfiles(): string[] | undefined {
+  try {
+    if (readFileSync(enabledFile, "utf8")[0] !== "Y") return undefined;
+    const profiles = readFileSync(profilesFile, "utf8").trimEnd().split("\n");
+    return profiles.map((line) => line.replace(/ \([a-z]+\)$/, ""));
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    throw error;
+  }
+}
+
+/**
+ * Loads the default profile, over one of an earlier version. Without apparmor_parser containers that
+ * ask for no profile run unconfined.
+ */
+export async function openApparmor(): Promise<{
+  apparmor?: { defaultProfile?: string };
+  problem?: string;
+}> {
+  if (loadedProfiles() === undefined) return {};
+  try {
+    await load(profileText(defaultProfileName));
+    return { apparmor: { defaultProfile: defaultProfileName } };
+  } catch (error) {
+    const isThere = loadedProfiles()?.includes(defaultProfileName) === true;
+    const apparmor = isThere ? { defaultProfile: defaultProfileName } : {};
+    const what = "AppArmor's default profile of containers was not loaded";
+    return { apparmor, problem: `${what}: ${messageOf(error)}` };
+  }
+}
+
+async function load(profile: string): Promise<void> {
+  const argv = ["apparmor_parser", "--replace", "--skip-cache"];
+  const options = { signal: AbortSignal.timeout(loadMs), input: profile };
+  const { exitCode, stderr } = await run(argv, options).catch((error: unknown) => {
+    if (codeOf(error) !== "NOT_FOUND") throw error;
+    const hint = "install the package apparmor, which has apparmor_parser";
+    throw new CriError("FAILED_PRECONDITION", hint, { cause: error });
+  });
+  if (exitCode !== 0) throw new CriError("INTERNAL", `apparmor_parser: ${stderr.trim()}`);
+}
+
+/**
+ * Everything a container's other limits leave it, but the kernel's own switches and mounts: a
+ * container may write only those sysctls that belong to its network and ipc namespaces, and sees
+ * other processes only if they run under the same profile.
+ */
+export function profileText(name: string): string {
+  return `profile ${name} flags=(attach_disconnected, mediate_deleted) {
+  file,
+  network,
+  unix,
+  capability,
+  umount,
+  signal (receive),
+  signal (send) peer=${name},
+  ptrace (read, trace, readby, tracedby) peer=${name},
+
+  deny mount,
+  deny remount,
+  deny pivot_root,
+
+  deny /proc/{kcore,kmem,mem,kallsyms,kpagecount,kpageflags,sysrq-trigger} rwklx,
+  deny /proc/{acpi,asound,bus,driver,fs,irq,scsi,tty}/** wklx,
+  deny /proc/sys/{abi,crypto,debug,dev,user,vm}/** wklx,
+  deny /proc/sys/fs/{[^m],m[^q]}** wklx,
+  deny /proc/sys/kernel/{[^ms],m[^s],s[^eh]}** wklx,
+  deny /proc/sys/kernel/seccomp/** wklx,
+
+  deny /sys/[^f]** wklx,
+  deny /sys/f[^s]** wklx,
+  deny /sys/fs/[^c]** wklx,
+  deny /sys/fs/c[^g]** wklx,
+  deny /sys/firmware/** rwklx,
+  deny /sys/kernel/security/** rwklx,
+  deny /sys/devices/virtual/powercap/** rwklx,
+}
+`;
+}

@@ -1,0 +1,157 @@
+// CDI files: read when a container asks for a device, so that what a device plugin wrote a moment ago
+// counts. A file that cannot be used is no one's business until a device cannot be found.
+import { readdirSync } from "node:fs";
+import { stat } from "node:fs/promises";
+import { join } from "node:path";
+import * as v from "valibot";
+import { parse } from "yaml";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import type { CdiDeviceNode, CdiEdits, CdiFileEdits } from "../spec/cdi.ts";
+import { CdiSpec } from "../spec/cdi.ts";
+import { readBounded } from "../sys/file.ts";
+import { deviceNode } from "./devices.ts";
+
+const fileBytesMax = 4 << 20;
+const filesMax = 1_000;
+
+type Found = { file: string; spec: CdiSpec; device: CdiSpec["devices"][number] };
+
+/** All devices of the folders: a later folder wins over an earlier one. */
+type Devices = { found: Map<string, Found>; twice: Map<string, string[]>; problems: string[] };
+
+/**
+ * What the named devices change in a container.
+ * @throws CriError INVALID_ARGUMENT for a device that no file in dirs has, or that two files of one
+ * folder have; FAILED_PRECONDITION for one that needs what is not there.
+ */
+export async function resolveCdi(names: string[], dirs: string[]): Promise<CdiEdits> {
+  const edits: CdiEdits = { env: [], devices: [], mounts: [], hooks: [], gids: [] };
+  if (names.length === 0) return edits;
+  const devices = readDevices(dirs);
+  const files = new Set<string>();
+  for (const name of names) {
+    const { file, spec, device } = deviceOf(devices, name, dirs);
+    const what = `CDI device ${name} (${file})`;
+    if (!files.has(file)) await add(edits, spec.containerEdits, what); // once, whatever of it is used
+    files.add(file);
+    await add(edits, device.containerEdits, what);
+  }
+  return edits;
+}
+
+function deviceOf({ found, twice, problems }: Devices, name: string, dirs: string[]): Found {
+  const files = twice.get(name);
+  if (files !== undefined) {
+    throw new CriError("INVALID_ARGUMENT", `CDI device ${name} is in ${files.join(" and in ")}`);
+  }
+  const device = found.get(name);
+  if (device !== undefined) return device;
+  const why = problems.length === 0 ? "" : ` (not read: ${problems.slice(0, 3).join("; ")})`;
+  throw new CriError(
+    "INVALID_ARGUMENT",
+    `CDI device ${name} is in no file of ${dirs.join(", ")}${why}`,
+  );
+}
+
+function readDevices(dirs: string[]): Devices {
+  const all: Devices = { found: new Map(), twice: new Map(), problems: [] };
+  for (const dir of dirs) {
+    const here = new Map<string, Found>();
+    for (const file of specFiles(dir)) {
+      try {
+        const spec = readSpec(file);
+        for (const device of spec.devices) {
+          const name = `${spec.kind}=${device.name}`;
+          const other = here.get(name);
+          if (other === undefined) here.set(name, { file, spec, device });
+          else all.twice.set(name, [other.file, file]);
+          if (other === undefined) all.twice.delete(name);
+        }
+      } catch (error) {
+        all.problems.push(`${file}: ${messageOf(error)}`);
+      }
+    }
+    for (const [name, device] of here) all.found.set(name, device);
+  }
+  return all;
+}
+
+function specFiles(dir: string): string[] {
+  try {
+    const names = readdirSync(dir).filter((name) => /\.(json|yaml)$/.test(name));
+    return names
+      .sort()
+      .slice(0, filesMax)
+      .map((name) => join(dir, name));
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return [];
+    throw new CriError("FAILED_PRECONDITION", `cdi-spec-dirs: ${messageOf(error)}`, {
+      cause: error,
+    });
+  }
+}
+
+/** @throws Error with what is wrong with it. */
+export function readSpec(file: string): CdiSpec {
+  const bytes = readBounded(file, fileBytesMax + 1);
+  if (bytes.length > fileBytesMax) throw new Error(`is over ${fileBytesMax} bytes`);
+  const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  const json: unknown = file.endsWith(".json") ? JSON.parse(text) : parse(text);
+  const result = v.safeParse(CdiSpec, json);
+  if (result.success) return result.output;
+  const [issue] = result.issues;
+  throw new Error(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
+}
+
+async function add(edits: CdiEdits, from: CdiFileEdits, what: string): Promise<void> {
+  if (from.netDevices.length > 0 || from.intelRdt !== undefined) {
+    const which = from.intelRdt === undefined ? "netDevices" : "intelRdt";
+    throw new CriError("FAILED_PRECONDITION", `${what}: ${which} is not supported`);
+  }
+  edits.env.push(...from.env);
+  for (const node of from.deviceNodes) edits.devices.push(await lookupNode(node, what));
+  for (const { hostPath, containerPath, type, options } of from.mounts) {
+    const kind = type || "bind";
+    edits.mounts.push({ destination: containerPath, type: kind, source: hostPath, options });
+    if (kind === "bind") await mustExist(hostPath, what);
+  }
+  for (const { hookName, ...hook } of from.hooks) {
+    await mustExist(hook.path, what);
+    edits.hooks.push({ name: hookName, hook });
+  }
+  edits.gids.push(...from.additionalGids);
+}
+
+/** What a file leaves out of a device, the node's own device tells. */
+async function lookupNode(node: CdiDeviceNode, what: string): Promise<CdiEdits["devices"][number]> {
+  const { path, hostPath = path, uid, gid, permissions } = node;
+  const access = permissions === "none" ? "" : permissions || "rwm";
+  const type = node.type === "u" ? "c" : node.type || undefined; // u: c, unbuffered
+  const needsLook = type === undefined || (node.major === undefined && type !== "p");
+  const own = needsLook ? await deviceNode(hostPath, path).catch(missing(what)) : undefined;
+  if (needsLook && own === undefined) {
+    throw new CriError("FAILED_PRECONDITION", `${what}: ${hostPath} is not a device`);
+  }
+  if (type !== undefined && own !== undefined && own.type !== type) {
+    const message = `${what}: ${hostPath} is of type ${own.type}, and ${type} is asked for`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+  const device = {
+    path,
+    type: type ?? own!.type,
+    major: node.major ?? own?.major ?? 0,
+    minor: (node.major === undefined ? own?.minor : node.minor) ?? 0,
+    fileMode: node.fileMode ?? own?.fileMode ?? 0o666,
+  };
+  return { node: device, access, uid, gid };
+}
+
+async function mustExist(path: string, what: string): Promise<void> {
+  await stat(path).catch(missing(what));
+}
+
+function missing(what: string): (error: unknown) => never {
+  return (cause) => {
+    throw new CriError("FAILED_PRECONDITION", `${what}: ${messageOf(cause)}`, { cause });
+  };
+}

@@ -1,0 +1,91 @@
+// The node's devices, as containers get them.
+import { readdir, realpath, stat } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import type { Device } from "../proto/types.ts";
+import type { OciDevice } from "../spec/oci_types.ts";
+
+const devicesMax = 10_000;
+
+/**
+ * The device nodes that one of CRI's devices stands for: several where host_path is a folder.
+ * @throws CriError INVALID_ARGUMENT for a path that leads to no device.
+ */
+export async function lookupDevice(device: Device): Promise<OciDevice[]> {
+  const hostPath = device.host_path ?? "";
+  const containerPath = device.container_path || hostPath;
+  let found: OciDevice[];
+  try {
+    const real = await realpath(hostPath);
+    found = (await stat(real)).isDirectory()
+      ? await walkDevices(real, containerPath, new Set())
+      : [await deviceNode(real, containerPath)].filter((node) => node !== undefined);
+  } catch (cause) {
+    throw new CriError("INVALID_ARGUMENT", `device ${hostPath}: ${messageOf(cause)}`, { cause });
+  }
+  if (found.length === 0) {
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `device ${hostPath}: it is not a device, nor a folder of some`,
+    );
+  }
+  return found;
+}
+
+/** What a privileged container sees; pseudo-terminals and shared memory are its own. */
+export function hostDevices(): Promise<OciDevice[]> {
+  return walkDevices(
+    "/dev",
+    "/dev",
+    new Set(["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/console"]),
+  );
+}
+
+async function walkDevices(
+  folder: string,
+  containerFolder: string,
+  skip: ReadonlySet<string>,
+): Promise<OciDevice[]> {
+  const result: OciDevice[] = [];
+  for (const entry of (await readdir(folder, { withFileTypes: true })).sort(byName)) {
+    const path = join(folder, entry.name);
+    const target = join(containerFolder, entry.name);
+    if (skip.has(path)) continue;
+    if (entry.isDirectory()) {
+      result.push(...(await walkDevices(path, target, skip)));
+    } else if (entry.isCharacterDevice() || entry.isBlockDevice()) {
+      const node = await deviceNode(path, target).catch(ignoreMissing);
+      if (node !== undefined) result.push(node);
+    }
+    if (result.length > devicesMax) {
+      throw new CriError("RESOURCE_EXHAUSTED", `more than ${devicesMax} devices in ${folder}`);
+    }
+  }
+  return result;
+}
+
+/** The node at path, as it is to be in a container; undefined: it is no device. */
+export async function deviceNode(
+  path: string,
+  containerPath: string,
+): Promise<OciDevice | undefined> {
+  const info = await stat(path, { bigint: true });
+  if (!info.isCharacterDevice() && !info.isBlockDevice()) return undefined;
+  return {
+    path: containerPath,
+    type: info.isBlockDevice() ? "b" : "c",
+    major: Number(((info.rdev >> 8n) & 0xfffn) | ((info.rdev >> 32n) & ~0xfffn)),
+    minor: Number((info.rdev & 0xffn) | ((info.rdev >> 12n) & 0xfff00n)),
+    fileMode: Number(info.mode & 0o7777n),
+    uid: Number(info.uid),
+    gid: Number(info.gid),
+  };
+}
+
+function byName(a: { name: string }, b: { name: string }): number {
+  return a.name < b.name ? -1 : 1;
+}
+
+function ignoreMissing(error: unknown): undefined {
+  if (errnoOf(error) !== "ENOENT") throw error;
+}

@@ -1,0 +1,197 @@
+// The Container Device Interface: files on the node tell what a device "vendor/class=name" changes in
+// a container's spec (cncf-tags/container-device-interface, SPEC.md 0.3 to 1.1). Here the names and
+// the pure part; node/cdi.ts reads the files.
+import * as v from "valibot";
+import { CriError } from "../base/errors.ts";
+import type { ContainerConfig } from "../proto/types.ts";
+import { deviceRule } from "./devices.ts";
+import type { OciDevice, OciHook, OciHookName, OciMount, OciSpec } from "./oci_types.ts";
+import type { UserNamespace } from "./userns.ts";
+
+const devicesMax = 1_000;
+const annotationPrefix = "cdi.k8s.io/";
+const listMax = 10_000;
+
+const hookNames = [
+  "prestart",
+  "createRuntime",
+  "createContainer",
+  "startContainer",
+  "poststart",
+  "poststop",
+] as const satisfies OciHookName[];
+
+function list<const Item extends v.GenericSchema>(item: Item) {
+  return v.optional(v.pipe(v.array(item), v.maxLength(listMax)), []);
+}
+
+const Id = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffff_fffe));
+const Path = v.pipe(v.string(), v.startsWith("/"), v.check(hasNoNul, "has a NUL"));
+const EnvEntry = v.pipe(v.string(), v.regex(/^[^=\0]+=[^\0]*$/, "must be NAME=value"));
+
+const DeviceNode = v.strictObject({
+  path: Path,
+  hostPath: v.optional(Path),
+  type: v.optional(v.picklist(["", "b", "c", "u", "p"])),
+  major: v.optional(Id),
+  minor: v.optional(Id),
+  fileMode: v.optional(v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0o7777))),
+  permissions: v.optional(v.pipe(v.string(), v.regex(/^(none|[rwm]{0,3})$/))),
+  uid: v.optional(Id),
+  gid: v.optional(Id),
+});
+
+const Edits = v.strictObject({
+  env: list(EnvEntry),
+  deviceNodes: list(DeviceNode),
+  mounts: list(
+    v.strictObject({
+      hostPath: v.pipe(v.string(), v.minLength(1)),
+      containerPath: Path,
+      options: list(v.string()),
+      type: v.optional(v.string()),
+    }),
+  ),
+  hooks: list(
+    v.strictObject({
+      hookName: v.picklist(hookNames),
+      path: Path,
+      args: v.optional(v.array(v.string())),
+      env: v.optional(v.array(EnvEntry)),
+      timeout: v.optional(v.pipe(v.number(), v.integer(), v.minValue(1))),
+    }),
+  ),
+  additionalGids: list(Id),
+  // Known, so that a file with them can be read; a device that needs them is refused.
+  netDevices: list(v.unknown()),
+  intelRdt: v.optional(v.unknown()),
+});
+
+const name = /^[A-Za-z]([\w.-]*[A-Za-z0-9])?$/;
+const deviceName = /^[A-Za-z0-9]([\w.:-]*[A-Za-z0-9])?$/;
+
+/** One CDI file. */
+export const CdiSpec = v.strictObject({
+  cdiVersion: v.pipe(v.string(), v.regex(/^v?(0\.[3-9]|1\.[01])\.\d+$/, "is not 0.3 to 1.1")),
+  kind: v.pipe(
+    v.string(),
+    v.check((kind) => {
+      const parts = kind.split("/");
+      return parts.length === 2 && parts.every((part) => name.test(part));
+    }, "must be VENDOR/CLASS"),
+  ),
+  annotations: v.optional(v.record(v.string(), v.string())),
+  devices: v.pipe(
+    v.array(
+      v.strictObject({
+        name: v.pipe(v.string(), v.regex(deviceName)),
+        annotations: v.optional(v.record(v.string(), v.string())),
+        containerEdits: Edits,
+      }),
+    ),
+    v.minLength(1),
+    v.maxLength(listMax),
+  ),
+  containerEdits: v.optional(Edits, {}),
+});
+export type CdiSpec = v.InferOutput<typeof CdiSpec>;
+export type CdiFileEdits = v.InferOutput<typeof Edits>;
+export type CdiDeviceNode = v.InferOutput<typeof DeviceNode>;
+
+/** What several devices change together, with what had to be looked up on the node. */
+export type CdiEdits = {
+  env: string[];
+  /** uid and gid: of the process where they are absent. access "": visible, not to be used. */
+  devices: { node: Omit<OciDevice, "uid" | "gid">; uid?: number; gid?: number; access: string }[];
+  mounts: OciMount[];
+  hooks: { name: OciHookName; hook: OciHook }[];
+  gids: number[];
+};
+
+/**
+ * The devices that a container asks for, by the field and by annotations, each once.
+ * @throws CriError INVALID_ARGUMENT for a name that is none.
+ */
+export function cdiNames(config: ContainerConfig): string[] {
+  const names = new Set<string>();
+  for (const [index, device] of (config.CDI_devices ?? []).entries()) {
+    names.add(checkedName(device.name ?? "", `CDI_devices[${index}].name`));
+  }
+  for (const [key, value] of Object.entries(config.annotations ?? {})) {
+    if (!key.startsWith(annotationPrefix)) continue;
+    for (const one of value.split(",")) names.add(checkedName(one.trim(), `annotation ${key}`));
+  }
+  if (names.size > devicesMax) {
+    throw new CriError("INVALID_ARGUMENT", `${names.size} CDI devices, over ${devicesMax}`);
+  }
+  return [...names];
+}
+
+function checkedName(text: string, field: string): string {
+  const [kind = "", device = "", ...more] = text.split("=");
+  const parts = kind.split("/");
+  const isName = parts.length === 2 && parts.every((part) => name.test(part));
+  if (isName && deviceName.test(device) && more.length === 0) return text;
+  const quoted = JSON.stringify(text.slice(0, 200));
+  throw new CriError("INVALID_ARGUMENT", `${field}: ${quoted} is not VENDOR/CLASS=DEVICE`);
+}
+
+/** The spec with the edits; later ones of the same name or place win. */
+export function applyCdi(spec: OciSpec, edits: CdiEdits, userns?: UserNamespace): OciSpec {
+  const { process, linux } = spec;
+  const devices = edits.devices.map(({ node, access, uid, gid }) => {
+    const { user } = process;
+    return { node: { ...node, uid: uid ?? user.uid, gid: gid ?? user.gid }, access };
+  });
+  const nodes = replaced(
+    linux.devices,
+    devices.map(({ node }) => node),
+    (node) => node.path,
+  );
+  const rules = devices.flatMap(({ node, access }) =>
+    access === "" ? [] : (deviceRule(node, access) ?? []),
+  );
+  const gids = [...(process.user.additionalGids ?? []), ...edits.gids.filter((gid) => gid !== 0)];
+  return {
+    ...spec,
+    process: {
+      ...process,
+      user: { ...process.user, additionalGids: [...new Set(gids)] },
+      env: replaced(process.env, edits.env, (entry) => entry.slice(0, entry.indexOf("="))),
+    },
+    mounts: withMounts(spec.mounts, edits.mounts, userns),
+    ...(edits.hooks.length === 0 ? {} : { hooks: withHooks(spec.hooks, edits.hooks) }),
+    linux: {
+      ...linux,
+      devices: nodes,
+      resources: { ...linux.resources, devices: [...linux.resources.devices, ...rules] },
+    },
+  };
+}
+
+function replaced<T>(old: T[], edits: T[], keyOf: (item: T) => string): T[] {
+  const all = new Map(old.map((item) => [keyOf(item), item]));
+  for (const item of edits) all.set(keyOf(item), item);
+  return [...all.values()];
+}
+
+/** Parents before what lies under them; in a user namespace with its ids. */
+function withMounts(old: OciMount[], edits: OciMount[], userns?: UserNamespace): OciMount[] {
+  if (edits.length === 0) return old;
+  const isBind = ({ options = [] }: OciMount) =>
+    options.includes("bind") || options.includes("rbind");
+  const own = edits.map((mount) => (isBind(mount) ? { ...mount, ...userns } : mount));
+  const depth = ({ destination }: OciMount) => destination.split("/").length;
+  const all = replaced(old, own, (mount) => mount.destination);
+  return all.sort((a, b) => depth(a) - depth(b));
+}
+
+function withHooks(old: OciSpec["hooks"], edits: CdiEdits["hooks"]): OciSpec["hooks"] {
+  const hooks = { ...old };
+  for (const { name: at, hook } of edits) hooks[at] = [...(hooks[at] ?? []), hook];
+  return hooks;
+}
+
+function hasNoNul(text: string): boolean {
+  return !text.includes("\0");
+}

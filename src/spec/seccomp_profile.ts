@@ -1,0 +1,67 @@
+// Seccomp profiles of the node's (Localhost), as config-linux.md of the OCI runtime specification has
+// them. Held against it here, because a runtime tells of a mistake only when the container starts.
+import * as v from "valibot";
+import { CriError, messageOf } from "../base/errors.ts";
+import { parseOciJson, type OciSeccomp } from "./oci_types.ts";
+
+const Action = v.pipe(
+  v.string(),
+  v.regex(/^SCMP_ACT_(KILL|KILL_PROCESS|KILL_THREAD|TRAP|ERRNO|TRACE|ALLOW|LOG|NOTIFY)$/),
+);
+const Uint64 = v.pipe(v.bigint(), v.minValue(0n), v.maxValue(2n ** 64n - 1n));
+const Errno = v.optional(v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffff)));
+/** As the specification names them; libseccomp may know more. */
+const Arch = v.pipe(v.string(), v.regex(/^SCMP_ARCH_[A-Z0-9_]+$/));
+
+const Profile = v.object({
+  defaultAction: Action,
+  defaultErrnoRet: Errno,
+  architectures: v.optional(v.array(Arch)),
+  flags: v.optional(v.array(v.pipe(v.string(), v.regex(/^SECCOMP_FILTER_FLAG_[A-Z_]+$/)))),
+  listenerPath: v.optional(v.string()),
+  listenerMetadata: v.optional(v.string()),
+  syscalls: v.optional(
+    v.array(
+      v.object({
+        names: v.pipe(v.array(v.pipe(v.string(), v.minLength(1))), v.minLength(1)),
+        action: Action,
+        errnoRet: Errno,
+        args: v.optional(
+          v.array(
+            v.object({
+              index: v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(5)),
+              value: Uint64,
+              valueTwo: v.optional(Uint64),
+              op: v.pipe(v.string(), v.regex(/^SCMP_CMP_(NE|LT|LE|EQ|GE|GT|MASKED_EQ)$/)),
+            }),
+          ),
+        ),
+      }),
+    ),
+  ),
+});
+
+/** @throws CriError INVALID_ARGUMENT with the file, the field and what is wrong with it. */
+export function parseSeccompProfile(file: string, text: string | undefined): OciSeccomp {
+  const broken = (why: string, cause?: unknown) =>
+    new CriError("INVALID_ARGUMENT", `seccomp profile ${file}: ${why}`, { cause });
+  if (text === undefined) throw broken("cannot be read");
+  let json: unknown;
+  try {
+    json = parseOciJson(text);
+  } catch (cause) {
+    throw broken(`is not JSON: ${messageOf(cause)}`, cause);
+  }
+  const result = v.safeParse(Profile, nullsOut(json));
+  if (result.success) return result.output;
+  const [issue] = result.issues;
+  throw broken(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
+}
+
+/** Go programs write an empty list as null. */
+function nullsOut(json: unknown): unknown {
+  if (Array.isArray(json)) return json.map(nullsOut);
+  if (typeof json !== "object" || json === null) return json;
+  const entries = Object.entries(json).filter(([, value]) => value !== null);
+  return Object.fromEntries(entries.map(([key, value]) => [key, nullsOut(value)]));
+}

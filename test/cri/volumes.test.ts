@@ -1,0 +1,78 @@
+// Volumes that an image's own configuration names (Dockerfile's VOLUME).
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { busyboxImage } from "../image_maker.ts";
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+beforeAll(async () => {
+  daemon = await startDaemon();
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+  await daemon.output(podId, pod, "true"); // systemd makes the pod's slice with its first container
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+test("volumes that an image names are the container's own, with what the image has there", async () => {
+  const name = "example.test/volumes:1";
+  const Volumes = { "/data": {}, "new/": {}, "/asked": {}, "/link/in": {}, "/bin/../data/": {} };
+  const layer = [
+    { name: "data/", type: "5", mode: 0o1770, uid: 1000, gid: 50000 },
+    { name: "data/file", uid: 1000, gid: 1000, mode: 0o640, data: "of the image\n" },
+    { name: "data/host", type: "2", link: "/etc/shadow" },
+    { name: "asked/here", data: "x" },
+    { name: "outside", type: "2", link: "../../../../../.." },
+    { name: "link", type: "2", link: "/outside/home" },
+    { name: "home/in/kept", data: "kept\n" },
+  ];
+  await daemon.loadImage(busyboxImage({ Volumes }, layer), name);
+  const folder = join(daemon.dir, "asked");
+  mkdirSync(folder);
+  const before = daemon.snapshot();
+  const more: ContainerConfig = {
+    image: { image: name },
+    mounts: [{ host_path: folder, container_path: "/asked" }],
+    linux: { security_context: { readonly_rootfs: true } },
+  };
+  const script = `stat -c '%a %u %g %n' /data /data/file /new; cat /data/file /link/in/kept
+    readlink /data/host; ls /asked | wc -l
+    echo y > /data/file && echo z > /new/made && cat /data/file; echo n > /root/x || echo refused`;
+  const { text: said, id, status } = await daemon.output(podId, pod, script, more);
+  expect(said.replaceAll(/^sh: .*\n/gm, "").split("\n")).toEqual([
+    "1770 1000 50000 /data",
+    "640 1000 1000 /data/file",
+    "755 0 0 /new",
+    "of the image",
+    "kept",
+    "/etc/shadow",
+    "0",
+    "y",
+    "refused",
+    "",
+  ]);
+  expect(status.mounts!.map((mount) => mount.container_path)).toEqual(["/asked"]);
+  // Another container of the image starts with what the image has.
+  const again = await daemon.output(podId, pod, "cat /data/file; ls /new", more);
+  expect(again.text).toBe("of the image\n");
+  for (const container_id of [id, again.id]) await daemon.client.RemoveContainer({ container_id });
+  expect(await daemon.leaksSince(before)).toEqual([]);
+
+  for (const [volume, Hostile] of [
+    ["/", { "/../..": {} }],
+    ["/proc/sys", { "/proc/sys": {} }],
+    ["is no folder", { "/bin/busybox": {} }],
+    ["1000 volumes", Object.fromEntries(Array.from({ length: 1000 }, (_, n) => [`/v${n}`, {}]))],
+  ] as const) {
+    const hostile = "example.test/hostile-volumes:1";
+    await daemon.loadImage(busyboxImage({ Volumes: Hostile }), hostile);
+    const error = await failure(daemon.create(podId, pod, "true", { image: { image: hostile } }));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(error.message).toContain(volume);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  }
+});

@@ -18,8 +18,10 @@ import type { Config, LoadedConfig } from "./base/config.ts";
 import { groupId } from "./base/config_host.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
+import { Mailbox } from "./base/mailbox.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context, Handler } from "./cri/context.ts";
+import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
 import { ExitWaiters } from "./cri/exits.ts";
 import { Instruments } from "./cri/instruments.ts";
 import { serveMetrics } from "./cri/metrics_server.ts";
@@ -42,6 +44,8 @@ import { Streams } from "./stream/streams.ts";
 import { sweepOrphans } from "./orphans.ts";
 import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
 import { containerRecords } from "./state/container.ts";
+import { EventClock } from "./state/event_clock.ts";
+import type { PodEvent } from "./state/events.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
@@ -53,6 +57,9 @@ import { collectWhenIdle } from "./sys/memory.ts";
 const commitAgainMs = 1_000;
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;
+/** Of pod events: what may wait for one client, and how many clients may listen. */
+const eventsMax = 2_000;
+const subscribersMax = 32;
 
 /** Runs the daemon until a signal ends it. self: program and arguments that run this executable. */
 export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log): Promise<void> {
@@ -134,10 +141,12 @@ async function createContext(
     sandboxes: new Store({
       ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),
       onUnwritten,
+      onCommit: (before, after) => sandboxCommitted(context, before, after),
     }),
     containers: new Store({
       ...containerRecords(join(config.graph, "containers"), join(config.state, "records")),
       onUnwritten,
+      onCommit: (before, after) => containerCommitted(context, before, after),
     }),
     images,
     cni: openCni({
@@ -154,7 +163,9 @@ async function createContext(
     monitor,
     streams,
     exits,
-    starting: new Set(),
+    events: new Mailbox<PodEvent>({ eventsMax, subscribersMax }),
+    eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
+    starting: new Map(),
     calls: { count: 0 },
     running: new Running(),
   };
@@ -242,6 +253,7 @@ async function listen(context: Context, stack: AsyncDisposableStack): Promise<vo
   const { hosts, group } = context.config;
   const server = createServer(context);
   stack.defer(() => endServer(server));
+  stack.defer(() => context.events.close(new CriError("UNAVAILABLE", "the daemon is ending")));
   const gid = group === "" ? undefined : groupId(group);
   for (const host of hosts) {
     const path = host.replace(/^unix:(\/\/)?/, "");

@@ -181,8 +181,7 @@ export const daemonKeys = {
   }),
   enablePodEvents: key("enable-pod-events", k.flag, {
     fallback: false,
-    about: "GetContainerEvents",
-    later: true,
+    about: "GetContainerEvents; without it a kubelet polls",
   }),
   deviceOwnershipFromSecurityContext: key("device-ownership-from-security-context", k.flag, {
     fallback: false,

@@ -5,6 +5,7 @@ import { logs } from "./container_commands.ts";
 import { rm, rmi, rmp, stop, stopp } from "./end.ts";
 import { load, pull } from "./image_commands.ts";
 import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
+import { events } from "./events.ts";
 import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import type { PassThrough } from "./program.ts";
@@ -24,6 +25,7 @@ export const commands: SubCommandsDef = {
   exec,
   attach,
   "port-forward": portForward,
+  events,
   stop,
   rm,
   stopp,

@@ -44,7 +44,8 @@ export async function startContainer(
   }
   const sandbox = await readySandbox(context, container.sandboxId);
   targetPid(context, container); // the spec names the pid that it had when it was made
-  context.starting.add(id);
+  const { promise: committed, resolve: commit } = Promise.withResolvers<void>();
+  context.starting.set(id, committed);
   const start = {
     id,
     runtime: handlerOf(context, container.runtimeHandler).command,
@@ -75,6 +76,7 @@ export async function startContainer(
     throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
   } finally {
     context.starting.delete(id);
+    commit();
   }
   return {};
 }

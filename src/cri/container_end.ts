@@ -6,8 +6,9 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { killAll, killOnce, processes, survivors, type CgroupPaths } from "../node/cgroup.ts";
-import { exited } from "../state/container.ts";
+import { exited, startSeen } from "../state/container.ts";
 import type { Container, Exit } from "../state/container.ts";
+import type { ExitRecord } from "../monitor/protocol.ts";
 import { notReady } from "../state/sandbox.ts";
 import { catchesSignal } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
@@ -94,14 +95,21 @@ function cgroupOf(context: Context, id: string): CgroupPaths {
   return context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id);
 }
 
-/** Commits what the monitor saw, before anybody who waits for it goes on. */
-export async function commitExit(context: Context, id: string, exit: Exit): Promise<void> {
+/**
+ * Commits what the monitor saw, before anybody who waits for it goes on. The outcome of a start comes
+ * first, so that every container that has stopped was seen to start, and the first end that is told of
+ * one is the only one.
+ */
+export async function commitExit(context: Context, id: string, exit: ExitRecord): Promise<void> {
   const happened = true;
   let isNews = false; // an exit may be told twice
   const end = (old: Container) => {
     isNews = old.phase.phase !== "exited";
     return exited(old, exit);
   };
+  await context.starting.get(id);
+  const { pid, startedAtNs } = exit;
+  await context.containers.update(id, (old) => startSeen(old, pid, startedAtNs), { happened });
   const container = await step("container-exited", () =>
     context.containers.update(id, end, { happened }),
   );

@@ -68,7 +68,7 @@ function listed(container: Container): CriContainer {
   };
 }
 
-function statusOf(container: Container): ContainerStatus {
+export function statusOf(container: Container): ContainerStatus {
   const { id, config, image, createdAtNs, phase, user, logPath } = container;
   const [uid, gid] = [toLong(user.uid), toLong(user.gid)];
   return {

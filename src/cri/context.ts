@@ -4,6 +4,7 @@ import { join } from "node:path";
 import type { Config } from "../base/config.ts";
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import type { Mailbox } from "../base/mailbox.ts";
 import type { ImageStore } from "../image/store.ts";
 import type { MonitorClient } from "../monitor/client.ts";
 import type { CgroupDriver } from "../node/cgroup.ts";
@@ -13,6 +14,8 @@ import type { RuntimeCommand } from "../node/runtime.ts";
 import type { Sampler } from "../node/sampler.ts";
 import type { HostFacts, RuntimeFacts } from "../spec/facts.ts";
 import type { Container } from "../state/container.ts";
+import type { EventClock } from "../state/event_clock.ts";
+import type { PodEvent } from "../state/events.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Store } from "../state/store.ts";
 import type { Streams } from "../stream/streams.ts";
@@ -43,9 +46,12 @@ export type Context = {
   monitor: MonitorClient;
   streams: Streams;
   exits: ExitWaiters;
-  /** Containers whose start is under way. */
-  starting: Set<string>;
   instruments: Instruments;
+  events: Mailbox<PodEvent>;
+  /** Of events and of statuses that are to be ordered with them. */
+  eventClock: EventClock;
+  /** Containers whose start is under way, and its end: its outcome is committed then. */
+  starting: Map<string, Promise<void>>;
   /** Calls that were answered or are being answered. */
   calls: { count: number };
   /** RunPodSandbox and CreateContainer calls under way, by reserved name. */

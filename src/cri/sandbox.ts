@@ -7,15 +7,18 @@ import type {
   ListPodSandboxRequest,
   PodSandbox,
   PodSandboxFilter,
+  PodSandboxStatus,
   PodSandboxStatusRequest,
   PodSandboxStatusResponse,
   RemovePodSandboxRequest,
   StopPodSandboxRequest,
   StreamPodSandboxesRequest,
 } from "../proto/types.ts";
+import type { Container } from "../state/container.ts";
 import { messageJson } from "../state/message_json.ts";
 import { notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { removeContainerRecord, killContainer } from "./container_end.ts";
+import { statusOf as containerStatusOf } from "./container_status.ts";
 import type { Call, Context } from "./context.ts";
 import { selectSandboxes } from "./filter.ts";
 import { Encoded, recordItems, sendItems } from "./lists.ts";
@@ -73,7 +76,7 @@ export async function removePodSandbox(
   return {};
 }
 
-function containersOf(context: Context, sandboxId: string) {
+export function containersOf(context: Context, sandboxId: string): Container[] {
   return context.containers.list().filter((container) => container.sandboxId === sandboxId);
 }
 
@@ -94,18 +97,24 @@ export async function podSandboxStatus(
   request: PodSandboxStatusRequest,
 ): Promise<PodSandboxStatusResponse> {
   const sandbox = await checkSandbox(context, context.sandboxes.get(request.pod_sandbox_id ?? ""));
-  const { networkSettings, config } = sandbox;
+  return {
+    status: statusOf(sandbox),
+    info: request.verbose === true ? { info: JSON.stringify(info(context, sandbox)) } : {},
+    containers_statuses: containersOf(context, sandbox.id).map(containerStatusOf),
+    timestamp: toLong(context.eventClock.next()),
+  };
+}
+
+export function statusOf(sandbox: Sandbox): PodSandboxStatus {
+  const { networkSettings, config, torndown } = sandbox;
   const options = config.linux?.security_context?.namespace_options;
   return {
-    status: {
-      ...summary(sandbox),
-      network: {
-        ip: sandbox.torndown ? "" : networkSettings.IPAddress,
-        additional_ips: sandbox.torndown ? [] : networkSettings.AdditionalIPs.map((ip) => ({ ip })),
-      },
-      linux: { namespaces: { options } },
+    ...summary(sandbox),
+    network: {
+      ip: torndown ? "" : networkSettings.IPAddress,
+      additional_ips: torndown ? [] : networkSettings.AdditionalIPs.map((ip) => ({ ip })),
     },
-    info: request.verbose === true ? { info: JSON.stringify(info(context, sandbox)) } : {},
+    linux: { namespaces: { options } },
   };
 }
 

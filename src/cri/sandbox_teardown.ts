@@ -58,13 +58,15 @@ export async function release(
 
 /** Undoes a start that failed; what cannot be undone is listed as NOTREADY, for Stop and Remove. */
 export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<void> {
+  const { sandboxes } = context;
   try {
+    await sandboxes.update(sandbox.id, (old) => notReady(old, "its start has failed"));
     const signal = AbortSignal.timeout(undoMs);
     await tearDown(context, sandbox, signal);
     await release(context, sandbox, signal);
   } catch (error) {
     const message = `a failed start could not be undone: ${messageOf(error)}`;
     context.log.error(message, { sandbox: sandbox.id });
-    await context.sandboxes.put(notReady(sandbox, message));
+    await sandboxes.put(notReady(sandbox, message));
   }
 }

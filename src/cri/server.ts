@@ -7,6 +7,7 @@ import { checkRequest } from "./check.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
 import { createContainer } from "./container_create.ts";
+import { getContainerEvents } from "./events.ts";
 import { containerStatus, listContainers, streamContainers } from "./container_status.ts";
 import { updateContainerResources } from "./container_update.ts";
 import * as image from "./image.ts";
@@ -76,6 +77,7 @@ const handlers: Handlers = {
   ListPodSandboxMetrics: metrics.listPodSandboxMetrics,
   StreamPodSandboxMetrics: metrics.streamPodSandboxMetrics,
   CheckpointContainer: container.checkpointContainer,
+  GetContainerEvents: getContainerEvents,
   ReopenContainerLog: container.reopenContainerLog,
   ExecSync: container.execSync,
   Exec: stream.exec,

@@ -96,6 +96,11 @@ export function updateEnded(container: Container, resources: LinuxContainerResou
   return { ...rest, config: { ...config, linux: { ...config.linux, resources } } };
 }
 
+/** Its end tells that it has run, where its start was cut off before it was recorded. */
+export function startSeen(container: Container, pid: number, startedAtNs: string): Container {
+  return container.phase.phase === "created" ? running(container, pid, startedAtNs) : container;
+}
+
 export type Exit = {
   exitCode: number;
   known: boolean;

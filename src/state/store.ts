@@ -25,6 +25,8 @@ export type StoreOptions<Record> = {
   fromJson: (json: unknown) => Record;
   /** A change that happened could not be written. */
   onUnwritten?: (problem: string) => void;
+  /** Told of each change of the list when it is made; undefined: not listed. */
+  onCommit?: (before: Record | undefined, after: Record | undefined) => void;
 };
 
 /** Folders of records that are on their way out; what a crash left of them goes at the next start. */
@@ -188,6 +190,11 @@ export class Store<Record extends { id: string; name: string }> {
     return [...this.#records.values()];
   }
 
+  /** By its whole id. */
+  listed(id: string): Record | undefined {
+    return this.#records.get(id);
+  }
+
   /** By id or unambiguous prefix. @throws CriError INVALID_ARGUMENT when several begin so. */
   find(idOrPrefix: string): Record | undefined {
     const exact = this.#records.get(idOrPrefix);
@@ -228,7 +235,9 @@ export class Store<Record extends { id: string; name: string }> {
   /** Writes, then lists. */
   async put(record: Record, options: { durable?: boolean } = {}): Promise<void> {
     await this.write(record, options);
+    const before = this.#records.get(record.id);
     this.#records.set(record.id, record);
+    this.#options.onCommit?.(before, record);
   }
 
   /**
@@ -253,6 +262,7 @@ export class Store<Record extends { id: string; name: string }> {
       this.#options.onUnwritten?.(messageOf(error));
     }
     this.#records.set(id, changed);
+    this.#options.onCommit?.(old, changed);
     return changed;
   }
 
@@ -270,7 +280,10 @@ export class Store<Record extends { id: string; name: string }> {
     this.#records.delete(id);
     (this.#files.get(id) ?? this.#filesOf(id)).removeChange();
     this.#files.delete(id);
-    if (record !== undefined) this.release(record.name);
+    if (record !== undefined) {
+      this.release(record.name);
+      this.#options.onCommit?.(record, undefined);
+    }
     await rm(gone, { recursive: true, force: true });
   }
 

@@ -79,3 +79,20 @@ test("rm goes on behind a failure, refuses what runs, and with --force does not"
   expect(removed).toEqual(["done-whole", "runs-whole"]);
   expect(daemon.calls).toContain("RemoveContainer");
 });
+
+test("events prints each event as crictl does, until the stream ends", async () => {
+  await using daemon = await fakeDaemon(socket, {
+    GetContainerEvents: async function* () {
+      const { CONTAINER_STOPPED_EVENT } = runtime.v1.ContainerEventType;
+      yield { container_id: "c1", container_event_type: CONTAINER_STOPPED_EVENT };
+    },
+  });
+  const { code, stdout } = await isuladTs("events");
+  expect(code).toBe(0);
+  expect(JSON.parse(stdout)).toMatchObject({
+    containerId: "c1",
+    containerEventType: "CONTAINER_STOPPED_EVENT",
+    createdAt: "0",
+  });
+  expect(daemon.calls).toEqual(["GetContainerEvents"]);
+});

@@ -1,0 +1,18 @@
+// isulad-ts events: pod events as they come, in crictl's form.
+import { defineCommand } from "citty";
+import { runtime } from "../proto/messages.js";
+import { hostArg, printJson, withClient } from "./shared.ts";
+import { protoJson } from "./text.ts";
+
+const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
+
+export const events = defineCommand({
+  meta: { description: "Print what happens to pods and containers from now on" },
+  args: { ...hostArg },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      for await (const event of client.GetContainerEvents({})) {
+        printJson(protoJson(runtime.v1.ContainerEventResponse.toObject(event, jsonForm)));
+      }
+    }),
+});

@@ -1,0 +1,86 @@
+// GetContainerEvents: every commit of a sandbox or container, told to who listens from then on. What
+// happened while nobody listened is not told later: a kubelet lists again when it connects.
+import { CriError } from "../base/errors.ts";
+import { toLong } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type { ContainerEventResponse, GetEventsRequest } from "../proto/types.ts";
+import type { Container } from "../state/container.ts";
+import {
+  containerEvents,
+  sandboxEvents,
+  type PodEvent,
+  type PodEventType,
+} from "../state/events.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import { statusOf as containerStatusOf } from "./container_status.ts";
+import type { Call, Context } from "./context.ts";
+import { containersOf, statusOf as sandboxStatusOf } from "./sandbox.ts";
+
+const { ContainerEventType } = runtime.v1;
+
+/** What has become of a container; called at its commit, before anything else can be committed. */
+export function containerCommitted(
+  context: Context,
+  before: Container | undefined,
+  after: Container | undefined,
+): void {
+  const { id, sandboxId } = (after ?? before)!;
+  const sandbox = context.sandboxes.listed(sandboxId);
+  publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
+}
+
+/** The same for a sandbox. */
+export function sandboxCommitted(
+  context: Context,
+  before: Sandbox | undefined,
+  after: Sandbox | undefined,
+): void {
+  const sandbox = (after ?? before)!;
+  const { id } = sandbox;
+  publish(context, { id, sandbox, sandboxId: id }, sandboxEvents(before, after));
+}
+
+type Subject = { id: string; sandbox: Sandbox | undefined; sandboxId: string };
+
+function publish(
+  context: Context,
+  { id, sandbox, sandboxId }: Subject,
+  types: PodEventType[],
+): void {
+  if (types.length === 0 || !context.events.isWatched) return;
+  const containers = containersOf(context, sandboxId);
+  for (const type of types) {
+    context.events.publish({
+      id,
+      type,
+      createdAtNs: context.eventClock.next(),
+      sandbox,
+      containers,
+    });
+  }
+}
+
+export async function getContainerEvents(
+  context: Context,
+  _request: GetEventsRequest,
+  call: Call,
+  send: (event: ContainerEventResponse) => Promise<void>,
+): Promise<void> {
+  if (!context.config.enablePodEvents) {
+    // Just this code makes a kubelet go back to polling at once.
+    const message = "pod events are off: set enable-pod-events to true in daemon.json";
+    throw new CriError("UNIMPLEMENTED", message);
+  }
+  using subscription = context.events.subscribe();
+  await subscription.forward((event) => send(responseOf(event)), call.signal);
+}
+
+function responseOf({ id, type, createdAtNs, sandbox, containers }: PodEvent) {
+  return {
+    container_id: id,
+    container_event_type: ContainerEventType[`CONTAINER_${type}_EVENT`],
+    created_at: toLong(createdAtNs),
+    pod_sandbox_status: sandbox === undefined ? undefined : sandboxStatusOf(sandbox),
+    containers_statuses: containers.map(containerStatusOf),
+  };
+}

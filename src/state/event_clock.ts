@@ -1,0 +1,50 @@
+// Times that order events and statuses: each is later than all before it, also when the wall clock is set
+// back and when the daemon is started again. A client drops what is not newer than what it has.
+import { readFileSync } from "node:fs";
+import { errnoOf, messageOf } from "../base/errors.ts";
+import { nowNs } from "../base/int64.ts";
+import { writeFileAtomic } from "../sys/file.ts";
+
+/** How far ahead times are reserved on disk: one write a second at most, and so much of a jump. */
+const reserveNs = 1_000_000_000n;
+
+export class EventClock {
+  readonly #file: string;
+  readonly #onUnwritten: (problem: string) => void;
+  #lastNs: bigint;
+  #reservedNs: bigint;
+
+  /** file: where the reservation is kept; it need not outlive a boot, as no client does. */
+  constructor(file: string, onUnwritten: (problem: string) => void) {
+    this.#file = file;
+    this.#onUnwritten = onUnwritten;
+    this.#lastNs = readReserved(file);
+    this.#reservedNs = this.#lastNs;
+  }
+
+  /** Nanoseconds since the epoch; ahead of the wall clock by what that was set back. */
+  next(): bigint {
+    const now = nowNs();
+    this.#lastNs = now > this.#lastNs ? now : this.#lastNs + 1n;
+    if (this.#lastNs > this.#reservedNs) this.#reserve();
+    return this.#lastNs;
+  }
+
+  #reserve(): void {
+    this.#reservedNs = this.#lastNs + reserveNs;
+    // Without fsync it is written when this returns.
+    writeFileAtomic(this.#file, String(this.#reservedNs)).catch((error: unknown) => {
+      this.#onUnwritten(messageOf(error));
+    });
+  }
+}
+
+function readReserved(file: string): bigint {
+  try {
+    const text = readFileSync(file, "utf8");
+    return /^\d{1,20}$/.test(text) ? BigInt(text) : 0n;
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return 0n;
+    throw error;
+  }
+}

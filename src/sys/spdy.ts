@@ -5,6 +5,7 @@ import type { Wire } from "./byte_stream.ts";
 import { ChunkQueue } from "./chunk_queue.ts";
 import * as f from "./spdy_frames.ts";
 import { HeaderReader, HeaderWriter, type Headers } from "./spdy_headers.ts";
+import { pingWhileStalled } from "./stalled.ts";
 
 const PROTOCOL_ERROR = 1;
 const REFUSED_STREAM = 3;
@@ -77,6 +78,7 @@ export class SpdySession {
   readonly #onStream: (stream: SpdyStream) => void;
   #lastOpened = -1;
   #lastTheirs = 0;
+  #pings = 0;
 
   /** onStream: is told of streams that the peer opens. */
   constructor(wire: Wire, onStream: (stream: SpdyStream) => void) {
@@ -123,6 +125,16 @@ export class SpdySession {
     await this.wire.send(f.controlFrame(f.GOAWAY, [this.#lastTheirs, status]));
   }
 
+  get #isClient(): boolean {
+    return this.#lastOpened > 0;
+  }
+
+  /** Odd ones are the client's. */
+  #nextPing(): number {
+    this.#pings += 2;
+    return this.#pings - (this.#isClient ? 1 : 0);
+  }
+
   forget(id: number): void {
     this.#streams.delete(id);
   }
@@ -131,7 +143,10 @@ export class SpdySession {
     if (frame.type === "control") return this.#control(frame, headers);
     const stream = this.#streams.get(frame.stream);
     if (stream === undefined) return; // it was ended while this came
-    if (frame.bytes.length > 0) await stream.inbox.put(frame.bytes);
+    if (frame.bytes.length > 0) {
+      using _ = pingWhileStalled(() => this.wire.send(f.controlFrame(f.PING, [this.#nextPing()])));
+      await stream.inbox.put(frame.bytes);
+    }
     if (frame.fin) theirEnd(stream);
   }
 
@@ -160,7 +175,7 @@ export class SpdySession {
         return;
       }
       case f.PING:
-        if (idOf(payload) % 2 !== (this.#lastOpened === -1 ? 0 : 1)) {
+        if (idOf(payload) % 2 !== (this.#isClient ? 1 : 0)) {
           await this.wire.send(f.controlFrame(f.PING, [payload.readUInt32BE(0)]));
         }
     }

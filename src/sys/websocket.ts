@@ -2,6 +2,7 @@
 // comes, so that none needs a bound.
 import { createHash, randomBytes } from "node:crypto";
 import type { Wire } from "./byte_stream.ts";
+import { pingWhileStalled } from "./stalled.ts";
 
 /** A piece of a binary message; first: it begins one. */
 export type Piece = { first: boolean; bytes: Buffer };
@@ -60,8 +61,10 @@ export class WebSocketConnection {
     try {
       for await (const chunk of this.#wire.chunks()) {
         for (const { opcode, piece } of this.#push(chunk)) {
-          if (opcode === BINARY) yield piece;
-          else if (opcode === PING) await this.#send(PONG, piece.bytes);
+          if (opcode === BINARY) {
+            using _ = pingWhileStalled(() => this.#send(PING, Buffer.alloc(0)));
+            yield piece;
+          } else if (opcode === PING) await this.#send(PONG, piece.bytes);
           else if (opcode === CLOSE) {
             await this.close(closeNormal);
             return;

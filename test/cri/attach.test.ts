@@ -1,0 +1,216 @@
+// Attach: a running container's own streams, shared by clients that come and go.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { createConnection, type Socket } from "node:net";
+import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, logText, startDaemon } from "../harness.ts";
+import { type Asked, converse, exitCodeIn, type Transport } from "../stream_client.ts";
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+beforeAll(async () => {
+  daemon = await startDaemon();
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+const all: Asked = { stdin: true, stdout: true, stderr: true };
+
+function run(command: string, more: ContainerConfig = {}): Promise<string> {
+  return daemon.run(podId, pod, command, { stdin: true, ...more });
+}
+
+async function attach(container_id: string, asked = all, transport: Transport = "WebSocket") {
+  const { url } = await daemon.client.Attach({ container_id, ...asked });
+  return converse(url, asked, transport);
+}
+
+async function logOf(id: string): Promise<string> {
+  return logText(readFileSync((await daemon.status(id)).log_path, "utf8"));
+}
+
+/** A client that reads nothing. */
+function deaf(url: string): Socket {
+  const { hostname, port, pathname } = new URL(url);
+  const socket = createConnection(Number(port), hostname);
+  socket.pause();
+  socket.write(
+    `GET ${pathname} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n` +
+      "Sec-WebSocket-Key: aaaaaaaaaaaaaaaaaaaaaa==\r\nSec-WebSocket-Version: 13\r\n" +
+      "Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n\r\n",
+  );
+  return socket;
+}
+
+/** A shell that does what it reads. */
+const shell = 'while read line; do eval "$line"; done; echo input ended';
+
+describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
+  test("what is typed is read, what is written comes from now on, half lines too", async () => {
+    const id = await run("echo before; printf half; " + shell);
+    await Bun.sleep(300);
+    const talk = await attach(id, all, transport);
+    await talk.type("printf prompt; echo err >&2\n");
+    await talk.hears("prompt");
+    await talk.hears("err");
+    await talk.type("echo; exit 3\n");
+    const { stdout, stderr, status } = await talk.end;
+    expect([stdout, stderr, exitCodeIn(status)]).toEqual(["prompt\n", "err\n", 0]);
+    expect((await daemon.exited(id)).exitCode).toBe(3);
+    expect(await logOf(id)).toContain("halfprompt\n");
+  });
+
+  test("a terminal has one output, the client's size, and outlives its clients", async () => {
+    const tty = { stdin: true, stdout: true, tty: true };
+    const id = await run(
+      "trap 'stty size' WINCH; while true; do read -r line; eval \"$line\"; done",
+      { tty: true },
+    );
+    const one = await attach(id, tty, transport);
+    await one.resize(99, 33);
+    await one.hears("33 99");
+    await one.type("echo $((40+2)) >&2\n");
+    await one.hears("42\r\n");
+    one.vanish();
+    const other = await attach(id, tty, transport);
+    await other.type("exit 7\n");
+    const { stdout } = await other.end;
+    expect(stdout).not.toContain("42");
+    expect((await daemon.exited(id)).exitCode).toBe(7);
+  });
+});
+
+test("clients that come and go leave the container, its log and everything else alone", async () => {
+  const id = await run(shell);
+  const before = daemon.snapshot();
+  for (let count = 0; count < 10; count++) {
+    const talk = await attach(id, all, count % 2 === 0 ? "SPDY" : "WebSocket");
+    await talk.type(`echo round ${count}\n`);
+    await talk.hears(`round ${count}`);
+    if (count % 3 === 0) await talk.endInput();
+    else talk.vanish();
+    await talk.end.catch(() => {});
+  }
+  expect(await daemon.leaksSince(before)).toEqual([]);
+  const expected = Array.from({ length: 10 }, (_, count) => `round ${count}\n`).join("");
+  expect(await logOf(id)).toBe(expected);
+});
+
+test("all clients hear the same, and each may type", async () => {
+  const id = await run(shell);
+  const talks = await Promise.all([attach(id), attach(id, all, "SPDY"), attach(id)]);
+  for (const [index, talk] of talks.entries()) {
+    await talk.type(`echo hello ${index}\n`);
+    await talk.hears(`hello ${index}`);
+  }
+  for (const [index, talk] of talks.entries()) await talk.type(`echo from ${index}\n`);
+  for (const talk of talks) {
+    for (const index of [0, 1, 2]) await talk.hears(`from ${index}`);
+  }
+  await talks[0].type("exit 0\n");
+  await Promise.all(talks.map(({ end }) => end));
+});
+
+test("without stdin_once the end of a client's input lets the client go, not the container", async () => {
+  const id = await run(shell);
+  const one = await attach(id);
+  await one.type("echo one\n");
+  await one.hears("one");
+  await one.endInput();
+  expect(exitCodeIn((await one.end).status)).toBe(0);
+  const other = await attach(id);
+  await other.type("echo two; exit 0\n");
+  expect((await other.end).stdout).toBe("two\n");
+});
+
+test("with stdin_once the container's input ends with the first client's, and stays ended", async () => {
+  const id = await run("cat; echo all read; sleep 1", { stdin_once: true });
+  const talk = await attach(id);
+  await talk.type("words");
+  await talk.endInput();
+  expect((await talk.end).stdout).toBe("wordsall read\n");
+  expect((await daemon.exited(id)).exitCode).toBe(0);
+
+  const left = await run("cat; echo all read; sleep 600", { stdin_once: true });
+  const first = await attach(left);
+  await first.type("words\n");
+  await first.hears("words");
+  first.vanish();
+  for (let tries = 0; tries < 100 && !(await logOf(left)).includes("all read"); tries++) {
+    await Bun.sleep(50);
+  }
+  expect(await logOf(left)).toBe("words\nall read\n");
+  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+  await Bun.sleep(500);
+  const later = await attach(left);
+  await later.type("more\n");
+  await Bun.sleep(200);
+  expect(await logOf(left)).toBe("words\nall read\n");
+  later.vanish();
+});
+
+test("a container's input outlives daemon and monitor, and is read after them", async () => {
+  const id = await run(shell);
+  await daemon.restart("SIGKILL");
+  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+  await Bun.sleep(500);
+  const talk = await attach(id);
+  await talk.type("echo still here; exit 4\n");
+  expect((await talk.end).stdout).toBe("still here\n");
+  expect((await daemon.exited(id)).exitCode).toBe(4);
+});
+
+test("a client that reads slowly gets every byte, and so does the log", async () => {
+  const id = await run("read line; seq 300000; exit 0");
+  const talk = await attach(id);
+  await talk.type("go\n");
+  const { stdout } = await talk.end;
+  const expected = Array.from({ length: 300_000 }, (_, index) => `${index + 1}\n`).join("");
+  expect(stdout === expected).toBe(true);
+  expect((await logOf(id)) === expected).toBe(true);
+});
+
+test("a client that takes nothing is cut off: the container goes on, others never wait", async () => {
+  const id = await run("read line; seq 3000000; echo end; sleep 600");
+  const other = await run("while sleep 0.1; do date; done");
+  const { url } = await daemon.client.Attach({ container_id: id, ...all });
+  const socket = deaf(url);
+  await Bun.sleep(500);
+  const typing = await attach(id, { stdin: true });
+  await typing.type("go\n");
+  await Bun.sleep(1000);
+  const before = (await logOf(other)).length;
+  await Bun.sleep(1000);
+  expect((await logOf(other)).length).toBeGreaterThan(before);
+  for (let tries = 0; tries < 400 && !(await logOf(id)).endsWith("end\n"); tries++) {
+    await Bun.sleep(100);
+  }
+  expect(await logOf(id)).toEndWith("3000000\nend\n");
+  socket.destroy();
+  typing.vanish();
+}, 90_000);
+
+test("one that takes nothing delays no exit", async () => {
+  const id = await run("read line; seq 200000; exit 9");
+  const talk = await attach(id, { stdin: true });
+  const { url } = await daemon.client.Attach({ container_id: id, stdout: true });
+  const socket = deaf(url);
+  await Bun.sleep(300);
+  await talk.type("go\n");
+  expect((await daemon.exited(id, 20_000)).exitCode).toBe(9);
+  expect((await logOf(id)).endsWith("200000\n")).toBe(true);
+  socket.destroy();
+});
+
+test("what does not fit the container is INVALID_ARGUMENT", async () => {
+  const id = await daemon.run(podId, pod, "sleep 600");
+  const attachTo = (asked: Asked) => failure(daemon.client.Attach({ container_id: id, ...asked }));
+  expect((await attachTo({ stdout: true, tty: true })).code).toBe("INVALID_ARGUMENT");
+  expect((await attachTo(all)).message).toContain("without stdin");
+  const created = await daemon.create(podId, pod, "true");
+  const idle = await failure(daemon.client.Attach({ container_id: created, stdout: true }));
+  expect(idle.code).toBe("FAILED_PRECONDITION");
+});

@@ -20,6 +20,7 @@ export class EventClock {
     this.#onUnwritten = onUnwritten;
     this.#lastNs = readReserved(file);
     this.#reservedNs = this.#lastNs;
+    this.next(); // a file that cannot be written shows at the start
   }
 
   /** Nanoseconds since the epoch; ahead of the wall clock by what that was set back. */

@@ -1,7 +1,7 @@
 // The stock client with real JSON files, the way a person debugs a node. test/run builds crictl
 // from the Go module proxy; where there is no Go it is skipped, and says so.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { type Daemon, startDaemon } from "../harness.ts";
@@ -18,7 +18,8 @@ beforeAll(async () => {
   if (!there) return;
   registry = await startRegistry();
   await registry.push("library/tool", "1", busyboxImage());
-  daemon = await startDaemon({ config: { "insecure-registries": [registry.host] } });
+  const config = { "insecure-registries": [registry.host], "enable-pod-events": true };
+  daemon = await startDaemon({ config });
 });
 afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
@@ -103,4 +104,23 @@ test.skipIf(!there)("crictl shows stats, statsp, metricdescs and metricsp", asyn
   expect(metrics).toContain("container_cpu_usage_seconds_total");
   expect(metrics).toContain(id);
   await daemon.removePod(podId);
+});
+
+test.skipIf(!there)("crictl events shows what happens", async () => {
+  const argv = ["--runtime-endpoint", `unix://${daemon.socket}`, "events"];
+  const events = spawn(crictl, argv, { stdio: ["ignore", "pipe", "inherit"] });
+  let text = "";
+  events.stdout.on("data", (chunk: Buffer) => (text += chunk.toString()));
+  try {
+    // Until it listens, nothing is told: pods come and go until one is told of from its beginning.
+    for (let tries = 0; tries < 20 && !text.includes("CONTAINER_CREATED_EVENT"); tries++) {
+      await daemon.removePod(await daemon.runPod(daemon.hostPodConfig()));
+      await Bun.sleep(200);
+    }
+    for (const type of ["CREATED", "STARTED", "STOPPED", "DELETED"]) {
+      expect(text).toContain(`"containerEventType": "CONTAINER_${type}_EVENT"`);
+    }
+  } finally {
+    events.kill();
+  }
 });

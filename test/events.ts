@@ -1,0 +1,382 @@
+// Pod events under churn: containers come and go, 20 at a time, end by codes, signals and lack of memory,
+// and the daemon is killed meanwhile; the stream must agree with List and Status (event_check.ts). Then
+// how long an event takes, beside a bare call. `bun test/events.ts [--containers 500] [--at-once 20]
+// [--restarts 6] [--timed 500] [--seed 1]`; runs add up in test/.cache/events.json.
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { codeOf } from "../src/base/errors.ts";
+import { nowNs, toBigInt, toLong } from "../src/base/int64.ts";
+import { connect } from "../src/cli/client.ts";
+import { runtime } from "../src/proto/messages.js";
+import type { PodSandboxConfig } from "../src/proto/types.ts";
+import { check, nameOf, type Event, type Item, type PodStatus } from "./event_check.ts";
+import { type Daemon, startDaemon } from "./harness.ts";
+import { random } from "./soak.ts";
+
+export type EventPlan = {
+  containers: number;
+  atOnce: number;
+  /** Ends of the daemon, every second one by SIGKILL. */
+  restarts: number;
+  seed: number;
+};
+
+/** One container's life: how it ends, and what must be told of it. */
+type Life = { script: string; exitCode: number; reason: string; act?: "kill" | "usr1" | "stop" };
+
+const memoryBytes = 16 << 20;
+const containersOfAPod = 5;
+const SIGKILL = 9;
+
+/** Records what a client sees, over restarts of the daemon. */
+export class Recorder {
+  readonly #daemon: Daemon;
+  readonly history: Item[] = [];
+  #abort = new AbortController();
+  /** Events that come before the baseline is known. */
+  #held: Event[] | undefined;
+
+  constructor(daemon: Daemon) {
+    this.#daemon = daemon;
+  }
+
+  get events(): Event[] {
+    return this.history.flatMap((item) => (item.kind === "event" ? [item.event] : []));
+  }
+
+  /** Listens on, and takes what there is as the start. */
+  async connect(): Promise<void> {
+    this.#abort = new AbortController();
+    this.#held = [];
+    void this.#listen(this.#abort.signal);
+    const { pods, toNs } = await this.#list();
+    this.history.push({ kind: "baseline", pods, toNs });
+    const held = this.#held;
+    this.#held = undefined;
+    for (const event of held) this.#take(event);
+  }
+
+  disconnect(): void {
+    this.#abort.abort();
+  }
+
+  async #listen(signal: AbortSignal): Promise<void> {
+    try {
+      for await (const event of this.#daemon.client.GetContainerEvents({}, { signal })) {
+        if (this.#held === undefined) this.#take(event);
+        else this.#held.push(event);
+      }
+    } catch (error) {
+      if (!["CANCELLED", "UNAVAILABLE"].includes(codeOf(error))) throw error;
+    }
+  }
+
+  #take(event: Event): void {
+    this.history.push({ kind: "event", event });
+    const id = event.container_id;
+    if (nameOf(event) === "STOPPED" && id !== event.pod_sandbox_status?.id) void this.#ask(id);
+  }
+
+  async #ask(id: string): Promise<void> {
+    try {
+      const status = await this.#daemon.status(id);
+      this.history.push({ kind: "status", id, status });
+    } catch (error) {
+      if (!["NOT_FOUND", "UNAVAILABLE", "CANCELLED"].includes(codeOf(error))) throw error;
+    }
+  }
+
+  async #list(): Promise<{ pods: PodStatus[]; toNs: bigint }> {
+    const { client } = this.#daemon;
+    const { items } = await client.ListPodSandbox({});
+    const pods: PodStatus[] = [];
+    for (const { id } of items) {
+      try {
+        pods.push(await client.PodSandboxStatus({ pod_sandbox_id: id! }));
+      } catch (error) {
+        if (codeOf(error) !== "NOT_FOUND") throw error;
+      }
+    }
+    const times = pods.map((pod) => toBigInt(pod.timestamp));
+    return { pods, toNs: times.reduce((a, b) => (a > b ? a : b), 0n) };
+  }
+
+  /** While nothing happens: waits until a pod made and removed now has been told of, then lists. */
+  async quiet(): Promise<void> {
+    const marker = await this.#daemon.runPod(this.#daemon.hostPodConfig());
+    await this.#daemon.removePod(marker);
+    const isEnd = (event: Event) => event.container_id === marker && nameOf(event) === "DELETED";
+    for (let tries = 0; !this.events.some(isEnd); tries++) {
+      if (tries > 1000) throw new Error("The events of the last pod do not come");
+      await sleep(20);
+    }
+    this.history.push({ kind: "quiet", pods: (await this.#list()).pods });
+  }
+}
+
+class Churn {
+  readonly #daemon: Daemon;
+  readonly #recorder: Recorder;
+  readonly #plan: EventPlan;
+  readonly #draw: () => number;
+  #made = 0;
+  /** Resolved while the daemon runs. */
+  #up = Promise.resolve();
+
+  constructor(daemon: Daemon, recorder: Recorder, plan: EventPlan) {
+    this.#daemon = daemon;
+    this.#recorder = recorder;
+    this.#plan = plan;
+    this.#draw = random(plan.seed);
+  }
+
+  async run(report: (line: string) => void): Promise<void> {
+    await this.#recorder.connect();
+    const slots = Array.from({ length: this.#plan.atOnce }, () => this.#slot());
+    const done = Promise.all(slots);
+    for (let restart = 1; restart <= this.#plan.restarts; restart++) {
+      const goal = (this.#plan.containers * restart) / (this.#plan.restarts + 1);
+      while (this.#made < goal) await Promise.race([sleep(50), done]);
+      await this.#restart(restart % 2 === 0 ? "SIGTERM" : "SIGKILL");
+      report(
+        `${this.#made} containers, ${restart} restarts, ${this.#recorder.events.length} events`,
+      );
+    }
+    await done;
+    await this.#stay();
+    await this.#recorder.quiet();
+    await this.#daemon.removeAllPods();
+    await this.#recorder.quiet();
+    this.#recorder.disconnect();
+  }
+
+  async #restart(signal: NodeJS.Signals): Promise<void> {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#up = promise;
+    await this.#daemon.restart(signal);
+    await this.#recorder.connect();
+    resolve();
+  }
+
+  /** A pod that is there when all is quiet: a container of each kind. */
+  async #stay(): Promise<void> {
+    const pod = this.#daemon.hostPodConfig();
+    const podId = await this.#daemon.runPod(pod);
+    await this.#daemon.create(podId, pod, "true");
+    await this.#daemon.run(podId, pod, "sleep 300");
+    await this.#daemon.exited(await this.#daemon.run(podId, pod, "exit 7"));
+  }
+
+  /** Pods one after another, each with some containers; what a restart cuts off is removed. */
+  async #slot(): Promise<void> {
+    while (this.#made < this.#plan.containers) {
+      const pod = this.#daemon.hostPodConfig();
+      try {
+        const podId = await this.#daemon.runPod(pod);
+        for (
+          let count = 0;
+          count < containersOfAPod && this.#made < this.#plan.containers;
+          count++
+        ) {
+          this.#made++;
+          await this.#live(podId, pod);
+        }
+        await this.#daemon.removePod(podId);
+      } catch (error) {
+        if (!["UNAVAILABLE", "CANCELLED"].includes(codeOf(error))) throw error;
+        await this.#up;
+        await this.#removeByName(pod);
+      }
+    }
+  }
+
+  async #removeByName(pod: PodSandboxConfig): Promise<void> {
+    const { items } = await this.#daemon.client.ListPodSandbox({});
+    const found = items.find(({ metadata }) => metadata?.name === pod.metadata?.name);
+    if (found !== undefined) await this.#daemon.removePod(found.id!);
+  }
+
+  async #live(podId: string, pod: PodSandboxConfig): Promise<void> {
+    const daemon = this.#daemon;
+    const drawn = this.#draw();
+    if (drawn < 0.05) {
+      const id = await daemon.create(podId, pod, "true");
+      await daemon.client.RemoveContainer({ container_id: id });
+      return;
+    }
+    const life = this.#life(drawn);
+    const limit = toLong(memoryBytes);
+    const resources = { memory_limit_in_bytes: limit, memory_swap_limit_in_bytes: limit };
+    const id = await daemon.create(podId, pod, life.script, { linux: { resources } });
+    await daemon.client.StartContainer({ container_id: id });
+    if (life.act === "stop") {
+      await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
+    } else if (life.act !== undefined) await this.#signal(id, life.act);
+    await daemon.exited(id, 60_000);
+    const { exitCode, reason } = life;
+    this.#recorder.history.push({ kind: "expected", id, exitCode, reason });
+    if (this.#draw() < 0.8) await daemon.client.RemoveContainer({ container_id: id });
+  }
+
+  #life(drawn: number): Life {
+    const code = Math.floor(this.#draw() * 256);
+    const killed = { script: "sleep 300", exitCode: 128 + SIGKILL, reason: "Error" };
+    if (drawn < 0.2)
+      return { script: "exec tail -c 64m /dev/zero", exitCode: 137, reason: "OOMKilled" };
+    if (drawn < 0.3) return { ...killed, act: "kill" };
+    if (drawn < 0.4) return { ...killed, act: "stop" };
+    const reason = code === 0 ? "Completed" : "Error";
+    if (drawn < 0.55) {
+      const script = `trap 'exit ${code}' USR1; while true; do usleep 10000; done`;
+      return { script, exitCode: code, reason, act: "usr1" };
+    }
+    return {
+      script: `usleep ${Math.floor(this.#draw() * 200_000)}; exit ${code}`,
+      exitCode: code,
+      reason,
+    };
+  }
+
+  /** From outside, as a person would; again until it has ended, for a trap may not be set yet. */
+  async #signal(id: string, act: "kill" | "usr1"): Promise<void> {
+    for (let tries = 0; tries < 100; tries++) {
+      const { status, info } = await this.#daemon.client.ContainerStatus({
+        container_id: id,
+        verbose: true,
+      });
+      if (status?.state !== runtime.v1.ContainerState.CONTAINER_RUNNING) return;
+      const { pid } = JSON.parse(info["info"]!) as { pid: number };
+      try {
+        if (pid > 0) process.kill(pid, act === "kill" ? "SIGKILL" : "SIGUSR1");
+      } catch {
+        return; // It has ended meanwhile.
+      }
+      await sleep(20);
+    }
+  }
+}
+
+export async function churn(
+  daemon: Daemon,
+  plan: EventPlan,
+  report: (line: string) => void = () => {},
+): Promise<Item[]> {
+  const recorder = new Recorder(daemon);
+  await new Churn(daemon, recorder, plan).run(report);
+  return recorder.history;
+}
+
+export type Timing = { eventsPerS: number; eventMs: number[]; callMs: number[] };
+
+/** 100 events/s: containers that are made and removed; each event against its commit's time. */
+export async function timeEvents(daemon: Daemon, pairs: number): Promise<Timing> {
+  using listener = connect(`unix://${daemon.socket}`);
+  const abort = new AbortController();
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const arrivals: { event: Event; atNs: bigint }[] = [];
+  const listening = (async () => {
+    for await (const event of listener.GetContainerEvents({}, { signal: abort.signal })) {
+      arrivals.push({ event, atNs: nowNs() });
+    }
+  })().catch(() => {});
+  const callMs: number[] = [];
+  const offsetNs = await clockOffset(daemon, podId);
+  const begin = performance.now();
+  for (let pair = 0; pair < pairs; pair++) {
+    const due = begin + pair * 20;
+    const id = await daemon.create(podId, pod, "true");
+    await daemon.client.RemoveContainer({ container_id: id });
+    const start = performance.now();
+    await listener.Version({});
+    callMs.push(performance.now() - start);
+    await sleep(Math.max(0, due + 20 - performance.now()));
+  }
+  const seconds = (performance.now() - begin) / 1000;
+  await sleep(200);
+  abort.abort();
+  await listening;
+  await daemon.removePod(podId);
+  const eventMs = arrivals.map(
+    ({ event, atNs }) => Number(atNs - toBigInt(event.created_at) + offsetNs) / 1e6,
+  );
+  return { eventsPerS: arrivals.length / seconds, eventMs, callMs };
+}
+
+/** How far the daemon's clock is ahead of ours: the answer that came quickest tells best. */
+async function clockOffset(daemon: Daemon, podId: string): Promise<bigint> {
+  let best = { roundNs: 1n << 62n, offsetNs: 0n };
+  for (let tries = 0; tries < 200; tries++) {
+    const before = nowNs();
+    const { timestamp } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
+    const after = nowNs();
+    const offsetNs = toBigInt(timestamp) - (before + after) / 2n;
+    if (after - before < best.roundNs) best = { roundNs: after - before, offsetNs };
+  }
+  return best.offsetNs;
+}
+
+export function median(values: number[]): number {
+  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? Number.NaN;
+}
+
+function words(history: Item[], problems: string[]): string {
+  const events = history.flatMap((item) => (item.kind === "event" ? [nameOf(item.event)] : []));
+  const counts = ["CREATED", "STARTED", "STOPPED", "DELETED"].map(
+    (name) => `${events.filter((event) => event === name).length} ${name}`,
+  );
+  const asked = history.filter((item) => item.kind === "status").length;
+  return `${events.length} events (${counts.join(", ")}), ${asked} statuses compared: ${problems.length} faults`;
+}
+
+function addToRecord(run: object): string {
+  const folder = join(import.meta.dirname, ".cache");
+  const file = join(folder, "events.json");
+  mkdirSync(folder, { recursive: true });
+  let runs: object[] = [];
+  try {
+    runs = JSON.parse(readFileSync(file, "utf8")) as object[];
+  } catch {
+    // The first run.
+  }
+  runs.push(run);
+  writeFileSync(file, JSON.stringify(runs, null, 2));
+  const clean = runs.filter((one) => (one as { faults: number }).faults === 0).length;
+  return `${runs.length} runs ever, ${clean} clean`;
+}
+
+async function main(): Promise<number> {
+  const numbers = { containers: 500, "at-once": 20, restarts: 6, timed: 500, seed: 1 };
+  const options = Object.fromEntries(
+    Object.entries(numbers).map(([key, value]) => [
+      key,
+      { type: "string" as const, default: String(value) },
+    ]),
+  );
+  const { values } = parseArgs({ options });
+  const number = (key: keyof typeof numbers) => Number(values[key]);
+  await using daemon = await startDaemon({ config: { "enable-pod-events": true } });
+  const plan = {
+    containers: number("containers"),
+    atOnce: number("at-once"),
+    restarts: number("restarts"),
+    seed: number("seed"),
+  };
+  const history = await churn(daemon, plan, (line) => console.log(line));
+  const problems = check(history);
+  for (const problem of problems) console.log(`  ${problem}`);
+  console.log(words(history, problems));
+  const { eventsPerS, eventMs, callMs } = await timeEvents(daemon, number("timed"));
+  const [event, call] = [median(eventMs), median(callMs)];
+  const ratio = event / call;
+  console.log(
+    `at ${eventsPerS.toFixed(0)} events/s: ${event.toFixed(2)} ms from commit to client, a bare call ${call.toFixed(2)} ms: ratio ${ratio.toFixed(1)} (at most 5)`,
+  );
+  console.log(addToRecord({ ...plan, faults: problems.length, eventMs: event, callMs: call }));
+  return problems.length === 0 && ratio <= 5 ? 0 : 1;
+}
+
+if (import.meta.main) process.exitCode = await main();

@@ -7,7 +7,7 @@ import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { killAll, killOnce, processes, survivors, type CgroupPaths } from "../node/cgroup.ts";
 import { exited, startSeen } from "../state/container.ts";
-import type { Container, Exit } from "../state/container.ts";
+import type { Container } from "../state/container.ts";
 import type { ExitRecord } from "../monitor/protocol.ts";
 import { notReady } from "../state/sandbox.ts";
 import { catchesSignal } from "../sys/process.ts";

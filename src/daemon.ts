@@ -28,7 +28,7 @@ import { serveMetrics } from "./cri/metrics_server.ts";
 import { Running } from "./cri/running.ts";
 import { createServer } from "./cri/server.ts";
 import { knownCgroups } from "./cri/stats.ts";
-import { openImageStore } from "./image/store.ts";
+import { type ImageStore, openImageStore } from "./image/store.ts";
 import { MonitorClient } from "./monitor/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
 import { openApparmor } from "./node/apparmor.ts";
@@ -103,18 +103,7 @@ async function createContext(
 ): Promise<Context> {
   const mounts = cgroupMounts();
   const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
-  const images = await openImageStore({
-    graph: config.graph,
-    log: log.child("image"),
-    registry: {
-      mirrors: config.registryMirrors,
-      insecure: config.insecureRegistries,
-      configPath: config.registryConfigPath,
-      progressTimeoutMs: config.pullProgressTimeoutMs,
-    },
-    pinned: config.podSandboxImage === "" ? [] : [config.podSandboxImage],
-    self,
-  });
+  const images = await openImages({ config, self, log });
   stack.use(images);
   const { apparmor, problem } = await openApparmor();
   if (problem !== undefined) log.warn(problem);
@@ -170,6 +159,21 @@ async function createContext(
     running: new Running(),
   };
   return context;
+}
+
+function openImages({ config, self, log }: Omit<Given, "instance">): Promise<ImageStore> {
+  return openImageStore({
+    graph: config.graph,
+    log: log.child("image"),
+    registry: {
+      mirrors: config.registryMirrors,
+      insecure: config.insecureRegistries,
+      configPath: config.registryConfigPath,
+      progressTimeoutMs: config.pullProgressTimeoutMs,
+    },
+    pinned: config.podSandboxImage === "" ? [] : [config.podSandboxImage],
+    self,
+  });
 }
 
 function openStreams(

@@ -2,6 +2,7 @@
 import { randomBytes } from "node:crypto";
 import { createConnection, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
+import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";

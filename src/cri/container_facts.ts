@@ -5,8 +5,8 @@ import { resolveCdi } from "../node/cdi.ts";
 import { lookupContainer } from "../node/host.ts";
 import { makeVolumes } from "../node/volumes.ts";
 import type { ContainerConfig } from "../proto/types.ts";
-import { cdiNames, type CdiEdits } from "../spec/cdi.ts";
-import type { ContainerFacts } from "../spec/facts.ts";
+import { cdiNames } from "../spec/cdi.ts";
+import type { CdiEdits, ContainerFacts } from "../spec/facts.ts";
 import type { Container } from "../state/container.ts";
 import { stepSignal, type Call, type Context } from "./context.ts";
 

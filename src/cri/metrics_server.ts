@@ -2,6 +2,7 @@
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Context } from "./context.ts";
+import { metricsText } from "./metrics_text.ts";
 
 /** Readers at a time; there is one as a rule. */
 const connectionsMax = 16;
@@ -39,7 +40,7 @@ function answer(context: Context, request: IncomingMessage, response: ServerResp
   } else if (request.method !== "GET" && request.method !== "HEAD") {
     response.writeHead(405, { ...plain, allow: "GET, HEAD" }).end();
   } else {
-    const text = context.instruments.text(context);
+    const text = metricsText(context);
     response.writeHead(200, plain).end(request.method === "HEAD" ? undefined : text);
   }
 }

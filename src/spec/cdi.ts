@@ -5,7 +5,8 @@ import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { deviceRule } from "./devices.ts";
-import type { OciDevice, OciHook, OciHookName, OciMount, OciSpec } from "./oci_types.ts";
+import type { CdiEdits } from "./facts.ts";
+import type { OciHookName, OciMount, OciSpec } from "./oci_types.ts";
 import type { UserNamespace } from "./userns.ts";
 
 const devicesMax = 1_000;
@@ -97,16 +98,6 @@ export const CdiSpec = v.strictObject({
 export type CdiSpec = v.InferOutput<typeof CdiSpec>;
 export type CdiFileEdits = v.InferOutput<typeof Edits>;
 export type CdiDeviceNode = v.InferOutput<typeof DeviceNode>;
-
-/** What several devices change together, with what had to be looked up on the node. */
-export type CdiEdits = {
-  env: string[];
-  /** uid and gid: of the process where they are absent. access "": visible, not to be used. */
-  devices: { node: Omit<OciDevice, "uid" | "gid">; uid?: number; gid?: number; access: string }[];
-  mounts: OciMount[];
-  hooks: { name: OciHookName; hook: OciHook }[];
-  gids: number[];
-};
 
 /**
  * The devices that a container asks for, by the field and by annotations, each once.

@@ -1,7 +1,6 @@
 // What the pure functions of this room are told about the world. node/host.ts gathers it.
 import type { PodSandboxConfig } from "../proto/types.ts";
-import type { CdiEdits } from "./cdi.ts";
-import type { OciDevice, OciRlimit } from "./oci_types.ts";
+import type { OciDevice, OciHook, OciHookName, OciMount, OciRlimit } from "./oci_types.ts";
 
 /** What stays the same while the daemon runs. */
 export type HostFacts = {
@@ -94,4 +93,14 @@ export type ContainerDefaults = {
   deviceOwnership: boolean;
   /** Absent: the runtime's own, 0022. */
   umask?: number;
+};
+
+/** What several devices change together, with what had to be looked up on the node. */
+export type CdiEdits = {
+  env: string[];
+  /** uid and gid: of the process where they are absent. access "": visible, not to be used. */
+  devices: { node: Omit<OciDevice, "uid" | "gid">; uid?: number; gid?: number; access: string }[];
+  mounts: OciMount[];
+  hooks: { name: OciHookName; hook: OciHook }[];
+  gids: number[];
 };

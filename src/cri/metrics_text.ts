@@ -1,0 +1,49 @@
+// What the daemon counted of itself, and what is there now, in Prometheus' text format.
+import { exposition, type Family, gauge } from "../base/prometheus.ts";
+import { residentBytes } from "../sys/process.ts";
+import type { Context } from "./context.ts";
+
+export function metricsText(context: Context): string {
+  return exposition([
+    ...context.instruments.families(),
+    ...stateFamilies(context),
+    monitorRestarts(context),
+    memory(context),
+  ]);
+}
+
+function stateFamilies(context: Context): Family[] {
+  const { sandboxes, containers, images } = context;
+  const pods = byPhase(sandboxes.list(), ["ready", "notready"]);
+  const running = byPhase(containers.list(), ["created", "running", "exited"]);
+  const list = [{ labels: {}, value: images.list().length }];
+  const layers = [{ labels: {}, value: images.usedBytes() }];
+  return [
+    gauge("isulad_pods", "Pods by state", pods),
+    gauge("isulad_containers", "Containers by state", running),
+    gauge("isulad_images", "Images", list),
+    gauge("isulad_image_bytes", "Bytes of all layers, each counted once", layers),
+  ];
+}
+
+function byPhase(records: { phase: { phase: string } }[], phases: string[]): Family["samples"] {
+  return phases.map((state) => ({
+    labels: { state },
+    value: records.filter(({ phase }) => phase.phase === state).length,
+  }));
+}
+
+function monitorRestarts({ monitor }: Context): Family {
+  const name = "isulad_monitor_restarts_total";
+  const help = "How often the monitor was gone and another one was found or started";
+  return { name, help, type: "counter", samples: [{ labels: {}, value: monitor.losses }] };
+}
+
+function memory({ monitor }: Context): Family {
+  const processes = { daemon: process.pid, monitor: monitor.pid };
+  const samples = Object.entries(processes).flatMap(([process, pid]) => {
+    const value = pid === undefined ? undefined : residentBytes(pid);
+    return value === undefined ? [] : [{ labels: { process }, value }];
+  });
+  return gauge("isulad_resident_memory_bytes", "Resident memory of our processes", samples);
+}

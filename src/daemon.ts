@@ -20,11 +20,12 @@ import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
 import { Mailbox } from "./base/mailbox.ts";
 import { commitExit } from "./cri/container_end.ts";
-import type { Context, Handler } from "./cri/context.ts";
+import type { Context } from "./cri/context.ts";
 import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
 import { ExitWaiters } from "./cri/exits.ts";
 import { Instruments } from "./cri/instruments.ts";
 import { serveMetrics } from "./cri/metrics_server.ts";
+import { openHandlers } from "./cri/handlers.ts";
 import { Running } from "./cri/running.ts";
 import { createServer } from "./cri/server.ts";
 import { knownCgroups } from "./cri/stats.ts";
@@ -37,7 +38,6 @@ import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { openCni } from "./node/cni.ts";
 import { DiskUsages } from "./node/disk_usage.ts";
 import { readHostFacts } from "./node/host.ts";
-import { probeRuntime } from "./node/runtime.ts";
 import { Sampler } from "./node/sampler.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { Streams } from "./stream/streams.ts";
@@ -218,25 +218,6 @@ function reapOrphan(pid: number): void {
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
   }
-}
-
-/** Each handler by its name, and the default one by "" too; what it can do is asked once. */
-async function openHandlers(config: Config, log: Log): Promise<Map<string, Handler>> {
-  const names = Object.keys(config.runtimes);
-  const opened = await Promise.all(
-    names.map(async (name) => {
-      const { path, runtimeArgs } = config.runtimes[name]!;
-      const root = join(config.state, "runtime", name);
-      mkdirSync(root, { recursive: true, mode: 0o711 });
-      const command = { path, args: runtimeArgs, root, systemdCgroup: config.systemdCgroup };
-      const facts = await probeRuntime(path);
-      if (facts.problem !== undefined) log.warn(facts.problem, { handler: name });
-      return [name, { command, facts: facts.facts }] as const;
-    }),
-  );
-  const handlers = new Map<string, Handler>(opened);
-  handlers.set("", handlers.get(config.defaultRuntime)!);
-  return handlers;
 }
 
 /** One daemon for a folder. @throws CriError FAILED_PRECONDITION when another has it. */

@@ -166,21 +166,58 @@ export const registries = kind(
 /** RFC 1123 label: what a RuntimeClass may name as its handler. */
 const handlerName = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
 
-export type RuntimeEntry = { path: string; runtimeArgs: string[] };
+/** A runtime handler; what is absent was not given. */
+export type RuntimeEntry = {
+  path: string;
+  runtimeArgs: string[];
+  /** A JSON file with the OCI spec that containers start from. */
+  baseRuntimeSpec?: string;
+  /** Patterns of the annotations that reach the runtime: a pod's, a container's. */
+  podAnnotations?: string[];
+  containerAnnotations?: string[];
+  privilegedWithoutHostDevices?: boolean;
+  cniConfDir?: string;
+};
+
+/** How daemon.json calls a handler's fields. */
+export const runtimeEntryKeys: Record<keyof RuntimeEntry, string> = {
+  path: "path",
+  runtimeArgs: "runtime-args",
+  baseRuntimeSpec: "base-runtime-spec",
+  podAnnotations: "pod-annotations",
+  containerAnnotations: "container-annotations",
+  privilegedWithoutHostDevices: "privileged-without-host-devices",
+  cniConfDir: "cni-conf-dir",
+};
+
+/** Of annotations: "*" and "?" stand for what is no "/". */
+const annotationPatterns = v.array(
+  v.pipe(v.string(), v.regex(/^[A-Za-z0-9*?](?:[A-Za-z0-9._/*?-]*[A-Za-z0-9*?])?$/)),
+);
 
 export const runtimes = kind(
   "map",
-  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders',
+  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices (true or false) and cni-conf-dir (a folder)',
   v.record(
     v.pipe(v.string(), v.regex(handlerName)),
     v.pipe(
       v.strictObject({
         path: v.pipe(v.string(), v.regex(/^(\/[^\0]+|[A-Za-z0-9._-]+)$/)),
         "runtime-args": v.optional(v.array(v.string()), []),
+        "base-runtime-spec": v.optional(path()),
+        "pod-annotations": v.optional(annotationPatterns),
+        "container-annotations": v.optional(annotationPatterns),
+        "privileged-without-host-devices": v.optional(v.boolean()),
+        "cni-conf-dir": v.optional(path()),
       }),
       v.transform((entry): RuntimeEntry => ({
         path: entry.path,
         runtimeArgs: entry["runtime-args"],
+        baseRuntimeSpec: entry["base-runtime-spec"],
+        podAnnotations: entry["pod-annotations"],
+        containerAnnotations: entry["container-annotations"],
+        privilegedWithoutHostDevices: entry["privileged-without-host-devices"],
+        cniConfDir: entry["cni-conf-dir"],
       })),
     ),
   ),

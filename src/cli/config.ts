@@ -3,6 +3,7 @@
 import { defineCommand, type ArgsDef } from "citty";
 import { loadConfig, type Config, type LoadedConfig } from "../base/config.ts";
 import { daemonKeys, findKey, nriKeys, type Key } from "../base/config_keys.ts";
+import { runtimeEntryKeys, type RuntimeEntry } from "../base/config_values.ts";
 import { CriError } from "../base/errors.ts";
 
 const fileArg = {
@@ -123,10 +124,10 @@ function shown(field: string, value: unknown): string {
 }
 
 function shownRuntimes(runtimes: Config["runtimes"]): string {
-  const entries = Object.entries(runtimes).map(([name, { path, runtimeArgs }]) => [
-    name,
-    { path, "runtime-args": runtimeArgs },
-  ]);
+  const entries = Object.entries(runtimes).map(([name, entry]) => {
+    const fields = Object.entries(runtimeEntryKeys) as [keyof RuntimeEntry, string][];
+    return [name, Object.fromEntries(fields.map(([field, key]) => [key, entry[field]]))];
+  });
   return JSON.stringify(Object.fromEntries(entries));
 }
 

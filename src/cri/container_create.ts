@@ -33,7 +33,9 @@ export async function createContainer(
 ): Promise<CreateContainerResponse> {
   const config = request.config!;
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
-  checkMounts(config.mounts ?? [], handlerOf(context, sandbox.runtimeHandler).facts);
+  const handler = handlerOf(context, sandbox.runtimeHandler);
+  await handler.refresh();
+  checkMounts(config.mounts ?? [], handler.facts);
   const image = findImage(context, config.image!.image!);
   const name = containerName(config, sandbox.config);
   const id = await context.running.join(name, call.signal, async () => {
@@ -160,6 +162,7 @@ async function specOf(
 ): Promise<OciSpec> {
   const { config, id } = container;
   const owner = rootfsOwner(sandbox);
+  const handler = handlerOf(context, container.runtimeHandler);
   return containerSpec({
     id,
     config,
@@ -167,7 +170,8 @@ async function specOf(
     image: image.config,
     facts: await containerFacts(context, container, { ...mounted, image, owner, call }),
     host: context.host,
-    runtime: handlerOf(context, container.runtimeHandler).facts,
+    runtime: handler.facts,
+    handler: handler.rules,
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, sandbox.id, id),
     rootfsPath: mounted.rootfsPath,

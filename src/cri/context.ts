@@ -12,7 +12,7 @@ import type { CniNetwork } from "../node/cni.ts";
 import type { DiskUsages } from "../node/disk_usage.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type { Sampler } from "../node/sampler.ts";
-import type { HostFacts, RuntimeFacts } from "../spec/facts.ts";
+import type { HandlerRules, HostFacts, RuntimeFacts } from "../spec/facts.ts";
 import type { Container } from "../state/container.ts";
 import type { EventClock } from "../state/event_clock.ts";
 import type { PodEvent } from "../state/events.ts";
@@ -23,8 +23,17 @@ import type { ExitWaiters } from "./exits.ts";
 import type { Instruments } from "./instruments.ts";
 import type { Running } from "./running.ts";
 
-/** A runtime handler: how to call it, and what it can do. */
-export type Handler = { command: RuntimeCommand; facts: RuntimeFacts };
+/** A runtime handler (handlers.ts). */
+export type Handler = {
+  command: RuntimeCommand;
+  /** What its runtime can do, as of the last refresh. */
+  readonly facts: RuntimeFacts;
+  /** Asks the runtime again if it has been replaced; cheap if not. */
+  refresh: () => Promise<void>;
+  rules: HandlerRules;
+  /** Absent: the default one. */
+  cniConfDir?: string;
+};
 
 export type Context = {
   config: Config;

@@ -25,11 +25,13 @@ export async function startPause(
   const hostNetwork = sandbox.networkMode === "host";
   const { seccomp, seccomp_profile_path } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path };
+  const { command, rules } = handlerOf(context, sandbox.runtimeHandler);
   const spec = sandboxSpec({
     sandbox: sandboxFacts(context, sandbox),
     image,
     facts: await lookupContainer({ linux: { security_context } }, { rootfsPath }),
     host: context.host,
+    handler: rules,
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, id, id),
     rootfsPath,
@@ -39,7 +41,7 @@ export async function startPause(
   await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
   const request = {
     id,
-    runtime: handlerOf(context, sandbox.runtimeHandler).command,
+    runtime: command,
     bundle: folder,
     stdio: stdioFolder(context, id),
     logPath: "",

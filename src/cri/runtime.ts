@@ -23,7 +23,8 @@ export function versionOf(): VersionResponse {
   };
 }
 
-export function status(context: Context, request: StatusRequest): StatusResponse {
+export async function status(context: Context, request: StatusRequest): Promise<StatusResponse> {
+  await Promise.all([...context.handlers.values()].map((handler) => handler.refresh()));
   const network = context.cni.status();
   return {
     status: {

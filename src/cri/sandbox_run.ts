@@ -44,7 +44,9 @@ export async function runPodSandbox(
 ): Promise<RunPodSandboxResponse> {
   const config = request.config!;
   const runtimeHandler = request.runtime_handler ?? "";
-  checkUserns(context, config, handlerOf(context, runtimeHandler));
+  const handler = handlerOf(context, runtimeHandler);
+  await handler.refresh();
+  checkUserns(context, config, handler);
   const name = sandboxName(config);
   const id = await context.running.join(name, call.signal, async () => {
     const sandbox = newSandbox(context, config, runtimeHandler);
@@ -229,7 +231,8 @@ async function attach(making: Making): Promise<void> {
     netnsPath: networkSettings.SandboxKey,
     cgroupPath: context.cgroup.podCgroup(cgroup.parent, id).ociParent,
   });
-  const plan = context.cni.plan(pod);
+  const { cniConfDir } = handlerOf(context, making.sandbox.runtimeHandler);
+  const plan = context.cni.plan(pod, cniConfDir);
   await record(making, { cni: plan }, { durable: true });
   const attachment = await step("cni-add", () => context.cni.add(pod, call.signal, plan));
   const addresses = withAddresses(networkSettings, attachment);

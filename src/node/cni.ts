@@ -48,22 +48,21 @@ export function openCni(options: CniOptions): CniNetwork {
 
 export class CniNetwork {
   readonly #options: CniOptions;
-  readonly #conf: ConfDir;
-  #told = "";
+  /** By folder: a runtime handler may have one of its own. */
+  readonly #confs = new Map<string, { conf: ConfDir; told: string }>();
   /** List and capabilities of the ADDs that have passed. */
   readonly #proven = new Set<string>();
   #turn: Promise<unknown> = Promise.resolve();
 
   constructor(options: CniOptions) {
     this.#options = options;
-    this.#conf = new ConfDir(options.confDir);
   }
 
   /** CRI's NetworkReady: a list is loaded and its plugins are installed. */
   status(): CniStatus {
     const { list, file, problem } = this.#look();
     const not = (message: string) => ({ ready: false, reason: "NetworkPluginNotReady", message });
-    if (list === undefined) return not(problem ?? this.#emptyMessage());
+    if (list === undefined) return not(problem ?? emptyMessage(this.#options.confDir));
     const missing = executables(list.plugins).find(
       (type) => findPlugin(type, this.#options.binDirs) === undefined,
     );
@@ -98,15 +97,15 @@ export class CniNetwork {
 
   /**
    * How add() would wire the pod now; a caller that must know of the attempt after a power loss
-   * checkpoints it before add().
+   * checkpoints it before add(). confDir: where the list lies, if not in the default folder.
    * @throws CriError UNAVAILABLE while no list is loaded, INVALID_ARGUMENT for what CNI cannot carry.
    */
-  plan(pod: CniPod): CniAttachment {
-    const { list, problem } = this.#look();
+  plan(pod: CniPod, confDir = this.#options.confDir): CniAttachment {
+    const { list, problem } = this.#look(confDir);
     if (list === undefined) {
       throw new CriError(
         "UNAVAILABLE",
-        `the pod network is not ready: ${problem ?? this.#emptyMessage()}`,
+        `the pod network is not ready: ${problem ?? emptyMessage(confDir)}`,
       );
     }
     return { confList: list, ifName, ...runtimeConfOf(pod), ips: [] };
@@ -240,23 +239,25 @@ export class CniNetwork {
     return stdout;
   }
 
-  /** Looks into the conf dir and logs what changed there, once. */
-  #look(): ConfState {
-    const state = this.#conf.current();
+  /** Looks into a conf dir and logs what changed there, once. */
+  #look(confDir = this.#options.confDir): ConfState {
+    const seen = this.#confs.get(confDir) ?? { conf: new ConfDir(confDir), told: "" };
+    this.#confs.set(confDir, seen);
+    const state = seen.conf.current();
     const told = JSON.stringify([state.list, state.file, state.problem]);
-    if (told === this.#told) return state;
-    this.#told = told;
+    if (told === seen.told) return state;
+    seen.told = told;
     const { log } = this.#options;
     const fields = { file: state.file, network: state.list?.name };
     if (state.problem !== undefined) log.warn(state.problem, { "still using": state.list?.name });
-    else if (state.list === undefined) log.warn(this.#emptyMessage());
+    else if (state.list === undefined) log.warn(emptyMessage(confDir));
     else log.info("CNI network loaded", fields);
     return state;
   }
+}
 
-  #emptyMessage(): string {
-    return `no CNI network list in ${this.#options.confDir} (*.conflist, *.conf or *.json)`;
-  }
+function emptyMessage(confDir: string): string {
+  return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json)`;
 }
 
 /** The executables a list needs: its plugins and the address managers they name. */

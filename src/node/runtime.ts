@@ -1,7 +1,6 @@
 // OCI runtimes by their command line (runc ≥ 1.1, crun): what to call, and what a failure said.
 import { rm } from "node:fs/promises";
-import { CriError, messageOf } from "../base/errors.ts";
-import type { RuntimeFacts } from "../spec/facts.ts";
+import { CriError } from "../base/errors.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { run } from "../sys/process.ts";
 
@@ -54,33 +53,5 @@ export async function callRuntime(
     throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${told}`);
   } finally {
     await rm(logFile, { force: true });
-  }
-}
-
-type Features = {
-  mountOptions?: string[];
-  linux?: { mountExtensions?: { idmap?: { enabled?: boolean } } };
-};
-
-/** Asked once at start, so it may not hold it up. */
-const probeMs = 5_000;
-
-/** What `RUNTIME features` says (runtime-spec features.md; runc ≥ 1.1, crun ≥ 1.8). */
-export async function probeRuntime(
-  path: string,
-): Promise<{ facts: RuntimeFacts; problem?: string }> {
-  const none = { recursiveReadOnlyMounts: false, idmapMounts: false };
-  try {
-    const result = await run([path, "features"], { signal: AbortSignal.timeout(probeMs) });
-    if (result.exitCode !== 0) return { facts: none };
-    const features = JSON.parse(result.stdout) as Features;
-    return {
-      facts: {
-        recursiveReadOnlyMounts: features.mountOptions?.includes("rro") === true,
-        idmapMounts: features.linux?.mountExtensions?.idmap?.enabled === true,
-      },
-    };
-  } catch (error) {
-    return { facts: none, problem: `OCI runtime ${path} cannot be asked: ${messageOf(error)}` };
   }
 }

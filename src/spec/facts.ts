@@ -1,6 +1,7 @@
 // What the pure functions of this room are told about the world. node/host.ts gathers it.
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { OciDevice, OciHook, OciHookName, OciMount, OciRlimit } from "./oci_types.ts";
+import type { BaseSpec } from "./base_spec.ts";
 
 /** What stays the same while the daemon runs. */
 export type HostFacts = {
@@ -25,6 +26,16 @@ export type HostFacts = {
 
 /** What the runtime handler can do, by its `features` and the kernel. */
 export type RuntimeFacts = { recursiveReadOnlyMounts: boolean; idmapMounts: boolean };
+
+/** What daemon.json says about a runtime handler's containers. */
+export type HandlerRules = {
+  baseSpec?: BaseSpec;
+  /** Patterns of what reaches the runtime of a pod's annotations, and of a container's. */
+  podAnnotations: string[];
+  containerAnnotations: string[];
+  /** A privileged container gets the devices that it asks for and no others. */
+  privilegedWithoutHostDevices: boolean;
+};
 
 /** One CRI mount's source, looked up at creation. */
 export type MountFact = {

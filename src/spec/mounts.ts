@@ -1,6 +1,7 @@
 // The mounts of a container: what every one has, the pod's files, and what CRI asks for.
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
+import { baseMounts, type BaseSpec } from "./base_spec.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import type {
@@ -17,11 +18,6 @@ import { idMappings } from "./userns.ts";
 const { MountPropagation } = runtime.v1;
 
 const mountOptionNames = new Set(["noexec", "nodev", "nosuid"]);
-/** Far more than a pod has volumes; each costs a look at the host. */
-const mountsMax = 4096;
-/** PATH_MAX of Linux. */
-const pathBytesMax = 4096;
-const quotedMax = 200;
 
 export type MountInput = {
   config: ContainerConfig;
@@ -30,6 +26,7 @@ export type MountInput = {
   namespaces: PodNamespaces;
   host: HostFacts;
   runtime: RuntimeFacts;
+  base: BaseSpec | undefined;
   privileged: boolean;
   readonlyRootfs: boolean;
 };
@@ -48,21 +45,22 @@ export function containerMounts(input: MountInput): {
   const destinations = new Set(asked.map((mount) => mount.destination));
   // Whoever mounts a /dev or /sys of their own gets nothing of ours into it but the pod's files,
   // which give way only to a mount at the very same place.
-  const system = systemMounts(input.privileged, input.namespaces).filter(
-    (mount) => !covered(mount.destination, destinations),
-  );
+  const based = baseMounts(input.base, systemMounts(input.privileged, input.namespaces));
+  const uncovered = (mount: OciMount) => !covered(mount.destination, destinations);
   const files = podMounts(input.files, input.readonlyRootfs).filter(
     (mount) => !destinations.has(mount.destination),
   );
   const volumes = (input.facts.volumes ?? []).map(({ path, source }) =>
     mount(path, "bind", source, ["rbind", "rprivate", "rw"]),
   );
-  const rest = [...files, ...volumes, ...asked].sort(
+  const taken = new Set([...asked, ...volumes, ...files].map(({ destination }) => destination));
+  const more = based.more.filter((mount) => !taken.has(mount.destination));
+  const rest = [...more, ...files, ...volumes, ...asked].sort(
     (a, b) => depth(a.destination) - depth(b.destination),
   );
   const propagation = rootfsPropagation(input.config.mounts ?? []);
   return {
-    mounts: [...system, ...rest],
+    mounts: [...based.system.filter(uncovered), ...rest],
     ...(propagation === undefined ? {} : { rootfsPropagation: propagation }),
   };
 }
@@ -110,48 +108,41 @@ function podMounts(files: PodFiles, readonlyRootfs: boolean): OciMount[] {
 }
 
 /**
- * What can be told of mounts before anything is made for them.
+ * What can be told of mounts before anything is made for them, where fields depend on each other.
  * @throws CriError INVALID_ARGUMENT, or FAILED_PRECONDITION for what the runtime lacks.
  */
 export function checkMounts(mounts: readonly Mount[], runtimeFacts: RuntimeFacts): void {
-  if (mounts.length > mountsMax) {
-    throw invalid(`config.mounts has ${mounts.length} mounts, more than ${mountsMax}`);
-  }
   for (const mount of mounts) checkMount(mount, runtimeFacts);
 }
 
 function checkMount(asked: Mount, runtimeFacts: RuntimeFacts): void {
-  const path = asked.container_path ?? "";
   const what = mountName(asked);
-  const destination = posix.normalize(path);
-  if (!posix.isAbsolute(destination) || destination === "/" || !isPath(path)) {
+  const destination = posix.normalize(asked.container_path ?? "");
+  if (!posix.isAbsolute(destination) || destination === "/") {
     throw invalid(`${what}: container_path must be absolute and not the root itself`);
   }
   checkSource(asked, what);
-  if (MountPropagation[asked.propagation ?? 0] === undefined) {
-    throw invalid(`${what}: unknown propagation ${String(asked.propagation)}`);
-  }
   if (asked.recursive_read_only) checkRecursive(asked, runtimeFacts, what);
   for (const option of asked.mount_options ?? []) {
     if (mountOptionNames.has(option)) continue;
     const known = [...mountOptionNames].join(", ");
-    throw invalid(`${what}: mount option ${quoted(option)} is not one of ${known}`);
+    throw invalid(`${what}: mount option "${option}" is not one of ${known}`);
   }
 }
 
 function checkSource(asked: Mount, what: string): void {
   const { host_path: hostPath, image, image_sub_path: subPath } = asked;
   if (!image) {
-    if (subPath) throw invalid(`${what}: image_sub_path ${quoted(subPath)} without an image`);
-    if (posix.isAbsolute(hostPath ?? "") && isPath(hostPath!)) return;
-    throw invalid(`${what}: host_path ${quoted(hostPath ?? "")} is not an absolute path`);
+    if (subPath) throw invalid(`${what}: image_sub_path "${subPath}" without an image`);
+    if (!hostPath) throw invalid(`${what}: it has neither host_path nor image`);
+    return;
   }
   if (hostPath) throw invalid(`${what}: image and host_path exclude each other`);
   if (!image.image) throw invalid(`${what}: its image has no name`);
   if (!asked.readonly) throw invalid(`${what}: an image can only be mounted read-only`);
   if (!subPath) return;
-  if (posix.isAbsolute(subPath) || subPath.split("/").includes("..") || !isPath(subPath)) {
-    throw invalid(`${what}: image_sub_path ${quoted(subPath)} is not a path inside the image`);
+  if (posix.isAbsolute(subPath) || subPath.split("/").includes("..")) {
+    throw invalid(`${what}: image_sub_path "${subPath}" is not a path inside the image`);
   }
 }
 
@@ -169,18 +160,9 @@ function checkRecursive(asked: Mount, runtimeFacts: RuntimeFacts, what: string):
   }
 }
 
-/** How messages call a mount. */
+/** How messages call a mount: as it was asked for. */
 export function mountName({ container_path: path }: Mount): string {
-  return `mount at ${quoted(path ?? "")}`;
-}
-
-/** Bounded: it is the caller's. */
-function quoted(text: string): string {
-  return JSON.stringify(text.length > quotedMax ? `${text.slice(0, quotedMax)}…` : text);
-}
-
-function isPath(text: string): boolean {
-  return !text.includes("\0") && Buffer.byteLength(text) < pathBytesMax;
+  return `mount at ${JSON.stringify(path ?? "")}`;
 }
 
 function criMount(asked: Mount, fact: MountFact | undefined, runtimeFacts: RuntimeFacts): OciMount {

@@ -8,12 +8,15 @@ import type {
   NamespaceOption,
   PodSandboxConfig,
 } from "../proto/types.ts";
+import { passedAnnotations } from "./annotations.ts";
+import { overBase } from "./base_spec.ts";
 import { capabilities } from "./capabilities.ts";
 import { applyCdi } from "./cdi.ts";
 import { containerDevices } from "./devices.ts";
 import type {
   ContainerDefaults,
   ContainerFacts,
+  HandlerRules,
   HostFacts,
   ImageProcess,
   RuntimeFacts,
@@ -44,6 +47,7 @@ export type ContainerSpecInput = {
   facts: ContainerFacts;
   host: HostFacts;
   runtime: RuntimeFacts;
+  handler: HandlerRules;
   defaults: ContainerDefaults;
   /** CgroupDriver.containerCgroupsPath(). */
   cgroupsPath: string;
@@ -70,7 +74,9 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const resources = config.linux?.resources ?? {};
   const process = containerProcess(input, security, resources.oom_score_adj);
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
-  const devices = containerDevices(config, facts, { privileged, owner: { uid, gid } });
+  const hasHostDevices = privileged && !input.handler.privilegedWithoutHostDevices;
+  const owner = { uid, gid };
+  const devices = containerDevices(config, facts, { privileged: hasHostDevices, owner });
   const readonly = security.readonly_rootfs === true;
   const { mounts, rootfsPropagation } = containerMounts({
     config,
@@ -79,6 +85,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     namespaces: sandbox.namespaces,
     host,
     runtime: input.runtime,
+    base: input.handler.baseSpec,
     privileged,
     readonlyRootfs: readonly,
   });
@@ -104,8 +111,9 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
       ...maskedPaths(asked),
     },
   };
-  if (facts.cdi === undefined) return spec;
-  return applyCdi(spec, facts.cdi, userNamespaceOf(sandbox));
+  const based = overBase(input.handler.baseSpec, spec, privileged);
+  if (facts.cdi === undefined) return based;
+  return applyCdi(based, facts.cdi, userNamespaceOf(sandbox));
 }
 
 export type SandboxSpecInput = {
@@ -113,6 +121,7 @@ export type SandboxSpecInput = {
   image: ImageProcess;
   facts: Pick<ContainerFacts, "passwd" | "group" | "seccompProfile">;
   host: HostFacts;
+  handler: HandlerRules;
   defaults: ContainerDefaults;
   cgroupsPath: string;
   rootfsPath: string;
@@ -147,7 +156,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
     root: { path: input.rootfsPath, readonly: true },
     mounts: sandboxMounts(sandbox.files, sandbox.namespaces),
     annotations: {
-      ...podAnnotations(sandbox),
+      ...podAnnotations(sandbox, input.handler),
       "io.kubernetes.cri.container-type": "sandbox",
       ...input.runtimeAnnotations,
     },
@@ -298,11 +307,11 @@ function userNamespaceOf(sandbox: SandboxFacts): UserNamespace | undefined {
   return userNamespace(sandbox.config.linux?.security_context?.namespace_options);
 }
 
-// VM runtimes read these to tell pods and containers apart. CRI's own annotations are not passed on:
-// they come from whoever may write a pod, and runtimes take orders from some of them.
-function podAnnotations(sandbox: SandboxFacts): Record<string, string> {
+// VM runtimes read ours to tell pods and containers apart.
+function podAnnotations(sandbox: SandboxFacts, handler: HandlerRules): Record<string, string> {
   const metadata = sandbox.config.metadata ?? {};
   return {
+    ...passedAnnotations(sandbox.config.annotations, handler.podAnnotations),
     "io.kubernetes.cri.sandbox-id": sandbox.id,
     "io.kubernetes.cri.sandbox-name": metadata.name ?? "",
     "io.kubernetes.cri.sandbox-namespace": metadata.namespace ?? "",
@@ -311,8 +320,10 @@ function podAnnotations(sandbox: SandboxFacts): Record<string, string> {
 }
 
 function containerAnnotations(input: ContainerSpecInput): Record<string, string> {
+  const { handler, config } = input;
   return {
-    ...podAnnotations(input.sandbox),
+    ...passedAnnotations(config.annotations, handler.containerAnnotations),
+    ...podAnnotations(input.sandbox, handler),
     "io.kubernetes.cri.container-type": "container",
     "io.kubernetes.cri.container-name": input.config.metadata?.name ?? "",
     "io.kubernetes.cri.image-name":

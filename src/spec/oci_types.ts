@@ -151,7 +151,9 @@ export function parseOciSpec(text: string): OciSpec {
 
 /** JSON of an OCI file by anybody; what may be over 2^53 is bigint. @throws SyntaxError */
 export function parseOciJson(text: string): unknown {
+  const isBig = (key: string, value: unknown) =>
+    Number.isInteger(value) && (bigKeys.has(key) || !Number.isSafeInteger(value));
   const revive: SourceReviver = (key, value, context) =>
-    Number.isInteger(value) && bigKeys.has(key) ? BigInt(context.source ?? String(value)) : value;
+    isBig(key, value) ? BigInt(context.source ?? String(value)) : value;
   return JSON.parse(text, revive as (key: string, value: unknown) => unknown);
 }

@@ -254,3 +254,35 @@ test("loadConfig warns of a runtime that is not installed", () => {
   expect(warnings[0]).toContain('"runtimes.kata": /opt/kata is not there');
   expect(config.runtimes["kata"]).toEqual({ path: "/opt/kata", runtimeArgs: ["--x"] });
 });
+
+test("loadConfig reads what a runtime handler may have, and an alias has it too", () => {
+  const entry = {
+    path: "/usr/bin/x",
+    "base-runtime-spec": "/etc/base.json",
+    "pod-annotations": ["io.katacontainers.*"],
+    "container-annotations": ["a.b/c?"],
+    "privileged-without-host-devices": true,
+    "cni-conf-dir": "/etc/cni/x.d/",
+  };
+  const { config } = load({ runtimes: { x: entry }, "cri-runtimes": { y: "x" } });
+  expect(config.runtimes["y"]).toEqual({
+    path: "/usr/bin/x",
+    runtimeArgs: [],
+    baseRuntimeSpec: "/etc/base.json",
+    podAnnotations: ["io.katacontainers.*"],
+    containerAnnotations: ["a.b/c?"],
+    privilegedWithoutHostDevices: true,
+    cniConfDir: "/etc/cni/x.d",
+  });
+  for (const [key, value] of [
+    ["base-runtime-spec", "base.json"],
+    ["pod-annotations", ["["]],
+    ["container-annotations", "a.*"],
+    ["privileged-without-host-devices", "yes"],
+    ["cni-conf-dir", "../x"],
+  ] as const) {
+    const [told] = refusal({ runtimes: { x: { ...entry, [key]: value } } });
+    expect(told).toContain(`"runtimes" must be a map such as`);
+    expect(told).toContain(`(at "runtimes.x.${key}`);
+  }
+});

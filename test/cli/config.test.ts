@@ -26,7 +26,7 @@ test("configTable shows values that a daemon.json with them would keep", () => {
   using _ = { [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
   const file = join(folder, "daemon.json");
   const content = {
-    runtimes: { runc: { path: "/usr/bin/env", "runtime-args": ["--debug"] } },
+    runtimes: { runc: { path: "/usr/bin/env", "runtime-args": ["--debug"], "cni-conf-dir": "/x" } },
     "default-ulimits": { nofile: { Name: "nofile", Hard: -1, Soft: 5 } },
     "native.umask": "secure",
     "cni-timeout": "1500ms",

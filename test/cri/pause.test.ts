@@ -48,6 +48,21 @@ test("containers see each other's processes, and the init reaps what loses its p
   expect(await daemon.leaksSince(before)).toEqual([]);
 });
 
+test("it works under the default seccomp profile, as kubelets ask for", async () => {
+  const pod = sharingPod();
+  const seccomp = { profile_type: runtime.v1.SecurityProfile.ProfileType.RuntimeDefault };
+  const podId = await daemon.runPod({
+    ...pod,
+    linux: { security_context: { namespace_options, seccomp } },
+  });
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const script = "(sleep 0.1 &); sleep 0.5; grep Seccomp: /proc/1/status; ps -o stat,args";
+  const { stdout } = await daemon.exec(id, script);
+  expect(stdout).toStartWith("Seccomp:\t2\n");
+  expect(stdout).not.toMatch(/^(Z|S +sleep 0.1)/m);
+  await daemon.removePod(podId);
+});
+
 test("it needs no rights: any user, no capability, and a TERM from within ends the pod", async () => {
   const pod = sharingPod();
   const podId = await daemon.runPod(pod);

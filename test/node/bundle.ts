@@ -27,6 +27,7 @@ import {
   type OciSpec,
   sandboxSpec,
 } from "../../src/spec/oci.ts";
+import { noRules } from "../spec/facts.ts";
 
 const runtimeProgram = process.env["ISULAD_TEST_RUNTIME"] ?? "runc";
 
@@ -112,6 +113,7 @@ export class Pod implements AsyncDisposable {
       facts: await lookupContainer(config, { rootfsPath: this.rootfs }),
       host: readHostFacts(cgroupMounts(), { selinux: false }),
       runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
+      handler: noRules,
       defaults: { rlimits: [], restrictOomScoreAdj: true, deviceOwnership: false },
       cgroupsPath: this.driver.containerCgroupsPath("", this.id, id),
       rootfsPath: this.rootfs,
@@ -133,6 +135,7 @@ export class Pod implements AsyncDisposable {
       image: { Entrypoint: ["/bin/sleep", "1000"] },
       facts: await lookupContainer({}, { rootfsPath: this.rootfs }),
       host: readHostFacts(cgroupMounts(), { selinux: false }),
+      handler: noRules,
       defaults: { rlimits: [], restrictOomScoreAdj: true, deviceOwnership: false },
       cgroupsPath: this.driver.containerCgroupsPath("", this.id, id),
       rootfsPath: this.rootfs,

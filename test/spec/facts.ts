@@ -2,7 +2,12 @@
 import { CriError } from "../../src/base/errors.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { capabilityNames } from "../../src/spec/capabilities.ts";
-import type { ContainerFacts, HostFacts, SandboxFacts } from "../../src/spec/facts.ts";
+import type {
+  ContainerFacts,
+  HandlerRules,
+  HostFacts,
+  SandboxFacts,
+} from "../../src/spec/facts.ts";
 import type { ContainerSpecInput } from "../../src/spec/oci.ts";
 
 export const host: HostFacts = {
@@ -42,6 +47,12 @@ export function sandboxFacts(config: PodSandboxConfig = {}): SandboxFacts {
   };
 }
 
+export const noRules: HandlerRules = {
+  podAnnotations: [],
+  containerAnnotations: [],
+  privilegedWithoutHostDevices: false,
+};
+
 /** A whole input around a container's config; overrides replace its top-level parts. */
 export function specInput(
   config: ContainerConfig,
@@ -61,6 +72,7 @@ export function specInput(
     facts: emptyFacts,
     host,
     runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
+    handler: noRules,
     defaults: { rlimits: [], restrictOomScoreAdj: false, deviceOwnership: false },
     cgroupsPath: "/isulad/pod1/container1",
     rootfsPath: "/var/lib/isulad/containers/container1/rootfs",

@@ -16,7 +16,8 @@ import {
   sandboxSpec,
   sharesPidNamespace,
 } from "../../src/spec/oci.ts";
-import { codeAndMessage, emptyFacts, host, sandboxFacts, specInput } from "./facts.ts";
+import type { ContainerFacts } from "../../src/spec/facts.ts";
+import { codeAndMessage, emptyFacts, host, noRules, sandboxFacts, specInput } from "./facts.ts";
 
 const { NamespaceMode, MountPropagation } = runtime.v1;
 const { ProfileType } = runtime.v1.SecurityProfile;
@@ -203,6 +204,67 @@ describe("containerSpec()", () => {
   });
 });
 
+describe("a handler's rules", () => {
+  const annotations = {
+    "io.katacontainers.config.hypervisor.default_vcpus": "2",
+    "io.katacontainers.other/part": "x",
+    "a.b/c1": "y",
+    "io.kubernetes.cri.sandbox-id": "forged",
+  };
+  const patterns = ["io.katacontainers.*", "a.b/c?", "io.kubernetes.cri.*"];
+
+  test("pass on the annotations that match, and never over ours", () => {
+    const ofPod = containerSpec(
+      specInput(
+        {},
+        {
+          sandbox: sandboxFacts({ annotations }),
+          handler: { ...noRules, podAnnotations: patterns },
+        },
+      ),
+    ).annotations;
+    const handler = { ...noRules, containerAnnotations: patterns };
+    const ofContainer = containerSpec(specInput({ annotations }, { handler })).annotations;
+    for (const passed of [ofPod, ofContainer]) {
+      expect(passed).toMatchObject({
+        "io.katacontainers.config.hypervisor.default_vcpus": "2",
+        "a.b/c1": "y",
+        "io.kubernetes.cri.sandbox-id": "pod1",
+      });
+      expect(passed["io.katacontainers.other/part"]).toBeUndefined();
+    }
+    const other = containerSpec(
+      specInput({}, { sandbox: sandboxFacts({ annotations }), handler }),
+    ).annotations;
+    expect(other["a.b/c1"]).toBeUndefined();
+  });
+
+  test("keep the host's devices from a privileged container, but not what it asks for", () => {
+    const node = { path: "/dev/x", type: "c", major: 9, minor: 9, fileMode: 0, uid: 0, gid: 0 };
+    const facts = {
+      ...emptyFacts,
+      hostDevices: [{ ...node, path: "/dev/sda" }],
+      devices: [[node]],
+    } as ContainerFacts;
+    const security_context = { privileged: true };
+    const spec = containerSpec(
+      specInput(
+        { linux: { security_context }, devices: [{ host_path: "/dev/x" }] },
+        {
+          facts,
+          sandbox: sandboxFacts({ linux: { security_context } }),
+          handler: { ...noRules, privilegedWithoutHostDevices: true },
+        },
+      ),
+    );
+    expect(spec.linux.devices.map(({ path }) => path)).toEqual(["/dev/x"]);
+    expect(spec.linux.resources.devices).toEqual([
+      { allow: false, access: "rwm" },
+      { allow: true, type: "c", major: 9, minor: 9, access: "rwm" },
+    ]);
+  });
+});
+
 describe("sandboxSpec()", () => {
   test("runs the pause image without capabilities, in a pid namespace to be shared", () => {
     const { defaults } = specInput({});
@@ -211,6 +273,7 @@ describe("sandboxSpec()", () => {
       image: { Entrypoint: ["/pause"], User: "65535:65535" },
       facts: { passwd: "", group: "" },
       host,
+      handler: noRules,
       defaults,
       cgroupsPath: "/isulad/pod1/pod1",
       rootfsPath: "/var/lib/isulad/sandboxes/pod1/rootfs",

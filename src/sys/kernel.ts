@@ -1,0 +1,8 @@
+// Which Linux this is.
+import { release } from "node:os";
+
+/** By its release, "6.1.0-18-amd64". */
+export function kernelIsAtLeast(major: number, minor: number): boolean {
+  const [own = 0, ownMinor = 0] = release().split(/[.-]/).map(Number);
+  return own > major || (own === major && ownMinor >= minor);
+}

@@ -1,0 +1,228 @@
+// Runtime handlers, each with settings of its own: what its pods and containers are like, and what
+// Status says of it.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { chmodSync, existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
+import { freeSubnet } from "../host.ts";
+
+const path = ociRuntime;
+const folder = mkdtempSync(join(tmpdir(), "isulad-handlers-"));
+const file = (name: string) => join(folder, name);
+const wrapper = file("wrapper");
+const subnet = freeSubnet();
+
+let daemon: Daemon;
+beforeAll(async () => {
+  writeHook();
+  const base = {
+    process: { rlimits: [{ type: "RLIMIT_NOFILE", soft: 321, hard: 654 }], env: ["BASE=here"] },
+    mounts: [{ destination: "/scratch", type: "tmpfs", source: "tmpfs", options: ["size=64k"] }],
+    hooks: { createRuntime: [{ path: file("hook"), args: ["hook", file("hooked")] }] },
+  };
+  writeFileSync(file("base.json"), JSON.stringify(base));
+  writeNetwork();
+  writeWrapper('{"mountOptions":["rro"]}');
+  const annotations = ["test.example.*"];
+  const runtimes = {
+    based: { path, "base-runtime-spec": file("base.json") },
+    open: { path, "pod-annotations": annotations, "container-annotations": annotations },
+    shut: { path, "privileged-without-host-devices": true },
+    elsewhere: { path, "cni-conf-dir": file("cni") },
+    wrapped: { path: wrapper, "runtime-args": ["--from-daemon-json"] },
+  };
+  daemon = await startDaemon({ config: { runtimes, "cri-runtimes": { alias: "based" } } });
+});
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+function writeProgram(name: string, text: string): void {
+  writeFileSync(`${file(name)}.new`, text);
+  chmodSync(`${file(name)}.new`, 0o755);
+  renameSync(`${file(name)}.new`, file(name));
+}
+
+/** An OCI hook gets the container's state as JSON. */
+function writeHook(): void {
+  writeProgram("hook", "#!/bin/sh\ncat >> $1\n");
+}
+
+/** The real runtime, but for what it says it can do; it insists on its own argument. */
+function writeWrapper(features: string): void {
+  const text = `#!/bin/sh
+[ "$1" = --from-daemon-json ] || exit 9
+shift
+[ "$1" = features ] || exec ${Bun.which(ociRuntime)} "$@"
+echo asked >> ${file("asked")}
+echo '${features}'
+`;
+  writeProgram("wrapper", text);
+}
+
+/** A network of its own, without a bridge to leave behind. */
+function writeNetwork(): void {
+  mkdirSync(file("cni"));
+  const ipam = {
+    type: "host-local",
+    dataDir: file("ipam"),
+    ranges: [[{ subnet: `${subnet}.0/24` }]],
+  };
+  const list = { cniVersion: "1.0.0", name: "elsewhere", plugins: [{ type: "ptp", ipam }] };
+  writeFileSync(join(file("cni"), "10.conflist"), JSON.stringify(list));
+}
+
+/** Runs a script in a pod of the handler. */
+async function output(
+  handler: string,
+  command: string,
+  {
+    pod = daemon.hostPodConfig(),
+    config,
+  }: { pod?: PodSandboxConfig; config?: ContainerConfig } = {},
+) {
+  const podId = await daemon.runPod(pod, handler);
+  try {
+    const { id, text } = await daemon.output(podId, pod, command, config);
+    const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
+    const { runtimeSpec } = JSON.parse(info["info"]!) as { runtimeSpec: Record<string, object> };
+    return { text, spec: runtimeSpec };
+  } finally {
+    await daemon.removePod(podId);
+  }
+}
+
+async function featuresOf(handler: string) {
+  const { runtime_handlers } = await daemon.client.Status({});
+  return runtime_handlers.find(({ name }) => name === handler)?.features;
+}
+
+test.each(["based", "alias"])("%s starts its containers from the base spec", async (handler) => {
+  rmSync(file("hooked"), { force: true });
+  const script = "ulimit -Sn; ulimit -Hn; echo $BASE $OWN; grep -c ' /scratch tmpfs ' /proc/mounts";
+  const envs = [{ key: "OWN", value: Buffer.from("too") }];
+  const { text } = await output(handler, script, { config: { envs } });
+  expect(text).toBe("321\n654\nhere too\n1\n");
+  expect(readFileSync(file("hooked"), "utf8")).toContain('"status":"creat');
+  expect((await output("", "ulimit -Sn; echo x$BASE")).text).not.toContain("here");
+});
+
+test("exec is subject to the base spec's limits too", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod, "based");
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  expect((await daemon.exec(id, "ulimit -Sn; echo $BASE")).stdout).toBe("321\nhere\n");
+  await daemon.removePod(podId);
+});
+
+test("only annotations that the handler allows reach the runtime; CRI keeps them all", async () => {
+  const annotations = { "test.example.a": "1", "test.example.b/c": "2", other: "3" };
+  const pod: PodSandboxConfig = { ...daemon.hostPodConfig(), annotations };
+  const config = { annotations: { "test.example.own": "4", another: "5" } };
+  const { spec } = await output("open", "true", { pod, config });
+  expect(spec["annotations"]).toMatchObject({ "test.example.a": "1", "test.example.own": "4" });
+  for (const key of ["test.example.b/c", "other", "another"]) {
+    expect(spec["annotations"]).not.toHaveProperty([key]);
+  }
+  const closed = await output("", "true", { pod: { ...daemon.hostPodConfig(), annotations } });
+  expect(closed.spec["annotations"]).not.toHaveProperty(["test.example.a"]);
+});
+
+test("privileged without the host's devices: capabilities, but /dev as any container's", async () => {
+  const privileged = (pod: PodSandboxConfig) => {
+    const { namespace_options } = pod.linux!.security_context!;
+    return { linux: { security_context: { privileged: true, namespace_options } } };
+  };
+  const run = async (handler: string) => {
+    const pod = daemon.hostPodConfig();
+    const config = privileged(pod);
+    const script = "ls /dev; grep CapEff /proc/self/status";
+    return (await output(handler, script, { pod: { ...pod, ...config }, config })).text;
+  };
+  const [all, few] = [await run(""), await run("shut")];
+  const plain = (await output("", "ls /dev")).text;
+  expect(few).toStartWith(plain);
+  expect(all.length).toBeGreaterThan(few.length);
+  expect(few.match(/CapEff.*/)).toEqual(all.match(/CapEff.*/));
+});
+
+test("a handler's pods are on its own network", async () => {
+  const before = daemon.snapshot();
+  const pod = daemon.podConfig();
+  const { text } = await output("elsewhere", "ip -4 -o addr show dev eth0", { pod });
+  expect(text).toContain(` ${subnet}.`);
+  expect(await daemon.leaksSince(before)).toEqual([]);
+  rmSync(join(file("cni"), "10.conflist"));
+  const error = await failure(daemon.runPod(daemon.podConfig(), "elsewhere"));
+  expect(error.code).toBe("UNAVAILABLE");
+  expect(error.message).toContain(file("cni"));
+  const { status } = await daemon.client.Status({});
+  expect(status!.conditions!.find(({ type }) => type === "NetworkReady")!.status).toBe(true);
+});
+
+test("Status tells what each runtime says it can do, and asks again when it is replaced", async () => {
+  const asked = () => readFileSync(file("asked"), "utf8").split("\n").length - 1;
+  expect(await featuresOf("wrapped")).toMatchObject({ recursive_read_only_mounts: true });
+  await featuresOf("wrapped");
+  expect(asked()).toBe(1);
+  writeWrapper('{"mountOptions":["ro"]}');
+  const [first] = await Promise.all([featuresOf("wrapped"), featuresOf("wrapped")]);
+  expect(first?.recursive_read_only_mounts ?? false).toBe(false);
+  expect(asked()).toBe(2);
+  const { text } = await output("wrapped", "echo runs");
+  expect(text).toBe("runs\n");
+  const { features } = await daemon.client.Status({});
+  expect(features).toMatchObject({ supplemental_groups_policy: true, mount_options: true });
+});
+
+test("a mount that only the replaced runtime could do is refused, as Status says", async () => {
+  writeWrapper('{"mountOptions":[]}');
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod, "wrapped");
+  const rro = { readonly: true, recursive_read_only: true };
+  const mounts = [{ container_path: "/m", host_path: "/tmp", ...rro }];
+  const error = await failure(daemon.create(podId, pod, "true", { mounts }));
+  expect(error.message).toStartWith('RROUnsupported: mount at "/m"');
+  writeWrapper('{"mountOptions":["rro"]}');
+  await daemon.create(podId, pod, "true", { mounts });
+  await daemon.removePod(podId);
+});
+
+test("a runtime that says nonsense has no features, and works all the same", async () => {
+  writeWrapper("nonsense");
+  const features = await featuresOf("wrapped");
+  expect(features?.recursive_read_only_mounts ?? false).toBe(false);
+  expect(daemon.log).toContain("cannot be asked");
+  expect((await output("wrapped", "echo runs")).text).toBe("runs\n");
+});
+
+test("each handler is listed, the default one by no name too", async () => {
+  const { runtime_handlers } = await daemon.client.Status({});
+  const names = runtime_handlers.map(({ name }) => name);
+  expect(names).toContain("");
+  for (const name of ["runc", "based", "alias", "open", "shut", "elsewhere", "wrapped"]) {
+    expect(names.filter((one) => one === name)).toEqual([name]);
+  }
+});
+
+test.each([
+  ["that is not there", undefined, "ENOENT"],
+  ["that is no JSON", "{", "is no JSON"],
+  ["that is no spec", '{"mounts":[{}]}', "mounts.0.destination"],
+])("a base spec %s stops the start", async (_, content, message) => {
+  const path = file("bad.json");
+  rmSync(path, { force: true });
+  if (content !== undefined) writeFileSync(path, content);
+  const runtimes = { bad: { path: ociRuntime, "base-runtime-spec": path } };
+  const error: unknown = await startDaemon({ config: { runtimes }, network: false }).catch(
+    (error: unknown) => error,
+  );
+  expect(String(error)).toContain(`"runtimes.bad.base-runtime-spec" ${path}: `);
+  expect(String(error)).toContain(message);
+  expect(existsSync(path)).toBe(content !== undefined);
+});

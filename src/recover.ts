@@ -21,7 +21,7 @@ import * as v from "valibot";
 import { CriError, messageOf } from "./base/errors.ts";
 import { nowNs } from "./base/int64.ts";
 import { commitExit } from "./cri/container_end.ts";
-import { handlerOf, type Context } from "./cri/context.ts";
+import { removingCommand, type Context } from "./cri/context.ts";
 import { undoContainer } from "./cri/container_create.ts";
 import { undoUpdate } from "./cri/container_update.ts";
 import type { Hello } from "./monitor/protocol.ts";
@@ -140,7 +140,7 @@ async function sync(context: Context, hello: Hello): Promise<void> {
     const started = live.get(id);
     if (phase.phase === "exited" && started !== undefined) {
       log.warn("killing a container whose start has failed", { container: id });
-      const runtime = handlerOf(context, runtimeHandler).command;
+      const runtime = removingCommand(context, runtimeHandler);
       const timeoutMs = context.config.runtimeTimeoutMs;
       await context.monitor.call("remove", { id, runtime, timeoutMs });
     }

@@ -13,7 +13,7 @@ import { notReady } from "../state/sandbox.ts";
 import { catchesSignal } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { askAgain } from "./again.ts";
-import { handlerOf, type Context } from "./context.ts";
+import { removingCommand, type Context } from "./context.ts";
 import { unmountImages } from "./image_volumes.ts";
 import { stdioFolder } from "./pause.ts";
 
@@ -149,7 +149,7 @@ export async function removeContainerRecord(
   const container = context.containers.find(id);
   if (container === undefined) return;
   await killContainer(context, id, signal);
-  const runtime = handlerOf(context, container.runtimeHandler).command;
+  const runtime = removingCommand(context, container.runtimeHandler);
   const { runtimeTimeoutMs: timeoutMs } = context.config;
   await step("container-forget", () => askAgain(context, "remove", { id, runtime, timeoutMs }));
   await step("container-rootfs-remove", () => unmountImages(context, id));

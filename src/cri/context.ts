@@ -86,6 +86,14 @@ export function hasUserNamespaces({ host }: Context, { facts }: Handler): boolea
   return host.idmappedLayers && facts.idmapMounts;
 }
 
+/**
+ * The runtime to take away what a handler made. Where daemon.json names the handler no longer, any will
+ * do: the monitor knows which one it started a container with.
+ */
+export function removingCommand({ handlers }: Context, name: string): RuntimeCommand {
+  return (handlers.get(name) ?? handlers.get("")!).command;
+}
+
 /** A step's own deadline, within what the call has left. */
 export function stepSignal(context: Context, call: Call): AbortSignal {
   return AbortSignal.any([call.signal, AbortSignal.timeout(context.config.runtimeTimeoutMs)]);

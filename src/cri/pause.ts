@@ -10,7 +10,7 @@ import type { ImageProcess } from "../spec/facts.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { askAgain } from "./again.ts";
-import { handlerOf, type Context } from "./context.ts";
+import { handlerOf, removingCommand, type Context } from "./context.ts";
 import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 
 /** Starts it under the sandbox's id; returns its pid. */
@@ -77,7 +77,7 @@ export async function removePause(context: Context, sandbox: Sandbox): Promise<v
   const { id, runtimeHandler } = sandbox;
   await askAgain(context, "remove", {
     id,
-    runtime: handlerOf(context, runtimeHandler).command,
+    runtime: removingCommand(context, runtimeHandler),
     timeoutMs: context.config.runtimeTimeoutMs,
   });
   await rm(stdioFolder(context, id), { recursive: true, force: true });

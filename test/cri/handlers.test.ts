@@ -5,6 +5,7 @@ import { chmodSync, existsSync, mkdirSync, readFileSync, renameSync, writeFileSy
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { runtime } from "../../src/proto/messages.js";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
@@ -208,6 +209,26 @@ test("each handler is listed, the default one by no name too", async () => {
   for (const name of ["runc", "based", "alias", "open", "shut", "elsewhere", "wrapped"]) {
     expect(names.filter((one) => one === name)).toEqual([name]);
   }
+});
+
+test("a handler that daemon.json names no longer: its pods go on, and can be removed", async () => {
+  const named = { runtimes: { ours: { path } } };
+  await using own = await startDaemon({ network: false });
+  own.writeConfig(named);
+  await own.restart();
+  const before = own.snapshot();
+  const pod = own.hostPodConfig();
+  const { network } = pod.linux!.security_context!.namespace_options!;
+  const sharing = { namespace_options: { network, pid: runtime.v1.NamespaceMode.POD } };
+  const podId = await own.runPod({ ...pod, linux: { security_context: sharing } }, "ours");
+  const id = await own.run(podId, { linux: { security_context: sharing } }, ["sleep", "600"]);
+  own.writeConfig();
+  await own.restart();
+  expect((await own.exec(id, "echo on")).stdout).toBe("on\n");
+  expect((await failure(own.runPod(own.hostPodConfig(), "ours"))).message).toContain('"ours"');
+  await own.removePod(podId);
+  const left = await own.leaksSince(before);
+  expect(left.filter((leak) => !leak.startsWith("descriptor:"))).toEqual([]);
 });
 
 test.each([

@@ -154,11 +154,12 @@ export class Bench implements AsyncDisposable {
     await this.#removeImage();
   }
 
-  /** Of every kind: a pod with network, sysctl and pause container, an exit, a stop and a kill. */
+  /** Of every kind: a pod with network, sysctl, pause container and image volume, an exit, a stop, a kill. */
   async #life(pod: PodSandboxConfig, tell: (what: string) => void): Promise<void> {
     const { daemon } = this;
     const podId = await daemon.runPod(pod);
-    const exiting = await daemon.run(podId, pod, "echo up; exit 7");
+    const mounts = [{ container_path: "/image", readonly: true, image: { image: busybox } }];
+    const exiting = await daemon.run(podId, pod, "echo up; exit 7", { mounts });
     const { exitCode, reason, status } = await daemon.exited(exiting);
     if (exitCode !== 7) {
       const known = exitCode === 255 && reason === "Unknown" && status.message !== "";

@@ -1,10 +1,11 @@
 // Gathers what the pure functions of spec/ need to know of this host and of an image's files.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { lstat, mkdir, readlink, realpath } from "node:fs/promises";
-import { arch, release } from "node:os";
+import { arch } from "node:os";
 import { join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readBounded } from "../sys/file.ts";
+import { kernelIsAtLeast } from "../sys/kernel.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";
 import type { ContainerFacts, HostFacts, MountFact } from "../spec/facts.ts";
@@ -27,6 +28,7 @@ export function readHostFacts(
   const bounding = BigInt(`0x${/^CapBnd:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? "0"}`);
   return {
     cgroupVersion: cgroups.version,
+    cgroupOptions: readCgroupOptions(cgroups),
     hugepageSizes: readHugepageSizes(cgroups),
     swapLimit: hasSwapLimit(cgroups),
     capabilities: capabilityNames.filter((_name, bit) => (bounding >> BigInt(bit)) & 1n),
@@ -206,9 +208,15 @@ function readHugepageSizes({ version, roots }: CgroupMounts): string[] {
   });
 }
 
-function kernelIsAtLeast(major: number, minor: number): boolean {
-  const [own = 0, ownMinor = 0] = release().split(/[.-]/).map(Number);
-  return own > major || (own === major && ownMinor >= minor);
+/** Of the superblock, mountinfo's last field. */
+function readCgroupOptions({ version, roots }: CgroupMounts): string[] {
+  if (version === 1) return [];
+  const lines = readFileSync("/proc/self/mountinfo", "utf8").split("\n");
+  const line = lines.find(
+    (one) => one.includes(` ${roots["unified"]} `) && / - cgroup2 /.test(one),
+  );
+  const options = line?.split(" ").at(-1)?.split(",") ?? [];
+  return options.filter((option) => ["nsdelegate", "memory_recursiveprot"].includes(option));
 }
 
 /** v2 has memory.swap.max wherever the kernel can swap at all; v1 needs swap accounting. */

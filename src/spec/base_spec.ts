@@ -90,8 +90,9 @@ export function baseMounts(
   const known = new Set(system.map(({ destination }) => destination));
   return {
     system: system.map((own) => {
+      // How cgroups are mounted follows from their namespace, which is not the base's.
       const same = ({ destination, type }: OciMount) =>
-        destination === own.destination && type === own.type;
+        destination === own.destination && type === own.type && type !== "cgroup";
       const options = mounts.findLast(same)?.options;
       return options === undefined ? own : { ...own, options: withAccess(options, own) };
     }),

@@ -6,6 +6,8 @@ import type { BaseSpec } from "./base_spec.ts";
 /** What stays the same while the daemon runs. */
 export type HostFacts = {
   cgroupVersion: 1 | 2;
+  /** How the node's cgroup2 is mounted: a mount in its cgroup namespace without them ends them. */
+  cgroupOptions: string[];
   /** Page sizes that the hugetlb controller limits ("2MB"); none without the controller. */
   hugepageSizes: string[];
   /** Whether swap can be limited (v1: memory.memsw.*, v2: memory.swap.max). */

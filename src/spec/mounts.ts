@@ -45,7 +45,7 @@ export function containerMounts(input: MountInput): {
   const destinations = new Set(asked.map((mount) => mount.destination));
   // Whoever mounts a /dev or /sys of their own gets nothing of ours into it but the pod's files,
   // which give way only to a mount at the very same place.
-  const based = baseMounts(input.base, systemMounts(input.privileged, input.namespaces));
+  const based = baseMounts(input.base, systemMounts(input));
   const uncovered = (mount: OciMount) => !covered(mount.destination, destinations);
   const files = podMounts(input.files, input.readonlyRootfs).filter(
     (mount) => !destinations.has(mount.destination),
@@ -66,12 +66,24 @@ export function containerMounts(input: MountInput): {
 }
 
 /** A pause container's mounts. */
-export function sandboxMounts(files: PodFiles, namespaces: PodNamespaces): OciMount[] {
-  return [...systemMounts(false, namespaces), ...podMounts(files, true)];
+export function sandboxMounts(
+  files: PodFiles,
+  namespaces: PodNamespaces,
+  host: HostFacts,
+): OciMount[] {
+  const system = systemMounts({ privileged: false, namespaces, host });
+  return [...system, ...podMounts(files, true)];
 }
 
-function systemMounts(privileged: boolean, { user, net }: PodNamespaces): OciMount[] {
+function systemMounts({
+  privileged,
+  namespaces: { user, net },
+  host,
+}: Pick<MountInput, "privileged" | "namespaces" | "host">): OciMount[] {
   const access = privileged ? "rw" : "ro";
+  const cgroupOptions = ["nosuid", "noexec", "nodev", "relatime", access];
+  // Only who is privileged shares the node's cgroup namespace (oci.ts).
+  if (privileged) cgroupOptions.push(...host.cgroupOptions);
   const sysOptions = ["nosuid", "noexec", "nodev", access];
   // A sysfs shows a network, and only who owns that may mount one: a user namespace of a pod's own
   // does not own the node's.
@@ -92,7 +104,7 @@ function systemMounts(privileged: boolean, { user, net }: PodNamespaces): OciMou
     ]),
     mount("/dev/mqueue", "mqueue", "mqueue", ["nosuid", "noexec", "nodev"]),
     sys,
-    mount("/sys/fs/cgroup", "cgroup", "cgroup", ["nosuid", "noexec", "nodev", "relatime", access]),
+    mount("/sys/fs/cgroup", "cgroup", "cgroup", cgroupOptions),
   ];
 }
 

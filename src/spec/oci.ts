@@ -154,7 +154,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       oomScoreAdj: oomScoreAdj(BigInt(sandboxOomScoreAdj), host, true),
     },
     root: { path: input.rootfsPath, readonly: true },
-    mounts: sandboxMounts(sandbox.files, sandbox.namespaces),
+    mounts: sandboxMounts(sandbox.files, sandbox.namespaces, host),
     annotations: {
       ...podAnnotations(sandbox, input.handler),
       "io.kubernetes.cri.container-type": "sandbox",

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from "nod
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import { failure } from "../expect.ts";
-import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+import { cgroupDriver, type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 
 const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
 const isSystemd = cgroupDriver === "systemd";
@@ -98,6 +98,27 @@ describe(`with the ${cgroupDriver} driver`, () => {
     expect(text).toContain(isV2 ? "cgroup.procs" : "memory");
     await daemon.removePod(podId);
   });
+
+  // crun 1.8 passes no options on.
+  test.skipIf(!isV2 || ociRuntime !== "runc")(
+    "a privileged container does not change how the node's cgroup2 is mounted",
+    async () => {
+      const options = () =>
+        / \/sys\/fs\/cgroup .* - cgroup2 \S+ (.*)/.exec(
+          readFileSync("/proc/self/mountinfo", "utf8"),
+        )![1];
+      const before = options();
+      const pod = daemon.hostPodConfig();
+      const { namespace_options } = pod.linux!.security_context!;
+      pod.linux = { security_context: { namespace_options, privileged: true } };
+      const podId = await daemon.runPod(pod);
+      const linux = { security_context: { privileged: true } };
+      const script = "test -w /sys/fs/cgroup/cgroup.procs";
+      expect((await daemon.output(podId, pod, script, { linux })).exitCode).toBe(0);
+      expect(options()).toBe(before);
+      await daemon.removePod(podId);
+    },
+  );
 
   test.skipIf(!isSystemd)("a parent that is no slice is refused", async () => {
     const pod = daemon.hostPodConfig();

@@ -12,6 +12,7 @@ import type { ContainerSpecInput } from "../../src/spec/oci.ts";
 
 export const host: HostFacts = {
   cgroupVersion: 2,
+  cgroupOptions: [],
   hugepageSizes: ["2MB", "1GB"],
   swapLimit: true,
   capabilities: capabilityNames,

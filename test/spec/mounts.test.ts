@@ -3,7 +3,7 @@ import { runtime } from "../../src/proto/messages.js";
 import type { Mount } from "../../src/proto/types.ts";
 import type { MountFact } from "../../src/spec/facts.ts";
 import { containerSpec } from "../../src/spec/oci.ts";
-import { codeAndMessage, emptyFacts, specInput } from "./facts.ts";
+import { codeAndMessage, emptyFacts, host, sandboxFacts, specInput } from "./facts.ts";
 
 const { PROPAGATION_BIDIRECTIONAL, PROPAGATION_HOST_TO_CONTAINER } = runtime.v1.MountPropagation;
 
@@ -73,6 +73,26 @@ describe("containerMounts()", () => {
     expect(codeAndMessage(() => specWith([{ ...rro, readonly: false }]))).toContain("readonly");
     const shared = { ...rro, propagation: PROPAGATION_HOST_TO_CONTAINER };
     expect(codeAndMessage(() => specWith([shared], "shared"))).toContain("private propagation");
+  });
+
+  test("keeps the node's cgroup2 as it is mounted where its namespace is shared", () => {
+    const cgroup = (privileged: boolean) => {
+      const linux = { security_context: { privileged } };
+      const node = { ...host, cgroupOptions: ["nsdelegate"] };
+      const sandbox = sandboxFacts({ linux });
+      const { mounts } = containerSpec(specInput({ linux }, { sandbox, host: node }));
+      return mounts.find(({ destination }) => destination === "/sys/fs/cgroup")!.options;
+    };
+    expect(cgroup(true)!.slice(-2)).toEqual(["rw", "nsdelegate"]);
+    expect(cgroup(false)!.at(-1)).toBe("ro");
+  });
+
+  test("leaves an image's mount its layers' ids, and takes a folder of it as its source", () => {
+    const uidMappings = [{ container_id: 0, host_id: 65536, length: 65536 }];
+    const image = { host_path: "", image: { image: "i" }, readonly: true, uidMappings };
+    const mounted = specWith([at("/a", image)]).mounts.find((m) => m.destination === "/a");
+    expect(mounted).toMatchObject({ options: ["rbind", "rprivate", "ro"] });
+    expect(mounted?.uidMappings).toBeUndefined();
   });
 
   test("takes the mount options that CRI knows and no others", () => {

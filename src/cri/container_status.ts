@@ -14,6 +14,7 @@ import type {
 import type { Container, ContainerPhase } from "../state/container.ts";
 import { messageJson } from "../state/message_json.ts";
 import { readTextIfExists } from "../sys/file.ts";
+import { signalNumber } from "../sys/signals.ts";
 import type { Call, Context } from "./context.ts";
 import { selectContainers } from "./filter.ts";
 import { Encoded, recordItems, sendItems } from "./lists.ts";
@@ -120,10 +121,22 @@ function stateOf(phase: ContainerPhase): runtime.v1.ContainerState {
   }
 }
 
-/** As CRI numbers it; an image's signal may have a name that CRI does not know. */
+/** CRI's names of signals, by number; of two for one the first (SIGCHLD, not SIGCLD). */
+const signals = new Map<number, runtime.v1.Signal>();
+const signalNames = Signal as unknown as Record<string, runtime.v1.Signal | undefined>;
+for (const [name, signal = Signal.SIGNAL_RUNTIME_DEFAULT] of Object.entries(signalNames)) {
+  if (signal === Signal.SIGNAL_RUNTIME_DEFAULT) continue;
+  const number = signalNumber(name.replace("SIGNAL_", ""));
+  if (!signals.has(number)) signals.set(number, signal);
+}
+
+/** As CRI names it: by the same name, else the one of its number (an image may say "15"). */
 function signalOf(name: string): runtime.v1.Signal {
-  const known = Signal as unknown as Record<string, runtime.v1.Signal | undefined>;
-  return known[`SIGNAL_${name}`] ?? Signal.SIGNAL_RUNTIME_DEFAULT;
+  return (
+    signalNames[`SIGNAL_${name}`] ??
+    signals.get(signalNumber(name)) ??
+    Signal.SIGNAL_RUNTIME_DEFAULT
+  );
 }
 
 async function infoOf(context: Context, container: Container): Promise<string> {

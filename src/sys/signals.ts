@@ -9,7 +9,8 @@ const SIGRTMAX = 64;
 /** "SIGTERM", "term", "15", "SIGRTMIN+3" or CRI's "SIGRTMINPLUS3" as a number. @throws CriError INVALID_ARGUMENT. */
 export function signalNumber(name: string): number {
   const upper = name.toUpperCase().replace(/^(?!SIG|\d)/, "SIG");
-  const known = (constants.signals as Record<string, number | undefined>)[upper];
+  const signals: Record<string, number | undefined> = constants.signals;
+  const known = upper === "SIGCLD" ? signals["SIGCHLD"] : signals[upper];
   const realTime = /^SIGRT(MIN|MAX)(?:(?:\+|PLUS|-|MINUS)(\d+))?$/.exec(upper);
   let number = known ?? (/^\d+$/.test(upper) ? Number(upper) : 0);
   if (realTime !== null) {

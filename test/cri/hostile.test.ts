@@ -324,6 +324,33 @@ test("an error of any length is told, and other calls go on", async () => {
   expect(second.stdout).toBe("on\n");
 });
 
+test("names that JavaScript has of its own are only names", async () => {
+  const hostile = JSON.parse('{"__proto__": "a", "constructor": "b", "toString": "c"}') as {
+    [key: string]: string;
+  };
+  const more = { labels: hostile, annotations: hostile };
+  const id = await daemon.create(podId, pod, ["true"], more);
+  const { labels, annotations } = await daemon.status(id);
+  expect(JSON.stringify({ labels, annotations })).toBe(
+    JSON.stringify({ labels: hostile, annotations: hostile }),
+  );
+  const listed = async (label_selector: Record<string, string>) =>
+    (await daemon.client.ListContainers({ filter: { label_selector } })).containers.length;
+  expect(await listed(hostile)).toBe(1);
+  expect(await listed({ valueOf: "" })).toBe(0);
+  await daemon.client.RemoveContainer({ container_id: id });
+});
+
+test("a request over 16 MiB ends itself and nothing else", async () => {
+  const annotations = { a: "x".repeat(17 << 20) };
+  const [error, { stdout }] = await Promise.all([
+    failure(daemon.create(podId, pod, ["true"], { annotations })),
+    daemon.exec(running, "echo on"),
+  ]);
+  expect(error.code).toBe("RESOURCE_EXHAUSTED");
+  expect(stdout).toBe("on\n");
+});
+
 test("nothing was made, and what ran runs", async () => {
   expect(await daemon.leaksSince(before)).toEqual([]);
   expect((await daemon.client.ListPodSandbox({})).items).toHaveLength(1);

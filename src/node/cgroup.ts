@@ -183,7 +183,7 @@ export function killOnce(paths: CgroupPaths): void {
 
 function collectPids(folder: string, pids: Set<number>): void {
   try {
-    for (const line of readFileSync(join(folder, "cgroup.procs"), "utf8").split("\n")) {
+    for (const line of readProcs(folder).split("\n")) {
       if (line !== "" && line !== "0") pids.add(Number(line));
     }
     for (const entry of readdirSync(folder, { withFileTypes: true })) {
@@ -191,6 +191,16 @@ function collectPids(folder: string, pids: Set<number>): void {
     }
   } catch (error) {
     if (!isGone(error)) throw error;
+  }
+}
+
+/** A threaded cgroup (v2) has no list: its processes stand in the one above. */
+function readProcs(folder: string): string {
+  try {
+    return readFileSync(join(folder, "cgroup.procs"), "utf8");
+  } catch (error) {
+    if (["EOPNOTSUPP", "ENOTSUP"].includes(errnoOf(error) ?? "")) return "";
+    throw error;
   }
 }
 

@@ -51,8 +51,11 @@ export async function readNetworks(
 
 /** A pid may be another process's by now, and a process may have left its pod's namespace. */
 function isIn(pid: number, inode: bigint): boolean {
-  const options = { bigint: true, throwIfNoEntry: false } as const;
-  return statSync(`/proc/${pid}/ns/net`, options)?.ino === inode;
+  try {
+    return statSync(`/proc/${pid}/ns/net`, { bigint: true }).ino === inode;
+  } catch {
+    return false; // it has ended; at that moment the kernel may say EACCES
+  }
 }
 
 const separator = "=====";

@@ -1,31 +1,48 @@
 // What the processes of a container have open.
-import { readdirSync, readlinkSync } from "node:fs";
+import { readlinkSync } from "node:fs";
+import { readdir, stat } from "node:fs/promises";
 import { Slices } from "../base/slices.ts";
 import { readKernelFile } from "../sys/file.ts";
 
 export type OpenFiles = { files: bigint; sockets: bigint };
 
-/** Open descriptors of all these processes, and how many of them are sockets. */
-export async function countOpenFiles(pids: number[]): Promise<OpenFiles> {
+/** Each costs a call to the kernel, and a container may open millions. */
+const filesMax = 20_000;
+
+/** Open descriptors of all these processes, and how many are sockets; undefined: too many to count. */
+export async function countOpenFiles(pids: number[]): Promise<OpenFiles | undefined> {
   const slices = new Slices();
-  let [files, sockets] = [0n, 0n];
+  let [files, sockets] = [0, 0];
   for (const pid of pids) {
-    const folder = `/proc/${pid}/fd`;
-    for (const fd of attempt(() => readdirSync(folder)) ?? []) {
-      files++;
-      if (attempt(() => readlinkSync(`${folder}/${fd}`))?.startsWith("socket:")) sockets++;
+    const fds = await openFiles(`/proc/${pid}/fd`);
+    if (fds === undefined) return undefined;
+    files += fds.length;
+    if (files > filesMax) return undefined;
+    for (const fd of fds) {
+      if (isSocket(fd)) sockets++;
       await slices.pause();
     }
   }
-  return { files, sockets };
+  return { files: BigInt(files), sockets: BigInt(sockets) };
 }
 
-/** A process or a descriptor may go at any moment. */
-function attempt<T>(read: () => T): T | undefined {
+/** The paths of a process's descriptors, none once it has ended; undefined: too many. */
+async function openFiles(folder: string): Promise<string[] | undefined> {
   try {
-    return read();
+    // Since Linux 6.2 it is the number of descriptors, before that 0.
+    const { size } = await stat(folder);
+    if (size > filesMax) return undefined;
+    return (await readdir(folder)).map((name) => `${folder}/${name}`);
   } catch {
-    return undefined;
+    return [];
+  }
+}
+
+function isSocket(path: string): boolean {
+  try {
+    return readlinkSync(path).startsWith("socket:");
+  } catch {
+    return false; // closed meanwhile
   }
 }
 

@@ -79,6 +79,8 @@ export class Sampler implements Disposable {
       const ids = new Set(cgroups.map(({ id }) => id));
       for (const id of this.#entries.keys()) if (!ids.has(id)) this.#entries.delete(id);
       await this.#read(cgroups);
+    } catch {
+      // Whoever asks next meets the same, and is told.
     } finally {
       this.#reading = false;
     }

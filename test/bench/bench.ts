@@ -1,4 +1,4 @@
-// `bun run bench`: what a pod, an exec, a log line and a held pod cost, each as a ratio to its bare
+// `bun run bench`: what a pod, an exec, a log line, a list and a held pod cost, each as a ratio to its bare
 // minimum in the same run; absolute figures are reported, not judged. Exit 1 when a ratio is over its
 // bound. Needs root, the built executable and Go (for the client that also does the work by hand).
 import { spawnSync } from "node:child_process";
@@ -14,9 +14,11 @@ type Report = Record<"ready_ms" | "gone_ms" | "exec_ms" | "log_lines_per_s", Fig
   log_lines_lost: number;
   steps_ms: Record<string, number>;
 };
+type Lists = { list: Figure; stats: Figure };
 type Row = { what: string; ours: string; least: string; ratio: number; bound: string; ok: boolean };
 
 const heldPods = 50;
+const manyRecords = 500;
 const cache = join(import.meta.dirname, "../.cache");
 
 function buildClient(): string {
@@ -64,19 +66,41 @@ async function latencies(daemon: Daemon, client: string): Promise<Report> {
   return JSON.parse(done.stdout) as Report;
 }
 
-/** MiB a pod that daemon and monitor take, with all their pods held at once. */
-async function memory(daemon: Daemon): Promise<{ idle: number; held: number; aPod: number }> {
+/** Lists with few records and with many; what runs is what was held. */
+async function lists(daemon: Daemon, client: string, held: string[]): Promise<Lists> {
+  const measure = (running: number) => {
+    const argv = [`-endpoint=unix://${daemon.socket}`, `-listed=${held[0]}`, `-running=${running}`];
+    const done = spawnSync(client, argv, { encoding: "utf8" });
+    process.stderr.write(done.stderr);
+    if (done.status !== 0) throw new Error("the measuring client failed");
+    return JSON.parse(done.stdout) as { list_ms: number[]; stats_ms: Figure };
+  };
+  const few = measure(held.length);
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  for (let count = held.length; count < manyRecords; count++) {
+    await daemon.create(podId, pod, ["true"]);
+  }
+  const many = measure(0);
+  return { list: { ours: many.list_ms, by_hand: few.list_ms }, stats: few.stats_ms };
+}
+
+/** MiB a pod that daemon and monitor take, with all their pods held at once; lists of these. */
+async function memory(daemon: Daemon, client: string) {
   const pss = () => daemon.scope.pids().reduce((sum, pid) => sum + pssKib(pid), 0) / 1024;
   await sleep(2000);
   const idle = pss();
+  const ids: string[] = [];
   for (let index = 0; index < heldPods; index++) {
     const pod = daemon.podConfig();
-    await daemon.run(await daemon.runPod(pod), pod, ["sleep", "3600"]);
+    const id = await daemon.run(await daemon.runPod(pod), pod, ["sleep", "3600"]);
+    ids.push(id);
   }
   await sleep(2000);
   const held = pss();
+  const listed = await lists(daemon, client, ids);
   await daemon.removeAllPods();
-  return { idle, held, aPod: (held - idle) / heldPods };
+  return { idle, held, aPod: (held - idle) / heldPods, listed };
 }
 
 function median(values: number[]): number {
@@ -116,13 +140,15 @@ function print(rows: Row[]): void {
 async function main(): Promise<number> {
   const client = buildClient();
   await using daemon = await startDaemon({ config: { "log-level": "ERROR" } });
-  const held = await memory(daemon);
+  const held = await memory(daemon, client);
   const report = await latencies(daemon, client);
   const rows = [
     row("pod + container ready, ms", report.ready_ms, 1.25),
     row("stop + remove, ms", report.gone_ms, 1.25),
     row("exec, ms", report.exec_ms, 1.25),
     row("log, lines/s", report.log_lines_per_s, 0.7, true),
+    row(`list of ${manyRecords} (and ${heldPods}) records, ms`, held.listed.list, 2),
+    row(`stats of ${heldPods} (and ${heldPods} × one), ms`, held.listed.stats, 1),
   ];
   print(rows);
   console.log(`log lines lost: ${report.log_lines_lost}`);

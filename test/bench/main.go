@@ -31,6 +31,8 @@ var (
 	conflist = flag.String("conflist", "", "the daemon's CNI list")
 	plugins  = flag.String("plugins", "/usr/lib/cni", "folder of CNI plugins")
 	scratch  = flag.String("scratch", "", "folder for logs and bundles")
+	listed   = flag.String("listed", "", "only measure lists; id of one of the containers that run")
+	running  = flag.Int("running", 0, "with -listed: how many run")
 	parent   = flag.String("cgroup-parent", "", "parent of the pods' cgroups")
 )
 
@@ -170,6 +172,14 @@ func (f *figure) add(ours, hand float64) {
 func main() {
 	flag.Parse()
 	conn := must(grpc.NewClient(*endpoint, grpc.WithTransportCredentials(insecure.NewCredentials())))
+	if *listed != "" {
+		lists := map[string]any{"list_ms": listTimes(conn)}
+		if *running > 0 {
+			lists["stats_ms"] = statsTimes(conn, *listed, *running)
+		}
+		check(json.NewEncoder(os.Stdout).Encode(lists))
+		return
+	}
 	d := &daemon{r: pb.NewRuntimeServiceClient(conn), steps: map[string][]float64{}}
 	h := newByHand()
 	var ready, gone, exec, logs figure

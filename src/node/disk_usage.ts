@@ -34,6 +34,8 @@ export class DiskUsages implements Disposable {
   readonly #closing = new AbortController();
   #wake = () => {};
   #running = false;
+  /** Why counting fails is told once. */
+  #told = false;
   #foldersMax = foldersMax;
 
   constructor(log: Log, count: Count = countFolders) {
@@ -100,10 +102,10 @@ export class DiskUsages implements Disposable {
         if (entry !== undefined) entry.usage = usage;
       }
       this.#foldersMax = Math.min(foldersMax, this.#foldersMax * 2);
+      this.#told = false;
     } catch (error) {
       this.#foldersMax = Math.max(1, Math.floor(folders.length / 2));
-      const fields = { folders: folders.length, error: messageOf(error) };
-      if (!this.#closing.signal.aborted) this.#log.warn("writable layers not counted", fields);
+      if (!this.#closing.signal.aborted) this.#tell(folders.length, error);
     }
     for (const folder of folders) {
       const entry = this.#entries.get(folder);
@@ -111,6 +113,12 @@ export class DiskUsages implements Disposable {
       this.#firsts.get(folder)?.();
       this.#firsts.delete(folder);
     }
+  }
+
+  #tell(folders: number, error: unknown): void {
+    const fields = { folders, error: messageOf(error) };
+    if (!this.#told) this.#log.warn("writable layers are not counted (by GNU du)", fields);
+    this.#told = true;
   }
 
   /** Until the time is over, or somebody asks for folders that were never counted. */

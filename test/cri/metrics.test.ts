@@ -1,5 +1,6 @@
 // ListPodSandboxMetrics: cAdvisor's names, labels as the descriptors tell them, values of what happens.
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt, toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { Metric, PodSandboxConfig } from "../../src/proto/types.ts";
@@ -88,8 +89,14 @@ test("all of cAdvisor's names are described, and have values", async () => {
 });
 
 test("a container has its limits, its use and its files", async () => {
-  const { container_metrics } = await podMetrics();
-  const metrics = container_metrics![0]!.metrics!;
+  const own = async () => (await podMetrics()).container_metrics![0]!.metrics!;
+  const hasSocket = (metrics: Metric[]) =>
+    metrics.some(({ name, value }) => name === "container_sockets" && toBigInt(value!.value) > 0n);
+  let metrics = await own();
+  while (!hasSocket(metrics)) {
+    await sleep(100); // nc opens it when it gets its turn
+    metrics = await own();
+  }
   const value = (name: string, wanted: Record<string, string> = {}) => {
     const found = metrics.filter(
       (metric) =>

@@ -225,9 +225,9 @@ function byOperation(disk: DiskIo, diskName: Facts["diskName"]): Value[] {
 
 const processes: MetricDefinition[] = [
   gauge("processes", "Processes", ({ sample }) => sample?.processes),
-  gauge("threads", "Threads", ({ sample }) => sample?.tasks),
-  gauge("threads_max", "Most threads allowed; 0: no limit", ({ sample, details }) =>
-    sample?.tasks === undefined ? undefined : (details?.tasksMax ?? noLimit),
+  gauge("threads", "Threads", ({ details }) => details?.tasks),
+  gauge("threads_max", "Most threads allowed; 0: no limit", ({ details }) =>
+    details?.tasks === undefined ? undefined : (details.tasksMax ?? noLimit),
   ),
   gauge("file_descriptors", "Open file descriptors", ({ openFiles }) => openFiles?.files),
   gauge("sockets", "Open sockets", ({ openFiles }) => openFiles?.sockets),

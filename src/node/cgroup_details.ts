@@ -40,6 +40,8 @@ export type CgroupDetails = {
     swapLimit?: bigint;
   };
   oomKills?: bigint;
+  /** Tasks are threads. */
+  tasks?: bigint;
   /** Undefined: no limit. */
   tasksMax?: bigint;
   io: DiskIo[];
@@ -81,6 +83,7 @@ function detailsV1(paths: CgroupPaths): CgroupDetails {
       reservation: limited(number("memory", "memory.soft_limit_in_bytes")),
       swapLimit: limited(number("memory", "memory.memsw.limit_in_bytes")),
     },
+    tasks: number("pids", "pids.current"),
     tasksMax: number("pids", "pids.max"),
     io: parseBlkio(
       text("blkio", "blkio.throttle.io_service_bytes_recursive"),
@@ -119,6 +122,7 @@ function detailsV2(folder: string): CgroupDetails {
       reservation: number("memory.low"),
       swapLimit: number("memory.swap.max"),
     },
+    tasks: number("pids.current"),
     tasksMax: number("pids.max"),
     io: parseIoStat(text("io.stat")),
     hugepages: hugepages(folder, "current", "none"),

@@ -1,6 +1,5 @@
 // What the kernel counts for a cgroup, the same for v1, v2 and a hybrid host (v1 whose empty cgroup2
 // has the pressure figures). What is not counted on this host is not there, and never 0.
-import { join } from "node:path";
 import { nowNs } from "../base/int64.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, processes } from "./cgroup.ts";
@@ -36,8 +35,6 @@ export type CgroupUsage = {
   atNs: bigint;
   cpuNs?: bigint;
   memory?: MemoryUsage;
-  /** Tasks, which are threads. */
-  tasks?: bigint;
   /** Also those of the cgroups below; only where it was asked for. */
   processes?: bigint;
   cpuPressure?: Pressures;
@@ -63,17 +60,16 @@ export function readUsage(
 }
 
 function readV1(paths: CgroupPaths): Omit<CgroupUsage, "atNs"> {
-  const { cpuacct, pids } = paths;
+  const { cpuacct, memory } = paths;
   return {
-    cpuNs: cpuacct === undefined ? undefined : numberIn(join(cpuacct, "cpuacct.usage")),
-    memory: paths["memory"] === undefined ? undefined : readMemoryV1(paths["memory"]),
-    tasks: pids === undefined ? undefined : numberIn(join(pids, "pids.current")),
+    cpuNs: cpuacct === undefined ? undefined : numberIn(`${cpuacct}/cpuacct.usage`),
+    memory: memory === undefined ? undefined : readMemoryV1(memory),
   };
 }
 
 function readMemoryV1(folder: string): MemoryUsage | undefined {
-  const usage = numberIn(join(folder, "memory.usage_in_bytes"));
-  const text = readKernelFile(join(folder, "memory.stat"));
+  const usage = numberIn(`${folder}/memory.usage_in_bytes`);
+  const text = readKernelFile(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
   // Of this cgroup and those below it; the limits are the lowest of it and those above it.
@@ -99,18 +95,17 @@ function readMemoryV1(folder: string): MemoryUsage | undefined {
 }
 
 function readV2(folder: string): Omit<CgroupUsage, "atNs"> {
-  const cpu = readKernelFile(join(folder, "cpu.stat"));
+  const cpu = readKernelFile(`${folder}/cpu.stat`);
   const usec = cpu === undefined ? undefined : parseKeyed(cpu)("usage_usec");
   return {
     cpuNs: usec === undefined ? undefined : usec * 1000n,
     memory: readMemoryV2(folder),
-    tasks: numberIn(join(folder, "pids.current")),
   };
 }
 
 function readMemoryV2(folder: string): MemoryUsage | undefined {
-  const usage = numberIn(join(folder, "memory.current"));
-  const text = readKernelFile(join(folder, "memory.stat"));
+  const usage = numberIn(`${folder}/memory.current`);
+  const text = readKernelFile(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
   const inactiveFile = stat("inactive_file") ?? 0n;
@@ -124,18 +119,18 @@ function readMemoryV2(folder: string): MemoryUsage | undefined {
     inactiveFile,
     pageFaults: stat("pgfault") ?? 0n,
     majorPageFaults: stat("pgmajfault") ?? 0n,
-    limit: numberIn(join(folder, "memory.max")),
-    swap: numberIn(join(folder, "memory.swap.current")),
-    swapLimit: numberIn(join(folder, "memory.swap.max")),
+    limit: numberIn(`${folder}/memory.max`),
+    swap: numberIn(`${folder}/memory.swap.current`),
+    swapLimit: numberIn(`${folder}/memory.swap.max`),
   };
 }
 
 function readPressures(folder: string | undefined): Partial<CgroupUsage> {
   if (folder === undefined) return {};
   return {
-    cpuPressure: parsePressure(readKernelFile(join(folder, "cpu.pressure"))),
-    memoryPressure: parsePressure(readKernelFile(join(folder, "memory.pressure"))),
-    ioPressure: parsePressure(readKernelFile(join(folder, "io.pressure"))),
+    cpuPressure: parsePressure(readKernelFile(`${folder}/cpu.pressure`)),
+    memoryPressure: parsePressure(readKernelFile(`${folder}/memory.pressure`)),
+    ioPressure: parsePressure(readKernelFile(`${folder}/io.pressure`)),
   };
 }
 

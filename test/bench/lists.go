@@ -66,7 +66,7 @@ func statsTimes(conn *grpc.ClientConn, container string, count int) (f figure) {
 
 // What CRI's stats are made of, on cgroup v1 and v2.
 var statFiles = strings.Fields(`cpuacct.usage memory.usage_in_bytes cpu.stat memory.current memory.stat
-	memory.max memory.swap.current memory.swap.max pids.current cpu.pressure memory.pressure io.pressure`)
+	memory.max memory.swap.current memory.swap.max cpu.pressure memory.pressure io.pressure`)
 
 func cgroupFiles(container string) (files []string) {
 	unified := true

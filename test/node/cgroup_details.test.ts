@@ -31,6 +31,7 @@ describe("readDetails()", () => {
         swapLimit: 134_217_728n,
       },
       oomKills: 4n,
+      tasks: 3n,
       tasksMax: undefined,
       io: [
         { ...disk, operation: "Read", bytes: 4096n, requests: 1n },
@@ -65,6 +66,7 @@ describe("readDetails()", () => {
         swapLimit: undefined,
       },
       oomKills: 1n,
+      tasks: 3n,
       tasksMax: 100n,
       io: [
         { ...disk, operation: "Read", bytes: 4096n, requests: 1n },

@@ -27,7 +27,6 @@ describe("readUsage()", () => {
     expect(readUsage(v1(), { processes: true })).toEqual({
       atNs: expect.any(BigInt),
       cpuNs: 13_123_632n,
-      tasks: 3n,
       processes: 2n,
       memory: {
         usage: 3_899_392n,
@@ -53,7 +52,6 @@ describe("readUsage()", () => {
     expect(readUsage(v2())).toEqual({
       atNs: expect.any(BigInt),
       cpuNs: 12_500_000_000n,
-      tasks: 3n,
       processes: undefined,
       memory: {
         usage: 14_000_128n,

@@ -5,6 +5,7 @@ import { toBigInt, toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { Metric, PodSandboxConfig } from "../../src/proto/types.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { countedStats } from "../stats.ts";
 
 const { MetricType } = runtime.v1;
 const bytes = 64n << 20n;
@@ -52,6 +53,7 @@ beforeAll(async () => {
   // A pipe and a socket stay open, the CPU limit is met.
   const command = "nc -l -p 4000 & while :; do :; done";
   id = await daemon.run(podId, pod, command, { linux: { resources } });
+  await countedStats(daemon, id);
   const answer = await daemon.client.ListMetricDescriptors({});
   descriptors = new Map(answer.descriptors.map(({ name, label_keys }) => [name!, label_keys!]));
   expect(descriptors.size).toBe(answer.descriptors.length);

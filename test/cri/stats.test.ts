@@ -8,6 +8,7 @@ import { runtime } from "../../src/proto/messages.js";
 import type { ContainerStats, PodSandboxConfig, UInt64Value } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { countedStats, until } from "../stats.ts";
 
 const { NamespaceMode } = runtime.v1;
 
@@ -42,16 +43,6 @@ async function sendDatagrams(address: string): Promise<void> {
   socket.close();
 }
 
-/** Asks until it is so; figures are read at most once a second. */
-async function until<T>(ask: () => Promise<T>, isSo: (value: T) => boolean): Promise<T> {
-  for (const end = Date.now() + 30_000; ;) {
-    const value = await ask();
-    if (isSo(value)) return value;
-    if (Date.now() > end) throw new Error(`It stays ${JSON.stringify(value, null, 1)}`);
-    await sleep(300);
-  }
-}
-
 describe("a container", () => {
   test("that is busy uses CPU; the rate is told from the second reading on", async () => {
     const id = await daemon.run(podId, pod, "while :; do :; done");
@@ -73,9 +64,11 @@ describe("a container", () => {
   test("that takes memory shows it, and what its limit leaves", async () => {
     const limit = 128n << 20n;
     const resources = { memory_limit_in_bytes: toLong(limit) };
-    const command = "sleep 2; dd if=/dev/zero bs=32M count=2 | sleep 600";
+    const command =
+      "until [ -e /go ]; do sleep 0.1; done; dd if=/dev/zero bs=32M count=2 | sleep 600";
     const id = await daemon.run(podId, pod, command, { linux: { resources } });
     const before = (await statsOf(id)).memory!;
+    await daemon.exec(id, "touch /go");
     const after = await until(
       () => statsOf(id),
       ({ memory }) => count(memory!.rss_bytes) > count(before.rss_bytes) + (20n << 20n),
@@ -103,11 +96,13 @@ describe("a container", () => {
   });
 
   test("that writes a file has a larger writable layer", async () => {
-    const command =
-      "sleep 3; mkdir /d; for i in 1 2 3 4 5; do dd if=/dev/zero of=/d/$i bs=1M count=1; done; sync; sleep 600";
-    const id = await daemon.run(podId, pod, command);
-    const before = (await statsOf(id)).writable_layer!;
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    const before = (await countedStats(daemon, id)).writable_layer!;
     expect(before.fs_id!.mountpoint).toBe(`${daemon.dir}/graph`);
+    await daemon.exec(
+      id,
+      "mkdir /d; for i in 1 2 3 4 5; do dd if=/dev/zero of=/d/$i bs=1M count=1; done",
+    );
     const after = await until(
       () => statsOf(id),
       ({ writable_layer: layer }) =>

@@ -2,6 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
+import { countedStats } from "../stats.ts";
 
 let daemon: Daemon;
 let busy: string;
@@ -13,6 +14,7 @@ beforeAll(async () => {
   podId = await daemon.runPod(pod);
   idle = await daemon.run(podId, pod, ["sleep", "600"], { metadata: { name: "idle" } });
   busy = await daemon.run(podId, pod, "while :; do :; done", { metadata: { name: "busy" } });
+  await countedStats(daemon, busy);
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 

@@ -22,6 +22,7 @@ import { askAgain } from "./again.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
+import { rootfsOwner } from "./facts.ts";
 import { stdioFolder } from "./pause.ts";
 
 /** Both streams and all framing stay under the 16 MiB that a kubelet's client takes. */
@@ -44,6 +45,7 @@ export async function startContainer(
   }
   const sandbox = await readySandbox(context, container.sandboxId);
   targetPid(context, container); // the spec names the pid that it had when it was made
+  const owner = rootfsOwner(sandbox);
   const { promise: committed, resolve: commit } = Promise.withResolvers<void>();
   context.starting.set(id, committed);
   const start = {
@@ -54,6 +56,7 @@ export async function startContainer(
     logPath: container.logPath,
     stdin: container.config.stdin === true,
     terminal: container.config.tty === true,
+    ...(owner === undefined ? {} : { owner: { uid: owner.uid, gid: owner.gid } }),
     cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id),
     timeoutMs: context.config.startTimeoutMs,
   };

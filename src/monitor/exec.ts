@@ -1,7 +1,7 @@
 // Further processes in a running container, each killed with its whole tree when its time is over or
 // nobody waits for it: ExecSync, whose output is kept up to a bound, and those whose streams are the
 // daemon's.
-import { closeSync, constants, openSync } from "node:fs";
+import { closeSync, constants, fchownSync, fstatSync, openSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
@@ -10,7 +10,13 @@ import type { RuntimeCommand } from "../node/runtime.ts";
 import { pipe } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { reap } from "../sys/wait.ts";
-import type { ExecProcess, ExecRequest, ExecResult, StartExecRequest } from "./protocol.ts";
+import type {
+  ExecProcess,
+  ExecRequest,
+  ExecResult,
+  StartExecRequest,
+  StreamOwner,
+} from "./protocol.ts";
 import type { Spawner, SpawnOptions } from "./spawner.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
@@ -18,7 +24,7 @@ import type { LogWorkers } from "./worker_client.ts";
 const startTimeoutMs = 60_000;
 
 type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
-type Container = { cgroup: CgroupPaths; runtime: RuntimeCommand };
+type Container = { cgroup: CgroupPaths; runtime: RuntimeCommand; owner?: StreamOwner };
 type Waiting = { pid: number; onExit: (end: { exitCode: number } | { error: unknown }) => void };
 
 export class Execs {
@@ -69,7 +75,7 @@ export class Execs {
     try {
       using ends = openEnds(request);
       const terminal = request.console === "" ? [] : ["--console-socket", request.console];
-      const pid = await this.#start(container.runtime, request, {
+      const pid = await this.#start(container, request, {
         stdio: ends.stdio,
         args: terminal,
         timeoutMs: startTimeoutMs,
@@ -109,7 +115,7 @@ export class Execs {
     const cancelled = new AbortController();
     this.#kills.set(request.key, () => cancelled.abort());
     try {
-      pid = await this.#startCaptured(container.runtime, request, {
+      pid = await this.#startCaptured(container, request, {
         outputs: [out.writeFd, err.writeFd],
         signal: cancelled.signal,
       });
@@ -129,14 +135,14 @@ export class Execs {
   }
 
   async #startCaptured(
-    runtime: RuntimeCommand,
+    container: Container,
     request: ExecRequest,
     { outputs, signal }: { outputs: [number, number]; signal: AbortSignal },
   ): Promise<number> {
     const stdin = openSync("/dev/null", constants.O_RDONLY);
     const timeoutMs = Math.min(startTimeoutMs, request.timeoutMs || startTimeoutMs);
     try {
-      return await this.#start(runtime, request, {
+      return await this.#start(container, request, {
         stdio: [stdin, ...outputs],
         args: [],
         timeoutMs,
@@ -148,7 +154,7 @@ export class Execs {
   }
 
   async #start(
-    runtime: RuntimeCommand,
+    { runtime, owner }: Container,
     request: { id: string; key: string; process: string },
     options: { args: string[] } & Required<SpawnOptions>,
   ): Promise<number> {
@@ -158,6 +164,7 @@ export class Execs {
     const pidFile = join(this.#folder, `${key}.pid`);
     const files = ["--process", processFile, "--pid-file", pidFile];
     try {
+      if (owner !== undefined) giveStreams(options.stdio, owner);
       await writeFile(processFile, request.process, { mode: 0o600 });
       const verb = ["exec", "--detach", ...files, ...options.args, request.id];
       await this.#spawner.runtime(runtime, verb, options);
@@ -224,6 +231,13 @@ function openEnds(request: StartExecRequest): Disposable & { stdio: [number, num
   } catch (error) {
     close();
     throw error;
+  }
+}
+
+/** As stdio.ts does it for the container's own. */
+function giveStreams(fds: readonly number[], { uid, gid }: StreamOwner): void {
+  for (const fd of fds) {
+    if (fstatSync(fd).isFIFO()) fchownSync(fd, uid, gid);
   }
 }
 

@@ -6,6 +6,8 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type { HeldStreams } from "./held.ts";
 
+export type StreamOwner = { uid: number; gid: number };
+
 /** Everything the monitor needs to start a container and to look after it. */
 export type StartRequest = {
   id: string;
@@ -19,6 +21,8 @@ export type StartRequest = {
   stdin: boolean;
   /** A terminal instead of FIFOs: output is one stream. */
   terminal: boolean;
+  /** The root of its user namespace, where it has one of its own: who its streams belong to. */
+  owner?: StreamOwner;
   /** Where its memory is counted and its processes are found. */
   cgroup: CgroupPaths;
   timeoutMs: number;

@@ -26,6 +26,7 @@ const RunSchema = v.object({
   logPath: v.string(),
   stdin: v.boolean(),
   terminal: v.boolean(),
+  owner: v.optional(v.object({ uid: v.number(), gid: v.number() })),
   cgroup: v.record(v.string(), v.string()),
   timeoutMs: v.number(),
   /** Init's; 0 before the runtime has made it. */

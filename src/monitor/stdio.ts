@@ -2,7 +2,7 @@
 //
 // Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
 // the end of output is "exited and drained", never an end of file.
-import { closeSync, constants, existsSync, openSync, rmSync } from "node:fs";
+import { chownSync, closeSync, constants, existsSync, openSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -50,6 +50,8 @@ export async function openStdio(
     const path = join(request.stdio, name);
     rmSync(path, { force: true });
     mkfifo(path, 0o600);
+    // What the node's root owns, a runtime in a user namespace cannot give to the program's user.
+    if (request.owner !== undefined) chownSync(path, request.owner.uid, request.owner.gid);
   }
   return openFifos(request, workers, false);
 }

@@ -133,7 +133,10 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
       namespace_options: pod.linux!.security_context!.namespace_options,
     };
     const user = { ...more, linux: { security_context } };
-    expect((await daemon.output(podId, pod, "id -u; cat /srv/data", user)).text).toBe("1000\nx\n");
+    const reopened = "id -u; cat /srv/data > /dev/stdout";
+    expect((await daemon.output(podId, pod, reopened, user)).text).toBe("1000\nx\n");
+    const id = await daemon.run(podId, pod, ["sleep", "600"], user);
+    expect((await daemon.exec(id, reopened)).stdout).toBe("1000\nx");
     await daemon.removePod(podId);
   });
 

@@ -1,4 +1,5 @@
 // `bun run bench`: what a pod, an exec, a log line, a list and a held pod cost, each as a ratio to its bare
+// `bun run bench`: what a pod, an exec, a log line, streamed output and a held pod cost, each as a ratio to its bare
 // minimum in the same run; absolute figures are reported, not judged. Exit 1 when a ratio is over its
 // bound. Needs root, the built executable and Go (for the client that also does the work by hand).
 import { spawnSync } from "node:child_process";
@@ -8,6 +9,7 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { pssKib } from "../leaks.ts";
+import { streamed } from "./stream.ts";
 
 type Figure = { ours: number[]; by_hand: number[] };
 type Report = Record<"ready_ms" | "gone_ms" | "exec_ms" | "log_lines_per_s", Figure> & {
@@ -142,6 +144,7 @@ async function main(): Promise<number> {
   await using daemon = await startDaemon({ config: { "log-level": "ERROR" } });
   const held = await memory(daemon, client);
   const report = await latencies(daemon, client);
+  const stream = await streamed(daemon);
   const rows = [
     row("pod + container ready, ms", report.ready_ms, 1.25),
     row("stop + remove, ms", report.gone_ms, 1.25),
@@ -149,6 +152,7 @@ async function main(): Promise<number> {
     row("log, lines/s", report.log_lines_per_s, 0.7, true),
     row(`list of ${manyRecords} (and ${heldPods}) records, ms`, held.listed.list, 2),
     row(`stats of ${heldPods} (and ${heldPods} × one), ms`, held.listed.stats, 1),
+    row("exec of 1 GiB, MB/s", stream.figure, 0.5, true),
   ];
   print(rows);
   console.log(`log lines lost: ${report.log_lines_lost}`);
@@ -158,8 +162,10 @@ async function main(): Promise<number> {
     `memory: ${held.idle.toFixed(1)} MiB idle, ${held.held.toFixed(1)} MiB with ${heldPods} pods: ` +
       `${held.aPod.toFixed(2)} MiB a pod (bound 0.5)`,
   );
-  writeFileSync(join(cache, "bench.json"), JSON.stringify({ report, held }, null, 2));
-  const good = rows.every((one) => one.ok) && report.log_lines_lost === 0 && held.aPod <= 0.5;
+  console.log(`memory while streaming: ${stream.peakMiB.toFixed(0)} MiB at most (bound 150)`);
+  writeFileSync(join(cache, "bench.json"), JSON.stringify({ report, held, stream }, null, 2));
+  const small = held.aPod <= 0.5 && stream.peakMiB <= 150;
+  const good = rows.every((one) => one.ok) && report.log_lines_lost === 0 && small;
   return good ? 0 : 1;
 }
 

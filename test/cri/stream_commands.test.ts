@@ -1,0 +1,230 @@
+// isulad-ts exec, attach and port-forward as a person types them, on a terminal and in a pipe; and the
+// stock client with both transports.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { existsSync } from "node:fs";
+import { createConnection, createServer, type AddressInfo } from "node:net";
+import { join } from "node:path";
+import process from "node:process";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
+import { collected } from "../stream/wires.ts";
+
+const crictl = join(import.meta.dirname, "../.cache/crictl");
+const there = existsSync(crictl);
+if (!there) console.error(`stream_commands.test.ts: ${crictl} is not there (no Go?): skipped`);
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+let id: string;
+beforeAll(async () => {
+  daemon = await startDaemon();
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+  id = await daemon.run(podId, pod, "while sleep 0.1; do :; done");
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+type Words = string[];
+const ours = (...words: Words): Words => [executable, ...words];
+const stock = (...words: Words): Words => [
+  crictl,
+  "--runtime-endpoint",
+  `unix://${daemon.socket}`,
+  "--timeout",
+  "60s",
+  ...words,
+];
+
+function environment(): NodeJS.ProcessEnv {
+  return { ...process.env, ISULAD_HOST: `unix://${daemon.socket}` };
+}
+
+function run([program = "", ...words]: Words, input = "") {
+  const options = {
+    encoding: "utf8",
+    env: environment(),
+    timeout: 30_000,
+    input,
+    maxBuffer: 64 << 20,
+  } as const;
+  const { status, stdout, stderr } = spawnSync(program, words, options);
+  return { code: status, stdout, stderr };
+}
+
+/** A program on a terminal of its own, 90 columns and 28 rows. */
+class OnTerminal {
+  text = "";
+  readonly #child: ChildProcess;
+  readonly ended: Promise<number | null>;
+
+  constructor(words: Words) {
+    const quoted = words.map((word) => `'${word.replaceAll("'", String.raw`'\''`)}'`).join(" ");
+    const command = `stty cols 90 rows 28; ${quoted}`;
+    this.#child = spawn("script", ["-qec", command, "/dev/null"], { env: environment() });
+    this.#child.stdout!.on("data", (chunk: Buffer) => (this.text += chunk.toString()));
+    this.ended = new Promise((resolve) => this.#child.once("exit", resolve));
+  }
+
+  type(text: string): void {
+    this.#child.stdin!.write(text);
+  }
+
+  async shows(text: string): Promise<void> {
+    for (let tries = 0; tries < 300; tries++) {
+      if (this.text.includes(text)) return;
+      await Bun.sleep(50);
+    }
+    throw new Error(`never shown: ${JSON.stringify(text)} in ${JSON.stringify(this.text)}`);
+  }
+}
+
+describe("exec", () => {
+  test("shows both streams, and its exit code is the command's", () => {
+    const done = run(ours("exec", id, "sh", "-c", "echo out; echo err >&2; exit 9"));
+    expect(done).toEqual({ code: 9, stdout: "out\n", stderr: "err\n" });
+  });
+
+  test("-i passes a pipe on, all of it, to its end", () => {
+    const text = "0123456789abcdef".repeat(200_000);
+    expect(run(ours("exec", "-i", id, "cat"), text)).toEqual({ code: 0, stdout: text, stderr: "" });
+    expect(run(ours("exec", id, "cat"), text)).toEqual({ code: 0, stdout: "", stderr: "" });
+  });
+
+  test("-it is a terminal with our size, whose keys go to the command", async () => {
+    const shell = new OnTerminal(ours("exec", "-it", id, "sh"));
+    await shell.shows("# ");
+    shell.type("stty size\r");
+    await shell.shows("28 90");
+    shell.type("sleep 600\r");
+    await Bun.sleep(300);
+    shell.type("\u0003");
+    shell.type("echo after $((6*7))\r");
+    await shell.shows("after 42");
+    shell.type("exit 5\r");
+    expect(await shell.ended).toBe(5);
+  });
+
+  test("--sync waits for the end, with a deadline of its own", () => {
+    const done = run(ours("exec", "--sync", id, "sh", "-c", "echo out; echo err >&2; exit 9"));
+    expect(done).toEqual({ code: 9, stdout: "out\n", stderr: "err\n" });
+    const late = run(ours("exec", "--sync", "--timeout", "1", id, "sleep", "60"));
+    expect(late.code).toBe(125);
+  });
+
+  test("what cannot be started has docker's codes, what is wrongly asked ours", () => {
+    expect(run(ours("exec", id, "nosuch")).code).toBe(127);
+    expect(run(ours("exec", id, "/etc")).code).toBe(126);
+    expect(run(ours("exec", "nosuch", "true")).code).toBe(125);
+    expect(run(ours("exec", id)).code).toBe(125);
+    expect(run(ours("exec", "--timeout", "5", id, "true")).stderr).toContain("--sync");
+  });
+
+  test("a killed one leaves nothing", async () => {
+    const before = daemon.snapshot();
+    const [program = "", ...words] = ours("exec", id, "sleep", "61630");
+    const child = spawn(program, words, { env: environment() });
+    for (let tries = 0; tries < 200; tries++) {
+      if ((await daemon.exec(id, "ps -o args")).stdout.includes("sleep 61630")) break;
+      await Bun.sleep(20);
+    }
+    child.kill("SIGKILL");
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+});
+
+describe("attach", () => {
+  test("shows what comes, passes input on, and ends with the container's code", async () => {
+    const command = "while read line; do echo got $line; [ $line != end ] || exit 6; done";
+    const container = await daemon.run(podId, pod, command, { stdin: true, stdin_once: true });
+    const done = run(ours("attach", "-i", container), "one\ntwo\nend\n");
+    expect(done).toEqual({ code: 6, stdout: "got one\ngot two\ngot end\n", stderr: "" });
+  });
+
+  test("finds out by itself that the container has a terminal", async () => {
+    const container = await daemon.run(podId, pod, ["sh"], { stdin: true, tty: true });
+    const shell = new OnTerminal(ours("attach", "-i", container));
+    await Bun.sleep(500);
+    shell.type("stty size; echo $((6*7))\r");
+    await shell.shows("28 90");
+    await shell.shows("42\r");
+    shell.type("exit 3\r");
+    expect(await shell.ended).toBe(3);
+  });
+});
+
+describe("port-forward", () => {
+  test("makes a port of a pod one of ours until it is interrupted", async () => {
+    const server = createServer((socket) => socket.end("from the pod"));
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const { port } = server.address() as AddressInfo;
+    const [program = "", ...words] = ours("port-forward", podId, `0:${port}`);
+    const child = spawn(program, words, { env: environment() });
+    const line = await new Promise<string>((resolve) =>
+      child.stdout.once("data", (chunk: Buffer) => resolve(chunk.toString())),
+    );
+    const local = /127\.0\.0\.1:(\d+) -> /.exec(line)![1];
+    for (let count = 0; count < 3; count++) {
+      expect(await collected(createConnection(Number(local), "127.0.0.1"))).toBe("from the pod");
+    }
+    const ended = new Promise((resolve) => child.once("exit", resolve));
+    child.kill("SIGINT");
+    expect(await ended).toBe(130);
+    server.close();
+  });
+
+  test("refuses what is no port", () => {
+    for (const word of ["70000", "x", "1:2:3", "0"]) {
+      expect(run(ours("port-forward", podId, word)).code).toBe(2);
+    }
+    expect(run(ours("port-forward", podId)).code).toBe(2);
+  });
+});
+
+describe.skipIf(!there).each(["spdy", "websocket"])("crictl --transport %s", (transport) => {
+  const exec = (...words: Words) => stock("exec", "--transport", transport, ...words);
+
+  test("exec: both streams, input, a failure", () => {
+    const done = run(exec("-i", id, "sh", "-c", "cat; echo err >&2"), "typed");
+    expect(done.code).toBe(0);
+    expect(done.stdout).toBe("typed");
+    expect(done.stderr).toContain("err\n");
+    const failed = run(exec(id, "sh", "-c", "exit 7"));
+    expect(failed.code).toBe(1);
+    expect(failed.stderr).toContain("exit code 7");
+  });
+
+  test("exec -it", async () => {
+    const shell = new OnTerminal(exec("-it", id, "sh"));
+    await shell.shows("# ");
+    shell.type("stty size; echo $((6*7))\r");
+    await shell.shows("28 90");
+    await shell.shows("42\r");
+    shell.type("exit\r");
+    expect(await shell.ended).toBe(0);
+  });
+
+  test("attach", async () => {
+    const command = "while read line; do echo got $line; done; echo over";
+    const container = await daemon.run(podId, pod, command, { stdin: true, stdin_once: true });
+    const done = run(stock("attach", "-i", "--transport", transport, container), "one\ntwo\n");
+    expect(done.code).toBe(0);
+    expect(done.stdout).toBe("got one\ngot two\nover\n");
+  });
+
+  test("port-forward", async () => {
+    const server = createServer((socket) => socket.end("from the pod"));
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const { port } = server.address() as AddressInfo;
+    const words = stock("port-forward", "--transport", transport, podId, `:${port}`);
+    const child = spawn(words[0]!, words.slice(1), { env: environment() });
+    const line = await new Promise<string>((resolve) =>
+      child.stdout.once("data", (chunk: Buffer) => resolve(chunk.toString())),
+    );
+    const local = /127\.0\.0\.1:(\d+) -> /.exec(line)![1];
+    expect(await collected(createConnection(Number(local), "127.0.0.1"))).toBe("from the pod");
+    child.kill("SIGKILL");
+    server.close();
+  });
+});

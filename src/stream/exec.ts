@@ -22,7 +22,7 @@ export type ExecSession = {
 
 export type StreamParts = { monitor: MonitorClient; poller: Poller; folder: string };
 
-/** Runs the command to its end; killed when the client goes. */
+/** Runs the command to its end; it is killed when the client goes, or its streams fail. */
 export async function serveExec(
   parts: StreamParts,
   session: ExecSession,
@@ -30,20 +30,25 @@ export async function serveExec(
   gone: AbortSignal,
 ): Promise<Outcome> {
   const key = randomBytes(16).toString("hex");
-  const cancel = () => void parts.monitor.call("cancelExec", { key }).catch(() => {});
+  let over = false;
+  const cancel = () => {
+    if (!over) parts.monitor.call("cancelExec", { key }).catch(() => {}); // without a monitor it is ended anyway
+  };
   gone.addEventListener("abort", cancel, { once: true });
   try {
     using io = session.wanted.tty ? new TerminalIo(parts) : new FifoIo(parts, session.wanted);
     const { containerId: id, process } = session;
     const { result } = await parts.monitor.call("startExec", { id, key, process, ...io.request });
     if (gone.aborted) cancel(); // it may have come before the monitor knew of the exec
+    const exited = waitExec(parts.monitor, { id, key, ...result }).finally(() => (over = true));
+    exited.catch(() => {}); // told to who waits
     io.started();
-    const exited = waitExec(parts.monitor, { id, key, ...result });
     return await attend(io, channels, exited);
   } catch (error) {
     return { error: messageOf(error) };
   } finally {
     gone.removeEventListener("abort", cancel);
+    cancel();
   }
 }
 

@@ -53,15 +53,15 @@ function run([program = "", ...words]: Words, input = "") {
   return { code: status, stdout, stderr };
 }
 
-/** A program on a terminal of its own, 90 columns and 28 rows. */
+/** A program on a terminal of its own, 90 columns and 28 rows; `later`: a shell's command beside it. */
 class OnTerminal {
   text = "";
   readonly #child: ChildProcess;
   readonly ended: Promise<number | null>;
 
-  constructor(words: Words) {
+  constructor(words: Words, later = "true") {
     const quoted = words.map((word) => `'${word.replaceAll("'", String.raw`'\''`)}'`).join(" ");
-    const command = `stty cols 90 rows 28; ${quoted}`;
+    const command = `stty cols 90 rows 28; (${later}) & ${quoted}`;
     this.#child = spawn("script", ["-qec", command, "/dev/null"], { env: environment() });
     this.#child.stdout!.on("data", (chunk: Buffer) => (this.text += chunk.toString()));
     this.ended = new Promise((resolve) => this.#child.once("exit", resolve));
@@ -104,6 +104,15 @@ describe("exec", () => {
     await shell.shows("after 42");
     shell.type("exit 5\r");
     expect(await shell.ended).toBe(5);
+  });
+
+  test("-it tells the command of another size", async () => {
+    const command = "trap 'stty size; exit 4' WINCH; echo on; while sleep 0.1; do :; done";
+    const later = "sleep 1.5; stty -F /dev/tty cols 101 rows 31";
+    const shell = new OnTerminal(ours("exec", "-it", id, "sh", "-c", command), later);
+    await shell.shows("on");
+    await shell.shows("31 101");
+    expect(await shell.ended).toBe(4);
   });
 
   test("--sync waits for the end, with a deadline of its own", () => {

@@ -271,11 +271,11 @@ describe("the server", () => {
   });
 });
 
-test("with a certificate the streams are TLS", async () => {
+test.skipIf(Bun.which("openssl") === null)("with a certificate the streams are TLS", async () => {
   const [cert, key] = [join(daemon.dir, "cert.pem"), join(daemon.dir, "key.pem")];
   const words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x"];
   spawnSync("openssl", [...words, "-keyout", key, "-out", cert]);
-  daemon.writeConfig({ "stream-tls-cert": cert, "stream-tls-key": key, "stream-idle-timeout": 2 });
+  daemon.writeConfig({ "stream-tls-cert": cert, "stream-tls-key": key });
   await daemon.restart();
   for (const transport of ["SPDY", "WebSocket"] as const) {
     const url = await urlOf("echo safe; exit 3");
@@ -284,8 +284,20 @@ test("with a certificate the streams are TLS", async () => {
     expect([stdout, exitCodeIn(status)]).toEqual(["safe\n", 3]);
   }
   const before = daemon.snapshot();
-  const idle = await exec("echo on; sleep 61625");
+  const talk = await exec("echo on; sleep 61625");
+  await talk.hears("on");
+  talk.vanish();
+  expect(await daemon.leaksSince(before)).toEqual([]);
+});
+
+test("a stream without a byte for the idle timeout ends, and its command with it", async () => {
+  daemon.writeConfig({ "stream-idle-timeout": 1 });
+  await daemon.restart();
+  const before = daemon.snapshot();
+  const idle = await exec("echo on; sleep 61626");
   await idle.hears("on");
-  await idle.end.catch(() => {}); // the idle timeout
+  const busy = await exec("for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done");
+  await idle.end.catch(() => {});
+  expect((await busy.end).stdout).toBe("1\n2\n3\n4\n5\n6\n");
   expect(await daemon.leaksSince(before)).toEqual([]);
 });

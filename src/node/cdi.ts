@@ -7,7 +7,7 @@ import * as v from "valibot";
 import { parse } from "yaml";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { CdiDeviceNode, CdiFileEdits } from "../spec/cdi.ts";
-import type { CdiEdits } from "../spec/facts.ts";
+import type { CdiDevice, CdiEdits } from "../spec/facts.ts";
 import { CdiSpec } from "../spec/cdi.ts";
 import { readBounded } from "../sys/file.ts";
 import { deviceNode } from "./devices.ts";
@@ -124,7 +124,7 @@ async function add(edits: CdiEdits, from: CdiFileEdits, what: string): Promise<v
 }
 
 /** What a file leaves out of a device, the node's own device tells. */
-async function lookupNode(node: CdiDeviceNode, what: string): Promise<CdiEdits["devices"][number]> {
+async function lookupNode(node: CdiDeviceNode, what: string): Promise<CdiDevice> {
   const { path, hostPath = path, uid, gid, permissions } = node;
   const access = permissions === "none" ? "" : permissions || "rwm";
   const type = node.type === "u" ? "c" : node.type || undefined; // u: c, unbuffered
@@ -144,7 +144,7 @@ async function lookupNode(node: CdiDeviceNode, what: string): Promise<CdiEdits["
     minor: (node.major === undefined ? own?.minor : node.minor) ?? 0,
     fileMode: node.fileMode ?? own?.fileMode ?? 0o666,
   };
-  return { node: device, access, uid, gid };
+  return { node: device, hostPath, access, uid, gid };
 }
 
 async function mustExist(path: string, what: string): Promise<void> {

@@ -3,6 +3,7 @@ import { readdir, realpath, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Device } from "../proto/types.ts";
+import type { DeviceFact } from "../spec/facts.ts";
 import type { OciDevice } from "../spec/oci_types.ts";
 
 const devicesMax = 10_000;
@@ -11,15 +12,18 @@ const devicesMax = 10_000;
  * The device nodes that one of CRI's devices stands for: several where host_path is a folder.
  * @throws CriError INVALID_ARGUMENT for a path that leads to no device.
  */
-export async function lookupDevice(device: Device): Promise<OciDevice[]> {
+export async function lookupDevice(device: Device): Promise<DeviceFact[]> {
   const hostPath = device.host_path ?? "";
   const containerPath = device.container_path || hostPath;
-  let found: OciDevice[];
+  const found: DeviceFact[] = [];
   try {
     const real = await realpath(hostPath);
-    found = (await stat(real)).isDirectory()
-      ? await walkDevices(real, containerPath, new Set())
-      : [await deviceNode(real, containerPath)].filter((node) => node !== undefined);
+    if ((await stat(real)).isDirectory()) {
+      found.push(...(await walkDevices(real, containerPath, new Set())));
+    } else {
+      const node = await deviceNode(real, containerPath);
+      if (node !== undefined) found.push({ node, hostPath: real });
+    }
   } catch (cause) {
     throw new CriError("INVALID_ARGUMENT", `device ${hostPath}: ${messageOf(cause)}`, { cause });
   }
@@ -33,7 +37,7 @@ export async function lookupDevice(device: Device): Promise<OciDevice[]> {
 }
 
 /** What a privileged container sees; pseudo-terminals and shared memory are its own. */
-export function hostDevices(): Promise<OciDevice[]> {
+export function hostDevices(): Promise<DeviceFact[]> {
   return walkDevices(
     "/dev",
     "/dev",
@@ -45,8 +49,8 @@ async function walkDevices(
   folder: string,
   containerFolder: string,
   skip: ReadonlySet<string>,
-): Promise<OciDevice[]> {
-  const result: OciDevice[] = [];
+): Promise<DeviceFact[]> {
+  const result: DeviceFact[] = [];
   for (const entry of (await readdir(folder, { withFileTypes: true })).sort(byName)) {
     const path = join(folder, entry.name);
     const target = join(containerFolder, entry.name);
@@ -55,7 +59,7 @@ async function walkDevices(
       result.push(...(await walkDevices(path, target, skip)));
     } else if (entry.isCharacterDevice() || entry.isBlockDevice()) {
       const node = await deviceNode(path, target).catch(ignoreMissing);
-      if (node !== undefined) result.push(node);
+      if (node !== undefined) result.push({ node, hostPath: path });
     }
     if (result.length > devicesMax) {
       throw new CriError("RESOURCE_EXHAUSTED", `more than ${devicesMax} devices in ${folder}`);

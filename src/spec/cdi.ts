@@ -4,7 +4,7 @@
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 import type { ContainerConfig } from "../proto/types.ts";
-import { deviceRule } from "./devices.ts";
+import { deviceRule, placeDevices } from "./devices.ts";
 import type { CdiEdits } from "./facts.ts";
 import type { OciHookName, OciMount, OciSpec } from "./oci_types.ts";
 import type { UserNamespace } from "./userns.ts";
@@ -130,15 +130,12 @@ function checkedName(text: string, field: string): string {
 /** The spec with the edits; later ones of the same name or place win. */
 export function applyCdi(spec: OciSpec, edits: CdiEdits, userns?: UserNamespace): OciSpec {
   const { process, linux } = spec;
-  const devices = edits.devices.map(({ node, access, uid, gid }) => {
+  const devices = edits.devices.map(({ node, hostPath, access, uid, gid }) => {
     const { user } = process;
-    return { node: { ...node, uid: uid ?? user.uid, gid: gid ?? user.gid }, access };
+    return { node: { ...node, uid: uid ?? user.uid, gid: gid ?? user.gid }, hostPath, access };
   });
-  const nodes = replaced(
-    linux.devices,
-    devices.map(({ node }) => node),
-    (node) => node.path,
-  );
+  const placed = placeDevices(devices, userns !== undefined);
+  const nodes = replaced(linux.devices, placed.nodes, (node) => node.path);
   const rules = devices.flatMap(({ node, access }) =>
     access === "" ? [] : (deviceRule(node, access) ?? []),
   );
@@ -150,7 +147,7 @@ export function applyCdi(spec: OciSpec, edits: CdiEdits, userns?: UserNamespace)
       user: { ...process.user, additionalGids: [...new Set(gids)] },
       env: replaced(process.env, edits.env, (entry) => entry.slice(0, entry.indexOf("="))),
     },
-    mounts: withMounts(spec.mounts, edits.mounts, userns),
+    mounts: withMounts(spec.mounts, edits.mounts, { devices: placed.mounts, userns }),
     ...(edits.hooks.length === 0 ? {} : { hooks: withHooks(spec.hooks, edits.hooks) }),
     linux: {
       ...linux,
@@ -167,13 +164,17 @@ function replaced<T>(old: T[], edits: T[], keyOf: (item: T) => string): T[] {
 }
 
 /** Parents before what lies under them; in a user namespace with its ids. */
-function withMounts(old: OciMount[], edits: OciMount[], userns?: UserNamespace): OciMount[] {
-  if (edits.length === 0) return old;
+function withMounts(
+  old: OciMount[],
+  edits: OciMount[],
+  { devices, userns }: { devices: OciMount[]; userns?: UserNamespace },
+): OciMount[] {
+  if (edits.length + devices.length === 0) return old;
   const isBind = ({ options = [] }: OciMount) =>
     options.includes("bind") || options.includes("rbind");
   const own = edits.map((mount) => (isBind(mount) ? { ...mount, ...userns } : mount));
   const depth = ({ destination }: OciMount) => destination.split("/").length;
-  const all = replaced(old, own, (mount) => mount.destination);
+  const all = replaced(old, [...own, ...devices], (mount) => mount.destination);
   return all.sort((a, b) => depth(a) - depth(b));
 }
 

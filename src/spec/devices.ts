@@ -1,7 +1,7 @@
 // Devices that a container sees and may use.
 import type { ContainerConfig } from "../proto/types.ts";
-import type { ContainerFacts } from "./facts.ts";
-import type { OciDevice, OciDeviceRule } from "./oci_types.ts";
+import type { ContainerFacts, DeviceFact } from "./facts.ts";
+import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
 
 const denyAll: OciDeviceRule = { allow: false, access: "rwm" };
 
@@ -9,27 +9,48 @@ export type DeviceOptions = {
   privileged: boolean;
   /** Who the devices that are asked for shall belong to; 0: whom they belong to on the node. */
   owner?: { uid: number; gid: number };
+  /** The container has a user namespace of its own. */
+  userns: boolean;
 };
 
 /** The usual ones (null, zero, full, random, urandom, tty, ptmx) every runtime adds itself. */
 export function containerDevices(
   config: ContainerConfig,
   facts: ContainerFacts,
-  { privileged, owner }: DeviceOptions,
-): { nodes: OciDevice[]; rules: OciDeviceRule[] } {
-  const nodes = new Map<string, OciDevice>();
-  if (privileged) for (const device of facts.hostDevices) nodes.set(device.path, device);
+  { privileged, owner, userns }: DeviceOptions,
+): PlacedDevices & { rules: OciDeviceRule[] } {
+  const found = new Map<string, DeviceFact>();
+  if (privileged) for (const device of facts.hostDevices) found.set(device.node.path, device);
   const rules: OciDeviceRule[] = [privileged ? { allow: true, access: "rwm" } : denyAll];
   for (const [index, device] of (config.devices ?? []).entries()) {
     const access = device.permissions || "rwm";
-    for (const node of facts.devices[index] ?? []) {
+    for (const { node, hostPath } of facts.devices[index] ?? []) {
       const { uid, gid } = { uid: owner?.uid || node.uid, gid: owner?.gid || node.gid };
-      nodes.set(node.path, { ...node, uid, gid });
+      found.set(node.path, { node: { ...node, uid, gid }, hostPath });
       const rule = deviceRule(node, access);
       if (rule !== undefined) rules.push(rule);
     }
   }
-  return { nodes: [...nodes.values()], rules };
+  return { ...placeDevices([...found.values()], userns), rules };
+}
+
+export type PlacedDevices = { nodes: OciDevice[]; mounts: OciMount[] };
+
+/**
+ * Nodes to be made, or in a user namespace, where nobody may make one, bound. Runtimes bind what the
+ * host has at the container's path: from another path it takes a mount.
+ */
+export function placeDevices(devices: DeviceFact[], userns: boolean): PlacedDevices {
+  const isMount = ({ node, hostPath }: DeviceFact) => userns && node.path !== hostPath;
+  return {
+    nodes: devices.filter((device) => !isMount(device)).map(({ node }) => node),
+    mounts: devices.filter(isMount).map(({ node, hostPath }) => ({
+      destination: node.path,
+      type: "bind",
+      source: hostPath,
+      options: ["bind", "rprivate", "nosuid", "noexec"],
+    })),
+  };
 }
 
 /** Lets the container use it; a FIFO needs no permission. */

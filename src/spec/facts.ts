@@ -47,14 +47,17 @@ export type MountFact = {
   propagation: "private" | "slave" | "shared" | "slave+shared" | "unbindable";
 };
 
+/** A device node as it is to be, and where it is on the host. */
+export type DeviceFact = { node: OciDevice; hostPath: string };
+
 /** What of host and image one container's spec depends on. */
 export type ContainerFacts = {
   /** One for each of config.mounts, in its order. */
   mounts: MountFact[];
   /** One for each of config.devices, in its order; a folder gives several. */
-  devices: OciDevice[][];
+  devices: DeviceFact[][];
   /** The host's devices; looked up for privileged containers only. */
-  hostDevices: OciDevice[];
+  hostDevices: DeviceFact[];
   /** What the CDI devices that are asked for change. */
   cdi?: CdiEdits;
   /** Folders of this container for the image's volumes, by where they go. */
@@ -108,11 +111,19 @@ export type ContainerDefaults = {
   umask?: number;
 };
 
+/** uid and gid: of the process where they are absent. access "": visible, not to be used. */
+export type CdiDevice = {
+  node: Omit<OciDevice, "uid" | "gid">;
+  hostPath: string;
+  uid?: number;
+  gid?: number;
+  access: string;
+};
+
 /** What several devices change together, with what had to be looked up on the node. */
 export type CdiEdits = {
   env: string[];
-  /** uid and gid: of the process where they are absent. access "": visible, not to be used. */
-  devices: { node: Omit<OciDevice, "uid" | "gid">; uid?: number; gid?: number; access: string }[];
+  devices: CdiDevice[];
   mounts: OciMount[];
   hooks: { name: OciHookName; hook: OciHook }[];
   gids: number[];

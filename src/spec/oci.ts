@@ -74,9 +74,12 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const resources = config.linux?.resources ?? {};
   const process = containerProcess(input, security, resources.oom_score_adj);
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
-  const hasHostDevices = privileged && !input.handler.privilegedWithoutHostDevices;
-  const owner = { uid, gid };
-  const devices = containerDevices(config, facts, { privileged: hasHostDevices, owner });
+  const userns = userNamespaceOf(sandbox);
+  const devices = containerDevices(config, facts, {
+    privileged: privileged && !input.handler.privilegedWithoutHostDevices,
+    owner: { uid, gid },
+    userns: userns !== undefined,
+  });
   const readonly = security.readonly_rootfs === true;
   const { mounts, rootfsPropagation } = containerMounts({
     config,
@@ -98,11 +101,11 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     ociVersion,
     process,
     root: { path: input.rootfsPath, readonly },
-    mounts,
+    mounts: [...mounts, ...devices.mounts],
     annotations: containerAnnotations(input),
     linux: {
       namespaces: containerNamespaces(input, security),
-      ...userNamespaceOf(sandbox),
+      ...userns,
       devices: devices.nodes,
       cgroupsPath: input.cgroupsPath,
       resources: ociResources(resources, devices.rules, host),
@@ -113,7 +116,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   };
   const based = overBase(input.handler.baseSpec, spec, privileged);
   if (facts.cdi === undefined) return based;
-  return applyCdi(based, facts.cdi, userNamespaceOf(sandbox));
+  return applyCdi(based, facts.cdi, userns);
 }
 
 export type SandboxSpecInput = {

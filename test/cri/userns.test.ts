@@ -133,6 +133,9 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
       namespace_options: pod.linux!.security_context!.namespace_options,
     };
     const user = { ...more, linux: { security_context } };
+    const devices = [{ host_path: "/dev/zero", container_path: "/dev/fuse" }];
+    const zero = "stat -c '%t:%T' /dev/fuse; head -c 1 /dev/fuse | wc -c";
+    expect((await daemon.output(podId, pod, zero, { devices })).text).toBe("1:5\n1\n");
     const reopened = "id -u; cat /srv/data > /dev/stdout";
     expect((await daemon.output(podId, pod, reopened, user)).text).toBe("1000\nx\n");
     const id = await daemon.run(podId, pod, ["sleep", "600"], user);

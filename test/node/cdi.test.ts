@@ -64,12 +64,14 @@ describe("resolveCdi()", () => {
       devices: [
         {
           node: { path: "/dev/gpu0", type: "c", major: 1, minor: 3, fileMode: 0o666 },
+          hostPath: "/dev/null",
           uid: 5,
           gid: undefined,
           access: "rw",
         },
         {
           node: { path: "/dev/given", type: "b", major: 8, minor: 1, fileMode: 0o666 },
+          hostPath: "/dev/given",
           uid: undefined,
           gid: undefined,
           access: "rwm",

@@ -36,8 +36,8 @@ describe("applyCdi()", () => {
 
   test("adds devices that belong to who runs, with the permissions they may be used with", () => {
     const devices = [
-      { node, access: "rw" },
-      { node: { ...node, path: "/dev/seen" }, access: "", uid: 0, gid: 44 },
+      { node, hostPath: "/dev/gpu", access: "rw" },
+      { node: { ...node, path: "/dev/seen" }, hostPath: "/dev/gpu", access: "", uid: 0, gid: 44 },
     ];
     const user = { ...spec.process.user, uid: 1000, gid: 1001 };
     const process = { ...spec.process, user };
@@ -48,6 +48,16 @@ describe("applyCdi()", () => {
     ]);
     const rule = { allow: true, type: "c", major: 195, minor: 3, access: "rw" };
     expect(linux.resources.devices).toEqual([...spec.linux.resources.devices, rule as never]);
+
+    // In a user namespace what is elsewhere on the host is bound.
+    const ids = [{ containerID: 0, hostID: 100_000, size: 10 }];
+    const mapped = applyCdi(spec, { ...none, devices }, { uidMappings: ids, gidMappings: ids });
+    expect(mapped.linux.devices.map(({ path }) => path)).toContain("/dev/gpu");
+    expect(mapped.linux.devices.map(({ path }) => path)).not.toContain("/dev/seen");
+    expect(mapped.mounts.find(({ destination }) => destination === "/dev/seen")).toMatchObject({
+      type: "bind",
+      source: "/dev/gpu",
+    });
   });
 
   test("replaces variables and mounts of the same name, parents first", () => {

@@ -101,13 +101,16 @@ const kubeletFacts = {
   devices: [
     [
       {
-        path: "/dev/fuse",
-        type: "c" as const,
-        major: 10,
-        minor: 229,
-        fileMode: 0o666,
-        uid: 0,
-        gid: 0,
+        node: {
+          path: "/dev/fuse",
+          type: "c" as const,
+          major: 10,
+          minor: 229,
+          fileMode: 0o666,
+          uid: 0,
+          gid: 0,
+        },
+        hostPath: "/dev/fuse",
       },
     ],
   ],
@@ -133,7 +136,12 @@ describe("containerSpec()", () => {
         {
           host: { ...host, cgroupVersion: 1 },
           sandbox: sandboxFacts({ linux: { security_context: { privileged: true } } }),
-          facts: { ...emptyFacts, hostDevices: [{ ...disk, fileMode: 0o660, uid: 0, gid: 6 }] },
+          facts: {
+            ...emptyFacts,
+            hostDevices: [
+              { node: { ...disk, fileMode: 0o660, uid: 0, gid: 6 }, hostPath: disk.path },
+            ],
+          },
         },
       ),
     );

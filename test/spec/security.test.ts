@@ -186,7 +186,7 @@ test("containerDevices() gives devices to who runs, where the configuration says
   const owner = (security_context: LinuxContainerSecurityContext, deviceOwnership = true) => {
     const input = specInput(
       { devices: [{ container_path: "/dev/x", host_path: "/dev/x" }], linux: { security_context } },
-      { facts: { ...emptyFacts, devices: [[owned]] } },
+      { facts: { ...emptyFacts, devices: [[{ node: owned, hostPath: "/dev/x" }]] } },
     );
     input.defaults.deviceOwnership = deviceOwnership;
     const [{ uid, gid }] = containerSpec(input).linux.devices as [typeof owned];

@@ -251,8 +251,8 @@ describe("a handler's rules", () => {
     const node = { path: "/dev/x", type: "c", major: 9, minor: 9, fileMode: 0, uid: 0, gid: 0 };
     const facts = {
       ...emptyFacts,
-      hostDevices: [{ ...node, path: "/dev/sda" }],
-      devices: [[node]],
+      hostDevices: [{ node: { ...node, path: "/dev/sda" }, hostPath: "/dev/sda" }],
+      devices: [[{ node, hostPath: "/dev/x" }]],
     } as ContainerFacts;
     const security_context = { privileged: true };
     const spec = containerSpec(

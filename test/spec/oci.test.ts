@@ -24,7 +24,7 @@ const { ProfileType } = runtime.v1.SecurityProfile;
 
 function expectGolden(name: string, spec: OciSpec): void {
   const text = `${JSON.stringify(spec, rawBigint, 2)}\n`;
-  const file = join(import.meta.dirname, "../golden", `${name}.json`);
+  const file = join(import.meta.dirname, "../golden", `${name}.golden`);
   if (process.env["UPDATE_GOLDEN"] === "1") writeFileSync(file, text);
   if (!existsSync(file)) throw new Error(`${file} is missing (make it with UPDATE_GOLDEN=1)`);
   expect(text).toBe(readFileSync(file, "utf8"));

@@ -118,14 +118,22 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     await daemon.loadImage(busyboxImage({}, data), image);
     const pod = podConfig();
     const podId = await daemon.runPod(pod, handler);
-    const script = "stat -c '%u %n' /srv/data /v/of-root /plain/of-root; id -u; echo > /v/made";
+    const script =
+      "stat -c '%u %n' /srv/data /v/of-root /plain/of-root /i/srv/data /i/bin; id -u; echo > /v/made";
     const mounts = [
       { host_path: folder, container_path: "/v", uidMappings: ids, gidMappings: ids },
       { host_path: folder, container_path: "/plain" },
+      {
+        container_path: "/i",
+        image: { image },
+        readonly: true,
+        uidMappings: ids,
+        gidMappings: ids,
+      },
     ];
     const more = { image: { image }, mounts };
     expect((await daemon.output(podId, pod, script, more)).text).toBe(
-      "1000 /srv/data\n0 /v/of-root\n65534 /plain/of-root\n0\n",
+      "1000 /srv/data\n0 /v/of-root\n65534 /plain/of-root\n1000 /i/srv/data\n0 /i/bin\n0\n",
     );
     expect(statSync(join(folder, "made")).uid).toBe(0);
     const security_context = {

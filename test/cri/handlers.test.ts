@@ -15,6 +15,10 @@ const path = ociRuntime;
 const folder = mkdtempSync(join(tmpdir(), "isulad-handlers-"));
 const file = (name: string) => join(folder, name);
 const wrapper = file("wrapper");
+// Where the daemon looks for it too (base/config_host.ts).
+const realRuntime = Bun.which(ociRuntime, {
+  PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin",
+});
 const subnet = freeSubnet();
 
 let daemon: Daemon;
@@ -59,7 +63,7 @@ function writeWrapper(features: string): void {
   const text = `#!/bin/sh
 [ "$1" = --from-daemon-json ] || exit 9
 shift
-[ "$1" = features ] || exec ${Bun.which(ociRuntime)} "$@"
+[ "$1" = features ] || exec ${realRuntime} "$@"
 echo asked >> ${file("asked")}
 echo '${features}'
 `;

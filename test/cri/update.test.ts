@@ -32,7 +32,10 @@ async function kernel(id: string) {
   return {
     memory: await read("memory/memory.limit_in_bytes", "memory.max"),
     shares: await read("cpu/cpu.shares", "cpu.weight"),
-    cpus: await read("cpuset/cpuset.cpus", "cpuset.cpus.effective"),
+    // Not of the cgroup's file: under systemd the controller comes with its first limit.
+    cpus: (await daemon.exec(id, "grep Cpus_allowed_list /proc/self/status")).stdout.split(
+      /\s+/,
+    )[1],
     quota: isV2
       ? await read("", "cpu.max")
       : `${await read("cpu/cpu.cfs_quota_us", "")} ${await read("cpu/cpu.cfs_period_us", "")}`,

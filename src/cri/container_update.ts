@@ -1,6 +1,6 @@
 // UpdateContainerResources: all of it or nothing. The intent is on record first; what fails, or is cut
 // off by the daemon's end, is taken back to the resources on record, which are the ones from before.
-import { readFile, rm, writeFile } from "node:fs/promises";
+import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
@@ -9,11 +9,16 @@ import { step } from "../base/steps.ts";
 import { parentCpuset } from "../node/cgroup.ts";
 import { callRuntime } from "../node/runtime.ts";
 import type { LinuxContainerResources, UpdateContainerResourcesRequest } from "../proto/types.ts";
-import { ociJson, parseOciSpec } from "../spec/oci.ts";
-import type { OciResources } from "../spec/oci_types.ts";
-import { explicitResources, mergedResources, ociResources } from "../spec/resources.ts";
+import { ociJson, parseOciJson, type OciResources } from "../spec/oci_types.ts";
+import {
+  explicitResources,
+  mergedResources,
+  ociResources,
+  updatedResources,
+} from "../spec/resources.ts";
 import { updateBegun, updateEnded, type Container } from "../state/container.ts";
 import { writeFileAtomic } from "../sys/file.ts";
+import { readSpec } from "./container.ts";
 import { handlerOf, stepSignal, type Call, type Context } from "./context.ts";
 
 /** @throws CriError NOT_FOUND, FAILED_PRECONDITION for one that has ended, or what the runtime said. */
@@ -34,9 +39,16 @@ export async function updateContainerResources(
   const old = container.config.linux?.resources ?? {};
   const merged = mergedResources(old, request.linux);
   if (container.phase.phase === "running") checkHugepages(old, merged);
-  const resources = ociResources(merged, [], context.host);
+  const spec = await readSpec(bundleOf(context, id));
+  const before = spec.linux.resources;
+  const resources = updatedResources(before, {
+    was: ociResources(old, [], context.host),
+    wanted: ociResources(merged, [], context.host),
+  });
   try {
-    await step("update-record", () => context.containers.update(id, updateBegun));
+    await step("update-record", () =>
+      context.containers.update(id, (now) => updateBegun(now, ociJson(before))),
+    );
     if (container.phase.phase === "running") {
       await step("runtime-update", () =>
         updateRuntime(context, container, resources, stepSignal(context, call)),
@@ -48,7 +60,7 @@ export async function updateContainerResources(
     );
   } catch (error) {
     const message = messageOf(error);
-    await undoUpdate(context, container);
+    await undoUpdate(context, updateBegun(container, ociJson(before)));
     throw new CriError(codeOf(error), `updating container ${id}: ${message}`, { cause: error });
   }
   context.log.info("container updated", { container: id });
@@ -68,14 +80,14 @@ function checkHugepages(old: LinuxContainerResources, merged: LinuxContainerReso
 }
 
 /**
- * Brings cgroup, bundle and record back to the resources of `container`, as it was before. What fails
- * stays on record, for the next update or the next daemon.
+ * Brings cgroup, bundle and record back to what they were before the update that `container` has on
+ * record. What fails stays on record, for the next update or the next daemon.
  */
 export async function undoUpdate(context: Context, container: Container): Promise<void> {
-  const { id, config } = container;
+  const { id, config, updating } = container;
+  if (updating === undefined) return;
   try {
-    const old = config.linux?.resources ?? {};
-    const before = ociResources(old, [], context.host);
+    const before = parseOciJson(updating) as OciResources;
     if (context.containers.find(id)?.phase.phase === "running") {
       const { cgroup } = context.sandboxes.get(container.sandboxId);
       const cpuset = parentCpuset(
@@ -86,7 +98,8 @@ export async function undoUpdate(context: Context, container: Container): Promis
       await updateRuntime(context, container, explicit, signal);
     }
     await writeBundle(context, id, before);
-    await context.containers.update(id, (now) => updateEnded(now, old));
+    const resources = config.linux?.resources ?? {};
+    await context.containers.update(id, (now) => updateEnded(now, resources));
   } catch (error) {
     if (context.containers.find(id)?.phase.phase === "exited") return; // it has no cgroup any more
     const fields = { container: id, error: messageOf(error) };
@@ -116,8 +129,12 @@ async function updateRuntime(
 
 /** config.json with these limits: what a container that was not started yet begins with. */
 async function writeBundle(context: Context, id: string, resources: OciResources): Promise<void> {
-  const path = join(context.containers.folderOf(id), "config.json");
-  const spec = parseOciSpec(await readFile(path, "utf8"));
-  spec.linux.resources = { ...resources, devices: spec.linux.resources.devices };
+  const path = bundleOf(context, id);
+  const spec = await readSpec(path);
+  spec.linux.resources = resources;
   await writeFileAtomic(path, ociJson(spec));
+}
+
+function bundleOf(context: Context, id: string): string {
+  return join(context.containers.folderOf(id), "config.json");
 }

@@ -72,6 +72,35 @@ export function mergedResources(
   return merged;
 }
 
+/**
+ * A bundle's resources with what an update changes of those that CRI asked for; what a handler's base
+ * spec says beside them stays.
+ */
+export function updatedResources(
+  bundle: OciResources,
+  { was, wanted }: { was: OciResources; wanted: OciResources },
+): OciResources {
+  const pages = new Map((bundle.hugepageLimits ?? []).map((one) => [one.pageSize, one]));
+  for (const one of wanted.hugepageLimits ?? []) pages.set(one.pageSize, one);
+  return {
+    ...bundle,
+    ...overlaid("memory", { ...bundle.memory, ...changes(was.memory, wanted.memory) }),
+    ...overlaid("cpu", { ...bundle.cpu, ...changes(was.cpu, wanted.cpu) }),
+    ...overlaid("unified", { ...bundle.unified, ...changes(was.unified, wanted.unified) }),
+    ...(pages.size > 0 ? { hugepageLimits: [...pages.values()] } : {}),
+  };
+}
+
+function changes<T extends object>(was: T | undefined, wanted: T | undefined): Partial<T> {
+  const old = new Map<string, unknown>(Object.entries(was ?? {}));
+  const news = Object.entries(wanted ?? {}).filter(([key, value]) => old.get(key) !== value);
+  return Object.fromEntries(news) as Partial<T>;
+}
+
+function overlaid(name: string, value: object): object {
+  return Object.keys(value).length > 0 ? { [name]: value } : {};
+}
+
 /** What a pod gets in all: of each limit that its containers have, theirs and the pod's own. */
 export function summedResources(
   resources: LinuxContainerResources,
@@ -159,8 +188,8 @@ function memoryResources(
     );
   }
   // Without a word about swap a memory limit means just that; the kernel's default would be
-  // unlimited swap on top.
-  if (swap === 0n && limit > 0n) swap = limit;
+  // unlimited swap on top. No limit (-1) is none of either.
+  if (swap === 0n) swap = limit;
   if (!host.swapLimit) swap = 0n;
   const memory: NonNullable<OciResources["memory"]> = {};
   if (limit !== 0n) memory.limit = limit;

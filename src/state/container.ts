@@ -60,8 +60,8 @@ const ContainerSchema = v.object({
   stopSignal: v.string(),
   /** Of the container's first process. */
   user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
-  /** An update is under way: what the cgroup and the bundle say may differ from config. */
-  updating: v.optional(v.literal(true)),
+  /** An update is under way: the bundle's resources from before (spec/oci_types.ts), as JSON. */
+  updating: v.optional(v.string()),
   phase: Phase,
 });
 export type Container = v.InferOutput<typeof ContainerSchema>;
@@ -85,8 +85,8 @@ export function running(container: Container, pid: number, startedAtNs: string):
   return { ...container, phase: { phase: "running", pid, startedAtNs } };
 }
 
-export function updateBegun(container: Container): Container {
-  return { ...container, updating: true };
+export function updateBegun(container: Container, before: string): Container {
+  return { ...container, updating: before };
 }
 
 /** The update has ended, with these resources. */

@@ -1,13 +1,13 @@
 // UpdateContainerResources: limits of a container that runs, or is about to; all of them or none.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { readFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { toLong } from "../../src/base/int64.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 
 const isV2 = cgroupMounts().version === 2;
 const mib = (count: number) => toLong(count << 20);
@@ -117,6 +117,25 @@ describe("of one that does not run", () => {
     await daemon.client.StartContainer({ container_id: id });
     expect(await kernel(id)).toMatchObject({ memory: String(48 << 20), cpus: "0" });
     await daemon.client.RemoveContainer({ container_id: id });
+  });
+
+  test("what the handler's base spec says beside it stays", async () => {
+    const base = join(daemon.dir, "base.json");
+    const resources = { pids: { limit: 77 } };
+    writeFileSync(base, JSON.stringify({ ociVersion: "1.0.2", linux: { resources } }));
+    const path = Bun.which(ociRuntime)!;
+    daemon.writeConfig({ runtimes: { based: { path, "base-runtime-spec": base } } });
+    await daemon.restart();
+    const own = daemon.hostPodConfig();
+    const ownId = await daemon.runPod(own, "based");
+    const id = await daemon.create(ownId, own, ["sleep", "600"]);
+    await update(id, { memory_limit_in_bytes: mib(48) });
+    await daemon.client.StartContainer({ container_id: id });
+    await update(id, { memory_limit_in_bytes: mib(64) });
+    const pids = `cat /sys/fs/cgroup/${isV2 ? "" : "pids/"}pids.max`;
+    expect((await daemon.exec(id, pids)).stdout).toBe("77\n");
+    expect(await kernel(id)).toMatchObject({ memory: String(64 << 20) });
+    await daemon.removePod(ownId);
   });
 
   test("exited is FAILED_PRECONDITION, unknown NOT_FOUND, nothing given OK", async () => {

@@ -1,7 +1,12 @@
 // What an update makes of resources, and what takes it back.
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
-import { explicitResources, mergedResources, ociResources } from "../../src/spec/resources.ts";
+import {
+  explicitResources,
+  mergedResources,
+  ociResources,
+  updatedResources,
+} from "../../src/spec/resources.ts";
 import { host } from "./facts.ts";
 
 describe("mergedResources()", () => {
@@ -30,6 +35,39 @@ describe("mergedResources()", () => {
         { page_size: "1GB", limit: toLong(1) },
       ],
     });
+  });
+});
+
+describe("updatedResources()", () => {
+  test("changes what CRI changed, and leaves what a base spec says", () => {
+    const bundle = {
+      devices: [{ allow: false, access: "rwm" }],
+      pids: { limit: 100n },
+      cpu: { shares: 512n, idle: 1 },
+      memory: { limit: 5n },
+      unified: { "memory.high": "1", "io.weight": "9" },
+      hugepageLimits: [{ pageSize: "1GB", limit: 0n }],
+    };
+    const was = { devices: [], cpu: { shares: 512n }, unified: { "memory.high": "1" } };
+    const wanted = {
+      devices: [],
+      cpu: { shares: 512n, quota: 7n },
+      memory: { limit: 6n, swap: 6n },
+      unified: { "memory.high": "2" },
+      hugepageLimits: [{ pageSize: "2MB", limit: 3n }],
+    };
+    expect(updatedResources(bundle, { was, wanted })).toEqual({
+      ...bundle,
+      cpu: { shares: 512n, idle: 1, quota: 7n },
+      memory: { limit: 6n, swap: 6n },
+      unified: { "memory.high": "2", "io.weight": "9" },
+      hugepageLimits: [
+        { pageSize: "1GB", limit: 0n },
+        { pageSize: "2MB", limit: 3n },
+      ],
+    } as typeof bundle);
+    const nothing = { devices: [] };
+    expect(updatedResources(nothing, { was: nothing, wanted: nothing })).toEqual(nothing);
   });
 });
 

@@ -125,7 +125,7 @@ async function createContext(
     log: log.child("cri"),
     instance,
     bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
-    host: readHostFacts(mounts, { selinux: false, apparmor }),
+    host: readHostFacts(mounts, { apparmor }),
     handlers: await openHandlers(config, log),
     sandboxes: new Store({
       ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),

@@ -22,7 +22,7 @@ const linksMax = 40;
 /** What of the host stays the same while the daemon runs. */
 export function readHostFacts(
   cgroups: CgroupMounts,
-  { selinux, apparmor }: Pick<HostFacts, "selinux" | "apparmor">,
+  { apparmor }: Pick<HostFacts, "apparmor">,
 ): HostFacts {
   const status = readFileSync("/proc/self/status", "utf8");
   const bounding = BigInt(`0x${/^CapBnd:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? "0"}`);
@@ -35,7 +35,7 @@ export function readHostFacts(
     oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
     ...(apparmor === undefined ? {} : { apparmor }),
     idmappedLayers: kernelIsAtLeast(5, 19),
-    selinux: selinux && existsSync("/sys/fs/selinux/enforce"),
+    selinux: existsSync("/sys/fs/selinux/enforce"),
     arch: arch(),
   };
 }

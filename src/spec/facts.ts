@@ -20,7 +20,7 @@ export type HostFacts = {
   apparmor?: { defaultProfile?: string };
   /** Whether overlayfs takes id-mapped layers: Linux 5.19. */
   idmappedLayers: boolean;
-  /** Containers are labelled (key selinux-enabled, and the kernel enforces or permits). */
+  /** The kernel runs SELinux, whose labels are not set yet. */
   selinux: boolean;
   /** node:os arch(): "x64", "arm64". */
   arch: string;

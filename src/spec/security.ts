@@ -88,17 +88,22 @@ export function maskedPaths(security: LinuxContainerSecurityContext | null | und
   return { maskedPaths: [...(masked_paths ?? [])], readonlyPaths: [...(readonly_paths ?? [])] };
 }
 
-/** SELinux labels are not there yet: where the host would apply them, say so. */
+/**
+ * Who asks for an SELinux label on a node that has them must not run without one. On a node that has
+ * none the options count for nothing, as with every other runtime: pods carry them for all nodes.
+ * @throws CriError UNIMPLEMENTED
+ */
 export function refuseSelinux(
-  security: Pick<LinuxContainerSecurityContext, "selinux_options">,
+  { selinux_options: options }: Pick<LinuxContainerSecurityContext, "selinux_options">,
   host: HostFacts,
 ): void {
-  if (host.selinux && security.selinux_options) {
-    throw new CriError(
-      "UNIMPLEMENTED",
-      "selinux_options: SELinux labels are not supported yet (set selinux-enabled to false)",
-    );
-  }
+  const { user, role, type, level } = options ?? {};
+  const label = [user, role, type, level].map((part) => part || "-").join(":");
+  if (!host.selinux || label === "-:-:-:-") return;
+  throw new CriError(
+    "UNIMPLEMENTED",
+    `selinux_options ${label}: SELinux labels are not supported yet (use AppArmor and seccomp, or a node without SELinux)`,
+  );
 }
 
 function askedSeccomp(security: LinuxContainerSecurityContext): AskedProfile {

@@ -151,6 +151,27 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     await daemon.removePod(podId);
   });
 
+  test("goes on over a restart of the daemon, and starts what was created before", async () => {
+    const before = daemon.snapshot();
+    const pod = podConfig();
+    const podId = await daemon.runPod(pod, handler);
+    const running = await daemon.run(podId, pod, ["sleep", "600"]);
+    const created = await daemon.create(podId, pod, "cat /proc/self/uid_map");
+    await daemon.restart("SIGKILL");
+    await daemon.client.StartContainer({ container_id: created });
+    expect(await daemon.exited(created)).toMatchObject({ exitCode: 0 });
+    const { stdout } = await daemon.exec(running, "cat /proc/self/uid_map");
+    expect(stdout.trim().split(/\s+/)).toEqual(["0", String(first), "65536"]);
+    const { text } = await daemon.output(podId, pod, "stat -c %u /");
+    expect(text).toBe("0\n");
+    await daemon.removePod(podId);
+    // All that a new daemon has open is more than it had before.
+    const left = (await daemon.leaksSince(before)).filter(
+      (leak) => !leak.includes(` ${daemon.pid} `),
+    );
+    expect(left).toEqual([]);
+  });
+
   test("Status says which handlers have them, and the others refuse clearly", async () => {
     const { runtime_handlers } = await daemon.client.Status({});
     const has = Object.fromEntries(

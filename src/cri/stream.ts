@@ -37,7 +37,18 @@ export function attach(context: Context, request: AttachRequest): AttachResponse
   }
   const stdinOnce = config.stdin_once === true;
   const stdio = stdioFolder(context, id);
-  return { url: context.streams.attach({ containerId: id, stdio, stdinOnce, wanted }) };
+  const exited = () => exitCommitted(context, id);
+  return { url: context.streams.attach({ containerId: id, stdio, stdinOnce, wanted, exited }) };
+}
+
+/** A container's streams end a moment before its exit is committed. */
+const commitMs = 5_000;
+
+async function exitCommitted(context: Context, id: string): Promise<void> {
+  const enough = new AbortController();
+  const committed = context.exits.wait(id, commitMs, enough.signal);
+  if (context.containers.find(id)?.phase.phase === "running") await committed;
+  enough.abort();
 }
 
 export function portForward(context: Context, request: PortForwardRequest): PortForwardResponse {

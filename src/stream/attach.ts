@@ -16,6 +16,8 @@ export type AttachSession = {
   stdio: string;
   /** Its stdin ends with that of the first client. */
   stdinOnce: boolean;
+  /** Until its exit is committed, if it has ended: whoever hears of that here can ask for its code. */
+  exited: () => Promise<void>;
   wanted: Wanted;
 };
 
@@ -41,7 +43,8 @@ export async function serveAttach(
     const copies = names.map((name) =>
       copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes), never),
     );
-    await Promise.race([Promise.all(copies), leave(parts, session, { channels, input, gone })]);
+    const ended = Promise.all(copies).then(() => session.exited());
+    await Promise.race([ended, leave(parts, session, { channels, input, gone })]);
     return { exitCode: 0 };
   } catch (error) {
     return { error: messageOf(error) };

@@ -66,9 +66,10 @@ describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
   test("a terminal has one output, the client's size, and outlives its clients", async () => {
     const tty = { stdin: true, stdout: true, tty: true };
     const id = await run(
-      "trap 'stty size' WINCH; while true; do read -r line; eval \"$line\"; done",
+      "trap 'stty size' WINCH; echo ready; while true; do read -r line; eval \"$line\"; done",
       { tty: true },
     );
+    while (!(await logOf(id)).includes("ready")) await Bun.sleep(20);
     const one = await attach(id, tty, transport);
     await one.resize(99, 33);
     await one.hears("33 99");

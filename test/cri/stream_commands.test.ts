@@ -107,12 +107,13 @@ describe("exec", () => {
   });
 
   test("-it tells the command of another size", async () => {
-    const command = "trap 'stty size; exit 4' WINCH; echo on; while sleep 0.1; do :; done";
+    const command = "trap 'stty size' WINCH; echo on; while sleep 0.1; do :; done";
     const later = "sleep 1.5; stty -F /dev/tty cols 101 rows 31";
     const shell = new OnTerminal(ours("exec", "-it", id, "sh", "-c", command), later);
     await shell.shows("on");
     await shell.shows("31 101");
-    expect(await shell.ended).toBe(4);
+    shell.type("\u0003");
+    expect(await shell.ended).toBe(130);
   });
 
   test("--sync waits for the end, with a deadline of its own", () => {

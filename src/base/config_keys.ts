@@ -198,7 +198,7 @@ export const daemonKeys = {
 } as const;
 
 export const nriKeys = {
-  support: key("nri-support", k.flag, { fallback: false, about: "NRI plugins", later: true }),
+  support: key("nri-support", k.flag, { fallback: false, about: "NRI plugins" }),
   disableConnections: key("disable-connections", k.flag, {
     fallback: true,
     about: "only pre-installed NRI plugins; false opens the NRI socket",
@@ -224,6 +224,14 @@ export const nriKeys = {
     fallback: 2 * secondMs,
     about: "for an NRI plugin to answer",
     also: ["plugin-requst-timeout"],
+  }),
+  synchronizeTimeoutMs: key("plugin-synchronize-timeout", k.duration(1), {
+    fallback: 30 * secondMs,
+    about: "ours: for an NRI plugin to take note of all pods and containers",
+  }),
+  requiredPlugins: key("nri-required-plugins", k.texts, {
+    fallback: [],
+    about: "ours: NRI plugins (`10-name` or `name`) without which no pod or container is made",
   }),
 } as const;
 

@@ -30,7 +30,14 @@ import { apparmorProfile, maskedPaths, refuseSelinux, seccompFilter } from "./se
 import { userNamespace, type UserNamespace } from "./userns.ts";
 import { resolveUser, runAs } from "./users.ts";
 
-export type { OciProcess, OciSpec } from "./oci_types.ts";
+export type {
+  OciHook,
+  OciNamespace,
+  OciProcess,
+  OciResources,
+  OciSeccomp,
+  OciSpec,
+} from "./oci_types.ts";
 export { ociJson, parseOciSpec } from "./oci_types.ts";
 export { execProcess } from "./process.ts";
 

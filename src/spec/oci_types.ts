@@ -39,6 +39,19 @@ export type OciProcess = {
   noNewPrivileges: boolean;
   apparmorProfile?: string;
   oomScoreAdj?: number;
+  ioPriority?: { class: string; priority: number };
+  scheduler?: OciScheduler;
+};
+
+/** sched_setattr(2); times in nanoseconds. */
+export type OciScheduler = {
+  policy: string;
+  nice?: number;
+  priority?: number;
+  flags?: string[];
+  runtime?: bigint;
+  deadline?: bigint;
+  period?: bigint;
 };
 
 export type OciDevice = {
@@ -59,10 +72,32 @@ export type OciDeviceRule = {
   access: string;
 };
 
+export type OciMemory = {
+  limit?: bigint;
+  reservation?: bigint;
+  swap?: bigint;
+  kernel?: bigint;
+  kernelTCP?: bigint;
+  swappiness?: bigint;
+  disableOOMKiller?: boolean;
+  useHierarchy?: boolean;
+};
+
+export type OciCpu = {
+  shares?: bigint;
+  quota?: bigint;
+  period?: bigint;
+  realtimeRuntime?: bigint;
+  realtimePeriod?: bigint;
+  cpus?: string;
+  mems?: string;
+};
+
 export type OciResources = {
   devices: OciDeviceRule[];
-  memory?: { limit?: bigint; swap?: bigint };
-  cpu?: { shares?: bigint; quota?: bigint; period?: bigint; cpus?: string; mems?: string };
+  memory?: OciMemory;
+  cpu?: OciCpu;
+  pids?: { limit: bigint };
   hugepageLimits?: { pageSize: string; limit: bigint }[];
   unified?: Record<string, string>;
 };
@@ -97,6 +132,11 @@ export type OciLinux = {
   rootfsPropagation?: string;
   maskedPaths?: string[];
   readonlyPaths?: string[];
+  sysctl?: Record<string, string>;
+  /** By the interface's name on the host. */
+  netDevices?: Record<string, { name?: string }>;
+  intelRdt?: { closID?: string; schemata?: string[]; enableMonitoring?: boolean };
+  memoryPolicy?: { mode: string; nodes?: string; flags?: string[] };
 };
 
 /** timeout in seconds. */
@@ -138,6 +178,14 @@ const bigKeys = new Set([
   "shares",
   "quota",
   "period",
+  "reservation",
+  "kernel",
+  "kernelTCP",
+  "swappiness",
+  "realtimeRuntime",
+  "realtimePeriod",
+  "runtime",
+  "deadline",
   "soft",
   "hard",
   "value",

@@ -1,0 +1,98 @@
+// What plugins want done to containers that exist.
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type {
+  ContainerEviction,
+  ContainerUpdate,
+  UpdateContainersRequest,
+  UpdateContainersResponse,
+} from "../proto/nri_types.ts";
+import type { LinuxContainerResources } from "../proto/types.ts";
+import { checkUpdate } from "./check.ts";
+import { toCri, type ContainerFacts, type PodFacts } from "./convert.ts";
+
+/** A change of a container that exists. */
+export type Change = { id: string; resources: LinuxContainerResources };
+
+/** What the host is told about pods and containers, and does to them when a plugin asks for it. */
+export type World = {
+  /** Those that plugins are told of when they come: no container that has ended. */
+  state: () => Promise<{ pods: PodFacts[]; containers: ContainerFacts[] }>;
+  /** @throws CriError when it cannot be done; then nothing is. */
+  update: (change: Change) => Promise<void>;
+  evict: (id: string, reason: string) => Promise<void>;
+};
+
+export class Changes {
+  readonly #world: World;
+  readonly #log: Log;
+
+  constructor(world: World, log: Log) {
+    this.#world = world;
+    this.#log = log;
+  }
+
+  /** A request of a plugin's own. @throws CriError INVALID_ARGUMENT for what cannot be at all. */
+  async asked(plugin: string, request: UpdateContainersRequest): Promise<UpdateContainersResponse> {
+    const failed: ContainerUpdate[] = [];
+    for (const update of request.update ?? []) checkUpdate(update);
+    for (const update of request.update ?? []) {
+      try {
+        await this.#apply(update);
+      } catch (error) {
+        failed.push(update);
+        const fields = { plugin, container: update.container_id ?? "" };
+        this.#log.warn("a plugin's update failed", { ...fields, error: messageOf(error) });
+      }
+    }
+    this.evict(request.evict ?? []);
+    return { failed };
+  }
+
+  /** @throws CriError of the first that fails and whose failure matters. */
+  async applyAll(who: string, updates: readonly ContainerUpdate[]): Promise<void> {
+    for (const update of updates) {
+      try {
+        await this.#apply(update);
+      } catch (error) {
+        const id = update.container_id ?? "";
+        if (!update.ignore_failure) {
+          throw new CriError(codeOf(error), `${who}: update of ${id}: ${messageOf(error)}`, {
+            cause: error,
+          });
+        }
+        this.#log.info("an update failed", { container: id, error: messageOf(error) });
+      }
+    }
+  }
+
+  async #apply(update: ContainerUpdate): Promise<void> {
+    const id = update.container_id ?? "";
+    const { resources, others } = toCri(update.linux?.resources ?? {});
+    refuseOthers(id, others);
+    await this.#world.update({ id, resources });
+  }
+
+  /** Stops containers; who asked for it does not wait. */
+  evict(evictions: readonly ContainerEviction[]): void {
+    for (const { container_id, reason } of evictions) {
+      const id = container_id ?? "";
+      this.#log.info("a plugin evicts a container", {
+        container: id,
+        reason: reason ?? "",
+      });
+      this.#world.evict(id, reason ?? "").catch((error: unknown) => {
+        this.#log.warn("an eviction failed", { container: id, error: messageOf(error) });
+      });
+    }
+  }
+}
+
+/** @throws CriError FAILED_PRECONDITION for what cannot be changed after the creation. */
+export function refuseOthers(id: string, others: string[]): void {
+  if (others.length === 0) return;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `container ${id}: ${others.join(", ")} can only be set when a container is created`,
+  );
+}

@@ -1,0 +1,339 @@
+// Pods and containers as plugins see them, and CRI's resources in NRI's form and back. Pure.
+import { toBigInt, toLong } from "../base/int64.ts";
+import { nri } from "../proto/nri.js";
+import type {
+  Container,
+  Hooks,
+  LinuxContainer,
+  LinuxDevice,
+  LinuxMemory,
+  LinuxResources,
+  LinuxSeccomp,
+  Mount,
+  PodSandbox,
+  SecurityProfile,
+} from "../proto/nri_types.ts";
+import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
+import type { OciHook, OciNamespace, OciResources, OciSeccomp, OciSpec } from "../spec/oci.ts";
+
+const { ContainerState, IOPrioClass, LinuxSchedulerFlag, LinuxSchedulerPolicy } =
+  nri.pkg.api.v1alpha1;
+
+export type PodFacts = {
+  id: string;
+  config: PodSandboxConfig;
+  runtimeHandler: string;
+  /** Of its pause container; 0: it has none. */
+  pid: number;
+  ips: string[];
+  namespaces: OciNamespace[];
+  cgroupsPath: string;
+};
+
+export type ContainerFacts = {
+  id: string;
+  sandboxId: string;
+  config: ContainerConfig;
+  /** As it is, or is to be, run. */
+  spec: OciSpec;
+  image: { id: string; name: string; ref: string };
+  state: "created" | "running" | "stopped";
+  /** 0: it does not run. */
+  pid: number;
+  /** Nanoseconds since the epoch; 0: not yet. */
+  createdAtNs: bigint;
+  startedAtNs: bigint;
+  finishedAtNs: bigint;
+  exitCode: number;
+  reason: string;
+  message: string;
+};
+
+export function nriPod(facts: PodFacts): PodSandbox {
+  const { config } = facts;
+  const { metadata, linux } = config;
+  return {
+    id: facts.id,
+    name: metadata?.name ?? "",
+    uid: metadata?.uid ?? "",
+    namespace: metadata?.namespace ?? "",
+    labels: config.labels ?? {},
+    annotations: config.annotations ?? {},
+    runtime_handler: facts.runtimeHandler,
+    pid: facts.pid,
+    ips: facts.ips,
+    linux: {
+      ...(linux?.overhead ? { pod_overhead: fromCri(linux.overhead) } : {}),
+      ...(linux?.resources ? { pod_resources: fromCri(linux.resources) } : {}),
+      cgroup_parent: linux?.cgroup_parent ?? "",
+      cgroups_path: facts.cgroupsPath,
+      namespaces: facts.namespaces,
+    },
+  };
+}
+
+export function nriContainer(facts: ContainerFacts): Container {
+  const { config, spec } = facts;
+  const { uid, gid, additionalGids = [] } = spec.process.user;
+  return {
+    id: facts.id,
+    pod_sandbox_id: facts.sandboxId,
+    name: config.metadata?.name ?? "",
+    state: ContainerState[`CONTAINER_${facts.state.toUpperCase() as "RUNNING"}`],
+    labels: config.labels ?? {},
+    annotations: config.annotations ?? {},
+    args: spec.process.args,
+    env: spec.process.env,
+    mounts: spec.mounts.map(({ destination, type, source, options }): Mount => ({
+      destination,
+      type,
+      source,
+      options,
+    })),
+    hooks: nriHooks(spec),
+    linux: nriLinux(facts),
+    pid: facts.pid,
+    rlimits: (spec.process.rlimits ?? []).map(({ type, soft, hard }) => ({
+      type,
+      soft: toLong(soft),
+      hard: toLong(hard),
+    })),
+    created_at: toLong(facts.createdAtNs),
+    started_at: toLong(facts.startedAtNs),
+    finished_at: toLong(facts.finishedAtNs),
+    exit_code: facts.exitCode,
+    status_reason: facts.reason,
+    status_message: facts.message,
+    CDI_devices: (config.CDI_devices ?? []).map(({ name }) => ({ name })),
+    user: { uid, gid, additional_gids: additionalGids },
+    image: {
+      name: facts.image.name,
+      digest: facts.image.ref.split("@")[1] ?? "",
+      config_digest: facts.image.id,
+    },
+  };
+}
+
+function nriHooks({ hooks }: OciSpec): Hooks {
+  const of = (list: OciHook[] | undefined) =>
+    (list ?? []).map(({ path, args, env, timeout }) => ({
+      path,
+      args,
+      env,
+      ...(timeout === undefined ? {} : { timeout: { value: toLong(timeout) } }),
+    }));
+  return {
+    prestart: of(hooks?.prestart),
+    create_runtime: of(hooks?.createRuntime),
+    create_container: of(hooks?.createContainer),
+    start_container: of(hooks?.startContainer),
+    poststart: of(hooks?.poststart),
+    poststop: of(hooks?.poststop),
+  };
+}
+
+function nriLinux({ spec, config }: ContainerFacts): LinuxContainer {
+  const { linux, process } = spec;
+  const { ioPriority, scheduler, oomScoreAdj } = process;
+  const profile = config.linux?.security_context?.seccomp;
+  return {
+    namespaces: linux.namespaces,
+    devices: linux.devices.map((device): LinuxDevice => ({
+      path: device.path,
+      type: device.type,
+      major: toLong(device.major),
+      minor: toLong(device.minor),
+      file_mode: { value: device.fileMode },
+      uid: { value: device.uid },
+      gid: { value: device.gid },
+    })),
+    resources: fromOci(linux.resources),
+    ...(oomScoreAdj === undefined ? {} : { oom_score_adj: { value: toLong(oomScoreAdj) } }),
+    cgroups_path: linux.cgroupsPath,
+    ...(profile
+      ? { seccomp_profile: seccompProfile(profile.profile_type ?? 0, profile.localhost_ref) }
+      : {}),
+    ...(linux.seccomp === undefined ? {} : { seccomp_policy: seccompPolicy(linux.seccomp) }),
+    sysctl: linux.sysctl ?? {},
+    net_devices: linux.netDevices ?? {},
+    ...(ioPriority === undefined
+      ? {}
+      : {
+          io_priority: {
+            class: IOPrioClass[ioPriority.class as "IOPRIO_CLASS_BE"],
+            priority: ioPriority.priority,
+          },
+        }),
+    ...(scheduler === undefined
+      ? {}
+      : {
+          scheduler: {
+            policy: LinuxSchedulerPolicy[scheduler.policy as "SCHED_OTHER"],
+            nice: scheduler.nice,
+            priority: scheduler.priority,
+            flags: (scheduler.flags ?? []).map(
+              (flag) => LinuxSchedulerFlag[flag as "SCHED_FLAG_RECLAIM"],
+            ),
+            runtime: toLong(scheduler.runtime ?? 0),
+            deadline: toLong(scheduler.deadline ?? 0),
+            period: toLong(scheduler.period ?? 0),
+          },
+        }),
+    ...(linux.intelRdt === undefined ? {} : { rdt: nriRdt(linux.intelRdt) }),
+  };
+}
+
+function nriRdt(rdt: NonNullable<OciSpec["linux"]["intelRdt"]>): LinuxContainer["rdt"] {
+  const { closID, schemata, enableMonitoring } = rdt;
+  return {
+    ...(closID === undefined ? {} : { clos_id: { value: closID } }),
+    ...(schemata === undefined ? {} : { schemata: { value: schemata } }),
+    ...(enableMonitoring === undefined ? {} : { enable_monitoring: { value: enableMonitoring } }),
+  };
+}
+
+/** CRI and NRI number the three kinds alike: RuntimeDefault, Unconfined, Localhost. */
+function seccompProfile(type: number, path: string | null | undefined): SecurityProfile {
+  return {
+    profile_type: type,
+    localhost_ref: path ?? "",
+  };
+}
+
+function seccompPolicy(seccomp: OciSeccomp): LinuxSeccomp {
+  const { defaultErrnoRet } = seccomp;
+  return {
+    default_action: seccomp.defaultAction,
+    ...(defaultErrnoRet === undefined ? {} : { default_errno: { value: defaultErrnoRet } }),
+    architectures: seccomp.architectures ?? [],
+    flags: seccomp.flags ?? [],
+    listener_path: seccomp.listenerPath ?? "",
+    listener_metadata: seccomp.listenerMetadata ?? "",
+    syscalls: (seccomp.syscalls ?? []).map(({ names, action, errnoRet, args }) => ({
+      names,
+      action,
+      ...(errnoRet === undefined ? {} : { errno_ret: { value: errnoRet } }),
+      args: (args ?? []).map(({ index, value, valueTwo, op }) => ({
+        index,
+        value: toLong(value),
+        value_two: toLong(valueTwo ?? 0n),
+        op,
+      })),
+    })),
+  };
+}
+
+/** A number that may be absent, in NRI's message for one. */
+function optional(
+  value: bigint | number | undefined,
+): { value: ReturnType<typeof toLong> } | undefined {
+  return value === undefined ? undefined : { value: toLong(value) };
+}
+
+function fromOci(resources: OciResources): LinuxResources {
+  const { memory = {}, cpu = {}, pids } = resources;
+  const { disableOOMKiller, useHierarchy } = memory;
+  return {
+    memory: {
+      limit: optional(memory.limit),
+      reservation: optional(memory.reservation),
+      swap: optional(memory.swap),
+      kernel: optional(memory.kernel),
+      kernel_tcp: optional(memory.kernelTCP),
+      swappiness: optional(memory.swappiness),
+      disable_oom_killer: disableOOMKiller === undefined ? undefined : { value: disableOOMKiller },
+      use_hierarchy: useHierarchy === undefined ? undefined : { value: useHierarchy },
+    },
+    cpu: {
+      shares: optional(cpu.shares),
+      quota: optional(cpu.quota),
+      period: optional(cpu.period),
+      realtime_runtime: optional(cpu.realtimeRuntime),
+      realtime_period: optional(cpu.realtimePeriod),
+      cpus: cpu.cpus ?? "",
+      mems: cpu.mems ?? "",
+    },
+    hugepage_limits: (resources.hugepageLimits ?? []).map(({ pageSize, limit }) => ({
+      page_size: pageSize,
+      limit: toLong(limit),
+    })),
+    unified: resources.unified ?? {},
+    devices: resources.devices.map(({ allow, type, major, minor, access }) => ({
+      allow,
+      type: type ?? "",
+      major: optional(major),
+      minor: optional(minor),
+      access,
+    })),
+    ...(pids === undefined ? {} : { pids: { limit: toLong(pids.limit) } }),
+  };
+}
+
+/** CRI's resources: there 0 means "not specified". */
+export function fromCri(resources: LinuxContainerResources): LinuxResources {
+  const given = (value: LinuxContainerResources["cpu_quota"]) =>
+    toBigInt(value) === 0n ? undefined : { value: toLong(toBigInt(value)) };
+  return {
+    memory: {
+      limit: given(resources.memory_limit_in_bytes),
+      swap: given(resources.memory_swap_limit_in_bytes),
+    },
+    cpu: {
+      shares: given(resources.cpu_shares),
+      quota: given(resources.cpu_quota),
+      period: given(resources.cpu_period),
+      cpus: resources.cpuset_cpus ?? "",
+      mems: resources.cpuset_mems ?? "",
+    },
+    hugepage_limits: (resources.hugepage_limits ?? []).map(({ page_size, limit }) => ({
+      page_size,
+      limit,
+    })),
+    unified: resources.unified ?? {},
+  };
+}
+
+/** What CRI's resources have no word for. */
+const onlyNri = {
+  memory: [
+    "reservation",
+    "kernel",
+    "kernel_tcp",
+    "swappiness",
+    "disable_oom_killer",
+    "use_hierarchy",
+  ],
+  cpu: ["realtime_runtime", "realtime_period"],
+} as const;
+
+/** NRI's resources as CRI's, and the names of those that CRI has no word for. */
+export function toCri(resources: LinuxResources): {
+  resources: LinuxContainerResources;
+  others: string[];
+} {
+  const { memory, cpu } = resources;
+  const number = (given: LinuxMemory["limit"]) => toLong(toBigInt(given?.value));
+  const others = [
+    ...onlyNri.memory.filter((name) => memory?.[name]).map((name) => `memory.${name}`),
+    ...onlyNri.cpu.filter((name) => cpu?.[name]).map((name) => `cpu.${name}`),
+    ...(["pids", "blockio_class", "rdt_class"] as const).filter((name) => resources[name]),
+    ...((resources.devices ?? []).length > 0 ? ["devices"] : []),
+  ];
+  return {
+    resources: {
+      memory_limit_in_bytes: number(memory?.limit),
+      memory_swap_limit_in_bytes: number(memory?.swap),
+      cpu_shares: number(cpu?.shares),
+      cpu_quota: number(cpu?.quota),
+      cpu_period: number(cpu?.period),
+      cpuset_cpus: cpu?.cpus ?? "",
+      cpuset_mems: cpu?.mems ?? "",
+      hugepage_limits: (resources.hugepage_limits ?? []).map(({ page_size, limit }) => ({
+        page_size,
+        limit,
+      })),
+      unified: resources.unified ?? {},
+    },
+    others,
+  };
+}

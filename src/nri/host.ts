@@ -1,0 +1,276 @@
+// The NRI host: each event to all plugins, in the order of their indexes, and what they make of it.
+import type { Config } from "../base/config.ts";
+import { CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { nri } from "../proto/nri.js";
+import type { Container, ContainerAdjustment, PodSandbox } from "../proto/nri_types.ts";
+import type { LinuxContainerResources } from "../proto/types.ts";
+import { NoAnswer } from "../sys/ttrpc.ts";
+import { Changes, refuseOthers, type World } from "./changes.ts";
+import { checkAdjustment, checkUpdate } from "./check.ts";
+import {
+  fromCri,
+  nriContainer,
+  nriPod,
+  toCri,
+  type ContainerFacts,
+  type PodFacts,
+} from "./convert.ts";
+import { Creation } from "./merge.ts";
+import { Owners } from "./owners.ts";
+import type { Calls, EventName, Plugin } from "./plugin.ts";
+import { PluginSet } from "./plugin_set.ts";
+import { UpdateRequest, Updates } from "./updates.ts";
+
+const api = nri.pkg.api.v1alpha1;
+
+export type PluginState = {
+  id: string;
+  kind: "launched" | "external";
+  version: string;
+  events: string[];
+  calls: [method: string, calls: Calls][];
+  lastError: string;
+};
+
+type Options = { config: Config["nri"]; log: Log; world: World };
+
+export class NriHost implements AsyncDisposable {
+  readonly #log: Log;
+  readonly #changes: Changes;
+  readonly #set: PluginSet;
+
+  /** Starts the pre-installed plugins and opens the socket for others. */
+  static async open(options: Options): Promise<NriHost> {
+    const host = new NriHost(options);
+    await host.#set.start();
+    return host;
+  }
+
+  constructor(options: Options) {
+    this.#log = options.log;
+    this.#changes = new Changes(options.world, options.log);
+    this.#set = new PluginSet({ ...options, changes: this.#changes });
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#set[Symbol.asyncDispose]();
+  }
+
+  list(): PluginState[] {
+    return this.#set.plugins.map((plugin) => ({
+      id: plugin.id,
+      kind: plugin.kind,
+      version: plugin.version,
+      events: plugin.eventNames(),
+      calls: [...plugin.calls],
+      lastError: plugin.lastError,
+    }));
+  }
+
+  /** Whether there is nobody to tell. */
+  get isEmpty(): boolean {
+    return this.#set.plugins.length === 0;
+  }
+
+  /** For a change, from its event to its record (gate.ts). */
+  enter(): Promise<Disposable> {
+    return this.#set.gate.enter();
+  }
+
+  /**
+   * Each plugin may refuse the pod; those that were told of it are then told that it is gone.
+   * @throws CriError with the plugin and what it said.
+   */
+  async runPodSandbox(facts: PodFacts): Promise<void> {
+    this.#set.checkRequired("RunPodSandbox");
+    try {
+      await this.#tell("RunPodSandbox", nriPod(facts));
+    } catch (error) {
+      await this.podSandboxGone(facts);
+      throw error;
+    }
+  }
+
+  /** Stop and Remove of a pod whose RunPodSandbox has failed. */
+  async podSandboxGone(facts: PodFacts): Promise<void> {
+    await this.notify("StopPodSandbox", facts);
+    await this.notify("RemovePodSandbox", facts);
+  }
+
+  /** @throws CriError with the plugin and what it said. */
+  async startContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
+    await this.#tell("StartContainer", nriPod(pod), nriContainer(container));
+  }
+
+  /** Of what has happened, and of what no plugin may hold up: errors are told of in the log. */
+  async notify(event: EventName, pod: PodFacts, container?: ContainerFacts): Promise<void> {
+    try {
+      const told = container === undefined ? undefined : nriContainer(container);
+      await this.#tell(event, nriPod(pod), told, () => {});
+    } catch (error) {
+      this.#log.warn(messageOf(error), { event });
+    }
+  }
+
+  /**
+   * Changes of a container that is being created; those of others are done.
+   * @throws CriError for a plugin that refuses it, a conflict, or an update that fails.
+   */
+  async createContainer(
+    podFacts: PodFacts,
+    containerFacts: ContainerFacts,
+  ): Promise<ContainerAdjustment> {
+    this.#set.checkRequired("CreateContainer");
+    const pod = nriPod(podFacts);
+    const original = nriContainer(containerFacts);
+    const creation = new Creation(original);
+    {
+      // The updates come after: they wait for other changes, and those may wait for their turn here.
+      using _ = await this.#set.turns.take();
+      for (const plugin of this.#set.plugins) await this.#ask(plugin, creation, pod);
+      await this.#validate(creation, { pod, container: original });
+    }
+    await this.#changes.applyAll("CreateContainer", creation.updates.others());
+    this.#changes.evict(creation.evictions);
+    return creation.adjustment();
+  }
+
+  async #ask(plugin: Plugin, creation: Creation, pod: PodSandbox): Promise<void> {
+    const container = creation.container();
+    const request = api.CreateContainerRequest.encode({ pod, container }).finish();
+    await this.#set.deliver(plugin, "CreateContainer", { pod, container }, request, (answer) => {
+      const response = plugin.decoded(api.CreateContainerResponse, answer);
+      checked(() => {
+        if (response.adjust) checkAdjustment(response.adjust);
+        for (const update of response.update) checkUpdate(update);
+      });
+      creation.apply(plugin.id, response);
+    });
+  }
+
+  /** Validators see the whole result, and who has set what. */
+  async #validate(
+    creation: Creation,
+    subject: { pod: PodSandbox; container: Container },
+  ): Promise<void> {
+    const event = "ValidateContainerAdjustment";
+    const { plugins } = this.#set;
+    const validators = plugins.filter((plugin) => plugin.wants(event));
+    if (validators.length === 0) return;
+    const request = api.ValidateContainerAdjustmentRequest.encode({
+      ...subject,
+      adjust: creation.adjustment(),
+      update: creation.updates.others(),
+      owners: creation.owners.message(),
+      plugins: plugins.map(({ name, index }) => ({ name, index })),
+    }).finish();
+    for (const plugin of validators) {
+      await this.#set.deliver(plugin, event, {}, request, (answer) => {
+        const type = api.ValidateContainerAdjustmentResponse;
+        const { reject, reason } = plugin.decoded(type, answer);
+        if (!reject) return;
+        throw new CriError("FAILED_PRECONDITION", `rejects the container as changed: ${reason}`);
+      });
+    }
+  }
+
+  /** The container has ended; plugins may change others. */
+  async stopContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
+    const updates = new Updates(new Owners());
+    try {
+      await this.#tell("StopContainer", nriPod(pod), nriContainer(container), (plugin, answer) => {
+        const { update } = plugin.decoded(api.StopContainerResponse, answer);
+        checked(() => update.forEach(checkUpdate));
+        updates.apply(plugin.id, update);
+      });
+      await this.#changes.applyAll("StopContainer", updates.others());
+    } catch (error) {
+      this.#log.warn(messageOf(error), { event: "StopContainer", container: container.id });
+    }
+  }
+
+  /**
+   * CRI's UpdateContainerResources as plugins change it; those of other containers are done.
+   * @throws CriError for a plugin that refuses it, a conflict, or an update that fails.
+   */
+  async updateContainer(
+    podFacts: PodFacts,
+    containerFacts: ContainerFacts,
+    resources: LinuxContainerResources,
+  ): Promise<LinuxContainerResources> {
+    const [pod, container] = [nriPod(podFacts), nriContainer(containerFacts)];
+    const asked = new UpdateRequest(containerFacts.id, fromCri(resources));
+    {
+      using _ = await this.#set.turns.take();
+      for (const plugin of this.#set.plugins) {
+        const linux_resources = asked.updates.requested();
+        const request = { pod, container, linux_resources };
+        const bytes = api.UpdateContainerRequest.encode(request).finish();
+        await this.#set.deliver(plugin, "UpdateContainer", { pod, container }, bytes, (answer) => {
+          const response = plugin.decoded(api.UpdateContainerResponse, answer);
+          checked(() => response.update.forEach(checkUpdate));
+          asked.apply(plugin.id, response);
+        });
+      }
+    }
+    const wanted = toCri(asked.updates.requested());
+    refuseOthers(containerFacts.id, wanted.others);
+    await this.#changes.applyAll("UpdateContainer", asked.updates.others());
+    this.#changes.evict(asked.evictions);
+    return wanted.resources;
+  }
+
+  /** CRI's UpdatePodSandboxResources, before it is done. @throws CriError for a plugin that refuses. */
+  async updatePodSandbox(
+    facts: PodFacts,
+    overhead: LinuxContainerResources,
+    resources: LinuxContainerResources,
+  ): Promise<void> {
+    const pod = nriPod(facts);
+    const request = {
+      pod,
+      overhead_linux_resources: fromCri(overhead),
+      linux_resources: fromCri(resources),
+    };
+    const bytes = api.UpdatePodSandboxRequest.encode(request).finish();
+    using _ = await this.#set.turns.take();
+    for (const plugin of this.#set.plugins) {
+      await this.#set.deliver(plugin, "UpdatePodSandbox", { pod }, bytes, () => {});
+    }
+  }
+
+  /** To all plugins, one after the other. onAnswer: without it the first error ends it. */
+  async #tell(
+    event: EventName,
+    pod: PodSandbox,
+    container?: Container,
+    onAnswer: (plugin: Plugin, answer: Uint8Array) => void = () => {},
+  ): Promise<void> {
+    if (this.#set.plugins.length === 0) return;
+    using _ = await this.#set.turns.take();
+    const subject = container === undefined ? { pod } : { pod, container };
+    // Every request but those with more to say has these two fields, with these numbers.
+    const bytes = api.PostCreateContainerRequest.encode(subject).finish();
+    const mayRefuse = event === "RunPodSandbox" || event === "StartContainer";
+    for (const plugin of this.#set.plugins) {
+      try {
+        await this.#set.deliver(plugin, event, subject, bytes, (answer) =>
+          onAnswer(plugin, answer),
+        );
+      } catch (error) {
+        if (mayRefuse) throw error;
+        this.#log.warn(messageOf(error), { event });
+      }
+    }
+  }
+}
+
+/** What a plugin may not ask for closes it, like garbage. */
+function checked(check: () => void): void {
+  try {
+    check();
+  } catch (cause) {
+    throw new NoAnswer("UNAVAILABLE", `it asks for what cannot be: ${messageOf(cause)}`, { cause });
+  }
+}

@@ -1,0 +1,86 @@
+// Which plugin has set what. A field belongs to one plugin; another that sets it too is a conflict,
+// because neither could rely on what it asked for.
+import { CriError } from "../base/errors.ts";
+import { nri } from "../proto/nri.js";
+import type { OwningPlugins } from "../proto/nri_types.ts";
+
+const { Field } = nri.pkg.api.v1alpha1;
+export type FieldId = nri.pkg.api.v1alpha1.Field;
+
+/** Begins a key that is to be removed, and the name of a plugin that has removed one. */
+const removalMark = "-";
+
+/** The key without the mark, and whether it had one. */
+export function unmarked(key: string): { key: string; removed: boolean } {
+  const removed = key.startsWith(removalMark);
+  return { key: removed ? key.slice(removalMark.length) : key, removed };
+}
+
+export function marked(key: string): string {
+  return removalMark + key;
+}
+
+type FieldOwners = { simple: Map<FieldId, string>; compound: Map<FieldId, Map<string, string>> };
+
+export class Owners {
+  readonly #containers = new Map<string, FieldOwners>();
+
+  /** @throws CriError FAILED_PRECONDITION naming both plugins, the field and its key. */
+  claim(container: string, plugin: string, field: FieldId, key?: string): void {
+    const owner = this.#get(container, field, key);
+    const other = owner === undefined ? undefined : unmarked(owner);
+    // Who has removed an entry may set it anew; for the others it stays removed.
+    if (other !== undefined && !(other.removed && other.key === plugin)) {
+      const what = key === undefined ? Field[field] : `${Field[field]} ${key}`;
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        `NRI plugins ${other.key} and ${plugin} both set ${what} of container ${container}: change one plugin's configuration`,
+      );
+    }
+    this.#set(container, field, key, plugin);
+  }
+
+  /** Takes a field from its owner; one that nobody owns stays so. */
+  clear(container: string, plugin: string, field: FieldId, key?: string): void {
+    if (this.#get(container, field, key) === undefined) return;
+    this.#set(container, field, key, marked(plugin));
+  }
+
+  /** Hooks are appended by any number of plugins. */
+  share(container: string, plugin: string, field: FieldId): void {
+    const owners = this.#get(container, field, undefined);
+    this.#set(container, field, undefined, owners === undefined ? plugin : `${owners},${plugin}`);
+  }
+
+  /** For validators. */
+  message(): OwningPlugins {
+    const owners: NonNullable<OwningPlugins["owners"]> = {};
+    for (const [container, { simple, compound }] of this.#containers) {
+      const keyed = [...compound].map(([field, keys]) => [
+        field,
+        { owners: Object.fromEntries(keys) },
+      ]);
+      owners[container] = {
+        simple: Object.fromEntries<string>(simple),
+        compound: Object.fromEntries(keyed) as { [field: string]: object },
+      };
+    }
+    return { owners };
+  }
+
+  #get(container: string, field: FieldId, key: string | undefined): string | undefined {
+    const of = this.#containers.get(container);
+    return key === undefined ? of?.simple.get(field) : of?.compound.get(field)?.get(key);
+  }
+
+  #set(container: string, field: FieldId, key: string | undefined, plugin: string): void {
+    const of = this.#containers.get(container) ?? { simple: new Map(), compound: new Map() };
+    this.#containers.set(container, of);
+    if (key === undefined) {
+      of.simple.set(field, plugin);
+      return;
+    }
+    const keys = of.compound.get(field) ?? new Map<string, string>();
+    of.compound.set(field, keys.set(key, plugin));
+  }
+}

@@ -1,0 +1,331 @@
+// One plugin: its connection, its registration, what it wants to hear of, and how it answers.
+import type { Duplex } from "node:stream";
+import { version } from "../base/build.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { toLong } from "../base/int64.ts";
+import type { Log } from "../base/log.ts";
+import { nri } from "../proto/nri.js";
+import type {
+  Container,
+  FailurePolicy,
+  PodSandbox,
+  UpdateContainersRequest,
+  UpdateContainersResponse,
+} from "../proto/nri_types.ts";
+import { NoAnswer, TtrpcConnection } from "../sys/ttrpc.ts";
+
+const api = nri.pkg.api.v1alpha1;
+const packageName = "nri.pkg.api.v1alpha1";
+/** Of the protocol that we speak (proto/nri.proto). */
+const nriVersion = "v0.12.5";
+/** A plugin's last error, as the list of plugins shows it. */
+const errorCharsMax = 500;
+
+/** By event; the mask's bit is the number less one. */
+export const events = {
+  RunPodSandbox: api.Event.RUN_POD_SANDBOX,
+  StopPodSandbox: api.Event.STOP_POD_SANDBOX,
+  RemovePodSandbox: api.Event.REMOVE_POD_SANDBOX,
+  CreateContainer: api.Event.CREATE_CONTAINER,
+  PostCreateContainer: api.Event.POST_CREATE_CONTAINER,
+  StartContainer: api.Event.START_CONTAINER,
+  PostStartContainer: api.Event.POST_START_CONTAINER,
+  UpdateContainer: api.Event.UPDATE_CONTAINER,
+  PostUpdateContainer: api.Event.POST_UPDATE_CONTAINER,
+  StopContainer: api.Event.STOP_CONTAINER,
+  RemoveContainer: api.Event.REMOVE_CONTAINER,
+  UpdatePodSandbox: api.Event.UPDATE_POD_SANDBOX,
+  PostUpdatePodSandbox: api.Event.POST_UPDATE_POD_SANDBOX,
+  ValidateContainerAdjustment: api.Event.VALIDATE_CONTAINER_ADJUSTMENT,
+} as const;
+export type EventName = keyof typeof events;
+
+const allEvents = (1 << Object.keys(events).length) - 1;
+
+/** Events that a plugin of NRI before 0.12 hears of by StateChange. */
+const stateChanges: ReadonlySet<EventName> = new Set([
+  "RunPodSandbox",
+  "StopPodSandbox",
+  "RemovePodSandbox",
+  "PostCreateContainer",
+  "StartContainer",
+  "PostStartContainer",
+  "PostUpdateContainer",
+  "RemoveContainer",
+  "PostUpdatePodSandbox",
+]);
+
+export type Subject = { pod?: PodSandbox; container?: Container };
+
+/** Answers to calls of one kind. */
+export type Calls = { count: number; failed: number; totalMs: number; maxMs: number };
+
+export type Timeouts = {
+  registrationTimeoutMs: number;
+  requestTimeoutMs: number;
+  synchronizeTimeoutMs: number;
+};
+
+export type PluginOptions = {
+  /** Of a launched plugin, whose name is its file's: "10-logger". */
+  file?: { index: string; name: string };
+  timeouts: Timeouts;
+  log: Log;
+  /** Its own request for updates, once it is in service. */
+  onUpdate: (plugin: Plugin, request: UpdateContainersRequest) => Promise<UpdateContainersResponse>;
+  onClose: (plugin: Plugin, reason: string) => void;
+};
+
+export class Plugin {
+  readonly kind: "launched" | "external";
+  readonly calls = new Map<string, Calls>();
+  readonly #connection: TtrpcConnection;
+  readonly #options: PluginOptions;
+  readonly #registered = Promise.withResolvers<void>();
+  /** Methods that it does not know. */
+  readonly #unknown = new Set<string>();
+  #name: string;
+  #index: string;
+  #version = "";
+  #hasRegistered = false;
+  #events = 0;
+  #policy: FailurePolicy = {};
+  #lastError = "";
+  inService = false;
+  readonly #end = Promise.withResolvers<void>();
+
+  constructor(socket: Duplex, options: PluginOptions) {
+    this.#options = options;
+    this.kind = options.file === undefined ? "external" : "launched";
+    this.#name = options.file?.name ?? "";
+    this.#index = options.file?.index ?? "";
+    this.#registered.promise.catch(() => {}); // whoever registers it waits for it
+    this.#connection = new TtrpcConnection(socket, {
+      service: `${packageName}.Runtime`,
+      serve: (method, payload) => this.#serve(method, payload),
+      onClose: (reason) => {
+        this.#registered.reject(new CriError("UNAVAILABLE", reason));
+        this.#end.resolve();
+        options.onClose(this, reason);
+      },
+    });
+  }
+
+  /** "10-logger"; before it has registered, what is known. */
+  get id(): string {
+    return this.#index === "" ? "(not registered)" : `${this.#index}-${this.#name}`;
+  }
+
+  get index(): string {
+    return this.#index;
+  }
+
+  get name(): string {
+    return this.#name;
+  }
+
+  /** The NRI version that it was built with; "": it does not tell (before 0.12). */
+  get version(): string {
+    return this.#version;
+  }
+
+  get policy(): FailurePolicy {
+    return this.#policy;
+  }
+
+  get closed(): string | undefined {
+    return this.#connection.closed;
+  }
+
+  /** Resolves when its connection has ended. */
+  get whenClosed(): Promise<void> {
+    return this.#end.promise;
+  }
+
+  get lastError(): string {
+    return this.#lastError;
+  }
+
+  wants(event: EventName): boolean {
+    return (this.#events & (1 << (events[event] - 1))) !== 0;
+  }
+
+  eventNames(): EventName[] {
+    return (Object.keys(events) as EventName[]).filter((event) => this.wants(event));
+  }
+
+  close(reason: string): void {
+    this.failed(reason);
+    this.#connection.close(reason);
+  }
+
+  /** Remembers what the list of plugins shows. */
+  failed(why: string): void {
+    this.#lastError = why.slice(0, errorCharsMax);
+  }
+
+  /**
+   * Registration and Configure. @throws CriError DEADLINE_EXCEEDED, UNAVAILABLE, INVALID_ARGUMENT for
+   * a name, index or event mask that is none.
+   */
+  async begin(config: string): Promise<void> {
+    const { registrationTimeoutMs, requestTimeoutMs } = this.#options.timeouts;
+    const timer = setTimeout(() => {
+      const text = `it has not registered within ${registrationTimeoutMs} ms`;
+      this.#registered.reject(new CriError("DEADLINE_EXCEEDED", text));
+    }, registrationTimeoutMs);
+    await this.#registered.promise.finally(() => clearTimeout(timer));
+    const request = api.ConfigureRequest.encode({
+      config,
+      runtime_name: "isulad-ts",
+      runtime_version: version,
+      registration_timeout: toLong(registrationTimeoutMs),
+      request_timeout: toLong(requestTimeoutMs),
+      NRI_version: nriVersion,
+    }).finish();
+    const answer = await this.call("Configure", request);
+    const { events: mask, failure_policy } = this.decoded(api.ConfigureResponse, answer);
+    if ((mask & ~allEvents) !== 0) {
+      const unknown = (mask & ~allEvents) >>> 0;
+      throw new CriError(
+        "INVALID_ARGUMENT",
+        `it subscribes to events that do not exist: 0x${unknown.toString(16)}`,
+      );
+    }
+    this.#events = mask || allEvents;
+    this.#policy = failure_policy ?? {};
+  }
+
+  /**
+   * Tells it of all pods and containers. messages: encoded SynchronizeRequests, all but the last with
+   * `more`. Returns the updates that it asks for.
+   */
+  async synchronize(messages: Uint8Array[]): Promise<nri.pkg.api.v1alpha1.SynchronizeResponse> {
+    const { synchronizeTimeoutMs } = this.#options.timeouts;
+    const end = performance.now() + synchronizeTimeoutMs;
+    let response = new api.SynchronizeResponse();
+    for (const [index, message] of messages.entries()) {
+      const leftMs = Math.max(1, Math.round(end - performance.now()));
+      const answer = await this.call("Synchronize", message, leftMs);
+      response = this.decoded(api.SynchronizeResponse, answer);
+      const isLast = index === messages.length - 1;
+      if (!isLast && (!response.more || response.update.length > 0)) {
+        throw new CriError(
+          "FAILED_PRECONDITION",
+          `the state takes ${messages.length} messages and it takes only one (NRI before 0.7)`,
+        );
+      }
+    }
+    return response;
+  }
+
+  /**
+   * Tells it of an event, in the form that it knows. Returns the encoded response; undefined: it does
+   * not know the event.
+   */
+  async event(
+    name: EventName,
+    request: Uint8Array,
+    subject: Subject,
+  ): Promise<Uint8Array | undefined> {
+    if (!this.#unknown.has(name)) {
+      try {
+        return await this.call(name, request);
+      } catch (error) {
+        if (error instanceof NoAnswer || codeOf(error) !== "UNIMPLEMENTED") throw error;
+        this.#unknown.add(name);
+      }
+    }
+    if (stateChanges.has(name)) {
+      const change = { event: events[name], ...subject };
+      await this.call("StateChange", api.StateChangeEvent.encode(change).finish());
+    }
+    return undefined;
+  }
+
+  async shutdown(timeoutMs: number): Promise<void> {
+    await this.call("Shutdown", new Uint8Array(), timeoutMs);
+  }
+
+  /** @throws NoAnswer; CriError with what the plugin said. */
+  async call(
+    method: string,
+    payload: Uint8Array,
+    timeoutMs = this.#options.timeouts.requestTimeoutMs,
+  ): Promise<Uint8Array> {
+    const begin = performance.now();
+    const calls = this.calls.get(method) ?? { count: 0, failed: 0, totalMs: 0, maxMs: 0 };
+    this.calls.set(method, calls);
+    calls.count++;
+    try {
+      return await this.#connection.call(`${packageName}.Plugin`, method, payload, timeoutMs);
+    } catch (error) {
+      calls.failed++;
+      this.failed(messageOf(error));
+      throw error;
+    } finally {
+      const ms = performance.now() - begin;
+      calls.totalMs += ms;
+      calls.maxMs = Math.max(calls.maxMs, ms);
+    }
+  }
+
+  /** @throws NoAnswer for what is no such message: nothing that it says can be trusted then. */
+  decoded<Message>(type: { decode(bytes: Uint8Array): Message }, bytes: Uint8Array): Message {
+    try {
+      return type.decode(bytes);
+    } catch (cause) {
+      throw new NoAnswer("UNAVAILABLE", `it answers garbage: ${messageOf(cause)}`, { cause });
+    }
+  }
+
+  async #serve(method: string, payload: Uint8Array): Promise<Uint8Array> {
+    switch (method) {
+      case "RegisterPlugin":
+        this.#register(api.RegisterPluginRequest.decode(payload));
+        return new Uint8Array();
+      case "UpdateContainers": {
+        if (!this.inService) {
+          throw new CriError("FAILED_PRECONDITION", "the plugin is not synchronized yet");
+        }
+        const request = api.UpdateContainersRequest.decode(payload);
+        const response = await this.#options.onUpdate(this, request);
+        return api.UpdateContainersResponse.encode(response).finish();
+      }
+      default:
+        throw new CriError("UNIMPLEMENTED", `Runtime has no method ${method}`);
+    }
+  }
+
+  #register({
+    plugin_name,
+    plugin_idx,
+    NRI_version,
+  }: nri.pkg.api.v1alpha1.RegisterPluginRequest): void {
+    if (this.#hasRegistered) {
+      throw new CriError("FAILED_PRECONDITION", "the plugin has registered before");
+    }
+    try {
+      if (this.kind === "external") checkIdentity(plugin_idx, plugin_name);
+    } catch (error) {
+      this.#registered.reject(error);
+      throw error;
+    }
+    if (this.kind === "external") [this.#index, this.#name] = [plugin_idx, plugin_name];
+    this.#version = NRI_version;
+    this.#hasRegistered = true;
+    this.#registered.resolve();
+  }
+}
+
+/** @throws CriError INVALID_ARGUMENT for an index that is not two digits, or a name that is none. */
+export function checkIdentity(index: string, name: string): void {
+  if (!/^\d\d$/.test(index)) {
+    const text = `plugin index ${JSON.stringify(index.slice(0, 40))} is not two digits`;
+    throw new CriError("INVALID_ARGUMENT", text);
+  }
+  if (!/^[A-Za-z0-9_.+-]{1,128}$/.test(name)) {
+    const text = `plugin name ${JSON.stringify(name.slice(0, 200))} is not made of letters, digits, _ . + and -`;
+    throw new CriError("INVALID_ARGUMENT", text);
+  }
+}

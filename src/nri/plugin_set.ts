@@ -1,0 +1,204 @@
+// The plugins that are there: how they come and go, and what becomes of one that fails, and of the
+// request that it failed.
+import { chmodSync, mkdirSync, rmSync } from "node:fs";
+import { createServer, type Server } from "node:net";
+import { dirname } from "node:path";
+import type { Duplex } from "node:stream";
+import type { Config } from "../base/config.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type { ContainerUpdate } from "../proto/nri_types.ts";
+import { NoAnswer } from "../sys/ttrpc.ts";
+import type { Changes, World } from "./changes.ts";
+import { nriContainer, nriPod } from "./convert.ts";
+import { Gate, Turns } from "./gate.ts";
+import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launch.ts";
+import { Plugin, type EventName, type Subject } from "./plugin.ts";
+import { synchronizeMessages } from "./synchronize.ts";
+
+/** External plugins at once; one more is refused. */
+const connectionsMax = 100;
+
+export type PluginSetOptions = { config: Config["nri"]; log: Log; world: World; changes: Changes };
+
+export class PluginSet implements AsyncDisposable {
+  readonly gate = new Gate();
+  readonly turns = new Turns();
+  readonly #options: PluginSetOptions;
+  /** Connected; those in service also in #plugins. */
+  readonly #connected = new Set<Plugin>();
+  #plugins: readonly Plugin[] = [];
+  readonly #launcher: Launcher;
+  #server: Server | undefined;
+
+  constructor(options: PluginSetOptions) {
+    this.#options = options;
+    this.#launcher = new Launcher({
+      files: discoverPlugins(options.config.pluginPath, options.log),
+      log: options.log,
+      connect: (socket, file) => this.#connect(socket, file),
+      admit: (plugin) => this.#admit(plugin),
+    });
+  }
+
+  /** In service, in the order of their indexes; another array after each change. */
+  get plugins(): readonly Plugin[] {
+    return this.#plugins;
+  }
+
+  /** Starts the pre-installed plugins and opens the socket for others. */
+  async start(): Promise<void> {
+    const { disableConnections, socketPath } = this.#options.config;
+    await this.#launcher.start();
+    if (!disableConnections) await this.#listen(socketPath);
+  }
+
+  /** External plugins are left alone: they may come back to the next daemon. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#server?.close();
+    if (this.#server !== undefined) rmSync(this.#options.config.socketPath, { force: true });
+    await this.#launcher[Symbol.asyncDispose]();
+    for (const plugin of this.#connected) plugin.close("the daemon ends");
+  }
+
+  async #listen(path: string): Promise<void> {
+    mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
+    rmSync(path, { force: true });
+    const server = createServer((socket) => this.#accept(socket));
+    server.on("error", (error) => {
+      this.#options.log.error("the NRI socket failed", { path, error: messageOf(error) });
+    });
+    const before = process.umask(0o177);
+    try {
+      await new Promise<void>((resolve, reject) => {
+        server.once("error", reject);
+        server.listen(path, resolve);
+      });
+    } finally {
+      process.umask(before);
+    }
+    chmodSync(path, 0o600);
+    this.#server = server;
+  }
+
+  #accept(socket: Duplex): void {
+    if (this.#connected.size >= connectionsMax) {
+      this.#options.log.warn("a plugin was refused", { why: `${connectionsMax} are connected` });
+      socket.destroy();
+      return;
+    }
+    const plugin = this.#connect(socket);
+    this.#admit(plugin).catch((error: unknown) => {
+      const fields = { plugin: plugin.id, error: messageOf(error) };
+      this.#options.log.warn("a plugin was not admitted", fields);
+      plugin.close(messageOf(error));
+    });
+  }
+
+  #connect(socket: Duplex, file?: PluginFile): Plugin {
+    const { config, log } = this.#options;
+    const plugin = new Plugin(socket, {
+      ...(file === undefined ? {} : { file }),
+      timeouts: config,
+      log,
+      onUpdate: ({ id }, request) => this.#options.changes.asked(id, request),
+      onClose: (plugin, reason) => this.#closed(plugin, reason),
+    });
+    this.#connected.add(plugin);
+    return plugin;
+  }
+
+  #closed(plugin: Plugin, reason: string): void {
+    this.#connected.delete(plugin);
+    if (!plugin.inService) return;
+    plugin.inService = false;
+    this.#plugins = this.#plugins.filter((other) => other !== plugin);
+    this.#options.log.warn("a plugin is gone", { plugin: plugin.id, reason });
+  }
+
+  /**
+   * Registration and configuration of several go on side by side. Being told of all pods and containers
+   * does not: no change is under way meanwhile, and what wants to change waits, so that the plugin
+   * misses nothing. @throws CriError with why it is not in service.
+   */
+  async #admit(plugin: Plugin): Promise<void> {
+    const { config, log, world } = this.#options;
+    await plugin.begin(
+      plugin.kind === "launched"
+        ? await pluginConfig(config.pluginConfigPath, plugin.id, plugin.name)
+        : "",
+    );
+    let updates: ContainerUpdate[];
+    {
+      using alone = new DisposableStack();
+      alone.use(await this.gate.closed());
+      alone.use(await this.turns.take());
+      const { pods, containers } = await world.state();
+      const messages = synchronizeMessages(pods.map(nriPod), containers.map(nriContainer));
+      const response = await plugin.synchronize(messages);
+      updates = response.update;
+      if (plugin.closed !== undefined) throw new CriError("UNAVAILABLE", plugin.closed);
+      plugin.inService = true;
+      this.#plugins = [...this.#plugins, plugin].sort((a, b) => (a.id < b.id ? -1 : 1));
+      const counts = { pods: pods.length, containers: containers.length };
+      const events = plugin.eventNames().join(" ");
+      log.info("plugin in service", { plugin: plugin.id, kind: plugin.kind, ...counts, events });
+    }
+    await this.#options.changes.applyAll(plugin.id, updates).catch((error: unknown) => {
+      log.warn("a plugin's update failed", { plugin: plugin.id, error: messageOf(error) });
+    });
+  }
+
+  /** @throws CriError when the request cannot go on. */
+  async deliver(
+    plugin: Plugin,
+    event: EventName,
+    subject: Subject,
+    request: Uint8Array,
+    onAnswer: (answer: Uint8Array) => void,
+  ): Promise<void> {
+    if (plugin.closed !== undefined || !plugin.wants(event)) return;
+    try {
+      const answer = await plugin.event(event, request, subject);
+      if (answer !== undefined) onAnswer(answer);
+    } catch (error) {
+      this.#failed(plugin, event, error);
+    }
+  }
+
+  /**
+   * A plugin's own error fails the request. No answer, or one that cannot be, does not, unless the plugin
+   * is required or its failure policy says so; the plugin is closed, unless it was only late and its
+   * policy says that it stays.
+   */
+  #failed(plugin: Plugin, event: EventName, error: unknown): void {
+    const what = `NRI plugin ${plugin.id} failed ${event}: ${messageOf(error)}`;
+    if (!(error instanceof NoAnswer)) {
+      plugin.failed(messageOf(error));
+      const code = codeOf(error) === "FAILED_PRECONDITION" ? "FAILED_PRECONDITION" : "ABORTED";
+      throw new CriError(code, what, { cause: error });
+    }
+    const isLate = error.code === "DEADLINE_EXCEEDED";
+    if (!isLate || !plugin.policy.keep_connected) plugin.close(messageOf(error));
+    if (plugin.policy.fail_request || this.#isRequired(plugin)) {
+      throw new CriError("UNAVAILABLE", what, { cause: error });
+    }
+    this.#options.log.warn(`${what}; it goes on without it`);
+  }
+
+  #isRequired({ id, name }: Plugin): boolean {
+    return this.#options.config.requiredPlugins.some((known) => known === id || known === name);
+  }
+
+  /** @throws CriError UNAVAILABLE when a plugin that must be asked is not there. */
+  checkRequired(what: string): void {
+    const missing = this.#options.config.requiredPlugins.filter(
+      (known) => !this.#plugins.some(({ id, name }) => known === id || known === name),
+    );
+    if (missing.length === 0) return;
+    throw new CriError(
+      "UNAVAILABLE",
+      `${what} needs NRI plugin ${missing.join(", ")} (nri-required-plugins), which is not in service: start it`,
+    );
+  }
+}

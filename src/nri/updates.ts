@@ -1,0 +1,162 @@
+// Changes of resources that plugins ask for, put together: of containers that exist, and (merge.ts) of
+// one that is being created. Pure.
+import { CriError } from "../base/errors.ts";
+import { nri } from "../proto/nri.js";
+import type {
+  ContainerEviction,
+  ContainerUpdate,
+  LinuxResources,
+  UpdateContainerResponse,
+} from "../proto/nri_types.ts";
+import { Owners, type FieldId } from "./owners.ts";
+
+const { Field } = nri.pkg.api.v1alpha1;
+
+/** Fields of one value each: where they lie in LinuxResources. */
+const resourceFields: [field: FieldId, ...path: string[]][] = [
+  [Field.MemLimit, "memory", "limit"],
+  [Field.MemReservation, "memory", "reservation"],
+  [Field.MemSwapLimit, "memory", "swap"],
+  [Field.MemKernelLimit, "memory", "kernel"],
+  [Field.MemTCPLimit, "memory", "kernel_tcp"],
+  [Field.MemSwappiness, "memory", "swappiness"],
+  [Field.MemDisableOomKiller, "memory", "disable_oom_killer"],
+  [Field.MemUseHierarchy, "memory", "use_hierarchy"],
+  [Field.CPUShares, "cpu", "shares"],
+  [Field.CPUQuota, "cpu", "quota"],
+  [Field.CPUPeriod, "cpu", "period"],
+  [Field.CPURealtimeRuntime, "cpu", "realtime_runtime"],
+  [Field.CPURealtimePeriod, "cpu", "realtime_period"],
+  [Field.CPUSetCPUs, "cpu", "cpus"],
+  [Field.CPUSetMems, "cpu", "mems"],
+  [Field.PidsLimit, "pids"],
+  [Field.BlockioClass, "blockio_class"],
+  [Field.RdtClass, "rdt_class"],
+];
+
+export type Plain = { [name: string]: unknown };
+export type Claim = (field: FieldId, key?: string) => void;
+export type Entries<Item> = [key: string, item: Item][];
+
+type Requested = { id: string; resources: LinuxResources };
+
+/** Updates of containers that exist, plugin after plugin. */
+export class Updates {
+  readonly #owners: Owners;
+  readonly #creating: string | undefined;
+  readonly #requested: Requested | undefined;
+  readonly #updates = new Map<string, ContainerUpdate>();
+
+  /**
+   * creating: a container that cannot be updated yet. requested: the container that CRI's
+   * UpdateContainerResources changes, and how.
+   */
+  constructor(owners: Owners, given: { creating?: string; requested?: Requested } = {}) {
+    this.#owners = owners;
+    this.#creating = given.creating;
+    this.#requested = given.requested;
+  }
+
+  /** @throws CriError FAILED_PRECONDITION for a conflict, where the update's failure matters. */
+  apply(plugin: string, updates: readonly ContainerUpdate[]): void {
+    for (const update of updates) {
+      try {
+        this.#update(plugin, update);
+      } catch (error) {
+        if (!update.ignore_failure) throw error;
+      }
+    }
+  }
+
+  #update(plugin: string, update: ContainerUpdate): void {
+    const id = update.container_id ?? "";
+    if (id === this.#creating) {
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        `NRI plugin ${plugin} updates container ${id} while it is being created: it has to adjust it`,
+      );
+    }
+    const before = this.#updates.get(id);
+    const linux: Plain = { resources: before?.linux?.resources ?? this.#asRequested(id) };
+    const claim: Claim = (field, key) => this.#owners.claim(id, plugin, field, key);
+    mergeResources(linux, update.linux?.resources ?? {}, claim);
+    const ignored = (before?.ignore_failure ?? true) && update.ignore_failure === true;
+    this.#updates.set(id, { container_id: id, linux, ignore_failure: ignored });
+  }
+
+  #asRequested(id: string): LinuxResources {
+    return this.#requested?.id === id ? this.#requested.resources : {};
+  }
+
+  /** Of the requested container: as the next plugin sees it, and as it is to become. */
+  requested(): LinuxResources {
+    const { id, resources } = this.#requested ?? { id: "", resources: {} };
+    return this.#updates.get(id)?.linux?.resources ?? resources;
+  }
+
+  /** Of the other containers. */
+  others(): ContainerUpdate[] {
+    return [...this.#updates.values()].filter(({ container_id }) => {
+      return container_id !== this.#requested?.id;
+    });
+  }
+}
+
+/** CRI's UpdateContainerResources, plugin after plugin. */
+export class UpdateRequest {
+  readonly updates: Updates;
+  readonly evictions: ContainerEviction[] = [];
+
+  constructor(id: string, resources: LinuxResources) {
+    this.updates = new Updates(new Owners(), { requested: { id, resources } });
+  }
+
+  apply(plugin: string, response: UpdateContainerResponse): void {
+    this.updates.apply(plugin, response.update ?? []);
+    this.evictions.push(...(response.evict ?? []));
+  }
+}
+
+/** Sets target.resources to a new object with what is given; nothing that it held before is touched. */
+export function mergeResources(target: Plain, given: LinuxResources, claim: Claim): void {
+  const old = (target["resources"] ?? {}) as LinuxResources;
+  const merged: Plain = { ...old, memory: { ...old.memory }, cpu: { ...old.cpu } };
+  for (const [field, ...path] of resourceFields) {
+    const value = path.reduce<unknown>((at, name) => (at as Plain | undefined)?.[name], given);
+    if (!isSet(value)) continue;
+    claim(field);
+    const last = path.at(-1)!;
+    const holder = path.length === 1 ? merged : (merged[path[0]!] as Plain);
+    holder[last] = value;
+  }
+  const pages = new Map(byKey(old.hugepage_limits, "page_size"));
+  for (const [size, limit] of byKey(given.hugepage_limits, "page_size")) {
+    claim(Field.HugepageLimits, size);
+    pages.set(size, limit);
+  }
+  const unified = { ...old.unified };
+  for (const [key, value] of Object.entries(given.unified ?? {})) {
+    claim(Field.CgroupsUnified, key);
+    unified[key] = value;
+  }
+  merged["hugepage_limits"] = [...pages.values()];
+  merged["unified"] = unified;
+  merged["devices"] = [...(old.devices ?? []), ...(given.devices ?? [])];
+  target["resources"] = merged;
+}
+
+/** Whether a message or text was given; protobufjs has null or "" where it was not. */
+export function isSet(value: unknown): boolean {
+  return value !== null && value !== undefined && value !== "";
+}
+
+export function entriesOf<Item>(map: { [key: string]: Item } | null | undefined): Entries<Item> {
+  return Object.entries(map ?? {});
+}
+
+export function byKey<Item>(
+  items: readonly Item[] | null | undefined,
+  name: keyof Item,
+): Entries<Item> {
+  return (items ?? []).map((item) => [String(item[name] ?? ""), item]);
+}

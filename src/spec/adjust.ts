@@ -1,0 +1,331 @@
+// What NRI plugins change in the spec of a container that is being created. Pure, and after
+// everything else: plugins have the last word. What they ask for was checked before (nri/check.ts).
+import { CriError } from "../base/errors.ts";
+import { toBigInt } from "../base/int64.ts";
+import type {
+  ContainerAdjustment,
+  Hook,
+  LinuxContainerAdjustment,
+  LinuxDevice,
+  LinuxSeccomp,
+  Mount,
+} from "../proto/nri_types.ts";
+import { adjustedResources } from "./adjust_resources.ts";
+import type { HostFacts } from "./facts.ts";
+import type {
+  OciDevice,
+  OciHook,
+  OciHookName,
+  OciLinux,
+  OciMount,
+  OciNamespaceType,
+  OciProcess,
+  OciSeccomp,
+  OciSpec,
+} from "./oci_types.ts";
+import { oomScoreAdj } from "./resources.ts";
+
+// Names by NRI's numbers. Not from the generated code, which is only loaded where plugins are.
+const ioClasses = ["NONE", "RT", "BE", "IDLE"].map((name) => `IOPRIO_CLASS_${name}`);
+const policies = ["NONE", "OTHER", "FIFO", "RR", "BATCH", "ISO", "IDLE", "DEADLINE"];
+const schedulerFlags = [
+  "RESET_ON_FORK",
+  "RECLAIM",
+  "DL_OVERRUN",
+  "KEEP_POLICY",
+  "KEEP_PARAMS",
+  "UTIL_CLAMP_MIN",
+  "UTIL_CLAMP_MAX",
+];
+const memoryModes = [
+  "DEFAULT",
+  "PREFERRED",
+  "BIND",
+  "INTERLEAVE",
+  "LOCAL",
+  "PREFERRED_MANY",
+  "WEIGHTED_INTERLEAVE",
+];
+const memoryFlags = ["STATIC_NODES", "RELATIVE_NODES", "NUMA_BALANCING"];
+
+export type AdjustFacts = {
+  host: HostFacts;
+  /** The runtime's ociVersionMax: an older one ignores what it does not know. */
+  ociVersion: string;
+  /** Classes of the kernel's resource control exist (/sys/fs/resctrl is mounted). */
+  resctrl: boolean;
+  restrictOomScoreAdj: boolean;
+};
+
+const hookNames: [from: keyof NonNullable<ContainerAdjustment["hooks"]>, to: OciHookName][] = [
+  ["prestart", "prestart"],
+  ["create_runtime", "createRuntime"],
+  ["create_container", "createContainer"],
+  ["start_container", "startContainer"],
+  ["poststart", "poststart"],
+  ["poststop", "poststop"],
+];
+
+/**
+ * The spec with an adjustment applied; CDI devices are left to the caller.
+ * @throws CriError FAILED_PRECONDITION for what this host or runtime cannot do.
+ */
+export function adjustedSpec(
+  spec: OciSpec,
+  adjust: ContainerAdjustment,
+  facts: AdjustFacts,
+): OciSpec {
+  const linux = adjust.linux ?? {};
+  const mounts = adjustedMounts(spec, adjust.mounts ?? []);
+  return {
+    ...spec,
+    process: adjustedProcess(spec.process, adjust, facts),
+    annotations: changed(spec.annotations, adjust.annotations),
+    mounts: mounts.mounts,
+    ...adjustedHooks(spec, adjust),
+    linux: { ...adjustedLinux(spec.linux, linux, facts), ...mounts.propagation },
+  };
+}
+
+/** Entries removed ("-key") and set. */
+function changed(
+  old: Record<string, string> | undefined,
+  changes: { [key: string]: string } | null | undefined,
+): Record<string, string> {
+  const result = new Map(Object.entries(old ?? {}));
+  for (const [key, value] of Object.entries(changes ?? {})) {
+    if (key.startsWith("-")) result.delete(key.slice(1));
+    else result.set(key, value);
+  }
+  return Object.fromEntries(result);
+}
+
+function adjustedProcess(
+  process: OciProcess,
+  adjust: ContainerAdjustment,
+  facts: AdjustFacts,
+): OciProcess {
+  const { oom_score_adj, io_priority, scheduler } = adjust.linux ?? {};
+  const env = new Map(process.env.map((entry) => [entry.split("=", 1)[0]!, entry]));
+  for (const { key = "", value } of adjust.env ?? []) {
+    if (key!.startsWith("-")) env.delete(key!.slice(1));
+    else env.set(key!, `${key}=${value ?? ""}`);
+  }
+  const rlimits = new Map((process.rlimits ?? []).map((rlimit) => [rlimit.type, rlimit]));
+  for (const { type, soft, hard } of adjust.rlimits ?? []) {
+    rlimits.set(type!, { type: type!, soft: toBigInt(soft), hard: toBigInt(hard) });
+  }
+  const result: OciProcess = { ...process, env: [...env.values()] };
+  if (rlimits.size > 0) result.rlimits = [...rlimits.values()];
+  if (adjust.args && adjust.args.length > 0) result.args = adjust.args;
+  if (oom_score_adj) {
+    const value = toBigInt(oom_score_adj.value);
+    result.oomScoreAdj = oomScoreAdj(value, facts.host, facts.restrictOomScoreAdj);
+  }
+  if (io_priority) {
+    delete result.ioPriority;
+    const ioClass = ioClasses[io_priority.class ?? 0]!;
+    if (ioClass !== "IOPRIO_CLASS_NONE") {
+      needs(facts, "1.1", "io_priority");
+      result.ioPriority = { class: ioClass, priority: io_priority.priority ?? 0 };
+    }
+  }
+  if (scheduler) {
+    delete result.scheduler;
+    const policy = policies[scheduler.policy ?? 0]!;
+    if (policy !== "NONE") {
+      needs(facts, "1.1", "scheduler");
+      const times = (["runtime", "deadline", "period"] as const)
+        .map((name) => [name, toBigInt(scheduler[name])] as const)
+        .filter(([, value]) => value !== 0n);
+      result.scheduler = {
+        policy: `SCHED_${policy}`,
+        ...(scheduler.nice ? { nice: scheduler.nice } : {}),
+        ...(scheduler.priority ? { priority: scheduler.priority } : {}),
+        flags: (scheduler.flags ?? []).map((flag) => `SCHED_FLAG_${schedulerFlags[flag]}`),
+        ...Object.fromEntries(times),
+      };
+    }
+  }
+  return result;
+}
+
+function adjustedMounts(
+  spec: OciSpec,
+  changes: readonly Mount[],
+): { mounts: OciMount[]; propagation: Pick<OciLinux, "rootfsPropagation"> } {
+  if (changes.length === 0) return { mounts: spec.mounts, propagation: {} };
+  const mounts = new Map(spec.mounts.map((mount) => [mount.destination, mount]));
+  let propagation = spec.linux.rootfsPropagation;
+  for (const { destination, type, source, options } of changes) {
+    const at = destination!;
+    mounts.delete(at.replace(/^-/, ""));
+    if (at.startsWith("-")) continue;
+    mounts.set(at, {
+      destination: at,
+      ...(type ? { type } : {}),
+      ...(source ? { source } : {}),
+      options: options ?? [],
+    });
+    // A mount receives or passes on what is mounted later only if the root does.
+    if (options?.includes("rshared")) propagation = "rshared";
+    else if (options?.includes("rslave") && propagation !== "rshared") propagation = "rslave";
+  }
+  const depth = (path: string) => path.split("/").filter(Boolean).length;
+  return {
+    mounts: [...mounts.values()].sort((a, b) => depth(a.destination) - depth(b.destination)),
+    propagation: propagation === undefined ? {} : { rootfsPropagation: propagation },
+  };
+}
+
+function adjustedHooks(spec: OciSpec, { hooks }: ContainerAdjustment): Pick<OciSpec, "hooks"> {
+  const result = { ...spec.hooks };
+  for (const [from, to] of hookNames) {
+    const added = (hooks?.[from] ?? []).map(ociHook);
+    if (added.length > 0) result[to] = [...(result[to] ?? []), ...added];
+  }
+  return Object.keys(result).length > 0 ? { hooks: result } : {};
+}
+
+function ociHook({ path, args, env, timeout }: Hook): OciHook {
+  return {
+    path: path!,
+    ...(args && args.length > 0 ? { args } : {}),
+    ...(env && env.length > 0 ? { env } : {}),
+    ...(timeout ? { timeout: Number(toBigInt(timeout.value)) } : {}),
+  };
+}
+
+function adjustedLinux(
+  linux: OciLinux,
+  adjust: LinuxContainerAdjustment,
+  facts: AdjustFacts,
+): OciLinux {
+  const result = { ...linux };
+  adjustDevices(result, adjust.devices ?? []);
+  result.resources = adjustedResources(result.resources, adjust.resources ?? {}, facts.host);
+  for (const { type, path } of adjust.namespaces ?? []) {
+    const name = type!.replace(/^-/, "") as OciNamespaceType;
+    result.namespaces = result.namespaces.filter((namespace) => namespace.type !== name);
+    if (type!.startsWith("-")) continue;
+    result.namespaces.push({ type: name, ...(path ? { path } : {}) });
+  }
+  if (adjust.cgroups_path) result.cgroupsPath = adjust.cgroups_path;
+  if (adjust.seccomp_policy) result.seccomp = ociSeccomp(adjust.seccomp_policy);
+  const sysctl = changed(result.sysctl, adjust.sysctl);
+  if (Object.keys(sysctl).length > 0) result.sysctl = sysctl;
+  adjustNetDevices(result, adjust, facts);
+  adjustRdt(result, adjust, facts);
+  if (adjust.memory_policy) {
+    needs(facts, "1.3", "memory_policy");
+    const { mode, nodes, flags } = adjust.memory_policy;
+    result.memoryPolicy = {
+      mode: `MPOL_${memoryModes[mode ?? 0]}`,
+      ...(nodes ? { nodes } : {}),
+      flags: (flags ?? []).map((flag) => `MPOL_F_${memoryFlags[flag]}`),
+    };
+  }
+  return result;
+}
+
+/** A device that is added may be read, written and made. */
+function adjustDevices(linux: OciLinux, changes: readonly LinuxDevice[]): void {
+  if (changes.length === 0) return;
+  const nodes = new Map(linux.devices.map((node) => [node.path, node]));
+  const rules = [...linux.resources.devices];
+  for (const change of changes) {
+    const path = change.path!;
+    nodes.delete(path.replace(/^-/, ""));
+    if (path.startsWith("-")) continue;
+    const node = ociDevice(path, change);
+    nodes.set(path, node);
+    const { type, major, minor } = node;
+    if (type !== "p") rules.push({ allow: true, type, major, minor, access: "rwm" });
+  }
+  linux.devices = [...nodes.values()];
+  linux.resources = { ...linux.resources, devices: rules };
+}
+
+function ociDevice(path: string, { type, major, minor, ...rest }: LinuxDevice): OciDevice {
+  return {
+    path,
+    type: type === "u" ? "c" : (type as OciDevice["type"]),
+    major: Number(toBigInt(major)),
+    minor: Number(toBigInt(minor)),
+    fileMode: rest.file_mode?.value ?? 0o666,
+    uid: rest.uid?.value ?? 0,
+    gid: rest.gid?.value ?? 0,
+  };
+}
+
+function ociSeccomp(policy: LinuxSeccomp): OciSeccomp {
+  return {
+    defaultAction: policy.default_action ?? "",
+    ...(policy.default_errno ? { defaultErrnoRet: policy.default_errno.value ?? 0 } : {}),
+    architectures: policy.architectures ?? [],
+    flags: policy.flags ?? [],
+    ...(policy.listener_path ? { listenerPath: policy.listener_path } : {}),
+    ...(policy.listener_metadata ? { listenerMetadata: policy.listener_metadata } : {}),
+    syscalls: (policy.syscalls ?? []).map(({ names, action, errno_ret, args }) => ({
+      names: names ?? [],
+      action: action ?? "",
+      ...(errno_ret ? { errnoRet: errno_ret.value ?? 0 } : {}),
+      args: (args ?? []).map(({ index, value, value_two, op }) => ({
+        index: index ?? 0,
+        value: toBigInt(value),
+        valueTwo: toBigInt(value_two),
+        op: op ?? "",
+      })),
+    })),
+  };
+}
+
+function adjustNetDevices(
+  linux: OciLinux,
+  { net_devices }: LinuxContainerAdjustment,
+  facts: AdjustFacts,
+): void {
+  const devices = new Map(Object.entries(linux.netDevices ?? {}));
+  for (const [host, { name }] of Object.entries(net_devices ?? {})) {
+    if (host.startsWith("-")) {
+      devices.delete(host.slice(1));
+      continue;
+    }
+    needs(facts, "1.3", "net_devices");
+    devices.set(host, name ? { name } : {});
+  }
+  if (devices.size > 0) linux.netDevices = Object.fromEntries(devices);
+}
+
+function adjustRdt(linux: OciLinux, adjust: LinuxContainerAdjustment, facts: AdjustFacts): void {
+  const { rdt } = adjust;
+  const named = adjust.resources?.rdt_class;
+  if (rdt?.remove || named?.value === "") delete linux.intelRdt;
+  const result: NonNullable<OciLinux["intelRdt"]> = { ...linux.intelRdt };
+  if (named?.value) result.closID = named.value;
+  if (rdt?.clos_id) result.closID = rdt.clos_id.value ?? "";
+  if (rdt?.schemata) result.schemata = rdt.schemata.value ?? [];
+  if (rdt?.enable_monitoring) result.enableMonitoring = rdt.enable_monitoring.value ?? false;
+  if (Object.keys(result).length === 0) return;
+  if (!facts.resctrl) {
+    throw cannot("rdt", "this host has no resource control (/sys/fs/resctrl is not mounted)");
+  }
+  if (rdt?.schemata || rdt?.enable_monitoring) needs(facts, "1.3", "rdt");
+  linux.intelRdt = result;
+}
+
+/** A runtime that does not know a field runs the container without a word about it. */
+function needs({ ociVersion }: AdjustFacts, version: string, field: string): void {
+  const numbers = (text: string) => text.split(/[.+-]/).map(Number);
+  const [major = 0, minor = 0] = numbers(ociVersion);
+  const [majorMin = 0, minorMin = 0] = numbers(version);
+  if (major > majorMin || (major === majorMin && minor >= minorMin)) return;
+  throw cannot(
+    field,
+    `the OCI runtime knows version ${ociVersion} of the specification and this needs ${version}`,
+  );
+}
+
+function cannot(field: string, why: string): CriError {
+  return new CriError("FAILED_PRECONDITION", `an NRI plugin sets ${field}: ${why}`);
+}

@@ -80,6 +80,10 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   const cutOff = await recover(context);
   await context.monitor.connect();
   stack.use(sweepOrphans(context, cutOff));
+  if (config.nri.support) {
+    const { openNri } = await import("./cri/nri.ts");
+    context.nri = stack.use(await openNri(context, log.child("nri")));
+  }
   if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
   await listen(context, stack);
   await writeFile(config.pidfile, `${process.pid}\n`, { mode: 0o644 });

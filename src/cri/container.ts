@@ -35,6 +35,12 @@ export async function startContainer(
   request: StartContainerRequest,
 ): Promise<object> {
   const { id } = context.containers.get(request.container_id ?? "");
+  using _ = await context.nri?.enter();
+  await start(context, id);
+  return {};
+}
+
+async function start(context: Context, id: string): Promise<void> {
   using _ = await context.containers.lock(id);
   const container = context.containers.get(id);
   if (container.phase.phase !== "created") {
@@ -48,7 +54,7 @@ export async function startContainer(
   const owner = rootfsOwner(sandbox);
   const { promise: committed, resolve: commit } = Promise.withResolvers<void>();
   context.starting.set(id, committed);
-  const start = {
+  const args = {
     id,
     runtime: handlerOf(context, container.runtimeHandler).command,
     bundle: context.containers.folderOf(id),
@@ -61,27 +67,33 @@ export async function startContainer(
     timeoutMs: context.config.startTimeoutMs,
   };
   try {
-    const { result } = await step("container-start", () => context.monitor.call("start", start));
+    await context.nri?.startContainer(sandbox, container);
+    const { result } = await step("container-start", () => context.monitor.call("start", args));
     const { pid, startedAtNs } = result;
     await step("container-running", () =>
       context.containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true }),
     );
     context.log.info("container started", { container: id, pid });
+    await context.nri?.startedContainer(id);
   } catch (error) {
     const message = messageOf(error);
     // It may run all the same: what failed may have been the answer.
-    await endFailedStart(context, start);
-    await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())), {
-      happened: true,
-    });
+    await endFailedStart(context, args);
+    const failed = await context.containers.update(
+      id,
+      (old) => startFailed(old, message, String(nowNs())),
+      {
+        happened: true,
+      },
+    );
     context.exits.exited(id);
+    if (failed !== undefined) context.nri?.stoppedContainer(failed);
     context.log.warn("container did not start", { container: id, error: message });
     throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
   } finally {
     context.starting.delete(id);
     commit();
   }
-  return {};
 }
 
 async function endFailedStart(

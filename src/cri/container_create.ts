@@ -41,6 +41,7 @@ export async function createContainer(
   const id = await context.running.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);
     const container = newContainer(context, { sandbox, config: resolved, image, name });
+    using _ = await context.nri?.enter();
     context.containers.reserve(name, container.id);
     await makeContainer(context, container, { sandbox, image, call });
     return container.id;
@@ -110,13 +111,10 @@ async function makeContainer(
     );
     throwIfAborted(what, call.signal);
     const imageMounts = await mountImageVolumes(context, container);
-    const spec = await specOf(context, container, {
-      sandbox,
-      image,
-      rootfsPath,
-      imageMounts,
-      call,
-    });
+    const parts = { sandbox, image, rootfsPath, imageMounts, call };
+    const plain = await specOf(context, container, parts);
+    const adjusted = await context.nri?.createContainer(sandbox, container, plain);
+    const { spec, container: made } = adjusted ?? { spec: plain, container };
     await step("container-bundle", () =>
       writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 }),
     );
@@ -126,10 +124,12 @@ async function makeContainer(
     await readySandbox(context, sandbox.id);
     throwIfAborted(what, call.signal);
     await step("container-created", () =>
-      containers.put(created(container, spec.process.user), { durable: true }),
+      containers.put(created(made, spec.process.user), { durable: true }),
     );
+    await context.nri?.createdContainer(containers.get(container.id), spec);
   } catch (error) {
     log.warn("CreateContainer failed", { container: container.id, error: messageOf(error) });
+    await context.nri?.containerGone(sandbox, container.id);
     await undoContainer(context, container);
     throw error;
   }

@@ -120,6 +120,7 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
   if (container?.phase.phase !== "exited") return;
   const { reason, exitCode } = container.phase;
   if (isNews && reason === "OOMKilled") context.instruments.oomKilled();
+  if (isNews) context.nri?.stoppedContainer(container);
   context.log.info("container exited", { container: id, exitCode, reason });
   setTimeout(() => void settle(context, id), settleMs).unref();
 }
@@ -152,6 +153,7 @@ export async function removeContainerRecord(
   const runtime = removingCommand(context, container.runtimeHandler);
   const { runtimeTimeoutMs: timeoutMs } = context.config;
   await step("container-forget", () => askAgain(context, "remove", { id, runtime, timeoutMs }));
+  await context.nri?.removeContainer(container);
   await step("container-rootfs-remove", () => unmountImages(context, id));
   await rm(stdioFolder(context, id), { recursive: true, force: true });
   await step("container-remove", () => context.containers.remove(id));

@@ -27,17 +27,35 @@ export async function updateContainerResources(
   request: UpdateContainerResourcesRequest,
   call: Call,
 ): Promise<object> {
-  const { id } = context.containers.get(request.container_id ?? "");
+  const container = context.containers.get(request.container_id ?? "");
+  const { id } = container;
+  checkLive(container);
+  if (!request.linux) return {};
+  const given = (await context.nri?.updateContainer(container, request.linux)) ?? request.linux;
+  await changeResources(context, id, given, call);
+  await context.nri?.updatedContainer(id);
+  return {};
+}
+
+function checkLive({ id, phase }: Container): void {
+  if (phase.phase !== "exited") return;
+  throw new CriError("FAILED_PRECONDITION", `container ${id} has exited: it has no resources`);
+}
+
+/** Sets what is given, or nothing. Throws as updateContainerResources does. */
+export async function changeResources(
+  context: Context,
+  id: string,
+  given: LinuxContainerResources,
+  call: Call,
+): Promise<void> {
   using _ = await context.containers.lock(id);
   const container = context.containers.get(id);
-  if (container.phase.phase === "exited") {
-    throw new CriError("FAILED_PRECONDITION", `container ${id} has exited: it has no resources`);
-  }
-  if (!request.linux) return {};
+  checkLive(container);
   throwIfAborted(`updating container ${id}`, call.signal);
   if (container.updating) await undoUpdate(context, container);
   const old = container.config.linux?.resources ?? {};
-  const merged = mergedResources(old, request.linux);
+  const merged = mergedResources(old, given);
   if (container.phase.phase === "running") checkHugepages(old, merged);
   const spec = await readSpec(bundleOf(context, id));
   const before = spec.linux.resources;
@@ -64,7 +82,6 @@ export async function updateContainerResources(
     throw new CriError(codeOf(error), `updating container ${id}: ${message}`, { cause: error });
   }
   context.log.info("container updated", { container: id });
-  return {};
 }
 
 /** Runtimes cannot change them; a kubelet repeats those that the container was made with. */
@@ -133,6 +150,7 @@ async function writeBundle(context: Context, id: string, resources: OciResources
   const spec = await readSpec(path);
   spec.linux.resources = resources;
   await writeFileAtomic(path, ociJson(spec));
+  context.nri?.changedSpec(id);
 }
 
 function bundleOf(context: Context, id: string): string {

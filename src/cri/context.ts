@@ -21,6 +21,7 @@ import type { Store } from "../state/store.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exits.ts";
 import type { Instruments } from "./instruments.ts";
+import type { NriEvents } from "./nri_events.ts";
 import type { Running } from "./running.ts";
 
 /** A runtime handler (handlers.ts). */
@@ -55,6 +56,8 @@ export type Context = {
   monitor: MonitorClient;
   streams: Streams;
   exits: ExitWaiters;
+  /** Absent: plugins are not wanted (nri-support), or not started yet. */
+  nri?: NriEvents;
   instruments: Instruments;
   events: Mailbox<PodEvent>;
   /** Of events and of statuses that are to be ordered with them. */

@@ -51,6 +51,7 @@ async function stop(context: Context, id: string, signal: AbortSignal): Promise<
     }),
   );
   if (sandbox.torndown) return;
+  await context.nri?.stopPodSandbox(sandbox);
   await tearDown(context, sandbox, signal);
   await step("sandbox-torndown", () => context.sandboxes.update(id, tornDown, { happened: true }));
   context.log.info("sandbox stopped", { sandbox: id, name: sandbox.name });
@@ -71,6 +72,7 @@ export async function removePodSandbox(
   for (const container of containersOf(context, sandbox.id)) {
     await removeContainerRecord(context, container.id, call.signal);
   }
+  await context.nri?.removePodSandbox(sandbox);
   await release(context, sandbox, call.signal);
   context.log.info("sandbox removed", { sandbox: sandbox.id, name: sandbox.name });
   return {};

@@ -103,7 +103,7 @@ type Making = {
 /** The steps. Each is on record before it is taken, so that what fails or is cut off can be undone. */
 async function makeSandbox(context: Context, first: Sandbox, call: Call): Promise<void> {
   const making: Making = { context, call, sandbox: first };
-  const { sandboxes, log } = context;
+  const { log } = context;
   try {
     await step("sandbox-record", () => record(making, {}));
     const made = await step("sandbox-cgroup", () => makeCgroup(making));
@@ -115,9 +115,7 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     if (first.networkMode === "cni") await attach(making);
     await step("sandbox-sysctls", () => setSysctls(making, laterSysctls));
     if (sharesPidNamespace(first.config)) await pause(making);
-    await step("sandbox-ready", () => sandboxes.put(ready(making.sandbox)));
-    checkPause(making.sandbox);
-    checkCall(making);
+    await becomeReady(making);
   } catch (error) {
     log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
     await undoSandbox(context, making.sandbox);
@@ -125,6 +123,21 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
   }
   const { id, name, networkSettings } = making.sandbox;
   log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPAddress || undefined });
+}
+
+/** Nobody sees it before plugins have agreed. */
+async function becomeReady(making: Making): Promise<void> {
+  const { sandbox, context } = making;
+  using _ = await context.nri?.enter();
+  await context.nri?.runPodSandbox(sandbox);
+  try {
+    await step("sandbox-ready", () => context.sandboxes.put(ready(sandbox)));
+    checkPause(sandbox);
+    checkCall(making);
+  } catch (error) {
+    await context.nri?.podSandboxGone(sandbox);
+    throw error;
+  }
 }
 
 /** Writes what is to be undone from here on. */

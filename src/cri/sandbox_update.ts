@@ -25,9 +25,11 @@ export async function updatePodSandboxResources(
   const changed = { ...sandbox, config: { ...sandbox.config, linux } };
   await using undo = new AsyncDisposableStack();
   undo.defer(() => limitPod(context, sandbox));
+  await context.nri?.updatePodSandbox(sandbox, request.overhead ?? {}, request.resources ?? {});
   limitPod(context, changed);
   await context.sandboxes.update(id, (old) => ({ ...old, config: changed.config }));
   undo.move();
+  await context.nri?.updatedPodSandbox(context.sandboxes.get(id));
   return {};
 }
 

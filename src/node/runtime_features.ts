@@ -8,6 +8,7 @@ import { kernelIsAtLeast } from "../sys/kernel.ts";
 import { run } from "../sys/process.ts";
 
 type Features = {
+  ociVersionMax?: string;
   mountOptions?: string[];
   linux?: { mountExtensions?: { idmap?: { enabled?: boolean } } };
 };
@@ -70,6 +71,7 @@ function factsOf(features: Features): RuntimeFacts {
   // Both take mount_setattr(2).
   const kernel = kernelIsAtLeast(5, 12);
   return {
+    ociVersion: features.ociVersionMax,
     recursiveReadOnlyMounts: kernel && features.mountOptions?.includes("rro") === true,
     idmapMounts: kernel && features.linux?.mountExtensions?.idmap?.enabled === true,
   };

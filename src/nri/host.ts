@@ -40,17 +40,15 @@ export class NriHost implements AsyncDisposable {
   readonly #changes: Changes;
   readonly #set: PluginSet;
 
-  /** Starts the pre-installed plugins and opens the socket for others. */
-  static async open(options: Options): Promise<NriHost> {
-    const host = new NriHost(options);
-    await host.#set.start();
-    return host;
-  }
-
   constructor(options: Options) {
     this.#log = options.log;
     this.#changes = new Changes(options.world, options.log);
     this.#set = new PluginSet({ ...options, changes: this.#changes });
+  }
+
+  /** Starts the pre-installed plugins and opens the socket for others. */
+  start(): Promise<void> {
+    return this.#set.start();
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -114,13 +112,14 @@ export class NriHost implements AsyncDisposable {
   }
 
   /**
-   * Changes of a container that is being created; those of others are done.
+   * Changes of a container that is being created, and those of its resources that CRI has a word for;
+   * changes of other containers are done.
    * @throws CriError for a plugin that refuses it, a conflict, or an update that fails.
    */
   async createContainer(
     podFacts: PodFacts,
     containerFacts: ContainerFacts,
-  ): Promise<ContainerAdjustment> {
+  ): Promise<{ adjust: ContainerAdjustment; resources: LinuxContainerResources }> {
     this.#set.checkRequired("CreateContainer");
     const pod = nriPod(podFacts);
     const original = nriContainer(containerFacts);
@@ -133,7 +132,8 @@ export class NriHost implements AsyncDisposable {
     }
     await this.#changes.applyAll("CreateContainer", creation.updates.others());
     this.#changes.evict(creation.evictions);
-    return creation.adjustment();
+    const adjust = creation.adjustment();
+    return { adjust, resources: toCri(adjust.linux?.resources ?? {}).resources };
   }
 
   async #ask(plugin: Plugin, creation: Creation, pod: PodSandbox): Promise<void> {

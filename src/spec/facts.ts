@@ -27,7 +27,12 @@ export type HostFacts = {
 };
 
 /** What the runtime handler can do, by its `features` and the kernel. */
-export type RuntimeFacts = { recursiveReadOnlyMounts: boolean; idmapMounts: boolean };
+export type RuntimeFacts = {
+  recursiveReadOnlyMounts: boolean;
+  idmapMounts: boolean;
+  /** Its ociVersionMax; absent: it does not tell. */
+  ociVersion?: string;
+};
 
 /** What daemon.json says about a runtime handler's containers. */
 export type HandlerRules = {

@@ -125,6 +125,8 @@ test("loadConfig takes the underscore spellings and the misspelt one of iSulad's
     pluginConfigPath: "/a",
     pluginPath: "/b",
     registrationTimeoutMs: 7000,
+    synchronizeTimeoutMs: 30_000,
+    requiredPlugins: [],
     requestTimeoutMs: 3000,
     socketPath: "/c.sock",
   });

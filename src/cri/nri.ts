@@ -1,0 +1,320 @@
+// The NRI plugins of this daemon: records and specs as plugins see them, in the order in which they
+// may see them, and what plugins change.
+import { existsSync } from "node:fs";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { resolveCdi } from "../node/cdi.ts";
+import type { Change, World } from "../nri/changes.ts";
+import type { ContainerFacts, PodFacts } from "../nri/convert.ts";
+import type { NriHost, PluginState } from "../nri/host.ts";
+import type { LinuxContainerResources } from "../proto/types.ts";
+import { adjustedSpec } from "../spec/adjust.ts";
+import { applyCdi } from "../spec/cdi.ts";
+import { parseOciSpec, type OciNamespace, type OciSpec } from "../spec/oci.ts";
+import { mergedResources } from "../spec/resources.ts";
+import { userNamespace } from "../spec/userns.ts";
+import type { Container } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import { stopContainerProcess } from "./container_end.ts";
+import { changeResources } from "./container_update.ts";
+import { handlerOf, type Context } from "./context.ts";
+import { sandboxFacts } from "./facts.ts";
+import type { NriEvents } from "./nri_events.ts";
+
+/** What an evicted container gets to end by itself, as a kubelet's default. */
+const evictionGraceMs = 30_000;
+
+class Nri implements NriEvents, AsyncDisposable {
+  readonly #context: Context;
+  readonly #host: NriHost;
+  /** Of containers that exist, as they are run; read from their bundles when they are first needed. */
+  readonly #specs = new Map<string, OciSpec>();
+  /** CreateContainer was told of, and nothing after it. */
+  readonly #creating = new Map<string, ContainerFacts>();
+  /** StopContainer is being told of. */
+  readonly #stopping = new Map<string, Promise<void>>();
+  /** Pods whose StopPodSandbox was told of. */
+  readonly #stopped = new Set<string>();
+
+  constructor(context: Context, host: NriHost) {
+    this.#context = context;
+    this.#host = host;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#host[Symbol.asyncDispose]();
+  }
+
+  plugins(): PluginState[] {
+    return this.#host.list();
+  }
+
+  enter(): Promise<Disposable> {
+    return this.#host.enter();
+  }
+
+  async runPodSandbox(sandbox: Sandbox): Promise<void> {
+    await this.#host.runPodSandbox(this.#pod(sandbox));
+  }
+
+  async podSandboxGone(sandbox: Sandbox): Promise<void> {
+    await this.#host.podSandboxGone(this.#pod(sandbox));
+  }
+
+  async stopPodSandbox(sandbox: Sandbox): Promise<void> {
+    if (this.#stopped.has(sandbox.id)) return;
+    this.#stopped.add(sandbox.id);
+    const containers = this.#context.containers.list();
+    const own = containers.filter(({ sandboxId }) => sandboxId === sandbox.id);
+    await Promise.all(own.flatMap(({ id }) => this.#stopping.get(id) ?? []));
+    await this.#host.notify("StopPodSandbox", this.#pod(sandbox));
+  }
+
+  async removePodSandbox(sandbox: Sandbox): Promise<void> {
+    await this.#host.notify("RemovePodSandbox", this.#pod(sandbox));
+    this.#stopped.delete(sandbox.id);
+  }
+
+  async updatePodSandbox(
+    sandbox: Sandbox,
+    overhead: LinuxContainerResources,
+    resources: LinuxContainerResources,
+  ): Promise<void> {
+    await this.#host.updatePodSandbox(this.#pod(sandbox), overhead, resources);
+  }
+
+  async updatedPodSandbox(sandbox: Sandbox): Promise<void> {
+    await this.#host.notify("PostUpdatePodSandbox", this.#pod(sandbox));
+  }
+
+  async createContainer(
+    sandbox: Sandbox,
+    container: Container,
+    spec: OciSpec,
+  ): Promise<{ container: Container; spec: OciSpec }> {
+    const facts = containerFacts(container, spec);
+    this.#creating.set(container.id, facts);
+    const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), facts);
+    const { host, config } = this.#context;
+    const names = (adjust.CDI_devices ?? []).map(({ name }) => name ?? "");
+    const withDevices = await this.#withCdi(sandbox, spec, names);
+    const changed = adjustedSpec(withDevices, adjust, {
+      host,
+      ociVersion: handlerOf(this.#context, container.runtimeHandler).facts.ociVersion ?? "1.0.0",
+      resctrl: existsSync("/sys/fs/resctrl/schemata"),
+      restrictOomScoreAdj: config.restrictOomScoreAdj,
+    });
+    return { container: withResources(container, resources), spec: changed };
+  }
+
+  async #withCdi(sandbox: Sandbox, spec: OciSpec, names: string[]): Promise<OciSpec> {
+    if (names.length === 0) return spec;
+    const { enableCdi, cdiSpecDirs } = this.#context.config;
+    if (!enableCdi) {
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        `an NRI plugin adds CDI device ${names[0]}: CDI is off (set enable-cdi in daemon.json)`,
+      );
+    }
+    const options = sandbox.config.linux?.security_context?.namespace_options;
+    return applyCdi(spec, await resolveCdi(names, cdiSpecDirs), userNamespace(options));
+  }
+
+  async createdContainer(container: Container, spec: OciSpec): Promise<void> {
+    this.#creating.delete(container.id);
+    this.#specs.set(container.id, spec);
+    await this.#notify("PostCreateContainer", container);
+  }
+
+  async containerGone(sandbox: Sandbox, id: string): Promise<void> {
+    const facts = this.#creating.get(id);
+    if (facts === undefined) return;
+    this.#creating.delete(id);
+    const pod = this.#pod(sandbox);
+    await this.#host.stopContainer(pod, facts);
+    await this.#host.notify("RemoveContainer", pod, facts);
+  }
+
+  async startContainer(sandbox: Sandbox, container: Container): Promise<void> {
+    if (this.#host.isEmpty) return;
+    await this.#host.startContainer(this.#pod(sandbox), await this.#facts(container));
+  }
+
+  async startedContainer(id: string): Promise<void> {
+    const container = this.#context.containers.find(id);
+    if (container !== undefined) await this.#notify("PostStartContainer", container);
+  }
+
+  stoppedContainer(container: Container): void {
+    const { id } = container;
+    const told = this.#tellStopped(container).finally(() => this.#stopping.delete(id));
+    this.#stopping.set(id, told);
+  }
+
+  async #tellStopped(container: Container): Promise<void> {
+    if (this.#host.isEmpty) return;
+    try {
+      const sandbox = this.#context.sandboxes.get(container.sandboxId);
+      await this.#host.stopContainer(this.#pod(sandbox), await this.#facts(container));
+    } catch (error) {
+      this.#logFailure("StopContainer", container.id, error);
+    }
+  }
+
+  async removeContainer(container: Container): Promise<void> {
+    await this.#stopping.get(container.id);
+    await this.#notify("RemoveContainer", container);
+    this.#specs.delete(container.id);
+  }
+
+  async updateContainer(
+    container: Container,
+    resources: LinuxContainerResources,
+  ): Promise<LinuxContainerResources> {
+    if (this.#host.isEmpty) return resources;
+    const sandbox = this.#context.sandboxes.get(container.sandboxId);
+    const facts = await this.#facts(container);
+    return await this.#host.updateContainer(this.#pod(sandbox), facts, resources);
+  }
+
+  async updatedContainer(id: string): Promise<void> {
+    const container = this.#context.containers.find(id);
+    if (container !== undefined) await this.#notify("PostUpdateContainer", container);
+  }
+
+  changedSpec(id: string): void {
+    this.#specs.delete(id);
+  }
+
+  async #notify(
+    event: "PostCreateContainer" | "PostStartContainer" | "PostUpdateContainer" | "RemoveContainer",
+    container: Container,
+  ): Promise<void> {
+    if (this.#host.isEmpty) return;
+    try {
+      const sandbox = this.#context.sandboxes.get(container.sandboxId);
+      await this.#host.notify(event, this.#pod(sandbox), await this.#facts(container));
+    } catch (error) {
+      this.#logFailure(event, container.id, error);
+    }
+  }
+
+  #logFailure(event: string, container: string, error: unknown): void {
+    const fields = { event, container, error: messageOf(error) };
+    this.#context.log.warn("plugins were not told", fields);
+  }
+
+  #pod(sandbox: Sandbox): PodFacts {
+    return podFacts(this.#context, sandbox);
+  }
+
+  async #facts(container: Container): Promise<ContainerFacts> {
+    const { id } = container;
+    const spec = this.#specs.get(id) ?? (await readSpec(this.#context, id));
+    if (this.#context.containers.find(id) !== undefined) this.#specs.set(id, spec);
+    return containerFacts(container, spec);
+  }
+
+  /** What a plugin that comes is told of. */
+  async state(): Promise<{ pods: PodFacts[]; containers: ContainerFacts[] }> {
+    const { sandboxes, containers, log } = this.#context;
+    const live = containers.list().filter(({ phase }) => phase.phase !== "exited");
+    const facts: ContainerFacts[] = [];
+    for (const container of live) {
+      try {
+        facts.push(await this.#facts(container));
+      } catch (error) {
+        const fields = { container: container.id, error: messageOf(error) };
+        log.warn("plugins are not told of a container", fields);
+      }
+    }
+    const pods = sandboxes.list().filter(({ torndown }) => !torndown);
+    return { pods: pods.map((sandbox) => this.#pod(sandbox)), containers: facts };
+  }
+}
+
+/** Starts the pre-installed plugins, and listens for others. */
+export async function openNri(context: Context, log: Log): Promise<NriEvents & AsyncDisposable> {
+  const { NriHost } = await import("../nri/host.ts");
+  const world: World = {
+    state: () => nri.state(),
+    update: (change) => update(context, change),
+    evict: (id) => evict(context, id),
+  };
+  const host = new NriHost({ config: context.config.nri, log, world });
+  const nri = new Nri(context, host);
+  await host.start();
+  return nri;
+}
+
+async function update(context: Context, { id, resources }: Change): Promise<void> {
+  const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
+  await changeResources(context, context.containers.get(id).id, resources, { signal });
+}
+
+async function evict(context: Context, id: string): Promise<void> {
+  const container = context.containers.get(id);
+  const signal = AbortSignal.timeout(evictionGraceMs + context.config.runtimeTimeoutMs);
+  await stopContainerProcess(context, container.id, evictionGraceMs, signal);
+}
+
+/** The record's resources are what an update starts from (container_update.ts). */
+function withResources(container: Container, given: LinuxContainerResources): Container {
+  const { config } = container;
+  const resources = mergedResources(config.linux?.resources ?? {}, given);
+  return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
+}
+
+async function readSpec(context: Context, id: string): Promise<OciSpec> {
+  const path = join(context.containers.folderOf(id), "config.json");
+  return parseOciSpec(await readFile(path, "utf8"));
+}
+
+function podFacts(context: Context, sandbox: Sandbox): PodFacts {
+  const { id, config, runtimeHandler, networkSettings, pause, cgroup, torndown } = sandbox;
+  const { namespaces } = sandboxFacts(context, sandbox);
+  const { net, ipc, uts, user, pid } = namespaces;
+  const named = { network: net, ipc, uts, user, pid };
+  const addresses = [networkSettings.IPAddress, ...networkSettings.AdditionalIPs];
+  return {
+    id,
+    config,
+    runtimeHandler,
+    pid: pause?.pid ?? 0,
+    ips: torndown ? [] : addresses.filter((address) => address !== ""),
+    namespaces: Object.entries(named).flatMap(([type, path]) =>
+      path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
+    ),
+    cgroupsPath: context.cgroup.podCgroup(cgroup.parent, id).ociParent,
+  };
+}
+
+const states = {
+  creating: "created",
+  created: "created",
+  running: "running",
+  exited: "stopped",
+} as const;
+
+function containerFacts(container: Container, spec: OciSpec): ContainerFacts {
+  const { id, sandboxId, config, image, phase } = container;
+  const ended = phase.phase === "exited" ? phase : undefined;
+  const startedAtNs = "startedAtNs" in phase ? phase.startedAtNs : "0";
+  return {
+    id,
+    sandboxId,
+    config,
+    spec,
+    image,
+    state: states[phase.phase],
+    pid: phase.phase === "running" ? phase.pid : 0,
+    createdAtNs: BigInt(container.createdAtNs),
+    startedAtNs: BigInt(startedAtNs),
+    finishedAtNs: BigInt(ended?.finishedAtNs ?? "0"),
+    exitCode: ended?.exitCode ?? 0,
+    reason: ended?.reason ?? "",
+    message: ended?.message ?? "",
+  };
+}

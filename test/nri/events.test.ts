@@ -1,0 +1,182 @@
+// What plugins on the oldest and the newest stub hear of pods and containers, launched and external.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { toLong } from "../../src/base/int64.ts";
+import { failure, until } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { Plugins } from "./plugins.ts";
+
+const plugins = new Plugins();
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+
+const ids = ["10-old", "20-new", "30-old-external", "40-new-external"];
+
+beforeAll(async () => {
+  plugins.install("10-old", "v061");
+  plugins.install("20-new", "v0125");
+  daemon = await startDaemon({ config: plugins.config() });
+  pod = daemon.podConfig({ metadata: { name: "first" }, labels: { a: "b" } });
+  podId = await daemon.runPod(pod);
+  await daemon.run(podId, pod, ["sleep", "600"], { metadata: { name: "before" } });
+  await plugins.start("30-old-external", "v061");
+  await plugins.start("40-new-external", "v0125");
+}, 180_000);
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  plugins[Symbol.dispose]();
+});
+
+const containerEvents = [
+  "CreateContainer",
+  "PostCreateContainer",
+  "StartContainer",
+  "PostStartContainer",
+  "StopContainer",
+  "RemoveContainer",
+];
+
+test("a plugin that comes is told of what there is", () => {
+  for (const id of ids.slice(2)) {
+    const line = plugins.lines(id).find(({ event }) => event === "Synchronize");
+    expect(line).toMatchObject({ pods: 1, containers: ["before"] });
+  }
+});
+
+test("Configure names the runtime, its version, and gives a launched plugin its file", () => {
+  const [line] = plugins.lines("20-new");
+  expect(line).toMatchObject({ event: "Configure", runtime: "isulad-ts" });
+});
+
+describe.each(ids)("%s", (id) => {
+  test("hears of a pod's life, each event once, with what the pod is", async () => {
+    const config = daemon.podConfig({ metadata: { name: `pod-of-${id}` } });
+    const sandbox = await daemon.runPod(config);
+    await daemon.client.StopPodSandbox({ pod_sandbox_id: sandbox });
+    await daemon.removePod(sandbox);
+    const lines = plugins.lines(id).filter(({ pod }) => pod?.id === sandbox);
+    expect(lines.map(({ event }) => event)).toEqual([
+      "RunPodSandbox",
+      "StopPodSandbox",
+      "RemovePodSandbox",
+    ]);
+    const { name, uid, namespace } = config.metadata!;
+    expect(lines[0]!.pod).toMatchObject({ name, uid, namespace });
+    expect(lines[0]!.pod!.linux).toMatchObject({
+      namespaces: expect.arrayContaining([
+        { type: "network", path: expect.stringContaining("/netns/") },
+      ]),
+    });
+    if (id.includes("new")) expect(lines[0]!.pod!.ips?.[0]).toStartWith(daemon.subnet);
+  });
+
+  test("hears of a container's life in order, and of its end when it ends by itself", async () => {
+    for (const [name, command] of [
+      ["stopped", ["sleep", "600"]],
+      ["failed", ["sh", "-c", "exit 3"]],
+    ] as const) {
+      const more = { metadata: { name: `${name}-${id}` } };
+      const container = await daemon.run(podId, pod, [...command], more);
+      if (name === "stopped") {
+        await daemon.client.StopContainer({ container_id: container, timeout: toLong(0) });
+      } else await daemon.exited(container);
+      await daemon.client.RemoveContainer({ container_id: container });
+      expect(plugins.heardOf(id, `${name}-${id}`)).toEqual(containerEvents);
+      const lines = plugins.lines(id).filter((line) => line.container?.id === container);
+      const of = (event: string) => lines.find((line) => line.event === event)!.container!;
+      expect(of("CreateContainer")).toMatchObject({
+        args: command,
+        state: "CONTAINER_CREATED",
+        env: expect.arrayContaining([expect.stringMatching(/^PATH=/)]),
+      });
+      expect(of("PostStartContainer")).toMatchObject({ state: "CONTAINER_RUNNING" });
+      expect(of("PostStartContainer").pid).toBeGreaterThan(1);
+      expect(of("StopContainer")).toMatchObject({ state: "CONTAINER_STOPPED" });
+      if (id.includes("new") && name === "failed") {
+        expect(of("StopContainer")).toMatchObject({ exitCode: 3, statusReason: "Error" });
+        expect(of("StopContainer")["user"]).toBeDefined();
+      }
+    }
+  });
+
+  test("hears of updates, before and after", async () => {
+    const name = `updated-${id}`;
+    const container = await daemon.run(podId, pod, ["sleep", "600"], { metadata: { name } });
+    const linux = { memory_limit_in_bytes: toLong(64 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: container, linux });
+    const before = plugins.lines(id).findLast(({ event }) => event === "UpdateContainer");
+    expect(before!["resources"]).toMatchObject({ memory: { limit: { value: `${64 << 20}` } } });
+    const after = plugins.lines(id).findLast(({ event }) => event === "PostUpdateContainer");
+    expect(after!.container).toMatchObject({
+      name,
+      linux: { resources: { memory: { limit: { value: `${64 << 20}` } } } },
+    });
+    await daemon.client.RemoveContainer({ container_id: container });
+  });
+});
+
+test("a pod's own update is told to the newest stub alone", async () => {
+  const config = daemon.hostPodConfig();
+  const sandbox = await daemon.runPod(config);
+  await daemon.client.UpdatePodSandboxResources({
+    pod_sandbox_id: sandbox,
+    resources: { memory_limit_in_bytes: toLong(1 << 30) },
+  });
+  const heard = (id: string) =>
+    plugins
+      .lines(id)
+      .filter(({ pod }) => pod?.id === sandbox)
+      .map(({ event }) => event);
+  expect(heard("20-new")).toEqual(["RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox"]);
+  expect(heard("10-old")).toEqual(["RunPodSandbox"]);
+  await daemon.removePod(sandbox);
+});
+
+test("what the pod's end takes along is told of before the pod's own end", async () => {
+  const config = daemon.hostPodConfig();
+  const sandbox = await daemon.runPod(config);
+  const name = "taken-along";
+  await daemon.run(sandbox, config, ["sleep", "600"], { metadata: { name } });
+  await daemon.removePod(sandbox);
+  const order = plugins
+    .lines("20-new")
+    .filter((line) => line.pod?.id === sandbox || line.container?.name === name)
+    .map(({ event }) => event);
+  expect(order.slice(-4)).toEqual([
+    "StopContainer",
+    "StopPodSandbox",
+    "RemoveContainer",
+    "RemovePodSandbox",
+  ]);
+});
+
+test("launched plugins get Shutdown and end with the daemon; external ones stay and come back", async () => {
+  const launched = plugins.lines("20-new")[0]!.pid;
+  await daemon.stop();
+  expect(plugins.lines("20-new").some(({ event }) => event === "Shutdown")).toBe(true);
+  expect(() => process.kill(launched, 0)).toThrow();
+  expect(plugins.lines("40-new-external").some(({ event }) => event === "Shutdown")).toBe(false);
+  await daemon.start();
+  await plugins.start("40-new-external", "v0125");
+  const line = plugins.lines("40-new-external").findLast(({ event }) => event === "Synchronize");
+  expect(line).toMatchObject({ containers: ["before"] });
+});
+
+test("launched plugins end also when the daemon is killed", async () => {
+  const launched = plugins.lines("20-new").findLast(({ event }) => event === "Configure")!.pid;
+  process.kill(launched, 0);
+  await daemon.stop("SIGKILL");
+  await until("the plugin has ended", () => !isAlive(launched));
+  await daemon.start();
+  await failure(daemon.client.PodSandboxStatus({ pod_sandbox_id: "none" }));
+});
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+
+	"github.com/containerd/nri/pkg/api"
+)
+
+func (p *plugin) UpdatePodSandbox(_ context.Context, pod *api.PodSandbox, _, _ *api.LinuxResources) error {
+	return p.pod("UpdatePodSandbox", pod)
+}
+
+func (p *plugin) PostUpdatePodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	return p.pod("PostUpdatePodSandbox", pod)
+}
+
+func (p *plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
+	owners := map[string]any{}
+	for id, fields := range req.GetOwners().GetOwners() {
+		simple := map[string]string{}
+		for field, owner := range fields.GetSimple() {
+			simple[api.Field(field).String()] = owner
+		}
+		owners[id] = simple
+	}
+	plugins := []string{}
+	for _, one := range req.GetPlugins() {
+		plugins = append(plugins, one.GetIndex()+"-"+one.GetName())
+	}
+	p.say("ValidateContainerAdjustment", map[string]any{"owners": owners, "plugins": plugins})
+	if err := p.act("ValidateContainerAdjustment"); err != nil {
+		return err
+	}
+	if p.do.Reject != "" {
+		return rejection(p.do.Reject)
+	}
+	return nil
+}
+
+type rejection string
+
+func (r rejection) Error() string { return string(r) }

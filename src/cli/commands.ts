@@ -8,6 +8,7 @@ import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
 import { events } from "./events.ts";
 import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
+import { nri } from "./nri.ts";
 import type { PassThrough } from "./program.ts";
 import { run } from "./run.ts";
 import { attach, exec, portForward } from "./stream_commands.ts";
@@ -37,6 +38,7 @@ export const commands: SubCommandsDef = {
   info,
   stats,
   top,
+  nri,
   version,
   config: configCommand,
   licenses,

@@ -70,11 +70,11 @@ async function start(context: Context, id: string): Promise<void> {
     await context.nri?.startContainer(sandbox, container);
     const { result } = await step("container-start", () => context.monitor.call("start", args));
     const { pid, startedAtNs } = result;
-    await step("container-running", () =>
+    const started = await step("container-running", () =>
       context.containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true }),
     );
     context.log.info("container started", { container: id, pid });
-    await context.nri?.startedContainer(id);
+    if (started !== undefined) await context.nri?.startedContainer(started);
   } catch (error) {
     const message = messageOf(error);
     // It may run all the same: what failed may have been the answer.

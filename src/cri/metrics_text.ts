@@ -2,11 +2,13 @@
 import { exposition, type Family, gauge } from "../base/prometheus.ts";
 import { residentBytes } from "../sys/process.ts";
 import type { Context } from "./context.ts";
+import { nriFamilies } from "./nri_list.ts";
 
 export function metricsText(context: Context): string {
   return exposition([
     ...context.instruments.families(),
     ...stateFamilies(context),
+    ...nriFamilies(context),
     monitorRestarts(context),
     memory(context),
   ]);

@@ -142,9 +142,8 @@ class Nri implements NriEvents, AsyncDisposable {
     await this.#host.startContainer(this.#pod(sandbox), await this.#facts(container));
   }
 
-  async startedContainer(id: string): Promise<void> {
-    const container = this.#context.containers.find(id);
-    if (container !== undefined) await this.#notify("PostStartContainer", container);
+  async startedContainer(container: Container): Promise<void> {
+    await this.#notify("PostStartContainer", container);
   }
 
   stoppedContainer(container: Container): void {

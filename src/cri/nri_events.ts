@@ -40,7 +40,7 @@ export type NriEvents = {
   containerGone(sandbox: Sandbox, id: string): Promise<void>;
   /** May be refused. */
   startContainer(sandbox: Sandbox, container: Container): Promise<void>;
-  startedContainer(id: string): Promise<void>;
+  startedContainer(container: Container): Promise<void>;
   /** The container's end is on record. */
   stoppedContainer(container: Container): void;
   removeContainer(container: Container): Promise<void>;

@@ -1,0 +1,48 @@
+// isulad-ts nri: the plugins that see and change containers.
+import { defineCommand } from "citty";
+import { toBigInt } from "../base/int64.ts";
+import { isulad } from "../proto/messages.js";
+import type { NriPlugin } from "../proto/types.ts";
+import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
+import { protoJson, table } from "./text.ts";
+
+const eventCount = 14;
+
+export const nri = defineCommand({
+  meta: { description: "List NRI plugins: their events, calls, latencies and last errors" },
+  args: { ...outputArg, ...hostArg },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const response = await client.NriPlugins({});
+      if (args.output === "json") {
+        const { NriPluginsResponse } = isulad.v1;
+        const form = { longs: Number, defaults: true };
+        printJson(protoJson(NriPluginsResponse.toObject(response, form)));
+      } else process.stdout.write(pluginTable(response.plugins));
+    }),
+});
+
+/** Plugins in the order in which they are asked. */
+export function pluginTable(plugins: readonly NriPlugin[]): string {
+  const heads = ["PLUGIN", "KIND", "NRI", "EVENTS", "CALLS", "FAILED", "MEAN MS", "MAX MS", "ERROR"];
+  return table([heads, ...plugins.map(row)]);
+}
+
+function row(plugin: NriPlugin): string[] {
+  const calls = plugin.calls ?? [];
+  const events = plugin.events ?? [];
+  const sum = (values: (number | bigint)[]) => values.reduce<number>((a, b) => a + Number(b), 0);
+  const count = sum(calls.map((call) => toBigInt(call.count)));
+  const totalMs = sum(calls.map(({ total_ms }) => total_ms ?? 0));
+  return [
+    plugin.id ?? "",
+    plugin.kind ?? "",
+    plugin.version || "before 0.12",
+    events.length === eventCount ? "all" : events.join(","),
+    String(count),
+    String(sum(calls.map((call) => toBigInt(call.failed)))),
+    count === 0 ? "-" : (totalMs / count).toFixed(2),
+    Math.max(0, ...calls.map(({ max_ms }) => max_ms ?? 0)).toFixed(2),
+    plugin.last_error ?? "",
+  ];
+}

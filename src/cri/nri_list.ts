@@ -1,0 +1,61 @@
+// Our own service's NriPlugins, and the same figures as metrics.
+import { CriError } from "../base/errors.ts";
+import { toLong } from "../base/int64.ts";
+import type { Family } from "../base/prometheus.ts";
+import type { NriPluginsResponse } from "../proto/types.ts";
+import type { Context } from "./context.ts";
+
+/** @throws CriError FAILED_PRECONDITION where plugins are not wanted. */
+export function nriPlugins({ nri }: Context): NriPluginsResponse {
+  if (nri === undefined) {
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      "there are no NRI plugins: set nri-support in daemon.json, and restart",
+    );
+  }
+  return {
+    plugins: nri.plugins().map(({ id, kind, version, events, calls, lastError }) => ({
+      id,
+      kind,
+      version,
+      events,
+      calls: calls.map(([method, { count, failed, totalMs, maxMs }]) => ({
+        method,
+        count: toLong(count),
+        failed: toLong(failed),
+        total_ms: totalMs,
+        max_ms: maxMs,
+      })),
+      last_error: lastError,
+    })),
+  };
+}
+
+/** By plugin and method; of plugins that are gone there is nothing. */
+export function nriFamilies({ nri }: Context): Family[] {
+  if (nri === undefined) return [];
+  const calls = nri.plugins().flatMap(({ id, calls }) =>
+    calls.map(([method, figures]) => ({ labels: { plugin: id, method }, figures })),
+  );
+  const family = (
+    name: string,
+    help: string,
+    value: (figures: (typeof calls)[number]["figures"]) => number,
+  ): Family => ({
+    name,
+    help,
+    type: "counter",
+    samples: calls.map(({ labels, figures }) => ({ labels, value: value(figures) })),
+  });
+  return [
+    {
+      name: "isulad_nri_plugins",
+      help: "NRI plugins in service",
+      type: "gauge",
+      samples: [{ labels: {}, value: nri.plugins().length }],
+    },
+    family("isulad_nri_calls_total", "Calls of NRI plugins", ({ count }) => count),
+    family("isulad_nri_failed_calls_total", "Those without a good answer", ({ failed }) => failed),
+    family("isulad_nri_call_seconds_total", "How long all took", ({ totalMs }) => totalMs / 1000),
+  ];
+}

@@ -1,0 +1,261 @@
+// What plugins change in containers: in the OCI spec, and where it shows, inside the container.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import { cgroupMounts } from "../../src/node/cgroup.ts";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import type { OciSpec } from "../../src/spec/oci.ts";
+import { failure, until } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { Plugins, type Behaviour, type StubVersion } from "./plugins.ts";
+
+const isV2 = cgroupMounts().version === 2;
+const plugins = new Plugins();
+const cdiDir = join(plugins.dir, "cdi");
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+
+beforeAll(async () => {
+  mkdirSync(cdiDir);
+  const config = plugins.config({ "enable-cdi": true, "cdi-spec-dirs": [cdiDir] });
+  daemon = await startDaemon({ config });
+  pod = daemon.podConfig();
+  podId = await daemon.runPod(pod);
+}, 180_000);
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  plugins[Symbol.dispose]();
+});
+
+let serial = 0;
+
+/** With plugins for one container of that name. */
+async function withPlugins<T>(
+  behaviours: [id: string, version: StubVersion, behaviour: Behaviour][],
+  use: (name: string) => Promise<T>,
+): Promise<T> {
+  const name = `adjusted-${++serial}`;
+  const children = [];
+  for (const [id, version, behaviour] of behaviours) {
+    children.push(await plugins.start(`${id}-${name}`, version, { only: name, ...behaviour }));
+  }
+  try {
+    return await use(name);
+  } finally {
+    for (const child of children) await plugins.end(child);
+  }
+}
+
+const spec = (id: string) => {
+  const path = join(daemon.dir, "graph/containers", id, "config.json");
+  return JSON.parse(readFileSync(path, "utf8")) as OciSpec;
+};
+
+const start = (name: string, more = {}) =>
+  daemon.run(podId, pod, ["sleep", "600"], { metadata: { name }, ...more });
+
+const inside = async (id: string, command: string) =>
+  (await daemon.exec(id, command)).stdout.trim();
+
+const int = (value: number) => ({ value: String(value) });
+
+test.each<[StubVersion]>([["v061"], ["v0125"]])(
+  "%s: annotations, mounts, env, hooks, rlimits, devices and resources are adjusted",
+  async (version) => {
+    const file = join(plugins.dir, "mounted.txt");
+    writeFileSync(file, "from the plugin");
+    const mark = join(plugins.dir, `hook-${version}`);
+    const hook = { path: "/bin/sh", args: ["sh", "-c", `cat > ${mark}`] };
+    const adjust = {
+      annotations: { mine: "yes" },
+      mounts: [
+        { destination: "/mine", type: "bind", source: file, options: ["bind", "ro"] },
+        { destination: "-/dev/mqueue" },
+      ],
+      env: [{ key: "MINE", value: "a=b" }],
+      hooks: { createRuntime: [hook] },
+      rlimits: [{ type: "RLIMIT_NOFILE", hard: "333", soft: "222" }],
+      linux: {
+        devices: [
+          { path: "/dev/mine", type: "c", major: "1", minor: "5", fileMode: { value: 438 } },
+        ],
+        resources: {
+          memory: { limit: int(96 << 20) },
+          cpu: { shares: int(300), quota: int(40_000), period: int(100_000) },
+          ...(isV2 ? { unified: { "memory.high": String(80 << 20) } } : {}),
+        },
+      },
+    };
+    await withPlugins([["10", version, { adjust }]], async (name) => {
+      const id = await start(name);
+      expect(spec(id).annotations["mine"]).toBe("yes");
+      expect(spec(id).mounts.map(({ destination }) => destination)).not.toContain("/dev/mqueue");
+      expect(await inside(id, "cat /mine")).toBe("from the plugin");
+      expect(await inside(id, "echo $MINE")).toBe("a=b");
+      expect(await inside(id, "ulimit -n; ulimit -Hn")).toBe("222\n333");
+      expect(await inside(id, "head -c 3 /dev/mine | od -An -tx1")).toBe("00 00 00");
+      const limit = isV2 ? "memory.max" : "memory/memory.limit_in_bytes";
+      expect(await inside(id, `cat /sys/fs/cgroup/${limit}`)).toBe(String(96 << 20));
+      expect(readFileSync(mark, "utf8")).toContain(`"status":"creat`);
+      const { resources } = await daemon.status(id);
+      expect(String(resources?.linux?.memory_limit_in_bytes)).toBe(String(96 << 20));
+      await daemon.client.RemoveContainer({ container_id: id });
+    });
+  },
+);
+
+test("pids, oom_score_adj, args, sysctls, namespaces, seccomp, CDI devices are adjusted", async () => {
+  writeFileSync(
+    join(cdiDir, "test.json"),
+    JSON.stringify({
+      cdiVersion: "0.5.0",
+      kind: "example.com/device",
+      devices: [{ name: "one", containerEdits: { env: ["CDI=one"] } }],
+    }),
+  );
+  const adjust = {
+    args: ["/bin/sleep", "300"],
+    CDIDevices: [{ name: "example.com/device=one" }],
+    linux: {
+      resources: { pids: { limit: "33" } },
+      oomScoreAdj: int(777),
+      sysctl: { "net.core.somaxconn": "99" },
+      namespaces: [{ type: "ipc" }],
+      seccompPolicy: {
+        defaultAction: "SCMP_ACT_ALLOW",
+        syscalls: [
+          { names: ["mkdir", "mkdirat"], action: "SCMP_ACT_ERRNO", errnoRet: { value: 5 } },
+        ],
+      },
+    },
+  };
+  await withPlugins([["10", "v0125", { adjust }]], async (name) => {
+    const id = await start(name);
+    expect(await inside(id, "tr '\\0' ' ' < /proc/1/cmdline")).toBe("/bin/sleep 300");
+    expect(await inside(id, "echo $CDI")).toBe("one");
+    expect(await inside(id, `cat /sys/fs/cgroup/${isV2 ? "" : "pids/"}pids.max`)).toBe("33");
+    expect(await inside(id, "cat /proc/1/oom_score_adj")).toBe("777");
+    expect(await inside(id, "cat /proc/sys/net/core/somaxconn")).toBe("99");
+    expect(spec(id).linux.namespaces).toContainEqual({ type: "ipc" });
+    expect((await daemon.exec(id, "mkdir /tmp/x")).stderr).toContain("Input/output error");
+    const linux = { memory_limit_in_bytes: toLong(64 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    expect(await inside(id, `cat /sys/fs/cgroup/${isV2 ? "" : "pids/"}pids.max`)).toBe("33");
+    expect(spec(id).linux.resources.pids).toEqual({ limit: 33 as never });
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+});
+
+test("each plugin sees what those before it have changed, and takes it away again", async () => {
+  const first = { env: [{ key: "A", value: "1" }], annotations: { a: "1" } };
+  const second = { env: [{ key: "-A" }, { key: "A", value: "2" }], annotations: { "-a": "" } };
+  await withPlugins(
+    [
+      ["10", "v061", { adjust: first }],
+      ["20", "v0125", { adjust: second }],
+    ],
+    async (name) => {
+      const id = await start(name);
+      const seen = plugins.lines(`20-${name}`).find(({ event }) => event === "CreateContainer");
+      expect(seen!.container!.env).toContain("A=1");
+      expect(await inside(id, "echo $A")).toBe("2");
+      expect(spec(id).annotations).not.toHaveProperty("a");
+      await daemon.client.RemoveContainer({ container_id: id });
+    },
+  );
+});
+
+test("a conflict fails the creation, names both plugins and the field, and leaves nothing", async () => {
+  const adjust = { linux: { resources: { cpu: { shares: int(5) } } } };
+  await withPlugins(
+    [
+      ["10", "v061", { adjust }],
+      ["20", "v0125", { adjust }],
+    ],
+    async (name) => {
+      const before = daemon.snapshot();
+      const error = await failure(start(name));
+      expect(error.code).toBe("FAILED_PRECONDITION");
+      for (const part of [`10-${name}`, `20-${name}`, "CPUShares"]) {
+        expect(error.message).toContain(part);
+      }
+      expect(await daemon.leaksSince(before)).toEqual([]);
+      const heard = plugins.heardOf(`10-${name}`, name);
+      expect(heard).toEqual(["CreateContainer", "StopContainer", "RemoveContainer"]);
+    },
+  );
+});
+
+test("a validator sees owners and plugins, and may reject", async () => {
+  const adjust = { env: [{ key: "A", value: "1" }], linux: { cgroupsPath: "/none" } };
+  await withPlugins(
+    [
+      ["10", "v061", { adjust }],
+      ["90", "v0125", { reject: "not on my watch" }],
+    ],
+    async (name) => {
+      const error = await failure(start(name));
+      expect(error.message).toContain(`90-${name}`);
+      expect(error.message).toContain("not on my watch");
+      const event = "ValidateContainerAdjustment";
+      const line = plugins.lines(`90-${name}`).find((one) => one.event === event)!;
+      expect(line["plugins"]).toEqual([`10-${name}`, `90-${name}`]);
+      expect(Object.values(line["owners"] as object)).toEqual([{ CgroupsPath: `10-${name}` }]);
+    },
+  );
+});
+
+test("updates of other containers come with a creation, an update, and by themselves", async () => {
+  const other = await start("other");
+  const shares = (value: number) => ({ linux: { resources: { cpu: { shares: int(value) } } } });
+  const file = `cat /sys/fs/cgroup/${isV2 ? "cpu.weight" : "cpu/cpu.shares"}`;
+  const before = await inside(other, file);
+  const update = [{ containerId: other, ...shares(3000) }];
+  await withPlugins([["10", "v0125", { update }]], async (name) => {
+    const id = await start(name);
+    const after = await inside(other, file);
+    expect(Number(after)).toBeGreaterThan(Number(before));
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+  const own = [
+    { containerId: other, ...shares(50) },
+    { containerId: "0".repeat(64), ...shares(1) },
+  ];
+  await withPlugins([["20", "v061", { own }]], async (name) => {
+    await until("it was answered", () =>
+      plugins.lines(`20-${name}`).some(({ event }) => event === "UpdateContainers"),
+    );
+    const line = plugins.lines(`20-${name}`).find(({ event }) => event === "UpdateContainers");
+    expect(line).toMatchObject({ failed: ["0".repeat(64)], error: "<nil>" });
+    expect(Number(await inside(other, file))).toBeLessThan(Number(before));
+  });
+  await daemon.client.RemoveContainer({ container_id: other });
+});
+
+test("CRI's update is what plugins make of it", async () => {
+  const update = [{ linux: { resources: { memory: { limit: int(48 << 20) } } } }];
+  await withPlugins([["10", "v0125", { update: [] }]], async () => {});
+  const name = `adjusted-${serial + 1}`;
+  const id = await start(name);
+  await withPlugins([["10", "v0125", { update }]], async () => {
+    const linux = { memory_limit_in_bytes: toLong(64 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    const limit = isV2 ? "memory.max" : "memory/memory.limit_in_bytes";
+    expect(await inside(id, `cat /sys/fs/cgroup/${limit}`)).toBe(String(48 << 20));
+  });
+  await daemon.client.RemoveContainer({ container_id: id });
+});
+
+test("what this node cannot do is refused, and the plugin stays", async () => {
+  const adjust = { linux: { resources: { blockioClass: { value: "slow" } } } };
+  await withPlugins([["10", "v061", { adjust }]], async (name) => {
+    const error = await failure(start(name));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(error.message).toContain("blockio_class slow");
+    const id = await start("unharmed");
+    expect(plugins.heardOf(`10-${name}`, "unharmed")).toContain("PostStartContainer");
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+});

@@ -24,7 +24,17 @@ export const nri = defineCommand({
 
 /** Plugins in the order in which they are asked. */
 export function pluginTable(plugins: readonly NriPlugin[]): string {
-  const heads = ["PLUGIN", "KIND", "NRI", "EVENTS", "CALLS", "FAILED", "MEAN MS", "MAX MS", "ERROR"];
+  const heads = [
+    "PLUGIN",
+    "KIND",
+    "NRI",
+    "EVENTS",
+    "CALLS",
+    "FAILED",
+    "MEAN MS",
+    "MAX MS",
+    "ERROR",
+  ];
   return table([heads, ...plugins.map(row)]);
 }
 

@@ -34,9 +34,11 @@ export function nriPlugins({ nri }: Context): NriPluginsResponse {
 /** By plugin and method; of plugins that are gone there is nothing. */
 export function nriFamilies({ nri }: Context): Family[] {
   if (nri === undefined) return [];
-  const calls = nri.plugins().flatMap(({ id, calls }) =>
-    calls.map(([method, figures]) => ({ labels: { plugin: id, method }, figures })),
-  );
+  const calls = nri
+    .plugins()
+    .flatMap(({ id, calls }) =>
+      calls.map(([method, figures]) => ({ labels: { plugin: id, method }, figures })),
+    );
   const family = (
     name: string,
     help: string,

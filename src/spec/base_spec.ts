@@ -10,7 +10,6 @@ import { CriError } from "../base/errors.ts";
 import { parseOciJson, type OciMount, type OciSpec } from "./oci_types.ts";
 
 const texts = v.array(v.string());
-const amount = v.union([v.number(), v.bigint()]);
 
 /** valibot takes an array for an object. */
 function section<Entries extends v.ObjectEntries>(entries: Entries) {
@@ -50,7 +49,7 @@ const BaseSpec = section({
           memory: v.optional(section({})),
           cpu: v.optional(section({})),
           unified: v.optional(v.record(v.string(), v.string())),
-          pids: v.optional(section({ limit: amount })),
+          pids: v.optional(section({ limit: v.bigint() })),
         }),
       ),
       seccomp: v.optional(section({ defaultAction: v.string() })),

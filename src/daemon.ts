@@ -76,7 +76,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   becomeSubreaper();
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
-  stack.use(collectWhenIdle(() => context.calls.count));
+  stack.use(collectWhenIdle(() => context.calls.count + context.streams.served));
   const cutOff = await recover(context);
   await context.monitor.connect();
   stack.use(sweepOrphans(context, cutOff));

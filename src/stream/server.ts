@@ -39,6 +39,8 @@ export class StreamServer implements AsyncDisposable {
   readonly #tokens = new Tokens<Session>();
   readonly #clients = new Map<ByteStream, Promise<void>>();
   readonly port: number;
+  #accepting: Promise<void> | undefined;
+  #served = 0;
   #closed = false;
 
   /** port 0: one that is free. @throws CriError FAILED_PRECONDITION when it is taken. */
@@ -53,12 +55,18 @@ export class StreamServer implements AsyncDisposable {
       const message = `cannot serve streams: ${messageOf(cause)}: another port by websocket-server-listening-port, or 0 for a free one`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
-    void this.#acceptAll();
+  }
+
+  /** How many clients have come and gone. */
+  get served(): number {
+    return this.#served;
   }
 
   /** The path of a URL that is good for one use. @throws CriError RESOURCE_EXHAUSTED. */
   offer(session: Session): string {
-    return `/${session.kind}/${this.#tokens.put(session)}`;
+    const path = `/${session.kind}/${this.#tokens.put(session)}`;
+    this.#accepting ??= this.#acceptAll(); // before, there is no URL, and no need of a thread
+    return path;
   }
 
   async #acceptAll(): Promise<void> {
@@ -83,6 +91,7 @@ export class StreamServer implements AsyncDisposable {
       .finally(() => {
         stream.close();
         this.#clients.delete(stream);
+        this.#served++;
       });
     this.#clients.set(stream, client);
   }

@@ -61,6 +61,11 @@ export class Streams implements AsyncDisposable {
     }
   }
 
+  /** How many clients have come and gone. */
+  get served(): number {
+    return this.#server.served;
+  }
+
   exec(session: ExecSession): string {
     const { wanted } = session;
     return this.#url(

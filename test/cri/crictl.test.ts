@@ -106,6 +106,22 @@ test.skipIf(!there)("crictl shows stats, statsp, metricdescs and metricsp", asyn
   await daemon.removePod(podId);
 });
 
+test.skipIf(!there)("crictl updates a container's resources", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  await daemon.loadImage(busyboxImage(), "docker.io/library/busybox:latest");
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  run("update", "--memory", String(64 << 20), "--cpu-share", "512", id);
+  const { status } = JSON.parse(run("inspect", id)) as {
+    status: { resources: { linux: Record<string, string> } };
+  };
+  expect(status.resources.linux).toMatchObject({
+    cpuShares: "512",
+    memoryLimitInBytes: String(64 << 20),
+  });
+  await daemon.removePod(podId);
+});
+
 test.skipIf(!there)("crictl events shows what happens", async () => {
   const argv = ["--runtime-endpoint", `unix://${daemon.socket}`, "events"];
   const events = spawn(crictl, argv, { stdio: ["ignore", "pipe", "inherit"] });

@@ -295,7 +295,8 @@ const byId = {
 } as const;
 /** Nothing to be wrong with, or not served. */
 const takeNothing = `Version Status RuntimeConfig ImageFsInfo GetContainerEvents
-  ListMetricDescriptors ListPodSandboxMetrics StreamPodSandboxMetrics CheckpointPod RestorePod`;
+  ListMetricDescriptors ListPodSandboxMetrics StreamPodSandboxMetrics CheckpointPod RestorePod
+  NriPlugins`;
 
 describe("ids are ids, never paths", () => {
   const ids = () => [`../sandboxes/${podId}`, "", " ", "\n", "/", ".", "\0", "é".repeat(100_000)];

@@ -1,5 +1,5 @@
 // What plugins change in containers: in the OCI spec, and where it shows, inside the container.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
@@ -8,9 +8,10 @@ import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import type { OciSpec } from "../../src/spec/oci.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { Plugins, type Behaviour, type StubVersion } from "./plugins.ts";
+import { hasGo, Plugins, type Behaviour, type StubVersion } from "./plugins.ts";
 
 const isV2 = cgroupMounts().version === 2;
+const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
 const cdiDir = join(plugins.dir, "cdi");
 let daemon: Daemon;
@@ -18,6 +19,7 @@ let pod: PodSandboxConfig;
 let podId: string;
 
 beforeAll(async () => {
+  if (!hasGo) return;
   mkdirSync(cdiDir);
   const config = plugins.config({ "enable-cdi": true, "cdi-spec-dirs": [cdiDir] });
   daemon = await startDaemon({ config });

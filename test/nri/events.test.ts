@@ -1,11 +1,12 @@
 // What plugins on the oldest and the newest stub hear of pods and containers, launched and external.
-import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { afterAll, beforeAll, describe, expect, test as anyTest } from "bun:test";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { toLong } from "../../src/base/int64.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { Plugins } from "./plugins.ts";
+import { hasGo, Plugins } from "./plugins.ts";
 
+const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
 let daemon: Daemon;
 let pod: PodSandboxConfig;
@@ -14,6 +15,7 @@ let podId: string;
 const ids = ["10-old", "20-new", "30-old-external", "40-new-external"];
 
 beforeAll(async () => {
+  if (!hasGo) return;
   plugins.install("10-old", "v061");
   plugins.install("20-new", "v0125");
   daemon = await startDaemon({ config: plugins.config() });

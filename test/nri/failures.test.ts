@@ -1,5 +1,5 @@
 // Plugins that hang, crash, refuse, or ask for what cannot be: what it costs, and whom.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import { writeFileSync } from "node:fs";
@@ -7,14 +7,16 @@ import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { Plugins } from "./plugins.ts";
+import { hasGo, Plugins } from "./plugins.ts";
 
+const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
 let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
 
 beforeAll(async () => {
+  if (!hasGo) return;
   plugins.install("10-witness", "v0125");
   writeFileSync(join(plugins.dir, "plugins/no-plugin"), "#!/bin/sh\n", { mode: 0o755 });
   writeFileSync(join(plugins.dir, "plugins/20-not-executable"), "x", { mode: 0o644 });
@@ -90,6 +92,22 @@ test.each(["CreateContainer", "StartContainer"])(
     for (const { id } of containers) await daemon.client.RemoveContainer({ container_id: id! });
   },
 );
+
+test("a failure policy says what a late answer costs the request, and the plugin", async () => {
+  const hang = ["StartContainer"];
+  const failing = await plugins.start("50-strict", "v0125", {
+    hang,
+    policy: { failRequest: true },
+  });
+  expect((await failure(life())).message).toContain("50-strict failed StartContainer");
+  await plugins.end(failing);
+  const kept = await plugins.start("50-kept", "v0125", { hang, policy: { keepConnected: true } });
+  const name = await life();
+  expect(plugins.heardOf("50-kept", name)).toContain("RemoveContainer");
+  await plugins.end(kept);
+  const { containers } = await daemon.client.ListContainers({});
+  for (const { id } of containers) await daemon.client.RemoveContainer({ container_id: id! });
+});
 
 test("errors in what has happened hold nothing up", async () => {
   const after = events.filter((event) => /^(Post|Stop|Remove)/.test(event));

@@ -32,6 +32,7 @@ export type Behaviour = {
   own?: object[];
   reject?: string;
   stay?: boolean;
+  policy?: { failRequest?: boolean; keepConnected?: boolean };
 };
 
 export type Line = {
@@ -51,6 +52,9 @@ export type Line = {
   >;
   [more: string]: unknown;
 };
+
+/** Without Go there are no plugins to test with. */
+export const hasGo = spawnSync("go", ["version"]).status === 0;
 
 const here = import.meta.dirname;
 const cache = join(here, "../.cache");

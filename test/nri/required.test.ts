@@ -1,13 +1,15 @@
 // Plugins without which nothing is made.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { Plugins } from "./plugins.ts";
+import { hasGo, Plugins } from "./plugins.ts";
 
+const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
 let daemon: Daemon;
 
 beforeAll(async () => {
+  if (!hasGo) return;
   const keys = { "nri-required-plugins": ["guard"], "plugin-request-timeout": "1s" };
   daemon = await startDaemon({ config: plugins.config(keys) });
 }, 180_000);

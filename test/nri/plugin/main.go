@@ -30,6 +30,7 @@ type behaviour struct {
 	Own     []json.RawMessage `json:"own"`    // UpdateContainers by itself, after Synchronize
 	Reject  string            `json:"reject"` // why it rejects adjustments
 	Stay    bool              `json:"stay"`   // goes on when its connection is gone
+	Policy  json.RawMessage   `json:"policy"` // its failure policy
 }
 
 type plugin struct {
@@ -233,6 +234,7 @@ func main() {
 	if *socket != "" {
 		options = append(options, stub.WithSocketPath(*socket))
 	}
+	options = append(options, extraOptions(p)...)
 	var err error
 	if p.stub, err = stub.New(p, options...); err == nil {
 		err = p.stub.Run(context.Background())

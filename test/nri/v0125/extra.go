@@ -4,7 +4,20 @@ import (
 	"context"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
+	"google.golang.org/protobuf/encoding/protojson"
 )
+
+func extraOptions(p *plugin) []stub.Option {
+	if len(p.do.Policy) == 0 {
+		return nil
+	}
+	policy := &api.FailurePolicy{}
+	if err := protojson.Unmarshal(p.do.Policy, policy); err != nil {
+		panic(err)
+	}
+	return []stub.Option{stub.WithFailurePolicy(policy)}
+}
 
 func (p *plugin) UpdatePodSandbox(_ context.Context, pod *api.PodSandbox, _, _ *api.LinuxResources) error {
 	return p.pod("UpdatePodSandbox", pod)

@@ -1,0 +1,165 @@
+// What no stub lets a plugin do: garbage, evictions, masks of unknown events, messages over the limit.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { toLong } from "../../src/base/int64.ts";
+import { nri } from "../../src/proto/nri.js";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { until } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { frame, message, request } from "../sys/frames.ts";
+import { Plugins } from "./plugins.ts";
+import { RawPlugin, type Answers } from "./raw_plugin.ts";
+
+const api = nri.pkg.api.v1alpha1;
+const plugins = new Plugins();
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+
+beforeAll(async () => {
+  const keys = { "plugin-request-timeout": "1s", "metrics-port": 0 };
+  daemon = await startDaemon({ config: plugins.config(keys) });
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+}, 60_000);
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  plugins[Symbol.dispose]();
+});
+
+let serial = 10;
+
+/** In service, with an index of its own. */
+async function inService(answers: Answers = {}): Promise<{ plugin: RawPlugin; id: string }> {
+  const index = String(++serial);
+  const plugin = new RawPlugin(plugins.socket, answers);
+  await plugin.register(index, "raw");
+  await until("it is synchronized", () =>
+    daemon.log.includes(`plugin in service plugin=${index}-raw`),
+  );
+  return { plugin, id: `${index}-raw` };
+}
+
+const refusal = (call: Promise<unknown>) =>
+  call.then(
+    () => "it was not refused",
+    (error: Error) => error.message,
+  );
+
+const sleeper = () => daemon.run(podId, pod, ["sleep", "600"]);
+
+/** Ends at once when it is asked to. */
+const trapper = ["sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done"];
+
+async function works(): Promise<void> {
+  const id = await sleeper();
+  await daemon.client.RemoveContainer({ container_id: id });
+}
+
+test("events that do not exist are refused", async () => {
+  const Configure = () => api.ConfigureResponse.encode({ events: 1 << 20 }).finish();
+  using plugin = new RawPlugin(plugins.socket, { Configure });
+  await plugin.register("10", "mask");
+  await plugin.ended;
+  expect(daemon.log).toMatch(/10-mask.*events that do not exist: 0x100000/);
+});
+
+test("registering twice is refused, and so is asking before", async () => {
+  using early = new RawPlugin(plugins.socket, {});
+  expect(await refusal(early.call("UpdateContainers", new Uint8Array()))).toContain(
+    "not synchronized",
+  );
+  expect(await refusal(early.call("NoSuchMethod", new Uint8Array()))).toContain("no method");
+  const { plugin } = await inService();
+  expect(await refusal(plugin.register("11", "again"))).toContain("registered before");
+  plugin[Symbol.dispose]();
+});
+
+test("a plugin that answers garbage is closed, and the container is made without it", async () => {
+  const CreateContainer = () => Uint8Array.of(0xff, 0xff, 0xff);
+  const { plugin, id } = await inService({ CreateContainer });
+  await works();
+  await plugin.ended;
+  expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*answers garbage`));
+});
+
+test("5 MiB from a plugin end its connection alone", async () => {
+  const { plugin, id } = await inService();
+  plugin.socket.write(frame(2, message(1, 1, Buffer.alloc(5 << 20))));
+  await plugin.ended;
+  expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*at most`));
+  await works();
+});
+
+test("an eviction in an answer stops that container", async () => {
+  const victim = await daemon.run(podId, pod, trapper);
+  const CreateContainer = () =>
+    api.CreateContainerResponse.encode({
+      evict: [{ container_id: victim, reason: "too much" }],
+    }).finish();
+  const { plugin } = await inService({ CreateContainer });
+  const id = await sleeper();
+  plugin[Symbol.dispose]();
+  expect((await daemon.exited(victim)).exitCode).toBe(9);
+  expect(daemon.log).toContain(`a plugin evicts a container container=${victim} reason="too much"`);
+  for (const one of [id, victim]) await daemon.client.RemoveContainer({ container_id: one });
+});
+
+test("UpdateContainers tells what failed, evicts, and refuses what cannot be", async () => {
+  const { plugin } = await inService();
+  const victim = await daemon.run(podId, pod, [
+    "sh",
+    "-c",
+    "trap 'exit 9' TERM; while :; do sleep 0.1; done",
+  ]);
+  const unknown = { container_id: "f".repeat(64), linux: { resources: { cpu: { cpus: "0" } } } };
+  const pids = { container_id: victim, linux: { resources: { pids: { limit: toLong(5) } } } };
+  const asked = {
+    update: [unknown, pids, { container_id: victim, linux: {} }],
+    evict: [{ container_id: victim, reason: "go" }],
+  };
+  const answer = await plugin.call(
+    "UpdateContainers",
+    api.UpdateContainersRequest.encode(asked).finish(),
+  );
+  const { failed } = api.UpdateContainersResponse.decode(answer);
+  expect(failed.map(({ container_id }) => container_id)).toEqual([unknown.container_id, victim]);
+  expect((await daemon.exited(victim)).exitCode).toBe(9);
+  const negative = { memory: { limit: { value: toLong(-7) } } };
+  const bad = { update: [{ container_id: victim, linux: { resources: negative } }] };
+  expect(
+    await refusal(
+      plugin.call("UpdateContainers", api.UpdateContainersRequest.encode(bad).finish()),
+    ),
+  ).toContain("memory.limit: -7");
+  plugin[Symbol.dispose]();
+  await daemon.client.RemoveContainer({ container_id: victim });
+});
+
+test("a flood of UpdateContainers is answered, and pods go on", async () => {
+  const { plugin } = await inService();
+  const update = { container_id: "none", linux: { resources: { cpu: { cpus: "0" } } } };
+  const payload = api.UpdateContainersRequest.encode({ update: [update] }).finish();
+  const calls = Array.from({ length: 500 }, () =>
+    plugin.call("UpdateContainers", payload).then(
+      () => "answered",
+      (error: Error) => error.message,
+    ),
+  );
+  await works();
+  for (const answer of await Promise.all(calls)) {
+    expect(answer).toMatch(/^answered$|calls are being answered/);
+  }
+  plugin[Symbol.dispose]();
+});
+
+test("a plugin that leaves in the middle of a message harms nobody", async () => {
+  const { plugin } = await inService();
+  const whole = frame(
+    2,
+    message(1, 1, request("nri.pkg.api.v1alpha1.Runtime", "X", Buffer.alloc(9))),
+  );
+  plugin.socket.write(whole.subarray(0, whole.length - 3));
+  plugin.socket.end();
+  await plugin.ended;
+  await works();
+});

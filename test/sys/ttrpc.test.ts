@@ -163,30 +163,34 @@ function random(seed: number): () => number {
   };
 }
 
-test(`${fuzzRounds} mutated streams of frames: valid ones are answered, others end the connection (seed ${seed})`, async () => {
-  const next = random(seed);
-  const pick = (n: number) => Math.floor(next() * n);
-  let [theirs, ours] = await pair();
-  let connection = open(ours);
-  let found = answers(theirs);
-  let ended = 0;
-  for (let round = 0; round < fuzzRounds; round++) {
-    const body = request(service, "Fuzz", Buffer.from(String(round)));
-    const bytes = frame(2, message(2 * round + 1, 1, body));
-    for (let i = pick(4); i > 0; i--) bytes[pick(bytes.length)] = pick(256);
-    theirs.write(bytes.subarray(0, next() < 0.1 ? pick(bytes.length) : bytes.length));
-    if (round % 20 !== 19) continue;
-    await sleep(0);
-    if (connection.closed === undefined && next() < 0.5) continue;
-    ended += connection.closed === undefined ? 0 : 1;
-    connection.close("the next round");
-    [theirs, ours] = await pair();
-    connection = open(ours);
-    found = answers(theirs);
-    theirs.write(frame(2, message(1, 1, request(service, "Valid", Buffer.from("still here")))));
-    const valid = found;
-    await until(`it answers in round ${round}`, () => valid.length === 1);
-    expect(valid[0]!.toString("latin1")).toContain("still here");
-  }
-  expect(ended).toBeGreaterThan(fuzzRounds / 200);
-}, 60_000 + fuzzRounds);
+test(
+  `${fuzzRounds} mutated streams of frames: valid ones are answered, others end the connection (seed ${seed})`,
+  async () => {
+    const next = random(seed);
+    const pick = (n: number) => Math.floor(next() * n);
+    let [theirs, ours] = await pair();
+    let connection = open(ours);
+    let found = answers(theirs);
+    let ended = 0;
+    for (let round = 0; round < fuzzRounds; round++) {
+      const body = request(service, "Fuzz", Buffer.from(String(round)));
+      const bytes = frame(2, message(2 * round + 1, 1, body));
+      for (let i = pick(4); i > 0; i--) bytes[pick(bytes.length)] = pick(256);
+      theirs.write(bytes.subarray(0, next() < 0.1 ? pick(bytes.length) : bytes.length));
+      if (round % 20 !== 19) continue;
+      await sleep(0);
+      if (connection.closed === undefined && next() < 0.5) continue;
+      ended += connection.closed === undefined ? 0 : 1;
+      connection.close("the next round");
+      [theirs, ours] = await pair();
+      connection = open(ours);
+      found = answers(theirs);
+      theirs.write(frame(2, message(1, 1, request(service, "Valid", Buffer.from("still here")))));
+      const valid = found;
+      await until(`it answers in round ${round}`, () => valid.length === 1);
+      expect(valid[0]!.toString("latin1")).toContain("still here");
+    }
+    expect(ended).toBeGreaterThan(fuzzRounds / 200);
+  },
+  60_000 + fuzzRounds,
+);

@@ -158,7 +158,7 @@ export class StreamServer implements AsyncDisposable {
     this.#poller.forget(this.#listener);
     closeSync(this.#listener);
     for (const stream of this.#clients.keys()) stream.close();
-    await Promise.allSettled(this.#clients.values());
+    await Promise.allSettled([this.#accepting, ...this.#clients.values()]);
   }
 }
 

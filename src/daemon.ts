@@ -77,9 +77,9 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
   stack.use(collectWhenIdle(() => context.calls.count + context.streams.served));
-  const cutOff = await recover(context);
+  await recover(context);
   await context.monitor.connect();
-  stack.use(sweepOrphans(context, cutOff));
+  stack.use(sweepOrphans(context));
   if (config.nri.support) {
     const { openNri } = await import("./cri/nri.ts");
     context.nri = stack.use(await openNri(context, log.child("nri")));
@@ -148,6 +148,7 @@ async function createContext(
       cacheDir: join(config.graph, "cni"),
       log: log.child("cni"),
       timeoutMs: config.cniTimeoutMs,
+      maxConfNum: config.maxConfNum,
     }),
     cgroup: driver(mounts, config.cgroupParent),
     instruments: new Instruments(),

@@ -1,51 +1,71 @@
 // What is ours on this host and has no record: found at the start and every minute, and removed.
 // What has a record and is gone is committed as ended. In one pass, in this order:
 //
-// - sandboxes whose RunPodSandbox was cut off by the end of an earlier daemon: undone
+// - sandboxes whose RunPodSandbox was cut off by the end of an earlier daemon, or whose undoing or Stop
+//   has failed, or whose node was restarted: undone or torn down, again and again with longer pauses
 // - sandboxes whose namespace files are gone: NOTREADY
 // - containers that the OCI runtime has and no record: killed and deleted
 // - mounts, folders under state and network namespaces of unknown pods and containers: removed
-// - CNI attachments of unknown pods: DEL with what was cached at ADD
+// - CNI attachments of unknown pods: DEL with what was cached at ADD, until it passes
 // - cgroups of unknown pods under our own parent: removed
+// - what only CNI plugins know of: GC, where they have it, at the start and every hour
 import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
+import { Backoff } from "./base/backoff.ts";
 import { messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
-import { checkSandbox } from "./cri/sandbox.ts";
-import { undoSandbox } from "./cri/sandbox_teardown.ts";
+import { checkSandbox, containersOf } from "./cri/sandbox.ts";
+import { endSandbox } from "./cri/sandbox_teardown.ts";
 import { netnsFolder, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
+import type { Container } from "./state/container.ts";
 import { MNT_DETACH, unmount } from "./sys/mount.ts";
 
 const sweepEveryMs = 60_000;
+/** Between two tries for one pod. */
+const againMsMax = 60 * 60_000;
+const collectEveryMs = 60 * 60_000;
 /** For one pass; a hung plugin must not stop the ones after. */
 const sweepMs = 300_000;
 
+/** What the passes keep in mind. */
+type Sweeper = {
+  context: Context;
+  /** Of pods whose network or namespaces could not be taken away. */
+  backoff: Backoff;
+  /** When CNI GC ran last, by performance.now(). */
+  collectedMs: number;
+};
+
 /** Starts the passes; the first one runs at once, beside everything else. */
-export function sweepOrphans(context: Context, cutOff: string[]): Disposable {
+export function sweepOrphans(context: Context): Disposable {
+  const backoff = new Backoff({ firstMs: sweepEveryMs, maxMs: againMsMax });
+  const sweeper = { context, backoff, collectedMs: -Infinity };
   let sweeping = false;
-  const pass = async (ids: string[]) => {
+  const pass = async () => {
     if (sweeping) return;
     sweeping = true;
-    await sweep(context, ids);
+    await sweep(sweeper);
     sweeping = false;
   };
-  void pass(cutOff);
-  const timer = setInterval(() => void pass([]), sweepEveryMs);
+  void pass();
+  const timer = setInterval(() => void pass(), sweepEveryMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }
 
-async function sweep(context: Context, cutOff: string[]): Promise<void> {
+async function sweep(sweeper: Sweeper): Promise<void> {
+  const { context } = sweeper;
   const signal = AbortSignal.timeout(sweepMs);
   const passes: [string, () => Promise<void>][] = [
-    ["sandboxes that were cut off", () => undoCutOff(context, cutOff)],
+    ["sandboxes that are to end", () => endSandboxes(sweeper, signal)],
     ["sandboxes", () => checkSandboxes(context)],
     ["containers of the runtime", () => removeContainers(context)],
     ["mounts", () => removeMounts(context)],
     ["folders", () => removeFolders(context)],
     ["network namespaces", () => removeNetns(context)],
-    ["CNI attachments", () => detach(context, signal)],
+    ["CNI attachments", () => detach(sweeper, signal)],
     ["cgroups", () => removeCgroups(context, signal)],
+    ["CNI attachments that only plugins know", () => collectNetworks(sweeper)],
   ];
   for (const [what, pass] of passes) {
     try {
@@ -65,14 +85,35 @@ function entries(folder: string): string[] {
   return existsSync(folder) ? readdirSync(folder) : [];
 }
 
-async function undoCutOff(context: Context, ids: string[]): Promise<void> {
-  for (const id of ids) {
-    using _ = await context.sandboxes.lock(id);
-    const sandbox = context.sandboxes.find(id);
-    if (sandbox === undefined) continue;
-    context.log.warn("undoing a RunPodSandbox that was cut off", { sandbox: id });
-    await undoSandbox(context, sandbox);
+/** Runs each that is due; one that fails is due again later, and holds up no other. */
+async function eachDue(
+  { context, backoff }: Sweeper,
+  ids: string[],
+  act: (id: string) => Promise<void>,
+): Promise<void> {
+  for (const id of ids.filter((one) => backoff.isDue(one))) {
+    try {
+      await act(id);
+      backoff.succeeded(id);
+    } catch (error) {
+      backoff.failed(id);
+      context.log.warn("it is tried again later", { sandbox: id, error: messageOf(error) });
+    }
   }
+}
+
+async function endSandboxes(sweeper: Sweeper, signal: AbortSignal): Promise<void> {
+  const { context } = sweeper;
+  const due = context.sandboxes.list().filter(
+    // A Stop comes again for containers that run.
+    ({ id, ending }) => ending !== undefined && !containersOf(context, id).some(isRunning),
+  );
+  const ids = due.map(({ id }) => id);
+  await eachDue(sweeper, ids, (id) => endSandbox(context, id, signal));
+}
+
+function isRunning({ phase }: Container): boolean {
+  return phase.phase === "running";
 }
 
 async function checkSandboxes(context: Context): Promise<void> {
@@ -130,12 +171,21 @@ async function removeNetns(context: Context): Promise<void> {
   }
 }
 
-async function detach(context: Context, signal: AbortSignal): Promise<void> {
-  for (const id of await context.cni.attached()) {
-    if (context.sandboxes.knows(id)) continue;
+async function detach(sweeper: Sweeper, signal: AbortSignal): Promise<void> {
+  const { context } = sweeper;
+  const attached = await context.cni.attached();
+  const ids = attached.filter((id) => !context.sandboxes.knows(id));
+  await eachDue(sweeper, ids, async (id) => {
     context.log.warn("CNI DEL for a pod without a record", { sandbox: id });
     await context.cni.del({ id, netnsPath: "" }, undefined, signal);
-  }
+  });
+}
+
+async function collectNetworks(sweeper: Sweeper): Promise<void> {
+  const { context, collectedMs } = sweeper;
+  if (performance.now() - collectedMs < collectEveryMs) return;
+  const done = await context.cni.collectGarbage((id) => context.sandboxes.knows(id));
+  if (done) sweeper.collectedMs = performance.now();
 }
 
 async function removeCgroups(context: Context, signal: AbortSignal): Promise<void> {

@@ -6,7 +6,7 @@
 // - a sandbox that was being made: undone, as if its RunPodSandbox had failed (orphans.ts)
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
-//   Stop and Remove release what outlives a boot (CNI addresses)
+//   what outlives a boot (CNI addresses) is released at once (orphans.ts)
 // - a ready sandbox whose namespace file is not the one recorded, or whose pause container has ended:
 //   NOTREADY
 // - a container that the monitor has an exit of: that exit
@@ -26,7 +26,7 @@ import { undoContainer } from "./cri/container_create.ts";
 import { undoUpdate } from "./cri/container_update.ts";
 import type { Hello } from "./monitor/protocol.ts";
 import { lost, running } from "./state/container.ts";
-import { notReady } from "./state/sandbox.ts";
+import { ending, notReady } from "./state/sandbox.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 
 /** What marks a graph folder as ours: its layout, and a name for it. */
@@ -77,11 +77,8 @@ function readMark(path: string, text: string): string {
   );
 }
 
-/**
- * Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after.
- * Returns the sandboxes whose RunPodSandbox was cut off.
- */
-export async function recover(context: Context): Promise<string[]> {
+/** Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after. */
+export async function recover(context: Context): Promise<void> {
   const { sandboxes, containers, config, bootId, log } = context;
   const aside = join(config.graph, "set-aside");
   const problems = [...(await sandboxes.load(aside)), ...(await containers.load(aside))];
@@ -95,16 +92,13 @@ export async function recover(context: Context): Promise<string[]> {
       await containers.update(container.id, (old) => lost(old, message, String(nowNs())));
     }
   }
-  const cutOff: string[] = [];
   for (const { id, bootId: boot, phase } of sandboxes.list()) {
-    if (boot !== bootId) {
-      await sandboxes.update(id, (old) => notReady(old, "the node was restarted"));
-    } else if (phase.phase === "creating") {
-      await sandboxes.update(id, (old) => notReady(old, "its RunPodSandbox was cut off"));
-      cutOff.push(id);
+    if (phase.phase === "creating") {
+      await sandboxes.update(id, (old) => ending(old, "undo", "its RunPodSandbox was cut off"));
+    } else if (boot !== bootId) {
+      await sandboxes.update(id, (old) => ending(old, "stop", "the node was restarted"));
     }
   }
-  return cutOff;
 }
 
 /** After each connection to the monitor: what ended meanwhile, what it does not know, what we do not. */

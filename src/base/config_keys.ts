@@ -131,6 +131,16 @@ export const daemonKeys = {
     fallback: minuteMs,
     about: "ours: for any other call of the OCI runtime, and for processes to end of SIGKILL",
   }),
+  maxConfNum: key("max-conf-num", k.integer(0, 16), {
+    fallback: 1,
+    about: "ours: how many CNI lists each pod is attached to (eth0, eth1, …); 0: all",
+    also: ["cni-max-conf-num"],
+  }),
+  ipPreference: key("ip-preference", k.choice(["ipv4", "ipv6", "cni"]), {
+    fallback: "ipv4",
+    about: "ours: which of a pod's addresses is its ip: ipv4, ipv6, or cni: the first one there is",
+    also: ["ip-pref"],
+  }),
   cniTimeoutMs: key("cni-timeout", k.duration(secondMs), {
     fallback: minuteMs,
     about: "ours: for one CNI ADD or DEL, all plugins together",

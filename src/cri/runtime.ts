@@ -25,7 +25,7 @@ export function versionOf(): VersionResponse {
 
 export async function status(context: Context, request: StatusRequest): Promise<StatusResponse> {
   await Promise.all([...context.handlers.values()].map((handler) => handler.refresh()));
-  const network = context.cni.status();
+  const network = await context.cni.status();
   return {
     status: {
       conditions: [

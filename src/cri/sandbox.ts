@@ -16,7 +16,7 @@ import type {
 } from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
 import { messageJson } from "../state/message_json.ts";
-import { notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
+import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { removeContainerRecord, killContainer } from "./container_end.ts";
 import { statusOf as containerStatusOf } from "./container_status.ts";
 import type { Call, Context } from "./context.ts";
@@ -39,7 +39,7 @@ export async function stopPodSandbox(
 /** Ends the containers, then the pod's own parts; a repeated stop goes on where the last one failed. */
 async function stop(context: Context, id: string, signal: AbortSignal): Promise<void> {
   using _ = await context.sandboxes.lock(id);
-  const sandbox = await context.sandboxes.update(id, (old) => notReady(old, "stopped"), {
+  const sandbox = await context.sandboxes.update(id, (old) => ending(old, "stop", "stopped"), {
     happened: true,
   });
   if (sandbox === undefined) return;
@@ -109,12 +109,13 @@ export async function podSandboxStatus(
 
 export function statusOf(sandbox: Sandbox): PodSandboxStatus {
   const { networkSettings, config, torndown } = sandbox;
+  const [first = "", ...others] = networkSettings.IPs;
   const options = config.linux?.security_context?.namespace_options;
   return {
     ...summary(sandbox),
     network: {
-      ip: torndown ? "" : networkSettings.IPAddress,
-      additional_ips: torndown ? [] : networkSettings.AdditionalIPs.map((ip) => ({ ip })),
+      ip: torndown ? "" : first,
+      additional_ips: torndown ? [] : others.map((ip) => ({ ip })),
     },
     linux: { namespaces: { options } },
   };
@@ -129,7 +130,7 @@ function info(context: Context, sandbox: Sandbox): object {
     cgroup: { ...cgroup, paths: context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths },
     phase,
     pid: sandbox.pause?.pid ?? 0,
-    cniResult: (cni as { result?: unknown } | undefined)?.result ?? null,
+    cniResult: (cni?.[0] as { result?: unknown } | undefined)?.result ?? null,
     config: messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "names"),
   };
 }

@@ -6,7 +6,6 @@ import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
-import type { CniAttachment } from "../node/cni.ts";
 import { cniPodOf } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
@@ -19,7 +18,7 @@ import type {
 import { sharesPidNamespace } from "../spec/oci.ts";
 import { podSysctls } from "../spec/sysctls.ts";
 import { checkUserNamespace, userNamespace } from "../spec/userns.ts";
-import { ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
+import { noNetworkYet, ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
 import {
   handlerOf,
   hasUserNamespaces,
@@ -31,6 +30,7 @@ import {
   type Handler,
 } from "./context.ts";
 import { rootfsOwner } from "./facts.ts";
+import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
 import { limitPod } from "./sandbox_update.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
@@ -85,7 +85,7 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
     createdAtNs: String(nowNs()),
     bootId: context.bootId,
     networkMode: hostNetwork ? "host" : "cni",
-    networkSettings: { SandboxID: id, SandboxKey: netns, IPAddress: "", AdditionalIPs: [] },
+    networkSettings: noNetworkYet(id, netns),
     namespaces: {},
     cgroup: { driver: context.cgroup.name, parent },
     torndown: false,
@@ -122,7 +122,7 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     throw error;
   }
   const { id, name, networkSettings } = making.sandbox;
-  log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPAddress || undefined });
+  log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPs[0] });
 }
 
 /** Nobody sees it before plugins have agreed. */
@@ -247,17 +247,9 @@ async function attach(making: Making): Promise<void> {
   const { cniConfDir } = handlerOf(context, making.sandbox.runtimeHandler);
   const plan = context.cni.plan(pod, cniConfDir);
   await record(making, { cni: plan }, { durable: true });
-  const attachment = await step("cni-add", () => context.cni.add(pod, call.signal, plan));
-  const addresses = withAddresses(networkSettings, attachment);
-  await record(making, { cni: attachment, networkSettings: addresses });
-}
-
-/** CRI wants one address first: the first IPv4 one, as containerd chooses by default. */
-function withAddresses(
-  settings: Sandbox["networkSettings"],
-  attachment: CniAttachment,
-): Sandbox["networkSettings"] {
-  const { ips } = attachment;
-  const first = ips.find((ip) => !ip.includes(":")) ?? ips[0] ?? "";
-  return { ...settings, IPAddress: first, AdditionalIPs: ips.filter((ip) => ip !== first) };
+  const attachments = await step("cni-add", () => context.cni.add(pod, call.signal, plan));
+  const { portMappings } = pod;
+  const preference = context.config.ipPreference;
+  const settings = attachedSettings(networkSettings, attachments, { portMappings, preference });
+  await record(making, { cni: attachments, networkSettings: settings });
 }

@@ -3,10 +3,10 @@
 import { rm } from "node:fs/promises";
 import { messageOf } from "../base/errors.ts";
 import { step } from "../base/steps.ts";
-import type { CniAttachment } from "../node/cni.ts";
+import type { CniAttachments } from "../node/cni.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
 import { podFiles, removePodFiles } from "../node/pod_files.ts";
-import { notReady, type Sandbox } from "../state/sandbox.ts";
+import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { podFolder, type Context } from "./context.ts";
 import { removePause } from "./pause.ts";
 
@@ -28,7 +28,7 @@ export async function tearDown(
   }
   if (sandbox.cni !== undefined) {
     const target = { id, netnsPath: networkSettings.SandboxKey };
-    await step("cni-del", () => context.cni.del(target, sandbox.cni as CniAttachment, signal));
+    await step("cni-del", () => context.cni.del(target, sandbox.cni as CniAttachments, signal));
   }
   await step("namespaces-unpin", async () => {
     for (const kind of ["net", "ipc", "uts", "user"] as const) {
@@ -56,7 +56,7 @@ export async function release(
   context.sandboxes.release(sandbox.name);
 }
 
-/** Undoes a start that failed; what cannot be undone is listed as NOTREADY, for Stop and Remove. */
+/** Undoes a start that failed; what cannot be undone is listed as NOTREADY, and tried again. */
 export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<void> {
   const { sandboxes } = context;
   try {
@@ -67,6 +67,20 @@ export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<v
   } catch (error) {
     const message = `a failed start could not be undone: ${messageOf(error)}`;
     context.log.error(message, { sandbox: sandbox.id });
-    await sandboxes.put(notReady(sandbox, message));
+    await sandboxes.put(ending(sandbox, "undo", message));
   }
+}
+
+/**
+ * Goes on with a Stop or an undoing that has failed, whoever asks for it or not.
+ * @throws CriError when it has failed again.
+ */
+export async function endSandbox(context: Context, id: string, signal: AbortSignal): Promise<void> {
+  using _ = await context.sandboxes.lock(id);
+  const sandbox = context.sandboxes.listed(id);
+  if (sandbox?.ending === undefined) return;
+  context.log.warn("going on with what has failed", { sandbox: id, what: sandbox.ending });
+  await tearDown(context, sandbox, signal);
+  if (sandbox.ending === "undo") await release(context, sandbox, signal);
+  else await context.sandboxes.update(id, tornDown, { happened: true });
 }

@@ -1,25 +1,45 @@
-// The node's pod network: one CNI list, its plugins run in order for ADD and in reverse for DEL.
+// The node's pod networks: for each CNI list the plugins run in order for ADD and in reverse for DEL.
 //
 // Decision: DEL stops at the first plugin that fails, as the reference library does, although going on
 // would release more: once an address is free while an earlier plugin's rules still point to it, the
-// next pod gets another pod's traffic. The caller repeats DEL until it passes.
+// next pod gets another pod's traffic. The caller repeats DEL until it passes; for a day, then it is told
+// of as given up, because plugins go with the network add-on that they came with.
 //
 // Decision: until an ADD of one kind has passed, ADDs of that kind wait for each other. On a fresh node
 // the plugins make what all pods share (bridge, iptables chains), and portmap fails when two do so.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
-import { cachedPods, readCache, removeCache, writeCache, type CniAttachment } from "./cni_cache.ts";
-import { ConfDir, parseConfList, type ConfState, type PluginConf } from "./cni_conf.ts";
+import {
+  cachedPods,
+  failingSince,
+  giveUp,
+  readCache,
+  removeCache,
+  writeCache,
+  type CniAttachment,
+} from "./cni_cache.ts";
+import {
+  ConfDir,
+  isSince11,
+  parseConfList,
+  type ConfList,
+  type ConfState,
+  type PluginConf,
+} from "./cni_conf.ts";
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
 import { readBounded, writeFileAtomic } from "../sys/file.ts";
+import { podNetworks, networksAnnotation } from "./cni_networks.ts";
 import { renderCniTemplate } from "./cni_template.ts";
+import { collectGarbage, Gate, StatusProbe } from "./cni_upkeep.ts";
 import { isNamespaceFile } from "./namespaces.ts";
 
+export { podAddresses, podMac, type PodAddress } from "./cni_result.ts";
 export type { CniAttachment, CniPod };
 
 export type CniOptions = {
@@ -28,16 +48,25 @@ export type CniOptions = {
   /** Must outlive a boot, as the plugins' own leases do. */
   cacheDir: string;
   log: Log;
-  /** For one ADD or DEL, all plugins together. */
+  /** For one ADD or DEL, all plugins of a network together. */
   timeoutMs: number;
+  /** How many lists every pod is attached to; 0: all. */
+  maxConfNum: number;
 };
+
+/** How a pod is attached: its default network first. */
+export type CniAttachments = [CniAttachment, ...CniAttachment[]];
 
 export type CniStatus = { ready: boolean; reason: string; message: string; name?: string };
 
 /** What DEL needs to know of a pod beside its attachment. */
 export type CniTarget = { id: string; netnsPath: string };
 
-const ifName = "eth0";
+/** From when on a DEL that always fails is given up. */
+const giveUpMs = 24 * 60 * 60_000;
+/** GC waits so long for a moment without ADD and DEL, and may take so long for a network. */
+const idleMs = 30_000;
+const gcMs = 15_000;
 /** The list that writeList() makes; names before it win. */
 const writtenList = "10-isulad-net.conflist";
 const templateBytesMax = 1 << 20;
@@ -53,23 +82,30 @@ export class CniNetwork {
   /** List and capabilities of the ADDs that have passed. */
   readonly #proven = new Set<string>();
   #turn: Promise<unknown> = Promise.resolve();
+  readonly #gate = new Gate();
+  readonly #probe: StatusProbe;
 
   constructor(options: CniOptions) {
     this.#options = options;
+    this.#probe = new StatusProbe(options.binDirs);
   }
 
-  /** CRI's NetworkReady: a list is loaded and its plugins are installed. */
-  status(): CniStatus {
-    const { list, file, problem } = this.#look();
+  /** CRI's NetworkReady: a list is loaded, its plugins are installed, and say that they would work. */
+  async status(): Promise<CniStatus> {
+    const { list, lists, file, problem } = this.#look();
     const not = (message: string) => ({ ready: false, reason: "NetworkPluginNotReady", message });
     if (list === undefined) return not(problem ?? emptyMessage(this.#options.confDir));
-    const missing = executables(list.plugins).find(
+    const everywhere = this.#everywhere(lists);
+    const missing = executables(everywhere.flatMap(({ plugins }) => plugins)).find(
       (type) => findPlugin(type, this.#options.binDirs) === undefined,
     );
     if (missing !== undefined) {
       const dirs = this.#options.binDirs.join(", ");
       return not(`CNI plugin ${missing}, which ${file} asks for, is in none of ${dirs}`);
     }
+    const unfit = await Promise.all(everywhere.map((one) => this.#probe.problemOf(one)));
+    const why = unfit.find((one) => one !== undefined);
+    if (why !== undefined) return not(why);
     const message = problem === undefined ? "" : `still using ${list.name}: ${problem}`;
     return { ready: true, reason: "", message, name: list.name };
   }
@@ -100,26 +136,51 @@ export class CniNetwork {
    * checkpoints it before add(). confDir: where the list lies, if not in the default folder.
    * @throws CriError UNAVAILABLE while no list is loaded, INVALID_ARGUMENT for what CNI cannot carry.
    */
-  plan(pod: CniPod, confDir = this.#options.confDir): CniAttachment {
-    const { list, problem } = this.#look(confDir);
+  plan(pod: CniPod, confDir = this.#options.confDir): CniAttachments {
+    const { lists, problem } = this.#look(confDir);
+    const [list, ...others] = lists;
     if (list === undefined) {
       throw new CriError(
         "UNAVAILABLE",
         `the pod network is not ready: ${problem ?? emptyMessage(confDir)}`,
       );
     }
-    return { confList: list, ifName, ...runtimeConfOf(pod), ips: [] };
+    const asked = pod.annotations[networksAnnotation];
+    const networks = podNetworks([list, ...others], this.#options.maxConfNum, asked);
+    const { args, capabilityArgs } = runtimeConfOf(pod);
+    // A host's port leads to one address of the pod.
+    const { portMappings: _, ...furtherArgs } = capabilityArgs;
+    const [first, ...further] = networks.map(({ list: confList, ifName }, index) => {
+      const own = index === 0 ? capabilityArgs : furtherArgs;
+      return { confList, ifName, args, capabilityArgs: own, ips: [] };
+    });
+    return [first!, ...further];
+  }
+
+  /** The lists that every pod is attached to. */
+  #everywhere(lists: ConfList[]): ConfList[] {
+    const { maxConfNum } = this.#options;
+    return maxConfNum === 0 ? lists : lists.slice(0, maxConfNum);
   }
 
   /**
-   * Runs ADD of each plugin. After a failure the caller owes a del(): plugins may hold addresses.
-   * @throws CriError as plan() and execPlugin() do, and INTERNAL for a result that makes no sense.
+   * Runs ADD of each plugin of each network. After a failure the caller owes a del(): plugins may hold
+   * addresses. @throws CriError as plan() and execPlugin() do, and INTERNAL for a result that makes no
+   * sense.
    */
   async add(
     pod: CniPod,
     signal: AbortSignal,
-    plan: CniAttachment = this.plan(pod),
-  ): Promise<CniAttachment> {
+    plan: CniAttachments = this.plan(pod),
+  ): Promise<CniAttachments> {
+    using _ = await this.#gate.enter(signal);
+    const [first, ...further] = plan;
+    const attachments: CniAttachments = [await this.#addOne(pod, first, signal)];
+    for (const one of further) attachments.push(await this.#addOne(pod, one, signal));
+    return attachments;
+  }
+
+  async #addOne(pod: CniPod, plan: CniAttachment, signal: AbortSignal): Promise<CniAttachment> {
     // The attempt is on record before the first plugin can take an address.
     await writeCache(this.#options.cacheDir, pod, plan);
     const kind = JSON.stringify([plan.confList, Object.keys(plan.capabilityArgs)]);
@@ -167,23 +228,34 @@ export class CniNetwork {
   }
 
   /**
-   * Runs DEL of each plugin in reverse, with the list and result of the pod's ADD; again and again
-   * if need be. Without an attachment the cached one is taken; without that nothing was ever added.
+   * Runs DEL of each plugin in reverse, with the lists and results of the pod's ADD; again and again
+   * if need be. Without attachments the cached ones are taken; without those nothing was ever added.
+   * What has failed for a day is told of, and taken as done.
    * @throws CriError as execPlugin() does; the caller tries again later.
    */
   async del(
     target: CniTarget,
-    attachment: CniAttachment | undefined,
+    attachments: CniAttachment[] | undefined,
     signal: AbortSignal,
   ): Promise<void> {
     const { cacheDir, log } = this.#options;
-    const used = attachment?.result
-      ? attachment
-      : ((await readCache(cacheDir, target.id)) ?? attachment);
-    if (used === undefined) {
-      log.debug("no CNI attachment to delete", { sandbox: target.id });
-      return;
+    const cached = await readCache(cacheDir, target.id);
+    const used = attachments?.map((one) => (one.result ? one : sameOf(one, cached))) ?? cached;
+    if (used.length === 0) log.debug("no CNI attachment to delete", { sandbox: target.id });
+    using _ = await this.#gate.enter(signal);
+    try {
+      for (const one of used.toReversed()) await this.#delOne(target, one, signal);
+    } catch (error) {
+      if (signal.aborted) throw error;
+      if (Date.now() - (await failingSince(cacheDir, target.id)) < giveUpMs) throw error;
+      const kept = await giveUp(cacheDir, target.id);
+      const fields = { sandbox: target.id, error: messageOf(error), kept };
+      log.error("CNI DEL has failed for a day and is given up: free what it held by hand", fields);
     }
+    await removeCache(cacheDir, target.id);
+  }
+
+  async #delOne(target: CniTarget, used: CniAttachment, signal: AbortSignal): Promise<void> {
     // An unmounted file is no namespace: plugins then release what they hold without entering it.
     const netnsPath = isNamespaceFile(target.netnsPath) ? target.netnsPath : "";
     const hasPrevResult = !/^0\.[123]\./.test(used.confList.cniVersion);
@@ -193,12 +265,46 @@ export class CniNetwork {
       const seen = hasPrevResult ? used : { ...used, result: undefined };
       await this.#exec("DEL", plugin, { pod, attachment: seen }, within);
     }
-    await removeCache(cacheDir, target.id);
   }
 
   /** Pods of which an ADD was begun and no DEL has passed. */
-  attached(): Promise<string[]> {
-    return cachedPods(this.#options.cacheDir);
+  async attached(): Promise<string[]> {
+    const pods = await cachedPods(this.#options.cacheDir);
+    return [...new Set(pods.map(({ id }) => id))];
+  }
+
+  /**
+   * CNI 1.1's GC of every network whose plugins can: they free what belongs to none of the attachments
+   * of pods that are known. false: ADDs and DELs never paused for it; to be tried again.
+   */
+  async collectGarbage(knows: (id: string) => boolean): Promise<boolean> {
+    const { cacheDir, binDirs, log } = this.#options;
+    const folders = new Set([this.#options.confDir, ...this.#confs.keys()]);
+    const lists = [...folders]
+      .flatMap((folder) => this.#look(folder).lists)
+      .filter((list) => isSince11(list) && !list.disableGC);
+    for (const list of lists) {
+      using alone = await this.#alone();
+      if (alone === undefined) return false;
+      const pods = (await cachedPods(cacheDir)).filter(
+        ({ id, network }) => network === list.name && knows(id),
+      );
+      const valid = pods.map(({ id, ifName }) => ({ containerID: id, ifname: ifName }));
+      const signal = AbortSignal.timeout(gcMs);
+      for (const problem of await collectGarbage(list, valid, { binDirs, signal })) {
+        log.warn(problem);
+      }
+      log.info("CNI GC", { network: list.name, attachments: valid.length });
+    }
+    return true;
+  }
+
+  async #alone(): Promise<Disposable | undefined> {
+    for (const end = performance.now() + idleMs; performance.now() < end; await sleep(20)) {
+      const alone = this.#gate.enterAlone();
+      if (alone !== undefined) return alone;
+    }
+    return undefined;
   }
 
   #within(signal: AbortSignal): AbortSignal {
@@ -219,10 +325,12 @@ export class CniNetwork {
         command,
         plugin: plugin.type,
         binDirs,
-        containerId: pod.id,
-        netnsPath: pod.netnsPath,
-        ifName: attachment.ifName,
-        args: attachment.args,
+        pod: {
+          containerId: pod.id,
+          netnsPath: pod.netnsPath,
+          ifName: attachment.ifName,
+          args: attachment.args,
+        },
         input: pluginInput(attachment.confList, plugin, {
           capabilityArgs: attachment.capabilityArgs,
           prevResult: attachment.result,
@@ -258,6 +366,15 @@ export class CniNetwork {
 
 function emptyMessage(confDir: string): string {
   return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json)`;
+}
+
+/** The cached attachment of the same network; it has the result where the caller's record has none. */
+function sameOf(one: CniAttachment, cached: CniAttachment[]): CniAttachment {
+  const { name } = one.confList;
+  const same = cached.find(
+    ({ confList, ifName }) => confList.name === name && ifName === one.ifName,
+  );
+  return same ?? one;
 }
 
 /** The executables a list needs: its plugins and the address managers they name. */

@@ -1,6 +1,6 @@
 // What each pod was wired with, as files in libcni's form: DEL finds it even when the caller's own
 // record is lost, and so do other tools that read <cache>/results.
-import { mkdir, readdir, rm } from "node:fs/promises";
+import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
@@ -62,30 +62,58 @@ export async function writeCache(
   }
 }
 
-/** What the pod was last wired with; undefined when no plugin ever ran for it, or the file is damaged. */
-export async function readCache(dir: string, id: string): Promise<CniAttachment | undefined> {
+/** What the pod was last wired with, of each network; none where no plugin ever ran for it. */
+export async function readCache(dir: string, id: string): Promise<CniAttachment[]> {
+  const attachments: CniAttachment[] = [];
   for (const name of await cacheFiles(dir, id)) {
     const attachment = parseCache((await readTextIfExists(join(dir, "results", name))) ?? "");
-    if (attachment !== undefined) return attachment;
+    if (attachment !== undefined) attachments.push(attachment);
   }
-  return undefined;
+  return attachments.toSorted((a, b) => (a.ifName < b.ifName ? -1 : 1));
 }
 
 export async function removeCache(dir: string, id: string): Promise<void> {
   for (const name of await cacheFiles(dir, id)) {
     await rm(join(dir, "results", name), { force: true });
   }
+  await rm(join(dir, "failing", id), { force: true });
 }
 
-/** The pods that the cache knows of. */
-export async function cachedPods(dir: string): Promise<string[]> {
-  const ids: string[] = [];
+/** Since when DEL of a pod fails, in milliseconds since the epoch; it fails for the first time now. */
+export async function failingSince(dir: string, id: string): Promise<number> {
+  const path = join(dir, "failing", id);
+  const since = Number((await readTextIfExists(path)) ?? Number.NaN);
+  if (since > 0) return since;
+  await mkdir(join(dir, "failing"), { recursive: true, mode: 0o700 });
+  const now = Date.now();
+  await writeFileAtomic(path, String(now));
+  return now;
+}
+
+/** Puts what is known of the pod away, for a person; returns where it is. */
+export async function giveUp(dir: string, id: string): Promise<string> {
+  const folder = join(dir, "given-up");
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  for (const name of await cacheFiles(dir, id)) {
+    await rename(join(dir, "results", name), join(folder, name));
+  }
+  await rm(join(dir, "failing", id), { force: true });
+  return folder;
+}
+
+/** The pods that the cache knows of, by network. */
+export type CachedPod = { id: string; network: string; ifName: string };
+
+export async function cachedPods(dir: string): Promise<CachedPod[]> {
+  const pods: CachedPod[] = [];
   for (const name of await cacheFiles(dir, "")) {
     const text = (await readTextIfExists(join(dir, "results", name))) ?? "";
     const id = /"containerId":"([^"]+)"/.exec(text)?.[1];
-    if (id !== undefined) ids.push(id);
+    if (id === undefined) continue;
+    const [network = "", ifName = ""] = name.split(`-${id}-`);
+    pods.push({ id, network, ifName });
   }
-  return ids;
+  return pods;
 }
 
 /** Of one pod; id "": of all. */

@@ -9,6 +9,11 @@ import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readBounded } from "../sys/file.ts";
 
+/** Since this version plugins know STATUS and GC. */
+export function isSince11(list: ConfList): boolean {
+  return !/^(0\.|1\.0\.)/.test(list.cniVersion);
+}
+
 /** Versions of the CNI specification whose results and configurations are understood. */
 const cniVersions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
@@ -38,6 +43,7 @@ const ConfListFile = v.looseObject({
   name: Name,
   cniVersion: v.optional(v.string("must be a string"), "0.1.0"),
   cniVersions: v.optional(v.array(v.string("must be a string"), "must be an array")),
+  disableGC: v.optional(v.union([v.boolean(), v.picklist(["true", "false"])]), false),
   plugins: v.pipe(
     v.array(PluginConf, "must be an array of plugin configurations"),
     v.minLength(1, "must hold at least one plugin"),
@@ -47,7 +53,13 @@ const ConfListFile = v.looseObject({
 export type PluginConf = v.InferOutput<typeof PluginConf>;
 
 /** A network list as its plugins are run with it; kept with each pod, for DEL. */
-export type ConfList = { name: string; cniVersion: string; plugins: PluginConf[] };
+export type ConfList = {
+  name: string;
+  cniVersion: string;
+  plugins: PluginConf[];
+  /** Others use this network too, whose attachments we do not know: no GC. */
+  disableGC?: true;
+};
 
 /**
  * Reads the text of a .conflist file, or of a .conf or .json file with one plugin.
@@ -70,8 +82,9 @@ export function parseConfList(text: string, file: string): ConfList {
     const message = issue.received === "undefined" ? "is missing" : issue.message;
     throw invalid(file, `${key} ${message}`);
   }
-  const { name, cniVersion, cniVersions: offered, plugins } = parsed.output;
-  return { name, cniVersion: chooseVersion(file, cniVersion, offered), plugins };
+  const { name, cniVersion, cniVersions: offered, plugins, disableGC } = parsed.output;
+  const list = { name, cniVersion: chooseVersion(file, cniVersion, offered), plugins };
+  return String(disableGC) === "true" ? { ...list, disableGC: true } : list;
 }
 
 function listOfOne(json: object): object {
@@ -97,57 +110,91 @@ function invalid(file: string, problem: string, cause?: unknown): CriError {
   return new CriError("INVALID_ARGUMENT", `CNI configuration ${file}: ${problem}`, { cause });
 }
 
-/** What the conf dir says now: list is the last good one when problem tells of a newer broken one. */
-export type ConfState = { list?: ConfList; file?: string; problem?: string };
+/**
+ * What the conf dir says now. list is the last good one when problem tells of a newer broken one; lists
+ * has it first, then those of the other files, of each name the first.
+ */
+export type ConfState = { list?: ConfList; file?: string; lists: ConfList[]; problem?: string };
 
-/** The conf dir: the first file in lexical order serves, and its last good content while it is broken. */
+type ConfFile = { path: string; signature: string; list?: ConfList; problem?: string };
+
+/**
+ * The conf dir: the first file in lexical order serves, and the last good list while that is broken; the
+ * others are there for pods that ask for them by name.
+ */
 export class ConfDir {
   readonly path: string;
-  #state: ConfState = {};
-  #signature = "";
+  #files = new Map<string, ConfFile>();
+  #state: ConfState = { lists: [] };
 
   constructor(path: string) {
     this.path = path;
   }
 
-  /** Looks again when the first file is another one or has changed. */
+  /** Reads again what is new or has changed. */
   current(): ConfState {
+    let paths: string[];
     try {
-      const file = firstConfFile(this.path);
-      if (file === undefined) {
-        this.#state = {};
-        this.#signature = "";
-        return this.#state;
-      }
-      const { ino, ctimeNs, size } = statSync(file, { bigint: true });
-      const signature = `${file}:${ino}:${ctimeNs}:${size}`;
-      if (signature === this.#signature) return this.#state;
-      const bytes = readBounded(file, maxConfBytes + 1);
-      if (bytes.length > maxConfBytes) throw invalid(file, `is over ${maxConfBytes} bytes`);
-      this.#state = { list: parseConfList(Buffer.from(bytes).toString("utf8"), file), file };
-      this.#signature = signature;
+      paths = confFiles(this.path);
     } catch (error) {
-      // No signature: a file that was caught half-written is read again at the next look.
-      this.#signature = "";
       this.#state = { ...this.#state, problem: messageOf(error) };
+      return this.#state;
     }
+    const files = paths.map((path) => readConfFile(path, this.#files.get(path)));
+    this.#files = new Map(files.map((file) => [file.path, file]));
+    this.#state = this.#stateOf(files);
     return this.#state;
+  }
+
+  #stateOf(files: ConfFile[]): ConfState {
+    const [first] = files;
+    if (first === undefined) return { lists: [] };
+    const serving = first.list ? { list: first.list, file: first.path } : lastGood(this.#state);
+    const good = [serving.list, ...files.map((file) => file.list)];
+    const lists = [...new Set(good.filter((list) => list !== undefined))];
+    const byName = new Map(lists.toReversed().map((list) => [list.name, list]));
+    const problem = files.find((file) => file.problem !== undefined)?.problem;
+    return {
+      ...serving,
+      lists: lists.filter((list) => byName.get(list.name) === list),
+      ...(problem === undefined ? {} : { problem }),
+    };
   }
 }
 
-function firstConfFile(dir: string): string | undefined {
+function lastGood({ list, file }: ConfState): { list?: ConfList; file?: string } {
+  return list === undefined ? {} : { list, file };
+}
+
+/** before: what was last read of this file; its list stays while there is nothing better. */
+function readConfFile(path: string, before: ConfFile | undefined): ConfFile {
+  try {
+    const { ino, ctimeNs, size } = statSync(path, { bigint: true });
+    const signature = `${ino}:${ctimeNs}:${size}`;
+    if (before !== undefined && signature === before.signature) return before;
+    const bytes = readBounded(path, maxConfBytes + 1);
+    if (bytes.length > maxConfBytes) throw invalid(path, `is over ${maxConfBytes} bytes`);
+    return { path, signature, list: parseConfList(Buffer.from(bytes).toString("utf8"), path) };
+  } catch (error) {
+    // No signature: a file that was caught half-written is read again at the next look.
+    const unread = { path, signature: "", problem: messageOf(error) };
+    return before?.list === undefined ? unread : { ...unread, list: before.list };
+  }
+}
+
+function confFiles(dir: string): string[] {
   let names: string[];
   try {
     names = readdirSync(dir);
   } catch (error) {
-    if (errnoOf(error) === "ENOENT") return undefined;
+    if (errnoOf(error) === "ENOENT") return [];
     throw error;
   }
   const isConf = (name: string) =>
     !name.startsWith(".") && extensions.some((extension) => name.endsWith(extension));
-  for (const name of names.filter(isConf).sort()) {
-    const path = join(dir, name);
-    if (statSync(path, { throwIfNoEntry: false })?.isFile() === true) return path;
-  }
-  return undefined;
+  return names
+    .filter(isConf)
+    .sort()
+    .map((name) => join(dir, name))
+    .filter((path) => statSync(path, { throwIfNoEntry: false })?.isFile() === true);
 }

@@ -6,16 +6,22 @@ import { CriError, codeOf, errnoOf, messageOf, type ErrorCode } from "../base/er
 import { run, type RunResult } from "../sys/process.ts";
 
 export type PluginCall = {
-  command: "ADD" | "DEL";
+  command: "ADD" | "DEL" | "STATUS" | "GC";
   plugin: string;
   binDirs: string[];
-  containerId: string;
-  /** "" where the namespace is gone. */
-  netnsPath: string;
-  ifName: string;
-  args: [string, string][];
+  /** The pod, for ADD and DEL. */
+  pod?: {
+    containerId: string;
+    /** "" where the namespace is gone. */
+    netnsPath: string;
+    ifName: string;
+    args: [string, string][];
+  };
   input: Record<string, unknown>;
 };
+
+/** A plugin's own error code (CNI specification, Error), as the cause of what execPlugin() throws. */
+export type CniErrorCause = { cniCode: number | undefined };
 
 /** The plugin's executable in the first folder that has it. */
 export function findPlugin(plugin: string, binDirs: string[]): string | undefined {
@@ -40,7 +46,8 @@ export async function execPlugin(
   call: PluginCall,
   signal: AbortSignal,
 ): Promise<{ stdout: string; stderr: string }> {
-  const what = `CNI plugin ${call.plugin}: ${call.command} of sandbox ${call.containerId}`;
+  const of = call.pod === undefined ? "" : ` of sandbox ${call.pod.containerId}`;
+  const what = `CNI plugin ${call.plugin}: ${call.command}${of}`;
   const path = findPlugin(call.plugin, call.binDirs);
   if (path === undefined) {
     throw new CriError(
@@ -59,8 +66,9 @@ export async function execPlugin(
   }
   if (result.exitCode === 0) return result;
   const after = `(pid ${result.pid}, ${Math.round(performance.now() - start)} ms)`;
-  const { code, message } = pluginError(result);
-  throw new CriError(code, `${what} failed: ${message} ${after}`);
+  const { code, message, cniCode } = pluginError(result);
+  const cause: CniErrorCause = { cniCode };
+  throw new CriError(code, `${what} failed: ${message} ${after}`, { cause });
 }
 
 /** An installer may still hold the executable open for writing: ETXTBSY passes. */
@@ -91,11 +99,17 @@ function environmentOf(call: PluginCall): Record<string, string> {
   return {
     ...(process.env as Record<string, string>),
     CNI_COMMAND: call.command,
-    CNI_CONTAINERID: call.containerId,
-    CNI_NETNS: call.netnsPath,
-    CNI_IFNAME: call.ifName,
-    CNI_ARGS: call.args.map(([key, value]) => `${key}=${value}`).join(";"),
     CNI_PATH: call.binDirs.join(":"),
+    ...(call.pod === undefined ? {} : podEnvironment(call.pod)),
+  };
+}
+
+function podEnvironment(pod: NonNullable<PluginCall["pod"]>): Record<string, string> {
+  return {
+    CNI_CONTAINERID: pod.containerId,
+    CNI_NETNS: pod.netnsPath,
+    CNI_IFNAME: pod.ifName,
+    CNI_ARGS: pod.args.map(([key, value]) => `${key}=${value}`).join(";"),
   };
 }
 
@@ -106,17 +120,20 @@ const tryAgainCodes = [11, 50, 51];
 function pluginError(result: { exitCode: number; stdout: string; stderr: string }): {
   code: ErrorCode;
   message: string;
+  cniCode?: number;
 } {
   try {
     const error = JSON.parse(result.stdout) as { code?: unknown; msg?: unknown; details?: unknown };
     if (typeof error.msg === "string" && error.msg !== "") {
-      const again = typeof error.code === "number" && tryAgainCodes.includes(error.code);
+      const cniCode = typeof error.code === "number" ? error.code : undefined;
+      const again = cniCode !== undefined && tryAgainCodes.includes(cniCode);
       const details =
         typeof error.details === "string" && error.details ? `: ${error.details}` : "";
-      const number = typeof error.code === "number" ? ` [CNI error ${error.code}]` : "";
+      const number = cniCode === undefined ? "" : ` [CNI error ${cniCode}]`;
       return {
         code: again ? "UNAVAILABLE" : "INTERNAL",
         message: `${error.msg}${details}${number}`,
+        cniCode,
       };
     }
   } catch {

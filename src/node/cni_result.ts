@@ -7,7 +7,11 @@ const Cidr = v.pipe(
   v.string(),
   v.check((text) => isIP(addressOf(text)) !== 0, "is no IP address with prefix length"),
 );
-const Interface = v.looseObject({ name: v.string(), sandbox: v.optional(v.string()) });
+const Interface = v.looseObject({
+  name: v.string(),
+  mac: v.optional(v.string()),
+  sandbox: v.optional(v.string()),
+});
 const Ip = v.looseObject({
   address: Cidr,
   gateway: v.optional(v.string()),
@@ -100,19 +104,36 @@ function toLegacy(modern: CniResult): CniResult {
   return { ...rest, ip4: first("4"), ip6: first("6") };
 }
 
+export type PodAddress = { ip: string; prefixLength: number; gateway: string };
+
 /**
- * The pod's addresses without prefix length, in the plugin's order: those of the interface that was
- * asked for, or, where the result ties none to it, all that are not of a host interface.
+ * The pod's addresses, in the plugin's order: those of the interface that was asked for, or, where the
+ * result ties none to it, all that are not of a host interface.
  */
-export function podIps(result: CniResult, ifName: string): string[] {
+export function podAddresses(result: CniResult, ifName: string): PodAddress[] {
   const { ips, interfaces } = toModern(result);
-  const found = (ips ?? []).map((ip) => ({
-    address: addressOf(ip.address),
-    on: typeof ip.interface === "number" ? interfaces?.[ip.interface] : undefined,
+  const found = (ips ?? []).map(({ address, gateway = "", interface: index }) => ({
+    ip: addressOf(address),
+    prefixLength: Number(/\/(\d+)$/.exec(address)?.[1] ?? 0),
+    gateway,
+    on: typeof index === "number" ? interfaces?.[index] : undefined,
   }));
   const own = found.filter(({ on }) => on === undefined || on.name === ifName);
   const chosen = own.length > 0 ? own : found.filter(({ on }) => on?.sandbox);
-  return [...new Set(chosen.map(({ address }) => address))];
+  const byIp = new Map(
+    chosen.map(({ ip, prefixLength, gateway }) => [ip, { ip, prefixLength, gateway }]),
+  );
+  return [...byIp.values()];
+}
+
+/** The same without prefix length and gateway. */
+export function podIps(result: CniResult, ifName: string): string[] {
+  return podAddresses(result, ifName).map(({ ip }) => ip);
+}
+
+/** The hardware address of the pod's interface; "" where the result tells none. */
+export function podMac({ interfaces }: CniResult, ifName: string): string {
+  return interfaces?.find(({ name, sandbox }) => name === ifName && sandbox)?.mac ?? "";
 }
 
 function addressOf(cidr: string): string {

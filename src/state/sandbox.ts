@@ -10,14 +10,40 @@ import { Digits, type StoreOptions } from "./store.ts";
 
 const Pinned = v.object({ path: v.string(), inode: Digits });
 
-/** Only what the pod network is known by; names as in iSulad's network settings (seed 004). */
+/** One address of each family, as iSulad's network settings have them (seed 004). */
+const addressFields = {
+  IPAddress: v.optional(v.string(), ""),
+  IPPrefixLen: v.optional(v.number(), 0),
+  Gateway: v.optional(v.string(), ""),
+  GlobalIPv6Address: v.optional(v.string(), ""),
+  GlobalIPv6PrefixLen: v.optional(v.number(), 0),
+  IPv6Gateway: v.optional(v.string(), ""),
+  MacAddress: v.optional(v.string(), ""),
+};
+
+/** A network that the pod is attached to, by the name of its list. */
+const Network = v.object({ ...addressFields, InterfaceName: v.string() });
+export type NetworkEndpoint = v.InferOutput<typeof Network>;
+
+const PortMapping = v.object({
+  hostPort: v.number(),
+  containerPort: v.number(),
+  protocol: v.string(),
+  hostIP: v.string(),
+});
+
+/** What the pod's network is known by, under iSulad's names: its own fields are the default network's. */
 const NetworkSettings = v.object({
   SandboxID: v.string(),
   /** The network namespace's file; empty in the host's network. */
   SandboxKey: v.string(),
-  IPAddress: v.string(),
-  /** Further addresses, in the order of the CNI result. */
-  AdditionalIPs: v.array(v.string()),
+  ...addressFields,
+  /** All of the default network, CRI's ip first. */
+  IPs: v.optional(v.array(v.string()), []),
+  CNIPorts: v.optional(v.array(PortMapping), []),
+  /** Whether the network is set up. */
+  Activation: v.optional(v.boolean(), false),
+  Networks: v.optional(v.record(v.string(), Network), {}),
 });
 export type NetworkSettings = v.InferOutput<typeof NetworkSettings>;
 
@@ -56,10 +82,20 @@ const SandboxSchema = v.object({
     /** The topmost cgroup that was made for the pod, ours to remove. */
     made: v.optional(v.string()),
   }),
-  /** The plan before CNI ADD, its result after: what DEL needs (node/cni.ts CniAttachment). */
-  cni: v.optional(v.looseObject({})),
+  /** The plan before CNI ADD, its result after: what DEL needs (node/cni.ts CniAttachments). */
+  cni: v.optional(
+    v.union([
+      v.array(v.looseObject({})),
+      v.pipe(
+        v.looseObject({}), // of the first builds, with one network
+        v.transform((one) => [one]),
+      ),
+    ]),
+  ),
   /** CNI DEL, unmounting: what Stop does once. */
   torndown: v.boolean(),
+  /** What was begun and has failed so far: recovery and orphans.ts go on with it. */
+  ending: v.optional(v.picklist(["stop", "undo"])),
   /** The first process of the pid namespace that the pod shares, where it does; 0: not started yet. */
   pause: v.optional(v.object({ pid: v.number() })),
   phase: Phase,
@@ -80,6 +116,10 @@ export function sandboxName(config: PodSandboxConfig): string {
   return reservedName([name ?? "", namespace ?? "", uid ?? "", attempt ?? 0]);
 }
 
+export function noNetworkYet(SandboxID: string, SandboxKey: string): NetworkSettings {
+  return v.parse(NetworkSettings, { SandboxID, SandboxKey });
+}
+
 export function ready(sandbox: Sandbox): Sandbox {
   return { ...sandbox, phase: { phase: "ready" } };
 }
@@ -89,9 +129,17 @@ export function notReady(sandbox: Sandbox, message: string): Sandbox {
   return { ...sandbox, phase: { phase: "notready", message } };
 }
 
+/** It is to be torn down, whoever asks for it or not. */
+export function ending(sandbox: Sandbox, how: "stop" | "undo", message: string): Sandbox {
+  if (sandbox.torndown || sandbox.ending === how) return notReady(sandbox, message);
+  return { ...notReady(sandbox, message), ending: how };
+}
+
 /** Its network and its namespaces are gone. */
-export function tornDown(sandbox: Sandbox): Sandbox {
-  return { ...notReady(sandbox, "stopped"), torndown: true };
+export function tornDown(old: Sandbox): Sandbox {
+  const { ending: _, ...sandbox } = old;
+  const networkSettings = { ...sandbox.networkSettings, Activation: false };
+  return { ...notReady(sandbox, "stopped"), networkSettings, torndown: true };
 }
 
 /** How the store keeps them. */

@@ -50,7 +50,7 @@ X`,
     const cni = openNetwork();
     const dns = { servers: ["1.1.1.1"], searches: [], options: [] };
     const pod = { ...podOf("p1", "/proc/self/ns/net"), dns };
-    const attachment = await cni.add(pod, signal);
+    const [attachment] = await cni.add(pod, signal);
     expect(attachment.ips).toEqual(["10.9.0.8"]);
     expect(JSON.parse(JSON.stringify(attachment))).toEqual(attachment);
     const first = { cniVersion: "1.0.0", ips: [{ address: "10.9.0.7/24" }] };
@@ -66,7 +66,7 @@ CNI_NETNS=/proc/self/ns/net
 CNI_PATH=${dir}/bin
 `);
     writeList("0.4.0", [{ type: "other" }]); // a new list must not change the old pod's DEL
-    await cni.del(pod, attachment, signal);
+    await cni.del(pod, [attachment], signal);
     expect(calls()).toEqual(["ADD one", "ADD two", "DEL two", "DEL one"]);
     expect(input("one.DEL")).toMatchObject({ mtu: 1, prevResult: attachment.result });
     expect(input("two.DEL")).toMatchObject({ prevResult: attachment.result, runtimeConfig });
@@ -75,7 +75,7 @@ CNI_PATH=${dir}/bin
   test("DEL without the caller's record takes the cached one, and nothing when there is none", async () => {
     telling("one", ok.replace("$V", "1.0.0"));
     writeList("1.0.0", [{ type: "one" }]);
-    const { result } = await openNetwork().add(podOf("p1"), signal);
+    const [{ result }] = await openNetwork().add(podOf("p1"), signal);
     expect(readdirSync(join(dir, "cache/results"))).toEqual(["pods-p1-eth0"]);
     writeList("1.0.0", [{ type: "gone" }]);
     await openNetwork().del(podOf("p1"), undefined, signal);
@@ -107,14 +107,14 @@ CNI_PATH=${dir}/bin
     telling("two", ok.replace("$V", "1.0.0"), `[ ! -e fail ] || { echo broken >&2; exit 4; }`);
     writeList("1.0.0", [{ type: "one" }, { type: "two" }]);
     const cni = openNetwork();
-    const attachment = await cni.add(podOf("p1"), signal);
+    const [attachment] = await cni.add(podOf("p1"), signal);
     writeFileSync(join(dir, "fail"), "");
-    expect(await failure(cni.del(podOf("p1"), attachment, signal))).toMatchObject({
+    expect(await failure(cni.del(podOf("p1"), [attachment], signal))).toMatchObject({
       code: "INTERNAL",
       message: expect.stringContaining("plugin two: DEL of sandbox p1 failed: exit code 4: broken"),
     });
     rmSync(join(dir, "fail"));
-    await cni.del(podOf("p1"), attachment, signal);
+    await cni.del(podOf("p1"), [attachment], signal);
     expect(calls().slice(2)).toEqual(["DEL two", "DEL two", "DEL one"]);
   });
 
@@ -122,9 +122,9 @@ CNI_PATH=${dir}/bin
     telling("one", '{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.9.0.7/24"}]}');
     writeList("0.3.1", [{ type: "one" }]);
     const cni = openNetwork();
-    const attachment = await cni.add(podOf("p1", join(dir, "calls")), signal);
+    const [attachment] = await cni.add(podOf("p1", join(dir, "calls")), signal);
     expect(attachment.ips).toEqual(["10.9.0.7"]);
-    await cni.del(podOf("p1", join(dir, "calls")), attachment, signal);
+    await cni.del(podOf("p1", join(dir, "calls")), [attachment], signal);
     expect(input("one.DEL")).not.toHaveProperty("prevResult");
     expect(readFileSync(join(dir, "one.env"), "utf8")).toContain("CNI_NETNS=\n");
   });
@@ -163,7 +163,7 @@ CNI_PATH=${dir}/bin
     await sleep(150);
     expect(existsSync(join(dir, "calls"))).toBe(false);
     closeSync(fd);
-    expect((await added).ips).toEqual(["10.9.0.7"]);
+    expect((await added)[0].ips).toEqual(["10.9.0.7"]);
   });
 
   test("the first ADDs of a list run one after another, later ones at once", async () => {
@@ -202,28 +202,30 @@ CNI_PATH=${dir}/bin
   test("status and add say why the network is not ready", async () => {
     const cni = openNetwork();
     const reason = "NetworkPluginNotReady";
-    expect(cni.status()).toEqual({
+    expect(await cni.status()).toEqual({
       ready: false,
       reason,
       message: `no CNI network list in ${dir}/net.d (*.conflist, *.conf or *.json)`,
     });
     expect(await failure(cni.add(podOf("p1"), signal))).toMatchObject({ code: "UNAVAILABLE" });
     writeFileSync(join(dir, "net.d/10-pods.conflist"), "{");
-    expect(cni.status()).toMatchObject({
+    expect(await cni.status()).toMatchObject({
       ready: false,
       message: expect.stringContaining("is no JSON"),
     });
     writeList("1.0.0", [{ type: "one", ipam: { type: "two" } }]);
     telling("one", ok);
-    expect(cni.status().message).toContain(`CNI plugin two, which ${dir}/net.d/10-pods.conflist`);
+    expect((await cni.status()).message).toContain(
+      `CNI plugin two, which ${dir}/net.d/10-pods.conflist`,
+    );
     telling("two", ok);
-    expect(cni.status()).toEqual({ ready: true, reason: "", message: "", name: "pods" });
+    expect(await cni.status()).toEqual({ ready: true, reason: "", message: "", name: "pods" });
     writeFileSync(join(dir, "net.d/10-pods.conflist"), "{");
-    expect(cni.status()).toMatchObject({
+    expect(await cni.status()).toMatchObject({
       ready: true,
       message: expect.stringContaining("still using pods"),
     });
-    cni.status();
+    await cni.status();
     expect(lines.length).toBe(4); // each change once
   });
 

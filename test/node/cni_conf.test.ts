@@ -125,12 +125,12 @@ describe("ConfDir", () => {
 
   test("survives its folder's deletion and return", () => {
     const conf = new ConfDir(join(dir, "net.d"));
-    expect(conf.current()).toEqual({});
+    expect(conf.current()).toEqual({ lists: [] });
     mkdirSync(join(dir, "net.d"));
     writeFileSync(join(dir, "net.d/a.conflist"), list("a"));
     expect(conf.current().list?.name).toBe("a");
     rmSync(join(dir, "net.d"), { recursive: true });
-    expect(conf.current()).toEqual({});
+    expect(conf.current()).toEqual({ lists: [] });
     mkdirSync(join(dir, "net.d"));
     writeFileSync(join(dir, "net.d/a.conflist"), list("b"));
     expect(conf.current().list?.name).toBe("b");

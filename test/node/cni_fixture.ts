@@ -30,9 +30,9 @@ const log: Log = {
   child: () => log,
 };
 
-export function openNetwork(timeoutMs = 10_000): CniNetwork {
+export function openNetwork(timeoutMs = 10_000, maxConfNum = 1): CniNetwork {
   const [confDir, cacheDir] = [join(dir, "net.d"), join(dir, "cache")];
-  return openCni({ confDir, cacheDir, binDirs: [join(dir, "bin")], log, timeoutMs });
+  return openCni({ confDir, cacheDir, binDirs: [join(dir, "bin")], log, timeoutMs, maxConfNum });
 }
 
 export function writeList(cniVersion: string, list: object[], file = "10-pods.conflist"): void {

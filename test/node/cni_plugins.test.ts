@@ -80,7 +80,7 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
       await withPod(async (pod) => {
         writeList(version, [bridgeConf(), portmap]);
         const cni = openNetwork();
-        const attachment = await cni.add(pod, signal);
+        const [attachment] = await cni.add(pod, signal);
         expect(attachment.result!.cniVersion).toBe(version);
         expect(attachment.ips).toEqual([
           expect.stringMatching(/^10\.222\.\d+\.2$/),
@@ -91,7 +91,7 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
         expect(leases().toSorted()).toEqual(attachment.ips.toSorted());
         expect(rules()).toContain(pod.id);
         for (let round = 0; round < 2; round++) {
-          await cni.del(pod, attachment, signal);
+          await cni.del(pod, [attachment], signal);
           expect(leases()).toEqual([]);
           expect(rules()).not.toContain(pod.id);
           expect(inNet(pod.netnsPath, "ip", "-br", "link")).not.toContain("eth0");
@@ -119,11 +119,11 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
           hostIP: "",
         } as const;
         const cni = openNetwork();
-        const attachment = await cni.add({ ...pod, portMappings: [mapping] }, signal);
+        const [attachment] = await cni.add({ ...pod, portMappings: [mapping] }, signal);
         const url = `http://${gateway}:18080/index.html`;
         const get = () => inNet(node, "busybox", "wget", "-qO-", url);
         expect(get()).toBe("hello from the pod");
-        await cni.del(pod, attachment, signal);
+        await cni.del(pod, [attachment], signal);
         expect(get()).not.toContain("hello");
         expect(rules()).not.toContain(pod.id);
       } finally {
@@ -136,9 +136,9 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
   test("DEL frees the addresses after the namespace is gone, as after a reboot", async () => {
     await withPod(async (pod) => {
       writeList("1.0.0", [bridgeConf(), portmap]);
-      const attachment = await openNetwork().add(pod, signal);
+      const [attachment] = await openNetwork().add(pod, signal);
       await unpinNamespace(pod.netnsPath, { unlink: false });
-      await openNetwork().del(pod, attachment, signal);
+      await openNetwork().del(pod, [attachment], signal);
       expect(leases()).toEqual([]);
     });
   });
@@ -169,9 +169,9 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
     const start = async (hostPort: number) =>
       withPod(async (pod) => {
         const mapping = { hostPort, containerPort: 80, protocol: "tcp", hostIP: "" } as const;
-        const attachment = await cni.add({ ...pod, portMappings: [mapping] }, signal);
+        const [attachment] = await cni.add({ ...pod, portMappings: [mapping] }, signal);
         expect(inNet(fresh, "iptables-save")).toContain(`--dport ${hostPort} -j DNAT`);
-        await cni.del(pod, attachment, signal);
+        await cni.del(pod, [attachment], signal);
       });
     await Promise.all([18081, 18082, 18083, 18084].map(start));
     expect(leases()).toEqual([]);
@@ -183,7 +183,7 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
       conf.ipam.ranges = [[{ subnet: "10.222.250.0/30" }]];
       writeList("1.0.0", [conf]);
       const cni = openNetwork();
-      const first = await cni.add(pod, signal);
+      const [first] = await cni.add(pod, signal);
       await withPod(async (other) => {
         expect(await failure(cni.add(other, signal))).toMatchObject({
           code: "INTERNAL",
@@ -191,7 +191,7 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
         });
         await cni.del(other, undefined, signal);
       });
-      await cni.del(pod, first, signal);
+      await cni.del(pod, [first], signal);
       expect(leases()).toEqual([]);
     });
   });

@@ -1,0 +1,27 @@
+// When what has failed is due again: for each key after a longer time, up to a bound.
+
+export class Backoff {
+  readonly #firstMs: number;
+  readonly #maxMs: number;
+  readonly #failures = new Map<string, { count: number; dueMs: number }>();
+
+  constructor({ firstMs, maxMs }: { firstMs: number; maxMs: number }) {
+    this.#firstMs = firstMs;
+    this.#maxMs = maxMs;
+  }
+
+  /** nowMs: on a clock that is not set, such as performance.now(). */
+  isDue(key: string, nowMs: number = performance.now()): boolean {
+    return nowMs >= (this.#failures.get(key)?.dueMs ?? 0);
+  }
+
+  failed(key: string, nowMs: number = performance.now()): void {
+    const count = this.#failures.get(key)?.count ?? 0;
+    const waitMs = Math.min(this.#firstMs * 2 ** count, this.#maxMs);
+    this.#failures.set(key, { count: count + 1, dueMs: nowMs + waitMs });
+  }
+
+  succeeded(key: string): void {
+    this.#failures.delete(key);
+  }
+}

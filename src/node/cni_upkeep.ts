@@ -1,0 +1,133 @@
+// What CNI 1.1 asks of a runtime beside ADD and DEL: STATUS, whether a network would take a pod now, and
+// GC, which attachments are still valid, so that plugins free the rest.
+import { setTimeout as sleep } from "node:timers/promises";
+import { untilAborted } from "../base/abort.ts";
+import { CriError, messageOf } from "../base/errors.ts";
+import { pluginInput } from "./cni_args.ts";
+import { isSince11, type ConfList, type PluginConf } from "./cni_conf.ts";
+import { execPlugin, type CniErrorCause } from "./cni_exec.ts";
+
+/** An answer is as good as new for so long: clients ask every few seconds. */
+const freshMs = 1_000;
+/** A Status call waits so long for a new answer, and takes the last one then. */
+const patienceMs = 500;
+/** For all plugins of a list together. */
+const statusMs = 5_000;
+const answersMax = 32;
+
+type Answer = { problem: string | undefined; atMs: number };
+
+/** Asks a list's plugins for their STATUS; one question at a time, however many ask. */
+export class StatusProbe {
+  readonly #binDirs: string[];
+  readonly #answers = new Map<string, Answer>();
+  readonly #asking = new Map<string, Promise<Answer>>();
+
+  constructor(binDirs: string[]) {
+    this.#binDirs = binDirs;
+  }
+
+  /** Why the network takes no pods; undefined: it does, or its plugins cannot tell. */
+  async problemOf(list: ConfList): Promise<string | undefined> {
+    if (!isSince11(list)) return undefined;
+    const key = JSON.stringify(list);
+    const last = this.#answers.get(key);
+    if (last !== undefined && performance.now() - last.atMs < freshMs) return last.problem;
+    const asking = this.#asking.get(key) ?? this.#ask(key, list);
+    if (last === undefined) return (await asking).problem;
+    const waited = sleep(patienceMs, last, { ref: false });
+    return (await Promise.race([asking, waited])).problem;
+  }
+
+  #ask(key: string, list: ConfList): Promise<Answer> {
+    const asking = this.#problem(list).then((problem) => {
+      const answer = { problem, atMs: performance.now() };
+      if (this.#answers.size >= answersMax) this.#answers.clear(); // of lists that were
+      this.#answers.set(key, answer);
+      this.#asking.delete(key);
+      return answer;
+    });
+    this.#asking.set(key, asking);
+    return asking;
+  }
+
+  async #problem(list: ConfList): Promise<string | undefined> {
+    const signal = AbortSignal.timeout(statusMs);
+    for (const plugin of list.plugins) {
+      try {
+        const input = pluginInput(list, plugin, { capabilityArgs: {} });
+        const call = { plugin: plugin.type, binDirs: this.#binDirs, input };
+        await execPlugin({ command: "STATUS", ...call }, signal);
+      } catch (error) {
+        if (!knowsNoSuchCommand(error)) return messageOf(error);
+      }
+    }
+    return undefined;
+  }
+}
+
+/** What plugins say that were built on a library older than CNI 1.1, whatever versions they claim. */
+function knowsNoSuchCommand(error: unknown): boolean {
+  const unknownCommand = 4; // "Invalid necessary environment variables, like CNI_COMMAND"
+  const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
+  return cause?.cniCode === unknownCommand;
+}
+
+export type ValidAttachment = { containerID: string; ifname: string };
+
+/**
+ * GC of each plugin of a list, with the attachments that are valid; goes on behind a failure.
+ * Returns what failed, in words.
+ */
+export async function collectGarbage(
+  list: ConfList,
+  valid: ValidAttachment[],
+  { binDirs, signal }: { binDirs: string[]; signal: AbortSignal },
+): Promise<string[]> {
+  const problems: string[] = [];
+  for (const plugin of list.plugins) {
+    try {
+      const input = gcInput(list, plugin, valid);
+      await execPlugin({ command: "GC", plugin: plugin.type, binDirs, input }, signal);
+    } catch (error) {
+      if (!knowsNoSuchCommand(error)) problems.push(messageOf(error));
+    }
+  }
+  return problems;
+}
+
+function gcInput(list: ConfList, plugin: PluginConf, valid: ValidAttachment[]) {
+  return {
+    ...pluginInput(list, plugin, { capabilityArgs: {} }),
+    "cni.dev/valid-attachments": valid,
+    "cni.dev/attachments": valid, // its name in the first text of CNI 1.1, which libcni sends too
+  };
+}
+
+/** Many may be in at once, or one alone: GC must not meet an ADD whose pod it does not know yet. */
+export class Gate {
+  #inside = 0;
+  #alone: Promise<void> | undefined;
+
+  /** Waits while somebody is in alone. @throws CriError when the signal aborts. */
+  async enter(signal: AbortSignal): Promise<Disposable> {
+    while (this.#alone !== undefined) {
+      await untilAborted(this.#alone, "waiting for the pod network's GC", signal);
+    }
+    this.#inside++;
+    return { [Symbol.dispose]: () => void this.#inside-- };
+  }
+
+  /** Nobody is kept waiting for it: undefined when one is inside. */
+  enterAlone(): Disposable | undefined {
+    if (this.#inside > 0 || this.#alone !== undefined) return undefined;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#alone = promise;
+    return {
+      [Symbol.dispose]: () => {
+        this.#alone = undefined;
+        resolve();
+      },
+    };
+  }
+}

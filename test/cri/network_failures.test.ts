@@ -1,0 +1,137 @@
+// What CNI plugins take and do not give back: nothing stays, whether they fail now, for a day, or forget.
+import { describe, expect, test } from "bun:test";
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { runtime } from "../../src/proto/messages.js";
+import { failure, until } from "../expect.ts";
+import { recordFile } from "../harness.ts";
+import {
+  bridge,
+  configure,
+  daemon,
+  files,
+  leases,
+  networkReady,
+  useNetworks,
+  writeList,
+  writePlugin,
+} from "./network_fixture.ts";
+
+useNetworks();
+
+describe("plugins that fail", () => {
+  const mark = (name: string) => join(daemon.dir, name);
+
+  test("the second one in ADD and then in DEL too: the first one's address goes all the same", async () => {
+    // containerd's #12130: with the ADD never completed its failed DEL is forgotten, and the lease stays.
+    const fails = `[ $CNI_COMMAND = ADD ] && { echo broken cable >&2; exit 1; }
+[ ! -e ${mark("del-fails")} ] || { echo still broken >&2; exit 1; }`;
+    writeList("chain", [bridge(["4"]), writePlugin("fails", fails)]);
+    await configure({});
+    writeFileSync(mark("del-fails"), "");
+    const before = daemon.snapshot();
+    const error = await failure(daemon.runPod(daemon.podConfig()));
+    expect(error.message).toContain("broken cable");
+    expect(leases()).toHaveLength(1);
+    const { items } = await daemon.client.ListPodSandbox({});
+    expect(items.map(({ state }) => state)).toEqual([1]);
+    rmSync(mark("del-fails"));
+    await daemon.restart("SIGKILL"); // tried again at the start, and every minute
+    await until("the lease is free", () => leases().length === 0);
+    for (let tries = 0; tries < 200; tries++) {
+      if ((await daemon.client.ListPodSandbox({})).items.length === 0) break;
+      await sleep(50);
+    }
+    const left = await daemon.leaksSince(before);
+    expect(left.filter((leak) => !leak.startsWith("descriptor"))).toEqual([]); // another process's
+    expect(files("graph/cni/results")).toEqual([]);
+  });
+
+  test("for a day: DEL is given up, told of, and the pod can be removed", async () => {
+    const fails = `[ $CNI_COMMAND != DEL ] || { echo gone for good >&2; exit 1; }`;
+    writeList("chain", [writePlugin("fails", fails)]);
+    await configure({});
+    const podId = await daemon.runPod(daemon.podConfig());
+    const stop = () => daemon.client.StopPodSandbox({ pod_sandbox_id: podId });
+    expect((await failure(stop())).message).toContain("gone for good");
+    const since = join(daemon.dir, "graph/cni/failing", podId);
+    expect(Number(readFileSync(since, "utf8"))).toBeWithin(Date.now() - 60_000, Date.now() + 1);
+    expect((await failure(stop())).message).toContain("gone for good");
+    writeFileSync(since, String(Date.now() - 25 * 60 * 60_000));
+    await stop();
+    expect(daemon.log).toContain("CNI DEL has failed for a day and is given up");
+    expect(files("graph/cni/given-up").join()).toContain(podId);
+    expect(existsSync(since)).toBe(false);
+    await daemon.removePod(podId);
+  });
+
+  test("a node that was restarted: DEL without the namespace frees the addresses, unasked", async () => {
+    writeList("plain", [bridge(["4"])]);
+    await configure({});
+    const podId = await daemon.runPod(daemon.podConfig());
+    expect(leases()).toHaveLength(1);
+    await daemon.stop();
+    const newest = recordFile(daemon.dir, "sandbox", podId);
+    const json = JSON.parse(readFileSync(newest, "utf8")) as object;
+    writeFileSync(newest, JSON.stringify({ ...json, bootId: "another boot" }));
+    execFileSync("umount", [
+      (json as { networkSettings: { SandboxKey: string } }).networkSettings.SandboxKey,
+    ]);
+    await daemon.start();
+    await until("the lease is free", () => leases().length === 0);
+    const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
+    expect(status?.state).toBe(runtime.v1.PodSandboxState.SANDBOX_NOTREADY);
+    await daemon.removePod(podId);
+  });
+});
+
+describe("CNI 1.1", () => {
+  test("STATUS of the plugins is NetworkReady's; one that knows no STATUS is taken as ready", async () => {
+    const mark = join(daemon.dir, "unfit");
+    const status = `[ $CNI_COMMAND = STATUS ] && [ -e ${mark} ] &&
+{ echo '{"cniVersion":"1.1.0","code":50,"msg":"the switch is off"}'; exit 1; }`;
+    const old = `[ $CNI_COMMAND = STATUS ] &&
+{ echo '{"cniVersion":"1.1.0","code":4,"msg":"unknown CNI_COMMAND: STATUS"}'; exit 1; }`;
+    writeList("eleven", [writePlugin("fit", status), writePlugin("old", old)], {
+      cniVersion: "1.1.0",
+    });
+    await configure({});
+    expect(await networkReady()).toEqual({ status: true, message: "" });
+    writeFileSync(mark, "");
+    let ready = await networkReady();
+    for (let tries = 0; tries < 100 && ready.status; tries++) {
+      await sleep(100);
+      ready = await networkReady();
+    }
+    expect(ready).toMatchObject({
+      status: false,
+      message: expect.stringContaining("switch is off"),
+    });
+    rmSync(mark);
+    for (let tries = 0; tries < 100 && !ready.status; tries++) {
+      await sleep(100);
+      ready = await networkReady();
+    }
+    expect(ready.status).toBe(true);
+  });
+
+  test("GC runs at the start with the attachments of the pods there are", async () => {
+    const told = join(daemon.dir, "gc-told");
+    const plugin = writePlugin("keeper", `[ $CNI_COMMAND != GC ] || echo "$input" > ${told}`);
+    writeList("eleven", [plugin], { cniVersion: "1.1.0" });
+    await configure({});
+    await until("GC has run", () => existsSync(told));
+    const podId = await daemon.runPod(daemon.podConfig());
+    rmSync(told);
+    await daemon.restart("SIGKILL");
+    await until("GC has run", () => existsSync(told) && readFileSync(told, "utf8") !== "");
+    expect(JSON.parse(readFileSync(told, "utf8"))).toMatchObject({
+      name: `${daemon.token}-eleven`,
+      cniVersion: "1.1.0",
+      "cni.dev/valid-attachments": [{ containerID: podId, ifname: "eth0" }],
+    });
+    await daemon.removePod(podId);
+  });
+});

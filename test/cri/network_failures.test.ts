@@ -1,8 +1,9 @@
 // What CNI plugins take and do not give back: nothing stays, whether they fail now, for a day, or forget.
-import { describe, expect, test } from "bun:test";
+import { beforeEach, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, until } from "../expect.ts";
@@ -14,6 +15,8 @@ import {
   files,
   leases,
   networkReady,
+  portmap,
+  settings,
   useNetworks,
   writeList,
   writePlugin,
@@ -83,6 +86,72 @@ describe("plugins that fail", () => {
     await until("the lease is free", () => leases().length === 0);
     const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
     expect(status?.state).toBe(runtime.v1.PodSandboxState.SANDBOX_NOTREADY);
+    await daemon.removePod(podId);
+  });
+});
+
+describe("kill -9 of the daemon", () => {
+  /** Starts it so that it dies at a step, does what leads there, and starts it again. */
+  async function killedAt(failpoint: string, act: () => Promise<unknown>): Promise<void> {
+    process.env["ISULAD_FAILPOINTS"] = `${failpoint}=kill`;
+    try {
+      await daemon.restart();
+    } finally {
+      delete process.env["ISULAD_FAILPOINTS"];
+    }
+    await failure(act());
+    await daemon.restart();
+  }
+
+  const list = async () => (await daemon.client.ListPodSandbox({})).items;
+  const ready = runtime.v1.PodSandboxState.SANDBOX_READY;
+
+  beforeEach(async () => {
+    writeList("plain", [bridge(["4"]), portmap]);
+    await configure({});
+  });
+
+  test.each(
+    ["sandbox-record", "sandbox-namespaces", "cni-add", "sandbox-sysctls", "sandbox-ready"].flatMap(
+      (step) => [`before:${step}`, `after:${step}`],
+    ),
+  )("in RunPodSandbox, %s: the pod is whole, or nothing of it is left", async (failpoint) => {
+    await killedAt(failpoint, () => daemon.runPod(daemon.podConfig()));
+    let pods = await list();
+    for (let tries = 0; tries < 200 && pods.some(({ state }) => state !== ready); tries++) {
+      await sleep(50);
+      pods = await list();
+    }
+    expect(pods).toHaveLength(failpoint === "after:sandbox-ready" ? 1 : 0);
+    for (const { id } of pods) {
+      const { IPAddress, Activation, Networks, SandboxKey } = await settings(id!);
+      expect({ Activation, leases: leases() }).toEqual({
+        Activation: true,
+        leases: [IPAddress as string],
+      });
+      expect(Object.keys(Networks)).toEqual([`${daemon.token}-plain`]);
+      expect(existsSync(SandboxKey as string)).toBe(true);
+      await daemon.removePod(id!);
+    }
+    await until("no address is leased", () => leases().length === 0);
+  });
+
+  test.each(
+    ["cni-del", "namespaces-unpin", "sandbox-torndown"].flatMap((step) => [
+      `before:${step}`,
+      `after:${step}`,
+    ]),
+  )("in StopPodSandbox, %s: what there was is known, and goes unasked", async (failpoint) => {
+    const podId = await daemon.runPod(daemon.podConfig());
+    const { Activation: _, ...before } = await settings(podId);
+    await killedAt(failpoint, () => daemon.client.StopPodSandbox({ pod_sandbox_id: podId }));
+    expect(await settings(podId)).toMatchObject(before);
+    for (let tries = 0; tries < 200; tries++) {
+      if ((await settings(podId))["Activation"] === false) break;
+      await sleep(50);
+    }
+    expect(await settings(podId)).toEqual({ ...before, Activation: false });
+    expect(leases()).toEqual([]);
     await daemon.removePod(podId);
   });
 });

@@ -10,7 +10,7 @@ let plugins: string;
 /** One daemon for the file; each test begins without lists. */
 export function useNetworks(): void {
   beforeAll(async () => {
-    daemon = await startDaemon({ network: false });
+    daemon = await startDaemon({ network: false, flags: ["--allow-failpoints"] });
     plugins = join(daemon.dir, "plugins");
     mkdirSync(plugins);
   });

@@ -24,6 +24,11 @@ import {
 
 useScratch();
 
+function writeNamed(name: string, plugins: object[], file: string): void {
+  const text = JSON.stringify({ cniVersion: "1.0.0", name, plugins });
+  writeFileSync(join(dir, "net.d", file), text);
+}
+
 describe("CniNetwork with plugins that tell what they see", () => {
   const ok = '{"cniVersion":"$V","ips":[{"address":"10.9.0.7/24"}]}';
   /** Appends "COMMAND netns" and the input to a file of the plugin's name, prints a result. */
@@ -235,5 +240,112 @@ CNI_PATH=${dir}/bin
       code: "FAILED_PRECONDITION",
       message: `CNI plugin absent: ADD of sandbox p1: not found in ${dir}/bin; install it or set cni-bin-dir`,
     });
+  });
+
+  test("several networks: ADD in order, host ports only at the first, DEL in reverse", async () => {
+    telling("one", ok.replace("$V", "1.0.0"));
+    telling(
+      "two",
+      ok.replace("$V", "1.0.0").replace(".7/", ".8/"),
+      "cp two.$CNI_COMMAND two.$CNI_IFNAME",
+    );
+    const ports = { portMappings: true };
+    writeNamed("first", [{ type: "one", capabilities: ports }], "10.conflist");
+    writeNamed("second", [{ type: "two", capabilities: ports }], "20.conflist");
+    writeNamed("third", [{ type: "two" }], "30.conflist");
+    const annotation = JSON.stringify([{ name: "third", interface: "net1" }]);
+    const mapping = { hostPort: 80, containerPort: 80, protocol: "tcp", hostIP: "" } as const;
+    const pod = {
+      ...podOf("p1"),
+      portMappings: [mapping],
+      annotations: { "network.alpha.kubernetes.io/network": annotation },
+    };
+    const cni = openNetwork(10_000, 2);
+    const attachments = await cni.add(pod, signal);
+    expect(attachments.map(({ confList, ifName }) => [confList.name, ifName])).toEqual([
+      ["first", "eth0"],
+      ["second", "eth1"],
+      ["third", "net1"],
+    ]);
+    expect(input("one.ADD")).toMatchObject({ runtimeConfig: { portMappings: [mapping] } });
+    expect(input("two.eth1")).not.toHaveProperty("runtimeConfig.portMappings");
+    expect(readdirSync(join(dir, "cache/results")).toSorted()).toEqual([
+      "first-p1-eth0",
+      "second-p1-eth1",
+      "third-p1-net1",
+    ]);
+    // As after the loss of the caller's record: the cache knows all of them.
+    await openNetwork().del(pod, undefined, signal);
+    expect(calls()).toEqual(["ADD one", "ADD two", "ADD two", "DEL two", "DEL two", "DEL one"]);
+    expect(readdirSync(join(dir, "cache/results"))).toEqual([]);
+  });
+
+  test("an annotation for the default interface replaces the default network", async () => {
+    telling("one", ok.replace("$V", "1.0.0"));
+    telling("two", ok.replace("$V", "1.0.0"));
+    writeNamed("first", [{ type: "one" }], "10.conflist");
+    writeNamed("second", [{ type: "two" }], "20.conflist");
+    const annotation = '[{"name":"second","interface":"eth0"}]';
+    const annotations = { "network.alpha.kubernetes.io/network": annotation };
+    await openNetwork().add({ ...podOf("p1"), annotations }, signal);
+    expect(calls()).toEqual(["ADD two"]);
+  });
+});
+
+describe("what CNI 1.1 brings", () => {
+  test("STATUS is asked for lists of 1.1 alone, of each plugin, until one says no", async () => {
+    const script = (name: string, code: number) =>
+      `echo "$CNI_COMMAND $CNI_CONTAINERID$CNI_NETNS$CNI_IFNAME ${name}" >> ${dir}/calls; exit ${code}`;
+    writePlugin("one", script("one", 0));
+    writePlugin("two", script("two", 1));
+    writePlugin("three", script("three", 0));
+    const types = ["one", "two", "three"].map((type) => ({ type }));
+    writeList("1.0.0", types);
+    const cni = openNetwork();
+    expect((await cni.status()).ready).toBe(true);
+    expect(existsSync(join(dir, "calls"))).toBe(false);
+    writeList("1.1.0", types);
+    expect(await cni.status()).toMatchObject({
+      ready: false,
+      reason: "NetworkPluginNotReady",
+      message: expect.stringContaining("CNI plugin two: STATUS failed: exit code 1"),
+    });
+    expect(readFileSync(join(dir, "calls"), "utf8")).toBe("STATUS  one\nSTATUS  two\n");
+  });
+
+  test("many who ask at once cost one STATUS; one that hangs holds nobody up for long", async () => {
+    writePlugin("one", `echo asked >> ${dir}/calls; [ ! -e ${dir}/hang ] || exec sleep 300`);
+    writeList("1.1.0", [{ type: "one" }]);
+    const cni = openNetwork();
+    const all = await Promise.all([cni.status(), cni.status(), cni.status()]);
+    expect(all.map(({ ready }) => ready)).toEqual([true, true, true]);
+    expect(readFileSync(join(dir, "calls"), "utf8")).toBe("asked\n");
+    writeFileSync(join(dir, "hang"), "");
+    await sleep(1100);
+    const start = performance.now();
+    expect((await cni.status()).ready).toBe(true); // what it last said
+    expect(performance.now() - start).toBeLessThan(3_000);
+  });
+
+  test("GC waits for an ADD under way, and an ADD for GC; it is not for lists with disableGC", async () => {
+    const gc = `{ echo gc-in; sleep 0.3; echo gc-out; } >> ${dir}/log`;
+    const add = `{ echo add-in; sleep 0.3; echo add-out; } >> ${dir}/log; echo '{"cniVersion":"1.1.0"}'`;
+    writePlugin("one", `input=$(cat); [ $CNI_COMMAND = GC ] && { ${gc}; exit 0; }; ${add}`);
+    writeList("1.1.0", [{ type: "one" }]);
+    const cni = openNetwork();
+    const told = () => readFileSync(join(dir, "log"), "utf8").trim().split("\n");
+    const first = cni.add(podOf("p1"), signal);
+    await sleep(50);
+    const collected = cni.collectGarbage(() => true);
+    await first;
+    while (!told().includes("gc-in")) await sleep(5);
+    await cni.add(podOf("p2"), signal);
+    expect(await collected).toBe(true);
+    expect(told()).toEqual(["add-in", "add-out", "gc-in", "gc-out", "add-in", "add-out"]);
+    rmSync(join(dir, "log"));
+    const list = { cniVersion: "1.1.0", name: "pods", disableGC: true, plugins: [{ type: "one" }] };
+    writeFileSync(join(dir, "net.d/10-pods.conflist"), JSON.stringify(list));
+    expect(await cni.collectGarbage(() => true)).toBe(true);
+    expect(existsSync(join(dir, "log"))).toBe(false);
   });
 });

@@ -8,6 +8,7 @@ import { pinNamespaces, unpinNamespace } from "../../src/node/namespaces.ts";
 import {
   dir,
   failure,
+  lines,
   openNetwork,
   podOf,
   signal,
@@ -17,6 +18,8 @@ import {
 } from "./cni_fixture.ts";
 
 const plugins = "/usr/lib/cni";
+/** Of the Go module proxy (test/run): those that know STATUS. */
+const newPlugins = join(import.meta.dirname, "../.cache/cni");
 useScratch();
 
 const canWire = process.getuid?.() === 0 && existsSync(join(plugins, "bridge"));
@@ -35,9 +38,9 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
     await unpinNamespace(node, { unlink: true });
     rmSync(nodeDir, { recursive: true });
   });
-  const wrapPlugins = (net: string) => {
+  const wrapPlugins = (net: string, from = plugins) => {
     for (const name of ["bridge", "host-local", "portmap"]) {
-      writePlugin(name, `exec nsenter --net=${net} ${plugins}/${name}`);
+      writePlugin(name, `exec nsenter --net=${net} ${from}/${name}`);
     }
   };
   beforeEach(() => wrapPlugins(node));
@@ -74,9 +77,10 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
     await work(podOf(id, net));
   }
 
-  test.each(["0.3.1", "0.4.0", "1.0.0"])(
+  test.each(["0.3.1", "0.4.0", "1.0.0", ...(existsSync(newPlugins) ? ["1.1.0"] : [])])(
     "a list of %s gives a pod both families and takes them back, twice if asked",
     async (version) => {
+      if (version === "1.1.0") wrapPlugins(node, newPlugins);
       await withPod(async (pod) => {
         writeList(version, [bridgeConf(), portmap]);
         const cni = openNetwork();
@@ -97,6 +101,18 @@ describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr
           expect(inNet(pod.netnsPath, "ip", "-br", "link")).not.toContain("eth0");
         }
       });
+    },
+  );
+
+  test.skipIf(!existsSync(newPlugins))(
+    "plugins of 1.9 answer STATUS, and take GC without a word",
+    async () => {
+      wrapPlugins(node, newPlugins);
+      writeList("1.1.0", [bridgeConf(), portmap]);
+      const cni = openNetwork();
+      expect(await cni.status()).toMatchObject({ ready: true });
+      expect(await cni.collectGarbage(() => true)).toBe(true);
+      expect(lines.filter((line) => line.startsWith("warn"))).toEqual([]);
     },
   );
 

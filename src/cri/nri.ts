@@ -276,13 +276,12 @@ function podFacts(context: Context, sandbox: Sandbox): PodFacts {
   const { namespaces } = sandboxFacts(context, sandbox);
   const { net, ipc, uts, user, pid } = namespaces;
   const named = { network: net, ipc, uts, user, pid };
-  const addresses = [networkSettings.IPAddress, ...networkSettings.AdditionalIPs];
   return {
     id,
     config,
     runtimeHandler,
     pid: pause?.pid ?? 0,
-    ips: torndown ? [] : addresses.filter((address) => address !== ""),
+    ips: torndown ? [] : networkSettings.IPs,
     namespaces: Object.entries(named).flatMap(([type, path]) =>
       path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
     ),

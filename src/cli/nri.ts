@@ -7,6 +7,8 @@ import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
 import { protoJson, table } from "./text.ts";
 
 const eventCount = 14;
+/** More events are only counted; -o json names them. */
+const namedMax = 3;
 
 export const nri = defineCommand({
   meta: { description: "List NRI plugins: their events, calls, latencies and last errors" },
@@ -28,12 +30,12 @@ export function pluginTable(plugins: readonly NriPlugin[]): string {
     "PLUGIN",
     "KIND",
     "NRI",
-    "EVENTS",
     "CALLS",
     "FAILED",
     "MEAN MS",
     "MAX MS",
-    "ERROR",
+    "EVENTS",
+    "LAST ERROR",
   ];
   return table([heads, ...plugins.map(row)]);
 }
@@ -48,11 +50,11 @@ function row(plugin: NriPlugin): string[] {
     plugin.id ?? "",
     plugin.kind ?? "",
     plugin.version || "before 0.12",
-    events.length === eventCount ? "all" : events.join(","),
     String(count),
     String(sum(calls.map((call) => toBigInt(call.failed)))),
     count === 0 ? "-" : (totalMs / count).toFixed(2),
     Math.max(0, ...calls.map(({ max_ms }) => max_ms ?? 0)).toFixed(2),
+    events.length > namedMax ? `${events.length} of ${eventCount}` : events.join(","),
     plugin.last_error ?? "",
   ];
 }

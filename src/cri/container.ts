@@ -74,7 +74,7 @@ async function start(context: Context, id: string): Promise<void> {
       context.containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true }),
     );
     context.log.info("container started", { container: id, pid });
-    if (started !== undefined) await context.nri?.startedContainer(started);
+    if (started !== undefined) context.nri?.startedContainer(started);
   } catch (error) {
     const message = messageOf(error);
     // It may run all the same: what failed may have been the answer.

@@ -126,7 +126,7 @@ async function makeContainer(
     await step("container-created", () =>
       containers.put(created(made, spec.process.user), { durable: true }),
     );
-    await context.nri?.createdContainer(containers.get(container.id), spec);
+    context.nri?.createdContainer(containers.get(container.id), spec);
   } catch (error) {
     log.warn("CreateContainer failed", { container: container.id, error: messageOf(error) });
     await context.nri?.containerGone(sandbox, container.id);

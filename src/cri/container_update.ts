@@ -33,7 +33,7 @@ export async function updateContainerResources(
   if (!request.linux) return {};
   const given = (await context.nri?.updateContainer(container, request.linux)) ?? request.linux;
   await changeResources(context, id, given, call);
-  await context.nri?.updatedContainer(id);
+  context.nri?.updatedContainer(id);
   return {};
 }
 

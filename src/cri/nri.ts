@@ -33,8 +33,8 @@ class Nri implements NriEvents, AsyncDisposable {
   readonly #specs = new Map<string, OciSpec>();
   /** CreateContainer was told of, and nothing after it. */
   readonly #creating = new Map<string, ContainerFacts>();
-  /** StopContainer is being told of. */
-  readonly #stopping = new Map<string, Promise<void>>();
+  /** What is being told of a container, until the last of it has been. */
+  readonly #order = new Map<string, Promise<void>>();
   /** Pods whose StopPodSandbox was told of. */
   readonly #stopped = new Set<string>();
 
@@ -68,7 +68,7 @@ class Nri implements NriEvents, AsyncDisposable {
     this.#stopped.add(sandbox.id);
     const containers = this.#context.containers.list();
     const own = containers.filter(({ sandboxId }) => sandboxId === sandbox.id);
-    await Promise.all(own.flatMap(({ id }) => this.#stopping.get(id) ?? []));
+    await Promise.all(own.flatMap(({ id }) => this.#order.get(id) ?? []));
     await this.#host.notify("StopPodSandbox", this.#pod(sandbox));
   }
 
@@ -94,6 +94,10 @@ class Nri implements NriEvents, AsyncDisposable {
     container: Container,
     spec: OciSpec,
   ): Promise<{ container: Container; spec: OciSpec }> {
+    if (this.#host.isEmpty) {
+      this.#host.checkRequired("CreateContainer");
+      return { container, spec };
+    }
     const facts = containerFacts(container, spec);
     this.#creating.set(container.id, facts);
     const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), facts);
@@ -122,10 +126,10 @@ class Nri implements NriEvents, AsyncDisposable {
     return applyCdi(spec, await resolveCdi(names, cdiSpecDirs), userNamespace(options));
   }
 
-  async createdContainer(container: Container, spec: OciSpec): Promise<void> {
+  createdContainer(container: Container, spec: OciSpec): void {
     this.#creating.delete(container.id);
     this.#specs.set(container.id, spec);
-    await this.#notify("PostCreateContainer", container);
+    void this.#notify("PostCreateContainer", container);
   }
 
   async containerGone(sandbox: Sandbox, id: string): Promise<void> {
@@ -139,31 +143,22 @@ class Nri implements NriEvents, AsyncDisposable {
 
   async startContainer(sandbox: Sandbox, container: Container): Promise<void> {
     if (this.#host.isEmpty) return;
-    await this.#host.startContainer(this.#pod(sandbox), await this.#facts(container));
+    await this.#inOrder(container.id, async () => {
+      await this.#host.startContainer(this.#pod(sandbox), await this.#facts(container));
+    });
   }
 
-  async startedContainer(container: Container): Promise<void> {
-    await this.#notify("PostStartContainer", container);
+  startedContainer(container: Container): void {
+    void this.#notify("PostStartContainer", container);
   }
 
   stoppedContainer(container: Container): void {
-    const { id } = container;
-    const told = this.#tellStopped(container).finally(() => this.#stopping.delete(id));
-    this.#stopping.set(id, told);
-  }
-
-  async #tellStopped(container: Container): Promise<void> {
-    if (this.#host.isEmpty) return;
-    try {
-      const sandbox = this.#context.sandboxes.get(container.sandboxId);
-      await this.#host.stopContainer(this.#pod(sandbox), await this.#facts(container));
-    } catch (error) {
-      this.#logFailure("StopContainer", container.id, error);
-    }
+    void this.#tell("StopContainer", container, (pod, facts) =>
+      this.#host.stopContainer(pod, facts),
+    );
   }
 
   async removeContainer(container: Container): Promise<void> {
-    await this.#stopping.get(container.id);
     await this.#notify("RemoveContainer", container);
     this.#specs.delete(container.id);
   }
@@ -174,30 +169,57 @@ class Nri implements NriEvents, AsyncDisposable {
   ): Promise<LinuxContainerResources> {
     if (this.#host.isEmpty) return resources;
     const sandbox = this.#context.sandboxes.get(container.sandboxId);
-    const facts = await this.#facts(container);
-    return await this.#host.updateContainer(this.#pod(sandbox), facts, resources);
+    return await this.#inOrder(container.id, async () => {
+      const facts = await this.#facts(container);
+      return await this.#host.updateContainer(this.#pod(sandbox), facts, resources);
+    });
   }
 
-  async updatedContainer(id: string): Promise<void> {
+  updatedContainer(id: string): void {
     const container = this.#context.containers.find(id);
-    if (container !== undefined) await this.#notify("PostUpdateContainer", container);
+    if (container !== undefined) void this.#notify("PostUpdateContainer", container);
   }
 
   changedSpec(id: string): void {
     this.#specs.delete(id);
   }
 
-  async #notify(
+  #notify(
     event: "PostCreateContainer" | "PostStartContainer" | "PostUpdateContainer" | "RemoveContainer",
     container: Container,
   ): Promise<void> {
-    if (this.#host.isEmpty) return;
-    try {
-      const sandbox = this.#context.sandboxes.get(container.sandboxId);
-      await this.#host.notify(event, this.#pod(sandbox), await this.#facts(container));
-    } catch (error) {
-      this.#logFailure(event, container.id, error);
-    }
+    return this.#tell(event, container, (pod, facts) => this.#host.notify(event, pod, facts));
+  }
+
+  /** Never throws. */
+  #tell(
+    event: string,
+    container: Container,
+    tell: (pod: PodFacts, container: ContainerFacts) => Promise<void>,
+  ): Promise<void> {
+    return this.#inOrder(container.id, async () => {
+      if (this.#host.isEmpty) return;
+      try {
+        const sandbox = this.#context.sandboxes.get(container.sandboxId);
+        await tell(this.#pod(sandbox), await this.#facts(container));
+      } catch (error) {
+        this.#logFailure(event, container.id, error);
+      }
+    });
+  }
+
+  /** After what is still being told of this container. */
+  #inOrder<Result>(id: string, act: () => Promise<Result>): Promise<Result> {
+    const result = (this.#order.get(id) ?? Promise.resolve()).then(act);
+    const settled = result.then(
+      () => {},
+      () => {}, // its caller's to deal with
+    );
+    this.#order.set(id, settled);
+    void settled.then(() => {
+      if (this.#order.get(id) === settled) this.#order.delete(id);
+    });
+    return result;
   }
 
   #logFailure(event: string, container: string, error: unknown): void {

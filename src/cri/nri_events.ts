@@ -5,7 +5,10 @@ import type { OciSpec } from "../spec/oci.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 
-/** Those that may be refused throw a CriError with the plugin and what it said; the others never throw. */
+/**
+ * Those that may be refused throw a CriError with the plugin and what it said; the others never throw.
+ * Events of one container keep their order; those without a promise are told of while the call goes on.
+ */
 export type NriEvents = {
   plugins(): PluginState[];
   /**
@@ -35,12 +38,12 @@ export type NriEvents = {
     container: Container,
     spec: OciSpec,
   ): Promise<{ container: Container; spec: OciSpec }>;
-  createdContainer(container: Container, spec: OciSpec): Promise<void>;
+  createdContainer(container: Container, spec: OciSpec): void;
   /** CreateContainer has failed; if plugins were told of it, they are told that it is gone. */
   containerGone(sandbox: Sandbox, id: string): Promise<void>;
   /** May be refused. */
   startContainer(sandbox: Sandbox, container: Container): Promise<void>;
-  startedContainer(container: Container): Promise<void>;
+  startedContainer(container: Container): void;
   /** The container's end is on record. */
   stoppedContainer(container: Container): void;
   removeContainer(container: Container): Promise<void>;
@@ -49,7 +52,7 @@ export type NriEvents = {
     container: Container,
     resources: LinuxContainerResources,
   ): Promise<LinuxContainerResources>;
-  updatedContainer(id: string): Promise<void>;
+  updatedContainer(id: string): void;
   /** Its bundle was written anew. */
   changedSpec(id: string): void;
 };

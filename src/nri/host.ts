@@ -35,6 +35,9 @@ export type PluginState = {
 
 type Options = { config: Config["nri"]; log: Log; world: World };
 
+/** A container as the next plugin is to see it. */
+type Question = { subject: { pod: PodSandbox; container: Container }; bytes: Uint8Array };
+
 export class NriHost implements AsyncDisposable {
   readonly #log: Log;
   readonly #changes: Changes;
@@ -69,6 +72,11 @@ export class NriHost implements AsyncDisposable {
   /** Whether there is nobody to tell. */
   get isEmpty(): boolean {
     return this.#set.plugins.length === 0;
+  }
+
+  /** @throws CriError UNAVAILABLE when a plugin that must be asked is not there. */
+  checkRequired(what: string): void {
+    this.#set.checkRequired(what);
   }
 
   /** For a change, from its event to its record (gate.ts). */
@@ -127,7 +135,12 @@ export class NriHost implements AsyncDisposable {
     {
       // The updates come after: they wait for other changes, and those may wait for their turn here.
       using _ = await this.#set.turns.take();
-      for (const plugin of this.#set.plugins) await this.#ask(plugin, creation, pod);
+      // What no plugin has changed is encoded once.
+      let asked = this.#question(pod, creation);
+      for (const plugin of this.#set.plugins) {
+        const isChanged = await this.#ask(plugin, creation, asked);
+        if (isChanged) asked = this.#question(pod, creation);
+      }
       await this.#validate(creation, { pod, container: original });
     }
     await this.#changes.applyAll("CreateContainer", creation.updates.others());
@@ -136,17 +149,24 @@ export class NriHost implements AsyncDisposable {
     return { adjust, resources: toCri(adjust.linux?.resources ?? {}).resources };
   }
 
-  async #ask(plugin: Plugin, creation: Creation, pod: PodSandbox): Promise<void> {
-    const container = creation.container();
-    const request = api.CreateContainerRequest.encode({ pod, container }).finish();
-    await this.#set.deliver(plugin, "CreateContainer", { pod, container }, request, (answer) => {
+  #question(pod: PodSandbox, creation: Creation): Question {
+    const subject = { pod, container: creation.container() };
+    return { subject, bytes: api.CreateContainerRequest.encode(subject).finish() };
+  }
+
+  /** Whether the plugin changes the container. */
+  async #ask(plugin: Plugin, creation: Creation, { subject, bytes }: Question): Promise<boolean> {
+    let isChanged = false;
+    await this.#set.deliver(plugin, "CreateContainer", subject, bytes, (answer) => {
       const response = plugin.decoded(api.CreateContainerResponse, answer);
       checked(() => {
         if (response.adjust) checkAdjustment(response.adjust);
         for (const update of response.update) checkUpdate(update);
       });
       creation.apply(plugin.id, response);
+      isChanged = response.adjust !== null && response.adjust !== undefined;
     });
+    return isChanged;
   }
 
   /** Validators see the whole result, and who has set what. */

@@ -111,8 +111,14 @@ describe.each(ids)("%s", (id) => {
     await daemon.client.UpdateContainerResources({ container_id: container, linux });
     const before = plugins.lines(id).findLast(({ event }) => event === "UpdateContainer");
     expect(before!["resources"]).toMatchObject({ memory: { limit: { value: `${64 << 20}` } } });
-    const after = plugins.lines(id).findLast(({ event }) => event === "PostUpdateContainer");
-    expect(after!.container).toMatchObject({
+    const after = () =>
+      plugins
+        .lines(id)
+        .find(
+          ({ event, container }) => event === "PostUpdateContainer" && container?.name === name,
+        );
+    await until("it is told", () => after() !== undefined);
+    expect(after()!.container).toMatchObject({
       name,
       linux: { resources: { memory: { limit: { value: `${64 << 20}` } } } },
     });

@@ -31,6 +31,8 @@ export type Behaviour = {
   update?: object[];
   own?: object[];
   reject?: string;
+  /** Says nothing after Synchronize, and so costs nothing. */
+  quiet?: boolean;
   stay?: boolean;
   policy?: { failRequest?: boolean; keepConnected?: boolean };
 };

@@ -29,6 +29,7 @@ type behaviour struct {
 	Update  []json.RawMessage `json:"update"`
 	Own     []json.RawMessage `json:"own"`    // UpdateContainers by itself, after Synchronize
 	Reject  string            `json:"reject"` // why it rejects adjustments
+	Quiet   bool              `json:"quiet"`  // says nothing after Synchronize
 	Stay    bool              `json:"stay"`   // goes on when its connection is gone
 	Policy  json.RawMessage   `json:"policy"` // its failure policy
 }
@@ -129,12 +130,18 @@ func updates(texts []json.RawMessage) []*api.ContainerUpdate {
 }
 
 func (p *plugin) pod(event string, pod *api.PodSandbox) error {
+	if p.do.Quiet {
+		return nil
+	}
 	text, _ := protojson.Marshal(pod)
 	p.say(event, map[string]any{"pod": json.RawMessage(text)})
 	return p.act(event)
 }
 
 func (p *plugin) container(event string, pod *api.PodSandbox, container *api.Container) error {
+	if p.do.Quiet {
+		return nil
+	}
 	text, _ := protojson.Marshal(container)
 	p.say(event, map[string]any{"podName": pod.GetName(), "container": json.RawMessage(text)})
 	return p.act(event)

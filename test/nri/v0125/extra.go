@@ -28,6 +28,9 @@ func (p *plugin) PostUpdatePodSandbox(_ context.Context, pod *api.PodSandbox) er
 }
 
 func (p *plugin) ValidateContainerAdjustment(_ context.Context, req *api.ValidateContainerAdjustmentRequest) error {
+	if p.do.Quiet {
+		return nil
+	}
 	owners := map[string]any{}
 	for id, fields := range req.GetOwners().GetOwners() {
 		simple := map[string]string{}

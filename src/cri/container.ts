@@ -22,7 +22,7 @@ import { askAgain } from "./again.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
-import { rootfsOwner } from "./facts.ts";
+import { containerCgroup, rootfsOwner } from "./facts.ts";
 import { stdioFolder } from "./pause.ts";
 
 /** Both streams and all framing stay under the 16 MiB that a kubelet's client takes. */
@@ -63,7 +63,7 @@ async function start(context: Context, id: string): Promise<void> {
     stdin: container.config.stdin === true,
     terminal: container.config.tty === true,
     ...(owner === undefined ? {} : { owner: { uid: owner.uid, gid: owner.gid } }),
-    cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id),
+    cgroup: containerCgroup(context, container),
     timeoutMs: context.config.startTimeoutMs,
   };
   try {

@@ -14,6 +14,7 @@ import { catchesSignal } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { askAgain } from "./again.ts";
 import { removingCommand, type Context } from "./context.ts";
+import { containerCgroup } from "./facts.ts";
 import { unmountImages } from "./image_volumes.ts";
 import { stdioFolder } from "./pause.ts";
 
@@ -90,9 +91,7 @@ export async function killContainer(
 
 function cgroupOf(context: Context, id: string): CgroupPaths {
   const container = context.containers.find(id);
-  const sandbox = container && context.sandboxes.find(container.sandboxId);
-  if (sandbox === undefined) return {};
-  return context.cgroup.containerPaths(sandbox.cgroup.parent, sandbox.id, id);
+  return container === undefined ? {} : containerCgroup(context, container);
 }
 
 /**

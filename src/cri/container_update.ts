@@ -20,6 +20,7 @@ import { updateBegun, updateEnded, type Container } from "../state/container.ts"
 import { writeFileAtomic } from "../sys/file.ts";
 import { readSpec } from "./container.ts";
 import { handlerOf, stepSignal, type Call, type Context } from "./context.ts";
+import { containerCgroup } from "./facts.ts";
 
 /** @throws CriError NOT_FOUND, FAILED_PRECONDITION for one that has ended, or what the runtime said. */
 export async function updateContainerResources(
@@ -106,10 +107,7 @@ export async function undoUpdate(context: Context, container: Container): Promis
   try {
     const before = parseOciJson(updating) as OciResources;
     if (context.containers.find(id)?.phase.phase === "running") {
-      const { cgroup } = context.sandboxes.get(container.sandboxId);
-      const cpuset = parentCpuset(
-        context.cgroup.containerPaths(cgroup.parent, container.sandboxId, id),
-      );
+      const cpuset = parentCpuset(containerCgroup(context, container));
       const explicit = explicitResources(before, context.host, cpuset);
       const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
       await updateRuntime(context, container, explicit, signal);

@@ -3,6 +3,8 @@ import type { ContainerDefaults, PodNamespaces, SandboxFacts } from "../spec/fac
 import { podFiles } from "../node/pod_files.ts";
 import type { RootfsOwner } from "../image/store.ts";
 import { userNamespace } from "../spec/userns.ts";
+import type { CgroupPaths } from "../node/cgroup.ts";
+import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { podFolder, type Context } from "./context.ts";
 
@@ -26,6 +28,15 @@ export function sandboxFacts(context: Context, sandbox: Sandbox): SandboxFacts {
     namespaces: podNamespaces(sandbox),
     files: podFiles(podFolder(context, sandbox.id), hostIpc),
   };
+}
+
+/** Where a container's cgroup lies; {} when its pod is not there any more. */
+export function containerCgroup(context: Context, container: Container): CgroupPaths {
+  const { id, sandboxId, cgroupsPath } = container;
+  if (cgroupsPath !== undefined) return context.cgroup.pathsOf(cgroupsPath);
+  const sandbox = context.sandboxes.find(sandboxId);
+  if (sandbox === undefined) return {};
+  return context.cgroup.containerPaths(sandbox.cgroup.parent, sandboxId, id);
 }
 
 /** Who a root file system of the pod's belongs to; undefined: the node's own users. */

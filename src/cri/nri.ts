@@ -101,7 +101,7 @@ class Nri implements NriEvents, AsyncDisposable {
     const facts = containerFacts(container, spec);
     this.#creating.set(container.id, facts);
     const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), facts);
-    const { host, config } = this.#context;
+    const { host, config, cgroup } = this.#context;
     const names = (adjust.CDI_devices ?? []).map(({ name }) => name ?? "");
     const withDevices = await this.#withCdi(sandbox, spec, names);
     const changed = adjustedSpec(withDevices, adjust, {
@@ -110,7 +110,11 @@ class Nri implements NriEvents, AsyncDisposable {
       resctrl: existsSync("/sys/fs/resctrl/schemata"),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
     });
-    return { container: withResources(container, resources), spec: changed };
+    const made = withResources(container, resources);
+    const cgroupsPath = adjust.linux?.cgroups_path;
+    if (!cgroupsPath) return { container: made, spec: changed };
+    cgroup.pathsOf(cgroupsPath); // ends here if it is none
+    return { container: { ...made, cgroupsPath }, spec: changed };
   }
 
   async #withCdi(sandbox: Sandbox, spec: OciSpec, names: string[]): Promise<OciSpec> {

@@ -18,6 +18,7 @@ import type {
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
+import { containerCgroup } from "./facts.ts";
 import { selectContainers, selectSandboxes } from "./filter.ts";
 import { Encoded, encoded, framed, itemsField, recordItems, sendItems } from "./lists.ts";
 import { cgroupStats, networkUsage, ownStats, value } from "./stats_messages.ts";
@@ -114,9 +115,8 @@ export function cgroupsOf(context: Context, containers: Container[]): Cgroup[] {
     const known = cgroups.get(container);
     if (known !== undefined) return [known];
     const { id, sandboxId } = container;
-    const parent = context.sandboxes.find(sandboxId)?.cgroup.parent;
-    if (parent === undefined) return [];
-    const cgroup = { id, paths: context.cgroup.containerPaths(parent, sandboxId, id) };
+    if (context.sandboxes.find(sandboxId) === undefined) return [];
+    const cgroup = { id, paths: containerCgroup(context, container) };
     cgroups.set(container, cgroup);
     return [cgroup];
   });

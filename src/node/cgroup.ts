@@ -34,6 +34,11 @@ export type CgroupDriver = {
   /** OCI's linux.cgroupsPath. */
   containerCgroupsPath(parent: string, podId: string, containerId: string): string;
   containerPaths(parent: string, podId: string, containerId: string): CgroupPaths;
+  /**
+   * Of a linux.cgroupsPath that somebody else chose.
+   * @throws CriError INVALID_ARGUMENT for one that this driver cannot use.
+   */
+  pathsOf(cgroupsPath: string): CgroupPaths;
   /** Annotations that make the runtime set up the container's cgroup as we need it. */
   containerAnnotations(): Record<string, string>;
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;

@@ -34,6 +34,12 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
     containerCgroupsPath: containerPath,
     containerPaths: (parent, podId, containerId) =>
       cgroupFolders(mounts, containerPath(parent, podId, containerId)),
+    pathsOf(cgroupsPath) {
+      // To the runtime a relative one lies below its own cgroup.
+      if (cgroupsPath.startsWith("/")) return cgroupFolders(mounts, checkedParent(cgroupsPath));
+      const text = `cgroups path ${JSON.stringify(cgroupsPath)} is not absolute`;
+      throw new CriError("INVALID_ARGUMENT", text);
+    },
     containerAnnotations: () => ({}),
     createPodCgroup(parent, podId) {
       const made = create(mounts, podPath(parent, podId));

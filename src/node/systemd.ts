@@ -33,6 +33,15 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
         mounts,
         posix.join(slicePath(podSlice(parent, podId)), `${scopePrefix}-${containerId}.scope`),
       ),
+    pathsOf(cgroupsPath) {
+      const [slice = "", prefix = "", name = "", ...more] = cgroupsPath.split(":");
+      if (![slice, prefix, name].every(isUnitPart) || more.length > 0) {
+        const text = `cgroups path ${JSON.stringify(cgroupsPath)} is not SLICE:PREFIX:NAME`;
+        throw new CriError("INVALID_ARGUMENT", text);
+      }
+      const scope = `${prefix}-${name}.scope`;
+      return cgroupFolders(mounts, posix.join(slicePath(checkedSlice(slice)), scope));
+    },
     // One process killed for memory must not end its container: that is for the container to say.
     containerAnnotations: () => ({ "org.systemd.property.OOMPolicy": "'continue'" }),
     createPodCgroup(parent, podId) {
@@ -52,6 +61,10 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
     },
     removePodCgroup: ({ made }, signal) => stopSlice(made, signal),
   };
+}
+
+function isUnitPart(text: string): boolean {
+  return /^[\w.\\@-]+$/.test(text);
 }
 
 /**

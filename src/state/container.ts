@@ -60,6 +60,8 @@ const ContainerSchema = v.object({
   stopSignal: v.string(),
   /** Of the container's first process. */
   user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
+  /** OCI's cgroupsPath, where an NRI plugin chose it; absent: the cgroup driver's. */
+  cgroupsPath: v.optional(v.string()),
   /** An update is under way: the bundle's resources from before (spec/oci_types.ts), as JSON. */
   updating: v.optional(v.string()),
   phase: Phase,

@@ -153,6 +153,25 @@ test("pids, oom_score_adj, args, sysctls, namespaces, seccomp, CDI devices are a
   });
 });
 
+test("a container in a cgroup that a plugin chose is told of, limited and ended there", async () => {
+  const cgroupsPath = `${daemon.cgroupParent}/chosen`;
+  const adjust = { linux: { cgroupsPath, resources: { memory: { limit: int(24 << 20) } } } };
+  await withPlugins([["10", "v061", { adjust }]], async (name) => {
+    const command = "head -c 100m /dev/zero | tail >/dev/null & wait $!; exec sleep 600";
+    const id = await daemon.run(podId, pod, command, { metadata: { name } });
+    expect(spec(id).linux.cgroupsPath).toBe(cgroupsPath);
+    const { stats } = await daemon.client.ContainerStats({ container_id: id });
+    expect(Number(stats?.memory?.usage_bytes?.value ?? 0)).toBeGreaterThan(0);
+    const linux = { memory_limit_in_bytes: toLong(20 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    const limit = isV2 ? "memory.max" : "memory/memory.limit_in_bytes";
+    expect(await inside(id, `cat /sys/fs/cgroup/${limit}`)).toBe(String(20 << 20));
+    await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
+    expect((await daemon.exited(id)).reason).toBe("OOMKilled");
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+});
+
 test("each plugin sees what those before it have changed, and takes it away again", async () => {
   const first = { env: [{ key: "A", value: "1" }], annotations: { a: "1" } };
   const second = { env: [{ key: "-A" }, { key: "A", value: "2" }], annotations: { "-a": "" } };

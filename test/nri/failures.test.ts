@@ -210,8 +210,18 @@ test("one that never registers is closed at its deadline", async () => {
   expect(daemon.log).toContain("has not registered within 5000 ms");
 }, 20_000);
 
+test("a launched plugin that is stopped is killed, and comes back", async () => {
+  const stopped = plugins.lines("10-witness").findLast(({ event }) => event === "Configure")!.pid;
+  process.kill(stopped, "SIGSTOP");
+  await life();
+  const back = () =>
+    plugins.lines("10-witness").some(({ event, pid }) => event === "Synchronize" && pid > stopped);
+  await until("another one is there", back);
+  expect(() => process.kill(stopped, 0)).toThrow();
+});
+
 test("a launched plugin that dies comes back, with what there is", async () => {
-  const first = plugins.lines("10-witness")[0]!.pid;
+  const first = plugins.lines("10-witness").findLast(({ event }) => event === "Configure")!.pid;
   process.kill(first, "SIGKILL");
   const started = () => plugins.lines("10-witness").filter(({ event }) => event === "Synchronize");
   const count = started().length;

@@ -1,5 +1,6 @@
 // What no stub lets a plugin do: garbage, evictions, masks of unknown events, messages over the limit.
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import { readdirSync } from "node:fs";
 import { toLong } from "../../src/base/int64.ts";
 import { nri } from "../../src/proto/nri.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -150,6 +151,18 @@ test("a flood of UpdateContainers is answered, and pods go on", async () => {
     expect(answer).toMatch(/^answered$|calls are being answered/);
   }
   plugin[Symbol.dispose]();
+});
+
+test("hundreds of connections with garbage, one after the other, leave nothing open", async () => {
+  const open = () => readdirSync(`/proc/${daemon.pid}/fd`).length;
+  const before = open();
+  for (let i = 0; i < 300; i++) {
+    using plugin = new RawPlugin(plugins.socket, {});
+    plugin.socket.write(Buffer.from(`${i}`.repeat(i + 8)));
+    await plugin.ended;
+  }
+  await until("all are closed", () => open() <= before);
+  await works();
 });
 
 test("a plugin that leaves in the middle of a message harms nobody", async () => {

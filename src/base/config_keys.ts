@@ -201,6 +201,11 @@ export const daemonKeys = {
     fallback: false,
     about: "devices by CDI names",
   }),
+  blockioConfigFile: key("blockio-config-file", k.text, {
+    fallback: "",
+    about:
+      "ours: classes of block I/O for NRI plugins, in the form of containerd's blockio_config_file",
+  }),
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, {
     fallback: ["/etc/cdi", "/var/run/cdi"],
     about: "where CDI specs lie",

@@ -5,6 +5,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import type { Change, World } from "../nri/changes.ts";
 import type { ContainerFacts, PodFacts } from "../nri/convert.ts";
@@ -104,9 +105,11 @@ class Nri implements NriEvents, AsyncDisposable {
     const { host, config, cgroup } = this.#context;
     const names = (adjust.CDI_devices ?? []).map(({ name }) => name ?? "");
     const withDevices = await this.#withCdi(sandbox, spec, names);
+    const blockio = adjust.linux?.resources?.blockio_class?.value;
     const changed = adjustedSpec(withDevices, adjust, {
       host,
       ociVersion: handlerOf(this.#context, container.runtimeHandler).facts.ociVersion ?? "1.0.0",
+      ...(blockio ? { blockIO: blockioClass(config.blockioConfigFile, blockio) } : {}),
       resctrl: existsSync("/sys/fs/resctrl/schemata"),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
     });

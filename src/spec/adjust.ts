@@ -13,6 +13,7 @@ import type {
 import { adjustedResources } from "./adjust_resources.ts";
 import type { HostFacts } from "./facts.ts";
 import type {
+  OciBlockIO,
   OciDevice,
   OciHook,
   OciHookName,
@@ -52,6 +53,8 @@ export type AdjustFacts = {
   host: HostFacts;
   /** The runtime's ociVersionMax: an older one ignores what it does not know. */
   ociVersion: string;
+  /** What the class of block I/O that a plugin asks for means here. */
+  blockIO?: OciBlockIO;
   /** Classes of the kernel's resource control exist (/sys/fs/resctrl is mounted). */
   resctrl: boolean;
   restrictOomScoreAdj: boolean;
@@ -203,7 +206,7 @@ function adjustedLinux(
 ): OciLinux {
   const result = { ...linux };
   adjustDevices(result, adjust.devices ?? []);
-  result.resources = adjustedResources(result.resources, adjust.resources ?? {}, facts.host);
+  result.resources = adjustedResources(result.resources, adjust.resources ?? {}, facts);
   for (const { type, path } of adjust.namespaces ?? []) {
     const name = type!.replace(/^-/, "") as OciNamespaceType;
     result.namespaces = result.namespaces.filter((namespace) => namespace.type !== name);

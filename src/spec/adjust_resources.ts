@@ -3,7 +3,7 @@ import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type { LinuxCPU, LinuxMemory, LinuxResources } from "../proto/nri_types.ts";
 import type { HostFacts } from "./facts.ts";
-import type { OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
+import type { OciBlockIO, OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
 
 const memoryFields = {
   limit: "limit",
@@ -25,7 +25,7 @@ const cpuFields = {
 export function adjustedResources(
   old: OciResources,
   given: LinuxResources,
-  host: HostFacts,
+  { host, blockIO }: { host: HostFacts; blockIO?: OciBlockIO },
 ): OciResources {
   const result = { ...old };
   const memory = adjustedMemory(old.memory ?? {}, given.memory ?? {}, host);
@@ -63,10 +63,8 @@ export function adjustedResources(
     };
   });
   if (rules.length > 0) result.devices = [...old.devices, ...rules];
-  if (given.blockio_class?.value) {
-    const name = given.blockio_class.value;
-    throw cannot(`blockio_class ${name}`, "no classes of block I/O are configured on this node");
-  }
+  if (given.blockio_class) delete result.blockIO;
+  if (given.blockio_class?.value && blockIO !== undefined) result.blockIO = blockIO;
   return result;
 }
 

@@ -93,11 +93,23 @@ export type OciCpu = {
   mems?: string;
 };
 
+type OciRates = { major: number; minor: number; rate: bigint }[];
+
+export type OciBlockIO = {
+  weight?: number;
+  weightDevice?: { major: number; minor: number; weight: number }[];
+  throttleReadBpsDevice?: OciRates;
+  throttleWriteBpsDevice?: OciRates;
+  throttleReadIOPSDevice?: OciRates;
+  throttleWriteIOPSDevice?: OciRates;
+};
+
 export type OciResources = {
   devices: OciDeviceRule[];
   memory?: OciMemory;
   cpu?: OciCpu;
   pids?: { limit: bigint };
+  blockIO?: OciBlockIO;
   hugepageLimits?: { pageSize: string; limit: bigint }[];
   unified?: Record<string, string>;
 };
@@ -186,6 +198,7 @@ const bigKeys = new Set([
   "realtimePeriod",
   "runtime",
   "deadline",
+  "rate",
   "soft",
   "hard",
   "value",

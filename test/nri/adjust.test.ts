@@ -1,7 +1,8 @@
 // What plugins change in containers: in the OCI spec, and where it shows, inside the container.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -21,7 +22,11 @@ let podId: string;
 beforeAll(async () => {
   if (!hasGo) return;
   mkdirSync(cdiDir);
-  const config = plugins.config({ "enable-cdi": true, "cdi-spec-dirs": [cdiDir] });
+  const config = plugins.config({
+    "enable-cdi": true,
+    "cdi-spec-dirs": [cdiDir],
+    "blockio-config-file": join(plugins.dir, "blockio.yaml"),
+  });
   daemon = await startDaemon({ config });
   pod = daemon.podConfig();
   podId = await daemon.runPod(pod);
@@ -157,7 +162,8 @@ test("a container in a cgroup that a plugin chose is told of, limited and ended 
   const cgroupsPath = `${daemon.cgroupParent}/chosen`;
   const adjust = { linux: { cgroupsPath, resources: { memory: { limit: int(24 << 20) } } } };
   await withPlugins([["10", "v061", { adjust }]], async (name) => {
-    const command = "head -c 100m /dev/zero | tail >/dev/null & wait $!; exec sleep 600";
+    const command =
+      "head -c 100m /dev/zero | tail >/dev/null & wait $!; touch /killed; exec sleep 600";
     const id = await daemon.run(podId, pod, command, { metadata: { name } });
     expect(spec(id).linux.cgroupsPath).toBe(cgroupsPath);
     const { stats } = await daemon.client.ContainerStats({ container_id: id });
@@ -166,6 +172,7 @@ test("a container in a cgroup that a plugin chose is told of, limited and ended 
     await daemon.client.UpdateContainerResources({ container_id: id, linux });
     const limit = isV2 ? "memory.max" : "memory/memory.limit_in_bytes";
     expect(await inside(id, `cat /sys/fs/cgroup/${limit}`)).toBe(String(20 << 20));
+    while ((await daemon.exec(id, "ls /killed")).exitCode !== 0) await sleep(20);
     await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
     expect((await daemon.exited(id)).reason).toBe("OOMKilled");
     await daemon.client.RemoveContainer({ container_id: id });
@@ -270,6 +277,21 @@ test("CRI's update is what plugins make of it", async () => {
     expect(await inside(id, `cat /sys/fs/cgroup/${limit}`)).toBe(String(48 << 20));
   });
   await daemon.client.RemoveContainer({ container_id: id });
+});
+
+test("a class of block I/O is set", async () => {
+  const [disk] = readdirSync("/sys/block");
+  const numbers = readFileSync(`/sys/block/${disk}/dev`, "utf8").trim();
+  const text = `Classes: {fast: [{Devices: [/dev/${disk}], ThrottleReadBps: 50M}]}`;
+  writeFileSync(join(plugins.dir, "blockio.yaml"), text);
+  const adjust = { linux: { resources: { blockioClass: { value: "fast" } } } };
+  await withPlugins([["10", "v0125", { adjust }]], async (name) => {
+    const id = await start(name);
+    const file = isV2 ? "io.max" : "blkio/blkio.throttle.read_bps_device";
+    const set = await inside(id, `cat /sys/fs/cgroup/${file}`);
+    expect(set).toStartWith(isV2 ? `${numbers} rbps=50000000` : `${numbers} 50000000`);
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
 });
 
 test("what this node cannot do is refused, and the plugin stays", async () => {

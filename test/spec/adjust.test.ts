@@ -125,6 +125,15 @@ test("resources are set field by field, exactly", () => {
   });
 });
 
+test("a class of block I/O is what it means here, and none takes it away", () => {
+  const blockIO = { weight: 80, throttleReadBpsDevice: [{ major: 8, minor: 0, rate: 5n }] };
+  const slow = { linux: { resources: { blockio_class: { value: "slow" } } } };
+  const spec = after(slow, { blockIO });
+  expect(spec.linux.resources.blockIO).toEqual(blockIO);
+  const none = adjustedSpec(spec, { linux: { resources: { blockio_class: {} } } }, facts);
+  expect(none.linux.resources).not.toHaveProperty("blockIO");
+});
+
 test("rlimits replace those of their type", () => {
   const core = (soft: number) => ({ type: "RLIMIT_CORE", soft: toLong(soft), hard: toLong(9) });
   const spec = adjustedSpec(after({ rlimits: [core(1)] }), { rlimits: [core(2)] }, facts);
@@ -184,7 +193,6 @@ test.each<[string, ContainerAdjustment, Partial<AdjustFacts>]>([
   ["needs 1.3", { linux: { net_devices: { a: {} } } }, { ociVersion: "1.2.1" }],
   ["needs 1.3", { linux: { memory_policy: { mode: 1 } } }, { ociVersion: "1.2.0" }],
   ["resctrl is not", { linux: { resources: { rdt_class: { value: "a" } } } }, { resctrl: false }],
-  ["blockio_class x", { linux: { resources: { blockio_class: { value: "x" } } } }, {}],
   ["needs cgroup v2", { linux: { resources: { unified: { "a.b": "1" } } } }, { host: v1 }],
   [
     "hugepage limit for 3MB",

@@ -1,0 +1,129 @@
+// Classes of block I/O by name, for NRI plugins: a YAML or JSON file of the form that goresctrl has given
+// it (intel/goresctrl, pkg/blockio), which containerd reads too:
+//
+//   Classes:
+//     Slow:
+//       - Weight: 80
+//       - Devices: [/dev/sd*]
+//         ThrottleReadBps: 50M
+import { readdirSync, statSync } from "node:fs";
+import { basename, dirname, join } from "node:path";
+import * as v from "valibot";
+import { parse } from "yaml";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import type { OciBlockIO } from "../spec/oci_types.ts";
+import { readBounded } from "../sys/file.ts";
+
+const fileBytesMax = 1 << 20;
+const devicesMax = 1_000;
+
+/** 50, "50", "50k"; k, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024. */
+const Amount = v.pipe(
+  v.union([v.number(), v.string()]),
+  v.transform(String),
+  v.regex(
+    /^\d{1,15}([kMGT]|[KMGT]i)?$/,
+    "is not a whole number, with k, M, G, T, Ki, Mi, Gi or Ti",
+  ),
+  v.transform((text) => {
+    const unit = text.replace(/^\d+/, "");
+    const power = ["", "k", "m", "g", "t"].indexOf(unit.replace("i", "").toLowerCase());
+    return BigInt(Number.parseInt(text)) * (unit.endsWith("i") ? 1024n : 1000n) ** BigInt(power);
+  }),
+);
+const Weight = v.pipe(v.number(), v.integer(), v.minValue(10), v.maxValue(1000));
+
+const Parameters = v.strictObject({
+  Devices: v.optional(v.array(v.pipe(v.string(), v.regex(/^\/[^\0]+$/, "is not absolute"))), []),
+  Weight: v.optional(v.union([Weight, v.pipe(v.string(), v.transform(Number), Weight)])),
+  ThrottleReadBps: v.optional(Amount),
+  ThrottleWriteBps: v.optional(Amount),
+  ThrottleReadIOPS: v.optional(Amount),
+  ThrottleWriteIOPS: v.optional(Amount),
+});
+const BlockioFile = v.object({ Classes: v.record(v.string(), v.array(Parameters)) });
+
+const throttles = {
+  ThrottleReadBps: "throttleReadBpsDevice",
+  ThrottleWriteBps: "throttleWriteBpsDevice",
+  ThrottleReadIOPS: "throttleReadIOPSDevice",
+  ThrottleWriteIOPS: "throttleWriteIOPSDevice",
+} as const;
+
+/**
+ * What a class means on this node. file "": none is configured.
+ * @throws CriError FAILED_PRECONDITION for a class that there is not, and for a file that is none.
+ */
+export function blockioClass(file: string, name: string): OciBlockIO {
+  const refused = (why: string, cause?: unknown) =>
+    new CriError("FAILED_PRECONDITION", `blockio_class ${name}: ${why}`, { cause });
+  if (file === "") throw refused("no classes are configured (blockio-config-file in daemon.json)");
+  let classes: v.InferOutput<typeof BlockioFile>["Classes"];
+  try {
+    classes = readClasses(file);
+  } catch (error) {
+    throw refused(`${file}: ${messageOf(error)}`, error);
+  }
+  const found = new Map(Object.entries(classes)).get(name);
+  if (found === undefined) {
+    throw refused(`${file} has only ${Object.keys(classes).join(", ") || "none"}`);
+  }
+  const result: OciBlockIO = {};
+  for (const parameters of found) addParameters(result, parameters);
+  return result;
+}
+
+function readClasses(file: string): v.InferOutput<typeof BlockioFile>["Classes"] {
+  const bytes = readBounded(file, fileBytesMax + 1);
+  if (bytes.length > fileBytesMax) throw new Error(`is over ${fileBytesMax} bytes`);
+  const parsed = v.safeParse(BlockioFile, parse(new TextDecoder().decode(bytes)));
+  if (parsed.success) return parsed.output.Classes;
+  const [issue] = parsed.issues;
+  throw new Error(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
+}
+
+function addParameters(result: OciBlockIO, parameters: v.InferOutput<typeof Parameters>): void {
+  const devices = parameters.Devices.flatMap(blockDevices);
+  if (parameters.Weight !== undefined) {
+    const weight = parameters.Weight;
+    if (parameters.Devices.length === 0) result.weight = weight;
+    else {
+      const more = devices.map((device) => ({ ...device, weight }));
+      result.weightDevice = [...(result.weightDevice ?? []), ...more];
+    }
+  }
+  for (const [from, to] of Object.entries(throttles)) {
+    const rate = parameters[from as keyof typeof throttles];
+    if (rate === undefined) continue;
+    result[to] = [...(result[to] ?? []), ...devices.map((device) => ({ ...device, rate }))];
+  }
+}
+
+/** The block devices that a path names; `*` and `?` stand for parts of its last element. */
+function blockDevices(path: string): { major: number; minor: number }[] {
+  const folder = dirname(path);
+  const pattern = basename(path)
+    .replaceAll(/[.+^${}()|[\]\\]/g, String.raw`\$&`)
+    .replaceAll("*", ".*")
+    .replaceAll("?", ".");
+  const names = namesIn(folder).filter((name) => new RegExp(`^${pattern}$`).test(name));
+  const numbers = new Map<number, { major: number; minor: number }>();
+  for (const name of names.slice(0, devicesMax)) {
+    const found = statSync(join(folder, name), { throwIfNoEntry: false });
+    if (!found?.isBlockDevice()) continue;
+    // gnu_dev_major and gnu_dev_minor of glibc
+    const major = (found.rdev >>> 8) & 0xfff;
+    const minor = (found.rdev & 0xff) | ((found.rdev >>> 12) & 0xfff00);
+    numbers.set(found.rdev, { major, minor });
+  }
+  return [...numbers.values()];
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch (error) {
+    if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return [];
+    throw error;
+  }
+}

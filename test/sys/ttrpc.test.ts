@@ -8,6 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../../src/base/errors.ts";
 import { NoAnswer, TtrpcConnection, ttrpcBodyMax } from "../../src/sys/ttrpc.ts";
 import { until } from "../expect.ts";
+import { fuzzRounds, fuzzSeed, random } from "../random.ts";
 import { field, frame, message, onMessage, request } from "./frames.ts";
 
 const path = join(tmpdir(), `isulad-ttrpc-${process.pid}.sock`);
@@ -17,9 +18,6 @@ afterAll(() => {
   server.close();
   rmSync(path, { force: true });
 });
-
-const seed = Number(process.env["ISULAD_SEED"] ?? Date.now() % 1_000_000);
-const fuzzRounds = Number(process.env["ISULAD_FUZZ_ROUNDS"] ?? 2_000);
 
 async function pair(): Promise<[Socket, Socket]> {
   const accepted = new Promise<Socket>((resolve) => server.once("connection", resolve));
@@ -152,21 +150,10 @@ test("a peer that floods gets errors, and one that never reads is closed", async
   expect(connection.closed).toContain("unread");
 });
 
-/** mulberry32: small, and the same everywhere. */
-function random(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state = (state + 0x6d2b79f5) | 0;
-    let t = Math.imul(state ^ (state >>> 15), 1 | state);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
 test(
-  `${fuzzRounds} mutated streams of frames: valid ones are answered, others end the connection (seed ${seed})`,
+  `${fuzzRounds} mutated streams of frames: valid ones are answered, others end the connection (seed ${fuzzSeed})`,
   async () => {
-    const next = random(seed);
+    const next = random(fuzzSeed);
     const pick = (n: number) => Math.floor(next() * n);
     let [theirs, ours] = await pair();
     let connection = open(ours);

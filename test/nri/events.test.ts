@@ -1,9 +1,10 @@
 // What plugins on the oldest and the newest stub hear of pods and containers, launched and external.
 import { afterAll, beforeAll, describe, expect, test as anyTest } from "bun:test";
+import { execFileSync } from "node:child_process";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { toLong } from "../../src/base/int64.ts";
 import { failure, until } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { hasGo, Plugins } from "./plugins.ts";
 
 const test = anyTest.skipIf(!hasGo);
@@ -12,13 +13,14 @@ let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
 
+const metricsPort = 20_000 + (process.pid % 10_000);
 const ids = ["10-old", "20-new", "30-old-external", "40-new-external"];
 
 beforeAll(async () => {
   if (!hasGo) return;
   plugins.install("10-old", "v061");
   plugins.install("20-new", "v0125");
-  daemon = await startDaemon({ config: plugins.config() });
+  daemon = await startDaemon({ config: plugins.config({ "metrics-port": metricsPort }) });
   pod = daemon.podConfig({ metadata: { name: "first" }, labels: { a: "b" } });
   podId = await daemon.runPod(pod);
   await daemon.run(podId, pod, ["sleep", "600"], { metadata: { name: "before" } });
@@ -124,6 +126,30 @@ describe.each(ids)("%s", (id) => {
     });
     await daemon.client.RemoveContainer({ container_id: container });
   });
+});
+
+test("isulad-ts nri and the metrics list plugins with their calls", async () => {
+  const ask = (...more: string[]) => {
+    const env = { ...process.env, ISULAD_HOST: `unix://${daemon.socket}` };
+    return execFileSync(executable, ["nri", ...more], { env, encoding: "utf8" });
+  };
+  const rows = ask().trim().split("\n").slice(1);
+  expect(rows.map((row) => row.split(/\s+/).slice(0, 2))).toEqual([
+    ["10-old", "launched"],
+    ["20-new", "launched"],
+    ["30-old-external", "external"],
+    ["40-new-external", "external"],
+  ]);
+  const { plugins: listed } = JSON.parse(ask("-o", "json")) as {
+    plugins: { id: string; version: string; calls: { method: string; count: number }[] }[];
+  };
+  expect(listed[1]).toMatchObject({ id: "20-new", version: "v0.12.5" });
+  const created = listed[1]!.calls.find(({ method }) => method === "CreateContainer")!.count;
+  expect(created).toBeGreaterThan(1);
+  const text = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
+  expect(text).toContain("isulad_nri_plugins 4");
+  const line = `isulad_nri_calls_total{plugin="20-new",method="CreateContainer"} ${created}`;
+  expect(text).toContain(line);
 });
 
 test("a pod's own update is told to the newest stub alone", async () => {

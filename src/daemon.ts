@@ -11,7 +11,6 @@ import {
   rmSync,
 } from "node:fs";
 import { writeFile } from "node:fs/promises";
-import { createConnection } from "node:net";
 import { dirname, join } from "node:path";
 import { build, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
@@ -50,6 +49,7 @@ import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
 import { tryLock } from "./sys/path.ts";
+import { replaceStale } from "./sys/stale_socket.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
 import { collectWhenIdle } from "./sys/memory.ts";
 
@@ -248,7 +248,7 @@ async function listen(context: Context, stack: AsyncDisposableStack): Promise<vo
   for (const host of hosts) {
     const path = host.replace(/^unix:(\/\/)?/, "");
     mkdirSync(dirname(path), { recursive: true });
-    await replaceStale(path);
+    await replaceStale(path, "hosts");
     const before = process.umask(0o177);
     try {
       await new Promise<void>((resolve, reject) => {
@@ -263,25 +263,6 @@ async function listen(context: Context, stack: AsyncDisposableStack): Promise<vo
     chownSync(path, 0, gid);
     chmodSync(path, 0o660);
   }
-}
-
-/** A socket that nobody answers is left from a daemon that was killed. */
-async function replaceStale(path: string): Promise<void> {
-  const answered = await new Promise<boolean>((resolve) => {
-    const socket = createConnection(path);
-    socket.once("connect", () => {
-      socket.destroy();
-      resolve(true);
-    });
-    socket.once("error", () => resolve(false));
-  });
-  if (answered) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `another program answers on ${path}: stop it, or choose another socket with hosts`,
-    );
-  }
-  rmSync(path, { force: true });
 }
 
 async function endServer(server: grpc.Server): Promise<void> {

@@ -4,8 +4,8 @@
 //   proto    (generated) CRI's messages        spec   pure: CRI → OCI runtime spec
 //   state    records and their phases          node   cgroups, namespaces, CNI, OCI runtime
 //   image    references, registries, layers    monitor the process that holds the containers
-//   stream   exec, attach, port-forward        cri    one file an RPC or a few
-//   cli      the person's commands
+//   stream   exec, attach, port-forward        nri    plugins that see and change containers
+//   cri      one file an RPC or a few          cli    the person's commands
 //   daemon.ts puts them together, recover.ts takes over what an earlier daemon left.
 //
 // This file only decides which of the program's lives begins: daemon, monitor, a helper that unpacks or

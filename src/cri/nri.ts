@@ -272,8 +272,10 @@ export async function openNri(context: Context, log: Log): Promise<NriEvents & A
     evict: (id) => evict(context, id),
   };
   const host = new NriHost({ config: context.config.nri, log, world });
-  const nri = new Nri(context, host);
+  await using undo = new AsyncDisposableStack();
+  const nri = undo.use(new Nri(context, host));
   await host.start();
+  undo.move();
   return nri;
 }
 

@@ -8,6 +8,7 @@ import type { Config } from "../base/config.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { ContainerUpdate } from "../proto/nri_types.ts";
+import { replaceStale } from "../sys/stale_socket.ts";
 import { NoAnswer } from "../sys/ttrpc.ts";
 import type { Changes, World } from "./changes.ts";
 import { nriContainer, nriPod } from "./convert.ts";
@@ -63,7 +64,7 @@ export class PluginSet implements AsyncDisposable {
 
   async #listen(path: string): Promise<void> {
     mkdirSync(dirname(path), { recursive: true, mode: 0o700 });
-    rmSync(path, { force: true });
+    await replaceStale(path, "nri-socket-path");
     const server = createServer((socket) => this.#accept(socket));
     server.on("error", (error) => {
       this.#options.log.error("the NRI socket failed", { path, error: messageOf(error) });

@@ -35,6 +35,15 @@ test("without it creations fail and say what is missing; with it they work", asy
   await daemon.removePod(id);
 });
 
+test("the socket of another program is not taken", async () => {
+  const other = startDaemon({ config: plugins.config(), network: false, image: false });
+  const why = await other.then(
+    () => "it has started",
+    (error: Error) => error.message,
+  );
+  expect(why).toMatch(/another program answers on .*nri-socket-path/);
+});
+
 test("one that hangs fails the creation", async () => {
   const child = await plugins.start("10-guard", "v0125", { hang: ["CreateContainer"] });
   const config = daemon.hostPodConfig();

@@ -57,6 +57,8 @@ import { collectWhenIdle } from "./sys/memory.ts";
 const commitAgainMs = 1_000;
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;
+/** For all of the end: streams, plugins, calls, pulls. */
+const endMsMax = 15_000;
 /** Of pod events: what may wait for one client, and how many clients may listen. */
 const eventsMax = 2_000;
 const subscribersMax = 32;
@@ -97,6 +99,10 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   });
   const signal = await endSignal();
   log.info("ending; containers go on", { signal });
+  setTimeout(() => {
+    log.error("the end takes too long and is cut off", { afterMs: endMsMax });
+    process.exit(1);
+  }, endMsMax).unref();
 }
 
 type Given = { config: Config; self: string[]; log: Log; instance: string };

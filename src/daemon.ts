@@ -32,7 +32,7 @@ import { type ImageStore, openImageStore } from "./image/store.ts";
 import { MonitorClient } from "./monitor/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
 import { openApparmor } from "./node/apparmor.ts";
-import { cgroupMounts } from "./node/cgroup.ts";
+import { absentControllers, cgroupMounts } from "./node/cgroup.ts";
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { openCni } from "./node/cni.ts";
 import { DiskUsages } from "./node/disk_usage.ts";
@@ -112,6 +112,15 @@ async function createContext(
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
+  const absent = absentControllers(mounts);
+  if (absent.length > 0) {
+    log.warn(
+      "this host lacks cgroup controllers: what they limit is refused, what they count is unset",
+      {
+        absent: absent.join(" "),
+      },
+    );
+  }
   const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
   const images = await openImages({ config, self, log });
   stack.use(images);

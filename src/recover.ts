@@ -1,6 +1,7 @@
 // What a new daemon does with what an older one left. The differences, and the rule for each:
 //
 // - a graph folder that another program filled: refused, nothing is touched
+// - containers and pods of this boot that the other cgroup driver made: refused, nothing is touched
 // - a record of a newer version: refused, nothing is touched; of an older one: migrated
 // - a record that cannot be read: set aside, told of, and the start goes on
 // - a sandbox that was being made: undone, as if its RunPodSandbox had failed (orphans.ts)
@@ -77,12 +78,16 @@ function readMark(path: string, text: string): string {
   );
 }
 
-/** Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after. */
+/**
+ * Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after.
+ * @throws CriError FAILED_PRECONDITION when the cgroup driver was changed over containers that exist.
+ */
 export async function recover(context: Context): Promise<void> {
   const { sandboxes, containers, config, bootId, log } = context;
   const aside = join(config.graph, "set-aside");
   const problems = [...(await sandboxes.load(aside)), ...(await containers.load(aside))];
   for (const problem of problems) log.error(problem);
+  refuseOtherDriver(context);
   for (const container of containers.list()) {
     if (container.phase.phase === "creating") {
       log.warn("undoing a CreateContainer that was cut off", { container: container.id });
@@ -99,6 +104,32 @@ export async function recover(context: Context): Promise<void> {
       await sandboxes.update(id, (old) => ending(old, "stop", "the node was restarted"));
     }
   }
+}
+
+/** Of what a refusal lists. */
+const listedMax = 20;
+
+/** The cgroups of an earlier boot are gone, whichever driver made them. */
+function refuseOtherDriver({ sandboxes, containers, cgroup, bootId }: Context): void {
+  const here = sandboxes.list().filter((sandbox) => sandbox.bootId === bootId);
+  const drivers = new Map(here.map((sandbox) => [sandbox.id, sandbox.cgroup.driver]));
+  const others = containers.list().filter((container) => {
+    const driver = container.cgroupDriver ?? drivers.get(container.sandboxId) ?? cgroup.name;
+    return container.bootId === bootId && driver !== cgroup.name;
+  });
+  const pods = here.filter((sandbox) => sandbox.cgroup.driver !== cgroup.name);
+  const left = [
+    ...others.map(({ id, name }) => `container ${id.slice(0, 12)} (${name})`),
+    ...pods.map(({ id, name }) => `pod ${id.slice(0, 12)} (${name})`),
+  ];
+  if (left.length === 0) return;
+  const other = cgroup.name === "systemd" ? "cgroupfs" : "systemd";
+  const listed = left.slice(0, listedMax).join(", ");
+  const more = left.length > listedMax ? ` and ${left.length - listedMax} more` : "";
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `the cgroup driver is to be ${cgroup.name}, but there are containers or pods of the driver ${other}: ${listed}${more}. Start with "systemd-cgroup": ${other === "systemd"}, drain the node, remove them (crictl rmp -fa), and change the driver then; or reboot the node, which ends them`,
+  );
 }
 
 /** After each connection to the monitor: what ended meanwhile, what it does not know, what we do not. */

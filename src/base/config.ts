@@ -23,7 +23,12 @@ export const defaultConfigFile = "/etc/isulad/daemon.json";
 type Values<T> = { -readonly [F in keyof T]: T[F] extends Key<infer Output> ? Output : never };
 
 /** The effective configuration; durations in milliseconds. */
-export type Config = Omit<Values<typeof daemonKeys>, "criRuntimes" | "enableCriV1"> & {
+export type Config = Omit<
+  Values<typeof daemonKeys>,
+  "criRuntimes" | "enableCriV1" | "systemdCgroup"
+> & {
+  /** The driver is systemd's; "auto" is settled. */
+  systemdCgroup: boolean;
   nri: Values<typeof nriKeys>;
 };
 
@@ -235,6 +240,7 @@ function settle(loaded: LoadedConfig, values: Map<string, unknown>, s: Settling)
     );
   }
   settleRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
+  if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   settleCgroupParent(config, s);
 }
 

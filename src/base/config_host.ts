@@ -1,5 +1,5 @@
 // What the configuration must know of this machine; tests pass their own.
-import { accessSync, constants, readFileSync } from "node:fs";
+import { accessSync, constants, existsSync, readFileSync } from "node:fs";
 
 export type HostFacts = {
   /** The group's id by name or number, as /etc/group has it. */
@@ -7,9 +7,11 @@ export type HostFacts = {
   isExecutable(path: string): boolean;
   /** The absolute path of an installed program. */
   findExecutable(name: string): string | undefined;
+  /** Whether systemd is what this host runs under. */
+  systemdRuns(): boolean;
 };
 
-export const hostFacts: HostFacts = { groupId, isExecutable, findExecutable };
+export const hostFacts: HostFacts = { groupId, isExecutable, findExecutable, systemdRuns };
 
 // Debian keeps runc in /usr/sbin, which a service's PATH may lack: so not $PATH.
 const programFolders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
@@ -34,4 +36,9 @@ function isExecutable(path: string): boolean {
 
 function findExecutable(name: string): string | undefined {
   return programFolders.map((folder) => `${folder}/${name}`).find(isExecutable);
+}
+
+/** sd_booted(3). */
+function systemdRuns(): boolean {
+  return existsSync("/run/systemd/system");
 }

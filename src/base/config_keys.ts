@@ -74,9 +74,9 @@ export const daemonKeys = {
     fallback: "",
     about: "parent of pods that bring none (/isulad, or isulad.slice)",
   }),
-  systemdCgroup: key("systemd-cgroup", k.flag, {
+  systemdCgroup: key("systemd-cgroup", k.flagOrAuto, {
     fallback: false,
-    about: "the systemd cgroup driver instead of cgroupfs",
+    about: 'the systemd cgroup driver instead of cgroupfs; "auto": where systemd runs the host',
   }),
   podSandboxImage: key("pod-sandbox-image", k.text, {
     fallback: "",

@@ -22,6 +22,13 @@ function kind<Output>(
 
 export const flag = kind("switch", "true or false", v.boolean());
 
+/** "auto": what fits the host. */
+export const flagOrAuto = kind(
+  "switch",
+  'true, false or "auto"',
+  v.union([v.boolean(), v.literal("auto")]),
+);
+
 export const text = kind("text", "a string", v.string());
 
 export const folder = kind("text", "an absolute path", path());

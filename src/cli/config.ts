@@ -48,7 +48,7 @@ export function parseFlags(argv: readonly string[]): ParsedFlags {
     const key = findKey(name);
     let value = inline;
     if (value === undefined && key?.kind.shape === "switch") {
-      value = argv[i + 1] === "true" || argv[i + 1] === "false" ? argv[++i] : "true";
+      value = /^(true|false|auto)$/.test(argv[i + 1] ?? "") ? argv[++i] : "true";
     }
     value ??= argv[++i];
     if (value === undefined) throw new CriError("INVALID_ARGUMENT", `--${name} needs a value`);

@@ -73,6 +73,7 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
     },
     runtimeHandler: sandbox.runtimeHandler,
     createdAtNs: String(nowNs()),
+    cgroupDriver: context.cgroup.name,
     bootId: context.bootId,
     logPath: logPath(sandbox, config),
     stopSignal: stopSignal(config, image),

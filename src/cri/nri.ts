@@ -316,7 +316,11 @@ function podFacts(context: Context, sandbox: Sandbox): PodFacts {
     namespaces: Object.entries(named).flatMap(([type, path]) =>
       path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
     ),
-    cgroupsPath: context.cgroup.podCgroup(cgroup.parent, id).ociParent,
+    // The other driver's was of an earlier boot (recover.ts), and went with it.
+    cgroupsPath:
+      cgroup.driver === context.cgroup.name
+        ? context.cgroup.podCgroup(cgroup.parent, id).ociParent
+        : "",
   };
 }
 

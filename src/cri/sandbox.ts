@@ -127,7 +127,14 @@ function info(context: Context, sandbox: Sandbox): object {
     networkMode: sandbox.networkMode,
     networkSettings,
     namespaces,
-    cgroup: { ...cgroup, paths: context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths },
+    cgroup: {
+      ...cgroup,
+      // The other driver's was of an earlier boot (recover.ts), and went with it.
+      paths:
+        cgroup.driver === context.cgroup.name
+          ? context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths
+          : {},
+    },
     phase,
     pid: sandbox.pause?.pid ?? 0,
     cniResult: (cni?.[0] as { result?: unknown } | undefined)?.result ?? null,

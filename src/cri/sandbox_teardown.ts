@@ -48,9 +48,11 @@ export async function release(
 ): Promise<void> {
   const { id, namespaces, cgroup } = sandbox;
   if (namespaces.net !== undefined) await unpinNamespace(namespaces.net.path, { unlink: true });
-  await step("sandbox-cgroup-remove", () =>
-    context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal),
-  );
+  await step("sandbox-cgroup-remove", async () => {
+    // The other driver's was of an earlier boot (recover.ts), and went with it.
+    if (cgroup.driver !== context.cgroup.name) return;
+    await context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal);
+  });
   await rm(podFolder(context, id), { recursive: true, force: true });
   await step("sandbox-remove", () => context.sandboxes.remove(id));
   context.sandboxes.release(sandbox.name);

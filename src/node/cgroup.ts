@@ -90,6 +90,18 @@ const controllers = new Set(
   ),
 );
 
+/** Controllers that this host does not have, or has not mounted: limits and figures that need them. */
+export function absentControllers({ version, roots }: CgroupMounts): string[] {
+  const unified = roots["unified"];
+  const there = new Set(
+    unified === undefined
+      ? Object.keys(roots)
+      : readFileSync(join(unified, "cgroup.controllers"), "utf8").trim().split(" "),
+  );
+  const names = ["cpu", "cpuset", "memory", "pids", "hugetlb", version === 1 ? "blkio" : "io"];
+  return names.filter((name) => !there.has(name));
+}
+
 /** The folders of the cgroup that lies at path, in each hierarchy once. */
 export function cgroupFolders(mounts: CgroupMounts, path: string): CgroupPaths {
   return Object.fromEntries(

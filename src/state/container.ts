@@ -53,6 +53,8 @@ const ContainerSchema = v.object({
   }),
   runtimeHandler: v.string(),
   createdAtNs: Digits,
+  /** What made its cgroup; absent in records of builds that did not say. */
+  cgroupDriver: v.optional(v.picklist(["cgroupfs", "systemd"])),
   bootId: v.string(),
   /** Absolute; empty: output is discarded. */
   logPath: v.string(),

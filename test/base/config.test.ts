@@ -13,6 +13,7 @@ const host: HostFacts = {
   groupId: (name) => (name === "known" ? 1000 : undefined),
   isExecutable: (path) => path.startsWith("/usr/"),
   findExecutable: (name) => (name === "crun" ? undefined : `/usr/sbin/${name}`),
+  systemdRuns: () => false,
 };
 
 function load(content: unknown, flags: Record<string, string> = {}) {
@@ -287,4 +288,19 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
     expect(told).toContain(`"runtimes" must be a map such as`);
     expect(told).toContain(`(at "runtimes.x.${key}`);
   }
+});
+
+test('loadConfig settles "systemd-cgroup": "auto" by what runs the host', () => {
+  const settled = (runs: boolean) => {
+    const { config } = loadConfig(file, {}, { ...host, systemdRuns: () => runs });
+    return [config.systemdCgroup, config.cgroupParent];
+  };
+  const file = join(folder, "auto.json");
+  writeFileSync(file, '{"systemd-cgroup": "auto"}');
+  expect(settled(true)).toEqual([true, "isulad.slice"]);
+  expect(settled(false)).toEqual([false, "/isulad"]);
+  expect(load({}, { "systemd-cgroup": "auto" }).config.systemdCgroup).toBe(false);
+  expect(refusal({ "systemd-cgroup": "Auto" })[0]).toBe(
+    'FILE:2: "systemd-cgroup" must be true, false or "auto", not "Auto"',
+  );
 });

@@ -32,7 +32,12 @@ import { type ImageStore, openImageStore } from "./image/store.ts";
 import { MonitorClient } from "./monitor/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
 import { openApparmor } from "./node/apparmor.ts";
-import { absentControllers, cgroupMounts } from "./node/cgroup.ts";
+import {
+  absentControllers,
+  type CgroupDriver,
+  cgroupMounts,
+  type CgroupMounts,
+} from "./node/cgroup.ts";
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { openCni } from "./node/cni.ts";
 import { DiskUsages } from "./node/disk_usage.ts";
@@ -45,6 +50,7 @@ import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
 import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
+import { openService } from "./service.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
@@ -68,6 +74,8 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   const { config } = loaded;
   for (const warning of loaded.warnings) log.warn(warning);
   await using stack = new AsyncDisposableStack();
+  const service = stack.use(openService(log));
+  service.recovering();
   for (const folder of ["", "stdio", "sandboxes"].map((name) => join(config.state, name))) {
     mkdirSync(folder, { recursive: true, mode: 0o711 });
   }
@@ -97,7 +105,9 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
     cgroups: `${context.cgroup.name} v${context.cgroup.version}`,
     config: loaded.file,
   });
+  service.ready(config.hosts[0]!);
   const signal = await endSignal();
+  service.ending();
   log.info("ending; containers go on", { signal });
   setTimeout(() => {
     log.error("the end takes too long and is cut off", { afterMs: endMsMax });
@@ -112,16 +122,6 @@ async function createContext(
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
-  const absent = absentControllers(mounts);
-  if (absent.length > 0) {
-    log.warn(
-      "this host lacks cgroup controllers: what they limit is refused, what they count is unset",
-      {
-        absent: absent.join(" "),
-      },
-    );
-  }
-  const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
   const images = await openImages({ config, self, log });
   stack.use(images);
   const { apparmor, problem } = await openApparmor();
@@ -165,7 +165,7 @@ async function createContext(
       timeoutMs: config.cniTimeoutMs,
       maxConfNum: config.maxConfNum,
     }),
-    cgroup: driver(mounts, config.cgroupParent),
+    cgroup: openCgroup(mounts, config, log),
     instruments: new Instruments(),
     sampler: stack.use(new Sampler(() => knownCgroups(context))),
     layers: stack.use(new DiskUsages(log.child("stats"))),
@@ -179,6 +179,17 @@ async function createContext(
     running: new Running(),
   };
   return context;
+}
+
+function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDriver {
+  const absent = absentControllers(mounts).join(" ");
+  if (absent !== "") {
+    log.info("controllers are absent: what they limit is refused, what they count is unset", {
+      absent,
+    });
+  }
+  const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
+  return driver(mounts, config.cgroupParent);
 }
 
 function openImages({ config, self, log }: Omit<Given, "instance">): Promise<ImageStore> {

@@ -6,6 +6,7 @@ import { check, libc, O_CLOEXEC, O_NONBLOCK, z } from "./libc.ts";
 
 const AF_UNIX = 1;
 const SOCK_STREAM = 1;
+const SOCK_DGRAM = 2;
 const SOL_SOCKET = 1;
 const SCM_RIGHTS = 1;
 const F_SETFL = 4;
@@ -19,6 +20,23 @@ function socketAddress(path: string): Uint8Array {
   address[0] = AF_UNIX;
   address.set(bytes, 2);
   return address;
+}
+
+/** Sends one datagram, without waiting; a path that begins with "@" is an abstract name (unix(7)). */
+export function sendDatagram(path: string, text: string): void {
+  const fd = check("socket", path, AF_UNIX, SOCK_DGRAM | O_CLOEXEC | O_NONBLOCK, 0);
+  try {
+    const address = socketAddress(path);
+    const isAbstract = path.startsWith("@");
+    if (isAbstract) address[2] = 0;
+    // An abstract name is as long as the address says.
+    const length = isAbstract ? 2 + Buffer.byteLength(path) : address.length;
+    check("connect", path, fd, address, length);
+    const bytes = Buffer.from(text);
+    check("write", path, fd, bytes, bytes.length);
+  } finally {
+    closeSync(fd);
+  }
 }
 
 /** A unix socket that listens at path; accepting from it never waits. */

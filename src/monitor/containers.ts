@@ -261,7 +261,7 @@ export class Containers {
       this.#log.error("recording an exit failed", fields);
     });
     this.#running.set(record.id, container);
-    this.#oom.started(record.id, record.cgroup);
+    this.#oom.started(record, record.cgroup);
     this.check();
     return container;
   }
@@ -278,7 +278,7 @@ export class Containers {
   async #finish(container: Container, end: End): Promise<ExitRecord> {
     const { record } = container;
     const finishedAtNs = String(nowNs());
-    const kills = this.#oom.exited(record.id);
+    const oom = this.#oom.ended(record.id, end.exitCode);
     await this.#terminals.arrived(record.id);
     const lostLogBytes = await this.#endLog(record.id);
     container.stdio.close();
@@ -288,7 +288,7 @@ export class Containers {
       ...end,
       startedAtNs: record.startedAtNs,
       finishedAtNs,
-      oomKilled: kills > 0n && end.exitCode !== 0,
+      ...oom,
       lostLogBytes,
     };
     try {

@@ -3,6 +3,7 @@
 import type { Socket } from "node:net";
 import type { ErrorCode } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
+import type { OomLimit } from "../node/oom_limit.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type { HeldStreams } from "./held.ts";
 
@@ -66,6 +67,8 @@ export type ExitRecord = {
   finishedAtNs: string;
   /** The kernel killed a process of this container's cgroup for memory. */
   oomKilled: boolean;
+  /** Whose memory limit it was; absent where that is not known, and from older monitors. */
+  oomLimit?: OomLimit;
   /** Bytes of output that no log took (disk full), after everything was tried. */
   lostLogBytes: number;
 };

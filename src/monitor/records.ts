@@ -48,6 +48,7 @@ const ExitSchema = v.object({
   startedAtNs: Digits,
   finishedAtNs: Digits,
   oomKilled: v.boolean(),
+  oomLimit: v.optional(v.picklist(["container", "pod", "node"])),
   lostLogBytes: v.number(),
 });
 

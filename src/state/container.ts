@@ -111,6 +111,8 @@ export type Exit = {
   startedAtNs: string;
   finishedAtNs: string;
   oomKilled: boolean;
+  /** Whose memory limit it was, where that is known. */
+  oomLimit?: "container" | "pod" | "node";
   lostLogBytes: number;
 };
 
@@ -123,6 +125,7 @@ export function exited(container: Container, exit: Exit): Container {
     messages.push(
       "the exit code is not known: the process ended while no monitor could wait for it",
     );
+  if (exit.known && exit.oomKilled) messages.push(oomMessage(exit));
   if (exit.lostLogBytes > 0)
     messages.push(
       `${exit.lostLogBytes} bytes of its last output were lost: the log could not be written`,
@@ -138,6 +141,16 @@ export function exited(container: Container, exit: Exit): Container {
       message: messages.join("; "),
     },
   };
+}
+
+function oomMessage({ oomLimit }: Exit): string {
+  const limits = {
+    container: "the container's memory limit was reached",
+    pod: "the pod's memory limit was reached",
+    node: "the node, or what its pods may have together, was out of memory",
+  };
+  const whose = oomLimit === undefined ? "" : `: ${limits[oomLimit]}`;
+  return `the kernel killed a process of the container for memory${whose}`;
 }
 
 function reasonOf(exit: Exit): "Completed" | "Error" | "OOMKilled" | "Unknown" {

@@ -1,57 +1,110 @@
 import { describe, expect, test } from "bun:test";
 import type { CgroupPaths } from "../../src/node/cgroup.ts";
+import { parseVictim, type Victim } from "../../src/node/kernel_log.ts";
 import { OomLedger } from "../../src/node/oom.ts";
 
 /** Counters by name; a name that is missing is a cgroup that is gone. */
-function ledgerOver(counts: Record<string, bigint>): OomLedger {
-  return new OomLedger((paths) => counts[paths["unified"]!.replace("pod/", "")]);
+function ledgerOver(counts: Record<string, bigint>, victims?: Victim[]): OomLedger {
+  return new OomLedger({
+    kills: (paths) => counts[paths["unified"]!.replace("pod/", "")],
+    victims: () => victims,
+    limits: { open: () => ({ limit: () => "container", close: () => {} }) },
+  });
 }
 
+/** Its pid is the letter's code, its start 100 s after the boot. */
+const init = (id: string) => ({ id, pid: id.charCodeAt(0), pidStartTime: "10000" });
 const at = (name: string): CgroupPaths => ({ unified: `pod/${name}` });
 
 describe("OomLedger", () => {
   test("reads the container's own counter while it is there", () => {
     const counts: Record<string, bigint> = { pod: 0n, a: 0n };
     const ledger = ledgerOver(counts);
-    ledger.started("a", at("a"));
+    ledger.started(init("a"), at("a"));
     counts["a"] = 2n;
-    expect(ledger.exited("a")).toBe(2n);
-    expect(ledger.exited("a")).toBe(0n);
+    expect(ledger.ended("a", 137).oomKilled).toBe(true);
+    expect(ledger.ended("a", 137).oomKilled).toBe(false);
   });
 
   test("takes what the pod counts and no other container does when the cgroup is gone", () => {
     const counts: Record<string, bigint> = { pod: 7n, a: 0n, b: 0n, c: 0n };
     const ledger = ledgerOver(counts);
-    for (const id of ["a", "b", "c"]) ledger.started(id, at(id));
+    for (const id of ["a", "b", "c"]) ledger.started(init(id), at(id));
     counts["b"] = 1n; // b lost a process and runs on
     counts["pod"] = 9n;
     delete counts["a"];
-    expect(ledger.exited("a")).toBe(1n);
+    expect(ledger.ended("a", 137).oomKilled).toBe(true);
     delete counts["c"];
-    expect(ledger.exited("c")).toBe(0n);
+    expect(ledger.ended("c", 137).oomKilled).toBe(false);
     delete counts["b"];
-    expect(ledger.exited("b")).toBe(1n);
+    expect(ledger.ended("b", 137).oomKilled).toBe(true);
     counts["d"] = 0n;
-    ledger.started("d", at("d"));
+    ledger.started(init("d"), at("d"));
     delete counts["d"];
-    expect(ledger.exited("d")).toBe(0n);
+    expect(ledger.ended("d", 137).oomKilled).toBe(false);
   });
 
   test("begins with containers that ran before it, and forgets kills from before", () => {
     const counts: Record<string, bigint> = { pod: 5n, a: 2n, b: 1n };
     const ledger = ledgerOver(counts);
-    ledger.started("a", at("a"));
-    ledger.started("b", at("b"));
+    ledger.started(init("a"), at("a"));
+    ledger.started(init("b"), at("b"));
     counts["pod"] = 6n;
     delete counts["a"];
-    expect(ledger.exited("a")).toBe(3n);
+    expect(ledger.ended("a", 137).oomKilled).toBe(true);
   });
 
   test("knows nothing where the pod's counter is gone or counts only itself", () => {
     const counts: Record<string, bigint> = { a: 0n };
     const ledger = ledgerOver(counts);
-    ledger.started("a", at("a"));
+    ledger.started(init("a"), at("a"));
     delete counts["a"];
-    expect(ledger.exited("a")).toBe(0n);
+    expect(ledger.ended("a", 137).oomKilled).toBe(false);
   });
+
+  test("a first process that ends well was not killed, and an old kill tells of no limit", () => {
+    const counts: Record<string, bigint> = { pod: 0n, a: 0n, b: 1n, c: 0n };
+    const ledger = ledgerOver(counts);
+    for (const id of ["a", "b", "c"]) ledger.started(init(id), at(id));
+    counts["a"] = 1n;
+    expect(ledger.ended("a", 0)).toEqual({ oomKilled: false });
+    expect(ledger.ended("b", 1)).toEqual({ oomKilled: true });
+    counts["c"] = 1n;
+    expect(ledger.ended("c", 1)).toEqual({ oomKilled: true, oomLimit: "container" });
+  });
+
+  test("asks the kernel's log where no counter is left, and of two that went at once", () => {
+    const victim = (id: string, atUs: number, byCgroup = true) => ({
+      pid: id.charCodeAt(0),
+      atUs,
+      byCgroup,
+    });
+    const log = [victim("a", 5e6), victim("b", 101e6), victim("c", 102e6, false)];
+    const noCounters = ledgerOver({}, log);
+    for (const id of ["a", "b", "c"]) noCounters.started(init(id), at(id));
+    expect(noCounters.ended("a", 137)).toEqual({ oomKilled: false }); // an earlier process's
+    expect(noCounters.ended("b", 137)).toEqual({ oomKilled: true, oomLimit: "container" });
+    expect(noCounters.ended("c", 137)).toEqual({ oomKilled: true, oomLimit: "node" });
+
+    const counts: Record<string, bigint> = { pod: 0n, a: 0n, b: 0n, d: 0n };
+    const together = ledgerOver(counts, [victim("b", 101e6)]);
+    for (const id of ["a", "b", "d"]) together.started(init(id), at(id));
+    for (const id of ["a", "b", "d"]) delete counts[id];
+    counts["pod"] = 2n; // b's first process, and one that b or d has started
+    expect(together.ended("b", 137).oomKilled).toBe(true);
+    expect(together.ended("d", 1).oomKilled).toBe(true);
+    expect(together.ended("a", 137).oomKilled).toBe(false);
+  });
+});
+
+test("parseVictim reads the line that tells of a kill", () => {
+  const text = "Killed process 1234 (dd) total-vm:206068kB, anon-rss:19000kB";
+  expect(parseVictim(`3,77,123456789,-;Memory cgroup out of memory: ${text}`)).toEqual({
+    pid: 1234,
+    atUs: 123456789,
+    byCgroup: true,
+  });
+  expect(parseVictim(`3,78,5,-;Out of memory: ${text}`)).toMatchObject({ byCgroup: false });
+  expect(parseVictim("6,79,5,-;oom_reaper: reaped process 1234 (dd)")).toBeUndefined();
+  expect(parseVictim(`12,80,5,-;Memory cgroup out of memory: ${text}`)).toBe(undefined);
 });

@@ -1,0 +1,115 @@
+// What is told of a container that the kernel took a process of for want of memory, and of one it did not.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { existsSync, mkdirSync, readdirSync, rmdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { toLong } from "../../src/base/int64.ts";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+
+const top = "/sys/fs/cgroup";
+const isV2 = existsSync(`${top}/cgroup.controllers`);
+const isSystemd = cgroupDriver === "systemd";
+const eater = "dd if=/dev/zero of=/dev/null bs=200M count=1";
+const limited = { linux: { resources: { memory_limit_in_bytes: toLong(20 << 20) } } };
+
+let daemon: Daemon;
+beforeAll(async () => {
+  daemon = await startDaemon();
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+/** Exit code, reason and message of one whose own limit is 20 MiB. */
+async function endOf(pod: PodSandboxConfig, podId: string, command: string) {
+  const id = await daemon.run(podId, pod, command, limited);
+  const { exitCode, reason, status } = await daemon.exited(id, 60_000);
+  return { exitCode, reason, message: status.message };
+}
+
+describe("a container's own limit", () => {
+  let pod: PodSandboxConfig;
+  let podId: string;
+  beforeAll(async () => {
+    pod = daemon.hostPodConfig();
+    podId = await daemon.runPod(pod);
+  });
+  afterAll(() => daemon.removePod(podId));
+  const message =
+    "the kernel killed a process of the container for memory: the container's memory limit was reached";
+
+  test("is told when its first process was the victim, with 137", async () => {
+    const end = await endOf(pod, podId, `exec ${eater}`);
+    expect(end).toEqual({ exitCode: 137, reason: "OOMKilled", message });
+  });
+
+  test("is told when another was, and the first one ended by it, with its own code", async () => {
+    const end = await endOf(pod, podId, `${eater}; exit 3`);
+    expect(end).toEqual({ exitCode: 3, reason: "OOMKilled", message });
+  });
+
+  test("is not told when the first one ended well all the same", async () => {
+    const end = await endOf(pod, podId, `${eater}; exit 0`);
+    expect(end).toEqual({ exitCode: 0, reason: "Completed", message: "" });
+  });
+
+  test("is not told of a SIGKILL, from inside or from outside", async () => {
+    const inside = await endOf(pod, podId, "sh -c 'kill -9 $$'; exit $?");
+    expect(inside).toEqual({ exitCode: 137, reason: "Error", message: "" });
+    const id = await daemon.run(podId, pod, ["sleep", "600"], limited);
+    await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
+    const outside = await daemon.exited(id);
+    expect([outside.exitCode, outside.reason]).toEqual([137, "Error"]);
+  });
+
+  test("is told of each of several in a pod that are killed at once", async () => {
+    const ends = await Promise.all(
+      Array.from({ length: 4 }, (_, index) =>
+        endOf(pod, podId, index === 3 ? "sh -c 'kill -9 $$'; exit $?" : `exec ${eater}`),
+      ),
+    );
+    expect(ends.map(({ reason }) => reason)).toEqual([...Array(3).fill("OOMKilled"), "Error"]);
+  });
+});
+
+const limits = [
+  { whose: "pod", above: 0, told: "the pod's memory limit was reached" },
+  {
+    whose: "node",
+    above: 1,
+    told: "the node, or what its pods may have together, was out of memory",
+  },
+];
+test.each(limits)("the limit of the $whose is told as that", async ({ above, told }) => {
+  const name = `${daemon.token}x${above}`;
+  const slice = `${name}.slice/${name}-pod.slice`;
+  const parent = isSystemd ? `/${slice}` : `/${name}/pod`;
+  const made = isSystemd ? [] : makeEverywhere([`/${name}`, parent]);
+  const pod = daemon.hostPodConfig();
+  pod.linux = { ...pod.linux, cgroup_parent: parent };
+  const podId = await daemon.runPod(pod);
+  const wait = "until [ -e /go ]; do sleep 0.05; done";
+  const id = await daemon.run(podId, pod, `${wait}; exec ${eater}`);
+  const folder = join(
+    top,
+    isV2 ? "" : "memory",
+    above === 0 ? parent : `/${name}${isSystemd ? ".slice" : ""}`,
+  );
+  writeFileSync(join(folder, isV2 ? "memory.max" : "memory.limit_in_bytes"), String(30 << 20));
+  await daemon.exec(id, ["touch", "/go"]);
+  const { reason, exitCode, status } = await daemon.exited(id, 60_000);
+  expect([reason, exitCode]).toEqual(["OOMKilled", 137]);
+  expect(status.message).toEndWith(`for memory: ${told}`);
+  await daemon.removePod(podId);
+  for (const path of made.toReversed()) rmdirSync(path);
+});
+
+/** As a kubelet does with cgroupfs: in every hierarchy. Returns what was made, top first. */
+function makeEverywhere(paths: string[]): string[] {
+  const hierarchies = isV2
+    ? [top]
+    : readdirSync(top)
+        .map((name) => join(top, name))
+        .filter((path) => existsSync(join(path, "cgroup.procs")));
+  const all = hierarchies.flatMap((hierarchy) => paths.map((path) => join(hierarchy, path)));
+  for (const path of all) mkdirSync(path);
+  return all;
+}

@@ -173,6 +173,8 @@ export async function killAll(paths: CgroupPaths, signal: AbortSignal): Promise<
 /** Who is left, for a message: what sleeps uninterruptibly (state D) dies when the kernel lets it. */
 export function survivors(paths: CgroupPaths): string {
   const left = processes(paths);
+  // An init is gone only when its namespace's processes have been reaped by their parents outside.
+  if (left.length === 0) return "its cgroup is empty, but its first process is still ending";
   const told = left.slice(0, 8).map((pid) => `${pid} (${processName(pid)})`);
   return `SIGKILL has not ended process ${told.join(", ")}${left.length > 8 ? ", …" : ""}`;
 }

@@ -208,7 +208,8 @@ async function main(): Promise<number> {
       idle: { type: "string", default: "100" },
     },
   });
-  const [killed, plain, rounds, idle] = Object.values(values).map(Number);
+  const [killed, plain] = [Number(values.kills), Number(values.others)];
+  const [rounds, idle] = [Number(values.rounds), Number(values.idle)];
   await using daemon = await startDaemon({ config: { "enable-pod-events": true } });
   const bench = { daemon, ends: new Ends(daemon) };
   let failed = 0;
@@ -217,21 +218,21 @@ async function main(): Promise<number> {
     if (!good) failed++;
   };
   process.stdout.write(`cgroup v${isV2 ? 2 : 1}, ${cgroupDriver}\n`);
-  const seen = await right(bench, kills, killed!);
+  const seen = await right(bench, kills, killed);
   tell(
     seen === killed,
     `OOM kills told, with whose limit: ${seen} of ${killed}, ${atOnce} at a time`,
   );
-  const wrong = plain! - (await right(bench, others, plain!));
+  const wrong = plain - (await right(bench, others, plain));
   tell(wrong === 0, `other ends told wrongly: ${wrong} of ${plain}`);
-  if (rounds! > 0) {
-    const { oomMs, exitMs } = await latencies(bench, rounds!);
+  if (rounds > 0) {
+    const { oomMs, exitMs } = await latencies(bench, rounds);
     const ratio = oomMs / exitMs;
     const text = `${oomMs.toFixed(2)} ms after the end, a bare exit ${exitMs.toFixed(2)} ms: ${ratio.toFixed(2)} times`;
     tell(ratio <= ratioMax, `OOM reason seen ${text} (at most ${ratioMax})`);
   }
-  if (idle! > 0) {
-    const percent = await idlePercent(bench, idle!);
+  if (idle > 0) {
+    const percent = await idlePercent(bench, idle);
     const text = `${percent.toFixed(2)} % of a core (at most ${idlePercentMax})`;
     tell(percent <= idlePercentMax, `the monitor, idle with ${idle} containers: ${text}`);
   }

@@ -183,22 +183,7 @@ test("200 streams opened and killed leave everything as before", async () => {
   expect(await daemon.leaksSince(before, 10_000)).toEqual([]);
 }, 180_000);
 
-// Before the next test: while the daemon that started it lives, that reaps what the monitor leaves, and not
-// this machine's init, which may be slow at it.
-test("the monitor's end ends its commands, with an error", async () => {
-  const talk = await exec("trap '' HUP PIPE; echo on; sleep 61624", { stdout: true });
-  await talk.hears("on");
-  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
-  const { status } = await talk.end;
-  expect(JSON.parse(status)).toMatchObject({ status: "Failure" });
-  for (let tries = 0; tries < 100; tries++) {
-    if (!/sleep 61624/.test((await daemon.exec(id, "ps -o args")).stdout)) return;
-    await Bun.sleep(50);
-  }
-  throw new Error("the command lives on");
-});
-
-test("the daemon's end ends them too, and nothing of them is left", async () => {
+test("the daemon's end ends its commands, and nothing of them is left", async () => {
   const before = daemon.snapshot();
   const talks = await Promise.all([
     exec("echo on; sleep 61622", { stdin: true, stdout: true }),
@@ -209,6 +194,19 @@ test("the daemon's end ends them too, and nothing of them is left", async () => 
   await Promise.allSettled(talks.map(({ end }) => end));
   expect((await daemon.exec(id, "ps -o args")).stdout).not.toMatch(/sleep 6162/);
   expect((await daemon.leaksSince(before)).filter((leak) => !/pid \d+/.test(leak))).toEqual([]);
+});
+
+test("the monitor's end ends them too, with an error", async () => {
+  const talk = await exec("trap '' HUP PIPE; echo on; sleep 61624", { stdout: true });
+  await talk.hears("on");
+  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+  const { status } = await talk.end;
+  expect(JSON.parse(status)).toMatchObject({ status: "Failure" });
+  for (let tries = 0; tries < 100; tries++) {
+    if (!/sleep 61624/.test((await daemon.exec(id, "ps -o args")).stdout)) return;
+    await Bun.sleep(50);
+  }
+  throw new Error("the command lives on");
 });
 
 describe("what is asked for is checked", () => {

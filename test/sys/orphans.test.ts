@@ -1,14 +1,17 @@
 // What a subreaper may reap, and what it must leave to the engine.
-import { expect, test } from "bun:test";
+import { afterAll, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { setImmediate, setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { spawn } from "../../src/sys/children.ts";
 import { Orphans } from "../../src/sys/orphans.ts";
 import { isZombie, run } from "../../src/sys/process.ts";
+import { check } from "../../src/sys/libc.ts";
 import { becomeSubreaper } from "../../src/sys/wait.ts";
 
 becomeSubreaper();
+// All files share this process: the others' orphans are the init's to reap.
+afterAll(() => void check("prctl", "PR_SET_CHILD_SUBREAPER", 36, 0, 0, 0, 0));
 
 /** Keeps the event loop from its work, as a slow disk or a busy machine does. */
 function stallUntil(done: () => boolean): void {

@@ -9,6 +9,7 @@ import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from 
 import { messageJson } from "./message_json.ts";
 import { reservedName, sandboxName } from "./sandbox.ts";
 import { Digits, type StoreOptions } from "./store.ts";
+import { isSignal } from "../sys/signals.ts";
 
 const Phase = v.variant("phase", [
   v.object({ phase: v.literal("creating") }),
@@ -59,7 +60,7 @@ const ContainerSchema = v.object({
   /** Absolute; empty: output is discarded. */
   logPath: v.string(),
   /** A signal's name, "SIGTERM". */
-  stopSignal: v.string(),
+  stopSignal: v.pipe(v.string(), v.check(isSignal, "no signal's name")),
   /** Of the container's first process. */
   user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
   /** OCI's cgroupsPath, where an NRI plugin chose it; absent: the cgroup driver's. */

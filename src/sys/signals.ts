@@ -6,8 +6,18 @@ import { CriError } from "../base/errors.ts";
 const SIGRTMIN = 34;
 const SIGRTMAX = 64;
 
+export function isSignal(name: string): boolean {
+  return numberOf(name) !== undefined;
+}
+
 /** "SIGTERM", "term", "15", "SIGRTMIN+3" or CRI's "SIGRTMINPLUS3" as a number. @throws CriError INVALID_ARGUMENT. */
 export function signalNumber(name: string): number {
+  const number = numberOf(name);
+  if (number !== undefined) return number;
+  throw new CriError("INVALID_ARGUMENT", `${JSON.stringify(name)} is not a signal`);
+}
+
+function numberOf(name: string): number | undefined {
   const upper = name.toUpperCase().replace(/^(?!SIG|\d)/, "SIG");
   const signals: Record<string, number | undefined> = constants.signals;
   const known = upper === "SIGCLD" ? signals["SIGCHLD"] : signals[upper];
@@ -17,6 +27,5 @@ export function signalNumber(name: string): number {
     const offset = Number(realTime[2] ?? 0);
     number = realTime[1] === "MIN" ? SIGRTMIN + offset : SIGRTMAX - offset;
   }
-  if (number >= 1 && number <= SIGRTMAX) return number;
-  throw new CriError("INVALID_ARGUMENT", `${JSON.stringify(name)} is not a signal`);
+  return number >= 1 && number <= SIGRTMAX ? number : undefined;
 }

@@ -66,7 +66,13 @@ function another(
   index: number,
   change: (record: object) => unknown = (r) => r,
 ): string {
-  const record = { ...wholeRecord(kind), id: fakeId(kind, index), name: `fake-${index}` };
+  const whole = wholeRecord(kind);
+  // Its namespaces and files too (half an id names a netns): the end of one pod must not touch another.
+  const [id, fake] = [String(whole["id"]), fakeId(kind, index)];
+  const own = JSON.stringify(whole)
+    .replaceAll(id, fake)
+    .replaceAll(id.slice(0, 32), fake.slice(0, 32));
+  const record = { ...(JSON.parse(own) as object), name: `fake-${index}` };
   return JSON.stringify(change(record));
 }
 

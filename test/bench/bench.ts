@@ -1,7 +1,6 @@
-// `bun run bench`: what a pod, an exec, a log line, a list and a held pod cost, each as a ratio to its bare
-// `bun run bench`: what a pod, an exec, a log line, streamed output and a held pod cost, each as a ratio to its bare
-// minimum in the same run; absolute figures are reported, not judged. Exit 1 when a ratio is over its
-// bound. Needs root, the built executable and Go (for the client that also does the work by hand).
+// `bun run bench`: what a pod, an exec, a log line, streamed output, a list and a held pod cost, each as a
+// ratio to its bare minimum in the same run; absolute figures are reported, not judged. Exit 1 when a ratio
+// is over its bound. Needs root, the built executable and Go (for the client that also does the work by hand).
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

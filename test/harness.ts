@@ -21,6 +21,7 @@ import { procMasks } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
+import { until } from "./expect.ts";
 import { end, freeSubnet, serves, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
@@ -318,6 +319,13 @@ export class Daemon implements AsyncDisposable {
       stdout: Buffer.from(response.stdout).toString(),
       stderr: Buffer.from(response.stderr).toString(),
     };
+  }
+
+  /** Waits until the container's log has the text: a shell has set its traps, say. */
+  async logged(containerId: string, text: string): Promise<void> {
+    const { log_path } = await this.status(containerId);
+    const holds = () => existsSync(log_path) && readFileSync(log_path, "utf8").includes(text);
+    await until(`${log_path} has "${text}"`, holds);
   }
 
   /** Runs a command in a container of its own and returns what it wrote, without the log's frame. */

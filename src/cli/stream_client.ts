@@ -26,7 +26,9 @@ function wireOf(socket: Socket): Wire {
 
 async function connectTo(url: URL): Promise<Wire> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const options = { host: url.hostname, port: Number(url.port) };
+  // Half-open: the daemon's end of its output must not make an error of what we are still sending, which
+  // would take what we have not read yet along.
+  const options = { host: url.hostname, port: Number(url.port), allowHalfOpen: true };
   // Who gave us the URL, with its secret, over a socket of root's, is whom we connect to.
   const socket =
     url.protocol === "https:"

@@ -66,7 +66,7 @@ export class WebSocketConnection {
             yield piece;
           } else if (opcode === PING) await this.#send(PONG, piece.bytes);
           else if (opcode === CLOSE) {
-            await this.close(closeNormal);
+            await this.close(closeNormal).catch(() => {}); // who has said all need not hear it
             return;
           }
         }

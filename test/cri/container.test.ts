@@ -148,8 +148,7 @@ describe("stop", () => {
 
   async function started(command: string, more: ContainerConfig = {}): Promise<string> {
     const id = await daemon.run(podId, pod, command, more);
-    const log = (await daemon.status(id)).log_path;
-    while (!existsSync(log) || !readFileSync(log, "utf8").includes("up")) await Bun.sleep(20);
+    await daemon.logged(id, "up");
     return id;
   }
 

@@ -52,7 +52,7 @@ async function until(what: () => boolean): Promise<void> {
 
 describe("in a pid namespace that is not the container's own", () => {
   test.each([0, 5])("Stop with timeout %d ends all of it before it returns", async (seconds) => {
-    const script = "sleep 41337 & setsid sleep 41338 & trap 'exit 5' TERM; wait";
+    const script = "trap 'exit 5' TERM; sleep 41337 & setsid sleep 41338 & wait";
     const id = await daemon.run(podId, pod, script, hostPid);
     await until(() => sleepers(41337, 41338).length === 2);
     await stop(id, seconds);
@@ -87,6 +87,7 @@ describe("the stop signal", () => {
       const command = number === 17 ? "sleep 600" : script(number);
       const id = await daemon.run(podId, pod, command, more);
       expect((await daemon.status(id)).stop_signal).toBe(told);
+      if (number !== 17) await daemon.logged(id, "up");
       await stop(id, number === 17 ? 1 : 20);
       expect((await daemon.status(id)).exit_code).toBe(number === 17 ? 137 : 5);
       await daemon.client.RemoveContainer({ container_id: id });

@@ -2,7 +2,6 @@
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -162,8 +161,9 @@ test("a container in a cgroup that a plugin chose is told of, limited and ended 
   const cgroupsPath = `${daemon.cgroupParent}/chosen`;
   const adjust = { linux: { cgroupsPath, resources: { memory: { limit: int(24 << 20) } } } };
   await withPlugins([["10", "v061", { adjust }]], async (name) => {
-    const command =
-      "head -c 100m /dev/zero | tail >/dev/null & wait $!; touch /killed; exec sleep 600";
+    // Execs come before: the kernel might choose one of them.
+    const command = `while [ ! -e /go ]; do sleep 0.1; done
+      head -c 100m /dev/zero | tail >/dev/null & wait $!; echo killed; exec sleep 600`;
     const id = await daemon.run(podId, pod, command, { metadata: { name } });
     expect(spec(id).linux.cgroupsPath).toBe(cgroupsPath);
     const { stats } = await daemon.client.ContainerStats({ container_id: id });
@@ -172,7 +172,8 @@ test("a container in a cgroup that a plugin chose is told of, limited and ended 
     await daemon.client.UpdateContainerResources({ container_id: id, linux });
     const limit = isV2 ? "memory.max" : "memory/memory.limit_in_bytes";
     expect(await inside(id, `cat /sys/fs/cgroup/${limit}`)).toBe(String(20 << 20));
-    while ((await daemon.exec(id, "ls /killed")).exitCode !== 0) await sleep(20);
+    await inside(id, "touch /go");
+    await daemon.logged(id, "killed");
     await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
     expect((await daemon.exited(id)).reason).toBe("OOMKilled");
     await daemon.client.RemoveContainer({ container_id: id });

@@ -49,7 +49,12 @@ const refusal = (call: Promise<unknown>) =>
 const sleeper = () => daemon.run(podId, pod, ["sleep", "600"]);
 
 /** Ends at once when it is asked to. */
-const trapper = ["sh", "-c", "trap 'exit 9' TERM; while :; do sleep 0.1; done"];
+async function trapper(): Promise<string> {
+  const command = "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done";
+  const id = await daemon.run(podId, pod, command);
+  await daemon.logged(id, "up");
+  return id;
+}
 
 async function works(): Promise<void> {
   const id = await sleeper();
@@ -92,7 +97,7 @@ test("5 MiB from a plugin end its connection alone", async () => {
 });
 
 test("an eviction in an answer stops that container", async () => {
-  const victim = await daemon.run(podId, pod, trapper);
+  const victim = await trapper();
   const CreateContainer = () =>
     api.CreateContainerResponse.encode({
       evict: [{ container_id: victim, reason: "too much" }],
@@ -107,11 +112,7 @@ test("an eviction in an answer stops that container", async () => {
 
 test("UpdateContainers tells what failed, evicts, and refuses what cannot be", async () => {
   const { plugin } = await inService();
-  const victim = await daemon.run(podId, pod, [
-    "sh",
-    "-c",
-    "trap 'exit 9' TERM; while :; do sleep 0.1; done",
-  ]);
+  const victim = await trapper();
   const unknown = { container_id: "f".repeat(64), linux: { resources: { cpu: { cpus: "0" } } } };
   const pids = { container_id: victim, linux: { resources: { pids: { limit: toLong(5) } } } };
   const asked = {

@@ -25,21 +25,23 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 const update = (container_id: string, linux: LinuxContainerResources) =>
   daemon.client.UpdateContainerResources({ container_id, linux });
 
+const files = isV2
+  ? ["memory.max", "cpu.weight", "cpu.max"]
+  : [
+      "memory/memory.limit_in_bytes",
+      "cpu/cpu.shares",
+      "cpu/cpu.cfs_quota_us",
+      "cpu/cpu.cfs_period_us",
+    ];
+
 /** What the kernel has, as the container sees it. */
 async function kernel(id: string) {
-  const read = async (v1: string, v2: string) =>
-    (await daemon.exec(id, `cat /sys/fs/cgroup/${isV2 ? v2 : v1}`)).stdout.trim();
-  return {
-    memory: await read("memory/memory.limit_in_bytes", "memory.max"),
-    shares: await read("cpu/cpu.shares", "cpu.weight"),
-    // Not of the cgroup's file: under systemd the controller comes with its first limit.
-    cpus: (await daemon.exec(id, "grep Cpus_allowed_list /proc/self/status")).stdout.split(
-      /\s+/,
-    )[1],
-    quota: isV2
-      ? await read("", "cpu.max")
-      : `${await read("cpu/cpu.cfs_quota_us", "")} ${await read("cpu/cpu.cfs_period_us", "")}`,
-  };
+  // Not of the cgroup's file: under systemd the controller comes with its first limit.
+  const allowed = "grep Cpus_allowed_list /proc/self/status";
+  const cat = files.map((file) => `echo $(cat /sys/fs/cgroup/${file})`).join("; ");
+  const { stdout } = await daemon.exec(id, `${allowed}; ${cat}`);
+  const [cpus = "", memory = "", shares = "", ...quota] = stdout.trimEnd().split("\n");
+  return { memory, shares, cpus: cpus.split(/\s+/)[1], quota: quota.join(" ") };
 }
 
 async function reported(id: string): Promise<Record<string, string>> {

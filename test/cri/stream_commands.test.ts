@@ -92,6 +92,16 @@ describe("exec", () => {
     expect(run(ours("exec", id, "cat"), text)).toEqual({ code: 0, stdout: "", stderr: "" });
   });
 
+  test("-i of a command that does not read all of it ends with that command", () => {
+    for (let round = 0; round < 5; round++) {
+      const done = run(
+        ours("exec", "-i", id, "head", "-c", "4"),
+        "0123456789abcdef".repeat(400_000),
+      );
+      expect(done).toEqual({ code: 0, stdout: "0123", stderr: "" });
+    }
+  });
+
   test("-it is a terminal with our size, whose keys go to the command", async () => {
     const shell = new OnTerminal(ours("exec", "-it", id, "sh"));
     await shell.shows("# ");

@@ -23,8 +23,8 @@ export async function startPause(
   const folder = context.sandboxes.folderOf(id);
   const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);
   const hostNetwork = sandbox.networkMode === "host";
-  const { seccomp, seccomp_profile_path } = config.linux?.security_context ?? {};
-  const security_context = { seccomp, seccomp_profile_path };
+  const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
+  const security_context = { seccomp, seccomp_profile_path, apparmor };
   const { command, rules } = handlerOf(context, sandbox.runtimeHandler);
   const spec = sandboxSpec({
     sandbox: sandboxFacts(context, sandbox),

@@ -129,7 +129,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
 export type SandboxSpecInput = {
   sandbox: SandboxFacts;
   image: ImageProcess;
-  facts: Pick<ContainerFacts, "passwd" | "group" | "seccompProfile">;
+  facts: Pick<ContainerFacts, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
   host: HostFacts;
   handler: HandlerRules;
   defaults: ContainerDefaults;
@@ -150,6 +150,8 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
     profileText: input.facts.seccompProfile,
     host,
   });
+  // As its pod's containers': the default profile lets them signal only what runs under it, too.
+  const apparmor = apparmorProfile(security, host, input.facts.apparmorProfiles ?? []);
   const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.facts });
   return {
     ociVersion,
@@ -160,6 +162,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       cwd: workingDir({}, input.image),
       capabilities: caps,
       noNewPrivileges: true,
+      ...(apparmor === undefined ? {} : { apparmorProfile: apparmor }),
       // Never an error: a daemon without CAP_SYS_RESOURCE runs pods all the same.
       oomScoreAdj: oomScoreAdj(BigInt(sandboxOomScoreAdj), host, true),
     },

@@ -5,7 +5,11 @@ import { join } from "node:path";
 import process from "node:process";
 import { toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
-import type { ContainerConfig, NamespaceOption } from "../../src/proto/types.ts";
+import type {
+  ContainerConfig,
+  LinuxSandboxSecurityContext,
+  NamespaceOption,
+} from "../../src/proto/types.ts";
 import { type MountFact } from "../../src/spec/facts.ts";
 import {
   containerSpec,
@@ -14,6 +18,7 @@ import {
   type OciSpec,
   parseOciSpec,
   sandboxSpec,
+  type SandboxSpecInput,
   sharesPidNamespace,
 } from "../../src/spec/oci.ts";
 import type { ContainerFacts } from "../../src/spec/facts.ts";
@@ -274,21 +279,40 @@ describe("a handler's rules", () => {
 });
 
 describe("sandboxSpec()", () => {
+  const pauseInput = (overrides: Partial<SandboxSpecInput> = {}): SandboxSpecInput => ({
+    sandbox: sandboxFacts(),
+    image: { Entrypoint: ["/pause"], User: "65535:65535" },
+    facts: { passwd: "", group: "" },
+    host,
+    handler: noRules,
+    defaults: specInput({}).defaults,
+    cgroupsPath: "/isulad/pod1/pod1",
+    rootfsPath: "/var/lib/isulad/sandboxes/pod1/rootfs",
+    hostname: "web-0",
+    runtimeAnnotations: {},
+    ...overrides,
+  });
+
   test("runs the pause image without capabilities, in a pid namespace to be shared", () => {
-    const { defaults } = specInput({});
-    const spec = sandboxSpec({
-      sandbox: sandboxFacts(),
-      image: { Entrypoint: ["/pause"], User: "65535:65535" },
-      facts: { passwd: "", group: "" },
-      host,
-      handler: noRules,
-      defaults,
-      cgroupsPath: "/isulad/pod1/pod1",
-      rootfsPath: "/var/lib/isulad/sandboxes/pod1/rootfs",
-      hostname: "web-0",
-      runtimeAnnotations: {},
+    expectGolden("sandbox-pause", sandboxSpec(pauseInput()));
+  });
+
+  test("runs under the AppArmor profile of the pod's containers, which may signal it then", () => {
+    const armed = { ...host, apparmor: { defaultProfile: "d" } };
+    const profileOf = (security_context: LinuxSandboxSecurityContext) => {
+      const sandbox = sandboxFacts({ linux: { security_context } });
+      const facts = { passwd: "", group: "", apparmorProfiles: ["d", "mine"] };
+      return sandboxSpec(pauseInput({ sandbox, facts, host: armed })).process.apparmorProfile;
+    };
+    expect(containerSpec(specInput({}, { host: armed })).process.apparmorProfile).toBe("d");
+    expect(profileOf({})).toBe("d");
+    expect(profileOf({ privileged: true })).toBe("d");
+    const local = (localhost_ref: string) => ({
+      apparmor: { profile_type: ProfileType.Localhost, localhost_ref },
     });
-    expectGolden("sandbox-pause", spec);
+    expect(profileOf(local("mine"))).toBe("mine");
+    expect(codeAndMessage(() => profileOf(local("other")))).toContain("not loaded");
+    expect(profileOf({ apparmor: { profile_type: ProfileType.Unconfined } })).toBeUndefined();
   });
 
   test("is needed only when the pod asks for one pid namespace", () => {

@@ -43,6 +43,7 @@ import { openCni } from "./node/cni.ts";
 import { DiskUsages } from "./node/disk_usage.ts";
 import { readHostFacts } from "./node/host.ts";
 import { Sampler } from "./node/sampler.ts";
+import { openSelinux } from "./node/selinux.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { Streams } from "./stream/streams.ts";
 import { sweepOrphans } from "./orphans.ts";
@@ -126,6 +127,8 @@ async function createContext(
   stack.use(images);
   const { apparmor, problem } = await openApparmor();
   if (problem !== undefined) log.warn(problem);
+  const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
+  if (unlabelled !== undefined) log.warn(unlabelled);
   const exits = new ExitWaiters();
   const monitor = stack.use(
     new MonitorClient({
@@ -144,7 +147,7 @@ async function createContext(
     log: log.child("cri"),
     instance,
     bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
-    host: readHostFacts(mounts, { apparmor }),
+    host: readHostFacts(mounts, { apparmor, selinux }),
     handlers: await openHandlers(config, log),
     sandboxes: new Store({
       ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),
@@ -175,6 +178,7 @@ async function createContext(
     events: new Mailbox<PodEvent>({ eventsMax, subscribersMax }),
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
     starting: new Map(),
+    levels: new Set(),
     calls: { count: 0 },
     running: new Running(),
   };

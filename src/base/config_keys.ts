@@ -197,6 +197,10 @@ export const daemonKeys = {
     fallback: false,
     about: "ours: devices belong to run_as_user and run_as_group, not to whom the node's do",
   }),
+  selinuxEnabled: key("selinux-enabled", k.flag, {
+    fallback: false,
+    about: "containers get SELinux labels, where the kernel runs SELinux",
+  }),
   enableCdi: key("enable-cdi", k.flag, {
     fallback: false,
     about: "devices by CDI names",
@@ -298,7 +302,6 @@ export const idleKeys: readonly IdleKey[] = [
   idle("tls-verify", k.flag, onlyUnix, { also: ["tlsverify"] }),
   idle("tls-config", k.textMap, onlyUnix),
   idle("userns-remap", k.text, "user namespaces are asked for by each pod (hostUsers: false)"),
-  idle("selinux-enabled", k.flag, "SELinux labels are not set"),
   idle("cpu-rt-period", k.integer(0, 1_000_000), "real-time scheduling is not set for whole nodes"),
   idle(
     "cpu-rt-runtime",

@@ -6,6 +6,7 @@ import { posix } from "node:path";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
+import { levelPattern } from "../spec/selinux.ts";
 import { both, byteLength, list, map, message, oneOf, range, refuse } from "./rules.ts";
 import { required, text, type Rule } from "./rules.ts";
 
@@ -60,11 +61,12 @@ const profile = message<cri.SecurityProfile>({
   profile_type: oneOf(SecurityProfile.ProfileType),
   localhost_ref: noNul,
 });
+const labelPart = text(256, /^[\w.-]*$/, 'must be of letters, digits, "_", "." and "-"');
 const selinux = message<cri.SELinuxOption>({
-  user: line(256),
-  role: line(256),
-  type: line(256),
-  level: line(4_096),
+  user: labelPart,
+  role: labelPart,
+  type: labelPart,
+  level: text(4_096, levelPattern, 'must be a level such as "s0:c1,c5"'),
 });
 const namespaces = message<cri.NamespaceOption>({
   network: oneOf(NamespaceMode),

@@ -63,6 +63,7 @@ async function start(context: Context, id: string): Promise<void> {
     stdin: container.config.stdin === true,
     terminal: container.config.tty === true,
     ...(owner === undefined ? {} : { owner: { uid: owner.uid, gid: owner.gid } }),
+    label: container.selinux?.mount,
     cgroup: containerCgroup(context, container),
     timeoutMs: context.config.startTimeoutMs,
   };

@@ -23,6 +23,7 @@ import { containerFacts, type MountedImages } from "./container_facts.ts";
 import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
 import { checkSandbox } from "./sandbox.ts";
+import { newContainerLabels } from "./selinux.ts";
 
 const { NamespaceMode, Signal } = runtime.v1;
 
@@ -78,6 +79,7 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
     logPath: logPath(sandbox, config),
     stopSignal: stopSignal(config, image),
     user: { uid: 0, gid: 0, groups: [] },
+    selinux: newContainerLabels(context, sandbox, config),
     phase: { phase: "creating" },
   };
 }
@@ -103,12 +105,13 @@ async function makeContainer(
 ): Promise<void> {
   const { containers, images, log } = context;
   const folder = containers.folderOf(container.id);
+  const label = container.selinux?.mount;
   const what = `CreateContainer ${container.name}`;
   try {
     await step("container-record", () => containers.write(container));
     throwIfAborted(what, call.signal);
     const rootfsPath = await step("container-rootfs", () =>
-      images.mountRootfs(image, { dir: folder, owner: rootfsOwner(sandbox) }),
+      images.mountRootfs(image, { dir: folder, owner: rootfsOwner(sandbox), label }),
     );
     throwIfAborted(what, call.signal);
     const imageMounts = await mountImageVolumes(context, container);
@@ -179,6 +182,7 @@ async function specOf(
     hostname: podHostname(sandbox.config, sandbox.networkMode === "host"),
     targetPid: targetPid(context, container),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
+    selinux: container.selinux,
   });
 }
 

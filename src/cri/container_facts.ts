@@ -9,6 +9,7 @@ import { cdiNames } from "../spec/cdi.ts";
 import type { CdiEdits, ContainerFacts } from "../spec/facts.ts";
 import type { Container } from "../state/container.ts";
 import { stepSignal, type Call, type Context } from "./context.ts";
+import { labelFiles } from "./selinux.ts";
 
 /** imageMounts: where mounts with an image are mounted, by index in config.mounts. */
 export type MountedImages = { rootfsPath: string; imageMounts: ReadonlyMap<number, string> };
@@ -18,9 +19,10 @@ type Parts = MountedImages & { image: ImageRecord; owner?: RootfsOwner; call: Ca
 /** Makes what is missing: mount sources, and folders for the image's volumes. */
 export async function containerFacts(
   context: Context,
-  { id, config }: Container,
+  container: Container,
   { image, owner, call, ...mounted }: Parts,
 ): Promise<ContainerFacts> {
+  const { id, config } = container;
   const { rejectMissingMountSources: rejectMissing } = context.config;
   const cdi = await cdiEdits(context, config);
   const facts = await lookupContainer(config, { ...mounted, rejectMissing });
@@ -32,6 +34,7 @@ export async function containerFacts(
     owner,
     signal: stepSignal(context, call),
   });
+  await labelFiles(context, container, { mounts: facts.mounts, volumes, call });
   return { ...facts, cdi, volumes };
 }
 

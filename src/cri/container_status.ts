@@ -140,7 +140,7 @@ function signalOf(name: string): runtime.v1.Signal {
 }
 
 async function infoOf(context: Context, container: Container): Promise<string> {
-  const { sandboxId, phase, runtimeHandler, stopSignal } = container;
+  const { sandboxId, phase, runtimeHandler, stopSignal, selinux } = container;
   const bundle = join(context.containers.folderOf(container.id), "config.json");
   const spec = await readTextIfExists(bundle);
   return JSON.stringify({
@@ -149,6 +149,7 @@ async function infoOf(context: Context, container: Container): Promise<string> {
     phase,
     runtimeHandler,
     stopSignal,
+    selinux: selinux ?? null,
     config: messageJson(runtime.v1.ContainerConfig, container.config, "names"),
     runtimeSpec: spec === undefined ? null : (JSON.parse(spec) as unknown),
   });

@@ -64,6 +64,8 @@ export type Context = {
   eventClock: EventClock;
   /** Containers whose start is under way, and its end: its outcome is committed then. */
   starting: Map<string, Promise<void>>;
+  /** SELinux levels of pods that are being made, and that no listed record holds yet. */
+  levels: Set<string>;
   /** Calls that were answered or are being answered. */
   calls: { count: number };
   /** RunPodSandbox and CreateContainer calls under way, by reserved name. */

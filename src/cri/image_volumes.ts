@@ -56,6 +56,7 @@ export async function mountImageVolumes(
 ): Promise<Map<number, string>> {
   const { images, containers, sandboxes } = context;
   const owner = rootfsOwner(sandboxes.get(container.sandboxId));
+  const label = container.selinux?.mount;
   const roots = new Map<string, string>();
   const folders = new Map<number, string>();
   for (const [index, mount] of (container.config.mounts ?? []).entries()) {
@@ -65,7 +66,7 @@ export async function mountImageVolumes(
       let root = roots.get(image.id);
       if (root === undefined) {
         const dir = join(volumesFolder(containers.folderOf(container.id)), String(roots.size));
-        root = await images.mountRootfs(image, { dir, readonly: true, owner });
+        root = await images.mountRootfs(image, { dir, readonly: true, owner, label });
         roots.set(image.id, root);
       }
       folders.set(index, await folderInRoot(root, mount.image_sub_path ?? ""));

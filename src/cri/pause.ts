@@ -6,6 +6,7 @@ import { step } from "../base/steps.ts";
 import { lookupContainer } from "../node/host.ts";
 import { makePauseRootfs, pauseImage } from "../node/pause_rootfs.ts";
 import { podHostname } from "../node/pod_files.ts";
+import { relabel } from "../node/selinux.ts";
 import type { ImageProcess } from "../spec/facts.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
@@ -37,6 +38,7 @@ export async function startPause(
     rootfsPath,
     hostname: podHostname(config, hostNetwork),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
+    selinux: sandbox.selinux,
   });
   await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
   const request = {
@@ -47,6 +49,7 @@ export async function startPause(
     logPath: "",
     stdin: false,
     terminal: false,
+    label: sandbox.selinux?.mount,
     cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, id, id),
     timeoutMs: context.config.startTimeoutMs,
   };
@@ -64,10 +67,13 @@ async function makeRootfs(
   if (reference === "") {
     const builtIn = join(config.graph, "pause");
     const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(builtIn));
+    const policy = context.host.selinux?.policy;
+    if (policy !== undefined) await relabel([rootfsPath], policy.readonlyFile, signal);
     return { rootfsPath, image: pauseImage };
   }
   const image = images.find(reference) ?? (await images.pull(reference, { signal }));
-  const place = { dir: context.sandboxes.folderOf(sandbox.id), owner: rootfsOwner(sandbox) };
+  const label = sandbox.selinux?.mount;
+  const place = { dir: context.sandboxes.folderOf(sandbox.id), owner: rootfsOwner(sandbox), label };
   const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, place));
   return { rootfsPath, image: image.config };
 }

@@ -137,6 +137,7 @@ function info(context: Context, sandbox: Sandbox): object {
     },
     phase,
     pid: sandbox.pause?.pid ?? 0,
+    selinux: sandbox.selinux ?? null,
     cniResult: (cni?.[0] as { result?: unknown } | undefined)?.result ?? null,
     config: messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "names"),
   };

@@ -32,6 +32,7 @@ import {
 import { rootfsOwner } from "./facts.ts";
 import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
+import { holdLevel, newPodLabels } from "./selinux.ts";
 import { limitPod } from "./sandbox_update.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 
@@ -50,6 +51,7 @@ export async function runPodSandbox(
   const name = sandboxName(config);
   const id = await context.running.join(name, call.signal, async () => {
     const sandbox = newSandbox(context, config, runtimeHandler);
+    using _ = holdLevel(context, sandbox);
     context.sandboxes.reserve(name, sandbox.id);
     await makeSandbox(context, sandbox, call);
     return sandbox.id;
@@ -89,6 +91,7 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
     namespaces: {},
     cgroup: { driver: context.cgroup.name, parent },
     torndown: false,
+    selinux: newPodLabels(context, config),
     phase: { phase: "creating" },
   };
 }

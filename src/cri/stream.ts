@@ -18,10 +18,11 @@ type Wanted = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean }
 
 export async function exec(context: Context, request: ExecRequest): Promise<ExecResponse> {
   const wanted = wantedOf(request);
-  const { id } = runningContainer(context, request.container_id ?? "");
+  const { id, selinux } = runningContainer(context, request.container_id ?? "");
   const { process } = await readSpec(join(context.containers.folderOf(id), "config.json"));
   const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
-  return { url: context.streams.exec({ containerId: id, process: command, wanted }) };
+  const label = selinux?.mount;
+  return { url: context.streams.exec({ containerId: id, process: command, label, wanted }) };
 }
 
 export function attach(context: Context, request: AttachRequest): AttachResponse {

@@ -19,6 +19,8 @@ export type RootfsParts = {
   readonly?: boolean;
   /** Absent: the node's own ids. */
   owner?: RootfsOwner;
+  /** SELinux's of all files in it, where it has one. */
+  label?: string;
 };
 
 /** Mounts stacked by mistake; far more than there ever are. */
@@ -30,7 +32,7 @@ let volatileOption = "volatile,";
 
 /** @returns the path of the mounted root. @throws CriError INTERNAL with the kernel's reason. */
 export async function mountOverlay(parts: RootfsParts): Promise<string> {
-  const { trees, lower, dir, readonly = false, owner } = parts;
+  const { trees, lower, dir, readonly = false, owner, label } = parts;
   const rootfs = join(dir, "rootfs");
   for (const name of ["upper", "work", "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true, mode: 0o711 });
@@ -42,7 +44,7 @@ export async function mountOverlay(parts: RootfsParts): Promise<string> {
   fs.chownSync(join(dir, "upper"), uid, gid);
   fs.chmodSync(join(dir, "upper"), top.mode & 0o7777);
   if (owner === undefined) {
-    overlay({ trees, names, dir, readonly });
+    overlay({ trees, names, dir, readonly, label });
     return rootfs;
   }
   // Overlayfs takes only layers that are mounted somewhere, and keeps its own hold on them.
@@ -50,7 +52,7 @@ export async function mountOverlay(parts: RootfsParts): Promise<string> {
   await mkdir(view, { recursive: true, mode: 0o700 });
   try {
     idmap(trees, view, owner.userns);
-    overlay({ trees: view, names, dir, readonly });
+    overlay({ trees: view, names, dir, readonly, label });
   } finally {
     await unmountView(dir);
   }
@@ -86,9 +88,12 @@ async function unmountView(dir: string): Promise<void> {
   });
 }
 
-type OverlayParts = { trees: string; names: string[]; dir: string; readonly: boolean };
+type OverlayParts = Pick<RootfsParts, "trees" | "dir" | "label"> & {
+  names: string[];
+  readonly: boolean;
+};
 
-function overlay({ trees, names, dir, readonly }: OverlayParts): void {
+function overlay({ trees, names, dir, readonly, label }: OverlayParts): void {
   const rootfs = join(dir, "rootfs");
   const treesFd = fs.openSync(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
   const dirFd = fs.openSync(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
@@ -97,7 +102,8 @@ function overlay({ trees, names, dir, readonly }: OverlayParts): void {
     // and no comma or colon in it matters.
     const below = names.map((name) => `/proc/self/fd/${treesFd}/${name}`).toReversed();
     const own = `/proc/self/fd/${dirFd}`;
-    const options = `index=off,lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
+    const context = label === undefined ? "" : `context="${label}",`; // a level has commas
+    const options = `${context}index=off,lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
     mountWithFallback(rootfs, readonly ? MS_RDONLY : 0, options);
   } catch (error) {
     const hint =

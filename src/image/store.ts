@@ -165,7 +165,7 @@ export class ImageStore implements AsyncDisposable {
   /** @returns the path of the mounted root; dir is the container's folder. */
   async mountRootfs(
     image: ImageRecord,
-    { dir, readonly, owner }: Pick<RootfsParts, "dir" | "readonly" | "owner">,
+    { dir, ...parts }: Omit<RootfsParts, "trees" | "lower">,
   ): Promise<string> {
     const absolute = this.#real(dir);
     const missing = image.layers.find((chainId) => !this.#layers.has(chainId));
@@ -178,7 +178,7 @@ export class ImageStore implements AsyncDisposable {
     try {
       await mkdir(absolute, { recursive: true, mode: 0o711 });
       const trees = this.#layers.trees;
-      return await mountOverlay({ trees, lower, dir: absolute, readonly, owner });
+      return await mountOverlay({ trees, lower, dir: absolute, ...parts });
     } catch (error) {
       await this.unmountRootfs(absolute);
       throw error;

@@ -24,6 +24,8 @@ export type StartRequest = {
   terminal: boolean;
   /** The root of its user namespace, where it has one of its own: who its streams belong to. */
   owner?: StreamOwner;
+  /** SELinux's of its streams, where it has labels. */
+  label?: string;
   /** Where its memory is counted and its processes are found. */
   cgroup: CgroupPaths;
   timeoutMs: number;

@@ -7,7 +7,7 @@ import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { duplicate, setPipeSize } from "../sys/descriptor.ts";
-import { mkfifo } from "../sys/path.ts";
+import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import { Mailbox } from "../sys/unix_socket.ts";
 import type { LogFds } from "./container_log.ts";
 import type { StartRequest } from "./protocol.ts";
@@ -52,6 +52,7 @@ export async function openStdio(
     mkfifo(path, 0o600);
     // What the node's root owns, a runtime in a user namespace cannot give to the program's user.
     if (request.owner !== undefined) chownSync(path, request.owner.uid, request.owner.gid);
+    if (request.label !== undefined) setSelinuxLabel(path, request.label);
   }
   return openFifos(request, workers, false);
 }

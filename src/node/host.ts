@@ -22,7 +22,7 @@ const linksMax = 40;
 /** What of the host stays the same while the daemon runs. */
 export function readHostFacts(
   cgroups: CgroupMounts,
-  { apparmor }: Pick<HostFacts, "apparmor">,
+  { apparmor, selinux }: Pick<HostFacts, "apparmor" | "selinux">,
 ): HostFacts {
   const status = readFileSync("/proc/self/status", "utf8");
   const bounding = BigInt(`0x${/^CapBnd:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? "0"}`);
@@ -35,7 +35,7 @@ export function readHostFacts(
     oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
     ...(apparmor === undefined ? {} : { apparmor }),
     idmappedLayers: kernelIsAtLeast(5, 19),
-    selinux: existsSync("/sys/fs/selinux/enforce"),
+    ...(selinux === undefined ? {} : { selinux }),
     arch: arch(),
   };
 }

@@ -2,6 +2,7 @@
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { OciDevice, OciHook, OciHookName, OciMount, OciRlimit } from "./oci_types.ts";
 import type { BaseSpec } from "./base_spec.ts";
+import type { SelinuxPolicy } from "./selinux.ts";
 
 /** What stays the same while the daemon runs. */
 export type HostFacts = {
@@ -20,8 +21,8 @@ export type HostFacts = {
   apparmor?: { defaultProfile?: string };
   /** Whether overlayfs takes id-mapped layers: Linux 5.19. */
   idmappedLayers: boolean;
-  /** The kernel runs SELinux, whose labels are not set yet. */
-  selinux: boolean;
+  /** Absent where the kernel runs without SELinux; without a policy nothing is to be labelled. */
+  selinux?: { policy?: SelinuxPolicy };
   /** node:os arch(): "x64", "arm64". */
   arch: string;
 };

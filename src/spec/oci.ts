@@ -26,7 +26,8 @@ import { containerMounts, sandboxMounts } from "./mounts.ts";
 import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";
 import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
-import { apparmorProfile, maskedPaths, refuseSelinux, seccompFilter } from "./security.ts";
+import { apparmorProfile, maskedPaths, seccompFilter } from "./security.ts";
+import type { SelinuxLabels } from "./selinux.ts";
 import { userNamespace, type UserNamespace } from "./userns.ts";
 import { resolveUser, runAs } from "./users.ts";
 
@@ -65,6 +66,8 @@ export type ContainerSpecInput = {
   runtimeAnnotations: Record<string, string>;
   /** For pid mode TARGET: the init of the target container. */
   targetPid?: number;
+  /** Absent: nothing is labelled. */
+  selinux?: SelinuxLabels;
 };
 
 /**
@@ -77,7 +80,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const asked = config.linux?.security_context;
   const security = asked ?? {};
   const privileged = security.privileged === true;
-  checkSecurity(security, sandbox, host);
+  checkSecurity(security, sandbox);
   const resources = config.linux?.resources ?? {};
   const process = containerProcess(input, security, resources.oom_score_adj);
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
@@ -119,6 +122,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
       ...(seccomp === undefined ? {} : { seccomp }),
       ...(rootfsPropagation === undefined ? {} : { rootfsPropagation }),
       ...maskedPaths(asked),
+      ...mountLabel(input.selinux),
     },
   };
   const based = overBase(input.handler.baseSpec, spec, privileged);
@@ -137,13 +141,13 @@ export type SandboxSpecInput = {
   rootfsPath: string;
   hostname: string;
   runtimeAnnotations: Record<string, string>;
+  selinux?: SelinuxLabels;
 };
 
 /** The spec of a pod's pause container: first process of the pid namespace that the pod shares. */
 export function sandboxSpec(input: SandboxSpecInput): OciSpec {
   const { sandbox, host } = input;
   const security = { ...sandbox.config.linux?.security_context, privileged: false };
-  refuseSelinux(security, host);
   const caps = capabilities({ drop_capabilities: ["ALL"] }, false, host.capabilities);
   const seccomp = seccompFilter(security, {
     bounding: caps.bounding,
@@ -163,6 +167,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       capabilities: caps,
       noNewPrivileges: true,
       ...(apparmor === undefined ? {} : { apparmorProfile: apparmor }),
+      ...processLabel(input.selinux, sandbox.config.linux?.security_context?.privileged),
       // Never an error: a daemon without CAP_SYS_RESOURCE runs pods all the same.
       oomScoreAdj: oomScoreAdj(BigInt(sandboxOomScoreAdj), host, true),
     },
@@ -181,6 +186,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       resources: ociResources({}, [{ allow: false, access: "rwm" }], host),
       ...(seccomp === undefined ? {} : { seccomp }),
       ...maskedPaths(undefined),
+      ...mountLabel(input.selinux),
     },
   };
 }
@@ -215,22 +221,30 @@ function containerProcess(
     ...(defaults.rlimits.length > 0 ? { rlimits: defaults.rlimits } : {}),
     noNewPrivileges: security.no_new_privs === true,
     ...(apparmor === undefined ? {} : { apparmorProfile: apparmor }),
+    ...processLabel(input.selinux, security.privileged),
     oomScoreAdj: adjusted,
   };
 }
 
-function checkSecurity(
-  security: LinuxContainerSecurityContext,
-  sandbox: SandboxFacts,
-  host: HostFacts,
-): void {
+/** Who is privileged runs unconfined; its files keep the label that the pod's others can read. */
+function processLabel(
+  selinux: SelinuxLabels | undefined,
+  privileged: boolean | null | undefined,
+): Pick<OciProcess, "selinuxLabel"> {
+  return selinux === undefined || privileged ? {} : { selinuxLabel: selinux.process };
+}
+
+function mountLabel(selinux: SelinuxLabels | undefined): { mountLabel?: string } {
+  return selinux === undefined ? {} : { mountLabel: selinux.mount };
+}
+
+function checkSecurity(security: LinuxContainerSecurityContext, sandbox: SandboxFacts): void {
   if (security.privileged && !sandbox.config.linux?.security_context?.privileged) {
     throw new CriError(
       "FAILED_PRECONDITION",
       "a privileged container needs a privileged pod (security_context.privileged of its sandbox)",
     );
   }
-  refuseSelinux(security, host);
   checkNamespaces(security.namespace_options, sandbox);
 }
 

@@ -38,6 +38,7 @@ export type OciProcess = {
   rlimits?: OciRlimit[];
   noNewPrivileges: boolean;
   apparmorProfile?: string;
+  selinuxLabel?: string;
   oomScoreAdj?: number;
   ioPriority?: { class: string; priority: number };
   scheduler?: OciScheduler;
@@ -144,6 +145,7 @@ export type OciLinux = {
   rootfsPropagation?: string;
   maskedPaths?: string[];
   readonlyPaths?: string[];
+  mountLabel?: string;
   sysctl?: Record<string, string>;
   /** By the interface's name on the host. */
   netDevices?: Record<string, { name?: string }>;

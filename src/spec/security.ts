@@ -88,24 +88,6 @@ export function maskedPaths(security: LinuxContainerSecurityContext | null | und
   return { maskedPaths: [...(masked_paths ?? [])], readonlyPaths: [...(readonly_paths ?? [])] };
 }
 
-/**
- * Who asks for an SELinux label on a node that has them must not run without one. On a node that has
- * none the options count for nothing, as with every other runtime: pods carry them for all nodes.
- * @throws CriError UNIMPLEMENTED
- */
-export function refuseSelinux(
-  { selinux_options: options }: Pick<LinuxContainerSecurityContext, "selinux_options">,
-  host: HostFacts,
-): void {
-  const { user, role, type, level } = options ?? {};
-  const label = [user, role, type, level].map((part) => part || "-").join(":");
-  if (!host.selinux || label === "-:-:-:-") return;
-  throw new CriError(
-    "UNIMPLEMENTED",
-    `selinux_options ${label}: SELinux labels are not supported yet (use AppArmor and seccomp, or a node without SELinux)`,
-  );
-}
-
 function askedSeccomp(security: LinuxContainerSecurityContext): AskedProfile {
   if (security.seccomp) return typedProfile(security.seccomp, "seccomp");
   return oldProfile(security.seccomp_profile_path ?? "", "seccomp_profile_path", "unconfined");

@@ -6,10 +6,10 @@
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
-import { messageJson } from "./message_json.ts";
-import { reservedName, sandboxName } from "./sandbox.ts";
-import { Digits, type StoreOptions } from "./store.ts";
 import { isSignal } from "../sys/signals.ts";
+import { messageJson } from "./message_json.ts";
+import { reservedName, sandboxName, SelinuxSchema } from "./sandbox.ts";
+import { Digits, type StoreOptions } from "./store.ts";
 
 const Phase = v.variant("phase", [
   v.object({ phase: v.literal("creating") }),
@@ -63,6 +63,8 @@ const ContainerSchema = v.object({
   stopSignal: v.pipe(v.string(), v.check(isSignal, "no signal's name")),
   /** Of the container's first process. */
   user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
+  /** Its SELinux labels, where it has them; one that is privileged runs without the process's. */
+  selinux: v.optional(SelinuxSchema),
   /** OCI's cgroupsPath, where an NRI plugin chose it; absent: the cgroup driver's. */
   cgroupsPath: v.optional(v.string()),
   /** An update is under way: the bundle's resources from before (spec/oci_types.ts), as JSON. */

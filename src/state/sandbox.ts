@@ -47,6 +47,8 @@ const NetworkSettings = v.object({
 });
 export type NetworkSettings = v.InferOutput<typeof NetworkSettings>;
 
+export const SelinuxSchema = v.object({ process: v.string(), mount: v.string() });
+
 const Phase = v.variant("phase", [
   v.object({ phase: v.literal("creating") }),
   v.object({ phase: v.literal("ready") }),
@@ -96,6 +98,8 @@ const SandboxSchema = v.object({
   torndown: v.boolean(),
   /** What was begun and has failed so far: recovery and orphans.ts go on with it. */
   ending: v.optional(v.picklist(["stop", "undo"])),
+  /** Its SELinux labels, where it has them; its containers' are made of them. */
+  selinux: v.optional(SelinuxSchema),
   /** The first process of the pid namespace that the pod shares, where it does; 0: not started yet. */
   pause: v.optional(v.object({ pid: v.number() })),
   phase: Phase,

@@ -17,6 +17,8 @@ export type ExecSession = {
   containerId: string;
   /** OCI process as JSON. */
   process: string;
+  /** SELinux's of the streams, where the container has labels. */
+  label?: string;
   wanted: Wanted;
 };
 
@@ -36,7 +38,7 @@ export async function serveExec(
   };
   gone.addEventListener("abort", cancel, { once: true });
   try {
-    using io = session.wanted.tty ? new TerminalIo(parts) : new FifoIo(parts, session.wanted);
+    using io = session.wanted.tty ? new TerminalIo(parts) : new FifoIo(parts, session);
     const { containerId: id, process } = session;
     const { result } = await parts.monitor.call("startExec", { id, key, process, ...io.request });
     if (gone.aborted) cancel(); // it may have come before the monitor knew of the exec
@@ -118,9 +120,9 @@ class FifoIo implements Io {
   readonly input: ByteStream | undefined;
   readonly #fifos: Fifos;
 
-  constructor(parts: StreamParts, wanted: Wanted) {
+  constructor(parts: StreamParts, { wanted, label }: ExecSession) {
     const names = (["stdin", "stdout", "stderr"] as const).filter((name) => wanted[name]);
-    this.#fifos = new Fifos(names, parts);
+    this.#fifos = new Fifos(names, { ...parts, label });
     this.request = { ...this.#fifos.paths, console: "" };
     const { stdin, ...outputs } = this.#fifos.streams;
     this.input = stdin;

@@ -5,7 +5,7 @@ import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { ByteStream } from "../sys/byte_stream.ts";
 import { setPipeSize } from "../sys/descriptor.ts";
-import { mkfifo } from "../sys/path.ts";
+import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import type { Poller } from "../sys/poller.ts";
 
 export type StreamName = "stdin" | "stdout" | "stderr";
@@ -21,21 +21,26 @@ export class Fifos implements Disposable {
   /** Open both ways until the other side has its ends: before, ours would meet their end. */
   #kept: number[] = [];
 
-  /** folder: where a folder of these is made. */
-  constructor(names: StreamName[], { folder, poller }: { folder: string; poller: Poller }) {
+  /** folder: where a folder of these is made. label: SELinux's of what uses them, where it has one. */
+  constructor(
+    names: StreamName[],
+    { folder, poller, label }: { folder: string; poller: Poller; label?: string },
+  ) {
     this.#folder = join(folder, randomBytes(8).toString("hex"));
     mkdirSync(this.#folder, { mode: 0o700 });
     try {
-      for (const name of names) this.streams[name] = new ByteStream(this.#open(name), poller);
+      for (const name of names)
+        this.streams[name] = new ByteStream(this.#open(name, label), poller);
     } catch (error) {
       this[Symbol.dispose]();
       throw error;
     }
   }
 
-  #open(name: StreamName): number {
+  #open(name: StreamName, label: string | undefined): number {
     const path = join(this.#folder, name);
     mkfifo(path, 0o600);
+    if (label !== undefined) setSelinuxLabel(path, label);
     this.paths[name] = path;
     const { O_RDWR, O_WRONLY, O_RDONLY, O_NONBLOCK } = constants;
     const kept = openSync(path, O_RDWR | O_NONBLOCK);

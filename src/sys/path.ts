@@ -36,6 +36,11 @@ export function lsetxattr(path: string, name: string, value: Uint8Array): void {
   check("lsetxattr", `${name} on ${path}`, z(path), z(name), bytes, value.length, 0);
 }
 
+/** SELinux's label of a file; of a link itself. */
+export function setSelinuxLabel(path: string, label: string): void {
+  lsetxattr(path, "security.selinux", new TextEncoder().encode(`${label}\0`));
+}
+
 /** The attribute's value, or undefined where there is none. */
 export function lgetxattr(path: string, name: string): Uint8Array | undefined {
   const value = new Uint8Array(65536);

@@ -106,6 +106,8 @@ const containers: [string, ContainerConfig][] = [
   ["masked_paths[0]", security({ masked_paths: ["proc"] })],
   ["readonly_paths has", security({ readonly_paths: many(5_000, () => "/x") })],
   ["add_capabilities", security({ capabilities: { add_capabilities: ["SYS_ADMIN\n"] } })],
+  ["selinux_options.level", security({ selinux_options: { level: "s0:c1\n" } })],
+  ["selinux_options.type", security({ selinux_options: { type: "a:b" } })],
   ["seccomp.profile_type", security({ seccomp: { profile_type: 8 as never } })],
   ["apparmor.profile_type", security({ apparmor: { profile_type: 8 as never } })],
   ["cpu_period", limits({ cpu_period: toLong(5) })],

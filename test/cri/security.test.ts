@@ -11,6 +11,7 @@ import type {
   LinuxContainerSecurityContext,
   PodSandboxConfig,
 } from "../../src/proto/types.ts";
+import type { OciSpec } from "../../src/spec/oci.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -365,4 +366,25 @@ test("limits that this node cannot hold are refused by name", async () => {
   const unified = await limits({ unified: { "memory.high": "max" } });
   expect(unified.code).toBe("FAILED_PRECONDITION");
   expect(unified.message).toContain("cgroup v2");
+});
+
+test("selinux_options count for nothing without SELinux, and are refused with it, until it is on", async () => {
+  const asked = withContext({ selinux_options: { type: "spc_t", level: "s0:c1,c2" } });
+  if (existsSync("/sys/fs/selinux/enforce")) {
+    const error = await refusal(asked);
+    expect([error.code, error.message]).toEqual([
+      "FAILED_PRECONDITION",
+      expect.stringContaining("-:-:spc_t:s0:c1,c2: labels are off on this node"),
+    ]);
+    return;
+  }
+  const id = await daemon.run(podId, pod, ["sleep", "600"], asked);
+  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
+  const { selinux, runtimeSpec } = JSON.parse(info["info"]!) as {
+    selinux: unknown;
+    runtimeSpec: OciSpec;
+  };
+  expect(selinux).toBeNull();
+  expect(runtimeSpec.process.selinuxLabel).toBeUndefined();
+  await daemon.client.RemoveContainer({ container_id: id });
 });

@@ -18,7 +18,6 @@ export const host: HostFacts = {
   capabilities: capabilityNames,
   oomScoreAdj: -999,
   idmappedLayers: true,
-  selinux: false,
   arch: "x64",
 };
 

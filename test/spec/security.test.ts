@@ -14,7 +14,6 @@ import {
   apparmorProfile,
   maskedPaths,
   namesApparmorProfile,
-  refuseSelinux,
   seccompFilter,
   seccompProfileFile,
 } from "../../src/spec/security.ts";
@@ -136,16 +135,6 @@ describe("apparmorProfile()", () => {
     expect(codeAndMessage(() => apparmorProfile(local, host, []))).toContain("without AppArmor");
     expect(codeAndMessage(() => apparmorProfile(local, armed, []))).toContain("not loaded");
   });
-});
-
-test("refuseSelinux() refuses a label only where the node could have set it", () => {
-  const armed: HostFacts = { ...host, selinux: true };
-  const asked = { selinux_options: { type: "spc_t", level: "s0" } };
-  refuseSelinux(asked, host);
-  refuseSelinux({ selinux_options: {} }, armed);
-  expect(codeAndMessage(() => refuseSelinux(asked, armed))).toStartWith(
-    "UNIMPLEMENTED: selinux_options -:-:spc_t:s0: ",
-  );
 });
 
 test("maskedPaths() adds nothing to lists that were given, empty ones too", () => {

@@ -210,6 +210,11 @@ export const daemonKeys = {
     about:
       "ours: classes of block I/O for NRI plugins, in the form of containerd's blockio_config_file",
   }),
+  rdtConfigFile: key("rdt-config-file", k.text, {
+    fallback: "",
+    about:
+      "ours: classes of cache and memory bandwidth for NRI plugins, in the form of containerd's rdt_config_file",
+  }),
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, {
     fallback: ["/etc/cdi", "/var/run/cdi"],
     about: "where CDI specs lie",

@@ -7,6 +7,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
+import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
 import type { Change, World } from "../nri/changes.ts";
 import type { ContainerFacts, PodFacts } from "../nri/convert.ts";
 import type { NriHost, PluginState } from "../nri/host.ts";
@@ -106,11 +107,13 @@ class Nri implements NriEvents, AsyncDisposable {
     const names = (adjust.CDI_devices ?? []).map(({ name }) => name ?? "");
     const withDevices = await this.#withCdi(sandbox, spec, names);
     const blockio = adjust.linux?.resources?.blockio_class?.value;
+    const rdt = adjust.linux?.resources?.rdt_class?.value;
+    if (rdt) prepareRdtClass(config.rdtConfigFile, rdt);
     const changed = adjustedSpec(withDevices, adjust, {
       host,
       ociVersion: handlerOf(this.#context, container.runtimeHandler).facts.ociVersion ?? "1.0.0",
       ...(blockio ? { blockIO: blockioClass(config.blockioConfigFile, blockio) } : {}),
-      resctrl: existsSync("/sys/fs/resctrl/schemata"),
+      resctrl: existsSync(join(resctrlFolder, "schemata")),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
     });
     const made = withResources(container, resources);

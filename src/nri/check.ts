@@ -17,6 +17,8 @@ const cpuList = /^\d+(-\d+)?(,\d+(-\d+)?)*$/;
 const namespaceTypes = ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"];
 const cdiName = /^[A-Za-z][\w.-]*\/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*$/;
 const sysctlName = /^[A-Za-z0-9_][\w*@%-]*([./][A-Za-z0-9_][\w*@%-]*)*$/;
+/** A group of resctrl; "" takes a container's class away. */
+const rdtName = /^(?!\.\.?$|info$|mon_groups$|mon_data$)[^/\s]{0,255}$/;
 const unifiedName = /^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/;
 
 /** @throws CriError INVALID_ARGUMENT with the field and its value. */
@@ -107,6 +109,8 @@ function checkLinux(linux: LinuxContainerAdjustment): void {
       if (!/^[^/\s:]{1,15}$/.test(name)) throw wrong("net_devices", name, "no interface's name");
     }
   }
+  const clos = linux.rdt?.clos_id?.value ?? "";
+  if (!rdtName.test(clos)) throw wrong("rdt.clos_id", clos, "no class's name");
   const policy: number = linux.scheduler?.policy ?? 0;
   if (policy < 0 || policy > 7) throw wrong("scheduler.policy", policy, "outside 0–7");
   for (const flag of (linux.scheduler?.flags ?? []) as number[]) {
@@ -141,6 +145,8 @@ function checkResources(resources: LinuxResources, what: string): void {
     if (!unifiedName.test(name)) throw wrong(`${what}unified`, name, "no cgroup file's name");
     checkText(`${what}unified.${name}`, value);
   }
+  const rdt = resources.rdt_class?.value ?? "";
+  if (!rdtName.test(rdt)) throw wrong(`${what}rdt_class`, rdt, "no class's name");
   if (resources.pids) checkAtLeast(`${what}pids.limit`, resources.pids.limit, -1n);
   for (const { type, access, major, minor } of resources.devices ?? []) {
     if (!/^[abc]?$/.test(type ?? "")) throw wrong(`${what}devices.type`, type, "not a, b or c");

@@ -1,0 +1,106 @@
+// Classes of resource control by name, for NRI plugins: groups of the kernel's resctrl file system, made
+// as a file says (spec/rdt.ts). The OCI runtime puts a container's processes into its class's group.
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import * as v from "valibot";
+import { parse } from "yaml";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { RdtFile, rdtSchemata, type RdtConfig, type RdtHost } from "../spec/rdt.ts";
+import { readBounded } from "../sys/file.ts";
+
+const fileBytesMax = 1 << 20;
+export const resctrlFolder = "/sys/fs/resctrl";
+
+/**
+ * Sees to it that the class's group exists and is as the file says. file "": none is configured, and
+ * the group must have been made by somebody else.
+ * @throws CriError FAILED_PRECONDITION with the class and why it cannot be.
+ */
+export function prepareRdtClass(file: string, name: string, folder = resctrlFolder): void {
+  try {
+    if (!existsSync(join(folder, "schemata"))) {
+      throw new Error(`this node has no resource control (${folder} is not mounted)`);
+    }
+    if (name === "DEFAULT") {
+      throw new Error("that is the root group, where containers without a class are: set none");
+    }
+    const group = join(folder, name);
+    if (file === "") {
+      if (existsSync(join(group, "schemata"))) return;
+      throw new Error(
+        `no classes are configured (rdt-config-file in daemon.json), nor is ${group}`,
+      );
+    }
+    const lines = classLines(file, name, folder);
+    makeGroup(group);
+    writeSchemata(folder, group, lines);
+  } catch (error) {
+    throw new CriError("FAILED_PRECONDITION", `rdt_class ${name}: ${messageOf(error)}`, {
+      cause: error,
+    });
+  }
+}
+
+function classLines(file: string, name: string, folder: string): string[] {
+  try {
+    return rdtSchemata(readConfig(file), name, rdtHost(folder));
+  } catch (error) {
+    throw new Error(`${file}: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+function readConfig(file: string): RdtConfig {
+  const bytes = readBounded(file, fileBytesMax + 1);
+  if (bytes.length > fileBytesMax) throw new Error(`is over ${fileBytesMax} bytes`);
+  const parsed = v.safeParse(RdtFile, parse(new TextDecoder().decode(bytes)));
+  if (parsed.success) return parsed.output;
+  const [issue] = parsed.issues;
+  throw new Error(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
+}
+
+/** What the kernel can divide on this node, as the root group's schemata and info/ tell. */
+export function rdtHost(folder: string): RdtHost {
+  const host: RdtHost = { caches: [] };
+  const info = (resource: string, name: string) =>
+    readFileSync(join(folder, "info", resource, name), "utf8").trim();
+  const known = readdirSync(join(folder, "info"));
+  for (const line of readFileSync(join(folder, "schemata"), "utf8").split("\n")) {
+    const [name = "", values = ""] = line.trim().split(":");
+    if (!known.includes(name)) continue;
+    const ids = values.split(";").map((one) => Number.parseInt(one));
+    if (/^L[23](CODE|DATA)?$/.test(name)) {
+      const bits = BigInt(`0x${info(name, "cbm_mask")}`).toString(2).length;
+      host.caches.push({ name, ids, bits, bitsMin: Number(info(name, "min_cbm_bits")) });
+    } else if (name === "MB") {
+      const percentMin = Number(info(name, "min_bandwidth"));
+      host.bandwidth = { ids, inMBps: isMountedInMBps(folder), percentMin };
+    }
+  }
+  return host;
+}
+
+function isMountedInMBps(folder: string): boolean {
+  const mounts = readFileSync("/proc/self/mounts", "utf8").split("\n");
+  const own = mounts.findLast((line) => line.split(" ")[1] === folder);
+  return own?.split(" ")[3]?.split(",").includes("mba_MBps") ?? false;
+}
+
+function makeGroup(group: string): void {
+  try {
+    mkdirSync(group);
+  } catch (error) {
+    if (errnoOf(error) === "EEXIST") return;
+    if (errnoOf(error) !== "ENOSPC") throw error;
+    throw new Error(`${group}: the kernel has no class left; remove another one`, { cause: error });
+  }
+}
+
+function writeSchemata(folder: string, group: string, lines: string[]): void {
+  if (lines.length === 0) return;
+  try {
+    writeFileSync(join(group, "schemata"), `${lines.join("\n")}\n`);
+  } catch (error) {
+    const status = readFileSync(join(folder, "info/last_cmd_status"), "utf8").trim();
+    throw new Error(`${messageOf(error)}: ${status}`, { cause: error });
+  }
+}

@@ -1,0 +1,255 @@
+// Classes of the kernel's resource control (Intel RDT, AMD QoS) by name: what a file of the form that
+// goresctrl has given it (intel/goresctrl, doc/rdt.md), which containerd reads too, makes of a node's
+// caches and memory bandwidth. The result is lines of a group's schemata (kernel, resctrl.rst).
+//
+// Partitions divide a cache among them; a class gets a part of its partition's, which it may share with
+// the partition's other classes. Bandwidth is shared by all.
+import * as v from "valibot";
+import { CriError } from "../base/errors.ts";
+
+const Share = v.pipe(
+  v.string("is no text: write it in quotes"),
+  v.regex(
+    /^(\d{1,3}(-\d{1,3})?%|0x[0-9a-f]{1,16}|\d\d?(-\d\d?)?)$/i,
+    "is no percentage, bit mask (0xf0) or range of bits (4-7)",
+  ),
+);
+const Shares = v.pipe(
+  v.strictObject({ unified: Share, code: v.optional(Share), data: v.optional(Share) }),
+  v.check(({ code, data }) => (code === undefined) === (data === undefined), "code needs data"),
+);
+const OneShare = v.pipe(
+  Share,
+  v.transform((unified): v.InferOutput<typeof Shares> => ({ unified })),
+);
+const Rates = v.array(v.pipe(v.string(), v.regex(/^\d{1,9}(%|MBps)$/, "is no percentage or MBps")));
+
+const Ids = v.pipe(v.string(), v.regex(/^(all|[\d,-]{1,200})$/, "is not all, or a list of ids"));
+
+/** By caches' ids; without ids it is for all of them. */
+function byIds<Item extends v.GenericSchema>(item: Item) {
+  const all = v.pipe(
+    item,
+    v.transform((all): Record<string, v.InferOutput<Item>> => ({ all })),
+  );
+  return v.optional(v.union([all, v.record(Ids, item)]));
+}
+
+const allocations = {
+  l2Allocation: byIds(v.union([OneShare, Shares])),
+  l3Allocation: byIds(v.union([OneShare, Shares])),
+  mbAllocation: byIds(Rates),
+};
+const Class = v.strictObject({ ...allocations, kubernetes: v.optional(v.unknown()) });
+const Partition = v.strictObject({
+  ...allocations,
+  classes: v.optional(v.nullable(v.record(v.string(), v.nullable(Class)))),
+});
+const Option = v.optional(v.object({ optional: v.optional(v.boolean(), true) }), {});
+
+export const RdtFile = v.object({
+  options: v.optional(v.object({ l2: Option, l3: Option, mb: Option }), {}),
+  partitions: v.record(v.string(), Partition),
+});
+export type RdtConfig = v.InferOutput<typeof RdtFile>;
+type CacheShares = v.InferOutput<(typeof allocations)["l3Allocation"]>;
+type BandwidthShares = v.InferOutput<(typeof allocations)["mbAllocation"]>;
+
+/** A line of the root group's schemata, and what its folder in info/ says. */
+export type RdtCache = {
+  /** L2 or L3, with CODE or DATA behind it where these are apart. */
+  name: string;
+  ids: number[];
+  /** All that a group can have; its ones are in a row from bit 0. */
+  bits: number;
+  /** The fewest that a group can have. */
+  bitsMin: number;
+};
+
+export type RdtHost = {
+  caches: RdtCache[];
+  /** percentMin: what less is raised to. inMBps: mounted with mba_MBps. */
+  bandwidth?: { ids: number[]; percentMin: number; inMBps: boolean };
+};
+
+/**
+ * The class's lines; what neither it nor its partition says stays as it is.
+ * @throws CriError FAILED_PRECONDITION for a class that there is not, shares that do not fit, and what
+ * this node lacks although the file says that it must have it.
+ */
+export function rdtSchemata(config: RdtConfig, name: string, host: RdtHost): string[] {
+  const partitions = Object.entries(config.partitions);
+  const classes = partitions.flatMap(([partition, { classes }]) =>
+    Object.entries(classes ?? {}).map(([own, found]) => ({ own, partition, found: found ?? {} })),
+  );
+  const [chosen, second] = classes.filter(({ own }) => own === name);
+  if (chosen === undefined) {
+    throw refused(`there is only ${classes.map(({ own }) => own).join(", ") || "none"}`);
+  }
+  if (second !== undefined) throw refused(`it is in partition ${chosen.partition} and another one`);
+  checkNeeded(config, host);
+  const lines: string[] = [];
+  for (const cache of host.caches) {
+    const key = cache.name.startsWith("L2") ? "l2Allocation" : "l3Allocation";
+    const given = partitions.map(([own, one]): [string, CacheShares] => [own, one[key]]);
+    const own = cacheLine(cache, given, { ...chosen, shares: chosen.found[key] });
+    if (own !== undefined) lines.push(own);
+  }
+  const shared = config.partitions[chosen.partition]!.mbAllocation;
+  const bandwidth = bandwidthLine(host, shared, chosen.found.mbAllocation);
+  return bandwidth === undefined ? lines : [...lines, bandwidth];
+}
+
+function checkNeeded({ options, partitions }: RdtConfig, { caches, bandwidth }: RdtHost): void {
+  const has = {
+    l2: caches.some(({ name }) => name.startsWith("L2")),
+    l3: caches.some(({ name }) => name.startsWith("L3")),
+    mb: bandwidth !== undefined,
+  };
+  for (const key of ["l2", "l3", "mb"] as const) {
+    if (options[key].optional || has[key]) continue;
+    const isUsed = Object.values(partitions).some((one) => one[`${key}Allocation`] !== undefined);
+    if (isUsed) throw refused(`it needs ${key.toUpperCase()} allocation, which this node lacks`);
+  }
+}
+
+function cacheLine(
+  cache: RdtCache,
+  partitions: [name: string, shares: CacheShares][],
+  chosen: { partition: string; shares: CacheShares },
+): string | undefined {
+  if (partitions.every(([, shares]) => shares === undefined)) return undefined;
+  const without = partitions.find(([, shares]) => shares === undefined);
+  if (without !== undefined) {
+    throw refused(`partition ${without[0]} says nothing of ${cache.name}, and others do`);
+  }
+  const kind = cache.name.slice(2).toLowerCase() as "" | "code" | "data";
+  const share = (shares: CacheShares, id: number) => {
+    const found = ofId(shares, id) ?? { unified: "100%" };
+    return (kind === "" ? undefined : found[kind]) ?? found.unified;
+  };
+  const masks = cache.ids.map((id) => {
+    const asked = partitions.map(([name, shares]) => ({ name, share: share(shares, id) }));
+    const base = partitionMasks(cache, asked).get(chosen.partition)!;
+    return `${id}=${classMask(share(chosen.shares, id), base, cache).toString(16)}`;
+  });
+  return `${cache.name}:${masks.join(";")}`;
+}
+
+/** A cache's bits among partitions: no bit is of two. */
+function partitionMasks(
+  { name: cache, bits, bitsMin }: RdtCache,
+  asked: { name: string; share: string }[],
+): Map<string, bigint> {
+  const masks = new Map<string, bigint>();
+  if (!asked.some(({ share }) => share.endsWith("%"))) {
+    let taken = 0n;
+    for (const { name, share } of asked) {
+      const mask = absoluteMask(share);
+      if (mask >> BigInt(bits) !== 0n) throw refused(`${share} is more than ${cache} has`);
+      if ((mask & taken) !== 0n) throw refused(`partitions share bits of ${cache}: ${share}`);
+      taken |= mask;
+      masks.set(name, mask);
+    }
+    return masks;
+  }
+  const shares = asked.map(({ name, share }) => {
+    if (!/^\d+%$/.test(share)) {
+      throw refused(`${share} of ${cache}: partitions have either all percentages or all bits`);
+    }
+    return { name, percent: Number.parseInt(share) };
+  });
+  const sum = shares.reduce((all, { percent }) => all + percent, 0);
+  if (sum > 100) throw refused(`partitions take ${sum} % of ${cache}`);
+  // Small ones first: they may have to be raised to the fewest bits.
+  shares.sort((a, b) => a.percent - b.percent);
+  let from = 0;
+  for (const [index, { name, percent }] of shares.entries()) {
+    const left = bits - from;
+    if (left < bitsMin) throw refused(`${cache} has only ${bits} parts`);
+    const leftPercent = Math.floor((left * 100) / bits);
+    const part = Math.max(bitsMin, Math.floor((percent * left) / leftPercent));
+    const width = index === shares.length - 1 ? left : Math.min(part, left);
+    masks.set(name, ones(width) << BigInt(from));
+    from += width;
+  }
+  return masks;
+}
+
+/** A share of its partition's bits; bits are counted from the partition's first. */
+function classMask(share: string, base: bigint, { name, bitsMin }: RdtCache): bigint {
+  let first = 0;
+  while (((base >> BigInt(first)) & 1n) === 0n) first++;
+  const bits = base.toString(2).length - first;
+  if (!share.endsWith("%")) {
+    const mask = absoluteMask(share) << BigInt(first);
+    if ((mask | base) !== base) throw refused(`${share} is not within its partition of ${name}`);
+    return mask;
+  }
+  const [low, high] = share.includes("-")
+    ? (share.match(/\d+/g)!.map(Number) as [number, number])
+    : [1, Number.parseInt(share)];
+  if (low > high || high > 100 || high < 1) throw refused(`${share} is no percentage`);
+  let from = Math.floor(((Math.max(low, 1) - 1) * bits) / 100);
+  let to = Math.floor(((high - 1) * bits) / 100);
+  while (to - from + 1 < bitsMin && from > 0) from--;
+  while (to - from + 1 < bitsMin && to < bits - 1) to++;
+  if (to - from + 1 < bitsMin) throw refused(`its partition has only ${bits} parts of ${name}`);
+  return ones(to - from + 1) << BigInt(first + from);
+}
+
+function absoluteMask(share: string): bigint {
+  const isMask = share.startsWith("0x");
+  const [from = 0, to = from] = isMask ? [] : share.split("-").map(Number);
+  const mask = isMask ? BigInt(share) : ones(to - from + 1) << BigInt(from);
+  if (!/^1+0*$/.test(mask.toString(2))) throw refused(`${share} is not one row of bits`);
+  return mask;
+}
+
+function ones(count: number): bigint {
+  return count < 1 ? 0n : (1n << BigInt(count)) - 1n;
+}
+
+function bandwidthLine(
+  { bandwidth }: RdtHost,
+  partition: BandwidthShares,
+  own: BandwidthShares,
+): string | undefined {
+  if (bandwidth === undefined || (partition ?? own) === undefined) return undefined;
+  const { ids, percentMin, inMBps } = bandwidth;
+  const unit = inMBps ? "MBps" : "%";
+  const rate = (shares: BandwidthShares, id: number, all: number) => {
+    const rates = ofId(shares, id);
+    if (rates === undefined) return all;
+    const found = rates.find((one) => one.endsWith(unit));
+    if (found === undefined)
+      throw refused(`mbAllocation [${rates.join(", ")}] has none in ${unit}`);
+    return Number.parseInt(found);
+  };
+  const values = ids.map((id) => {
+    if (inMBps) {
+      const most = 0xffff_ffff; // the kernel's word for no limit
+      return `${id}=${Math.min(rate(partition, id, most), rate(own, id, most))}`;
+    }
+    const percent = Math.floor((rate(partition, id, 100) * rate(own, id, 100)) / 100);
+    if (percent > 100) throw refused(`${percent} % of the memory bandwidth`);
+    return `${id}=${Math.max(percent, percentMin)}`;
+  });
+  return `MB:${values.join(";")}`;
+}
+
+function ofId<Item>(shares: Record<string, Item> | undefined, id: number): Item | undefined {
+  const named = Object.entries(shares ?? {}).find(([ids]) => ids !== "all" && holds(ids, id));
+  return named?.[1] ?? shares?.["all"];
+}
+
+function holds(ids: string, id: number): boolean {
+  return ids.split(",").some((range) => {
+    const [from = -1, to = from] = range.split("-").map(Number);
+    return from <= id && id <= to;
+  });
+}
+
+function refused(why: string): CriError {
+  return new CriError("FAILED_PRECONDITION", why);
+}

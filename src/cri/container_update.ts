@@ -8,6 +8,7 @@ import { toBigInt } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { parentCpuset } from "../node/cgroup.ts";
 import { callRuntime } from "../node/runtime.ts";
+import type { ResourceChange } from "../nri/convert.ts";
 import type { LinuxContainerResources, UpdateContainerResourcesRequest } from "../proto/types.ts";
 import { ociJson, parseOciJson, type OciResources } from "../spec/oci_types.ts";
 import {
@@ -32,8 +33,8 @@ export async function updateContainerResources(
   const { id } = container;
   checkLive(container);
   if (!request.linux) return {};
-  const given = (await context.nri?.updateContainer(container, request.linux)) ?? request.linux;
-  await changeResources(context, id, given, call);
+  const change = await context.nri?.updateContainer(container, request.linux);
+  await changeResources(context, id, change ?? { resources: request.linux }, call);
   context.nri?.updatedContainer(id);
   return {};
 }
@@ -47,7 +48,7 @@ function checkLive({ id, phase }: Container): void {
 export async function changeResources(
   context: Context,
   id: string,
-  given: LinuxContainerResources,
+  { resources: given, pidsLimit }: ResourceChange,
   call: Call,
 ): Promise<void> {
   using _ = await context.containers.lock(id);
@@ -59,11 +60,14 @@ export async function changeResources(
   const merged = mergedResources(old, given);
   if (container.phase.phase === "running") checkHugepages(old, merged);
   const spec = await readSpec(bundleOf(context, id));
-  const before = spec.linux.resources;
+  // What is absent from an update stays, and so an undone one has to say that there was no limit.
+  const none = pidsLimit === undefined ? {} : { pids: { limit: -1n } };
+  const before: OciResources = { ...none, ...spec.linux.resources };
   const resources = updatedResources(before, {
     was: ociResources(old, [], context.host),
     wanted: ociResources(merged, [], context.host),
   });
+  if (pidsLimit !== undefined) resources.pids = { limit: pidsLimit };
   try {
     await step("update-record", () =>
       context.containers.update(id, (now) => updateBegun(now, ociJson(before))),

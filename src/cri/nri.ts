@@ -9,7 +9,7 @@ import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
 import type { Change, World } from "../nri/changes.ts";
-import type { ContainerFacts, PodFacts } from "../nri/convert.ts";
+import type { ContainerFacts, PodFacts, ResourceChange } from "../nri/convert.ts";
 import type { NriHost, PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { adjustedSpec } from "../spec/adjust.ts";
@@ -176,8 +176,8 @@ class Nri implements NriEvents, AsyncDisposable {
   async updateContainer(
     container: Container,
     resources: LinuxContainerResources,
-  ): Promise<LinuxContainerResources> {
-    if (this.#host.isEmpty) return resources;
+  ): Promise<ResourceChange> {
+    if (this.#host.isEmpty) return { resources };
     const sandbox = this.#context.sandboxes.get(container.sandboxId);
     return await this.#inOrder(container.id, async () => {
       const facts = await this.#facts(container);
@@ -282,9 +282,9 @@ export async function openNri(context: Context, log: Log): Promise<NriEvents & A
   return nri;
 }
 
-async function update(context: Context, { id, resources }: Change): Promise<void> {
+async function update(context: Context, { id, ...change }: Change): Promise<void> {
   const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
-  await changeResources(context, context.containers.get(id).id, resources, { signal });
+  await changeResources(context, context.containers.get(id).id, change, { signal });
 }
 
 async function evict(context: Context, id: string): Promise<void> {

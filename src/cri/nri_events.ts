@@ -1,4 +1,5 @@
 // What the RPCs tell NRI plugins, and where (semantics §12). Without nri-support there is none of it.
+import type { ResourceChange } from "../nri/convert.ts";
 import type { PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import type { OciSpec } from "../spec/oci.ts";
@@ -51,7 +52,7 @@ export type NriEvents = {
   updateContainer(
     container: Container,
     resources: LinuxContainerResources,
-  ): Promise<LinuxContainerResources>;
+  ): Promise<ResourceChange>;
   updatedContainer(id: string): void;
   /** Its bundle was written anew. */
   changedSpec(id: string): void;

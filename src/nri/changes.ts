@@ -7,12 +7,11 @@ import type {
   UpdateContainersRequest,
   UpdateContainersResponse,
 } from "../proto/nri_types.ts";
-import type { LinuxContainerResources } from "../proto/types.ts";
 import { checkUpdate } from "./check.ts";
-import { toCri, type ContainerFacts, type PodFacts } from "./convert.ts";
+import { toCri, type ContainerFacts, type PodFacts, type ResourceChange } from "./convert.ts";
 
 /** A change of a container that exists. */
-export type Change = { id: string; resources: LinuxContainerResources };
+export type Change = ResourceChange & { id: string };
 
 /** What the host is told about pods and containers, and does to them when a plugin asks for it. */
 export type World = {
@@ -68,9 +67,9 @@ export class Changes {
 
   async #apply(update: ContainerUpdate): Promise<void> {
     const id = update.container_id ?? "";
-    const { resources, others } = toCri(update.linux?.resources ?? {});
+    const { others, ...change } = toCri(update.linux?.resources ?? {});
     refuseOthers(id, others);
-    await this.#world.update({ id, resources });
+    await this.#world.update({ id, ...change });
   }
 
   /** Stops containers; who asked for it does not wait. */

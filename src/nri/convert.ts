@@ -306,17 +306,21 @@ const onlyNri = {
   cpu: ["realtime_runtime", "realtime_period"],
 } as const;
 
-/** NRI's resources as CRI's, and the names of those that CRI has no word for. */
-export function toCri(resources: LinuxResources): {
+/** What can be changed of a container that exists: CRI's resources, and what runtimes change beside. */
+export type ResourceChange = {
   resources: LinuxContainerResources;
-  others: string[];
-} {
-  const { memory, cpu } = resources;
+  /** -1: none. */
+  pidsLimit?: bigint;
+};
+
+/** NRI's resources as what can be changed, and the names of those that nobody changes. */
+export function toCri(resources: LinuxResources): ResourceChange & { others: string[] } {
+  const { memory, cpu, pids } = resources;
   const number = (given: LinuxMemory["limit"]) => toLong(toBigInt(given?.value));
   const others = [
     ...onlyNri.memory.filter((name) => memory?.[name]).map((name) => `memory.${name}`),
     ...onlyNri.cpu.filter((name) => cpu?.[name]).map((name) => `cpu.${name}`),
-    ...(["pids", "blockio_class", "rdt_class"] as const).filter((name) => resources[name]),
+    ...(["blockio_class", "rdt_class"] as const).filter((name) => resources[name]),
     ...((resources.devices ?? []).length > 0 ? ["devices"] : []),
   ];
   return {
@@ -334,6 +338,7 @@ export function toCri(resources: LinuxResources): {
       })),
       unified: resources.unified ?? {},
     },
+    ...(pids ? { pidsLimit: toBigInt(pids.limit) > 0n ? toBigInt(pids.limit) : -1n } : {}),
     others,
   };
 }

@@ -15,6 +15,7 @@ import {
   toCri,
   type ContainerFacts,
   type PodFacts,
+  type ResourceChange,
 } from "./convert.ts";
 import { Creation } from "./merge.ts";
 import { Owners } from "./owners.ts";
@@ -218,7 +219,7 @@ export class NriHost implements AsyncDisposable {
     podFacts: PodFacts,
     containerFacts: ContainerFacts,
     resources: LinuxContainerResources,
-  ): Promise<LinuxContainerResources> {
+  ): Promise<ResourceChange> {
     const [pod, container] = [nriPod(podFacts), nriContainer(containerFacts)];
     const asked = new UpdateRequest(containerFacts.id, fromCri(resources));
     {
@@ -234,11 +235,11 @@ export class NriHost implements AsyncDisposable {
         });
       }
     }
-    const wanted = toCri(asked.updates.requested());
-    refuseOthers(containerFacts.id, wanted.others);
+    const { others, ...wanted } = toCri(asked.updates.requested());
+    refuseOthers(containerFacts.id, others);
     await this.#changes.applyAll("UpdateContainer", asked.updates.others());
     this.#changes.evict(asked.evictions);
-    return wanted.resources;
+    return wanted;
   }
 
   /** CRI's UpdatePodSandboxResources, before it is done. @throws CriError for a plugin that refuses. */

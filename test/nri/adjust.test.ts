@@ -280,6 +280,34 @@ test("CRI's update is what plugins make of it", async () => {
   await daemon.client.RemoveContainer({ container_id: id });
 });
 
+test("the limit of processes is changed by plugins, and kept by what follows", async () => {
+  const other = await start("counted");
+  const pids = (limit: string) => ({ linux: { resources: { pids: { limit } } } });
+  const file = `cat /sys/fs/cgroup/${isV2 ? "" : "pids/"}pids.max`;
+  const own = [
+    { containerId: other, ...pids("44") },
+    { containerId: other, linux: { resources: { memory: { reservation: int(1 << 20) } } } },
+  ];
+  const id = await start(`adjusted-${serial + 1}`);
+  await withPlugins([["10", "v0125", { own, update: [pids("55")] }]], async (name) => {
+    const line = () =>
+      plugins.lines(`10-${name}`).find(({ event }) => event === "UpdateContainers");
+    await until("it was answered", () => line() !== undefined);
+    expect(line()).toMatchObject({ failed: [other], error: "<nil>" });
+    expect(daemon.log).toContain("memory.reservation can only be set when a container is created");
+    expect(await inside(other, file)).toBe("44");
+    const linux = { memory_limit_in_bytes: toLong(64 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    expect(await inside(id, file)).toBe("55");
+    expect(spec(id).linux.resources.pids).toEqual({ limit: 55 as never });
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+  const linux = { cpu_shares: toLong(500) };
+  await daemon.client.UpdateContainerResources({ container_id: other, linux });
+  expect(await inside(other, file)).toBe("44");
+  await daemon.client.RemoveContainer({ container_id: other });
+});
+
 test("a class of block I/O is set", async () => {
   const [disk] = readdirSync("/sys/block");
   const numbers = readFileSync(`/sys/block/${disk}/dev`, "utf8").trim();
@@ -295,12 +323,15 @@ test("a class of block I/O is set", async () => {
   });
 });
 
-test("what this node cannot do is refused, and the plugin stays", async () => {
-  const adjust = { linux: { resources: { blockioClass: { value: "slow" } } } };
+test.each([
+  ["blockioClass", "blockio_class slow: "],
+  ["rdtClass", "rdt_class slow: this node has no resource control"],
+])("a %s that this node has not is refused, and the plugin stays", async (field, why) => {
+  const adjust = { linux: { resources: { [field]: { value: "slow" } } } };
   await withPlugins([["10", "v061", { adjust }]], async (name) => {
     const error = await failure(start(name));
     expect(error.code).toBe("FAILED_PRECONDITION");
-    expect(error.message).toContain("blockio_class slow");
+    expect(error.message).toContain(why);
     const id = await start("unharmed");
     await until("it hears of the next one", () =>
       plugins.heardOf(`10-${name}`, "unharmed").includes("PostStartContainer"),

@@ -1,7 +1,7 @@
 // Pods and containers as plugins see them, what they are told when they come, and who waits for whom.
 import { expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { toLong } from "../../src/base/int64.ts";
+import { toBigInt, toLong } from "../../src/base/int64.ts";
 import { fromCri, nriContainer, nriPod, toCri } from "../../src/nri/convert.ts";
 import { Gate, Turns } from "../../src/nri/gate.ts";
 import { synchronizeMessages } from "../../src/nri/synchronize.ts";
@@ -137,8 +137,10 @@ test("CRI's resources survive the way there and back; NRI's own are named", () =
     unified: { "memory.high": "1" },
   };
   expect(toCri(fromCri(cri))).toEqual({ resources: cri, others: [] });
-  const { others } = toCri(adjustment.linux!.resources!);
-  expect(others).toEqual(["memory.reservation", "pids"]);
+  const { others, pidsLimit } = toCri(adjustment.linux!.resources!);
+  expect(others).toEqual(["memory.reservation"]);
+  expect(pidsLimit).toBe(toBigInt(adjustment.linux!.resources!.pids!.limit));
+  expect(toCri({ pids: {} }).pidsLimit).toBe(-1n);
 });
 
 test("all pods and containers come in as many messages as they need, each once", () => {

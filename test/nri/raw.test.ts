@@ -114,9 +114,10 @@ test("UpdateContainers tells what failed, evicts, and refuses what cannot be", a
   const { plugin } = await inService();
   const victim = await trapper();
   const unknown = { container_id: "f".repeat(64), linux: { resources: { cpu: { cpus: "0" } } } };
-  const pids = { container_id: victim, linux: { resources: { pids: { limit: toLong(5) } } } };
+  const kernel = { memory: { kernel: { value: toLong(5) } } };
+  const never = { container_id: victim, linux: { resources: kernel } };
   const asked = {
-    update: [unknown, pids, { container_id: victim, linux: {} }],
+    update: [unknown, never, { container_id: victim, linux: {} }],
     evict: [{ container_id: victim, reason: "go" }],
   };
   const answer = await plugin.call(

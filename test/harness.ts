@@ -1,6 +1,6 @@
 // A daemon of one's own for each test file: the built executable in a scratch folder, with its own
 // graph, state, socket, CNI network and images; and what tests do with it.
-import { execFileSync, spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import {
   closeSync,
   existsSync,
@@ -22,7 +22,7 @@ import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
 import { until } from "./expect.ts";
-import { end, freeSubnet, serves, tellLastWords, unmountUnder } from "./host.ts";
+import { end, freeSubnet, mountTmpfs, serves, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
 
@@ -373,7 +373,7 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
   try {
     daemon.writeConfig();
     mkdirSync(daemon.cniDir);
-    mountState(join(daemon.dir, "state"));
+    mountTmpfs(join(daemon.dir, "state"));
     if (options.network !== false) daemon.writeNetwork();
     await daemon.start();
     if (options.image !== false) await daemon.loadImage(busyboxImage(), busybox);
@@ -382,12 +382,6 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
     await daemon[Symbol.asyncDispose]();
     throw error;
   }
-}
-
-/** A tmpfs, as /var/run is on every node. */
-function mountState(folder: string): void {
-  mkdirSync(folder);
-  execFileSync("mount", ["-t", "tmpfs", "-o", "mode=711", "tmpfs", folder]);
 }
 
 /** The newer of a record's two files (src/state/record_files.ts); dir: the daemon's. */

@@ -1,8 +1,14 @@
 // What tests ask of this machine, and end on it.
 import { execFileSync, spawnSync } from "node:child_process";
-import { existsSync, readFileSync, readlinkSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, readlinkSync } from "node:fs";
 import { basename } from "node:path";
 import process from "node:process";
+
+/** Makes the folder one in memory, as /var/run is on every node. */
+export function mountTmpfs(folder: string): void {
+  mkdirSync(folder);
+  execFileSync("mount", ["-t", "tmpfs", "-o", "mode=711", "tmpfs", folder]);
+}
 
 export function freeSubnet(): string {
   const used = execFileSync("ip", ["-4", "-o", "addr"], { encoding: "utf8" });

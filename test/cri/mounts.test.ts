@@ -1,7 +1,15 @@
 // What a container finds mounted: the host's folders, images, the pod's files; and what is refused.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { runtime } from "../../src/proto/messages.js";
 import type { Mount, PodSandboxConfig } from "../../src/proto/types.ts";
@@ -288,7 +296,6 @@ describe("what is refused before anything is made", () => {
     ["the root", [{ container_path: "/x/..", host_path }], "root itself"],
     ["no host_path", [{ container_path: "/a" }], "neither host_path nor image"],
     ["an unknown option", [{ container_path: "/a", host_path, mount_options: ["suid"] }], '"suid"'],
-    ["a sub path without image", [{ container_path: "/a", host_path, image_sub_path: "b" }], '"b"'],
   ])("%s is INVALID_ARGUMENT", async (_, mounts, part) => {
     const first = { container_path: "/first", host_path: join(host, "not-made") };
     const { code, message } = await refusal([first, ...mounts]);
@@ -308,6 +315,14 @@ describe("the pod's own files", () => {
     expect((await output(`cat /dev/shm/x; ${optionsOf("/dev/shm")}`, [])).text).toMatch(
       /^shared\nrw,nosuid,nodev,noexec/,
     );
+  });
+
+  test("a volume with a sub path, as a kubelet sends it, is the host's folder", async () => {
+    const host_path = hostFolder("with-sub-path");
+    const mounts = [{ container_path: "/v", host_path, image_sub_path: "sub" }];
+    const { exitCode } = await daemon.output(podId, pod, "echo x > /v/x", { mounts });
+    expect(exitCode).toBe(0);
+    expect(readdirSync(host_path)).toContain("x");
   });
 
   test("are read-only in a read-only root, and its volumes are not", async () => {

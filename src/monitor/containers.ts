@@ -40,7 +40,7 @@ export class Containers {
   readonly #workers: LogWorkers;
   readonly #spawner: Spawner;
   readonly #log: Log;
-  readonly #oom = new OomLedger();
+  readonly #oom: OomLedger;
   readonly #running = new Map<string, Container>();
   readonly #exits = new Map<string, ExitRecord>();
   readonly #announce: (exit: ExitRecord) => void;
@@ -64,6 +64,7 @@ export class Containers {
     this.#records = new RecordFolder(options.folder);
     this.#terminals = new AwaitedTerminals(options.folder);
     this.#workers = options.workers;
+    this.#oom = new OomLedger({ changes: (paths) => options.workers.watchMemory(paths) });
     this.#spawner = options.spawner;
     this.#log = options.log;
     this.#announce = options.announce;
@@ -303,10 +304,8 @@ export class Containers {
     }
     this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
-    this.#deleting.set(
-      record.id,
-      starting.then(() => this.#deleteIfPossible(record)),
-    );
+    const deleted = starting.then(() => this.#deleteIfPossible(record));
+    this.#deleting.set(record.id, deleted);
     this.#running.delete(record.id);
     this.#announce(exit);
     return exit;

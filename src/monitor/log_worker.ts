@@ -6,7 +6,8 @@
 import { closeSync, constants, openSync } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";
-import { drainEventfd, Epoll, EPOLLERR, EPOLLET, EPOLLOUT } from "../sys/descriptor.ts";
+import { MemoryCounts } from "../node/memory_events.ts";
+import { drainEventfd, Epoll, EPOLLERR, EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/descriptor.ts";
 import { collectGarbage, idleMs } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
 import { ContainerLog, type LogFds } from "./container_log.ts";
@@ -33,6 +34,9 @@ export type WorkerRequest = { seq: number } & (
   | { op: "pause" | "continue" }
   /** Answered when fd, a pidfd, is readable. */
   | { op: "await"; fd: number }
+  /** Reads a cgroup's memory.events at each change; fd is this thread's until `unwatch`. */
+  | { op: "watch"; fd: number; counts: SharedArrayBuffer }
+  | { op: "unwatch"; fd: number }
 );
 export type WorkerReply = {
   seq: number;
@@ -103,6 +107,13 @@ function startLog(request: LogRequest): void {
     for (const fd of [request.stdout, request.stderr]) if (fd !== -1) closeSync(fd);
     throw error;
   }
+}
+
+function watchMemory({ fd, counts }: Extract<WorkerRequest, { op: "watch" }>): void {
+  const shared = new MemoryCounts(counts);
+  readers.set(fd, { turn: () => (shared.read(fd), "empty") });
+  epoll.add(fd, EPOLLPRI | EPOLLET);
+  ready.add(fd); // what has changed before
 }
 
 /** Each path a FIFO that a client reads, or "". */
@@ -199,6 +210,12 @@ function handle(request: WorkerRequest): void {
       readers.set(request.fd, { turn: () => (reply({ seq }), "end") });
       epoll.add(request.fd);
       return;
+    case "watch":
+      watchMemory(request);
+      return reply({ seq });
+    case "unwatch":
+      close(request.fd);
+      return reply({ seq });
     case "pause":
       paused = true;
       for (const [id, { log }] of logs) {

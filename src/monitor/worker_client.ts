@@ -1,7 +1,7 @@
 // The main thread's side of the log workers: requests by number, and a nudge out of epoll.
 //
 // Decision: a thread for each file system that holds logs, and one for all that writes nothing (execs,
-// containers without a log), each started when it is first needed. A disk that stalls then holds up
+// containers without a log, counters of memory), each started when it is first needed. A disk that stalls then holds up
 // the containers whose logs are on it, and no others. A node has one such disk; a thread takes 5 MB.
 import { statSync } from "node:fs";
 import { dirname } from "node:path";
@@ -9,6 +9,8 @@ import { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
 import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
+import type { CgroupPaths } from "../node/cgroup.ts";
+import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd } from "../sys/descriptor.ts";
 import type { WorkerReply, WorkerRequest } from "./log_worker.ts";
 
@@ -102,6 +104,16 @@ export class LogWorkers {
   /** Waits until a pidfd's process has ended; takes the descriptor. */
   async readable(fd: number): Promise<void> {
     await this.#thread("").request({ op: "await", fd });
+  }
+
+  /** What a cgroup counts of its want of memory, read at each change; undefined where it does not. */
+  watchMemory(paths: CgroupPaths): MemoryWatch | undefined {
+    const fd = openMemoryEvents(paths);
+    if (fd === undefined) return undefined;
+    const counts = new MemoryCounts();
+    const ask = (body: Body) => void this.#thread("").request(body).catch(this.#onFailure);
+    ask({ op: "watch", fd, counts: counts.shared });
+    return { counts, close: () => ask({ op: "unwatch", fd }) };
   }
 
   /** Nothing is read any more, and every log ends with a whole line. @throws CriError when one cannot. */

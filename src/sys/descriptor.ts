@@ -107,6 +107,8 @@ export function keepOnExec(fd: number, kept: boolean): void {
 
 /** epoll(7)'s events; of ERR and HUP it tells always. */
 export const EPOLLIN = 0x1;
+/** Of a file of the kernel's: it has changed since it was read. */
+export const EPOLLPRI = 0x2;
 export const EPOLLOUT = 0x4;
 export const EPOLLERR = 0x8;
 export const EPOLLHUP = 0x10;

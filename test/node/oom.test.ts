@@ -12,6 +12,23 @@ function ledgerOver(counts: Record<string, bigint>, victims?: Victim[]): OomLedg
   });
 }
 
+/** The same, and what was read of each at its changes: limits that were met, and kills. */
+function watchedLedger(
+  counts: Record<string, bigint>,
+  seen: Record<string, { limitsMet: bigint; kills: bigint }>,
+  closed: string[] = [],
+): OomLedger {
+  return new OomLedger({
+    kills: (paths) => counts[paths["unified"]!.replace("pod/", "")],
+    victims: () => [],
+    limits: { open: () => ({ limit: () => undefined, close: () => {} }) },
+    changes: ({ unified = "" }) => {
+      const name = unified.replace("pod/", "");
+      return { counts: seen[name]!, close: () => void closed.push(name) };
+    },
+  });
+}
+
 /** Its pid is the letter's code, its start 100 s after the boot. */
 const init = (id: string) => ({ id, pid: id.charCodeAt(0), pidStartTime: "10000" });
 const at = (name: string): CgroupPaths => ({ unified: `pod/${name}` });
@@ -71,6 +88,39 @@ describe("OomLedger", () => {
     expect(ledger.ended("b", 1)).toEqual({ oomKilled: true });
     counts["c"] = 1n;
     expect(ledger.ended("c", 1)).toEqual({ oomKilled: true, oomLimit: "container" });
+  });
+
+  test("knows of a cgroup that is gone what was read at its last change", () => {
+    const counts: Record<string, bigint> = { a: 0n, b: 0n, c: 0n, d: 0n };
+    const seen = Object.fromEntries(
+      Object.keys(counts).map((id) => [id, { limitsMet: 0n, kills: 0n }]),
+    );
+    const closed: string[] = [];
+    const ledger = watchedLedger(counts, seen, closed);
+    for (const id of Object.keys(counts)) ledger.started(init(id), at(id));
+    Object.assign(seen["a"]!, { limitsMet: 1n, kills: 1n });
+    Object.assign(seen["b"]!, { limitsMet: 0n, kills: 1n }); // by a limit above
+    Object.assign(seen["c"]!, { limitsMet: 1n, kills: 0n }); // gone before its last change was told
+    for (const id of Object.keys(counts)) delete counts[id];
+    expect(ledger.ended("a", 137)).toEqual({ oomKilled: true, oomLimit: "container" });
+    expect(ledger.ended("b", 137)).toEqual({ oomKilled: true });
+    expect(ledger.ended("c", 137)).toEqual({ oomKilled: true, oomLimit: "container" });
+    expect(ledger.ended("d", 137)).toEqual({ oomKilled: false });
+    expect(closed).toEqual(["a", "b", "c", "d"]);
+  });
+
+  test("takes a kill that was seen and is in the pod's count for one", () => {
+    const counts: Record<string, bigint> = { pod: 0n, a: 0n, b: 0n, c: 0n };
+    const seen = { a: { limitsMet: 1n, kills: 1n }, b: { limitsMet: 0n, kills: 0n } };
+    const ledger = watchedLedger(counts, { ...seen, c: { limitsMet: 0n, kills: 0n } });
+    for (const id of ["a", "b", "c"]) ledger.started(init(id), at(id));
+    counts["pod"] = 1n;
+    delete counts["a"];
+    delete counts["b"];
+    expect(ledger.ended("b", 137).oomKilled).toBe(false);
+    expect(ledger.ended("a", 137).oomKilled).toBe(true);
+    delete counts["c"];
+    expect(ledger.ended("c", 137).oomKilled).toBe(false);
   });
 
   test("asks the kernel's log where no counter is left, and of two that went at once", () => {

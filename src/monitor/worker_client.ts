@@ -1,8 +1,9 @@
 // The main thread's side of the log workers: requests by number, and a nudge out of epoll.
 //
 // Decision: a thread for each file system that holds logs, and one for all that writes nothing (execs,
-// containers without a log, counters of memory), each started when it is first needed. A disk that stalls then holds up
-// the containers whose logs are on it, and no others. A node has one such disk; a thread takes 5 MB.
+// containers without a log, counters of memory), each started when it is first needed. A disk that
+// stalls then holds up the containers whose logs are on it, and no others. A node has one such disk; a
+// thread takes 5 MB.
 import { statSync } from "node:fs";
 import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";

@@ -1,4 +1,8 @@
 // The NRI host: each event to all plugins, in the order of their indexes, and what they make of it.
+//
+// Decision: what plugins may refuse or change is asked of one after the other. What has happened already,
+// and whether a container is valid as changed, no plugin's answer changes for the next: it is sent to all
+// in that order, and then all answers are waited for. No plugin ever has more than one request.
 import type { Config } from "../base/config.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -111,10 +115,22 @@ export class NriHost implements AsyncDisposable {
   }
 
   /** Of what has happened, and of what no plugin may hold up: errors are told of in the log. */
-  async notify(event: EventName, pod: PodFacts, container?: ContainerFacts): Promise<void> {
+  async notify(event: EventName, podFacts: PodFacts, container?: ContainerFacts): Promise<void> {
+    if (this.isEmpty) return;
     try {
-      const told = container === undefined ? undefined : nriContainer(container);
-      await this.#tell(event, nriPod(pod), told, () => {});
+      const pod = nriPod(podFacts);
+      const subject =
+        container === undefined ? { pod } : { pod, container: nriContainer(container) };
+      using _ = await this.#set.turns.take();
+      const bytes = encoded(subject);
+      const told = this.#set.plugins.map(async (plugin) => {
+        try {
+          await this.#set.deliver(plugin, event, subject, bytes, () => {});
+        } catch (error) {
+          this.#log.warn(messageOf(error), { event });
+        }
+      });
+      await Promise.all(told);
     } catch (error) {
       this.#log.warn(messageOf(error), { event });
     }
@@ -186,13 +202,16 @@ export class NriHost implements AsyncDisposable {
       owners: creation.owners.message(),
       plugins: plugins.map(({ name, index }) => ({ name, index })),
     }).finish();
-    for (const plugin of validators) {
-      await this.#set.deliver(plugin, event, {}, request, (answer) => {
+    const answers = validators.map((plugin) =>
+      this.#set.deliver(plugin, event, {}, request, (answer) => {
         const type = api.ValidateContainerAdjustmentResponse;
         const { reject, reason } = plugin.decoded(type, answer);
         if (!reject) return;
         throw new CriError("FAILED_PRECONDITION", `rejects the container as changed: ${reason}`);
-      });
+      }),
+    );
+    for (const answer of await Promise.allSettled(answers)) {
+      if (answer.status === "rejected") throw answer.reason;
     }
   }
 
@@ -261,30 +280,33 @@ export class NriHost implements AsyncDisposable {
     }
   }
 
-  /** To all plugins, one after the other. onAnswer: without it the first error ends it. */
+  /** To all plugins, one after the other. @throws the first error of RunPodSandbox and StartContainer. */
   async #tell(
-    event: EventName,
+    event: "RunPodSandbox" | "StartContainer" | "StopContainer",
     pod: PodSandbox,
     container?: Container,
     onAnswer: (plugin: Plugin, answer: Uint8Array) => void = () => {},
   ): Promise<void> {
-    if (this.#set.plugins.length === 0) return;
+    if (this.isEmpty) return;
     using _ = await this.#set.turns.take();
     const subject = container === undefined ? { pod } : { pod, container };
-    // Every request but those with more to say has these two fields, with these numbers.
-    const bytes = api.PostCreateContainerRequest.encode(subject).finish();
-    const mayRefuse = event === "RunPodSandbox" || event === "StartContainer";
+    const bytes = encoded(subject);
     for (const plugin of this.#set.plugins) {
       try {
         await this.#set.deliver(plugin, event, subject, bytes, (answer) =>
           onAnswer(plugin, answer),
         );
       } catch (error) {
-        if (mayRefuse) throw error;
+        if (event !== "StopContainer") throw error;
         this.#log.warn(messageOf(error), { event });
       }
     }
   }
+}
+
+/** Every request but those with more to say has these two fields, with these numbers. */
+function encoded(subject: { pod: PodSandbox; container?: Container }): Uint8Array {
+  return api.PostCreateContainerRequest.encode(subject).finish();
 }
 
 /** What a plugin may not ask for closes it, like garbage. */

@@ -1,0 +1,46 @@
+// A node with more records than one message holds.
+import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
+import { execFileSync } from "node:child_process";
+import { until } from "../expect.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
+import { hasGo, Plugins } from "./plugins.ts";
+
+const test = anyTest.skipIf(!hasGo);
+const plugins = new Plugins();
+const names = Array.from({ length: 24 }, (_, index) => `large-${index}`);
+let daemon: Daemon;
+
+beforeAll(async () => {
+  if (!hasGo) return;
+  daemon = await startDaemon({ config: plugins.config() });
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const annotations = { large: "x".repeat(220_000) };
+  for (const name of names) {
+    await daemon.create(podId, pod, ["true"], { metadata: { name }, annotations });
+  }
+}, 180_000);
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  plugins[Symbol.dispose]();
+});
+
+test("all come in several messages to a plugin that takes them", async () => {
+  await plugins.start("10-new", "v0125");
+  const lines = plugins.lines("10-new").filter(({ event }) => event === "Synchronize");
+  expect(lines).toHaveLength(1); // the stub waits for the last
+  expect(lines[0]).toMatchObject({ pods: 1 });
+  expect((lines[0]!["containers"] as string[]).toSorted()).toEqual(names.toSorted());
+  const env = { ...process.env, ISULAD_HOST: `unix://${daemon.socket}` };
+  const json = execFileSync(executable, ["nri", "-o", "json"], { env, encoding: "utf8" });
+  const { plugins: listed } = JSON.parse(json) as {
+    plugins: { calls: { method: string; count: number }[] }[];
+  };
+  const calls = listed[0]!.calls.find(({ method }) => method === "Synchronize")!;
+  expect(calls.count).toBeGreaterThan(1);
+});
+
+test("a plugin that takes only one message is not taken into service, with the reason in the log", async () => {
+  await plugins.start("20-old", "v061", {}, { ready: false });
+  await until("it is refused", () => /not admitted.*20-old.*takes only one/.test(daemon.log));
+});

@@ -39,8 +39,10 @@ test("containers see each other's processes, and the init reaps what loses its p
   expect(await ps()).toMatch(/^\s*1\s+0 S\s+\/pause$/m);
   expect(await ps()).toContain("sleep 1234");
   // Their parent is gone at once; they end two by two, so that one SIGCHLD stands for several.
-  await daemon.exec(id, "for i in 1 2 3 4; do (sleep 0.4321 & sleep 0.4321 &); done");
-  expect(await ps()).toMatch(/^\s*\d+\s+1 S\s+sleep 0.4321$/m);
+  const orphans = "for i in 1 2 3 4; do (sleep 0.4321 & sleep 0.4321 &); done";
+  expect((await daemon.exec(id, `${orphans}; ps -o pid,ppid,stat,args`)).stdout).toMatch(
+    /^\s*\d+\s+1 S\s+sleep 0.4321$/m,
+  );
   await until("no zombies", async () => !/sleep 0.4321|\bZ\b|\[sleep\]/.test(await ps()));
   const { images } = await daemon.client.ListImages({});
   expect(images).toHaveLength(1); // busybox

@@ -206,6 +206,16 @@ function openImages({ config, self, log }: Omit<Given, "instance">): Promise<Ima
       configPath: config.registryConfigPath,
       progressTimeoutMs: config.pullProgressTimeoutMs,
     },
+    layers: {
+      limits: {
+        bytesMax: config.layerMaxMib * 2 ** 20,
+        entriesMax: config.layerMaxEntries,
+        depthMax: config.layerMaxDepth,
+        ratioMax: config.layerMaxRatio,
+      },
+      downloadsMax: config.maxConcurrentDownloads,
+      keepsBlobs: config.keepBlobs,
+    },
     pinned: config.podSandboxImage === "" ? [] : [config.podSandboxImage],
     self,
   });

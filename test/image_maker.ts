@@ -22,6 +22,8 @@ export type TarEntry = {
   mtime?: number;
   /** Extended header records, for example "SCHILY.xattr.user.a". */
   pax?: Record<string, string | Uint8Array>;
+  /** Changes the header's bytes before they are summed up. */
+  patch?: (header: Buffer) => void;
 };
 
 export type Blob = { mediaType: string; digest: string; size: number; bytes: Uint8Array };
@@ -111,6 +113,7 @@ function tarEntry(entry: TarEntry): Buffer {
   header.write("ustar\x0000", 257, 8, "latin1");
   octal(entry.major ?? 0, 329, 8);
   octal(entry.minor ?? 0, 337, 8);
+  entry.patch?.(header);
   header.fill(" ", 148, 156);
   let sum = 0;
   for (const byte of header) sum += byte;

@@ -149,6 +149,30 @@ export const daemonKeys = {
     fallback: minuteMs,
     about: "ours: a pull ends when no byte came for so long",
   }),
+  maxConcurrentDownloads: key("max-concurrent-downloads", k.integer(1, 32), {
+    fallback: 3,
+    about: "ours: layers of one image that are fetched at once",
+  }),
+  layerMaxMib: key("layer-max-mib", k.integer(1, 1 << 24), {
+    fallback: 8192,
+    about: "ours: what one layer may unpack to, in MiB",
+  }),
+  layerMaxEntries: key("layer-max-entries", k.integer(1, 4_000_000), {
+    fallback: 500_000,
+    about: "ours: files, folders and links that one layer may hold",
+  }),
+  layerMaxDepth: key("layer-max-depth", k.integer(1, 1000), {
+    fallback: 256,
+    about: "ours: how deep a layer's folders may lie",
+  }),
+  layerMaxRatio: key("layer-max-ratio", k.integer(1, 1_000_000), {
+    fallback: 200,
+    about: "ours: how many times its packed size a layer may unpack to, beyond 256 MiB",
+  }),
+  keepBlobs: key("keep-blobs", k.flag, {
+    fallback: false,
+    about: "ours: layers also stay as they came, for `images verify --repair` without a registry",
+  }),
   metricsPort: key("metrics-port", k.integer(0, 65_535), {
     fallback: 0,
     about: "loopback port of Prometheus metrics, at /metrics; 0: none",

@@ -113,6 +113,7 @@ const requests: { [Name: string]: Rule<never> } = {
   RemoveImage: message<cri.RemoveImageRequest>({ image: required(imageSpec) }),
   Pull: message<cri.PullRequest>({ image: required(image) }),
   Load: message<cri.LoadRequest>({ path: required(absolutePath), name: image }),
+  VerifyImages: message<cri.VerifyImagesRequest>({ image }),
 };
 
 /** @throws CriError INVALID_ARGUMENT with the field and its value. */

@@ -13,6 +13,7 @@ import { updateContainerResources } from "./container_update.ts";
 import * as image from "./image.ts";
 import { Encoded } from "./lists.ts";
 import * as metrics from "./metrics.ts";
+import { verifyImages } from "./image_verify.ts";
 import { nriPlugins } from "./nri_list.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import * as sandbox from "./sandbox.ts";
@@ -92,6 +93,7 @@ const handlers: Handlers = {
   ImageFsInfo: image.imageFsInfo,
   Pull: image.pullWithProgress,
   Load: image.load,
+  VerifyImages: verifyImages,
   NriPlugins: nriPlugins,
 };
 

@@ -5,8 +5,7 @@ import type { Readable, Writable } from "node:stream";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { spawn } from "../sys/children.ts";
-import type { UnpackedLayer } from "./layer.ts";
-import type { UnpackAnswer, UnpackJob } from "./unpack.ts";
+import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack.ts";
 
 export type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
 
@@ -21,16 +20,19 @@ export class UnpackHelpers implements AsyncDisposable {
     this.#self = self;
   }
 
-  async run(job: UnpackJob, options: JobOptions): Promise<UnpackedLayer | undefined> {
+  async run<Kind extends UnpackJob["kind"]>(
+    job: UnpackJob & { kind: Kind },
+    options: JobOptions,
+  ): Promise<JobResults[Kind]> {
     throwIfAborted(job.kind, options.signal);
     let helper = this.#idle.pop();
     if (helper === undefined) {
       helper = new Helper([...this.#self, "unpack"]);
       this.#all.add(helper);
     }
-    const layer = await helper.run(job, options);
+    const result = await helper.run(job, options);
     this.#idle.push(helper); // one that failed is left out: it may be in any state
-    return layer;
+    return result as JobResults[Kind];
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -76,7 +78,10 @@ class Helper {
     });
   }
 
-  async run(job: UnpackJob, { signal, onBytes }: JobOptions): Promise<UnpackedLayer | undefined> {
+  async run(
+    job: UnpackJob,
+    { signal, onBytes }: JobOptions,
+  ): Promise<JobResults[UnpackJob["kind"]]> {
     const kill = () => this.#child.kill("SIGKILL");
     signal.addEventListener("abort", kill, { once: true });
     try {
@@ -88,7 +93,7 @@ class Helper {
         if (this.#isGone) resolve(undefined);
         else this.#child.stdin.write(`${JSON.stringify(job)}\n`);
       });
-      if (answer?.kind === "done") return answer.layer;
+      if (answer?.kind === "done") return answer.result;
       if (signal.aborted) {
         await this.#exited; // so that nothing writes into the folder any more
         throw abortError("unpacking", signal);

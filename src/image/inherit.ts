@@ -2,6 +2,7 @@
 // layer with tmp/x and no entry for tmp would make /tmp 0755.
 import * as fs from "node:fs";
 import { lgetxattr } from "../sys/path.ts";
+import { pathOf } from "./tar_fields.ts";
 
 export type Inheritance = {
   /** The layer's tree. */
@@ -14,10 +15,10 @@ export type Inheritance = {
 
 export function inherit({ folder, lower, paths }: Inheritance): void {
   for (const path of paths) {
-    const target = `${folder}/${path}`;
+    const target = pathOf(`${folder}/${path}`);
     const found = isPlainFolder(folder, path) ? nearest(lower, path) : undefined;
     if (found === undefined) continue;
-    const { uid, gid, mode, atime, mtime } = fs.lstatSync(found);
+    const { uid, gid, mode, atime, mtime } = fs.lstatSync(pathOf(found));
     fs.lchownSync(target, uid, gid);
     fs.chmodSync(target, mode & 0o7777);
     fs.lutimesSync(target, atime, mtime);
@@ -36,15 +37,15 @@ function nearest(lower: string[], path: string): string | undefined {
 /** No component is a symlink: what a layer links to is none of ours. */
 function isPlainFolder(tree: string, path: string): boolean {
   return prefixesOf(tree, path).every(
-    (at) => fs.lstatSync(at, { throwIfNoEntry: false })?.isDirectory() === true,
+    (at) => fs.lstatSync(pathOf(at), { throwIfNoEntry: false })?.isDirectory() === true,
   );
 }
 
 function isHidden(tree: string, path: string): boolean {
   return prefixesOf(tree, path).some((at) => {
-    const there = fs.lstatSync(at, { throwIfNoEntry: false });
+    const there = fs.lstatSync(pathOf(at), { throwIfNoEntry: false });
     if (there === undefined) return false;
-    return !there.isDirectory() || lgetxattr(at, "trusted.overlay.opaque")?.[0] === 0x79;
+    return !there.isDirectory() || lgetxattr(pathOf(at), "trusted.overlay.opaque")?.[0] === 0x79;
   });
 }
 

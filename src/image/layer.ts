@@ -2,6 +2,7 @@
 import { createHash } from "node:crypto";
 import { CriError } from "../base/errors.ts";
 import { Inflate } from "./inflate.ts";
+import type { Listed } from "./listing.ts";
 import { TarReader } from "./tar.ts";
 import { Untar } from "./untar.ts";
 
@@ -16,50 +17,89 @@ export type UnpackedLayer = {
   implicit: string[];
 };
 
+/** What one layer may be. */
+export type LayerLimits = {
+  /** Of the unpacked tar stream. */
+  bytesMax: number;
+  entriesMax: number;
+  /** Folders on the way to an entry. */
+  depthMax: number;
+  /** Unpacked by packed bytes. */
+  ratioMax: number;
+};
+
 export type LayerOptions = {
   /** sha256 or sha512 digests to learn the algorithms from. */
   digest: string;
   diffId: string;
-  /** Of the unpacked tar stream. */
-  bytesMax: number;
+  limits: LayerLimits;
   /** Throws while this process is not confined to the layer's folder. */
   assertConfined: () => void;
 };
 
-/** Unpacks into "/" of the chroot that the source enters before its first chunk. */
+/** So much may come of anything: a folder of zeros is no bomb. */
+const ratioFreeBytes = 256 << 20;
+
+/**
+ * Unpacks into "/" of the chroot that the source enters before its first chunk; also tells what it made.
+ * @throws CriError INVALID_ARGUMENT for what no layer may hold, RESOURCE_EXHAUSTED over a limit,
+ * DATA_LOSS for what does not decompress or is cut off.
+ */
 export async function unpackLayer(
   source: AsyncIterable<Uint8Array>,
   options: LayerOptions,
-): Promise<UnpackedLayer> {
+): Promise<{ layer: UnpackedLayer; entries: Map<string, Listed> }> {
   const packed = createHash(algorithmOf(options.digest));
   const plain = createHash(algorithmOf(options.diffId));
-  const untar = new Untar();
-  let plainBytes = 0;
-  const reader = new TarReader(untar);
+  const untar = new Untar(options.limits);
+  const reader = new TarReader(untar, options.limits);
+  const bounds = new Bounds(options.limits);
   const inflate = new Inflate((chunk) => {
     options.assertConfined();
-    plainBytes += chunk.length;
-    if (plainBytes > options.bytesMax) {
-      const message = `the layer unpacks to more than ${options.bytesMax} bytes`;
-      throw new CriError("RESOURCE_EXHAUSTED", message);
-    }
+    bounds.count(chunk.length);
     plain.update(chunk);
     reader.push(chunk);
   });
   for await (const chunk of source) {
     packed.update(chunk);
+    bounds.packedBytes += chunk.length;
     await inflate.push(chunk);
   }
   await inflate.end();
   reader.end();
   options.assertConfined();
   untar.end();
-  return {
+  const layer = {
     digest: `${algorithmOf(options.digest)}:${packed.digest("hex")}`,
     diffId: `${algorithmOf(options.diffId)}:${plain.digest("hex")}`,
     sizeBytes: untar.bytes,
     implicit: untar.implicit,
   };
+  return { layer, entries: untar.entries };
+}
+
+/** Against layers that unpack to more than a node can hold. */
+class Bounds {
+  readonly #limits: LayerLimits;
+  #plainBytes = 0;
+  packedBytes = 0;
+
+  constructor(limits: LayerLimits) {
+    this.#limits = limits;
+  }
+
+  /** @throws CriError RESOURCE_EXHAUSTED. */
+  count(bytes: number): void {
+    const { bytesMax, ratioMax } = this.#limits;
+    this.#plainBytes += bytes;
+    if (this.#plainBytes > bytesMax) {
+      const message = `it unpacks to more than ${bytesMax} bytes (layer-max-mib)`;
+      throw new CriError("RESOURCE_EXHAUSTED", message);
+    }
+    if (this.#plainBytes <= Math.max(ratioFreeBytes, this.packedBytes * ratioMax)) return;
+    const message = `${this.packedBytes} bytes of it unpack to ${this.#plainBytes}, over ${ratioMax} times as much (layer-max-ratio)`;
+    throw new CriError("RESOURCE_EXHAUSTED", message);
+  }
 }
 
 function algorithmOf(digest: string): "sha256" | "sha512" {

@@ -1,63 +1,70 @@
-// Unpacked layers on disk: layers/l/SHORT is a layer's tree, layers/SHORT.json what it is.
+// Unpacked layers on disk: layers/l/SHORT is a layer's tree; beside it layers/SHORT.json says what it
+// is, SHORT.list what it holds (listing.ts), and SHORT.blob is what it came from, where that is kept.
 // Decision: a layer is synced after it is in use, not before. Until then its record carries the
 // boot it was made in; where that boot ended without a sync, the layer is dropped and pulled again.
 import { randomBytes } from "node:crypto";
-import { mkdirSync, readFileSync, renameSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, renameSync, statSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
-import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackHelpers } from "./helpers.ts";
-import { withoutMirrors } from "./registry.ts";
-import { KeyedTurns, Turns } from "./turns.ts";
-import type { LayerSource } from "./unpack.ts";
 
 const LayerFile = v.object({
   version: v.literal(1),
   chainId: v.string(),
   diffId: v.string(),
   sizeBytes: v.number(),
+  /** Of the blob beside it, where one is kept. */
+  blob: v.optional(v.string()),
   /** The boot that made it, as long as it is not known to be on the disk. */
   unsyncedBoot: v.optional(v.string()),
 });
 type LayerFile = v.InferOutput<typeof LayerFile>;
 
-/** A layer that must be there, and where to get it. */
-export type LayerWant = {
+/** A layer that was made in a scratch folder. */
+export type MadeLayer = {
   chainId: string;
   diffId: string;
-  digest: string;
-  size: number;
-  source: LayerSource;
+  sizeBytes: number;
+  /** Of the blob, where there was one. */
+  digest: string | undefined;
 };
-
-export type EnsureOptions = {
-  helpers: UnpackHelpers;
-  signal: AbortSignal;
-  /** index counts the wants; bytes that have arrived of that layer. */
-  onBytes: (index: number, bytes: number) => void;
-};
-
-const downloadsMax = 3;
 
 /** Short names keep 127 lower layers within mount(2)'s page of options. */
 export function shortId(chainId: string): string {
   return chainId.slice(chainId.indexOf(":") + 1).slice(0, 12);
 }
 
+// In a scratch folder, while a layer is made.
+export function treeIn(scratch: string): string {
+  return join(scratch, "tree");
+}
+export function listingIn(scratch: string): string {
+  return join(scratch, "list");
+}
+export function blobIn(scratch: string): string {
+  return join(scratch, "blob");
+}
+
+/** What lies beside a record, by the end of its name. */
+const besides = [
+  ["list", listingIn],
+  ["blob", blobIn],
+] as const;
+
 export class LayerStore {
-  readonly #root: string;
+  readonly root: string;
   readonly #log: Log;
   readonly #layers = new Map<string, LayerFile>();
-  readonly #turns = new KeyedTurns();
   /** The layer whose record is being written anew: not to be collected just now. */
   #marking: string | undefined;
   readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
   private constructor(root: string, log: Log) {
-    this.#root = root;
+    this.root = root;
     this.#log = log;
   }
 
@@ -66,11 +73,16 @@ export class LayerStore {
     await mkdir(join(root, "l", "empty"), { recursive: true, mode: 0o711 });
     await rm(store.#scratch, { recursive: true, force: true });
     await mkdir(store.#scratch, { mode: 0o700 });
-    for (const name of await readdir(root)) {
+    const names = await readdir(root);
+    for (const name of names) {
       if (name.endsWith(".tmp")) await rm(join(root, name), { force: true });
       else if (name.endsWith(".json")) await store.#read(name);
     }
     const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
+    for (const name of names) {
+      const isStray = /\.(?:list|blob)$/.test(name) && !known.has(name.slice(0, -5));
+      if (isStray) await rm(join(root, name), { force: true });
+    }
     for (const name of await readdir(store.trees)) {
       if (name !== "empty" && !known.has(name)) await store.#discard(join(store.trees, name));
     }
@@ -79,11 +91,11 @@ export class LayerStore {
 
   /** The folder that holds the layers' trees by their short names. */
   get trees(): string {
-    return join(this.#root, "l");
+    return join(this.root, "l");
   }
 
   get #scratch(): string {
-    return join(this.#root, "scratch");
+    return join(this.root, "scratch");
   }
 
   has(chainId: string): boolean {
@@ -94,12 +106,44 @@ export class LayerStore {
     return this.#layers.get(chainId)?.sizeBytes ?? 0;
   }
 
+  diffIdOf(chainId: string): string | undefined {
+    return this.#layers.get(chainId)?.diffId;
+  }
+
   ids(): string[] {
     return [...this.#layers.keys()];
   }
 
   tree(chainId: string): string {
     return join(this.trees, shortId(chainId));
+  }
+
+  /** What the layer holds; one of an earlier build has none. */
+  listing(chainId: string): string | undefined {
+    const path = this.#beside(chainId, "list");
+    return this.has(chainId) && existsSync(path) ? path : undefined;
+  }
+
+  /** What the layer came from, where that was kept. */
+  blob(chainId: string): { path: string; digest: string; size: number } | undefined {
+    const digest = this.#layers.get(chainId)?.blob;
+    const path = this.#beside(chainId, "blob");
+    const size = statSync(path, { throwIfNoEntry: false })?.size;
+    return digest === undefined || size === undefined ? undefined : { path, digest, size };
+  }
+
+  /** A layer with this content, above whichever others. */
+  withContent(diffId: string): { tree: string; listing: string } | undefined {
+    for (const { chainId, diffId: other } of this.#layers.values()) {
+      if (other !== diffId) continue;
+      const listing = this.listing(chainId);
+      if (listing !== undefined) return { tree: this.tree(chainId), listing };
+    }
+    return undefined;
+  }
+
+  #beside(chainId: string, end: "json" | "list" | "blob"): string {
+    return join(this.root, `${shortId(chainId)}.${end}`);
   }
 
   /** A folder of its own for somebody's temporary files; gone at the next start at the latest. */
@@ -109,89 +153,37 @@ export class LayerStore {
     return folder;
   }
 
-  /** Makes all the layers be there, lowest first in wants; on failure none of its remains stay. */
-  async ensure(wants: LayerWant[], options: EnsureOptions): Promise<void> {
-    const failed = new AbortController();
-    const signal = AbortSignal.any([options.signal, failed.signal]);
-    const downloads = new Turns(downloadsMax);
-    let below = Promise.resolve();
-    const tasks: Promise<void>[] = [];
-    for (const index of wants.keys()) {
-      below = this.#ensureOne(wants, index, { ...options, signal, below, downloads });
-      below.catch((error: unknown) => failed.abort(error));
-      tasks.push(below);
-    }
-    await Promise.allSettled(tasks);
-    if (failed.signal.aborted) throw failed.signal.reason as Error;
-  }
-
-  /** Two pulls that need the same layer: the second waits for the first, or takes over. */
-  async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
-    const { chainId, size } = wants[index]!;
-    await this.#turns.run(chainId, o.signal, async () => {
-      if (!this.has(chainId)) await this.#make(wants, index, o);
-    });
-    o.onBytes(index, size);
-  }
-
-  async #make(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
-    const { helpers, signal } = o;
-    await using undo = new AsyncDisposableStack();
-    const scratch = this.makeScratch();
-    undo.defer(() => rm(scratch, { recursive: true, force: true }));
-    const folder = join(scratch, "tree");
-    const layer = await o.downloads.run(signal, () =>
-      this.#unpack(wants[index]!, folder, { ...o, index }),
-    );
-    await o.below;
-    if (layer.implicit.length > 0 && index > 0) {
-      const lower = wants.slice(0, index).map(({ chainId }) => this.tree(chainId));
-      const paths = layer.implicit;
-      await helpers.run({ kind: "inherit", folder, lower: lower.toReversed(), paths }, { signal });
-    }
-    await this.#commit(wants[index]!, folder, layer.sizeBytes);
-  }
-
-  /** What a mirror damaged is fetched once more, from the registry itself. */
-  async #unpack(want: LayerWant, folder: string, o: OneOptions & { index: number }) {
-    const attempt = async (source: LayerSource) => {
-      await mkdir(folder, { mode: 0o755 });
-      const { digest, size, diffId } = want;
-      const job = { kind: "unpack", folder, source, digest, size, diffId } as const;
-      const onBytes = (bytes: number) => o.onBytes(o.index, bytes);
-      const layer = await o.helpers.run(job, { signal: o.signal, onBytes });
-      if (layer !== undefined) return layer;
-      throw new CriError("INTERNAL", "the unpacking helper said nothing");
-    };
-    try {
-      return await attempt(want.source);
-    } catch (error) {
-      const { source } = want;
-      const session = source.kind === "registry" ? withoutMirrors(source.session) : undefined;
-      if (session === undefined || codeOf(error) !== "DATA_LOSS") throw error;
-      this.#log.warn("a mirror sent a damaged layer", {
-        layer: want.digest,
-        error: messageOf(error),
-      });
-      await rm(folder, { recursive: true, force: true });
-      return await attempt({ kind: "registry", session });
-    }
-  }
-
-  async #commit({ chainId, diffId }: LayerWant, folder: string, sizeBytes: number): Promise<void> {
+  /** Takes a layer over from the scratch folder that it was made in. */
+  async commit(made: MadeLayer, scratch: string): Promise<void> {
+    const { chainId, diffId, sizeBytes, digest } = made;
     const short = shortId(chainId);
     const other = this.ids().find((id) => shortId(id) === short);
     if (other !== undefined) {
       throw new CriError("FAILED_PRECONDITION", `the layers ${chainId} and ${other} are too alike`);
     }
-    await rename(folder, this.tree(chainId));
+    const isKept = digest !== undefined && existsSync(blobIn(scratch));
+    for (const [end, inScratch] of besides) {
+      if (end === "blob" && !isKept) continue;
+      await rename(inScratch(scratch), this.#beside(chainId, end));
+    }
+    await rename(treeIn(scratch), this.tree(chainId));
+    const blob = isKept ? digest : undefined;
     const unsyncedBoot = this.#bootId;
-    await this.#write({ version: 1, chainId, diffId, sizeBytes, unsyncedBoot });
+    await this.#write({ version: 1, chainId, diffId, sizeBytes, blob, unsyncedBoot });
+  }
+
+  /** Puts a layer that was made again into the place of the one that is there. */
+  async replace(made: MadeLayer, scratch: string): Promise<void> {
+    const aside = this.#takeAside(made.chainId);
+    try {
+      await this.commit(made, scratch);
+    } finally {
+      await this.#discard(aside);
+    }
   }
 
   async #write(file: LayerFile): Promise<void> {
-    const path = join(this.#root, `${shortId(file.chainId)}.json`);
-    await writeFileAtomic(path, JSON.stringify(file));
+    await writeFileAtomic(this.#beside(file.chainId, "json"), JSON.stringify(file));
     this.#layers.set(file.chainId, file);
   }
 
@@ -202,12 +194,12 @@ export class LayerStore {
 
   /** Writes the file system back, by a helper, and takes the marks away. */
   async sync(helpers: UnpackHelpers, signal: AbortSignal): Promise<void> {
-    const ids = this.unsynced();
-    if (ids.length === 0) return;
-    await helpers.run({ kind: "sync", folder: this.#root }, { signal });
-    for (const id of ids) {
-      const file = this.#layers.get(id);
-      if (file === undefined) continue;
+    const files = this.unsynced().map((id) => this.#layers.get(id)!);
+    if (files.length === 0) return;
+    await helpers.run({ kind: "sync", folder: this.root }, { signal });
+    for (const file of files) {
+      const id = file.chainId;
+      if (this.#layers.get(id) !== file) continue; // gone, or made again since
       this.#marking = id;
       try {
         await this.#write({ ...file, unsyncedBoot: undefined });
@@ -219,20 +211,30 @@ export class LayerStore {
 
   /** Removes the layers that nobody needs. */
   async collect(isNeeded: (chainId: string) => boolean): Promise<void> {
-    const discarded: string[] = [];
-    for (const id of this.ids().filter((id) => !isNeeded(id) && id !== this.#marking)) {
-      // Without a wait in between: a pull sees the layer whole or not at all.
-      this.#layers.delete(id);
-      const aside = join(this.makeScratch(), "tree");
-      renameSync(this.tree(id), aside);
-      renameSync(join(this.#root, `${shortId(id)}.json`), join(aside, "..", "record"));
-      discarded.push(join(aside, ".."));
-    }
+    const discarded = this.ids()
+      .filter((id) => !isNeeded(id) && id !== this.#marking)
+      .map((id) => this.#takeAside(id));
     for (const folder of discarded) await this.#discard(folder);
   }
 
+  /** Without a wait in between: a pull sees the layer whole or not at all. */
+  #takeAside(chainId: string): string {
+    const aside = this.makeScratch();
+    this.#layers.delete(chainId);
+    renameSync(this.#beside(chainId, "json"), join(aside, "record"));
+    renameSync(this.tree(chainId), treeIn(aside));
+    for (const [end, inScratch] of besides) {
+      try {
+        renameSync(this.#beside(chainId, end), inScratch(aside));
+      } catch (error) {
+        if (errnoOf(error) !== "ENOENT") throw error;
+      }
+    }
+    return aside;
+  }
+
   async #read(name: string): Promise<void> {
-    const path = join(this.#root, name);
+    const path = join(this.root, name);
     try {
       const file = v.parse(LayerFile, JSON.parse(await readFile(path, "utf8")));
       if (name !== `${shortId(file.chainId)}.json`) throw new Error("its name is another layer's");
@@ -259,5 +261,3 @@ export class LayerStore {
     }
   }
 }
-
-type OneOptions = EnsureOptions & { below: Promise<void>; downloads: Turns };

@@ -5,7 +5,7 @@ import { CriError } from "../base/errors.ts";
 import { choosePlatform, configBytesMax, hostPlatform, parseManifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
 import { fetchBlob, fetchManifest, openSession, type Session } from "./registry.ts";
-import type { LayerWant } from "./layers.ts";
+import type { LayerWant } from "./layer_maker.ts";
 
 /** What the store needs to know to make an image. */
 export type NewImage = {

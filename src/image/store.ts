@@ -11,7 +11,9 @@ import type { RegistryAuth } from "./auth.ts";
 import { UnpackHelpers } from "./helpers.ts";
 import type { RegistryOptions } from "./hosts.ts";
 import { JoinedPulls, type PullProgress } from "./joined.ts";
-import { LayerStore, shortId, type LayerWant } from "./layers.ts";
+import { asFull, LayerMaker, type LayerMakerOptions, type LayerWant } from "./layer_maker.ts";
+import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
+import { LayerStore, shortId } from "./layers.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
@@ -20,6 +22,7 @@ import { mountedOverlays, mountOverlay, unmountOverlay, type RootfsParts } from 
 import { Turns } from "./turns.ts";
 
 export type { RegistryAuth } from "./auth.ts";
+export type { LayerCheck } from "./layer_checks.ts";
 export type { RegistryOptions } from "./hosts.ts";
 export type { PullProgress } from "./joined.ts";
 export type { ImageConfig } from "./manifest.ts";
@@ -30,6 +33,7 @@ export type ImageStoreOptions = {
   graph: string;
   log: Log;
   registry: RegistryOptions;
+  layers: Omit<LayerMakerOptions, "log">;
   /** The argv that runs our own program, for the unpacking helpers. */
   self: string[];
   /** Names of images that the kubelet must not collect. */
@@ -67,6 +71,7 @@ export class ImageStore implements AsyncDisposable {
   readonly #graph: string;
   readonly #records: ImageRecords;
   readonly #layers: LayerStore;
+  readonly #maker: LayerMaker;
   readonly #pulls: JoinedPulls<ImageRecord>;
   /** Container folder → short names of the layers it is mounted from. */
   readonly #mounts: Map<string, string[]>;
@@ -82,6 +87,7 @@ export class ImageStore implements AsyncDisposable {
     this.#graph = parts.graph;
     this.#records = parts.records;
     this.#layers = parts.layers;
+    this.#maker = new LayerMaker(parts.layers, { ...options.layers, log: options.log });
     this.#pulls = new JoinedPulls();
     this.#mounts = mountedOverlays(parts.graph);
   }
@@ -156,6 +162,34 @@ export class ImageStore implements AsyncDisposable {
     this.#options.log.info("image removed", { image: image.repoTags[0], id: image.id });
   }
 
+  /**
+   * Compares layers with what was unpacked: those of the image that ref names, or of all ("").
+   * @throws CriError NOT_FOUND.
+   */
+  async *verify(ref: string, options: CheckOptions): AsyncGenerator<LayerCheck> {
+    const found = this.find(ref);
+    if (ref !== "" && found === undefined) {
+      throw new CriError("NOT_FOUND", `image ${ref} is not on this node`);
+    }
+    const images = found === undefined ? this.list() : [found];
+    const chains = images.flatMap(({ layers }) => layers);
+    await using helpers = new UnpackHelpers(this.#options.self);
+    this.#want(chains, 1); // none of them goes meanwhile
+    try {
+      const { layers, maker } = { layers: this.#layers, maker: this.#maker };
+      const registry = this.#options.registry;
+      const fetch = (reference: string, signal: AbortSignal) =>
+        fetchImage(parseReference(reference), { registry, auth: undefined, signal });
+      const mounts = (chainId: string) =>
+        [...this.#mounts.values()].filter((lower) => lower.includes(shortId(chainId))).length;
+      yield* checkLayers({ layers, maker, helpers, fetch, mounts }, images, options);
+    } finally {
+      this.#want(chains, -1);
+      await this.collectGarbage();
+      this.syncSoon();
+    }
+  }
+
   /** A container's folder as the kernel names it, whether it is there or not. */
   #real(dir: string): string {
     const [path, graph] = [resolve(dir), resolve(this.#options.graph)];
@@ -226,6 +260,8 @@ export class ImageStore implements AsyncDisposable {
       );
       this.syncSoon();
       return added;
+    } catch (error) {
+      throw asFull(error);
     } finally {
       this.#want(chain, -1);
       await this.collectGarbage();
@@ -243,7 +279,7 @@ export class ImageStore implements AsyncDisposable {
       o.onProgress({ doneBytes: done.reduce((sum, part) => sum + part, 0), totalBytes });
     };
     await using helpers = new UnpackHelpers(this.#options.self);
-    await this.#layers.ensure(wants, { helpers, signal: o.signal, onBytes });
+    await this.#maker.ensure(wants, { helpers, signal: o.signal, onBytes });
   }
 
   /** Keeps layers that no image names yet from being collected, until as often taken back. */

@@ -1,5 +1,17 @@
-// A streaming tar reader: ustar, pax and GNU's long names. It buffers nothing but headers.
-import { CriError } from "../base/errors.ts";
+// A streaming tar reader: ustar, pax, GNU's long names and sparse files. It buffers headers alone.
+import { messageOf, CriError } from "../base/errors.ts";
+import { paxSparse, SparseBody } from "./sparse.ts";
+import {
+  bad,
+  decimal,
+  nameOf,
+  number,
+  paxRecords,
+  signed,
+  text,
+  timeOf,
+  type TarTime,
+} from "./tar_fields.ts";
 
 export type TarHeader = {
   name: string;
@@ -9,35 +21,49 @@ export type TarHeader = {
   mode: number;
   uid: number;
   gid: number;
+  /** Of the file; one with holes takes less of the stream. */
   size: number;
-  /** Seconds since the epoch, with a fraction where pax has one. */
-  mtime: number;
+  mtime: TarTime;
   major: number;
   minor: number;
   xattrs: [name: string, value: Uint8Array][];
   /** Where the entry's content starts in the stream. */
   offset: number;
+  isSparse: boolean;
 };
 
 export type TarHandler = {
   entry(header: TarHeader): void;
-  data(chunk: Uint8Array): void;
+  /** position: of the chunk in the file; between two chunks there may be a hole. */
+  data(chunk: Uint8Array, position: number): void;
   entryEnd(): void;
 };
 
 const block = 512;
 const extensionBytesMax = 1 << 20;
-const entriesMax = 4_000_000;
+/** Where GNU's old sparse header has its parts, of 24 bytes each. */
+const oldParts = {
+  inHeader: { at: 386, count: 4, more: 482 },
+  behind: { at: 0, count: 21, more: 504 },
+};
+const oldPartsMax = 100_000;
+
+type OldSparse = { header: Buffer; offset: number; parts: number[] };
 
 export class TarReader {
   readonly #handler: TarHandler;
+  readonly #entriesMax: number;
   readonly #header = Buffer.alloc(block);
   #headerLength = 0;
   #offset = 0;
   #bodyLeft = 0;
+  #position = 0;
   #padding = 0;
   #zeroBlocks = 0;
   #inEntry = false;
+  #sparse: SparseBody | undefined;
+  /** A header of type S whose map goes on in the next block. */
+  #oldSparse: OldSparse | undefined;
   #extension: { type: string; bytes: Buffer; length: number } | undefined;
   #local = new Map<string, Buffer>();
   readonly #global = new Map<string, Buffer>();
@@ -47,9 +73,11 @@ export class TarReader {
   #longName = "";
   #longLink = "";
   #entries = 0;
+  #lastName = "";
 
-  constructor(handler: TarHandler) {
+  constructor(handler: TarHandler, limits: { entriesMax: number } = { entriesMax: 4_000_000 }) {
     this.#handler = handler;
+    this.#entriesMax = limits.entriesMax;
   }
 
   /** Takes the next bytes. @throws CriError INVALID_ARGUMENT when they are no tar. */
@@ -70,7 +98,8 @@ export class TarReader {
 
   /** How many of the next bytes are content or padding, which a reader of a file may seek over. */
   get skippable(): number {
-    return this.#extension === undefined ? this.#bodyLeft + this.#padding : 0;
+    if (this.#extension !== undefined || this.#sparse !== undefined) return 0;
+    return this.#bodyLeft + this.#padding;
   }
 
   /** Pass over bytes that were not pushed; at most `skippable`. */
@@ -83,18 +112,29 @@ export class TarReader {
 
   /** @throws CriError DATA_LOSS when the stream ended inside an entry. */
   end(): void {
-    if (this.#bodyLeft > 0 || this.#headerLength > 0 || this.#padding > 0) {
-      throw new CriError("DATA_LOSS", "the tar stream is cut off");
+    const isInside = this.#bodyLeft > 0 || this.#headerLength > 0 || this.#padding > 0;
+    if (isInside || this.#oldSparse !== undefined) {
+      throw new CriError("DATA_LOSS", `the tar stream is cut off${this.#where}`);
     }
+  }
+
+  get #where(): string {
+    const name = JSON.stringify(this.#lastName.slice(0, 200));
+    return this.#entries === 0 ? "" : ` (entry ${this.#entries} was ${name})`;
   }
 
   #collectHeader(chunk: Buffer, at: number): number {
     const count = Math.min(block - this.#headerLength, chunk.length - at);
     chunk.copy(this.#header, this.#headerLength, at, at + count);
     this.#headerLength += count;
-    if (this.#headerLength === block) {
-      this.#headerLength = 0;
-      this.#parseHeader(this.#header, this.#offset + count);
+    if (this.#headerLength < block) return at + count;
+    this.#headerLength = 0;
+    try {
+      if (this.#oldSparse === undefined) this.#parseHeader(this.#header, this.#offset + count);
+      else this.#oldSparseBlock(this.#oldSparse, this.#offset + count);
+    } catch (error) {
+      if (!messageOf(error).startsWith("not a valid tar stream")) throw error;
+      throw new CriError("INVALID_ARGUMENT", messageOf(error) + this.#where, { cause: error });
     }
     return at + count;
   }
@@ -102,11 +142,13 @@ export class TarReader {
   #body(chunk: Buffer, at: number): number {
     const count = Math.min(this.#bodyLeft, chunk.length - at);
     const part = chunk.subarray(at, at + count);
-    if (this.#extension === undefined) this.#handler.data(part);
-    else {
+    if (this.#extension !== undefined) {
       part.copy(this.#extension.bytes, this.#extension.length);
       this.#extension.length += count;
-    }
+    } else if (this.#sparse !== undefined) {
+      this.#sparse.push(part, (bytes, position) => this.#handler.data(bytes, position));
+    } else this.#handler.data(part, this.#position);
+    this.#position += count;
     this.#bodyLeft -= count;
     if (this.#bodyLeft === 0) this.#finishBody();
     return at + count;
@@ -114,6 +156,7 @@ export class TarReader {
 
   #startBody(size: number): void {
     this.#bodyLeft = size;
+    this.#position = 0;
     this.#padding = (block - (size % block)) % block;
     if (size === 0) this.#finishBody();
   }
@@ -122,13 +165,14 @@ export class TarReader {
     const extension = this.#extension;
     this.#extension = undefined;
     if (extension === undefined) {
+      this.#sparse?.end();
+      this.#sparse = undefined;
       if (this.#inEntry) this.#handler.entryEnd();
       this.#inEntry = false;
     } else if (extension.type === "L") this.#longName = text(extension.bytes);
     else if (extension.type === "K") this.#longLink = text(extension.bytes);
     else {
-      const into = extension.type === "g" ? this.#global : this.#local;
-      for (const [key, value] of paxRecords(extension.bytes)) into.set(key, value);
+      putAll(extension.type === "g" ? this.#global : this.#local, extension.bytes);
     }
   }
 
@@ -141,53 +185,95 @@ export class TarReader {
     this.#zeroBlocks = 0;
     if (sum !== number(header, 148, 8)) throw bad("a header's checksum is wrong");
     const type = header[156] === 0 ? "0" : String.fromCharCode(header[156]!);
-    const size = number(header, 124, 12);
-    if ("xgLK".includes(type)) {
-      if (type === "g") this.#globalBytes += size;
-      else this.#localBytes += size;
-      if (Math.max(this.#globalBytes, this.#localBytes) > extensionBytesMax) {
-        throw bad(`extended headers of more than ${extensionBytesMax} bytes`);
-      }
-      this.#extension = { type, bytes: Buffer.alloc(size), length: 0 };
-      this.#startBody(size);
-      return;
+    if ("xgLK".includes(type)) this.#startExtension(type, number(header, 124, 12));
+    else if (type === "S") {
+      const old = { header: Buffer.from(header), offset, parts: [] };
+      this.#oldSparseParts(old, header, oldParts.inHeader);
+    } else this.#startEntry(header, { type, offset });
+  }
+
+  #startExtension(type: string, size: number): void {
+    if (type === "g") this.#globalBytes += size;
+    else this.#localBytes += size;
+    if (Math.max(this.#globalBytes, this.#localBytes) > extensionBytesMax) {
+      throw bad(`extended headers of more than ${extensionBytesMax} bytes`);
     }
-    if (++this.#entries > entriesMax) throw bad(`more than ${entriesMax} entries`);
-    const entry = this.#entryOf(header, type, size, offset);
+    this.#extension = { type, bytes: Buffer.alloc(size), length: 0 };
+    this.#startBody(size);
+  }
+
+  #oldSparseBlock(old: OldSparse, offset: number): void {
+    this.#oldSparseParts({ ...old, offset }, this.#header, oldParts.behind);
+  }
+
+  #oldSparseParts(old: OldSparse, from: Buffer, o: { at: number; count: number; more: number }) {
+    for (let i = 0; i < o.count; i++) {
+      const at = o.at + i * 24;
+      if (from[at] === 0) break;
+      old.parts.push(number(from, at, 12), number(from, at + 12, 12));
+    }
+    if (old.parts.length > oldPartsMax * 2) throw bad(`a sparse map of over ${oldPartsMax} parts`);
+    this.#oldSparse = from[o.more] === 0 ? undefined : old;
+    if (this.#oldSparse !== undefined) return;
+    this.#startEntry(old.header, { type: "0", offset: old.offset, parts: old.parts });
+  }
+
+  #startEntry(header: Buffer, o: { type: string; offset: number; parts?: number[] }): void {
+    this.#entries++;
+    if (this.#entries > this.#entriesMax) {
+      const message = `it has more than ${this.#entriesMax} entries`;
+      throw new CriError("RESOURCE_EXHAUSTED", message);
+    }
+    const { entry, stored } = this.#entryOf(header, o);
+    this.#lastName = entry.name;
     this.#local = new Map();
     this.#localBytes = 0;
     this.#longName = this.#longLink = "";
     this.#inEntry = true;
     this.#handler.entry(entry);
-    this.#startBody(entry.size);
+    this.#startBody(stored);
   }
 
-  #entryOf(header: Buffer, type: string, size: number, offset: number): TarHeader {
-    const pax = (key: string) => {
-      const value = this.#local.get(key) ?? this.#global.get(key);
-      return value === undefined || value.length === 0 ? undefined : value.toString("utf8");
-    };
-    const paxNumber = (key: string, otherwise: number) => {
-      const value = pax(key);
-      return value === undefined ? otherwise : decimal(value, key);
-    };
+  #pax(key: string): string | undefined {
+    const value = this.#local.get(key) ?? this.#global.get(key);
+    return value === undefined || value.length === 0 ? undefined : nameOf(value);
+  }
+
+  #paxNumber(key: string, otherwise: number): number {
+    const value = this.#pax(key);
+    return value === undefined ? otherwise : decimal(value, key);
+  }
+
+  #entryOf(
+    header: Buffer,
+    { type, offset, parts }: { type: string; offset: number; parts?: number[] },
+  ): { entry: TarHeader; stored: number } {
     const isUstar = header.toString("latin1", 257, 263) === "ustar\0";
     const prefix = isUstar ? text(header.subarray(345, 500)) : ""; // GNU keeps times there
     const short = text(header.subarray(0, 100));
     const ofHeader = prefix === "" ? short : `${prefix}/${short}`;
-    const name = pax("path") ?? (this.#longName || ofHeader);
+    const pax = (key: string) => this.#pax(key);
+    const sparse = paxSparse(pax);
+    const name = sparse?.name ?? pax("path") ?? (this.#longName || ofHeader);
     const xattrs: TarHeader["xattrs"] = [];
     for (const [key, value] of [...this.#global, ...this.#local]) {
       if (key.startsWith("SCHILY.xattr.")) xattrs.push([key.slice(13), value]);
-      if (key.startsWith("GNU.sparse.")) throw bad(`${name} is a sparse entry, not supported`);
     }
-    const mtime = Number(pax("mtime") ?? number(header, 136, 12));
-    if (!Number.isFinite(mtime)) throw bad(`${name} has no valid time`);
-    const uid = paxNumber("uid", number(header, 108, 8));
-    const gid = paxNumber("gid", number(header, 116, 8));
+    const uid = this.#paxNumber("uid", number(header, 108, 8));
+    const gid = this.#paxNumber("gid", number(header, 116, 8));
     if (uid > 0xfffffffe || gid > 0xfffffffe) throw bad(`${name} has no valid owner`);
     const isFile = type === "0" || type === "7";
-    return {
+    const stored = "123456".includes(type) ? 0 : this.#paxNumber("size", number(header, 124, 12));
+    if (parts !== undefined) {
+      const size = number(header, 483, 12);
+      this.#sparse = new SparseBody(name, { size, stored, parts });
+    } else if (sparse !== undefined && isFile) {
+      const size = decimal(sparse.size, "a sparse file's size");
+      const map = sparse.map === "" ? [] : sparse.map?.split(",");
+      const known = map?.map((digits) => decimal(digits, "a sparse map's number"));
+      this.#sparse = new SparseBody(name, { size, stored, parts: known });
+    }
+    const entry = {
       name,
       // Before ustar, a trailing slash was all that told a folder.
       type: isFile && name.endsWith("/") ? "5" : isFile ? "0" : type,
@@ -195,18 +281,26 @@ export class TarReader {
       mode: number(header, 100, 8) & 0o7777,
       uid,
       gid,
-      size: "123456".includes(type) ? 0 : paxNumber("size", size),
-      mtime,
+      size: this.#sparse?.size ?? stored,
+      mtime: timeOf(pax("mtime") ?? signed(header, 136, 12)),
       major: number(header, 329, 8),
       minor: number(header, 337, 8),
       xattrs,
       offset,
+      isSparse: this.#sparse !== undefined,
     };
+    return { entry, stored };
   }
 }
 
-function bad(what: string): CriError {
-  return new CriError("INVALID_ARGUMENT", `not a valid tar stream: ${what}`);
+function putAll(into: Map<string, Buffer>, records: Buffer): void {
+  const parts: Buffer[] = [];
+  for (const [key, value] of paxRecords(records)) {
+    // Form 0.0 repeats two keys for each part of a sparse file; 0.1 has all of them in one.
+    if (key === "GNU.sparse.offset" || key === "GNU.sparse.numbytes") parts.push(value);
+    else into.set(key, value);
+  }
+  if (parts.length > 0) into.set("GNU.sparse.map", Buffer.from(parts.join(",")));
 }
 
 function checksum(header: Buffer): number {
@@ -214,48 +308,4 @@ function checksum(header: Buffer): number {
   for (let i = 0; i < 148; i++) sum += header[i]!;
   for (let i = 156; i < block; i++) sum += header[i]!;
   return sum;
-}
-
-function text(field: Buffer): string {
-  const end = field.indexOf(0);
-  return field.toString("utf8", 0, end < 0 ? field.length : end);
-}
-
-/** Octal digits, or GNU's big-endian binary with the first bit set. */
-function number(header: Buffer, at: number, length: number): number {
-  let value = 0;
-  if (header[at]! >= 0x80) {
-    if (header[at] !== 0x80) throw bad("a negative or too large number");
-    for (let i = at + 1; i < at + length; i++) value = value * 256 + header[i]!;
-  } else {
-    const digits = text(header.subarray(at, at + length)).trim();
-    if (!/^[0-7]*$/.test(digits)) throw bad(`the number ${JSON.stringify(digits)}`);
-    value = digits === "" ? 0 : Number.parseInt(digits, 8);
-  }
-  if (!Number.isSafeInteger(value)) throw bad("a number that is too large");
-  return value;
-}
-
-function decimal(value: string, key: string): number {
-  const parsed = Number(value);
-  if (!/^\d+$/.test(value) || !Number.isSafeInteger(parsed)) {
-    throw bad(`${key} is ${JSON.stringify(value)}`);
-  }
-  return parsed;
-}
-
-/** pax records are "LENGTH key=value\n", where LENGTH counts the whole record. */
-function* paxRecords(bytes: Buffer): Generator<[string, Buffer]> {
-  let at = 0;
-  while (at < bytes.length) {
-    const space = bytes.indexOf(0x20, at);
-    if (space < 0) throw bad("a pax record without a length");
-    const end = at + decimal(bytes.toString("latin1", at, space), "a pax record's length");
-    const equals = bytes.indexOf(0x3d, space);
-    if (end > bytes.length || equals < 0 || equals >= end || bytes[end - 1] !== 0x0a) {
-      throw bad("a pax record that does not end where it says");
-    }
-    yield [bytes.toString("utf8", space + 1, equals), bytes.subarray(equals + 1, end - 1)];
-    at = end;
-  }
 }

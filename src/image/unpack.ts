@@ -7,9 +7,12 @@ import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { chroot, leaveChroot, syncfs } from "../sys/path.ts";
-import { inherit } from "./inherit.ts";
-import { unpackLayer, type UnpackedLayer } from "./layer.ts";
+import { clone, type Cloned, type CloneJob } from "./clone.ts";
+import { inherit, type Inheritance } from "./inherit.ts";
+import { unpackLayer, type LayerLimits, type UnpackedLayer } from "./layer.ts";
+import { readListing, writeListing } from "./listing.ts";
 import { readBlob, type Session } from "./registry.ts";
+import { type Differences, verify } from "./verify.ts";
 
 export type LayerSource =
   | { kind: "registry"; session: Session }
@@ -25,17 +28,31 @@ export type UnpackJob =
       digest: string;
       size: number;
       diffId: string;
+      limits: LayerLimits;
+      /** A file to be made: what the layer holds. */
+      listing: string;
+      /** A file to be made: the blob as it came; absent: it is not kept. */
+      blob?: string | undefined;
     }
-  | { kind: "inherit"; folder: string; lower: string[]; paths: string[] }
+  | ({ kind: "inherit" } & Inheritance)
+  | CloneJob
+  | { kind: "verify"; folder: string; listing: string }
   | { kind: "sync"; folder: string };
+
+/** What a job of each kind gives. */
+export type JobResults = {
+  unpack: UnpackedLayer;
+  inherit: undefined;
+  clone: Cloned;
+  verify: Differences;
+  sync: undefined;
+};
 
 export type UnpackAnswer =
   | { kind: "progress"; bytes: number }
-  | { kind: "done"; layer?: UnpackedLayer }
+  | { kind: "done"; result: JobResults[UnpackJob["kind"]] }
   | { kind: "failed"; code: ErrorCode; message: string };
 
-/** A layer may unpack to this many bytes. */
-const layerBytesMax = 256 * 2 ** 30;
 const progressStepBytes = 1 << 20;
 
 export async function unpackMain(_argv: string[]): Promise<number> {
@@ -54,29 +71,60 @@ function send(answer: UnpackAnswer): void {
 }
 
 async function perform(job: UnpackJob, jail: Jail): Promise<UnpackAnswer> {
-  if (job.kind === "unpack") return { kind: "done", layer: await unpack(job, jail) };
-  if (job.kind === "inherit") inherit(job);
-  else {
-    const fd = fs.openSync(job.folder, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
-    syncfs(fd);
-    fs.closeSync(fd);
+  const result = await resultOf(job, jail);
+  return { kind: "done", result };
+}
+
+async function resultOf(job: UnpackJob, jail: Jail): Promise<JobResults[UnpackJob["kind"]]> {
+  switch (job.kind) {
+    case "unpack":
+      return await unpack(job, jail).catch((error: unknown) => {
+        throw withLayer(error, job.digest || job.diffId);
+      });
+    case "inherit":
+      inherit(job);
+      return undefined;
+    case "clone":
+      return clone(job);
+    case "verify": {
+      const entries = readListing(job.listing);
+      jail.enter(job.folder);
+      try {
+        return verify(entries);
+      } finally {
+        jail.leave();
+      }
+    }
+    case "sync": {
+      const fd = fs.openSync(job.folder, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+      syncfs(fd);
+      fs.closeSync(fd);
+      return undefined;
+    }
   }
-  return { kind: "done" };
+}
+
+function withLayer(error: unknown, digest: string): unknown {
+  if (!(error instanceof CriError) || error.message.includes(digest)) return error;
+  return new CriError(error.code, `layer ${digest}: ${error.message}`, { cause: error });
 }
 
 function failed(error: unknown): UnpackAnswer {
   const isFull = ["ENOSPC", "EDQUOT"].includes(errnoOf(error) ?? "");
-  const message = isFull ? `no space left for the layer: ${messageOf(error)}` : messageOf(error);
+  const message = isFull ? `no space left: ${messageOf(error)}` : messageOf(error);
   return { kind: "failed", code: isFull ? "RESOURCE_EXHAUSTED" : codeOf(error), message };
 }
 
 async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<UnpackedLayer> {
   if (job.size === 0) throw new CriError("INVALID_ARGUMENT", `layer ${job.digest} is empty`);
+  // Opened before the chroot: they lie outside.
+  using listing = new OutFile(job.listing);
+  using blob = job.blob === undefined ? undefined : new OutFile(job.blob);
   try {
-    const layer = await unpackLayer(counted(chunksOf(job, jail)), {
+    const { layer, entries } = await unpackLayer(counted(chunksOf(job, jail), blob), {
       digest: job.digest,
       diffId: job.diffId,
-      bytesMax: layerBytesMax,
+      limits: job.limits,
       assertConfined: () => jail.assertInside(),
     });
     if (job.digest !== "" && layer.digest !== job.digest) {
@@ -86,6 +134,7 @@ async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<
       const message = `layer ${job.digest} unpacks to ${layer.diffId}; its config says ${job.diffId}`;
       throw new CriError("DATA_LOSS", message);
     }
+    writeListing(listing.fd, entries);
     return layer;
   } finally {
     jail.leave();
@@ -126,11 +175,31 @@ function chunksOf(job: UnpackJob & { kind: "unpack" }, jail: Jail): AsyncIterabl
   );
 }
 
-async function* counted(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+class OutFile implements Disposable {
+  readonly fd: number;
+
+  constructor(path: string) {
+    this.fd = fs.openSync(path, "wx", 0o600);
+  }
+
+  write(chunk: Uint8Array): void {
+    for (let at = 0; at < chunk.length;) at += fs.writeSync(this.fd, chunk, at);
+  }
+
+  [Symbol.dispose](): void {
+    fs.closeSync(this.fd);
+  }
+}
+
+async function* counted(
+  source: AsyncIterable<Uint8Array>,
+  blob: OutFile | undefined,
+): AsyncGenerator<Uint8Array> {
   let bytes = 0;
   let told = 0;
   for await (const chunk of source) {
     yield chunk;
+    blob?.write(chunk);
     bytes += chunk.length;
     if (bytes - told < progressStepBytes) continue;
     told = bytes;

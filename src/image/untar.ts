@@ -1,33 +1,44 @@
 // A layer's tar stream becomes a folder that overlayfs can stack. Only ever used inside a chroot
 // into that folder: names are checked here, but it is the chroot that holds against symlinks.
 import * as fs from "node:fs";
-import { CriError, errnoOf } from "../base/errors.ts";
-import { lsetxattr, mknod } from "../sys/path.ts";
+import { crc32 } from "node:zlib";
+import { CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
+import { addPart, implicitFolder, type Listed, listedAs } from "./listing.ts";
 import type { TarHandler, TarHeader } from "./tar.ts";
+import { pathOf } from "./tar_fields.ts";
 
 const S_IFCHR = 0o020000;
 const S_IFBLK = 0o060000;
 const S_IFIFO = 0o010000;
 const whiteoutPrefix = ".wh.";
 const opaqueMark = ".wh..wh..opq";
-const depthMax = 1000;
 const implicitMax = 100_000;
+/** Each of them makes all that is known be looked through. */
+const replacedFoldersMax = 1000;
+/** Names, link targets and attributes of all entries together. */
+const describedBytesMax = 256 << 20;
+const symlinksMax = 40;
 const { O_CREAT, O_EXCL, O_WRONLY, O_NOFOLLOW } = fs.constants;
 
 export class Untar implements TarHandler {
   #bytes = 0;
+  #described = 0;
+  #replacedFolders = 0;
+  readonly #depthMax: number;
   #fd = -1;
-  #file: TarHeader | undefined;
+  #file: Listed | undefined;
   #path = "";
-  /** Owner, mode and time of folders come last: their content would change or inherit them. */
-  readonly #folders = new Map<string, TarHeader>();
-  /** Folders known to exist, so that each entry need not ask again. */
-  readonly #made = new Set<string>([""]);
-  readonly #implicit = new Set<string>([""]);
-  readonly #opaque = new Set<string>();
-  readonly #whiteouts = new Set<string>();
+  /** What the tree holds, by path without symlinks; "" is its root. */
+  readonly #entries = new Map<string, Listed>([["", implicitFolder()]]);
+  /** Folders as entries call them → their path without symlinks. */
+  readonly #folders = new Map<string, string>([["", ""]]);
+  /** Symlinks that a name went through. */
+  readonly #followed = new Set<string>();
+  #implicitCount = 0;
 
-  constructor() {
+  constructor({ depthMax }: { depthMax: number }) {
+    this.#depthMax = depthMax;
     process.umask(0);
   }
 
@@ -36,42 +47,81 @@ export class Untar implements TarHandler {
     return this.#bytes;
   }
 
+  /** What the tree holds; complete after end(). */
+  get entries(): Map<string, Listed> {
+    return this.#entries;
+  }
+
   /** Folders that no entry described; they should look as in the layers below. */
   get implicit(): string[] {
-    return [...this.#implicit];
+    return [...this.#entries].filter(([, { kind }]) => kind === "implicit").map(([path]) => path);
   }
 
   entry(header: TarHeader): void {
-    this.#bytes += header.size;
-    const parts = partsOf(header.name);
-    const leaf = parts.pop();
-    const folder = parts.join("/");
-    if (leaf === undefined) {
-      if (header.type !== "5") throw bad(`the root is no folder`);
-      this.#describe("", header);
-      return;
+    try {
+      this.#entry(header);
+    } catch (error) {
+      throw explain(error, header);
     }
-    this.#makeFolders(folder);
-    if (leaf.startsWith(whiteoutPrefix)) this.#whiteout(folder, leaf);
-    else this.#create(folder === "" ? leaf : `${folder}/${leaf}`, header);
   }
 
-  data(chunk: Uint8Array): void {
+  #entry(header: TarHeader): void {
+    this.#count(header);
+    const parts = this.#partsOf(header.name);
+    const leaf = parts.pop();
+    if (leaf === undefined) {
+      if (header.type !== "5") throw bad("the root is no folder");
+      this.#entries.set("", listedAs(header, this.#entries.get("")!.isOpaque));
+      return;
+    }
+    const folder = this.#makeFolders(parts.join("/"));
+    if (leaf.startsWith(whiteoutPrefix)) this.#whiteout(folder, leaf);
+    else this.#create(joined(folder, leaf), header);
+  }
+
+  #count({ name, link, xattrs }: TarHeader): void {
+    this.#described += name.length + link.length;
+    for (const [key, value] of xattrs) {
+      this.#described += key.length + value.length;
+      if (key.startsWith("trusted.")) {
+        throw bad(`it has the attribute ${key}: those of trusted.* steer overlayfs`);
+      }
+    }
+    if (this.#described <= describedBytesMax) return;
+    const message = `the names and attributes so far take over ${describedBytesMax} bytes`;
+    throw new CriError("RESOURCE_EXHAUSTED", message);
+  }
+
+  data(chunk: Uint8Array, position: number): void {
     if (this.#fd < 0) return;
-    for (let at = 0; at < chunk.length;) at += fs.writeSync(this.#fd, chunk, at);
+    const file = this.#file!;
+    this.#bytes += chunk.length;
+    file.crc = crc32(chunk, file.crc);
+    if (file.parts.length > 0) addPart(file.parts, position, chunk.length);
+    try {
+      for (let at = 0; at < chunk.length;) {
+        at += fs.writeSync(this.#fd, chunk, at, chunk.length - at, position + at);
+      }
+    } catch (error) {
+      throw named(error, this.#path);
+    }
   }
 
   entryEnd(): void {
     if (this.#fd < 0) return;
-    const { uid, gid, mode, xattrs, mtime } = this.#file!;
+    const file = this.#file!;
     const fd = this.#fd;
     this.#fd = -1;
     try {
-      if (uid !== 0 || gid !== 0) fs.fchownSync(fd, uid, gid);
+      if (file.parts.length > 0) fs.ftruncateSync(fd, file.size);
+      if (file.uid !== 0 || file.gid !== 0) fs.fchownSync(fd, file.uid, file.gid);
       // chown takes the setuid bit away, so the mode follows it.
-      if ((mode & 0o7000) !== 0) fs.fchmodSync(fd, mode);
-      setXattrs(this.#path, xattrs);
-      fs.futimesSync(fd, mtime, mtime);
+      if ((file.mode & 0o7000) !== 0) fs.fchmodSync(fd, file.mode);
+      setXattrs(absolute(this.#path), file);
+      if (file.mtime.ns === 0 && file.mtime.s >= 0) fs.futimesSync(fd, file.mtime.s, file.mtime.s);
+      else setTimes(absolute(this.#path), file.mtime);
+    } catch (error) {
+      throw named(error, this.#path);
     } finally {
       fs.closeSync(fd);
     }
@@ -79,95 +129,139 @@ export class Untar implements TarHandler {
 
   /** Finishes the folders; nothing may follow. */
   end(): void {
-    for (const folder of this.#opaque) {
-      lsetxattr(absolute(folder), "trusted.overlay.opaque", Buffer.from("y"));
-    }
-    for (const [folder, { uid, gid, mode, mtime, xattrs }] of this.#folders) {
-      const path = absolute(folder);
-      if (uid !== 0 || gid !== 0) fs.lchownSync(path, uid, gid);
-      fs.chmodSync(path, mode);
-      setXattrs(path, xattrs);
-      fs.lutimesSync(path, mtime, mtime);
+    // Owner, mode and time of folders come last: their content would change or inherit them.
+    for (const [path, folder] of this.#entries) {
+      try {
+        describeFolder(absolute(path), folder);
+      } catch (error) {
+        throw named(error, path);
+      }
     }
   }
 
   /** mkdir -p; where this layer has a symlink to a folder in the way, that is followed. */
-  #makeFolders(folder: string): void {
-    if (this.#made.has(folder)) return;
+  #makeFolders(folder: string): string {
+    const known = this.#folders.get(folder);
+    if (known !== undefined) return known;
     const slash = folder.lastIndexOf("/");
-    if (slash > 0) this.#makeFolders(folder.slice(0, slash));
-    try {
-      fs.mkdirSync(absolute(folder), 0o755);
-      this.#implicit.add(folder);
-      if (this.#implicit.size > implicitMax) throw bad(`over ${implicitMax} undescribed folders`);
-    } catch (error) {
-      if (errnoOf(error) !== "EEXIST") throw error;
-      if (this.#whiteouts.delete(folder)) {
-        fs.unlinkSync(absolute(folder));
-        fs.mkdirSync(absolute(folder), 0o755);
-        this.#opaque.add(folder);
-      }
+    const parent = slash > 0 ? this.#makeFolders(folder.slice(0, slash)) : "";
+    const path = this.#makeFolder(joined(parent, folder.slice(slash + 1)));
+    this.#folders.set(folder, path);
+    return path;
+  }
+
+  #makeFolder(path: string): string {
+    const there = this.#entries.get(path);
+    if (isFolder(there)) return path;
+    if (there?.kind === "symlink") {
+      const target = this.#resolve(path);
+      if (target !== undefined) return target;
+      throw bad("a symlink to what is no folder of this layer is in its way");
     }
-    this.#made.add(folder);
+    if (path.split("/").length > this.#depthMax) throw bad(this.#tooDeep);
+    if (there?.kind === "whiteout") fs.unlinkSync(absolute(path));
+    fs.mkdirSync(absolute(path), 0o755);
+    this.#entries.set(path, { ...implicitFolder(), isOpaque: there?.kind === "whiteout" });
+    if (++this.#implicitCount > implicitMax) throw bad(`over ${implicitMax} undescribed folders`);
+    return path;
+  }
+
+  /** The folder of this layer that a path leads to, by its symlinks, if there is one. */
+  #resolve(path: string): string | undefined {
+    let at: string[] = [];
+    const left = path.split("/").toReversed();
+    for (let hops = 0; left.length > 0;) {
+      const part = left.pop()!;
+      if (part === "" || part === ".") continue;
+      if (part === "..") {
+        at.pop();
+        continue;
+      }
+      const next = [...at, part].join("/");
+      const there = this.#entries.get(next);
+      if (there?.kind === "symlink") {
+        if (++hops > symlinksMax) return undefined;
+        this.#followed.add(next);
+        if (there.target.startsWith("/")) at = [];
+        left.push(...there.target.split("/").toReversed());
+      } else if (isFolder(there)) at.push(part);
+      else return undefined;
+    }
+    return at.join("/");
   }
 
   /** A removed name is a character device 0/0 to overlayfs; a removed content an attribute. */
   #whiteout(folder: string, leaf: string): void {
     if (leaf === opaqueMark) {
-      this.#opaque.add(folder);
+      this.#entries.get(folder)!.isOpaque = true;
       return;
     }
     if (leaf.startsWith(whiteoutPrefix + whiteoutPrefix)) return; // aufs's own files
     const name = leaf.slice(whiteoutPrefix.length);
-    if (name === "" || name === "." || name === "..") throw bad(`the whiteout ${leaf}`);
-    const path = folder === "" ? name : `${folder}/${name}`;
+    if (name === "" || name === "." || name === "..") throw bad("it is a whiteout of no name");
+    const path = joined(folder, name);
     // It is about the layers below: what this layer has under the name stays.
-    const there = fs.lstatSync(absolute(path), { throwIfNoEntry: false });
-    if (there?.isDirectory()) this.#opaque.add(path);
+    const there = this.#entries.get(path);
+    if (isFolder(there)) there!.isOpaque = true;
     if (there !== undefined) return;
     mknod(absolute(path), S_IFCHR, 0, 0);
-    this.#whiteouts.add(path);
+    this.#entries.set(path, { ...implicitFolder(), kind: "whiteout" });
   }
 
   #create(path: string, header: TarHeader): void {
-    const wasWhiteout = this.#whiteouts.delete(path);
-    try {
-      this.#make(path, header);
-    } catch (error) {
-      if (errnoOf(error) !== "EEXIST") throw explain(error, header);
-      if (!this.#clear(path, header.type === "5")) this.#make(path, header);
+    const there = this.#entries.get(path);
+    const wantsFolder = header.type === "5";
+    const stays = isFolder(there) && wantsFolder;
+    if (there !== undefined && !stays) this.#clear(path, there);
+    if (header.type === "1") {
+      this.#link(path, header.link);
+      return;
     }
-    if (header.type === "5") {
-      this.#describe(path, header);
-      if (wasWhiteout) this.#opaque.add(path);
-    } else if (header.type !== "0" && header.type !== "1") {
-      const at = absolute(path);
-      if (header.uid !== 0 || header.gid !== 0) fs.lchownSync(at, header.uid, header.gid);
-      if (header.type !== "2") fs.chmodSync(at, header.mode);
-      setXattrs(at, header.xattrs);
-      fs.lutimesSync(at, header.mtime, header.mtime);
-    }
+    const isOpaque = wantsFolder && (there?.kind === "whiteout" || there?.isOpaque === true);
+    const entry = listedAs(header, isOpaque);
+    if (!stays) this.#make(path, header, entry);
+    this.#entries.set(path, entry);
+    if (wantsFolder || header.type === "0") return;
+    const at = absolute(path);
+    if (header.type === "2") {
+      if (entry.uid !== 0 || entry.gid !== 0) fs.lchownSync(at, entry.uid, entry.gid);
+    } else setOwnerAndMode(at, entry);
+    setXattrs(at, entry);
+    setTimes(at, entry.mtime);
   }
 
-  #make(path: string, header: TarHeader): void {
+  #link(path: string, link: string): void {
+    const parts = this.#partsOf(link);
+    const leaf = parts.pop();
+    if (leaf === undefined) throw bad("it is a hard link to the root");
+    const folder = this.#resolve(parts.join("/"));
+    const target = joined(folder ?? "", leaf);
+    const there = folder === undefined ? undefined : this.#entries.get(target);
+    if (there === undefined || there.kind === "whiteout") {
+      const shown = JSON.stringify(link.slice(0, 200));
+      throw bad(`it is a hard link to ${shown}, which this layer does not have`);
+    }
+    if (isFolder(there)) throw bad("it is a hard link to a folder");
+    fs.linkSync(absolute(target), absolute(path));
+    this.#entries.set(path, there);
+  }
+
+  #make(path: string, header: TarHeader, entry: Listed): void {
     const at = absolute(path);
     switch (header.type) {
       case "0":
         this.#fd = fs.openSync(at, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW, header.mode & 0o777);
-        this.#file = header;
-        this.#path = at;
-        return;
-      case "1":
-        fs.linkSync(absolute(partsOf(header.link).join("/")), at);
+        this.#file = entry;
+        this.#path = path;
         return;
       case "2":
-        fs.symlinkSync(header.link, at);
+        fs.symlinkSync(pathOf(header.link), at);
         return;
       case "3":
       case "4":
         // Only a whiteout entry may hide what lies below.
         if (header.type === "3" && header.major === 0 && header.minor === 0) {
-          throw bad(`${header.name} is the device 0/0`);
+          throw bad("it is the device 0/0");
         }
         mknod(at, header.type === "3" ? S_IFCHR : S_IFBLK, header.major, header.minor);
         return;
@@ -178,80 +272,107 @@ export class Untar implements TarHandler {
         mknod(at, S_IFIFO, 0, 0);
         return;
       default:
-        throw bad(`${header.name} has the unknown type ${JSON.stringify(header.type)}`);
+        throw bad(`it has the unknown type ${JSON.stringify(header.type)}`);
     }
   }
 
-  #describe(path: string, header: TarHeader): void {
-    this.#made.add(path);
-    this.#implicit.delete(path);
-    this.#folders.set(path, header);
+  /** Removes what an earlier entry made. */
+  #clear(path: string, there: Listed): void {
+    if (isFolder(there) || this.#followed.delete(path)) this.#forget(path);
+    this.#entries.delete(path);
+    fs.rmSync(absolute(path), { recursive: isFolder(there) });
   }
 
-  /** Removes what an earlier entry made; true when it is a folder that may stay. */
-  #clear(path: string, wantsFolder: boolean): boolean {
-    const there = fs.lstatSync(absolute(path));
-    if (there.isDirectory()) {
-      if (wantsFolder) return true;
-      this.#forget(path);
-    } else if (this.#made.delete(path)) this.#forget(path); // a symlink that stood for a folder
-    fs.rmSync(absolute(path), { recursive: true });
-    return false;
-  }
-
+  /** What is known in a folder, or behind a symlink. */
   #forget(path: string): void {
-    for (const known of [
-      this.#made,
-      this.#folders,
-      this.#implicit,
-      this.#opaque,
-      this.#whiteouts,
-    ]) {
-      for (const key of known.keys()) {
-        if (key === path || key.startsWith(`${path}/`)) known.delete(key);
-      }
+    if (++this.#replacedFolders > replacedFoldersMax) {
+      throw bad(`it replaces a folder, as over ${replacedFoldersMax} before it did`);
     }
+    for (const [name, real] of this.#folders) {
+      if (isIn(name, path) || isIn(real, path)) this.#folders.delete(name);
+    }
+    for (const known of this.#entries.keys()) {
+      if (isIn(known, path)) this.#entries.delete(known);
+    }
+  }
+
+  #partsOf(name: string): string[] {
+    if (name.includes("\0")) throw bad("its name has a NUL byte");
+    const parts = name.split("/").filter((part) => part !== "" && part !== ".");
+    if (parts.includes("..")) throw bad(`".." in the name ${JSON.stringify(name.slice(0, 200))}`);
+    if (parts.length > this.#depthMax) throw bad(this.#tooDeep);
+    return parts;
+  }
+
+  get #tooDeep(): string {
+    return `it lies in more than ${this.#depthMax} folders`;
   }
 }
 
-function absolute(path: string): string {
-  return `/${path}`;
+/** Gives a folder what its entry says; others have it already. */
+export function describeFolder(at: string | Buffer, listed: Listed): void {
+  if (!isFolder(listed)) return;
+  if (listed.isOpaque) lsetxattr(at, "trusted.overlay.opaque", Buffer.from("y"));
+  if (listed.kind === "implicit") return;
+  setOwnerAndMode(at, listed);
+  setXattrs(at, listed);
+  setTimes(at, listed.mtime);
 }
 
-function partsOf(name: string): string[] {
-  if (name.includes("\0")) throw bad("a name with a NUL byte");
-  const parts = name.split("/").filter((part) => part !== "" && part !== ".");
-  if (parts.includes("..")) throw bad(`".." in the name ${JSON.stringify(name)}`);
-  if (parts.length > depthMax) throw bad(`a name of more than ${depthMax} folders`);
-  return parts;
+function isFolder(there: Listed | undefined): boolean {
+  return there?.kind === "folder" || there?.kind === "implicit";
 }
 
-/** Attributes that a container may rely on; trusted.overlay.* would steer overlayfs itself. */
-function setXattrs(path: string, xattrs: TarHeader["xattrs"]): void {
-  for (const [name, value] of xattrs) {
-    const isUser = name.startsWith("user.") && !name.startsWith("user.overlay.");
-    if (!isUser && name !== "security.capability") continue;
+function isIn(path: string, folder: string): boolean {
+  return path === folder || path.startsWith(`${folder}/`);
+}
+
+function joined(folder: string, leaf: string): string {
+  return folder === "" ? leaf : `${folder}/${leaf}`;
+}
+
+function absolute(path: string): string | Buffer {
+  return pathOf(`/${path}`);
+}
+
+function setOwnerAndMode(at: string | Buffer, { uid, gid, mode }: Listed): void {
+  if (uid !== 0 || gid !== 0) fs.lchownSync(at, uid, gid);
+  fs.chmodSync(at, mode);
+}
+
+/** What cannot be kept is taken from the list: it is no difference later. */
+function setXattrs(at: string | Buffer, listed: Listed): void {
+  for (const attribute of listed.xattrs) {
+    const [name, value] = attribute;
     try {
-      lsetxattr(path, name, value);
+      lsetxattr(at, name, value);
     } catch (error) {
-      // A file system without user attributes, or a kind of file that takes none.
+      // A file system without such attributes, or a kind of file that takes none.
       const code = errnoOf(error);
-      if (code !== "ENOTSUP" && code !== "EOPNOTSUPP" && !(isUser && code === "EPERM")) throw error;
+      const isNoUse = code === "ENOTSUP" || code === "EOPNOTSUPP";
+      if (!isNoUse && !(name.startsWith("user.") && code === "EPERM")) throw error;
+      listed.xattrs = listed.xattrs.filter((other) => other !== attribute);
     }
   }
-}
-
-function explain(error: unknown, header: TarHeader): unknown {
-  const code = errnoOf(error);
-  if (header.type === "1" && code === "ENOENT") {
-    return bad(`${header.name} is a hard link to ${header.link}, which this layer does not have`);
-  }
-  if (code === "ENAMETOOLONG" || code === "ELOOP" || code === "ENOTDIR" || code === "EINVAL") {
-    return bad(`${JSON.stringify(header.name.slice(0, 200))} cannot be made (${code})`);
-  }
-  return error;
 }
 
 function bad(what: string): CriError {
-  return new CriError("INVALID_ARGUMENT", `bad layer: ${what}`);
+  return new CriError("INVALID_ARGUMENT", what);
+}
+
+/** The entry's own name, and the reason. */
+function explain(error: unknown, header: TarHeader): unknown {
+  const code = errnoOf(error);
+  if (/^(?:ENAMETOOLONG|ELOOP|ENOTDIR|EINVAL|EEXIST|ENOENT|ERANGE|E2BIG)$/.test(code ?? "")) {
+    return named(bad(`it cannot be made (${code})`), header.name, error);
+  }
+  return named(error, header.name);
+}
+
+/** An error of ours gets the entry's name; one of the kernel's keeps its errno. */
+function named(error: unknown, name: string, cause = error): unknown {
+  if (!(error instanceof CriError)) return error;
+  const shown = JSON.stringify(name.slice(0, 200));
+  const code: ErrorCode = error.code;
+  return new CriError(code, `entry ${shown}: ${messageOf(error)}`, { cause });
 }

@@ -17,6 +17,8 @@ const signatures = {
   fchdir: { args: ["i32"], returns: "i32" },
   lsetxattr: { args: ["buffer", "buffer", "buffer", "usize", "i32"], returns: "i32" },
   lgetxattr: { args: ["buffer", "buffer", "buffer", "usize"], returns: "i64" },
+  llistxattr: { args: ["buffer", "buffer", "usize"], returns: "i64" },
+  utimensat: { args: ["i32", "buffer", "buffer", "i32"], returns: "i32" },
   syncfs: { args: ["i32"], returns: "i32" },
   flock: { args: ["i32", "i32"], returns: "i32" },
   prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
@@ -176,9 +178,10 @@ export function check(name: Name, subject: string, ...args: Value[]): number {
 }
 
 /** A C string. */
-export function z(text: string): Uint8Array {
-  if (text.includes("\0")) throw new Error(`a NUL byte in ${JSON.stringify(text)}`);
-  return Buffer.from(`${text}\0`);
+export function z(text: string | Buffer): Uint8Array {
+  if (text.includes("\0")) throw new Error(`a NUL byte in ${JSON.stringify(String(text))}`);
+  if (typeof text === "string") return Buffer.from(`${text}\0`);
+  return Buffer.concat([text, Buffer.alloc(1)]);
 }
 
 export const O_CLOEXEC = 0o2000000;

@@ -6,7 +6,7 @@ export function mkfifo(path: string, mode: number): void {
 }
 
 /** mknod(2): mode holds the type (S_IFCHR…) too; major and minor as the kernel counts them. */
-export function mknod(path: string, mode: number, major: number, minor: number): void {
+export function mknod(path: string | Buffer, mode: number, major: number, minor: number): void {
   const [high, low] = [BigInt(major), BigInt(minor)];
   // glibc's makedev: 32 bits of each, interleaved.
   const device =
@@ -14,7 +14,7 @@ export function mknod(path: string, mode: number, major: number, minor: number):
     ((high & 0xfffn) << 8n) |
     ((low & 0xffffff00n) << 12n) |
     (low & 0xffn);
-  check("mknod", path, z(path), mode, device);
+  check("mknod", path.toString(), z(path), mode, device);
 }
 
 /** chroot(2) of this whole process, with the working directory moved to its new root. */
@@ -30,10 +30,11 @@ export function leaveChroot(rootFd: number): void {
   process.chdir("/");
 }
 
-export function lsetxattr(path: string, name: string, value: Uint8Array): void {
+export function lsetxattr(path: string | Buffer, name: string, value: Uint8Array): void {
   // bun:ffi takes no pointer of an empty array.
   const bytes = value.length === 0 ? new Uint8Array(1) : value;
-  check("lsetxattr", `${name} on ${path}`, z(path), z(name), bytes, value.length, 0);
+  const what = `${name} on ${path.toString()}`;
+  check("lsetxattr", what, z(path), z(name), bytes, value.length, 0);
 }
 
 /** SELinux's label of a file; of a link itself. */
@@ -41,16 +42,40 @@ export function setSelinuxLabel(path: string, label: string): void {
   lsetxattr(path, "security.selinux", new TextEncoder().encode(`${label}\0`));
 }
 
+const xattrBytesMax = 65536;
+
 /** The attribute's value, or undefined where there is none. */
-export function lgetxattr(path: string, name: string): Uint8Array | undefined {
-  const value = new Uint8Array(65536);
+export function lgetxattr(path: string | Buffer, name: string): Uint8Array | undefined {
+  const value = new Uint8Array(xattrBytesMax);
+  const what = `${name} of ${path.toString()}`;
   try {
-    const length = check("lgetxattr", `${name} of ${path}`, z(path), z(name), value, value.length);
+    const length = check("lgetxattr", what, z(path), z(name), value, value.length);
     return value.subarray(0, length);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === "ENODATA") return undefined;
     throw error;
   }
+}
+
+/** The names of its attributes; none where the file system has no attributes. */
+export function llistxattr(path: string | Buffer): string[] {
+  const names = Buffer.alloc(xattrBytesMax);
+  try {
+    const length = check("llistxattr", path.toString(), z(path), names, names.length);
+    return names.toString("utf8", 0, length).split("\0").filter(Boolean);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOTSUP") return [];
+    throw error;
+  }
+}
+
+/** Sets both times, to the nanosecond, of the path itself; s: since the epoch, 0 ≤ ns < 1e9. */
+export function setTimes(path: string | Buffer, { s, ns }: { s: number; ns: number }): void {
+  const AT_FDCWD = -100;
+  const AT_SYMLINK_NOFOLLOW = 0x100;
+  const times = new BigInt64Array([BigInt(s), BigInt(ns), BigInt(s), BigInt(ns)]);
+  const bytes = new Uint8Array(times.buffer);
+  check("utimensat", path.toString(), AT_FDCWD, z(path), bytes, AT_SYMLINK_NOFOLLOW);
 }
 
 /** Writes back the whole file system that holds fd. */

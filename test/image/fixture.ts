@@ -1,11 +1,14 @@
 // An image store in a scratch folder, with our own program as its helpers.
-import { existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../src/base/log.ts";
 import type { RegistryOptions } from "../../src/image/hosts.ts";
-import { openImageStore, type ImageStore } from "../../src/image/store.ts";
+import { openImageStore, type ImageStore, type ImageStoreOptions } from "../../src/image/store.ts";
+import { makeImage, makeLayer, ociArchive, type Layer, type TarEntry } from "../image_maker.ts";
 import { unmountOverlay } from "../../src/image/rootfs.ts";
+
+type LayerOptions = ImageStoreOptions["layers"];
 
 export const self = [process.execPath, join(import.meta.dirname, "../../src/main.ts")];
 
@@ -16,6 +19,16 @@ export const registryOptions: RegistryOptions = {
   progressTimeoutMs: 2000,
 };
 
+const layerOptions: LayerOptions = {
+  limits: { bytesMax: 2 ** 33, entriesMax: 500_000, depthMax: 256, ratioMax: 200 },
+  downloadsMax: 3,
+  keepsBlobs: false,
+};
+
+export function storeOptions(graph: string): ImageStoreOptions {
+  return { graph, log: silentLog(), registry: registryOptions, layers: layerOptions, self };
+}
+
 export type Fixture = AsyncDisposable & {
   graph: string;
   store: ImageStore;
@@ -24,13 +37,16 @@ export type Fixture = AsyncDisposable & {
   reopen(): Promise<ImageStore>;
 };
 
-export async function openFixture(registry: Partial<RegistryOptions> = {}): Promise<Fixture> {
+export async function openFixture(
+  registry: Partial<RegistryOptions> = {},
+  layers: Partial<LayerOptions> = {},
+): Promise<Fixture> {
   const graph = mkdtempSync(join(tmpdir(), "isulad-image-"));
+  const plain = storeOptions(graph);
   const options = {
-    graph,
-    log: silentLog(),
-    registry: { ...registryOptions, ...registry },
-    self,
+    ...plain,
+    registry: { ...plain.registry, ...registry },
+    layers: { ...plain.layers, ...layers },
   };
   const fixture: Fixture = {
     graph,
@@ -59,4 +75,17 @@ export async function openFixture(registry: Partial<RegistryOptions> = {}): Prom
 
 export function within(ms = 20_000): AbortSignal {
   return AbortSignal.timeout(ms);
+}
+
+/** Loads an image of these layers, which no image had before, and returns their trees, lowest first. */
+export async function loadLayers(
+  fixture: Fixture,
+  layers: (TarEntry[] | Layer)[],
+): Promise<string[]> {
+  const made = layers.map((layer) => (Array.isArray(layer) ? makeLayer(layer) : layer));
+  const file = join(mkdtempSync(join(fixture.graph, "load-")), "image.tar");
+  writeFileSync(file, ociArchive([{ image: makeImage(made), name: "test/layers" }]));
+  const [image] = await fixture.store.load(file, { signal: within() });
+  rmSync(file);
+  return image!.layers.map((id) => join(fixture.graph, "layers/l", id.slice(7, 19)));
 }

@@ -1,45 +1,20 @@
-// Layers through the real helper: chroot, owners, whiteouts, and layers that mean harm. Needs root.
+// Layers through the real helper: chroot, owners, times, whiteouts, oddities. Needs root.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { lgetxattr } from "../../src/sys/path.ts";
-import { failure } from "../expect.ts";
-import {
-  makeImage,
-  makeLayer,
-  ociArchive,
-  tar,
-  type Layer,
-  type TarEntry,
-} from "../image_maker.ts";
-import { openFixture, within, type Fixture } from "./fixture.ts";
+import { makeLayer, tar, type Layer, type TarEntry } from "../image_maker.ts";
+import { loadLayers, openFixture, type Fixture } from "./fixture.ts";
 
 let fixture: Fixture;
-let outside: string;
 beforeAll(async () => {
   fixture = await openFixture();
-  outside = join(fixture.graph, "outside");
-  fs.mkdirSync(outside);
 });
 afterAll(async () => await fixture[Symbol.asyncDispose]());
 
-let count = 0;
-
-/** Loads an image of these layers and returns the trees, lowest first. */
-async function load(...layers: (TarEntry[] | Layer)[]): Promise<string[]> {
-  const made = layers.map((layer) => (Array.isArray(layer) ? makeLayer(layer) : layer));
-  const file = join(fixture.graph, `image${count++}.tar`);
-  fs.writeFileSync(file, ociArchive([{ image: makeImage(made), name: `test/i${count}` }]));
-  const [image] = await fixture.store.load(file, { signal: within() });
-  fs.rmSync(file);
-  return image!.layers.map((id) => join(fixture.graph, "layers/l", id.slice(7, 19)));
-}
-
-async function loadOne(entries: TarEntry[] | Layer): Promise<string> {
-  return (await load(entries))[0]!;
-}
+const load = async (...layers: (TarEntry[] | Layer)[]) => await loadLayers(fixture, layers);
+const loadOne = async (entries: TarEntry[] | Layer) => (await load(entries))[0]!;
 
 const statOf = (path: string) => {
   const { uid, gid, mode, mtimeMs, nlink } = fs.lstatSync(path);
@@ -188,94 +163,5 @@ describe("whiteouts", () => {
   });
 });
 
-describe("a hostile layer", () => {
-  test("cannot leave its folder through symlinks, hard links or names", async () => {
-    const up = "../".repeat(12);
-    const victim = join(outside, "victim");
-    fs.writeFileSync(victim, "untouched");
-    const tree = await loadOne([
-      { name: "abs", type: "2", link: outside },
-      { name: "abs/one", data: "x" },
-      { name: "rel", type: "2", link: `${up}${outside.slice(1)}` },
-      { name: "rel/two", data: "x" },
-      { name: "file", type: "2", link: victim },
-      { name: "file", data: "replaced" },
-      { name: "/absolute", data: "x" },
-    ]).catch(() => undefined);
-    for (const link of [outside, `${up}${outside.slice(1)}/victim`]) {
-      await failure(
-        loadOne([
-          { name: "x", type: "2", link: "/" },
-          { name: "hard", type: "1", link: `x${link}/victim` },
-        ]),
-      );
-    }
-    expect(fs.readdirSync(outside)).toEqual(["victim"]);
-    expect(fs.readFileSync(victim, "utf8")).toBe("untouched");
-    expect(fs.existsSync("/absolute")).toBe(false);
-    if (tree !== undefined) expect(fs.existsSync(join(tree, "absolute"))).toBe(true);
-  });
-
-  test("cannot set overlayfs's own attributes", async () => {
-    const tree = await loadOne([
-      { name: "a/", type: "5", pax: { "SCHILY.xattr.trusted.overlay.opaque": "y" } },
-      { name: "b", pax: { "SCHILY.xattr.trusted.overlay.redirect": "/etc" } },
-      { name: "c", pax: { "SCHILY.xattr.user.overlay.metacopy": "" } },
-      { name: "d", pax: { "SCHILY.xattr.user.mine": "kept" } },
-    ]);
-    expect(lgetxattr(join(tree, "a"), "trusted.overlay.opaque")).toBeUndefined();
-    expect(lgetxattr(join(tree, "b"), "trusted.overlay.redirect")).toBeUndefined();
-    expect(lgetxattr(join(tree, "c"), "user.overlay.metacopy")).toBeUndefined();
-    expect(Buffer.from(lgetxattr(join(tree, "d"), "user.mine")!).toString()).toBe("kept");
-  });
-
-  test.each<[string, TarEntry[], string]>([
-    ["a name with ..", [{ name: "a/../../b", data: "x" }], '".."'],
-    ["a hard link to ..", [{ name: "a", type: "1", link: "../../etc/passwd" }], '".."'],
-    ["a missing link target", [{ name: "a", type: "1", link: "b" }], "hard link"],
-    ["a device 0/0", [{ name: "a", type: "3" }], "0/0"],
-    ["a root that is a file", [{ name: "./", type: "2", link: "x" }], "root"],
-    ["an empty whiteout", [{ name: "a/.wh." }], "whiteout"],
-    ["a whiteout of ..", [{ name: ".wh..." }], "whiteout"],
-    ["an unknown type", [{ name: "a", type: "Q" }], "type"],
-    ["a name too long", [{ name: "x".repeat(300) }], "ENAMETOOLONG"],
-    ["a path too deep", [{ name: "x/".repeat(2000), type: "5" }], "more than 1000 folders"],
-    ["a loop of symlinks", [{ name: "a", type: "2", link: "a" }, { name: "a/b" }], ""],
-    ["a sparse file", [{ name: "a", pax: { "GNU.sparse.major": "1" } }], "sparse"],
-    ["a huge owner", [{ name: "a", pax: { uid: "99999999999" } }], "owner"],
-    ["large extended headers", [{ name: "a", pax: { path: "x".repeat(2 << 20) } }], "extended"],
-    ["a bad number", [{ name: "a", pax: { size: "-1" } }], "size"],
-  ])("with %s is refused", async (_, entries, why) => {
-    const before = fixture.remains().length;
-    const error = await failure(load(entries));
-    expect(error.code).toBe("INVALID_ARGUMENT");
-    expect(error.message).toContain(why);
-    expect(fixture.remains().length).toBe(before);
-  });
-
-  test.each<[string, (layer: Layer) => Layer]>([
-    ["cut off", (layer) => change(layer, layer.bytes.subarray(0, layer.size - 20))],
-    ["with a wrong diff id", (layer) => ({ ...layer, diffId: `sha256:${"0".repeat(64)}` })],
-    ["with a flipped bit", (layer) => change(layer, flipped(layer.bytes))],
-    ["that is no tar", (layer) => change(layer, Buffer.alloc(4096, 1))],
-  ])("%s is refused", async (_, damage) => {
-    const before = fixture.remains().length;
-    const good = makeLayer([{ name: "a", data: randomBytes(9000) }]);
-    const error = await failure(load(damage(good)));
-    expect(["DATA_LOSS", "INVALID_ARGUMENT"]).toContain(error.code);
-    expect(fixture.remains().length).toBe(before);
-  });
-});
-
 // Version 2 capability set with cap_net_raw, as setcap writes it.
 const capability = new Uint8Array([1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-
-function change(layer: Layer, bytes: Uint8Array): Layer {
-  return { ...makeLayer(bytes, "none"), diffId: layer.diffId };
-}
-
-function flipped(bytes: Uint8Array): Uint8Array {
-  const copy = Buffer.from(bytes);
-  copy[Math.floor(copy.length / 2)]! ^= 0x10;
-  return copy;
-}

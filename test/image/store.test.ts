@@ -14,9 +14,8 @@ import {
   type TestImage,
 } from "../image_maker.ts";
 import { FakeRegistry } from "./fake_registry.ts";
-import { silentLog } from "../../src/base/log.ts";
 import { openImageStore } from "../../src/image/store.ts";
-import { openFixture, registryOptions, self, within, type Fixture } from "./fixture.ts";
+import { openFixture, storeOptions, within, type Fixture } from "./fixture.ts";
 
 let fake: FakeRegistry;
 let fixture: Fixture;
@@ -334,7 +333,7 @@ describe("a mounted root", () => {
     const link = `${fixture.graph}.link`;
     fs.symlinkSync(fixture.graph, link);
     try {
-      const options = { graph: link, log: silentLog(), registry: registryOptions, self };
+      const options = storeOptions(link);
       const pulled = await pull("a/b:1");
       await fixture.store[Symbol.asyncDispose]();
       await using first = await openImageStore(options);

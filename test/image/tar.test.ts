@@ -51,7 +51,13 @@ describe("TarReader", () => {
     ]);
     expect(ends).toBe(6);
     expect(bodies.map((body) => body.length)).toEqual([3, 0, 1000, 0, 512, 3]);
-    expect(headers[0]).toMatchObject({ mode: 0o4711, uid: 1, gid: 2, mtime: 3, size: 3 });
+    expect(headers[0]).toMatchObject({
+      mode: 0o4711,
+      uid: 1,
+      gid: 2,
+      mtime: { s: 3, ns: 0 },
+      size: 3,
+    });
     expect(headers[3]!.link).toBe("t".repeat(150));
     expect(headers[4]!.xattrs).toEqual([["user.k", Buffer.from("v\nw")]]);
     expect(headers[5]!.xattrs).toEqual([]);

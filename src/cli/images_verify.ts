@@ -1,0 +1,37 @@
+// isulad-ts images verify: whether the layers on the disk still are what was unpacked.
+import { defineCommand } from "citty";
+import { toBigInt } from "../base/int64.ts";
+import type { VerifiedLayer } from "../proto/types.ts";
+import { print } from "./output.ts";
+import { failureCode } from "./program.ts";
+import { hostArg, withClient } from "./shared.ts";
+
+export const verify = defineCommand({
+  meta: { description: "Compare layers with what was unpacked; fails where one is damaged" },
+  args: {
+    image: { type: "positional", required: false, description: "Only this image's layers" },
+    repair: { type: "boolean", description: "Fetch again what is damaged, and nothing else" },
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const counts = new Map<string, number>();
+      const request = { image: args.image ?? "", repair: args.repair === true };
+      for await (const layer of client.VerifyImages(request)) {
+        const state = layer.state ?? "";
+        counts.set(state, (counts.get(state) ?? 0) + 1);
+        if (state !== "intact") print(told(layer));
+      }
+      const all = [...counts].map(([state, count]) => `${count} ${state}`).join(", ");
+      print(`Layers: ${all || "none"}`);
+      return counts.has("damaged") ? failureCode : 0;
+    }),
+});
+
+function told(layer: VerifiedLayer): string {
+  const { chain_id, images = [], state, differences = [], note } = layer;
+  const more = Number(toBigInt(layer.differences_count)) - differences!.length;
+  const head = `${state} ${chain_id} of ${images!.join(", ")}${note ? `: ${note}` : ""}`;
+  const lines = differences!.map((line) => `  ${line}`);
+  return [head, ...lines, ...(more > 0 ? [`  and ${more} more`] : [])].join("\n");
+}

@@ -1,0 +1,250 @@
+// How a layer comes to be: fetched and unpacked by a helper, or linked from one with the same content.
+import { mkdir, rm, statfs } from "node:fs/promises";
+import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type { UnpackHelpers } from "./helpers.ts";
+import type { LayerLimits, UnpackedLayer } from "./layer.ts";
+import { blobIn, type LayerStore, listingIn, treeIn } from "./layers.ts";
+import { withoutMirrors } from "./registry.ts";
+import { KeyedTurns, Turns } from "./turns.ts";
+import type { LayerSource } from "./unpack.ts";
+
+/** A layer that must be there, and where to get it. */
+export type LayerWant = {
+  chainId: string;
+  diffId: string;
+  /** Of the blob; "" where an archive does not tell it. */
+  digest: string;
+  size: number;
+  source: LayerSource;
+};
+
+export type EnsureOptions = {
+  helpers: UnpackHelpers;
+  signal: AbortSignal;
+  /** index counts the wants; bytes that have arrived of that layer. */
+  onBytes: (index: number, bytes: number) => void;
+};
+
+export type LayerMakerOptions = {
+  limits: LayerLimits;
+  /** At once, for one image. */
+  downloadsMax: number;
+  /** The blobs stay beside the trees. */
+  keepsBlobs: boolean;
+  log: Log;
+};
+
+type OneOptions = EnsureOptions & { downloads: Turns; below: Promise<void> };
+
+/** What a layer's own blob was; a layer that was linked has none. */
+type Made = Pick<UnpackedLayer, "sizeBytes" | "implicit"> & { digest: string | undefined };
+
+export class LayerMaker {
+  readonly #store: LayerStore;
+  readonly #options: LayerMakerOptions;
+  readonly #byChain = new KeyedTurns();
+  /** Whoever holds one of these waits for nobody else's work. */
+  readonly #byContent = new KeyedTurns();
+  /** Diff id → scratch folder of a layer that is made and waits for those below it. */
+  readonly #pending = new Map<string, string>();
+
+  constructor(store: LayerStore, options: LayerMakerOptions) {
+    this.#store = store;
+    this.#options = options;
+  }
+
+  /**
+   * Makes all the layers be there, lowest first in wants; on failure none of its remains stay.
+   * @throws CriError RESOURCE_EXHAUSTED when the file system surely has no room for them.
+   */
+  async ensure(wants: LayerWant[], options: EnsureOptions): Promise<void> {
+    await this.#assertRoom(wants.filter(({ chainId }) => !this.#store.has(chainId)));
+    const failed = new AbortController();
+    const signal = AbortSignal.any([options.signal, failed.signal]);
+    const downloads = new Turns(this.#options.downloadsMax);
+    let below = Promise.resolve();
+    const tasks: Promise<void>[] = [];
+    for (const index of wants.keys()) {
+      below = this.#ensureOne(wants, index, { ...options, signal, below, downloads });
+      below.catch((error: unknown) => failed.abort(error));
+      tasks.push(below);
+    }
+    await Promise.allSettled(tasks);
+    if (failed.signal.aborted) throw failed.signal.reason as Error;
+  }
+
+  /** A layer takes at least what its blob takes: nobody packs to make larger. */
+  async #assertRoom(wants: LayerWant[]): Promise<void> {
+    const needed = wants.reduce((sum, { size }) => sum + size, 0);
+    const { bavail, bsize } = await statfs(this.#store.root);
+    if (needed <= bavail * bsize) return;
+    const message = `no space left: the image's missing layers take at least ${needed} bytes, and ${this.#store.root} has ${bavail * bsize} free`;
+    throw new CriError("RESOURCE_EXHAUSTED", message);
+  }
+
+  /** Two pulls that need the same layer: the second waits for the first, or takes over. */
+  async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
+    const { chainId, size } = wants[index]!;
+    await this.#byChain.run(chainId, o.signal, async () => {
+      if (!this.#store.has(chainId)) await this.#make(wants, index, o);
+    });
+    o.onBytes(index, size);
+  }
+
+  async #make(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
+    const want = wants[index]!;
+    const { diffId } = want;
+    const never = new AbortController().signal;
+    const scratch = this.#store.makeScratch();
+    try {
+      const made = await this.#byContent.run(diffId, o.signal, async () => {
+        const result =
+          (await this.#linked(want, scratch, o)) ??
+          (await this.#unpacked(want, scratch, { ...o, index }));
+        if (!this.#pending.has(diffId)) this.#pending.set(diffId, scratch);
+        return result;
+      });
+      await o.below;
+      await this.#byContent.run(diffId, o.signal, async () => {
+        this.#settle(diffId, scratch);
+        await this.#inherit(wants, index, { ...o, scratch, implicit: made.implicit });
+        await this.#store.commit({ ...want, ...made }, scratch);
+      });
+    } finally {
+      // With the turn: nobody links from what is going.
+      await this.#byContent.run(diffId, never, async () => {
+        this.#settle(diffId, scratch);
+        await rm(scratch, { recursive: true, force: true });
+      });
+    }
+  }
+
+  #settle(diffId: string, scratch: string): void {
+    if (this.#pending.get(diffId) === scratch) this.#pending.delete(diffId);
+  }
+
+  /**
+   * Makes the layer at an index anew, whatever is there, and puts it into its place.
+   * before: called, without a wait after it, before that happens.
+   */
+  async remake(
+    wants: LayerWant[],
+    index: number,
+    options: EnsureOptions & { before: () => void },
+  ): Promise<void> {
+    const want = wants[index]!;
+    await this.#assertRoom([want]);
+    await this.#byChain.run(want.chainId, options.signal, async () => {
+      const scratch = this.#store.makeScratch();
+      try {
+        const o = { ...options, index, downloads: new Turns(1), below: Promise.resolve() };
+        const made = await this.#unpacked(want, scratch, o);
+        await this.#inherit(wants, index, { ...o, scratch, implicit: made.implicit });
+        options.before();
+        await this.#store.replace({ ...want, ...made }, scratch);
+      } finally {
+        await rm(scratch, { recursive: true, force: true });
+      }
+    });
+  }
+
+  async #inherit(
+    wants: LayerWant[],
+    index: number,
+    o: EnsureOptions & { scratch: string; implicit: string[] },
+  ): Promise<void> {
+    if (o.implicit.length === 0 || index === 0) return;
+    const lower = wants.slice(0, index).map(({ chainId }) => this.#store.tree(chainId));
+    const folder = treeIn(o.scratch);
+    const job = { kind: "inherit", folder, lower: lower.toReversed(), paths: o.implicit } as const;
+    await o.helpers.run(job, { signal: o.signal });
+  }
+
+  /** Links a layer with the same content, if one is there: undefined where none is, or it cannot be. */
+  async #linked(want: LayerWant, scratch: string, o: OneOptions): Promise<Made | undefined> {
+    const pending = this.#pending.get(want.diffId);
+    const from =
+      pending === undefined
+        ? this.#store.withContent(want.diffId)
+        : { tree: treeIn(pending), listing: listingIn(pending) };
+    if (from === undefined) return undefined;
+    try {
+      const cloned = await o.helpers.run(
+        {
+          kind: "clone",
+          from: from.tree,
+          fromListing: from.listing,
+          folder: treeIn(scratch),
+          listing: listingIn(scratch),
+        },
+        { signal: o.signal },
+      );
+      return { ...cloned, digest: undefined };
+    } catch (error) {
+      // It was removed meanwhile, or a file has as many names as it may have.
+      this.#options.log.debug("a layer is fetched: its like cannot be linked", {
+        layer: want.digest,
+        error: messageOf(error),
+      });
+      for (const path of [treeIn(scratch), listingIn(scratch)]) {
+        await rm(path, { recursive: true, force: true });
+      }
+      return undefined;
+    }
+  }
+
+  async #unpacked(
+    want: LayerWant,
+    scratch: string,
+    o: OneOptions & { index: number },
+  ): Promise<Made> {
+    return await o.downloads.run(o.signal, () => this.#fetch(want, scratch, o));
+  }
+
+  /** What a mirror damaged is fetched once more, from the registry itself. */
+  async #fetch(want: LayerWant, scratch: string, o: OneOptions & { index: number }): Promise<Made> {
+    const attempt = async (source: LayerSource) => {
+      const folder = treeIn(scratch);
+      await mkdir(folder, { mode: 0o755 });
+      const { digest, size, diffId } = want;
+      const { limits, keepsBlobs } = this.#options;
+      const listing = listingIn(scratch);
+      const blob = keepsBlobs ? blobIn(scratch) : undefined;
+      const job = {
+        kind: "unpack",
+        folder,
+        listing,
+        blob,
+        source,
+        digest,
+        size,
+        diffId,
+        limits,
+      } as const;
+      const onBytes = (bytes: number) => o.onBytes(o.index, bytes);
+      return await o.helpers.run(job, { signal: o.signal, onBytes });
+    };
+    try {
+      return await attempt(want.source);
+    } catch (error) {
+      const { source } = want;
+      const session = source.kind === "registry" ? withoutMirrors(source.session) : undefined;
+      if (session === undefined || codeOf(error) !== "DATA_LOSS") throw error;
+      this.#options.log.warn("a mirror sent a damaged layer", {
+        layer: want.digest,
+        error: messageOf(error),
+      });
+      for (const path of [treeIn(scratch), listingIn(scratch), blobIn(scratch)]) {
+        await rm(path, { recursive: true, force: true });
+      }
+      return await attempt({ kind: "registry", session });
+    }
+  }
+}
+
+/** A full disk, as callers are told of it; other errors as they are. */
+export function asFull(error: unknown): unknown {
+  if (!["ENOSPC", "EDQUOT"].includes(errnoOf(error) ?? "")) return error;
+  return new CriError("RESOURCE_EXHAUSTED", `no space left: ${messageOf(error)}`, { cause: error });
+}

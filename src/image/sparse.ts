@@ -1,0 +1,134 @@
+// Sparse files in a tar stream: GNU's old form (type S), and pax forms 0.0, 0.1 and 1.0. The stream
+// holds the data alone; a map tells where in the file each part of it belongs.
+// https://www.gnu.org/software/tar/manual/html_node/Sparse-Formats.html
+import { CriError } from "../base/errors.ts";
+import { bad } from "./tar_fields.ts";
+
+type Part = { offset: number; length: number };
+
+/** Takes a part of the file's content for its place in the file. */
+type Sink = (chunk: Uint8Array, position: number) => void;
+
+const block = 512;
+const partsMax = 100_000;
+/** What ext4 takes; a larger file could not be made anyway. */
+const fileBytesMax = 2 ** 44;
+
+/** How the data of one file is spread; fed with its bytes in the stream's order. */
+export class SparseBody {
+  readonly #name: string;
+  readonly size: number;
+  readonly #stored: number;
+  /** undefined while the map itself comes at the head of the data (pax 1.0). */
+  #parts: Part[] | undefined;
+  #head: Buffer | undefined;
+  #headBytes = 0;
+  #part = 0;
+  #inPart = 0;
+
+  /** size: of the file; stored: bytes in the stream. @throws CriError INVALID_ARGUMENT. */
+  constructor(name: string, o: { size: number; stored: number; parts: number[] | undefined }) {
+    this.#name = name;
+    this.size = o.size;
+    this.#stored = o.stored;
+    if (o.size > fileBytesMax) throw this.#bad(`is a file of ${o.size} bytes`);
+    if (o.parts === undefined) this.#head = Buffer.alloc(0);
+    else this.#take(o.parts);
+  }
+
+  push(chunk: Uint8Array, sink: Sink): void {
+    let rest = chunk;
+    if (this.#head !== undefined) {
+      this.#head = Buffer.concat([this.#head, chunk]);
+      const end = this.#readMap();
+      if (end === undefined) return;
+      rest = this.#head.subarray(end);
+      this.#head = undefined;
+    }
+    while (rest.length > 0) {
+      const part = this.#parts![this.#part]!;
+      const count = Math.min(rest.length, part.length - this.#inPart);
+      if (count > 0) sink(rest.subarray(0, count), part.offset + this.#inPart);
+      rest = rest.subarray(count);
+      this.#inPart += count;
+      if (this.#inPart < part.length) continue;
+      this.#part++;
+      this.#inPart = 0;
+    }
+  }
+
+  /** @throws CriError INVALID_ARGUMENT when the map did not end. */
+  end(): void {
+    if (this.#parts === undefined) throw this.#bad("has a sparse map that is cut off");
+  }
+
+  /** Lines with a number each: how many parts, then offset and length of each; padded to blocks. */
+  #readMap(): number | undefined {
+    const head = this.#head!;
+    if (head.length > partsMax * 32) throw this.#bad("has a sparse map that is too long");
+    const numbers: number[] = [];
+    let at = 0;
+    for (let left = 1; left > 0; left--) {
+      const line = head.indexOf(0x0a, at);
+      if (line < 0 || line - at > 20) {
+        if (head.length - at > 20) throw this.#bad("has no valid sparse map");
+        return undefined;
+      }
+      const value = this.#number(head.toString("latin1", at, line));
+      at = line + 1;
+      if (numbers.push(value) === 1) left += value * 2;
+      if (value > partsMax && numbers.length === 1) throw this.#bad("has too many parts");
+    }
+    const end = Math.ceil(at / block) * block;
+    if (head.length < end) return undefined;
+    this.#headBytes = end;
+    this.#take(numbers.slice(1));
+    return end;
+  }
+
+  #number(digits: string): number {
+    const value = Number(digits);
+    if (/^\d+$/.test(digits) && Number.isSafeInteger(value)) return value;
+    throw this.#bad(`has ${JSON.stringify(digits)} in its sparse map`);
+  }
+
+  /** Parts lie one behind the other, inside the file, and are all of the data. */
+  #take(numbers: number[]): void {
+    if (numbers.length % 2 !== 0) throw this.#bad("has half a part in its sparse map");
+    if (numbers.length > partsMax * 2) throw this.#bad("has too many parts");
+    const parts: Part[] = [];
+    let [end, sum] = [0, 0];
+    for (let i = 0; i < numbers.length; i += 2) {
+      const [offset, length] = [numbers[i]!, numbers[i + 1]!];
+      if (offset < end || offset + length > this.size) {
+        throw this.#bad("has a sparse map whose parts overlap or lie outside of the file");
+      }
+      end = offset + length;
+      sum += length;
+      if (length > 0) parts.push({ offset, length });
+    }
+    if (sum !== this.#stored - this.#headBytes) {
+      throw this.#bad(`has ${this.#stored - this.#headBytes} bytes; its sparse map tells ${sum}`);
+    }
+    this.#parts = parts;
+  }
+
+  #bad(what: string): CriError {
+    const name = JSON.stringify(this.#name.slice(0, 200));
+    return new CriError("INVALID_ARGUMENT", `entry ${name} ${what}`);
+  }
+}
+
+/** What a file's pax records say of it, or undefined where it is not sparse. */
+export function paxSparse(
+  get: (key: string) => string | undefined,
+): { name: string | undefined; size: string; map: string | undefined } | undefined {
+  const major = get("GNU.sparse.major");
+  const size = get("GNU.sparse.realsize") ?? get("GNU.sparse.size");
+  if (size === undefined) {
+    if (major === undefined) return undefined;
+    throw bad(`a sparse file of form ${major} without its size`);
+  }
+  const map = major === "1" ? undefined : (get("GNU.sparse.map") ?? "");
+  return { name: get("GNU.sparse.name"), size, map };
+}

@@ -28,6 +28,7 @@ import { openHandlers } from "./cri/handlers.ts";
 import { Running } from "./cri/running.ts";
 import { createServer } from "./cri/server.ts";
 import { knownCgroups } from "./cri/stats.ts";
+import { loadImagesDir } from "./image/images_dir.ts";
 import { type ImageStore, openImageStore } from "./image/store.ts";
 import { MonitorClient } from "./monitor/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
@@ -97,6 +98,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   }
   if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
   await listen(context, stack);
+  if (config.imagesDir !== "") stack.use(loadImages(context));
   await writeFile(config.pidfile, `${process.pid}\n`, { mode: 0o644 });
   stack.defer(() => rmSync(config.pidfile, { force: true }));
   log.info("ready", {
@@ -216,9 +218,14 @@ function openImages({ config, self, log }: Omit<Given, "instance">): Promise<Ima
       downloadsMax: config.maxConcurrentDownloads,
       keepsBlobs: config.keepBlobs,
     },
-    pinned: config.podSandboxImage === "" ? [] : [config.podSandboxImage],
+    pinned: [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== ""),
     self,
   });
+}
+
+function loadImages({ images, config, log }: Context): AsyncDisposable {
+  const memory = join(config.graph, "images-dir.json");
+  return loadImagesDir(images, { folder: config.imagesDir, memory, log });
 }
 
 function openStreams(

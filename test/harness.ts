@@ -220,9 +220,9 @@ export class Daemon implements AsyncDisposable {
   async loadImage(image: TestImage, name: string): Promise<string> {
     const file = join(this.dir, `image-${++this.#serial}.tar`);
     writeFileSync(file, ociArchive([{ image, name }]));
-    const { images } = await this.client.Load({ path: file, name: "" });
+    const steps = await Array.fromAsync(this.client.Load({ path: file, name: "" }));
     rmSync(file);
-    return images[0]!;
+    return steps.at(-1)!.images[0]!;
   }
 
   podConfig(more: PodSandboxConfig = {}): PodSandboxConfig {

@@ -82,6 +82,14 @@ export const daemonKeys = {
     fallback: "",
     about: "image of the pause container, where one is needed; without it a built-in program",
   }),
+  pinnedImages: key("pinned-images", k.imagePatterns, {
+    fallback: [] as string[],
+    about: "ours: images that the kubelet's garbage collection leaves; `*` for any characters",
+  }),
+  imagesDir: key("images-dir", k.folder, {
+    fallback: "",
+    about: "ours: a folder of image archives and OCI layouts that are loaded at the start",
+  }),
   networkPlugin: key("network-plugin", k.choice(["cni"]), { fallback: "cni", about: "cni" }),
   cniBinDirs: key("cni-bin-dir", k.folders, {
     fallback: ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"],

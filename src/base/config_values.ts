@@ -156,6 +156,12 @@ export const folders = kind(
 
 export const texts = kind("list", "a list of strings", v.array(v.string()));
 
+export const imagePatterns = kind(
+  "list",
+  'a list of image names or patterns such as "busybox:1.37" or "registry.example/base/*"',
+  v.array(v.pipe(v.string(), v.regex(/^[A-Za-z0-9*][A-Za-z0-9._\-/:@*[\]]{0,511}$/))),
+);
+
 export const registries = kind(
   "list",
   'a list of registries such as "registry.example:5000" or "https://mirror.example"',

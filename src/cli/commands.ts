@@ -3,7 +3,7 @@ import type { SubCommandsDef } from "citty";
 import { configCommand } from "./config.ts";
 import { logs } from "./container_commands.ts";
 import { rm, rmi, rmp, stop, stopp } from "./end.ts";
-import { load, pull } from "./image_commands.ts";
+import { load, pull, save } from "./image_commands.ts";
 import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
 import { events } from "./events.ts";
 import { licenses } from "./licenses.ts";
@@ -22,6 +22,8 @@ export const commands: SubCommandsDef = {
   images,
   pull,
   load,
+  import: load, // ctr's name for it
+  save,
   logs,
   exec,
   attach,

@@ -1,10 +1,17 @@
-// isulad-ts pull and load.
+// isulad-ts pull, load, save and images prune.
 import { resolve } from "node:path";
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
-import { print } from "./output.ts";
-import { pullWithProgress } from "./progress.ts";
+import { toBigInt } from "../base/int64.ts";
+import { print, say } from "./output.ts";
+import { UsageError } from "./program.ts";
+import { follow } from "./progress.ts";
 import { forEach, hostArg, withClient } from "./shared.ts";
+import { shortId, size } from "./text.ts";
+
+const quietArg = {
+  quiet: { type: "boolean", alias: "q", description: "No progress, and only names or ids" },
+} as const;
 
 export const pull = defineCommand({
   meta: { description: "Fetch images from their registries" },
@@ -15,17 +22,17 @@ export const pull = defineCommand({
       valueHint: "user:password",
       description: "For a registry that asks; $ISULAD_CREDS keeps it out of the process list",
     },
+    ...quietArg,
     ...hostArg,
   },
   run: ({ args }) =>
     withClient(args, (client) =>
       forEach(args._, async (image) => {
         const creds = args.creds || process.env["ISULAD_CREDS"];
-        const id = creds
-          ? (await client.PullImage({ image: { image }, auth: auth(creds) }, { timeoutMs: 0 }))
-              .image_ref
-          : await pullWithProgress(client, image);
-        print(`Image is up to date for ${id}`);
+        const request = { image, auth: creds ? auth(creds) : undefined };
+        const quiet = args.quiet === true;
+        const [id = ""] = await follow(client.Pull(request), { title: `Pulling ${image}`, quiet });
+        print(quiet ? id : `Image is up to date for ${id}`);
       }),
     ),
 });
@@ -37,18 +44,73 @@ function auth(creds: string): { username: string; password: string } {
 }
 
 export const load = defineCommand({
-  meta: { description: "Take images from OCI or docker archives, or OCI layout folders" },
+  meta: {
+    description:
+      "Take images from OCI or docker archives (packed by gzip or zstd, or not) or OCI layout folders",
+  },
   args: {
     file: { type: "positional", description: "Paths on the daemon's host" },
     name: { type: "string", description: "A name for an image that brings none" },
+    ...quietArg,
     ...hostArg,
   },
   run: ({ args }) =>
     withClient(args, (client) =>
       forEach(args._, async (file) => {
         const request = { path: resolve(file), name: args.name };
-        const { images } = await client.Load(request, { timeoutMs: 0 });
-        for (const image of images ?? []) print(`Loaded image: ${image}`);
+        const quiet = args.quiet === true;
+        const images = await follow(client.Load(request), { title: `Loading ${file}`, quiet });
+        for (const image of images) print(quiet ? image : `Loaded image: ${image}`);
       }),
     ),
+});
+
+export const save = defineCommand({
+  meta: {
+    description:
+      "Write images into an OCI archive, which load, docker, podman and skopeo take. Ids stay what they are; the manifests are new, so a name with a digest does not find a loaded image",
+  },
+  args: {
+    image: {
+      type: "positional",
+      valueHint: "image… file",
+      description:
+        "Names or ids; then the file's path on the daemon's host, packed if it ends with .gz, .tgz, .zst or .tzst",
+    },
+    force: { type: "boolean", alias: "f", description: "Replace a file that is there" },
+    ...quietArg,
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const images = args._.slice(0, -1);
+      const file = args._.at(-1)!;
+      if (images.length === 0) throw new UsageError("save takes images, and then the file's path");
+      const request = { images, path: resolve(file), force: args.force };
+      const quiet = args.quiet === true;
+      await follow(client.Save(request), { title: `Saving into ${file}`, quiet });
+      if (!quiet) print(`Saved ${images.join(", ")} into ${file}`);
+    }),
+});
+
+export const prune = defineCommand({
+  meta: { description: "Remove the images that no container uses; pinned ones stay" },
+  args: {
+    "dry-run": { type: "boolean", description: "Only tell what would go" },
+    ...quietArg,
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const dryRun = args["dry-run"] === true;
+      const answer = await client.PruneImages({ dry_run: dryRun }, { timeoutMs: 0 });
+      for (const { id, repo_tags, repo_digests } of answer.images) {
+        const [name = ""] = [...(repo_tags ?? []), ...(repo_digests ?? [])];
+        print(args.quiet === true ? id! : `${shortId(id!)} ${name}`.trimEnd());
+      }
+      if (args.quiet === true) return;
+      const verb = dryRun ? "Would remove" : "Removed";
+      const freed = size(toBigInt(answer.freed_bytes));
+      say(`${verb} ${answer.images.length} images, ${freed}`);
+    }),
 });

@@ -3,6 +3,7 @@ import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
+import { prune } from "./image_commands.ts";
 import { verify } from "./images_verify.ts";
 import { print } from "./output.ts";
 import {
@@ -110,7 +111,7 @@ export function containerTable(items: readonly Container[], whole: boolean): str
 
 export const images = defineCommand({
   meta: { description: "List images" },
-  subCommands: { verify },
+  subCommands: { prune, verify },
   args: {
     image: { type: "positional", required: false, description: "Only the one of this name" },
     digests: { type: "boolean", description: "Digests, too" },

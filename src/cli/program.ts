@@ -63,7 +63,7 @@ async function find(program: Program, words: readonly string[]): Promise<Found> 
     const [name = "", ...rest] = found.words;
     if (name === "" || name.startsWith("-")) break;
     const next: unknown = await resolve(commands[name]);
-    if (!next && found.command.run) break; // an operand
+    if (!next && found.command.run && found.command !== program.main) break; // an operand
     if (!next) throw unknownCommand(found.name, name, Object.keys(commands));
     found = { command: next, name: `${found.name} ${name}`, words: rest };
     commands = (await resolve(found.command.subCommands)) as SubCommandsDef | undefined;

@@ -1,54 +1,189 @@
-// Progress of a pull on a terminal: one line, redrawn.
+// Progress of a Pull, Load or Save on standard error: on a terminal a line for each layer, drawn again
+// and again, and gone at the end; elsewhere a line for each layer that begins or ends.
 import { toBigInt } from "../base/int64.ts";
-import type { Client } from "./client.ts";
+import { isulad } from "../proto/messages.js";
+import type { ImageProgress, LayerProgress } from "../proto/types.ts";
 import { say } from "./output.ts";
 import { size } from "./text.ts";
 
-const drawMs = 100;
-const barWidth = 30;
+const { LayerState } = isulad.v1;
 
-/** Pulls by way of our own service, draws on standard error if that is a terminal; the image's id. */
-export async function pullWithProgress(
-  client: Client,
-  image: string,
-  signal?: AbortSignal,
-): Promise<string> {
-  const terminal = process.stderr.isTTY;
-  const startMs = Date.now();
-  let drawnMs = 0;
-  let imageRef = "";
-  if (!terminal) say(`Pulling ${image}`);
-  try {
-    for await (const step of client.Pull({ image }, { signal })) {
-      if (step.image_ref) imageRef = step.image_ref;
-      if (!terminal || (Date.now() - drawnMs < drawMs && !imageRef)) continue;
-      drawnMs = Date.now();
-      const progress = {
-        doneBytes: Number(toBigInt(step.done_bytes)),
-        totalBytes: Number(toBigInt(step.total_bytes)),
-        elapsedMs: drawnMs - startMs,
-      };
-      const columns = process.stderr.columns || undefined; // 0 where nobody set the terminal's size.
-      process.stderr.write(`\r\x1b[K${progressLine(image, progress, columns)}`);
-    }
-  } finally {
-    if (terminal) process.stderr.write("\r\x1b[K");
+const drawMs = 100;
+const barWidth = 25;
+/** The rate is that of the last seconds. */
+const rateMs = 5_000;
+/** Where nobody has set the terminal's size. */
+const columnsDefault = 80;
+const rowsDefault = 24;
+
+/**
+ * Takes a stream to its end; returns the images that its last message names.
+ * title: what is said first, such as "Pulling busybox"; nothing is with quiet.
+ */
+export async function follow(
+  steps: AsyncIterable<ImageProgress>,
+  { title, quiet }: { title: string; quiet: boolean },
+): Promise<string[]> {
+  let images: string[] = [];
+  using display = quiet ? undefined : process.stderr.isTTY ? new Screen(title) : new Lines(title);
+  for await (const step of steps) {
+    images = step.images ?? [];
+    display?.show(step);
   }
-  return imageRef;
+  return images;
 }
 
-export type Progress = { doneBytes: number; totalBytes: number; elapsedMs: number };
+/** Plain lines, one for each thing that happens. */
+class Lines implements Disposable {
+  readonly #before = new Map<string, number>();
 
-/** Fits into `columns`: the name gives way first, then the bar. */
-export function progressLine(image: string, progress: Progress, columns = 80): string {
-  const { doneBytes, totalBytes, elapsedMs } = progress;
-  const share = totalBytes > 0 ? Math.min(1, doneBytes / totalBytes) : 0;
-  const filled = Math.round(share * barWidth);
-  const bar = `[${"=".repeat(filled)}${" ".repeat(barWidth - filled)}]`;
-  const bytesPerSecond = elapsedMs > 0 ? (doneBytes * 1000) / elapsedMs : 0;
-  const total = totalBytes > 0 ? size(BigInt(totalBytes)) : "?";
-  const figures = `${size(BigInt(doneBytes))}/${total} ${size(BigInt(Math.round(bytesPerSecond)))}/s`;
-  const rest = columns - 1 - figures.length;
-  if (rest < bar.length + 4) return figures;
-  return `${image.slice(-(rest - bar.length - 2))} ${bar} ${figures}`;
+  constructor(title: string) {
+    say(title);
+  }
+
+  show({ image, layers }: ImageProgress): void {
+    for (const layer of layers ?? []) {
+      const key = `${image} ${layer.digest}`;
+      const state = layer.state ?? LayerState.LAYER_WAITING;
+      if (this.#before.get(key) === state) continue;
+      this.#before.set(key, state);
+      if (state !== LayerState.LAYER_WAITING) say(plainLine(layer));
+    }
+  }
+
+  [Symbol.dispose](): void {}
+}
+
+export function plainLine({ digest, state, total_bytes }: LayerProgress): string {
+  const name = shortDigest(digest);
+  if (state === LayerState.LAYER_PRESENT) return `${name}: is here already`;
+  const done = state === LayerState.LAYER_DONE ? ", done" : "";
+  return `${name}: ${size(total_bytes)}${done}`;
+}
+
+/** Lines on a terminal, drawn in place. */
+class Screen implements Disposable {
+  readonly #title: string;
+  readonly #rates = new Map<string, Rate>();
+  #drawn = 0;
+  #drawnMs = 0;
+
+  constructor(title: string) {
+    this.#title = title;
+    this.#draw([]);
+  }
+
+  show({ layers }: ImageProgress): void {
+    const nowMs = performance.now();
+    for (const layer of layers ?? []) this.#rateOf(layer).add(nowMs, bytesOf(layer).done);
+    if (nowMs - this.#drawnMs < drawMs) return;
+    this.#drawnMs = nowMs;
+    const views = (layers ?? []).map((layer) => ({
+      ...layer,
+      bytesPerSecond: this.#rateOf(layer).bytesPerSecond,
+    }));
+    const { columns, rows } = process.stderr;
+    const room = { columns: columns || columnsDefault, rows: (rows || rowsDefault) - 2 };
+    this.#draw(layerLines(views, room), room.columns);
+  }
+
+  #rateOf({ digest }: LayerProgress): Rate {
+    const rate = this.#rates.get(digest ?? "") ?? new Rate();
+    this.#rates.set(digest ?? "", rate);
+    return rate;
+  }
+
+  #draw(layers: string[], columns = process.stderr.columns || columnsDefault): void {
+    const lines = [this.#title.slice(0, columns - 1), ...layers];
+    this.#clear();
+    process.stderr.write(lines.map((line) => `${line}\n`).join(""));
+    this.#drawn = lines.length;
+  }
+
+  #clear(): void {
+    const up = this.#drawn > 0 ? `\x1b[${this.#drawn}A` : "";
+    process.stderr.write(`${up}\r\x1b[J`);
+    this.#drawn = 0;
+  }
+
+  [Symbol.dispose](): void {
+    this.#clear();
+  }
+}
+
+/** Bytes a second over the last while. */
+class Rate {
+  readonly #samples: { ms: number; bytes: number }[] = [];
+
+  add(ms: number, bytes: number): void {
+    this.#samples.push({ ms, bytes });
+    while (this.#samples.length > 2 && this.#samples[1]!.ms < ms - rateMs) this.#samples.shift();
+  }
+
+  get bytesPerSecond(): number {
+    const [first, last] = [this.#samples[0], this.#samples.at(-1)];
+    if (first === undefined || last === undefined || last.ms === first.ms) return 0;
+    return ((last.bytes - first.bytes) * 1000) / (last.ms - first.ms);
+  }
+}
+
+export type LayerView = LayerProgress & { bytesPerSecond: number };
+
+/** One line a layer; where there are too many for the terminal, those that move, and how many do not. */
+export function layerLines(
+  layers: readonly LayerView[],
+  { columns, rows }: { columns: number; rows: number },
+): string[] {
+  if (layers.length <= rows) return layers.map((layer) => layerLine(layer, columns));
+  const moving = layers.filter(({ state }) => state === LayerState.LAYER_MOVING);
+  const shown = moving.slice(0, Math.max(0, rows - 1));
+  const count = (...wanted: isulad.v1.LayerState[]) =>
+    layers.filter(({ state }) => wanted.includes(state ?? LayerState.LAYER_WAITING)).length;
+  const done = count(LayerState.LAYER_DONE, LayerState.LAYER_PRESENT);
+  const rest = `${done} of ${layers.length} layers done, ${count(LayerState.LAYER_WAITING)} waiting`;
+  return [...shown.map((layer) => layerLine(layer, columns)), rest.slice(0, columns - 1)];
+}
+
+/** Fits into `columns`: the bar gives way first, then the time, then all but the name. */
+export function layerLine(layer: LayerView, columns: number): string {
+  const name = shortDigest(layer.digest);
+  const { done, total } = bytesOf(layer);
+  const fit = (parts: string[]) =>
+    parts.find((part) => part.length < columns) ?? name.slice(0, columns - 1);
+  switch (layer.state) {
+    case LayerState.LAYER_DONE:
+      return fit([`${name} done ${size(total)}`]);
+    case LayerState.LAYER_PRESENT:
+      return fit([`${name} is here already`]);
+    case LayerState.LAYER_MOVING: {
+      const filled = total > 0 ? Math.min(barWidth, Math.round((done / total) * barWidth)) : 0;
+      const bar = `[${"=".repeat(filled)}${" ".repeat(barWidth - filled)}]`;
+      const rate = Math.round(layer.bytesPerSecond);
+      const figures = `${size(done)}/${size(total)} ${size(rate)}/s`;
+      const left = rate > 0 ? ` ${duration((total - done) / rate)} left` : "";
+      return fit([
+        `${name} ${bar} ${figures}${left}`,
+        `${name} ${figures}${left}`,
+        `${name} ${figures}`,
+      ]);
+    }
+    default:
+      return fit([`${name} waiting ${size(total)}`]);
+  }
+}
+
+function bytesOf({ done_bytes, total_bytes }: LayerProgress): { done: number; total: number } {
+  return { done: Number(toBigInt(done_bytes)), total: Number(toBigInt(total_bytes)) };
+}
+
+function shortDigest(digest: string | null | undefined): string {
+  return (digest ?? "").replace(/^sha\d+:/, "").slice(0, 12);
+}
+
+/** Whole seconds, with minutes and hours where there are some. */
+function duration(seconds: number): string {
+  const whole = Math.ceil(seconds);
+  if (whole < 60) return `${whole}s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}m${whole % 60}s`;
+  return `${Math.floor(whole / 3600)}h${Math.floor((whole % 3600) / 60)}m`;
 }

@@ -13,7 +13,7 @@ import { catchInterrupts, type Interrupts } from "./interrupts.ts";
 import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
 import { everyValue } from "./program.ts";
-import { pullWithProgress } from "./progress.ts";
+import { follow } from "./progress.ts";
 import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
 import { hostArg, withClient } from "./shared.ts";
 import { ourFailureCode, startFailureCode } from "./start_failure.ts";
@@ -94,7 +94,9 @@ async function resolveImage(
   const { signal } = options;
   const known = await client.ImageStatus({ image: { image: name } }, { signal });
   if (known.image?.id && !options.pull) return known.image.id;
-  return await pullWithProgress(client, name, signal);
+  const pulling = client.Pull({ image: name }, { signal });
+  const [id = ""] = await follow(pulling, { title: `Pulling ${name}`, quiet: false });
+  return id;
 }
 
 async function runPod(

@@ -2,6 +2,7 @@
 // pods and containers stand in check_config.ts; what depends on this host, on the image or on the pod
 // is checked where that is known (spec/, node/).
 import { isIP } from "node:net";
+import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import {
@@ -14,7 +15,7 @@ import {
   imageSpec,
 } from "./check_config.ts";
 import { listMax, metadata, podConfig, resources, word } from "./check_config.ts";
-import { list, message, oneOf, range, refuse, required, secret, type Rule } from "./rules.ts";
+import { both, list, message, oneOf, range, refuse, required, secret, type Rule } from "./rules.ts";
 
 const { PodSandboxState, ContainerState } = runtime.v1;
 
@@ -32,6 +33,14 @@ const auth = message<cri.AuthConfig>({
   identity_token: secret(1 << 16),
   registry_token: secret(1 << 16),
 });
+
+const some: Rule<readonly string[]> = (values, at) => {
+  if (values.length === 0) throw new CriError("INVALID_ARGUMENT", `${at} is empty`);
+};
+const named: Rule<string> = (value, at) => {
+  if (value === "") throw new CriError("INVALID_ARGUMENT", `${at} is missing`);
+  image(value, at);
+};
 
 const cidrs: Rule<string> = (value, at) => {
   const parts = value.split(",");
@@ -111,9 +120,13 @@ const requests: { [Name: string]: Rule<never> } = {
   ImageStatus: message<cri.ImageStatusRequest>({ image: required(imageSpec) }),
   PullImage: message<cri.PullImageRequest>({ image: required(imageSpec), auth }),
   RemoveImage: message<cri.RemoveImageRequest>({ image: required(imageSpec) }),
-  Pull: message<cri.PullRequest>({ image: required(image) }),
+  Pull: message<cri.PullRequest>({ image: required(image), auth }),
   Load: message<cri.LoadRequest>({ path: required(absolutePath), name: image }),
   VerifyImages: message<cri.VerifyImagesRequest>({ image }),
+  Save: message<cri.SaveRequest>({
+    images: both(some, list(listMax, named)),
+    path: required(absolutePath),
+  }),
 };
 
 /** @throws CriError INVALID_ARGUMENT with the field and its value. */

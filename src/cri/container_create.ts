@@ -37,6 +37,7 @@ export async function createContainer(
   const handler = handlerOf(context, sandbox.runtimeHandler);
   await handler.refresh();
   checkMounts(config.mounts ?? [], handler.facts);
+  handlerOf(context, config.image!.runtime_handler ?? "");
   const image = findImage(context, config.image!.image!);
   const name = containerName(config, sandbox.config);
   const id = await context.running.join(name, call.signal, async () => {

@@ -1,6 +1,7 @@
-// The image service, and the node service's Pull and Load.
+// The image service. What it has no call for is in node_images.ts.
 import { nowNs, toLong } from "../base/int64.ts";
 import type { ImageRecord, RegistryAuth } from "../image/store.ts";
+import type { DiskUsage } from "../node/disk_usage.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   AuthConfig,
@@ -9,36 +10,35 @@ import type {
   ImageStatusRequest,
   ImageStatusResponse,
   ListImagesRequest,
-  ListImagesResponse,
-  LoadRequest,
-  LoadResponse,
   PullImageRequest,
   PullImageResponse,
-  PullProgress,
-  PullRequest,
   RemoveImageRequest,
   StreamImagesRequest,
 } from "../proto/types.ts";
 import { imageUserOf } from "../spec/users.ts";
 import { handlerOf, type Call, type Context } from "./context.ts";
 import { candidates } from "./filter.ts";
-import { type Encoded, listItem, sendItems } from "./lists.ts";
+import { Encoded, listItem, sendItems } from "./lists.ts";
+import { layersOf } from "./stats.ts";
+import { filesystemUsage } from "./stats_messages.ts";
 
 export async function pullImage(
   context: Context,
   request: PullImageRequest,
   call: Call,
 ): Promise<PullImageResponse> {
-  const reference = request.image!.image!;
-  handlerOf(context, request.image?.runtime_handler ?? "");
-  const auth = authOf(request.auth);
-  const image = await context.instruments.pull(
-    context.images.pull(reference, { auth, signal: call.signal }),
-  );
+  const { image: reference, runtime_handler: handler } = request.image!;
+  handlerOf(context, handler ?? "");
+  const options = {
+    auth: authOf(request.auth),
+    runtimeHandler: handler || undefined,
+    signal: call.signal,
+  };
+  const image = await context.instruments.pull(context.images.pull(reference!, options));
   return { image_ref: image.id };
 }
 
-function authOf(auth: AuthConfig | null | undefined): RegistryAuth | undefined {
+export function authOf(auth: AuthConfig | null | undefined): RegistryAuth | undefined {
   if (!auth) return undefined;
   const { server_address, identity_token, registry_token, ...rest } = auth;
   return {
@@ -49,25 +49,36 @@ function authOf(auth: AuthConfig | null | undefined): RegistryAuth | undefined {
   };
 }
 
-export function imageStatus(context: Context, request: ImageStatusRequest): ImageStatusResponse {
-  const image = context.images.find(request.image!.image!);
+/** @throws CriError INVALID_ARGUMENT for an unknown handler, or the start of several ids. */
+export async function imageStatus(
+  context: Context,
+  request: ImageStatusRequest,
+): Promise<ImageStatusResponse> {
+  const { image: reference, runtime_handler: handler } = request.image!;
+  handlerOf(context, handler ?? "");
+  const image = context.images.find(reference!);
   if (image === undefined) return {};
   return {
     image: criImage(context, image),
-    info: request.verbose === true ? { info: infoOf(image) } : {},
+    info: request.verbose === true ? { info: await infoOf(context, image) } : {},
   };
 }
 
-function infoOf(image: ImageRecord): string {
-  const plain = (_key: string, value: unknown) =>
-    typeof value === "bigint" ? String(value) : value;
-  return JSON.stringify(image, plain);
+/** imageSpec and chainID as containerd has them; the rest is ours. */
+async function infoOf(context: Context, image: ImageRecord): Promise<string> {
+  const { layers, config } = await context.images.detailsOf(image);
+  return JSON.stringify({
+    chainID: image.layers.at(-1) ?? "",
+    imageSpec: config === "" ? { config: image.config } : (JSON.parse(config) as unknown),
+    layers,
+    source: image.source,
+    pulledAt: new Date(Number(image.pulledAtNs / 1_000_000n)).toISOString(),
+    runtimeHandler: image.runtimeHandler ?? "",
+  });
 }
 
-export function listImages(context: Context, request: ListImagesRequest): ListImagesResponse {
-  const reference = request.filter?.image?.image;
-  const images = candidates(context.images, reference);
-  return { images: images.map((image) => criImage(context, image)) };
+export function listImages(context: Context, request: ListImagesRequest): Encoded {
+  return new Encoded(items(context, request));
 }
 
 export function streamImages(
@@ -76,9 +87,23 @@ export function streamImages(
   call: Call,
   send: (batch: Encoded) => Promise<void>,
 ): Promise<void> {
-  const { images = [] } = listImages(context, request);
-  const items = images!.map((image) => listItem(runtime.v1.Image, image));
-  return sendItems(items, call, send);
+  return sendItems(items(context, request), call, send);
+}
+
+function items(context: Context, request: ListImagesRequest): Uint8Array[] {
+  const images = candidates(context.images, request.filter?.image?.image);
+  return images.map((image) => itemOf(context, image));
+}
+
+/** A record that changes is another object, and what is pinned stays the same. */
+const itemsOfImages = new WeakMap<ImageRecord, Uint8Array>();
+
+function itemOf(context: Context, image: ImageRecord): Uint8Array {
+  const known = itemsOfImages.get(image);
+  if (known !== undefined) return known;
+  const item = listItem(runtime.v1.Image, criImage(context, image));
+  itemsOfImages.set(image, item);
+  return item;
 }
 
 export async function removeImage(context: Context, request: RemoveImageRequest): Promise<object> {
@@ -86,17 +111,28 @@ export async function removeImage(context: Context, request: RemoveImageRequest)
   return {};
 }
 
-/** inodes_used stays unset: counting them would walk every layer at each of a kubelet's questions. */
-export function imageFsInfo(context: Context): ImageFsInfoResponse {
-  const usage = {
-    timestamp: toLong(nowNs()),
-    fs_id: { mountpoint: context.config.graph },
-    used_bytes: { value: toLong(context.images.usedBytes()) },
+/**
+ * Images: what their layers came to when they were unpacked. Containers: what they have written, as it
+ * was last counted in the background; of those that never were, as many as a second allows.
+ */
+export async function imageFsInfo(context: Context): Promise<ImageFsInfoResponse> {
+  const atNs = nowNs();
+  const { graph } = context.config;
+  const written = [...(await layersOf(context, context.containers.list())).values()];
+  const sum = (of: (usage: DiskUsage) => bigint) =>
+    written.reduce((total, usage) => total + of(usage), 0n);
+  const containers = {
+    atNs,
+    bytes: sum(({ bytes }) => bytes),
+    inodes: sum(({ inodes }) => inodes),
   };
-  return { image_filesystems: [usage] };
+  return {
+    image_filesystems: [filesystemUsage({ atNs, ...context.images.usage() }, graph)],
+    container_filesystems: [filesystemUsage(containers, graph)],
+  };
 }
 
-function criImage(context: Context, image: ImageRecord): Image {
+export function criImage(context: Context, image: ImageRecord): Image {
   const { uid, username } = imageUserOf(image.config.User ?? "");
   return {
     id: image.id,
@@ -105,45 +141,7 @@ function criImage(context: Context, image: ImageRecord): Image {
     size: toLong(image.sizeBytes),
     uid: uid === undefined ? undefined : { value: toLong(uid) },
     username: username ?? "",
-    spec: { image: image.id },
+    spec: { image: image.id, runtime_handler: image.runtimeHandler },
     pinned: context.images.pinned(image),
   };
-}
-
-/** isulad.v1 Pull: as PullImage, with progress. */
-export async function pullWithProgress(
-  context: Context,
-  request: PullRequest,
-  call: Call,
-  send: (progress: PullProgress) => Promise<void>,
-): Promise<void> {
-  let last: PullProgress = {};
-  let sending = Promise.resolve();
-  let waiting = false;
-  const pull = context.images.pull(request.image!, {
-    signal: call.signal,
-    onProgress: ({ doneBytes, totalBytes }) => {
-      last = { done_bytes: toLong(doneBytes), total_bytes: toLong(totalBytes) };
-      // While a message is on its way only the newest is kept.
-      if (waiting) return;
-      waiting = true;
-      sending = sending.then(async () => {
-        waiting = false;
-        await send(last);
-      });
-    },
-  });
-  const image = await context.instruments.pull(pull);
-  await sending;
-  await send({ ...last, image_ref: image.id });
-}
-
-export async function load(
-  context: Context,
-  request: LoadRequest,
-  call: Call,
-): Promise<LoadResponse> {
-  const name = request.name || undefined;
-  const images = await context.images.load(request.path!, { name, signal: call.signal });
-  return { images: images.flatMap(({ repoTags, id }) => (repoTags.length > 0 ? repoTags : [id])) };
 }

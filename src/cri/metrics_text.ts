@@ -19,7 +19,7 @@ function stateFamilies(context: Context): Family[] {
   const pods = byPhase(sandboxes.list(), ["ready", "notready"]);
   const running = byPhase(containers.list(), ["created", "running", "exited"]);
   const list = [{ labels: {}, value: images.list().length }];
-  const layers = [{ labels: {}, value: images.usedBytes() }];
+  const layers = [{ labels: {}, value: images.usage().bytes }];
   return [
     gauge("isulad_pods", "Pods by state", pods),
     gauge("isulad_containers", "Containers by state", running),

@@ -14,6 +14,7 @@ import * as image from "./image.ts";
 import { Encoded } from "./lists.ts";
 import * as metrics from "./metrics.ts";
 import { verifyImages } from "./image_verify.ts";
+import * as nodeImages from "./node_images.ts";
 import { nriPlugins } from "./nri_list.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import * as sandbox from "./sandbox.ts";
@@ -91,8 +92,10 @@ const handlers: Handlers = {
   StreamImages: image.streamImages,
   RemoveImage: image.removeImage,
   ImageFsInfo: image.imageFsInfo,
-  Pull: image.pullWithProgress,
-  Load: image.load,
+  Pull: nodeImages.pull,
+  Load: nodeImages.load,
+  Save: nodeImages.save,
+  PruneImages: nodeImages.pruneImages,
   VerifyImages: verifyImages,
   NriPlugins: nriPlugins,
 };

@@ -68,7 +68,11 @@ function swapUsage({ atNs, memory }: Sample): SwapUsage | undefined {
   };
 }
 
-function filesystemUsage({ atNs, bytes, inodes }: DiskUsage, mountpoint: string): FilesystemUsage {
+/** inodes: left unset where they are not known. */
+export function filesystemUsage(
+  { atNs, bytes, inodes }: Omit<DiskUsage, "inodes"> & { inodes: bigint | undefined },
+  mountpoint: string,
+): FilesystemUsage {
   return {
     timestamp: toLong(atNs),
     fs_id: { mountpoint },

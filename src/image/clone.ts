@@ -11,16 +11,20 @@ export type CloneJob = {
   /** Tree and listing of the one that is there. */
   from: string;
   fromListing: string;
-  /** A folder and a file to be made. */
+  /** There or not. */
+  fromRecipe: string;
+  /** A folder and files to be made. */
   folder: string;
   listing: string;
+  recipe: string;
 };
 
-export type Cloned = Pick<UnpackedLayer, "sizeBytes" | "implicit">;
+export type Cloned = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit">;
 
-export function clone({ from, fromListing, folder, listing }: CloneJob): Cloned {
+export function clone(job: CloneJob): Cloned {
+  const { from, fromListing, folder, listing } = job;
   const entries = readListing(fromListing);
-  const cloned: Cloned = { sizeBytes: 0, implicit: [] };
+  const cloned: Cloned = { sizeBytes: 0, inodes: 0, implicit: [] };
   const counted = new Set<Listed>();
   process.umask(0);
   fs.mkdirSync(folder, 0o755);
@@ -36,6 +40,8 @@ export function clone({ from, fromListing, folder, listing }: CloneJob): Cloned 
   }
   for (const [path, listed] of entries) describeFolder(pathOf(`${folder}/${path}`), listed);
   fs.linkSync(fromListing, listing);
+  if (fs.existsSync(job.fromRecipe)) fs.linkSync(job.fromRecipe, job.recipe);
+  cloned.inodes = new Set(entries.values()).size;
   return cloned;
 }
 

@@ -1,14 +1,19 @@
 // Several callers of the same work share one run of it; it is cancelled when the last one leaves.
 import { throwIfAborted, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
+import type { ImageProgress, OnProgress } from "./progress.ts";
 
-export type PullProgress = { doneBytes: number; totalBytes: number };
+type Work<T> = (signal: AbortSignal, onProgress: OnProgress) => Promise<T>;
 
-type Work<T> = (signal: AbortSignal, onProgress: (progress: PullProgress) => void) => Promise<T>;
+type Caller = { signal: AbortSignal; onProgress?: OnProgress };
 
-type Caller = { signal: AbortSignal; onProgress?: (progress: PullProgress) => void };
-
-type Run<T> = { result: Promise<T>; controller: AbortController; callers: Set<Caller> };
+type Run<T> = {
+  result: Promise<T>;
+  controller: AbortController;
+  callers: Set<Caller>;
+  /** What there is to tell to who joins later. */
+  last?: ImageProgress;
+};
 
 export class JoinedPulls<T> {
   readonly #runs = new Map<string, Run<T>>();
@@ -18,6 +23,7 @@ export class JoinedPulls<T> {
     throwIfAborted("pull", caller.signal);
     const run = this.#runs.get(key) ?? this.#start(key, work);
     run.callers.add(caller);
+    if (run.last !== undefined) caller.onProgress?.(run.last);
     try {
       return await untilAborted(run.result, "pull", caller.signal);
     } finally {
@@ -35,11 +41,13 @@ export class JoinedPulls<T> {
   #start(key: string, work: Work<T>): Run<T> {
     const controller = new AbortController();
     const callers = new Set<Caller>();
-    const onProgress = (progress: PullProgress) => {
+    const onProgress = (progress: ImageProgress) => {
+      if (run !== undefined) run.last = progress;
       for (const caller of callers) caller.onProgress?.(progress);
     };
+    let run: Run<T> | undefined;
     const result = work(controller.signal, onProgress);
-    const run: Run<T> = { result, controller, callers };
+    run = { result, controller, callers };
     this.#runs.set(key, run);
     return run;
   }

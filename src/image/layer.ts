@@ -3,6 +3,7 @@ import { createHash } from "node:crypto";
 import { CriError } from "../base/errors.ts";
 import { Inflate } from "./inflate.ts";
 import type { Listed } from "./listing.ts";
+import { RecipeWriter } from "./recipe.ts";
 import { TarReader } from "./tar.ts";
 import { Untar } from "./untar.ts";
 
@@ -13,6 +14,8 @@ export type UnpackedLayer = {
   diffId: string;
   /** Bytes of file content. */
   sizeBytes: number;
+  /** Files, folders and all else in the tree, its root too; several names of a file count once. */
+  inodes: number;
   /** Folders that no entry described, "" for the root. */
   implicit: string[];
 };
@@ -33,6 +36,8 @@ export type LayerOptions = {
   digest: string;
   diffId: string;
   limits: LayerLimits;
+  /** An empty file, open for writing, for the recipe (recipe.ts). */
+  recipeFd: number;
   /** Throws while this process is not confined to the layer's folder. */
   assertConfined: () => void;
 };
@@ -52,13 +57,14 @@ export async function unpackLayer(
   const packed = createHash(algorithmOf(options.digest));
   const plain = createHash(algorithmOf(options.diffId));
   const untar = new Untar(options.limits);
-  const reader = new TarReader(untar, options.limits);
+  const recipe = new RecipeWriter(untar, options.recipeFd);
+  const reader = new TarReader(recipe, options.limits);
   const bounds = new Bounds(options.limits);
   const inflate = new Inflate((chunk) => {
     options.assertConfined();
     bounds.count(chunk.length);
     plain.update(chunk);
-    reader.push(chunk);
+    recipe.pass(chunk, (bytes) => reader.push(bytes));
   });
   for await (const chunk of source) {
     packed.update(chunk);
@@ -69,10 +75,12 @@ export async function unpackLayer(
   reader.end();
   options.assertConfined();
   untar.end();
+  recipe.end();
   const layer = {
     digest: `${algorithmOf(options.digest)}:${packed.digest("hex")}`,
     diffId: `${algorithmOf(options.diffId)}:${plain.digest("hex")}`,
     sizeBytes: untar.bytes,
+    inodes: new Set(untar.entries.values()).size,
     implicit: untar.implicit,
   };
   return { layer, entries: untar.entries };

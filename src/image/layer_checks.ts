@@ -100,7 +100,7 @@ async function makeAgain(parts: LayerCheckParts, place: Place, signal: AbortSign
     const { helpers, maker } = parts;
     const before = () => assertUnused(parts, place.chainId);
     try {
-      await maker.remake(wants, place.index, { helpers, signal, onBytes: () => {}, before });
+      await maker.remake(wants, place.index, { helpers, signal, onLayer: () => {}, before });
       return `from ${from}`;
     } catch (error) {
       if (signal.aborted) throw error;

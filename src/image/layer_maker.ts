@@ -4,7 +4,8 @@ import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import type { LayerLimits, UnpackedLayer } from "./layer.ts";
-import { blobIn, type LayerStore, listingIn, treeIn } from "./layers.ts";
+import { blobIn, type LayerStore, listingIn, recipeIn, treeIn } from "./layers.ts";
+import type { LayerState } from "./progress.ts";
 import { withoutMirrors } from "./registry.ts";
 import { KeyedTurns, Turns } from "./turns.ts";
 import type { LayerSource } from "./unpack.ts";
@@ -22,8 +23,8 @@ export type LayerWant = {
 export type EnsureOptions = {
   helpers: UnpackHelpers;
   signal: AbortSignal;
-  /** index counts the wants; bytes that have arrived of that layer. */
-  onBytes: (index: number, bytes: number) => void;
+  /** index counts the wants; bytes have arrived of that layer's blob. */
+  onLayer: (index: number, state: LayerState, bytes: number) => void;
 };
 
 export type LayerMakerOptions = {
@@ -38,7 +39,9 @@ export type LayerMakerOptions = {
 type OneOptions = EnsureOptions & { downloads: Turns; below: Promise<void> };
 
 /** What a layer's own blob was; a layer that was linked has none. */
-type Made = Pick<UnpackedLayer, "sizeBytes" | "implicit"> & { digest: string | undefined };
+type Made = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
+  digest: string | undefined;
+};
 
 export class LayerMaker {
   readonly #store: LayerStore;
@@ -86,10 +89,12 @@ export class LayerMaker {
   /** Two pulls that need the same layer: the second waits for the first, or takes over. */
   async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const { chainId, size } = wants[index]!;
-    await this.#byChain.run(chainId, o.signal, async () => {
-      if (!this.#store.has(chainId)) await this.#make(wants, index, o);
+    const wasThere = await this.#byChain.run(chainId, o.signal, async () => {
+      if (this.#store.has(chainId)) return true;
+      await this.#make(wants, index, o);
+      return false;
     });
-    o.onBytes(index, size);
+    o.onLayer(index, wasThere ? "present" : "done", size);
   }
 
   async #make(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
@@ -167,7 +172,7 @@ export class LayerMaker {
     const from =
       pending === undefined
         ? this.#store.withContent(want.diffId)
-        : { tree: treeIn(pending), listing: listingIn(pending) };
+        : { tree: treeIn(pending), listing: listingIn(pending), recipe: recipeIn(pending) };
     if (from === undefined) return undefined;
     try {
       const cloned = await o.helpers.run(
@@ -175,8 +180,10 @@ export class LayerMaker {
           kind: "clone",
           from: from.tree,
           fromListing: from.listing,
+          fromRecipe: from.recipe,
           folder: treeIn(scratch),
           listing: listingIn(scratch),
+          recipe: recipeIn(scratch),
         },
         { signal: o.signal },
       );
@@ -187,7 +194,7 @@ export class LayerMaker {
         layer: want.digest,
         error: messageOf(error),
       });
-      for (const path of [treeIn(scratch), listingIn(scratch)]) {
+      for (const path of [treeIn(scratch), listingIn(scratch), recipeIn(scratch)]) {
         await rm(path, { recursive: true, force: true });
       }
       return undefined;
@@ -209,12 +216,14 @@ export class LayerMaker {
       await mkdir(folder, { mode: 0o755 });
       const { digest, size, diffId } = want;
       const { limits, keepsBlobs } = this.#options;
-      const listing = listingIn(scratch);
+      const [listing, recipe] = [listingIn(scratch), recipeIn(scratch)];
+      o.onLayer(o.index, "moving", 0);
       const blob = keepsBlobs ? blobIn(scratch) : undefined;
       const job = {
         kind: "unpack",
         folder,
         listing,
+        recipe,
         blob,
         source,
         digest,
@@ -222,7 +231,7 @@ export class LayerMaker {
         diffId,
         limits,
       } as const;
-      const onBytes = (bytes: number) => o.onBytes(o.index, bytes);
+      const onBytes = (bytes: number) => o.onLayer(o.index, "moving", bytes);
       return await o.helpers.run(job, { signal: o.signal, onBytes });
     };
     try {
@@ -235,7 +244,7 @@ export class LayerMaker {
         layer: want.digest,
         error: messageOf(error),
       });
-      for (const path of [treeIn(scratch), listingIn(scratch), blobIn(scratch)]) {
+      for (const path of [treeIn, listingIn, recipeIn, blobIn].map((at) => at(scratch))) {
         await rm(path, { recursive: true, force: true });
       }
       return await attempt({ kind: "registry", session });

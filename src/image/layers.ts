@@ -1,5 +1,6 @@
 // Unpacked layers on disk: layers/l/SHORT is a layer's tree; beside it layers/SHORT.json says what it
-// is, SHORT.list what it holds (listing.ts), and SHORT.blob is what it came from, where that is kept.
+// is, SHORT.list what it holds (listing.ts), SHORT.recipe how its tar stream is made again (recipe.ts),
+// and SHORT.blob is what it came from, where that is kept.
 // Decision: a layer is synced after it is in use, not before. Until then its record carries the
 // boot it was made in; where that boot ended without a sync, the layer is dropped and pulled again.
 import { randomBytes } from "node:crypto";
@@ -11,12 +12,15 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackHelpers } from "./helpers.ts";
+import { recipeLength } from "./recipe.ts";
 
 const LayerFile = v.object({
   version: v.literal(1),
   chainId: v.string(),
   diffId: v.string(),
   sizeBytes: v.number(),
+  /** Absent of layers that an earlier build unpacked. */
+  inodes: v.optional(v.number()),
   /** Of the blob beside it, where one is kept. */
   blob: v.optional(v.string()),
   /** The boot that made it, as long as it is not known to be on the disk. */
@@ -24,11 +28,15 @@ const LayerFile = v.object({
 });
 type LayerFile = v.InferOutput<typeof LayerFile>;
 
+/** What is known of a layer. */
+export type LayerFacts = Pick<LayerFile, "chainId" | "diffId" | "sizeBytes" | "inodes">;
+
 /** A layer that was made in a scratch folder. */
 export type MadeLayer = {
   chainId: string;
   diffId: string;
   sizeBytes: number;
+  inodes: number;
   /** Of the blob, where there was one. */
   digest: string | undefined;
 };
@@ -45,6 +53,9 @@ export function treeIn(scratch: string): string {
 export function listingIn(scratch: string): string {
   return join(scratch, "list");
 }
+export function recipeIn(scratch: string): string {
+  return join(scratch, "recipe");
+}
 export function blobIn(scratch: string): string {
   return join(scratch, "blob");
 }
@@ -52,6 +63,7 @@ export function blobIn(scratch: string): string {
 /** What lies beside a record, by the end of its name. */
 const besides = [
   ["list", listingIn],
+  ["recipe", recipeIn],
   ["blob", blobIn],
 ] as const;
 
@@ -80,8 +92,9 @@ export class LayerStore {
     }
     const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
     for (const name of names) {
-      const isStray = /\.(?:list|blob)$/.test(name) && !known.has(name.slice(0, -5));
-      if (isStray) await rm(join(root, name), { force: true });
+      const [short = "", end] = name.split(".", 2);
+      if (besides.some(([beside]) => beside === end) && !known.has(short))
+        await rm(join(root, name), { force: true });
     }
     for (const name of await readdir(store.trees)) {
       if (name !== "empty" && !known.has(name)) await store.#discard(join(store.trees, name));
@@ -110,6 +123,28 @@ export class LayerStore {
     return this.#layers.get(chainId)?.diffId;
   }
 
+  factsOf(chainId: string): LayerFacts | undefined {
+    const file = this.#layers.get(chainId);
+    if (file === undefined) return undefined;
+    const { diffId, sizeBytes, inodes } = file;
+    return { chainId, diffId, sizeBytes, inodes };
+  }
+
+  /** Each content once: layers that have the same share their files. */
+  usageOf(chainIds: Iterable<string>): { bytes: bigint; inodes: bigint | undefined } {
+    const byContent = new Map<string, LayerFile>();
+    for (const id of chainIds) {
+      const file = this.#layers.get(id);
+      if (file !== undefined) byContent.set(file.diffId, file);
+    }
+    const files = [...byContent.values()];
+    const areKnown = files.every(({ inodes }) => inodes !== undefined);
+    return {
+      bytes: files.reduce((sum, { sizeBytes }) => sum + BigInt(sizeBytes), 0n),
+      inodes: areKnown ? files.reduce((sum, { inodes }) => sum + BigInt(inodes!), 0n) : undefined,
+    };
+  }
+
   ids(): string[] {
     return [...this.#layers.keys()];
   }
@@ -132,17 +167,25 @@ export class LayerStore {
     return digest === undefined || size === undefined ? undefined : { path, digest, size };
   }
 
+  /** With which the layer's tar stream is made again; undefined where it cannot be. */
+  recipe(chainId: string): { path: string; streamBytes: number } | undefined {
+    const path = this.#beside(chainId, "recipe");
+    const streamBytes = recipeLength(path);
+    return streamBytes === 0 ? undefined : { path, streamBytes };
+  }
+
   /** A layer with this content, above whichever others. */
-  withContent(diffId: string): { tree: string; listing: string } | undefined {
+  withContent(diffId: string): { tree: string; listing: string; recipe: string } | undefined {
     for (const { chainId, diffId: other } of this.#layers.values()) {
       if (other !== diffId) continue;
       const listing = this.listing(chainId);
-      if (listing !== undefined) return { tree: this.tree(chainId), listing };
+      const recipe = this.#beside(chainId, "recipe");
+      if (listing !== undefined) return { tree: this.tree(chainId), listing, recipe };
     }
     return undefined;
   }
 
-  #beside(chainId: string, end: "json" | "list" | "blob"): string {
+  #beside(chainId: string, end: "json" | "list" | "recipe" | "blob"): string {
     return join(this.root, `${shortId(chainId)}.${end}`);
   }
 
@@ -155,7 +198,7 @@ export class LayerStore {
 
   /** Takes a layer over from the scratch folder that it was made in. */
   async commit(made: MadeLayer, scratch: string): Promise<void> {
-    const { chainId, diffId, sizeBytes, digest } = made;
+    const { chainId, diffId, sizeBytes, inodes, digest } = made;
     const short = shortId(chainId);
     const other = this.ids().find((id) => shortId(id) === short);
     if (other !== undefined) {
@@ -163,13 +206,13 @@ export class LayerStore {
     }
     const isKept = digest !== undefined && existsSync(blobIn(scratch));
     for (const [end, inScratch] of besides) {
-      if (end === "blob" && !isKept) continue;
+      if (end !== "list" && !existsSync(inScratch(scratch))) continue;
       await rename(inScratch(scratch), this.#beside(chainId, end));
     }
     await rename(treeIn(scratch), this.tree(chainId));
     const blob = isKept ? digest : undefined;
     const unsyncedBoot = this.#bootId;
-    await this.#write({ version: 1, chainId, diffId, sizeBytes, blob, unsyncedBoot });
+    await this.#write({ version: 1, chainId, diffId, sizeBytes, inodes, blob, unsyncedBoot });
   }
 
   /** Puts a layer that was made again into the place of the one that is there. */

@@ -4,8 +4,10 @@ import type { RegistryOptions } from "./hosts.ts";
 import { CriError } from "../base/errors.ts";
 import { choosePlatform, configBytesMax, hostPlatform, parseManifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
+import type { ImageSource } from "./records.ts";
 import { fetchBlob, fetchManifest, openSession, type Session } from "./registry.ts";
 import type { LayerWant } from "./layer_maker.ts";
+import { hostOf } from "./transfer.ts";
 
 /** What the store needs to know to make an image. */
 export type NewImage = {
@@ -14,6 +16,8 @@ export type NewImage = {
   repoTags: string[];
   repoDigests: string[];
   layers: Pick<LayerWant, "digest" | "size" | "source">[];
+  source: ImageSource;
+  runtimeHandler?: string | undefined;
   what: string;
 };
 
@@ -41,8 +45,14 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
       size: layer.size,
       source: { kind: "registry", session },
     })),
+    source: { kind: "registry", name: ref.name, host: answered(session) },
     what: ref.name,
   };
+}
+
+/** The host whose answer was taken last. */
+function answered({ endpoints, preferred }: Session): string {
+  return hostOf(endpoints[preferred]!.url);
 }
 
 async function imageManifest(

@@ -5,8 +5,8 @@ import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
-import { ImageSettings, type ImageConfig } from "./manifest.ts";
-import { parseReference } from "./reference.ts";
+import { digestOf, ImageSettings, type ImageConfig } from "./manifest.ts";
+import { isDigest, parseReference } from "./reference.ts";
 
 export type ImageRecord = {
   /** Digest of the image's config: "sha256:…". */
@@ -18,8 +18,20 @@ export type ImageRecord = {
   config: ImageConfig;
   /** Chain ids, lowest first. */
   layers: string[];
+  /** When it came, or came again. */
   pulledAtNs: bigint;
+  /** Unknown of images that an earlier build fetched. */
+  source?: ImageSource;
+  /** The handler that it was pulled for; absent: the default one. */
+  runtimeHandler?: string;
 };
+
+/** Where an image came from: a registry's name for it and the host that had it, or a file. */
+export type ImageSource = v.InferOutput<typeof ImageSource>;
+const ImageSource = v.variant("kind", [
+  v.object({ kind: v.literal("registry"), name: v.string(), host: v.string() }),
+  v.object({ kind: v.literal("file"), path: v.string() }),
+]);
 
 const bigint = v.pipe(
   v.string(),
@@ -41,6 +53,8 @@ const ImageFile = v.object({
   }),
   layers: v.array(v.string()),
   pulledAtNs: bigint,
+  source: v.optional(ImageSource),
+  runtimeHandler: v.optional(v.string()),
 });
 
 export class ImageRecords {
@@ -56,9 +70,15 @@ export class ImageRecords {
   static async open(folder: string, log: Log): Promise<ImageRecords> {
     const records = new ImageRecords(folder, log);
     await mkdir(folder, { recursive: true, mode: 0o700 });
-    for (const name of await readdir(folder)) {
+    const names = await readdir(folder);
+    for (const name of names) {
       if (name.endsWith(".tmp")) await rm(join(folder, name), { force: true });
       else if (name.endsWith(".json")) await records.#read(join(folder, name));
+    }
+    for (const name of names.filter((name) => name.endsWith(".config"))) {
+      const path = join(folder, name);
+      const isOf = ({ id }: ImageRecord) => records.#configPath(id) === path;
+      if (!records.list().some(isOf)) await rm(path, { force: true });
     }
     return records;
   }
@@ -77,7 +97,7 @@ export class ImageRecords {
    */
   find(ref: string): ImageRecord | undefined {
     const id = /^[0-9a-f]{64}$/.test(ref) ? `sha256:${ref}` : ref;
-    if (id.startsWith("sha256:") && id.length === 71) {
+    if (isDigest(id)) {
       return this.#images.get(id) ?? this.#first(({ repoDigests: all }) => hasDigest(all, id));
     }
     return this.#byName(ref) ?? this.#byPrefix(ref);
@@ -109,8 +129,14 @@ export class ImageRecords {
     return undefined;
   }
 
+  /** The config as it came; undefined where it is not kept, or no longer what it was. */
+  async configOf(id: string): Promise<Buffer | undefined> {
+    const bytes = await readFile(this.#configPath(id)).catch(() => undefined);
+    return bytes !== undefined && digestOf(bytes, id) === id ? bytes : undefined;
+  }
+
   /** Adds an image, or names to one that is there; a tag leaves the image that had it. */
-  async add(image: ImageRecord): Promise<ImageRecord> {
+  async add(image: ImageRecord, config: Uint8Array): Promise<ImageRecord> {
     const known = this.#images.get(image.id);
     const added: ImageRecord = {
       ...image,
@@ -121,6 +147,7 @@ export class ImageRecords {
       (other) =>
         other.id !== image.id && other.repoTags.some((tag) => added.repoTags.includes(tag)),
     );
+    await writeFileAtomic(this.#configPath(image.id), config);
     await this.#write(added);
     for (const other of moved) {
       const repoTags = other.repoTags.filter((tag) => !added.repoTags.includes(tag));
@@ -132,6 +159,11 @@ export class ImageRecords {
   async remove(id: string): Promise<void> {
     this.#images.delete(id);
     await rm(this.#path(id), { force: true });
+    await rm(this.#configPath(id), { force: true });
+  }
+
+  #configPath(id: string): string {
+    return this.#path(id).replace(/json$/, "config");
   }
 
   #path(id: string): string {

@@ -66,6 +66,12 @@ function splitDomain(rest: string): { domain: string; path: string } {
   return { domain: "docker.io", path };
 }
 
+/** A name, or a pattern of names, with the registry that it means: "busybox" is docker.io/library/busybox. */
+export function fullName(text: string): string {
+  const { domain, path } = splitDomain(text);
+  return `${domain}/${path}`;
+}
+
 /** The two digest algorithms of the OCI image specification, spelt canonically. */
 export function isDigest(text: string): boolean {
   return /^sha256:[0-9a-f]{64}$/.test(text) || /^sha512:[0-9a-f]{128}$/.test(text);

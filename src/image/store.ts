@@ -6,25 +6,29 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
 import { step } from "../base/steps.ts";
-import { readArchive, type ArchiveImage } from "./archive.ts";
+import { readArchive } from "./archive.ts";
 import type { RegistryAuth } from "./auth.ts";
 import { UnpackHelpers } from "./helpers.ts";
 import type { RegistryOptions } from "./hosts.ts";
-import { JoinedPulls, type PullProgress } from "./joined.ts";
+import { JoinedPulls } from "./joined.ts";
 import { asFull, LayerMaker, type LayerMakerOptions, type LayerWant } from "./layer_maker.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
-import { LayerStore, shortId } from "./layers.ts";
+import { LayerStore, shortId, type LayerFacts } from "./layers.ts";
+import { imageOfArchive } from "./load.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
+import { LayerBoard, type OnProgress } from "./progress.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
+import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference } from "./reference.ts";
 import { mountedOverlays, mountOverlay, unmountOverlay, type RootfsParts } from "./rootfs.ts";
+import { savedImages, writeArchive } from "./save.ts";
 import { Turns } from "./turns.ts";
 
 export type { RegistryAuth } from "./auth.ts";
 export type { LayerCheck } from "./layer_checks.ts";
 export type { RegistryOptions } from "./hosts.ts";
-export type { PullProgress } from "./joined.ts";
+export type { ImageProgress, LayerState } from "./progress.ts";
 export type { ImageConfig } from "./manifest.ts";
 export type { ImageRecord } from "./records.ts";
 export type { RootfsOwner } from "./rootfs.ts";
@@ -36,15 +40,17 @@ export type ImageStoreOptions = {
   layers: Omit<LayerMakerOptions, "log">;
   /** The argv that runs our own program, for the unpacking helpers. */
   self: string[];
-  /** Names of images that the kubelet must not collect. */
+  /** Names, or patterns, of images that the kubelet must not collect (pinned.ts). */
   pinned?: string[];
 };
 
 export type PullOptions = {
   auth?: RegistryAuth;
-  signal: AbortSignal;
-  onProgress?: (progress: PullProgress) => void;
-};
+  /** The handler that it is for, to be remembered; absent: the default one. */
+  runtimeHandler?: string;
+} & WorkOptions;
+
+type WorkOptions = { signal: AbortSignal; onProgress?: OnProgress };
 
 export async function openImageStore(options: ImageStoreOptions): Promise<ImageStore> {
   await mkdir(options.graph, { recursive: true, mode: 0o711 });
@@ -73,6 +79,8 @@ export class ImageStore implements AsyncDisposable {
   readonly #layers: LayerStore;
   readonly #maker: LayerMaker;
   readonly #pulls: JoinedPulls<ImageRecord>;
+  /** Whether the kubelet's garbage collection is to leave an image alone. */
+  readonly pinned: (image: ImageRecord) => boolean;
   /** Container folder → short names of the layers it is mounted from. */
   readonly #mounts: Map<string, string[]>;
   /** Layers of images that are being made, by how many. */
@@ -90,6 +98,7 @@ export class ImageStore implements AsyncDisposable {
     this.#maker = new LayerMaker(parts.layers, { ...options.layers, log: options.log });
     this.#pulls = new JoinedPulls();
     this.#mounts = mountedOverlays(parts.graph);
+    this.pinned = pinnedBy(options.pinned ?? []);
   }
 
   list(): ImageRecord[] {
@@ -104,28 +113,32 @@ export class ImageStore implements AsyncDisposable {
     return this.#records.find(ref);
   }
 
-  /** Of all layers together, each counted once. */
-  usedBytes(): bigint {
-    return this.#layers.ids().reduce((sum, id) => sum + BigInt(this.#layers.sizeOf(id)), 0n);
+  /** Of all layers together, each content counted once; inodes: undefined where some layer's are not known. */
+  usage(): { bytes: bigint; inodes: bigint | undefined } {
+    return this.#layers.usageOf(this.#layers.ids());
   }
 
-  pinned(image: ImageRecord): boolean {
-    return (this.#options.pinned ?? []).some((ref) => this.find(ref)?.id === image.id);
+  /** An image's layers, lowest first, and its whole config as text; "" where that is not known. */
+  async detailsOf(image: ImageRecord): Promise<{ layers: LayerFacts[]; config: string }> {
+    const config = await this.#records.configOf(image.id);
+    const layers = image.layers.flatMap((id) => this.#layers.factsOf(id) ?? []);
+    return { layers, config: config?.toString("utf8") ?? "" };
   }
 
   /** Fetches what is missing; a second pull of the same name joins the first. */
   async pull(ref: string, options: PullOptions): Promise<ImageRecord> {
     const reference = parseReference(ref);
+    const { auth, runtimeHandler } = options;
     // Somebody without the credentials must not get the image of somebody with them.
-    const key = JSON.stringify([reference.name, options.auth ?? null]);
+    const key = JSON.stringify([reference.name, auth ?? null, runtimeHandler ?? null]);
     return await this.#pulls.join(key, options, async (signal, onProgress) => {
       const startMs = performance.now();
       const image = await fetchImage(reference, {
         registry: this.#options.registry,
-        auth: options.auth,
+        auth,
         signal,
       });
-      const record = await this.#publish(image, { signal, onProgress });
+      const record = await this.#publish({ ...image, runtimeHandler }, { signal, onProgress });
       const ms = Math.round(performance.now() - startMs);
       this.#options.log.info("image pulled", { image: reference.name, id: record.id, ms });
       return record;
@@ -133,17 +146,14 @@ export class ImageStore implements AsyncDisposable {
   }
 
   /** Registers the images of an archive or OCI layout folder on this host. */
-  async load(path: string, o: { name?: string; signal: AbortSignal }): Promise<ImageRecord[]> {
+  async load(path: string, o: { name?: string } & WorkOptions): Promise<ImageRecord[]> {
     const name = o.name ? parseReference(o.name).name : undefined;
     const scratch = this.#layers.makeScratch();
     try {
       const found = await readArchive(path, { scratch, signal: o.signal });
       const loaded: ImageRecord[] = [];
       for (const image of found) {
-        const record = await this.#publish(newImage(image, path, name), {
-          signal: o.signal,
-          onProgress: () => {},
-        });
+        const record = await this.#publish(imageOfArchive(image, path, name), o);
         this.#options.log.info("image loaded", { image: record.repoTags[0], id: record.id, path });
         loaded.push(record);
       }
@@ -151,6 +161,44 @@ export class ImageStore implements AsyncDisposable {
     } finally {
       await rm(scratch, { recursive: true, force: true });
     }
+  }
+
+  /**
+   * Writes images into an archive on this host (save.ts): under the tag that they are asked for by, else
+   * under all of theirs. @throws CriError NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION.
+   */
+  async save(refs: string[], o: { path: string; force: boolean } & WorkOptions): Promise<void> {
+    const found = refs.map((ref) => ({ ref, record: this.#get(ref) }));
+    const chains = found.flatMap(({ record }) => record.layers);
+    this.#want(chains, 1);
+    try {
+      const images = await savedImages(found, { records: this.#records, layers: this.#layers });
+      await using helpers = new UnpackHelpers(this.#options.self);
+      const { onProgress = () => {}, ...rest } = o;
+      await writeArchive(images, { ...rest, helpers, onProgress });
+      this.#options.log.info("images saved", { images: refs.join(" "), path: o.path });
+    } finally {
+      this.#want(chains, -1);
+      await this.collectGarbage();
+    }
+  }
+
+  /** @throws CriError NOT_FOUND. */
+  #get(ref: string): ImageRecord {
+    const record = this.find(ref);
+    if (record !== undefined) return record;
+    throw new CriError("NOT_FOUND", `there is no image ${ref} on this node: pull it first`);
+  }
+
+  /** What the removal of these images sets free: layers that nothing else has. */
+  freedBy(ids: ReadonlySet<string>): bigint {
+    const [going, staying] = [new Set<string>(), new Set<string>()];
+    for (const { id, layers } of this.list()) {
+      for (const layer of layers) (ids.has(id) ? going : staying).add(layer);
+    }
+    const mounted = new Set([...this.#mounts.values()].flat());
+    for (const id of going) if (mounted.has(shortId(id))) staying.add(id);
+    return this.#layers.usageOf([...going, ...staying]).bytes - this.#layers.usageOf(staying).bytes;
   }
 
   /** Removes the image with all its names; one that is not there is no error. */
@@ -227,10 +275,7 @@ export class ImageStore implements AsyncDisposable {
     await this.collectGarbage();
   }
 
-  async #publish(
-    image: NewImage,
-    o: { signal: AbortSignal; onProgress: (progress: PullProgress) => void },
-  ): Promise<ImageRecord> {
+  async #publish(image: NewImage, o: WorkOptions): Promise<ImageRecord> {
     const { config, diffIds } = parseConfig(image.config, `the config of ${image.what}`);
     if (diffIds.length !== image.layers.length) {
       const message = `${image.what} has ${image.layers.length} layers and ${diffIds.length} diff ids`;
@@ -244,7 +289,8 @@ export class ImageStore implements AsyncDisposable {
     }));
     this.#want(chain, 1);
     try {
-      await step("image-layers", () => this.#fetchLayers(wants, o));
+      const name = image.repoTags[0] ?? image.repoDigests[0] ?? image.id;
+      await step("image-layers", () => this.#fetchLayers(name, wants, o));
       const sizes = chain.map((chainId) => BigInt(this.#layers.sizeOf(chainId)));
       const record: ImageRecord = {
         id: image.id,
@@ -254,9 +300,11 @@ export class ImageStore implements AsyncDisposable {
         config,
         layers: chain,
         pulledAtNs: nowNs(),
+        source: image.source,
+        runtimeHandler: image.runtimeHandler,
       };
       const added = await step("image-register", () =>
-        this.#writing.run(o.signal, () => this.#records.add(record)),
+        this.#writing.run(o.signal, () => this.#records.add(record, image.config)),
       );
       this.syncSoon();
       return added;
@@ -268,18 +316,15 @@ export class ImageStore implements AsyncDisposable {
     }
   }
 
-  async #fetchLayers(
-    wants: LayerWant[],
-    o: { signal: AbortSignal; onProgress: (progress: PullProgress) => void },
-  ): Promise<void> {
-    const totalBytes = wants.reduce((sum, { size }) => sum + size, 0);
-    const done = wants.map(() => 0);
-    const onBytes = (index: number, bytes: number) => {
-      done[index] = bytes;
-      o.onProgress({ doneBytes: done.reduce((sum, part) => sum + part, 0), totalBytes });
-    };
+  async #fetchLayers(name: string, wants: LayerWant[], o: WorkOptions): Promise<void> {
+    const shown = wants.map(({ digest, diffId, size }) => ({
+      digest: digest === "" ? diffId : digest,
+      totalBytes: size,
+    }));
+    const board = new LayerBoard(name, shown, o.onProgress ?? (() => {}));
+    const onLayer = board.set.bind(board);
     await using helpers = new UnpackHelpers(this.#options.self);
-    await this.#maker.ensure(wants, { helpers, signal: o.signal, onBytes });
+    await this.#maker.ensure(wants, { helpers, signal: o.signal, onLayer });
   }
 
   /** Keeps layers that no image names yet from being collected, until as often taken back. */
@@ -325,35 +370,4 @@ export class ImageStore implements AsyncDisposable {
     await this.#pulls.end();
     await this.#syncing;
   }
-}
-
-function newImage(image: ArchiveImage, path: string, given: string | undefined): NewImage {
-  const repoTags = new Set<string>();
-  const repoDigests = new Set<string>();
-  const names = image.names.length === 0 && given !== undefined ? [given] : image.names;
-  for (const name of names) {
-    // An OCI layout may name only the tag; which repository it is of, only the caller knows.
-    const isTag = !/[/:]/.test(name) && given !== undefined;
-    const reference = parseReference(isTag ? `${repositoryOf(given)}:${name}` : name);
-    if (reference.digest === undefined) repoTags.add(reference.name);
-    const repository = `${reference.domain}/${reference.path}`;
-    if (image.manifestDigest !== "") repoDigests.add(`${repository}@${image.manifestDigest}`);
-  }
-  return {
-    id: image.configDigest,
-    config: image.config,
-    repoTags: [...repoTags],
-    repoDigests: [...repoDigests],
-    layers: image.layers.map(({ digest, size, path: file, offset }) => ({
-      digest,
-      size,
-      source: { kind: "file", path: file, offset },
-    })),
-    what: path,
-  };
-}
-
-function repositoryOf(name: string): string {
-  const { domain, path } = parseReference(name);
-  return `${domain}/${path}`;
 }

@@ -6,11 +6,13 @@
 import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
-import { chroot, leaveChroot, syncfs } from "../sys/path.ts";
+import { syncfs } from "../sys/path.ts";
 import { clone, type Cloned, type CloneJob } from "./clone.ts";
 import { inherit, type Inheritance } from "./inherit.ts";
+import { Jail } from "./jail.ts";
 import { unpackLayer, type LayerLimits, type UnpackedLayer } from "./layer.ts";
 import { readListing, writeListing } from "./listing.ts";
+import { pack, type PackJob } from "./pack.ts";
 import { readBlob, type Session } from "./registry.ts";
 import { type Differences, verify } from "./verify.ts";
 
@@ -31,11 +33,14 @@ export type UnpackJob =
       limits: LayerLimits;
       /** A file to be made: what the layer holds. */
       listing: string;
+      /** A file to be made: how its tar stream is made again. */
+      recipe: string;
       /** A file to be made: the blob as it came; absent: it is not kept. */
       blob?: string | undefined;
     }
   | ({ kind: "inherit" } & Inheritance)
   | CloneJob
+  | PackJob
   | { kind: "verify"; folder: string; listing: string }
   | { kind: "sync"; folder: string };
 
@@ -44,6 +49,7 @@ export type JobResults = {
   unpack: UnpackedLayer;
   inherit: undefined;
   clone: Cloned;
+  pack: undefined;
   verify: Differences;
   sync: undefined;
 };
@@ -86,6 +92,9 @@ async function resultOf(job: UnpackJob, jail: Jail): Promise<JobResults[UnpackJo
       return undefined;
     case "clone":
       return clone(job);
+    case "pack":
+      await pack(job, jail, (bytes) => send({ kind: "progress", bytes }));
+      return undefined;
     case "verify": {
       const entries = readListing(job.listing);
       jail.enter(job.folder);
@@ -119,12 +128,14 @@ async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<
   if (job.size === 0) throw new CriError("INVALID_ARGUMENT", `layer ${job.digest} is empty`);
   // Opened before the chroot: they lie outside.
   using listing = new OutFile(job.listing);
+  using recipe = new OutFile(job.recipe);
   using blob = job.blob === undefined ? undefined : new OutFile(job.blob);
   try {
     const { layer, entries } = await unpackLayer(counted(chunksOf(job, jail), blob), {
       digest: job.digest,
       diffId: job.diffId,
       limits: job.limits,
+      recipeFd: recipe.fd,
       assertConfined: () => jail.assertInside(),
     });
     if (job.digest !== "" && layer.digest !== job.digest) {
@@ -204,26 +215,5 @@ async function* counted(
     if (bytes - told < progressStepBytes) continue;
     told = bytes;
     send({ kind: "progress", bytes });
-  }
-}
-
-/** Confines this process to a folder, and lets it out again. */
-class Jail {
-  readonly #rootFd = fs.openSync("/", fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
-  #isInside = false;
-
-  enter(folder: string): void {
-    chroot(folder);
-    this.#isInside = true;
-  }
-
-  leave(): void {
-    if (!this.#isInside) return;
-    this.#isInside = false;
-    leaveChroot(this.#rootFd);
-  }
-
-  assertInside(): void {
-    if (!this.#isInside) throw new Error("unpacking outside of the layer's folder");
   }
 }

@@ -5,7 +5,8 @@ import { crc32 } from "node:zlib";
 import { CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
 import { addPart, implicitFolder, type Listed, listedAs } from "./listing.ts";
-import type { TarHandler, TarHeader } from "./tar.ts";
+import type { Unpacker } from "./recipe.ts";
+import type { TarHeader } from "./tar.ts";
 import { pathOf } from "./tar_fields.ts";
 
 const S_IFCHR = 0o020000;
@@ -21,7 +22,7 @@ const describedBytesMax = 256 << 20;
 const symlinksMax = 40;
 const { O_CREAT, O_EXCL, O_WRONLY, O_NOFOLLOW } = fs.constants;
 
-export class Untar implements TarHandler {
+export class Untar implements Unpacker {
   #bytes = 0;
   #described = 0;
   #replacedFolders = 0;
@@ -29,6 +30,7 @@ export class Untar implements TarHandler {
   #fd = -1;
   #file: Listed | undefined;
   #path = "";
+  #hasReplaced = false;
   /** What the tree holds, by path without symlinks; "" is its root. */
   readonly #entries = new Map<string, Listed>([["", implicitFolder()]]);
   /** Folders as entries call them → their path without symlinks. */
@@ -45,6 +47,14 @@ export class Untar implements TarHandler {
   /** Content bytes written so far. */
   get bytes(): number {
     return this.#bytes;
+  }
+
+  get writing(): string | undefined {
+    return this.#fd < 0 ? undefined : this.#path;
+  }
+
+  get hasReplaced(): boolean {
+    return this.#hasReplaced;
   }
 
   /** What the tree holds; complete after end(). */
@@ -278,6 +288,7 @@ export class Untar implements TarHandler {
 
   /** Removes what an earlier entry made. */
   #clear(path: string, there: Listed): void {
+    this.#hasReplaced ||= isFolder(there) || there.kind === "file";
     if (isFolder(there) || this.#followed.delete(path)) this.#forget(path);
     this.#entries.delete(path);
     fs.rmSync(absolute(path), { recursive: isFolder(there) });

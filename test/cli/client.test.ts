@@ -30,20 +30,20 @@ test("a call passes its request and returns the response, int64 as Long", async 
 test("a stream yields its items and then the daemon's error", async () => {
   await using daemon = await fakeDaemon(socket, {
     async *Pull() {
-      yield { done_bytes: toLong(1), total_bytes: toLong(2) };
+      yield { image: "a", images: ["b"] };
       throw new CriError("NOT_FOUND", "no such image");
     },
   });
   using client = connect(daemon.host);
-  const seen: number[] = [];
+  const seen: string[] = [];
   const read = async () => {
-    for await (const item of client.Pull({ image: "a" })) seen.push(item.done_bytes.toNumber());
+    for await (const item of client.Pull({ image: "a" })) seen.push(...item.images);
   };
   expect(await read().catch((error) => [error.code, error.message])).toEqual([
     "NOT_FOUND",
     "no such image",
   ]);
-  expect(seen).toEqual([1]);
+  expect(seen).toEqual(["b"]);
 });
 
 test("an ended iteration, an abort and a deadline cancel the call in the daemon", async () => {
@@ -60,7 +60,7 @@ test("an ended iteration, an abort and a deadline cancel the call in the daemon"
   });
   using client = connect(daemon.host);
   for await (const item of client.Pull({})) {
-    expect(item.image_ref).toBe("");
+    expect(item.image).toBe("");
     break;
   }
   const aborted = client.Version({}, { signal: AbortSignal.timeout(50) });

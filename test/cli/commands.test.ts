@@ -25,19 +25,19 @@ async function isuladTs(...words: string[]) {
 test("pull passes credentials on, and refuses what is none", async () => {
   const seen: unknown[] = [];
   await using daemon = await fakeDaemon(socket, {
-    PullImage: ({ image, auth }) => {
-      seen.push(image?.image, auth?.username, auth?.password);
-      return { image_ref: "sha256:1" };
+    async *Pull({ image, auth }) {
+      seen.push(image, auth?.username, auth?.password);
+      yield { images: ["sha256:1"] };
     },
   });
   expect(await isuladTs("pull", "--creds", "me:a:b", "x/y:1")).toEqual({
     code: 0,
     stdout: "Image is up to date for sha256:1\n",
-    stderr: "",
+    stderr: "Pulling x/y:1\n",
   });
   expect(seen).toEqual(["x/y:1", "me", "a:b"]);
   expect((await isuladTs("pull", "--creds", "me", "x")).stderr).toContain("user:password");
-  expect(daemon.calls).toEqual(["PullImage"]);
+  expect(daemon.calls).toEqual(["Pull"]);
 });
 
 test("ps asks for running containers, with -a for all, and of one pod", async () => {

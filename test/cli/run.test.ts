@@ -150,7 +150,7 @@ test("run cancels a pull when it is interrupted", async () => {
   await using daemon = await fakeDaemon(socket, {
     ImageStatus: () => ({}),
     async *Pull(_request, signal) {
-      yield { done_bytes: toLong(1), total_bytes: toLong(2) };
+      yield { image: "docker.io/library/busybox:latest" };
       signal.addEventListener("abort", () => cancelled.resolve());
       pulling.resolve();
       await new Promise(() => {});

@@ -2,7 +2,6 @@ import { expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import { licenseText } from "../../src/cli/licenses.ts";
 import { containerTable, imageTable, podTable } from "../../src/cli/list.ts";
-import { progressLine } from "../../src/cli/progress.ts";
 import { age, infoJson, protoJson, readableTimes, size, timestamp } from "../../src/cli/text.ts";
 import { bunVersion, packages } from "../../src/proto/licenses.ts";
 import { runtime } from "../../src/proto/messages.js";
@@ -96,17 +95,6 @@ test("a status in JSON has protobuf's names, readable times, and labels as they 
   expect(json).not.toHaveProperty("user");
   expect(timestamp(now * second)).toBe("2027-01-15T08:00:00.000000000Z");
   expect(infoJson({ a: '{"b":1}', c: "plain" })).toEqual({ a: { b: 1 }, c: "plain" });
-});
-
-test("the progress line keeps within the terminal", () => {
-  const progress = { doneBytes: 5_000_000, totalBytes: 10_000_000, elapsedMs: 1000 };
-  expect(progressLine("docker.io/library/busybox:latest", progress, 100)).toBe(
-    "docker.io/library/busybox:latest [===============               ] 5MB/10MB 5MB/s",
-  );
-  for (const columns of [10, 40, 60, 80]) {
-    const line = progressLine("registry.example.com/a/rather/long/name:1", progress, columns);
-    expect(line.length).toBeLessThan(Math.max(columns, 20));
-  }
 });
 
 test("the licences name every bundled package and hold each text once", () => {

@@ -149,24 +149,51 @@ test("run goes on while the daemon is restarted", async () => {
   expect(seen.stdout).toBe("one\ntwo\n");
 });
 
-test("pull and load fetch images; a terminal sees progress", () => {
+test("pull and load fetch images, and tell of each layer; with --quiet of nothing", () => {
   const name = `${registry.host}/library/tool:1`;
   const result = isuladTs("pull", name);
-  expect(result).toMatchObject({ code: 0, stderr: `Pulling ${name}\n` });
+  expect(result).toMatchObject({ code: 0 });
+  expect(result.stderr).toMatch(
+    new RegExp(
+      `^Pulling ${name}\n(?:[0-9a-f]{12}: (?:[\\d.]+[kM]?B(?:, done)?|is here already)\n)+$`,
+    ),
+  );
+  expect(result.stderr).toMatch(/^[0-9a-f]{12}: 3\.\d+MB, done$/m);
+  expect(result.stderr).toMatch(/^[0-9a-f]{12}: is here already$/m); // busybox's
   expect(result.stdout).toMatch(/^Image is up to date for sha256:[0-9a-f]{64}\n$/);
   expect(isuladTs("images", name).stdout).toMatch(/library\/tool +1 +[0-9a-f]{13} +\d/);
-  expect(isuladTs("rmi", name).code).toBe(0);
-
-  const line = `${executable} pull ${name}`;
-  const terminal = spawnSync("script", ["-qec", line, "/dev/null"], { env: environment() });
-  expect(terminal.stdout.toString()).toMatch(/\[=+ *\] [\d.]+[kM]?B\/[\d.]+[kM]?B/);
-  expect(terminal.stdout.toString()).toContain("\r\u001B[KImage is up to date");
+  const quiet = isuladTs("pull", "--quiet", name);
+  expect(quiet).toMatchObject({ code: 0, stderr: "" });
+  expect(quiet.stdout).toMatch(/^sha256:[0-9a-f]{64}\n$/);
 
   const loaded = makeImage(busyboxImage().layers, { Entrypoint: ["echo", "says"] });
   const archive = join(daemon.dir, "image.tar");
   writeFileSync(archive, ociArchive([{ image: loaded, name: "docker.io/me/loaded:2" }]));
-  expect(isuladTs("load", archive).stdout).toBe("Loaded image: docker.io/me/loaded:2\n");
+  const load = isuladTs("load", archive);
+  expect(load.stdout).toBe("Loaded image: docker.io/me/loaded:2\n");
+  expect(load.stderr).toMatch(/^Loading \S+\n[0-9a-f]{12}: is here already\n$/);
   expect(isuladTs("run", "me/loaded:2", "hi").stdout).toBe("says hi\n");
+});
+
+test("a terminal sees a line for each layer, which goes at the end", () => {
+  const name = `${registry.host}/library/tool:1`;
+  expect(isuladTs("rmi", name).code).toBe(0);
+  const onTerminal = (columns: number) => {
+    const line = `stty cols ${columns} rows 24; ${executable} pull ${name}`;
+    const { stdout } = spawnSync("script", ["-qec", line, "/dev/null"], { env: environment() });
+    return stdout.toString().replaceAll("\r\n", "\n");
+  };
+  // Each screen goes up by as many lines as the one before it has, and clears what is below.
+  const screens = onTerminal(80).split("\u001B[J");
+  expect(screens[1]).toBe(`Pulling ${name}\n\u001B[1A\r`);
+  expect(screens[2]).toMatch(/^Pulling \S+\n([0-9a-f]{12} .*\n){2}/);
+  expect(screens[2]).toEndWith("\n\u001B[3A\r");
+  expect(screens.at(-1)).toMatch(/^Image is up to date for sha256:[0-9a-f]{64}\n$/);
+  expect(isuladTs("rmi", name).code).toBe(0);
+  const lines = onTerminal(30).split(/\n|\r/);
+  const drawn = lines.filter((text) => /^(?:Pulling|[0-9a-f]{12})/.test(text));
+  expect(drawn.length).toBeGreaterThan(1);
+  for (const text of drawn) expect(text.length).toBeLessThan(30);
 });
 
 test("logs follows a container to its end; exec, stop and rm do as they say", async () => {

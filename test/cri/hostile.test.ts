@@ -267,6 +267,11 @@ const others: [keyof Client, string, object][] = [
   ["PullImage", "handler", { image: { image: "a", runtime_handler: "no-such" } }],
   ["Pull", "image is missing", {}],
   ["Load", "path", { path: "../x.tar" }],
+  ["Pull", "auth.username is over", { image: "a", auth: { username: big } }],
+  ["Save", "images is empty", { path: "/x.tar" }],
+  ["Save", "images[0] is missing", { images: [""], path: "/x.tar" }],
+  ["Save", "path", { images: ["a"], path: "x.tar" }],
+  ["ImageStatus", "handler", { image: { image: "a", runtime_handler: "no-such" } }],
 ];
 
 test.each(others)("%s: %s", async (rpc, field, request) => {
@@ -298,7 +303,7 @@ const byId = {
 /** Nothing to be wrong with, or not served. */
 const takeNothing = `Version Status RuntimeConfig ImageFsInfo GetContainerEvents
   ListMetricDescriptors ListPodSandboxMetrics StreamPodSandboxMetrics CheckpointPod RestorePod
-  NriPlugins`;
+  NriPlugins PruneImages`;
 
 describe("ids are ids, never paths", () => {
   const ids = () => [`../sandboxes/${podId}`, "", " ", "\n", "/", ".", "\0", "é".repeat(100_000)];

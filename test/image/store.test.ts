@@ -14,7 +14,7 @@ import {
   type TestImage,
 } from "../image_maker.ts";
 import { FakeRegistry } from "./fake_registry.ts";
-import { openImageStore } from "../../src/image/store.ts";
+import { openImageStore, type ImageProgress } from "../../src/image/store.ts";
 import { openFixture, storeOptions, within, type Fixture } from "./fixture.ts";
 
 let fake: FakeRegistry;
@@ -140,7 +140,7 @@ describe("pulls at once", () => {
   test("of one name are one pull, with progress for each", async () => {
     const release = holdLayers();
     const progress: number[] = [];
-    const onProgress = ({ doneBytes }: { doneBytes: number }) => progress.push(doneBytes);
+    const onProgress = ({ layers }: ImageProgress) => progress.push(layers[0]!.doneBytes);
     const ref = `${fake.host}/a/b:1`;
     const pulls = [1, 2, 3].map(() => fixture.store.pull(ref, { signal: within(), onProgress }));
     await until(() => layerRequests() === 1);

@@ -1,0 +1,130 @@
+// The node service's part of images: what CRI has no call for. Pull, Load and Save tell how far they are.
+import { toLong } from "../base/int64.ts";
+import type { ImageProgress as Progress, LayerState } from "../image/store.ts";
+import { isulad } from "../proto/messages.js";
+import type {
+  ImageProgress,
+  LoadRequest,
+  PruneImagesRequest,
+  PruneImagesResponse,
+  PullRequest,
+  SaveRequest,
+} from "../proto/types.ts";
+import type { Call, Context } from "./context.ts";
+import { authOf, criImage } from "./image.ts";
+
+type Send = (progress: ImageProgress) => Promise<void>;
+
+export async function pull(
+  context: Context,
+  request: PullRequest,
+  call: Call,
+  send: Send,
+): Promise<void> {
+  const teller = new Teller(send);
+  const { onProgress } = teller;
+  const options = { auth: authOf(request.auth), signal: call.signal, onProgress };
+  const pulling = context.images.pull(request.image!, options);
+  const { id } = await context.instruments.pull(pulling);
+  await teller.end([id]);
+}
+
+export async function load(
+  context: Context,
+  request: LoadRequest,
+  call: Call,
+  send: Send,
+): Promise<void> {
+  const teller = new Teller(send);
+  const { onProgress } = teller;
+  const options = { name: request.name || undefined, signal: call.signal, onProgress };
+  const images = await context.images.load(request.path!, options);
+  await teller.end(images.flatMap(({ repoTags, id }) => (repoTags.length > 0 ? repoTags : [id])));
+}
+
+export async function save(
+  context: Context,
+  request: SaveRequest,
+  call: Call,
+  send: Send,
+): Promise<void> {
+  const { images, path, force } = request;
+  const teller = new Teller(send);
+  const { onProgress } = teller;
+  const options = { path: path!, force: force === true, signal: call.signal, onProgress };
+  await context.images.save(images!, options);
+  await teller.end([]);
+}
+
+const { LayerState: states } = isulad.v1;
+const stateNumbers: Record<LayerState, isulad.v1.LayerState> = {
+  waiting: states.LAYER_WAITING,
+  moving: states.LAYER_MOVING,
+  done: states.LAYER_DONE,
+  present: states.LAYER_PRESENT,
+};
+
+/** Sends progress at the client's pace: what is newer of an image takes the place of what waits. */
+class Teller {
+  readonly #send: Send;
+  readonly #waiting = new Map<string, Progress>();
+  #last: Progress | undefined;
+  #sending: Promise<void> | undefined;
+
+  constructor(send: Send) {
+    this.#send = send;
+  }
+
+  readonly onProgress = (progress: Progress): void => {
+    this.#last = progress;
+    this.#waiting.set(progress.image, progress);
+    this.#sending ??= this.#sendAll().finally(() => (this.#sending = undefined));
+  };
+
+  async #sendAll(): Promise<void> {
+    for (const [image, progress] of this.#waiting) {
+      this.#waiting.delete(image);
+      await this.#send(message(progress));
+    }
+  }
+
+  /** images: what the last message has beside the last progress. */
+  async end(images: string[]): Promise<void> {
+    await this.#sending;
+    const last = this.#last;
+    await this.#send({ ...(last === undefined ? {} : message(last)), images });
+  }
+}
+
+function message({ image, layers }: Progress): ImageProgress {
+  return {
+    image,
+    layers: layers.map(({ digest, state, doneBytes, totalBytes }) => ({
+      digest,
+      state: stateNumbers[state],
+      done_bytes: toLong(doneBytes),
+      total_bytes: toLong(totalBytes),
+    })),
+  };
+}
+
+/** Images that no container has as its own or as a volume; pinned ones stay. */
+export async function pruneImages(
+  context: Context,
+  request: PruneImagesRequest,
+): Promise<PruneImagesResponse> {
+  const { images, containers } = context;
+  const used = new Set(
+    containers.list().flatMap(({ image, config }) => {
+      const volumes = (config.mounts ?? []).map((mount) => mount.image?.image_ref ?? "");
+      return [image.id, ...volumes];
+    }),
+  );
+  const unused = images.list().filter((image) => !used.has(image.id) && !images.pinned(image));
+  const answer = {
+    images: unused.map((image) => criImage(context, image)),
+    freed_bytes: toLong(images.freedBy(new Set(unused.map(({ id }) => id)))),
+  };
+  if (request.dry_run !== true) for (const { id } of unused) await images.remove(id);
+  return answer;
+}

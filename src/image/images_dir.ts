@@ -1,0 +1,103 @@
+// Images that a node without a registry brings along: the files of one folder, loaded at the start.
+import { readdir, readFile, stat } from "node:fs/promises";
+import { join } from "node:path";
+import * as v from "valibot";
+import { errnoOf, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { writeFileAtomic } from "../sys/file.ts";
+import type { ImageStore } from "./store.ts";
+
+/** What was loaded: a file that is the same is left alone while all its images are there. */
+const Loaded = v.object({
+  version: v.literal(1),
+  files: v.record(v.string(), v.object({ mark: v.string(), images: v.array(v.string()) })),
+});
+type Loaded = v.InferOutput<typeof Loaded>;
+
+/** memory: a file of ours that tells what was loaded. */
+export type ImagesDirOptions = { folder: string; memory: string; log: Log };
+
+/**
+ * Loads archives and OCI layout folders, one after another in the order of their names; what cannot be
+ * loaded is reported and holds up nothing. It ends early when it is disposed of.
+ */
+export function loadImagesDir(store: ImageStore, options: ImagesDirOptions): AsyncDisposable {
+  const ending = new AbortController();
+  const done = loadAll(store, { ...options, signal: ending.signal });
+  return {
+    [Symbol.asyncDispose]: async () => {
+      ending.abort();
+      await done;
+    },
+  };
+}
+
+type Work = ImagesDirOptions & { signal: AbortSignal };
+
+async function loadAll(store: ImageStore, work: Work): Promise<void> {
+  const { folder, log, signal } = work;
+  const before = await readMemory(work);
+  const files: Loaded["files"] = {};
+  for (const name of await namesIn(folder, log)) {
+    if (signal.aborted) return;
+    const path = join(folder, name);
+    try {
+      const mark = await markOf(path);
+      const known = before[name];
+      const isThere = known?.mark === mark && known.images.every((id) => store.find(id));
+      const images = isThere ? known.images : await load(store, path, signal);
+      files[name] = { mark, images };
+    } catch (error) {
+      if (signal.aborted) return;
+      log.error("a file of images-dir was not loaded", { path, error: messageOf(error) });
+    }
+    // After each file: an end in between does not load them all again.
+    await writeMemory(work, { ...before, ...files });
+  }
+  await writeMemory(work, files);
+}
+
+async function load(store: ImageStore, path: string, signal: AbortSignal): Promise<string[]> {
+  const images = await store.load(path, { signal });
+  return images.map(({ id }) => id);
+}
+
+/** Hidden files, such as those that rsync has not finished, are passed over. */
+async function namesIn(folder: string, log: Log): Promise<string[]> {
+  try {
+    return (await readdir(folder)).filter((name) => !name.startsWith(".")).sort();
+  } catch (error) {
+    log.error("images-dir cannot be read", { folder, error: messageOf(error) });
+    return [];
+  }
+}
+
+/** Another one when the file, or the layout's index, is another. */
+async function markOf(path: string): Promise<string> {
+  const found = await stat(path, { bigint: true });
+  const { ino, size, mtimeNs, ctimeNs } = found.isDirectory()
+    ? await stat(join(path, "index.json"), { bigint: true })
+    : found;
+  return [ino, size, mtimeNs, ctimeNs].join(" ");
+}
+
+async function readMemory({ memory, log }: Work): Promise<Loaded["files"]> {
+  try {
+    return v.parse(Loaded, JSON.parse(await readFile(memory, "utf8"))).files;
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return {};
+    log.warn("what was loaded from images-dir is loaded again: its list cannot be read", {
+      file: memory,
+      error: messageOf(error),
+    });
+    return {};
+  }
+}
+
+async function writeMemory({ memory, log }: Work, files: Loaded["files"]): Promise<void> {
+  try {
+    await writeFileAtomic(memory, JSON.stringify({ version: 1, files } satisfies Loaded));
+  } catch (error) {
+    log.warn("what was loaded from images-dir cannot be noted", { error: messageOf(error) });
+  }
+}

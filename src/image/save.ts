@@ -1,0 +1,205 @@
+// Images into a file: an OCI archive that `load`, docker, podman and skopeo take.
+// Decision: layers are in it as plain tar streams under their diff ids, so config and id stay what they
+// were, the same images give the same bytes, and one layer of several images is there once. The manifest
+// is a new one, because the layers that the registry had were packed by somebody else: names by digest
+// (app@sha256:…) do not survive. The file as a whole can be packed, by what its name ends with.
+import { randomBytes } from "node:crypto";
+import * as fs from "node:fs/promises";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import type { UnpackHelpers } from "./helpers.ts";
+import type { LayerStore } from "./layers.ts";
+import { digestOf } from "./manifest.ts";
+import type { PackEntry, PackJob, PackedLayer } from "./pack.ts";
+import { LayerBoard, type OnProgress } from "./progress.ts";
+import type { ImageRecord, ImageRecords } from "./records.ts";
+import { parseReference } from "./reference.ts";
+
+/** names: full ones, with a tag each. */
+export type SavedImage = {
+  record: ImageRecord;
+  names: string[];
+  config: string;
+  layers: PackedLayer[];
+};
+
+export type SaveOptions = {
+  path: string;
+  /** A file that is there is replaced. */
+  force: boolean;
+  helpers: UnpackHelpers;
+  signal: AbortSignal;
+  onProgress: OnProgress;
+};
+
+const types = {
+  index: "application/vnd.oci.image.index.v1+json",
+  manifest: "application/vnd.oci.image.manifest.v1+json",
+  config: "application/vnd.oci.image.config.v1+json",
+  layer: "application/vnd.oci.image.layer.v1.tar",
+} as const;
+
+/** @throws CriError ALREADY_EXISTS, or what the file system has against it; then no file is left. */
+export async function writeArchive(images: SavedImage[], o: SaveOptions): Promise<void> {
+  const { path, force, signal } = o;
+  const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
+  const entries = archiveEntries(images);
+  try {
+    if (!force && (await isThere(path))) throw alreadyThere(path);
+    await fs.writeFile(temporary, "", { flag: "wx", mode: 0o600 });
+    const job = {
+      kind: "pack",
+      path: temporary,
+      compression: compressionOf(path),
+      entries,
+    } as const;
+    await o.helpers.run(job, { signal, onBytes: progressOf(images, entries, o.onProgress) });
+    if (force) await fs.rename(temporary, path);
+    else await fs.link(temporary, path);
+  } catch (error) {
+    if (errnoOf(error) === "EEXIST") throw alreadyThere(path);
+    if (error instanceof CriError) throw error;
+    const message = `cannot write ${path} on the daemon's host: ${messageOf(error)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause: error });
+  } finally {
+    await fs.rm(temporary, { force: true });
+  }
+}
+
+async function isThere(path: string): Promise<boolean> {
+  return (await fs.lstat(path).catch(() => undefined)) !== undefined;
+}
+
+function alreadyThere(path: string): CriError {
+  return new CriError("ALREADY_EXISTS", `${path} is there: --force replaces it`);
+}
+
+function compressionOf(path: string): PackJob["compression"] {
+  if (/\.(gz|tgz)$/.test(path)) return "gzip";
+  return /\.(zst|tzst)$/.test(path) ? "zstd" : "none";
+}
+
+/** The bytes that are written go to the layers in the order in which they stand in the archive. */
+function progressOf(images: SavedImage[], entries: PackEntry[], onProgress: OnProgress) {
+  const layers = entries.flatMap(({ content }) => ("layer" in content ? [content.layer] : []));
+  const shown = layers.map(({ diffId, streamBytes }) => ({
+    digest: diffId,
+    totalBytes: streamBytes,
+  }));
+  const { record, names } = images[0]!;
+  const board = new LayerBoard(names[0] ?? record.id, shown, onProgress);
+  return (bytes: number) => {
+    let before = 0;
+    for (const [index, { streamBytes }] of layers.entries()) {
+      const own = Math.min(streamBytes, bytes - before);
+      if (own <= 0) return;
+      board.set(index, own === streamBytes ? "done" : "moving", own);
+      before += streamBytes;
+    }
+  };
+}
+
+/** What an archive holds: first what is small, then the layers, each once. */
+export function archiveEntries(images: SavedImage[]): PackEntry[] {
+  const texts = new Map<string, string>([["oci-layout", '{"imageLayoutVersion":"1.0.0"}']]);
+  const layers = new Map<string, PackedLayer>();
+  const descriptors: object[] = [];
+  for (const { record, names, config, layers: own } of images) {
+    const manifest = JSON.stringify({
+      schemaVersion: 2,
+      mediaType: types.manifest,
+      config: { mediaType: types.config, digest: record.id, size: Buffer.byteLength(config) },
+      layers: own.map(({ diffId: digest, streamBytes: size }) => ({
+        mediaType: types.layer,
+        digest,
+        size,
+      })),
+    });
+    const digest = digestOf(Buffer.from(manifest));
+    texts.set(blobName(digest), manifest);
+    texts.set(blobName(record.id), config);
+    for (const layer of own) layers.set(blobName(layer.diffId), layer);
+    const { architecture, os, variant } = record.config;
+    const platform = { architecture, os, ...(variant ? { variant } : {}) };
+    const size = Buffer.byteLength(manifest);
+    const descriptor = { mediaType: types.manifest, digest, size, platform };
+    const named = names.map((name) => ({ ...descriptor, annotations: annotationsOf(name) }));
+    descriptors.push(...(named.length > 0 ? named : [descriptor]));
+  }
+  const index = { schemaVersion: 2, mediaType: types.index, manifests: descriptors };
+  texts.set("index.json", JSON.stringify(index));
+  texts.set("manifest.json", dockerManifest(images));
+  return [
+    ...[...texts].map(([name, text]) => ({ name, content: { text } })),
+    ...[...layers].map(([name, layer]) => ({ name, content: { layer } })),
+  ];
+}
+
+function annotationsOf(name: string): Record<string, string> {
+  return {
+    "io.containerd.image.name": name,
+    "org.opencontainers.image.ref.name": name.slice(name.lastIndexOf(":") + 1),
+  };
+}
+
+/** For tools that know only what `docker save` wrote. */
+function dockerManifest(images: SavedImage[]): string {
+  const entries = images.map(({ record, names, layers }) => ({
+    Config: blobName(record.id),
+    RepoTags: names,
+    Layers: layers.map(({ diffId }) => blobName(diffId)),
+  }));
+  return JSON.stringify(entries);
+}
+
+function blobName(digest: string): string {
+  return `blobs/${digest.replace(":", "/")}`;
+}
+
+/** @throws CriError FAILED_PRECONDITION for a layer whose tar stream cannot be made again. */
+export async function savedImages(
+  found: { ref: string; record: ImageRecord }[],
+  from: { records: ImageRecords; layers: LayerStore },
+): Promise<SavedImage[]> {
+  const images = new Map<string, SavedImage>();
+  for (const { ref, record } of found) {
+    const image = images.get(record.id) ?? (await savedImage(record, from));
+    const tag = record.repoTags.find((name) => name === nameOf(ref));
+    image.names = [...new Set([...image.names, ...(tag === undefined ? record.repoTags : [tag])])];
+    images.set(record.id, image);
+  }
+  return [...images.values()];
+}
+
+async function savedImage(
+  record: ImageRecord,
+  { records, layers }: { records: ImageRecords; layers: LayerStore },
+): Promise<SavedImage> {
+  const what = record.repoTags[0] ?? record.id;
+  const config = await records.configOf(record.id);
+  if (config === undefined) {
+    const message = `${what} cannot be saved: its config is not kept, or damaged; pull it again`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+  const saved = record.layers.map((chainId): PackedLayer => {
+    const diffId = layers.diffIdOf(chainId);
+    const recipe = layers.recipe(chainId);
+    if (diffId !== undefined && recipe !== undefined) {
+      const { path, streamBytes } = recipe;
+      return { diffId, streamBytes, tree: layers.tree(chainId), recipe: path };
+    }
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `${what} cannot be saved: its layer ${diffId ?? chainId} cannot be packed again byte for byte (an entry of it replaces another, or an earlier isulad-ts unpacked it); copy the image from its registry`,
+    );
+  });
+  return { record, names: [], config: config.toString("utf8"), layers: saved };
+}
+
+/** The full form of a name; undefined of what is none, such as an id. */
+function nameOf(ref: string): string | undefined {
+  try {
+    return parseReference(ref).name;
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,230 @@
+// What is told of images: where they came from, which are pinned, for which handler they were pulled, and
+// how much they and the containers take.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { nowNs, toBigInt } from "../../src/base/int64.ts";
+import { failure, own } from "../expect.ts";
+import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
+import { busyboxEntries, busyboxImage, makeImage, makeLayer } from "../image_maker.ts";
+import { type Registry, startRegistry } from "../registry.ts";
+
+let registry: Registry;
+let daemon: Daemon;
+const image = busyboxImage({ User: "1000", Labels: { a: "b" } }, [{ name: "more", data: "more" }]);
+beforeAll(async () => {
+  registry = await startRegistry();
+  await registry.push("team/app", "1", image);
+  const config = {
+    "insecure-registries": [registry.host],
+    "cri-runtimes": { fast: ociRuntime },
+    "pinned-images": ["kept", "example.test/base/*", "*/kept-too:1", "library/star*"],
+  };
+  daemon = await startDaemon({ config, image: false });
+});
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  await registry?.[Symbol.asyncDispose]();
+});
+
+const name = () => `${registry.host}/team/app:1`;
+const find = async (ref: string) =>
+  (await daemon.client.ImageStatus({ image: { image: ref } })).image ?? undefined;
+
+describe("ImageStatus, verbose", () => {
+  test("tells the config as it came, the layers, when and from where", async () => {
+    const beforeMs = Date.now();
+    await daemon.client.PullImage({ image: { image: name() } });
+    const request = { image: { image: image.config.digest }, verbose: true };
+    const { info } = await daemon.client.ImageStatus(request);
+    const told = JSON.parse(info["info"]!);
+    expect(told.imageSpec).toEqual(JSON.parse(Buffer.from(image.config.bytes).toString()));
+    expect(told.layers).toHaveLength(2);
+    expect(told.layers.map((layer: { diffId: string }) => layer.diffId)).toEqual(
+      image.layers.map(({ diffId }) => diffId),
+    );
+    expect(told.layers[1]).toMatchObject({ sizeBytes: 4, inodes: 2 });
+    expect(told.chainID).toBe(told.layers[1].chainId);
+    expect(told.source).toEqual({ kind: "registry", name: name(), host: registry.host });
+    expect(Date.parse(told.pulledAt)).toBeWithin(beforeMs - 1, Date.now() + 1);
+    const plain = await daemon.client.ImageStatus({ image: { image: name() } });
+    expect(plain.info).toEqual({});
+  });
+
+  test("tells the file of a loaded image, also after a restart", async () => {
+    const loaded = await daemon.loadImage(busyboxImage({ User: "7" }), "example.test/file:1");
+    await daemon.restart();
+    const request = { image: { image: loaded }, verbose: true };
+    const { info } = await daemon.client.ImageStatus(request);
+    const told = JSON.parse(info["info"]!);
+    expect(told.source.kind).toBe("file");
+    expect(told.source.path).toStartWith(daemon.dir);
+    expect(told.imageSpec.config.User).toBe("7");
+    await daemon.client.RemoveImage({ image: { image: loaded } });
+  });
+});
+
+describe("the runtime handler", () => {
+  const spec = (runtime_handler: string) => ({ image: { image: name(), runtime_handler } });
+
+  test("that an image was pulled for is remembered", async () => {
+    expect((await find(name()))!.spec!.runtime_handler).toBe("");
+    await daemon.client.PullImage(spec("fast"));
+    await daemon.restart();
+    expect((await find(name()))!.spec).toMatchObject({
+      image: image.config.digest,
+      runtime_handler: "fast",
+    });
+    expect((await daemon.client.ListImages({})).images).toHaveLength(1);
+  });
+
+  test("that nobody knows is refused, but an image can always be removed", async () => {
+    for (const call of [
+      daemon.client.PullImage(spec("slow")),
+      daemon.client.ImageStatus(spec("slow")),
+    ]) {
+      const error = await failure(call);
+      expect(error.code).toBe("INVALID_ARGUMENT");
+      expect(error.message).toContain('"slow"');
+    }
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const image = { image: name(), runtime_handler: "slow" };
+    expect((await failure(daemon.create(podId, pod, ["true"], { image }))).code).toBe(
+      "INVALID_ARGUMENT",
+    );
+    await daemon.removePod(podId);
+    await daemon.client.RemoveImage(spec("slow"));
+    expect(await find(name())).toBeUndefined();
+  });
+});
+
+test("pinned is what pinned-images names; RemoveImage removes it all the same", async () => {
+  const names = [
+    "docker.io/library/kept:latest",
+    "example.test/base/a:1",
+    "example.test/kept-too:1",
+    "docker.io/library/star-ship:2",
+  ];
+  const free = ["docker.io/library/kept:2", "example.test/kept-too:2", "docker.io/other/star:1"];
+  for (const [index, one] of [...names, ...free].entries()) {
+    await daemon.loadImage(busyboxImage({ User: String(index) }), one);
+  }
+  const { images } = await daemon.client.ListImages({});
+  const pinned = images.filter((one) => one.pinned).flatMap((one) => one.repo_tags ?? []);
+  expect(pinned.toSorted()).toEqual(names.toSorted());
+  for (const one of [...names, ...free]) await daemon.client.RemoveImage({ image: { image: one } });
+  expect((await daemon.client.ListImages({})).images).toEqual([]);
+});
+
+test("StreamImages sends what ListImages answers", async () => {
+  for (let i = 0; i < 3; i++) await daemon.loadImage(busyboxImage({ User: `${i}` }), `x/y:${i}`);
+  const { images } = await daemon.client.ListImages({});
+  const streamed = await Array.fromAsync(daemon.client.StreamImages({}));
+  expect(streamed.flatMap((batch) => batch.images).map(own)).toEqual(images.map(own));
+  expect(images).toHaveLength(3);
+  const filter = { image: { image: "x/y:1" } };
+  const one = await Array.fromAsync(daemon.client.StreamImages({ filter }));
+  expect(one.flatMap((batch) => batch.images)).toHaveLength(1);
+  for (const { id } of images) await daemon.client.RemoveImage({ image: { image: id! } });
+});
+
+test("the start of two ids is refused with both of them", async () => {
+  // With 3 hex digits of 4096, some two of 200 configs start alike.
+  const seen = new Map<string, ReturnType<typeof makeImage>>();
+  const layers = [makeLayer([{ name: "f", data: "f" }])];
+  for (let i = 0; ; i++) {
+    const next = makeImage(layers, { Env: [`I=${i}`] });
+    const start = next.config.digest.slice(7, 10);
+    const other = seen.get(start);
+    seen.set(start, next);
+    if (other === undefined) continue;
+    await daemon.loadImage(other, "one/x:1");
+    await daemon.loadImage(next, "two/x:1");
+    for (const call of [
+      daemon.client.ImageStatus({ image: { image: start } }),
+      daemon.client.RemoveImage({ image: { image: start } }),
+      daemon.client.ListImages({ filter: { image: { image: `sha256:${start}` } } }),
+    ]) {
+      const error = await failure(call);
+      expect(error.code).toBe("INVALID_ARGUMENT");
+      expect(error.message).toContain(other.config.digest);
+      expect(error.message).toContain(next.config.digest);
+    }
+    await daemon.client.RemoveImage({ image: { image: "one/x:1" } });
+    expect((await find(start))!.id).toBe(next.config.digest);
+    await daemon.client.RemoveImage({ image: { image: start } });
+    break;
+  }
+});
+
+describe("ImageFsInfo", () => {
+  const usage = async () => {
+    const { image_filesystems, container_filesystems } = await daemon.client.ImageFsInfo({});
+    const [images, containers] = [image_filesystems, container_filesystems].map((all) => {
+      expect(all).toHaveLength(1);
+      const { fs_id, timestamp, used_bytes, inodes_used } = all[0]!;
+      expect(fs_id!.mountpoint).toBe(`${daemon.dir}/graph`);
+      const agoMs = Number((nowNs() - toBigInt(timestamp)) / 1_000_000n);
+      expect(agoMs).toBeWithin(0, 60_000);
+      const [bytes, inodes] = [used_bytes!, inodes_used!].map(({ value }) => toBigInt(value));
+      return { bytes: Number(bytes), inodes: Number(inodes) };
+    });
+    return { images: images!, containers: containers! };
+  };
+
+  test("counts bytes and inodes of the layers, each layer once", async () => {
+    expect((await usage()).images).toEqual({ bytes: 0, inodes: 0 });
+    const entries = busyboxEntries();
+    const content = entries.reduce((sum, { data }) => sum + Buffer.from(data ?? "").length, 0);
+    // Links to the same file are one inode; one more is the layer's own folder.
+    const inodes = entries.filter(({ type }) => type !== "1").length + 1;
+    await daemon.loadImage(busyboxImage(), "docker.io/library/busybox:latest");
+    expect((await usage()).images).toEqual({ bytes: content, inodes });
+    await daemon.loadImage(busyboxImage({}, [{ name: "f", data: "1234" }]), "x/more:1");
+    expect((await usage()).images).toEqual({ bytes: content + 4, inodes: inodes + 2 });
+    await daemon.restart();
+    expect((await usage()).images).toEqual({ bytes: content + 4, inodes: inodes + 2 });
+    await daemon.client.RemoveImage({ image: { image: "x/more:1" } });
+    expect((await usage()).images).toEqual({ bytes: content, inodes });
+  });
+
+  test("counts what containers have written, those that have ended too", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const write = "for i in 1 2 3; do head -c 1000000 /dev/urandom > /f$i; done";
+    await daemon.exited(await daemon.run(podId, pod, write));
+    const end = performance.now() + 20_000;
+    let { containers } = await usage();
+    while (containers.bytes < 3_000_000 && performance.now() < end) {
+      await sleep(200);
+      ({ containers } = await usage());
+    }
+    expect(containers.bytes).toBeWithin(3_000_000, 4_000_000);
+    expect(containers.inodes).toBeWithin(4, 20);
+    await daemon.removePod(podId);
+    expect((await usage()).containers).toEqual({ bytes: 0, inodes: 0 });
+  });
+});
+
+test("RemoveImage while a container runs: it goes on, and the space is free when it ends", async () => {
+  const unique = busyboxImage({ User: "0" }, [{ name: "big", data: "x".repeat(500_000) }]);
+  const ref = await daemon.loadImage(unique, "x/removed:1");
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"], { image: { image: ref } });
+  const used = async () => {
+    const { image_filesystems } = await daemon.client.ImageFsInfo({});
+    return Number(toBigInt(image_filesystems[0]!.used_bytes!.value));
+  };
+  const before = await used();
+  await daemon.client.RemoveImage({ image: { image: ref } });
+  await daemon.restart(); // the next daemon knows what is mounted, too
+  expect((await daemon.client.ListImages({ filter: { image: { image: ref } } })).images).toEqual(
+    [],
+  );
+  expect(await used()).toBe(before);
+  expect((await daemon.exec(id, "head -c 3 /big")).stdout).toBe("xxx");
+  expect((await daemon.status(id)).image_id).toBe(unique.config.digest);
+  await daemon.removePod(podId);
+  expect(await used()).toBeLessThanOrEqual(before - 500_000);
+});

@@ -206,6 +206,7 @@ function openImages({ config, self, log }: Omit<Given, "instance">): Promise<Ima
       mirrors: config.registryMirrors,
       insecure: config.insecureRegistries,
       configPath: config.registryConfigPath,
+      authFile: config.registryAuthFile,
       progressTimeoutMs: config.pullProgressTimeoutMs,
     },
     layers: {

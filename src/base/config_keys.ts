@@ -113,6 +113,10 @@ export const daemonKeys = {
     fallback: "/etc/isulad/certs.d",
     about: "ours: a certs.d tree with hosts.toml files",
   }),
+  registryAuthFile: key("registry-auth-file", k.folder, {
+    fallback: "",
+    about: "ours: the node's own credentials, a file in the form of Docker's config.json",
+  }),
   storageDriver: key("storage-driver", k.meaning({ overlay2: "overlay2", overlay: "overlay2" }), {
     fallback: "overlay2",
     about: "overlay2",

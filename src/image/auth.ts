@@ -1,57 +1,9 @@
 // What a registry's 401 asks for: Basic, or a token from its token service.
 import { URL, URLSearchParams } from "node:url";
-import { CriError } from "../base/errors.ts";
-
-/** CRI's AuthConfig; empty strings count as absent. */
-export type RegistryAuth = {
-  username?: string | null;
-  password?: string | null;
-  /** base64 of username:password. */
-  auth?: string | null;
-  serverAddress?: string | null;
-  identityToken?: string | null;
-  registryToken?: string | null;
-};
-
-/** Plain data: it travels to the helper that fetches layers. */
-export type Credentials = {
-  username?: string;
-  password?: string;
-  identityToken?: string;
-  registryToken?: string;
-};
+import type { Credentials } from "./credentials.ts";
+import { TransferError } from "./transfer.ts";
 
 export type Challenge = { scheme: string; params: Map<string, string> };
-
-/**
- * The credentials that this registry may see, or undefined.
- * @throws CriError INVALID_ARGUMENT when `auth` is not base64 of user:password.
- */
-export function credentialsFor(
-  domain: string,
-  auth: RegistryAuth | undefined,
-): Credentials | undefined {
-  if (auth === undefined) return undefined;
-  if (auth.serverAddress && hostOf(auth.serverAddress) !== hostOf(domain)) return undefined;
-  if (auth.registryToken) return { registryToken: auth.registryToken };
-  if (auth.identityToken) {
-    return { identityToken: auth.identityToken, username: auth.username ?? "" };
-  }
-  if (auth.username) return { username: auth.username, password: auth.password ?? "" };
-  if (!auth.auth) return undefined;
-  const [, username, password] =
-    /^([^:]*):([^]*)$/.exec(Buffer.from(auth.auth, "base64").toString("utf8")) ?? [];
-  if (username === undefined || password === undefined) {
-    throw new CriError("INVALID_ARGUMENT", "auth is not base64 of user:password");
-  }
-  return { username, password: password.replace(/\0+$/, "") };
-}
-
-function hostOf(address: string): string {
-  const host = address.replace(/^https?:\/\//, "").split("/")[0]!;
-  const isDocker = host === "index.docker.io" || host === "registry-1.docker.io";
-  return isDocker ? "docker.io" : host;
-}
 
 /** Challenges of a WWW-Authenticate header (RFC 9110, 11.6.1); several may stand in one. */
 export function parseChallenges(header: string): Challenge[] {
@@ -85,12 +37,12 @@ export function tokenRequest(
 ): TokenRequest {
   const realm = challenge.params.get("realm") ?? "";
   if (!URL.canParse(realm) || !/^https?:/.test(realm)) {
-    throw new CriError("UNAUTHENTICATED", `${o.registryUrl} names no valid token service`);
+    throw new TransferError("UNAUTHENTICATED", `${o.registryUrl} names no valid token service`);
   }
   const url = new URL(realm);
   if (o.registryUrl.startsWith("https:") && url.protocol === "http:" && o.credentials) {
     const message = `${o.registryUrl} wants the password sent unencrypted to ${url.host}: refused`;
-    throw new CriError("UNAUTHENTICATED", message);
+    throw new TransferError("UNAUTHENTICATED", message);
   }
   const service = challenge.params.get("service");
   const scope = challenge.params.get("scope") ?? o.scope;
@@ -112,11 +64,18 @@ export function tokenRequest(
   return { url: url.href, method: "GET", headers };
 }
 
-/** @throws CriError UNAUTHENTICATED when the answer holds no token. */
+/** What registries and proxies take of a header, with room to spare. */
+const tokenBytesMax = 64 << 10;
+
+/** @throws TransferError UNAUTHENTICATED when the answer holds no token, RESOURCE_EXHAUSTED a huge one. */
 export function tokenOf(answer: unknown, service: string): string {
   const { token, access_token: accessToken } = (answer ?? {}) as Record<string, unknown>;
   const found = token ?? accessToken;
+  if (typeof found === "string" && found.length > tokenBytesMax) {
+    const message = `${service} answered with a token of ${found.length} bytes, over ${tokenBytesMax}`;
+    throw new TransferError("RESOURCE_EXHAUSTED", message);
+  }
   // A header's value must not break out of its line.
   if (typeof found === "string" && /^[\x21-\x7e]+$/.test(found)) return found;
-  throw new CriError("UNAUTHENTICATED", `${service} answered without a token`);
+  throw new TransferError("UNAUTHENTICATED", `${service} answered without a token`);
 }

@@ -1,12 +1,13 @@
 // From a name to the pieces of an image: manifest, platform, config; layers are fetched later.
-import type { RegistryAuth } from "./auth.ts";
+import type { RegistryAuth } from "./credentials.ts";
 import type { RegistryOptions } from "./hosts.ts";
 import { CriError } from "../base/errors.ts";
 import { choosePlatform, configBytesMax, hostPlatform, parseManifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
-import type { ImageSource } from "./records.ts";
-import { fetchBlob, fetchManifest, openSession, type Session } from "./registry.ts";
 import type { LayerWant } from "./layer_maker.ts";
+import type { ImageSource } from "./records.ts";
+import { fetchBlob, fetchManifest } from "./registry.ts";
+import { openSession, type Session } from "./session.ts";
 import { hostOf } from "./transfer.ts";
 
 /** What the store needs to know to make an image. */
@@ -30,7 +31,7 @@ export type FetchOptions = {
 /** @throws CriError of the registry's answer, DATA_LOSS, or NOT_FOUND for this platform. */
 export async function fetchImage(ref: Reference, options: FetchOptions): Promise<NewImage> {
   const { signal } = options;
-  const session = await openSession(ref, options.registry, options.auth);
+  const session = await openSession(ref, options.registry, options);
   const top = await fetchManifest(session, ref, signal);
   const manifest = await imageManifest(session, top, { what: ref.name, signal });
   const { digest } = manifest.config;
@@ -50,9 +51,9 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
   };
 }
 
-/** The host whose answer was taken last. */
-function answered({ endpoints, preferred }: Session): string {
-  return hostOf(endpoints[preferred]!.url);
+/** The host whose answer was taken last: those before it were not well. */
+function answered({ endpoints, unwell }: Session): string {
+  return hostOf(endpoints[Math.max(0, unwell.indexOf(false))]!.url);
 }
 
 async function imageManifest(

@@ -7,7 +7,7 @@ import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
 import { step } from "../base/steps.ts";
 import { readArchive } from "./archive.ts";
-import type { RegistryAuth } from "./auth.ts";
+import type { RegistryAuth } from "./credentials.ts";
 import { UnpackHelpers } from "./helpers.ts";
 import type { RegistryOptions } from "./hosts.ts";
 import { JoinedPulls } from "./joined.ts";
@@ -25,7 +25,7 @@ import { mountedOverlays, mountOverlay, unmountOverlay, type RootfsParts } from 
 import { savedImages, writeArchive } from "./save.ts";
 import { Turns } from "./turns.ts";
 
-export type { RegistryAuth } from "./auth.ts";
+export type { RegistryAuth } from "./credentials.ts";
 export type { LayerCheck } from "./layer_checks.ts";
 export type { RegistryOptions } from "./hosts.ts";
 export type { ImageProgress, LayerState } from "./progress.ts";

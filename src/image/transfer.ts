@@ -1,8 +1,9 @@
 // One HTTP request to a registry: redirects, silence and bounds are dealt with here.
 import { URL } from "node:url";
 import { throwIfAborted } from "../base/abort.ts";
-import { CriError, messageOf, type ErrorCode } from "../base/errors.ts";
-import type { Endpoint } from "./hosts.ts";
+import { CriError, type ErrorCode } from "../base/errors.ts";
+import { failureOf, send } from "./connection.ts";
+import type { Tls } from "./endpoint.ts";
 
 /** Something that one endpoint did; another try or another endpoint may do better. */
 export class TransferError extends CriError {
@@ -23,7 +24,7 @@ export type TransferRequest = {
   method?: "GET" | "POST";
   headers: Record<string, string>;
   body?: string;
-  tls: Endpoint["tls"];
+  tls: Tls;
   /** How long no byte may come. */
   timeoutMs: number;
   signal: AbortSignal;
@@ -45,16 +46,14 @@ export async function transfer(request: TransferRequest): Promise<Transfer> {
   let { url, headers, tls } = request;
   for (let redirects = 0; redirects <= redirectsMax; redirects++) {
     const silence = new Silence(request, url);
-    const response = await silence.watch(() =>
-      fetch(url, {
-        method: request.method ?? "GET",
-        headers: { "user-agent": "isulad-ts", "accept-encoding": "identity", ...headers },
-        body: request.body,
-        redirect: "manual",
-        signal: silence.signal,
-        ...fetchOptions(tls),
-      }),
-    );
+    const init: RequestInit = {
+      method: request.method ?? "GET",
+      headers: { "user-agent": "isulad-ts", "accept-encoding": "identity", ...headers },
+      body: request.body,
+      redirect: "manual",
+      signal: silence.signal,
+    };
+    const response = await silence.watch(() => send(url, init, tls));
     const location = response.headers.get("location");
     if (![301, 302, 303, 307, 308].includes(response.status) || location === null) {
       return {
@@ -66,6 +65,10 @@ export async function transfer(request: TransferRequest): Promise<Transfer> {
     await response.body?.cancel();
     const next = redirected(url, location, tls);
     if (next.origin !== new URL(url).origin) {
+      if (request.body !== undefined) {
+        const message = `${hostOf(url)} sends what it asked for on to ${next.host}: refused`;
+        throw new TransferError("UNAVAILABLE", message);
+      }
       headers = publicHeaders(headers);
       tls = { ...tls, cert: undefined, key: undefined };
     }
@@ -74,13 +77,7 @@ export async function transfer(request: TransferRequest): Promise<Transfer> {
   throw new TransferError("UNAVAILABLE", `${hostOf(request.url)} redirects without an end`);
 }
 
-/** Bun's own options of fetch; elsewhere they are ignored, and certificates are then verified. */
-function fetchOptions(tls: Endpoint["tls"]): object {
-  const { ca, cert, key, skipVerify } = tls;
-  return { decompress: false, tls: { ca, cert, key, rejectUnauthorized: !skipVerify } };
-}
-
-function redirected(from: string, location: string, tls: Endpoint["tls"]): URL {
+function redirected(from: string, location: string, tls: Tls): URL {
   if (!URL.canParse(location, from)) {
     throw new TransferError("UNAVAILABLE", `${hostOf(from)} redirects to no valid address`);
   }
@@ -154,13 +151,10 @@ class Silence {
       const message = `${this.#host} sent nothing for ${this.#request.timeoutMs} ms`;
       return new TransferError("DEADLINE_EXCEEDED", message, { cause });
     }
-    const code = (cause as NodeJS.ErrnoException | undefined)?.code ?? "";
-    const isCertificate = /CERT|SELF_SIGNED|VERIFY|ALTNAME/.test(code);
-    const hint = isCertificate
-      ? "; add its authority to hosts.toml or the host to insecure-registries"
-      : "";
-    const message = `${this.#host}: ${messageOf(cause)}${code === "" ? "" : ` (${code})`}${hint}`;
-    return new TransferError("UNAVAILABLE", message, { cause, mayRetry: !isCertificate });
+    if (cause instanceof CriError) return cause;
+    const { reason, isFinal } = failureOf(cause);
+    const message = `${this.#host}: ${reason}`;
+    return new TransferError("UNAVAILABLE", message, { cause, mayRetry: !isFinal });
   }
 }
 

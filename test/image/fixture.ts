@@ -16,6 +16,7 @@ export const registryOptions: RegistryOptions = {
   mirrors: [],
   insecure: [],
   configPath: "",
+  authFile: "",
   progressTimeoutMs: 2000,
 };
 

@@ -41,6 +41,8 @@ export type DaemonOptions = {
   /** More keys of daemon.json. */
   config?: Record<string, unknown>;
   flags?: string[];
+  /** More of its environment. */
+  env?: Record<string, string>;
   /** false: the CNI folder starts empty. */
   network?: boolean;
   /** false: no image is loaded. */
@@ -152,6 +154,7 @@ export class Daemon implements AsyncDisposable {
     const child = spawn(this.#options.executable ?? executable, argv, {
       stdio: ["ignore", log, log],
       cwd: "/",
+      env: { ...process.env, ...this.#options.env },
     });
     closeSync(log);
     this.#process = child;

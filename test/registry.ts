@@ -1,7 +1,7 @@
 // Debian's docker-registry for tests: on a free port of loopback, with its data in a scratch folder.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -10,25 +10,40 @@ import { pushImage, type TestImage } from "./image_maker.ts";
 export type Registry = AsyncDisposable & {
   /** "127.0.0.1:PORT". */
   host: string;
+  /** The folder of its data, which others may serve too. */
+  data: string;
+  /** Where it wants no password and speaks no TLS. */
   push(repository: string, tag: string, image: TestImage): Promise<void>;
 };
 
-/** Without a password. @throws when it does not answer within ten seconds. */
-export async function startRegistry(): Promise<Registry> {
+/** Parts of its configuration (distribution's docs/configuration.md). */
+export type RegistrySettings = {
+  /** Another one's data. */
+  data?: string;
+  auth?: object;
+  tls?: object;
+};
+
+/** @throws when it does not listen within ten seconds. */
+export async function startRegistry(settings: RegistrySettings = {}): Promise<Registry> {
   const dir = mkdtempSync(join(tmpdir(), "isulad-registry-"));
-  const host = `127.0.0.1:${await freePort()}`;
-  const config = `version: 0.1
-storage: { filesystem: { rootdirectory: ${dir}/data }, delete: { enabled: true } }
-http: { addr: ${host} }
-log: { level: error }
-`;
-  writeFileSync(join(dir, "config.yml"), config);
+  const port = await freePort();
+  const host = `127.0.0.1:${port}`;
+  const data = settings.data ?? join(dir, "data");
+  const config = {
+    version: 0.1,
+    storage: { filesystem: { rootdirectory: data }, delete: { enabled: true } },
+    http: { addr: host, ...(settings.tls && { tls: settings.tls }) },
+    ...(settings.auth && { auth: settings.auth }),
+    log: { level: "error" },
+  };
+  writeFileSync(join(dir, "config.yml"), JSON.stringify(config)); // which is YAML, too
   const child = spawn("docker-registry", ["serve", join(dir, "config.yml")], { stdio: "ignore" });
   const dispose = async () => {
     child.kill("SIGKILL");
     rmSync(dir, { recursive: true, force: true });
   };
-  for (let tries = 0; !(await answers(`http://${host}/v2/`)); tries++) {
+  for (let tries = 0; !(await listens(port)); tries++) {
     if (tries > 200 || child.exitCode !== null) {
       await dispose();
       throw new Error("docker-registry does not answer");
@@ -37,18 +52,22 @@ log: { level: error }
   }
   return {
     host,
+    data,
     push: (repository, tag, image) =>
       pushImage({ registry: `http://${host}`, repository }, tag, image),
     [Symbol.asyncDispose]: dispose,
   };
 }
 
-async function answers(url: string): Promise<boolean> {
-  try {
-    return (await fetch(url)).ok;
-  } catch {
-    return false;
-  }
+function listens(port: number): Promise<boolean> {
+  const socket = connect({ host: "127.0.0.1", port });
+  return new Promise((resolve) => {
+    socket.once("connect", () => resolve(true));
+    socket.once("error", () => resolve(false));
+  }).then((isOpen) => {
+    socket.destroy();
+    return isOpen as boolean;
+  });
 }
 
 export async function freePort(): Promise<number> {

@@ -10,6 +10,7 @@ import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import { nri } from "./nri.ts";
 import type { PassThrough } from "./program.ts";
+import { registry } from "./registry.ts";
 import { run } from "./run.ts";
 import { attach, exec, portForward } from "./stream_commands.ts";
 import { ourFailureCode } from "./start_failure.ts";
@@ -41,6 +42,7 @@ export const commands: SubCommandsDef = {
   stats,
   top,
   nri,
+  registry,
   version,
   config: configCommand,
   licenses,

@@ -29,7 +29,7 @@ export const pull = defineCommand({
     withClient(args, (client) =>
       forEach(args._, async (image) => {
         const creds = args.creds || process.env["ISULAD_CREDS"];
-        const request = { image, auth: creds ? auth(creds) : undefined };
+        const request = { image, auth: creds ? credentials(creds) : undefined };
         const quiet = args.quiet === true;
         const [id = ""] = await follow(client.Pull(request), { title: `Pulling ${image}`, quiet });
         print(quiet ? id : `Image is up to date for ${id}`);
@@ -37,7 +37,8 @@ export const pull = defineCommand({
     ),
 });
 
-function auth(creds: string): { username: string; password: string } {
+/** Of `--creds`. @throws CriError INVALID_ARGUMENT. */
+export function credentials(creds: string): { username: string; password: string } {
   const colon = creds.indexOf(":");
   if (colon < 1) throw new CriError("INVALID_ARGUMENT", "credentials have the form user:password");
   return { username: creds.slice(0, colon), password: creds.slice(colon + 1) };

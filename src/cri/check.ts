@@ -121,6 +121,11 @@ const requests: { [Name: string]: Rule<never> } = {
   PullImage: message<cri.PullImageRequest>({ image: required(imageSpec), auth }),
   RemoveImage: message<cri.RemoveImageRequest>({ image: required(imageSpec) }),
   Pull: message<cri.PullRequest>({ image: required(image), auth }),
+  CheckRegistry: message<cri.CheckRegistryRequest>({
+    image: required(image),
+    username: secret(1 << 16),
+    password: secret(1 << 16),
+  }),
   Load: message<cri.LoadRequest>({ path: required(absolutePath), name: image }),
   VerifyImages: message<cri.VerifyImagesRequest>({ image }),
   Save: message<cri.SaveRequest>({

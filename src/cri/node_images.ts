@@ -3,6 +3,8 @@ import { toLong } from "../base/int64.ts";
 import type { ImageProgress as Progress, LayerState } from "../image/store.ts";
 import { isulad } from "../proto/messages.js";
 import type {
+  CheckRegistryRequest,
+  EndpointCheck,
   ImageProgress,
   LoadRequest,
   PruneImagesRequest,
@@ -127,4 +129,19 @@ export async function pruneImages(
   };
   if (request.dry_run !== true) for (const { id } of unused) await images.remove(id);
   return answer;
+}
+
+/** isulad.v1 CheckRegistry: a message for each place, as soon as it has answered. */
+export async function checkRegistry(
+  context: Context,
+  request: CheckRegistryRequest,
+  call: Call,
+  send: (check: EndpointCheck) => Promise<void>,
+): Promise<void> {
+  const { image, username, password } = request;
+  const auth = username ? { username, password } : undefined;
+  for await (const check of context.images.checkRegistry(image!, { auth, signal: call.signal })) {
+    const { elapsedMs, ...words } = check;
+    await send({ ...words, elapsed_ms: toLong(elapsedMs) });
+  }
 }

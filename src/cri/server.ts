@@ -97,6 +97,7 @@ const handlers: Handlers = {
   Save: nodeImages.save,
   PruneImages: nodeImages.pruneImages,
   VerifyImages: verifyImages,
+  CheckRegistry: nodeImages.checkRegistry,
   NriPlugins: nriPlugins,
 };
 

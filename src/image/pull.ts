@@ -3,6 +3,7 @@ import type { RegistryAuth } from "./credentials.ts";
 import type { RegistryOptions } from "./hosts.ts";
 import { CriError } from "../base/errors.ts";
 import { choosePlatform, configBytesMax, hostPlatform, parseManifest } from "./manifest.ts";
+import type { Manifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
 import type { LayerWant } from "./layer_maker.ts";
 import type { ImageSource } from "./records.ts";
@@ -56,11 +57,12 @@ function answered({ endpoints, unwell }: Session): string {
   return hostOf(endpoints[Math.max(0, unwell.indexOf(false))]!.url);
 }
 
-async function imageManifest(
+/** The manifest itself, or of an index the one of this platform. @throws CriError NOT_FOUND. */
+export async function imageManifest(
   session: Session,
   top: { bytes: Buffer; digest: string },
   { what, signal }: { what: string; signal: AbortSignal },
-) {
+): Promise<Manifest> {
   const parsed = parseManifest(top.bytes, what);
   if (parsed.kind === "image") return parsed.manifest;
   const { digest } = choosePlatform(parsed.index, hostPlatform(), what);

@@ -21,6 +21,7 @@ import { fetchImage, type NewImage } from "./pull.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference } from "./reference.ts";
+import { checkRegistry, type EndpointCheck } from "./registry_check.ts";
 import { mountedOverlays, mountOverlay, unmountOverlay, type RootfsParts } from "./rootfs.ts";
 import { savedImages, writeArchive } from "./save.ts";
 import { Turns } from "./turns.ts";
@@ -31,6 +32,7 @@ export type { RegistryOptions } from "./hosts.ts";
 export type { ImageProgress, LayerState } from "./progress.ts";
 export type { ImageConfig } from "./manifest.ts";
 export type { ImageRecord } from "./records.ts";
+export type { EndpointCheck } from "./registry_check.ts";
 export type { RootfsOwner } from "./rootfs.ts";
 
 export type ImageStoreOptions = {
@@ -143,6 +145,14 @@ export class ImageStore implements AsyncDisposable {
       this.#options.log.info("image pulled", { image: reference.name, id: record.id, ms });
       return record;
     });
+  }
+
+  /** Tries every place that a pull of the image would ask; nothing is kept. */
+  checkRegistry(
+    ref: string,
+    { auth, signal }: Omit<PullOptions, "onProgress">,
+  ): AsyncGenerator<EndpointCheck, void, undefined> {
+    return checkRegistry(parseReference(ref), { registry: this.#options.registry, auth, signal });
   }
 
   /** Registers the images of an archive or OCI layout folder on this host. */

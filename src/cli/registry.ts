@@ -1,0 +1,72 @@
+// isulad-ts registry check: what a pull would ask, with what TLS and credentials, and what comes of it.
+import { defineCommand } from "citty";
+import { toBigInt } from "../base/int64.ts";
+import { isulad } from "../proto/messages.js";
+import type { EndpointCheck } from "../proto/types.ts";
+import { credentials } from "./image_commands.ts";
+import { print } from "./output.ts";
+import { failureCode } from "./program.ts";
+import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
+import { protoJson } from "./text.ts";
+
+const check = defineCommand({
+  meta: { description: "Try each place that a pull of an image would ask, and say how it answers" },
+  args: {
+    image: { type: "positional", description: "A name, as docker.io/library/busybox:1.37" },
+    creds: {
+      type: "string",
+      valueHint: "user:password",
+      description: "As a pull would bring them; $ISULAD_CREDS keeps them out of the process list",
+    },
+    ...outputArg,
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      const creds = args.creds || process.env["ISULAD_CREDS"];
+      const image = args.image ?? "";
+      const request = { image, ...(creds ? credentials(creds) : {}) };
+      const isTable = args.output !== "json";
+      const all: EndpointCheck[] = [];
+      for await (const found of client.CheckRegistry(request)) {
+        all.push(found);
+        if (isTable) print(checkText(found, all.length));
+      }
+      if (!isTable) printJson(all.map(checkJson));
+      const isPulled = canBePulled(all, image.includes("@"));
+      if (isTable) print(isPulled ? "A pull would succeed." : "A pull would fail.");
+      return isPulled ? 0 : failureCode;
+    }),
+});
+
+export const registry = defineCommand({
+  meta: { description: "Find out why an image cannot be pulled" },
+  subCommands: { check },
+});
+
+/** Somebody has it, and of a tag somebody says what it means. */
+export function canBePulled(checks: readonly EndpointCheck[], isDigest: boolean): boolean {
+  const isGood = (capability: string) =>
+    checks.some(({ code, capabilities }) => code === "OK" && capabilities?.includes(capability));
+  return isGood("pull") && (isDigest || isGood("resolve"));
+}
+
+export function checkText(found: EndpointCheck, number: number): string {
+  const { url, role, from, capabilities = [], code, detail } = found;
+  const ms = toBigInt(found.elapsed_ms ?? 0);
+  const asked = found.authorization ? ` (${found.authorization})` : "";
+  const result = code === "OK" ? "ok" : code ? `failed, ${code}` : "skipped";
+  return [
+    `${number}. ${url}`,
+    `   what         ${role}, may ${capabilities?.join(" and ")}; from ${from}`,
+    `   proxy        ${found.proxy}`,
+    `   tls          ${found.tls}`,
+    `   credentials  ${found.credentials}${asked}`,
+    `   ${result} (${ms} ms): ${detail}`,
+  ].join("\n");
+}
+
+function checkJson(found: EndpointCheck): unknown {
+  const form = { longs: Number, defaults: true };
+  return protoJson(isulad.v1.EndpointCheck.toObject(isulad.v1.EndpointCheck.create(found), form));
+}

@@ -387,13 +387,6 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
   }
 }
 
-/** The newer of a record's two files (src/state/record_files.ts); dir: the daemon's. */
-export function recordFile(dir: string, kind: "sandbox" | "container", id: string): string {
-  const change = join(dir, "state/records", `${kind}-${id}.json`);
-  const folder = kind === "sandbox" ? "sandboxes" : "containers";
-  return existsSync(change) ? change : join(dir, "graph", folder, id, `${kind}.json`);
-}
-
 /** What a container wrote: its log without time, stream and tag, partial lines joined. */
 export function logText(log: string): string {
   return log.replaceAll(/^\S+ (?:stdout|stderr) ([PF]) (.*)\n/gm, (_, tag: string, text: string) =>

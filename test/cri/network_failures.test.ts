@@ -7,7 +7,7 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, until } from "../expect.ts";
-import { recordFile } from "../harness.ts";
+import { recordFile } from "../records.ts";
 import {
   bridge,
   configure,

@@ -5,7 +5,8 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
-import { type Daemon, recordFile, startDaemon } from "../harness.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { recordFile } from "../records.ts";
 import { busyboxImage } from "../image_maker.ts";
 
 const { NamespaceMode, PodSandboxState } = runtime.v1;

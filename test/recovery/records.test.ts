@@ -14,7 +14,8 @@ import { join } from "node:path";
 import process from "node:process";
 import { CriError } from "../../src/base/errors.ts";
 import { runtime } from "../../src/proto/messages.js";
-import { busybox, type Daemon, recordFile, startDaemon } from "../harness.ts";
+import { busybox, type Daemon, startDaemon } from "../harness.ts";
+import { recordFile } from "../records.ts";
 
 let daemon: Daemon;
 let podId: string;

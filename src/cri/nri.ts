@@ -271,6 +271,7 @@ export async function openNri(context: Context, log: Log): Promise<NriEvents & A
   const { NriHost } = await import("../nri/host.ts");
   const world: World = {
     state: () => nri.state(),
+    isLive: (id) => (context.containers.find(id)?.phase.phase ?? "exited") !== "exited",
     update: (change) => update(context, change),
     evict: (id) => evict(context, id),
   };

@@ -17,6 +17,8 @@ export type Change = ResourceChange & { id: string };
 export type World = {
   /** Those that plugins are told of when they come: no container that has ended. */
   state: () => Promise<{ pods: PodFacts[]; containers: ContainerFacts[] }>;
+  /** Whether it exists and has not ended. */
+  isLive: (id: string) => boolean;
   /** @throws CriError when it cannot be done; then nothing is. */
   update: (change: Change) => Promise<void>;
   evict: (id: string, reason: string) => Promise<void>;
@@ -31,7 +33,7 @@ export class Changes {
     this.#log = log;
   }
 
-  /** A request of a plugin's own. @throws CriError INVALID_ARGUMENT for what cannot be at all. */
+  /** What a plugin asks for by itself; each that can be is done. @throws CriError INVALID_ARGUMENT for what cannot be at all. */
   async asked(plugin: string, request: UpdateContainersRequest): Promise<UpdateContainersResponse> {
     const failed: ContainerUpdate[] = [];
     for (const update of request.update ?? []) checkUpdate(update);
@@ -48,6 +50,20 @@ export class Changes {
     return { failed };
   }
 
+  /**
+   * Without those of containers that are not there: no reason to fail the request that they came with.
+   * creating: one that is not there yet, and may not be updated.
+   */
+  live(plugin: string, updates: readonly ContainerUpdate[], creating?: string): ContainerUpdate[] {
+    return updates.filter(({ container_id }) => {
+      const id = container_id ?? "";
+      if (id === creating || this.#world.isLive(id)) return true;
+      const why = "there is none such that has not ended";
+      this.#log.warn("a plugin's update failed", { plugin, container: id, error: why });
+      return false;
+    });
+  }
+
   /** @throws CriError of the first that fails and whose failure matters. */
   async applyAll(who: string, updates: readonly ContainerUpdate[]): Promise<void> {
     for (const update of updates) {
@@ -55,7 +71,7 @@ export class Changes {
         await this.#apply(update);
       } catch (error) {
         const id = update.container_id ?? "";
-        if (!update.ignore_failure) {
+        if (!update.ignore_failure && this.#world.isLive(id)) {
           throw new CriError(codeOf(error), `${who}: update of ${id}: ${messageOf(error)}`, {
             cause: error,
           });

@@ -1,8 +1,8 @@
 // The NRI host: each event to all plugins, in the order of their indexes, and what they make of it.
 //
-// Decision: what plugins may refuse or change is asked of one after the other. What has happened already,
-// and whether a container is valid as changed, no plugin's answer changes for the next: it is sent to all
-// in that order, and then all answers are waited for. No plugin ever has more than one request.
+// Decision: one request at a time, also of what has happened already. Upstream's differ registers several
+// times at several indexes, and compares what each of them hears. Only validators, whose answers come
+// after all changes, are asked at once, as upstream does.
 import type { Config } from "../base/config.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -115,22 +115,11 @@ export class NriHost implements AsyncDisposable {
   }
 
   /** Of what has happened, and of what no plugin may hold up: errors are told of in the log. */
-  async notify(event: EventName, podFacts: PodFacts, container?: ContainerFacts): Promise<void> {
+  async notify(event: EventName, pod: PodFacts, container?: ContainerFacts): Promise<void> {
     if (this.isEmpty) return;
     try {
-      const pod = nriPod(podFacts);
-      const subject =
-        container === undefined ? { pod } : { pod, container: nriContainer(container) };
-      using _ = await this.#set.turns.take();
-      const bytes = encoded(subject);
-      const told = this.#set.plugins.map(async (plugin) => {
-        try {
-          await this.#set.deliver(plugin, event, subject, bytes, () => {});
-        } catch (error) {
-          this.#log.warn(messageOf(error), { event });
-        }
-      });
-      await Promise.all(told);
+      const told = container === undefined ? undefined : nriContainer(container);
+      await this.#tell(event, nriPod(pod), told);
     } catch (error) {
       this.#log.warn(messageOf(error), { event });
     }
@@ -180,6 +169,7 @@ export class NriHost implements AsyncDisposable {
         if (response.adjust) checkAdjustment(response.adjust);
         for (const update of response.update) checkUpdate(update);
       });
+      response.update = this.#changes.live(plugin.id, response.update, subject.container.id ?? "");
       creation.apply(plugin.id, response);
       isChanged = response.adjust !== null && response.adjust !== undefined;
     });
@@ -222,7 +212,7 @@ export class NriHost implements AsyncDisposable {
       await this.#tell("StopContainer", nriPod(pod), nriContainer(container), (plugin, answer) => {
         const { update } = plugin.decoded(api.StopContainerResponse, answer);
         checked(() => update.forEach(checkUpdate));
-        updates.apply(plugin.id, update);
+        updates.apply(plugin.id, this.#changes.live(plugin.id, update));
       });
       await this.#changes.applyAll("StopContainer", updates.others());
     } catch (error) {
@@ -250,6 +240,7 @@ export class NriHost implements AsyncDisposable {
         await this.#set.deliver(plugin, "UpdateContainer", { pod, container }, bytes, (answer) => {
           const response = plugin.decoded(api.UpdateContainerResponse, answer);
           checked(() => response.update.forEach(checkUpdate));
+          response.update = this.#changes.live(plugin.id, response.update);
           asked.apply(plugin.id, response);
         });
       }
@@ -282,7 +273,7 @@ export class NriHost implements AsyncDisposable {
 
   /** To all plugins, one after the other. @throws the first error of RunPodSandbox and StartContainer. */
   async #tell(
-    event: "RunPodSandbox" | "StartContainer" | "StopContainer",
+    event: EventName,
     pod: PodSandbox,
     container?: Container,
     onAnswer: (plugin: Plugin, answer: Uint8Array) => void = () => {},
@@ -290,23 +281,20 @@ export class NriHost implements AsyncDisposable {
     if (this.isEmpty) return;
     using _ = await this.#set.turns.take();
     const subject = container === undefined ? { pod } : { pod, container };
-    const bytes = encoded(subject);
+    // Every request but those with more to say has these two fields, with these numbers.
+    const bytes = api.PostCreateContainerRequest.encode(subject).finish();
+    const mayRefuse = event === "RunPodSandbox" || event === "StartContainer";
     for (const plugin of this.#set.plugins) {
       try {
         await this.#set.deliver(plugin, event, subject, bytes, (answer) =>
           onAnswer(plugin, answer),
         );
       } catch (error) {
-        if (event !== "StopContainer") throw error;
+        if (mayRefuse) throw error;
         this.#log.warn(messageOf(error), { event });
       }
     }
   }
-}
-
-/** Every request but those with more to say has these two fields, with these numbers. */
-function encoded(subject: { pod: PodSandbox; container?: Container }): Uint8Array {
-  return api.PostCreateContainerRequest.encode(subject).finish();
 }
 
 /** What a plugin may not ask for closes it, like garbage. */

@@ -145,7 +145,7 @@ export class PluginSet implements AsyncDisposable {
       const events = plugin.eventNames().join(" ");
       log.info("plugin in service", { plugin: plugin.id, kind: plugin.kind, ...counts, events });
     }
-    await this.#options.changes.applyAll(plugin.id, updates).catch((error: unknown) => {
+    await this.#options.changes.asked(plugin.id, { update: updates }).catch((error: unknown) => {
       log.warn("a plugin's update failed", { plugin: plugin.id, error: messageOf(error) });
     });
   }

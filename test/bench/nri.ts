@@ -98,6 +98,7 @@ async function synchronised(): Promise<Row> {
   const log = silentLog();
   const world: World = {
     state: () => Promise.resolve({ pods: [], containers: all }),
+    isLive: () => true,
     update: () => Promise.resolve(),
     evict: () => Promise.resolve(),
   };

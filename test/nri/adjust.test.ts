@@ -266,6 +266,26 @@ test("updates of other containers come with a creation, an update, and by themse
   await daemon.client.RemoveContainer({ container_id: other });
 });
 
+test("updates of containers that are not there, or not any more, hold nothing up", async () => {
+  const ended = await start("ended");
+  await daemon.client.StopContainer({ container_id: ended, timeout: toLong(0) });
+  const update = ["0".repeat(64), ended].map((containerId) => ({
+    containerId,
+    linux: { resources: { cpu: { shares: int(50) } } },
+  }));
+  await withPlugins([["10", "v0125", { update }]], async (name) => {
+    const id = await start(name);
+    const linux = { cpu_shares: toLong(500) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    for (const { containerId } of update) {
+      const line = `a plugin's update failed plugin=10-${name} container=${containerId}`;
+      expect(daemon.log.split(line)).toHaveLength(3);
+    }
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+  await daemon.client.RemoveContainer({ container_id: ended });
+});
+
 test("CRI's update is what plugins make of it", async () => {
   const update = [{ linux: { resources: { memory: { limit: int(48 << 20) } } } }];
   await withPlugins([["10", "v0125", { update: [] }]], async () => {});

@@ -5,6 +5,7 @@ import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { toLong } from "../../src/base/int64.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
+import { freePort } from "../registry.ts";
 import { hasGo, Plugins } from "./plugins.ts";
 
 const test = anyTest.skipIf(!hasGo);
@@ -13,13 +14,16 @@ let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
 
-const metricsPort = 20_000 + (process.pid % 10_000);
+let metricsPort: number;
 const ids = ["10-old", "20-new", "30-old-external", "40-new-external"];
 
 beforeAll(async () => {
   if (!hasGo) return;
   plugins.install("10-old", "v061");
   plugins.install("20-new", "v0125");
+  const some = { events: ["RunPodSandbox", "StopContainer"] };
+  plugins.install("25-some", "v061", some, "some.conf");
+  metricsPort = await freePort();
   daemon = await startDaemon({ config: plugins.config({ "metrics-port": metricsPort }) });
   pod = daemon.podConfig({ metadata: { name: "first" }, labels: { a: "b" } });
   podId = await daemon.runPod(pod);
@@ -128,6 +132,17 @@ describe.each(ids)("%s", (id) => {
   });
 });
 
+test("one that subscribes to two events hears of no other", async () => {
+  const config = daemon.hostPodConfig();
+  const sandbox = await daemon.runPod(config);
+  const name = "for-some";
+  await daemon.run(sandbox, config, ["sleep", "600"], { metadata: { name } });
+  await daemon.removePod(sandbox);
+  expect(plugins.heardOf("25-some", name)).toEqual(["StopContainer"]);
+  const heard = new Set(plugins.lines("25-some").map(({ event }) => event));
+  expect([...heard]).toEqual(["Configure", "Synchronize", "RunPodSandbox", "StopContainer"]);
+});
+
 test("isulad-ts nri and the metrics list plugins with their calls", async () => {
   const ask = (...more: string[]) => {
     const env = { ...process.env, ISULAD_HOST: `unix://${daemon.socket}` };
@@ -137,6 +152,7 @@ test("isulad-ts nri and the metrics list plugins with their calls", async () => 
   expect(rows.map((row) => row.split(/\s+/).slice(0, 2))).toEqual([
     ["10-old", "launched"],
     ["20-new", "launched"],
+    ["25-some", "launched"],
     ["30-old-external", "external"],
     ["40-new-external", "external"],
   ]);
@@ -147,7 +163,7 @@ test("isulad-ts nri and the metrics list plugins with their calls", async () => 
   const created = listed[1]!.calls.find(({ method }) => method === "CreateContainer")!.count;
   expect(created).toBeGreaterThan(1);
   const text = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
-  expect(text).toContain("isulad_nri_plugins 4");
+  expect(text).toContain("isulad_nri_plugins 5");
   const line = `isulad_nri_calls_total{plugin="20-new",method="CreateContainer"} ${created}`;
   expect(text).toContain(line);
 });
@@ -188,10 +204,11 @@ test("what the pod's end takes along is told of before the pod's own end", async
 });
 
 test("launched plugins get Shutdown and end with the daemon; external ones stay and come back", async () => {
-  const launched = plugins.lines("20-new")[0]!.pid;
+  const [launched, stopped] = ["20-new", "10-old"].map((id) => plugins.lines(id)[0]!.pid);
+  process.kill(stopped!, "SIGSTOP"); // deaf to Shutdown and SIGTERM
   await daemon.stop();
   expect(plugins.lines("20-new").some(({ event }) => event === "Shutdown")).toBe(true);
-  expect(() => process.kill(launched, 0)).toThrow();
+  for (const pid of [launched!, stopped!]) expect(isAlive(pid)).toBe(false);
   expect(plugins.lines("40-new-external").some(({ event }) => event === "Shutdown")).toBe(false);
   await daemon.start();
   await plugins.start("40-new-external", "v0125");

@@ -111,9 +111,9 @@ export class Plugins implements Disposable {
   }
 
   /** For the daemon to launch: "10-name". */
-  install(id: string, version: StubVersion, behaviour: Behaviour = {}): void {
+  install(id: string, version: StubVersion, behaviour: Behaviour = {}, file = `${id}.conf`): void {
     linkSync(buildPlugin(version), join(this.dir, "plugins", id));
-    this.configure(`${id}.conf`, id, behaviour);
+    this.configure(file, id, behaviour);
   }
 
   configure(file: string, id: string, behaviour: Behaviour): void {

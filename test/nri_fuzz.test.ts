@@ -1,0 +1,58 @@
+// A short run of the long one (test/nri_fuzz.ts), and that it sees a leak.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { until } from "./expect.ts";
+import { type Daemon, startDaemon } from "./harness.ts";
+import { fuzz, fuzzGrowthKib, growthKibMax, type FuzzPlan, type FuzzRound } from "./nri_fuzz.ts";
+import { Plugins } from "./nri/plugins.ts";
+import { fuzzSeed } from "./random.ts";
+
+const plugins = new Plugins();
+let daemon: Daemon;
+
+beforeAll(async () => {
+  const config = plugins.config({ "log-level": "ERROR" });
+  daemon = await startDaemon({ config, network: false, image: false });
+}, 60_000);
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  plugins[Symbol.dispose]();
+});
+
+async function rounds(
+  target: { socket: string; pid: number },
+  plan: FuzzPlan,
+): Promise<FuzzRound[]> {
+  const done: FuzzRound[] = [];
+  for await (const result of fuzz(target, plan)) done.push(result);
+  return done;
+}
+
+test(`mutated frames, messages and answers harm nothing, and nothing grows (seed ${fuzzSeed})`, async () => {
+  const plan = { cases: 24_000, perRound: 3_000, seed: fuzzSeed };
+  const done = await rounds({ socket: plugins.socket, pid: daemon.pid }, plan);
+  for (const of of ["pssKib", "heapKib"] as const) {
+    expect(fuzzGrowthKib(done, of)).toBeLessThan(growthKibMax);
+  }
+  for (const kind of ["garbage", "refused", "applied"] as const) {
+    expect(done.reduce((sum, { answers }) => sum + answers[kind], 0)).toBeGreaterThan(100);
+  }
+  await daemon.client.Version({});
+}, 120_000);
+
+test("a leak is seen", async () => {
+  const socket = join(plugins.dir, "leaking/nri.sock");
+  const program = join(import.meta.dirname, "nri/fuzz_target.ts");
+  // A quarter of a MiB for each plugin.
+  const child = spawn(process.execPath, [program, socket, String(256 << 10)]);
+  try {
+    await until("it listens", () => existsSync(socket));
+    const plan = { cases: 9_000, perRound: 1_500, seed: 1 };
+    const done = await rounds({ socket, pid: child.pid! }, plan);
+    expect(fuzzGrowthKib(done, "pssKib")).toBeGreaterThan(growthKibMax);
+  } finally {
+    child.kill("SIGKILL");
+  }
+}, 120_000);

@@ -1,0 +1,201 @@
+// Mutated frames, messages and answers of plugins:
+// `bun test/nri_fuzz.ts [--cases 1000000] [--seed 1] [--minutes 600]`. Frames and messages go to the NRI socket of a daemon, each connection with valid traffic among them
+// that must be answered; answers go through all that is done with them, in this process. Neither may
+// fail or grow. What was done is added up in test/.cache/nri_fuzz.json; a run that was interrupted goes
+// on at its round, with a new daemon, whose memory is looked at anew; so does one that was given minutes.
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { nri } from "../src/proto/nri.js";
+import { startDaemon } from "./harness.ts";
+import { pssKib } from "./leaks.ts";
+import { fuzzAnswer, mutate } from "./nri/fuzz_answers.ts";
+import { Plugins } from "./nri/plugins.ts";
+import { RawPlugin, runtimeService } from "./nri/raw_plugin.ts";
+import { random } from "./random.ts";
+import { frame, message, request } from "./sys/frames.ts";
+
+const api = nri.pkg.api.v1alpha1;
+
+export type FuzzPlan = { cases: number; perRound: number; seed: number };
+export type FuzzRound = {
+  round: number;
+  cases: number;
+  /** Connections, each of which had valid calls answered. */
+  connections: number;
+  answers: { garbage: number; refused: number; applied: number };
+  ms: number;
+  /** Of whose socket it is. */
+  pssKib: number;
+  /** This process's, after a collection. */
+  heapKib: number;
+};
+
+const parallel = 8;
+/** Of one connection: those that leave the framing whole, and then those that need not. */
+const [messagesEach, framesEach] = [12, 4];
+/** The engine's heap breathes; a leak of 100 bytes a case is 95 MiB in a million. */
+export const growthKibMax = 12 * 1024;
+
+const update = api.UpdateContainersRequest.encode({
+  update: [
+    {
+      container_id: "c".repeat(64),
+      linux: { resources: { cpu: { cpus: "0-1", mems: "0" }, unified: { "memory.high": "1" } } },
+    },
+  ],
+  evict: [{ container_id: "c".repeat(64), reason: "r" }],
+}).finish();
+const register = api.RegisterPluginRequest.encode({
+  plugin_name: "again",
+  plugin_idx: "10",
+}).finish();
+
+/** Half of the cases of a round: frames and messages. Returns the connections that it took. */
+async function fuzzSocket(path: string, cases: number, seed: number): Promise<number> {
+  const connections = Math.ceil(cases / (messagesEach + framesEach));
+  let index = 0;
+  const worker = async () => {
+    while (index < connections) {
+      const own = index++;
+      await oneConnection(path, random(seed + own)).catch((cause: unknown) => {
+        throw new Error(`connection ${own} of seed ${seed}`, { cause });
+      });
+    }
+  };
+  await Promise.all(Array.from({ length: parallel }, worker));
+  return connections;
+}
+
+async function oneConnection(path: string, next: () => number): Promise<void> {
+  using plugin = new RawPlugin(path, {});
+  const gone = plugin.ended.then(() => Promise.reject(new Error("it was closed")));
+  gone.catch(() => {}); // it is closed in the end
+  await Promise.race([gone, plugin.register(String(10 + Math.floor(next() * 90)), "fuzz")]);
+  await Promise.race([gone, accepted(plugin)]);
+  // Whatever is in a message, it is answered and the connection stays.
+  const calls = Array.from({ length: messagesEach }, () => {
+    const method = next() < 0.9 ? "UpdateContainers" : "RegisterPlugin";
+    const payload = Buffer.from(method === "RegisterPlugin" ? register : update);
+    mutate(payload, next);
+    return plugin.call(method, payload).catch(() => {});
+  });
+  await Promise.race([gone, Promise.all(calls)]);
+  await Promise.race([gone, accepted(plugin)]);
+  // Broken frames end it, or leave it waiting for the rest of a message.
+  for (let count = 0; count < framesEach; count++) {
+    const call = request(runtimeService, "UpdateContainers", update);
+    const bytes = frame(2, message(1001 + 2 * count, 1, call));
+    mutate(bytes, next);
+    if (next() < 0.3) bytes.writeUInt32BE(Math.floor(next() * 2 ** 32), 4 * Math.floor(next() * 4));
+    const length = next() < 0.1 ? Math.floor(next() * bytes.length) : bytes.length;
+    plugin.socket.write(bytes.subarray(0, length));
+  }
+  plugin.socket.end();
+  await plugin.ended;
+}
+
+/** A valid call; a plugin that is not in service yet asks again. */
+async function accepted(plugin: RawPlugin): Promise<void> {
+  for (;;) {
+    try {
+      await plugin.call("UpdateContainers", new Uint8Array());
+      return;
+    } catch (error) {
+      if (!String(error).includes("not synchronized")) throw error;
+      await sleep(1);
+    }
+  }
+}
+
+export async function* fuzz(
+  target: { socket: string; pid: number },
+  plan: FuzzPlan,
+  from = 0,
+): AsyncGenerator<FuzzRound> {
+  for (let round = from; round * plan.perRound < plan.cases; round++) {
+    const begin = performance.now();
+    const seed = plan.seed * 1_000_003 + round * plan.perRound;
+    const half = Math.ceil(plan.perRound / 2);
+    const connections = await fuzzSocket(target.socket, half, seed);
+    const answers = { garbage: 0, refused: 0, applied: 0 };
+    const next = random(seed);
+    for (let count = 0; count < half; count++) answers[fuzzAnswer(next)]++;
+    Bun.gc(true);
+    const cases = connections * (messagesEach + framesEach) + half;
+    yield {
+      round,
+      cases,
+      connections,
+      answers,
+      ms: performance.now() - begin,
+      pssKib: pssKib(target.pid),
+      heapKib: process.memoryUsage().heapUsed / 1024,
+    };
+  }
+}
+
+/**
+ * How much memory grew: the least of the last third of the rounds above the most of the first third,
+ * without the first round, which warms up; in KiB. Below 0: it did not.
+ */
+export function fuzzGrowthKib(rounds: FuzzRound[], of: "pssKib" | "heapKib"): number {
+  const warm = rounds.slice(1).map((round) => round[of]);
+  const third = Math.max(1, Math.floor(warm.length / 3));
+  return Math.round(Math.min(...warm.slice(-third)) - Math.max(...warm.slice(0, third)));
+}
+
+type Record = { plan: FuzzPlan; rounds: number; cases: number };
+
+function readRecord(file: string, plan: FuzzPlan): Record {
+  try {
+    const record = JSON.parse(readFileSync(file, "utf8")) as Record;
+    const isSame = JSON.stringify(record.plan) === JSON.stringify(plan);
+    if (isSame && record.cases < plan.cases) return record;
+  } catch {} // there is none yet
+  return { plan, rounds: 0, cases: 0 };
+}
+
+async function main(): Promise<number> {
+  const options = {
+    cases: { type: "string", default: "1000000" },
+    seed: { type: "string", default: "1" },
+    minutes: { type: "string", default: "600" },
+  } as const;
+  const { values } = parseArgs({ options });
+  const end = performance.now() + Number(values.minutes) * 60_000;
+  const plan = { cases: Number(values.cases), perRound: 20_000, seed: Number(values.seed) };
+  const folder = join(import.meta.dirname, ".cache");
+  const file = join(folder, "nri_fuzz.json");
+  mkdirSync(folder, { recursive: true });
+  const record = readRecord(file, plan);
+  console.log(`seed ${plan.seed}, from round ${record.rounds}`);
+  using plugins = new Plugins();
+  const config = plugins.config({ "log-level": "ERROR" });
+  await using daemon = await startDaemon({ config, network: false, image: false });
+  const here: FuzzRound[] = [];
+  const target = { socket: plugins.socket, pid: daemon.pid };
+  for await (const result of fuzz(target, plan, record.rounds)) {
+    here.push(result);
+    record.rounds = result.round + 1;
+    record.cases += result.cases;
+    writeFileSync(file, JSON.stringify(record));
+    const { garbage, refused, applied } = result.answers;
+    console.log(
+      `round ${result.round}: ${result.cases} cases, ${(result.ms / 1000).toFixed(1)} s, ` +
+        `${result.connections} connections, answers: ${garbage} garbage, ${refused} refused, ` +
+        `${applied} applied; daemon ${(result.pssKib / 1024).toFixed(1)} MiB, ` +
+        `here ${(result.heapKib / 1024).toFixed(1)} MiB`,
+    );
+    if (performance.now() > end) break;
+  }
+  const grown = [fuzzGrowthKib(here, "pssKib"), fuzzGrowthKib(here, "heapKib")];
+  console.log(
+    `${record.cases} cases; grown by ${grown[0]} KiB in the daemon, ${grown[1]} KiB here`,
+  );
+  return grown.some((kib) => kib > growthKibMax) ? 1 : 0;
+}
+
+if (import.meta.main) process.exitCode = await main();

@@ -43,8 +43,11 @@ export async function writeArchive(images: SavedImage[], o: SaveOptions): Promis
   const { path, force, signal } = o;
   const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
   const entries = archiveEntries(images);
+  let reserved = false;
   try {
-    if (!force && (await isThere(path))) throw alreadyThere(path);
+    // By an empty file and not by a hard link at the end, which a memory stick's file system has not.
+    if (!force) await fs.writeFile(path, "", { flag: "wx", mode: 0o600 });
+    reserved = !force;
     await fs.writeFile(temporary, "", { flag: "wx", mode: 0o600 });
     const job = {
       kind: "pack",
@@ -53,24 +56,19 @@ export async function writeArchive(images: SavedImage[], o: SaveOptions): Promis
       entries,
     } as const;
     await o.helpers.run(job, { signal, onBytes: progressOf(images, entries, o.onProgress) });
-    if (force) await fs.rename(temporary, path);
-    else await fs.link(temporary, path);
+    await fs.rename(temporary, path);
+    reserved = false;
   } catch (error) {
-    if (errnoOf(error) === "EEXIST") throw alreadyThere(path);
+    if (errnoOf(error) === "EEXIST") {
+      throw new CriError("ALREADY_EXISTS", `${path} is there: --force replaces it`);
+    }
     if (error instanceof CriError) throw error;
     const message = `cannot write ${path} on the daemon's host: ${messageOf(error)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause: error });
   } finally {
     await fs.rm(temporary, { force: true });
+    if (reserved) await fs.rm(path, { force: true });
   }
-}
-
-async function isThere(path: string): Promise<boolean> {
-  return (await fs.lstat(path).catch(() => undefined)) !== undefined;
-}
-
-function alreadyThere(path: string): CriError {
-  return new CriError("ALREADY_EXISTS", `${path} is there: --force replaces it`);
 }
 
 function compressionOf(path: string): PackJob["compression"] {

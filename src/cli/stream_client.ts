@@ -6,6 +6,7 @@ import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
+import { channel } from "../sys/remote_command.ts";
 import { SpdySession } from "../sys/spdy.ts";
 import { acceptKey, closeNormal, WebSocketConnection } from "../sys/websocket.ts";
 
@@ -85,13 +86,6 @@ export type Local = {
   write(stream: "stdout" | "stderr", bytes: Buffer): Promise<void>;
 };
 
-const STDIN = 0;
-const STDOUT = 1;
-const STDERR = 2;
-const ERROR = 3;
-const RESIZE = 4;
-const CLOSE = 255;
-
 type Status = { status?: string; message?: string; details?: { causes?: Cause[] } };
 type Cause = { reason?: string; message?: string };
 
@@ -112,30 +106,30 @@ export async function runRemote(address: string, local: Local): Promise<number> 
 
 async function sendInput(connection: WebSocketConnection, stdin: Local["stdin"]): Promise<void> {
   if (stdin === undefined) return;
-  for await (const chunk of stdin) await connection.send(Buffer.from([STDIN]), chunk);
-  await connection.send(Buffer.from([CLOSE, STDIN]));
+  for await (const chunk of stdin) await connection.send(Buffer.from([channel.stdin]), chunk);
+  await connection.send(Buffer.from([channel.close, channel.stdin]));
 }
 
 async function sendSizes(connection: WebSocketConnection, sizes: Local["sizes"]): Promise<void> {
   if (sizes === undefined) return;
   for await (const { columns: Width, rows: Height } of sizes) {
     const size = Buffer.from(JSON.stringify({ Width, Height }));
-    await connection.send(Buffer.from([RESIZE]), size);
+    await connection.send(Buffer.from([channel.resize]), size);
   }
 }
 
 /** The bytes of the error channel. */
 async function receive(connection: WebSocketConnection, local: Local): Promise<string> {
   const status: Buffer[] = [];
-  let channel: number | undefined;
+  let number: number | undefined;
   for await (const { first, bytes } of connection.pieces()) {
-    if (first) channel = undefined;
-    const data = channel === undefined ? bytes.subarray(1) : bytes;
-    channel ??= bytes[0];
+    if (first) number = undefined;
+    const data = number === undefined ? bytes.subarray(1) : bytes;
+    number ??= bytes[0];
     if (data.length === 0) continue;
-    if (channel === STDOUT) await local.write("stdout", data);
-    else if (channel === STDERR) await local.write("stderr", data);
-    else if (channel === ERROR) status.push(data);
+    if (number === channel.stdout) await local.write("stdout", data);
+    else if (number === channel.stderr) await local.write("stderr", data);
+    else if (number === channel.error) status.push(data);
   }
   return Buffer.concat(status).toString();
 }

@@ -1,19 +1,12 @@
-// A command's streams over WebSocket (v4 and v5.channel.k8s.io): each binary message begins with the
-// number of its channel. v5 adds 255, after which stands the number of a channel that is half-closed.
+// A command's streams over WebSocket (sys/remote_command.ts): the daemon's end.
 import type { Wire } from "../sys/byte_stream.ts";
 import { ChunkQueue } from "../sys/chunk_queue.ts";
+import { channel } from "../sys/remote_command.ts";
 import { closeNormal, WebSocketConnection } from "../sys/websocket.ts";
 import { SizeReader, statusJson, type Channels, type Size, type Wanted } from "./channels.ts";
 
 /** The best first. */
 export const websocketProtocols = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
-
-const STDIN = 0;
-const STDOUT = 1;
-const STDERR = 2;
-const ERROR = 3;
-const RESIZE = 4;
-const CLOSE = 255;
 
 /** Serves the connection; ended: settles when the client has gone. */
 export async function websocketChannels(
@@ -27,18 +20,18 @@ export async function websocketChannels(
   if (!wanted.tty) resizes.discard();
   const ended = receive(connection, { stdin, resizes, halfClose: protocol.startsWith("v5") });
   ended.catch(() => {});
-  const send = (channel: number, bytes: Uint8Array) =>
-    connection.send(Buffer.from([channel]), bytes);
+  const send = (number: number, bytes: Uint8Array) => connection.send(Buffer.from([number]), bytes);
   // Clients wait for a first message before they believe that they are connected, as kubelet sends it.
-  await send(wanted.stdout ? STDOUT : wanted.stderr ? STDERR : ERROR, Buffer.alloc(0));
+  const [first = "error"] = (["stdout", "stderr"] as const).filter((stream) => wanted[stream]);
+  await send(channel[first], Buffer.alloc(0));
   const channels: Channels = {
     stdin: stdin.chunks(),
     resizes: sizes(resizes),
     write: async (stream, bytes) => {
-      if (wanted[stream]) await send(stream === "stdout" ? STDOUT : STDERR, bytes);
+      if (wanted[stream]) await send(channel[stream], bytes);
     },
     finish: async (outcome) => {
-      await send(ERROR, statusJson(outcome));
+      await send(channel.error, statusJson(outcome));
       await connection.close(closeNormal);
     },
   };
@@ -49,15 +42,16 @@ async function receive(
   connection: WebSocketConnection,
   to: { stdin: ChunkQueue; resizes: ChunkQueue; halfClose: boolean },
 ): Promise<void> {
-  let channel: number | undefined;
+  let number: number | undefined;
   try {
     for await (const { first, bytes } of connection.pieces()) {
-      if (first) channel = undefined;
-      const data = channel === undefined ? bytes.subarray(1) : bytes;
-      channel ??= bytes[0];
-      if (channel === STDIN) await to.stdin.put(data);
-      else if (channel === RESIZE) await to.resizes.put(data);
-      else if (channel === CLOSE && to.halfClose && data[0] === STDIN) to.stdin.end();
+      if (first) number = undefined;
+      const data = number === undefined ? bytes.subarray(1) : bytes;
+      number ??= bytes[0];
+      if (number === channel.stdin) await to.stdin.put(data);
+      else if (number === channel.resize) await to.resizes.put(data);
+      else if (number === channel.close && to.halfClose && data[0] === channel.stdin)
+        to.stdin.end();
     }
   } finally {
     to.stdin.end();

@@ -67,25 +67,40 @@ function readV1(paths: CgroupPaths): Omit<CgroupUsage, "atNs"> {
   };
 }
 
+/** Keys of memory.stat, where the versions differ; v1's total_ are of this cgroup and those below it. */
+const keysV1 = { rss: "rss", cache: "cache", mapped: "mapped_file", prefix: "total_" };
+const keysV2 = { rss: "anon", cache: "file", mapped: "file_mapped", prefix: "" };
+
+function memoryCounts(
+  usage: bigint,
+  stat: (key: string) => bigint | undefined,
+  { prefix, ...keys }: typeof keysV1,
+): Omit<MemoryUsage, "limit" | "swap" | "swapLimit"> {
+  const count = (key: string) => stat(`${prefix}${key}`) ?? 0n;
+  const inactiveFile = count("inactive_file");
+  return {
+    usage,
+    workingSet: atLeast0(usage - inactiveFile),
+    rss: count(keys.rss),
+    cache: count(keys.cache),
+    mapped: count(keys.mapped),
+    activeFile: count("active_file"),
+    inactiveFile,
+    pageFaults: count("pgfault"),
+    majorPageFaults: count("pgmajfault"),
+  };
+}
+
 function readMemoryV1(folder: string): MemoryUsage | undefined {
   const usage = numberIn(`${folder}/memory.usage_in_bytes`);
   const text = readKernelFile(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
-  // Of this cgroup and those below it; the limits are the lowest of it and those above it.
-  const inactiveFile = stat("total_inactive_file") ?? 0n;
+  // The lowest of this cgroup and those above it.
   const limit = limited(stat("hierarchical_memory_limit"));
   const both = stat("hierarchical_memsw_limit");
   return {
-    usage,
-    workingSet: atLeast0(usage - inactiveFile),
-    rss: stat("total_rss") ?? 0n,
-    cache: stat("total_cache") ?? 0n,
-    mapped: stat("total_mapped_file") ?? 0n,
-    activeFile: stat("total_active_file") ?? 0n,
-    inactiveFile,
-    pageFaults: stat("total_pgfault") ?? 0n,
-    majorPageFaults: stat("total_pgmajfault") ?? 0n,
+    ...memoryCounts(usage, stat, keysV1),
     limit,
     // v1 limits memory and swap together.
     swap: both === undefined ? undefined : (stat("total_swap") ?? 0n),
@@ -107,18 +122,8 @@ function readMemoryV2(folder: string): MemoryUsage | undefined {
   const usage = numberIn(`${folder}/memory.current`);
   const text = readKernelFile(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
-  const stat = parseKeyed(text);
-  const inactiveFile = stat("inactive_file") ?? 0n;
   return {
-    usage,
-    workingSet: atLeast0(usage - inactiveFile),
-    rss: stat("anon") ?? 0n,
-    cache: stat("file") ?? 0n,
-    mapped: stat("file_mapped") ?? 0n,
-    activeFile: stat("active_file") ?? 0n,
-    inactiveFile,
-    pageFaults: stat("pgfault") ?? 0n,
-    majorPageFaults: stat("pgmajfault") ?? 0n,
+    ...memoryCounts(usage, parseKeyed(text), keysV2),
     limit: numberIn(`${folder}/memory.max`),
     swap: numberIn(`${folder}/memory.swap.current`),
     swapLimit: numberIn(`${folder}/memory.swap.max`),

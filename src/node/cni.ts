@@ -13,6 +13,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { readBounded, writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
   cachedPods,
@@ -33,7 +34,6 @@ import {
 } from "./cni_conf.ts";
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
-import { readBounded, writeFileAtomic } from "../sys/file.ts";
 import { podNetworks, networksAnnotation } from "./cni_networks.ts";
 import { renderCniTemplate } from "./cni_template.ts";
 import { collectGarbage, Gate, StatusProbe } from "./cni_upkeep.ts";

@@ -1,9 +1,9 @@
 // The mounts of a container: what every one has, the pod's files, and what CRI asks for.
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { baseMounts, type BaseSpec } from "./base_spec.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
+import { baseMounts, type BaseSpec } from "./base_spec.ts";
 import type {
   ContainerFacts,
   HostFacts,

@@ -2,8 +2,9 @@
 // from the Go module proxy; where there is no Go it is skipped, and says so.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
-import { existsSync, writeFileSync } from "node:fs";
+import { existsSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
@@ -26,19 +27,22 @@ afterAll(async () => {
   await registry?.[Symbol.asyncDispose]();
 });
 
+/** crictl's own limit is 2 s a call: too little for an emulated guest. */
+function words(argv: string[]): string[] {
+  return ["--runtime-endpoint", `unix://${daemon.socket}`, "--timeout", "60s", ...argv];
+}
+
+/** One that runs on; what it has written so far. */
+function background(...argv: string[]) {
+  const child = spawn(crictl, words(argv), { stdio: ["ignore", "pipe", "inherit"] });
+  const seen = { text: "" };
+  child.stdout.on("data", (chunk: Buffer) => (seen.text += chunk.toString()));
+  const ended = new Promise<number | null>((resolve) => child.once("close", resolve));
+  return { child, seen, ended };
+}
+
 function run(...argv: string[]): string {
-  const endpoint = `unix://${daemon.socket}`;
-  // crictl's own limit is 2 s a call: too little for an emulated guest.
-  const options = [
-    "--runtime-endpoint",
-    endpoint,
-    "--image-endpoint",
-    endpoint,
-    "--timeout",
-    "60s",
-  ];
-  const words = [...options, ...argv];
-  const done = spawnSync(crictl, words, { encoding: "utf8", timeout: 60_000 });
+  const done = spawnSync(crictl, words(argv), { encoding: "utf8", timeout: 60_000 });
   if (done.status !== 0) throw new Error(`crictl ${argv.join(" ")}: ${done.stderr}${done.stdout}`);
   return done.stdout.trim();
 }
@@ -106,6 +110,33 @@ test.skipIf(!there)("crictl shows stats, statsp, metricdescs and metricsp", asyn
   await daemon.removePod(podId);
 });
 
+test.skipIf(!there)("crictl logs -f follows a container to its end, past a rotation", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  await daemon.loadImage(busyboxImage(), "docker.io/library/busybox:latest");
+  const steps = "one two three four";
+  const script = `for i in ${steps}; do echo $i; until [ -e /$i ]; do sleep 0.05; done; done; exit 3`;
+  const id = await daemon.run(podId, pod, script);
+  const { child, seen, ended } = background("logs", "-f", id);
+  try {
+    const logFile = (await daemon.status(id)).log_path;
+    for (const word of steps.split(" ")) {
+      await until(`it shows "${word}"`, () => seen.text.endsWith(`${word}\n`));
+      if (word === "two") {
+        renameSync(logFile, `${logFile}.1`);
+        run("logs", "--reopen", id);
+      }
+      await daemon.exec(id, ["touch", `/${word}`]);
+    }
+    expect(await ended).toBe(0);
+    expect(seen.text).toBe(`${steps.replaceAll(" ", "\n")}\n`);
+    expect(run("logs", "--tail", "1", id)).toBe("four");
+  } finally {
+    child.kill();
+  }
+  await daemon.removePod(podId);
+});
+
 test.skipIf(!there)("crictl updates a container's resources", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
@@ -123,20 +154,17 @@ test.skipIf(!there)("crictl updates a container's resources", async () => {
 });
 
 test.skipIf(!there)("crictl events shows what happens", async () => {
-  const argv = ["--runtime-endpoint", `unix://${daemon.socket}`, "events"];
-  const events = spawn(crictl, argv, { stdio: ["ignore", "pipe", "inherit"] });
-  let text = "";
-  events.stdout.on("data", (chunk: Buffer) => (text += chunk.toString()));
+  const { child, seen } = background("events");
   try {
     // Until it listens, nothing is told: pods come and go until one is told of from its beginning.
-    for (let tries = 0; tries < 20 && !text.includes("CONTAINER_CREATED_EVENT"); tries++) {
+    for (let tries = 0; tries < 20 && !seen.text.includes("CONTAINER_CREATED_EVENT"); tries++) {
       await daemon.removePod(await daemon.runPod(daemon.hostPodConfig()));
       await Bun.sleep(200);
     }
     for (const type of ["CREATED", "STARTED", "STOPPED", "DELETED"]) {
-      expect(text).toContain(`"containerEventType": "CONTAINER_${type}_EVENT"`);
+      expect(seen.text).toContain(`"containerEventType": "CONTAINER_${type}_EVENT"`);
     }
   } finally {
-    events.kill();
+    child.kill();
   }
 });

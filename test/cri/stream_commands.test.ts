@@ -233,6 +233,22 @@ describe.skipIf(!there).each(["spdy", "websocket"])("crictl --transport %s", (tr
     expect(done.stdout).toBe("got one\ngot two\nover\n");
   });
 
+  test("attach -it, a terminal of another size meanwhile", async () => {
+    const container = await daemon.run(podId, pod, ["sh"], { stdin: true, tty: true });
+    const later = "sleep 1.5; stty -F /dev/tty cols 101 rows 31";
+    const shell = new OnTerminal(
+      stock("attach", "-it", "--transport", transport, container),
+      later,
+    );
+    await Bun.sleep(500);
+    shell.type("echo $((6*7)); while sleep 0.1; do stty size; done\r");
+    await shell.shows("42\r");
+    await shell.shows("31 101");
+    shell.type("\u0003");
+    shell.type("exit\r");
+    expect(await shell.ended).toBe(0);
+  });
+
   test("port-forward", async () => {
     const server = createServer((socket) => socket.end("from the pod"));
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));

@@ -218,6 +218,10 @@ function openImages({ config, self, log }: Omit<Given, "instance">): Promise<Ima
       },
       downloadsMax: config.maxConcurrentDownloads,
       keepsBlobs: config.keepBlobs,
+      decoding: {
+        processors: config.streamProcessors,
+        timeoutMs: config.pullProgressTimeoutMs,
+      },
     },
     pinned: [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== ""),
     self,

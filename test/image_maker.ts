@@ -26,7 +26,13 @@ export type TarEntry = {
   patch?: (header: Buffer) => void;
 };
 
-export type Blob = { mediaType: string; digest: string; size: number; bytes: Uint8Array };
+export type Blob = {
+  mediaType: string;
+  digest: string;
+  size: number;
+  bytes: Uint8Array;
+  annotations?: Record<string, string>;
+};
 export type Layer = Blob & { diffId: string };
 export type Platform = { os: string; architecture: string; variant?: string };
 
@@ -157,8 +163,8 @@ export function makeImage(
   return { config, layers, manifest, platform };
 }
 
-export function descriptor({ mediaType, digest, size }: Blob): object {
-  return { mediaType, digest, size };
+export function descriptor({ mediaType, digest, size, annotations }: Blob): object {
+  return { mediaType, digest, size, annotations };
 }
 
 /** One image for several platforms. */

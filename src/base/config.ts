@@ -240,6 +240,7 @@ function settle(loaded: LoadedConfig, values: Map<string, unknown>, s: Settling)
     );
   }
   settleRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
+  settleProcessors(config, { ...s, warnings });
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   settleCgroupParent(config, s);
 }
@@ -286,6 +287,19 @@ function settleRuntimes(
       `${s.place("default-runtime")}: "default-runtime" must be a name in "runtimes" (${[...found.keys()].join(", ")}), not "${config.defaultRuntime}"`,
     );
   }
+}
+
+function settleProcessors(config: Config, s: Settling & { warnings: string[] }): void {
+  const found = Object.entries(config.streamProcessors).map(([name, entry]) => {
+    const path = entry.path.startsWith("/") ? entry.path : s.host.findExecutable(entry.path);
+    if (path === undefined || !s.host.isExecutable(path)) {
+      s.warnings.push(
+        `${s.place("stream-processors")}: "stream-processors.${name}": ${entry.path} is not there: what it should decode cannot be pulled until it is`,
+      );
+    }
+    return [name, { ...entry, path: path ?? entry.path }] as const;
+  });
+  config.streamProcessors = Object.fromEntries(found);
 }
 
 function settleCgroupParent(config: Config, s: Settling): void {

@@ -117,6 +117,10 @@ export const daemonKeys = {
     fallback: "",
     about: "ours: the node's own credentials, a file in the form of Docker's config.json",
   }),
+  streamProcessors: key("stream-processors", k.streamProcessors, {
+    fallback: {},
+    about: "ours: programs that decode layers by media type, as containerd's stream_processors",
+  }),
   storageDriver: key("storage-driver", k.meaning({ overlay2: "overlay2", overlay: "overlay2" }), {
     fallback: "overlay2",
     about: "overlay2",

@@ -236,6 +236,35 @@ export const runtimes = kind(
   ),
 );
 
+/** containerd's stream_processors: a program that makes layers of one media type of another's. */
+export type StreamProcessor = {
+  /** Media types of what it reads from its standard input. */
+  accepts: string[];
+  /** Media type of what it writes to its standard output. */
+  returns: string;
+  path: string;
+  args: string[];
+  /** "NAME=value", beside the daemon's own environment. */
+  env: string[];
+};
+
+const mediaType = v.pipe(v.string(), v.regex(/^[a-z]+\/[A-Za-z0-9.+_-]+$/));
+
+export const streamProcessors: Kind<Record<string, StreamProcessor>> = kind(
+  "map",
+  'a map such as {"decoder": {"accepts": ["application/vnd.oci.image.layer.v1.tar+gzip+encrypted"], "returns": "application/vnd.oci.image.layer.v1.tar+gzip", "path": "/usr/local/bin/ctd-decoder", "args": [], "env": ["NAME=value"]}}; the path is absolute, or a name to be looked for in the usual folders',
+  v.record(
+    v.pipe(v.string(), v.regex(/^[A-Za-z0-9][A-Za-z0-9._-]*$/)),
+    v.strictObject({
+      accepts: v.pipe(v.array(mediaType), v.minLength(1)),
+      returns: mediaType,
+      path: v.pipe(v.string(), v.regex(/^(\/[^\0]+|[A-Za-z0-9._-]+)$/)),
+      args: v.optional(v.array(v.pipe(v.string(), v.regex(/^[^\0]*$/))), []),
+      env: v.optional(v.array(v.pipe(v.string(), v.regex(/^[A-Za-z_]\w*=[^\0]*$/))), []),
+    }),
+  ),
+);
+
 export const handlerNames = kind(
   "map",
   'a map of handler to runtime such as {"fast": "crun"}',

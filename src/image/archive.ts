@@ -19,9 +19,10 @@ import {
   parseManifest,
   type Descriptor,
 } from "./manifest.ts";
+import type { LayerDescriptor } from "./processors.ts";
 import { TarReader } from "./tar.ts";
 
-export type ArchiveLayer = { digest: string; size: number; path: string; offset: number };
+export type ArchiveLayer = LayerDescriptor & Place;
 
 export type ArchiveImage = {
   /** As the archive has them; not yet checked. */
@@ -221,7 +222,7 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
     if (place === undefined) {
       throw new CriError("NOT_FOUND", `${path} lacks the layer ${layer.digest}`);
     }
-    image.layers.push({ ...place, digest: layer.digest });
+    image.layers.push({ ...layer, ...place });
   }
   return image;
 }
@@ -245,7 +246,9 @@ async function readDocker(path: string, manifest: Place, lookup: Lookup): Promis
     };
     const config = await readPlace(await find(Config), configBytesMax, `${path}: ${Config}`);
     const layers: ArchiveLayer[] = [];
-    for (const name of Layers) layers.push({ ...(await find(name)), digest: "" });
+    for (const name of Layers) {
+      layers.push({ ...(await find(name)), digest: "", mediaType: "" });
+    }
     const configDigest = digestOf(config);
     images.push({ names: RepoTags ?? [], manifestDigest: "", configDigest, config, layers });
   }

@@ -5,6 +5,7 @@ import type { Readable, Writable } from "node:stream";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { spawn } from "../sys/children.ts";
+import { killGroup } from "../sys/process.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack.ts";
 
 export type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
@@ -59,7 +60,10 @@ class Helper {
   #isGone = false;
 
   constructor(argv: string[]) {
-    this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
+    this.#child = spawn(argv[0]!, argv.slice(1), {
+      stdio: ["pipe", "pipe", "pipe"],
+      detached: true, // a process group, with the stream processors that it starts
+    });
     this.#child.stdin.on("error", () => {}); // its exit tells
     this.#child.stderr.on("data", (chunk: Buffer) => {
       this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
@@ -68,6 +72,7 @@ class Helper {
     lines.on("line", (line) => this.#onAnswer?.(answerOf(line)));
     this.#exited = new Promise((resolve) => {
       const gone = (error?: Error) => {
+        this.#kill(); // the rest of the group, should it have ended by itself
         this.#isGone = true;
         if (error !== undefined) this.#stderr = error.message;
         this.#onAnswer?.(undefined);
@@ -82,7 +87,7 @@ class Helper {
     job: UnpackJob,
     { signal, onBytes }: JobOptions,
   ): Promise<JobResults[UnpackJob["kind"]]> {
-    const kill = () => this.#child.kill("SIGKILL");
+    const kill = () => this.#kill();
     signal.addEventListener("abort", kill, { once: true });
     try {
       const answer = await new Promise<UnpackAnswer | undefined>((resolve) => {
@@ -109,9 +114,13 @@ class Helper {
     }
   }
 
+  #kill(): void {
+    if (this.#child.pid !== undefined && !this.#isGone) killGroup(this.#child.pid);
+  }
+
   async end(): Promise<void> {
     this.#child.stdin.end();
-    const timer = setTimeout(() => this.#child.kill("SIGKILL"), 1000);
+    const timer = setTimeout(() => this.#kill(), 1000);
     await this.#exited;
     clearTimeout(timer);
   }

@@ -1,5 +1,5 @@
 // One layer: bytes in, a folder out, with the digests of what was really read.
-import { createHash } from "node:crypto";
+import { createHash, type Hash } from "node:crypto";
 import { CriError } from "../base/errors.ts";
 import { Inflate } from "./inflate.ts";
 import type { Listed } from "./listing.ts";
@@ -38,6 +38,8 @@ export type LayerOptions = {
   limits: LayerLimits;
   /** An empty file, open for writing, for the recipe (recipe.ts). */
   recipeFd: number;
+  /** What is to be done before the bytes can be unpacked. */
+  decode?: ((source: AsyncIterable<Uint8Array>) => AsyncIterable<Uint8Array>) | undefined;
   /** Throws while this process is not confined to the layer's folder. */
   assertConfined: () => void;
 };
@@ -48,7 +50,8 @@ const ratioFreeBytes = 256 << 20;
 /**
  * Unpacks into "/" of the chroot that the source enters before its first chunk; also tells what it made.
  * @throws CriError INVALID_ARGUMENT for what no layer may hold, RESOURCE_EXHAUSTED over a limit,
- * DATA_LOSS for what does not decompress or is cut off.
+ * DATA_LOSS for what does not decompress, is cut off or has another digest; the diff id is for the caller
+ * to check.
  */
 export async function unpackLayer(
   source: AsyncIterable<Uint8Array>,
@@ -66,18 +69,24 @@ export async function unpackLayer(
     plain.update(chunk);
     recipe.pass(chunk, (bytes) => reader.push(bytes));
   });
-  for await (const chunk of source) {
-    packed.update(chunk);
-    bounds.packedBytes += chunk.length;
-    await inflate.push(chunk);
+  let hasArrived = false;
+  const arriving = hashed(source, packed, bounds, () => (hasArrived = true));
+  try {
+    const decoded = options.decode?.(arriving) ?? arriving;
+    for await (const chunk of decoded) await inflate.push(chunk);
+    await inflate.end();
+  } catch (error) {
+    // What no program can decode may only have been damaged on its way.
+    if (hasArrived) assertDigest(options.digest, packed);
+    throw error;
   }
-  await inflate.end();
+  const digest = assertDigest(options.digest, packed);
   reader.end();
   options.assertConfined();
   untar.end();
   recipe.end();
   const layer = {
-    digest: `${algorithmOf(options.digest)}:${packed.digest("hex")}`,
+    digest,
     diffId: `${algorithmOf(options.diffId)}:${plain.digest("hex")}`,
     sizeBytes: untar.bytes,
     inodes: new Set(untar.entries.values()).size,
@@ -108,6 +117,27 @@ class Bounds {
     const message = `${this.packedBytes} bytes of it unpack to ${this.#plainBytes}, over ${ratioMax} times as much (layer-max-ratio)`;
     throw new CriError("RESOURCE_EXHAUSTED", message);
   }
+}
+
+async function* hashed(
+  source: AsyncIterable<Uint8Array>,
+  hash: Hash,
+  bounds: Bounds,
+  onEnd: () => void,
+): AsyncGenerator<Uint8Array> {
+  for await (const chunk of source) {
+    hash.update(chunk);
+    bounds.packedBytes += chunk.length;
+    yield chunk;
+  }
+  onEnd();
+}
+
+/** The digest that arrived; "" stands for any. @throws CriError DATA_LOSS. */
+function assertDigest(digest: string, hash: Hash): string {
+  const arrived = `${algorithmOf(digest)}:${hash.copy().digest("hex")}`;
+  if (digest === "" || digest === arrived) return arrived;
+  throw new CriError("DATA_LOSS", `layer ${digest} arrived with digest ${arrived}`);
 }
 
 function algorithmOf(digest: string): "sha256" | "sha512" {

@@ -4,6 +4,7 @@ import type { UnpackHelpers } from "./helpers.ts";
 import type { LayerMaker, LayerWant } from "./layer_maker.ts";
 import type { LayerStore } from "./layers.ts";
 import { type NewImage } from "./pull.ts";
+import type { LayerDescriptor } from "./processors.ts";
 import type { ImageRecord } from "./records.ts";
 import type { LayerSource } from "./unpack.ts";
 
@@ -127,7 +128,12 @@ async function* origins(
   const blob = layers.blob(chainId);
   if (blob !== undefined) {
     const { path, digest, size } = blob;
-    const part = () => ({ digest, size, source: { kind: "file", path, offset: 0 } as const });
+    const part = () => ({
+      mediaType: "",
+      digest,
+      size,
+      source: { kind: "file", path, offset: 0 } as const,
+    });
     yield { wants: wantsOf(layers, having[0]!, part), from: "its kept blob" };
   }
   for (const image of having) {
@@ -152,7 +158,7 @@ async function* origins(
 function wantsOf(
   layers: LayerStore,
   image: ImageRecord,
-  part: (at: number) => { digest: string; size: number; source: LayerSource },
+  part: (at: number) => LayerDescriptor & { source: LayerSource },
 ): LayerWant[] {
   return image.layers.map((chainId, at) => ({
     ...part(at),

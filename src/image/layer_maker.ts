@@ -5,18 +5,16 @@ import type { Log } from "../base/log.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import type { LayerLimits, UnpackedLayer } from "./layer.ts";
 import { blobIn, type LayerStore, listingIn, recipeIn, treeIn } from "./layers.ts";
+import { decodingOf, type LayerDescriptor, type ProcessorOptions } from "./processors.ts";
 import type { LayerState } from "./progress.ts";
 import { withoutMirrors } from "./registry.ts";
 import { KeyedTurns, Turns } from "./turns.ts";
 import type { LayerSource } from "./unpack.ts";
 
 /** A layer that must be there, and where to get it. */
-export type LayerWant = {
+export type LayerWant = LayerDescriptor & {
   chainId: string;
   diffId: string;
-  /** Of the blob; "" where an archive does not tell it. */
-  digest: string;
-  size: number;
   source: LayerSource;
 };
 
@@ -33,6 +31,7 @@ export type LayerMakerOptions = {
   downloadsMax: number;
   /** The blobs stay beside the trees. */
   keepsBlobs: boolean;
+  decoding: ProcessorOptions;
   log: Log;
 };
 
@@ -59,10 +58,13 @@ export class LayerMaker {
 
   /**
    * Makes all the layers be there, lowest first in wants; on failure none of its remains stay.
-   * @throws CriError RESOURCE_EXHAUSTED when the file system surely has no room for them.
+   * @throws CriError RESOURCE_EXHAUSTED when the file system surely has no room for them,
+   * FAILED_PRECONDITION for one that nothing here can decrypt; before anything is fetched.
    */
   async ensure(wants: LayerWant[], options: EnsureOptions): Promise<void> {
-    await this.#assertRoom(wants.filter(({ chainId }) => !this.#store.has(chainId)));
+    const missing = wants.filter(({ chainId }) => !this.#store.has(chainId));
+    for (const want of missing) decodingOf(want, this.#options.decoding);
+    await this.#assertRoom(missing);
     const failed = new AbortController();
     const signal = AbortSignal.any([options.signal, failed.signal]);
     const downloads = new Turns(this.#options.downloadsMax);
@@ -215,6 +217,7 @@ export class LayerMaker {
       const folder = treeIn(scratch);
       await mkdir(folder, { mode: 0o755 });
       const { digest, size, diffId } = want;
+      const decoding = decodingOf(want, this.#options.decoding);
       const { limits, keepsBlobs } = this.#options;
       const [listing, recipe] = [listingIn(scratch), recipeIn(scratch)];
       o.onLayer(o.index, "moving", 0);
@@ -229,6 +232,7 @@ export class LayerMaker {
         digest,
         size,
         diffId,
+        decoding,
         limits,
       } as const;
       const onBytes = (bytes: number) => o.onLayer(o.index, "moving", bytes);

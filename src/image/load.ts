@@ -25,9 +25,8 @@ export function imageOfArchive(
     config: image.config,
     repoTags: [...repoTags],
     repoDigests: [...repoDigests],
-    layers: image.layers.map(({ digest, size, path: file, offset }) => ({
-      digest,
-      size,
+    layers: image.layers.map(({ path: file, offset, ...layer }) => ({
+      ...layer,
       source: { kind: "file", path: file, offset },
     })),
     source: { kind: "file", path },

@@ -5,6 +5,7 @@ import { CriError } from "../base/errors.ts";
 import { choosePlatform, configBytesMax, hostPlatform, parseManifest } from "./manifest.ts";
 import type { Manifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
+import type { LayerDescriptor } from "./processors.ts";
 import type { LayerWant } from "./layer_maker.ts";
 import type { ImageSource } from "./records.ts";
 import { fetchBlob, fetchManifest } from "./registry.ts";
@@ -17,7 +18,7 @@ export type NewImage = {
   config: Buffer;
   repoTags: string[];
   repoDigests: string[];
-  layers: Pick<LayerWant, "digest" | "size" | "source">[];
+  layers: (LayerDescriptor & Pick<LayerWant, "source">)[];
   source: ImageSource;
   runtimeHandler?: string | undefined;
   what: string;
@@ -43,8 +44,7 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
     repoTags: ref.digest === undefined ? [ref.name] : [],
     repoDigests: [`${ref.domain}/${ref.path}@${top.digest}`],
     layers: manifest.layers.map((layer) => ({
-      digest: layer.digest,
-      size: layer.size,
+      ...layer,
       source: { kind: "registry", session },
     })),
     source: { kind: "registry", name: ref.name, host: answered(session) },

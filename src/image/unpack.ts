@@ -7,12 +7,15 @@ import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { syncfs } from "../sys/path.ts";
+import { killGroup } from "../sys/process.ts";
 import { clone, type Cloned, type CloneJob } from "./clone.ts";
+import { Decoder } from "./decode.ts";
 import { inherit, type Inheritance } from "./inherit.ts";
 import { Jail } from "./jail.ts";
 import { unpackLayer, type LayerLimits, type UnpackedLayer } from "./layer.ts";
 import { readListing, writeListing } from "./listing.ts";
 import { pack, type PackJob } from "./pack.ts";
+import type { Decoding } from "./processors.ts";
 import { readBlob, type Session } from "./registry.ts";
 import { type Differences, verify } from "./verify.ts";
 
@@ -30,6 +33,7 @@ export type UnpackJob =
       digest: string;
       size: number;
       diffId: string;
+      decoding?: Decoding | undefined;
       limits: LayerLimits;
       /** A file to be made: what the layer holds. */
       listing: string;
@@ -64,7 +68,11 @@ const progressStepBytes = 1 << 20;
 export async function unpackMain(_argv: string[]): Promise<number> {
   const jail = new Jail();
   const lines = createInterface({ input: process.stdin });
-  lines.once("close", () => process.exit(0)); // the daemon has no more, or is no more
+  lines.once("close", () => {
+    // The daemon has no more, or is no more.
+    killGroup(process.pid); // with what stream processors have left
+    process.exit(0);
+  });
   for await (const line of lines) {
     const answer = await perform(JSON.parse(line) as UnpackJob, jail).catch(failed);
     send(answer);
@@ -130,17 +138,16 @@ async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<
   using listing = new OutFile(job.listing);
   using recipe = new OutFile(job.recipe);
   using blob = job.blob === undefined ? undefined : new OutFile(job.blob);
+  await using decoder = job.decoding && (await Decoder.start(job.decoding));
   try {
     const { layer, entries } = await unpackLayer(counted(chunksOf(job, jail), blob), {
       digest: job.digest,
       diffId: job.diffId,
       limits: job.limits,
       recipeFd: recipe.fd,
+      decode: decoder && ((source) => decoder.through(source)),
       assertConfined: () => jail.assertInside(),
     });
-    if (job.digest !== "" && layer.digest !== job.digest) {
-      throw new CriError("DATA_LOSS", `layer ${job.digest} arrived with digest ${layer.digest}`);
-    }
     if (layer.diffId !== job.diffId) {
       const message = `layer ${job.digest} unpacks to ${layer.diffId}; its config says ${job.diffId}`;
       throw new CriError("DATA_LOSS", message);

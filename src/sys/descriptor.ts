@@ -18,6 +18,11 @@ export function pipe(): { readFd: number; writeFd: number } {
   return { readFd: fds[0]!, writeFd: fds[1]! };
 }
 
+/** Of one end of a pipe: whoever else has this same end shares it. */
+export function setBlocking(fd: number, blocks: boolean): void {
+  check("fcntl", `F_SETFL on descriptor ${fd}`, fd, F_SETFL, blocks ? 0 : O_NONBLOCK);
+}
+
 /** Bytes read into buffer; -1 when there is nothing now (EAGAIN), 0 at the end (of a terminal: EIO). */
 export function readNow(fd: number, buffer: Uint8Array): number {
   const { call, errno } = libc();

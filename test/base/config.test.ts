@@ -304,3 +304,29 @@ test('loadConfig settles "systemd-cgroup": "auto" by what runs the host', () => 
     'FILE:2: "systemd-cgroup" must be true, false or "auto", not "Auto"',
   );
 });
+
+test("loadConfig finds stream processors by name, warns of absent ones and refuses half ones", () => {
+  const decoder = { accepts: ["application/a+encrypted"], returns: "application/a" };
+  const { config, warnings } = load({
+    "stream-processors": {
+      near: { ...decoder, path: "decoder", env: ["A=b=c"] },
+      far: { ...decoder, path: "/opt/decoder", args: ["-x"] },
+    },
+  });
+  expect(config.streamProcessors).toEqual({
+    near: { ...decoder, path: "/usr/sbin/decoder", args: [], env: ["A=b=c"] },
+    far: { ...decoder, path: "/opt/decoder", args: ["-x"], env: [] },
+  });
+  expect(warnings).toHaveLength(1);
+  expect(warnings[0]).toContain('"stream-processors.far": /opt/decoder is not there');
+  for (const wrong of [
+    { ...decoder, path: "../decoder" },
+    { ...decoder, path: "/x", accepts: [] },
+    { ...decoder, path: "/x", returns: "no type" },
+    { ...decoder, path: "/x", env: ["without a value"] },
+    { ...decoder, path: "/x", arg: [] },
+    { returns: "application/a", path: "/x" },
+  ]) {
+    expect(refusal({ "stream-processors": { wrong } })[0]).toMatch(/"stream-processors" must be/);
+  }
+});

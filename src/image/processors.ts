@@ -1,0 +1,91 @@
+// Which programs a layer's bytes go through before they are unpacked: containerd's stream processors,
+// by which encrypted images are decrypted with keys that the node has (seed: node key model).
+import type { StreamProcessor } from "../base/config_values.ts";
+import { CriError } from "../base/errors.ts";
+
+/** A layer as the manifest describes it. */
+export type LayerDescriptor = {
+  /** "" where it is not known. */
+  mediaType: string;
+  /** Of the blob; "" where an archive does not tell it. */
+  digest: string;
+  size: number;
+  annotations?: Record<string, string> | null;
+};
+
+/** One program of the chain; mediaType: of what it gets. */
+export type DecodeStep = Pick<StreamProcessor, "path" | "args" | "env"> & {
+  name: string;
+  mediaType: string;
+};
+
+export type Decoding = {
+  /** First to last. */
+  steps: DecodeStep[];
+  /** What each program finds on descriptor 3, in base64. */
+  payload: string;
+  /** How long the programs may let nothing through. */
+  timeoutMs: number;
+};
+
+export type ProcessorOptions = {
+  /** By name. */
+  processors: Record<string, StreamProcessor>;
+  timeoutMs: number;
+};
+
+const stepsMax = 8;
+
+/**
+ * The programs for a layer, undefined where it needs none.
+ * @throws CriError FAILED_PRECONDITION for an encrypted layer that none accepts.
+ */
+export function decodingOf(
+  layer: LayerDescriptor,
+  { processors, timeoutMs }: ProcessorOptions,
+): Decoding | undefined {
+  const steps: DecodeStep[] = [];
+  let { mediaType } = layer;
+  for (;;) {
+    const found = Object.entries(processors).find(([, { accepts }]) => accepts.includes(mediaType));
+    if (found === undefined) break;
+    if (steps.length === stepsMax) {
+      const message = `layer ${layer.digest} would go through more than ${stepsMax} stream processors: does one in "stream-processors" return what another one accepts?`;
+      throw new CriError("FAILED_PRECONDITION", message);
+    }
+    const [name, { path, args, env, returns }] = found;
+    steps.push({ name, path, args, env, mediaType });
+    mediaType = returns;
+  }
+  if (isEncrypted(mediaType)) {
+    const message = `layer ${layer.digest} is encrypted (${mediaType}): no program in "stream-processors" accepts that`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+  if (steps.length === 0) return undefined;
+  return { steps, payload: payloadOf(layer).toString("base64"), timeoutMs };
+}
+
+/** ocicrypt, spec/spec.go; "+enc" is how images of before 2019 have it. */
+function isEncrypted(mediaType: string): boolean {
+  return /\+enc(?:rypted)?$/.test(mediaType);
+}
+
+/**
+ * What containerd's own client hands a decoder: the layer's descriptor, whose annotations hold the
+ * wrapped keys, as JSON in a google.protobuf.Any (imgcrypt, payload.go).
+ */
+function payloadOf({ mediaType, digest, size, annotations }: LayerDescriptor): Buffer {
+  const descriptor = { mediaType, digest, size, annotations: annotations ?? {} };
+  const json = JSON.stringify({ DecryptConfig: { Parameters: null }, Descriptor: descriptor });
+  const typeUrl = "io.containerd.ocicrypt.v1.Payload";
+  return Buffer.concat([bytesField(1, Buffer.from(typeUrl)), bytesField(2, Buffer.from(json))]);
+}
+
+/** Protobuf wire format: tag, length, bytes. */
+function bytesField(number: number, bytes: Buffer): Buffer {
+  const head = [(number << 3) | 2];
+  let length = bytes.length;
+  for (; length > 0x7f; length >>>= 7) head.push((length & 0x7f) | 0x80);
+  head.push(length);
+  return Buffer.concat([Buffer.from(head), bytes]);
+}

@@ -223,6 +223,7 @@ function openImages({ config, self, log }: Omit<Given, "instance">): Promise<Ima
         timeoutMs: config.pullProgressTimeoutMs,
       },
     },
+    storage: { driver: config.storageDriver, containerBytes: config.containerBytes },
     pinned: [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== ""),
     self,
   });

@@ -29,6 +29,8 @@ export type Config = Omit<
 > & {
   /** The driver is systemd's; "auto" is settled. */
   systemdCgroup: boolean;
+  /** Of storage-opts: what a container may write into its own layer; 0: as much as there is. */
+  containerBytes: number;
   nri: Values<typeof nriKeys>;
 };
 
@@ -212,7 +214,7 @@ function configOf(values: Map<string, unknown>): Config {
   const pick = (keys: Record<string, Key>) =>
     Object.fromEntries(Object.entries(keys).map(([field, { key }]) => [field, values.get(key)]));
   const { criRuntimes: _, enableCriV1: __, ...rest } = pick(daemonKeys);
-  return { ...rest, nri: pick(nriKeys) } as Config;
+  return { ...rest, containerBytes: 0, nri: pick(nriKeys) } as Config;
 }
 
 type Settling = { host: HostFacts; place: (key: string) => string; problems: string[] };
@@ -231,18 +233,38 @@ function settle(loaded: LoadedConfig, values: Map<string, unknown>, s: Settling)
     );
     config.group = "";
   }
-  const ignored = config.storageOpts.filter(
-    (o) => !o.startsWith("overlay2.override_kernel_check="),
-  );
-  if (ignored.length > 0) {
-    warnings.push(
-      `${s.place("storage-opts")}: "storage-opts" means nothing here: ${ignored.join(", ")}`,
-    );
-  }
+  settleStorage(config, { ...s, warnings });
   settleRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
   settleProcessors(config, { ...s, warnings });
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   settleCgroupParent(config, s);
+}
+
+/** iSulad's overlay2.* options: a size, and the kernel check that nobody needs. */
+function settleStorage(config: Config, s: Settling & { warnings: string[] }): void {
+  const at = s.place("storage-opts");
+  for (const option of config.storageOpts) {
+    const [name = "", value = ""] = option.split("=");
+    if (name === "overlay2.override_kernel_check") continue;
+    if (name !== "overlay2.size" && name !== "overlay2.basesize") {
+      s.warnings.push(`${at}: "storage-opts" means nothing here: ${option}`);
+      continue;
+    }
+    const bytes = bytesOf(value);
+    if (bytes !== undefined) config.containerBytes = bytes;
+    else {
+      const must = `${name}=SIZE with a size such as 512M or 10G, at least 1M`;
+      s.problems.push(`${at}: "storage-opts" must have ${must}, not ${clipped(option)}`);
+    }
+  }
+}
+
+/** Of "10G": by powers of 1024, as docker counts; "0" is no limit. */
+function bytesOf(size: string): number | undefined {
+  const [, count, unit = ""] = /^(\d{1,12})([KMGT]?)(?:i?B)?$/i.exec(size) ?? [];
+  if (count === undefined) return undefined;
+  const bytes = Number(count) * 1024 ** ["", "K", "M", "G", "T"].indexOf(unit.toUpperCase());
+  return bytes === 0 || (bytes >= 2 ** 20 && bytes <= 2 ** 52) ? bytes : undefined;
 }
 
 function settleRuntimes(

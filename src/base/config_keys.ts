@@ -121,13 +121,13 @@ export const daemonKeys = {
     fallback: {},
     about: "ours: programs that decode layers by media type, as containerd's stream_processors",
   }),
-  storageDriver: key("storage-driver", k.meaning({ overlay2: "overlay2", overlay: "overlay2" }), {
-    fallback: "overlay2",
-    about: "overlay2",
+  storageDriver: key("storage-driver", k.storageDriver, {
+    fallback: "auto",
+    about: "overlay2 (overlayfs), native (a copy of the image for each container) or auto",
   }),
   storageOpts: key("storage-opts", k.texts, {
     fallback: [] as string[],
-    about: "overlay2.override_kernel_check is accepted and not needed",
+    about: "overlay2.size=10G (or basesize): what a container may write into its own layer",
     also: ["storage-opt"],
   }),
   defaultUlimits: key("default-ulimits", k.ulimits, {

@@ -114,6 +114,14 @@ export const logLevel = meaning<LogLevel>(
   (level) => level.toUpperCase(),
 );
 
+/** "overlay" is what iSulad calls overlay2, too. */
+export const storageDriver = meaning<"auto" | "overlay2" | "native">({
+  auto: "auto",
+  overlay2: "overlay2",
+  overlay: "overlay2",
+  native: "native",
+});
+
 /** An absolute path without "..", which the kernel takes. */
 function path() {
   return v.pipe(

@@ -112,10 +112,15 @@ async function makeContainer(
     await step("container-record", () => containers.write(container));
     throwIfAborted(what, call.signal);
     const rootfsPath = await step("container-rootfs", () =>
-      images.mountRootfs(image, { dir: folder, owner: rootfsOwner(sandbox), label }),
+      images.mountRootfs(image, {
+        dir: folder,
+        owner: rootfsOwner(sandbox),
+        label,
+        signal: call.signal,
+      }),
     );
     throwIfAborted(what, call.signal);
-    const imageMounts = await mountImageVolumes(context, container);
+    const imageMounts = await mountImageVolumes(context, container, call.signal);
     const parts = { sandbox, image, rootfsPath, imageMounts, call };
     const plain = await specOf(context, container, parts);
     const adjusted = await context.nri?.createContainer(sandbox, container, plain);

@@ -87,8 +87,9 @@ export function handlerOf(context: Context, name: string): Handler {
 }
 
 /** Whether pods of this handler can have a user namespace of their own. */
-export function hasUserNamespaces({ host }: Context, { facts }: Handler): boolean {
-  return host.idmappedLayers && facts.idmapMounts;
+export function hasUserNamespaces({ host, images }: Context, { facts }: Handler): boolean {
+  const hasLayers = host.idmappedLayers || images.storage.driver === "native";
+  return hasLayers && facts.idmapMounts;
 }
 
 /**

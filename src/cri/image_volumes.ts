@@ -53,6 +53,7 @@ function failed(mount: Mount, cause: unknown): CriError {
 export async function mountImageVolumes(
   context: Context,
   container: Container,
+  signal: AbortSignal,
 ): Promise<Map<number, string>> {
   const { images, containers, sandboxes } = context;
   const owner = rootfsOwner(sandboxes.get(container.sandboxId));
@@ -66,7 +67,7 @@ export async function mountImageVolumes(
       let root = roots.get(image.id);
       if (root === undefined) {
         const dir = join(volumesFolder(containers.folderOf(container.id)), String(roots.size));
-        root = await images.mountRootfs(image, { dir, readonly: true, owner, label });
+        root = await images.mountRootfs(image, { dir, readonly: true, owner, label, signal });
         roots.set(image.id, root);
       }
       folders.set(index, await folderInRoot(root, mount.image_sub_path ?? ""));

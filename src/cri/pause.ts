@@ -73,7 +73,12 @@ async function makeRootfs(
   }
   const image = images.find(reference) ?? (await images.pull(reference, { signal }));
   const label = sandbox.selinux?.mount;
-  const place = { dir: context.sandboxes.folderOf(sandbox.id), owner: rootfsOwner(sandbox), label };
+  const place = {
+    dir: context.sandboxes.folderOf(sandbox.id),
+    owner: rootfsOwner(sandbox),
+    label,
+    signal,
+  };
   const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, place));
   return { rootfsPath, image: image.config };
 }

@@ -50,8 +50,17 @@ export async function status(context: Context, request: StatusRequest): Promise<
       user_namespaces_host_network: true,
       mount_options: true,
     },
-    info: request.verbose === true ? { config: JSON.stringify(context.config) } : {},
+    info:
+      request.verbose === true
+        ? { config: JSON.stringify(context.config), storage: storageInfo(context) }
+        : {},
   };
+}
+
+/** How containers get their roots, and why not by overlayfs where that does not work. */
+function storageInfo({ images }: Context): string {
+  const { driver, problem, quota } = images.storage;
+  return JSON.stringify({ driver, problem, containerBytes: quota?.bytes });
 }
 
 /**

@@ -17,6 +17,7 @@ import {
   parseAs,
   parseIndex,
   parseManifest,
+  tooManyLayers,
   type Descriptor,
 } from "./manifest.ts";
 import type { LayerDescriptor } from "./processors.ts";
@@ -48,7 +49,7 @@ const DockerManifest = v.array(
   v.object({
     Config: v.string(),
     RepoTags: v.nullish(v.array(v.string())),
-    Layers: v.pipe(v.array(v.string()), v.maxLength(layersMax)),
+    Layers: v.pipe(v.array(v.string()), v.maxLength(layersMax, tooManyLayers)),
   }),
 );
 

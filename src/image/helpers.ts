@@ -6,6 +6,7 @@ import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { spawn } from "../sys/children.ts";
 import { killGroup } from "../sys/process.ts";
+import type { WhiteoutForm } from "./whiteouts.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack.ts";
 
 export type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
@@ -16,9 +17,9 @@ export class UnpackHelpers implements AsyncDisposable {
   readonly #idle: Helper[] = [];
   readonly #all = new Set<Helper>();
 
-  /** self: the argv that runs our own program; "unpack" is added. */
-  constructor(self: string[]) {
-    this.#self = self;
+  /** self: the argv that runs our own program; "unpack" is added, with how layers mark what they hide. */
+  constructor(self: string[], whiteouts: WhiteoutForm) {
+    this.#self = [...self, "unpack", whiteouts];
   }
 
   async run<Kind extends UnpackJob["kind"]>(
@@ -28,7 +29,7 @@ export class UnpackHelpers implements AsyncDisposable {
     throwIfAborted(job.kind, options.signal);
     let helper = this.#idle.pop();
     if (helper === undefined) {
-      helper = new Helper([...this.#self, "unpack"]);
+      helper = new Helper(this.#self);
       this.#all.add(helper);
     }
     const result = await helper.run(job, options);

@@ -1,8 +1,8 @@
 // Folders that a layer uses without describing them look as in the layers below: without this, a
 // layer with tmp/x and no entry for tmp would make /tmp 0755.
 import * as fs from "node:fs";
-import { lgetxattr } from "../sys/path.ts";
 import { pathOf } from "./tar_fields.ts";
+import { isOpaque } from "./whiteouts.ts";
 
 export type Inheritance = {
   /** The layer's tree. */
@@ -45,7 +45,7 @@ function isHidden(tree: string, path: string): boolean {
   return prefixesOf(tree, path).some((at) => {
     const there = fs.lstatSync(pathOf(at), { throwIfNoEntry: false });
     if (there === undefined) return false;
-    return !there.isDirectory() || lgetxattr(pathOf(at), "trusted.overlay.opaque")?.[0] === 0x79;
+    return !there.isDirectory() || isOpaque(pathOf(at));
   });
 }
 

@@ -1,5 +1,5 @@
 // How a layer comes to be: fetched and unpacked by a helper, or linked from one with the same content.
-import { mkdir, rm, statfs } from "node:fs/promises";
+import { mkdir, rm } from "node:fs/promises";
 import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { UnpackHelpers } from "./helpers.ts";
@@ -7,6 +7,7 @@ import type { LayerLimits, UnpackedLayer } from "./layer.ts";
 import { blobIn, type LayerStore, listingIn, recipeIn, treeIn } from "./layers.ts";
 import { decodingOf, type LayerDescriptor, type ProcessorOptions } from "./processors.ts";
 import type { LayerState } from "./progress.ts";
+import { assertRoom } from "./room.ts";
 import { withoutMirrors } from "./registry.ts";
 import { KeyedTurns, Turns } from "./turns.ts";
 import type { LayerSource } from "./unpack.ts";
@@ -81,11 +82,8 @@ export class LayerMaker {
 
   /** A layer takes at least what its blob takes: nobody packs to make larger. */
   async #assertRoom(wants: LayerWant[]): Promise<void> {
-    const needed = wants.reduce((sum, { size }) => sum + size, 0);
-    const { bavail, bsize } = await statfs(this.#store.root);
-    if (needed <= bavail * bsize) return;
-    const message = `no space left: the image's missing layers take at least ${needed} bytes, and ${this.#store.root} has ${bavail * bsize} free`;
-    throw new CriError("RESOURCE_EXHAUSTED", message);
+    const needed = wants.reduce((sum, { size }) => sum + BigInt(size), 0n);
+    await assertRoom(this.#store.root, needed, "the image's missing layers take at least");
   }
 
   /** Two pulls that need the same layer: the second waits for the first, or takes over. */

@@ -13,6 +13,7 @@ import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import { recipeLength } from "./recipe.ts";
+import type { StorageDriver } from "./storage.ts";
 
 const LayerFile = v.object({
   version: v.literal(1),
@@ -23,6 +24,8 @@ const LayerFile = v.object({
   inodes: v.optional(v.number()),
   /** Of the blob beside it, where one is kept. */
   blob: v.optional(v.string()),
+  /** What its tree marks as removed is marked in a way that overlayfs does not know. */
+  whiteouts: v.optional(v.literal("native")),
   /** The boot that made it, as long as it is not known to be on the disk. */
   unsyncedBoot: v.optional(v.string()),
 });
@@ -69,19 +72,21 @@ const besides = [
 
 export class LayerStore {
   readonly root: string;
+  readonly #driver: StorageDriver;
   readonly #log: Log;
   readonly #layers = new Map<string, LayerFile>();
   /** The layer whose record is being written anew: not to be collected just now. */
   #marking: string | undefined;
   readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
-  private constructor(root: string, log: Log) {
+  private constructor(root: string, driver: StorageDriver, log: Log) {
     this.root = root;
+    this.#driver = driver;
     this.#log = log;
   }
 
-  static async open(root: string, log: Log): Promise<LayerStore> {
-    const store = new LayerStore(root, log);
+  static async open(root: string, driver: StorageDriver, log: Log): Promise<LayerStore> {
+    const store = new LayerStore(root, driver, log);
     await mkdir(join(root, "l", "empty"), { recursive: true, mode: 0o711 });
     await rm(store.#scratch, { recursive: true, force: true });
     await mkdir(store.#scratch, { mode: 0o700 });
@@ -212,7 +217,9 @@ export class LayerStore {
     await rename(treeIn(scratch), this.tree(chainId));
     const blob = isKept ? digest : undefined;
     const unsyncedBoot = this.#bootId;
-    await this.#write({ version: 1, chainId, diffId, sizeBytes, inodes, blob, unsyncedBoot });
+    const whiteouts = this.#driver === "native" ? "native" : undefined;
+    const file = { version: 1, chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
+    await this.#write({ ...file, unsyncedBoot });
   }
 
   /** Puts a layer that was made again into the place of the one that is there. */
@@ -281,6 +288,9 @@ export class LayerStore {
     try {
       const file = v.parse(LayerFile, JSON.parse(await readFile(path, "utf8")));
       if (name !== `${shortId(file.chainId)}.json`) throw new Error("its name is another layer's");
+      if (file.whiteouts === "native" && this.#driver !== "native") {
+        throw new Error("it was unpacked for storage-driver native");
+      }
       if (file.unsyncedBoot === undefined || file.unsyncedBoot === this.#bootId) {
         await readdir(this.tree(file.chainId));
         this.#layers.set(file.chainId, file);

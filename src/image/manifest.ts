@@ -6,6 +6,7 @@ import { isDigest } from "./reference.ts";
 
 /** Most layers one overlay mount takes with a page of options. */
 export const layersMax = 127;
+export const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
 export const manifestBytesMax = 4 << 20;
 export const configBytesMax = 8 << 20;
 
@@ -28,7 +29,7 @@ export type Descriptor = v.InferOutput<typeof Descriptor>;
 
 const Manifest = v.object({
   config: Descriptor,
-  layers: v.pipe(v.array(Descriptor), v.maxLength(layersMax)),
+  layers: v.pipe(v.array(Descriptor), v.maxLength(layersMax, tooManyLayers)),
 });
 export type Manifest = v.InferOutput<typeof Manifest>;
 
@@ -53,7 +54,9 @@ const ConfigFile = v.object({
   architecture: v.optional(v.string(), ""),
   variant: v.optional(v.string()),
   config: v.nullish(ImageSettings),
-  rootfs: v.object({ diff_ids: v.pipe(v.array(Digest), v.maxLength(layersMax)) }),
+  rootfs: v.object({
+    diff_ids: v.pipe(v.array(Digest), v.maxLength(layersMax, tooManyLayers)),
+  }),
 });
 
 /** What an image says about the containers made of it, and what it was built for. */

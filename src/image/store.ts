@@ -1,7 +1,7 @@
 // The node's images: pulled from registries or loaded from files, mounted for containers, removed.
 import { mkdir, rm } from "node:fs/promises";
 import { realpathSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
@@ -22,8 +22,9 @@ import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference } from "./reference.ts";
 import { checkRegistry, type EndpointCheck } from "./registry_check.ts";
-import { mountedOverlays, mountOverlay, unmountOverlay, type RootfsParts } from "./rootfs.ts";
+import { Roots, type RootParts } from "./roots.ts";
 import { savedImages, writeArchive } from "./save.ts";
+import { openStorage, type Storage, type StorageOptions } from "./storage.ts";
 import { Turns } from "./turns.ts";
 
 export type { RegistryAuth } from "./credentials.ts";
@@ -40,6 +41,7 @@ export type ImageStoreOptions = {
   log: Log;
   registry: RegistryOptions;
   layers: Omit<LayerMakerOptions, "log">;
+  storage: StorageOptions;
   /** The argv that runs our own program, for the unpacking helpers. */
   self: string[];
   /** Names, or patterns, of images that the kubelet must not collect (pinned.ts). */
@@ -60,31 +62,31 @@ export async function openImageStore(options: ImageStoreOptions): Promise<ImageS
   const graph = realpathSync(options.graph);
   await mkdir(join(graph, "layers"), { recursive: true, mode: 0o711 });
   const records = await ImageRecords.open(join(graph, "images"), options.log);
-  const layers = await LayerStore.open(join(graph, "layers"), options.log);
+  const storage = await openStorage(join(graph, "layers"), options.storage, options.log);
+  const layers = await LayerStore.open(join(graph, "layers"), storage.driver, options.log);
   for (const { id, layers: chain, repoTags } of records.list()) {
     if (chain.every((chainId) => layers.has(chainId))) continue;
     options.log.warn("image dropped: a layer of it is missing", { image: repoTags[0] ?? id });
     await records.remove(id);
   }
-  const store = new ImageStore(options, { graph, records, layers });
+  const store = new ImageStore(options, { graph, records, layers, storage });
   await store.collectGarbage();
   store.syncSoon();
   return store;
 }
 
-type StoreParts = { graph: string; records: ImageRecords; layers: LayerStore };
+type StoreParts = { graph: string; records: ImageRecords; layers: LayerStore; storage: Storage };
 
 export class ImageStore implements AsyncDisposable {
   readonly #options: ImageStoreOptions;
-  readonly #graph: string;
   readonly #records: ImageRecords;
   readonly #layers: LayerStore;
+  readonly storage: Storage;
   readonly #maker: LayerMaker;
   readonly #pulls: JoinedPulls<ImageRecord>;
   /** Whether the kubelet's garbage collection is to leave an image alone. */
   readonly pinned: (image: ImageRecord) => boolean;
-  /** Container folder → short names of the layers it is mounted from. */
-  readonly #mounts: Map<string, string[]>;
+  readonly #roots: Roots;
   /** Layers of images that are being made, by how many. */
   readonly #wanted = new Map<string, number>();
   /** Records are written one after another. */
@@ -94,12 +96,14 @@ export class ImageStore implements AsyncDisposable {
 
   constructor(options: ImageStoreOptions, parts: StoreParts) {
     this.#options = options;
-    this.#graph = parts.graph;
     this.#records = parts.records;
     this.#layers = parts.layers;
+    this.storage = parts.storage;
     this.#maker = new LayerMaker(parts.layers, { ...options.layers, log: options.log });
     this.#pulls = new JoinedPulls();
-    this.#mounts = mountedOverlays(parts.graph);
+    const { graph } = options;
+    const startHelpers = () => this.#startHelpers();
+    this.#roots = new Roots({ ...parts, graph, realGraph: parts.graph, startHelpers });
     this.pinned = pinnedBy(options.pinned ?? []);
   }
 
@@ -183,7 +187,7 @@ export class ImageStore implements AsyncDisposable {
     this.#want(chains, 1);
     try {
       const images = await savedImages(found, { records: this.#records, layers: this.#layers });
-      await using helpers = new UnpackHelpers(this.#options.self);
+      await using helpers = this.#startHelpers();
       const { onProgress = () => {}, ...rest } = o;
       await writeArchive(images, { ...rest, helpers, onProgress });
       this.#options.log.info("images saved", { images: refs.join(" "), path: o.path });
@@ -206,7 +210,7 @@ export class ImageStore implements AsyncDisposable {
     for (const { id, layers } of this.list()) {
       for (const layer of layers) (ids.has(id) ? going : staying).add(layer);
     }
-    const mounted = new Set([...this.#mounts.values()].flat());
+    const mounted = this.#roots.used();
     for (const id of going) if (mounted.has(shortId(id))) staying.add(id);
     return this.#layers.usageOf([...going, ...staying]).bytes - this.#layers.usageOf(staying).bytes;
   }
@@ -231,15 +235,14 @@ export class ImageStore implements AsyncDisposable {
     }
     const images = found === undefined ? this.list() : [found];
     const chains = images.flatMap(({ layers }) => layers);
-    await using helpers = new UnpackHelpers(this.#options.self);
+    await using helpers = this.#startHelpers();
     this.#want(chains, 1); // none of them goes meanwhile
     try {
       const { layers, maker } = { layers: this.#layers, maker: this.#maker };
       const registry = this.#options.registry;
       const fetch = (reference: string, signal: AbortSignal) =>
         fetchImage(parseReference(reference), { registry, auth: undefined, signal });
-      const mounts = (chainId: string) =>
-        [...this.#mounts.values()].filter((lower) => lower.includes(shortId(chainId))).length;
+      const mounts = (chainId: string) => this.#roots.countOf(chainId);
       yield* checkLayers({ layers, maker, helpers, fetch, mounts }, images, options);
     } finally {
       this.#want(chains, -1);
@@ -248,41 +251,28 @@ export class ImageStore implements AsyncDisposable {
     }
   }
 
-  /** A container's folder as the kernel names it, whether it is there or not. */
-  #real(dir: string): string {
-    const [path, graph] = [resolve(dir), resolve(this.#options.graph)];
-    return path.startsWith(`${graph}/`) ? this.#graph + path.slice(graph.length) : path;
-  }
-
   /** @returns the path of the mounted root; dir is the container's folder. */
   async mountRootfs(
     image: ImageRecord,
-    { dir, ...parts }: Omit<RootfsParts, "trees" | "lower">,
+    { signal, ...parts }: Omit<RootParts, "signal"> & { signal?: AbortSignal },
   ): Promise<string> {
-    const absolute = this.#real(dir);
-    const missing = image.layers.find((chainId) => !this.#layers.has(chainId));
-    if (missing !== undefined) {
-      const message = `the image ${image.id} was removed meanwhile: pull it again`;
-      throw new CriError("FAILED_PRECONDITION", message);
-    }
-    const lower = image.layers.map(shortId);
-    this.#mounts.set(absolute, lower); // first: from now on the layers stay
+    const ends = [this.#closing.signal, ...(signal === undefined ? [] : [signal])];
     try {
-      await mkdir(absolute, { recursive: true, mode: 0o711 });
-      const trees = this.#layers.trees;
-      return await mountOverlay({ trees, lower, dir: absolute, ...parts });
+      return await this.#roots.mount(image, { ...parts, signal: AbortSignal.any(ends) });
     } catch (error) {
-      await this.unmountRootfs(absolute);
+      await this.unmountRootfs(parts.dir);
       throw error;
     }
   }
 
   /** Unmounts and removes what mountRootfs made; nothing there is no error. */
   async unmountRootfs(dir: string): Promise<void> {
-    const absolute = this.#real(dir);
-    await unmountOverlay(absolute);
-    if (!this.#mounts.delete(absolute)) return;
-    await this.collectGarbage();
+    if (await this.#roots.unmount(dir)) await this.collectGarbage();
+  }
+
+  #startHelpers(): UnpackHelpers {
+    const { driver } = this.storage;
+    return new UnpackHelpers(this.#options.self, driver === "native" ? "native" : "overlay");
   }
 
   async #publish(image: NewImage, o: WorkOptions): Promise<ImageRecord> {
@@ -333,7 +323,7 @@ export class ImageStore implements AsyncDisposable {
     }));
     const board = new LayerBoard(name, shown, o.onProgress ?? (() => {}));
     const onLayer = board.set.bind(board);
-    await using helpers = new UnpackHelpers(this.#options.self);
+    await using helpers = this.#startHelpers();
     await this.#maker.ensure(wants, { helpers, signal: o.signal, onLayer });
   }
 
@@ -349,7 +339,7 @@ export class ImageStore implements AsyncDisposable {
   /** Removes layers that no image, no mounted root and no pull needs. */
   async collectGarbage(): Promise<void> {
     const ofImages = new Set(this.list().flatMap(({ layers }) => layers));
-    const mounted = new Set([...this.#mounts.values()].flat());
+    const mounted = this.#roots.used();
     await this.#layers.collect(
       (id) => ofImages.has(id) || mounted.has(shortId(id)) || this.#wanted.has(id),
     );
@@ -365,7 +355,7 @@ export class ImageStore implements AsyncDisposable {
 
   async #sync(): Promise<void> {
     try {
-      await using helpers = new UnpackHelpers(this.#options.self);
+      await using helpers = this.#startHelpers();
       await this.#layers.sync(helpers, this.#closing.signal);
       await this.collectGarbage(); // what was removed while its mark was taken away
     } catch (error) {

@@ -9,6 +9,7 @@ import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/er
 import { syncfs } from "../sys/path.ts";
 import { killGroup } from "../sys/process.ts";
 import { clone, type Cloned, type CloneJob } from "./clone.ts";
+import { copyLayers, type CopyJob } from "./copy.ts";
 import { Decoder } from "./decode.ts";
 import { inherit, type Inheritance } from "./inherit.ts";
 import { Jail } from "./jail.ts";
@@ -18,6 +19,7 @@ import { pack, type PackJob } from "./pack.ts";
 import type { Decoding } from "./processors.ts";
 import { readBlob, type Session } from "./registry.ts";
 import { type Differences, verify } from "./verify.ts";
+import { writeWhiteouts } from "./whiteouts.ts";
 
 export type LayerSource =
   | { kind: "registry"; session: Session }
@@ -45,6 +47,7 @@ export type UnpackJob =
   | ({ kind: "inherit" } & Inheritance)
   | CloneJob
   | PackJob
+  | CopyJob
   | { kind: "verify"; folder: string; listing: string }
   | { kind: "sync"; folder: string };
 
@@ -54,6 +57,7 @@ export type JobResults = {
   inherit: undefined;
   clone: Cloned;
   pack: undefined;
+  copy: undefined;
   verify: Differences;
   sync: undefined;
 };
@@ -65,7 +69,9 @@ export type UnpackAnswer =
 
 const progressStepBytes = 1 << 20;
 
-export async function unpackMain(_argv: string[]): Promise<number> {
+/** argv: the form of whiteouts that the node's layers have. */
+export async function unpackMain(argv: string[]): Promise<number> {
+  writeWhiteouts(argv[0] === "native" ? "native" : "overlay");
   const jail = new Jail();
   const lines = createInterface({ input: process.stdin });
   lines.once("close", () => {
@@ -102,6 +108,9 @@ async function resultOf(job: UnpackJob, jail: Jail): Promise<JobResults[UnpackJo
       return clone(job);
     case "pack":
       await pack(job, jail, (bytes) => send({ kind: "progress", bytes }));
+      return undefined;
+    case "copy":
+      await copyLayers(job);
       return undefined;
     case "verify": {
       const entries = readListing(job.listing);

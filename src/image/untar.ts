@@ -8,12 +8,12 @@ import { addPart, implicitFolder, type Listed, listedAs } from "./listing.ts";
 import type { Unpacker } from "./recipe.ts";
 import type { TarHeader } from "./tar.ts";
 import { pathOf } from "./tar_fields.ts";
+import { markOpaque, markRemoved, meansRemoved, opaqueMark } from "./whiteouts.ts";
 
 const S_IFCHR = 0o020000;
 const S_IFBLK = 0o060000;
 const S_IFIFO = 0o010000;
 const whiteoutPrefix = ".wh.";
-const opaqueMark = ".wh..wh..opq";
 const implicitMax = 100_000;
 /** Each of them makes all that is known be looked through. */
 const replacedFoldersMax = 1000;
@@ -200,7 +200,6 @@ export class Untar implements Unpacker {
     return at.join("/");
   }
 
-  /** A removed name is a character device 0/0 to overlayfs; a removed content an attribute. */
   #whiteout(folder: string, leaf: string): void {
     if (leaf === opaqueMark) {
       this.#entries.get(folder)!.isOpaque = true;
@@ -214,7 +213,7 @@ export class Untar implements Unpacker {
     const there = this.#entries.get(path);
     if (isFolder(there)) there!.isOpaque = true;
     if (there !== undefined) return;
-    mknod(absolute(path), S_IFCHR, 0, 0);
+    markRemoved(absolute(path));
     this.#entries.set(path, { ...implicitFolder(), kind: "whiteout" });
   }
 
@@ -270,8 +269,8 @@ export class Untar implements Unpacker {
       case "3":
       case "4":
         // Only a whiteout entry may hide what lies below.
-        if (header.type === "3" && header.major === 0 && header.minor === 0) {
-          throw bad("it is the device 0/0");
+        if (header.type === "3" && meansRemoved(header.major, header.minor)) {
+          throw bad(`it is the device ${header.major}/${header.minor}`);
         }
         mknod(at, header.type === "3" ? S_IFCHR : S_IFBLK, header.major, header.minor);
         return;
@@ -323,7 +322,7 @@ export class Untar implements Unpacker {
 /** Gives a folder what its entry says; others have it already. */
 export function describeFolder(at: string | Buffer, listed: Listed): void {
   if (!isFolder(listed)) return;
-  if (listed.isOpaque) lsetxattr(at, "trusted.overlay.opaque", Buffer.from("y"));
+  if (listed.isOpaque) markOpaque(at);
   if (listed.kind === "implicit") return;
   setOwnerAndMode(at, listed);
   setXattrs(at, listed);

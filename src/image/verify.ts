@@ -5,6 +5,7 @@ import { errnoOf, messageOf } from "../base/errors.ts";
 import { lgetxattr, llistxattr } from "../sys/path.ts";
 import { type Listed } from "./listing.ts";
 import { nameOf, pathOf } from "./tar_fields.ts";
+import { isOpaque, isRemoved, opaqueMark } from "./whiteouts.ts";
 
 /** What was found; the first few are told, all are counted. */
 export type Differences = { count: number; first: string[] };
@@ -21,7 +22,6 @@ const formats: Record<Listed["kind"], number> = {
   implicit: 0o040000,
   whiteout: 0o020000,
 };
-const opaque = "trusted.overlay.opaque";
 
 /** Compares the tree in "/", where this process is confined to it, with its listing. */
 export function verify(entries: Map<string, Listed>): Differences {
@@ -53,10 +53,10 @@ function difference(
   const inode = inodes.get(listed);
   if (inode !== undefined) return inode === stat.ino ? undefined : "is another file";
   inodes.set(listed, stat.ino);
-  const isOpaque = listed.kind !== "symlink" && lgetxattr(at, opaque)?.[0] === 0x79;
-  if (isOpaque !== listed.isOpaque) return `${isOpaque ? "hides" : "shows"} what lies below`;
+  const hides = stat.isDirectory() && isOpaque(at);
+  if (hides !== listed.isOpaque) return `${hides ? "hides" : "shows"} what lies below`;
   if (listed.kind === "implicit") return undefined; // looks as in the layers below
-  if (listed.kind === "whiteout") return stat.rdev === 0n ? undefined : "is no whiteout";
+  if (listed.kind === "whiteout") return isRemoved(stat) ? undefined : "is no whiteout";
   return ofContent(at, stat, listed) ?? ofAttributes(at, stat, listed);
 }
 
@@ -137,7 +137,7 @@ function* strangers(entries: Map<string, Listed>): Generator<string> {
     }
     for (const name of names) {
       const path = folder === "" ? nameOf(name) : `${folder}/${nameOf(name)}`;
-      if (!entries.has(path)) yield path;
+      if (!entries.has(path) && nameOf(name) !== opaqueMark) yield path;
     }
   }
 }

@@ -25,6 +25,7 @@ const signatures = {
   waitpid: { args: ["i32", "buffer", "i32"], returns: "i32" },
   pthread_sigmask: { args: ["i32", "buffer", "buffer"], returns: "i32" },
   execve: { args: ["buffer", "buffer", "buffer"], returns: "i32" },
+  quotactl: { args: ["i32", "buffer", "i32", "buffer"], returns: "i32" },
   ioctl: { args: ["i32", "u64", "buffer"], returns: "i32" },
   fcntl: { args: ["i32", "i32", "i64"], returns: "i32" },
   read: { args: ["i32", "buffer", "usize"], returns: "i64" },
@@ -55,6 +56,9 @@ const newer = {
   pidfd_open: { args: ["i32", "u32"], returns: "i32" },
   open_tree: { args: ["i32", "buffer", "u32"], returns: "i32" },
   move_mount: { args: ["i32", "buffer", "i32", "buffer", "u32"], returns: "i32" },
+  fsopen: { args: ["buffer", "u32"], returns: "i32" },
+  fsconfig: { args: ["i32", "u32", "buffer", "buffer", "i32"], returns: "i32" },
+  fsmount: { args: ["i32", "u32", "u32"], returns: "i32" },
   mount_setattr: { args: ["i32", "buffer", "u32", "buffer", "usize"], returns: "i32" },
 } as const satisfies Signatures;
 

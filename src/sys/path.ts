@@ -38,13 +38,13 @@ export function lsetxattr(path: string | Buffer, name: string, value: Uint8Array
 }
 
 /** SELinux's label of a file; of a link itself. */
-export function setSelinuxLabel(path: string, label: string): void {
+export function setSelinuxLabel(path: string | Buffer, label: string): void {
   lsetxattr(path, "security.selinux", new TextEncoder().encode(`${label}\0`));
 }
 
 const xattrBytesMax = 65536;
 
-/** The attribute's value, or undefined where there is none. */
+/** The attribute's value, or undefined where there is none, or none at all on this file system. */
 export function lgetxattr(path: string | Buffer, name: string): Uint8Array | undefined {
   const value = new Uint8Array(xattrBytesMax);
   const what = `${name} of ${path.toString()}`;
@@ -52,7 +52,8 @@ export function lgetxattr(path: string | Buffer, name: string): Uint8Array | und
     const length = check("lgetxattr", what, z(path), z(name), value, value.length);
     return value.subarray(0, length);
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENODATA") return undefined;
+    if (["ENODATA", "ENOTSUP"].includes((error as NodeJS.ErrnoException).code ?? ""))
+      return undefined;
     throw error;
   }
 }

@@ -158,7 +158,7 @@ test.each([
   ],
   [
     { "storage-driver": "devicemapper" },
-    'FILE:2: "storage-driver" must be one of "overlay2", "overlay", not "devicemapper"',
+    'FILE:2: "storage-driver" must be one of "auto", "overlay2", "overlay", "native", not "devicemapper"',
   ],
   [
     { "default-runtime": "run" },
@@ -329,4 +329,20 @@ test("loadConfig finds stream processors by name, warns of absent ones and refus
   ]) {
     expect(refusal({ "stream-processors": { wrong } })[0]).toMatch(/"stream-processors" must be/);
   }
+});
+
+test("loadConfig reads the size of containers' own layers as iSulad writes it", () => {
+  const bytes = (...options: string[]) => load({ "storage-opts": options }).config.containerBytes;
+  expect(bytes()).toBe(0);
+  expect(bytes("overlay2.override_kernel_check=true", "overlay2.size=10G")).toBe(10 * 2 ** 30);
+  expect(bytes("overlay2.basesize=512MiB")).toBe(512 * 2 ** 20);
+  expect(bytes("overlay2.size=1048576")).toBe(2 ** 20);
+  expect(bytes("overlay2.size=0")).toBe(0);
+  for (const size of ["", "10", "-1G", "1.5G", "10X", "9999999T"]) {
+    expect(refusal({ "storage-opts": [`overlay2.size=${size}`] })).toEqual([
+      `FILE:2: "storage-opts" must have overlay2.size=SIZE with a size such as 512M or 10G, at least 1M, not "overlay2.size=${size}"`,
+    ]);
+  }
+  const { warnings } = load({ "storage-opts": ["overlay2.skip_mount_home=true"] });
+  expect(warnings[0]).toContain('"storage-opts" means nothing here: overlay2.skip_mount_home=true');
 });

@@ -7,14 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import {
-  blob,
-  busyboxEntries,
-  makeImage,
-  makeLayer,
-  ociArchive,
-  type Layer,
-} from "../image_maker.ts";
+import { blob, busyboxEntries, makeImage, makeLayer, type Layer } from "../image_maker.ts";
 import { buildOcicrypt, hasGo } from "../image/ocicrypt.ts";
 import { type Registry, startRegistry } from "../registry.ts";
 
@@ -220,8 +213,6 @@ describe("PullImage of an encrypted image", () => {
 
 test("Load decrypts as a pull does", async () => {
   const image = imageWith("loaded", (layer) => shifted(layer, "application/x.shift+encrypted"));
-  const path = join(dir, "archive.tar");
-  fs.writeFileSync(path, ociArchive([{ image, name: "docker.io/secret/loaded:1" }]));
-  await daemon.client.Load({ path, name: "" });
-  expect(await contentOf("docker.io/secret/loaded:1", "loaded")).toBe("secret loaded\n");
+  const loaded = await daemon.loadImage(image, "docker.io/secret/loaded:1");
+  expect(await contentOf(loaded, "loaded")).toBe("secret loaded\n");
 });

@@ -6,7 +6,7 @@ import { silentLog } from "../../src/base/log.ts";
 import type { RegistryOptions } from "../../src/image/hosts.ts";
 import { openImageStore, type ImageStore, type ImageStoreOptions } from "../../src/image/store.ts";
 import { makeImage, makeLayer, ociArchive, type Layer, type TarEntry } from "../image_maker.ts";
-import { unmountOverlay } from "../../src/image/rootfs.ts";
+import { unmountRootfs } from "../../src/image/rootfs.ts";
 
 type LayerOptions = ImageStoreOptions["layers"];
 
@@ -28,7 +28,14 @@ const layerOptions: LayerOptions = {
 };
 
 export function storeOptions(graph: string): ImageStoreOptions {
-  return { graph, log: silentLog(), registry: registryOptions, layers: layerOptions, self };
+  return {
+    graph,
+    log: silentLog(),
+    registry: registryOptions,
+    layers: layerOptions,
+    storage: { driver: "auto", containerBytes: 0 },
+    self,
+  };
 }
 
 export type Fixture = AsyncDisposable & {
@@ -67,7 +74,7 @@ export async function openFixture(
       await fixture.store[Symbol.asyncDispose]();
       const containers = join(graph, "containers");
       for (const name of existsSync(containers) ? readdirSync(containers) : []) {
-        await unmountOverlay(join(containers, name));
+        await unmountRootfs(join(containers, name));
       }
       rmSync(graph, { recursive: true, force: true });
     },

@@ -1,0 +1,194 @@
+// Stacks layers by overlayfs, and tells which roots are stacked now.
+import * as fs from "node:fs";
+import { mkdir, rm, rmdir } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { mount, mountByOptions, mountIdmapped, MS_RDONLY, type MountOption } from "../sys/mount.ts";
+import { unmountAll } from "./unmount.ts";
+import { markOpaque, markRemoved } from "./whiteouts.ts";
+
+export type OverlayParts = {
+  /** The folder that holds the layers' trees. */
+  trees: string;
+  /** Names in it, lowest first; at least one. */
+  names: string[];
+  /** Holds upper, work and rootfs. */
+  dir: string;
+  readonly: boolean;
+  /** A user namespace's file: the layers are seen with its ids. */
+  userns?: string | undefined;
+  /** SELinux's of all files in it. */
+  label?: string | undefined;
+};
+
+/** @throws CriError INTERNAL with the kernel's reason, FAILED_PRECONDITION where ids cannot be mapped. */
+export async function mountOverlay(parts: OverlayParts): Promise<void> {
+  const { trees, dir, userns } = parts;
+  if (userns === undefined) {
+    stack(parts);
+    return;
+  }
+  // Overlayfs takes only layers that are mounted somewhere, and keeps its own hold on them.
+  const view = join(dir, idmappedName);
+  await mkdir(view, { recursive: true, mode: 0o700 });
+  try {
+    idmap(trees, view, userns);
+    stack({ ...parts, trees: view });
+  } finally {
+    await unmountView(dir);
+  }
+}
+
+/** Where the layers are for a moment with a user namespace's ids. */
+const idmappedName = "idmapped";
+
+function idmap(trees: string, view: string, userns: string): void {
+  const fd = fs.openSync(userns, fs.constants.O_RDONLY);
+  try {
+    mountIdmapped(trees, view, fd);
+  } catch (cause) {
+    const message = `cannot mount the layers with a user namespace's ids: ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  } finally {
+    fs.closeSync(fd);
+  }
+}
+
+/** Of a mounting that was cut off, too. */
+export async function unmountView(dir: string): Promise<void> {
+  const view = join(dir, idmappedName);
+  unmountAll(view);
+  await rmdir(view).catch((error: unknown) => {
+    if (errnoOf(error) !== "ENOENT") throw error;
+  });
+}
+
+function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
+  const rootfs = join(dir, "rootfs");
+  const treesFd = fs.openSync(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  const dirFd = fs.openSync(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  try {
+    // By descriptor: 127 layers fit into a page of options however long the graph folder's path is, no
+    // comma or colon in it matters, and the line in mountinfo, which runc reads, stays short.
+    const below = names.map((name) => `/proc/self/fd/${treesFd}/${name}`).toReversed();
+    mountStack(rootfs, { below, own: `/proc/self/fd/${dirFd}`, readonly, label });
+  } catch (error) {
+    const message = `cannot mount ${rootfs}: ${messageOf(error)}`;
+    throw new CriError("INTERNAL", message, { cause: error });
+  } finally {
+    fs.closeSync(treesFd);
+    fs.closeSync(dirFd);
+  }
+}
+
+type Stack = {
+  /** Paths, topmost first. */
+  below: string[];
+  /** Holds upper and work. */
+  own: string;
+  readonly: boolean;
+  label: string | undefined;
+};
+
+/** "volatile" came with kernel 5.10, "lowerdir+" with 6.5, fsopen(2) with glibc 2.36. */
+const ways = ["options", "volatile page", "page"] as const;
+let wayAt = 0;
+
+/** By the newest way that kernel and libc have. @throws what the first of them said that is there. */
+function mountStack(rootfs: string, of: Stack): void {
+  let failure: unknown;
+  for (const [at, way] of ways.entries()) {
+    if (at < wayAt) continue;
+    try {
+      mountBy(way, rootfs, of);
+      wayAt = at;
+      return;
+    } catch (error) {
+      const code = errnoOf(error);
+      if (failure === undefined || errnoOf(failure) === "ENOSYS") failure = error;
+      if (code !== "ENOSYS" && code !== "EINVAL") break; // no newer or older kernel would take it
+    }
+  }
+  throw failure;
+}
+
+function mountBy(way: (typeof ways)[number], rootfs: string, of: Stack): void {
+  const { below, own, readonly, label } = of;
+  // A container's own files do not outlive the boot, so nothing of them must reach the disk in time;
+  // without "volatile" each removal would sync the whole file system.
+  if (way === "options") {
+    const options: MountOption[] = [
+      ...below.map((path) => ["lowerdir+", path] as const),
+      ["upperdir", `${own}/upper`],
+      ["workdir", `${own}/work`],
+      ["index", "off"],
+      ["volatile"],
+      ...(label === undefined ? [] : [["context", label] as const]),
+    ];
+    mountByOptions("overlay", rootfs, { options, readonly });
+    return;
+  }
+  const context = label === undefined ? "" : `context="${label}",`; // a level has commas
+  const more = `${way === "page" ? "" : "volatile,"}${context}index=off`;
+  const options = `${more},lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
+  mount("overlay", rootfs, "overlay", readonly ? MS_RDONLY : 0, options);
+}
+
+/** Overlays under a folder that this node has mounted now: container folder → lower names. */
+export function mountedOverlays(graph: string): Map<string, string[]> {
+  const found = new Map<string, string[]>();
+  for (const line of fs.readFileSync("/proc/self/mountinfo", "utf8").split("\n")) {
+    const [, , , , at, ...rest] = line.split(" ");
+    const dash = rest.indexOf("-");
+    if (at === undefined || rest[dash + 1] !== "overlay") continue;
+    const path = unescape(at);
+    if (!path.startsWith(`${graph}/`) || !path.endsWith("/rootfs")) continue;
+    const lower = (rest[dash + 3] ?? "").matchAll(/(?:^|,)lowerdir\+?=([^,]*)/g);
+    const trees = [...lower].flatMap(([, paths]) => paths!.split(":"));
+    const names = trees.map((tree) => tree.slice(tree.lastIndexOf("/") + 1));
+    found.set(path.slice(0, -"/rootfs".length), names);
+  }
+  return found;
+}
+
+/** mountinfo writes space, tab, newline and backslash as octal. */
+function unescape(path: string): string {
+  return path.replace(/\\([0-7]{3})/g, (_, digits: string) =>
+    String.fromCharCode(Number.parseInt(digits, 8)),
+  );
+}
+
+/**
+ * Why layers in this folder cannot be stacked, found out by stacking two; undefined where they can.
+ * What counts is what images need: that names and contents can be removed, in layers and above them.
+ */
+export async function overlayProblem(folder: string): Promise<string | undefined> {
+  const dir = join(folder, "trial");
+  const rootfs = join(dir, "rootfs");
+  unmountAll(rootfs); // of a trial that was cut off
+  await rm(dir, { recursive: true, force: true });
+  try {
+    for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {
+      await mkdir(join(dir, name), { recursive: true });
+    }
+    for (const name of ["kept", "gone", "of/hidden"])
+      fs.writeFileSync(join(dir, "lower", name), "");
+    markRemoved(join(dir, "over/gone"));
+    markOpaque(join(dir, "over/of"));
+    stack({ trees: dir, names: ["lower", "over"], dir, readonly: false });
+    const names = fs.readdirSync(rootfs).toSorted().join(" ");
+    const within = fs.readdirSync(join(rootfs, "of")).join(" ");
+    if (names !== "kept of" || within !== "") return "what a layer removes stays visible";
+    fs.rmSync(join(rootfs, "kept"));
+    fs.writeFileSync(join(rootfs, "new"), "");
+    fs.renameSync(join(rootfs, "new"), join(rootfs, "kept"));
+    fs.rmSync(join(rootfs, "kept"));
+    if (fs.readdirSync(rootfs).join(" ") !== "of") return "what a container removes stays visible";
+    return undefined;
+  } catch (error) {
+    return messageOf(error);
+  } finally {
+    unmountAll(rootfs);
+    await rm(dir, { recursive: true, force: true });
+  }
+}

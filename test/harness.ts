@@ -150,12 +150,9 @@ export class Daemon implements AsyncDisposable {
   /** Starts it and waits until it answers. @throws with its log when it does not. */
   async start(): Promise<void> {
     const log = openSync(this.logFile, "a");
-    const argv = ["--config", this.configFile, ...(this.#options.flags ?? [])];
-    const child = spawn(this.#options.executable ?? executable, argv, {
-      stdio: ["ignore", log, log],
-      cwd: "/",
-      env: { ...process.env, ...this.#options.env },
-    });
+    const { executable: program = executable, flags = [], env: more } = this.#options;
+    const [argv, env] = [["--config", this.configFile, ...flags], { ...process.env, ...more }];
+    const child = spawn(program, argv, { stdio: ["ignore", log, log], cwd: "/", env });
     closeSync(log);
     this.#process = child;
     const ended = new Promise<never>((_, reject) => {

@@ -12,7 +12,11 @@ import { protoJson } from "./text.ts";
 const check = defineCommand({
   meta: { description: "Try each place that a pull of an image would ask, and say how it answers" },
   args: {
-    image: { type: "positional", description: "A name, as docker.io/library/busybox:1.37" },
+    image: {
+      type: "positional",
+      required: true,
+      description: "A name, as docker.io/library/busybox:1.37",
+    },
     creds: {
       type: "string",
       valueHint: "user:password",

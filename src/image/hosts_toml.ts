@@ -37,6 +37,9 @@ const HostsFile = v.object({
 });
 export type HostsFile = v.InferOutput<typeof HostsFile>;
 
+/** Longer than timers are, and no bound at all. */
+const durationMsMax = 2 ** 31 - 1;
+
 /** Go's time.ParseDuration, in milliseconds; undefined where it is none. */
 function durationMs(text: string): number | undefined {
   const unitMs = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 };
@@ -45,7 +48,7 @@ function durationMs(text: string): number | undefined {
   for (const [, count, unit] of text.matchAll(/([\d.]+)([a-zµ]+)/g)) {
     sum += Number(count) * unitMs[unit as keyof typeof unitMs];
   }
-  return sum;
+  return Math.min(sum, durationMsMax);
 }
 
 /** @throws CriError FAILED_PRECONDITION with the file's name and what is wrong in it. */
@@ -88,7 +91,7 @@ async function originsIn(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]>
       ...origin,
       headers: headersOf(parsed),
       tls: { ...tls, skipVerify: parsed.skip_verify ?? origin.tls.skipVerify },
-      dialTimeoutMs: parsed.dial_timeout,
+      dialTimeoutMs: parsed.dial_timeout || undefined, // 0 is none in Go
       from: o.file,
     })),
   );
@@ -118,7 +121,7 @@ async function endpointsAt(
     canResolve: can("resolve"),
     headers: headersOf(host),
     tls: { ...tls, skipVerify: host.skip_verify ?? false },
-    dialTimeoutMs: host.dial_timeout,
+    dialTimeoutMs: host.dial_timeout || undefined,
     from: o.file,
   });
   const secure = certificates.map((tls) => at(isEither ? "https:" : url.protocol, tls));

@@ -1,4 +1,5 @@
 // Image names as people write them, and the one full form that records carry.
+import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
 
 export type Reference = {
@@ -31,7 +32,7 @@ export function parseReference(text: string): Reference {
     throw fail(`the tag ${JSON.stringify(tag)} has a character that tags do not have`);
   }
   const { domain, path } = splitDomain(rest);
-  if (!domainName.test(domain)) throw fail(`${JSON.stringify(domain)} is not a host name`);
+  if (!isHost(domain)) throw fail(`${JSON.stringify(domain)} is not a host name`);
   if (rest.length > lengthMax) throw fail(`the name is longer than ${lengthMax} characters`);
   if (/^[0-9a-f]{64}$/.test(rest)) throw fail("64 hex digits are an image id, not a name");
   for (const part of path.split("/")) {
@@ -70,6 +71,16 @@ function splitDomain(rest: string): { domain: string; path: string } {
 export function fullName(text: string): string {
   const { domain, path } = splitDomain(text);
   return `${domain}/${path}`;
+}
+
+/**
+ * A URL must take it as it is: 2130706433 and 0x7f.1 are other spellings of an address, which would
+ * go past what is configured for that one.
+ */
+function isHost(domain: string): boolean {
+  if (!domainName.test(domain) || !URL.canParse(`http://${domain}/`)) return false;
+  const { hostname } = new URL(`http://${domain}/`);
+  return hostname.startsWith("[") || hostname === domain.replace(/:\d+$/, "").toLowerCase();
 }
 
 /** The two digest algorithms of the OCI image specification, spelt canonically. */

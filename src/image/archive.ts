@@ -1,12 +1,10 @@
 // Images from files: OCI layouts as folders or archives, and docker archives, packed or not.
-import { createReadStream, createWriteStream } from "node:fs";
+import type { Stats } from "node:fs";
 import { open, readFile, stat } from "node:fs/promises";
 import { join, posix } from "node:path";
-import { pipeline } from "node:stream/promises";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
-import { Inflate } from "./inflate.ts";
 import {
   choosePlatform,
   configBytesMax,
@@ -38,6 +36,8 @@ export type ArchiveImage = {
 export type ArchiveOptions = {
   /** An existing folder for the unpacked form of a packed archive. */
   scratch: string;
+  /** Unpacks a file into one that it makes. */
+  inflate: (path: string, target: string) => Promise<void>;
   signal: AbortSignal;
 };
 
@@ -67,21 +67,24 @@ export async function readArchive(path: string, o: ArchiveOptions): Promise<Arch
 }
 
 async function lookupIn(path: string, o: ArchiveOptions): Promise<Lookup> {
-  let isFolder: boolean;
+  let found: Stats;
   try {
-    isFolder = (await stat(path)).isDirectory();
+    found = await stat(path);
   } catch (error) {
     const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INVALID_ARGUMENT";
     throw new CriError(code, `cannot read ${path} on the daemon's host`, { cause: error });
   }
-  if (isFolder) {
+  if (found.isDirectory()) {
     return async (name) => {
       const file = join(path, posix.normalize(`/${name}`));
       const found = await stat(file).catch(() => undefined);
       return found?.isFile() ? { path: file, offset: 0, size: found.size } : undefined;
     };
   }
-  const plain = (await isPacked(path)) ? await unpacked(path, o) : path;
+  // To open a pipe would wait for whoever writes to it.
+  if (!found.isFile()) throw new CriError("INVALID_ARGUMENT", `${path} is no file and no folder`);
+  const plain = (await isPacked(path)) ? join(o.scratch, "archive.tar") : path;
+  if (plain !== path) await o.inflate(path, plain);
   const entries = await scan(plain, o.signal);
   return async (name) => entries.get(posix.normalize(name));
 }
@@ -90,27 +93,6 @@ async function isPacked(path: string): Promise<boolean> {
   await using file = await open(path);
   const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
   return buffer.readUInt16LE(0) === 0x8b1f || buffer.readUInt32LE(0) === 0xfd2fb528;
-}
-
-async function unpacked(path: string, { scratch, signal }: ArchiveOptions): Promise<string> {
-  const target = join(scratch, "archive.tar");
-  await pipeline(
-    createReadStream(path, { highWaterMark: 256 << 10 }),
-    async function* (source: AsyncIterable<Buffer>) {
-      let ready: Uint8Array[] = [];
-      const inflate = new Inflate((chunk) => ready.push(chunk));
-      for await (const chunk of source) {
-        await inflate.push(chunk);
-        yield* ready;
-        ready = [];
-      }
-      await inflate.end();
-      yield* ready;
-    },
-    createWriteStream(target),
-    { signal },
-  );
-  return target;
 }
 
 /** Where each file of a tar lies in it. Content is passed over, not read. */

@@ -86,7 +86,7 @@ export class Inflate {
     this.#stream?.destroy();
     const code = (failure as NodeJS.ErrnoException).code;
     if (typeof code === "string" && /^(?:Z_|ZSTD_|ERR_)/.test(code)) {
-      const message = `the layer does not decompress: ${messageOf(failure)}`;
+      const message = `it does not decompress: ${messageOf(failure)}`;
       throw new CriError("DATA_LOSS", message, { cause: failure });
     }
     throw failure;

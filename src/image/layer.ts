@@ -45,7 +45,7 @@ export type LayerOptions = {
 };
 
 /** So much may come of anything: a folder of zeros is no bomb. */
-const ratioFreeBytes = 256 << 20;
+export const ratioFreeBytes = 256 << 20;
 
 /**
  * Unpacks into "/" of the chroot that the source enters before its first chunk; also tells what it made.

@@ -4,6 +4,7 @@
 // is a new one, because the layers that the registry had were packed by somebody else: names by digest
 // (app@sha256:…) do not survive. The file as a whole can be packed, by what its name ends with.
 import { randomBytes } from "node:crypto";
+import { existsSync } from "node:fs";
 import * as fs from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { UnpackHelpers } from "./helpers.ts";
@@ -43,11 +44,8 @@ export async function writeArchive(images: SavedImage[], o: SaveOptions): Promis
   const { path, force, signal } = o;
   const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
   const entries = archiveEntries(images);
-  let reserved = false;
   try {
-    // By an empty file and not by a hard link at the end, which a memory stick's file system has not.
-    if (!force) await fs.writeFile(path, "", { flag: "wx", mode: 0o600 });
-    reserved = !force;
+    if (!force && existsSync(path)) refuse(path);
     await fs.writeFile(temporary, "", { flag: "wx", mode: 0o600 });
     const job = {
       kind: "pack",
@@ -56,19 +54,21 @@ export async function writeArchive(images: SavedImage[], o: SaveOptions): Promis
       entries,
     } as const;
     await o.helpers.run(job, { signal, onBytes: progressOf(images, entries, o.onProgress) });
+    // By an empty file and not by a hard link, which a memory stick's file system does not have.
+    if (!force) await fs.writeFile(path, "", { flag: "wx", mode: 0o600 });
     await fs.rename(temporary, path);
-    reserved = false;
   } catch (error) {
-    if (errnoOf(error) === "EEXIST") {
-      throw new CriError("ALREADY_EXISTS", `${path} is there: --force replaces it`);
-    }
+    if (errnoOf(error) === "EEXIST") refuse(path);
     if (error instanceof CriError) throw error;
     const message = `cannot write ${path} on the daemon's host: ${messageOf(error)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause: error });
   } finally {
     await fs.rm(temporary, { force: true });
-    if (reserved) await fs.rm(path, { force: true });
   }
+}
+
+function refuse(path: string): never {
+  throw new CriError("ALREADY_EXISTS", `${path} is there: --force replaces it`);
 }
 
 function compressionOf(path: string): PackJob["compression"] {

@@ -164,7 +164,7 @@ export class ImageStore implements AsyncDisposable {
     const name = o.name ? parseReference(o.name).name : undefined;
     const scratch = this.#layers.makeScratch();
     try {
-      const found = await readArchive(path, { scratch, signal: o.signal });
+      const found = await this.#readArchive(path, scratch, o.signal);
       const loaded: ImageRecord[] = [];
       for (const image of found) {
         const record = await this.#publish(imageOfArchive(image, path, name), o);
@@ -175,6 +175,14 @@ export class ImageStore implements AsyncDisposable {
     } finally {
       await rm(scratch, { recursive: true, force: true });
     }
+  }
+
+  async #readArchive(path: string, scratch: string, signal: AbortSignal) {
+    await using helpers = new UnpackHelpers(this.#options.self);
+    const { ratioMax } = this.#options.layers.limits;
+    const inflate = (packed: string, target: string) =>
+      helpers.run({ kind: "inflate", path: packed, target, ratioMax }, { signal });
+    return await readArchive(path, { scratch, inflate, signal });
   }
 
   /**

@@ -12,6 +12,7 @@ import { clone, type Cloned, type CloneJob } from "./clone.ts";
 import { copyLayers, type CopyJob } from "./copy.ts";
 import { Decoder } from "./decode.ts";
 import { inherit, type Inheritance } from "./inherit.ts";
+import { inflateFile, type InflateJob } from "./inflate_file.ts";
 import { Jail } from "./jail.ts";
 import { unpackLayer, type LayerLimits, type UnpackedLayer } from "./layer.ts";
 import { readListing, writeListing } from "./listing.ts";
@@ -46,6 +47,7 @@ export type UnpackJob =
     }
   | ({ kind: "inherit" } & Inheritance)
   | CloneJob
+  | InflateJob
   | PackJob
   | CopyJob
   | { kind: "verify"; folder: string; listing: string }
@@ -56,6 +58,7 @@ export type JobResults = {
   unpack: UnpackedLayer;
   inherit: undefined;
   clone: Cloned;
+  inflate: undefined;
   pack: undefined;
   copy: undefined;
   verify: Differences;
@@ -106,6 +109,9 @@ async function resultOf(job: UnpackJob, jail: Jail): Promise<JobResults[UnpackJo
       return undefined;
     case "clone":
       return clone(job);
+    case "inflate":
+      await inflateFile(job);
+      return undefined;
     case "pack":
       await pack(job, jail, (bytes) => send({ kind: "progress", bytes }));
       return undefined;

@@ -4,7 +4,7 @@ import { execFileSync, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
-import { gunzipSync } from "node:zlib";
+import { gunzipSync, gzipSync } from "node:zlib";
 import { toBigInt } from "../../src/base/int64.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
@@ -225,6 +225,27 @@ test("import takes docker archives packed by zstd", async () => {
   fs.writeFileSync(file, Bun.zstdCompressSync(archive));
   expect(isuladTs("import", file).stdout).toBe("Loaded image: docker.io/library/packed:1\n");
   await remove("packed:1");
+});
+
+test("load refuses pipes, devices and bombs, and leaves nothing", async () => {
+  const load = (path: string) => failure(Array.fromAsync(daemon.client.Load({ path })));
+  const fifo = join(out, "fifo");
+  execFileSync("mkfifo", [fifo]);
+  expect(await load(fifo)).toMatchObject({ code: "INVALID_ARGUMENT" });
+  expect(await load("/dev/zero")).toMatchObject({ code: "INVALID_ARGUMENT" });
+  expect(await load(join(out, "none.tar"))).toMatchObject({ code: "NOT_FOUND" });
+  const bomb = join(out, "bomb.tar.zst");
+  fs.writeFileSync(bomb, Bun.zstdCompressSync(Buffer.alloc(300 << 20)));
+  const refused = await load(bomb);
+  expect(refused.code).toBe("RESOURCE_EXHAUSTED");
+  expect(refused.message).toContain("layer-max-ratio");
+  const cut = join(out, "cut.tar.gz");
+  const packed = gzipSync(ociArchive([{ image, name: "x/cut:1" }]));
+  fs.writeFileSync(cut, packed.subarray(0, packed.length / 2));
+  const damaged = await load(cut);
+  expect(damaged.code).toBe("DATA_LOSS");
+  expect(damaged.message).toContain(cut);
+  expect(fs.readdirSync(join(daemon.dir, "graph/layers/scratch"))).toEqual([]);
 });
 
 describe("images prune", () => {

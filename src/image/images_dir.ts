@@ -38,6 +38,7 @@ async function loadAll(store: ImageStore, work: Work): Promise<void> {
   const { folder, log, signal } = work;
   const before = await readMemory(work);
   const files: Loaded["files"] = {};
+  const counts = { loaded: 0, unchanged: 0, failed: 0 };
   for (const name of await namesIn(folder, log)) {
     if (signal.aborted) return;
     const path = join(folder, name);
@@ -46,15 +47,18 @@ async function loadAll(store: ImageStore, work: Work): Promise<void> {
       const known = before[name];
       const isThere = known?.mark === mark && known.images.every((id) => store.find(id));
       const images = isThere ? known.images : await load(store, path, signal);
+      counts[isThere ? "unchanged" : "loaded"]++;
       files[name] = { mark, images };
     } catch (error) {
       if (signal.aborted) return;
+      counts.failed++;
       log.error("a file of images-dir was not loaded", { path, error: messageOf(error) });
     }
     // After each file: an end in between does not load them all again.
     await writeMemory(work, { ...before, ...files });
   }
   await writeMemory(work, files);
+  log.info("images-dir was gone through", { folder, ...counts });
 }
 
 async function load(store: ImageStore, path: string, signal: AbortSignal): Promise<string[]> {

@@ -178,7 +178,7 @@ export class ImageStore implements AsyncDisposable {
   }
 
   async #readArchive(path: string, scratch: string, signal: AbortSignal) {
-    await using helpers = new UnpackHelpers(this.#options.self);
+    await using helpers = this.#startHelpers();
     const { ratioMax } = this.#options.layers.limits;
     const inflate = (packed: string, target: string) =>
       helpers.run({ kind: "inflate", path: packed, target, ratioMax }, { signal });

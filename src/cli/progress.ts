@@ -66,7 +66,7 @@ class Screen implements Disposable {
   readonly #title: string;
   readonly #rates = new Map<string, Rate>();
   #drawn = 0;
-  #drawnMs = 0;
+  #drawnMs = -Infinity;
 
   constructor(title: string) {
     this.#title = title;

@@ -61,6 +61,7 @@ export async function pack(
     }
     await sink.write(tarEnd);
     await sink.end();
+    onProgress(done);
     fs.fsyncSync(fd);
   } finally {
     fs.closeSync(fd);

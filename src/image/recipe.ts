@@ -14,8 +14,9 @@ export type RecipePart =
   | { kind: "bytes"; bytes: Uint8Array }
   | { kind: "file"; path: Buffer; offset: number; length: number };
 
-// On disk: the length of the whole stream (u64; 0: it cannot be made again), then blocks of a length (u32) and so many bytes of zstd. In them: BYTES, u32 length, the bytes; or
-// FILE, u32 length of the path, the path, offset and length as u64. All little-endian.
+// On disk: the length of the whole stream (u64; 0: it cannot be made again), then blocks, each a length
+// (u32) and so many bytes of zstd. In a block: BYTES, u32 length, the bytes; or FILE, u32 length of the
+// path, the path, offset and length as u64. All little-endian.
 const BYTES = 0;
 const FILE = 1;
 const blockBytes = 256 << 10;

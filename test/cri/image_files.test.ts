@@ -67,10 +67,10 @@ describe("save", () => {
   test("gives each layer its diff id back and keeps the id; the same images give the same bytes", async () => {
     await pull("1");
     const plain = join(out, "one.tar");
-    expect(isuladTs("save", app("1"), plain)).toMatchObject({
-      code: 0,
-      stdout: `Saved ${app("1")} into ${plain}\n`,
-    });
+    const saved = isuladTs("save", app("1"), plain);
+    expect(saved).toMatchObject({ code: 0, stdout: `Saved ${app("1")} into ${plain}\n` });
+    expect(saved.stderr).toStartWith(`Saving into ${plain}\n`);
+    expect(saved.stderr.match(/^[0-9a-f]{12}: .*, done$/gm)).toHaveLength(2);
     const { folder, blobs } = contents(plain);
     for (const name of blobs) {
       const bytes = fs.readFileSync(join(folder, "blobs/sha256", name));

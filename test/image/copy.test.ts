@@ -88,8 +88,29 @@ test("keep holes, attributes and names that are no text; no file of a layer is s
   await store.unmountRootfs(dir);
 });
 
+test("come of layers that verify as they are, and that no device can pretend to hide something", async () => {
+  const image = await load(
+    [{ name: "gone" }, { name: "full/hidden" }, { name: "kept" }],
+    [{ name: ".wh.gone" }, { name: "full/.wh..wh..opq" }, { name: "full/new" }],
+  );
+  const checks = await Array.fromAsync(store.verify(image.id, { repair: false, signal: within() }));
+  expect(checks.map(({ state, differences }) => ({ state, differences }))).toEqual([
+    { state: "intact", differences: [] },
+    { state: "intact", differences: [] },
+  ]);
+  const dir = join(graph, "containers/verified");
+  const root = await store.mountRootfs(image, { dir });
+  expect(fs.globSync("**", { cwd: root }).toSorted()).toEqual(["full", "full/new", "kept"]);
+  await store.unmountRootfs(dir);
+  for (const minor of [0, 1]) {
+    const refused = await failure(load([{ name: "kept", type: "3", major: 0, minor }]));
+    expect(refused.code).toBe("INVALID_ARGUMENT");
+    expect(refused.message).toContain(`the device 0/${minor}`);
+  }
+});
+
 test("end with their caller and leave nothing", async () => {
-  const many = Array.from({ length: 20_000 }, (_, i) => ({ name: `d${i % 50}/${i}`, data: "x" }));
+  const many = Array.from({ length: 8_000 }, (_, i) => ({ name: `d${i % 50}/${i}`, data: "x" }));
   const image = await load(many);
   const dir = join(graph, "containers/left");
   const caller = new AbortController();

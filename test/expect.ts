@@ -1,11 +1,11 @@
-// What tests ask of failures.
+// What tests wait for, and ask of failures.
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../src/base/errors.ts";
 
 /** Waits until it holds. @throws after 30 s, saying what did not come. */
-export async function until(what: string, holds: () => boolean): Promise<void> {
+export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
   const end = performance.now() + 30_000;
-  while (!holds()) {
+  while (!(await holds())) {
     if (performance.now() > end) throw new Error(`It never came that ${what}`);
     await sleep(2);
   }

@@ -25,6 +25,7 @@ import { until } from "./expect.ts";
 import { end, freeSubnet, mountTmpfs, serves, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
+import { logText } from "./log_text.ts";
 
 export const executable =
   process.env["ISULAD_BIN"] ?? join(import.meta.dirname, "../dist/isulad-ts");
@@ -382,11 +383,4 @@ export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> 
     await daemon[Symbol.asyncDispose]();
     throw error;
   }
-}
-
-/** What a container wrote: its log without time, stream and tag, partial lines joined. */
-export function logText(log: string): string {
-  return log.replaceAll(/^\S+ (?:stdout|stderr) ([PF]) (.*)\n/gm, (_, tag: string, text: string) =>
-    tag === "F" ? `${text}\n` : text,
-  );
 }

@@ -1,7 +1,7 @@
 // What tests ask of this machine, and end on it.
 import { execFileSync, spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, readFileSync, readlinkSync } from "node:fs";
-import { basename } from "node:path";
+import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { basename, join } from "node:path";
 import process from "node:process";
 
 /** Makes the folder one in memory, as /var/run is on every node. */
@@ -57,4 +57,17 @@ export function tellLastWords(logs: string[]): void {
     const words = lines.filter((line) => line !== "" && (!framed.test(line) || crashed.test(line)));
     if (words.length > 0) console.error(`${log}:\n${words.join("\n")}`);
   }
+}
+
+/** Cgroups as a kubelet makes them with cgroupfs: in every hierarchy. Returns what was made, top first. */
+export function makeCgroups(paths: string[]): string[] {
+  const top = "/sys/fs/cgroup";
+  const hierarchies = existsSync(`${top}/cgroup.controllers`)
+    ? [top]
+    : readdirSync(top)
+        .map((name) => join(top, name))
+        .filter((path) => existsSync(join(path, "cgroup.procs")));
+  const all = hierarchies.flatMap((hierarchy) => paths.map((path) => join(hierarchy, path)));
+  for (const path of all) mkdirSync(path);
+  return all;
 }

@@ -22,7 +22,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
-import { busybox, Daemon, executable, logText } from "./harness.ts";
+import { busybox, Daemon, executable } from "./harness.ts";
+import { logText } from "./log_text.ts";
 import { busyboxImage } from "./image_maker.ts";
 import { countLines, newTally, writerScript } from "./storm.ts";
 

@@ -4,7 +4,8 @@ import { readFileSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
-import { type Daemon, logText, startDaemon } from "../harness.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { logText } from "../log_text.ts";
 import { type Asked, converse, exitCodeIn, type Transport } from "../stream_client.ts";
 
 let daemon: Daemon;

@@ -1,10 +1,11 @@
 // Where pods and containers lie in the host's cgroups, with the driver of this run.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
+import { existsSync, readFileSync, rmdirSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import { failure } from "../expect.ts";
 import { cgroupDriver, type Daemon, ociRuntime, startDaemon } from "../harness.ts";
+import { makeCgroups } from "../host.ts";
 
 const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
 const isSystemd = cgroupDriver === "systemd";
@@ -47,7 +48,7 @@ describe(`with the ${cgroupDriver} driver`, () => {
   test("the kubelet's parent holds the container, and is the kubelet's to remove", async () => {
     const name = daemon.token;
     const parent = isSystemd ? `/${name}.slice/${name}-burst.slice` : `/${name}/burst/pod1`;
-    const made = isSystemd ? [] : makeEverywhere([`/${name}`, `/${name}/burst`, parent]);
+    const made = isSystemd ? [] : makeCgroups([`/${name}`, `/${name}/burst`, parent]);
     const pod = { ...daemon.hostPodConfig() };
     pod.linux = { ...pod.linux, cgroup_parent: parent };
     const podId = await daemon.runPod(pod);
@@ -128,16 +129,3 @@ describe(`with the ${cgroupDriver} driver`, () => {
     expect(error.message).toContain(".slice");
   });
 });
-
-/** As a kubelet does with cgroupfs: in every hierarchy. Returns what was made, top first. */
-function makeEverywhere(paths: string[]): string[] {
-  const top = "/sys/fs/cgroup";
-  const hierarchies = isV2
-    ? [top]
-    : readdirSync(top)
-        .map((name) => join(top, name))
-        .filter((path) => existsSync(join(path, "cgroup.procs")));
-  const all = hierarchies.flatMap((hierarchy) => paths.map((path) => join(hierarchy, path)));
-  for (const path of all) mkdirSync(path);
-  return all;
-}

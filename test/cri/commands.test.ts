@@ -5,7 +5,7 @@ import { randomBytes } from "node:crypto";
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
-import { setTimeout as sleep } from "node:timers/promises";
+import { until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { busyboxImage, makeImage, makeLayer, ociArchive } from "../image_maker.ts";
 import { type Registry, startRegistry } from "../registry.ts";
@@ -48,13 +48,6 @@ function background(...words: string[]) {
   return { child, seen, code };
 }
 
-async function until(condition: () => boolean): Promise<void> {
-  for (let i = 0; !condition(); i++) {
-    if (i > 3000) throw new Error(`never came: ${String(condition)}`);
-    await sleep(10);
-  }
-}
-
 test("run shows the output, passes the exit code and leaves nothing", async () => {
   const before = daemon.snapshot();
   const script = "echo out; echo err >&2; hostname; exit 3";
@@ -85,7 +78,7 @@ test("run publishes a port of the pod", async () => {
   const { seen, code } = background("run", "-p", `${port}:80`, "busybox", ...server);
   const address = `${daemon.subnet}.1`; // The bridge: not loopback, which needs route_localnet.
   const dial = () => spawnSync("/bin/busybox", ["nc", "-w", "5", address, String(port)]);
-  await until(() => dial().stdout.toString() === "hello\n");
+  await until("the server answers", () => dial().stdout.toString() === "hello\n");
   expect(await code).toBe(0);
   expect(seen.stdout).toBe("served\n");
 });
@@ -118,7 +111,7 @@ test("run ends on SIGTERM with what the container makes of it, and on the second
     "-c",
     "trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.1; done",
   );
-  await until(() => polite.seen.stdout === "up\n");
+  await until("it is up", () => polite.seen.stdout === "up\n");
   polite.child.kill("SIGTERM");
   expect(await polite.code).toBe(143);
   expect(polite.seen.stdout).toBe("up\nbye\n");
@@ -130,10 +123,10 @@ test("run ends on SIGTERM with what the container makes of it, and on the second
     "-c",
     "trap '' TERM; echo up; while :; do sleep 1; done",
   );
-  await until(() => deaf.seen.stdout === "up\n");
+  await until("it is up", () => deaf.seen.stdout === "up\n");
   const startMs = Date.now();
   deaf.child.kill("SIGINT");
-  await until(() => deaf.seen.stderr.includes("once more"));
+  await until("a second signal is asked for", () => deaf.seen.stderr.includes("once more"));
   deaf.child.kill("SIGINT");
   expect(await deaf.code).toBe(130);
   expect(Date.now() - startMs).toBeLessThan(9000);
@@ -143,7 +136,7 @@ test("run ends on SIGTERM with what the container makes of it, and on the second
 test("run goes on while the daemon is restarted", async () => {
   const script = "echo one; sleep 3; echo two; exit 5";
   const { seen, code } = background("run", "busybox", "sh", "-c", script);
-  await until(() => seen.stdout === "one\n");
+  await until("its first line is there", () => seen.stdout === "one\n");
   await daemon.restart();
   expect(await code).toBe(5);
   expect(seen.stdout).toBe("one\ntwo\n");
@@ -206,7 +199,7 @@ test("logs follows a container to its end; exec, stop and rm do as they say", as
     "for i in 1 2 3; do echo line $i; done; until [ -e /tmp/go ]; do sleep 0.1; done; echo end";
   const id = await daemon.run(podId, pod, script, { metadata: { name: "app", attempt: 0 } });
   const follower = background("logs", "-f", "--tail", "2", id.slice(0, 12));
-  await until(() => follower.seen.stdout === "line 2\nline 3\n");
+  await until("the last lines are there", () => follower.seen.stdout === "line 2\nline 3\n");
   expect(isuladTs("exec", id, "sh", "-c", "mkdir -p /tmp; touch /tmp/go; echo ok; exit 9")).toEqual(
     {
       code: 9,

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { RuntimeService } from "../../src/proto/services.ts";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import {
   cgroupDriver,
   type Daemon,
@@ -72,10 +72,13 @@ describe("what it says about itself", () => {
 
   test("NetworkReady follows the CNI folder, and a broken list does not replace a good one", async () => {
     rmSync(join(daemon.cniDir, "10-test.conflist"));
-    await until(async () => !(await condition("NetworkReady")).status);
+    await until("the network is not ready", async () => !(await condition("NetworkReady")).status);
     expect((await condition("NetworkReady")).reason).toBe("NetworkPluginNotReady");
     daemon.writeNetwork();
-    await until(async () => (await condition("NetworkReady")).status === true);
+    await until(
+      "the network is ready",
+      async () => (await condition("NetworkReady")).status === true,
+    );
     writeFileSync(join(daemon.cniDir, "10-test.conflist"), '{"cniVersion": "1.0.0", "name": ');
     await sleep(500);
     expect((await condition("NetworkReady")).status).toBe(true);
@@ -89,14 +92,6 @@ describe("what it says about itself", () => {
     }
   });
 });
-
-async function until(done: () => Promise<boolean>, withinMs = 10_000): Promise<void> {
-  const end = Date.now() + withinMs;
-  while (!(await done())) {
-    if (Date.now() > end) throw new Error("It did not happen in time");
-    await sleep(50);
-  }
-}
 
 describe("its socket", () => {
   test("belongs to root alone, and to the group where one is given", async () => {

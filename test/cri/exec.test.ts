@@ -5,7 +5,8 @@ import { dirname, join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
-import { type Daemon, logText, startDaemon } from "../harness.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { logText } from "../log_text.ts";
 
 let daemon: Daemon;
 let pod: PodSandboxConfig;

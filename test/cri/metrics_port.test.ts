@@ -1,10 +1,10 @@
 // metrics-port: what Prometheus reads of the daemon itself.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { createServer } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { freePort } from "../registry.ts";
 
 let daemon: Daemon;
 let port: number;
@@ -13,14 +13,6 @@ beforeAll(async () => {
   daemon = await startDaemon({ config: { "metrics-port": port } });
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as { port: number };
-  await new Promise((resolve) => server.close(resolve));
-  return port;
-}
 
 async function metrics(): Promise<Map<string, number>> {
   const response = await fetch(`http://127.0.0.1:${port}/metrics`);

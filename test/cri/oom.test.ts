@@ -1,10 +1,11 @@
 // What is told of a container that the kernel took a process of for want of memory, and of one it did not.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { existsSync, mkdirSync, readdirSync, rmdirSync, writeFileSync } from "node:fs";
+import { existsSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+import { makeCgroups } from "../host.ts";
 
 const top = "/sys/fs/cgroup";
 const isV2 = existsSync(`${top}/cgroup.controllers`);
@@ -82,7 +83,7 @@ test.each(limits)("the limit of the $whose is told as that", async ({ above, tol
   const name = `${daemon.token}x${above}`;
   const slice = `${name}.slice/${name}-pod.slice`;
   const parent = isSystemd ? `/${slice}` : `/${name}/pod`;
-  const made = isSystemd ? [] : makeEverywhere([`/${name}`, parent]);
+  const made = isSystemd ? [] : makeCgroups([`/${name}`, parent]);
   const pod = daemon.hostPodConfig();
   pod.linux = { ...pod.linux, cgroup_parent: parent };
   const podId = await daemon.runPod(pod);
@@ -101,15 +102,3 @@ test.each(limits)("the limit of the $whose is told as that", async ({ above, tol
   await daemon.removePod(podId);
   for (const path of made.toReversed()) rmdirSync(path);
 });
-
-/** As a kubelet does with cgroupfs: in every hierarchy. Returns what was made, top first. */
-function makeEverywhere(paths: string[]): string[] {
-  const hierarchies = isV2
-    ? [top]
-    : readdirSync(top)
-        .map((name) => join(top, name))
-        .filter((path) => existsSync(join(path, "cgroup.procs")));
-  const all = hierarchies.flatMap((hierarchy) => paths.map((path) => join(hierarchy, path)));
-  for (const path of all) mkdirSync(path);
-  return all;
-}

@@ -1,7 +1,7 @@
 // One pid namespace for a pod, whose init is built in: nothing is pulled for it.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 const { NamespaceMode, PodSandboxState } = runtime.v1;
@@ -21,12 +21,6 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 function sharingPod() {
   const config = daemon.hostPodConfig();
   return { ...config, linux: { security_context: { namespace_options } } };
-}
-
-async function until(what: string, holds: () => Promise<boolean>): Promise<void> {
-  for (const end = Date.now() + 20_000; !(await holds()); await sleep(50)) {
-    if (Date.now() > end) throw new Error(`not in time: ${what}`);
-  }
 }
 
 test("containers see each other's processes, and the init reaps what loses its parent", async () => {

@@ -8,7 +8,7 @@ import type { SpdySession, SpdyStream } from "../../src/sys/spdy.ts";
 import { SpdySession as Session } from "../../src/sys/spdy.ts";
 import { tunnel, WebSocketConnection } from "../../src/sys/websocket.ts";
 import { openSpdy, openWebSocket } from "../../src/cli/stream_client.ts";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { collected } from "../stream/wires.ts";
 
@@ -63,14 +63,6 @@ async function client(transport: string, pod_sandbox_id = podId): Promise<Client
     transport === "SPDY" ? await openSpdy(url, "portforward.k8s.io") : await openTunnel(url);
   const running = session.run().catch(() => {});
   return { session, end: () => (session.wire.close(), running) };
-}
-
-async function until(isSo: () => Promise<boolean>): Promise<void> {
-  for (let tries = 0; tries < 200; tries++) {
-    if (await isSo()) return;
-    await Bun.sleep(50);
-  }
-  throw new Error("it never is");
 }
 
 let requests = 0;
@@ -141,9 +133,9 @@ describe.each(["SPDY", "WebSocket"])("over %s", (transport) => {
     const before = daemon.snapshot();
     const forward = await client(transport);
     for (let count = 0; count < 12; count++) await connect(forward, 8006);
-    await until(async () => (await connections()) === 12);
+    await until("all are connected", async () => (await connections()) === 12);
     await forward.end();
-    await until(async () => (await connections()) === 0);
+    await until("none is connected", async () => (await connections()) === 0);
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 });

@@ -7,7 +7,7 @@ import { toLong } from "../../src/base/int64.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
-import { failure } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 
@@ -44,17 +44,11 @@ function sleepers(...seconds: number[]): string[] {
   return lines.filter((line) => seconds.some((one) => line === `sleep ${one}`));
 }
 
-async function until(what: () => boolean): Promise<void> {
-  const end = Date.now() + 20_000;
-  while (!what() && Date.now() < end) await Bun.sleep(20);
-  expect(what()).toBe(true);
-}
-
 describe("in a pid namespace that is not the container's own", () => {
   test.each([0, 5])("Stop with timeout %d ends all of it before it returns", async (seconds) => {
     const script = "trap 'exit 5' TERM; sleep 41337 & setsid sleep 41338 & wait";
     const id = await daemon.run(podId, pod, script, hostPid);
-    await until(() => sleepers(41337, 41338).length === 2);
+    await until("both sleep", () => sleepers(41337, 41338).length === 2);
     await stop(id, seconds);
     expect(sleepers(41337, 41338)).toEqual([]);
     expect((await daemon.status(id)).exit_code).toBe(seconds === 0 ? 137 : 5);
@@ -64,7 +58,7 @@ describe("in a pid namespace that is not the container's own", () => {
   test("when the first process ends by itself, the others go too", async () => {
     const id = await daemon.run(podId, pod, "setsid sleep 41339 & exit 3", hostPid);
     expect((await daemon.exited(id)).exitCode).toBe(3);
-    await until(() => sleepers(41339).length === 0);
+    await until("the other has gone", () => sleepers(41339).length === 0);
     await daemon.client.RemoveContainer({ container_id: id });
   });
 });
@@ -101,7 +95,7 @@ test.skipIf(cgroupDriver === "systemd")(
   "a container that has exited: what lives in its cgroup ends",
   async () => {
     const { id } = await daemon.output(podId, pod, "true");
-    await until(() => !existsSync(containerFolder(id)));
+    await until("its cgroup has gone", () => !existsSync(containerFolder(id)));
     mkdirSync(containerFolder(id));
     const left = Bun.spawn(["sleep", "41340"]);
     writeFileSync(join(containerFolder(id), "cgroup.procs"), String(left.pid));
@@ -117,6 +111,7 @@ test.skipIf(version === 2)(
   "what SIGKILL does not end: an error that says so, and Stop goes on later",
   async () => {
     const id = await daemon.run(podId, pod, ["sleep", "41341"]);
+    await daemon.exec(id, "true"); // by now the runtime's init has become the program
     const freezer = join(hierarchy, daemon.cgroupParent, podId, "freezer.state");
     writeFileSync(freezer, "FROZEN");
     try {

@@ -5,7 +5,8 @@ import { release } from "node:os";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
-import { type Daemon, logText, startDaemon } from "../harness.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { logText } from "../log_text.ts";
 
 const { ContainerState } = runtime.v1;
 /** Linux 6.15 and newer: a pinned process's exit code stays, whoever reaped it. */

@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Daemon, logText, startDaemon } from "../harness.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { logText } from "../log_text.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-frozen-"));
 const disk = join(folder, "disk");

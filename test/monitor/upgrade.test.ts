@@ -8,7 +8,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createLog } from "../../src/base/log.ts";
 import { MonitorClient } from "../../src/monitor/client.ts";
 import { runtime } from "../../src/proto/messages.js";
-import { type Daemon, executable, logText, startDaemon } from "../harness.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
+import { logText } from "../log_text.ts";
 
 const { ContainerState } = runtime.v1;
 let daemon: Daemon;

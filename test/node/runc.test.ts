@@ -3,11 +3,11 @@ import { describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { killAll, oomKills, processes } from "../../src/node/cgroup.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { execProcess } from "../../src/spec/oci.ts";
+import { until } from "../expect.ts";
 import { cannotRun, Pod } from "./bundle.ts";
 
 const why = cannotRun();
@@ -18,13 +18,6 @@ const { PROPAGATION_BIDIRECTIONAL, PROPAGATION_HOST_TO_CONTAINER } = runtime.v1.
 const { RuntimeDefault } = runtime.v1.SecurityProfile.ProfileType;
 const status = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status";
 const privileged = { linux: { security_context: { privileged: true } } };
-
-async function until(holds: () => boolean, what: string): Promise<void> {
-  for (let waitedMs = 0; !holds(); waitedMs += 20) {
-    if (waitedMs > 10_000) throw new Error(`not within 10 s: ${what}`);
-    await sleep(20);
-  }
-}
 
 describe.skipIf(why !== "")("a generated spec", () => {
   test("runs in the pod's namespaces, with the pod's files and the usual capabilities", async () => {
@@ -157,7 +150,7 @@ describe.skipIf(why !== "")("a container's cgroup", () => {
     });
     expect(pod.runDetached(id, dir).exitCode).toBe(0);
     const paths = pod.driver.containerPaths("", pod.id, id);
-    await until(() => oomKills(paths) === 1n, "one OOM kill");
+    await until("one was killed", () => oomKills(paths) === 1n);
     expect(processes(paths).length).toBeGreaterThan(0);
 
     const execed = pod.exec(id, execProcess(spec.process, ["sh", "-c", "exit 3"], false));
@@ -166,7 +159,7 @@ describe.skipIf(why !== "")("a container's cgroup", () => {
     await killAll(paths, AbortSignal.timeout(5000));
     expect(processes(paths)).toEqual([]);
     expect(pod.runtime(["delete", id]).exitCode).toBe(0);
-    await until(() => oomKills(paths) === undefined, "the cgroup is gone");
+    await until("the cgroup is gone", () => oomKills(paths) === undefined);
   });
 
   test("is emptied by killAll() even while processes keep forking", async () => {
@@ -175,7 +168,7 @@ describe.skipIf(why !== "")("a container's cgroup", () => {
     const { id, dir } = await pod.bundle("forks", { command: ["/bin/sh", "-c", fork] });
     expect(pod.runDetached(id, dir).exitCode).toBe(0);
     const paths = pod.driver.containerPaths("", pod.id, id);
-    await until(() => processes(paths).length > 50, "50 processes");
+    await until("there are 50 processes", () => processes(paths).length > 50);
     await killAll(paths, AbortSignal.timeout(20_000));
     expect(processes(paths)).toEqual([]);
   });

@@ -47,14 +47,11 @@ const { NamespaceMode } = runtime.v1;
 /** Of the specification, not of a runtime: 1.0.2 is what runc 1.1 knows. */
 const ociVersion = "1.0.2";
 
-export type ContainerSpecInput = {
-  id: string;
-  config: ContainerConfig;
+/** What the specs of a container and of a pod's pause container both depend on. */
+type SpecInput = {
   sandbox: SandboxFacts;
   image: ImageProcess;
-  facts: ContainerFacts;
   host: HostFacts;
-  runtime: RuntimeFacts;
   handler: HandlerRules;
   defaults: ContainerDefaults;
   /** CgroupDriver.containerCgroupsPath(). */
@@ -64,10 +61,17 @@ export type ContainerSpecInput = {
   hostname: string;
   /** CgroupDriver.containerAnnotations(). */
   runtimeAnnotations: Record<string, string>;
-  /** For pid mode TARGET: the init of the target container. */
-  targetPid?: number;
   /** Absent: nothing is labelled. */
   selinux?: SelinuxLabels;
+};
+
+export type ContainerSpecInput = SpecInput & {
+  id: string;
+  config: ContainerConfig;
+  facts: ContainerFacts;
+  runtime: RuntimeFacts;
+  /** For pid mode TARGET: the init of the target container. */
+  targetPid?: number;
 };
 
 /**
@@ -130,18 +134,8 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   return applyCdi(based, facts.cdi, userns);
 }
 
-export type SandboxSpecInput = {
-  sandbox: SandboxFacts;
-  image: ImageProcess;
+export type SandboxSpecInput = SpecInput & {
   facts: Pick<ContainerFacts, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
-  host: HostFacts;
-  handler: HandlerRules;
-  defaults: ContainerDefaults;
-  cgroupsPath: string;
-  rootfsPath: string;
-  hostname: string;
-  runtimeAnnotations: Record<string, string>;
-  selinux?: SelinuxLabels;
 };
 
 /** The spec of a pod's pause container: first process of the pid namespace that the pod shares. */

@@ -37,7 +37,7 @@ const parallel = 8;
 /** Of one connection: those that leave the framing whole, and then those that need not. */
 const [messagesEach, framesEach] = [12, 4];
 /** The engine's heap breathes; a leak of 100 bytes a case is 95 MiB in a million. */
-export const growthKibMax = 12 * 1024;
+const growthKibMax = 12 * 1024;
 
 const update = api.UpdateContainersRequest.encode({
   update: [

@@ -6,10 +6,8 @@ import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
 import {
-  choosePlatform,
   configBytesMax,
   digestOf,
-  hostPlatform,
   layersMax,
   manifestBytesMax,
   parseAs,
@@ -18,6 +16,7 @@ import {
   tooManyLayers,
   type Descriptor,
 } from "./manifest.ts";
+import { choosePlatform, hostPlatform } from "./platform.ts";
 import type { LayerDescriptor } from "./processors.ts";
 import { TarReader } from "./tar.ts";
 

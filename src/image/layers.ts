@@ -77,6 +77,7 @@ export class LayerStore {
   readonly #layers = new Map<string, LayerFile>();
   /** The layer whose record is being written anew: not to be collected just now. */
   #marking: string | undefined;
+  #discarding = Promise.resolve();
   readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
   private constructor(root: string, driver: StorageDriver, log: Log) {
@@ -210,16 +211,21 @@ export class LayerStore {
       throw new CriError("FAILED_PRECONDITION", `the layers ${chainId} and ${other} are too alike`);
     }
     const isKept = digest !== undefined && existsSync(blobIn(scratch));
-    for (const [end, inScratch] of besides) {
-      if (end !== "list" && !existsSync(inScratch(scratch))) continue;
-      await rename(inScratch(scratch), this.#beside(chainId, end));
-    }
-    await rename(treeIn(scratch), this.tree(chainId));
     const blob = isKept ? digest : undefined;
     const unsyncedBoot = this.#bootId;
     const whiteouts = this.#driver === "native" ? "native" : undefined;
     const file = { version: 1, chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
-    await this.#write({ ...file, unsyncedBoot });
+    try {
+      for (const [end, inScratch] of besides) {
+        if (end !== "list" && !existsSync(inScratch(scratch))) continue;
+        await rename(inScratch(scratch), this.#beside(chainId, end));
+      }
+      await rename(treeIn(scratch), this.tree(chainId));
+      await this.#write({ ...file, unsyncedBoot });
+    } catch (error) {
+      for (const path of this.#takeAside(chainId)) await this.#discard(path);
+      throw error;
+    }
   }
 
   /** Puts a layer that was made again into the place of the one that is there. */
@@ -228,7 +234,7 @@ export class LayerStore {
     try {
       await this.commit(made, scratch);
     } finally {
-      await this.#discard(aside);
+      for (const path of aside) await this.#discard(path);
     }
   }
 
@@ -263,24 +269,35 @@ export class LayerStore {
   async collect(isNeeded: (chainId: string) => boolean): Promise<void> {
     const discarded = this.ids()
       .filter((id) => !isNeeded(id) && id !== this.#marking)
-      .map((id) => this.#takeAside(id));
-    for (const folder of discarded) await this.#discard(folder);
+      .flatMap((id) => this.#takeAside(id));
+    const before = this.#discarding;
+    this.#discarding = (async () => {
+      await before; // whoever waits for this finds the space free, whoever began to free it
+      for (const path of discarded) await this.#discard(path);
+    })();
+    await this.#discarding;
   }
 
-  /** Without a wait in between: a pull sees the layer whole or not at all. */
-  #takeAside(chainId: string): string {
-    const aside = this.makeScratch();
+  /**
+   * Without a wait in between: a pull sees the layer whole or not at all. Nothing is made: a full disk
+   * must not keep it. @returns what is to be removed.
+   */
+  #takeAside(chainId: string): string[] {
+    const aside = join(this.#scratch, randomBytes(8).toString("hex"));
     this.#layers.delete(chainId);
-    renameSync(this.#beside(chainId, "json"), join(aside, "record"));
-    renameSync(this.tree(chainId), treeIn(aside));
-    for (const [end, inScratch] of besides) {
+    const moves: [from: string, to: string][] = [
+      [this.#beside(chainId, "json"), `${aside}.json`], // first: from here on it is no layer
+      [this.tree(chainId), aside],
+      ...besides.map(([end]): [string, string] => [this.#beside(chainId, end), `${aside}.${end}`]),
+    ];
+    return moves.map(([from, to]) => {
       try {
-        renameSync(this.#beside(chainId, end), inScratch(aside));
+        renameSync(from, to);
       } catch (error) {
         if (errnoOf(error) !== "ENOENT") throw error;
       }
-    }
-    return aside;
+      return to;
+    });
   }
 
   async #read(name: string): Promise<void> {

@@ -24,6 +24,7 @@ const Descriptor = v.object({
     }),
   ),
   annotations: v.nullish(v.record(v.string(), v.string())),
+  urls: v.nullish(v.array(v.string())),
 });
 export type Descriptor = v.InferOutput<typeof Descriptor>;
 
@@ -36,23 +37,29 @@ export type Manifest = v.InferOutput<typeof Manifest>;
 const Index = v.object({ manifests: v.pipe(v.array(Descriptor), v.maxLength(1000)) });
 export type Index = v.InferOutput<typeof Index>;
 
-const strings = v.nullish(v.array(v.string()));
+/** What the kernel takes as an argument, a variable or a path ends at a NUL byte. */
+const Text = v.pipe(
+  v.string(),
+  v.check((text) => !text.includes("\0"), "holds a NUL byte"),
+);
+const strings = v.nullish(v.array(Text));
+const short = v.pipe(Text, v.maxLength(256));
 
 export const ImageSettings = v.object({
   Env: strings,
   Entrypoint: strings,
   Cmd: strings,
-  User: v.nullish(v.string()),
-  WorkingDir: v.nullish(v.string()),
-  StopSignal: v.nullish(v.string()),
-  Volumes: v.nullish(v.record(v.string(), v.unknown())),
+  User: v.nullish(short),
+  WorkingDir: v.nullish(v.pipe(Text, v.maxLength(4096))),
+  StopSignal: v.nullish(short),
+  Volumes: v.nullish(v.record(v.pipe(Text, v.maxLength(4096)), v.unknown())),
   Labels: v.nullish(v.record(v.string(), v.string())),
 });
 
 const ConfigFile = v.object({
-  os: v.optional(v.string(), "linux"),
-  architecture: v.optional(v.string(), ""),
-  variant: v.optional(v.string()),
+  os: v.optional(short, "linux"),
+  architecture: v.optional(short, ""),
+  variant: v.optional(short),
   config: v.nullish(ImageSettings),
   rootfs: v.object({
     diff_ids: v.pipe(v.array(Digest), v.maxLength(layersMax, tooManyLayers)),
@@ -119,7 +126,38 @@ export function parseManifest(
       throw new CriError("INVALID_ARGUMENT", `${what} is both an index and an image`);
     }
   }
-  return { kind: "image", manifest: parseAs(Manifest, value, what) };
+  const manifest = parseAs(Manifest, value, what);
+  checkTypes(manifest, what);
+  return { kind: "image", manifest };
+}
+
+const configTypes = [
+  "",
+  "application/octet-stream",
+  "application/vnd.oci.image.config.v1+json",
+  "application/vnd.docker.container.image.v1+json",
+];
+
+/**
+ * What is no container image, and layers that its registry may not have.
+ * @throws CriError INVALID_ARGUMENT, FAILED_PRECONDITION.
+ */
+function checkTypes({ config, layers }: Manifest, what: string): void {
+  if (!configTypes.includes(config.mediaType)) {
+    const message = `${what} is no container image: its config is ${config.mediaType.slice(0, 200)}`;
+    throw new CriError("INVALID_ARGUMENT", message);
+  }
+  for (const { mediaType, digest, urls } of layers) {
+    if (/\.foreign\.|\.nondistributable\./.test(mediaType)) {
+      const where = urls?.length ? ` but lies at ${urls.join(", ").slice(0, 300)}` : "";
+      const message = `${what}: layer ${digest} is not in the registry${where} (${mediaType}): such images are not supported; build it from a base that may be distributed`;
+      throw new CriError("FAILED_PRECONDITION", message);
+    }
+    if (/[+/]json$|^text\//.test(mediaType)) {
+      const message = `${what}: layer ${digest} is no file system but ${mediaType.slice(0, 200)}`;
+      throw new CriError("INVALID_ARGUMENT", message);
+    }
+  }
 }
 
 /** The config, and the diff ids of its layers, lowest first. @throws CriError INVALID_ARGUMENT. */
@@ -131,44 +169,6 @@ export function parseConfig(bytes: Uint8Array, what: string) {
   const { architecture, os, variant } = file;
   const config: ImageConfig = { ...file.config, architecture, os, variant };
   return { config, diffIds: file.rootfs.diff_ids };
-}
-
-export type Platform = { architecture: string; variants: string[] };
-
-/** This machine's architecture as image configs spell it, best variant first. */
-export function hostPlatform(arch: string = process.arch): Platform {
-  switch (arch) {
-    case "x64":
-      return { architecture: "amd64", variants: ["", "v1"] };
-    case "arm64":
-      return { architecture: "arm64", variants: ["v8", ""] };
-    case "arm":
-      return { architecture: "arm", variants: ["v7", "v6", "v5", ""] };
-    default:
-      return { architecture: arch, variants: [""] };
-  }
-}
-
-/** The index's entry for a platform. @throws CriError NOT_FOUND that lists what there is. */
-export function choosePlatform(index: Index, platform: Platform, what: string): Descriptor {
-  const linux = index.manifests.filter((entry) => (entry.platform?.os ?? "linux") === "linux");
-  for (const variant of platform.variants) {
-    const match = linux.find(
-      ({ platform: has }) =>
-        has?.architecture === platform.architecture && (has.variant ?? "") === variant,
-    );
-    if (match !== undefined) return match;
-  }
-  // A list of one image without a platform means that image.
-  if (linux.length === 1 && !linux[0]!.platform?.architecture) return linux[0]!;
-  const there = index.manifests
-    .map(({ platform: has }) => [has?.os, has?.architecture, has?.variant].filter(Boolean))
-    .filter((parts) => parts.length > 0 && !parts.includes("unknown"))
-    .map((parts) => parts.join("/"));
-  throw new CriError(
-    "NOT_FOUND",
-    `${what} has no image for linux/${platform.architecture}; it has ${there.join(", ") || "none"}`,
-  );
 }
 
 /** The chain id names a layer together with all layers below it (OCI image-spec, config.md). */

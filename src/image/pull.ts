@@ -2,7 +2,8 @@
 import type { RegistryAuth } from "./credentials.ts";
 import type { RegistryOptions } from "./hosts.ts";
 import { CriError } from "../base/errors.ts";
-import { choosePlatform, configBytesMax, hostPlatform, parseManifest } from "./manifest.ts";
+import { configBytesMax, parseManifest } from "./manifest.ts";
+import { choosePlatform, hostPlatform } from "./platform.ts";
 import type { Manifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
 import type { LayerDescriptor } from "./processors.ts";

@@ -2,7 +2,7 @@
 // into that folder: names are checked here, but it is the chroot that holds against symlinks.
 import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
-import { CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { CriError, errnoOf } from "../base/errors.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
 import { addPart, implicitFolder, type Listed, listedAs } from "./listing.ts";
 import type { Unpacker } from "./recipe.ts";
@@ -71,7 +71,7 @@ export class Untar implements Unpacker {
     try {
       this.#entry(header);
     } catch (error) {
-      throw explain(error, header);
+      throw named(error, header.name);
     }
   }
 
@@ -370,19 +370,15 @@ function bad(what: string): CriError {
   return new CriError("INVALID_ARGUMENT", what);
 }
 
-/** The entry's own name, and the reason. */
-function explain(error: unknown, header: TarHeader): unknown {
-  const code = errnoOf(error);
-  if (/^(?:ENAMETOOLONG|ELOOP|ENOTDIR|EINVAL|EEXIST|ENOENT|ERANGE|E2BIG)$/.test(code ?? "")) {
-    return named(bad(`it cannot be made (${code})`), header.name, error);
-  }
-  return named(error, header.name);
-}
+const refusals = /^(?:ENAMETOOLONG|ELOOP|ENOTDIR|EINVAL|EEXIST|ENOENT|ERANGE|E2BIG|EFBIG)$/;
 
-/** An error of ours gets the entry's name; one of the kernel's keeps its errno. */
-function named(error: unknown, name: string, cause = error): unknown {
-  if (!(error instanceof CriError)) return error;
+/** With the entry's own name; an error of the kernel's that is not the layer's fault stays as it is. */
+function named(error: unknown, name: string): unknown {
+  const errno = errnoOf(error) ?? "";
+  const isOurs = error instanceof CriError;
+  if (!isOurs && !refusals.test(errno)) return error;
   const shown = JSON.stringify(name.slice(0, 200));
-  const code: ErrorCode = error.code;
-  return new CriError(code, `entry ${shown}: ${messageOf(error)}`, { cause });
+  const why = isOurs ? error.message : `it cannot be made (${errno})`;
+  const code = isOurs ? error.code : "INVALID_ARGUMENT";
+  return new CriError(code, `entry ${shown}: ${why}`, { cause: error });
 }

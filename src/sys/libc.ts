@@ -119,7 +119,9 @@ function loadBun(): Libc {
   const symbols: Record<string, object> = { __errno_location: { args: [], returns: "ptr" } };
   for (const [name, signature] of Object.entries(signatures)) symbols[name] = native(signature);
   const library = firstLibc((file) => ffi.dlopen(file, symbols));
-  const location = library.symbols["__errno_location"] as unknown as () => number;
+  // Once, for this thread: a second native call after a failed one might meet another errno, because
+  // the garbage collector makes system calls too.
+  const location = (library.symbols["__errno_location"] as unknown as () => number)();
   const call = { ...library.symbols } as unknown as Libc["call"];
   for (const name of Object.keys(newer) as (keyof typeof newer)[]) {
     try {
@@ -132,7 +134,7 @@ function loadBun(): Libc {
   }
   return {
     call,
-    errno: () => ffi.read.i32(location(), 0),
+    errno: () => ffi.read.i32(location, 0),
     address: (buffer) => BigInt(ffi.ptr(buffer)),
   };
 }

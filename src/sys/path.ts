@@ -44,18 +44,15 @@ export function setSelinuxLabel(path: string | Buffer, label: string): void {
 
 const xattrBytesMax = 65536;
 
-/** The attribute's value, or undefined where there is none, or none at all on this file system. */
+/**
+ * The attribute's value, or undefined where there is none. That is asked first: errno is read by a call
+ * of its own, and what the garbage collector does in between may change it (seen once in a million).
+ */
 export function lgetxattr(path: string | Buffer, name: string): Uint8Array | undefined {
+  if (!llistxattr(path).includes(name)) return undefined;
   const value = new Uint8Array(xattrBytesMax);
   const what = `${name} of ${path.toString()}`;
-  try {
-    const length = check("lgetxattr", what, z(path), z(name), value, value.length);
-    return value.subarray(0, length);
-  } catch (error) {
-    if (["ENODATA", "ENOTSUP"].includes((error as NodeJS.ErrnoException).code ?? ""))
-      return undefined;
-    throw error;
-  }
+  return value.subarray(0, check("lgetxattr", what, z(path), z(name), value, value.length));
 }
 
 /** The names of its attributes; none where the file system has no attributes. */

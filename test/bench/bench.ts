@@ -173,7 +173,10 @@ async function main(): Promise<number> {
     `while pulling: ${pulled.peakMiB.toFixed(0)} MiB more at most (bound 40), the longest wait for an ` +
       `answer ${stallMs.toFixed(0)} ms (bound 20; ${Math.max(...pulled.stall.by_hand).toFixed(0)} by hand)`,
   );
-  writeFileSync(join(cache, "bench.json"), JSON.stringify({ report, held, stream, pulled }, null, 2));
+  writeFileSync(
+    join(cache, "bench.json"),
+    JSON.stringify({ report, held, stream, pulled }, null, 2),
+  );
   const small = held.aPod <= 0.5 && stream.peakMiB <= 150 && pulled.peakMiB <= 40;
   const good = rows.every((one) => one.ok) && report.log_lines_lost === 0 && small && stallMs <= 20;
   return good ? 0 : 1;

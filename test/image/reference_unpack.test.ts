@@ -98,10 +98,10 @@ function makeTree(folder: string): void {
   fs.chmodSync(at("home/user"), 0o2750);
 }
 
-const sparseForms = ["0.0", "0.1", "1.0"].map((version) => [
+const sparseForms = ["0.0", "0.1", "1.0"].map((version): [string, string[]] => [
   `posix, sparse ${version}`,
   ["--format=posix", "--xattrs", "--xattrs-include=*", "-S", `--sparse-version=${version}`],
-]) as [string, string[]][];
+]);
 
 test.each([
   ...sparseForms,

@@ -4,7 +4,7 @@ import { basic, parseChallenges, tokenOf, tokenRequest, type Challenge } from ".
 import { isReachable } from "./connection.ts";
 import { isOwnHost } from "./hosts.ts";
 import type { Session } from "./session.ts";
-import { hostOf, readAll, transfer, TransferError, type Transfer } from "./transfer.ts";
+import { discard, hostOf, readAll, transfer, TransferError, type Transfer } from "./transfer.ts";
 
 export type Question = {
   /** Of the endpoint. */
@@ -36,8 +36,8 @@ export async function ask(session: Session, question: Question): Promise<Transfe
     const answer = await transfer({ url: url.href, headers, tls, timeoutMs, signal });
     if (answer.status === 200 || answer.status === 206) return answer;
     const detail = await errorDetail(answer, secretsOf(session, index));
-    const isFirst = attempt === 0 || (attempt === 1 && session.authorizations[index] === null);
-    if (answer.status !== 401 || !isFirst) throw refusal(answer, url.host, detail);
+    // Once: what we have may be too old by now; what was just got is not.
+    if (answer.status !== 401 || attempt > 0) throw refusal(answer, url.host, detail);
     const challenges = parseChallenges(answer.headers.get("www-authenticate") ?? "");
     session.authorizations[index] = await authorize(session, { index, challenges, signal });
   }
@@ -81,7 +81,7 @@ async function authorize(session: Session, o: Authorize): Promise<string> {
       const detail = await errorDetail(answer, secretsOf(session, index));
       throw refusal(answer, service, detail);
     }
-    assertNoWebPage(answer, service);
+    await assertNoWebPage(answer, service);
     const bytes = await readAll(answer, tokenAnswerBytesMax, `the answer of ${service}`);
     return `Bearer ${tokenOf(parseAnswer(bytes), service)}`;
   }
@@ -92,10 +92,10 @@ async function authorize(session: Session, o: Authorize): Promise<string> {
 }
 
 /** @throws TransferError where a login page or a proxy's words came instead of the answer. */
-export function assertNoWebPage(answer: Transfer, host: string): void {
+export async function assertNoWebPage(answer: Transfer, host: string): Promise<void> {
   const type = answer.headers.get("content-type") ?? "";
   if (!/^\s*text\/html\b/i.test(type)) return;
-  void answer.body.return();
+  await discard(answer);
   const message = `${host} answered with a web page: is a login page or a proxy in between?`;
   throw new TransferError("UNAVAILABLE", message);
 }

@@ -48,14 +48,13 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
       ...layer,
       source: { kind: "registry", session },
     })),
-    source: { kind: "registry", name: ref.name, host: answered(session) },
+    source: {
+      kind: "registry",
+      name: ref.name,
+      host: hostOf(session.endpoints[session.answered]!.url),
+    },
     what: ref.name,
   };
-}
-
-/** The host whose answer was taken last: those before it were not well. */
-function answered({ endpoints, unwell }: Session): string {
-  return hostOf(endpoints[Math.max(0, unwell.indexOf(false))]!.url);
 }
 
 /** The manifest itself, or of an index the one of this platform. @throws CriError NOT_FOUND. */

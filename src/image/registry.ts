@@ -6,7 +6,7 @@ import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { ask, assertNoWebPage } from "./ask.ts";
 import { digestOf, manifestBytesMax, manifestTypes } from "./manifest.ts";
 import { withEndpoints, type Session } from "./session.ts";
-import { hostOf, readAll, TransferError, type Transfer } from "./transfer.ts";
+import { discard, hostOf, readAll, TransferError, type Transfer } from "./transfer.ts";
 
 export type { Session } from "./session.ts";
 
@@ -28,7 +28,7 @@ export async function fetchManifest(
     const headers = { accept: manifestTypes.join(", ") };
     const path = `/manifests/${name}`;
     const answer = await ask(session, { index, path, headers, signal });
-    assertNoWebPage(answer, hostOf(session.endpoints[index]!.url));
+    await assertNoWebPage(answer, hostOf(session.endpoints[index]!.url));
     const bytes = await readAll(answer, manifestBytesMax, `its manifest ${name}`);
     const claimed = answer.headers.get("docker-content-digest") ?? undefined;
     const expected = wanted.digest ?? (claimed?.startsWith("sha256:") ? claimed : undefined);
@@ -106,7 +106,7 @@ async function openBlob(session: Session, attempt: BlobAttempt): Promise<Transfe
   if (answer.status === 206) {
     const start = /^bytes (\d+)-/.exec(answer.headers.get("content-range") ?? "")?.[1];
     if (Number(start) === at) return answer.body;
-    await answer.body.return();
+    await discard(answer);
     throw new TransferError("DATA_LOSS", `${what}: not the range that was asked for`);
   }
   return at === 0 ? answer.body : skipping(answer.body, at);
@@ -165,6 +165,7 @@ async function overEndpoints<T>(
       try {
         const result = await attempt(index);
         unwell[index] = false;
+        session.answered = index;
         return result;
       } catch (error) {
         throwIfAborted(what, signal);

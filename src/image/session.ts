@@ -17,6 +17,8 @@ export type Session = {
   authorizations: (string | null)[];
   /** Did not answer, or not well, when it was last asked: it comes after the others. */
   unwell: boolean[];
+  /** Whose answer was taken last. */
+  answered: number;
   /** Whether a connection came about, where that has a bound of its own. */
   reached: boolean[];
   /** How often all are asked before it is given up. */
@@ -49,6 +51,7 @@ export async function openSession(
     choices: await Promise.all(endpoints.map(choose)),
     authorizations: endpoints.map(() => null),
     unwell: endpoints.map(() => false),
+    answered: 0,
     reached: endpoints.map(() => false),
     roundsMax,
     progressTimeoutMs: options.progressTimeoutMs,
@@ -80,6 +83,7 @@ export function withEndpoints(
     choices: pick(session.choices),
     authorizations: pick(session.authorizations),
     unwell: pick(session.unwell),
+    answered: 0,
     reached: pick(session.reached),
   };
 }

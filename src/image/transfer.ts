@@ -33,7 +33,7 @@ export type TransferRequest = {
 export type Transfer = {
   status: number;
   headers: Headers;
-  /** To be read to its end or left with return(): that frees the connection. */
+  /** To be read, to its end or not, or given to discard(): that frees the connection. */
   body: AsyncGenerator<Uint8Array, void, undefined>;
 };
 
@@ -156,6 +156,12 @@ class Silence {
     const message = `${this.#host}: ${reason}`;
     return new TransferError("UNAVAILABLE", message, { cause, mayRetry: !isFinal });
   }
+}
+
+/** For an answer that nobody reads. A generator that never began cannot clean up behind itself. */
+export async function discard({ body }: Pick<Transfer, "body">): Promise<void> {
+  await body.next().catch(() => {});
+  await body.return();
 }
 
 export function hostOf(url: string): string {

@@ -8,7 +8,7 @@ import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { AuthConfig } from "../../src/proto/types.ts";
-import { Authority, type Signed } from "../certificates.ts";
+import { Authority } from "../certificates.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { makeImage, makeLayer, pushImage } from "../image_maker.ts";
@@ -27,7 +27,8 @@ const authFile = join(dir, "auth.json");
 const image = makeImage(Array.from({ length: layerCount }, (_, index) => layerOf(index)));
 const using = new AsyncDisposableStack();
 let authority: Authority;
-let client: Signed;
+/** Of its files, but for .pem and .key. */
+const client = join(dir, "client");
 let plain: Registry;
 let mutual: Registry;
 let secret: Registry;
@@ -71,7 +72,7 @@ function hostsToml(domain: string, text: string): void {
 async function startRegistries(): Promise<void> {
   authority = new Authority(dir);
   authority.sign("server", "IP:127.0.0.1,DNS:registry.test");
-  client = authority.sign("client", "DNS:client");
+  const signed = authority.sign("client", "DNS:client");
   const [certificate, key] = [join(dir, "server.pem"), join(dir, "server.key")];
   plain = using.use(await startRegistry());
   await plain.push("a/b", "1", image);
@@ -85,7 +86,7 @@ async function startRegistries(): Promise<void> {
     await startRegistry({ data, tls, auth: { htpasswd: { realm: "test", path } } }),
   );
   const account = { user: user.username, password: user.password, refreshToken };
-  tokens = using.use(await TokenServer.start(client, account));
+  tokens = using.use(await TokenServer.start(signed, account));
   guarded = using.use(await startRegistry({ data, auth: tokens.auth(join(dir, "ca.pem")) }));
   halved = using.use(await halfRegistry(0));
   mirror = using.use(await halfRegistry(1));
@@ -108,7 +109,7 @@ async function halfRegistry(first: number): Promise<Registry> {
 
 function configure(): void {
   const ca = JSON.stringify(join(dir, "ca.pem"));
-  const pair = JSON.stringify([[join(dir, "client.pem"), join(dir, "client.key")]]);
+  const pair = JSON.stringify([[`${client}.pem`, `${client}.key`]]);
   hostsToml(mutual.host, `server = "https://${mutual.host}"\nca = ${ca}\nclient = ${pair}`);
   hostsToml(secret.host, `server = "https://${secret.host}"\nca = [${ca}]`);
   hostsToml(halved.host, `server = "http://${halved.host}"\n[host."http://${mirror.host}"]`);
@@ -176,17 +177,22 @@ describe("an image arrives whole", () => {
   test("over HTTP", () => expectWhole(`${plain.host}/a/b:1`));
 
   test("over TLS with an authority and a client certificate of one's own", async () => {
-    await expectWhole(`${mutual.host}/a/b:1`);
-    const toml = fs.readFileSync(join(certs, mutual.host.replace(/:(\d+)$/, "_$1_"), "hosts.toml"));
-    const without = (key: string) => toml.toString().replace(new RegExp(`^${key} = .*$`, "m"), "");
-    hostsToml(mutual.host, without("client"));
-    const noClient = await failure(pull(`${mutual.host}/a/b:1`));
-    hostsToml(mutual.host, without("ca"));
-    const noAuthority = await failure(pull(`${mutual.host}/a/b:1`));
-    fs.writeFileSync(join(certs, mutual.host.replace(/:(\d+)$/, "_$1_"), "hosts.toml"), toml);
+    const name = `${mutual.host}/a/b:1`;
+    await expectWhole(name);
+    const ca = `ca = ${JSON.stringify(join(dir, "ca.pem"))}`;
+    const server = `server = "https://${mutual.host}"`;
+    hostsToml(mutual.host, `${server}\n${ca}`);
+    const noClient = await failure(pull(name));
+    hostsToml(mutual.host, `${server}\nclient = [["${client}.pem", "${client}.key"]]`);
+    const noAuthority = await failure(pull(name));
     expect([noClient.code, noAuthority.code]).toEqual(["UNAVAILABLE", "UNAVAILABLE"]);
     expect(noClient.message).toContain("client certificate");
     expect(noAuthority.message).toContain("hosts.toml");
+    const strange = new Authority(dir, "strange").sign("stranger", "DNS:stranger");
+    fs.writeFileSync(join(dir, "both.pem"), strange.cert + strange.key);
+    const clients = JSON.stringify([join(dir, "both.pem"), [`${client}.pem`, `${client}.key`]]);
+    hostsToml(mutual.host, `${server}\n${ca}\nclient = ${clients}`);
+    await expectWhole(name); // the second of them is let in
   });
 
   test("with a password, from the pull or from the node's file", async () => {

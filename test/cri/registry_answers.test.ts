@@ -121,6 +121,13 @@ describe("too much", () => {
     expect((await refusal()).code).toBe("RESOURCE_EXHAUSTED");
   });
 
+  test("a token of 1 MB that comes with the pull is INVALID_ARGUMENT", async () => {
+    const error = await refusal({ registry_token: "x".repeat(1 << 20) });
+    expect(error.code).toBe("INVALID_ARGUMENT");
+    expect(error.message).toContain("auth.registry_token");
+    expect(fake.requests).toEqual([]);
+  });
+
   test("a challenge of 1 MB, and one of nothing but quotes, are no challenge", async () => {
     for (const challenge of [`Bearer realm="${"x".repeat(1 << 20)}"`, '"'.repeat(10_000)]) {
       fake.intercept = (_request, response) => {
@@ -165,8 +172,11 @@ describe("something else", () => {
   test("a mirror's nonsense costs nothing but the way", async () => {
     hostsToml(`server = "${fake.url}"\n[host."${other.url}"]`);
     wantToken(other, (response) => response.end("["));
-    expect(await pull()).toBe(image.config.digest);
+    const id = await pull();
+    expect(id).toBe(image.config.digest);
     expect(other.requests.length).toBeGreaterThan(0);
+    const { info } = await daemon.client.ImageStatus({ image: { image: id }, verbose: true });
+    expect(JSON.parse(info["info"]!).source.host).toBe(fake.host);
   });
 
   test("a registry that repeats what it was sent does not make us repeat it", async () => {
@@ -247,6 +257,40 @@ describe("elsewhere", () => {
       expect(headers.authorization).toBeUndefined();
     }
     expect(fake.requests[0]!.headers["x-key"]).toBe("header-s3cret");
+  });
+
+  test("credentials for a mirror by its name are for it alone", async () => {
+    other.put("a/b", "1", image);
+    hostsToml(`server = "${fake.url}"\n[host."${other.url}"]`);
+    other.intercept = (request, response) => {
+      if (request.headers.authorization !== undefined) return false;
+      response.writeHead(401, { "www-authenticate": "Basic" }).end();
+      return true;
+    };
+    expect(await pull({ ...user, server_address: other.host })).toBe(image.config.digest);
+    expect(fake.requests).toEqual([]);
+    expect(other.requests.at(-1)!.headers.authorization).toStartWith("Basic ");
+    other.requests.length = 0;
+    await daemon.client.RemoveImage({ image: { image: image.config.digest } });
+    expect(await pull(user)).toBe(image.config.digest);
+    expect(other.requests.some(({ headers }) => headers.authorization)).toBe(false);
+  });
+
+  test("a token that grows old in the middle of a pull is got anew", async () => {
+    let [given, left] = [0, 0];
+    fake.intercept = (request, response, url) => {
+      if (url.pathname === "/token") {
+        left = 1;
+        response.end(JSON.stringify({ token: `t${++given}` }));
+        return true;
+      }
+      if (request.headers.authorization === `Bearer t${given}` && left-- > 0) return false;
+      const challenge = `Bearer realm="${fake.url}/token"`;
+      response.writeHead(401, { "www-authenticate": challenge }).end();
+      return true;
+    };
+    expect(await pull()).toBe(image.config.digest);
+    expect(given).toBe(3); // manifest, config, layer
   });
 
   test("a token service that sends an identity token on to another host is refused", async () => {

@@ -155,7 +155,7 @@ export class CutPulls implements AsyncDisposable {
 
   /** What is wrong with the images and the graph folder of a daemon that runs and pulls nothing. */
   async faults(): Promise<string[]> {
-    await until(() => this.#helpers().length === 0);
+    await giveTime(() => this.#helpers().length === 0);
     const faults = [...foldersFaults(this.graph), ...this.#helpers()];
     for await (const layer of this.daemon.client.VerifyImages({}, { timeoutMs })) {
       if (layer.state === "intact") continue;
@@ -181,7 +181,7 @@ export class CutPulls implements AsyncDisposable {
 
   async #removeAll(): Promise<void> {
     for (const ref of this.#refs) await this.#remove(ref);
-    await until(() => growth(this.#empty, usageOf(this.graph)).length === 0);
+    await giveTime(() => growth(this.#empty, usageOf(this.graph)).length === 0);
   }
 
   #limit(what: "bytes" | "files", count: number): void {
@@ -198,7 +198,7 @@ export class CutPulls implements AsyncDisposable {
 }
 
 /** Helpers of a killed daemon end when their input does; some time is theirs. */
-async function until(isSo: () => boolean): Promise<void> {
+async function giveTime(isSo: () => boolean): Promise<void> {
   for (let tries = 0; tries < 100 && !isSo(); tries++) await sleep(20);
 }
 

@@ -100,7 +100,8 @@ test("come of layers that verify as they are, and that no device can pretend to 
   ]);
   const dir = join(graph, "containers/verified");
   const root = await store.mountRootfs(image, { dir });
-  expect(fs.globSync("**", { cwd: root }).toSorted()).toEqual(["full", "full/new", "kept"]);
+  const names = fs.globSync("**", { cwd: root }).filter((name) => name !== ".");
+  expect(names.toSorted()).toEqual(["full", "full/new", "kept"]);
   await store.unmountRootfs(dir);
   for (const minor of [0, 1]) {
     const refused = await failure(load([{ name: "kept", type: "3", major: 0, minor }]));

@@ -164,12 +164,13 @@ describe("CreateContainer", () => {
   });
 
   test("of an image whose own words are hostile", async () => {
-    const settings = {
-      User: "no\nsuch:user",
-      WorkingDir: "../..",
-      Env: ["A\0=b"],
-      StopSignal: "x",
-    };
+    const nul = busyboxImage({ Env: ["A\0=b"] });
+    const refused = await failure(daemon.loadImage(nul, "example.test/words:1"));
+    expect([refused.code, refused.message]).toEqual([
+      "INVALID_ARGUMENT",
+      expect.stringContaining("Env"),
+    ]);
+    const settings = { User: "no\nsuch:user", WorkingDir: "../..", StopSignal: "x" };
     const image = await daemon.loadImage(busyboxImage(settings), "example.test/words:1");
     const error = await failure(daemon.create(podId, pod, ["true"], { image: { image } }));
     expect(error.code).toBe("INVALID_ARGUMENT");

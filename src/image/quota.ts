@@ -1,10 +1,16 @@
 // How much each container may write into its own layer, by project quotas of the graph folder's file system.
 // Decision: which project ids are taken is asked of the file system each time. No record of ours could
 // be at odds with it, and ids that somebody else uses are left alone.
-import { existsSync, lstatSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, lstatSync, mkdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { projectOf, projectQuota, setProject, setProjectLimit } from "../sys/quota.ts";
+import {
+  limitsProjects,
+  projectOf,
+  projectQuota,
+  setProject,
+  setProjectLimit,
+} from "../sys/quota.ts";
 
 /** Our project ids: from 0x69730000 ("is") up. */
 const projectFirst = 0x69730000;
@@ -22,7 +28,7 @@ export class LayerQuota {
   }
 
   /**
-   * folder: on the file system; bytes: for each layer. Tries a limit there.
+   * folder: on the file system; bytes: for each layer. Sets a limit there for a trial.
    * @throws CriError FAILED_PRECONDITION where the file system does not hold to one.
    */
   static open(folder: string, bytes: number): LayerQuota {
@@ -31,7 +37,9 @@ export class LayerQuota {
       quota.#try(join(folder, "quota"));
       return quota;
     } catch (cause) {
-      const why = errnoOf(cause) === "ESRCH" ? "it counts no projects" : messageOf(cause);
+      const why = ["ESRCH", "ENOSYS"].includes(errnoOf(cause) ?? "")
+        ? "it counts no projects"
+        : messageOf(cause);
       const message = `"storage-opts": "overlay2.size" cannot be kept: the file system of ${folder} limits no folders (${why}); mount it with project quotas (ext4 made with -O quota,project: prjquota; xfs: pquota), or take the option out`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
@@ -43,15 +51,8 @@ export class LayerQuota {
     try {
       const project = this.#assign([folder]);
       setProjectLimit(this.#device, project, BigInt(trialLimitBytes));
-      try {
-        writeFileSync(join(folder, "trial"), Buffer.alloc(4 * trialLimitBytes));
-      } catch (error) {
-        if (["EDQUOT", "ENOSPC"].includes(errnoOf(error) ?? "")) return;
-        throw error;
-      } finally {
-        setProjectLimit(this.#device, project, 0n);
-      }
-      throw new Error("it counts and does not limit");
+      setProjectLimit(this.#device, project, 0n);
+      if (!limitsProjects(this.#device)) throw new Error("it counts and does not limit");
     } finally {
       rmSync(folder, { recursive: true, force: true });
     }

@@ -55,6 +55,11 @@ const Q_SETQUOTA = 0x800008;
 const QIF_BLIMITS = 1;
 const dqblkBytes = 72;
 const blockBytes = 1024n;
+// struct fs_quota_stat of linux/dqblk_xfs.h, which the kernel fills for other file systems too.
+const Q_XGETQSTAT = 0x5805;
+const fsQuotaStatBytes = 128;
+const qsFlagsAt = 2;
+const FS_QUOTA_PDQ_ENFD = 1 << 5;
 
 function quotactl(command: number, device: string, project: number, quota: Uint8Array): void {
   check("quotactl", device, (command << 8) | PRJQUOTA, z(device), project, quota);
@@ -69,6 +74,16 @@ export function projectQuota(device: string, project: number): ProjectQuota {
     if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error; // xfs: nobody has used it yet
   }
   return { limitBytes: quota[0]! * blockBytes, usedBytes: quota[2]!, usedInodes: quota[5]! };
+}
+
+/**
+ * Whether limits of projects are kept to, beside being counted. A trial would not tell: ext4 lets whoever
+ * has CAP_SYS_RESOURCE write on. @throws ENOSYS or ESRCH where there are no quotas at all.
+ */
+export function limitsProjects(device: string): boolean {
+  const state = new Uint8Array(fsQuotaStatBytes);
+  quotactl(Q_XGETQSTAT, device, 0, state);
+  return (new DataView(state.buffer).getUint16(qsFlagsAt, true) & FS_QUOTA_PDQ_ENFD) !== 0;
 }
 
 /** bytes: rounded up to a KiB; 0 takes the limit away. */

@@ -1,5 +1,4 @@
-// How containers get their roots: stacked by overlayfs, copied where that cannot be, limited where the
-// file system can do that. Needs root.
+// How containers get their roots: stacked by overlayfs, copied where that cannot be. Needs root.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";
@@ -198,59 +197,4 @@ test("a copy that the daemon's end cut off is taken away by the next one", async
   expect(fs.readdirSync(containers)).toEqual([]);
   expect(await runIn(daemon, "cat /t/full/new")).toBe("new\n");
   await daemon.removePod(podId);
-});
-
-describe("storage-opts overlay2.size", () => {
-  /** ext4 with project quotas, or undefined where the kernel was built without quotas. */
-  function withQuota(): ({ path: string } & Disposable) | undefined {
-    const file = join(dir, "ext4");
-    fs.writeFileSync(file, "");
-    fs.truncateSync(file, 400 << 20);
-    const features = ["-O", "quota,project", "-E", "quotatype=prjquota"];
-    const made = spawnSync("mkfs.ext4", ["-q", ...features, file], { encoding: "utf8" });
-    if (made.status !== 0) throw new Error(made.stderr);
-    try {
-      return mounted("quota", ["-o", "loop,prjquota", file]);
-    } catch {
-      return undefined;
-    }
-  }
-
-  test("is refused at the start where the file system cannot do that", () => {
-    using graph = mounted("tmpfs", ["-t", "tmpfs", "tmpfs"]);
-    const said = refusal({ graph: graph.path, "storage-opts": ["overlay2.size=10M"] });
-    expect(said).toMatch(/"overlay2.size" cannot be kept: .*prjquota/);
-    expect(fs.readdirSync(join(graph.path, "layers"))).toEqual([]);
-  });
-
-  test.each(["auto", "native"])(
-    "limits what a container writes where it can (%s)",
-    async (driver) => {
-      using graph = withQuota();
-      if (graph === undefined) {
-        // This kernel: the refusal above is all that there is.
-        expect(fs.readFileSync("/proc/filesystems", "utf8")).toContain("ext4");
-        return;
-      }
-      const options = { "storage-driver": driver, "storage-opts": ["overlay2.size=8M"] };
-      await using daemon = await startDaemon({
-        image: false,
-        config: { graph: graph.path, ...options },
-      });
-      expect(await storageOf(daemon)).toMatchObject({ containerBytes: 8 << 20 });
-      await daemon.loadImage(image, name);
-      const pod = daemon.hostPodConfig();
-      const podId = await daemon.runPod(pod);
-      const write = (mib: number) =>
-        `dd if=/dev/zero of=/f${mib} bs=1M count=${mib} 2>/dev/null && echo fits || echo full`;
-      const spec = { image: { image: name } };
-      for (const _ of [1, 2]) {
-        const { text } = await daemon.output(podId, pod, `${write(6)}; ${write(12)}`, spec);
-        expect(text).toBe("fits\nfull\n");
-      }
-      await daemon.removePod(podId);
-      // What is gone counts no more.
-      expect(await runIn(daemon, write(6))).toBe("fits\n");
-    },
-  );
 });

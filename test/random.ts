@@ -11,5 +11,6 @@ export function random(seed: number): () => number {
   };
 }
 
-export const fuzzSeed = Number(process.env["ISULAD_SEED"] ?? Date.now() % 1_000_000);
+/** Fixed, so that the suite says the same twice; ISULAD_SEED asks for another one. */
+export const fuzzSeed = Number(process.env["ISULAD_SEED"] ?? 20_261_121);
 export const fuzzRounds = Number(process.env["ISULAD_FUZZ_ROUNDS"] ?? 2_000);

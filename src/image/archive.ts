@@ -209,7 +209,8 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
   return image;
 }
 
-function blobName(digest: string): string {
+/** Where an OCI layout has a blob. */
+export function blobName(digest: string): string {
   return `blobs/${digest.replace(":", "/")}`;
 }
 

@@ -26,6 +26,7 @@ export async function readPair(
   const key = await readPem(keyFile, "PRIVATE KEY");
   return { cert, key };
 }
+
 async function readPem({ path, by }: Named, what: string): Promise<string> {
   let text: string;
   try {

@@ -3,7 +3,17 @@
 import * as fs from "node:fs";
 import { copyFile as copyWhole } from "node:fs/promises";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { lgetxattr, llistxattr, lsetxattr, mknod, setSelinuxLabel, setTimes } from "../sys/path.ts";
+import { writeAll } from "../sys/file.ts";
+import {
+  deviceNumbers,
+  lgetxattr,
+  llistxattr,
+  lsetxattr,
+  mknod,
+  setSelinuxLabel,
+  setTimes,
+} from "../sys/path.ts";
+import { isKept } from "./listing.ts";
 import { nameOf, pathOf } from "./tar_fields.ts";
 import { isOpaque, isRemoved, opaqueMark } from "./whiteouts.ts";
 
@@ -26,9 +36,6 @@ const chunkBytes = 64 << 10;
 const entriesPerTurn = 200;
 /** From here on a file is copied beside this thread, which hears meanwhile that nobody wants it. */
 const largeBytes = 4n << 20n;
-
-/** Kept by what a container may rely on; others steer file systems. */
-const keptAttribute = /^(?:user\.(?!overlay\.)|system\.posix_acl_|security\.capability$)/;
 
 /** @throws ENOSPC, EDQUOT and what else the file system says; what it made by then stays. */
 export async function copyLayers(job: CopyJob): Promise<void> {
@@ -96,10 +103,8 @@ class TreeCopy {
     else if (stat.isSymbolicLink()) {
       fs.symlinkSync(fs.readlinkSync(from, { encoding: "buffer" }), to);
     } else {
-      const device = stat.rdev;
-      const major = ((device >> 32n) & 0xfffff000n) | ((device >> 8n) & 0xfffn);
-      const minor = ((device >> 12n) & 0xffffff00n) | (device & 0xffn);
-      mknod(to, Number(stat.mode), Number(major), Number(minor));
+      const { major, minor } = deviceNumbers(stat.rdev);
+      mknod(to, Number(stat.mode), major, minor);
     }
   }
 
@@ -110,7 +115,7 @@ class TreeCopy {
     fs.lchownSync(to, uid, gid);
     // chown takes the setuid bit away, so the mode follows it.
     if (!stat.isSymbolicLink()) fs.chmodSync(to, Number(stat.mode) & 0o7777);
-    for (const name of llistxattr(from).filter((one) => keptAttribute.test(one))) {
+    for (const name of llistxattr(from).filter(isKept)) {
       const value = lgetxattr(from, name);
       if (value === undefined) continue;
       lsetxattr(to, name, name === "security.capability" ? this.#ofNamespace(value) : value);
@@ -180,11 +185,5 @@ async function copyChunks(
   } finally {
     fs.closeSync(source);
     fs.closeSync(target);
-  }
-}
-
-function writeAll(fd: number, chunk: Uint8Array, at: number): void {
-  for (let done = 0; done < chunk.length;) {
-    done += fs.writeSync(fd, chunk, done, chunk.length - done, at + done);
   }
 }

@@ -1,6 +1,7 @@
 // The helper's job to unpack an archive that is packed as a whole: its parts are found only in a plain one.
 import * as fs from "node:fs";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { writeAll } from "../sys/file.ts";
 import { Inflate } from "./inflate.ts";
 import { ratioFreeBytes } from "./layer.ts";
 
@@ -24,7 +25,7 @@ export async function inflateFile({ path, target, ratioMax }: InflateJob): Promi
       const message = `${path}: ${packedBytes} bytes of it unpack to over ${ratioMax} times as much (layer-max-ratio)`;
       throw new CriError("RESOURCE_EXHAUSTED", message);
     }
-    for (let at = 0; at < chunk.length;) at += fs.writeSync(fd, chunk, at);
+    writeAll(fd, chunk);
   });
   try {
     for await (const chunk of fs.createReadStream(path, { highWaterMark: 256 << 10 })) {

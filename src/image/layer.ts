@@ -3,6 +3,7 @@ import { createHash, type Hash } from "node:crypto";
 import { CriError } from "../base/errors.ts";
 import { Inflate } from "./inflate.ts";
 import type { Listed } from "./listing.ts";
+import { algorithmOf } from "./manifest.ts";
 import { RecipeWriter } from "./recipe.ts";
 import { TarReader } from "./tar.ts";
 import { Untar } from "./untar.ts";
@@ -138,8 +139,4 @@ function assertDigest(digest: string, hash: Hash): string {
   const arrived = `${algorithmOf(digest)}:${hash.copy().digest("hex")}`;
   if (digest === "" || digest === arrived) return arrived;
   throw new CriError("DATA_LOSS", `layer ${digest} arrived with digest ${arrived}`);
-}
-
-function algorithmOf(digest: string): "sha256" | "sha512" {
-  return digest.startsWith("sha512:") ? "sha512" : "sha256";
 }

@@ -194,9 +194,7 @@ export class LayerMaker {
         layer: want.digest,
         error: messageOf(error),
       });
-      for (const path of [treeIn(scratch), listingIn(scratch), recipeIn(scratch)]) {
-        await rm(path, { recursive: true, force: true });
-      }
+      await empty(scratch);
       return undefined;
     }
   }
@@ -246,11 +244,16 @@ export class LayerMaker {
         layer: want.digest,
         error: messageOf(error),
       });
-      for (const path of [treeIn, listingIn, recipeIn, blobIn].map((at) => at(scratch))) {
-        await rm(path, { recursive: true, force: true });
-      }
+      await empty(scratch);
       return await attempt({ kind: "registry", session });
     }
+  }
+}
+
+/** For another attempt. */
+async function empty(scratch: string): Promise<void> {
+  for (const path of [treeIn, listingIn, recipeIn, blobIn].map((at) => at(scratch))) {
+    await rm(path, { recursive: true, force: true });
   }
 }
 

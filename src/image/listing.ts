@@ -2,6 +2,7 @@
 // Decision: a CRC of each file and not a digest: it is to find what a disk has lost, costs a tenth, and
 // against somebody who may write to the graph folder neither would help.
 import * as fs from "node:fs";
+import { writeAll } from "../sys/file.ts";
 import type { TarHeader } from "./tar.ts";
 import type { TarTime } from "./tar_fields.ts";
 
@@ -82,13 +83,13 @@ export function listedAs(header: TarHeader, isOpaque: boolean): Listed {
     minor: isDevice ? minor : 0,
     isOpaque,
     xattrs: header.xattrs
-      .filter(([name]) => isWanted(name))
+      .filter(([name]) => isKept(name))
       .map(([name, value]) => [name, Buffer.from(value)]),
   };
 }
 
 /** What is kept: of a user's own, capabilities and access lists; labels are the node's matter. */
-function isWanted(name: string): boolean {
+export function isKept(name: string): boolean {
   if (name.startsWith("user.")) return !name.startsWith("user.overlay.");
   return name === "security.capability" || name.startsWith("system.posix_acl_");
 }
@@ -108,8 +109,7 @@ export function writeListing(fd: number, entries: Map<string, Listed>): void {
   let lines: string[] = [];
   let length = 0;
   const flush = () => {
-    const bytes = Buffer.from(lines.join(""));
-    for (let at = 0; at < bytes.length;) at += fs.writeSync(fd, bytes, at);
+    writeAll(fd, Buffer.from(lines.join("")));
     lines = [];
     length = 0;
   };

@@ -182,6 +182,11 @@ export function chainIds(diffIds: string[]): string[] {
 }
 
 export function digestOf(bytes: Uint8Array, like = "sha256:"): string {
-  const algorithm = like.startsWith("sha512:") ? "sha512" : "sha256";
+  const algorithm = algorithmOf(like);
   return `${algorithm}:${createHash(algorithm).update(bytes).digest("hex")}`;
+}
+
+/** By which a digest was made; sha256 where none is given. */
+export function algorithmOf(digest: string): "sha256" | "sha512" {
+  return digest.startsWith("sha512:") ? "sha512" : "sha256";
 }

@@ -6,7 +6,9 @@ import { once } from "node:events";
 import type { Transform } from "node:stream";
 import * as zlib from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
+import { writeAll } from "../sys/file.ts";
 import type { Jail } from "./jail.ts";
+import { algorithmOf } from "./manifest.ts";
 import { readRecipe } from "./recipe.ts";
 import { tarEnd, tarHeader, tarPadding } from "./tar_write.ts";
 
@@ -72,7 +74,7 @@ type LayerOptions = { jail: Jail; sink: Sink; count: (bytes: number) => void };
 
 /** @throws CriError DATA_LOSS when the tree is no longer what was unpacked. */
 async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOptions): Promise<void> {
-  const hash = createHash(layer.diffId.startsWith("sha512:") ? "sha512" : "sha256");
+  const hash = createHash(algorithmOf(layer.diffId));
   let length = 0;
   const write = async (bytes: Uint8Array) => {
     hash.update(bytes);
@@ -91,8 +93,7 @@ async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOption
     jail.leave();
     fs.closeSync(recipeFd);
   }
-  const [algorithm] = layer.diffId.split(":");
-  const diffId = `${algorithm}:${hash.digest("hex")}`;
+  const diffId = `${algorithmOf(layer.diffId)}:${hash.digest("hex")}`;
   if (diffId === layer.diffId && length === layer.streamBytes) return;
   throw changed(layer.diffId, `it makes ${diffId} now`);
 }
@@ -141,7 +142,7 @@ class Sink {
     this.#stream.on("error", (error) => (this.#failure ??= error));
     this.#stream.on("data", (bytes: Uint8Array) => {
       try {
-        if (this.#failure === undefined) this.#writeNow(bytes);
+        if (this.#failure === undefined) writeAll(this.#fd, bytes);
       } catch (error) {
         this.#failure = error as Error;
       }
@@ -150,7 +151,7 @@ class Sink {
 
   async write(bytes: Uint8Array): Promise<void> {
     if (bytes.length === 0) return;
-    if (this.#stream === undefined) return this.#writeNow(bytes);
+    if (this.#stream === undefined) return writeAll(this.#fd, bytes);
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#stream.write(bytes, () => resolve());
     await promise;
@@ -163,9 +164,5 @@ class Sink {
     this.#stream.end();
     await ended;
     if (this.#failure !== undefined) throw this.#failure;
-  }
-
-  #writeNow(bytes: Uint8Array): void {
-    for (let at = 0; at < bytes.length;) at += fs.writeSync(this.#fd, bytes, at);
   }
 }

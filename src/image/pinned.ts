@@ -1,6 +1,6 @@
 // Images that the kubelet's garbage collection is to leave alone, by what daemon.json says.
 import type { ImageRecord } from "./records.ts";
-import { fullName, parseReference } from "./reference.ts";
+import { fullName, nameOrNone } from "./reference.ts";
 
 /**
  * Patterns are names as people write them ("busybox:1.37"), names with a digest, ids, or any of these
@@ -16,7 +16,7 @@ export function pinnedBy(patterns: readonly string[]): (image: ImageRecord) => b
 
 function nameTest(pattern: string): (name: string) => boolean {
   if (!pattern.includes("*")) {
-    const name = isId(pattern) ? pattern : nameOf(pattern);
+    const name = isId(pattern) ? pattern : nameOrNone(pattern);
     return (other) => other === name;
   }
   // "*" in front may stand for a registry too.
@@ -28,12 +28,4 @@ function nameTest(pattern: string): (name: string) => boolean {
 
 function isId(pattern: string): boolean {
   return /^sha(256|512):/.test(pattern);
-}
-
-function nameOf(pattern: string): string | undefined {
-  try {
-    return parseReference(pattern).name;
-  } catch {
-    return undefined; // no image can have such a name
-  }
 }

@@ -1,10 +1,9 @@
 // From a name to the pieces of an image: manifest, platform, config; layers are fetched later.
+import { CriError } from "../base/errors.ts";
 import type { RegistryAuth } from "./credentials.ts";
 import type { RegistryOptions } from "./hosts.ts";
-import { CriError } from "../base/errors.ts";
-import { configBytesMax, parseManifest } from "./manifest.ts";
+import { configBytesMax, parseManifest, type Manifest } from "./manifest.ts";
 import { choosePlatform, hostPlatform } from "./platform.ts";
-import type { Manifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
 import type { LayerDescriptor } from "./processors.ts";
 import type { LayerWant } from "./layer_maker.ts";

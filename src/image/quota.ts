@@ -4,6 +4,7 @@
 import { existsSync, lstatSync, mkdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { deviceNumbers } from "../sys/path.ts";
 import {
   limitsProjects,
   projectOf,
@@ -94,8 +95,7 @@ export class LayerQuota {
 
 /** The block device of a folder's file system. */
 function deviceOf(folder: string): string {
-  const { dev } = lstatSync(folder);
-  const [major, minor] = [(dev >> 8) & 0xfff, (dev & 0xff) | ((dev >>> 12) & 0xfff00)];
+  const { major, minor } = deviceNumbers(lstatSync(folder, { bigint: true }).dev);
   const path = `/sys/dev/block/${major}:${minor}/uevent`;
   const name = existsSync(path)
     ? /^DEVNAME=(.*)$/m.exec(readFileSync(path, "utf8"))?.[1]

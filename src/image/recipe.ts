@@ -6,6 +6,7 @@
 import * as fs from "node:fs";
 import * as zlib from "node:zlib";
 import { CriError } from "../base/errors.ts";
+import { writeAll } from "../sys/file.ts";
 import type { TarHandler, TarHeader } from "./tar.ts";
 import { pathOf } from "./tar_fields.ts";
 
@@ -111,7 +112,7 @@ export class RecipeWriter implements TarHandler {
     if (!isWhole) return fs.ftruncateSync(this.#fd, lengthBytes);
     const length = Buffer.alloc(lengthBytes);
     length.writeBigUInt64LE(BigInt(this.#streamBytes));
-    fs.writeSync(this.#fd, length, 0, lengthBytes, 0);
+    writeAll(this.#fd, length, 0);
   }
 
   #bytesUpTo(end: number): void {
@@ -166,10 +167,6 @@ export class RecipeWriter implements TarHandler {
     this.#written += packed.length;
     this.#length = 0;
   }
-}
-
-function writeAll(fd: number, bytes: Uint8Array): void {
-  for (let at = 0; at < bytes.length;) at += fs.writeSync(fd, bytes, at);
 }
 
 /** The length of the stream that a recipe makes; 0 where there is none, or it cannot. */

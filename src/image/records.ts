@@ -6,7 +6,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { digestOf, ImageSettings, type ImageConfig } from "./manifest.ts";
-import { isDigest, parseReference } from "./reference.ts";
+import { isDigest, nameOrNone } from "./reference.ts";
 
 export type ImageRecord = {
   /** Digest of the image's config: "sha256:…". */
@@ -104,12 +104,8 @@ export class ImageRecords {
   }
 
   #byName(ref: string): ImageRecord | undefined {
-    let name: string;
-    try {
-      name = parseReference(ref).name;
-    } catch {
-      return undefined; // nothing can have such a name
-    }
+    const name = nameOrNone(ref);
+    if (name === undefined) return undefined;
     return this.#first(
       (image) => image.repoTags.includes(name) || image.repoDigests.includes(name),
     );

@@ -67,6 +67,15 @@ function splitDomain(rest: string): { domain: string; path: string } {
   return { domain: "docker.io", path };
 }
 
+/** The full form of a name; undefined of what no image can be called, such as the start of an id. */
+export function nameOrNone(text: string): string | undefined {
+  try {
+    return parseReference(text).name;
+  } catch {
+    return undefined;
+  }
+}
+
 /** A name, or a pattern of names, with the registry that it means: "busybox" is docker.io/library/busybox. */
 export function fullName(text: string): string {
   const { domain, path } = splitDomain(text);

@@ -7,13 +7,14 @@ import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
 import * as fs from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { blobName } from "./archive.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import type { LayerStore } from "./layers.ts";
 import { digestOf } from "./manifest.ts";
 import type { PackEntry, PackJob, PackedLayer } from "./pack.ts";
 import { LayerBoard, type OnProgress } from "./progress.ts";
 import type { ImageRecord, ImageRecords } from "./records.ts";
-import { parseReference } from "./reference.ts";
+import { nameOrNone } from "./reference.ts";
 
 /** names: full ones, with a tag each. */
 export type SavedImage = {
@@ -149,10 +150,6 @@ function dockerManifest(images: SavedImage[]): string {
   return JSON.stringify(entries);
 }
 
-function blobName(digest: string): string {
-  return `blobs/${digest.replace(":", "/")}`;
-}
-
 /** @throws CriError FAILED_PRECONDITION for a layer whose tar stream cannot be made again. */
 export async function savedImages(
   found: { ref: string; record: ImageRecord }[],
@@ -161,7 +158,7 @@ export async function savedImages(
   const images = new Map<string, SavedImage>();
   for (const { ref, record } of found) {
     const image = images.get(record.id) ?? (await savedImage(record, from));
-    const tag = record.repoTags.find((name) => name === nameOf(ref));
+    const tag = record.repoTags.find((name) => name === nameOrNone(ref));
     image.names = [...new Set([...image.names, ...(tag === undefined ? record.repoTags : [tag])])];
     images.set(record.id, image);
   }
@@ -191,13 +188,4 @@ async function savedImage(
     );
   });
   return { record, names: [], config: config.toString("utf8"), layers: saved };
-}
-
-/** The full form of a name; undefined of what is none, such as an id. */
-function nameOf(ref: string): string | undefined {
-  try {
-    return parseReference(ref).name;
-  } catch {
-    return undefined;
-  }
 }

@@ -1,7 +1,12 @@
 // What is known about one repository while a pull lasts.
 import { throwIfAborted } from "../base/abort.ts";
-import { credentialsFor, ownCredentials, readAuthFile } from "./credentials.ts";
-import type { Choice, RegistryAuth } from "./credentials.ts";
+import {
+  credentialsFor,
+  ownCredentials,
+  readAuthFile,
+  type Choice,
+  type RegistryAuth,
+} from "./credentials.ts";
 import type { Endpoint } from "./endpoint.ts";
 import { endpointsOf, type RegistryOptions } from "./hosts.ts";
 import type { Reference } from "./reference.ts";

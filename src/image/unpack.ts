@@ -6,6 +6,7 @@
 import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { writeAll } from "../sys/file.ts";
 import { syncfs } from "../sys/path.ts";
 import { killGroup } from "../sys/process.ts";
 import { clone, type Cloned, type CloneJob } from "./clone.ts";
@@ -215,10 +216,6 @@ class OutFile implements Disposable {
     this.fd = fs.openSync(path, "wx", 0o600);
   }
 
-  write(chunk: Uint8Array): void {
-    for (let at = 0; at < chunk.length;) at += fs.writeSync(this.fd, chunk, at);
-  }
-
   [Symbol.dispose](): void {
     fs.closeSync(this.fd);
   }
@@ -232,7 +229,7 @@ async function* counted(
   let told = 0;
   for await (const chunk of source) {
     yield chunk;
-    blob?.write(chunk);
+    if (blob !== undefined) writeAll(blob.fd, chunk);
     bytes += chunk.length;
     if (bytes - told < progressStepBytes) continue;
     told = bytes;

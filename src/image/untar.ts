@@ -3,6 +3,7 @@
 import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
+import { writeAll } from "../sys/file.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
 import { addPart, implicitFolder, type Listed, listedAs } from "./listing.ts";
 import type { Unpacker } from "./recipe.ts";
@@ -109,9 +110,7 @@ export class Untar implements Unpacker {
     file.crc = crc32(chunk, file.crc);
     if (file.parts.length > 0) addPart(file.parts, position, chunk.length);
     try {
-      for (let at = 0; at < chunk.length;) {
-        at += fs.writeSync(this.#fd, chunk, at, chunk.length - at, position + at);
-      }
+      writeAll(this.#fd, chunk, position);
     } catch (error) {
       throw named(error, this.#path);
     }

@@ -2,7 +2,7 @@
 import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
 import { errnoOf, messageOf } from "../base/errors.ts";
-import { lgetxattr, llistxattr } from "../sys/path.ts";
+import { deviceNumbers, lgetxattr, llistxattr } from "../sys/path.ts";
 import { type Listed } from "./listing.ts";
 import { nameOf, pathOf } from "./tar_fields.ts";
 import { isOpaque, isRemoved, opaqueMark } from "./whiteouts.ts";
@@ -96,8 +96,8 @@ function ofContent(at: string | Buffer, stat: fs.BigIntStats, listed: Listed): s
     return link === target ? undefined : "leads elsewhere";
   }
   if (kind === "char" || kind === "block") {
-    const isSame = majorOf(stat.rdev) === BigInt(major) && minorOf(stat.rdev) === BigInt(minor);
-    return isSame ? undefined : "is another device";
+    const there = deviceNumbers(stat.rdev);
+    return there.major === major && there.minor === minor ? undefined : "is another device";
   }
   if (kind !== "file") return undefined;
   if (Number(stat.size) !== size) return `has ${stat.size} bytes, not ${size}`;
@@ -140,13 +140,4 @@ function* strangers(entries: Map<string, Listed>): Generator<string> {
       if (!entries.has(path) && nameOf(name) !== opaqueMark) yield path;
     }
   }
-}
-
-/** As glibc's gnu_dev_major and gnu_dev_minor. */
-function majorOf(device: bigint): bigint {
-  return ((device >> 8n) & 0xfffn) | ((device >> 32n) & 0xfffff000n);
-}
-
-function minorOf(device: bigint): bigint {
-  return (device & 0xffn) | ((device >> 12n) & 0xffffff00n);
 }

@@ -13,6 +13,7 @@ import { parse } from "yaml";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { OciBlockIO } from "../spec/oci_types.ts";
 import { readBounded } from "../sys/file.ts";
+import { deviceNumbers } from "../sys/path.ts";
 
 const fileBytesMax = 1 << 20;
 const devicesMax = 1_000;
@@ -107,14 +108,10 @@ function blockDevices(path: string): { major: number; minor: number }[] {
     .replaceAll("*", ".*")
     .replaceAll("?", ".");
   const names = namesIn(folder).filter((name) => new RegExp(`^${pattern}$`).test(name));
-  const numbers = new Map<number, { major: number; minor: number }>();
+  const numbers = new Map<bigint, { major: number; minor: number }>();
   for (const name of names.slice(0, devicesMax)) {
-    const found = statSync(join(folder, name), { throwIfNoEntry: false });
-    if (!found?.isBlockDevice()) continue;
-    // gnu_dev_major and gnu_dev_minor of glibc
-    const major = (found.rdev >>> 8) & 0xfff;
-    const minor = (found.rdev & 0xff) | ((found.rdev >>> 12) & 0xfff00);
-    numbers.set(found.rdev, { major, minor });
+    const found = statSync(join(folder, name), { throwIfNoEntry: false, bigint: true });
+    if (found?.isBlockDevice()) numbers.set(found.rdev, deviceNumbers(found.rdev));
   }
   return [...numbers.values()];
 }

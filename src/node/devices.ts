@@ -5,6 +5,7 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Device } from "../proto/types.ts";
 import type { DeviceFact } from "../spec/facts.ts";
 import type { OciDevice } from "../spec/oci_types.ts";
+import { deviceNumbers } from "../sys/path.ts";
 
 const devicesMax = 10_000;
 
@@ -78,8 +79,7 @@ export async function deviceNode(
   return {
     path: containerPath,
     type: info.isBlockDevice() ? "b" : "c",
-    major: Number(((info.rdev >> 8n) & 0xfffn) | ((info.rdev >> 32n) & ~0xfffn)),
-    minor: Number((info.rdev & 0xffn) | ((info.rdev >> 12n) & 0xfff00n)),
+    ...deviceNumbers(info.rdev),
     fileMode: Number(info.mode & 0o7777n),
     uid: Number(info.uid),
     gid: Number(info.gid),

@@ -2,6 +2,7 @@
 import { readFileSync, readlinkSync, statSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { basename } from "node:path";
+import { deviceNumbers } from "../sys/path.ts";
 
 /** A file system's size; inodes 0 where it makes them as it needs them. */
 export type DiskSpace = { device: string; bytes: bigint; inodes: bigint; inodesFree: bigint };
@@ -16,9 +17,7 @@ export async function diskSpace(folder: string): Promise<DiskSpace> {
 
 /** What is mounted there (proc(5), mountinfo), such as /dev/sda1; else the numbers of the device. */
 function mountSource(dev: bigint): string {
-  // As glibc's major() and minor() take it apart.
-  const major = ((dev >> 8n) & 0xfffn) | ((dev >> 32n) & ~0xfffn);
-  const minor = (dev & 0xffn) | ((dev >> 12n) & ~0xffn);
+  const { major, minor } = deviceNumbers(dev);
   const numbers = `${major}:${minor}`;
   for (const line of readFileSync("/proc/self/mountinfo", "utf8").split("\n")) {
     const [left = "", right = ""] = line.split(" - ", 2);

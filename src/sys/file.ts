@@ -75,6 +75,14 @@ export function readBounded(path: string, maxBytes: number): Uint8Array {
   }
 }
 
+/** All of the bytes, however few write(2) takes at once; position: as in pwrite(2), absent: behind the last. */
+export function writeAll(fd: number, bytes: Uint8Array, position?: number): void {
+  for (let at = 0; at < bytes.length;) {
+    const where = position === undefined ? null : position + at;
+    at += writeSync(fd, bytes, at, bytes.length - at, where);
+  }
+}
+
 /** Writes a kernel file (cgroup, sysctl, /proc) in one write(2), as the kernel wants it. */
 export function writeKernelFile(path: string, value: string): void {
   const fd = openSync(path, constants.O_WRONLY);

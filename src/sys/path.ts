@@ -17,6 +17,14 @@ export function mknod(path: string | Buffer, mode: number, major: number, minor:
   check("mknod", path.toString(), z(path), mode, device);
 }
 
+/** The numbers of a device as stat(2) gives it: glibc's gnu_dev_major and gnu_dev_minor. */
+export function deviceNumbers(device: bigint): { major: number; minor: number } {
+  return {
+    major: Number(((device >> 32n) & 0xfffff000n) | ((device >> 8n) & 0xfffn)),
+    minor: Number(((device >> 12n) & 0xffffff00n) | (device & 0xffn)),
+  };
+}
+
 /** chroot(2) of this whole process, with the working directory moved to its new root. */
 export function chroot(path: string): void {
   check("chroot", path, z(path));

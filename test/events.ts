@@ -14,7 +14,7 @@ import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
 import { check, nameOf, type Event, type Item, type PodStatus } from "./event_check.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
-import { random } from "./soak.ts";
+import { random } from "./random.ts";
 
 export type EventPlan = {
   containers: number;

@@ -8,6 +8,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
+import { errnoOf } from "../src/base/errors.ts";
 import { nri } from "../src/proto/nri.js";
 import { startDaemon } from "./harness.ts";
 import { pssKib } from "./leaks.ts";
@@ -154,7 +155,9 @@ function readRecord(file: string, plan: FuzzPlan): Record {
     const record = JSON.parse(readFileSync(file, "utf8")) as Record;
     const isSame = JSON.stringify(record.plan) === JSON.stringify(plan);
     if (isSame && record.cases < plan.cases) return record;
-  } catch {} // there is none yet
+  } catch (error) {
+    if (errnoOf(error) !== "ENOENT") throw error; // there is none yet
+  }
   return { plan, rounds: 0, cases: 0 };
 }
 

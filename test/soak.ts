@@ -7,6 +7,7 @@ import process from "node:process";
 import { parseArgs } from "node:util";
 import { type Daemon, startDaemon } from "./harness.ts";
 import { pssKib } from "./leaks.ts";
+import { random } from "./random.ts";
 
 export type SoakPlan = { rounds: number; pods: number; seed: number };
 export type RoundResult = {
@@ -23,17 +24,6 @@ export type RoundResult = {
 const parallel = 5;
 /** The engine's heap breathes; a leak of 100 KiB a pod is 5 MiB a round of 50. */
 const growthKibMax = 12 * 1024;
-
-/** Small, fast and the same everywhere (mulberry32). */
-export function random(seed: number): () => number {
-  let state = seed >>> 0;
-  return () => {
-    state = (state + 0x6d2b79f5) >>> 0;
-    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 /** One pod's life: what it holds and how it ends are drawn. Returns how many containers it had. */
 async function onePod(daemon: Daemon, draw: () => number): Promise<number> {

@@ -13,7 +13,7 @@ import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
 import { end } from "./host.ts";
-import { random } from "./soak.ts";
+import { random } from "./random.ts";
 
 export type StormPlan = {
   daemon: number;

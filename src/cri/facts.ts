@@ -30,12 +30,16 @@ export function sandboxFacts(context: Context, sandbox: Sandbox): SandboxFacts {
   };
 }
 
+/** The other driver's cgroups were of an earlier boot (recover.ts), and went with it. */
+export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
+  return sandbox.cgroup.driver === cgroup.name;
+}
+
 /** Where a container's cgroup lies; {} when its pod is not there any more. */
 export function containerCgroup(context: Context, container: Container): CgroupPaths {
   const { id, sandboxId, cgroupsPath } = container;
   const sandbox = context.sandboxes.find(sandboxId);
-  // The other driver's was of an earlier boot (recover.ts), and went with it.
-  if (sandbox !== undefined && sandbox.cgroup.driver !== context.cgroup.name) return {};
+  if (sandbox !== undefined && !hasCgroup(context, sandbox)) return {};
   if (cgroupsPath !== undefined) return context.cgroup.pathsOf(cgroupsPath);
   if (sandbox === undefined) return {};
   return context.cgroup.containerPaths(sandbox.cgroup.parent, sandboxId, id);

@@ -11,6 +11,8 @@ import type {
   PruneImagesResponse,
   PullRequest,
   SaveRequest,
+  VerifiedLayer,
+  VerifyImagesRequest,
 } from "../proto/types.ts";
 import type { Call, Context } from "./context.ts";
 import { authOf, criImage } from "./image.ts";
@@ -143,5 +145,20 @@ export async function checkRegistry(
   for await (const check of context.images.checkRegistry(image!, { auth, signal: call.signal })) {
     const { elapsedMs, ...words } = check;
     await send({ ...words, elapsed_ms: toLong(elapsedMs) });
+  }
+}
+
+/** isulad.v1 VerifyImages: whether the layers still are what was unpacked. */
+export async function verifyImages(
+  context: Context,
+  request: VerifyImagesRequest,
+  call: Call,
+  send: (layer: VerifiedLayer) => Promise<void>,
+): Promise<void> {
+  const options = { repair: request.repair === true, signal: call.signal };
+  for await (const check of context.images.verify(request.image ?? "", options)) {
+    const { chainId, images, state, differences, differencesCount, note } = check;
+    const differences_count = toLong(differencesCount);
+    await send({ chain_id: chainId, images, state, differences, differences_count, note });
   }
 }

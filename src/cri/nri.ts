@@ -22,7 +22,7 @@ import type { Sandbox } from "../state/sandbox.ts";
 import { stopContainerProcess } from "./container_end.ts";
 import { changeResources } from "./container_update.ts";
 import { handlerOf, type Context } from "./context.ts";
-import { sandboxFacts } from "./facts.ts";
+import { hasCgroup, sandboxFacts } from "./facts.ts";
 import type { NriEvents } from "./nri_events.ts";
 
 /** What an evicted container gets to end by itself, as a kubelet's default. */
@@ -320,11 +320,9 @@ function podFacts(context: Context, sandbox: Sandbox): PodFacts {
     namespaces: Object.entries(named).flatMap(([type, path]) =>
       path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
     ),
-    // The other driver's was of an earlier boot (recover.ts), and went with it.
-    cgroupsPath:
-      cgroup.driver === context.cgroup.name
-        ? context.cgroup.podCgroup(cgroup.parent, id).ociParent
-        : "",
+    cgroupsPath: hasCgroup(context, sandbox)
+      ? context.cgroup.podCgroup(cgroup.parent, id).ociParent
+      : "",
   };
 }
 

@@ -20,6 +20,7 @@ import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { removeContainerRecord, killContainer } from "./container_end.ts";
 import { statusOf as containerStatusOf } from "./container_status.ts";
 import type { Call, Context } from "./context.ts";
+import { hasCgroup } from "./facts.ts";
 import { selectSandboxes } from "./filter.ts";
 import { Encoded, recordItems, sendItems } from "./lists.ts";
 import { release, tearDown } from "./sandbox_teardown.ts";
@@ -129,11 +130,9 @@ function info(context: Context, sandbox: Sandbox): object {
     namespaces,
     cgroup: {
       ...cgroup,
-      // The other driver's was of an earlier boot (recover.ts), and went with it.
-      paths:
-        cgroup.driver === context.cgroup.name
-          ? context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths
-          : {},
+      paths: hasCgroup(context, sandbox)
+        ? context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths
+        : {},
     },
     phase,
     pid: sandbox.pause?.pid ?? 0,

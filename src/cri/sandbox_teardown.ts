@@ -8,6 +8,7 @@ import { unpinNamespace } from "../node/namespaces.ts";
 import { podFiles, removePodFiles } from "../node/pod_files.ts";
 import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { podFolder, type Context } from "./context.ts";
+import { hasCgroup } from "./facts.ts";
 import { removePause } from "./pause.ts";
 
 /** An undoing has a deadline of its own: the call that failed may have none left. */
@@ -49,8 +50,7 @@ export async function release(
   const { id, namespaces, cgroup } = sandbox;
   if (namespaces.net !== undefined) await unpinNamespace(namespaces.net.path, { unlink: true });
   await step("sandbox-cgroup-remove", async () => {
-    // The other driver's was of an earlier boot (recover.ts), and went with it.
-    if (cgroup.driver !== context.cgroup.name) return;
+    if (!hasCgroup(context, sandbox)) return;
     await context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal);
   });
   await rm(podFolder(context, id), { recursive: true, force: true });

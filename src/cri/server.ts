@@ -13,7 +13,6 @@ import { updateContainerResources } from "./container_update.ts";
 import * as image from "./image.ts";
 import { Encoded } from "./lists.ts";
 import * as metrics from "./metrics.ts";
-import { verifyImages } from "./image_verify.ts";
 import * as nodeImages from "./node_images.ts";
 import { nriPlugins } from "./nri_list.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
@@ -96,7 +95,7 @@ const handlers: Handlers = {
   Load: nodeImages.load,
   Save: nodeImages.save,
   PruneImages: nodeImages.pruneImages,
-  VerifyImages: verifyImages,
+  VerifyImages: nodeImages.verifyImages,
   CheckRegistry: nodeImages.checkRegistry,
   NriPlugins: nriPlugins,
 };

@@ -1,14 +1,15 @@
 import { expect, test } from "bun:test";
 import { JsonSyntaxError, lineAt, parseJson, plainValue } from "../../src/base/json.ts";
+import { random } from "../random.ts";
 
 test("parseJson agrees with JSON.parse on random documents and on damaged ones", () => {
   const seed = Number(process.env["SEED"] ?? 1);
-  const random = mulberry32(seed);
+  const next = random(seed);
   for (let round = 0; round < 2000; round++) {
-    const text = JSON.stringify(randomValue(random, 0), null, round % 3);
-    const at = Math.floor(random() * text.length);
+    const text = JSON.stringify(randomValue(next, 0), null, round % 3);
+    const at = Math.floor(next() * text.length);
     const damaged =
-      text.slice(0, at) + '{}[]",:\\0 \n#'[Math.floor(random() * 12)] + text.slice(at + 1);
+      text.slice(0, at) + '{}[]",:\\0 \n#'[Math.floor(next() * 12)] + text.slice(at + 1);
     for (const sample of [text, damaged]) {
       expect({ seed, sample, got: attempt(() => plainValue(parseJson(sample))) }).toEqual({
         seed,
@@ -72,14 +73,4 @@ function randomValue(random: () => number, depth: number): unknown {
     randomValue(random, depth + 1),
   ]);
   return Object.fromEntries(members);
-}
-
-function mulberry32(seed: number): () => number {
-  let a = seed;
-  return () => {
-    a = Math.trunc(a + 0x6d2b79f5);
-    let t = Math.imul(a ^ (a >>> 15), 1 | a);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
 }

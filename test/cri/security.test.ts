@@ -243,62 +243,6 @@ describe("a seccomp profile of the node's", () => {
   });
 });
 
-const enabled = "/sys/module/apparmor/parameters/enabled";
-const hasApparmor = existsSync(enabled) && readFileSync(enabled, "utf8").startsWith("Y");
-if (!hasApparmor) console.error("skipped, this kernel runs without AppArmor: its profiles");
-
-describe("AppArmor", () => {
-  const named = (localhost_ref: string) => ({
-    apparmor: { profile_type: Localhost, localhost_ref },
-  });
-  const current = "cat /proc/self/attr/current";
-
-  test("a profile that is not loaded is refused", async () => {
-    for (const security of [
-      named("no-such-profile"),
-      { apparmor_profile: "localhost/no-such-profile" },
-    ]) {
-      const error = await refusal(withContext(security));
-      expect(error.code).toBe("FAILED_PRECONDITION");
-      expect(error.message).toContain("no-such-profile");
-      expect(error.message).toContain(hasApparmor ? "apparmor_parser" : "without AppArmor");
-    }
-    const bad = await refusal(withContext({ apparmor_profile: "x" }));
-    expect(bad.code).toBe("INVALID_ARGUMENT");
-  });
-
-  test.skipIf(!hasApparmor)("the default profile is loaded, and holds", async () => {
-    expect(await text(current, {})).toBe("isulad-ts-default (enforce)\n");
-    const admin = { capabilities: { add_capabilities: ["SYS_ADMIN"] }, masked_paths: [] };
-    const script = "mount -t tmpfs none /tmp || echo refused; echo x > /tmp/file && cat /tmp/file";
-    expect(await text(script, { ...admin, readonly_paths: [] })).toEndWith("refused\nx\n");
-    const sysctl =
-      "echo 0 > /proc/sys/kernel/panic || echo refused; echo 1 > /dev/null && sleep 9 & kill $! && echo killed";
-    expect(await text(sysctl, { ...admin, readonly_paths: [] })).toEndWith("refused\nkilled\n");
-    const free = await text(current, { apparmor: { profile_type: Unconfined } });
-    expect(free).toBe("unconfined\n");
-    const id = await daemon.run(podId, pod, ["sleep", "600"]);
-    expect((await daemon.exec(id, current)).stdout).toBe("isulad-ts-default (enforce)\n");
-    await daemon.client.StopContainer({ container_id: id });
-  });
-
-  test.skipIf(!hasApparmor)("a profile that is loaded later is applied", async () => {
-    const name = `${daemon.token}-mine`;
-    const rules = `profile ${name} flags=(attach_disconnected) { file, signal, deny /tmp/** w, }`;
-    const load = (option: string) => spawnSync("apparmor_parser", [option], { input: rules });
-    expect(load("-a").status).toBe(0);
-    try {
-      const script = `${current}; (echo x > /tmp/x) 2>/dev/null || echo refused`;
-      const applied = `${name} (enforce)\nrefused\n`;
-      expect(await text(script, named(name))).toBe(applied);
-      const old = { apparmor_profile: `localhost/${name}` };
-      expect(await text(script, old)).toBe(applied);
-    } finally {
-      load("-R");
-    }
-  });
-});
-
 describe("namespaces", () => {
   test("pid TARGET joins a running container of the pod, and no other", async () => {
     const target = await daemon.run(podId, pod, ["sleep", "31339"]);

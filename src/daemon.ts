@@ -59,7 +59,7 @@ import { Orphans, orphanScanMs } from "./sys/orphans.ts";
 import { tryLock } from "./sys/path.ts";
 import { replaceStale } from "./sys/stale_socket.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
-import { collectWhenIdle } from "./sys/memory.ts";
+import { shrinkWhenIdle } from "./sys/memory.ts";
 
 /** Until an exit is committed, its container cannot be stopped or removed. */
 const commitAgainMs = 1_000;
@@ -88,7 +88,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   becomeSubreaper();
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
-  stack.use(collectWhenIdle(() => context.calls.count + context.streams.served));
+  stack.use(shrinkWhenIdle(() => context.calls.count + context.streams.served));
   await recover(context);
   await context.monitor.connect();
   stack.use(sweepOrphans(context));

@@ -66,7 +66,7 @@ export type Context = {
   starting: Map<string, Promise<void>>;
   /** SELinux levels of pods that are being made, and that no listed record holds yet. */
   levels: Set<string>;
-  /** Calls that were answered or are being answered. */
+  /** Calls that were answered or are being answered, but for questions. */
   calls: { count: number };
   /** RunPodSandbox and CreateContainer calls under way, by reserved name. */
   running: Running;

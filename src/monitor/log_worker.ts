@@ -8,7 +8,7 @@ import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";
 import { MemoryCounts } from "../node/memory_events.ts";
 import { drainEventfd, Epoll, EPOLLERR, EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/descriptor.ts";
-import { collectGarbage, idleMs } from "../sys/memory.ts";
+import { collectGarbage } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
 import { ContainerLog, type LogFds } from "./container_log.ts";
 import type { Turn } from "./log_lines.ts";
@@ -54,6 +54,8 @@ const stepMs = 20;
 const logEndMs = 5_000;
 /** How long after an exec's exit its output is awaited from children that keep it open. */
 const collectMs = 100;
+/** How long nothing may have come until the memory of what came is freed. */
+const idleMs = 1_000;
 /** Turns of one stream in a row: enough to empty a FIFO, and a bound. */
 const maxTurns = 64;
 

@@ -12,7 +12,7 @@ import { keepOnExec } from "../sys/descriptor.ts";
 import { Orphans, orphanScanMs } from "../sys/orphans.ts";
 import { tryLock } from "../sys/path.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
-import { collectWhenIdle } from "../sys/memory.ts";
+import { shrinkWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { endExec, Execs } from "./exec.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
@@ -74,7 +74,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     socket.on("data", () => activity++);
   });
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
-  using _ = collectWhenIdle(() => activity);
+  using _ = shrinkWhenIdle(() => activity);
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();

@@ -7,6 +7,7 @@ import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
+import { idleMs } from "../../src/sys/memory.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { pssKib } from "../leaks.ts";
 import { pulls } from "./pull.ts";
@@ -91,7 +92,7 @@ async function lists(daemon: Daemon, client: string, held: string[]): Promise<Li
 /** MiB a pod that daemon and monitor take, with all their pods held at once; lists of these. */
 async function memory(daemon: Daemon, client: string) {
   const pss = () => daemon.scope.pids().reduce((sum, pid) => sum + pssKib(pid), 0) / 1024;
-  await sleep(2000);
+  await sleep(2 * idleMs + 1000);
   const idle = pss();
   const ids: string[] = [];
   for (let index = 0; index < heldPods; index++) {
@@ -99,7 +100,7 @@ async function memory(daemon: Daemon, client: string) {
     const id = await daemon.run(await daemon.runPod(pod), pod, ["sleep", "3600"]);
     ids.push(id);
   }
-  await sleep(2000);
+  await sleep(2 * idleMs + 1000);
   const held = pss();
   const listed = await lists(daemon, client, ids);
   await daemon.removeAllPods();

@@ -9,6 +9,8 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { duplicate } from "../sys/descriptor.ts";
+import { kill } from "../sys/process.ts";
+import { heartbeat } from "./heartbeat.ts";
 import { Held } from "./held.ts";
 import {
   readFrames,
@@ -189,6 +191,7 @@ export class MonitorClient implements AsyncDisposable {
         this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
         this.#socket = socket;
         this.#pid = hello.pid;
+        this.#watch(socket!, hello.pid);
         this.#takeOver(socket!, hello);
         this.#onHello(hello);
         return socket!;
@@ -204,6 +207,19 @@ export class MonitorClient implements AsyncDisposable {
       }
       await sleep(retryMs);
     }
+  }
+
+  /** A monitor that answers nothing is killed: containers outlive that, and the next one takes over. */
+  #watch(socket: Socket, pid: number): void {
+    const beat = heartbeat(
+      () => this.#send(socket, "ping", {}),
+      () => {
+        this.#log.error("the monitor answers nothing: killing it, another one takes over", { pid });
+        kill(pid); // its socket is open, so the pid is still its own
+        socket.destroy();
+      },
+    );
+    socket.on("close", () => beat[Symbol.dispose]());
   }
 
   async #greet(socket: Socket): Promise<Hello | undefined> {

@@ -70,8 +70,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   await listen(join(folder, "socket"), (socket) => {
     connections.add(socket);
     socket.on("close", () => connections.delete(socket));
-    serve(socket, parts, log);
-    socket.on("data", () => activity++);
+    serve(socket, parts, log, () => activity++);
   });
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
   using _ = shrinkWhenIdle(() => activity);
@@ -132,7 +131,7 @@ function untilIdle(
   });
 }
 
-function serve(socket: Socket, parts: Parts, log: Log): void {
+function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void {
   /** Execs that this connection waits for; nobody else will take their results. */
   const execs = new Set<string>();
   socket.on("error", (error) => log.warn("connection failed", { error: error.message }));
@@ -141,6 +140,7 @@ function serve(socket: Socket, parts: Parts, log: Log): void {
     const request = header as unknown as RequestHeader;
     const { call } = request;
     const { key = "" } = request.params as { key?: string };
+    if (call !== "ping") onWork();
     if (call === "exec" || call === "startExec") execs.add(key);
     admit(parts, request).then(
       ({ result, body }) => {
@@ -159,9 +159,11 @@ function serve(socket: Socket, parts: Parts, log: Log): void {
   });
 }
 
+const ungated: ReadonlySet<keyof Calls> = new Set(["upgrade", "cancelExec", "ping"]);
+
 /** Calls wait while the monitor is about to be replaced; one that ends an exec is what it waits for. */
 function admit(parts: Parts, request: RequestHeader): Promise<Answer> {
-  if (request.call === "upgrade" || request.call === "cancelExec") return answer(parts, request);
+  if (ungated.has(request.call)) return answer(parts, request);
   return parts.gate.pass(() => answer(parts, request));
 }
 
@@ -178,6 +180,8 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
       };
       return { result };
     }
+    case "ping":
+      return { result: {} };
     case "start":
       return { result: await containers.start(request.params as Calls["start"][0]) };
     case "exec":

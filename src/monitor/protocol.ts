@@ -92,6 +92,8 @@ export type Hello = {
 /** Requests by name: parameters and result. */
 export type Calls = {
   hello: [Record<string, never>, Hello];
+  /** Answered at once, also while other calls wait for an upgrade. */
+  ping: [Record<string, never>, Record<string, never>];
   start: [StartRequest, Started];
   exec: [ExecRequest, ExecResult];
   /** Ends an exec whose caller has gone. */

@@ -107,8 +107,13 @@ function collect(stream: NodeJS.ReadableStream, limit: number): () => string {
 
 /** SIGKILL to a process group that a child of ours leads; it may have ended. */
 export function killGroup(pid: number): void {
+  kill(-pid);
+}
+
+/** SIGKILL to a process, or to the group -pid; it may have ended. */
+export function kill(pid: number): void {
   try {
-    process.kill(-pid, "SIGKILL");
+    process.kill(pid, "SIGKILL");
   } catch (error) {
     if (errnoOf(error) !== "ESRCH") throw error;
   }

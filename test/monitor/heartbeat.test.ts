@@ -1,0 +1,44 @@
+// A monitor that is stopped: it holds its socket, and answers nothing.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import process from "node:process";
+import { failure, until } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { logText } from "../log_text.ts";
+
+let daemon: Daemon;
+beforeAll(async () => (daemon = await startDaemon({ network: false })));
+afterAll(() => daemon[Symbol.asyncDispose]());
+
+test("it is killed and replaced: calls end, containers and what they tell do not notice", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(
+    podId,
+    pod,
+    "trap 'exit 7' USR1; n=0; while [ $n -lt 60 ]; do n=$((n + 1)); echo $n; sleep 0.5 & wait; done",
+  );
+  await daemon.logged(id, "1");
+  const [stopped] = daemon.monitors();
+  process.kill(stopped!, "SIGSTOP");
+  const error = await failure(daemon.exec(id, "true", 1));
+  expect(error.code).toBe("UNAVAILABLE");
+  await until("there is another monitor", () => !daemon.monitors().includes(stopped!));
+  await until("it serves", () =>
+    daemon.exec(id, "true").then(
+      () => true,
+      () => false,
+    ),
+  );
+  expect(daemon.log).toContain("the monitor answers nothing");
+  await daemon.exec(id, "kill -USR1 1");
+  const exit = await daemon.exited(id);
+  expect(exit.exitCode).toBe(7);
+  // One line may come twice, at the place of the kill.
+  const lines = [
+    ...new Set(logText(readFileSync(exit.status.log_path!, "utf8")).trimEnd().split("\n")),
+  ];
+  expect(lines).toEqual(lines.map((_, index) => String(index + 1)));
+  expect(lines.length).toBeGreaterThan(20);
+  await daemon.removePod(podId);
+}, 60_000);

@@ -41,13 +41,22 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The code of anything thrown: a CriError's own, a deadline's or cancellation's, else INTERNAL. */
+/** Of what the node has too little: disk, descriptors, memory. */
+const exhausted: readonly (string | undefined)[] = [
+  "ENOSPC",
+  "EDQUOT",
+  "EMFILE",
+  "ENFILE",
+  "ENOMEM",
+];
+
+/** The code of anything thrown: a CriError's own, a deadline's or cancellation's, errno's, else INTERNAL. */
 export function codeOf(error: unknown): ErrorCode {
   if (error instanceof SuppressedError) return codeOf(error.suppressed);
   if (error instanceof CriError) return error.code;
   if (error instanceof DOMException && error.name === "TimeoutError") return "DEADLINE_EXCEEDED";
   if (error instanceof DOMException && error.name === "AbortError") return "CANCELLED";
-  return "INTERNAL";
+  return exhausted.includes(errnoOf(error)) ? "RESOURCE_EXHAUSTED" : "INTERNAL";
 }
 
 /** errno's name ("ENOENT") of a failed system call, or undefined. */

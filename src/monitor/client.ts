@@ -254,17 +254,20 @@ export class MonitorClient implements AsyncDisposable {
     mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
     const output = openSync(join(this.#state, "monitor.log"), "a", 0o600);
     const argv = [...this.#self, "monitor", "--state", this.#state];
-    const child = spawn(argv[0]!, argv.slice(1), {
-      detached: true,
-      cwd: "/",
-      stdio: ["ignore", output, output],
-    });
-    child.on("error", (error) =>
-      this.#log.error("cannot start the monitor", { error: error.message }),
-    );
-    child.on("exit", onEnd); // killed, or it has met an older one that was ending
-    child.unref();
-    closeSync(output);
+    try {
+      const child = spawn(argv[0]!, argv.slice(1), {
+        detached: true,
+        cwd: "/",
+        stdio: ["ignore", output, output],
+      });
+      child.on("error", (error) =>
+        this.#log.error("cannot start the monitor", { error: error.message }),
+      );
+      child.on("exit", onEnd); // killed, or it has met an older one that was ending
+      child.unref();
+    } finally {
+      closeSync(output);
+    }
   }
 
   #attach(socket: Socket): void {

@@ -1,13 +1,24 @@
 // The children that the engine (Bun, Deno) waits for: whoever else reaped one would take its exit away,
 // and its caller would wait for ever.
 import { spawn as nodeSpawn } from "node:child_process";
+import { CriError } from "../base/errors.ts";
 
 const waitedFor = new Set<number>();
 
-/** node:child_process's spawn, which every room uses instead of that one. */
+/**
+ * node:child_process's spawn, which every room uses instead of that one.
+ * @throws CriError RESOURCE_EXHAUSTED where that would return a child without streams.
+ */
 export const spawn = ((program: string, args: string[], options: object) => {
   const child = nodeSpawn(program, args, options);
   const { pid } = child;
+  if ((child.stdio as unknown) === undefined) {
+    child.on("error", () => {}); // EMFILE, ENFILE or ENOMEM, which is said here
+    throw new CriError(
+      "RESOURCE_EXHAUSTED",
+      `cannot run ${program}: too many open files (LimitNOFILE of the daemon, fs.file-max of the node) or too little memory`,
+    );
+  }
   if (pid !== undefined) {
     waitedFor.add(pid);
     child.once("exit", () => waitedFor.delete(pid));

@@ -72,6 +72,7 @@ function start(argv: string[], options: RunOptions): ChildProcess {
 }
 
 function cannotRun(program: string, error: unknown): CriError {
+  if (error instanceof CriError) return error;
   const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL";
   return new CriError(code, `cannot run ${program}: ${messageOf(error)}`, { cause: error });
 }

@@ -1,0 +1,31 @@
+// A daemon whose descriptors have run out: calls fail and say why, and all is well when there are more.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { readdirSync } from "node:fs";
+import { failure } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+
+let daemon: Daemon;
+beforeAll(async () => (daemon = await startDaemon()));
+afterAll(() => daemon[Symbol.asyncDispose]());
+
+function limitDescriptors(count: number): void {
+  const done = spawnSync("prlimit", ["--pid", String(daemon.pid), `--nofile=${count}:4096`]);
+  expect(done.stderr.toString()).toBe("");
+}
+
+test("a pod that cannot be made is RESOURCE_EXHAUSTED and leaves nothing; what runs goes on", async () => {
+  const pod = daemon.podConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const before = daemon.snapshot();
+  limitDescriptors(readdirSync(`/proc/${daemon.pid}/fd`).length + 1);
+  const error = await failure(daemon.runPod(daemon.podConfig()));
+  expect(error.code).toBe("RESOURCE_EXHAUSTED");
+  expect(error.message).toMatch(/too many open files|EMFILE/);
+  limitDescriptors(4096);
+  expect(await daemon.leaksSince(before)).toEqual([]);
+  expect((await daemon.exec(id, "echo fine")).stdout).toBe("fine\n");
+  await daemon.removePod(await daemon.runPod(daemon.podConfig()));
+  await daemon.removePod(podId);
+});

@@ -58,16 +58,20 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   async runPodSandbox(sandbox: Sandbox): Promise<void> {
+    this.#host.checkRequired("RunPodSandbox");
+    if (this.#host.isEmpty) return;
     await this.#host.runPodSandbox(this.#pod(sandbox));
   }
 
   async podSandboxGone(sandbox: Sandbox): Promise<void> {
+    if (this.#host.isEmpty) return;
     await this.#host.podSandboxGone(this.#pod(sandbox));
   }
 
   async stopPodSandbox(sandbox: Sandbox): Promise<void> {
     if (this.#stopped.has(sandbox.id)) return;
     this.#stopped.add(sandbox.id);
+    if (this.#host.isEmpty) return;
     const containers = this.#context.containers.list();
     const own = containers.filter(({ sandboxId }) => sandboxId === sandbox.id);
     await Promise.all(own.flatMap(({ id }) => this.#order.get(id) ?? []));
@@ -75,8 +79,9 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   async removePodSandbox(sandbox: Sandbox): Promise<void> {
-    await this.#host.notify("RemovePodSandbox", this.#pod(sandbox));
     this.#stopped.delete(sandbox.id);
+    if (this.#host.isEmpty) return;
+    await this.#host.notify("RemovePodSandbox", this.#pod(sandbox));
   }
 
   async updatePodSandbox(
@@ -84,10 +89,12 @@ class Nri implements NriEvents, AsyncDisposable {
     overhead: LinuxContainerResources,
     resources: LinuxContainerResources,
   ): Promise<void> {
+    if (this.#host.isEmpty) return;
     await this.#host.updatePodSandbox(this.#pod(sandbox), overhead, resources);
   }
 
   async updatedPodSandbox(sandbox: Sandbox): Promise<void> {
+    if (this.#host.isEmpty) return;
     await this.#host.notify("PostUpdatePodSandbox", this.#pod(sandbox));
   }
 
@@ -96,10 +103,8 @@ class Nri implements NriEvents, AsyncDisposable {
     container: Container,
     spec: OciSpec,
   ): Promise<{ container: Container; spec: OciSpec }> {
-    if (this.#host.isEmpty) {
-      this.#host.checkRequired("CreateContainer");
-      return { container, spec };
-    }
+    this.#host.checkRequired("CreateContainer");
+    if (this.#host.isEmpty) return { container, spec };
     const facts = containerFacts(container, spec);
     this.#creating.set(container.id, facts);
     const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), facts);
@@ -138,6 +143,7 @@ class Nri implements NriEvents, AsyncDisposable {
 
   createdContainer(container: Container, spec: OciSpec): void {
     this.#creating.delete(container.id);
+    if (this.#host.isEmpty) return;
     this.#specs.set(container.id, spec);
     void this.#notify("PostCreateContainer", container);
   }
@@ -207,8 +213,9 @@ class Nri implements NriEvents, AsyncDisposable {
     container: Container,
     tell: (pod: PodFacts, container: ContainerFacts) => Promise<void>,
   ): Promise<void> {
+    // Who has gone meanwhile may still be being told of it.
+    if (this.#host.isEmpty && !this.#order.has(container.id)) return Promise.resolve();
     return this.#inOrder(container.id, async () => {
-      if (this.#host.isEmpty) return;
       try {
         const sandbox = this.#context.sandboxes.get(container.sandboxId);
         await tell(this.#pod(sandbox), await this.#facts(container));

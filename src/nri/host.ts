@@ -23,7 +23,7 @@ import {
 } from "./convert.ts";
 import { Creation } from "./merge.ts";
 import { Owners } from "./owners.ts";
-import type { Calls, EventName, Plugin } from "./plugin.ts";
+import { EventMessage, type Calls, type EventName, type Plugin, type Subject } from "./plugin.ts";
 import { PluginSet } from "./plugin_set.ts";
 import { UpdateRequest, Updates } from "./updates.ts";
 
@@ -39,9 +39,6 @@ export type PluginState = {
 };
 
 type Options = { config: Config["nri"]; log: Log; world: World };
-
-/** A container as the next plugin is to see it. */
-type Question = { subject: { pod: PodSandbox; container: Container }; bytes: Uint8Array };
 
 export class NriHost implements AsyncDisposable {
   readonly #log: Log;
@@ -74,9 +71,9 @@ export class NriHost implements AsyncDisposable {
     }));
   }
 
-  /** Whether there is nobody to tell. */
+  /** Whether there is nobody to tell of what happens now. */
   get isEmpty(): boolean {
-    return this.#set.plugins.length === 0;
+    return this.#set.isEmpty;
   }
 
   /** @throws CriError UNAVAILABLE when a plugin that must be asked is not there. */
@@ -94,9 +91,8 @@ export class NriHost implements AsyncDisposable {
    * @throws CriError with the plugin and what it said.
    */
   async runPodSandbox(facts: PodFacts): Promise<void> {
-    this.#set.checkRequired("RunPodSandbox");
     try {
-      await this.#tell("RunPodSandbox", nriPod(facts));
+      await this.#tell("RunPodSandbox", facts);
     } catch (error) {
       await this.podSandboxGone(facts);
       throw error;
@@ -111,15 +107,13 @@ export class NriHost implements AsyncDisposable {
 
   /** @throws CriError with the plugin and what it said. */
   async startContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
-    await this.#tell("StartContainer", nriPod(pod), nriContainer(container));
+    await this.#tell("StartContainer", pod, container);
   }
 
   /** Of what has happened, and of what no plugin may hold up: errors are told of in the log. */
   async notify(event: EventName, pod: PodFacts, container?: ContainerFacts): Promise<void> {
-    if (this.isEmpty) return;
     try {
-      const told = container === undefined ? undefined : nriContainer(container);
-      await this.#tell(event, nriPod(pod), told);
+      await this.#tell(event, pod, container);
     } catch (error) {
       this.#log.warn(messageOf(error), { event });
     }
@@ -134,7 +128,6 @@ export class NriHost implements AsyncDisposable {
     podFacts: PodFacts,
     containerFacts: ContainerFacts,
   ): Promise<{ adjust: ContainerAdjustment; resources: LinuxContainerResources }> {
-    this.#set.checkRequired("CreateContainer");
     const pod = nriPod(podFacts);
     const original = nriContainer(containerFacts);
     const creation = new Creation(original);
@@ -142,10 +135,10 @@ export class NriHost implements AsyncDisposable {
       // The updates come after: they wait for other changes, and those may wait for their turn here.
       using _ = await this.#set.turns.take();
       // What no plugin has changed is encoded once.
-      let asked = this.#question(pod, creation);
+      let message = creationMessage(pod, creation);
       for (const plugin of this.#set.plugins) {
-        const isChanged = await this.#ask(plugin, creation, asked);
-        if (isChanged) asked = this.#question(pod, creation);
+        const isChanged = await this.#ask(plugin, creation, message);
+        if (isChanged) message = creationMessage(pod, creation);
       }
       await this.#validate(creation, { pod, container: original });
     }
@@ -155,23 +148,20 @@ export class NriHost implements AsyncDisposable {
     return { adjust, resources: toCri(adjust.linux?.resources ?? {}).resources };
   }
 
-  #question(pod: PodSandbox, creation: Creation): Question {
-    const subject = { pod, container: creation.container() };
-    return { subject, bytes: api.CreateContainerRequest.encode(subject).finish() };
-  }
-
   /** Whether the plugin changes the container. */
-  async #ask(plugin: Plugin, creation: Creation, { subject, bytes }: Question): Promise<boolean> {
+  async #ask(plugin: Plugin, creation: Creation, message: EventMessage): Promise<boolean> {
     let isChanged = false;
-    await this.#set.deliver(plugin, "CreateContainer", subject, bytes, (answer) => {
+    await this.#set.deliver(plugin, message, (answer) => {
       const response = plugin.decoded(api.CreateContainerResponse, answer);
       checked(() => {
         if (response.adjust) checkAdjustment(response.adjust);
         for (const update of response.update) checkUpdate(update);
       });
-      response.update = this.#changes.live(plugin.id, response.update, subject.container.id ?? "");
+      response.update = this.#changes.live(plugin.id, response.update, creation.id);
       creation.apply(plugin.id, response);
-      isChanged = response.adjust !== null && response.adjust !== undefined;
+      // Many answer an adjustment that has nothing in it.
+      const bytes = api.ContainerAdjustment.encode(response.adjust ?? {}).finish();
+      isChanged = bytes.length > 0;
     });
     return isChanged;
   }
@@ -181,19 +171,18 @@ export class NriHost implements AsyncDisposable {
     creation: Creation,
     subject: { pod: PodSandbox; container: Container },
   ): Promise<void> {
-    const event = "ValidateContainerAdjustment";
     const { plugins } = this.#set;
-    const validators = plugins.filter((plugin) => plugin.wants(event));
-    if (validators.length === 0) return;
-    const request = api.ValidateContainerAdjustmentRequest.encode({
-      ...subject,
-      adjust: creation.adjustment(),
-      update: creation.updates.others(),
-      owners: creation.owners.message(),
-      plugins: plugins.map(({ name, index }) => ({ name, index })),
-    }).finish();
-    const answers = validators.map((plugin) =>
-      this.#set.deliver(plugin, event, {}, request, (answer) => {
+    const message = new EventMessage("ValidateContainerAdjustment", subject, () =>
+      api.ValidateContainerAdjustmentRequest.encode({
+        ...subject,
+        adjust: creation.adjustment(),
+        update: creation.updates.others(),
+        owners: creation.owners.message(),
+        plugins: plugins.map(({ name, index }) => ({ name, index })),
+      }).finish(),
+    );
+    const answers = plugins.map((plugin) =>
+      this.#set.deliver(plugin, message, (answer) => {
         const type = api.ValidateContainerAdjustmentResponse;
         const { reject, reason } = plugin.decoded(type, answer);
         if (!reject) return;
@@ -209,7 +198,7 @@ export class NriHost implements AsyncDisposable {
   async stopContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
     const updates = new Updates(new Owners());
     try {
-      await this.#tell("StopContainer", nriPod(pod), nriContainer(container), (plugin, answer) => {
+      await this.#tell("StopContainer", pod, container, (plugin, answer) => {
         const { update } = plugin.decoded(api.StopContainerResponse, answer);
         checked(() => update.forEach(checkUpdate));
         updates.apply(plugin.id, this.#changes.live(plugin.id, update));
@@ -234,10 +223,11 @@ export class NriHost implements AsyncDisposable {
     {
       using _ = await this.#set.turns.take();
       for (const plugin of this.#set.plugins) {
-        const linux_resources = asked.updates.requested();
-        const request = { pod, container, linux_resources };
-        const bytes = api.UpdateContainerRequest.encode(request).finish();
-        await this.#set.deliver(plugin, "UpdateContainer", { pod, container }, bytes, (answer) => {
+        const request = { pod, container, linux_resources: asked.updates.requested() };
+        const message = new EventMessage("UpdateContainer", { pod, container }, () =>
+          api.UpdateContainerRequest.encode(request).finish(),
+        );
+        await this.#set.deliver(plugin, message, (answer) => {
           const response = plugin.decoded(api.UpdateContainerResponse, answer);
           checked(() => response.update.forEach(checkUpdate));
           response.update = this.#changes.live(plugin.id, response.update);
@@ -264,37 +254,42 @@ export class NriHost implements AsyncDisposable {
       overhead_linux_resources: fromCri(overhead),
       linux_resources: fromCri(resources),
     };
-    const bytes = api.UpdatePodSandboxRequest.encode(request).finish();
+    const message = new EventMessage("UpdatePodSandbox", { pod }, () =>
+      api.UpdatePodSandboxRequest.encode(request).finish(),
+    );
     using _ = await this.#set.turns.take();
-    for (const plugin of this.#set.plugins) {
-      await this.#set.deliver(plugin, "UpdatePodSandbox", { pod }, bytes, () => {});
-    }
+    for (const plugin of this.#set.plugins) await this.#set.deliver(plugin, message);
   }
 
   /** To all plugins, one after the other. @throws the first error of RunPodSandbox and StartContainer. */
   async #tell(
     event: EventName,
-    pod: PodSandbox,
-    container?: Container,
+    pod: PodFacts,
+    container?: ContainerFacts,
     onAnswer: (plugin: Plugin, answer: Uint8Array) => void = () => {},
   ): Promise<void> {
     if (this.isEmpty) return;
     using _ = await this.#set.turns.take();
-    const subject = container === undefined ? { pod } : { pod, container };
-    // Every request but those with more to say has these two fields, with these numbers.
-    const bytes = api.PostCreateContainerRequest.encode(subject).finish();
+    const subject: Subject = { pod: nriPod(pod) };
+    if (container !== undefined) subject.container = nriContainer(container);
+    const message = new EventMessage(event, subject);
     const mayRefuse = event === "RunPodSandbox" || event === "StartContainer";
     for (const plugin of this.#set.plugins) {
       try {
-        await this.#set.deliver(plugin, event, subject, bytes, (answer) =>
-          onAnswer(plugin, answer),
-        );
+        await this.#set.deliver(plugin, message, (answer) => onAnswer(plugin, answer));
       } catch (error) {
         if (mayRefuse) throw error;
         this.#log.warn(messageOf(error), { event });
       }
     }
   }
+}
+
+function creationMessage(pod: PodSandbox, creation: Creation): EventMessage {
+  const subject = { pod, container: creation.container() };
+  return new EventMessage("CreateContainer", subject, () =>
+    api.CreateContainerRequest.encode(subject).finish(),
+  );
 }
 
 /** What a plugin may not ask for closes it, like garbage. */

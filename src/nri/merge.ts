@@ -97,8 +97,9 @@ export class Creation {
   /** Of other containers. */
   readonly updates: Updates;
   readonly evictions: ContainerEviction[] = [];
+  /** Of the container. */
+  readonly id: string;
   readonly #container: Container;
-  readonly #id: string;
   readonly #annotations;
   readonly #mounts;
   readonly #env;
@@ -118,8 +119,8 @@ export class Creation {
   /** container: as it would be without plugins. */
   constructor(container: Container) {
     this.#container = container;
-    this.#id = container.id ?? "";
-    this.updates = new Updates(this.owners, { creating: this.#id });
+    this.id = container.id ?? "";
+    this.updates = new Updates(this.owners, { creating: this.id });
     const linux = container.linux ?? {};
     this.#linux = { ...linux, resources: linux.resources ?? {} };
     this.#annotations = new Keyed(Field.Annotations, entriesOf(container.annotations));
@@ -143,7 +144,7 @@ export class Creation {
 
   #adjust(plugin: string, adjust: ContainerAdjustment): void {
     const keyed = <Item>(slot: Keyed<Item>, entries: Entries<Item>) =>
-      slot.apply(entries, this.#id, plugin, this.owners);
+      slot.apply(entries, this.id, plugin, this.owners);
     const linux = adjust.linux ?? {};
     keyed(this.#annotations, entriesOf(adjust.annotations));
     keyed(this.#mounts, byKey(adjust.mounts, "destination"));
@@ -165,8 +166,8 @@ export class Creation {
   #adjustArgs(plugin: string, args: string[]): void {
     if (args.length === 0) return;
     const isForced = args[0] === "";
-    if (isForced) this.owners.clear(this.#id, plugin, Field.Args);
-    this.owners.claim(this.#id, plugin, Field.Args);
+    if (isForced) this.owners.clear(this.id, plugin, Field.Args);
+    this.owners.claim(this.id, plugin, Field.Args);
     this.#args = isForced ? args.slice(1) : args;
   }
 
@@ -176,11 +177,11 @@ export class Creation {
       this.#hooks[kind] = [...(this.#hooks[kind] ?? []), ...hooks[kind]!];
       this.#addedHooks[kind] = [...(this.#addedHooks[kind] ?? []), ...hooks[kind]!];
     }
-    if (kinds.length > 0) this.owners.share(this.#id, plugin, Field.OciHooks);
+    if (kinds.length > 0) this.owners.share(this.id, plugin, Field.OciHooks);
   }
 
   #adjustLinux(plugin: string, linux: LinuxContainerAdjustment): void {
-    const claim: Claim = (field, key) => this.owners.claim(this.#id, plugin, field, key);
+    const claim: Claim = (field, key) => this.owners.claim(this.id, plugin, field, key);
     if (linux.resources) {
       mergeResources(this.#addedLinux, linux.resources, claim);
       mergeResources(this.#linux, linux.resources, () => {});
@@ -197,7 +198,7 @@ export class Creation {
 
   #adjustRdt(plugin: string, rdt: LinuxRdt, claim: Claim): void {
     if (rdt.remove) {
-      for (const [field] of rdtFields) this.owners.clear(this.#id, plugin, field);
+      for (const [field] of rdtFields) this.owners.clear(this.id, plugin, field);
       this.#rdt = { remove: true };
     }
     for (const [field, name] of rdtFields) {

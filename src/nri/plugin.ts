@@ -57,6 +57,35 @@ const stateChanges: ReadonlySet<EventName> = new Set([
 
 export type Subject = { pod?: PodSandbox; container?: Container };
 
+/** An event as plugins are told of it, encoded once for all of them and only where one is. */
+export class EventMessage {
+  readonly name: EventName;
+  readonly subject: Subject;
+  readonly #encode: () => Uint8Array;
+  #request: Uint8Array | undefined;
+  #stateChange: Uint8Array | undefined;
+
+  /** encode: the request of the event's own method; by default one that has the subject alone. */
+  constructor(name: EventName, subject: Subject, encode?: () => Uint8Array) {
+    this.name = name;
+    this.subject = subject;
+    // Every request but those with more to say has these two fields, with these numbers.
+    this.#encode = encode ?? (() => api.PostCreateContainerRequest.encode(subject).finish());
+  }
+
+  get request(): Uint8Array {
+    return (this.#request ??= this.#encode());
+  }
+
+  /** The same for a plugin of NRI before 0.12. */
+  get stateChange(): Uint8Array {
+    return (this.#stateChange ??= api.StateChangeEvent.encode({
+      event: events[this.name],
+      ...this.subject,
+    }).finish());
+  }
+}
+
 /** Answers to calls of one kind. */
 export type Calls = { count: number; failed: number; totalMs: number; maxMs: number };
 
@@ -223,23 +252,17 @@ export class Plugin {
    * Tells it of an event, in the form that it knows. Returns the encoded response; undefined: it does
    * not know the event.
    */
-  async event(
-    name: EventName,
-    request: Uint8Array,
-    subject: Subject,
-  ): Promise<Uint8Array | undefined> {
+  async event(message: EventMessage): Promise<Uint8Array | undefined> {
+    const { name } = message;
     if (!this.#unknown.has(name)) {
       try {
-        return await this.call(name, request);
+        return await this.call(name, message.request);
       } catch (error) {
         if (error instanceof NoAnswer || codeOf(error) !== "UNIMPLEMENTED") throw error;
         this.#unknown.add(name);
       }
     }
-    if (stateChanges.has(name)) {
-      const change = { event: events[name], ...subject };
-      await this.call("StateChange", api.StateChangeEvent.encode(change).finish());
-    }
+    if (stateChanges.has(name)) await this.call("StateChange", message.stateChange);
     return undefined;
   }
 

@@ -14,10 +14,10 @@ import type { Changes, World } from "./changes.ts";
 import { nriContainer, nriPod } from "./convert.ts";
 import { Gate, Turns } from "./gate.ts";
 import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launch.ts";
-import { Plugin, type EventName, type Subject } from "./plugin.ts";
+import { Plugin, type EventMessage, type EventName } from "./plugin.ts";
 import { synchronizeMessages } from "./synchronize.ts";
 
-/** External plugins at once; one more is refused. */
+/** Plugins at once; one more that comes by itself is refused. */
 const connectionsMax = 100;
 
 export type PluginSetOptions = { config: Config["nri"]; log: Log; world: World; changes: Changes };
@@ -29,6 +29,8 @@ export class PluginSet implements AsyncDisposable {
   /** Connected; those in service also in #plugins. */
   readonly #connected = new Set<Plugin>();
   #plugins: readonly Plugin[] = [];
+  /** Being told of all pods and containers: what happens from then on they hear of in their turn. */
+  #admitted = 0;
   readonly #launcher: Launcher;
   #server: Server | undefined;
 
@@ -45,6 +47,11 @@ export class PluginSet implements AsyncDisposable {
   /** In service, in the order of their indexes; another array after each change. */
   get plugins(): readonly Plugin[] {
     return this.#plugins;
+  }
+
+  /** Whether there is nobody who is to hear of what happens now. */
+  get isEmpty(): boolean {
+    return this.#plugins.length === 0 && this.#admitted === 0;
   }
 
   /** Starts the pre-installed plugins and opens the socket for others. */
@@ -133,6 +140,8 @@ export class PluginSet implements AsyncDisposable {
     {
       using alone = new DisposableStack();
       alone.use(await this.gate.closed());
+      this.#admitted++;
+      alone.defer(() => this.#admitted--);
       alone.use(await this.turns.take());
       const { pods, containers } = await world.state();
       const messages = synchronizeMessages(pods.map(nriPod), containers.map(nriContainer));
@@ -153,17 +162,15 @@ export class PluginSet implements AsyncDisposable {
   /** @throws CriError when the request cannot go on. */
   async deliver(
     plugin: Plugin,
-    event: EventName,
-    subject: Subject,
-    request: Uint8Array,
-    onAnswer: (answer: Uint8Array) => void,
+    message: EventMessage,
+    onAnswer: (answer: Uint8Array) => void = () => {},
   ): Promise<void> {
-    if (plugin.closed !== undefined || !plugin.wants(event)) return;
+    if (plugin.closed !== undefined || !plugin.wants(message.name)) return;
     try {
-      const answer = await plugin.event(event, request, subject);
+      const answer = await plugin.event(message);
       if (answer !== undefined) onAnswer(answer);
     } catch (error) {
-      this.#failed(plugin, event, error);
+      this.#failed(plugin, message.name, error);
     }
   }
 

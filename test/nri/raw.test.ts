@@ -1,9 +1,12 @@
 // What no stub lets a plugin do: garbage, evictions, masks of unknown events, messages over the limit.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { readdirSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { nri } from "../../src/proto/nri.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import type { OciSpec } from "../../src/spec/oci.ts";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { frame, message, request } from "../sys/frames.ts";
@@ -39,6 +42,11 @@ async function inService(answers: Answers = {}): Promise<{ plugin: RawPlugin; id
   );
   return { plugin, id: `${index}-raw` };
 }
+
+const spec = (id: string) => {
+  const path = join(daemon.dir, "graph/containers", id, "config.json");
+  return JSON.parse(readFileSync(path, "utf8")) as OciSpec;
+};
 
 const refusal = (call: Promise<unknown>) =>
   call.then(
@@ -80,12 +88,68 @@ test("registering twice is refused, and so is asking before", async () => {
   plugin[Symbol.dispose]();
 });
 
-test("a plugin that answers garbage is closed, and the container is made without it", async () => {
-  const CreateContainer = () => Uint8Array.of(0xff, 0xff, 0xff);
-  const { plugin, id } = await inService({ CreateContainer });
-  await works();
-  await plugin.ended;
-  expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*answers garbage`));
+test.each<[what: string, answer: Uint8Array, why: string]>([
+  ["garbage", Uint8Array.of(0xff, 0xff, 0xff), "answers garbage"],
+  ["5 MiB", new Uint8Array(5 << 20), "at most"],
+])(
+  "a plugin that answers %s is closed, and the container is made without it",
+  async (_, answer, why) => {
+    const { plugin, id } = await inService({ CreateContainer: () => answer });
+    await works();
+    await plugin.ended;
+    expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*${why}`));
+  },
+);
+
+test.each(["Configure", "Synchronize"])(
+  "a plugin that answers garbage to %s is not taken into service",
+  async (method) => {
+    const index = String(++serial);
+    using plugin = new RawPlugin(plugins.socket, { [method]: () => Uint8Array.of(0xff, 0xff) });
+    await plugin.register(index, "raw");
+    await plugin.ended;
+    expect(daemon.log).toMatch(new RegExp(`not admitted.*${index}-raw.*answers garbage`));
+    await works();
+  },
+);
+
+test("an answer after its deadline is dropped, and a plugin that may stay goes on", async () => {
+  const failure_policy = { keep_connected: true };
+  const Configure = () => api.ConfigureResponse.encode({ failure_policy }).finish();
+  const adjust = { annotations: { late: "1" } };
+  const bytes = api.CreateContainerResponse.encode({ adjust }).finish();
+  const late = sleep(1_500).then(() => bytes); // the deadline is a second
+  const { plugin, id } = await inService({ Configure, CreateContainer: () => late });
+  const first = await sleeper();
+  await late;
+  const second = await sleeper();
+  const { annotations } = spec(second);
+  expect([spec(first).annotations["late"], annotations["late"]]).toEqual([undefined, "1"]);
+  expect(daemon.log).toMatch(new RegExp(`${id} failed CreateContainer: .*; it goes on without it`));
+  for (const one of [first, second]) await daemon.client.RemoveContainer({ container_id: one });
+  plugin[Symbol.dispose]();
+});
+
+test("what ends while the only plugin is told of what there is, it hears of", async () => {
+  const nobody = async () => (await daemon.client.NriPlugins({})).plugins.length === 0;
+  await until("the others are gone", nobody);
+  const id = await sleeper();
+  const { promise: asked, resolve: onAsk } = Promise.withResolvers<void>();
+  const { promise: answer, resolve: onAnswer } = Promise.withResolvers<Uint8Array>();
+  const Synchronize = () => {
+    onAsk();
+    return answer;
+  };
+  const index = String(++serial);
+  using plugin = new RawPlugin(plugins.socket, { Synchronize });
+  await plugin.register(index, "raw");
+  await asked;
+  await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
+  expect(plugin.times("StopContainer")).toBe(0);
+  onAnswer(new Uint8Array());
+  await until("it hears", () => plugin.times("StopContainer") === 1);
+  await daemon.client.RemoveContainer({ container_id: id });
+  expect(plugin.times("RemoveContainer")).toBe(1);
 });
 
 test("an event goes to the next plugin when the one before has answered, also after the fact", async () => {
@@ -112,18 +176,44 @@ test("5 MiB from a plugin end its connection alone", async () => {
   await works();
 });
 
-test("an eviction in an answer stops that container", async () => {
-  const victim = await trapper();
-  const CreateContainer = () =>
-    api.CreateContainerResponse.encode({
-      evict: [{ container_id: victim, reason: "too much" }],
-    }).finish();
-  const { plugin } = await inService({ CreateContainer });
+test.each(["CreateContainer", "UpdateContainer"])(
+  "an eviction in %s's answer stops that container",
+  async (method) => {
+    const victim = await trapper();
+    const evict = [{ container_id: victim, reason: "too much" }];
+    const answer = api[`${method as "CreateContainer"}Response`].encode({ evict }).finish();
+    const { plugin } = await inService({ [method]: () => answer });
+    const id = await sleeper();
+    const linux = { cpu_shares: toLong(300) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    plugin[Symbol.dispose]();
+    expect((await daemon.exited(victim)).exitCode).toBe(9);
+    expect(daemon.log).toContain(
+      `a plugin evicts a container container=${victim} reason="too much"`,
+    );
+    for (const one of [id, victim]) await daemon.client.RemoveContainer({ container_id: one });
+  },
+);
+
+test("answers to UpdateContainer and StopContainer change other containers", async () => {
+  const other = await sleeper();
+  const update = (shares: number) => {
+    const resources = { cpu: { shares: { value: toLong(shares) } } };
+    return { update: [{ container_id: other, linux: { resources } }] };
+  };
+  const { plugin } = await inService({
+    UpdateContainer: () => api.UpdateContainerResponse.encode(update(700)).finish(),
+    StopContainer: () => api.StopContainerResponse.encode(update(900)).finish(),
+  });
   const id = await sleeper();
+  const linux = { cpu_shares: toLong(300) };
+  await daemon.client.UpdateContainerResources({ container_id: id, linux });
+  const shares = (of: string) => Number(spec(of).linux.resources.cpu?.shares);
+  expect([shares(id), shares(other)]).toEqual([300, 700]);
+  await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
+  await until("it is changed", () => shares(other) === 900);
   plugin[Symbol.dispose]();
-  expect((await daemon.exited(victim)).exitCode).toBe(9);
-  expect(daemon.log).toContain(`a plugin evicts a container container=${victim} reason="too much"`);
-  for (const one of [id, victim]) await daemon.client.RemoveContainer({ container_id: one });
+  for (const one of [id, other]) await daemon.client.RemoveContainer({ container_id: one });
 });
 
 test("UpdateContainers tells what failed, evicts, and refuses what cannot be", async () => {

@@ -7,8 +7,9 @@ import { field, frame, message, onMessage, request } from "../sys/frames.ts";
 const api = nri.pkg.api.v1alpha1;
 export const runtimeService = "nri.pkg.api.v1alpha1.Runtime";
 
-/** By method: the encoded answer; undefined: none ever. */
-export type Answers = Record<string, (request: Uint8Array) => Uint8Array | undefined>;
+/** By method: the encoded answer, also a late one; undefined: none ever. */
+export type Answers = Record<string, (request: Uint8Array) => Answer | Promise<Answer>>;
+type Answer = Uint8Array | undefined;
 
 export class RawPlugin implements Disposable {
   readonly socket: Socket;
@@ -28,10 +29,13 @@ export class RawPlugin implements Disposable {
       }
       const { method, payload } = decoded(body);
       this.heard.push({ method, payload });
-      const answer = (answers[method] ?? (() => new Uint8Array()))(payload);
-      if (answer === undefined) return;
-      this.socket.write(frame(1, message(stream, 2, field(18, answer))));
+      void this.#answer(stream, (answers[method] ?? (() => new Uint8Array()))(payload));
     });
+  }
+
+  async #answer(stream: number, given: Answer | Promise<Answer>): Promise<void> {
+    const answer = await given;
+    if (answer !== undefined) this.socket.write(frame(1, message(stream, 2, field(18, answer))));
   }
 
   /** A call of the runtime: its answer's payload. @throws its message. */

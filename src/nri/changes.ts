@@ -33,7 +33,10 @@ export class Changes {
     this.#log = log;
   }
 
-  /** What a plugin asks for by itself; each that can be is done. @throws CriError INVALID_ARGUMENT for what cannot be at all. */
+  /**
+   * What a plugin asks for by itself; each that can be is done.
+   * @throws CriError INVALID_ARGUMENT for what cannot be at all; then nothing is.
+   */
   async asked(plugin: string, request: UpdateContainersRequest): Promise<UpdateContainersResponse> {
     const failed: ContainerUpdate[] = [];
     for (const update of request.update ?? []) checkUpdate(update);

@@ -6,14 +6,17 @@ import type {
   ContainerAdjustment,
   ContainerUpdate,
   LinuxContainerAdjustment,
+  LinuxMemoryPolicy,
   LinuxResources,
+  LinuxSeccomp,
   Mount,
   POSIXRlimit,
 } from "../proto/nri_types.ts";
 import { hookKinds } from "./merge.ts";
 import { unmarked } from "./owners.ts";
 
-const cpuList = /^\d+(-\d+)?(,\d+(-\d+)?)*$/;
+/** Of processors or memory nodes. */
+const numberList = /^\d+(-\d+)?(,\d+(-\d+)?)*$/;
 const namespaceTypes = ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"];
 const cdiName = /^[A-Za-z][\w.-]*\/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*$/;
 const sysctlName = /^[A-Za-z0-9_][\w*@%-]*([./][A-Za-z0-9_][\w*@%-]*)*$/;
@@ -86,11 +89,12 @@ function checkLinux(linux: LinuxContainerAdjustment): void {
   if (linux.cgroups_path && linux.cgroups_path.split("/").includes("..")) {
     throw wrong("cgroups_path", linux.cgroups_path, "leads out with ..");
   }
+  checkText("cgroups_path", linux.cgroups_path ?? "");
   const oom = linux.oom_score_adj ? toBigInt(linux.oom_score_adj.value) : 0n;
   if (oom < -1000n || oom > 1000n) throw wrong("oom_score_adj", oom, "outside -1000–1000");
   const ioClass: number = linux.io_priority?.class ?? 0;
   const priority = linux.io_priority?.priority ?? 0;
-  if (ioClass < 0 || ioClass > 3) throw wrong("io_priority.class", ioClass, "0–3");
+  if (ioClass < 0 || ioClass > 3) throw wrong("io_priority.class", ioClass, "outside 0–3");
   if (priority < 0 || priority > 7) throw wrong("io_priority.priority", priority, "outside 0–7");
   for (const { type, path } of linux.namespaces ?? []) {
     const { key } = unmarked(type ?? "");
@@ -105,21 +109,46 @@ function checkLinux(linux: LinuxContainerAdjustment): void {
     checkText("sysctl", value);
   }
   for (const [host, device] of Object.entries(linux.net_devices ?? {})) {
-    for (const name of [unmarked(host).key, device.name ?? ""].slice(0, device.name ? 2 : 1)) {
+    for (const name of [unmarked(host).key, ...(device.name ? [device.name] : [])]) {
       if (!/^[^/\s:]{1,15}$/.test(name)) throw wrong("net_devices", name, "no interface's name");
     }
   }
   const clos = linux.rdt?.clos_id?.value ?? "";
   if (!rdtName.test(clos)) throw wrong("rdt.clos_id", clos, "no class's name");
+  for (const text of linux.rdt?.schemata?.value ?? []) checkText("rdt.schemata", text);
   const policy: number = linux.scheduler?.policy ?? 0;
   if (policy < 0 || policy > 7) throw wrong("scheduler.policy", policy, "outside 0–7");
   for (const flag of (linux.scheduler?.flags ?? []) as number[]) {
-    if (flag > 6) throw wrong("scheduler.flags", flag, "over 6");
+    if (flag < 0 || flag > 6) throw wrong("scheduler.flags", flag, "outside 0–6");
   }
-  const mode: number = linux.memory_policy?.mode ?? 0;
-  if (mode < 0 || mode > 6) throw wrong("memory_policy.mode", mode, "outside 0–6");
-  for (const flag of (linux.memory_policy?.flags ?? []) as number[]) {
-    if (flag > 2) throw wrong("memory_policy.flags", flag, "over 2");
+  if (linux.memory_policy) checkMemoryPolicy(linux.memory_policy);
+  if (linux.seccomp_policy) checkSeccomp(linux.seccomp_policy);
+}
+
+function checkMemoryPolicy({ mode, nodes, flags }: LinuxMemoryPolicy): void {
+  const number: number = mode ?? 0;
+  if (number < 0 || number > 6) throw wrong("memory_policy.mode", number, "outside 0–6");
+  if (nodes && !numberList.test(nodes)) {
+    throw wrong("memory_policy.nodes", nodes, "no list of numbers");
+  }
+  for (const flag of (flags ?? []) as number[]) {
+    if (flag < 0 || flag > 2) throw wrong("memory_policy.flags", flag, "outside 0–2");
+  }
+}
+
+/** Runtimes look at it no earlier than when the container is started. */
+function checkSeccomp(policy: LinuxSeccomp): void {
+  const check = (field: string, value: string | null | undefined, prefix: string) => {
+    if (new RegExp(`^${prefix}_[A-Z0-9_]+$`).test(value ?? "")) return;
+    throw wrong(`seccomp_policy.${field}`, value, `not ${prefix}_…`);
+  };
+  check("default_action", policy.default_action, "SCMP_ACT");
+  for (const one of policy.architectures ?? []) check("architectures", one, "SCMP_ARCH");
+  for (const one of policy.flags ?? []) check("flags", one, "SECCOMP_FILTER_FLAG");
+  for (const { names, action, args } of policy.syscalls ?? []) {
+    if (!names?.length) throw wrong("seccomp_policy.syscalls", "", "without names");
+    check("syscalls.action", action, "SCMP_ACT");
+    for (const { op } of args ?? []) check("syscalls.args.op", op, "SCMP_CMP");
   }
 }
 
@@ -134,7 +163,8 @@ function checkResources(resources: LinuxResources, what: string): void {
   if (cpu?.quota) checkAtLeast(`${what}cpu.quota`, cpu.quota.value, -1n);
   for (const name of ["cpus", "mems"] as const) {
     const list = cpu?.[name];
-    if (list && !cpuList.test(list)) throw wrong(`${what}cpu.${name}`, list, "no list of numbers");
+    if (list && !numberList.test(list))
+      throw wrong(`${what}cpu.${name}`, list, "no list of numbers");
   }
   for (const { page_size } of resources.hugepage_limits ?? []) {
     if (!/^\d+[KMG]i?B$/.test(page_size ?? "")) {

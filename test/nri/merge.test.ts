@@ -127,7 +127,7 @@ const simple: [what: string, adjust: ContainerAdjustment][] = [
   ["CgroupsPath", { linux: { cgroups_path: "/x" } }],
   ["OomScoreAdj", { linux: { oom_score_adj: int(1) } }],
   ["IoPriority", { linux: { io_priority: { class: 1 } } }],
-  ["SeccompPolicy", { linux: { seccomp_policy: {} } }],
+  ["SeccompPolicy", { linux: { seccomp_policy: { default_action: "SCMP_ACT_LOG" } } }],
   ["LinuxSched", { linux: { scheduler: {} } }],
   ["MemoryPolicy", { linux: { memory_policy: {} } }],
   ["RdtClosID", { linux: { rdt: { clos_id: { value: "a" } } } }],
@@ -236,6 +236,7 @@ test("an update that was asked for is changed by plugins, the other containers' 
   expect(request.updates.others().map(({ container_id }) => container_id)).toEqual(["c2"]);
 });
 
+const allow = { default_action: "SCMP_ACT_ALLOW" };
 const bad: [what: string, adjust: ContainerAdjustment][] = [
   ["mounts.destination", { mounts: [{ source: "/x" }] }],
   ["mounts.destination", { mounts: [{ destination: "relative" }] }],
@@ -263,7 +264,31 @@ const bad: [what: string, adjust: ContainerAdjustment][] = [
   ["sysctl", { linux: { sysctl: { "../../x": "1" } } }],
   ["net_devices", { linux: { net_devices: { "a/b": { name: "x" } } } }],
   ["io_priority.priority", { linux: { io_priority: { class: 1, priority: 9 } } }],
+  ["io_priority.class", { linux: { io_priority: { class: 4 as never } } }],
   ["scheduler.policy", { linux: { scheduler: { policy: 12 as never } } }],
+  ["scheduler.flags", { linux: { scheduler: { flags: [-1 as never] } } }],
+  ["memory_policy.mode", { linux: { memory_policy: { mode: 7 as never } } }],
+  ["memory_policy.nodes", { linux: { memory_policy: { nodes: "all" } } }],
+  ["memory_policy.flags", { linux: { memory_policy: { flags: [-1 as never] } } }],
+  ["default_action", { linux: { seccomp_policy: {} } }],
+  ["architectures", { linux: { seccomp_policy: { ...allow, architectures: ["amd64"] } } }],
+  ["flags", { linux: { seccomp_policy: { ...allow, flags: ["LOG"] } } }],
+  ["syscalls", { linux: { seccomp_policy: { ...allow, syscalls: [{ action: "SCMP_ACT_LOG" }] } } }],
+  [
+    "syscalls.action",
+    { linux: { seccomp_policy: { ...allow, syscalls: [{ names: ["mkdir"], action: "deny" }] } } },
+  ],
+  [
+    "syscalls.args.op",
+    {
+      linux: {
+        seccomp_policy: {
+          ...allow,
+          syscalls: [{ names: ["mkdir"], action: "SCMP_ACT_LOG", args: [{ op: "=" }] }],
+        },
+      },
+    },
+  ],
 ];
 
 test.each(bad)("what cannot be adjusted is refused with field and value: %s", (field, adjust) => {

@@ -8,7 +8,7 @@ import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import type { OciSpec } from "../../src/spec/oci.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { hasGo, Plugins, type Behaviour, type StubVersion } from "./plugins.ts";
+import { hasGo, Plugins, type StubVersion } from "./plugins.ts";
 
 const isV2 = cgroupMounts().version === 2;
 const test = anyTest.skipIf(!hasGo);
@@ -34,25 +34,6 @@ afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
   plugins[Symbol.dispose]();
 });
-
-let serial = 0;
-
-/** With plugins for one container of that name. */
-async function withPlugins<T>(
-  behaviours: [id: string, version: StubVersion, behaviour: Behaviour][],
-  use: (name: string) => Promise<T>,
-): Promise<T> {
-  const name = `adjusted-${++serial}`;
-  const children = [];
-  for (const [id, version, behaviour] of behaviours) {
-    children.push(await plugins.start(`${id}-${name}`, version, { only: name, ...behaviour }));
-  }
-  try {
-    return await use(name);
-  } finally {
-    for (const child of children) await plugins.end(child);
-  }
-}
 
 const spec = (id: string) => {
   const path = join(daemon.dir, "graph/containers", id, "config.json");
@@ -94,7 +75,7 @@ test.each<[StubVersion]>([["v061"], ["v0125"]])(
         },
       },
     };
-    await withPlugins([["10", version, { adjust }]], async (name) => {
+    await plugins.adjusting([["10", version, { adjust }]], async (name) => {
       const id = await start(name);
       expect(spec(id).annotations["mine"]).toBe("yes");
       expect(spec(id).mounts.map(({ destination }) => destination)).not.toContain("/dev/mqueue");
@@ -140,7 +121,7 @@ test("pids, oom_score_adj, args, sysctls, namespaces, seccomp, CDI devices are a
       },
     },
   };
-  await withPlugins([["10", "v0125", { adjust }]], async (name) => {
+  await plugins.adjusting([["10", "v0125", { adjust }]], async (name) => {
     const id = await start(name);
     expect(await inside(id, "tr '\\0' ' ' < /proc/1/cmdline")).toBe("/bin/sleep 300");
     expect(await inside(id, "echo $CDI")).toBe("one");
@@ -160,7 +141,7 @@ test("pids, oom_score_adj, args, sysctls, namespaces, seccomp, CDI devices are a
 test("a container in a cgroup that a plugin chose is told of, limited and ended there", async () => {
   const cgroupsPath = `${daemon.cgroupParent}/chosen`;
   const adjust = { linux: { cgroupsPath, resources: { memory: { limit: int(24 << 20) } } } };
-  await withPlugins([["10", "v061", { adjust }]], async (name) => {
+  await plugins.adjusting([["10", "v061", { adjust }]], async (name) => {
     // Execs come before: the kernel might choose one of them.
     const command = `while [ ! -e /go ]; do sleep 0.1; done
       head -c 100m /dev/zero | tail >/dev/null & wait $!; echo killed; exec sleep 600`;
@@ -183,7 +164,7 @@ test("a container in a cgroup that a plugin chose is told of, limited and ended 
 test("each plugin sees what those before it have changed, and takes it away again", async () => {
   const first = { env: [{ key: "A", value: "1" }], annotations: { a: "1" } };
   const second = { env: [{ key: "-A" }, { key: "A", value: "2" }], annotations: { "-a": "" } };
-  await withPlugins(
+  await plugins.adjusting(
     [
       ["10", "v061", { adjust: first }],
       ["20", "v0125", { adjust: second }],
@@ -201,7 +182,7 @@ test("each plugin sees what those before it have changed, and takes it away agai
 
 test("a conflict fails the creation, names both plugins and the field, and leaves nothing", async () => {
   const adjust = { linux: { resources: { cpu: { shares: int(5) } } } };
-  await withPlugins(
+  await plugins.adjusting(
     [
       ["10", "v061", { adjust }],
       ["20", "v0125", { adjust }],
@@ -222,7 +203,7 @@ test("a conflict fails the creation, names both plugins and the field, and leave
 
 test("a validator sees owners and plugins, and may reject", async () => {
   const adjust = { env: [{ key: "A", value: "1" }], linux: { cgroupsPath: "/none" } };
-  await withPlugins(
+  await plugins.adjusting(
     [
       ["10", "v061", { adjust }],
       ["90", "v0125", { reject: "not on my watch" }],
@@ -245,7 +226,7 @@ test("updates of other containers come with a creation, an update, and by themse
   const file = `cat /sys/fs/cgroup/${isV2 ? "cpu.weight" : "cpu/cpu.shares"}`;
   const before = await inside(other, file);
   const update = [{ containerId: other, ...shares(3000) }];
-  await withPlugins([["10", "v0125", { update }]], async (name) => {
+  await plugins.adjusting([["10", "v0125", { update }]], async (name) => {
     const id = await start(name);
     const after = await inside(other, file);
     expect(Number(after)).toBeGreaterThan(Number(before));
@@ -255,7 +236,7 @@ test("updates of other containers come with a creation, an update, and by themse
     { containerId: other, ...shares(50) },
     { containerId: "0".repeat(64), ...shares(1) },
   ];
-  await withPlugins([["20", "v061", { own }]], async (name) => {
+  await plugins.adjusting([["20", "v061", { own }]], async (name) => {
     await until("it was answered", () =>
       plugins.lines(`20-${name}`).some(({ event }) => event === "UpdateContainers"),
     );
@@ -273,7 +254,7 @@ test("updates of containers that are not there, or not any more, hold nothing up
     containerId,
     linux: { resources: { cpu: { shares: int(50) } } },
   }));
-  await withPlugins([["10", "v0125", { update }]], async (name) => {
+  await plugins.adjusting([["10", "v0125", { update }]], async (name) => {
     const id = await start(name);
     const linux = { cpu_shares: toLong(500) };
     await daemon.client.UpdateContainerResources({ container_id: id, linux });
@@ -288,15 +269,15 @@ test("updates of containers that are not there, or not any more, hold nothing up
 
 test("CRI's update is what plugins make of it", async () => {
   const update = [{ linux: { resources: { memory: { limit: int(48 << 20) } } } }];
-  await withPlugins([["10", "v0125", { update: [] }]], async () => {});
-  const name = `adjusted-${serial + 1}`;
+  const name = "updated";
   const id = await start(name);
-  await withPlugins([["10", "v0125", { update }]], async () => {
+  const use = async () => {
     const linux = { memory_limit_in_bytes: toLong(64 << 20) };
     await daemon.client.UpdateContainerResources({ container_id: id, linux });
     const limit = isV2 ? "memory.max" : "memory/memory.limit_in_bytes";
     expect(await inside(id, `cat /sys/fs/cgroup/${limit}`)).toBe(String(48 << 20));
-  });
+  };
+  await plugins.adjusting([["10", "v0125", { update }]], use, name);
   await daemon.client.RemoveContainer({ container_id: id });
 });
 
@@ -308,8 +289,9 @@ test("the limit of processes is changed by plugins, and kept by what follows", a
     { containerId: other, ...pids("44") },
     { containerId: other, linux: { resources: { memory: { reservation: int(1 << 20) } } } },
   ];
-  const id = await start(`adjusted-${serial + 1}`);
-  await withPlugins([["10", "v0125", { own, update: [pids("55")] }]], async (name) => {
+  const name = "counted-too";
+  const id = await start(name);
+  const use = async () => {
     const line = () =>
       plugins.lines(`10-${name}`).find(({ event }) => event === "UpdateContainers");
     await until("it was answered", () => line() !== undefined);
@@ -321,7 +303,8 @@ test("the limit of processes is changed by plugins, and kept by what follows", a
     expect(await inside(id, file)).toBe("55");
     expect(spec(id).linux.resources.pids).toEqual({ limit: 55 as never });
     await daemon.client.RemoveContainer({ container_id: id });
-  });
+  };
+  await plugins.adjusting([["10", "v0125", { own, update: [pids("55")] }]], use, name);
   const linux = { cpu_shares: toLong(500) };
   await daemon.client.UpdateContainerResources({ container_id: other, linux });
   expect(await inside(other, file)).toBe("44");
@@ -334,7 +317,7 @@ test("a class of block I/O is set", async () => {
   const text = `Classes: {fast: [{Devices: [/dev/${disk}], ThrottleReadBps: 50M}]}`;
   writeFileSync(join(plugins.dir, "blockio.yaml"), text);
   const adjust = { linux: { resources: { blockioClass: { value: "fast" } } } };
-  await withPlugins([["10", "v0125", { adjust }]], async (name) => {
+  await plugins.adjusting([["10", "v0125", { adjust }]], async (name) => {
     const id = await start(name);
     const file = isV2 ? "io.max" : "blkio/blkio.throttle.read_bps_device";
     const set = await inside(id, `cat /sys/fs/cgroup/${file}`);
@@ -348,7 +331,7 @@ test.each([
   ["rdtClass", "rdt_class slow: this node has no resource control"],
 ])("a %s that this node has not is refused, and the plugin stays", async (field, why) => {
   const adjust = { linux: { resources: { [field]: { value: "slow" } } } };
-  await withPlugins([["10", "v061", { adjust }]], async (name) => {
+  await plugins.adjusting([["10", "v061", { adjust }]], async (name) => {
     const error = await failure(start(name));
     expect(error.code).toBe("FAILED_PRECONDITION");
     expect(error.message).toContain(why);

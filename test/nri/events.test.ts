@@ -168,6 +168,16 @@ test("isulad-ts nri and the metrics list plugins with their calls", async () => 
   expect(text).toContain(line);
 });
 
+test("validators, launched and external, are asked about a creation", async () => {
+  const validators = () =>
+    ids.filter((id) =>
+      plugins.lines(id).some(({ event }) => event === "ValidateContainerAdjustment"),
+    );
+  const id = await daemon.create(podId, pod, ["true"]);
+  expect(validators()).toEqual(["20-new", "40-new-external"]);
+  await daemon.client.RemoveContainer({ container_id: id });
+});
+
 test("a pod's own update is told to the newest stub alone", async () => {
   const config = daemon.hostPodConfig();
   const sandbox = await daemon.runPod(config);
@@ -180,8 +190,10 @@ test("a pod's own update is told to the newest stub alone", async () => {
       .lines(id)
       .filter(({ pod }) => pod?.id === sandbox)
       .map(({ event }) => event);
-  expect(heard("20-new")).toEqual(["RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox"]);
-  expect(heard("10-old")).toEqual(["RunPodSandbox"]);
+  for (const id of ids) {
+    const updates = id.includes("new") ? ["UpdatePodSandbox", "PostUpdatePodSandbox"] : [];
+    expect(heard(id)).toEqual(["RunPodSandbox", ...updates]);
+  }
   await daemon.removePod(sandbox);
 });
 

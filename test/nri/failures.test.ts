@@ -22,7 +22,8 @@ beforeAll(async () => {
   plugins.install("10-witness", "v0125");
   writeFileSync(join(plugins.dir, "plugins/no-plugin"), "#!/bin/sh\n", { mode: 0o755 });
   writeFileSync(join(plugins.dir, "plugins/20-not-executable"), "x", { mode: 0o644 });
-  daemon = await startDaemon({ config: plugins.config({ "plugin-request-timeout": "1s" }) });
+  const keys = { "plugin-request-timeout": "1s", "plugin-synchronize-timeout": "4s" };
+  daemon = await startDaemon({ config: plugins.config(keys) });
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
   const silent = createConnection(plugins.socket);
@@ -128,6 +129,27 @@ test("plugins that hang, each in another event, cost their deadline, once", asyn
   expect(witnessed(await podLife())).toEqual(told);
   expect(daemon.log.split("no answer within")).toHaveLength(asked);
 });
+
+test.each(["Configure", "Synchronize"])(
+  "plugins that end, refuse or hang in %s are not taken into service, and harm nobody",
+  async (event) => {
+    const told = witnessed(await podLife());
+    const kinds = ["exit", "fail", "hang"] as const;
+    const ids = kinds.map((kind) => `50-${kind}-${event}`);
+    const children = await Promise.all(
+      kinds.map((kind, at) =>
+        plugins.start(ids[at]!, "v0125", { [kind]: [event] }, { ready: false }),
+      ),
+    );
+    for (const id of ids) {
+      await until(`${id} is refused`, () => daemon.log.includes(`not admitted plugin=${id} `));
+    }
+    expect(witnessed(await podLife())).toEqual(told);
+    for (const id of ids)
+      expect(plugins.lines(id).at(-1)!.event).toMatch(/Configure|Sync|Close|End/);
+    for (const child of children) await plugins.end(child);
+  },
+);
 
 test("an update of a pod that a plugin refuses is not made", async () => {
   const child = await plugins.start("50-no-update", "v0125", { fail: ["UpdatePodSandbox"] });

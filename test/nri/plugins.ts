@@ -85,6 +85,7 @@ export function buildPlugin(version: StubVersion): string {
 export class Plugins implements Disposable {
   readonly dir = mkdtempSync(join(tmpdir(), "isulad-nri-"));
   readonly #children: ChildProcess[] = [];
+  #serial = 0;
 
   constructor() {
     for (const folder of ["plugins", "conf.d"]) mkdirSync(join(this.dir, folder));
@@ -154,6 +155,24 @@ export class Plugins implements Disposable {
     const gone = new Promise((resolve) => child.once("exit", resolve));
     child.kill("SIGKILL");
     await gone;
+  }
+
+  /** With plugins that adjust one container alone, whose name `use` is given. */
+  async adjusting<T>(
+    behaviours: [index: string, version: StubVersion, behaviour: Behaviour][],
+    use: (name: string) => Promise<T>,
+    name = `adjusted-${++this.#serial}`,
+  ): Promise<T> {
+    const children: ChildProcess[] = [];
+    try {
+      for (const [index, version, behaviour] of behaviours) {
+        const only = { only: name, ...behaviour };
+        children.push(await this.start(`${index}-${name}`, version, only));
+      }
+      return await use(name);
+    } finally {
+      for (const child of children) await this.end(child);
+    }
   }
 
   lines(id: string): Line[] {

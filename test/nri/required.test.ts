@@ -1,8 +1,12 @@
 // Plugins without which nothing is made.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
-import { failure } from "../expect.ts";
+import { nri } from "../../src/proto/nri.js";
+import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { hasGo, Plugins } from "./plugins.ts";
+import { hasGo, Plugins, type Behaviour } from "./plugins.ts";
+import { RawPlugin } from "./raw_plugin.ts";
+
+const api = nri.pkg.api.v1alpha1;
 
 const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
@@ -44,13 +48,43 @@ test("the socket of another program is not taken", async () => {
   expect(why).toMatch(/another program answers on .*nri-socket-path/);
 });
 
-test("one that hangs fails the creation", async () => {
-  const child = await plugins.start("10-guard", "v0125", { hang: ["CreateContainer"] });
+const event = "CreateContainer";
+test.each<[what: string, behaviour: Behaviour]>([
+  ["hangs", { hang: [event] }],
+  ["ends", { exit: [event] }],
+  ["asks for what cannot be", { adjust: { mounts: [{ source: "/x" }] } }],
+])("one that %s fails the creation", async (_, behaviour) => {
+  const child = await plugins.start("10-guard", "v0125", behaviour);
   const config = daemon.hostPodConfig();
   const id = await daemon.runPod(config);
   const error = await failure(daemon.create(id, config, ["true"]));
   expect(error).toMatchObject({ code: "UNAVAILABLE" });
   expect(error.message).toContain("NRI plugin 10-guard failed CreateContainer");
   await plugins.end(child);
+  const { containers } = await daemon.client.ListContainers({});
+  expect(containers).toEqual([]);
+  await daemon.client.StopPodSandbox({ pod_sandbox_id: id }); // the end of a pod needs nobody
   await daemon.removePod(id);
+});
+
+test("one that answers garbage fails the creation", async () => {
+  using guard = new RawPlugin(plugins.socket, { [event]: () => Uint8Array.of(0xff, 0xff) });
+  await guard.register("10", "guard");
+  await until("it is there", async () => (await daemon.client.NriPlugins({})).plugins.length === 1);
+  const config = daemon.hostPodConfig();
+  const id = await daemon.runPod(config);
+  const error = await failure(daemon.create(id, config, ["true"]));
+  expect(error.code).toBe("UNAVAILABLE");
+  expect(error.message).toContain("10-guard failed CreateContainer: it answers garbage");
+  await daemon.removePod(id);
+});
+
+test("one that is not taken into service is missing", async () => {
+  const Configure = () => api.ConfigureResponse.encode({ events: 1 << 20 }).finish();
+  using guard = new RawPlugin(plugins.socket, { Configure });
+  await guard.register("10", "guard");
+  await guard.ended;
+  const error = await failure(daemon.runPod(daemon.hostPodConfig()));
+  expect(error.code).toBe("UNAVAILABLE");
+  expect(error.message).toContain("needs NRI plugin guard");
 });

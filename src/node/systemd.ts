@@ -4,7 +4,7 @@ import { existsSync, readdirSync } from "node:fs";
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { run } from "../sys/process.ts";
-import { cgroupFolders, type CgroupDriver, type CgroupMounts } from "./cgroup.ts";
+import { cgroupFolders, type CgroupDriver, type CgroupMounts, processes } from "./cgroup.ts";
 
 /** Slice of pods that come without a parent. */
 const ownParent = "isulad.slice";
@@ -59,7 +59,13 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
         .filter((name) => pod.test(name))
         .map((made) => ({ parent: "", podId: pod.exec(made)![1]!, made }));
     },
-    removePodCgroup: ({ made }, signal) => stopSlice(made, signal),
+    async removePodCgroup({ parent, made }, signal) {
+      if (made === undefined) return;
+      // Whoever gave the parent may have put other pods there; they would end with the slice.
+      const isShared =
+        parent !== "" && processes(cgroupFolders(mounts, slicePath(made))).length > 0;
+      if (!isShared) await stopSlice(made, signal);
+    },
   };
 }
 
@@ -93,8 +99,7 @@ function slicePath(slice: string): string {
 }
 
 /** A slice stays active when its last scope ends. */
-async function stopSlice(slice: string | undefined, signal: AbortSignal): Promise<void> {
-  if (slice === undefined) return;
+async function stopSlice(slice: string, signal: AbortSignal): Promise<void> {
   const result = await run(["systemctl", "stop", "--quiet", slice], { signal });
   // 5: no such unit, because no container ever ran in it.
   if (result.exitCode !== 0 && result.exitCode !== 5) {

@@ -59,6 +59,21 @@ describe(`with the ${cgroupDriver} driver`, () => {
     for (const path of made.toReversed()) rmdirSync(path);
   });
 
+  test("pods may share a parent: the one that made it leaves the other alone", async () => {
+    const parent = isSystemd ? `${daemon.token}-shared.slice` : `/${daemon.token}/shared`;
+    const pods: { podId: string; id: string }[] = [];
+    for (let count = 0; count < 2; count++) {
+      const pod = { ...daemon.hostPodConfig() };
+      pod.linux = { ...pod.linux, cgroup_parent: parent };
+      const podId = await daemon.runPod(pod);
+      pods.push({ podId, id: await daemon.run(podId, pod, ["sleep", "600"]) });
+    }
+    const [maker, other] = pods;
+    await daemon.removePod(maker!.podId);
+    expect((await daemon.exec(other!.id, ["echo", "alive"])).stdout).toBe("alive\n");
+    await daemon.removePod(other!.podId);
+  });
+
   test("limits of the container stand in its cgroup", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);

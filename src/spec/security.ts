@@ -16,6 +16,9 @@ type AskedProfile =
   | { profile: "default" }
   | { profile: "localhost"; reference: string };
 
+/** Stands before a name in the strings of old kubelets; localhost_ref may have it too (critest). */
+const localhostPrefix = "localhost/";
+
 /** The seccomp profile file that the caller has to read, or undefined. */
 export function seccompProfileFile(
   security: LinuxContainerSecurityContext | null | undefined,
@@ -120,14 +123,15 @@ function oldProfile(
   if (text === "") return { profile: whenEmpty };
   if (text === "unconfined") return { profile: "unconfined" };
   if (text === "runtime/default" || text === "docker/default") return { profile: "default" };
-  if (text.startsWith("localhost/")) return localhost(text.slice("localhost/".length), field);
+  if (text.startsWith(localhostPrefix)) return localhost(text, field);
   throw new CriError(
     "INVALID_ARGUMENT",
     `${field} "${text}" is not unconfined, runtime/default or localhost/NAME`,
   );
 }
 
-function localhost(reference: string, field: string): AskedProfile {
+function localhost(text: string, field: string): AskedProfile {
+  const reference = text.startsWith(localhostPrefix) ? text.slice(localhostPrefix.length) : text;
   if (reference === "") {
     throw new CriError("INVALID_ARGUMENT", `${field}: a Localhost profile needs localhost_ref`);
   }

@@ -77,6 +77,8 @@ describe("seccompFilter()", () => {
   test("reads a profile of the host's, by an absolute path", () => {
     const security = { seccomp: { profile_type: Localhost, localhost_ref: "/p.json" } };
     expect(seccompProfileFile(security)).toBe("/p.json");
+    const typed = { profile_type: Localhost, localhost_ref: "localhost//p.json" };
+    expect(seccompProfileFile({ seccomp: typed })).toBe("/p.json");
     expect(filter(security, '{"defaultAction":"SCMP_ACT_ALLOW"}')?.defaultAction).toBe(
       "SCMP_ACT_ALLOW",
     );
@@ -124,6 +126,8 @@ describe("apparmorProfile()", () => {
     expect(apparmorProfile(local, armed, loaded)).toBe("mine");
     const old = { apparmor_profile: "localhost/mine" };
     expect(apparmorProfile(old, armed, loaded)).toBe("mine");
+    const typed = { apparmor: { ...local.apparmor, localhost_ref: "localhost/mine" } };
+    expect(apparmorProfile(typed, armed, loaded)).toBe("mine");
     const both = { ...old, apparmor: { profile_type: Unconfined } };
     expect(apparmorProfile(both, armed, loaded)).toBeUndefined();
     expect(apparmorProfile({ ...local, privileged: true }, armed, [])).toBeUndefined();

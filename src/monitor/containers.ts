@@ -12,7 +12,7 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { keepOnExec } from "../sys/descriptor.ts";
-import { lineageOf, processState, startTime } from "../sys/process.ts";
+import { executes, lineageOf, processState, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
 import { endOf, pin, unpin, type End } from "./pin.ts";
@@ -185,7 +185,7 @@ export class Containers {
     const { record, stdio } = await this.#make(request);
     this.#track(record, stdio);
     const started = step("runtime-start", () =>
-      this.#spawner.runtime(runtime, ["start", id], { timeoutMs }),
+      executes(record.pid, () => this.#spawner.runtime(runtime, ["start", id], { timeoutMs })),
     );
     this.#starting.set(
       id,

@@ -1,6 +1,7 @@
 // Child processes with a deadline. What a container may inherit never passes here: see monitor/.
 import type { ChildProcess } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readFileSync, readlinkSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { spawn } from "./children.ts";
@@ -166,6 +167,30 @@ export function catchesSignal(pid: number, signal: number): boolean {
     return mask === undefined || ((BigInt(`0x${mask}`) >> BigInt(signal - 1)) & 1n) === 1n;
   } catch {
     return true;
+  }
+}
+
+/** From its start to its execve(2): a runtime's init has nothing else left to do. */
+const execMs = 200;
+
+/**
+ * Waits, after `start`, until the process executes another file than before. A runtime answers a moment
+ * earlier, and a signal that comes in that moment is the runtime's own, and lost.
+ */
+export async function executes(pid: number, start: () => Promise<void>): Promise<void> {
+  const before = executableOf(pid);
+  await start();
+  if (before === undefined) return;
+  const end = performance.now() + execMs;
+  while (executableOf(pid) === before && performance.now() < end) await sleep(1);
+}
+
+/** undefined: the process has ended. */
+function executableOf(pid: number): string | undefined {
+  try {
+    return readlinkSync(`/proc/${pid}/exe`);
+  } catch {
+    return undefined;
   }
 }
 

@@ -1,0 +1,26 @@
+// What the kernel says of other processes.
+import { expect, test } from "bun:test";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { readlinkSync, realpathSync } from "node:fs";
+import { executes } from "../../src/sys/process.ts";
+
+test("executes() returns when the process executes another program, however long after the start", async () => {
+  const script = "read go; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exec sleep 60";
+  const child = spawn("sh", ["-c", script], { stdio: ["pipe", "ignore", "inherit"] });
+  await once(child, "spawn");
+  const exe = () => readlinkSync(`/proc/${child.pid}/exe`);
+  const shell = exe();
+  await executes(child.pid!, async () => void child.stdin.write("\n"));
+  expect(shell).toBe(realpathSync("/bin/sh"));
+  expect(exe()).toBe(realpathSync("/bin/sleep"));
+  child.kill("SIGKILL");
+});
+
+test("executes() does not wait for ever", async () => {
+  const child = spawn("sleep", ["60"]);
+  await once(child, "spawn");
+  await executes(child.pid!, () => Promise.resolve());
+  expect(child.exitCode).toBeNull();
+  child.kill("SIGKILL");
+});

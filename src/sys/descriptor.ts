@@ -29,7 +29,7 @@ export function readNow(fd: number, buffer: Uint8Array): number {
   for (;;) {
     const count = Number(call.read(fd, buffer, buffer.length));
     if (count >= 0) return count;
-    const number = errno();
+    const number = errno[0]!;
     if (number === 11) return -1; // EAGAIN
     if (number === 5) return 0; // EIO
     if (number !== 4) throw failure("read", number, `descriptor ${fd}`); // EINTR
@@ -51,7 +51,7 @@ export function writeNow(fd: number, parts: readonly Uint8Array[]): number {
   for (;;) {
     const count = Number(call.writev(fd, bytes, parts.length));
     if (count >= 0) return count;
-    const number = errno();
+    const number = errno[0]!;
     if (number === 11) return -1; // EAGAIN
     if (number !== 4) throw failure("writev", number, `descriptor ${fd}`); // EINTR
   }
@@ -81,8 +81,9 @@ export function tee(fifo: number, pipeFd: number, maxBytes: number): number {
   const { call, errno } = libc();
   const count = Number(call.tee(fifo, pipeFd, maxBytes, SPLICE_F_NONBLOCK));
   if (count > 0) return count;
-  if (count === 0 || errno() === 11) return -1; // 0: nobody has it open for writing
-  throw failure("tee", errno(), `descriptor ${fifo}`);
+  const number = errno[0]!;
+  if (count === 0 || number === 11) return -1; // 0: nobody has it open for writing
+  throw failure("tee", number, `descriptor ${fifo}`);
 }
 
 /** Takes up to count bytes from a FIFO and throws them away (into nullFd, /dev/null); how many went. */
@@ -91,9 +92,10 @@ export function discard(fifo: number, nullFd: number, count: number): number {
   let gone = 0;
   while (gone < count) {
     const took = Number(call.splice(fifo, null, nullFd, null, count - gone, SPLICE_F_NONBLOCK));
+    const number = errno[0]!;
     if (took > 0) gone += took;
-    else if (took === 0 || errno() === 11) break; // its own writer has read it
-    else throw failure("splice", errno(), `descriptor ${fifo}`);
+    else if (took === 0 || number === 11) break; // its own writer has read it
+    else throw failure("splice", number, `descriptor ${fifo}`);
   }
   return gone;
 }

@@ -24,6 +24,7 @@ const signatures = {
   prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
   waitpid: { args: ["i32", "buffer", "i32"], returns: "i32" },
   pthread_sigmask: { args: ["i32", "buffer", "buffer"], returns: "i32" },
+  setpgid: { args: ["i32", "i32"], returns: "i32" },
   execve: { args: ["buffer", "buffer", "buffer"], returns: "i32" },
   quotactl: { args: ["i32", "buffer", "i32", "buffer"], returns: "i32" },
   ioctl: { args: ["i32", "u64", "buffer"], returns: "i32" },
@@ -64,21 +65,30 @@ const newer = {
 
 type Libc = {
   call: Record<keyof typeof signatures, Native> & Partial<Record<keyof typeof newer, Native>>;
-  errno: () => number;
+  /**
+   * This thread's errno itself, to be read right after the call that failed.
+   *
+   * Decision: it is memory, not a function. For the first call of a function, or the first since long (it
+   * forgets code that is not used), the engine allocates, so it may collect garbage, so it opens
+   * /proc/self/statm: in a chroot that fails, and errno is ENOENT.
+   */
+  errno: Int32Array;
   /** Where a buffer lies, for structures that point to others. */
   address: (buffer: Uint8Array) => bigint;
 };
 
 type BunFfi = {
   dlopen(file: string, symbols: object): { symbols: Record<string, (...args: unknown[]) => never> };
-  read: { i32(pointer: number, offset: number): number };
+  toArrayBuffer(pointer: number, offset: number, length: number): ArrayBuffer;
   ptr(buffer: Uint8Array): number;
 };
 type DenoFfi = {
   dlopen(file: string, symbols: object): { symbols: Record<string, (...args: unknown[]) => never> };
-  UnsafePointerView: new (pointer: object) => { getInt32(): number };
+  UnsafePointerView: { getArrayBuffer(pointer: object, length: number): ArrayBuffer };
   UnsafePointer: { of(buffer: Uint8Array): object; value(pointer: object): bigint };
 };
+
+const errnoBytes = 4;
 
 let loaded: Libc | undefined;
 
@@ -119,8 +129,6 @@ function loadBun(): Libc {
   const symbols: Record<string, object> = { __errno_location: { args: [], returns: "ptr" } };
   for (const [name, signature] of Object.entries(signatures)) symbols[name] = native(signature);
   const library = firstLibc((file) => ffi.dlopen(file, symbols));
-  // Once, for this thread: a second native call after a failed one might meet another errno, because
-  // the garbage collector makes system calls too.
   const location = (library.symbols["__errno_location"] as unknown as () => number)();
   const call = { ...library.symbols } as unknown as Libc["call"];
   for (const name of Object.keys(newer) as (keyof typeof newer)[]) {
@@ -134,7 +142,7 @@ function loadBun(): Libc {
   }
   return {
     call,
-    errno: () => ffi.read.i32(location, 0),
+    errno: new Int32Array(ffi.toArrayBuffer(location, 0, errnoBytes)),
     address: (buffer) => BigInt(ffi.ptr(buffer)),
   };
 }
@@ -151,7 +159,7 @@ function loadDeno(): Libc {
   const location = library.symbols["__errno_location"] as unknown as () => object;
   return {
     call: library.symbols as unknown as Libc["call"],
-    errno: () => new ffi.UnsafePointerView(location()).getInt32(),
+    errno: new Int32Array(ffi.UnsafePointerView.getArrayBuffer(location(), errnoBytes)),
     address: (buffer) => ffi.UnsafePointer.value(ffi.UnsafePointer.of(buffer)),
   };
 }
@@ -178,9 +186,10 @@ export function check(name: Name, subject: string, ...args: Value[]): number {
   const { call, errno } = libc();
   const native = call[name];
   if (!native) throw failure(name, constants.errno.ENOSYS, subject);
-  const result = Number(native(...args));
-  if (result === -1) throw failure(name, errno(), subject);
-  return result;
+  const result = native(...args);
+  const number = errno[0]!;
+  if (Number(result) === -1) throw failure(name, number, subject);
+  return Number(result);
 }
 
 /** A C string. */

@@ -1,4 +1,5 @@
 // What node:fs lacks of the calls that take a path, and of those on file systems.
+import { errnoOf } from "../base/errors.ts";
 import { check, z } from "./libc.ts";
 
 export function mkfifo(path: string, mode: number): void {
@@ -52,15 +53,16 @@ export function setSelinuxLabel(path: string | Buffer, label: string): void {
 
 const xattrBytesMax = 65536;
 
-/**
- * The attribute's value, or undefined where there is none. That is asked first: errno is read by a call
- * of its own, and what the garbage collector does in between may change it (seen once in a million).
- */
+/** The attribute's value, or undefined where there is none. */
 export function lgetxattr(path: string | Buffer, name: string): Uint8Array | undefined {
-  if (!llistxattr(path).includes(name)) return undefined;
   const value = new Uint8Array(xattrBytesMax);
   const what = `${name} of ${path.toString()}`;
-  return value.subarray(0, check("lgetxattr", what, z(path), z(name), value, value.length));
+  try {
+    return value.subarray(0, check("lgetxattr", what, z(path), z(name), value, value.length));
+  } catch (error) {
+    if (["ENODATA", "ENOTSUP"].includes(errnoOf(error) ?? "")) return undefined;
+    throw error;
+  }
 }
 
 /** The names of its attributes; none where the file system has no attributes. */

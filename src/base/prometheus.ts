@@ -32,7 +32,7 @@ export class Counter {
 }
 
 /** From what a list takes to what a pull does, in seconds. */
-const bounds = [
+const boundsOfCalls = [
   0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 ];
 
@@ -42,15 +42,19 @@ type Series = { labels: Labels; counts: number[]; sum: number };
 export class Histogram {
   readonly #name: string;
   readonly #help: string;
+  readonly #bounds: readonly number[];
   readonly #series = new Map<string, Series>();
 
-  constructor(name: string, help: string) {
+  /** bounds: of the buckets, in seconds. */
+  constructor(name: string, help: string, bounds: readonly number[] = boundsOfCalls) {
     this.#name = name;
     this.#help = help;
+    this.#bounds = bounds;
   }
 
   observe(labels: Labels, seconds: number): void {
     const key = JSON.stringify(labels);
+    const bounds = this.#bounds;
     const series = this.#series.get(key) ?? {
       labels,
       counts: Array.from({ length: bounds.length + 1 }, () => 0),
@@ -67,7 +71,7 @@ export class Histogram {
       let below = 0;
       const buckets = counts.map((count, index) => {
         below += count;
-        const le = String(bounds[index] ?? "+Inf");
+        const le = String(this.#bounds[index] ?? "+Inf");
         return { suffix: "_bucket", labels: { ...labels, le }, value: below };
       });
       return [

@@ -1,13 +1,23 @@
 // What the daemon counts of itself, for the Prometheus metrics of metrics-port.
 import { build, version } from "../base/build.ts";
 import { codeOf } from "../base/errors.ts";
+import { LoopLag } from "../base/loop_lag.ts";
 import { Counter, type Family, gauge, Histogram } from "../base/prometheus.ts";
+
+/** Seconds. */
+const boundsOfLag = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5];
 
 export class Instruments {
   readonly #calls = new Counter("isulad_calls_total", "Answered calls by method and gRPC code");
   readonly #seconds = new Histogram("isulad_call_seconds", "How long a call took, by method");
   readonly #pulls = new Counter("isulad_image_pulls_total", "Image pulls by gRPC code");
   readonly #oomKills = new Counter("isulad_oom_kills_total", "Containers that ended OOMKilled");
+  readonly #lag = new Histogram(
+    "isulad_loop_lag_seconds",
+    "How late the daemon's loop turned, while calls were under way",
+    boundsOfLag,
+  );
+  readonly #loop = new LoopLag((lateMs) => this.#lag.observe({}, lateMs / 1000));
   readonly #startedS = Math.floor(Date.now() / 1000);
 
   constructor() {
@@ -20,12 +30,18 @@ export class Instruments {
     this.#seconds.observe({ method }, ms / 1000);
   }
 
+  /** To be disposed of when it has its answer. */
+  waits(): Disposable {
+    return this.#loop.watch();
+  }
+
   oomKilled(): void {
     this.#oomKills.add();
   }
 
   /** Counts a pull's end, whichever it is. */
   async pull<T>(pull: Promise<T>): Promise<T> {
+    using _ = this.waits();
     try {
       const result = await pull;
       this.#pulls.add({ code: "OK" });
@@ -41,6 +57,7 @@ export class Instruments {
     return [
       this.#calls.family(),
       this.#seconds.family(),
+      this.#lag.family(),
       this.#pulls.family(),
       this.#oomKills.family(),
       gauge("isulad_start_time_seconds", "When the daemon started, since the epoch", [

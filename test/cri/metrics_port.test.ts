@@ -52,6 +52,20 @@ test("calls are counted by method and code, and how long they take", async () =>
   expect(after.get(failed[0]!)).toBe(1);
 });
 
+test("how late the daemon's loop turns is measured while somebody waits", async () => {
+  const lags = async (bound: string) =>
+    (await metrics()).get(`isulad_loop_lag_seconds_bucket{le="${bound}"}`) ?? 0;
+  const pod = daemon.hostPodConfig();
+  const id = await daemon.run(await daemon.runPod(pod), pod, ["sleep", "600"]);
+  const before = await lags("+Inf");
+  await daemon.client.ExecSync({ container_id: id, cmd: ["sleep", "1"] });
+  const after = await lags("+Inf");
+  expect(after - before).toBeGreaterThan(20);
+  await sleep(500);
+  expect((await lags("+Inf")) - after).toBeLessThan(10); // nobody waits for anything
+  await daemon.removeAllPods();
+});
+
 test("pods, containers, OOM kills and memory are told", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);

@@ -61,10 +61,9 @@ class Helper {
   #isGone = false;
 
   constructor(argv: string[]) {
-    this.#child = spawn(argv[0]!, argv.slice(1), {
-      stdio: ["pipe", "pipe", "pipe"],
-      detached: true, // a process group, with the stream processors that it starts
-    });
+    // Not detached: that is a session, and between sessions the kernel may not look at niceness (sched(7),
+    // autogroup). It makes itself a process group, with the stream processors that it starts.
+    this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
     this.#child.stdin.on("error", () => {}); // its exit tells
     this.#child.stderr.on("data", (chunk: Buffer) => {
       this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
@@ -116,7 +115,9 @@ class Helper {
   }
 
   #kill(): void {
-    if (this.#child.pid !== undefined && !this.#isGone) killGroup(this.#child.pid);
+    if (this.#child.pid === undefined || this.#isGone) return;
+    killGroup(this.#child.pid);
+    this.#child.kill("SIGKILL"); // which has begun no group yet
   }
 
   async end(): Promise<void> {

@@ -1,11 +1,13 @@
 // Child processes with a deadline. What a container may inherit never passes here: see monitor/.
 import type { ChildProcess } from "node:child_process";
-import { readFileSync, readlinkSync } from "node:fs";
+import { readFileSync, readlinkSync, readdirSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
+import { getPriority, setPriority } from "node:os";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { spawn } from "./children.ts";
 import { readKernelFile } from "./file.ts";
+import { check } from "./libc.ts";
 import { waitStatus } from "./wait.ts";
 
 export type RunOptions = {
@@ -119,6 +121,24 @@ export function kill(pid: number): void {
   } catch (error) {
     if (errnoOf(error) !== "ESRCH") throw error;
   }
+}
+
+/** Lets other processes come first; niceness as of nice(1), which is kept where it is higher already. */
+export function giveWay(niceness: number): void {
+  const value = Math.max(niceness, getPriority());
+  // Each thread has its own, and the engine has begun some; later ones take over their creator's.
+  for (const thread of readdirSync("/proc/self/task")) {
+    try {
+      setPriority(Number(thread), value);
+    } catch (error) {
+      if (errnoOf(error) !== "ESRCH") throw error; // it has ended
+    }
+  }
+}
+
+/** Becomes the leader of a process group, within its session. */
+export function leadGroup(): void {
+  check("setpgid", "of this process", 0, 0);
 }
 
 /** A process's start time in clock ticks since boot: with the pid it names one process for a boot. */

@@ -101,7 +101,7 @@ export class LayerMaker {
     const want = wants[index]!;
     const { diffId } = want;
     const never = new AbortController().signal;
-    const scratch = this.#store.makeScratch();
+    const scratch = await this.#store.makeScratch();
     try {
       const made = await this.#byContent.run(diffId, o.signal, async () => {
         const result =
@@ -141,7 +141,7 @@ export class LayerMaker {
     const want = wants[index]!;
     await this.#assertRoom([want]);
     await this.#byChain.run(want.chainId, options.signal, async () => {
-      const scratch = this.#store.makeScratch();
+      const scratch = await this.#store.makeScratch();
       try {
         const o = { ...options, index, downloads: new Turns(1), below: Promise.resolve() };
         const made = await this.#unpacked(want, scratch, o);

@@ -4,7 +4,7 @@
 // Decision: a layer is synced after it is in use, not before. Until then its record carries the
 // boot it was made in; where that boot ended without a sync, the layer is dropped and pulled again.
 import { randomBytes } from "node:crypto";
-import { existsSync, mkdirSync, readFileSync, renameSync, statSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -75,9 +75,11 @@ export class LayerStore {
   readonly #driver: StorageDriver;
   readonly #log: Log;
   readonly #layers = new Map<string, LayerFile>();
-  /** The layer whose record is being written anew: not to be collected just now. */
-  #marking: string | undefined;
+  /** A record that is being written anew: till then nothing is taken away. */
+  #marking: Promise<unknown> = Promise.resolve();
   #discarding = Promise.resolve();
+  /** By short name, of layers that are taken away, until the name is free. */
+  readonly #leaving = new Map<string, Promise<unknown>>();
   readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
   private constructor(root: string, driver: StorageDriver, log: Log) {
@@ -196,9 +198,9 @@ export class LayerStore {
   }
 
   /** A folder of its own for somebody's temporary files; gone at the next start at the latest. */
-  makeScratch(): string {
+  async makeScratch(): Promise<string> {
     const folder = join(this.#scratch, randomBytes(8).toString("hex"));
-    mkdirSync(folder, { mode: 0o700 });
+    await mkdir(folder, { mode: 0o700 });
     return folder;
   }
 
@@ -215,22 +217,25 @@ export class LayerStore {
     const unsyncedBoot = this.#bootId;
     const whiteouts = this.#driver === "native" ? "native" : undefined;
     const file = { version: 1, chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
+    await this.#leaving.get(short);
     try {
       for (const [end, inScratch] of besides) {
         if (end !== "list" && !existsSync(inScratch(scratch))) continue;
         await rename(inScratch(scratch), this.#beside(chainId, end));
       }
       await rename(treeIn(scratch), this.tree(chainId));
-      await this.#write({ ...file, unsyncedBoot });
+      const committed = { ...file, unsyncedBoot };
+      await this.#write(committed);
+      this.#layers.set(chainId, committed);
     } catch (error) {
-      for (const path of this.#takeAside(chainId)) await this.#discard(path);
+      for (const path of await this.#takeAside(chainId)) await this.#discard(path);
       throw error;
     }
   }
 
   /** Puts a layer that was made again into the place of the one that is there. */
   async replace(made: MadeLayer, scratch: string): Promise<void> {
-    const aside = this.#takeAside(made.chainId);
+    const aside = await this.#takeAside(made.chainId);
     try {
       await this.commit(made, scratch);
     } finally {
@@ -240,7 +245,6 @@ export class LayerStore {
 
   async #write(file: LayerFile): Promise<void> {
     await writeFileAtomic(this.#beside(file.chainId, "json"), JSON.stringify(file));
-    this.#layers.set(file.chainId, file);
   }
 
   /** Layers that a power loss might still take, among those of this boot. */
@@ -254,50 +258,56 @@ export class LayerStore {
     if (files.length === 0) return;
     await helpers.run({ kind: "sync", folder: this.root }, { signal });
     for (const file of files) {
-      const id = file.chainId;
-      if (this.#layers.get(id) !== file) continue; // gone, or made again since
-      this.#marking = id;
-      try {
-        await this.#write({ ...file, unsyncedBoot: undefined });
-      } finally {
-        this.#marking = undefined;
-      }
+      const { chainId } = file;
+      if (this.#layers.get(chainId) !== file) continue; // gone, or made again since
+      const synced = { ...file, unsyncedBoot: undefined };
+      const written = this.#write(synced);
+      this.#marking = written.catch(() => {});
+      await written;
+      if (this.#layers.get(chainId) === file) this.#layers.set(chainId, synced);
     }
   }
 
   /** Removes the layers that nobody needs. */
   async collect(isNeeded: (chainId: string) => boolean): Promise<void> {
-    const discarded = this.ids()
-      .filter((id) => !isNeeded(id) && id !== this.#marking)
-      .flatMap((id) => this.#takeAside(id));
+    const ids = this.ids().filter((id) => !isNeeded(id));
+    const aside = ids.map((id) => this.#takeAside(id));
     const before = this.#discarding;
     this.#discarding = (async () => {
       await before; // whoever waits for this finds the space free, whoever began to free it
-      for (const path of discarded) await this.#discard(path);
+      for (const paths of aside) for (const path of await paths) await this.#discard(path);
     })();
     await this.#discarding;
   }
 
   /**
-   * Without a wait in between: a pull sees the layer whole or not at all. Nothing is made: a full disk
-   * must not keep it. @returns what is to be removed.
+   * From its call on it is no layer, and another one takes its place when it is out of the way. Nothing is
+   * made: a full disk must not keep it. @returns what is to be removed.
    */
-  #takeAside(chainId: string): string[] {
-    const aside = join(this.#scratch, randomBytes(8).toString("hex"));
+  #takeAside(chainId: string): Promise<string[]> {
     this.#layers.delete(chainId);
+    const short = shortId(chainId);
+    const moved = this.#moveAside(chainId).finally(() => this.#leaving.delete(short));
+    this.#leaving.set(short, moved);
+    return moved;
+  }
+
+  async #moveAside(chainId: string): Promise<string[]> {
+    await this.#marking;
+    const aside = join(this.#scratch, randomBytes(8).toString("hex"));
     const moves: [from: string, to: string][] = [
-      [this.#beside(chainId, "json"), `${aside}.json`], // first: from here on it is no layer
+      [this.#beside(chainId, "json"), `${aside}.json`], // first: the next start sees no layer either
       [this.tree(chainId), aside],
       ...besides.map(([end]): [string, string] => [this.#beside(chainId, end), `${aside}.${end}`]),
     ];
-    return moves.map(([from, to]) => {
+    for (const [from, to] of moves) {
       try {
-        renameSync(from, to);
+        await rename(from, to);
       } catch (error) {
-        if (errnoOf(error) !== "ENOENT") throw error;
+        if (errnoOf(error) !== "ENOENT") this.#tellOfRemains(from, error);
       }
-      return to;
-    });
+    }
+    return moves.map(([, to]) => to);
   }
 
   async #read(name: string): Promise<void> {
@@ -327,7 +337,11 @@ export class LayerStore {
     try {
       await rm(path, { recursive: true, force: true });
     } catch (error) {
-      this.#log.warn("cannot remove a layer's remains", { path, error: messageOf(error) });
+      this.#tellOfRemains(path, error);
     }
+  }
+
+  #tellOfRemains(path: string, error: unknown): void {
+    this.#log.warn("cannot remove a layer's remains", { path, error: messageOf(error) });
   }
 }

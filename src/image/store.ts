@@ -162,7 +162,7 @@ export class ImageStore implements AsyncDisposable {
   /** Registers the images of an archive or OCI layout folder on this host. */
   async load(path: string, o: { name?: string } & WorkOptions): Promise<ImageRecord[]> {
     const name = o.name ? parseReference(o.name).name : undefined;
-    const scratch = this.#layers.makeScratch();
+    const scratch = await this.#layers.makeScratch();
     try {
       const found = await this.#readArchive(path, scratch, o.signal);
       const loaded: ImageRecord[] = [];
@@ -365,7 +365,6 @@ export class ImageStore implements AsyncDisposable {
     try {
       await using helpers = this.#startHelpers();
       await this.#layers.sync(helpers, this.#closing.signal);
-      await this.collectGarbage(); // what was removed while its mark was taken away
     } catch (error) {
       if (this.#closing.signal.aborted) return;
       this.#options.log.warn("cannot sync new layers", { error: messageOf(error) });

@@ -194,7 +194,7 @@ export class Containers {
     try {
       await started;
       record.started = true;
-      await this.#records.writeRun(record);
+      this.#records.writeRun(record);
     } catch (error) {
       await this.#deleteIfPossible(record);
       throw error;
@@ -223,7 +223,7 @@ export class Containers {
     record.pid = await step("runtime-create", () => this.#create(request, stdio));
     record.pidStartTime = startTime(record.pid) ?? "";
     record.startedAtNs = String(nowNs());
-    await this.#records.writeRun(record);
+    this.#records.writeRun(record);
     pin(record.pid, this.#records.pinOf(id));
     undo.move();
     return { record, stdio };

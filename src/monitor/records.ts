@@ -5,7 +5,7 @@ import { mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
-import { writeFileAtomic } from "../sys/file.ts";
+import { replaceInMemory } from "../sys/file.ts";
 import type { ExitRecord } from "./protocol.ts";
 
 const Digits = v.pipe(v.string(), v.regex(/^\d+$/));
@@ -82,12 +82,12 @@ export class RecordFolder {
     return join(this.#folder, "pids", id);
   }
 
-  async writeRun(run: RunRecord): Promise<void> {
-    await writeFileAtomic(this.#file("containers", run.id), JSON.stringify(run));
+  writeRun(run: RunRecord): void {
+    replaceInMemory(this.#file("containers", run.id), JSON.stringify(run));
   }
 
-  async writeExit(exit: ExitRecord): Promise<void> {
-    await writeFileAtomic(this.#file("exits", exit.id), JSON.stringify({ version: 1, ...exit }));
+  writeExit(exit: ExitRecord): void {
+    replaceInMemory(this.#file("exits", exit.id), JSON.stringify({ version: 1, ...exit }));
   }
 
   async remove(id: string): Promise<void> {

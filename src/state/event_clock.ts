@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
-import { writeFileAtomic } from "../sys/file.ts";
+import { replaceInMemory } from "../sys/file.ts";
 
 /** How far ahead times are reserved on disk: one write a second at most, and so much of a jump. */
 const reserveNs = 1_000_000_000n;
@@ -33,10 +33,11 @@ export class EventClock {
 
   #reserve(): void {
     this.#reservedNs = this.#lastNs + reserveNs;
-    // Without fsync it is written when this returns.
-    writeFileAtomic(this.#file, String(this.#reservedNs)).catch((error: unknown) => {
+    try {
+      replaceInMemory(this.#file, String(this.#reservedNs));
+    } catch (error) {
       this.#onUnwritten(messageOf(error));
-    });
+    }
   }
 }
 

@@ -1,11 +1,11 @@
 // One record on disk, in two places: `<kind>.json` in its folder under graph, for what must survive a
 // power loss, and `<kind>-<id>.json` under state, a tmpfs, with every change since then. A change costs
 // no disk that way, and neither is lost with kill -9. After a boot the first one is what there is.
-import { mkdirSync, readFileSync, rmSync } from "node:fs";
-import { rename, writeFile } from "node:fs/promises";
+import { readFileSync, rmSync } from "node:fs";
+import { mkdir, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
-import { writeFileAtomic } from "../sys/file.ts";
+import { replaceInMemory, writeFileAtomic } from "../sys/file.ts";
 
 export class RecordFiles {
   readonly #folder: string;
@@ -29,8 +29,8 @@ export class RecordFiles {
 
   /** durable: it must survive a power loss. The first one begins the record's folder. */
   async write(text: string, durable: boolean): Promise<void> {
-    if (this.#begun && !durable) return writeFileAtomic(this.#change, text);
-    mkdirSync(this.#folder, { recursive: true, mode: 0o711 });
+    if (this.#begun && !durable) return replaceInMemory(this.#change, text);
+    await mkdir(this.#folder, { recursive: true, mode: 0o711 });
     await writeFileAtomic(this.#base, text, { fsync: durable });
     this.#begun = true;
     rmSync(this.#change, { force: true });

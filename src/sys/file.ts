@@ -11,31 +11,49 @@ import {
   writeFileSync,
   writeSync,
 } from "node:fs";
-import { open, readFile } from "node:fs/promises";
+import { open, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 
+const modeDefault = 0o600;
+
 /**
- * Replaces path in one step: temporary file, rename; with fsync also for a power loss.
- *
- * The writing itself does not leave this thread: what is written here is small and goes to memory,
- * and each hop to a thread pool costs more than all of it. Only fsync, which waits for the disk, does.
+ * Replaces path in one step: temporary file, rename; with fsync also for a power loss. Nothing of it is
+ * done on this thread: under load even a small write or rename waits for the disk's journal.
  */
 export async function writeFileAtomic(
   path: string,
   data: string | Uint8Array,
-  options: { mode?: number; fsync?: boolean } = {},
+  { mode = modeDefault, fsync = false }: { mode?: number; fsync?: boolean } = {},
 ): Promise<void> {
-  const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
+  const temporary = temporaryFor(path);
   try {
-    writeFileSync(temporary, data, { flag: "wx", mode: options.mode ?? 0o600 });
-    if (options.fsync === true) await syncFile(temporary);
+    await writeFile(temporary, data, { flag: "wx", mode, flush: fsync });
+    await rename(temporary, path);
+  } catch (error) {
+    await rm(temporary, { force: true });
+    throw error;
+  }
+  if (fsync) await syncFile(dirname(path));
+}
+
+/**
+ * The same for a file in memory (a tmpfs), done when this returns: nothing waits for a disk there, and
+ * each hop to a thread pool costs more than all of it.
+ */
+export function replaceInMemory(path: string, data: string): void {
+  const temporary = temporaryFor(path);
+  try {
+    writeFileSync(temporary, data, { flag: "wx", mode: modeDefault });
     renameSync(temporary, path);
   } catch (error) {
     rmSync(temporary, { force: true });
     throw error;
   }
-  if (options.fsync === true) await syncFile(dirname(path));
+}
+
+function temporaryFor(path: string): string {
+  return `${path}.${randomBytes(4).toString("hex")}.tmp`;
 }
 
 /** Brings a file's content, or a folder's entries (a rename, a new file), to the disk. */

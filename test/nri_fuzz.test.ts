@@ -1,7 +1,7 @@
 // A short run of the long one (test/nri_fuzz.ts), and that it sees a leak.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn } from "node:child_process";
-import { existsSync } from "node:fs";
+import { createConnection } from "node:net";
 import { join } from "node:path";
 import { until } from "./expect.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
@@ -44,13 +44,22 @@ test(`mutated frames, messages and answers harm nothing, and nothing grows (seed
   await daemon.client.Version({});
 }, 120_000);
 
+/** Its file is there a moment before. */
+function listens(path: string): Promise<boolean> {
+  const socket = createConnection(path);
+  const answer = new Promise<boolean>((resolve) => {
+    socket.once("connect", () => resolve(true)).once("error", () => resolve(false));
+  });
+  return answer.finally(() => socket.destroy());
+}
+
 test("a leak is seen", async () => {
   const socket = join(plugins.dir, "leaking/nri.sock");
   const program = join(import.meta.dirname, "nri/fuzz_target.ts");
   // A quarter of a MiB for each plugin.
   const child = spawn(process.execPath, [program, socket, String(256 << 10)]);
   try {
-    await until("it listens", () => existsSync(socket));
+    await until("it listens", () => listens(socket));
     const plan = { cases: 9_000, perRound: 1_500, seed: 1 };
     const done = await rounds({ socket, pid: child.pid! }, plan);
     expect(fuzzGrowthKib(done, "pssKib")).toBeGreaterThan(growthKibMax);

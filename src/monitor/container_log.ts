@@ -48,7 +48,9 @@ function fifoSource(fd: number): Source {
   const peek = () => {
     const count = tee(fd, writeFd, readBytes);
     for (let got = 0; got < count;) got += readNow(readFd, scratch.subarray(got, count));
-    return { data: count < 0 ? nothing : scratch.subarray(0, count), state: "empty" as const };
+    if (count < 0) return { data: nothing, state: "empty" as const };
+    const state = count === readBytes ? ("more" as const) : ("some" as const);
+    return { data: scratch.subarray(0, count), state };
   };
   return { peek, take: (bytes) => void discard(fd, nullFd, bytes) };
 }
@@ -124,9 +126,9 @@ export class ContainerLog {
     const used = cut(stream, data, output);
     if (used > 0 && !this.#write()) return "empty";
     tap.offer(data, used);
-    if (used === 0) return state;
+    if (used === 0) return state === "some" ? "empty" : state; // the start of a line
     source.take(used);
-    return state === "end" ? "end" : "more";
+    return state === "empty" ? "more" : state;
   }
 
   /** Writes what has no newline, when all else is written. False when the disk refuses. */

@@ -15,8 +15,8 @@ export function timestamp(): string {
 }
 
 export type Stream = "stdout" | "stderr";
-/** What a turn of one stream came to: there may be more, there is nothing now, there will be none. */
-export type Turn = "more" | "empty" | "end";
+/** What a turn of one stream came to: there is more, all was taken, there was nothing, there will be none. */
+export type Turn = "more" | "some" | "empty" | "end";
 
 /**
  * Writes the whole lines at the start of data to out; returns how many bytes that were. What follows

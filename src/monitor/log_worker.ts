@@ -48,6 +48,14 @@ export type WorkerReply = {
 type Reader = { turn: (fd: number) => Turn; cut?: () => void };
 type End = { seq: number; deadline: number };
 
+/**
+ * Decision: whose output was taken whole is looked at again after this long, not at its next write. A
+ * container that writes on and on is then not interrupted at each piece, and many pieces are one turn.
+ * What a quiet one writes is taken at once, and what comes in that time waits in its FIFO, which has
+ * room for what a program writes in several times as long.
+ */
+const gatherMs = 1;
+const nobody = new Int32Array(new SharedArrayBuffer(4));
 /** How often what could not go on is tried again. */
 const stepMs = 20;
 /** How long the end of a container waits for a log that cannot be written. */
@@ -90,13 +98,16 @@ function close(fd: number): void {
 function turn(fd: number): Turn {
   const state = readers.get(fd)?.turn(fd) ?? "end";
   if (state === "end") close(fd);
-  if (state !== "more") ready.delete(fd);
+  if (state === "end" || state === "empty") ready.delete(fd);
   return state;
 }
 
 /** Reads what is there now; true when there was nothing more. */
 function readAll(fd: number): boolean {
-  for (let turns = 0; turns < maxTurns; turns++) if (turn(fd) !== "more") return true;
+  for (let turns = 0; turns < maxTurns; turns++) {
+    const state = turn(fd);
+    if (state === "end" || state === "empty") return true;
+  }
   return false;
 }
 
@@ -289,8 +300,10 @@ async function main(wakeFd: number): Promise<never> {
     }
     if (requests > 0) await takeRequests(requests);
     if (paused) continue;
-    for (const fd of ready) turn(fd);
+    const turns = [...ready].map(turn);
     unfinished = step();
+    const gathers = turns.includes("some") && !turns.includes("more") && !unfinished;
+    if (gathers) Atomics.wait(nobody, 0, 0, gatherMs); // nobody wakes it
   }
 }
 

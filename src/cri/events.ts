@@ -25,6 +25,7 @@ export function containerCommitted(
   after: Container | undefined,
 ): void {
   const { id, sandboxId } = (after ?? before)!;
+  if (after?.phase.phase !== "running") context.sampler.forget(id);
   const sandbox = context.sandboxes.listed(sandboxId);
   publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
 }
@@ -37,6 +38,7 @@ export function sandboxCommitted(
 ): void {
   const sandbox = (after ?? before)!;
   const { id } = sandbox;
+  if (after?.phase.phase !== "ready") context.sampler.forget(id);
   publish(context, { id, sandbox, sandboxId: id }, sandboxEvents(before, after));
 }
 

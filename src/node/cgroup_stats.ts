@@ -42,28 +42,32 @@ export type CgroupUsage = {
   ioPressure?: Pressures;
 };
 
+/** The text of a kernel file, undefined where there is none. */
+type Read = (path: string) => string | undefined;
+
 /** undefined once the cgroup is gone. */
 export function readUsage(
   paths: CgroupPaths,
-  options: { processes?: boolean } = {},
+  options: { processes?: boolean; read?: Read } = {},
 ): CgroupUsage | undefined {
   const { unified } = paths;
+  const { read = readKernelFile } = options;
   const atNs = nowNs();
-  const found = unified === undefined ? readV1(paths) : readV2(unified);
+  const found = unified === undefined ? readV1(paths, read) : readV2(unified, read);
   if (found.cpuNs === undefined && found.memory === undefined) return undefined;
   return {
     atNs,
     ...found,
-    ...readPressures(unified ?? paths["hybrid"]),
+    ...readPressures(unified ?? paths["hybrid"], read),
     processes: options.processes === true ? BigInt(processes(paths).length) : undefined,
   };
 }
 
-function readV1(paths: CgroupPaths): Omit<CgroupUsage, "atNs"> {
+function readV1(paths: CgroupPaths, read: Read): Omit<CgroupUsage, "atNs"> {
   const { cpuacct, memory } = paths;
   return {
-    cpuNs: cpuacct === undefined ? undefined : numberIn(`${cpuacct}/cpuacct.usage`),
-    memory: memory === undefined ? undefined : readMemoryV1(memory),
+    cpuNs: cpuacct === undefined ? undefined : numberIn(`${cpuacct}/cpuacct.usage`, read),
+    memory: memory === undefined ? undefined : readMemoryV1(memory, read),
   };
 }
 
@@ -91,9 +95,9 @@ function memoryCounts(
   };
 }
 
-function readMemoryV1(folder: string): MemoryUsage | undefined {
-  const usage = numberIn(`${folder}/memory.usage_in_bytes`);
-  const text = readKernelFile(`${folder}/memory.stat`);
+function readMemoryV1(folder: string, read: Read): MemoryUsage | undefined {
+  const usage = numberIn(`${folder}/memory.usage_in_bytes`, read);
+  const text = read(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
   // The lowest of this cgroup and those above it.
@@ -109,33 +113,33 @@ function readMemoryV1(folder: string): MemoryUsage | undefined {
   };
 }
 
-function readV2(folder: string): Omit<CgroupUsage, "atNs"> {
-  const cpu = readKernelFile(`${folder}/cpu.stat`);
+function readV2(folder: string, read: Read): Omit<CgroupUsage, "atNs"> {
+  const cpu = read(`${folder}/cpu.stat`);
   const usec = cpu === undefined ? undefined : parseKeyed(cpu)("usage_usec");
   return {
     cpuNs: usec === undefined ? undefined : usec * 1000n,
-    memory: readMemoryV2(folder),
+    memory: readMemoryV2(folder, read),
   };
 }
 
-function readMemoryV2(folder: string): MemoryUsage | undefined {
-  const usage = numberIn(`${folder}/memory.current`);
-  const text = readKernelFile(`${folder}/memory.stat`);
+function readMemoryV2(folder: string, read: Read): MemoryUsage | undefined {
+  const usage = numberIn(`${folder}/memory.current`, read);
+  const text = read(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   return {
     ...memoryCounts(usage, parseKeyed(text), keysV2),
-    limit: numberIn(`${folder}/memory.max`),
-    swap: numberIn(`${folder}/memory.swap.current`),
-    swapLimit: numberIn(`${folder}/memory.swap.max`),
+    limit: numberIn(`${folder}/memory.max`, read),
+    swap: numberIn(`${folder}/memory.swap.current`, read),
+    swapLimit: numberIn(`${folder}/memory.swap.max`, read),
   };
 }
 
-function readPressures(folder: string | undefined): Partial<CgroupUsage> {
+function readPressures(folder: string | undefined, read: Read): Partial<CgroupUsage> {
   if (folder === undefined) return {};
   return {
-    cpuPressure: parsePressure(readKernelFile(`${folder}/cpu.pressure`)),
-    memoryPressure: parsePressure(readKernelFile(`${folder}/memory.pressure`)),
-    ioPressure: parsePressure(readKernelFile(`${folder}/io.pressure`)),
+    cpuPressure: parsePressure(read(`${folder}/cpu.pressure`)),
+    memoryPressure: parsePressure(read(`${folder}/memory.pressure`)),
+    ioPressure: parsePressure(read(`${folder}/io.pressure`)),
   };
 }
 
@@ -174,8 +178,8 @@ export function parseKeyed(text: string): (key: string) => bigint | undefined {
 }
 
 /** The number that a file holds; undefined for no such file and for no limit ("max"). */
-export function numberIn(path: string): bigint | undefined {
-  const text = readKernelFile(path);
+export function numberIn(path: string, read: Read = readKernelFile): bigint | undefined {
+  const text = read(path);
   return text === undefined ? undefined : parseCount(text.trimEnd());
 }
 

@@ -4,15 +4,24 @@
 // number of consumers costs one reading a second. After a question, a timer goes on reading for a while:
 // a kubelet, which asks every ten seconds, then gets the CPU rate of these ten seconds. When nobody asks
 // any more it ends, and everything is forgotten.
+//
+// Decision: meanwhile the files of each cgroup stay open, as far as the process may have them: the kernel
+// takes several times as long to open and close them as to read them. An open file does not hold its
+// cgroup, and costs the kernel a page.
 import { Slices } from "../base/slices.ts";
 import type { CgroupPaths } from "./cgroup.ts";
+import { KernelFiles } from "../sys/file.ts";
 import { type CgroupUsage, readUsage } from "./cgroup_stats.ts";
+import { openFilesMax } from "./process_stats.ts";
 
 /** Two readings of one cgroup are at least so far apart; also a rate's shortest time. */
 const freshMs = 1_000;
 const everyMs = 10_000;
 /** Readings go on for so long after the last question. */
 const idleMs = 60_000;
+/** Some hundred cgroups' files; and never more than this share of what the process may have open. */
+const keptFilesMax = 4096;
+const keptShare = 4;
 
 /** processes: they are counted too, which costs a file for each cgroup below. */
 export type Cgroup = { id: string; paths: CgroupPaths; processes?: boolean };
@@ -28,6 +37,7 @@ type Entry = { sample: Sample; monotonicMs: number };
 export class Sampler implements Disposable {
   readonly #known: () => Cgroup[];
   readonly #entries = new Map<string, Entry>();
+  readonly #files = new KernelFiles(filesMax());
   #timer: ReturnType<typeof setInterval> | undefined;
   #askedMs = 0;
   #reading = false;
@@ -42,6 +52,12 @@ export class Sampler implements Disposable {
     this.#askedMs = performance.now();
     this.#timer ??= setInterval(() => void this.#tick(), everyMs).unref();
     return this.#read(cgroups);
+  }
+
+  /** The cgroup has ended, and with it what is kept of it. */
+  forget(id: string): undefined {
+    this.#entries.delete(id);
+    this.#files.close(id);
   }
 
   async #read(cgroups: Cgroup[]): Promise<Map<string, Sample>> {
@@ -59,11 +75,8 @@ export class Sampler implements Disposable {
     const before = this.#entries.get(id);
     const monotonicMs = performance.now();
     if (before !== undefined && monotonicMs - before.monotonicMs < freshMs) return before.sample;
-    const usage = readUsage(paths, { processes });
-    if (usage === undefined) {
-      this.#entries.delete(id);
-      return undefined;
-    }
+    const usage = readUsage(paths, { processes, read: (path) => this.#files.read(id, path) });
+    if (usage === undefined) return this.forget(id);
     const nanoCores = rate(before, usage, monotonicMs);
     const sample = { ...usage, nanoCores };
     this.#entries.set(id, { sample, monotonicMs });
@@ -77,7 +90,8 @@ export class Sampler implements Disposable {
     try {
       const cgroups = this.#known();
       const ids = new Set(cgroups.map(({ id }) => id));
-      for (const id of this.#entries.keys()) if (!ids.has(id)) this.#entries.delete(id);
+      const kept = new Set([...this.#entries.keys(), ...this.#files.owners()]);
+      for (const id of kept) if (!ids.has(id)) this.forget(id);
       await this.#read(cgroups);
     } catch {
       // Whoever asks next meets the same, and is told.
@@ -90,7 +104,12 @@ export class Sampler implements Disposable {
     clearInterval(this.#timer);
     this.#timer = undefined;
     this.#entries.clear();
+    this.#files[Symbol.dispose]();
   }
+}
+
+function filesMax(): number {
+  return Math.min(keptFilesMax, Number(openFilesMax(process.pid) ?? Infinity) / keptShare);
 }
 
 /** By the clock that nobody sets; undefined where there is nothing to compare with. */

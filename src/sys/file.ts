@@ -116,12 +116,76 @@ export function writeKernelFile(path: string, value: string): void {
  * where the kernel was built or started without it.
  */
 export function readKernelFile(path: string): string | undefined {
+  // One call into the engine: opening, reading and closing by three takes longer than the kernel.
+  return ifThere(() => readFileSync(path, "latin1"));
+}
+
+function ifThere<T>(action: () => T): T | undefined {
   try {
-    // One call into the engine: opening, reading and closing by three takes longer than the kernel.
-    return readFileSync(path, "latin1");
+    return action();
   } catch (error) {
     const absent = ["ENOENT", "ENODEV", "ESRCH", "ENOTDIR", "EOPNOTSUPP", "ENOTSUP"];
     if (absent.includes(errnoOf(error) ?? "")) return undefined;
     throw error;
+  }
+}
+
+/** A kernel file with figures has a few KiB at most. */
+const keptBytesMax = 64 << 10;
+
+/**
+ * Kernel files that are read again and again. They stay open, since to open and close one takes many
+ * times as long as the kernel needs for what it says.
+ */
+export class KernelFiles implements Disposable {
+  readonly #max: number;
+  /** Descriptors by path, by whom they belong to. */
+  readonly #owners = new Map<string, Map<string, number>>();
+  readonly #buffer = Buffer.allocUnsafeSlow(keptBytesMax);
+  #count = 0;
+
+  /** max: files that are kept open; those beyond it are opened for each reading. */
+  constructor(max: number) {
+    this.#max = max;
+  }
+
+  /** As readKernelFile, of at most 64 KiB. The file stays open until its owner's files are closed. */
+  read(owner: string, path: string): string | undefined {
+    const open = this.#owners.get(owner)?.get(path);
+    if (open === undefined && this.#count >= this.#max) return readKernelFile(path);
+    const fd = open ?? ifThere(() => this.#open(owner, path));
+    if (fd === undefined) return undefined;
+    const length = ifThere(() => readSync(fd, this.#buffer, 0, keptBytesMax, 0));
+    if (length !== undefined) return this.#buffer.toString("latin1", 0, length);
+    this.#owners.get(owner)!.delete(path);
+    this.#close(fd);
+    return undefined;
+  }
+
+  /** Whose files are open. */
+  owners(): string[] {
+    return [...this.#owners.keys()];
+  }
+
+  #open(owner: string, path: string): number {
+    const fd = openSync(path, constants.O_RDONLY);
+    this.#count++;
+    const files = this.#owners.get(owner) ?? new Map<string, number>();
+    this.#owners.set(owner, files.set(path, fd));
+    return fd;
+  }
+
+  #close(fd: number): void {
+    closeSync(fd);
+    this.#count--;
+  }
+
+  close(owner: string): void {
+    for (const fd of this.#owners.get(owner)?.values() ?? []) this.#close(fd);
+    this.#owners.delete(owner);
+  }
+
+  [Symbol.dispose](): void {
+    for (const owner of this.#owners.keys()) this.close(owner);
   }
 }

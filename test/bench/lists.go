@@ -44,8 +44,9 @@ const keptMs = 1100
 
 const readsARound = 3
 
-// statsTimes compares ListContainerStats with reading the files of one container's cgroup, count times.
-func statsTimes(conn *grpc.ClientConn, container string, count int) (f figure) {
+// statsTimes compares ListContainerStats with reading the files of one container's cgroup, count times;
+// kept is what a call takes that comes while the daemon has what it read for the one before.
+func statsTimes(conn *grpc.ClientConn, container string, count int) (f figure, kept []float64) {
 	files := cgroupFiles(container)
 	call(conn, "ListContainerStats") // the first one counts the writable layers
 	for range *rounds {
@@ -53,6 +54,7 @@ func statsTimes(conn *grpc.ClientConn, container string, count int) (f figure) {
 		for range readsARound {
 			time.Sleep(keptMs * time.Millisecond)
 			ours = append(ours, call(conn, "ListContainerStats"))
+			kept = append(kept, call(conn, "ListContainerStats"))
 			t := time.Now()
 			for range count { // in a row, to be as likely to be interrupted
 				for _, file := range files {

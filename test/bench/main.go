@@ -175,7 +175,7 @@ func main() {
 	if *listed != "" {
 		lists := map[string]any{"list_ms": listTimes(conn)}
 		if *running > 0 {
-			lists["stats_ms"] = statsTimes(conn, *listed, *running)
+			lists["stats_ms"], lists["stats_kept_ms"] = statsTimes(conn, *listed, *running)
 		}
 		check(json.NewEncoder(os.Stdout).Encode(lists))
 		return

@@ -1,7 +1,7 @@
 // Stats of containers and pods, with real load: what is used shows, and only what runs has stats.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { createSocket } from "node:dgram";
-import { existsSync } from "node:fs";
+import { existsSync, readdirSync, readlinkSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt, toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
@@ -31,6 +31,19 @@ const count = (value: UInt64Value | null | undefined) => toBigInt(value?.value);
 
 async function statsOf(id: string): Promise<ContainerStats> {
   return (await daemon.client.ContainerStats({ container_id: id })).stats!;
+}
+
+/** Files of the container's cgroups that the daemon has open. */
+function openCgroupFiles(id: string): string[] {
+  const folder = `/proc/${daemon.pid}/fd`;
+  const links = readdirSync(folder).flatMap((fd) => {
+    try {
+      return [readlinkSync(`${folder}/${fd}`)];
+    } catch {
+      return []; // closed meanwhile
+    }
+  });
+  return links.filter((link) => link.startsWith("/sys/fs/cgroup/") && link.includes(id));
 }
 
 /** Four of 1,000 bytes to a port where nobody listens: the pod answers that it is closed. */
@@ -110,6 +123,23 @@ describe("a container", () => {
     );
     expect(count(after.writable_layer!.inodes_used) - count(before.inodes_used)).toBe(6n);
     expect(toBigInt(after.writable_layer!.timestamp)).toBeGreaterThan(toBigInt(before.timestamp));
+  });
+
+  test("has its cgroup's files kept open while it runs, once each", async () => {
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    expect(openCgroupFiles(id)).toEqual([]);
+    await statsOf(id);
+    const open = openCgroupFiles(id);
+    expect(open.some((file) => file.endsWith("/memory.stat"))).toBe(true);
+    expect(new Set(open).size).toBe(open.length);
+    const { timestamp } = (await statsOf(id)).cpu!;
+    await until(
+      () => statsOf(id),
+      ({ cpu }) => toBigInt(cpu!.timestamp) > toBigInt(timestamp),
+    );
+    expect(openCgroupFiles(id).sort()).toEqual(open.sort());
+    await daemon.client.StopContainer({ container_id: id });
+    expect(openCgroupFiles(id)).toEqual([]);
   });
 
   test("that does not run has no stats, and an unknown one is not found", async () => {

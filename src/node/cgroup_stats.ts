@@ -143,23 +143,21 @@ function readPressures(folder: string | undefined, read: Read): Partial<CgroupUs
   };
 }
 
+const pressureLine =
+  /^(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+) total=(\d{1,20})$/gm;
+
 /**
  * A pressure file: lines such as "some avg10=1.50 avg60=0.25 avg300=0.05 total=22408", the total in
  * microseconds (Documentation/accounting/psi.rst).
  */
 export function parsePressure(text: string | undefined): Pressures | undefined {
   const found: Pressures = {};
-  for (const line of text?.split("\n") ?? []) {
-    const [kind, ...pairs] = line.split(" ");
-    if (kind !== "some" && kind !== "full") continue;
-    const [avg10, avg60, avg300, total] = pairs.map((pair) => pair.slice(pair.indexOf("=") + 1));
-    const totalUs = parseCount(total ?? "");
-    if (totalUs === undefined) continue;
-    found[kind] = {
+  for (const [, kind, avg10, avg60, avg300, total] of text?.matchAll(pressureLine) ?? []) {
+    found[kind as "some" | "full"] = {
       avg10: Number(avg10),
       avg60: Number(avg60),
       avg300: Number(avg300),
-      totalNs: totalUs * 1000n,
+      totalNs: BigInt(total!) * 1000n,
     };
   }
   return found.some === undefined && found.full === undefined ? undefined : found;

@@ -3,10 +3,10 @@
 /** What is shorter than this may not be seen. */
 const tickMs = 5;
 
-/** Ticks while somebody waits for an answer; a process that has nothing to do is not woken for it. */
+/** Ticks while it is watched only: a process that has nothing to do is not woken for it. */
 export class LoopLag {
   readonly #onLate: (lateMs: number) => void;
-  #waiting = 0;
+  #watchers = 0;
   #dueMs = 0;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -14,12 +14,12 @@ export class LoopLag {
     this.#onLate = onLate;
   }
 
-  /** From now until it is disposed of, somebody waits. */
+  /** From now until that is disposed of. */
   watch(): Disposable {
-    if (this.#waiting++ === 0) this.#tick();
+    if (this.#watchers++ === 0) this.#tick();
     return {
       [Symbol.dispose]: () => {
-        if (--this.#waiting > 0) return;
+        if (--this.#watchers > 0) return;
         clearTimeout(this.#timer);
         this.#tell(); // what held the loop up may have been the last of it
       },

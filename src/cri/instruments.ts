@@ -14,7 +14,7 @@ export class Instruments {
   readonly #oomKills = new Counter("isulad_oom_kills_total", "Containers that ended OOMKilled");
   readonly #lag = new Histogram(
     "isulad_loop_lag_seconds",
-    "How late the daemon's loop turned, while calls were under way",
+    "How late the daemon's loop turned, while images were pulled",
     boundsOfLag,
   );
   readonly #loop = new LoopLag((lateMs) => this.#lag.observe({}, lateMs / 1000));
@@ -30,18 +30,13 @@ export class Instruments {
     this.#seconds.observe({ method }, ms / 1000);
   }
 
-  /** To be disposed of when it has its answer. */
-  waits(): Disposable {
-    return this.#loop.watch();
-  }
-
   oomKilled(): void {
     this.#oomKills.add();
   }
 
   /** Counts a pull's end, whichever it is. */
   async pull<T>(pull: Promise<T>): Promise<T> {
-    using _ = this.waits();
+    using _ = this.#loop.watch();
     try {
       const result = await pull;
       this.#pulls.add({ code: "OK" });

@@ -177,7 +177,6 @@ async function answer(
   const handler = handlers[name as keyof Services] as Unary | undefined;
   const cancel = signalOf(call);
   const called = startCall(context, name);
-  using _ = context.instruments.waits();
   try {
     if (handler === undefined) throw unimplemented(name);
     checkRequest(name, call.request);

@@ -1,4 +1,4 @@
-// How late the event loop is, measured while somebody waits.
+// How late the event loop is, measured while it is watched.
 import { expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { LoopLag } from "../../src/base/loop_lag.ts";
@@ -17,7 +17,7 @@ test("LoopLag tells how long the loop was held up, at most a tick less", async (
   expect(Math.max(...told)).toBeGreaterThan(90);
 });
 
-test("LoopLag tells of what held the loop up until nobody waited any more", () => {
+test("LoopLag tells of what held the loop up until nobody watched any more", () => {
   const told: number[] = [];
   const lag = new LoopLag((ms) => told.push(ms));
   const [first, second] = [lag.watch(), lag.watch()];
@@ -29,7 +29,7 @@ test("LoopLag tells of what held the loop up until nobody waited any more", () =
   expect(told[0]).toBeGreaterThan(40);
 });
 
-test("LoopLag does not tick while nobody waits", async () => {
+test("LoopLag does not tick while nobody watches", async () => {
   const told: number[] = [];
   const lag = new LoopLag((ms) => told.push(ms));
   lag.watch()[Symbol.dispose]();

@@ -15,6 +15,8 @@ import { toLong } from "../base/int64.ts";
 
 export const ttrpcBodyMax = 4 << 20;
 const headerBytes = 10;
+/** What the Go stub reads of one frame at once. */
+const smallBytesMax = 4096;
 const frameHeaderBytes = 8;
 const frameMax = ttrpcBodyMax + headerBytes;
 
@@ -174,8 +176,8 @@ export class TtrpcConnection {
   }
 
   /**
-   * The header and the body in a frame each: a frame that holds the header and more than 4 KiB ends the
-   * reader of a plugin on the Go stub, and smaller ones overflow its queue of 256 frames.
+   * A small message is one frame. The header and a body of over 4 KiB have one each: together they end the
+   * reader of a plugin on the Go stub, and cut into more they overflow its queue of 256 frames.
    */
   #send(connection: number, { stream, type }: Omit<Message, "body">, body: Uint8Array[]): void {
     if (this.#closed !== undefined) return;
@@ -184,17 +186,23 @@ export class TtrpcConnection {
       return;
     }
     const length = lengthOf(body);
-    const prefix = Buffer.alloc(frameHeaderBytes + headerBytes + frameHeaderBytes);
-    prefix.writeUInt32BE(connection, 0);
-    prefix.writeUInt32BE(headerBytes, 4);
-    prefix.writeUInt32BE(length, 8);
-    prefix.writeUInt32BE(stream, 12);
-    prefix[16] = type;
-    prefix.writeUInt32BE(connection, 18);
-    prefix.writeUInt32BE(length, 22);
-    if (length === 0) this.#socket.write(prefix.subarray(0, 18));
-    else this.#socket.write(Buffer.concat([prefix, ...body], prefix.length + length));
+    const header = Buffer.alloc(headerBytes);
+    header.writeUInt32BE(length, 0);
+    header.writeUInt32BE(stream, 4);
+    header[8] = type;
+    const parts =
+      headerBytes + length <= smallBytesMax
+        ? [frameHeader(connection, headerBytes + length), header, ...body]
+        : [frameHeader(connection, headerBytes), header, frameHeader(connection, length), ...body];
+    this.#socket.write(Buffer.concat(parts));
   }
+}
+
+function frameHeader(connection: number, length: number): Buffer {
+  const bytes = Buffer.alloc(frameHeaderBytes);
+  bytes.writeUInt32BE(connection, 0);
+  bytes.writeUInt32BE(length, 4);
+  return bytes;
 }
 
 function lengthOf(parts: Uint8Array[]): number {

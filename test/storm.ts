@@ -105,13 +105,14 @@ export function countExit(code: number, told: Ended, tally: Tally, who: string):
   tally.problems.push(`${who}: exit ${code} told as ${exitCode}, ${reason}: ${message}`);
 }
 
-/** Writes 1, 2, …, `burst` at once every 20 ms; END and how many on SIGTERM. */
+/** Writes 1, 2, …, `burst` at once every 20 ms; on SIGTERM, when a burst is whole, END and how many. */
 export function writerScript(burst: number): string {
-  return `trap 'echo "END $i"; exit 0' TERM
-i=0; while true; do
+  return `trap 'ended=yes' TERM
+i=0; ended=; while [ -z "$ended" ]; do
   n=0; while [ $n -lt ${burst} ]; do n=$((n+1)); i=$((i+1)); echo $i; done
   usleep 20000
-done`;
+done
+echo "END $i"`;
 }
 
 /** About 0.2 to 1.2 s after its start it ends: before, while, or after the kill. */

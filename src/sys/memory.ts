@@ -1,8 +1,9 @@
 // The engine keeps what it once needed until it needs more. A daemon is idle most of its life, so what
 // a time of work has left is given back when that is over.
 
-/** How long nothing may have happened; after twice that it has been seen. */
-export const idleMs = 10_000;
+const lookMs = 1_000;
+/** How long nothing may have happened until compiled code goes. */
+export const idleMs = 60_000;
 
 type Engine = { gc(force: boolean): void; shrink(): void };
 
@@ -15,19 +16,19 @@ export function collectGarbage(): void {
 }
 
 /**
- * Gives memory back once after each time of work; `worked` counts what was done, of any kind. Compiled
- * code goes too: it is a third of the heap, and costs the next call of each kind some 10 ms.
+ * Gives memory back once after each time of work: what nothing refers to after a second, compiled code
+ * after a minute. That is a third of the heap, and without it the next calls take some ms longer, until
+ * what they need is compiled again. `worked` counts what was done, of any kind.
  */
 export function shrinkWhenIdle(worked: () => number): Disposable {
   let seen = worked();
-  let shrunk = seen;
+  let idle = 0;
   const timer = setInterval(() => {
     const now = worked();
-    if (now === seen && now !== shrunk) {
-      engine?.shrink();
-      shrunk = now;
-    }
+    idle = now === seen ? idle + lookMs : 0;
     seen = now;
-  }, idleMs);
+    if (idle === lookMs) collectGarbage();
+    if (idle === idleMs) engine?.shrink();
+  }, lookMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }

@@ -94,7 +94,7 @@ async function lists(daemon: Daemon, client: string, held: string[]): Promise<Li
 /** MiB a pod that daemon and monitor take, with all their pods held at once; lists of these. */
 async function memory(daemon: Daemon, client: string) {
   const pss = () => daemon.scope.pids().reduce((sum, pid) => sum + pssKib(pid), 0) / 1024;
-  await sleep(2 * idleMs + 1000);
+  await sleep(idleMs + 3000);
   const idle = pss();
   const ids: string[] = [];
   for (let index = 0; index < heldPods; index++) {
@@ -102,7 +102,7 @@ async function memory(daemon: Daemon, client: string) {
     const id = await daemon.run(await daemon.runPod(pod), pod, ["sleep", "3600"]);
     ids.push(id);
   }
-  await sleep(2 * idleMs + 1000);
+  await sleep(idleMs + 3000);
   const held = pss();
   const listed = await lists(daemon, client, ids);
   await daemon.removeAllPods();

@@ -88,7 +88,10 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   becomeSubreaper();
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
-  stack.use(shrinkWhenIdle(() => context.calls.count + context.streams.served));
+  const { calls, streams } = context;
+  stack.use(
+    shrinkWhenIdle(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
+  );
   await recover(context);
   await context.monitor.connect();
   stack.use(sweepOrphans(context));
@@ -181,7 +184,7 @@ async function createContext(
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
     starting: new Map(),
     levels: new Set(),
-    calls: { count: 0 },
+    calls: { count: 0, running: 0 },
     running: new Running(),
   };
   return context;

@@ -66,8 +66,8 @@ export type Context = {
   starting: Map<string, Promise<void>>;
   /** SELinux levels of pods that are being made, and that no listed record holds yet. */
   levels: Set<string>;
-  /** Calls that were answered or are being answered, but for questions. */
-  calls: { count: number };
+  /** Calls that were answered or are being answered, but for questions; and how many of them go on. */
+  calls: { count: number; running: number };
   /** RunPodSandbox and CreateContainer calls under way, by reserved name. */
   running: Running;
 };

@@ -212,13 +212,19 @@ async function answerStream(
 }
 
 /** What a kubelet asks all the time, and what is then no sign of work. */
-const questions = /^(Version|Status|List.*|Stream.*|.*Status|.*Stats|RuntimeConfig|ImageFsInfo)$/;
+const questions =
+  /^(Version|Status|List.*|Stream.*|.*Status|.*Stats|RuntimeConfig|ImageFsInfo|GetContainerEvents)$/;
 
 /** Counts a call; what it returns is to be told the gRPC code that the call ended with. */
-function startCall(context: Context, name: string): (code: string) => void {
+function startCall({ calls, instruments }: Context, name: string): (code: string) => void {
   const beginMs = performance.now();
-  if (!questions.test(name)) context.calls.count++;
-  return (code) => context.instruments.called(name, code, performance.now() - beginMs);
+  const work = questions.test(name) ? 0 : 1;
+  calls.count += work;
+  calls.running += work;
+  return (code) => {
+    calls.running -= work;
+    instruments.called(name, code, performance.now() - beginMs);
+  };
 }
 
 /** A slow reader is waited for, so that nothing piles up here. */

@@ -2,10 +2,12 @@
 import type { ChildProcessByStdio } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { spawn } from "../sys/children.ts";
-import { killGroup } from "../sys/process.ts";
+import { giveWay, killGroup } from "../sys/process.ts";
+import { Turns } from "./turns.ts";
 import type { WhiteoutForm } from "./whiteouts.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack.ts";
 
@@ -16,6 +18,7 @@ export class UnpackHelpers implements AsyncDisposable {
   readonly #self: string[];
   readonly #idle: Helper[] = [];
   readonly #all = new Set<Helper>();
+  readonly #starts = new Turns(1);
 
   /** self: the argv that runs our own program; "unpack" is added, with how layers mark what they hide. */
   constructor(self: string[], whiteouts: WhiteoutForm) {
@@ -27,14 +30,20 @@ export class UnpackHelpers implements AsyncDisposable {
     options: JobOptions,
   ): Promise<JobResults[Kind]> {
     throwIfAborted(job.kind, options.signal);
-    let helper = this.#idle.pop();
-    if (helper === undefined) {
-      helper = new Helper(this.#self);
-      this.#all.add(helper);
-    }
+    const helper = this.#idle.pop() ?? (await this.#start(options.signal));
     const result = await helper.run(job, options);
     this.#idle.push(helper); // one that failed is left out: it may be in any state
     return result as JobResults[Kind];
+  }
+
+  /** One in a turn of the loop, which stands still until the new process runs. */
+  async #start(signal: AbortSignal): Promise<Helper> {
+    return await this.#starts.run(signal, async () => {
+      await nextTurn();
+      const helper = new Helper(this.#self);
+      this.#all.add(helper);
+      return helper;
+    });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -43,6 +52,9 @@ export class UnpackHelpers implements AsyncDisposable {
 }
 
 const stderrMax = 4096;
+
+/** Several of these may have work for all cores: the daemon must still be given one at once. */
+const niceness = 10;
 
 /** A helper that says something else has lost its way. */
 function answerOf(line: string): UnpackAnswer {
@@ -64,6 +76,8 @@ class Helper {
     // Not detached: that is a session, and between sessions the kernel may not look at niceness (sched(7),
     // autogroup). It makes itself a process group, with the stream processors that it starts.
     this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
+    // From here, so that it begins so.
+    if (this.#child.pid !== undefined) giveWay(this.#child.pid, niceness);
     this.#child.stdin.on("error", () => {}); // its exit tells
     this.#child.stderr.on("data", (chunk: Buffer) => {
       this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
@@ -89,6 +103,7 @@ class Helper {
   ): Promise<JobResults[UnpackJob["kind"]]> {
     const kill = () => this.#kill();
     signal.addEventListener("abort", kill, { once: true });
+    if (signal.aborted) kill(); // while it was started
     try {
       const answer = await new Promise<UnpackAnswer | undefined>((resolve) => {
         this.#onAnswer = (answer) => {

@@ -8,7 +8,7 @@ import { createInterface } from "node:readline";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { writeAll } from "../sys/file.ts";
 import { syncfs } from "../sys/path.ts";
-import { giveWay, killGroup, leadGroup } from "../sys/process.ts";
+import { killGroup, leadGroup } from "../sys/process.ts";
 import { clone, type Cloned, type CloneJob } from "./clone.ts";
 import { copyLayers, type CopyJob } from "./copy.ts";
 import { Decoder } from "./decode.ts";
@@ -73,13 +73,9 @@ export type UnpackAnswer =
 
 const progressStepBytes = 1 << 20;
 
-/** Several of these may have work for all cores: the daemon must still be given one at once. */
-const niceness = 10;
-
 /** argv: the form of whiteouts that the node's layers have. */
 export async function unpackMain(argv: string[]): Promise<number> {
   leadGroup();
-  giveWay(niceness);
   writeWhiteouts(argv[0] === "native" ? "native" : "overlay");
   const jail = new Jail();
   const lines = createInterface({ input: process.stdin });

@@ -73,7 +73,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     serve(socket, parts, log, () => activity++);
   });
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
-  using _ = shrinkWhenIdle(() => activity);
+  using _ = shrinkWhenIdle(() => ({ count: activity, goesOn: false }));
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();

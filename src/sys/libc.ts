@@ -24,6 +24,7 @@ const signatures = {
   prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
   waitpid: { args: ["i32", "buffer", "i32"], returns: "i32" },
   pthread_sigmask: { args: ["i32", "buffer", "buffer"], returns: "i32" },
+  setpriority: { args: ["i32", "i32", "i32"], returns: "i32" },
   setpgid: { args: ["i32", "i32"], returns: "i32" },
   execve: { args: ["buffer", "buffer", "buffer"], returns: "i32" },
   quotactl: { args: ["i32", "buffer", "i32", "buffer"], returns: "i32" },

@@ -15,18 +15,21 @@ export function collectGarbage(): void {
   engine?.gc(true);
 }
 
+/** A count of what was begun, of any kind, and whether some of it goes on. */
+export type Work = { count: number; goesOn: boolean };
+
 /**
  * Gives memory back once after each time of work: what nothing refers to after a second, compiled code
  * after a minute. That is a third of the heap, and without it the next calls take some ms longer, until
- * what they need is compiled again. `worked` counts what was done, of any kind.
+ * what they need is compiled again. Never amid work: it holds the loop up for some ms.
  */
-export function shrinkWhenIdle(worked: () => number): Disposable {
-  let seen = worked();
+export function shrinkWhenIdle(work: () => Work): Disposable {
+  let seen = work().count;
   let idle = 0;
   const timer = setInterval(() => {
-    const now = worked();
-    idle = now === seen ? idle + lookMs : 0;
-    seen = now;
+    const { count, goesOn } = work();
+    idle = count === seen && !goesOn ? idle + lookMs : 0;
+    seen = count;
     if (idle === lookMs) collectGarbage();
     if (idle === idleMs) engine?.shrink();
   }, lookMs);

@@ -2,7 +2,7 @@
 import type { ChildProcess } from "node:child_process";
 import { readFileSync, readlinkSync, readdirSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { getPriority, setPriority } from "node:os";
+import { getPriority } from "node:os";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { spawn } from "./children.ts";
@@ -123,16 +123,21 @@ export function kill(pid: number): void {
   }
 }
 
-/** Lets other processes come first; niceness as of nice(1), which is kept where it is higher already. */
-export function giveWay(niceness: number): void {
-  const value = Math.max(niceness, getPriority());
-  // Each thread has its own, and the engine has begun some; later ones take over their creator's.
-  for (const thread of readdirSync("/proc/self/task")) {
-    try {
-      setPriority(Number(thread), value);
-    } catch (error) {
-      if (errnoOf(error) !== "ESRCH") throw error; // it has ended
+const PRIO_PROCESS = 0;
+
+/**
+ * Lets other processes come before a process that has just begun; niceness as of nice(1), which is kept
+ * where it is higher already.
+ */
+export function giveWay(pid: number, niceness: number): void {
+  try {
+    // It has begun with ours. Each thread has its own; later ones take over their creator's.
+    const value = Math.max(niceness, getPriority());
+    for (const thread of readdirSync(`/proc/${pid}/task`)) {
+      check("setpriority", `of thread ${thread} of ${pid}`, PRIO_PROCESS, Number(thread), value);
     }
+  } catch (error) {
+    if (!["ESRCH", "ENOENT"].includes(errnoOf(error) ?? "")) throw error; // it has ended
   }
 }
 

@@ -3,7 +3,8 @@ import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readlinkSync, realpathSync } from "node:fs";
-import { executes } from "../../src/sys/process.ts";
+import { getPriority } from "node:os";
+import { executes, giveWay } from "../../src/sys/process.ts";
 
 test("executes() returns when the process executes another program, however long after the start", async () => {
   const script = "read go; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exec sleep 60";
@@ -23,4 +24,15 @@ test("executes() does not wait for ever", async () => {
   await executes(child.pid!, () => Promise.resolve());
   expect(child.exitCode).toBeNull();
   child.kill("SIGKILL");
+});
+
+test("giveWay() is of all that a process begins later, and of none that has ended", async () => {
+  const child = spawn("sh", ["-c", "read go; nice"], { stdio: ["pipe", "pipe", "inherit"] });
+  giveWay(child.pid!, getPriority() + 3);
+  child.stdin.end("\n");
+  let said = "";
+  child.stdout.on("data", (chunk: Buffer) => (said += chunk.toString()));
+  await once(child, "close");
+  expect(Number(said)).toBe(getPriority() + 3);
+  expect(() => giveWay(child.pid!, 10)).not.toThrow();
 });

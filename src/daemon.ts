@@ -187,6 +187,9 @@ async function createContext(
     calls: { count: 0, running: 0 },
     running: new Running(),
   };
+  stack.defer(async () => {
+    await Promise.all([context.sandboxes.settle(), context.containers.settle()]);
+  });
   return context;
 }
 

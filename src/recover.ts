@@ -4,10 +4,11 @@
 // - containers and pods of this boot that the other cgroup driver made: refused, nothing is touched
 // - a record of a newer version: refused, nothing is touched; of an older one: migrated
 // - a record that cannot be read: set aside, told of, and the start goes on
-// - a sandbox that was being made: undone, as if its RunPodSandbox had failed (orphans.ts)
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
-//   what outlives a boot (CNI addresses) is released at once (orphans.ts)
+//   what outlives a boot (CNI addresses) is released at once (orphans.ts). Also a sandbox whose record
+//   says that it was being made: it may have been ready, the record a second old (record_files.ts)
+// - a sandbox of this boot that was being made: undone, as if its RunPodSandbox had failed (orphans.ts)
 // - a ready sandbox whose namespace file is not the one recorded, or whose pause container has ended:
 //   NOTREADY
 // - a container that the monitor has an exit of: that exit
@@ -25,9 +26,9 @@ import { commitExit } from "./cri/container_end.ts";
 import { removingCommand, type Context } from "./cri/context.ts";
 import { undoContainer } from "./cri/container_create.ts";
 import { undoUpdate } from "./cri/container_update.ts";
-import type { Hello } from "./monitor/protocol.ts";
-import { lost, running } from "./state/container.ts";
-import { ending, notReady } from "./state/sandbox.ts";
+import type { ExitRecord, Hello } from "./monitor/protocol.ts";
+import { lost, running, type Container } from "./state/container.ts";
+import { ending, notReady, type Sandbox } from "./state/sandbox.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 
 /** What marks a graph folder as ours: its layout, and a name for it. */
@@ -94,14 +95,19 @@ export async function recover(context: Context): Promise<void> {
       await undoContainer(context, container);
     } else if (container.bootId !== bootId) {
       const message = "the node was restarted";
-      await containers.update(container.id, (old) => lost(old, message, String(nowNs())));
+      const change = (old: Container) => lost(old, message, String(nowNs()));
+      await containers.update(container.id, change, { happened: true });
     }
   }
   for (const { id, bootId: boot, phase } of sandboxes.list()) {
-    if (phase.phase === "creating") {
-      await sandboxes.update(id, (old) => ending(old, "undo", "its RunPodSandbox was cut off"));
-    } else if (boot !== bootId) {
-      await sandboxes.update(id, (old) => ending(old, "stop", "the node was restarted"));
+    if (boot !== bootId) {
+      await sandboxes.update(id, (old) => ending(old, "stop", "the node was restarted"), {
+        happened: true,
+      });
+    } else if (phase.phase === "creating") {
+      await sandboxes.update(id, (old) => ending(old, "undo", "its RunPodSandbox was cut off"), {
+        happened: true,
+      });
     }
   }
 }
@@ -139,46 +145,86 @@ export function syncWithMonitor(context: Context, hello: Hello): void {
   });
 }
 
-/** UpdateContainerResources calls that the end of an earlier daemon, or a failure, left half done. */
-async function undoUpdates(context: Context): Promise<void> {
-  for (const { id, updating } of context.containers.list()) {
-    if (!updating) continue;
-    using _ = await context.containers.lock(id);
-    const container = context.containers.find(id);
-    if (!container?.updating) continue;
-    context.log.warn("undoing an update that was cut off", { container: id });
-    await undoUpdate(context, container);
+const againMs = 60_000;
+
+/** One that fails holds up no other, and is tried again. */
+async function sync(context: Context, hello: Hello): Promise<void> {
+  // Both as they are at the greeting: what starts meanwhile is in none of the three.
+  const [sandboxes, containers] = [context.sandboxes.list(), context.containers.list()];
+  const exits = new Map(hello.exits.map((exit) => [exit.id, exit]));
+  const live = new Map(hello.running.map((container) => [container.id, container]));
+  const problems: string[] = [];
+  const attempt = async (id: string, act: () => Promise<void>) => {
+    await act().catch((error: unknown) => problems.push(`${id}: ${messageOf(error)}`));
+  };
+  for (const sandbox of sandboxes) {
+    await attempt(sandbox.id, () => syncPause(context, sandbox, live.has(sandbox.id)));
+  }
+  for (const container of containers) {
+    const { id } = container;
+    const seen = { exit: exits.get(id), started: live.get(id) };
+    await attempt(id, () => syncContainer(context, container, seen));
+  }
+  for (const { id } of containers.filter(({ updating }) => updating)) {
+    await attempt(id, () => undoCutUpdate(context, id));
+  }
+  if (problems.length === 0) return;
+  const fields = { failed: problems.length, first: problems[0]! };
+  context.log.error("not all is as the monitor says; it is tried again in a minute", fields);
+  setTimeout(() => void syncAgain(context), againMs).unref();
+}
+
+async function syncAgain(context: Context): Promise<void> {
+  try {
+    const { result } = await context.monitor.call("hello", {});
+    syncWithMonitor(context, result);
+  } catch (error) {
+    // The next connection brings a greeting.
+    context.log.debug("the monitor was not asked again", { error: messageOf(error) });
   }
 }
 
-async function sync(context: Context, hello: Hello): Promise<void> {
-  const { containers, sandboxes, log } = context;
-  for (const { id, pause, phase } of sandboxes.list()) {
-    if (phase.phase !== "ready" || pause === undefined) continue;
-    if (hello.running.some((container) => container.id === id)) continue;
-    await sandboxes.update(id, (old) => notReady(old, "its pause container has ended"));
+async function syncPause(context: Context, sandbox: Sandbox, isLive: boolean): Promise<void> {
+  const { id, phase, pause } = sandbox;
+  if (phase.phase !== "ready" || pause === undefined || isLive) return;
+  const change = (old: Sandbox) => notReady(old, "its pause container has ended");
+  await context.sandboxes.update(id, change, { happened: true });
+}
+
+/** What the monitor says of a container. */
+type Seen = { exit: ExitRecord | undefined; started: Hello["running"][number] | undefined };
+
+async function syncContainer(
+  context: Context,
+  { id, phase, bootId, runtimeHandler }: Container,
+  { exit, started }: Seen,
+): Promise<void> {
+  const { containers, log } = context;
+  if (phase.phase === "exited" && started !== undefined) {
+    log.warn("killing a container whose start has failed", { container: id });
+    const runtime = removingCommand(context, runtimeHandler);
+    const timeoutMs = context.config.runtimeTimeoutMs;
+    await context.monitor.call("remove", { id, runtime, timeoutMs });
   }
-  const exits = new Map(hello.exits.map((exit) => [exit.id, exit]));
-  const live = new Map(hello.running.map((container) => [container.id, container]));
-  for (const { id, phase, bootId, runtimeHandler } of containers.list()) {
-    const exit = exits.get(id);
-    const started = live.get(id);
-    if (phase.phase === "exited" && started !== undefined) {
-      log.warn("killing a container whose start has failed", { container: id });
-      const runtime = removingCommand(context, runtimeHandler);
-      const timeoutMs = context.config.runtimeTimeoutMs;
-      await context.monitor.call("remove", { id, runtime, timeoutMs });
-    }
-    if (phase.phase === "exited" || bootId !== context.bootId) continue;
-    if (exit !== undefined) await commitExit(context, id, exit);
-    else if (started !== undefined) {
-      await containers.update(id, (old) => running(old, started.pid, started.startedAtNs));
-    } else if (phase.phase === "running") {
-      log.warn("no monitor knows this container", { container: id });
-      const message = "no monitor saw its end";
-      await containers.update(id, (old) => lost(old, message, String(nowNs())));
-      context.exits.exited(id);
-    }
+  if (phase.phase === "exited" || bootId !== context.bootId) return;
+  if (exit !== undefined) await commitExit(context, id, exit);
+  else if (started !== undefined) {
+    const { pid, startedAtNs } = started;
+    await containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true });
+  } else if (phase.phase === "running") {
+    log.warn("no monitor knows this container", { container: id });
+    const message = "no monitor saw its end";
+    const change = (old: Container) => lost(old, message, String(nowNs()));
+    await containers.update(id, change, { happened: true });
+    context.exits.exited(id);
   }
-  await undoUpdates(context);
+}
+
+/** UpdateContainerResources that the end of an earlier daemon, or a failure, left half done. */
+async function undoCutUpdate(context: Context, id: string): Promise<void> {
+  using _ = await context.containers.lock(id);
+  const container = context.containers.find(id);
+  if (!container?.updating) return;
+  context.log.warn("undoing an update that was cut off", { container: id });
+  await undoUpdate(context, container);
 }

@@ -52,7 +52,8 @@ export type Snapshot = {
 const descriptorSlack = { socket: 40, anon_inode: 10, other: 3 };
 
 export function takeSnapshot(scope: Scope): Snapshot {
-  const files = scope.kept.flatMap(walk).filter((path) => !scope.once?.includes(path));
+  const all = scope.kept.flatMap(walk).filter((path) => !scope.once?.includes(path));
+  const files = all.filter((path) => !isSettled(path));
   const cgroups = cgroupsOf(scope.token);
   return {
     things: {
@@ -119,6 +120,12 @@ function entries(folder: string): string[] {
 
 function statOf(path: string): ReturnType<typeof lstatSync> {
   return lstatSync(path, { throwIfNoEntry: false });
+}
+
+/** What comes a second after a change beside its record, whose own file counts. */
+function isSettled(path: string): boolean {
+  const record = path.replace(/\.settled\.json(\.\w+\.tmp)?$/, ".json");
+  return record !== path && existsSync(record);
 }
 
 /** Everything under a folder, without descending into other file systems (a mounted rootfs). */

@@ -2,7 +2,7 @@
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError } from "../base/abort.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { CriError } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { killAll, killOnce, processes, survivors, type CgroupPaths } from "../node/cgroup.ts";
@@ -21,7 +21,6 @@ import { stdioFolder } from "./pause.ts";
 /** A process in uninterruptible sleep dies when the kernel lets it: it is reminded meanwhile. */
 const remindMs = 2_000;
 const SIGKILL = 9;
-const settleMs = 1_000;
 /** How long after its start a program may take to set its signal handlers up. */
 const youngNs = 1_000_000_000n;
 
@@ -121,19 +120,6 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
   if (isNews && reason === "OOMKilled") context.instruments.oomKilled();
   if (isNews) context.nri?.stoppedContainer(container);
   context.log.info("container exited", { container: id, exitCode, reason });
-  setTimeout(() => void settle(context, id), settleMs).unref();
-}
-
-/** How a container ended outlives the boot; most are removed before that is worth a write. */
-async function settle(context: Context, id: string): Promise<void> {
-  try {
-    await context.containers.settle(id);
-  } catch (error) {
-    context.log.warn("an exit would not outlive a reboot", {
-      container: id,
-      error: messageOf(error),
-    });
-  }
 }
 
 /** Kills what runs, then removes all that belongs to the container. Unknown: nothing to do. */

@@ -88,8 +88,11 @@ export function created(
 
 export function running(container: Container, pid: number, startedAtNs: string): Container {
   // A short-lived container may have ended before its start was recorded.
-  if (container.phase.phase === "exited") return container;
-  return { ...container, phase: { phase: "running", pid, startedAtNs } };
+  const { phase } = container;
+  if (phase.phase === "exited") return container;
+  const isKnown =
+    phase.phase === "running" && phase.pid === pid && phase.startedAtNs === startedAtNs;
+  return isKnown ? container : { ...container, phase: { phase: "running", pid, startedAtNs } };
 }
 
 export function updateBegun(container: Container, before: string): Container {
@@ -177,10 +180,14 @@ export function startFailed(container: Container, message: string, atNs: string)
   };
 }
 
-/** Nobody saw its end: the node was rebooted, or the monitor's record is lost. */
+/**
+ * Nobody saw its end: the node was rebooted, or the monitor's record is lost. One that was created may
+ * have run: what is on record after a power loss may be a little older than what was.
+ */
 export function lost(container: Container, message: string, atNs: string): Container {
-  if (container.phase.phase !== "running") return container;
-  const { startedAtNs } = container.phase;
+  const { phase } = container;
+  if (phase.phase !== "running" && phase.phase !== "created") return container;
+  const startedAtNs = phase.phase === "running" ? phase.startedAtNs : "0";
   return {
     ...container,
     phase: {

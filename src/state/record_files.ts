@@ -1,8 +1,10 @@
-// One record on disk, in two places: `<kind>.json` in its folder under graph, for what must survive a
-// power loss, and `<kind>-<id>.json` under state, a tmpfs, with every change since then. A change costs
-// no disk that way, and neither is lost with kill -9. After a boot the first one is what there is.
+// One record on disk, in up to three places: `<kind>.json` in its folder under graph, for what must
+// survive a power loss; `<kind>-<id>.json` under state, a tmpfs, with every change since then; and
+// `<kind>.settled.json` beside the first, where the changes come a second later. A change waits for no
+// disk that way, and none is lost with kill -9. After a reboot the settled one is the newest that there
+// is; it is a file of its own, since a power loss may leave nothing of what nobody has waited for.
 import { readFileSync, rmSync } from "node:fs";
-import { mkdir, rename, writeFile } from "node:fs/promises";
+import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 import { replaceInMemory, writeFileAtomic } from "../sys/file.ts";
@@ -10,6 +12,7 @@ import { replaceInMemory, writeFileAtomic } from "../sys/file.ts";
 export class RecordFiles {
   readonly #folder: string;
   readonly #base: string;
+  readonly #settled: string;
   readonly #change: string;
   #begun = false;
 
@@ -17,6 +20,7 @@ export class RecordFiles {
   constructor(kind: string, id: string, at: { folder: string; changes: string }) {
     this.#folder = at.folder;
     this.#base = join(at.folder, `${kind}.json`);
+    this.#settled = join(at.folder, `${kind}.settled.json`);
     this.#change = join(at.changes, `${kind}-${id}.json`);
   }
 
@@ -24,7 +28,7 @@ export class RecordFiles {
   texts(): string[] {
     const base = read(this.#base);
     this.#begun = base !== undefined;
-    return [read(this.#change), base].filter((text) => text !== undefined);
+    return [read(this.#change), read(this.#settled), base].filter((text) => text !== undefined);
   }
 
   /** durable: it must survive a power loss. The first one begins the record's folder. */
@@ -33,17 +37,14 @@ export class RecordFiles {
     await mkdir(this.#folder, { recursive: true, mode: 0o711 });
     await writeFileAtomic(this.#base, text, { fsync: durable });
     this.#begun = true;
+    rmSync(this.#settled, { force: true });
     rmSync(this.#change, { force: true });
   }
 
   /** Brings what has changed into the record's folder too, so that it outlives the boot. */
   async settle(): Promise<void> {
     const text = read(this.#change);
-    if (text === undefined) return;
-    // Off this thread: ext4 makes a rename over an existing file wait for the disk.
-    const temporary = `${this.#base}.settled.tmp`;
-    await writeFile(temporary, text, { mode: 0o600 });
-    await rename(temporary, this.#base);
+    if (text !== undefined) await writeFileAtomic(this.#settled, text);
   }
 
   /** The record's folder is gone. */

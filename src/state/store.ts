@@ -5,6 +5,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { RecordFiles } from "./record_files.ts";
+import { Settler } from "./settler.ts";
 
 /** A 64-bit number in a record: JSON has none. */
 export const Digits = v.pipe(v.string(), v.regex(/^\d{1,20}$/));
@@ -14,7 +15,7 @@ export type StoreOptions<Record> = {
   kind: string;
   /** `<folder>/<id>/` holds one record (record_files.ts) and what else belongs to it. */
   folder: string;
-  /** Where changes lie that need not survive a boot. */
+  /** Where changes lie at first. */
   changes: string;
   /** Of the records that are written. */
   version: number;
@@ -23,7 +24,7 @@ export type StoreOptions<Record> = {
   toJson: (record: Record) => object;
   /** @throws what is wrong with it. */
   fromJson: (json: unknown) => Record;
-  /** A change that happened could not be written. */
+  /** A change that happened could not be written, or one that was would not outlive a reboot. */
   onUnwritten?: (problem: string) => void;
   /** Told of each change of the list when it is made; undefined: not listed. */
   onCommit?: (before: Record | undefined, after: Record | undefined) => void;
@@ -40,6 +41,10 @@ export class Store<Record extends { id: string; name: string }> {
   readonly #locks = new Map<string, Promise<void>>();
   /** By id. */
   readonly #files = new Map<string, RecordFiles>();
+  readonly #settler = new Settler(
+    (id) => this.#settle(id),
+    (failures) => this.#tellUnsettled(failures),
+  );
 
   constructor(options: StoreOptions<Record>) {
     this.#options = options;
@@ -147,10 +152,26 @@ export class Store<Record extends { id: string; name: string }> {
     return new RecordFiles(kind, id, { folder: this.folderOf(id), changes });
   }
 
-  /** Writes a record's changes where they outlive the boot; not waited for, and not for a power loss. */
-  async settle(id: string): Promise<void> {
-    using _ = await this.lock(`write ${id}`);
-    if (this.#records.has(id)) await this.#files.get(id)?.settle();
+  /** What has changed reaches the disk, now instead of in a second: the daemon ends. */
+  async settle(): Promise<void> {
+    await this.#settler.settleAll();
+  }
+
+  /** Not locked: nobody may wait for a disk, and what changes meanwhile is settled after it. */
+  async #settle(id: string): Promise<void> {
+    try {
+      await this.#files.get(id)?.settle();
+    } catch (error) {
+      if (this.#records.has(id)) throw error; // otherwise it was removed meanwhile
+    }
+  }
+
+  #tellUnsettled(failures: Map<string, unknown>): void {
+    const { kind, onUnwritten } = this.#options;
+    const [[id, error] = []] = failures;
+    onUnwritten?.(
+      `after a reboot ${failures.size} ${kind} records would be older ones, ${id} among them: ${messageOf(error)}`,
+    );
   }
 
   /** The folder of one record, for what else belongs to it. */
@@ -235,6 +256,7 @@ export class Store<Record extends { id: string; name: string }> {
   /** Writes, then lists. */
   async put(record: Record, options: { durable?: boolean } = {}): Promise<void> {
     await this.write(record, options);
+    if (options.durable !== true) this.#settler.add(record.id);
     const before = this.#records.get(record.id);
     this.#records.set(record.id, record);
     this.#options.onCommit?.(before, record);
@@ -262,6 +284,7 @@ export class Store<Record extends { id: string; name: string }> {
       this.#options.onUnwritten?.(messageOf(error));
     }
     this.#records.set(id, changed);
+    this.#settler.add(id);
     this.#options.onCommit?.(old, changed);
     return changed;
   }

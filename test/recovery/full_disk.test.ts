@@ -2,10 +2,13 @@
 // or files. The caller is told; what was begun is undone; what ran goes on, and can be removed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
-import { mkdirSync, statfsSync } from "node:fs";
+import { existsSync, mkdirSync, statfsSync } from "node:fs";
 import { join } from "node:path";
+import process from "node:process";
 import { CriError } from "../../src/base/errors.ts";
 import { runtime } from "../../src/proto/messages.js";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { until } from "../expect.ts";
 import { busybox, Daemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 
@@ -125,3 +128,26 @@ describe.each(["graph", "state"])("%s", (name) => {
     120_000,
   );
 });
+
+test("what ended while no daemon was there is told of at the start, though state has no room", async () => {
+  const pod = daemon.podConfig();
+  const podId = await daemon.runPod(pod);
+  const [ended, runs] = [await run(podId, pod), await run(podId, pod)];
+  await daemon.stop("SIGKILL");
+  process.kill(ended.pid, "SIGKILL");
+  await until("it has ended", () => !existsSync(`/proc/${ended.pid}`));
+  {
+    using _ = limit("state", "pages", 0);
+    await daemon.start();
+    await until("its exit is told", async () => (await daemon.status(ended.id)).exit_code === 137);
+    expect((await daemon.exec(runs.id, "echo alive")).stdout).toBe("alive\n");
+  }
+  await daemon.client.StopContainer({ container_id: ended.id }, { timeoutMs });
+  await remove(podId);
+});
+
+async function run(podId: string, pod: PodSandboxConfig): Promise<{ id: string; pid: number }> {
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
+  return { id, pid: (JSON.parse(info["info"]!) as { pid: number }).pid };
+}

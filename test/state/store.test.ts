@@ -86,7 +86,10 @@ describe("RecordFiles", () => {
     files.texts();
     await files.write("sixth", false);
     await files.settle();
+    expect(open().texts()).toEqual(["sixth", "sixth", "fourth"]);
     files.removeChange();
-    expect(open().texts()).toEqual(["sixth"]);
+    expect(open().texts()).toEqual(["sixth", "fourth"]);
+    await files.write("seventh", true);
+    expect(names()).toEqual([["thing.json"], []]);
   });
 });

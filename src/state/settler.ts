@@ -1,0 +1,54 @@
+// What is written behind everything else: of records that have changed, what outlives a reboot.
+
+/** Most containers of a job are gone before it is worth a write. */
+const settleMs = 1_000;
+/** After one that failed. */
+const againMs = 60_000;
+
+export class Settler {
+  readonly #settle: (id: string) => Promise<void>;
+  readonly #onFailed: (failures: Map<string, unknown>) => void;
+  readonly #due = new Set<string>();
+  #timer: ReturnType<typeof setTimeout> | undefined;
+  #running = Promise.resolve();
+
+  /** onFailed is told once of each pass in which some could not be settled: they are due again later. */
+  constructor(
+    settle: (id: string) => Promise<void>,
+    onFailed: (failures: Map<string, unknown>) => void,
+  ) {
+    this.#settle = settle;
+    this.#onFailed = onFailed;
+  }
+
+  /** It has changed. */
+  add(id: string): void {
+    this.#due.add(id);
+    this.#arm(settleMs);
+  }
+
+  /** Settles all that is due, now. */
+  async settleAll(): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    this.#running = this.#running.then(() => this.#pass());
+    await this.#running;
+  }
+
+  #arm(ms: number): void {
+    this.#timer ??= setTimeout(() => void this.settleAll(), ms).unref();
+  }
+
+  async #pass(): Promise<void> {
+    const failures = new Map<string, unknown>();
+    const due = [...this.#due];
+    this.#due.clear(); // before: what changes meanwhile is due again
+    for (const id of due) {
+      await this.#settle(id).catch((error: unknown) => failures.set(id, error));
+    }
+    if (failures.size === 0) return;
+    for (const id of failures.keys()) this.#due.add(id);
+    this.#arm(againMs);
+    this.#onFailed(failures);
+  }
+}

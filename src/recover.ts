@@ -3,7 +3,8 @@
 // - a graph folder that another program filled: refused, nothing is touched
 // - containers and pods of this boot that the other cgroup driver made: refused, nothing is touched
 // - a record of a newer version: refused, nothing is touched; of an older one: migrated
-// - a record that cannot be read: set aside, told of, and the start goes on
+// - a record that cannot be read, or is no file: set aside (passed over where the disk is too full for
+//   that), told of, and the start goes on
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
 //   what outlives a boot (CNI addresses) is released at once (orphans.ts). Also a sandbox whose record

@@ -95,14 +95,14 @@ export class LayerStore {
     await mkdir(store.#scratch, { mode: 0o700 });
     const names = await readdir(root);
     for (const name of names) {
-      if (name.endsWith(".tmp")) await rm(join(root, name), { force: true });
+      if (name.endsWith(".tmp")) await store.#discard(join(root, name));
       else if (name.endsWith(".json")) await store.#read(name);
     }
     const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
     for (const name of names) {
       const [short = "", end] = name.split(".", 2);
       if (besides.some(([beside]) => beside === end) && !known.has(short))
-        await rm(join(root, name), { force: true });
+        await store.#discard(join(root, name));
     }
     for (const name of await readdir(store.trees)) {
       if (name !== "empty" && !known.has(name)) await store.#discard(join(store.trees, name));
@@ -330,7 +330,7 @@ export class LayerStore {
         error: messageOf(error),
       });
     }
-    await rm(path, { force: true });
+    await this.#discard(path);
   }
 
   async #discard(path: string): Promise<void> {

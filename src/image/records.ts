@@ -72,13 +72,13 @@ export class ImageRecords {
     await mkdir(folder, { recursive: true, mode: 0o700 });
     const names = await readdir(folder);
     for (const name of names) {
-      if (name.endsWith(".tmp")) await rm(join(folder, name), { force: true });
+      if (name.endsWith(".tmp")) await records.#discard(join(folder, name));
       else if (name.endsWith(".json")) await records.#read(join(folder, name));
     }
     for (const name of names.filter((name) => name.endsWith(".config"))) {
       const path = join(folder, name);
       const isOf = ({ id }: ImageRecord) => records.#configPath(id) === path;
-      if (!records.list().some(isOf)) await rm(path, { force: true });
+      if (!records.list().some(isOf)) await records.#discard(path);
     }
     return records;
   }
@@ -188,7 +188,21 @@ export class ImageRecords {
         file: aside,
         error: messageOf(error),
       });
-      await rename(path, aside);
+      await this.#clear(path, () => rename(path, aside));
+    }
+  }
+
+  /** What an earlier daemon left half written. */
+  async #discard(path: string): Promise<void> {
+    await this.#clear(path, () => rm(path, { recursive: true, force: true }));
+  }
+
+  /** Nothing odd among the records stops the start. */
+  async #clear(file: string, action: () => Promise<void>): Promise<void> {
+    try {
+      await action();
+    } catch (error) {
+      this.#log.warn("it stays among the images' records", { file, error: messageOf(error) });
     }
   }
 }

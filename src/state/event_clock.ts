@@ -1,6 +1,6 @@
 // Times that order events and statuses: each is later than all before it, also when the wall clock is set
 // back and when the daemon is started again. A client drops what is not newer than what it has.
-import { readFileSync } from "node:fs";
+import { readFileSync, rmSync } from "node:fs";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { replaceInMemory } from "../sys/file.ts";
@@ -18,7 +18,7 @@ export class EventClock {
   constructor(file: string, onUnwritten: (problem: string) => void) {
     this.#file = file;
     this.#onUnwritten = onUnwritten;
-    this.#lastNs = readReserved(file);
+    this.#lastNs = this.#readReserved();
     this.#reservedNs = this.#lastNs;
     this.next(); // a file that cannot be written shows at the start
   }
@@ -36,17 +36,26 @@ export class EventClock {
     try {
       replaceInMemory(this.#file, String(this.#reservedNs));
     } catch (error) {
-      this.#onUnwritten(messageOf(error));
+      this.#onUnwritten(`${this.#file}: ${messageOf(error)}`);
     }
   }
-}
 
-function readReserved(file: string): bigint {
-  try {
-    const text = readFileSync(file, "utf8");
-    return /^\d{1,20}$/.test(text) ? BigInt(text) : 0n;
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return 0n;
-    throw error;
+  #readReserved(): bigint {
+    try {
+      const text = readFileSync(this.#file, "utf8");
+      return /^\d{1,20}$/.test(text) ? BigInt(text) : 0n;
+    } catch (error) {
+      if (errnoOf(error) !== "ENOENT") this.#removeUnreadable();
+      return 0n;
+    }
+  }
+
+  /** A folder, say; where it stays, the next reservation tells. */
+  #removeUnreadable(): void {
+    try {
+      rmSync(this.#file, { recursive: true, force: true });
+    } catch (error) {
+      this.#onUnwritten(`${this.#file}: ${messageOf(error)}`);
+    }
   }
 }

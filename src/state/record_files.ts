@@ -6,7 +6,7 @@
 import { readFileSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { errnoOf } from "../base/errors.ts";
+import { errnoOf, messageOf } from "../base/errors.ts";
 import { replaceInMemory, writeFileAtomic } from "../sys/file.ts";
 
 export class RecordFiles {
@@ -24,8 +24,8 @@ export class RecordFiles {
     this.#change = join(at.changes, `${kind}-${id}.json`);
   }
 
-  /** What can be read, the newest first. */
-  texts(): string[] {
+  /** What there is, the newest first; an error for what is there and cannot be read. */
+  texts(): (string | Error)[] {
     const base = read(this.#base);
     this.#begun = base !== undefined;
     return [read(this.#change), read(this.#settled), base].filter((text) => text !== undefined);
@@ -44,20 +44,34 @@ export class RecordFiles {
   /** Brings what has changed into the record's folder too, so that it outlives the boot. */
   async settle(): Promise<void> {
     const text = read(this.#change);
+    if (text instanceof Error) throw text;
     if (text !== undefined) await writeFileAtomic(this.#settled, text);
   }
 
   /** The record's folder is gone. */
   removeChange(): void {
-    rmSync(this.#change, { force: true });
+    rmSync(this.#change, { recursive: true, force: true });
+  }
+
+  /** Takes away what no text can be had of, and would be in the way of the next one. */
+  removeUnreadable(): void {
+    for (const path of [this.#change, this.#settled, this.#base]) {
+      if (read(path) instanceof Error) rmSync(path, { recursive: true, force: true });
+    }
   }
 }
 
-function read(path: string): string | undefined {
+/** No fault of the file that is read: it would be found with every other one. */
+const ownTroubles = ["EMFILE", "ENFILE", "ENOMEM"];
+
+function read(path: string): string | Error | undefined {
   try {
     return readFileSync(path, "utf8");
   } catch (error) {
-    if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
-    throw error;
+    const errno = errnoOf(error) ?? "";
+    if (["ENOENT", "ENOTDIR"].includes(errno)) return undefined;
+    const cause = new Error(`${path}: ${messageOf(error)}`, { cause: error });
+    if (ownTroubles.includes(errno)) throw cause;
+    return cause;
   }
 }

@@ -52,7 +52,8 @@ export class Store<Record extends { id: string; name: string }> {
 
   /**
    * Reads all records; one that is damaged is moved aside and told of, and never stops the start.
-   * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is touched.
+   * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is touched;
+   * what the system says where none can be read at all, for then all would be taken for gone.
    */
   async load(setAside: string): Promise<string[]> {
     const { folder, kind } = this.#options;
@@ -65,36 +66,47 @@ export class Store<Record extends { id: string; name: string }> {
       return { id, files, texts: files.texts() };
     });
     for (const { id, texts } of found) this.#refuseNewer(id, texts);
-    await this.#removeStrays(new Set(ids));
     const problems: string[] = [];
+    await this.#removeStrays(new Set(ids), problems);
     for (const { id, files, texts } of found) {
       try {
         this.#add(id, this.#newest(id, texts, problems));
         this.#files.set(id, files);
       } catch (error) {
-        await mkdir(setAside, { recursive: true, mode: 0o700 });
-        const to = join(setAside, `${kind}-${id}-${Date.now()}`);
-        await rename(join(folder, id), to);
-        files.removeChange();
-        problems.push(`${kind} ${id} cannot be read (${messageOf(error)}): moved to ${to}`);
+        const done = await this.#moveAside(id, files, setAside);
+        problems.push(`${kind} ${id} cannot be read (${messageOf(error)}): ${done}`);
+        continue;
       }
+      await attempt(() => files.removeUnreadable(), problems);
     }
     for (const name of names.filter((name) => name.startsWith(removing))) {
-      const path = join(folder, name);
-      await rm(path, { recursive: true, force: true }).catch((error: unknown) => {
-        problems.push(`${path} cannot be removed: ${messageOf(error)}`);
-      });
+      await attempt(() => rm(join(folder, name), { recursive: true, force: true }), problems);
     }
     return problems;
   }
 
+  /** Takes a damaged record out of the way; what became of it. A full disk may not even take that. */
+  async #moveAside(id: string, files: RecordFiles, setAside: string): Promise<string> {
+    const from = this.folderOf(id);
+    const to = join(setAside, `${this.#options.kind}-${id}-${Date.now()}`);
+    try {
+      await mkdir(setAside, { recursive: true, mode: 0o700 });
+      await rename(from, to);
+      files.removeChange();
+      return `moved to ${to}`;
+    } catch (error) {
+      return `it is passed over, and stays in ${from} (${messageOf(error)})`;
+    }
+  }
+
   /** What kill -9 left among the changes: files half written, and those of records that are gone. */
-  async #removeStrays(ids: ReadonlySet<string>): Promise<void> {
+  async #removeStrays(ids: ReadonlySet<string>, problems: string[]): Promise<void> {
     const { kind, changes } = this.#options;
     for (const name of await readdir(changes)) {
       if (!name.startsWith(`${kind}-`)) continue;
       const id = name.slice(kind.length + 1, -".json".length);
-      if (!ids.has(id)) await rm(join(changes, name), { force: true });
+      if (ids.has(id)) continue;
+      await attempt(() => rm(join(changes, name), { recursive: true, force: true }), problems);
     }
   }
 
@@ -107,7 +119,7 @@ export class Store<Record extends { id: string; name: string }> {
   }
 
   /** The newest that can be read. @throws what is wrong with the newest when none can. */
-  #newest(id: string, texts: string[], problems: string[]): Record {
+  #newest(id: string, texts: (string | Error)[], problems: string[]): Record {
     let failure: unknown = new Error("it is not there");
     for (const [index, text] of texts.entries()) {
       try {
@@ -124,7 +136,8 @@ export class Store<Record extends { id: string; name: string }> {
     throw failure;
   }
 
-  #parse(text: string): Record {
+  #parse(text: string | Error): Record {
+    if (text instanceof Error) throw text;
     const { version, migrations = {}, fromJson } = this.#options;
     let json = JSON.parse(text) as { version?: unknown };
     for (let at = Number(json.version); at < version; at++) {
@@ -135,9 +148,10 @@ export class Store<Record extends { id: string; name: string }> {
     return fromJson(json);
   }
 
-  #refuseNewer(id: string, texts: string[]): void {
+  #refuseNewer(id: string, texts: (string | Error)[]): void {
     const { kind, version } = this.#options;
     for (const text of texts) {
+      if (text instanceof Error) continue;
       const found = Number(/^\s*\{\s*"version"\s*:\s*(\d+)/.exec(text)?.[1] ?? 0);
       if (found <= version) continue;
       throw new CriError(
@@ -323,5 +337,14 @@ export class Store<Record extends { id: string; name: string }> {
         held.resolve();
       },
     };
+  }
+}
+
+/** What hinders the start no further than that it is told of. */
+async function attempt(action: () => Promise<void> | void, problems: string[]): Promise<void> {
+  try {
+    await action();
+  } catch (error) {
+    problems.push(`what is left of a record cannot be removed: ${messageOf(error)}`);
   }
 }

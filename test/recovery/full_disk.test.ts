@@ -2,7 +2,7 @@
 // or files. The caller is told; what was begun is undone; what ran goes on, and can be removed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, statfsSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, statfsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { CriError } from "../../src/base/errors.ts";
@@ -94,6 +94,23 @@ async function others() {
   const { items } = await daemon.client.ListPodSandbox({});
   return items.filter(({ id }) => id !== livePod);
 }
+
+test("a damaged record is passed over where nothing can be put aside, and put aside later", async () => {
+  const id = "ab".repeat(32);
+  const folder = join(daemon.dir, "graph/containers", id);
+  await daemon.stop();
+  mkdirSync(folder);
+  writeFileSync(join(folder, "container.json"), "{");
+  const logged = daemon.log.length;
+  {
+    using _ = limit("graph", "files", 0);
+    await daemon.start();
+    expect(daemon.log.slice(logged)).toContain(`stays in ${folder}`);
+    expect((await daemon.exec(live, "echo alive")).stdout).toBe("alive\n");
+  }
+  await daemon.restart();
+  expect(readdirSync(join(daemon.dir, "graph/set-aside")).join()).toContain(`container-${id}`);
+});
 
 describe.each(["graph", "state"])("%s", (name) => {
   test.each(["pages", "files"])(

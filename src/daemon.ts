@@ -1,15 +1,7 @@
 // The composition root: everything the daemon consists of is made here, in order, and ends in the
 // reverse order when SIGINT or SIGTERM comes. Containers, and the monitor, go on.
 import * as grpc from "@grpc/grpc-js";
-import {
-  chmodSync,
-  chownSync,
-  closeSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  rmSync,
-} from "node:fs";
+import { chmodSync, chownSync, mkdirSync, readFileSync, rmSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { build, version } from "./base/build.ts";
@@ -48,7 +40,8 @@ import { openSelinux } from "./node/selinux.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { Streams } from "./stream/streams.ts";
 import { sweepOrphans } from "./orphans.ts";
-import { claimGraph, recover, syncWithMonitor } from "./recover.ts";
+import { claimGraph, lockFolder, makeFolder, refuseAlien } from "./folders.ts";
+import { recover, syncWithMonitor } from "./recover.ts";
 import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
@@ -56,7 +49,6 @@ import { openService } from "./service.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
-import { tryLock } from "./sys/path.ts";
 import { replaceStale } from "./sys/stale_socket.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
 import { shrinkWhenIdle } from "./sys/memory.ts";
@@ -78,13 +70,12 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   await using stack = new AsyncDisposableStack();
   const service = stack.use(openService(log));
   service.recovering();
-  for (const folder of ["", "stdio", "sandboxes"].map((name) => join(config.state, name))) {
-    mkdirSync(folder, { recursive: true, mode: 0o711 });
-  }
-  mkdirSync(config.graph, { recursive: true, mode: 0o711 });
-  stack.use(lockFolder(config.state));
+  for (const name of ["", "stdio", "sandboxes"]) makeFolder(join(config.state, name), "state");
+  makeFolder(config.graph, "graph");
+  stack.use(lockFolder(config.state, "state"));
+  await refuseAlien(config.graph);
+  stack.use(lockFolder(config.graph, "graph"));
   const instance = await claimGraph(config.graph);
-  stack.use(lockFolder(config.graph));
   becomeSubreaper();
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
@@ -282,20 +273,6 @@ function reapOrphan(pid: number): void {
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
   }
-}
-
-/** One daemon for a folder. @throws CriError FAILED_PRECONDITION when another has it. */
-function lockFolder(folder: string): Disposable {
-  const path = join(folder, "daemon.lock");
-  const fd = openSync(path, "a", 0o600);
-  if (!tryLock(fd)) {
-    closeSync(fd);
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `another isulad-ts runs with ${folder} (it holds ${path}): stop it, or give this one hosts, graph and state of its own`,
-    );
-  }
-  return { [Symbol.dispose]: () => closeSync(fd) };
 }
 
 async function listen(context: Context, stack: AsyncDisposableStack): Promise<void> {

@@ -6,7 +6,8 @@
 //   image    references, registries, layers    monitor the process that holds the containers
 //   stream   exec, attach, port-forward        nri    plugins that see and change containers
 //   cri      one file an RPC or a few          cli    the person's commands
-//   daemon.ts puts them together, recover.ts takes over what an earlier daemon left.
+//   daemon.ts puts them together, folders.ts claims its folders, recover.ts takes over what an earlier
+//   daemon left.
 //
 // This file only decides which of the program's lives begins: daemon, monitor, a helper that unpacks or
 // enters a pod's network, or a person's command. Each loads no more than it needs.

@@ -1,6 +1,7 @@
 // What a new daemon does with what an older one left. The differences, and the rule for each:
 //
-// - a graph folder that another program filled: refused, nothing is touched
+// - a graph folder that another program filled, or whose mark is gone: refused, nothing is touched
+//   (folders.ts); one whose first start was cut off: claimed
 // - containers and pods of this boot that the other cgroup driver made: refused, nothing is touched
 // - a record of a newer version: refused, nothing is touched; of an older one: migrated
 // - a record that cannot be read, or is no file: set aside (passed over where the disk is too full for
@@ -17,10 +18,7 @@
 // - a running container that the monitor does not know: EXITED, reason Unknown
 // - a container whose UpdateContainerResources was cut off: taken back to the resources on record
 // - a container that runs although its record says it has ended, or without a record: killed
-import { randomBytes } from "node:crypto";
-import { readdirSync } from "node:fs";
 import { join } from "node:path";
-import * as v from "valibot";
 import { CriError, messageOf } from "./base/errors.ts";
 import { nowNs } from "./base/int64.ts";
 import { commitExit } from "./cri/container_end.ts";
@@ -30,55 +28,6 @@ import { undoUpdate } from "./cri/container_update.ts";
 import type { ExitRecord, Hello } from "./monitor/protocol.ts";
 import { lost, running, type Container } from "./state/container.ts";
 import { ending, notReady, type Sandbox } from "./state/sandbox.ts";
-import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
-
-/** What marks a graph folder as ours: its layout, and a name for it. */
-const markFile = "isulad-ts.json";
-const layoutKnown = 1;
-
-/**
- * Returns the graph folder's instance: 8 hexadecimal digits.
- * @throws CriError FAILED_PRECONDITION for a folder that is not ours, or of a newer version.
- */
-export async function claimGraph(graph: string): Promise<string> {
-  const path = join(graph, markFile);
-  const text = await readTextIfExists(path);
-  if (text !== undefined) return readMark(path, text);
-  const strange = readdirSync(graph).filter((name) => name !== "lost+found");
-  if (strange.length > 0) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `${graph} holds files of another program (${strange.slice(0, 5).join(", ")}): set graph to a folder of its own`,
-    );
-  }
-  const instance = randomBytes(4).toString("hex");
-  const mark = `${JSON.stringify({ layout: layoutKnown, instance })}\n`;
-  await writeFileAtomic(path, mark, { mode: 0o644, fsync: true });
-  return instance;
-}
-
-const Mark = v.object({
-  layout: v.number(),
-  instance: v.pipe(v.string(), v.regex(/^[0-9a-f]{8}$/)),
-});
-
-function readMark(path: string, text: string): string {
-  let mark: v.InferOutput<typeof Mark>;
-  try {
-    mark = v.parse(Mark, JSON.parse(text));
-  } catch (cause) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `${path}, which marks the graph folder, is damaged (${messageOf(cause)}): put {"layout":1,"instance":"0badf00d"} into it, with any 8 hexadecimal digits, or use another graph folder`,
-      { cause },
-    );
-  }
-  if (mark.layout === layoutKnown) return mark.instance;
-  throw new CriError(
-    "FAILED_PRECONDITION",
-    `${path} tells of layout ${mark.layout}, which a newer isulad-ts made: use that, or another graph folder`,
-  );
-}
 
 /**
  * Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after.

@@ -1,7 +1,7 @@
 // Whose folders these are: a graph of another program, of a newer version, of a daemon that runs; the
 // mark that tells cut off. Refused with a message, and not a byte is changed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { spawnSync } from "node:child_process";
+import { execFileSync, spawn, spawnSync } from "node:child_process";
 import {
   existsSync,
   mkdirSync,
@@ -13,6 +13,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { runtime } from "../../src/proto/messages.js";
+import { until } from "../expect.ts";
 import { Daemon, executable, startDaemon } from "../harness.ts";
 
 let daemon: Daemon;
@@ -84,6 +85,68 @@ describe("a graph folder", () => {
     mkdirSync(join(own.dir, "graph/lost+found"), { recursive: true });
     await own.start();
     expect(readdirSync(join(own.dir, "graph"))).toContain("isulad-ts.json");
+  });
+
+  test("that a first start left half made is an empty one", async () => {
+    await using own = new Daemon({ network: false, image: false });
+    own.writeConfig();
+    const graph = join(own.dir, "graph");
+    mkdirSync(graph);
+    for (const name of ["daemon.lock", "isulad-ts.json.0a1b2c3d.tmp"]) {
+      writeFileSync(join(graph, name), "");
+    }
+    await own.start();
+    expect(readdirSync(graph)).toContain("isulad-ts.json");
+    expect(readdirSync(graph).join()).not.toContain(".tmp");
+  });
+
+  test("that another first start has locked gets no mark", async () => {
+    const graph = join(daemon.dir, "contended");
+    mkdirSync(graph);
+    const lock = join(graph, "daemon.lock");
+    const holder = spawn("flock", [lock, "sleep", "60"], { stdio: "ignore", detached: true });
+    try {
+      await until(`${lock} is held`, () => spawnSync("flock", ["-n", lock, "true"]).status === 1);
+      const said = refused({ graph, state: join(daemon.dir, "contended-state") });
+      expect(said).toContain(lock);
+      expect(readdirSync(graph)).toEqual(["daemon.lock"]);
+    } finally {
+      process.kill(-holder.pid!, "SIGKILL");
+    }
+  });
+
+  test("whose file system is read-only is refused with its path and what to do", async () => {
+    const graph = join(daemon.dir, "graph");
+    await daemon.stop();
+    execFileSync("mount", ["--bind", graph, graph]);
+    try {
+      execFileSync("mount", ["-o", "remount,ro,bind", graph]);
+      const said = refused({ graph, state: join(daemon.dir, "readonly-state") });
+      expect(said).toContain(graph);
+      expect(said).toContain("mount it read-write");
+    } finally {
+      execFileSync("umount", [graph]);
+    }
+    await daemon.start();
+  });
+
+  test("whose mark is gone is refused, and mended by what the message says", async () => {
+    const pod = daemon.podConfig();
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    const graph = join(daemon.dir, "graph");
+    const mark = join(graph, "isulad-ts.json");
+    const text = readFileSync(mark, "utf8");
+    await daemon.stop();
+    rmSync(mark);
+    const said = refused({ graph, state: join(daemon.dir, "unmarked-state") });
+    const command = /restore it by: (echo '.*' > \S+)/.exec(said)?.[1];
+    expect(command).toContain(mark);
+    execFileSync("sh", ["-c", command!]);
+    expect(readFileSync(mark, "utf8")).toBe(text);
+    await daemon.start();
+    expect((await daemon.exec(id, "echo alive")).stdout).toBe("alive\n");
+    await daemon.removePod(podId);
   });
 
   test("whose mark was cut is taken, or refused with its path", async () => {

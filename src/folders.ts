@@ -1,0 +1,157 @@
+// The daemon's two folders, graph and state: made where they are not there, locked against a second
+// daemon, and graph marked as ours. What cannot be used is refused with its path and what to do, and not
+// a byte in it is changed.
+import { randomBytes } from "node:crypto";
+import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import * as v from "valibot";
+import { CriError, errnoOf, messageOf } from "./base/errors.ts";
+import { netnsPrefix } from "./node/namespaces.ts";
+import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
+import { tryLock } from "./sys/path.ts";
+
+/** What marks a graph folder as ours: its layout, and a name for it. */
+const markFile = "isulad-ts.json";
+const layoutKnown = 1;
+/** What a first start that was cut off may have left. */
+const markBegun = /^isulad-ts\.json\.[0-9a-f]{8}\.tmp$/;
+const lockFile = "daemon.lock";
+
+/** Which key of daemon.json names a folder. */
+type Key = "graph" | "state";
+
+/** @throws CriError FAILED_PRECONDITION when it cannot be made. */
+export function makeFolder(path: string, key: Key): void {
+  try {
+    mkdirSync(path, { recursive: true, mode: 0o711 });
+  } catch (error) {
+    throw unwritable(path, key, error);
+  }
+}
+
+function unwritable(path: string, key: Key, cause: unknown): CriError {
+  const why = `${path} cannot be written (${messageOf(cause)})`;
+  const next =
+    errnoOf(cause) === "EROFS"
+      ? `its file system is read-only: mount it read-write (after an error of the disk, which the kernel's log tells, check it with fsck first), or set "${key}" to another folder`
+      : `make it writable, or set "${key}" to another folder`;
+  return new CriError("FAILED_PRECONDITION", `${why}: ${next}`, { cause });
+}
+
+/** One daemon for a folder. @throws CriError FAILED_PRECONDITION when another has it. */
+export function lockFolder(folder: string, key: Key): Disposable {
+  const path = join(folder, lockFile);
+  const fd = openLock(path, key);
+  if (!tryLock(fd)) {
+    closeSync(fd);
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `another isulad-ts runs with ${folder} (it holds ${path}): stop it, or give this one hosts, graph and state of its own`,
+    );
+  }
+  return { [Symbol.dispose]: () => closeSync(fd) };
+}
+
+function openLock(path: string, key: Key): number {
+  try {
+    return openSync(path, "a", 0o600);
+  } catch (error) {
+    throw unwritable(path, key, error);
+  }
+}
+
+/**
+ * To be asked before even a lock is laid into the folder.
+ * @throws CriError FAILED_PRECONDITION for a folder that is not ours, or of a newer version.
+ */
+export async function refuseAlien(graph: string): Promise<void> {
+  await readMark(graph);
+}
+
+/**
+ * Returns the graph folder's instance: 8 hexadecimal digits. The folder is locked, so that no two first
+ * starts make one each.
+ * @throws CriError FAILED_PRECONDITION as refuseAlien does, and where the mark cannot be written.
+ */
+export async function claimGraph(graph: string): Promise<string> {
+  const known = await readMark(graph);
+  if (known !== undefined) return known;
+  const path = join(graph, markFile);
+  const instance = randomBytes(4).toString("hex");
+  try {
+    await writeFileAtomic(path, markText(instance), { mode: 0o644, fsync: true });
+    const begun = readdirSync(graph).filter((name) => markBegun.test(name));
+    for (const name of begun) await rm(join(graph, name), { force: true });
+  } catch (error) {
+    throw unwritable(path, "graph", error);
+  }
+  return instance;
+}
+
+const Mark = v.object({
+  layout: v.number(),
+  instance: v.pipe(v.string(), v.regex(/^[0-9a-f]{8}$/)),
+});
+
+function markText(instance: string): string {
+  return `${JSON.stringify({ layout: layoutKnown, instance })}\n`;
+}
+
+/** The instance; undefined: the folder is empty, and may become ours. */
+async function readMark(graph: string): Promise<string | undefined> {
+  const path = join(graph, markFile);
+  let mark: v.InferOutput<typeof Mark>;
+  try {
+    const text = await readTextIfExists(path);
+    if (text === undefined) return refuseStrange(graph);
+    mark = v.parse(Mark, JSON.parse(text));
+  } catch (cause) {
+    if (cause instanceof CriError) throw cause;
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `${path}, which marks the graph folder, is damaged (${messageOf(cause)}): ${mending(graph)}, or use another graph folder`,
+      { cause },
+    );
+  }
+  if (mark.layout === layoutKnown) return mark.instance;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `${path} tells of layout ${mark.layout}, which a newer isulad-ts made: use that, or another graph folder`,
+  );
+}
+
+/** A folder without a mark has to be empty. */
+function refuseStrange(graph: string): undefined {
+  const fresh = (name: string) => ["lost+found", lockFile].includes(name) || markBegun.test(name);
+  const strange = readdirSync(graph).filter((name) => !fresh(name));
+  if (strange.length === 0) return undefined;
+  const some = strange.slice(0, 5).join(", ");
+  const message = existsSync(join(graph, lockFile))
+    ? `${join(graph, markFile)}, which marks the graph folder, is gone, though ${graph} holds files (${some}) and the lock of an isulad-ts: if the files are its own, ${mending(graph)}; else set graph to a folder of its own`
+    : `${graph} holds files of another program (${some}): set graph to a folder of its own`;
+  throw new CriError("FAILED_PRECONDITION", message);
+}
+
+/** How a mark that is lost is made again: pods know the instance by the names of their namespaces. */
+function mending(graph: string): string {
+  const instance = recordedInstance(graph);
+  const text = markText(instance ?? "0badf00d").trim();
+  const which =
+    instance === undefined ? "any 8 hexadecimal digits do" : "its pods have this instance";
+  return `restore it by: echo '${text}' > ${join(graph, markFile)} (${which})`;
+}
+
+function recordedInstance(graph: string): string | undefined {
+  const known = new RegExp(netnsPrefix("([0-9a-f]{8})"));
+  const folder = join(graph, "sandboxes");
+  try {
+    for (const id of readdirSync(folder)) {
+      const found = known.exec(readFileSync(join(folder, id, "sandbox.json"), "utf8"));
+      if (found !== null) return found[1];
+    }
+  } catch {
+    // It is a hint: what cannot be read gives none.
+  }
+  return undefined;
+}

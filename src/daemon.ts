@@ -93,8 +93,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
   await listen(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
-  await writeFile(config.pidfile, `${process.pid}\n`, { mode: 0o644 });
-  stack.defer(() => rmSync(config.pidfile, { force: true }));
+  await writePidfile(context, stack);
   log.info("ready", {
     version,
     commit: build?.commit,
@@ -272,6 +271,17 @@ function reapOrphan(pid: number): void {
     reap(pid);
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
+  }
+}
+
+/** It is for others: a start does without. */
+async function writePidfile({ config, log }: Context, stack: AsyncDisposableStack): Promise<void> {
+  const path = config.pidfile;
+  try {
+    await writeFile(path, `${process.pid}\n`, { mode: 0o644 });
+    stack.defer(() => rmSync(path, { force: true }));
+  } catch (error) {
+    log.warn("the pidfile was not written", { path, error: messageOf(error) });
   }
 }
 

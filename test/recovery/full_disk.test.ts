@@ -112,6 +112,22 @@ test("a damaged record is passed over where nothing can be put aside, and put as
   expect(readdirSync(join(daemon.dir, "graph/set-aside")).join()).toContain(`container-${id}`);
 });
 
+test("a pidfile for which there is no room is told of, and done without", async () => {
+  await daemon.stop();
+  const pidfile = join(daemon.dir, "state/isulad.pid");
+  daemon.writeConfig({ pidfile });
+  const logged = daemon.log.length;
+  {
+    using _ = limit("state", "pages", 0);
+    await daemon.start();
+    expect((await daemon.status(live)).state).toBe(runtime.v1.ContainerState.CONTAINER_RUNNING);
+  }
+  expect(daemon.log.slice(logged)).toContain(pidfile);
+  daemon.writeConfig();
+  await daemon.restart();
+  expect((await daemon.exec(live, "echo alive")).stdout).toBe("alive\n");
+});
+
 describe.each(["graph", "state"])("%s", (name) => {
   test.each(["pages", "files"])(
     "without room for more than so many %s",

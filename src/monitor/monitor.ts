@@ -16,6 +16,7 @@ import { shrinkWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { endExec, Execs } from "./exec.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
+import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
 import { Gate, upgrade, type Inherited } from "./upgrade.ts";
 import { LogWorkers } from "./worker_client.ts";
@@ -50,6 +51,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     process.exit(1); // The daemon starts another, which resumes the logs.
   });
   const spawner = new Spawner(folder);
+  const records = new RecordFolder(folder);
   const containers = new Containers({
     folder,
     workers,
@@ -77,6 +79,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();
+    records.keepFolders();
     const known = new Set([...containers.pids, ...execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
     if (containers.running.length > 0 || spawner.busy) return "busy";

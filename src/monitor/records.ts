@@ -1,7 +1,7 @@
 // What a monitor leaves on the state folder's tmpfs for the next one: of each container how it was
 // started, and of each that has ended how.
-import { readdirSync, readFileSync, renameSync } from "node:fs";
-import { mkdir, rm } from "node:fs/promises";
+import { mkdirSync, readdirSync, readFileSync, renameSync } from "node:fs";
+import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -63,10 +63,23 @@ export class RecordFolder {
   }
 
   async make(): Promise<void> {
-    for (const kind of ["containers", "exits", "pids"]) {
-      await mkdir(join(this.#folder, kind), { recursive: true, mode: 0o700 });
-    }
+    this.#makeFolders();
     await this.#removeTemporary();
+  }
+
+  #makeFolders(): void {
+    for (const kind of ["containers", "exits", "pids"]) {
+      mkdirSync(join(this.#folder, kind), { recursive: true, mode: 0o700 });
+    }
+  }
+
+  /** What tidies up /run may take the folders away under a monitor: the next call finds them again. */
+  keepFolders(): void {
+    try {
+      this.#makeFolders();
+    } catch {
+      // The disk is full, say: whoever writes there is told.
+    }
   }
 
   /** Files of calls that an earlier monitor did not see the end of. */

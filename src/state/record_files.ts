@@ -3,10 +3,10 @@
 // `<kind>.settled.json` beside the first, where the changes come a second later. A change waits for no
 // disk that way, and none is lost with kill -9. After a reboot the settled one is the newest that there
 // is; it is a file of its own, since a power loss may leave nothing of what nobody has waited for.
-import { readFileSync, rmSync } from "node:fs";
+import { mkdirSync, readFileSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
-import { join } from "node:path";
-import { errnoOf, messageOf } from "../base/errors.ts";
+import { dirname, join } from "node:path";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { replaceInMemory, writeFileAtomic } from "../sys/file.ts";
 
 export class RecordFiles {
@@ -31,14 +31,36 @@ export class RecordFiles {
     return [read(this.#change), read(this.#settled), base].filter((text) => text !== undefined);
   }
 
-  /** durable: it must survive a power loss. The first one begins the record's folder. */
+  /**
+   * durable: it must survive a power loss. The first one begins the record's folder.
+   * @throws CriError RESOURCE_EXHAUSTED on a full disk, else INTERNAL.
+   */
   async write(text: string, durable: boolean): Promise<void> {
-    if (this.#begun && !durable) return replaceInMemory(this.#change, text);
-    await mkdir(this.#folder, { recursive: true, mode: 0o711 });
-    await writeFileAtomic(this.#base, text, { fsync: durable });
-    this.#begun = true;
-    rmSync(this.#settled, { force: true });
-    rmSync(this.#change, { force: true });
+    const inMemory = this.#begun && !durable;
+    try {
+      if (inMemory) return this.#replaceChange(text);
+      await mkdir(this.#folder, { recursive: true, mode: 0o711 });
+      await writeFileAtomic(this.#base, text, { fsync: durable });
+      this.#begun = true;
+      rmSync(this.#settled, { force: true });
+      rmSync(this.#change, { force: true });
+    } catch (cause) {
+      const full = ["ENOSPC", "EDQUOT"].includes(errnoOf(cause) ?? "");
+      const code = full ? "RESOURCE_EXHAUSTED" : "INTERNAL";
+      const path = inMemory ? this.#change : this.#base;
+      throw new CriError(code, `cannot write ${path}: ${messageOf(cause)}`, { cause });
+    }
+  }
+
+  #replaceChange(text: string): void {
+    try {
+      replaceInMemory(this.#change, text);
+    } catch (error) {
+      if (errnoOf(error) !== "ENOENT") throw error;
+      // What tidies up /run has taken the folder away under the daemon.
+      mkdirSync(dirname(this.#change), { recursive: true, mode: 0o711 });
+      replaceInMemory(this.#change, text);
+    }
   }
 
   /** Brings what has changed into the record's folder too, so that it outlives the boot. */

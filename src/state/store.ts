@@ -257,14 +257,7 @@ export class Store<Record extends { id: string; name: string }> {
     const { id } = record;
     const files = this.#files.get(id) ?? this.#filesOf(id);
     this.#files.set(id, files);
-    try {
-      await files.write(JSON.stringify(toJson(record)), options.durable === true);
-    } catch (cause) {
-      const full = ["ENOSPC", "EDQUOT"].includes(errnoOf(cause) ?? "");
-      const code = full ? "RESOURCE_EXHAUSTED" : "INTERNAL";
-      const message = `cannot write ${this.folderOf(id)}: ${messageOf(cause)}`;
-      throw new CriError(code, message, { cause });
-    }
+    await files.write(JSON.stringify(toJson(record)), options.durable === true);
   }
 
   /** Writes, then lists. */

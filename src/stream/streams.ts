@@ -105,6 +105,8 @@ export class Streams implements AsyncDisposable {
   }
 
   #url(session: Parameters<StreamServer["offer"]>[0]): string {
+    // What tidies up /run may have taken it away since.
+    mkdirSync(this.#parts.folder, { recursive: true, mode: 0o700 });
     const path = this.#server.offer(session);
     if (this.#front !== undefined) return `https://127.0.0.1:${this.#front.port}${path}`;
     return `http://127.0.0.1:${this.#server.port}${path}`;

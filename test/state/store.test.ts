@@ -9,24 +9,26 @@ type Thing = { id: string; name: string; state: string };
 
 test("update lists a change that happened though the disk refuses it, and no other", async () => {
   const folder = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const changes = join(folder, "no-folder");
   const problems: string[] = [];
   const things = new Store<Thing>({
     kind: "thing",
     version: 1,
     folder,
-    changes: join(folder, "not-there"),
+    changes,
     toJson: (thing) => thing,
     fromJson: (json) => json as Thing,
     onUnwritten: (problem) => problems.push(problem),
   });
   await things.put({ id: "a", name: "a", state: "runs" });
+  writeFileSync(changes, ""); // no folder can be here
   const end = (old: Thing) => ({ ...old, state: "ended" });
   expect(await things.update("a", end).catch(() => "refused")).toBe("refused");
   expect(things.get("a").state).toBe("runs");
   await things.update("a", end, { happened: true });
   expect(things.get("a").state).toBe("ended");
   expect(problems).toHaveLength(1);
-  expect(problems[0]).toContain(things.folderOf("a"));
+  expect(problems[0]).toContain(join(changes, "thing-a.json"));
   rmSync(folder, { recursive: true });
 });
 

@@ -6,6 +6,8 @@
 // - a record of a newer version: refused, nothing is touched; of an older one: migrated
 // - a record that cannot be read, or is no file: set aside (passed over where the disk is too full for
 //   that), told of, and the start goes on
+// - an unpacked layer whose record cannot be used: dropped, and with it the images that need it; its tree
+//   stays while a root is mounted from it (image/layers.ts)
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
 //   what outlives a boot (CNI addresses) is released at once (orphans.ts). Also a sandbox whose record

@@ -3,8 +3,10 @@
 // and SHORT.blob is what it came from, where that is kept.
 // Decision: a layer is synced after it is in use, not before. Until then its record carries the
 // boot it was made in; where that boot ended without a sync, the layer is dropped and pulled again.
+// Decision: a tree whose record is lost is no layer, but stays while a root is mounted from it: its
+// containers go on. When the layer comes again, the tree is renamed l/SHORT.ANY to make room for it.
 import { randomBytes } from "node:crypto";
-import { existsSync, readFileSync, statSync } from "node:fs";
+import { existsSync, readFileSync, renameSync, statSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -80,6 +82,8 @@ export class LayerStore {
   #discarding = Promise.resolve();
   /** By short name, of layers that are taken away, until the name is free. */
   readonly #leaving = new Map<string, Promise<unknown>>();
+  /** Names in `trees` without a record, from which roots are mounted. */
+  readonly #bereft = new Set<string>();
   readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
 
   private constructor(root: string, driver: StorageDriver, log: Log) {
@@ -88,8 +92,12 @@ export class LayerStore {
     this.#log = log;
   }
 
-  static async open(root: string, driver: StorageDriver, log: Log): Promise<LayerStore> {
-    const store = new LayerStore(root, driver, log);
+  /** mounted: short names of the layers that some root is mounted from. */
+  static async open(
+    root: string,
+    o: { driver: StorageDriver; mounted: ReadonlySet<string>; log: Log },
+  ): Promise<LayerStore> {
+    const store = new LayerStore(root, o.driver, o.log);
     await mkdir(join(root, "l", "empty"), { recursive: true, mode: 0o711 });
     await rm(store.#scratch, { recursive: true, force: true });
     await mkdir(store.#scratch, { mode: 0o700 });
@@ -105,8 +113,9 @@ export class LayerStore {
         await store.#discard(join(root, name));
     }
     for (const name of await readdir(store.trees)) {
-      if (name !== "empty" && !known.has(name)) await store.#discard(join(store.trees, name));
+      if (name !== "empty" && !known.has(name)) store.#bereft.add(name);
     }
+    await store.#discardBereft(o.mounted);
     return store;
   }
 
@@ -218,6 +227,7 @@ export class LayerStore {
     const whiteouts = this.#driver === "native" ? "native" : undefined;
     const file = { version: 1, chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
     await this.#leaving.get(short);
+    if (this.#bereft.has(short)) this.#renameBereft(short);
     try {
       for (const [end, inScratch] of besides) {
         if (end !== "list" && !existsSync(inScratch(scratch))) continue;
@@ -268,14 +278,18 @@ export class LayerStore {
     }
   }
 
-  /** Removes the layers that nobody needs. */
-  async collect(isNeeded: (chainId: string) => boolean): Promise<void> {
-    const ids = this.ids().filter((id) => !isNeeded(id));
+  /** Removes the layers that nobody needs. mounted: as for open(). */
+  async collect(
+    mounted: ReadonlySet<string>,
+    isNeeded: (chainId: string) => boolean,
+  ): Promise<void> {
+    const ids = this.ids().filter((id) => !mounted.has(shortId(id)) && !isNeeded(id));
     const aside = ids.map((id) => this.#takeAside(id));
     const before = this.#discarding;
     this.#discarding = (async () => {
       await before; // whoever waits for this finds the space free, whoever began to free it
       for (const paths of aside) for (const path of await paths) await this.#discard(path);
+      await this.#discardBereft(mounted);
     })();
     await this.#discarding;
   }
@@ -308,6 +322,29 @@ export class LayerStore {
       }
     }
     return moves.map(([, to]) => to);
+  }
+
+  /** In one step with what is known of it: its name may be wanted. Mounted roots do not mind. */
+  #renameBereft(short: string): void {
+    const name = `${short}.${randomBytes(4).toString("hex")}`;
+    renameSync(join(this.trees, short), join(this.trees, name));
+    this.#bereft.delete(short);
+    this.#bereft.add(name);
+  }
+
+  async #discardBereft(mounted: ReadonlySet<string>): Promise<void> {
+    const names = [...this.#bereft].filter((name) => !mounted.has(name.split(".", 1)[0]!));
+    for (const name of names) {
+      const [tree, aside] = [join(this.trees, name), join(this.#scratch, name)];
+      try {
+        if (!this.#bereft.has(name)) continue; // renamed meanwhile: the next collection finds it
+        renameSync(tree, aside);
+        this.#bereft.delete(name);
+        await this.#discard(aside);
+      } catch (error) {
+        this.#tellOfRemains(tree, error);
+      }
+    }
   }
 
   async #read(name: string): Promise<void> {

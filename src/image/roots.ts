@@ -6,7 +6,6 @@ import { CriError } from "../base/errors.ts";
 import type { CopyJob } from "./copy.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import { shortId, type LayerStore } from "./layers.ts";
-import { mountedOverlays } from "./overlay.ts";
 import type { ImageRecord } from "./records.ts";
 import { assertRoom } from "./room.ts";
 import { mountRootfs, unmountRootfs, type RootfsMaker, type RootfsParts } from "./rootfs.ts";
@@ -21,6 +20,8 @@ export type RootsOptions = {
   realGraph: string;
   layers: LayerStore;
   storage: Storage;
+  /** Those that are mounted already (overlay.ts mountedOverlays). */
+  mounts: Map<string, string[]>;
   startHelpers: () => UnpackHelpers;
 };
 
@@ -31,7 +32,7 @@ export class Roots {
 
   constructor(options: RootsOptions) {
     this.#options = options;
-    this.#mounts = mountedOverlays(options.realGraph);
+    this.#mounts = options.mounts;
   }
 
   /** How many roots are mounted from a layer. */

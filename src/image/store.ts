@@ -16,6 +16,7 @@ import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.
 import { LayerStore, shortId, type LayerFacts } from "./layers.ts";
 import { imageOfArchive } from "./load.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
+import { mountedOverlays } from "./overlay.ts";
 import { LayerBoard, type OnProgress } from "./progress.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
 import { pinnedBy } from "./pinned.ts";
@@ -63,19 +64,30 @@ export async function openImageStore(options: ImageStoreOptions): Promise<ImageS
   await mkdir(join(graph, "layers"), { recursive: true, mode: 0o711 });
   const records = await ImageRecords.open(join(graph, "images"), options.log);
   const storage = await openStorage(join(graph, "layers"), options.storage, options.log);
-  const layers = await LayerStore.open(join(graph, "layers"), storage.driver, options.log);
+  const mounts = mountedOverlays(graph);
+  const layers = await LayerStore.open(join(graph, "layers"), {
+    driver: storage.driver,
+    mounted: new Set([...mounts.values()].flat()),
+    log: options.log,
+  });
   for (const { id, layers: chain, repoTags } of records.list()) {
     if (chain.every((chainId) => layers.has(chainId))) continue;
     options.log.warn("image dropped: a layer of it is missing", { image: repoTags[0] ?? id });
     await records.remove(id);
   }
-  const store = new ImageStore(options, { graph, records, layers, storage });
+  const store = new ImageStore(options, { graph, records, layers, storage, mounts });
   await store.collectGarbage();
   store.syncSoon();
   return store;
 }
 
-type StoreParts = { graph: string; records: ImageRecords; layers: LayerStore; storage: Storage };
+type StoreParts = {
+  graph: string;
+  records: ImageRecords;
+  layers: LayerStore;
+  storage: Storage;
+  mounts: Map<string, string[]>;
+};
 
 export class ImageStore implements AsyncDisposable {
   readonly #options: ImageStoreOptions;
@@ -347,10 +359,8 @@ export class ImageStore implements AsyncDisposable {
   /** Removes layers that no image, no mounted root and no pull needs. */
   async collectGarbage(): Promise<void> {
     const ofImages = new Set(this.list().flatMap(({ layers }) => layers));
-    const mounted = this.#roots.used();
-    await this.#layers.collect(
-      (id) => ofImages.has(id) || mounted.has(shortId(id)) || this.#wanted.has(id),
-    );
+    const isNeeded = (id: string) => ofImages.has(id) || this.#wanted.has(id);
+    await this.#layers.collect(this.#roots.used(), isNeeded);
   }
 
   /** Lets a helper bring new layers to the disk while nobody waits. */

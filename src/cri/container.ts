@@ -5,6 +5,7 @@ import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { nowNs, toBigInt } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
+import { isRootMounted } from "../image/rootfs.ts";
 import { writeCheckpoint } from "../node/checkpoint.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type {
@@ -68,6 +69,7 @@ async function start(context: Context, id: string): Promise<void> {
     timeoutMs: context.config.startTimeoutMs,
   };
   try {
+    checkRoot(args.bundle);
     await context.nri?.startContainer(sandbox, container);
     const { result } = await step("container-start", () => context.monitor.call("start", args));
     const { pid, startedAtNs } = result;
@@ -95,6 +97,15 @@ async function start(context: Context, id: string): Promise<void> {
     context.starting.delete(id);
     commit();
   }
+}
+
+/** A runtime would start it in the bare folder, and fill that. @throws CriError FAILED_PRECONDITION. */
+function checkRoot(bundle: string): void {
+  if (isRootMounted(bundle)) return;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove it and create another`,
+  );
 }
 
 async function endFailedStart(

@@ -4,7 +4,7 @@ import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { mount, mountByOptions, mountIdmapped, MS_RDONLY, type MountOption } from "../sys/mount.ts";
-import { unmountAll } from "./unmount.ts";
+import { unescapePath, unmountAll } from "./unmount.ts";
 import { markOpaque, markRemoved } from "./whiteouts.ts";
 
 export type OverlayParts = {
@@ -141,7 +141,7 @@ export function mountedOverlays(graph: string): Map<string, string[]> {
     const [, , , , at, ...rest] = line.split(" ");
     const dash = rest.indexOf("-");
     if (at === undefined || rest[dash + 1] !== "overlay") continue;
-    const path = unescape(at);
+    const path = unescapePath(at);
     if (!path.startsWith(`${graph}/`) || !path.endsWith("/rootfs")) continue;
     const lower = (rest[dash + 3] ?? "").matchAll(/(?:^|,)lowerdir\+?=([^,]*)/g);
     const trees = [...lower].flatMap(([, paths]) => paths!.split(":"));
@@ -149,13 +149,6 @@ export function mountedOverlays(graph: string): Map<string, string[]> {
     found.set(path.slice(0, -"/rootfs".length), names);
   }
   return found;
-}
-
-/** mountinfo writes space, tab, newline and backslash as octal. */
-function unescape(path: string): string {
-  return path.replace(/\\([0-7]{3})/g, (_, digits: string) =>
-    String.fromCharCode(Number.parseInt(digits, 8)),
-  );
 }
 
 /**

@@ -11,7 +11,7 @@ import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
 import { shifted, type CopyJob } from "./copy.ts";
 import { mountOverlay, unmountView } from "./overlay.ts";
 import type { LayerQuota } from "./quota.ts";
-import { unmountAll } from "./unmount.ts";
+import { mountPoints, unmountAll } from "./unmount.ts";
 
 /** A pod's user namespace: its ids from 0 up are this node's from uid and gid up. */
 export type RootfsOwner = { userns: string; uid: number; gid: number; count: number };
@@ -94,15 +94,47 @@ export async function unmountRootfs(
   const rootfs = join(dir, "rootfs");
   unmountAll(rootfs);
   await unmountView(dir); // of a mounting that was cut off
-  try {
-    await rmdir(rootfs); // never recursively: it might still be a mount
-  } catch (error) {
-    if (errnoOf(error) !== "ENOENT") {
-      const message = `cannot remove ${rootfs}: ${messageOf(error)}`;
-      throw new CriError("INTERNAL", message, { cause: error });
-    }
-  }
+  await removePlace(rootfs);
   quota?.end(join(dir, "upper"));
   await rm(join(dir, "work"), { recursive: true, force: true });
   await rm(join(dir, "upper"), { recursive: true, force: true });
+}
+
+/** Never recursively while something is mounted there. */
+async function removePlace(rootfs: string): Promise<void> {
+  try {
+    await rmdir(rootfs).catch(async (error: unknown) => {
+      if (errnoOf(error) !== "ENOTEMPTY") throw error;
+      // It was unmounted by somebody else, who or whose runtime has put something there.
+      for (const path of mountPoints(rootfs).toReversed()) unmountAll(path);
+      const [mounted] = mountPoints(rootfs);
+      if (mounted !== undefined) throw new Error(`${mounted} is still mounted`);
+      await rm(rootfs, { recursive: true, force: true });
+    });
+  } catch (cause) {
+    if (errnoOf(cause) === "ENOENT") return;
+    throw new CriError("INTERNAL", `cannot remove ${rootfs}: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** Whether a root is mounted still; dir: as for mountRootfs. */
+export function isRootMounted(dir: string): boolean {
+  const id = mountIdOf(join(dir, "rootfs"));
+  return id !== undefined && id !== mountIdOf(dir);
+}
+
+/** Of the mount that a folder lies on; undefined: it is not there. A bind mount has no other device. */
+function mountIdOf(folder: string): string | undefined {
+  let fd: number;
+  try {
+    fd = fs.openSync(folder, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  } catch (error) {
+    if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
+    throw error;
+  }
+  try {
+    return /^mnt_id:\s*(\d+)/m.exec(fs.readFileSync(`/proc/self/fdinfo/${fd}`, "utf8"))?.[1];
+  } finally {
+    fs.closeSync(fd);
+  }
 }

@@ -1,8 +1,10 @@
 // Layers and roots that are not as their records say: containers that have them mounted go on, and what
 // is half there can be removed.
-import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { failure } from "../expect.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 
@@ -51,4 +53,51 @@ test("a layer whose record is damaged: its containers keep it, its image comes a
   }
   await daemon.removePod(podId);
   expect(trees()).toEqual([record!.replace(".json", "")]);
+});
+
+describe.each(["overlay2", "native"])("a root that somebody has unmounted (%s)", (driver) => {
+  let podId: string;
+  const pod = () => daemon.hostPodConfig();
+  const rootOf = (id: string) => join(daemon.dir, "graph/containers", id, "rootfs");
+
+  async function unmounted(): Promise<string> {
+    const id = await daemon.create(podId, pod(), ["sleep", "600"]);
+    expect(spawnSync("umount", [rootOf(id)]).status).toBe(0);
+    return id;
+  }
+
+  beforeAll(async () => {
+    daemon.writeConfig({ "storage-driver": driver });
+    await daemon.restart();
+    podId = await daemon.runPod(pod());
+  });
+  afterAll(() => daemon.removePod(podId));
+
+  test("Start refuses, and Remove works", async () => {
+    const before = daemon.snapshot();
+    const id = await unmounted();
+    const { code, message } = await failure(daemon.client.StartContainer({ container_id: id }));
+    expect({ code, message }).toEqual({
+      code: "FAILED_PRECONDITION",
+      message: expect.stringContaining(`unmounted its root file system ${rootOf(id)}`),
+    });
+    expect(readdirSync(rootOf(id))).toEqual([]);
+    expect((await daemon.exited(id)).reason).toBe("StartError");
+    await daemon.client.RemoveContainer({ container_id: id });
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+
+  test("and filled: Remove takes all of it, and unmounts what is in it", async () => {
+    const before = daemon.snapshot();
+    const id = await unmounted();
+    const kept = join(daemon.dir, `kept by ${driver}`);
+    mkdirSync(kept);
+    writeFileSync(join(kept, "file"), "of somebody else");
+    mkdirSync(join(rootOf(id), "dev/a place"), { recursive: true });
+    const place = join(rootOf(id), "dev/a place");
+    expect(spawnSync("mount", ["--bind", kept, place]).status).toBe(0);
+    await daemon.client.RemoveContainer({ container_id: id });
+    expect(readFileSync(join(kept, "file"), "utf8")).toBe("of somebody else");
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
 });

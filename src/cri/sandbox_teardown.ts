@@ -3,7 +3,6 @@
 import { rm } from "node:fs/promises";
 import { messageOf } from "../base/errors.ts";
 import { step } from "../base/steps.ts";
-import type { CniAttachments } from "../node/cni.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
 import { podFiles, removePodFiles } from "../node/pod_files.ts";
 import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
@@ -29,7 +28,7 @@ export async function tearDown(
   }
   if (sandbox.cni !== undefined) {
     const target = { id, netnsPath: networkSettings.SandboxKey };
-    await step("cni-del", () => context.cni.del(target, sandbox.cni as CniAttachments, signal));
+    await step("cni-del", () => context.cni.del(target, sandbox.cni, signal));
   }
   await step("namespaces-unpin", async () => {
     for (const kind of ["net", "ipc", "uts", "user"] as const) {

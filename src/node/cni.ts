@@ -16,6 +16,7 @@ import type { Log } from "../base/log.ts";
 import { readBounded, writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
+  attachmentsOf,
   cachedPods,
   failingSince,
   giveUp,
@@ -229,19 +230,24 @@ export class CniNetwork {
 
   /**
    * Runs DEL of each plugin in reverse, with the lists and results of the pod's ADD; again and again
-   * if need be. Without attachments the cached ones are taken; without those nothing was ever added.
-   * What has failed for a day is told of, and taken as done.
+   * if need be. recorded: the attachments that the caller has on record, undefined without a record; of
+   * what is not there, or of no use, the cached ones are taken. Where there are none either, nothing
+   * was ever added. What has failed for a day is told of, and taken as done.
    * @throws CriError as execPlugin() does; the caller tries again later.
    */
   async del(
     target: CniTarget,
-    attachments: CniAttachment[] | undefined,
+    recorded: readonly unknown[] | undefined,
     signal: AbortSignal,
   ): Promise<void> {
     const { cacheDir, log } = this.#options;
     const cached = await readCache(cacheDir, target.id);
-    const used = attachments?.map((one) => (one.result ? one : sameOf(one, cached))) ?? cached;
-    if (used.length === 0) log.debug("no CNI attachment to delete", { sandbox: target.id });
+    const used = attachmentsOf(recorded ?? [], cached);
+    const sandbox = target.id;
+    if (used.length === 0) {
+      if (recorded === undefined) log.debug("no CNI attachment to delete", { sandbox });
+      else log.warn("neither record nor cache tells what CNI plugins gave the pod", { sandbox });
+    }
     using _ = await this.#gate.enter(signal);
     try {
       for (const one of used.toReversed()) await this.#delOne(target, one, signal);
@@ -249,7 +255,7 @@ export class CniNetwork {
       if (signal.aborted) throw error;
       if (Date.now() - (await failingSince(cacheDir, target.id)) < giveUpMs) throw error;
       const kept = await giveUp(cacheDir, target.id);
-      const fields = { sandbox: target.id, error: messageOf(error), kept };
+      const fields = { sandbox, error: messageOf(error), kept };
       log.error("CNI DEL has failed for a day and is given up: free what it held by hand", fields);
     }
     await removeCache(cacheDir, target.id);
@@ -366,15 +372,6 @@ export class CniNetwork {
 
 function emptyMessage(confDir: string): string {
   return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json)`;
-}
-
-/** The cached attachment of the same network; it has the result where the caller's record has none. */
-function sameOf(one: CniAttachment, cached: CniAttachment[]): CniAttachment {
-  const { name } = one.confList;
-  const same = cached.find(
-    ({ confList, ifName }) => confList.name === name && ifName === one.ifName,
-  );
-  return same ?? one;
 }
 
 /** The executables a list needs: its plugins and the address managers they name. */

@@ -20,11 +20,17 @@ export type CniAttachment = {
 };
 
 const kind = "cniCacheV1";
+/** The rest is as in an attachment. */
 const CacheFile = v.looseObject({
   kind: v.literal(kind),
   config: v.string(),
-  ifName: v.string(),
-  cniArgs: v.optional(v.array(v.tuple([v.string(), v.string()])), []),
+  cniArgs: v.optional(v.unknown()),
+});
+
+const Attachment = v.object({
+  confList: v.looseObject({}),
+  ifName: v.pipe(v.string(), v.nonEmpty()),
+  args: v.optional(v.array(v.tuple([v.string(), v.string()])), []),
   capabilityArgs: v.optional(v.record(v.string(), v.unknown()), {}),
   result: v.optional(v.unknown()),
 });
@@ -130,21 +136,48 @@ async function cacheFiles(dir: string, id: string): Promise<string[]> {
 
 function parseCache(text: string): CniAttachment | undefined {
   try {
-    const file = v.parse(CacheFile, JSON.parse(text));
-    const config = Buffer.from(file.config, "base64").toString("utf8");
-    const confList = parseConfList(config, "cache.conflist");
-    const result =
-      file.result === undefined
-        ? undefined
-        : parseResult(JSON.stringify(file.result), "cache", confList.cniVersion);
-    return {
-      confList,
-      ifName: file.ifName,
-      args: file.cniArgs,
-      capabilityArgs: file.capabilityArgs,
-      result,
-      ips: result === undefined ? [] : podIps(result, file.ifName),
-    };
+    const { config, cniArgs: args, ...rest } = v.parse(CacheFile, JSON.parse(text));
+    const confList: unknown = JSON.parse(Buffer.from(config, "base64").toString("utf8"));
+    return parseAttachment({ ...rest, confList, args });
+  } catch {
+    return undefined;
+  }
+}
+
+/** Those on record that can be used, with the cached results where they have none, and the other cached ones. */
+export function attachmentsOf(
+  recorded: readonly unknown[],
+  cached: CniAttachment[],
+): CniAttachment[] {
+  const keyOf = ({ confList, ifName }: CniAttachment) => `${confList.name} ${ifName}`;
+  const usable = recorded.map(parseAttachment).filter((one) => one !== undefined);
+  const found = new Map(usable.map((one) => [keyOf(one), one]));
+  for (const one of cached) {
+    const known = found.get(keyOf(one));
+    if (known?.result === undefined) found.set(keyOf(one), one);
+  }
+  return [...found.values()];
+}
+
+/** What has become JSON and is one again; undefined where it is none that a plugin could be run with. */
+function parseAttachment(json: unknown): CniAttachment | undefined {
+  try {
+    const { confList: list, result: printed, ...rest } = v.parse(Attachment, json);
+    const confList = parseConfList(JSON.stringify(list), "attachment.conflist");
+    const result = parsePrinted(printed, confList.cniVersion);
+    const ips = result === undefined ? [] : podIps(result, rest.ifName);
+    return { ...rest, confList, result, ips };
+  } catch {
+    return undefined;
+  }
+}
+
+/** One that cannot be read is as if ADD had failed: DEL runs without it. */
+function parsePrinted(printed: unknown, version: string): CniResult | undefined {
+  try {
+    return printed === undefined
+      ? undefined
+      : parseResult(JSON.stringify(printed), "attachment", version);
   } catch {
     return undefined;
   }

@@ -84,15 +84,15 @@ const SandboxSchema = v.object({
     /** The topmost cgroup that was made for the pod, ours to remove. */
     made: v.optional(v.string()),
   }),
-  /** The plan before CNI ADD, its result after: what DEL needs (node/cni.ts CniAttachments). */
+  /**
+   * The plan before CNI ADD, its result after: what DEL needs (node/cni.ts CniAttachments). Damage in it
+   * is no reason to lose the rest: DEL has a cache for what it cannot use.
+   */
   cni: v.optional(
-    v.union([
-      v.array(v.looseObject({})),
-      v.pipe(
-        v.looseObject({}), // of the first builds, with one network
-        v.transform((one) => [one]),
-      ),
-    ]),
+    v.pipe(
+      v.unknown(),
+      v.transform((cni): unknown[] => (Array.isArray(cni) ? cni : [cni])), // one of the first builds
+    ),
   ),
   /** CNI DEL, unmounting: what Stop does once. */
   torndown: v.boolean(),

@@ -90,6 +90,30 @@ CNI_PATH=${dir}/bin
     expect(calls()).toEqual(["ADD one", "DEL one"]);
   });
 
+  test.each<[string, (whole: object) => unknown[]]>([
+    ["empty", () => []],
+    ["no attachment", () => [{}, null, 7, { confList: null }]],
+    ["a list without plugins", (whole) => [{ ...whole, confList: { name: "pods", plugins: [] } }]],
+    ["a result of no shape", (whole) => [{ ...whole, result: { ips: "none" } }]],
+    ["whole", (whole) => [whole]],
+  ])(
+    "DEL with a record that is %s runs once for each network, with ADD's result",
+    async (_, of) => {
+      telling("one", ok.replace("$V", "1.0.0"));
+      writeList("1.0.0", [{ type: "one" }]);
+      const [attachment] = await openNetwork().add(podOf("p1"), signal);
+      await openNetwork().del(podOf("p1"), of(attachment), signal);
+      expect(calls()).toEqual(["ADD one", "DEL one"]);
+      expect(input("one.DEL")).toMatchObject({ prevResult: attachment.result });
+      expect(lines.filter((line) => line.startsWith("warn"))).toEqual([]);
+    },
+  );
+
+  test("DEL with neither a record that can be used nor a cache is told of", async () => {
+    await openNetwork().del(podOf("p1"), [{}], signal);
+    expect(lines).toEqual(["warn neither record nor cache tells what CNI plugins gave the pod"]);
+  });
+
   test("a failed ADD leaves its attempt for DEL, which runs every plugin", async () => {
     telling("one", ok.replace("$V", "1.0.0"));
     const error = '{"cniVersion":"1.0.0","code":11,"msg":"busy","details":"no address free"}';

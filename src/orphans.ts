@@ -5,8 +5,10 @@
 //   has failed, or whose node was restarted: undone or torn down, again and again with longer pauses
 // - sandboxes whose namespace files are gone: NOTREADY
 // - containers that the OCI runtime has and no record: killed and deleted
-// - mounts, folders under state and network namespaces of unknown pods and containers: removed
+// - mounts and folders under state of unknown pods and containers: removed
 // - CNI attachments of unknown pods: DEL with what was cached at ADD, until it passes
+// - network namespaces of unknown pods: removed, but not before that: without its namespace a plugin
+//   cannot find all that it has to undo
 // - cgroups of unknown pods under our own parent: removed
 // - what only CNI plugins know of: GC, where they have it, at the start and every hour
 import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
@@ -17,7 +19,7 @@ import { messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
 import { checkSandbox, containersOf } from "./cri/sandbox.ts";
 import { endSandbox } from "./cri/sandbox_teardown.ts";
-import { netnsFolder, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
+import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
 import type { Container } from "./state/container.ts";
 import { MNT_DETACH, unmount } from "./sys/mount.ts";
 
@@ -62,8 +64,8 @@ async function sweep(sweeper: Sweeper): Promise<void> {
     ["containers of the runtime", () => removeContainers(context)],
     ["mounts", () => removeMounts(context)],
     ["folders", () => removeFolders(context)],
-    ["network namespaces", () => removeNetns(context)],
     ["CNI attachments", () => detach(sweeper, signal)],
+    ["network namespaces", () => removeNetns(context)],
     ["cgroups", () => removeCgroups(context, signal)],
     ["CNI attachments that only plugins know", () => collectNetworks(sweeper)],
   ];
@@ -162,23 +164,25 @@ async function removeFolders(context: Context): Promise<void> {
   }
 }
 
-async function removeNetns(context: Context): Promise<void> {
-  const prefix = netnsPrefix(context.instance);
-  for (const name of entries(netnsFolder).filter((name) => name.startsWith(prefix))) {
-    if (context.sandboxes.knowsPrefix(name.slice(prefix.length))) continue;
-    context.log.warn("removing a network namespace without a record", { name });
-    await unpinNamespace(join(netnsFolder, name), { unlink: true });
-  }
-}
-
 async function detach(sweeper: Sweeper, signal: AbortSignal): Promise<void> {
   const { context } = sweeper;
   const attached = await context.cni.attached();
   const ids = attached.filter((id) => !context.sandboxes.knows(id));
   await eachDue(sweeper, ids, async (id) => {
     context.log.warn("CNI DEL for a pod without a record", { sandbox: id });
-    await context.cni.del({ id, netnsPath: "" }, undefined, signal);
+    await context.cni.del({ id, netnsPath: netnsPath(context.instance, id) }, undefined, signal);
   });
+}
+
+async function removeNetns(context: Context): Promise<void> {
+  const prefix = netnsPrefix(context.instance);
+  const attached = await context.cni.attached();
+  for (const name of entries(netnsFolder).filter((name) => name.startsWith(prefix))) {
+    const id = name.slice(prefix.length);
+    if (context.sandboxes.knowsPrefix(id) || attached.some((one) => one.startsWith(id))) continue;
+    context.log.warn("removing a network namespace without a record", { name });
+    await unpinNamespace(join(netnsFolder, name), { unlink: true });
+  }
 }
 
 async function collectNetworks(sweeper: Sweeper): Promise<void> {

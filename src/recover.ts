@@ -8,6 +8,7 @@
 //   that), told of, and the start goes on
 // - an unpacked layer whose record cannot be used: dropped, and with it the images that need it; its tree
 //   stays while a root is mounted from it (image/layers.ts)
+// - a graph folder without room to try overlayfs in: the layers tell the storage driver (image/storage.ts)
 // - a sandbox whose CNI attachments are of no use: CNI DEL takes the cached ones (node/cni.ts)
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;

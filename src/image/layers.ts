@@ -9,29 +9,13 @@ import { randomBytes } from "node:crypto";
 import { existsSync, readFileSync, renameSync, statSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackHelpers } from "./helpers.ts";
+import { parseLayerFile, type LayerFile } from "./layer_file.ts";
 import { recipeLength } from "./recipe.ts";
 import type { StorageDriver } from "./storage.ts";
-
-const LayerFile = v.object({
-  version: v.literal(1),
-  chainId: v.string(),
-  diffId: v.string(),
-  sizeBytes: v.number(),
-  /** Absent of layers that an earlier build unpacked. */
-  inodes: v.optional(v.number()),
-  /** Of the blob beside it, where one is kept. */
-  blob: v.optional(v.string()),
-  /** What its tree marks as removed is marked in a way that overlayfs does not know. */
-  whiteouts: v.optional(v.literal("native")),
-  /** The boot that made it, as long as it is not known to be on the disk. */
-  unsyncedBoot: v.optional(v.string()),
-});
-type LayerFile = v.InferOutput<typeof LayerFile>;
 
 /** What is known of a layer. */
 export type LayerFacts = Pick<LayerFile, "chainId" | "diffId" | "sizeBytes" | "inodes">;
@@ -350,7 +334,7 @@ export class LayerStore {
   async #read(name: string): Promise<void> {
     const path = join(this.root, name);
     try {
-      const file = v.parse(LayerFile, JSON.parse(await readFile(path, "utf8")));
+      const file = parseLayerFile(await readFile(path, "utf8"));
       if (name !== `${shortId(file.chainId)}.json`) throw new Error("its name is another layer's");
       if (file.whiteouts === "native" && this.#driver !== "native") {
         throw new Error("it was unpacked for storage-driver native");

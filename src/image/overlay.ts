@@ -151,37 +151,57 @@ export function mountedOverlays(graph: string): Map<string, string[]> {
   return found;
 }
 
-/**
- * Why layers in this folder cannot be stacked, found out by stacking two; undefined where they can.
- * What counts is what images need: that names and contents can be removed, in layers and above them.
- */
-export async function overlayProblem(folder: string): Promise<string | undefined> {
+/** Why layers cannot be stacked. isKnown: not so where it may be that there is no room to try. */
+export type OverlayProblem = { problem: string; isKnown: boolean };
+
+/** In a folder, found out by stacking two; undefined where they can. */
+export async function overlayProblem(folder: string): Promise<OverlayProblem | undefined> {
   const dir = join(folder, "trial");
   const rootfs = join(dir, "rootfs");
   unmountAll(rootfs); // of a trial that was cut off
   await rm(dir, { recursive: true, force: true });
   try {
-    for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {
-      await mkdir(join(dir, name), { recursive: true });
-    }
-    for (const name of ["kept", "gone", "of/hidden"])
-      fs.writeFileSync(join(dir, "lower", name), "");
-    markRemoved(join(dir, "over/gone"));
-    markOpaque(join(dir, "over/of"));
-    stack({ trees: dir, names: ["lower", "over"], dir, readonly: false });
-    const names = fs.readdirSync(rootfs).toSorted().join(" ");
-    const within = fs.readdirSync(join(rootfs, "of")).join(" ");
-    if (names !== "kept of" || within !== "") return "what a layer removes stays visible";
-    fs.rmSync(join(rootfs, "kept"));
-    fs.writeFileSync(join(rootfs, "new"), "");
-    fs.renameSync(join(rootfs, "new"), join(rootfs, "kept"));
-    fs.rmSync(join(rootfs, "kept"));
-    if (fs.readdirSync(rootfs).join(" ") !== "of") return "what a container removes stays visible";
-    return undefined;
+    const problem = await tryToStack(dir);
+    return problem === undefined ? undefined : { problem, isKnown: hasRoomToTry(folder) };
   } catch (error) {
-    return messageOf(error);
+    const isKnown = !isOfFullDisk(error) && hasRoomToTry(folder);
+    return { problem: messageOf(error), isKnown };
   } finally {
     unmountAll(rootfs);
     await rm(dir, { recursive: true, force: true });
   }
+}
+
+/** What counts is what images need: that names and contents can be removed, in layers and above them. */
+async function tryToStack(dir: string): Promise<string | undefined> {
+  const rootfs = join(dir, "rootfs");
+  for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {
+    await mkdir(join(dir, name), { recursive: true });
+  }
+  for (const name of ["kept", "gone", "of/hidden"]) fs.writeFileSync(join(dir, "lower", name), "");
+  markRemoved(join(dir, "over/gone"));
+  markOpaque(join(dir, "over/of"));
+  stack({ trees: dir, names: ["lower", "over"], dir, readonly: false });
+  const names = fs.readdirSync(rootfs).toSorted().join(" ");
+  const within = fs.readdirSync(join(rootfs, "of")).join(" ");
+  if (names !== "kept of" || within !== "") return "what a layer removes stays visible";
+  fs.rmSync(join(rootfs, "kept"));
+  fs.writeFileSync(join(rootfs, "new"), "");
+  fs.renameSync(join(rootfs, "new"), join(rootfs, "kept"));
+  fs.rmSync(join(rootfs, "kept"));
+  if (fs.readdirSync(rootfs).join(" ") !== "of") return "what a container removes stays visible";
+  return undefined;
+}
+
+/** Overlayfs makes itself read-only where it finds no room for its own. */
+function isOfFullDisk(error: unknown): boolean {
+  if (["ENOSPC", "EDQUOT", "EROFS"].includes(errnoOf(error) ?? "")) return true;
+  return error instanceof CriError && error.cause !== undefined && isOfFullDisk(error.cause);
+}
+
+/** More than the trial takes, of what the kernel does not always say that it lacked. */
+function hasRoomToTry(folder: string): boolean {
+  const { blocks, bavail, bsize, files, ffree } = fs.statfsSync(folder);
+  const [bytesMin, filesMin] = [1 << 20, 64];
+  return (blocks === 0 || bavail * bsize > bytesMin) && (files === 0 || ffree > filesMin); // 0: it does not tell
 }

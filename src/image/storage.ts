@@ -1,6 +1,7 @@
 // How this node makes roots of layers: found out by trying when the store is opened.
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { hasNativeLayer } from "./layer_file.ts";
 import { overlayProblem } from "./overlay.ts";
 import { LayerQuota } from "./quota.ts";
 
@@ -36,8 +37,10 @@ async function chosen(
   log: Log,
 ): Promise<Pick<Storage, "driver" | "problem">> {
   if (driver === "native") return { driver };
-  const problem = await overlayProblem(folder);
-  if (problem === undefined) return { driver: "overlay2" };
+  const found = await overlayProblem(folder);
+  if (found === undefined) return { driver: "overlay2" };
+  const { problem, isKnown } = found;
+  if (!isKnown) return untried(folder, driver, { problem, log });
   if (driver === "overlay2") {
     const message = `"storage-driver": "overlay2" does not work on the file system of ${folder} (${problem}): put "graph" on ext4, xfs or btrfs, or let "storage-driver" be "auto", which copies the image for each container there`;
     throw new CriError("FAILED_PRECONDITION", message);
@@ -47,4 +50,17 @@ async function chosen(
     problem,
   });
   return { driver: "native", problem };
+}
+
+/** A full disk must not change the driver: images that came before could not be used, or those after. */
+async function untried(
+  folder: string,
+  driver: StorageOptions["driver"],
+  { problem, log }: { problem: string; log: Log },
+): Promise<Pick<Storage, "driver" | "problem">> {
+  const wasNative = driver === "auto" && (await hasNativeLayer(folder));
+  const kept = wasNative ? "native" : "overlay2";
+  const message = `there is no room to find out whether overlayfs works here: ${kept} is taken until the next start`;
+  log.warn(message, { folder, problem });
+  return wasNative ? { driver: kept, problem } : { driver: kept };
 }

@@ -2,10 +2,11 @@
 // is half there can be removed.
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, statfsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { failure } from "../expect.ts";
-import { busybox, type Daemon, startDaemon } from "../harness.ts";
+import { busybox, Daemon, startDaemon } from "../harness.ts";
+import { mountTmpfs } from "../host.ts";
 import { busyboxImage } from "../image_maker.ts";
 
 let daemon: Daemon;
@@ -99,5 +100,56 @@ describe.each(["overlay2", "native"])("a root that somebody has unmounted (%s)",
     await daemon.client.RemoveContainer({ container_id: id });
     expect(readFileSync(join(kept, "file"), "utf8")).toBe("of somebody else");
     expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+});
+
+describe("a graph folder that is full at a start", () => {
+  /** On a tmpfs of its own; disposing of the daemon unmounts it. */
+  async function startOnTmpfs(config: Record<string, unknown>): Promise<Daemon> {
+    await using stack = new AsyncDisposableStack();
+    const full = stack.use(new Daemon({ network: false }));
+    for (const name of ["graph", "state"]) mountTmpfs(join(full.dir, name));
+    full.writeConfig(config);
+    mkdirSync(full.cniDir);
+    await full.start();
+    stack.move();
+    return full;
+  }
+
+  function remount(full: Daemon, options: string): void {
+    const args = ["-o", `remount,${options}`, join(full.dir, "graph")];
+    expect(spawnSync("mount", args).status).toBe(0);
+  }
+
+  /** Restarts it with so many files free, too few to try overlayfs. */
+  async function startFull(full: Daemon, filesFree: number): Promise<string> {
+    await full.stop();
+    const { files, ffree } = statfsSync(join(full.dir, "graph"));
+    remount(full, `nr_inodes=${files - ffree + filesFree}`);
+    await full.start();
+    remount(full, "nr_inodes=20000");
+    const { info } = await full.client.Status({ verbose: true });
+    return (JSON.parse(info["storage"]!) as { driver: string }).driver;
+  }
+
+  const images = async (full: Daemon) => (await full.client.ListImages({})).images.length;
+
+  test("the driver stays overlay2, and images that come then stay, too", async () => {
+    await using full = await startOnTmpfs({});
+    for (const room of [0, 1, 5, 9, 12, 15, 20]) {
+      expect(await startFull(full, room)).toBe("overlay2");
+    }
+    expect(full.log).toContain("no room to find out whether overlayfs works here");
+    await full.loadImage(busyboxImage(), busybox);
+    await full.restart();
+    expect(await images(full)).toBe(1);
+  });
+
+  test("the driver stays native where the layers are for that", async () => {
+    await using full = await startOnTmpfs({ "storage-driver": "native" });
+    await full.loadImage(busyboxImage(), busybox);
+    full.writeConfig();
+    expect(await startFull(full, 0)).toBe("native");
+    expect(await images(full)).toBe(1);
   });
 });

@@ -5,6 +5,7 @@ import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, statfsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../../src/base/errors.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -168,7 +169,9 @@ test("what ended while no daemon was there is told of at the start, though state
   const [ended, runs] = [await run(podId, pod), await run(podId, pod)];
   await daemon.stop("SIGKILL");
   process.kill(ended.pid, "SIGKILL");
-  await until("it has ended", () => !existsSync(`/proc/${ended.pid}`));
+  const exit = join(daemon.dir, "state/monitor/exits", `${ended.id}.json`);
+  await until("its exit is recorded", () => existsSync(exit));
+  await sleep(100); // with all that the monitor writes of it
   {
     using _ = limit("state", "pages", 0);
     await daemon.start();

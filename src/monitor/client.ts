@@ -1,13 +1,11 @@
 // The daemon's side of the monitor: starts it when there is none, finds it again when there is,
 // and connects anew when it was replaced.
-import { closeSync, mkdirSync, openSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { spawn } from "../sys/children.ts";
 import { duplicate } from "../sys/descriptor.ts";
 import { kill } from "../sys/process.ts";
 import { heartbeat } from "./heartbeat.ts";
@@ -22,6 +20,8 @@ import {
   type ReplyHeader,
   type StartRequest,
 } from "./protocol.ts";
+import { ownLog } from "./own_log.ts";
+import { Starter } from "./starter.ts";
 import { KeptTerminals } from "./terminals.ts";
 
 /** At the start: the file may be another one later. */
@@ -34,8 +34,6 @@ const startMs = 10_000;
 const retryMs = 20;
 /** For the greeting alone: longer than one that is being upgraded lets calls wait. */
 const helloMs = 15_000;
-/** When one that was started has neither ended nor answered. */
-const startAgainMs = 5_000;
 /** When none answered. */
 const retryLaterMs = 1_000;
 
@@ -44,6 +42,7 @@ export class MonitorClient implements AsyncDisposable {
   /** Program and arguments that run this same executable. */
   readonly #self: string[];
   readonly #log: Log;
+  readonly #starter: Starter;
   readonly #onExit: (exit: ExitRecord) => void;
   readonly #onHello: (hello: Hello) => void;
   readonly #waiting = new Map<number, PromiseWithResolvers<Reply>>();
@@ -71,6 +70,7 @@ export class MonitorClient implements AsyncDisposable {
     this.#terminals = new KeptTerminals(join(options.state, "monitor"));
     this.#self = options.self;
     this.#log = options.log;
+    this.#starter = new Starter(options);
     this.#onExit = options.onExit;
     this.#onHello = options.onHello;
   }
@@ -172,41 +172,49 @@ export class MonitorClient implements AsyncDisposable {
     return this.#connecting;
   }
 
-  /** A monitor that is ending may still take a connection: only its hello counts. */
+  /**
+   * A monitor that is ending may still take a connection: only its hello counts. One that gives none, and
+   * one that lets no other take its place, is killed.
+   */
   async #open(): Promise<Socket> {
     const path = join(this.#state, "monitor", "socket");
     let deadline = performance.now() + startMs;
-    let started = { at: Number.NEGATIVE_INFINITY, ended: false };
+    let ousted = false;
+    this.#starter.begin();
     for (;;) {
       const socket = await dial(path);
       const hello = socket && (await this.#greet(socket));
-      if (hello !== undefined && (await this.#upgrade(socket!, hello))) {
-        [deadline, started] = [
-          performance.now() + startMs,
-          { at: performance.now(), ended: false },
-        ];
+      const silent = hello === "silent";
+      if (hello !== undefined && !silent) {
+        if (!(await this.#upgrade(socket!, hello))) return this.#serve(socket!, hello);
+        this.#starter.expect();
+        deadline = performance.now() + startMs;
         continue;
       }
-      if (hello !== undefined) {
-        this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
-        this.#socket = socket;
-        this.#pid = hello.pid;
-        this.#watch(socket!, hello.pid);
-        this.#takeOver(socket!, hello);
-        this.#onHello(hello);
-        return socket!;
-      }
-      if (this.#closed || performance.now() > deadline) {
-        const log = join(this.#state, "monitor.log");
+      const late = silent || performance.now() > deadline;
+      if (this.#closed || (late && ousted)) {
+        const log = ownLog(this.#state);
         throw new CriError("UNAVAILABLE", `the monitor does not answer on ${path}: see ${log}`);
       }
-      if (started.ended || performance.now() - started.at > startAgainMs) {
-        const latest = { at: performance.now(), ended: false };
-        this.#spawn(() => (latest.ended = true));
-        started = latest;
+      if (late) {
+        ousted = true;
+        this.#starter.oust({ all: silent });
+        deadline = performance.now() + startMs;
       }
+      this.#starter.startIfDue();
       await sleep(retryMs);
     }
+  }
+
+  #serve(socket: Socket, hello: Hello): Socket {
+    this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
+    this.#starter.serves(hello.pid);
+    this.#socket = socket;
+    this.#pid = hello.pid;
+    this.#watch(socket, hello.pid);
+    this.#takeOver(socket, hello);
+    this.#onHello(hello);
+    return socket;
   }
 
   /** A monitor that answers nothing is killed: containers outlive that, and the next one takes over. */
@@ -222,13 +230,18 @@ export class MonitorClient implements AsyncDisposable {
     socket.on("close", () => beat[Symbol.dispose]());
   }
 
-  async #greet(socket: Socket): Promise<Hello | undefined> {
+  /** undefined: it ended; the next one is asked. */
+  async #greet(socket: Socket): Promise<Hello | "silent" | undefined> {
     this.#attach(socket);
-    const late = setTimeout(() => socket.destroy(), helloMs);
+    let silent = false;
+    const late = setTimeout(() => {
+      silent = true;
+      socket.destroy();
+    }, helloMs);
     try {
       return (await this.#send(socket, "hello", {})).result as Hello;
     } catch {
-      return undefined; // it ended; the next one is asked
+      return silent ? "silent" : undefined;
     } finally {
       clearTimeout(late);
     }
@@ -247,27 +260,6 @@ export class MonitorClient implements AsyncDisposable {
       this.#log.error("the monitor stays as it is", { error: messageOf(error) });
     }
     return false;
-  }
-
-  /** The monitor outlives this process: a session of its own, and no stream of ours. */
-  #spawn(onEnd: () => void): void {
-    mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
-    const output = openSync(join(this.#state, "monitor.log"), "a", 0o600);
-    const argv = [...this.#self, "monitor", "--state", this.#state];
-    try {
-      const child = spawn(argv[0]!, argv.slice(1), {
-        detached: true,
-        cwd: "/",
-        stdio: ["ignore", output, output],
-      });
-      child.on("error", (error) =>
-        this.#log.error("cannot start the monitor", { error: error.message }),
-      );
-      child.on("exit", onEnd); // killed, or it has met an older one that was ending
-      child.unref();
-    } finally {
-      closeSync(output);
-    }
   }
 
   #attach(socket: Socket): void {

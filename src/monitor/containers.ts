@@ -1,7 +1,6 @@
 // The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
 // monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
 import { closeSync, existsSync } from "node:fs";
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { inTime } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -12,18 +11,18 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { keepOnExec } from "../sys/descriptor.ts";
-import { executes, lineageOf, processState, startTime } from "../sys/process.ts";
+import { lineageOf, processState, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
 import { endOf, pin, unpin, type End } from "./pin.ts";
-import type { ExitRecord, Hello, Started, StartRequest } from "./protocol.ts";
+import type { ExitRecord, Hello, RemoveRequest, Started, StartRequest } from "./protocol.ts";
 import { RecordFolder, setAside, type RunRecord } from "./records.ts";
+import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
 import { AwaitedTerminals } from "./terminals.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
-type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
 type Container = {
   record: RunRecord;
   stdio: Stdio;
@@ -39,6 +38,7 @@ export class Containers {
   readonly #records: RecordFolder;
   readonly #workers: LogWorkers;
   readonly #spawner: Spawner;
+  readonly #runtime: RuntimeCalls;
   readonly #log: Log;
   readonly #oom: OomLedger;
   readonly #running = new Map<string, Container>();
@@ -66,6 +66,7 @@ export class Containers {
     this.#workers = options.workers;
     this.#oom = new OomLedger({ changes: (paths) => options.workers.watchMemory(paths) });
     this.#spawner = options.spawner;
+    this.#runtime = new RuntimeCalls(options.spawner, options.log);
     this.#log = options.log;
     this.#announce = options.announce;
   }
@@ -109,14 +110,37 @@ export class Containers {
     });
     for (const exit of exits) this.#exits.set(exit.id, exit);
     for (const run of runs) {
-      if (this.#exits.has(run.id)) unpin(this.#records.pinOf(run.id));
-      else if (run.started) await this.#adopt(run, terminals.get(run.id));
-      else await this.#undo(run);
+      try {
+        if (this.#exits.has(run.id)) unpin(this.#records.pinOf(run.id));
+        else if (run.started) await this.#adopt(run, terminals.get(run.id));
+        else await this.#undo(run);
+      } catch (error) {
+        // One container's trouble must not be that of all.
+        const fields = { container: run.id, error: messageOf(error) };
+        this.#log.error("a container was not taken over", fields);
+      }
+    }
+  }
+
+  /** The folder was removed, and with it what was written there. */
+  rewrite(): void {
+    this.#records.keepFolders();
+    for (const exit of this.#exits.values()) this.#records.writeExit(exit);
+    for (const { record } of this.#running.values()) {
+      this.#records.writeRun(record);
+      pin(record.pid, this.#records.pinOf(record.id));
     }
   }
 
   async #adopt(record: RunRecord, terminalFd: number | undefined): Promise<void> {
-    const container = this.#track(record, await reopenStdio(record, this.#workers));
+    const { stdio, lost } = reopenStdio(record, this.#workers);
+    if (lost.length > 0) {
+      this.#log.error("streams are lost, and what it writes to them", {
+        container: record.id,
+        streams: lost.join(" "),
+      });
+    }
+    const container = this.#track(record, stdio);
     if (terminalFd !== undefined) {
       keepOnExec(terminalFd, false);
       this.#resumeTerminal(container, terminalFd);
@@ -160,7 +184,7 @@ export class Containers {
   /** A start that the end of its monitor has cut off: the daemon was told that it has failed. */
   async #undo(record: RunRecord): Promise<void> {
     this.#log.warn("undoing a start that was cut off", { container: record.id });
-    await this.#deleteIfPossible(record);
+    await this.#runtime.deleteIfPossible(record);
     await this.#forget(record.id);
   }
 
@@ -180,13 +204,11 @@ export class Containers {
   }
 
   async #start(request: StartRequest): Promise<Started> {
-    const { id, runtime, timeoutMs } = request;
+    const { id } = request;
     await this.#forget(id);
     const { record, stdio } = await this.#make(request);
     this.#track(record, stdio);
-    const started = step("runtime-start", () =>
-      executes(record.pid, () => this.#spawner.runtime(runtime, ["start", id], { timeoutMs })),
-    );
+    const started = this.#runtime.start(request, record.pid);
     this.#starting.set(
       id,
       started.catch(() => {}).finally(() => this.#starting.delete(id)),
@@ -196,7 +218,7 @@ export class Containers {
       record.started = true;
       this.#records.writeRun(record);
     } catch (error) {
-      await this.#deleteIfPossible(record);
+      await this.#runtime.deleteIfPossible(record);
       throw error;
     }
     return { pid: record.pid, startedAtNs: record.startedAtNs };
@@ -219,30 +241,14 @@ export class Containers {
       });
       return opened;
     });
-    undo.defer(() => this.#deleteIfPossible(request));
-    record.pid = await step("runtime-create", () => this.#create(request, stdio));
+    undo.defer(() => this.#runtime.deleteIfPossible(request));
+    record.pid = await step("runtime-create", () => this.#runtime.create(request, stdio));
     record.pidStartTime = startTime(record.pid) ?? "";
     record.startedAtNs = String(nowNs());
     this.#records.writeRun(record);
     pin(record.pid, this.#records.pinOf(id));
     undo.move();
     return { record, stdio };
-  }
-
-  async #create(request: StartRequest, stdio: Stdio): Promise<number> {
-    const pidFile = join(request.stdio, "pid");
-    try {
-      const verb = ["create", "--bundle", request.bundle, "--pid-file", pidFile];
-      await this.#spawner.runtime(request.runtime, [...verb, ...stdio.args, request.id], {
-        timeoutMs: request.timeoutMs,
-        stdio: stdio.child,
-      });
-    } catch (error) {
-      await stdio.created().catch(() => {}); // there may be no terminal yet; the first error tells
-      throw error;
-    }
-    await stdio.created();
-    return Number(await readFile(pidFile, "utf8"));
   }
 
   #track(record: RunRecord, stdio: Stdio): Container {
@@ -304,7 +310,7 @@ export class Containers {
     }
     this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
-    const deleted = starting.then(() => this.#deleteIfPossible(record));
+    const deleted = starting.then(() => this.#runtime.deleteIfPossible(record));
     this.#deleting.set(record.id, deleted);
     this.#running.delete(record.id);
     this.#announce(exit);
@@ -318,22 +324,6 @@ export class Containers {
     } catch (error) {
       this.#log.warn("the log is late", { container: id, error: messageOf(error) });
       return 0;
-    }
-  }
-
-  /** runtime delete: the cgroup goes, and with it every process that is left in it. */
-  async #delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
-    await step("runtime-delete", () =>
-      this.#spawner.runtime(runtime, ["delete", "--force", id], { timeoutMs }),
-    );
-  }
-
-  /** What fails now is found again by remove(), or by the daemon's sweep of orphans. */
-  async #deleteIfPossible(request: RemoveRequest): Promise<void> {
-    try {
-      await this.#delete(request);
-    } catch (error) {
-      this.#log.warn("runtime delete failed", { container: request.id, error: messageOf(error) });
     }
   }
 
@@ -386,7 +376,7 @@ export class Containers {
     }
     await this.#forget(id);
     // What a failed delete, or a monitor that was killed, left with the runtime.
-    if (existsSync(join(runtime.root, id))) await this.#delete(request);
+    if (existsSync(join(runtime.root, id))) await this.#runtime.delete(request);
   }
 
   async #forget(id: string): Promise<void> {

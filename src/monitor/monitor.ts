@@ -1,20 +1,18 @@
 // The monitor: one process a node, subreaper and parent of every container, which outlives the
 // daemon. Here is its main loop: the socket, SIGCHLD, and when it ends.
 import { EventEmitter } from "node:events";
-import { closeSync, openSync } from "node:fs";
-import { mkdir, rm } from "node:fs/promises";
-import { createServer, type Socket } from "node:net";
+import type { Socket } from "node:net";
 import { join } from "node:path";
 import { executableId, version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { keepOnExec } from "../sys/descriptor.ts";
 import { Orphans, orphanScanMs } from "../sys/orphans.ts";
-import { tryLock } from "../sys/path.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
 import { shrinkWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { endExec, Execs } from "./exec.ts";
+import { boundOwnLog } from "./own_log.ts";
+import { Place } from "./place.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
@@ -28,7 +26,7 @@ const executable = executableId();
 
 type Parts = {
   state: string;
-  lockFd: number;
+  place: Place;
   containers: Containers;
   execs: Execs;
   workers: LogWorkers;
@@ -39,13 +37,16 @@ type Answer = { result: unknown; body?: Uint8Array[] };
 /** Runs the monitor on `<state>/monitor`; returns when it is no longer needed. */
 export async function monitorMain(state: string, inherited: Inherited, log: Log): Promise<void> {
   const folder = join(state, "monitor");
-  await mkdir(folder, { recursive: true, mode: 0o700 });
-  const lockFd = inherited.lockFd ?? lock(join(folder, "lock"));
-  if (lockFd === undefined) return log.info("another monitor is there or ending");
-  keepOnExec(lockFd, false);
+  const connections = new Set<Socket>();
+  const onConnection = (socket: Socket) => {
+    connections.add(socket);
+    socket.on("close", () => connections.delete(socket));
+    serve(socket, parts, log, () => activity++);
+  };
+  const place = await Place.take({ folder, lockFd: inherited.lockFd, onConnection });
+  if (place === undefined) return log.info("another monitor is there or ending");
   becomeSubreaper();
   let activity = 0;
-  const connections = new Set<Socket>();
   const workers = new LogWorkers((error) => {
     log.error("log worker failed", { error: messageOf(error) });
     process.exit(1); // The daemon starts another, which resumes the logs.
@@ -61,7 +62,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
       connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
   });
   const execs = new Execs({ folder, workers, spawner });
-  const parts: Parts = { state, lockFd, containers, execs, workers, gate: new Gate() };
+  const parts: Parts = { state, place, containers, execs, workers, gate: new Gate() };
   await containers.resume(inherited.terminals);
   const check = () => {
     containers.check();
@@ -69,40 +70,38 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   };
   process.on("SIGCHLD", check);
   const signalled = endingSignals();
-  await listen(join(folder, "socket"), (socket) => {
-    connections.add(socket);
-    socket.on("close", () => connections.delete(socket));
-    serve(socket, parts, log, () => activity++);
-  });
+  await place.listen();
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
   using _ = shrinkWhenIdle(() => ({ count: activity, goesOn: false }));
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();
     records.keepFolders();
+    void keepPlace(parts, log);
     const known = new Set([...containers.pids, ...execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
     if (containers.running.length > 0 || spawner.busy) return "busy";
     return connections.size > 0 ? "connected" : "idle";
   });
-  await rm(join(folder, "socket"), { force: true });
+  await place.leave();
 }
 
-/** Two monitors would take each other's output; undefined when another one has the lock. */
-function lock(path: string): number | undefined {
-  const fd = openSync(path, "a", 0o600);
-  if (tryLock(fd)) return fd;
-  closeSync(fd);
-  return undefined;
-}
-
-async function listen(path: string, onConnection: (socket: Socket) => void): Promise<void> {
-  await rm(path, { force: true });
-  const server = createServer(onConnection);
-  await new Promise<void>((resolve, reject) => {
-    server.once("error", reject);
-    server.listen(path, resolve);
-  });
+/** Ends this process when another monitor has its place: the daemon gives that one the containers. */
+async function keepPlace({ state, place, containers, gate }: Parts, log: Log): Promise<void> {
+  try {
+    boundOwnLog(state);
+    // Not amid an upgrade, which passes the lock on.
+    const kept = await gate.pass(() => place.keep());
+    if (kept === "lost") {
+      log.error("ending: another monitor has the state folder");
+      process.exit(1);
+    }
+    if (kept === "kept") return;
+    log.error("the folder was removed and is made again");
+    containers.rewrite();
+  } catch (error) {
+    log.error("the state folder is not kept", { error: messageOf(error) });
+  }
 }
 
 /** A signal ends a monitor that has no container; with containers it is needed, and stays. */

@@ -21,11 +21,12 @@ export function pin(pid: number, path: string): boolean {
   const pidfd = openPidfd(pid);
   if (pidfd === undefined) return false;
   try {
+    unpin(path); // what somebody else has put there
     closeSync(openSync(path, "w", 0o600));
     mountDescriptor(pidfd, path);
     return true;
   } catch {
-    rmSync(path, { force: true });
+    rmSync(path, { recursive: true, force: true });
     return false;
   } finally {
     closeSync(pidfd);
@@ -71,5 +72,5 @@ export function unpin(path: string): void {
   } catch (error) {
     if (!["EINVAL", "ENOENT"].includes(errnoOf(error) ?? "")) throw error; // not mounted
   }
-  rmSync(path, { force: true });
+  rmSync(path, { recursive: true, force: true });
 }

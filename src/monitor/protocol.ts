@@ -75,6 +75,7 @@ export type ExitRecord = {
   lostLogBytes: number;
 };
 
+export type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
 export type Started = { pid: number; startedAtNs: string };
 /** pidStartTime: with the pid it names one process. */
 export type ExecProcess = { pid: number; pidStartTime: string };
@@ -117,7 +118,7 @@ export type Calls = {
   takeTerminal: [{ id: string }, Record<string, never>];
   /** Becomes another build of this program; answered only when that fails. */
   upgrade: [{ argv: string[] }, Record<string, never>];
-  remove: [{ id: string; runtime: RuntimeCommand; timeoutMs: number }, Record<string, never>];
+  remove: [RemoveRequest, Record<string, never>];
 };
 
 export type RequestHeader = { call: keyof Calls; seq: number; params: unknown };

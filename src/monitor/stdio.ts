@@ -2,9 +2,18 @@
 //
 // Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
 // the end of output is "exited and drained", never an end of file.
-import { chownSync, closeSync, constants, existsSync, openSync, rmSync } from "node:fs";
+import {
+  chownSync,
+  closeSync,
+  constants,
+  existsSync,
+  openSync,
+  readdirSync,
+  readlinkSync,
+  rmSync,
+} from "node:fs";
 import { mkdir } from "node:fs/promises";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { duplicate, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
@@ -54,16 +63,73 @@ export async function openStdio(
     if (request.owner !== undefined) chownSync(path, request.owner.uid, request.owner.gid);
     if (request.label !== undefined) setSelinuxLabel(path, request.label);
   }
-  return openFifos(request, workers, false);
+  return openFifos(request, workers);
 }
 
-/** Those of a container that runs already; its terminal, which nobody can open, comes by itself. */
-export async function reopenStdio(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
-  if (request.terminal) return { ...noStdio };
-  const stdin = request.stdin && existsSync(join(request.stdio, "stdin"));
-  const stdio = await openFifos({ ...request, stdin }, workers, true);
-  await stdio.created();
-  return stdio;
+/**
+ * Those of a container that runs already; its terminal, which nobody can open, comes by itself. lost: what
+ * could not be opened, also not where the container has it open; the rest goes on without.
+ */
+export function reopenStdio(
+  request: StartRequest & { pid: number },
+  workers: LogWorkers,
+): { stdio: Stdio; lost: string[] } {
+  if (request.terminal) return { stdio: { ...noStdio }, lost: [] };
+  const kept = new Map<string, number>();
+  const fds = { stdout: -1, stderr: -1, terminal: false };
+  const lost: string[] = [];
+  for (const name of fifoNames(request)) {
+    const path = fifoPath(request, name);
+    if (name === "stdin" && !existsSync(path)) continue; // closed for good
+    try {
+      const fd = openSync(path, constants.O_RDWR);
+      kept.set(name, fd);
+      setPipeSize(fd, fifoBytes);
+      const reading = constants.O_RDONLY | constants.O_NONBLOCK;
+      if (name === "stdout" || name === "stderr") fds[name] = openSync(path, reading);
+    } catch {
+      lost.push(name);
+    }
+  }
+  workers.resume({ id: request.id, path: request.logPath, ...fds });
+  return { stdio: { ...noStdio, ...keeping(request, kept) }, lost };
+}
+
+/** Where a FIFO can be opened: by its name, or, where that is gone, as the container has it open. */
+function fifoPath({ stdio, pid }: { stdio: string; pid: number }, name: string): string {
+  const path = join(stdio, name);
+  // Only stdin is ever removed by itself, and that for good.
+  if (existsSync(path) || (name === "stdin" && existsSync(stdio))) return path;
+  const folder = `/proc/${pid}/fd`;
+  const deleted = `/${basename(stdio)}/${name} (deleted)`;
+  for (const fd of existsSync(folder) ? readdirSync(folder) : []) {
+    if (linkOf(join(folder, fd)).endsWith(deleted)) return join(folder, fd);
+  }
+  return path;
+}
+
+function linkOf(path: string): string {
+  try {
+    return readlinkSync(path);
+  } catch {
+    return ""; // closed meanwhile
+  }
+}
+
+/** kept: an end of each FIFO that this process keeps open. */
+function keeping(
+  { stdio }: StartRequest,
+  kept: Map<string, number>,
+): Pick<Stdio, "closeStdin" | "close"> {
+  return {
+    closeStdin: () => {
+      rmSync(join(stdio, "stdin"), { force: true });
+      const fd = kept.get("stdin");
+      if (fd !== undefined) closeSync(fd);
+      kept.delete("stdin");
+    },
+    close: () => kept.forEach((fd) => closeSync(fd)),
+  };
 }
 
 /** A terminal that an earlier monitor had, or the daemon kept. */
@@ -82,11 +148,7 @@ function fifoNames(request: StartRequest): string[] {
   return ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])];
 }
 
-async function openFifos(
-  request: StartRequest,
-  workers: LogWorkers,
-  resumed: boolean,
-): Promise<Stdio> {
+async function openFifos(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
   const opened: number[] = [];
   const open = (path: string, flags: number) => {
     const fd = openSync(path, flags);
@@ -95,24 +157,20 @@ async function openFifos(
   };
   const at = (name: string) => join(request.stdio, name);
   try {
-    const kept = fifoNames(request).map((name) => open(at(name), constants.O_RDWR));
-    for (const fd of kept) setPipeSize(fd, fifoBytes);
+    const kept = new Map(
+      fifoNames(request).map((name) => [name, open(at(name), constants.O_RDWR)] as const),
+    );
+    for (const fd of kept.values()) setPipeSize(fd, fifoBytes);
     // Does not wait for a writing end: one is kept.
     const stdin = open(request.stdin ? at("stdin") : "/dev/null", constants.O_RDONLY);
     const reading = constants.O_RDONLY | constants.O_NONBLOCK;
     const [stdout, stderr] = [openSync(at("stdout"), reading), openSync(at("stderr"), reading)];
-    const fds = { stdout, stderr, terminal: false };
-    if (resumed) workers.resume({ id: request.id, path: request.logPath, ...fds });
-    else await startLog(request, workers, fds);
+    await startLog(request, workers, { stdout, stderr, terminal: false });
     return {
-      child: [stdin, kept[0]!, kept[1]!],
+      child: [stdin, kept.get("stdout")!, kept.get("stderr")!],
       args: [],
       created: () => Promise.resolve(closeSync(stdin)),
-      closeStdin: () => {
-        rmSync(at("stdin"), { force: true });
-        for (const fd of kept.splice(2)) closeSync(fd);
-      },
-      close: () => kept.forEach((fd) => closeSync(fd)),
+      ...keeping(request, kept),
     };
   } catch (error) {
     for (const fd of opened) closeSync(fd);

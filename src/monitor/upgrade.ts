@@ -6,6 +6,8 @@ import { keepOnExec } from "../sys/descriptor.ts";
 import { run } from "../sys/process.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
+import type { Place } from "./place.ts";
+import { monitorWords } from "./starter.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 /** How long the new executable may take to read the records. */
@@ -49,13 +51,13 @@ export async function upgrade(
   argv: string[],
   parts: {
     state: string;
-    lockFd: number;
+    place: Place;
     gate: Gate;
     containers: Containers;
     workers: LogWorkers;
   },
 ): Promise<never> {
-  const { state, lockFd, gate, containers, workers } = parts;
+  const { state, place, gate, containers, workers } = parts;
   await checkNext(argv, state);
   using undo = new DisposableStack();
   undo.defer(() => gate.open());
@@ -68,11 +70,12 @@ export async function upgrade(
   undo.defer(() => workers.continue());
   await workers.pause();
   const terminals = containers.terminals;
+  const { lockFd } = place;
   for (const fd of [lockFd, ...terminals.values()]) {
     undo.defer(() => keepOnExec(fd, false));
     keepOnExec(fd, true);
   }
-  const next = [...argv, "monitor", "--state", state, "--lock", String(lockFd), "--terminals"];
+  const next = [...argv, ...monitorWords(state), "--lock", String(lockFd), "--terminals"];
   execve([...next, [...terminals].map(([id, fd]) => `${id}=${fd}`).join(",")], process.env);
 }
 

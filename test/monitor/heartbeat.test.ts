@@ -42,3 +42,16 @@ test("it is killed and replaced: calls end, containers and what they tell do not
   expect(lines.length).toBeGreaterThan(20);
   await daemon.removePod(podId);
 }, 60_000);
+
+test("a daemon that starts meets it: it is killed and replaced, and the daemon serves", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  await daemon.stop("SIGKILL");
+  const [stopped] = daemon.monitors();
+  process.kill(stopped!, "SIGSTOP");
+  await daemon.start();
+  expect(daemon.monitors()).not.toContain(stopped!);
+  expect((await daemon.exec(id, "echo served")).stdout).toBe("served\n");
+  await daemon.removePod(podId);
+}, 60_000);

@@ -1,0 +1,28 @@
+// What the monitor itself has to tell: a file on the state folder's tmpfs, which is memory, and so has a
+// bound. It is written with O_APPEND, by a monitor and by the one after it.
+import { appendFileSync, closeSync, openSync, readSync, statSync, truncateSync } from "node:fs";
+import { join } from "node:path";
+
+const bytesMax = 1 << 20;
+/** What stays, of the newest, when there is more. */
+const bytesKept = 256 << 10;
+
+export function ownLog(state: string): string {
+  return join(state, "monitor.log");
+}
+
+/** Cuts the oldest off when it has become too long; a line that comes in that moment may go with it. */
+export function boundOwnLog(state: string): void {
+  const path = ownLog(state);
+  const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0;
+  if (size <= bytesMax) return;
+  const tail = Buffer.alloc(bytesKept);
+  const fd = openSync(path, "r");
+  try {
+    readSync(fd, tail, 0, bytesKept, size - bytesKept);
+  } finally {
+    closeSync(fd);
+  }
+  truncateSync(path, 0);
+  appendFileSync(path, tail.subarray(tail.indexOf(10) + 1));
+}

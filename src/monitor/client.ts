@@ -162,7 +162,12 @@ export class MonitorClient implements AsyncDisposable {
     const seq = ++this.#seq;
     const waiting = Promise.withResolvers<Reply>();
     this.#waiting.set(seq, waiting);
-    writeFrame(socket, { call, seq, params });
+    try {
+      writeFrame(socket, { call, seq, params });
+    } catch (error) {
+      this.#waiting.delete(seq);
+      waiting.reject(error);
+    }
     return waiting.promise;
   }
 

@@ -144,20 +144,18 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
     const { key = "" } = request.params as { key?: string };
     if (call !== "ping") onWork();
     if (call === "exec" || call === "startExec") execs.add(key);
-    admit(parts, request).then(
-      ({ result, body }) => {
-        if (call === "exec" || call === "waitExec") execs.delete(key);
-        // One that was started for somebody who has gone meanwhile.
-        if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
-        writeFrame(socket, { seq: request.seq, result }, body);
-      },
-      (error: unknown) => {
-        if (call !== "cancelExec") execs.delete(key);
-        const failure = { code: codeOf(error), message: messageOf(error) };
-        if (call === "upgrade") log.error("not upgraded", { error: failure.message });
-        writeFrame(socket, { seq: request.seq, error: failure });
-      },
-    );
+    const answered = admit(parts, request).then(({ result, body }) => {
+      if (call === "exec" || call === "waitExec") execs.delete(key);
+      // One that was started for somebody who has gone meanwhile.
+      if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
+      writeFrame(socket, { seq: request.seq, result }, body);
+    });
+    answered.catch((error: unknown) => {
+      if (call !== "cancelExec") execs.delete(key);
+      const failure = { code: codeOf(error), message: messageOf(error) };
+      if (call === "upgrade") log.error("not upgraded", { error: failure.message });
+      writeFrame(socket, { seq: request.seq, error: failure });
+    });
   });
 }
 

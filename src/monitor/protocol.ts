@@ -1,7 +1,7 @@
 // What daemon and monitor say to each other on the monitor's socket: frames of a JSON header and an
 // optional body of raw bytes (an exec's output), each with its length in front.
 import type { Socket } from "node:net";
-import type { ErrorCode } from "../base/errors.ts";
+import { CriError, type ErrorCode } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import type { OomLimit } from "../node/oom_limit.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
@@ -132,19 +132,31 @@ export type EventHeader = { event: "exit"; exit: ExitRecord };
 const maxHeaderBytes = 4 << 20;
 const maxBodyBytes = 32 << 20;
 
+/**
+ * @throws CriError INVALID_ARGUMENT for what is over the limits, before anything is sent: the other side
+ * would end the connection, and with it the calls of others.
+ */
 export function writeFrame(socket: Socket, header: object, body: Uint8Array[] = []): void {
   const json = Buffer.from(JSON.stringify(header));
+  const bodyBytes = body.reduce((sum, part) => sum + part.length, 0);
+  checkSize("call", json.length, maxHeaderBytes);
+  checkSize("output", bodyBytes, maxBodyBytes);
   const lengths = Buffer.allocUnsafe(8);
   lengths.writeUInt32BE(json.length, 0);
-  lengths.writeUInt32BE(
-    body.reduce((sum, part) => sum + part.length, 0),
-    4,
-  );
+  lengths.writeUInt32BE(bodyBytes, 4);
   socket.cork();
   socket.write(lengths);
   socket.write(json);
   for (const part of body) if (part.length > 0) socket.write(part);
   socket.uncork();
+}
+
+function checkSize(what: string, bytes: number, max: number): void {
+  if (bytes <= max) return;
+  throw new CriError(
+    "INVALID_ARGUMENT",
+    `the ${what} takes ${bytes} bytes as the monitor is told of it, and ${max} is the most: make its command or environment shorter`,
+  );
 }
 
 /** Puts frames together from what arrives; a frame over the limits ends the connection. */

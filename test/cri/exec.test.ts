@@ -62,6 +62,17 @@ describe("ExecSync", () => {
     for (const call of calls) expect((await failure(call)).code).toBe("INVALID_ARGUMENT");
   });
 
+  test("a command too long for the monitor is INVALID_ARGUMENT, and nobody else's exec notices", async () => {
+    const monitors = daemon.monitors();
+    const other = daemon.exec(id, "sleep 0.5; echo there");
+    const arguments_ = Array.from({ length: 30 }, () => "\u0001".repeat(100_000));
+    const error = await failure(daemon.exec(id, ["true", ...arguments_]));
+    expect(error.code).toBe("INVALID_ARGUMENT");
+    expect(error.message).toMatch(/takes \d{8} bytes .* 4194304 is the most/);
+    expect((await other).stdout).toBe("there\n");
+    expect(daemon.monitors()).toEqual(monitors);
+  });
+
   test("100 MB of output come as one answer under 16 MiB, the end of stderr included", async () => {
     const cmd = ["sh", "-c", "head -c 100000000 /dev/zero; echo done >&2; exit 3"];
     const response = await daemon.client.ExecSync({ container_id: id, cmd, timeout: toLong(60) });

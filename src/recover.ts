@@ -19,12 +19,15 @@
 //   NOTREADY
 // - a container that the monitor has an exit of: that exit
 // - a created container that runs: its Start was cut off after the fact: RUNNING
-// - a running container that the monitor does not know: EXITED, reason Unknown
+// - a running container, or a pause container, that the monitor does not know: the monitor is given it
+//   (cri/adopt.ts) and tells of its exit, with reason Unknown where the kernel has not kept the code; one
+//   that the monitor does not take is killed first: EXITED, reason Unknown
 // - a container whose UpdateContainerResources was cut off: taken back to the resources on record
 // - a container that runs although its record says it has ended, or without a record: killed
 import { join } from "node:path";
 import { CriError, messageOf } from "./base/errors.ts";
 import { nowNs } from "./base/int64.ts";
+import { adoptContainer, adoptPause } from "./cri/adopt.ts";
 import { commitExit } from "./cri/container_end.ts";
 import { removingCommand, type Context } from "./cri/context.ts";
 import { undoContainer } from "./cri/container_create.ts";
@@ -141,6 +144,7 @@ async function syncAgain(context: Context): Promise<void> {
 async function syncPause(context: Context, sandbox: Sandbox, isLive: boolean): Promise<void> {
   const { id, phase, pause } = sandbox;
   if (phase.phase !== "ready" || pause === undefined || isLive) return;
+  if (await adoptPause(context, sandbox, pause.pid)) return;
   const change = (old: Sandbox) => notReady(old, "its pause container has ended");
   await context.sandboxes.update(id, change, { happened: true });
 }
@@ -150,10 +154,11 @@ type Seen = { exit: ExitRecord | undefined; started: Hello["running"][number] | 
 
 async function syncContainer(
   context: Context,
-  { id, phase, bootId, runtimeHandler }: Container,
+  container: Container,
   { exit, started }: Seen,
 ): Promise<void> {
   const { containers, log } = context;
+  const { id, phase, bootId, runtimeHandler } = container;
   if (phase.phase === "exited" && started !== undefined) {
     log.warn("killing a container whose start has failed", { container: id });
     const runtime = removingCommand(context, runtimeHandler);
@@ -166,8 +171,9 @@ async function syncContainer(
     const { pid, startedAtNs } = started;
     await containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true });
   } else if (phase.phase === "running") {
-    log.warn("no monitor knows this container", { container: id });
-    const message = "no monitor saw its end";
+    log.warn("the monitor does not know this container", { container: id });
+    if (await adoptContainer(context, container, phase)) return;
+    const message = "the monitor could not take it over, so it was killed";
     const change = (old: Container) => lost(old, message, String(nowNs()));
     await containers.update(id, change, { happened: true });
     context.exits.exited(id);

@@ -6,6 +6,7 @@ import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { nowNs, toBigInt } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { isRootMounted } from "../image/rootfs.ts";
+import type { StartRequest } from "../monitor/protocol.ts";
 import { writeCheckpoint } from "../node/checkpoint.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type {
@@ -19,6 +20,7 @@ import type {
 } from "../proto/types.ts";
 import { execProcess, ociJson, parseOciSpec, type OciSpec } from "../spec/oci.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
 import { askAgain } from "./again.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";
@@ -52,22 +54,10 @@ async function start(context: Context, id: string): Promise<void> {
   }
   const sandbox = await readySandbox(context, container.sandboxId);
   targetPid(context, container); // the spec names the pid that it had when it was made
-  const owner = rootfsOwner(sandbox);
   const { promise: committed, resolve: commit } = Promise.withResolvers<void>();
   context.starting.set(id, committed);
-  const args = {
-    id,
-    runtime: handlerOf(context, container.runtimeHandler).command,
-    bundle: context.containers.folderOf(id),
-    stdio: stdioFolder(context, id),
-    logPath: container.logPath,
-    stdin: container.config.stdin === true,
-    terminal: container.config.tty === true,
-    ...(owner === undefined ? {} : { owner: { uid: owner.uid, gid: owner.gid } }),
-    label: container.selinux?.mount,
-    cgroup: containerCgroup(context, container),
-    timeoutMs: context.config.startTimeoutMs,
-  };
+  const { command } = handlerOf(context, container.runtimeHandler);
+  const args = startRequest(context, container, { sandbox, runtime: command });
   try {
     checkRoot(args.bundle);
     await context.nri?.startContainer(sandbox, container);
@@ -106,6 +96,29 @@ function checkRoot(bundle: string): void {
     "FAILED_PRECONDITION",
     `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove it and create another`,
   );
+}
+
+/** What the monitor is told of a container. */
+export function startRequest(
+  context: Context,
+  container: Container,
+  { sandbox, runtime: command }: { sandbox: Sandbox | undefined; runtime: RuntimeCommand },
+): StartRequest {
+  const { id } = container;
+  const owner = sandbox && rootfsOwner(sandbox);
+  return {
+    id,
+    runtime: command,
+    bundle: context.containers.folderOf(id),
+    stdio: stdioFolder(context, id),
+    logPath: container.logPath,
+    stdin: container.config.stdin === true,
+    terminal: container.config.tty === true,
+    ...(owner === undefined ? {} : { owner: { uid: owner.uid, gid: owner.gid } }),
+    label: container.selinux?.mount,
+    cgroup: containerCgroup(context, container),
+    timeoutMs: context.config.startTimeoutMs,
+  };
 }
 
 async function endFailedStart(

@@ -3,9 +3,11 @@
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/steps.ts";
+import type { StartRequest } from "../monitor/protocol.ts";
 import { lookupContainer } from "../node/host.ts";
 import { makePauseRootfs, pauseImage } from "../node/pause_rootfs.ts";
 import { podHostname } from "../node/pod_files.ts";
+import type { RuntimeCommand } from "../node/runtime.ts";
 import { relabel } from "../node/selinux.ts";
 import type { ImageProcess } from "../spec/facts.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
@@ -41,20 +43,29 @@ export async function startPause(
     selinux: sandbox.selinux,
   });
   await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
-  const request = {
+  const request = pauseRequest(context, sandbox, command);
+  const { result } = await step("pause-start", () => context.monitor.call("start", request));
+  return result.pid;
+}
+
+/** What the monitor is told of it. */
+export function pauseRequest(
+  context: Context,
+  { id, selinux, cgroup }: Sandbox,
+  command: RuntimeCommand,
+): StartRequest {
+  return {
     id,
     runtime: command,
-    bundle: folder,
+    bundle: context.sandboxes.folderOf(id),
     stdio: stdioFolder(context, id),
     logPath: "",
     stdin: false,
     terminal: false,
-    label: sandbox.selinux?.mount,
-    cgroup: context.cgroup.containerPaths(sandbox.cgroup.parent, id, id),
+    label: selinux?.mount,
+    cgroup: context.cgroup.containerPaths(cgroup.parent, id, id),
     timeoutMs: context.config.startTimeoutMs,
   };
-  const { result } = await step("pause-start", () => context.monitor.call("start", request));
-  return result.pid;
 }
 
 async function makeRootfs(

@@ -13,6 +13,7 @@ import { Held } from "./held.ts";
 import {
   readFrames,
   writeFrame,
+  type AdoptRequest,
   type Calls,
   type EventHeader,
   type ExitRecord,
@@ -97,7 +98,14 @@ export class MonitorClient implements AsyncDisposable {
     const socket = await this.#connected();
     const sent = this.#send(socket, call, params);
     const reply = await (call === "start" ? this.#start(params as StartRequest, sent) : sent);
+    if (call === "remove") this.#release((params as Calls["remove"][0]).id);
     return { result: reply.result as Calls[Name][1], body: reply.body };
+  }
+
+  /** Gives the monitor a container that runs and that it does not know, with what is held of it. */
+  async adopt(request: AdoptRequest): Promise<void> {
+    const socket = await this.#connected();
+    await this.#start(request, this.#send(socket, "adopt", request), { terminalHeld: false });
   }
 
   /** A descriptor of a running container's terminal, the caller's to close. @throws when there is none. */
@@ -112,25 +120,40 @@ export class MonitorClient implements AsyncDisposable {
     this.#held.closeStdin(id);
   }
 
-  async #start(request: StartRequest, sent: Promise<Reply>): Promise<Reply> {
+  async #start(
+    request: StartRequest,
+    sent: Promise<Reply>,
+    { terminalHeld }: { terminalHeld?: boolean } = {},
+  ): Promise<Reply> {
     this.#starting.add(request.id);
     try {
       const reply = await sent;
       if (this.#starting.has(request.id)) this.#held.hold(request);
-      if (request.terminal && this.#socket !== undefined) this.#keepTerminal(this.#socket, request);
+      if (request.terminal && this.#socket !== undefined) {
+        this.#keepTerminal(this.#socket, { id: request.id, terminalHeld });
+      }
       return reply;
     } finally {
       this.#starting.delete(request.id);
     }
   }
 
-  /** What runs: its streams are held, its terminals kept, or given to a monitor that lacks them. */
-  #takeOver(socket: Socket, { running }: Hello): void {
-    this.#held.holdOnly(running);
-    this.#terminals.keepOnly(new Set(running.map(({ id }) => id)));
-    for (const { id, terminal, terminalHeld } of running) {
+  /**
+   * What runs: its streams are held, its terminals kept, or given to a monitor that lacks them. What it
+   * does not know stays held: it is adopted or removed.
+   */
+  #takeOver(socket: Socket, { running, exits }: Hello): void {
+    for (const { id } of exits) this.#release(id);
+    for (const container of running) {
+      const { id, terminal, terminalHeld } = container;
+      this.#held.hold(container);
       if (terminal) this.#keepTerminal(socket, { id, terminalHeld });
     }
+  }
+
+  #release(id: string): void {
+    this.#held.release(id);
+    this.#terminals.release(id);
   }
 
   #keepTerminal(
@@ -153,8 +176,7 @@ export class MonitorClient implements AsyncDisposable {
 
   #exited(exit: ExitRecord): void {
     this.#starting.delete(exit.id);
-    this.#held.release(exit.id);
-    this.#terminals.release(exit.id);
+    this.#release(exit.id);
     this.#onExit(exit);
   }
 

@@ -3,7 +3,7 @@
 import { closeSync, existsSync } from "node:fs";
 import { join } from "node:path";
 import { inTime } from "../base/abort.ts";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import type { Log } from "../base/log.ts";
@@ -11,11 +11,18 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { keepOnExec } from "../sys/descriptor.ts";
-import { lineageOf, processState, startTime } from "../sys/process.ts";
+import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
-import { endOf, pin, unpin, type End } from "./pin.ts";
-import type { ExitRecord, Hello, RemoveRequest, Started, StartRequest } from "./protocol.ts";
+import { endOf, pin, signalInit, startTimeOfInit, unpin, type End } from "./pin.ts";
+import type {
+  AdoptRequest,
+  ExitRecord,
+  Hello,
+  RemoveRequest,
+  Started,
+  StartRequest,
+} from "./protocol.ts";
 import { RecordFolder, setAside, type RunRecord } from "./records.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
@@ -126,28 +133,43 @@ export class Containers {
   rewrite(): void {
     this.#records.keepFolders();
     for (const exit of this.#exits.values()) this.#records.writeExit(exit);
-    for (const { record } of this.#running.values()) {
+    for (const { record } of this.#running.values()) this.#writeAgain(record);
+  }
+
+  /**
+   * Takes over a container of which no record is left, as the daemon knows it. Where that process is not
+   * there any more its exit follows, with the code if the kernel kept it.
+   */
+  async adopt(request: AdoptRequest): Promise<void> {
+    const { id, pid, cgroup } = request;
+    if (this.#running.has(id) || this.#starts.has(id)) return;
+    const exit = this.#exits.get(id);
+    if (exit !== undefined) return this.#announce(exit);
+    const pidStartTime = startTimeOfInit(pid, this.#records.pinOf(id), cgroup);
+    const record: RunRecord = { ...request, version: 1, pidStartTime, started: true };
+    if (pidStartTime !== "") this.#writeAgain(record);
+    await this.#adopt(record, undefined);
+  }
+
+  #writeAgain(record: RunRecord): void {
+    try {
       this.#records.writeRun(record);
       pin(record.pid, this.#records.pinOf(record.id));
+    } catch (error) {
+      // Another monitor is told of it again.
+      this.#log.error("no record is kept", { container: record.id, error: messageOf(error) });
     }
   }
 
   async #adopt(record: RunRecord, terminalFd: number | undefined): Promise<void> {
-    const { stdio, lost } = reopenStdio(record, this.#workers);
-    if (lost.length > 0) {
-      this.#log.error("streams are lost, and what it writes to them", {
-        container: record.id,
-        streams: lost.join(" "),
-      });
-    }
-    const container = this.#track(record, stdio);
+    const container = this.#track(record, reopenStdio(record, this.#workers, this.#log));
     if (terminalFd !== undefined) {
       keepOnExec(terminalFd, false);
       this.#resumeTerminal(container, terminalFd);
     } else if (record.terminal) this.#terminals.expect(record.id);
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
     // Without a pidfd, what is no child is looked at now and then.
-    if (lineageOf(record.pid)?.parent === process.pid) return;
+    if (container.ended || lineageOf(record.pid)?.parent === process.pid) return;
     const pidfd = openPidfd(record.pid);
     if (pidfd === undefined) return;
     const ended = this.#workers.readable(pidfd).then(() => this.check());
@@ -303,10 +325,8 @@ export class Containers {
       unpin(this.#records.pinOf(record.id));
     } catch (error) {
       // Told all the same: the daemon records it too, and until then the kernel knows it (pin.ts).
-      this.#log.error("an exit was not recorded", {
-        container: record.id,
-        error: messageOf(error),
-      });
+      const fields = { container: record.id, error: messageOf(error) };
+      this.#log.error("an exit was not recorded", fields);
     }
     this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
@@ -330,25 +350,14 @@ export class Containers {
   /** Sends a signal to the container's init; false when it has ended. */
   kill(id: string, signal: number): boolean {
     const container = this.#running.get(id);
-    if (container === undefined) return false;
-    try {
-      const { pid, pidStartTime } = container.record;
-      // What is not this process's child may have been reaped, and its pid be another's by now.
-      if (processState(pid, pidStartTime) === "gone") return false;
-      process.kill(pid, signal);
-      return true;
-    } catch (error) {
-      if (errnoOf(error) === "ESRCH") return false;
-      throw error;
-    }
+    return container !== undefined && signalInit(container.record, signal);
   }
 
   /** Takes no more notice of exits, which the next build will, and finishes those that it has seen. */
   async quiesce(): Promise<void> {
     this.#quiet = true;
-    await Promise.all(
-      [...this.#running.values()].filter(({ ended }) => ended).map(({ exit }) => exit),
-    );
+    const ended = [...this.#running.values()].filter((container) => container.ended);
+    await Promise.all(ended.map(({ exit }) => exit));
     await Promise.all(this.#deleting.values());
   }
 

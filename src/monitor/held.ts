@@ -27,13 +27,6 @@ export class Held {
     for (const fd of this.#fds.get(id)?.outputs ?? []) closeSync(fd);
     this.#fds.delete(id);
   }
-
-  /** Holds these and no others. */
-  holdOnly(containers: HeldStreams[]): void {
-    const kept = new Set(containers.map(({ id }) => id));
-    for (const id of this.#fds.keys()) if (!kept.has(id)) this.release(id);
-    for (const container of containers) this.hold(container);
-  }
 }
 
 /** A writing end of what a container reads; none: it has closed that, or it was closed for good. */

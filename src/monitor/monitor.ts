@@ -184,6 +184,9 @@ async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
       return { result: {} };
     case "start":
       return { result: await containers.start(request.params as Calls["start"][0]) };
+    case "adopt":
+      await containers.adopt(request.params as Calls["adopt"][0]);
+      return { result: {} };
     case "exec":
       return exec(parts, request.params as Calls["exec"][0]);
     case "startExec": {

@@ -10,10 +10,11 @@
 // What remains is 255, not known: an older kernel (Debian 12 has 6.1) and an exit while neither daemon
 // nor monitor lived, or later but of a container that had lost both and is init's child since.
 // The time of an exit is when it was seen: the kernel keeps none.
-import { closeSync, openSync, rmSync } from "node:fs";
+import { closeSync, fstatSync, openSync, rmSync, statSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
+import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
-import { processState } from "../sys/process.ts";
+import { processState, startTime } from "../sys/process.ts";
 import { exitOfPidfd, openPidfd, reap } from "../sys/wait.ts";
 
 /** False where the kernel or libc cannot. */
@@ -38,8 +39,11 @@ export type End = { exitCode: number; known: boolean };
 /** How an init has ended; undefined while it runs. It is reaped where it is this process's child. */
 export function endOf(init: { pid: number; pidStartTime: string }, path: string): End | undefined {
   try {
-    const status = reap(init.pid);
-    return status && { exitCode: status.exitCode, known: true };
+    // Without a start time the pid is another process's.
+    if (init.pidStartTime !== "") {
+      const status = reap(init.pid);
+      return status && { exitCode: status.exitCode, known: true };
+    }
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
   }
@@ -48,6 +52,44 @@ export function endOf(init: { pid: number; pidStartTime: string }, path: string)
   if (state === "running") return undefined;
   const exitCode = state === "gone" ? pinnedExit(path) : state.exitCode;
   return { exitCode: exitCode ?? 255, known: exitCode !== undefined };
+}
+
+/**
+ * The start time of a pid that is said to be a container's init; "": it is another process's, or nobody's. It
+ * is the one that was pinned, or it is in the container's cgroup.
+ */
+export function startTimeOfInit(pid: number, path: string, cgroup: CgroupPaths): string {
+  const isInit = isPin(path, pid) || processes(cgroup).includes(pid);
+  return (isInit ? startTime(pid) : undefined) ?? "";
+}
+
+/** Sends a signal to an init; false when it has ended. */
+export function signalInit(init: { pid: number; pidStartTime: string }, signal: number): boolean {
+  // What is not this process's child may have been reaped, and its pid be another's by now.
+  if (processState(init.pid, init.pidStartTime) === "gone") return false;
+  try {
+    process.kill(init.pid, signal);
+    return true;
+  } catch (error) {
+    if (errnoOf(error) === "ESRCH") return false;
+    throw error;
+  }
+}
+
+function isPin(path: string, pid: number): boolean {
+  const pidfd = openPidfd(pid);
+  if (pidfd === undefined) return false;
+  try {
+    const [running, pinned] = [
+      fstatSync(pidfd, { bigint: true }),
+      statSync(path, { bigint: true }),
+    ];
+    return running.dev === pinned.dev && running.ino === pinned.ino;
+  } catch {
+    return false;
+  } finally {
+    closeSync(pidfd);
+  }
 }
 
 /** The exit code of a pinned process that was reaped; undefined when it cannot be known. */

@@ -75,6 +75,8 @@ export type ExitRecord = {
   lostLogBytes: number;
 };
 
+/** A container that runs, as the daemon knows it. */
+export type AdoptRequest = StartRequest & Started;
 export type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
 export type Started = { pid: number; startedAtNs: string };
 /** pidStartTime: with the pid it names one process. */
@@ -96,6 +98,8 @@ export type Calls = {
   /** Answered at once, also while other calls wait for an upgrade. */
   ping: [Record<string, never>, Record<string, never>];
   start: [StartRequest, Started];
+  /** What runs and the monitor has lost its record of; one that has ended is told of as an exit. */
+  adopt: [AdoptRequest, Record<string, never>];
   exec: [ExecRequest, ExecResult];
   /** Ends an exec whose caller has gone. */
   cancelExec: [{ key: string }, Record<string, never>];

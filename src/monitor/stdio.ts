@@ -15,6 +15,7 @@ import {
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
 import { duplicate, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import { Mailbox } from "../sys/unix_socket.ts";
@@ -67,17 +68,17 @@ export async function openStdio(
 }
 
 /**
- * Those of a container that runs already; its terminal, which nobody can open, comes by itself. lost: what
- * could not be opened, also not where the container has it open; the rest goes on without.
+ * Those of a container that runs already; its terminal, which nobody can open, comes by itself. The rest
+ * goes on without what cannot be opened, also not where the container has it open.
  */
 export function reopenStdio(
   request: StartRequest & { pid: number },
   workers: LogWorkers,
-): { stdio: Stdio; lost: string[] } {
-  if (request.terminal) return { stdio: { ...noStdio }, lost: [] };
+  log: Log,
+): Stdio {
+  if (request.terminal) return { ...noStdio };
   const kept = new Map<string, number>();
   const fds = { stdout: -1, stderr: -1, terminal: false };
-  const lost: string[] = [];
   for (const name of fifoNames(request)) {
     const path = fifoPath(request, name);
     if (name === "stdin" && !existsSync(path)) continue; // closed for good
@@ -87,12 +88,13 @@ export function reopenStdio(
       setPipeSize(fd, fifoBytes);
       const reading = constants.O_RDONLY | constants.O_NONBLOCK;
       if (name === "stdout" || name === "stderr") fds[name] = openSync(path, reading);
-    } catch {
-      lost.push(name);
+    } catch (error) {
+      const fields = { container: request.id, stream: name, error: messageOf(error) };
+      log.error("a stream is lost, and what is written to it", fields);
     }
   }
   workers.resume({ id: request.id, path: request.logPath, ...fds });
-  return { stdio: { ...noStdio, ...keeping(request, kept) }, lost };
+  return { ...noStdio, ...keeping(request, kept) };
 }
 
 /** Where a FIFO can be opened: by its name, or, where that is gone, as the container has it open. */

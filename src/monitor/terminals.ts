@@ -95,9 +95,4 @@ export class KeptTerminals {
     if (fd !== undefined) closeSync(fd);
     this.#fds.delete(id);
   }
-
-  /** Lets go of all but these. */
-  keepOnly(ids: Set<string>): void {
-    for (const id of this.#fds.keys()) if (!ids.has(id)) this.release(id);
-  }
 }

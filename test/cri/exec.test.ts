@@ -65,8 +65,8 @@ describe("ExecSync", () => {
   test("a command too long for the monitor is INVALID_ARGUMENT, and nobody else's exec notices", async () => {
     const monitors = daemon.monitors();
     const other = daemon.exec(id, "sleep 0.5; echo there");
-    const arguments_ = Array.from({ length: 30 }, () => "\u0001".repeat(100_000));
-    const error = await failure(daemon.exec(id, ["true", ...arguments_]));
+    const words = Array.from({ length: 30 }, () => "\u0001".repeat(100_000));
+    const error = await failure(daemon.exec(id, ["true", ...words]));
     expect(error.code).toBe("INVALID_ARGUMENT");
     expect(error.message).toMatch(/takes \d{8} bytes .* 4194304 is the most/);
     expect((await other).stdout).toBe("there\n");

@@ -1,17 +1,20 @@
 // What the monitor keeps in the state folder, removed or damaged under it: no container is lost, and
 // none takes the others' monitor along.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync, rmSync } from "node:fs";
+import { createServer } from "node:net";
 import { join } from "node:path";
 import process from "node:process";
+import { readFrames, writeFrame } from "../../src/monitor/protocol.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { isZombie } from "../../src/sys/process.ts";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
-const { ContainerState } = runtime.v1;
+const { ContainerState, NamespaceMode } = runtime.v1;
 let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
@@ -122,3 +125,94 @@ describe("the monitor's place", () => {
     await expectWhole(id);
   });
 });
+
+describe("records that are lost with their monitor", () => {
+  /** Pods whose containers share a pid namespace have a container of their own for it. */
+  async function podWithPause(): Promise<[PodSandboxConfig, string]> {
+    const config = daemon.hostPodConfig();
+    config.linux!.security_context!.namespace_options!.pid = NamespaceMode.POD;
+    return [config, await daemon.runPod(config)];
+  }
+
+  test("the daemon gives the next one what runs: streams, terminal, stdin, pause, exit code", async () => {
+    const [shared, sharedId] = await podWithPause();
+    const id = await daemon.run(podId, pod, counting);
+    const inPod = await daemon.run(sharedId, shared, ["sleep", "600"]);
+    const reader = await daemon.run(podId, pod, ["cat"], { stdin: true });
+    const shell = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done; tty; exit 8";
+    const terminal = await daemon.run(podId, pod, shell, { tty: true });
+    await daemon.logged(terminal, "1");
+    for (const kind of ["containers", "exits"]) rmSync(at(kind), { recursive: true });
+    await killMonitor();
+    for (const one of [id, inPod, reader]) {
+      await until("it serves", () => executes(one));
+      expect((await daemon.status(one)).state).toBe(ContainerState.CONTAINER_RUNNING);
+    }
+    const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: sharedId });
+    expect(status!.state).toBe(runtime.v1.PodSandboxState.SANDBOX_READY);
+    await expectWhole(id);
+    const end = await daemon.exited(terminal);
+    expect(end.exitCode).toBe(8);
+    const log = readFileSync(end.status.log_path!, "utf8").replaceAll("\r", "");
+    expect(logText(log)).toBe("1\n2\n3\n4\n5\n6\n/dev/pts/0\n");
+    await daemon.removePod(sharedId);
+  });
+
+  test("its folder removed while nobody looks: one monitor has them, and never two", async () => {
+    const id = await daemon.run(podId, pod, counting);
+    const ended = await daemon.run(podId, pod, "sleep 0.5; exit 6");
+    const before = daemon.monitors();
+    await daemon.stop("SIGKILL");
+    process.kill(before[0]!, "SIGSTOP"); // or it makes its folder again
+    removeFolder();
+    await daemon.start();
+    expect(daemon.monitors()).not.toContain(before[0]!);
+    await until("it serves", () => executes(id));
+    // Its code went with the monitor that had it as its child, and with the pin.
+    expect((await daemon.exited(ended)).exitCode).toBeOneOf([6, 255]);
+    expect(daemon.monitors()).toHaveLength(1);
+    await until("it writes on", async () => (await numbers(id)).length > 10);
+    expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
+  });
+});
+
+test("a monitor that cannot take them over: what runs is killed before it is said to have ended", async () => {
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const pid = await pidOf(id);
+  await daemon.stop("SIGKILL");
+  for (const monitor of daemon.monitors()) process.kill(monitor, "SIGKILL");
+  await until("there is none", () => daemon.monitors().length === 0);
+  {
+    await using _ = await olderMonitor();
+    await daemon.start();
+    const { exitCode, reason } = await daemon.exited(id);
+    expect({ exitCode, reason }).toEqual({ exitCode: 255, reason: "Unknown" });
+    expect(isZombie(pid) || !existsSync(`/proc/${pid}`)).toBe(true);
+    await daemon.stop("SIGKILL");
+  }
+  await daemon.start();
+});
+
+/** One that knows of no container and no call but the first one's. */
+async function olderMonitor(): Promise<AsyncDisposable> {
+  const standIn = spawn("sleep", ["600"]); // who would be killed if it were silent
+  const server = createServer((socket) => {
+    readFrames(socket, (header) => {
+      const { seq, call } = header as { seq: number; call: string };
+      const pid = standIn.pid!;
+      const hello = { pid, version: "0", executable: "older", running: [], exits: [] };
+      const error = { code: "UNIMPLEMENTED" as const, message: `the monitor has no call ${call}` };
+      if (call === "hello") writeFrame(socket, { seq, result: hello });
+      else if (call === "remove") writeFrame(socket, { seq, result: {} });
+      else writeFrame(socket, { seq, error });
+    });
+  });
+  rmSync(at("socket"), { force: true });
+  await new Promise<void>((resolve) => server.listen(at("socket"), resolve));
+  return {
+    [Symbol.asyncDispose]: async () => {
+      standIn.kill("SIGKILL");
+      await new Promise((resolve) => server.close(resolve));
+    },
+  };
+}

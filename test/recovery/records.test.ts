@@ -14,6 +14,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { CriError } from "../../src/base/errors.ts";
 import { runtime } from "../../src/proto/messages.js";
+import { until } from "../expect.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { recordFile } from "../records.ts";
 
@@ -274,17 +275,24 @@ describe("the monitor's records", () => {
     expect(daemon.monitors()).toHaveLength(1);
   }, 60_000);
 
-  test("lost altogether: the containers are told of as lost, and can be removed", async () => {
+  test("lost altogether: the containers go on, and their ends are told", async () => {
     const pod = daemon.hostPodConfig();
     const own = await daemon.runPod(pod);
-    const id = await daemon.run(own, pod, ["sleep", "600"]);
+    const id = await daemon.run(
+      own,
+      pod,
+      "trap 'exit 9' USR1; while :; do sleep 0.1 & wait $!; done",
+    );
     await daemon.stop();
     for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
     rmSync(join(daemon.dir, "state/monitor/containers", `${id}.json`));
     await daemon.start();
-    const { exitCode, reason, status } = await daemon.exited(id, 5000);
-    expect({ exitCode, reason }).toEqual({ exitCode: 255, reason: "Unknown" });
-    expect(status.message).not.toBe("");
+    await until("the monitor has its record again", () =>
+      existsSync(join(daemon.dir, "state/monitor/containers", `${id}.json`)),
+    );
+    await daemon.exec(id, "kill -USR1 1");
+    const { exitCode, reason } = await daemon.exited(id, 5000);
+    expect({ exitCode, reason }).toEqual({ exitCode: 9, reason: "Error" });
     await daemon.removePod(own);
     await expectWhole();
   });

@@ -129,7 +129,13 @@ async function removeContainers(context: Context): Promise<void> {
       if (knows(context, id)) continue;
       context.log.warn("removing a container without a record", { container: id });
       const timeoutMs = context.config.runtimeTimeoutMs;
-      await context.monitor.call("remove", { id, runtime, timeoutMs });
+      try {
+        await context.monitor.call("remove", { id, runtime, timeoutMs });
+      } catch (error) {
+        // A runtime that is gone, or fails for one, holds up no other.
+        const fields = { container: id, error: messageOf(error) };
+        context.log.warn("it is tried again in a minute", fields);
+      }
     }
   }
 }

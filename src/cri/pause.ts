@@ -12,8 +12,8 @@ import { relabel } from "../node/selinux.ts";
 import type { ImageProcess } from "../spec/facts.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { askAgain } from "./again.ts";
-import { handlerOf, removingCommand, type Context } from "./context.ts";
+import { forget } from "./again.ts";
+import { handlerOf, type Context } from "./context.ts";
 import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 
 /** Starts it under the sandbox's id; returns its pid. */
@@ -96,12 +96,8 @@ async function makeRootfs(
 
 /** Kills it and takes its file system away; again and again if need be. */
 export async function removePause(context: Context, sandbox: Sandbox): Promise<void> {
-  const { id, runtimeHandler } = sandbox;
-  await askAgain(context, "remove", {
-    id,
-    runtime: removingCommand(context, runtimeHandler),
-    timeoutMs: context.config.runtimeTimeoutMs,
-  });
+  const { id } = sandbox;
+  await forget(context, sandbox, context.cgroup.containerPaths(sandbox.cgroup.parent, id, id));
   await rm(stdioFolder(context, id), { recursive: true, force: true });
   await context.images.unmountRootfs(context.sandboxes.folderOf(id));
 }

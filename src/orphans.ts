@@ -1,10 +1,10 @@
 // What is ours on this host and has no record: found at the start and every minute, and removed.
 // What has a record and is gone is committed as ended. In one pass, in this order:
 //
+// - containers that the OCI runtime has and no record: killed and deleted
 // - sandboxes whose RunPodSandbox was cut off by the end of an earlier daemon, or whose undoing or Stop
 //   has failed, or whose node was restarted: undone or torn down, again and again with longer pauses
 // - sandboxes whose namespace files are gone: NOTREADY
-// - containers that the OCI runtime has and no record: killed and deleted
 // - mounts and folders under state of unknown pods and containers: removed
 // - CNI attachments of unknown pods: DEL with what was cached at ADD, until it passes
 // - network namespaces of unknown pods: removed, but not before that: without its namespace a plugin
@@ -59,9 +59,9 @@ async function sweep(sweeper: Sweeper): Promise<void> {
   const { context } = sweeper;
   const signal = AbortSignal.timeout(sweepMs);
   const passes: [string, () => Promise<void>][] = [
+    ["containers of the runtime", () => removeContainers(context)],
     ["sandboxes that are to end", () => endSandboxes(sweeper, signal)],
     ["sandboxes", () => checkSandboxes(context)],
-    ["containers of the runtime", () => removeContainers(context)],
     ["mounts", () => removeMounts(context)],
     ["folders", () => removeFolders(context)],
     ["CNI attachments", () => detach(sweeper, signal)],

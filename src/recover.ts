@@ -9,6 +9,8 @@
 // - an unpacked layer whose record cannot be used: dropped, and with it the images that need it; its tree
 //   stays while a root is mounted from it (image/layers.ts)
 // - a graph folder without room to try overlayfs in: the layers tell the storage driver (image/storage.ts)
+// - a sandbox whose folder in the graph is lost, with its last change under state: undone; containers of
+//   such a pod are without a record, too
 // - a sandbox whose CNI attachments are of no use: CNI DEL takes the cached ones (node/cni.ts)
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
@@ -17,7 +19,7 @@
 // - a sandbox of this boot that was being made: undone, as if its RunPodSandbox had failed (orphans.ts)
 // - a ready sandbox whose namespace file is not the one recorded, or whose pause container has ended:
 //   NOTREADY
-// - a container that the monitor has an exit of: that exit
+// - a container that the monitor has an exit of: that exit; where it has no record: forgotten
 // - a created container that runs: its Start was cut off after the fact: RUNNING
 // - a running container, or a pause container, that the monitor does not know: the monitor is given it
 //   (cri/adopt.ts) and tells of its exit, with reason Unknown where the kernel has not kept the code; one
@@ -34,7 +36,7 @@ import { undoContainer } from "./cri/container_create.ts";
 import { undoUpdate } from "./cri/container_update.ts";
 import type { ExitRecord, Hello } from "./monitor/protocol.ts";
 import { lost, running, type Container } from "./state/container.ts";
-import { ending, notReady, type Sandbox } from "./state/sandbox.ts";
+import { abandoned, ending, notReady, type Sandbox } from "./state/sandbox.ts";
 
 /**
  * Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after.
@@ -43,7 +45,11 @@ import { ending, notReady, type Sandbox } from "./state/sandbox.ts";
 export async function recover(context: Context): Promise<void> {
   const { sandboxes, containers, config, bootId, log } = context;
   const aside = join(config.graph, "set-aside");
-  const problems = [...(await sandboxes.load(aside)), ...(await containers.load(aside))];
+  const problems = [
+    ...(await sandboxes.restoreStrays(abandoned)),
+    ...(await sandboxes.load(aside)),
+    ...(await containers.load(aside)),
+  ];
   for (const problem of problems) log.error(problem);
   refuseOtherDriver(context);
   for (const container of containers.list()) {
@@ -124,6 +130,15 @@ async function sync(context: Context, hello: Hello): Promise<void> {
   }
   for (const { id } of containers.filter(({ updating }) => updating)) {
     await attempt(id, () => undoCutUpdate(context, id));
+  }
+  for (const { id } of hello.exits) {
+    if (context.containers.knows(id) || context.sandboxes.knows(id)) continue;
+    const runtime = removingCommand(context, "");
+    const timeoutMs = context.config.runtimeTimeoutMs;
+    await attempt(
+      id,
+      async () => void (await context.monitor.call("remove", { id, runtime, timeoutMs })),
+    );
   }
   if (problems.length === 0) return;
   const fields = { failed: problems.length, first: problems[0]! };

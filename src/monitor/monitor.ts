@@ -32,7 +32,7 @@ type Parts = {
   workers: LogWorkers;
   gate: Gate;
 };
-type Answer = { result: unknown; body?: Uint8Array[] };
+type Answer<Result = unknown> = { result: Result; body?: Uint8Array[] };
 
 /** Runs the monitor on `<state>/monitor`; returns when it is no longer needed. */
 export async function monitorMain(state: string, inherited: Inherited, log: Log): Promise<void> {
@@ -167,78 +167,47 @@ function admit(parts: Parts, request: RequestHeader): Promise<Answer> {
   return parts.gate.pass(() => answer(parts, request));
 }
 
-async function answer(parts: Parts, request: RequestHeader): Promise<Answer> {
-  const { containers } = parts;
-  switch (request.call) {
-    case "hello": {
-      const result: Calls["hello"][1] = {
-        pid: process.pid,
-        version,
-        executable,
-        running: containers.running,
-        exits: containers.exits,
-      };
-      return { result };
-    }
-    case "ping":
-      return { result: {} };
-    case "start":
-      return { result: await containers.start(request.params as Calls["start"][0]) };
-    case "adopt":
-      await containers.adopt(request.params as Calls["adopt"][0]);
-      return { result: {} };
-    case "exec":
-      return exec(parts, request.params as Calls["exec"][0]);
-    case "startExec": {
-      const params = request.params as Calls["startExec"][0];
-      return { result: await parts.execs.start(running(parts, params.id), params) };
-    }
-    case "waitExec":
-      return { result: await parts.execs.wait((request.params as Calls["waitExec"][0]).key) };
-    case "endExec": {
-      const params = request.params as Calls["endExec"][0];
-      endExec(params, running(parts, params.id).cgroup);
-      return { result: {} };
-    }
-    case "attach": {
-      const params = request.params as Calls["attach"][0];
-      running(parts, params.id);
-      await parts.workers.attach(params);
-      return { result: {} };
-    }
-    case "closeStdin":
-      containers.closeStdin((request.params as Calls["closeStdin"][0]).id);
-      return { result: {} };
-    case "cancelExec":
-      parts.execs.cancel((request.params as Calls["cancelExec"][0]).key);
-      return { result: {} };
-    case "kill": {
-      const { id, signal } = request.params as Calls["kill"][0];
-      return { result: { running: containers.kill(id, signal) } };
-    }
-    case "reopenLog":
-      await containers.reopenLog((request.params as Calls["reopenLog"][0]).id);
-      return { result: {} };
-    case "remove":
-      await containers.remove(request.params as Calls["remove"][0]);
-      return { result: {} };
-    case "lendTerminal": {
-      const { id, path } = request.params as Calls["lendTerminal"][0];
-      containers.lendTerminal(id, path);
-      return { result: {} };
-    }
-    case "awaitTerminal": {
-      const { id } = request.params as Calls["awaitTerminal"][0];
-      return { result: { path: containers.awaitTerminal(id) } };
-    }
-    case "takeTerminal":
-      containers.takeTerminal((request.params as Calls["takeTerminal"][0]).id);
-      return { result: {} };
-    case "upgrade":
-      return upgrade((request.params as Calls["upgrade"][0]).argv, parts);
+type Handlers = {
+  [Name in keyof Calls]: (parts: Parts, params: Calls[Name][0]) => Given<Calls[Name][1]>;
+};
+type Given<Result> = Answer<Result> | Promise<Answer<Result>> | Promise<void> | void;
+
+/** What gives no answer of its own answers {}. */
+const handlers: Handlers = {
+  hello: ({ containers: { running, exits } }) => ({
+    result: { pid: process.pid, version, executable, running, exits },
+  }),
+  ping: () => {},
+  start: async ({ containers }, params) => ({ result: await containers.start(params) }),
+  adopt: ({ containers }, params) => containers.adopt(params),
+  exec,
+  startExec: async (parts, params) => ({
+    result: await parts.execs.start(running(parts, params.id), params),
+  }),
+  waitExec: async ({ execs }, { key }) => ({ result: await execs.wait(key) }),
+  endExec: (parts, params) => endExec(params, running(parts, params.id).cgroup),
+  attach: async (parts, params) => {
+    running(parts, params.id);
+    await parts.workers.attach(params);
+  },
+  closeStdin: ({ containers }, { id }) => containers.closeStdin(id),
+  cancelExec: ({ execs }, { key }) => execs.cancel(key),
+  kill: ({ containers }, { id, signal }) => ({ result: { running: containers.kill(id, signal) } }),
+  reopenLog: ({ containers }, { id }) => containers.reopenLog(id),
+  remove: ({ containers }, params) => containers.remove(params),
+  lendTerminal: ({ containers }, { id, path }) => containers.lendTerminal(id, path),
+  awaitTerminal: ({ containers }, { id }) => ({ result: { path: containers.awaitTerminal(id) } }),
+  takeTerminal: ({ containers }, { id }) => containers.takeTerminal(id),
+  upgrade: (parts, { argv }) => upgrade(argv, parts),
+};
+
+async function answer(parts: Parts, { call, params }: RequestHeader): Promise<Answer> {
+  const handler = handlers[call] as ((parts: Parts, params: unknown) => unknown) | undefined;
+  // A newer daemon's.
+  if (handler === undefined) {
+    throw new CriError("UNIMPLEMENTED", `the monitor has no call ${call}`);
   }
-  const { call }: { call: string } = request; // a newer daemon's
-  throw new CriError("UNIMPLEMENTED", `the monitor has no call ${call}`);
+  return ((await handler(parts, params)) as Answer | undefined) ?? { result: {} };
 }
 
 /** @throws CriError FAILED_PRECONDITION. */
@@ -248,7 +217,7 @@ function running(parts: Parts, id: string): NonNullable<ReturnType<Containers["f
   throw new CriError("FAILED_PRECONDITION", `container ${id} is not running`);
 }
 
-async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer> {
+async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer<Calls["exec"][1]>> {
   const container = running(parts, request.id);
   const { result, stdout, stderr } = await parts.execs.run(container, request);
   return { result, body: [stdout, stderr] };

@@ -139,6 +139,11 @@ export function ending(sandbox: Sandbox, how: "stop" | "undo", message: string):
   return { ...notReady(sandbox, message), ending: how };
 }
 
+/** Its folder was lost: all that is left of it is to go, though some of it may have been torn down. */
+export function abandoned(sandbox: Sandbox): Sandbox {
+  return { ...notReady(sandbox, "its folder in the graph was lost"), ending: "undo" };
+}
+
 /** Its network and its namespaces are gone. */
 export function tornDown(old: Sandbox): Sandbox {
   const { ending: _, ...sandbox } = old;

@@ -1,6 +1,7 @@
 // Records in memory and on disk: an index by id and by reserved name, one change at a time for each
 // record, written before it is seen.
-import { mkdir, readdir, rename, rm } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -97,6 +98,28 @@ export class Store<Record extends { id: string; name: string }> {
     } catch (error) {
       return `it is passed over, and stays in ${from} (${messageOf(error)})`;
     }
+  }
+
+  /**
+   * Before load(): brings back records of which nothing is left but a change, for their folders were lost,
+   * as `change` makes them. Returns what cannot be brought back, in words; it never stops the start.
+   */
+  async restoreStrays(change: (stray: Record) => Record): Promise<string[]> {
+    const { kind, folder, changes } = this.#options;
+    const problems: string[] = [];
+    for (const name of existsSync(changes) ? await readdir(changes) : []) {
+      const id = name.slice(kind.length + 1, -".json".length);
+      if (name !== `${kind}-${id}.json`) continue;
+      // Not where its removal was cut off after all that belongs to it was gone.
+      if ([id, `${removing}${id}`].some((left) => existsSync(join(folder, left)))) continue;
+      try {
+        const stray = this.#parse(await readFile(join(changes, name), "utf8"));
+        if (stray.id === id) await this.write(change(stray));
+      } catch (error) {
+        problems.push(`what is left of ${kind} ${id} is of no use: ${messageOf(error)}`);
+      }
+    }
+    return problems;
   }
 
   /** What kill -9 left among the changes: files half written, and those of records that are gone. */

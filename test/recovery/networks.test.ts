@@ -1,11 +1,12 @@
 // Records that do not tell, or are not there, of pods that are attached to a network: what their plugins
 // and the kernel hold goes all the same.
 import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, globSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { unmountUnder } from "../host.ts";
 import { leaksBetween, type Snapshot } from "../leaks.ts";
 import { recordFile } from "../records.ts";
 
@@ -21,14 +22,14 @@ beforeEach(async () => {
   await daemon.removeAllPods();
 });
 
-function leases(): string[] {
-  return readdirSync(join(daemon.dir, "ipam", daemon.token)).filter((name) => /^\d/.test(name));
+function leases(of = daemon): string[] {
+  return readdirSync(join(of.dir, "ipam", of.token)).filter((name) => /^\d/.test(name));
 }
 
 /** But descriptors: they were another process's. */
-async function leftSince(before: Snapshot): Promise<string[]> {
+async function leftSince(before: Snapshot, of = daemon): Promise<string[]> {
   const left = () =>
-    leaksBetween(before, daemon.snapshot()).filter((leak) => !leak.startsWith("descriptor"));
+    leaksBetween(before, of.snapshot()).filter((leak) => !leak.startsWith("descriptor"));
   for (let tries = 0; tries < 200 && left().length > 0; tries++) await sleep(50);
   return left();
 }
@@ -62,8 +63,9 @@ test("both records of a live pod are damaged: its network goes, rules and addres
   const podId = await daemon.runPod(pod);
   await daemon.run(podId, pod, ["sleep", "600"]);
   await daemon.stop("SIGKILL");
-  const base = join(daemon.dir, "graph/sandboxes", podId, "sandbox.json");
-  for (const file of new Set([recordFile(daemon.dir, "sandbox", podId), base]))
+  const folder = join(daemon.dir, "graph/sandboxes", podId);
+  const files = globSync(join(folder, "sandbox*.json"));
+  for (const file of [recordFile(daemon.dir, "sandbox", podId), ...files])
     writeFileSync(file, "\0\0\0");
   await daemon.start();
   await until("the lease is free", () => leases().length === 0);
@@ -71,3 +73,32 @@ test("both records of a live pod are damaged: its network goes, rules and addres
     await daemon.client.RemoveContainer({ container_id: id! });
   expect(await leftSince(before)).toEqual([]);
 });
+
+test.each(["runs", "was stopped"])(
+  "the graph is lost while a pod %s: all that it had goes",
+  async (how) => {
+    await using own = await startDaemon();
+    const before = own.snapshot();
+    const pod = own.podConfig();
+    const podId = await own.runPod(pod);
+    const id = await own.run(podId, pod, ["sleep", "600"]);
+    const file = recordFile(own.dir, "sandbox", podId);
+    const record = JSON.parse(readFileSync(file, "utf8")) as {
+      namespaces: { net: { path: string } };
+    };
+    if (how === "was stopped") await own.client.StopPodSandbox({ pod_sandbox_id: podId });
+    await own.stop("SIGKILL");
+    unmountUnder(join(own.dir, "graph"));
+    rmSync(join(own.dir, "graph"), { recursive: true });
+    await own.start();
+    await until("no pod is listed", async () => {
+      const { items } = await own.client.ListPodSandbox({});
+      return items.length === 0;
+    });
+    expect((await own.client.ListContainers({})).containers).toEqual([]);
+    expect(leases(own)).toEqual([]);
+    expect(existsSync(record.namespaces.net.path)).toBe(false);
+    expect(await leftSince(before, own)).toEqual([]);
+    expect(existsSync(join(own.dir, "state/records", `container-${id}.json`))).toBe(false);
+  },
+);

@@ -5,7 +5,7 @@
 // loopback up before it ends: one process start, where the CNI loopback plugin would be a second.
 // A pod with a user namespace of its own takes one more (user_namespace.ts).
 import { accessSync, constants, statSync } from "node:fs";
-import { mkdir, open, rm } from "node:fs/promises";
+import { mkdir, open, rmdir, unlink } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
@@ -258,7 +258,19 @@ export async function unpinNamespace(path: string, options: { unlink: boolean })
       cause: error,
     });
   }
-  if (options.unlink) await rm(path, { force: true });
+  if (options.unlink) await removeFile(path);
+}
+
+/** Or an empty folder: some tools make one where they find nothing to mount on. */
+async function removeFile(path: string): Promise<void> {
+  try {
+    await unlink(path);
+  } catch (error) {
+    const code = errnoOf(error);
+    if (code === "ENOENT") return;
+    if (code !== "EISDIR") throw error;
+    await rmdir(path);
+  }
 }
 
 /** Of the kernel's own file system for namespaces; all namespaces have one device. */

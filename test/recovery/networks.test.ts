@@ -1,7 +1,15 @@
 // Records that do not tell, or are not there, of pods that are attached to a network: what their plugins
 // and the kernel hold goes all the same.
 import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
-import { existsSync, globSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  globSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { until } from "../expect.ts";
@@ -102,3 +110,21 @@ test.each(["runs", "was stopped"])(
     expect(existsSync(join(own.dir, "state/records", `container-${id}.json`))).toBe(false);
   },
 );
+
+test("a folder where the network namespace's file was: Remove works, after a restart too", async () => {
+  const before = daemon.snapshot();
+  const podIds = [await daemon.runPod(daemon.podConfig()), await daemon.runPod(daemon.podConfig())];
+  for (const id of podIds) {
+    const text = readFileSync(recordFile(daemon.dir, "sandbox", id), "utf8");
+    const { net } = (JSON.parse(text) as { namespaces: { net: { path: string } } }).namespaces;
+    await daemon.client.StopPodSandbox({ pod_sandbox_id: id });
+    rmSync(net.path);
+    mkdirSync(net.path);
+  }
+  await daemon.removePod(podIds[0]!);
+  await daemon.restart("SIGKILL");
+  await daemon.removePod(podIds[1]!);
+  const files = readdirSync("/var/run/netns");
+  expect(podIds.filter((id) => files.some((name) => name.includes(id.slice(0, 32))))).toEqual([]);
+  expect(await leftSince(before)).toEqual([]);
+});

@@ -35,7 +35,7 @@ function unwritable(path: string, key: Key, cause: unknown): CriError {
   const next =
     errnoOf(cause) === "EROFS"
       ? `its file system is read-only: mount it read-write (after an error of the disk, which the kernel's log tells, check it with fsck first), or set "${key}" to another folder`
-      : `make it writable, or set "${key}" to another folder`;
+      : `put that right, or set "${key}" to another folder`;
   return new CriError("FAILED_PRECONDITION", `${why}: ${next}`, { cause });
 }
 

@@ -1,6 +1,6 @@
 // What a daemon makes of records and processes that do not agree.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, globSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -31,8 +31,8 @@ test("a container that runs without a record is killed", async () => {
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
   const pid = await pidOf(id);
   await daemon.stop();
-  writeFileSync(recordOf(id), "{");
-  writeFileSync(join(daemon.dir, "graph/containers", id, "container.json"), "{");
+  const settled = globSync(join(daemon.dir, "graph/containers", id, "container*.json"));
+  for (const file of [recordOf(id), ...settled]) writeFileSync(file, "{");
   await daemon.start();
   for (let tries = 0; tries < 100 && existsSync(`/proc/${pid}`); tries++) await sleep(20);
   expect(existsSync(`/proc/${pid}`)).toBe(false);

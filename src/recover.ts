@@ -16,7 +16,8 @@
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
 //   what outlives a boot (CNI addresses) is released at once (orphans.ts). Also a sandbox whose record
 //   says that it was being made: it may have been ready, the record a second old (record_files.ts)
-// - a sandbox of this boot that was being made: undone, as if its RunPodSandbox had failed (orphans.ts)
+// - a sandbox of this boot that was being made: undone, as if its RunPodSandbox had failed (orphans.ts).
+//   One that has containers had been made, and its later records are lost: NOTREADY
 // - a ready sandbox whose namespace file is not the one recorded, or whose pause container has ended:
 //   NOTREADY
 // - a container that the monitor has an exit of: that exit; where it has no record: forgotten
@@ -34,6 +35,7 @@ import { commitExit } from "./cri/container_end.ts";
 import { removingCommand, type Context } from "./cri/context.ts";
 import { undoContainer } from "./cri/container_create.ts";
 import { undoUpdate } from "./cri/container_update.ts";
+import { containersOf } from "./cri/sandbox.ts";
 import type { ExitRecord, Hello } from "./monitor/protocol.ts";
 import { lost, running, type Container } from "./state/container.ts";
 import { abandoned, ending, notReady, type Sandbox } from "./state/sandbox.ts";
@@ -63,15 +65,14 @@ export async function recover(context: Context): Promise<void> {
     }
   }
   for (const { id, bootId: boot, phase } of sandboxes.list()) {
-    if (boot !== bootId) {
-      await sandboxes.update(id, (old) => ending(old, "stop", "the node was restarted"), {
-        happened: true,
-      });
-    } else if (phase.phase === "creating") {
-      await sandboxes.update(id, (old) => ending(old, "undo", "its RunPodSandbox was cut off"), {
-        happened: true,
-      });
-    }
+    const change = (old: Sandbox) => {
+      if (boot !== bootId) return ending(old, "stop", "the node was restarted");
+      if (phase.phase !== "creating") return old;
+      return containersOf(context, id).length > 0
+        ? ending(old, "stop", "its later records are lost")
+        : ending(old, "undo", "its RunPodSandbox was cut off");
+    };
+    await sandboxes.update(id, change, { happened: true });
   }
 }
 

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { codeOf, messageOf } from "../base/errors.ts";
 import type { Calls } from "../monitor/protocol.ts";
-import { processes, type CgroupPaths } from "../node/cgroup.ts";
+import { killAll, processes, removeCgroup, type CgroupPaths } from "../node/cgroup.ts";
 import { removingCommand, type Context } from "./context.ts";
 
 const triesMax = 5;
@@ -27,7 +27,8 @@ export async function askAgain<Name extends "kill" | "remove">(
 }
 
 /**
- * Lets the monitor and the OCI runtime forget a container, killing what runs. A runtime that is no longer
+ * Lets the monitor and the OCI runtime forget a container, killing what runs, and removes its cgroup where
+ * that is left: the runtime may have forgotten it before. A runtime that is no longer
  * there keeps no container that has ended: what it knows of it is left to orphans.ts, till it is back.
  * @throws as the last try did.
  */
@@ -48,4 +49,7 @@ export async function forget(
       error: messageOf(error),
     });
   }
+  const signal = AbortSignal.timeout(timeoutMs);
+  await killAll(cgroup, signal);
+  await removeCgroup(cgroup, signal);
 }

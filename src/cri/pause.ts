@@ -14,7 +14,7 @@ import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { forget } from "./again.ts";
 import { handlerOf, type Context } from "./context.ts";
-import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
+import { containerDefaults, hasCgroup, rootfsOwner, sandboxFacts } from "./facts.ts";
 
 /** Starts it under the sandbox's id; returns its pid. */
 export async function startPause(
@@ -96,8 +96,10 @@ async function makeRootfs(
 
 /** Kills it and takes its file system away; again and again if need be. */
 export async function removePause(context: Context, sandbox: Sandbox): Promise<void> {
-  const { id } = sandbox;
-  await forget(context, sandbox, context.cgroup.containerPaths(sandbox.cgroup.parent, id, id));
+  const { id, cgroup } = sandbox;
+  const isHere = hasCgroup(context, sandbox);
+  const paths = isHere ? context.cgroup.containerPaths(cgroup.parent, id, id) : {};
+  await forget(context, sandbox, paths);
   await rm(stdioFolder(context, id), { recursive: true, force: true });
   await context.images.unmountRootfs(context.sandboxes.folderOf(id));
 }

@@ -1,10 +1,10 @@
 // Cgroups as folders: where they are mounted, who is in them, what the kernel counted. The drivers
 // (cgroupfs.ts, systemd.ts) decide which folders those are; daemon.ts chooses one.
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError } from "../base/abort.ts";
-import { CriError, errnoOf } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { OciResources } from "../spec/oci_types.ts";
 import { writeKernelFile } from "../sys/file.ts";
 import { processName } from "../sys/process.ts";
@@ -167,6 +167,46 @@ export async function killAll(paths: CgroupPaths, signal: AbortSignal): Promise<
     if (left.length === 0) return;
     if (signal.aborted) throw abortError(survivors(paths), signal);
     await sleep(waitMs);
+  }
+}
+
+/** A cgroup stays busy for a moment after its last process is reaped. */
+const removeRetriesMax = 100;
+const removeRetryMs = 5;
+
+/**
+ * Removes a cgroup and those below it; it may be gone.
+ * @throws CriError FAILED_PRECONDITION when processes are left in it.
+ */
+export async function removeCgroup(paths: CgroupPaths, signal: AbortSignal): Promise<void> {
+  for (const folder of new Set(Object.values(paths))) await removeSoon(folder, signal);
+}
+
+async function removeSoon(folder: string, signal: AbortSignal): Promise<void> {
+  for (let attempt = 0; ; attempt++) {
+    try {
+      return removeTree(folder);
+    } catch (error) {
+      if (errnoOf(error) !== "EBUSY" || attempt === removeRetriesMax || signal.aborted) {
+        throw new CriError(
+          "FAILED_PRECONDITION",
+          `cannot remove cgroup ${folder}: ${messageOf(error)}`,
+          { cause: error },
+        );
+      }
+      await sleep(removeRetryMs);
+    }
+  }
+}
+
+function removeTree(folder: string): void {
+  try {
+    for (const entry of readdirSync(folder, { withFileTypes: true })) {
+      if (entry.isDirectory()) removeTree(join(folder, entry.name));
+    }
+    rmdirSync(folder);
+  } catch (error) {
+    if (!isGone(error)) throw error;
   }
 }
 

@@ -1,18 +1,19 @@
 // The cgroupfs driver: cgroups are folders that we make and remove ourselves.
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
 import { dirname, join, posix } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { writeKernelFile } from "../sys/file.ts";
 import { writeLimits } from "./cgroup_limits.ts";
-import { cgroupFolders, isGone, type CgroupDriver, type CgroupMounts } from "./cgroup.ts";
+import {
+  cgroupFolders,
+  isGone,
+  removeCgroup,
+  type CgroupDriver,
+  type CgroupMounts,
+} from "./cgroup.ts";
 
 /** Parent of pods that come without one; ours, so it goes with the last of them. */
 const ownParent = "/isulad";
-
-/** A cgroup stays busy for a moment after its last process is reaped. */
-const removeRetriesMax = 100;
-const removeRetryMs = 5;
 
 /** @param defaultParent the key cgroup-parent; "" for our own. */
 export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): CgroupDriver {
@@ -136,43 +137,12 @@ async function remove(mounts: CgroupMounts, pod: PodCgroup, signal: AbortSignal)
   const { made, above, path, own } = pod;
   if (made === undefined) return;
   if (own) {
-    for (const folder of new Set(Object.values(cgroupFolders(mounts, path)))) {
-      await removeSoon(folder, signal);
-    }
+    await removeCgroup(cgroupFolders(mounts, path), signal);
   }
   const isIn = (at: string, top = "none") => at === top || at.startsWith(`${top}/`);
   const isOurs = (at: string) => isIn(at, made) || isIn(at, above) || at === ownParent;
   for (let at = own ? dirname(path) : path; isOurs(at); at = dirname(at)) {
     removeIfEmpty(mounts, at);
-  }
-}
-
-/** A process that was killed leaves its cgroup a moment later. */
-async function removeSoon(folder: string, signal: AbortSignal): Promise<void> {
-  for (let attempt = 0; ; attempt++) {
-    try {
-      return removeTree(folder);
-    } catch (error) {
-      if (errnoOf(error) !== "EBUSY" || attempt === removeRetriesMax || signal.aborted) {
-        throw new CriError(
-          "FAILED_PRECONDITION",
-          `cannot remove cgroup ${folder}: ${messageOf(error)}`,
-          { cause: error },
-        );
-      }
-      await sleep(removeRetryMs);
-    }
-  }
-}
-
-function removeTree(folder: string): void {
-  try {
-    for (const entry of readdirSync(folder, { withFileTypes: true })) {
-      if (entry.isDirectory()) removeTree(join(folder, entry.name));
-    }
-    rmdirSync(folder);
-  } catch (error) {
-    if (!isGone(error)) throw error;
   }
 }
 

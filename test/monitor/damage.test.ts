@@ -11,7 +11,7 @@ import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { isZombie } from "../../src/sys/process.ts";
 import { until } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
 const { ContainerState, NamespaceMode } = runtime.v1;
@@ -174,6 +174,38 @@ describe("records that are lost with their monitor", () => {
     await until("it writes on", async () => (await numbers(id)).length > 10);
     expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
   });
+});
+
+test("a folder in the place of a pin: the container can be removed, as any other", async () => {
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  spawnSync("sh", [
+    "-c",
+    `umount -l ${at("pids", id)}; rm -f ${at("pids", id)}; mkdir -p ${at("pids", id)}/x`,
+  ]);
+  await killMonitor();
+  await until("it serves", () => executes(id));
+  await daemon.client.RemoveContainer({ container_id: id });
+  expect(existsSync(at("pids", id))).toBe(false);
+});
+
+test("what the runtime has forgotten: Stop and Remove leave no process and no cgroup", async () => {
+  const { cgroupParent } = daemon;
+  const before = daemon.snapshot();
+  const parent = cgroupParent.endsWith(".slice") ? cgroupParent : `${cgroupParent}/pod-of-kubelet`;
+  const own = daemon.hostPodConfig();
+  own.linux = { ...own.linux, cgroup_parent: parent };
+  own.linux.security_context!.namespace_options!.pid = NamespaceMode.POD;
+  const ownId = await daemon.runPod(own);
+  const stopped = await daemon.run(ownId, own, ["sleep", "600"]);
+  const stubborn = "trap '' TERM; sleep 600 & while :; do sleep 1; done";
+  const removed = await daemon.run(ownId, own, stubborn);
+  for (const id of [stopped, removed, ownId]) {
+    rmSync(join(daemon.dir, "state/runtime", ociRuntime, id), { recursive: true });
+  }
+  await daemon.client.StopContainer({ container_id: stopped });
+  await daemon.client.RemoveContainer({ container_id: removed });
+  await daemon.removePod(ownId);
+  expect(await daemon.leaksSince(before)).toEqual([]);
 });
 
 test("a monitor that cannot take them over: what runs is killed before it is said to have ended", async () => {

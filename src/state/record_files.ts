@@ -63,11 +63,12 @@ export class RecordFiles {
     }
   }
 
-  /** Brings what has changed into the record's folder too, so that it outlives the boot. */
-  async settle(): Promise<void> {
-    const text = read(this.#change);
-    if (text instanceof Error) throw text;
-    if (text !== undefined) await writeFileAtomic(this.#settled, text);
+  /**
+   * Brings what has changed into the record's folder too, so that it outlives the boot. Its text is the
+   * caller's: the change's file may have gone since, with all of state.
+   */
+  async settle(text: string): Promise<void> {
+    await writeFileAtomic(this.#settled, text);
   }
 
   /** The record's folder is gone. */

@@ -196,8 +196,10 @@ export class Store<Record extends { id: string; name: string }> {
 
   /** Not locked: nobody may wait for a disk, and what changes meanwhile is settled after it. */
   async #settle(id: string): Promise<void> {
+    const record = this.#records.get(id);
+    if (record === undefined) return;
     try {
-      await this.#files.get(id)?.settle();
+      await this.#files.get(id)?.settle(JSON.stringify(this.#options.toJson(record)));
     } catch (error) {
       if (this.#records.has(id)) throw error; // otherwise it was removed meanwhile
     }

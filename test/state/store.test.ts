@@ -87,7 +87,7 @@ describe("RecordFiles", () => {
     const files = open();
     files.texts();
     await files.write("sixth", false);
-    await files.settle();
+    await files.settle("sixth");
     expect(open().texts()).toEqual(["sixth", "sixth", "fourth"]);
     files.removeChange();
     expect(open().texts()).toEqual(["sixth", "fourth"]);

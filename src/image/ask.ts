@@ -36,11 +36,18 @@ export async function ask(session: Session, question: Question): Promise<Transfe
     const answer = await transfer({ url: url.href, headers, tls, timeoutMs, signal });
     if (answer.status === 200 || answer.status === 206) return answer;
     const detail = await errorDetail(answer, secretsOf(session, index));
+    const challenges = parseChallenges(answer.headers.get("www-authenticate") ?? "");
+    session.spoke[index] ||= isOfRegistry(answer, challenges, detail);
     // Once: what we have may be too old by now; what was just got is not.
     if (answer.status !== 401 || attempt > 0) throw refusal(answer, url.host, detail);
-    const challenges = parseChallenges(answer.headers.get("www-authenticate") ?? "");
     session.authorizations[index] = await authorize(session, { index, challenges, signal });
   }
+}
+
+/** Web servers refuse too, but not in the words of the distribution protocol. */
+function isOfRegistry({ headers }: Transfer, challenges: Challenge[], detail: string): boolean {
+  const hasVersion = headers.has("docker-distribution-api-version");
+  return hasVersion || detail !== "" || challenges.some(({ scheme }) => scheme === "bearer");
 }
 
 /** A mirror that is down is passed over as soon as its dial_timeout says so. */
@@ -93,11 +100,14 @@ async function authorize(session: Session, o: Authorize): Promise<string> {
 
 /** @throws TransferError where a login page or a proxy's words came instead of the answer. */
 export async function assertNoWebPage(answer: Transfer, host: string): Promise<void> {
-  const type = answer.headers.get("content-type") ?? "";
-  if (!/^\s*text\/html\b/i.test(type)) return;
+  if (!isWebPage(answer)) return;
   await discard(answer);
   const message = `${host} answered with a web page: is a login page or a proxy in between?`;
   throw new TransferError("UNAVAILABLE", message);
+}
+
+export function isWebPage({ headers }: Transfer): boolean {
+  return /^\s*text\/html\b/i.test(headers.get("content-type") ?? "");
 }
 
 function parseAnswer(bytes: Buffer): unknown {

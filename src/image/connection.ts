@@ -44,7 +44,7 @@ export function isReachable(url: string, timeoutMs: number, signal: AbortSignal)
   });
 }
 
-export type Failure = { reason: string; isFinal: boolean };
+export type Failure = { reason: string; isFinal: boolean; isUntrusted: boolean };
 
 /** Why fetch failed. Its own words may hold a whole URL, and that a signature: none of them is shown. */
 export function failureOf(error: unknown): Failure {
@@ -53,15 +53,16 @@ export function failureOf(error: unknown): Failure {
   if (isCertificate) {
     const why = certificateFailures[code] ?? "its certificate is not trusted";
     const hint = "add its authority to hosts.toml or the host to insecure-registries";
-    return { reason: `${why} (${code}); ${hint}`, isFinal: true };
+    return { reason: `${why} (${code}); ${hint}`, isFinal: true, isUntrusted: true };
   }
   const known = failures[code];
-  if (known !== undefined) return { reason: `${known} (${code})`, isFinal: false };
+  const isUntrusted = false;
+  if (known !== undefined) return { reason: `${known} (${code})`, isFinal: false, isUntrusted };
   const words = messageOf(error)
     .replaceAll(/"?\bhttps?:\/\/\S+/g, "…")
     .replace(/ For more information.*$/s, "");
   const isFinal = code === "ERR_PROXY_TUNNEL" && words.includes(" 407 ");
-  return { reason: code === "" ? words : `${words} (${code})`, isFinal };
+  return { reason: code === "" ? words : `${words} (${code})`, isFinal, isUntrusted };
 }
 
 const certificateFailures: Record<string, string> = {

@@ -99,7 +99,7 @@ async function originsIn(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]>
 
 /**
  * One for each client certificate. Plain HTTP with settings for TLS is asked with TLS first, as
- * containerd does: such a file was written for a registry that speaks either.
+ * containerd does unless the port is 80: such a file was written for a registry that speaks either.
  */
 async function endpointsAt(
   address: string,
@@ -111,7 +111,9 @@ async function endpointsAt(
   const root = host.override_path || path.endsWith("/v2") ? path : `${path}/v2`;
   const certificates = await certificatesOf(host, o);
   const hasTls = host.skip_verify !== undefined || certificates.some(({ files }) => files?.length);
-  const isEither = url.protocol === "http:" && hasTls;
+  // URL drops the port that makes it certain that there is no TLS.
+  const isPlain = /^http:\/\/[^/?#]*:80(?:[/?#]|$)/i.test(address);
+  const isEither = url.protocol === "http:" && hasTls && !isPlain;
   const can = (capability: "pull" | "resolve") =>
     host.capabilities.length === 0 || host.capabilities.includes(capability);
   const at = (protocol: string, tls: Tls): Endpoint => ({

@@ -3,7 +3,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
-import { ask, assertNoWebPage } from "./ask.ts";
+import { ask, assertNoWebPage, isWebPage } from "./ask.ts";
 import { digestOf, manifestBytesMax, manifestTypes } from "./manifest.ts";
 import { withEndpoints, type Session } from "./session.ts";
 import { discard, hostOf, readAll, TransferError, type Transfer } from "./transfer.ts";
@@ -69,7 +69,7 @@ export async function* readBlob(
     let failure = new TransferError("DATA_LOSS", `${what} is cut off`);
     const answer = await around(() =>
       overEndpoints(session, { what, isTag: false, signal }, (index) =>
-        openBlob(session, { index, blob, at, what, signal }),
+        openBlob(session, { index, blob, at, signal }),
       ),
     );
     try {
@@ -94,22 +94,26 @@ type BlobAttempt = {
   index: number;
   blob: BlobRequest;
   at: number;
-  what: string;
   signal: AbortSignal;
 };
 
 async function openBlob(session: Session, attempt: BlobAttempt): Promise<Transfer["body"]> {
-  const { index, blob, at, what, signal } = attempt;
+  const { index, blob, at, signal } = attempt;
   const headers: Record<string, string> = at > 0 ? { range: `bytes=${at}-` } : {};
   const path = `/blobs/${blob.digest}`;
   const answer = await ask(session, { index, path, headers, signal });
-  if (answer.status === 206) {
-    const start = /^bytes (\d+)-/.exec(answer.headers.get("content-range") ?? "")?.[1];
-    if (Number(start) === at) return answer.body;
-    await discard(answer);
-    throw new TransferError("DATA_LOSS", `${what}: not the range that was asked for`);
-  }
-  return at === 0 ? answer.body : skipping(answer.body, at);
+  const { headers: answered, status } = answer;
+  const start = /^bytes (\d+)-/.exec(answered.get("content-range") ?? "")?.[1];
+  if (status === 206 && Number(start) === at) return answer.body;
+  // Pages of web servers are no blobs: the next one may have it.
+  const length = answered.get("content-length");
+  const isOther = length === null ? isWebPage(answer) : Number(length) !== blob.size;
+  if (status === 200 && !isOther) return at === 0 ? answer.body : skipping(answer.body, at);
+  await discard(answer);
+  const host = hostOf(session.endpoints[index]!.url);
+  const page = length === null ? "a web page" : `${length} bytes, not ${blob.size}`;
+  const why = status === 206 ? "another range than asked for" : page;
+  throw new TransferError("DATA_LOSS", `${host} would send ${why}`);
 }
 
 /** For a server that knows no ranges: what is there already passes by. */
@@ -133,7 +137,7 @@ export async function fetchBlob(
   }
   return await overEndpoints(session, { what, isTag: false, signal: o.signal }, async (index) => {
     const { signal } = o;
-    const body = await openBlob(session, { index, blob, at: 0, what, signal });
+    const body = await openBlob(session, { index, blob, at: 0, signal });
     const bytes = await readAll({ status: 200, headers: new Headers(), body }, o.bytesMax, what);
     const digest = digestOf(bytes, blob.digest);
     if (digest === blob.digest) return bytes;
@@ -145,64 +149,90 @@ export async function fetchBlob(
 // -- endpoints and retries ------------------------------------------------------------------------
 
 type Purpose = { what: string; isTag: boolean; signal: AbortSignal };
+type Attempt<T> = (index: number) => Promise<T>;
+
+/** An endpoint that may still be asked. */
+type Candidate = { index: number; tries: number; readyAtMs: number };
 
 /** Asks the endpoints in turn, and again after a pause while one of them may do better. */
-async function overEndpoints<T>(
-  session: Session,
-  { what, isTag, signal }: Purpose,
-  attempt: (index: number) => Promise<T>,
-): Promise<T> {
+async function overEndpoints<T>(session: Session, o: Purpose, attempt: Attempt<T>): Promise<T> {
   const { endpoints, unwell } = session;
-  // With another client certificate it may say something else.
-  const isSame = (a: number, b: number) => endpoints[a]!.url === endpoints[b]!.url;
   const failures = new Map<number, TransferError>();
-  let candidates = endpoints.map((_, index) => index);
-  candidates = candidates.filter((index) => endpoints[index]![isTag ? "canResolve" : "canPull"]);
-  candidates.sort((a, b) => Number(unwell[a]) - Number(unwell[b]));
-  for (let round = 0; candidates.length > 0; round++) {
-    let waitMs = firstBackoffMs * 2 ** round;
-    for (const index of candidates) {
-      try {
-        const result = await attempt(index);
-        unwell[index] = false;
-        session.answered = index;
-        return result;
-      } catch (error) {
-        throwIfAborted(what, signal);
-        if (!(error instanceof TransferError)) throw error;
-        failures.set(index, error);
-        unwell[index] = error.mayRetry || error.code === "DEADLINE_EXCEEDED";
-        waitMs = Math.max(waitMs, error.retryAfterMs);
-        // The registry's own word ends it; a mirror's does not.
-        const isLast = !candidates.some((other) => !failures.has(other) && isSame(other, index));
-        if (!error.mayRetry && endpoints[index]!.isOrigin && isLast) throw refused(what, error);
-      }
+  let candidates = endpoints.map((_, index): Candidate => ({ index, tries: 0, readyAtMs: 0 }));
+  candidates = candidates.filter(
+    ({ index }) => endpoints[index]![o.isTag ? "canResolve" : "canPull"],
+  );
+  candidates.sort((a, b) => Number(unwell[a.index]) - Number(unwell[b.index]));
+  while (candidates.length > 0) {
+    const next = candidates.reduce((a, b) => (b.readyAtMs < a.readyAtMs ? b : a));
+    const { index } = next;
+    await pause(next.readyAtMs - performance.now(), o.what, o.signal);
+    try {
+      const result = await attempt(index);
+      unwell[index] = false;
+      session.answered = index;
+      session.spoke[index] = true;
+      return result;
+    } catch (error) {
+      throwIfAborted(o.what, o.signal);
+      if (!(error instanceof TransferError)) throw error;
+      failures.set(index, error);
+      unwell[index] = error.mayRetry || error.code === "DEADLINE_EXCEEDED";
+      const backoffMs = Math.max(firstBackoffMs * 2 ** next.tries++, error.retryAfterMs);
+      next.readyAtMs = performance.now() + backoffMs;
+      candidates = remaining(session, { candidates, last: next, failures });
     }
-    candidates = candidates.filter((index) => failures.get(index)?.mayRetry);
-    if (round + 1 >= session.roundsMax) break;
-    if (candidates.length > 0) await pause(waitMs, what, signal);
   }
-  throw combined(what, failures);
+  throw verdict(session, o.what, failures);
 }
 
-function refused(what: string, cause: TransferError): CriError {
-  return new CriError(cause.code, `cannot get ${what}: ${messageOf(cause)}`, { cause });
+type Asked = { candidates: Candidate[]; last: Candidate; failures: Map<number, TransferError> };
+
+/** Who may be asked after `last` has failed. What counts no more goes from the failures, too. */
+function remaining({ endpoints, ...session }: Session, asked: Asked): Candidate[] {
+  const { last, failures } = asked;
+  const { isOrigin, url } = endpoints[last.index]!;
+  const error = failures.get(last.index)!;
+  let candidates = asked.candidates;
+  if (!error.mayRetry || last.tries >= session.roundsMax) {
+    candidates = candidates.filter((one) => one !== last);
+  }
+  // The other scheme is for where this one brings no registry.
+  if (session.spoke[last.index] || error.isUntrusted) {
+    const isOther = (one: Candidate) => isOtherScheme(endpoints[one.index]!.url, url);
+    candidates = candidates.filter((one) => !isOther(one));
+  }
+  if (error.mayRetry || !isOrigin) return candidates;
+  // The registry's own word: mirrors before it cannot say more, those after it may.
+  for (const [index, { mayRetry }] of failures) {
+    const isWord = endpoints[index]!.isOrigin && !mayRetry;
+    if (index < last.index && !isWord) failures.delete(index);
+  }
+  return candidates.filter(({ index }) => index > last.index);
 }
 
-function combined(what: string, failures: Map<number, TransferError>): CriError {
-  const all = [...failures.values()];
-  const last = all.at(-1);
-  if (last === undefined) {
-    return new CriError(
-      "FAILED_PRECONDITION",
-      `cannot get ${what}: hosts.toml names nobody to ask`,
-    );
+function isOtherScheme(a: string, b: string): boolean {
+  return a !== b && a.replace(/^https?:/, "") === b.replace(/^https?:/, "");
+}
+
+/** One error for all failures, with the code of the one that says most about the image. */
+function verdict(session: Session, what: string, failures: Map<number, TransferError>): CriError {
+  const weight = ([index, { mayRetry }]: [number, TransferError]) => {
+    if (!session.endpoints[index]!.isOrigin) return 0;
+    return session.spoke[index] ? 2 : Number(!mayRetry);
+  };
+  const all = [...failures];
+  const cause = all.toSorted((a, b) => weight(a) - weight(b)).at(-1)?.[1];
+  if (cause === undefined) {
+    const message = `cannot get ${what}: hosts.toml names nobody to ask`;
+    return new CriError("FAILED_PRECONDITION", message);
   }
-  const messages = [...new Set(all.map(messageOf))].join("; ");
-  return new CriError(last.code, `cannot get ${what}: ${messages}`, { cause: last });
+  const messages = [...new Set(all.map(([, error]) => messageOf(error)))].join("; ");
+  return new CriError(cause.code, `cannot get ${what}: ${messages}`, { cause });
 }
 
 async function pause(ms: number, what: string, signal: AbortSignal): Promise<void> {
+  if (ms <= 0) return;
   try {
     await sleep(ms, undefined, { signal });
   } catch {

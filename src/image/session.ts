@@ -26,6 +26,8 @@ export type Session = {
   answered: number;
   /** Whether a connection came about, where that has a bound of its own. */
   reached: boolean[];
+  /** Whether a registry answered, and not whatever else may listen there. */
+  spoke: boolean[];
   /** How often all are asked before it is given up. */
   roundsMax: number;
   progressTimeoutMs: number;
@@ -58,6 +60,7 @@ export async function openSession(
     unwell: endpoints.map(() => false),
     answered: 0,
     reached: endpoints.map(() => false),
+    spoke: endpoints.map(() => false),
     roundsMax,
     progressTimeoutMs: options.progressTimeoutMs,
   };
@@ -90,5 +93,6 @@ export function withEndpoints(
     unwell: pick(session.unwell),
     answered: 0,
     reached: pick(session.reached),
+    spoke: pick(session.spoke),
   };
 }

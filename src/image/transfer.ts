@@ -9,15 +9,23 @@ import type { Tls } from "./endpoint.ts";
 export class TransferError extends CriError {
   readonly mayRetry: boolean;
   readonly retryAfterMs: number;
+  /** Its certificate is not trusted: nobody may answer in its place. */
+  readonly isUntrusted: boolean;
 
   constructor(code: ErrorCode, message: string, o: TransferErrorOptions = {}) {
     super(code, message, { cause: o.cause });
     this.mayRetry = o.mayRetry ?? false;
     this.retryAfterMs = o.retryAfterMs ?? 0;
+    this.isUntrusted = o.isUntrusted ?? false;
   }
 }
 
-type TransferErrorOptions = { mayRetry?: boolean; retryAfterMs?: number; cause?: unknown };
+type TransferErrorOptions = {
+  mayRetry?: boolean;
+  retryAfterMs?: number;
+  isUntrusted?: boolean;
+  cause?: unknown;
+};
 
 export type TransferRequest = {
   url: string;
@@ -152,9 +160,9 @@ class Silence {
       return new TransferError("DEADLINE_EXCEEDED", message, { cause });
     }
     if (cause instanceof CriError) return cause;
-    const { reason, isFinal } = failureOf(cause);
+    const { reason, isFinal, isUntrusted } = failureOf(cause);
     const message = `${this.#host}: ${reason}`;
-    return new TransferError("UNAVAILABLE", message, { cause, mayRetry: !isFinal });
+    return new TransferError("UNAVAILABLE", message, { cause, mayRetry: !isFinal, isUntrusted });
   }
 }
 

@@ -15,14 +15,15 @@ export class FakeRegistry implements AsyncDisposable {
     this.#server = createServer((request, response) => this.#serve(request, response));
   }
 
-  static async start(): Promise<FakeRegistry> {
+  static async start(at = { host: "127.0.0.1", port: 0 }): Promise<FakeRegistry> {
     const registry = new FakeRegistry();
-    await new Promise<void>((resolve) => registry.#server.listen(0, "127.0.0.1", resolve));
+    await new Promise<void>((resolve) => registry.#server.listen({ ...at }, resolve));
     return registry;
   }
 
   get host(): string {
-    return `127.0.0.1:${(this.#server.address() as { port: number }).port}`;
+    const { address, port } = this.#server.address() as { address: string; port: number };
+    return `${address}:${port}`;
   }
 
   get url(): string {

@@ -11,16 +11,19 @@ import { parseAs } from "./manifest.ts";
 const HeaderName = v.pipe(v.string(), v.regex(/^[\w!#$%&'*+.^`|~-]+$/, "is no header's name"));
 const HeaderLine = v.pipe(v.string(), v.regex(/^[\t\x20-\x7e\x80-\xff]*$/, "is no header's value"));
 
+const FileName = v.pipe(v.string(), v.minLength(1, "names no file"));
+/** A certificate and its key; where that is "", both are in one file. */
+const Pair = v.strictTuple([FileName, v.string()]);
+
 const HostFields = {
   capabilities: v.optional(
-    v.array(v.pipe(v.string(), v.toLowerCase(), v.picklist(["pull", "resolve", "push"]))),
+    v.array(
+      v.pipe(v.string(), v.toLowerCase(), v.picklist(["pull", "resolve", "push", "referrers"])),
+    ),
     [],
   ),
-  ca: v.optional(v.union([v.string(), v.array(v.string())]), []),
-  client: v.optional(
-    v.union([v.string(), v.array(v.union([v.string(), v.pipe(v.array(v.string()), v.length(2))]))]),
-    [],
-  ),
+  ca: v.optional(v.union([FileName, v.array(FileName)]), []),
+  client: v.optional(v.union([FileName, v.array(v.union([FileName, Pair]))]), []),
   skip_verify: v.optional(v.boolean()),
   override_path: v.optional(v.boolean(), false),
   header: v.optional(v.record(HeaderName, v.union([HeaderLine, v.array(HeaderLine)])), {}),
@@ -137,7 +140,7 @@ function headersOf({ header }: Host): Record<string, string> {
   return Object.fromEntries(lines);
 }
 
-/** "both.pem", ["both.pem", …] or [["client.cert", "client.key"], …]; at least one Tls. */
+/** "both.pem", ["both.pem", …] or [["client.cert", "client.key"], ["both.pem", ""], …]; at least one Tls. */
 async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promise<Tls[]> {
   const read = (name: string) => named(folder, name, file);
   const authorities = [host.ca].flat();
@@ -147,8 +150,8 @@ async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promis
   if (clients.length === 0) return [usable(base, file)];
   return await Promise.all(
     clients.map(async (client) => {
-      const [cert = "", key = cert] = [client].flat();
-      const pair = await readPair(read(cert), read(key));
+      const [cert, key] = typeof client === "string" ? [client, ""] : client;
+      const pair = await readPair(read(cert), read(key || cert));
       return usable({ ...base, ...pair, files: [...authorities, cert] }, file);
     }),
   );

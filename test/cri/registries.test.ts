@@ -190,8 +190,12 @@ describe("an image arrives whole", () => {
     expect(noAuthority.message).toContain("hosts.toml");
     const strange = new Authority(dir, "strange").sign("stranger", "DNS:stranger");
     fs.writeFileSync(join(dir, "both.pem"), strange.cert + strange.key);
-    const clients = JSON.stringify([join(dir, "both.pem"), [`${client}.pem`, `${client}.key`]]);
-    hostsToml(mutual.host, `${server}\n${ca}\nclient = ${clients}`);
+    const clients = JSON.stringify([
+      [join(dir, "both.pem"), ""],
+      [`${client}.pem`, `${client}.key`],
+    ]);
+    const capabilities = 'capabilities = ["pull", "resolve", "referrers"]';
+    hostsToml(mutual.host, `${server}\n${capabilities}\n${ca}\nclient = ${clients}`);
     await expectWhole(name); // the second of them is let in
   });
 

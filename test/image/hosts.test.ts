@@ -72,7 +72,7 @@ skip_verify = true
 [host."http://two.example/v2/prefix"]
   override_path = true
 [host."https://push.example"]
-  capabilities = ["push"]
+  capabilities = ["push", "referrers"]
 [host."three.example//path/v2/"]
   client = "both.pem"
 [host."http://four.example"]
@@ -114,12 +114,14 @@ skip_verify = true
 
   test("has one for each client certificate", async () => {
     configure("r.example", {
-      "hosts.toml": 'server = "https://s"\nclient = ["both.pem", ["me.pem", "me.key"]]',
+      "hosts.toml":
+        'server = "https://s"\nclient = ["both.pem", ["me.pem", "me.key"], ["both.pem", ""]]',
     });
     const found = await endpointsOf("r.example", { ...registryOptions, configPath });
-    expect(found.map(({ url, tls }) => [url, tls.cert])).toEqual([
-      ["https://s/v2", both],
-      ["https://s/v2", me.cert],
+    expect(found.map(({ url, tls }) => [url, tls.cert, tls.key])).toEqual([
+      ["https://s/v2", both, both],
+      ["https://s/v2", me.cert, me.key],
+      ["https://s/v2", both, both],
     ]);
   });
 
@@ -204,6 +206,9 @@ skip_verify = true
     ['client = ["me.pem"]', "holds no private key"],
     ['client = [["me.pem", "other.key"]]', "me.pem"],
     ['client = [["a", "b", "c"]]', "client"],
+    ['client = [["", "me.key"]]', "client"],
+    ['client = ""', "client"],
+    ['ca = ""', "ca"],
     ['capabilities = ["pull", "fetch"]', "capabilities"],
     ['dial_timeout = "5"', "no duration"],
     ['header = { "X Y" = "1" }', "no header's name"],

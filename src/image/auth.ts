@@ -45,20 +45,22 @@ export function tokenRequest(
     throw new TransferError("UNAUTHENTICATED", message);
   }
   const service = challenge.params.get("service");
-  const scope = challenge.params.get("scope") ?? o.scope;
+  // Ours too, as containerd asks: a challenge may name none, or what a proxy calls the repository.
+  const named = (challenge.params.get("scope") ?? "").split(" ").filter((scope) => scope !== "");
+  const scopes = new Set([o.scope, ...named]);
   if (o.credentials?.identityToken !== undefined) {
     const form = new URLSearchParams({
       grant_type: "refresh_token",
       client_id: "isulad-ts",
       refresh_token: o.credentials.identityToken,
-      scope,
+      scope: [...scopes].join(" "),
     });
     if (service !== undefined) form.set("service", service);
     const headers = { "content-type": "application/x-www-form-urlencoded" };
     return { url: url.href, method: "POST", headers, body: form.toString() };
   }
   if (service !== undefined) url.searchParams.set("service", service);
-  url.searchParams.set("scope", scope);
+  for (const scope of scopes) url.searchParams.append("scope", scope);
   const headers: Record<string, string> = {};
   if (o.credentials?.username) headers["authorization"] = basic(o.credentials);
   return { url: url.href, method: "GET", headers };
@@ -70,7 +72,7 @@ const tokenBytesMax = 64 << 10;
 /** @throws TransferError UNAUTHENTICATED when the answer holds no token, RESOURCE_EXHAUSTED a huge one. */
 export function tokenOf(answer: unknown, service: string): string {
   const { token, access_token: accessToken } = (answer ?? {}) as Record<string, unknown>;
-  const found = token ?? accessToken;
+  const found = token || accessToken; // some send both, one of them empty
   if (typeof found === "string" && found.length > tokenBytesMax) {
     const message = `${service} answered with a token of ${found.length} bytes, over ${tokenBytesMax}`;
     throw new TransferError("RESOURCE_EXHAUSTED", message);

@@ -51,10 +51,38 @@ describe("credentials", () => {
     );
   });
 
+  test("are for what the challenge names and for this repository", () => {
+    const ours = "repository:a/b:pull";
+    const scopesOf = (params: string, credentials?: object) => {
+      const [challenge] = parseChallenges(`Bearer realm="https://t.example/?x=1"${params}`);
+      const o = { scope: ours, registryUrl: "https://r.example/v2", credentials };
+      const { url, body } = tokenRequest(challenge!, o);
+      const query = body === undefined ? new URL(url).searchParams : new URLSearchParams(body);
+      return query.getAll("scope");
+    };
+    expect(scopesOf("")).toEqual([ours]);
+    expect(scopesOf(',scope=""')).toEqual([ours]);
+    expect(scopesOf(`,scope="${ours}"`)).toEqual([ours]);
+    const other = "repository:proxy/a/b:pull";
+    expect(scopesOf(`,scope="${other}  registry:catalog:* ${ours}"`)).toEqual([
+      ours,
+      other,
+      "registry:catalog:*",
+    ]);
+    expect(scopesOf(`,scope="${other}"`, { identityToken: "id" })).toEqual([`${ours} ${other}`]);
+  });
+
   test("as a token must fit into a header", () => {
     expect(tokenOf({ token: "a.b-c" }, "x")).toBe("a.b-c");
     expect(tokenOf({ access_token: "t" }, "x")).toBe("t");
-    for (const bad of [undefined, {}, { token: 1 }, { token: "a\r\nb: c" }, { token: "" }]) {
+    expect(tokenOf({ token: "", access_token: "t" }, "x")).toBe("t");
+    for (const bad of [
+      undefined,
+      {},
+      { token: 1 },
+      { token: "a\r\nb: c" },
+      { token: "", access_token: "" },
+    ]) {
       expect(() => tokenOf(bad, "x")).toThrow("without a token");
     }
   });

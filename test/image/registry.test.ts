@@ -76,6 +76,24 @@ describe("authorization", () => {
     expect(decodeURIComponent(tokens[0]!.url)).toContain("scope=repository:a/b:pull");
   });
 
+  test.each(["", "repository:other:pull"])(
+    "by a token for this repository where the challenge has the scope %j",
+    async (scope) => {
+      fake.intercept = (request, response, url) => {
+        if (url.pathname === "/token") {
+          const isOurs = url.searchParams.getAll("scope").includes("repository:a/b:pull");
+          response.end(JSON.stringify({ token: "", access_token: isOurs ? "t0k" : "other" }));
+          return true;
+        }
+        if (request.headers.authorization === "Bearer t0k") return false;
+        const challenge = `Bearer realm="${fake.url}/token",scope="${scope}"`;
+        response.writeHead(401, { "www-authenticate": challenge }).end();
+        return true;
+      };
+      expect((await pull()).id).toBe(image.config.digest);
+    },
+  );
+
   test.each<[string, RegistryAuth]>([
     ["user and password", user],
     ["auth in base64", { auth: Buffer.from("user:pa:ss").toString("base64") }],

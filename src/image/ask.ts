@@ -15,7 +15,8 @@ export type Question = {
   signal: AbortSignal;
 };
 
-const retryAfterMsMax = 30_000;
+/** A kubelet's own back-off goes on from there, and other pulls may wait for this one. */
+const retryAfterMsMax = 120_000;
 /** A token goes into a header, and registries bound those: real ones have a few KiB. */
 const tokenAnswerBytesMax = 256 << 10;
 
@@ -150,16 +151,19 @@ function refusal(answer: Transfer, host: string, detail: string): TransferError 
     const hint = "HTTP_PROXY and HTTPS_PROXY take http://user:password@host:port";
     return new TransferError("UNAVAILABLE", `the proxy wants a password (407): ${hint}`);
   }
+  const isBusy = status === 429;
+  const code = isBusy ? "RESOURCE_EXHAUSTED" : "UNAVAILABLE";
+  if (!isBusy && status !== 408 && status < 500) return new TransferError(code, message);
   const retryAfterMs = retryAfter(answer.headers.get("retry-after") ?? "");
-  if (status === 429) {
-    return new TransferError("RESOURCE_EXHAUSTED", message, { mayRetry: true, retryAfterMs });
+  if (retryAfterMs <= retryAfterMsMax) {
+    return new TransferError(code, message, { mayRetry: true, retryAfterMs });
   }
-  const mayRetry = status >= 500 || status === 408;
-  return new TransferError("UNAVAILABLE", message, { mayRetry, retryAfterMs });
+  const later = `it wants to be asked again in ${Math.round(retryAfterMs / 1000)} s`;
+  return new TransferError(code, `${message}; ${later}`);
 }
 
 /** Seconds or a date (RFC 9110, 10.2.3), in milliseconds from now; 0 for none. */
 function retryAfter(text: string): number {
   const ms = /^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - Date.now();
-  return Math.min(Math.max(ms || 0, 0), retryAfterMsMax);
+  return Math.max(ms || 0, 0);
 }

@@ -166,7 +166,8 @@ async function overEndpoints<T>(session: Session, o: Purpose, attempt: Attempt<T
   while (candidates.length > 0) {
     const next = candidates.reduce((a, b) => (b.readyAtMs < a.readyAtMs ? b : a));
     const { index } = next;
-    await pause(next.readyAtMs - performance.now(), o.what, o.signal);
+    const why = failures.get(index)?.message ?? "";
+    await pause(next.readyAtMs - performance.now(), `${o.what} (${why})`, o.signal);
     try {
       const result = await attempt(index);
       unwell[index] = false;
@@ -233,9 +234,10 @@ function verdict(session: Session, what: string, failures: Map<number, TransferE
 
 async function pause(ms: number, what: string, signal: AbortSignal): Promise<void> {
   if (ms <= 0) return;
+  const seconds = Math.round(ms / 1000);
   try {
     await sleep(ms, undefined, { signal });
   } catch {
-    throw abortError(what, signal);
+    throw abortError(`waiting ${seconds} s to ask again for ${what}`, signal);
   }
 }

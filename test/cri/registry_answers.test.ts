@@ -221,12 +221,42 @@ describe("too late", () => {
     expect(times[2]! - times[1]!).toBeGreaterThan(1_900);
   }, 30_000);
 
-  test("a Retry-After of a day holds nobody: the caller's deadline counts", async () => {
+  test("a Retry-After is waited for while the caller's deadline lasts", async () => {
     fake.intercept = (_request, response) => {
-      response.writeHead(503, { "retry-after": "86400" }).end();
+      response.writeHead(503, { "retry-after": "100" }).end();
       return true;
     };
     expect((await failure(pull(undefined, 1_500))).code).toBe("DEADLINE_EXCEEDED");
+    expect(fake.requests).toHaveLength(1);
+  });
+
+  test.each([
+    ["a day", () => "86400"],
+    ["an hour, as a date", () => new Date(Date.now() + 3_600_000).toUTCString()],
+  ])("a Retry-After of %s ends the pull at once, and says so", async (_, value) => {
+    fake.intercept = (_request, response) => {
+      response.writeHead(503, { "retry-after": value() }).end();
+      return true;
+    };
+    const error = await refusal();
+    expect(error.code).toBe("UNAVAILABLE");
+    expect(error.message).toMatch(/asked again in (86400|3[56]\d\d) s/);
+    expect(fake.requests).toHaveLength(1);
+  });
+
+  test("a mirror's Retry-After delays nobody else", async () => {
+    hostsToml(`server = "${fake.url}"\n[host."${other.url}"]`);
+    other.intercept = (_request, response) => {
+      response.writeHead(429, { "retry-after": "100" }).end();
+      return true;
+    };
+    let count = 0;
+    fake.intercept = (_request, response) => {
+      if (++count > 1) return false;
+      response.writeHead(503).end();
+      return true;
+    };
+    expect(await pull()).toBe(image.config.digest);
   });
 
   test("503 for ever ends after a few tries", async () => {

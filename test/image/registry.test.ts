@@ -4,6 +4,9 @@ import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
 import type { RegistryAuth } from "../../src/image/credentials.ts";
+import { parseReference } from "../../src/image/reference.ts";
+import { fetchManifest } from "../../src/image/registry.ts";
+import { openSession } from "../../src/image/session.ts";
 import { failure } from "../expect.ts";
 import {
   blob,
@@ -14,7 +17,7 @@ import {
   type TestImage,
 } from "../image_maker.ts";
 import { FakeRegistry, sendFile, withLayers } from "./fake_registry.ts";
-import { openFixture, within, type Fixture } from "./fixture.ts";
+import { openFixture, registryOptions, within, type Fixture } from "./fixture.ts";
 
 let fake: FakeRegistry;
 let mirror: FakeRegistry;
@@ -333,6 +336,21 @@ describe("a transfer", () => {
     };
     expect((await pull()).id).toBe(image.config.digest);
   }, 30_000);
+
+  test("waits as long as a busy registry says, and tells what for", async () => {
+    fake.intercept = (_request, response) => {
+      response.writeHead(429, { "retry-after": "100" }).end();
+      return true;
+    };
+    hostsToml(`server = "${fake.url}"`);
+    const ref = parseReference(`${fake.host}/a/b:1`);
+    const o = { auth: undefined, signal: within() };
+    const session = await openSession(ref, { ...registryOptions, configPath }, o);
+    const error = await failure(fetchManifest(session, ref, AbortSignal.timeout(500)));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(error.message).toContain("waiting 100 s");
+    expect(error.message).toContain(`${fake.host} answered 429`);
+  });
 
   test("of more or of other bytes than named is DATA_LOSS and leaves nothing", async () => {
     const layer = image.layers[0]!;

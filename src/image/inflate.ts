@@ -2,27 +2,37 @@
 import type { Transform } from "node:stream";
 import * as zlib from "node:zlib";
 import { CriError, messageOf } from "../base/errors.ts";
+import { isZstd, ZstdFrames } from "./zstd_frames.ts";
 
 const chunkSize = 256 << 10;
 
 // Node's types of our minimum version do not know it yet.
 const { createZstdDecompress } = zlib as unknown as {
-  createZstdDecompress: (options: { chunkSize: number }) => Transform;
+  createZstdDecompress: (options: { chunkSize: number }) => Transform & zlib.Zlib;
 };
 
-/** Passes on what it unpacks before push() resolves: nothing is in flight between two pushes. */
+/**
+ * Passes on what it unpacks before push() resolves: nothing is in flight between two pushes. Zeros behind
+ * the packed stream, with which tapes and blocks are filled up, are no part of it.
+ */
 export class Inflate {
   readonly #sink: (chunk: Uint8Array) => void;
   #head = Buffer.alloc(0);
-  #stream: Transform | undefined;
+  #stream: (Transform & zlib.Zlib) | undefined;
   #isPlain = false;
+  #frames: ZstdFrames | undefined;
+  #writtenBytes = 0;
+  /** The decompressor has come to its end, by itself where something follows. */
+  #hasEnded = false;
   #failure: Error | undefined;
-  #onFailure: (() => void) | undefined;
+  /** Ends the wait: after a failure or its end the stream calls nobody back. */
+  #settle: (() => void) | undefined;
 
   constructor(sink: (chunk: Uint8Array) => void) {
     this.#sink = sink;
   }
 
+  /** @throws CriError DATA_LOSS for what does not decompress, or is no part of the stream. */
   async push(chunk: Uint8Array): Promise<void> {
     let bytes = chunk;
     if (this.#stream === undefined && !this.#isPlain) {
@@ -34,7 +44,7 @@ export class Inflate {
       this.#open(bytes);
     }
     if (this.#isPlain) this.#sink(bytes);
-    else await this.#wait((done) => this.#stream!.write(bytes, done));
+    else await this.#inflate(this.#stream!, bytes);
   }
 
   /** @throws CriError DATA_LOSS when the stream is cut off. */
@@ -43,23 +53,47 @@ export class Inflate {
       if (this.#head.length > 0) this.#sink(this.#head);
       return;
     }
-    const stream = this.#stream;
-    await this.#wait((done) => {
-      stream.once("end", done);
-      stream.end();
-    });
+    await this.#finish(this.#stream);
+    if (this.#frames?.isWhole === false) throw new CriError("DATA_LOSS", "it is cut off");
+  }
+
+  async #inflate(stream: Transform & zlib.Zlib, bytes: Uint8Array): Promise<void> {
+    const mine = this.#hasEnded ? 0 : (this.#frames?.push(bytes) ?? bytes.length);
+    if (mine > 0) {
+      this.#writtenBytes += mine;
+      await this.#wait((done) => stream.write(bytes.subarray(0, mine), done));
+    }
+    const restBytes = bytes.length - mine + this.#writtenBytes - stream.bytesWritten;
+    if (restBytes === 0) return;
+    if (bytes.subarray(bytes.length - restBytes).some((byte) => byte !== 0)) {
+      stream.destroy();
+      throw new CriError("DATA_LOSS", "what follows its compressed part is no part of it");
+    }
+    this.#writtenBytes = stream.bytesWritten;
+    await this.#finish(stream);
+  }
+
+  async #finish(stream: Transform): Promise<void> {
+    await this.#wait(() => stream.end());
   }
 
   #open(head: Uint8Array): void {
     const magic = Buffer.from(head.buffer, head.byteOffset, 4).readUInt32LE(0);
     if ((magic & 0xffff) === 0x8b1f) this.#stream = zlib.createGunzip({ chunkSize });
-    else if (magic === 0xfd2fb528 || (magic & 0xfffffff0) >>> 0 === 0x184d2a50) {
+    else if (isZstd(magic)) {
       this.#stream = createZstdDecompress({ chunkSize });
+      this.#frames = new ZstdFrames();
     } else {
       this.#isPlain = true;
       return;
     }
     this.#stream.on("error", (error: Error) => this.#fail(error));
+    for (const event of ["end", "close"]) {
+      this.#stream.once(event, () => {
+        this.#hasEnded = true;
+        this.#settle?.();
+      });
+    }
     this.#stream.on("data", (chunk: Uint8Array) => {
       if (this.#failure !== undefined) return;
       try {
@@ -72,15 +106,16 @@ export class Inflate {
 
   #fail(error: unknown): void {
     this.#failure ??= error instanceof Error ? error : new Error(messageOf(error));
-    this.#onFailure?.();
+    this.#settle?.();
   }
 
-  async #wait(start: (done: (error?: unknown) => void) => void): Promise<void> {
+  async #wait(start: (done: () => void) => void): Promise<void> {
     await new Promise<void>((resolve) => {
-      this.#onFailure = () => resolve();
-      start(() => resolve());
+      this.#settle = resolve;
+      if (this.#hasEnded) resolve();
+      else start(resolve);
     });
-    this.#onFailure = undefined;
+    this.#settle = undefined;
     const failure = this.#failure;
     if (failure === undefined) return;
     this.#stream?.destroy();

@@ -4,6 +4,7 @@ import * as fs from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { lgetxattr } from "../../src/sys/path.ts";
+import { failure } from "../expect.ts";
 import { makeLayer, tar, type Layer, type TarEntry } from "../image_maker.ts";
 import { loadLayers, openFixture, type Fixture } from "./fixture.ts";
 
@@ -94,11 +95,25 @@ describe("a good layer", () => {
       gzipSync(bytes),
       Buffer.concat(halves.map((half) => gzipSync(half))),
       Bun.zstdCompressSync(bytes),
+      // Filled up, as for a tape.
+      Buffer.concat([gzipSync(bytes), Buffer.alloc(512)]),
+      Buffer.concat([Bun.zstdCompressSync(bytes), Buffer.alloc(512)]),
     ]) {
       const layer = { ...makeLayer(packed, "none"), diffId: plain.diffId };
       const tree = await loadOne(layer);
       expect(fs.statSync(join(tree, "f")).size).toBe(300_000);
       await fixture.store.remove(fixture.store.list().at(-1)!.id);
+    }
+  });
+
+  test("is no more than its compressed stream", async () => {
+    const bytes = tar([{ name: "f", data: "x" }]);
+    const { diffId } = makeLayer(bytes, "none");
+    for (const packed of [gzipSync(bytes), Bun.zstdCompressSync(bytes)]) {
+      const layer = makeLayer(Buffer.concat([packed, Buffer.from("garbage")]), "none");
+      const error = await failure(loadOne({ ...layer, diffId }));
+      expect(error.code).toBe("DATA_LOSS");
+      expect(error.message).toContain(layer.digest);
     }
   });
 

@@ -2,6 +2,8 @@
 import { mkdir, rm } from "node:fs/promises";
 import { realpathSync } from "node:fs";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { inTime } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
@@ -57,6 +59,11 @@ export type PullOptions = {
 
 type WorkOptions = { signal: AbortSignal; onProgress?: OnProgress };
 
+/** After a sync that failed. */
+const syncAgainMs = 60_000;
+/** For what is not on the disk when the daemon ends. */
+const lastSyncMs = 5_000;
+
 export async function openImageStore(options: ImageStoreOptions): Promise<ImageStore> {
   await mkdir(options.graph, { recursive: true, mode: 0o711 });
   // As the kernel names it: mounts are found again by their paths.
@@ -104,6 +111,7 @@ export class ImageStore implements AsyncDisposable {
   /** Records are written one after another. */
   readonly #writing = new Turns(1);
   readonly #closing = new AbortController();
+  readonly #syncEnd = new AbortController();
   #syncing: Promise<void> | undefined;
 
   constructor(options: ImageStoreOptions, parts: StoreParts) {
@@ -363,28 +371,37 @@ export class ImageStore implements AsyncDisposable {
     await this.#layers.collect(this.#roots.used(), isNeeded);
   }
 
-  /** Lets a helper bring new layers to the disk while nobody waits. */
+  /** Lets a helper bring new layers to the disk while nobody waits, until there are none. */
   syncSoon(): void {
-    if (this.#syncing !== undefined || this.#layers.unsynced().length === 0) return;
-    this.#syncing = this.#sync().finally(() => {
-      this.#syncing = undefined;
-    });
+    if (this.#layers.unsynced().length > 0) this.#syncing ??= this.#sync();
   }
 
   async #sync(): Promise<void> {
-    try {
-      await using helpers = this.#startHelpers();
-      await this.#layers.sync(helpers, this.#closing.signal);
-    } catch (error) {
-      if (this.#closing.signal.aborted) return;
-      this.#options.log.warn("cannot sync new layers", { error: messageOf(error) });
+    const { signal } = this.#syncEnd;
+    while (this.#layers.unsynced().length > 0 && !signal.aborted) {
+      try {
+        await using helpers = this.#startHelpers();
+        await this.#layers.sync(helpers, signal);
+      } catch (error) {
+        if (signal.aborted) break;
+        this.#options.log.warn("cannot sync new layers", { error: messageOf(error) });
+        if (this.#closing.signal.aborted) break;
+        await sleep(syncAgainMs, undefined, { signal: this.#closing.signal }).catch(() => {});
+      }
     }
+    this.#syncing = undefined; // in the same breath as the look at what is left
   }
 
-  /** Ends what is under way; mounts stay. */
+  /** Ends what is under way; mounts stay. New layers are on the disk: an orderly reboot keeps them. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort(new CriError("CANCELLED", "the daemon stops"));
     await this.#pulls.end();
-    await this.#syncing;
+    this.syncSoon();
+    try {
+      await inTime(Promise.resolve(this.#syncing), "sync of new layers", lastSyncMs);
+    } catch (error) {
+      this.#options.log.warn("new layers may not be on the disk", { error: messageOf(error) });
+    }
+    this.#syncEnd.abort();
   }
 }

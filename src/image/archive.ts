@@ -8,12 +8,11 @@ import { CriError, errnoOf } from "../base/errors.ts";
 import {
   configBytesMax,
   digestOf,
-  layersMax,
+  listOf,
   manifestBytesMax,
   parseAs,
   parseIndex,
   parseManifest,
-  tooManyLayers,
   type Descriptor,
 } from "./manifest.ts";
 import { choosePlatform, hostPlatform } from "./platform.ts";
@@ -48,7 +47,7 @@ const DockerManifest = v.array(
   v.object({
     Config: v.string(),
     RepoTags: v.nullish(v.array(v.string())),
-    Layers: v.pipe(v.array(v.string()), v.maxLength(layersMax, tooManyLayers)),
+    Layers: listOf(v.string()),
   }),
 );
 

@@ -12,13 +12,29 @@ export const configBytesMax = 8 << 20;
 
 const Digest = v.pipe(v.string(), v.check(isDigest, "not a sha256 or sha512 digest"));
 
+/** Lists that Go wrote: an empty one may be null, or left out. */
+export function listOf<Schema extends v.GenericSchema>(schema: Schema) {
+  return v.pipe(v.nullish(v.array(schema), []), v.maxLength(layersMax, tooManyLayers));
+}
+
+/** What the kernel takes as an argument, a variable or a path ends at a NUL byte. */
+const Text = v.pipe(
+  v.string(),
+  v.check((text) => !text.includes("\0"), "holds a NUL byte"),
+);
+const short = v.pipe(Text, v.maxLength(256));
+const Os = v.pipe(
+  v.optional(short, ""),
+  v.transform((os) => os || "linux"), // as containerd takes none: for this node
+);
+
 const Descriptor = v.object({
   mediaType: v.optional(v.string(), ""),
   digest: Digest,
   size: v.pipe(v.number(), v.safeInteger(), v.minValue(0)),
   platform: v.nullish(
     v.object({
-      os: v.optional(v.string(), ""),
+      os: Os,
       architecture: v.optional(v.string(), ""),
       variant: v.optional(v.string(), ""),
     }),
@@ -30,20 +46,14 @@ export type Descriptor = v.InferOutput<typeof Descriptor>;
 
 const Manifest = v.object({
   config: Descriptor,
-  layers: v.pipe(v.array(Descriptor), v.maxLength(layersMax, tooManyLayers)),
+  layers: listOf(Descriptor),
 });
 export type Manifest = v.InferOutput<typeof Manifest>;
 
 const Index = v.object({ manifests: v.pipe(v.array(Descriptor), v.maxLength(1000)) });
 export type Index = v.InferOutput<typeof Index>;
 
-/** What the kernel takes as an argument, a variable or a path ends at a NUL byte. */
-const Text = v.pipe(
-  v.string(),
-  v.check((text) => !text.includes("\0"), "holds a NUL byte"),
-);
 const strings = v.nullish(v.array(Text));
-const short = v.pipe(Text, v.maxLength(256));
 
 export const ImageSettings = v.object({
   Env: strings,
@@ -57,12 +67,12 @@ export const ImageSettings = v.object({
 });
 
 const ConfigFile = v.object({
-  os: v.optional(short, "linux"),
+  os: Os,
   architecture: v.optional(short, ""),
   variant: v.optional(short),
   config: v.nullish(ImageSettings),
   rootfs: v.object({
-    diff_ids: v.pipe(v.array(Digest), v.maxLength(layersMax, tooManyLayers)),
+    diff_ids: listOf(Digest),
   }),
 });
 

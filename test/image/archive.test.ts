@@ -4,7 +4,15 @@ import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
-import { makeImage, makeLayer, ociArchive } from "../image_maker.ts";
+import {
+  blob,
+  descriptor,
+  makeImage,
+  makeLayer,
+  mediaTypes,
+  ociArchive,
+  tar,
+} from "../image_maker.ts";
 import { openFixture, within, type Fixture } from "./fixture.ts";
 
 let fixture: Fixture;
@@ -28,5 +36,25 @@ describe("an archive", () => {
       const [loaded] = await load(Buffer.concat([packed, Buffer.alloc(512)]));
       expect(loaded!.repoTags).toEqual(["docker.io/x/y:1"]);
     }
+  });
+
+  test("without layers gives its image, whether it says so by an empty list or by none", async () => {
+    const text = JSON.stringify({ architecture: "amd64", os: "linux", rootfs: { diff_ids: null } });
+    const config = blob("", text);
+    const manifest = blob(
+      mediaTypes.manifest,
+      JSON.stringify({ schemaVersion: 2, config: descriptor(config), layers: null }),
+    );
+    const none = { ...image, config, manifest, layers: [] };
+    const docker = [{ Config: "config.json", RepoTags: ["x/y:2"], Layers: null }];
+    const files = [
+      { name: "config.json", data: text },
+      { name: "manifest.json", data: JSON.stringify(docker) },
+    ];
+    for (const bytes of [ociArchive([{ image: none, name: "x/y:1" }]), tar(files)]) {
+      const [loaded] = await load(bytes);
+      expect(loaded).toMatchObject({ id: config.digest, layers: [] });
+    }
+    expect(fixture.store.find("x/y:2")!.repoTags).toHaveLength(2);
   });
 });

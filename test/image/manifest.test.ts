@@ -1,5 +1,7 @@
 // Manifests, indexes and configs: which image a machine gets, and what is refused. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { readdirSync } from "node:fs";
+import { join } from "node:path";
 import { parseConfig, parseManifest } from "../../src/image/manifest.ts";
 import { choosePlatform, hostPlatform } from "../../src/image/platform.ts";
 import { failure } from "../expect.ts";
@@ -45,6 +47,17 @@ describe("an index", () => {
     if (parsed.kind !== "index") throw new Error("no index");
     const platform = hostPlatform(arch, new Set(flags.split(" ")));
     expect(choosePlatform(parsed.index, platform, "x").digest).toBe(sha256(wanted));
+  });
+
+  test("takes an entry without a system for this node's", async () => {
+    fake.put("a/b", image.manifest.digest, image);
+    const other = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
+    const manifests = [other, image].map(({ manifest, platform }) => ({
+      ...descriptor(manifest),
+      platform: { ...platform, os: "" },
+    }));
+    fake.putManifest("a/b", "index", blob(mediaTypes.index, JSON.stringify({ manifests })));
+    expect((await pull("index")).id).toBe(image.config.digest);
   });
 
   test("of Docker's kind, with attestations beside the images, works too", async () => {
@@ -123,6 +136,21 @@ describe("a manifest", () => {
     };
     fake.putManifest("a/b", "d", blob(schema2.mediaType, JSON.stringify(schema2)));
     expect((await pull("d")).id).toBe(of.config.digest);
+  });
+
+  test.each([
+    ["null lists and no system", { os: "", rootfs: { type: "layers", diff_ids: null } }, null],
+    ["no lists", { rootfs: { type: "layers" } }, undefined],
+  ])("without layers, with %s, gives an empty root", async (_, settings, layers) => {
+    const config = blob(mediaTypes.config, JSON.stringify({ ...settings, architecture: "amd64" }));
+    const manifest = { schemaVersion: 2, config: descriptor(config), layers };
+    fake.putBlob("a/b", config.digest, config);
+    fake.putManifest("a/b", "none", blob(mediaTypes.manifest, JSON.stringify(manifest)));
+    const none = await pull("none");
+    expect(none).toMatchObject({ id: config.digest, layers: [], config: { os: "linux" } });
+    const dir = join(fixture.graph, "containers/none");
+    expect(readdirSync(await fixture.store.mountRootfs(none, { dir }))).toEqual([]);
+    await fixture.store.unmountRootfs(dir);
   });
 
   test("whose layers no disk has room for is refused before they are fetched", async () => {

@@ -12,6 +12,8 @@
 // - a sandbox whose folder in the graph is lost, with its last change under state: undone; containers of
 //   such a pod are without a record, too
 // - a sandbox whose CNI attachments are of no use: CNI DEL takes the cached ones (node/cni.ts)
+// - a tag that two images have, for its move was cut off: the one's that was pulled later
+//   (image/records.ts)
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
 //   what outlives a boot (CNI addresses) is released at once (orphans.ts). Also a sandbox whose record

@@ -75,12 +75,33 @@ export class ImageRecords {
       if (name.endsWith(".tmp")) await records.#discard(join(folder, name));
       else if (name.endsWith(".json")) await records.#read(join(folder, name));
     }
+    await records.#settleTags();
     for (const name of names.filter((name) => name.endsWith(".config"))) {
       const path = join(folder, name);
       const isOf = ({ id }: ImageRecord) => records.#configPath(id) === path;
       if (!records.list().some(isOf)) await records.#discard(path);
     }
     return records;
+  }
+
+  /** A tag is of one image: where its move was cut off, of the one that was pulled later. */
+  async #settleTags(): Promise<void> {
+    const owners = new Map<string, string>();
+    const byTime = this.list().toSorted((a, b) => (a.pulledAtNs < b.pulledAtNs ? -1 : 1));
+    for (const { id, repoTags } of byTime) for (const tag of repoTags) owners.set(tag, id);
+    for (const image of byTime) {
+      const repoTags = image.repoTags.filter((tag) => owners.get(tag) === image.id);
+      if (repoTags.length === image.repoTags.length) continue;
+      const settled = { ...image, repoTags };
+      this.#images.set(image.id, settled);
+      try {
+        await this.#write(settled);
+      } catch (error) {
+        // The next start settles it again; the disk may be full, which is no reason not to start.
+        const what = { image: image.id, error: messageOf(error) };
+        this.#log.warn("cannot write that an image has lost its tag", what);
+      }
+    }
   }
 
   list(): ImageRecord[] {

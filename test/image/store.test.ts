@@ -1,18 +1,10 @@
-// The image store: names, joined and cancelled pulls, archives, removal, restarts, mounts. Needs root.
+// The image store: names, joined and cancelled pulls, removal, restarts, mounts. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { join } from "node:path";
-import { gzipSync } from "node:zlib";
 import { failure } from "../expect.ts";
-import {
-  dockerArchive,
-  makeImage,
-  makeLayer,
-  ociArchive,
-  writeOciLayout,
-  type TestImage,
-} from "../image_maker.ts";
+import { makeImage, makeLayer, ociArchive, type TestImage } from "../image_maker.ts";
 import { FakeRegistry } from "./fake_registry.ts";
 import { openImageStore, type ImageProgress } from "../../src/image/store.ts";
 import { openFixture, storeOptions, within, type Fixture } from "./fixture.ts";
@@ -206,77 +198,6 @@ describe("pulls at once", () => {
   });
 });
 
-describe("archives", () => {
-  test.each<[string, (image: TestImage) => Promise<string> | string]>([
-    ["an OCI archive", (one) => save(ociArchive([{ image: one, name: "docker.io/x/y:1" }]))],
-    ["a gzipped OCI archive", (one) => save(gzipSync(ociArchive([{ image: one, name: "x/y:1" }])))],
-    ["a docker archive", (one) => save(dockerArchive([{ image: one, name: "x/y:1" }]))],
-    [
-      "a gzipped docker archive",
-      (one) => save(gzipSync(dockerArchive([{ image: one, name: "x/y:1" }]))),
-    ],
-    [
-      "an OCI layout folder",
-      async (one) => {
-        await writeOciLayout(join(fixture.graph, "layout"), [{ image: one, name: "x/y:1" }]);
-        return join(fixture.graph, "layout");
-      },
-    ],
-  ])("%s gives its image", async (_, write) => {
-    const made = makeImage([
-      makeLayer([{ name: "one", data: randomBytes(100_000) }]),
-      makeLayer([{ name: "two", data: "2" }], "none"),
-    ]);
-    const [loaded, ...more] = await fixture.store.load(await write(made), { signal: within() });
-    expect(more).toEqual([]);
-    expect(loaded!.id).toBe(made.config.digest);
-    expect(loaded!.repoTags).toEqual(["docker.io/x/y:1"]);
-    expect(loaded!.layers).toHaveLength(2);
-    await fixture.store.remove("x/y:1");
-    expect(fixture.remains()).toEqual([]);
-  });
-
-  test("without names take the given one; several images come out of one file", async () => {
-    const file = save(ociArchive([{ image }]));
-    const [named] = await fixture.store.load(file, { name: "me/mine:2", signal: within() });
-    expect(named!.repoTags).toEqual(["docker.io/me/mine:2"]);
-    expect(named!.repoDigests).toEqual([`docker.io/me/mine@${image.manifest.digest}`]);
-    const other = randomImage();
-    const both = [
-      { image, name: "me/a:1" },
-      { image, name: "me/b:1" },
-      { image: other, name: "me/c:1" },
-    ];
-    const loaded = await fixture.store.load(save(ociArchive(both)), { signal: within() });
-    expect(loaded).toHaveLength(2);
-    expect(fixture.store.find("me/b:1")!.id).toBe(image.config.digest);
-    expect(fixture.store.find("me/c:1")!.id).toBe(other.config.digest);
-  });
-
-  test("for another machine, damaged, cut off, or no archive are refused", async () => {
-    const foreign = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
-    const good = ociArchive([{ image, name: "x" }]);
-    const damaged = Buffer.from(good);
-    damaged[damaged.indexOf('"diff_ids"')]! ^= 1;
-    for (const [bytes, code] of [
-      [ociArchive([{ image: foreign, name: "x" }]), "NOT_FOUND"],
-      [damaged, "DATA_LOSS"],
-      [good.subarray(0, good.length - 4000), "DATA_LOSS"],
-      [gzipSync(good).subarray(0, 900), "DATA_LOSS"],
-      [makeLayer([{ name: "f" }]).bytes, "INVALID_ARGUMENT"],
-      [randomBytes(5000), "INVALID_ARGUMENT"],
-      [Buffer.alloc(0), "INVALID_ARGUMENT"],
-    ] as const) {
-      expect((await failure(fixture.store.load(save(bytes), { signal: within() }))).code).toBe(
-        code,
-      );
-    }
-    const nowhere = failure(fixture.store.load("/nowhere/x.tar", { signal: within() }));
-    expect((await nowhere).code).toBe("NOT_FOUND");
-    expect(fixture.remains()).toEqual([]);
-  });
-});
-
 describe("a restart", () => {
   test("finds the images again, and removes what was half made", async () => {
     const before = await pull("a/b:1");
@@ -289,6 +210,22 @@ describe("a restart", () => {
     expect(fs.readdirSync(join(layers, "l"))).toHaveLength(2);
     expect(fs.readdirSync(join(layers, "scratch"))).toEqual([]);
     expect(fs.existsSync(join(fixture.graph, "images/broken.json.unreadable"))).toBe(true);
+  });
+
+  test("leaves a tag whose move was cut off to the image that was pulled later", async () => {
+    const { id } = await pull("a/b:1");
+    const path = join(fixture.graph, "images", `${id.slice(7)}.json`);
+    const record = fs.readFileSync(path);
+    const next = randomImage();
+    fake.put("a/b", "1", next);
+    await pull("a/b:1");
+    fs.writeFileSync(path, record);
+    for (let starts = 0; starts < 2; starts++) {
+      const store = await fixture.reopen();
+      expect(store.find(`${fake.host}/a/b:1`)!.id).toBe(next.config.digest);
+      expect(store.find(id)!.repoTags).toEqual([]);
+      expect(fs.readFileSync(path, "utf8")).toContain('"repoTags":[]');
+    }
   });
 
   test("after a power loss drops layers that were not on the disk yet", async () => {

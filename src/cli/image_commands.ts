@@ -51,7 +51,7 @@ export const load = defineCommand({
   },
   args: {
     file: { type: "positional", description: "Paths on the daemon's host" },
-    name: { type: "string", description: "A name for an image that brings none" },
+    name: { type: "string", description: "A name for an image that brings none, or only a tag" },
     ...quietArg,
     ...hostArg,
   },
@@ -61,7 +61,11 @@ export const load = defineCommand({
         const request = { path: resolve(file), name: args.name };
         const quiet = args.quiet === true;
         const images = await follow(client.Load(request), { title: `Loading ${file}`, quiet });
-        for (const image of images) print(quiet ? image : `Loaded image: ${image}`);
+        for (const image of images) {
+          print(quiet ? image : `Loaded image: ${image}`);
+          if (quiet || !/^sha\d+:/.test(image)) continue;
+          say("It has no name, or only a tag: load it with --name to give it one");
+        }
       }),
     ),
 });

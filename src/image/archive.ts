@@ -10,20 +10,26 @@ import {
   digestOf,
   listOf,
   manifestBytesMax,
+  NoImage,
   parseAs,
   parseIndex,
+  parseJson,
   parseManifest,
   type Descriptor,
 } from "./manifest.ts";
 import { choosePlatform, hostPlatform } from "./platform.ts";
 import type { LayerDescriptor } from "./processors.ts";
+import { nameOrNone } from "./reference.ts";
 import { TarReader } from "./tar.ts";
+import { isZstd } from "./zstd_frames.ts";
 
 export type ArchiveLayer = LayerDescriptor & Place;
 
 export type ArchiveImage = {
   /** As the archive has them; not yet checked. */
   names: string[];
+  /** Of an OCI layout that tells no more than these; which repository they are of, only the caller knows. */
+  tags: string[];
   /** "" for a docker archive. */
   manifestDigest: string;
   configDigest: string;
@@ -90,7 +96,7 @@ async function lookupIn(path: string, o: ArchiveOptions): Promise<Lookup> {
 async function isPacked(path: string): Promise<boolean> {
   await using file = await open(path);
   const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
-  return buffer.readUInt16LE(0) === 0x8b1f || buffer.readUInt32LE(0) === 0xfd2fb528;
+  return buffer.readUInt16LE(0) === 0x8b1f || isZstd(buffer.readUInt32LE(0));
 }
 
 /** Where each file of a tar lies in it. Content is passed over, not read. */
@@ -150,23 +156,36 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
   const what = `${path}: index.json`;
   const { manifests } = parseIndex(await readPlace(index, manifestBytesMax, what), what);
   const images = new Map<string, ArchiveImage>();
+  let other: NoImage | undefined;
   for (const entry of manifests) {
-    const known = images.get(entry.digest);
-    const image = known ?? (await ociImage(path, entry, lookup));
-    // An archive for several platforms may hold only some of them.
-    if (image === undefined) continue;
-    image.names.push(...namesOf(entry));
-    images.set(entry.digest, image);
+    try {
+      const known = images.get(entry.digest);
+      const image = known ?? (await ociImage(path, entry, lookup));
+      // An archive for several platforms may hold only some of them.
+      if (image === undefined) continue;
+      addName(image, entry);
+      images.set(entry.digest, image);
+    } catch (error) {
+      // Signatures and the like lie beside what they are about.
+      if (!(error instanceof NoImage)) throw error;
+      other ??= error;
+    }
   }
   if (images.size > 0) return [...images.values()];
+  if (other !== undefined) throw other;
   const { architecture } = hostPlatform();
   throw new CriError("NOT_FOUND", `${path} holds no image for linux/${architecture}`);
 }
 
-function namesOf({ annotations }: Descriptor): string[] {
+function addName({ names, tags }: ArchiveImage, { annotations }: Descriptor): void {
   const full = annotations?.["io.containerd.image.name"];
-  const name = full ?? annotations?.["org.opencontainers.image.ref.name"];
-  return name === undefined ? [] : [name];
+  if (full !== undefined) {
+    names.push(full);
+    return;
+  }
+  const name = annotations?.["org.opencontainers.image.ref.name"] ?? "";
+  if (/^[^/:]+$/.test(name)) tags.push(name);
+  else if (nameOrNone(name) !== undefined) names.push(name); // else it means something to others only
 }
 
 async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
@@ -193,6 +212,7 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
   const { config, layers } = parsed.manifest;
   const image: ArchiveImage = {
     names: [],
+    tags: [],
     manifestDigest: entry.digest,
     configDigest: config.digest,
     config: await blob(config.digest, configBytesMax),
@@ -218,7 +238,7 @@ export function blobName(digest: string): string {
 async function readDocker(path: string, manifest: Place, lookup: Lookup): Promise<ArchiveImage[]> {
   const what = `${path}: manifest.json`;
   const bytes = await readPlace(manifest, manifestBytesMax, what);
-  const entries = parseAs(DockerManifest, JSON.parse(bytes.toString("utf8")), what);
+  const entries = parseAs(DockerManifest, parseJson(bytes, what), what);
   const images: ArchiveImage[] = [];
   for (const { Config, RepoTags, Layers } of entries) {
     const find = async (name: string) => {
@@ -232,7 +252,8 @@ async function readDocker(path: string, manifest: Place, lookup: Lookup): Promis
       layers.push({ ...(await find(name)), digest: "", mediaType: "" });
     }
     const configDigest = digestOf(config);
-    images.push({ names: RepoTags ?? [], manifestDigest: "", configDigest, config, layers });
+    const names = RepoTags ?? [];
+    images.push({ names, tags: [], manifestDigest: "", configDigest, config, layers });
   }
   return images;
 }

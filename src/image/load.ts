@@ -1,21 +1,31 @@
-// What of an archive's image the store needs to make it one of the node's.
+// What of an archive's images the store needs to make them the node's.
+import { CriError } from "../base/errors.ts";
 import type { ArchiveImage } from "./archive.ts";
 import type { NewImage } from "./pull.ts";
 import { parseReference } from "./reference.ts";
 
-/** given: the name for an image that brings none, or the repository of a bare tag. */
-export function imageOfArchive(
-  image: ArchiveImage,
+/**
+ * given: the name for the image that brings none, or the repository of bare tags.
+ * @throws CriError INVALID_ARGUMENT for an invalid name, and when several images would get the given one.
+ */
+export function imagesOfArchive(
+  images: ArchiveImage[],
   path: string,
   given: string | undefined,
-): NewImage {
+): NewImage[] {
+  const nameless = images.filter(({ names, tags }) => names.length + tags.length === 0).length;
+  if (given !== undefined && nameless > 1) {
+    const message = `${path} holds ${nameless} images without a name, and ${given} can only be one's: load it without a name, they are found by their ids`;
+    throw new CriError("INVALID_ARGUMENT", message);
+  }
+  return images.map((image) => newImage(image, path, given));
+}
+
+function newImage(image: ArchiveImage, path: string, given: string | undefined): NewImage {
   const repoTags = new Set<string>();
   const repoDigests = new Set<string>();
-  const names = image.names.length === 0 && given !== undefined ? [given] : image.names;
-  for (const name of names) {
-    // An OCI layout may name only the tag; which repository it is of, only the caller knows.
-    const isTag = !/[/:]/.test(name) && given !== undefined;
-    const reference = parseReference(isTag ? `${repositoryOf(given)}:${name}` : name);
+  for (const name of namesOf(image, given)) {
+    const reference = parseReference(name);
     if (reference.digest === undefined) repoTags.add(reference.name);
     const repository = `${reference.domain}/${reference.path}`;
     if (image.manifestDigest !== "") repoDigests.add(`${repository}@${image.manifestDigest}`);
@@ -34,7 +44,9 @@ export function imageOfArchive(
   };
 }
 
-function repositoryOf(name: string): string {
-  const { domain, path } = parseReference(name);
-  return `${domain}/${path}`;
+function namesOf({ names, tags }: ArchiveImage, given: string | undefined): string[] {
+  if (given === undefined) return names;
+  if (names.length + tags.length === 0) return [given];
+  const { domain, path } = parseReference(given);
+  return [...names, ...tags.map((tag) => `${domain}/${path}:${tag}`)];
 }

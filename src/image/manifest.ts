@@ -90,7 +90,7 @@ export const manifestTypes = [
   "application/vnd.docker.distribution.manifest.v2+json",
 ];
 
-function parseJson(bytes: Uint8Array, what: string): unknown {
+export function parseJson(bytes: Uint8Array, what: string): unknown {
   try {
     return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch (error) {
@@ -148,14 +148,21 @@ const configTypes = [
   "application/vnd.docker.container.image.v1+json",
 ];
 
+/** A manifest of something else than a container image: a chart, a signature, an attestation. */
+export class NoImage extends CriError {
+  constructor(message: string) {
+    super("INVALID_ARGUMENT", message);
+  }
+}
+
 /**
  * What is no container image, and layers that its registry may not have.
- * @throws CriError INVALID_ARGUMENT, FAILED_PRECONDITION.
+ * @throws NoImage, CriError FAILED_PRECONDITION.
  */
 function checkTypes({ config, layers }: Manifest, what: string): void {
   if (!configTypes.includes(config.mediaType)) {
     const message = `${what} is no container image: its config is ${config.mediaType.slice(0, 200)}`;
-    throw new CriError("INVALID_ARGUMENT", message);
+    throw new NoImage(message);
   }
   for (const { mediaType, digest, urls } of layers) {
     if (/\.foreign\.|\.nondistributable\./.test(mediaType)) {
@@ -165,7 +172,7 @@ function checkTypes({ config, layers }: Manifest, what: string): void {
     }
     if (/[+/]json$|^text\//.test(mediaType)) {
       const message = `${what}: layer ${digest} is no file system but ${mediaType.slice(0, 200)}`;
-      throw new CriError("INVALID_ARGUMENT", message);
+      throw new NoImage(message);
     }
   }
 }

@@ -16,7 +16,7 @@ import { JoinedPulls } from "./joined.ts";
 import { asFull, LayerMaker, type LayerMakerOptions, type LayerWant } from "./layer_maker.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
 import { LayerStore, shortId, type LayerFacts } from "./layers.ts";
-import { imageOfArchive } from "./load.ts";
+import { imagesOfArchive } from "./load.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
 import { mountedOverlays } from "./overlay.ts";
 import { LayerBoard, type OnProgress } from "./progress.ts";
@@ -186,9 +186,10 @@ export class ImageStore implements AsyncDisposable {
     try {
       const found = await this.#readArchive(path, scratch, o.signal);
       const loaded: ImageRecord[] = [];
-      for (const image of found) {
-        const record = await this.#publish(imageOfArchive(image, path, name), o);
-        this.#options.log.info("image loaded", { image: record.repoTags[0], id: record.id, path });
+      for (const image of imagesOfArchive(found, path, name)) {
+        const record = await this.#publish(image, o);
+        const known = record.repoTags[0] ?? "without a name";
+        this.#options.log.info("image loaded", { image: known, id: record.id, path });
         loaded.push(record);
       }
       return loaded;

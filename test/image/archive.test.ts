@@ -15,6 +15,7 @@ import {
   ociArchive,
   tar,
   writeOciLayout,
+  type Blob,
   type TestImage,
 } from "../image_maker.ts";
 import { openFixture, within, type Fixture } from "./fixture.ts";
@@ -49,6 +50,12 @@ describe("an archive", () => {
     }
   });
 
+  test("may begin with a frame that is to be skipped, as pzstd writes it", async () => {
+    const frame = Buffer.from("502a4d180400000000010000", "hex");
+    const packed = Bun.zstdCompressSync(ociArchive([{ image, name: "x/y:1" }]));
+    expect(await load(Buffer.concat([frame, packed]))).toHaveLength(1);
+  });
+
   test("without layers gives its image, whether it says so by an empty list or by none", async () => {
     const text = JSON.stringify({ architecture: "amd64", os: "linux", rootfs: { diff_ids: null } });
     const config = blob("", text);
@@ -67,6 +74,77 @@ describe("an archive", () => {
       expect(loaded).toMatchObject({ id: config.digest, layers: [] });
     }
     expect(fixture.store.find("x/y:2")!.repoTags).toHaveLength(2);
+  });
+});
+
+describe("the names of an OCI layout", () => {
+  /** Its index names each image so, as skopeo and umoci do; other: a manifest and its blobs. */
+  async function layout(named: [TestImage, string?][], other: Blob[] = []): Promise<string> {
+    const folder = join(fixture.graph, "layout");
+    await writeOciLayout(
+      folder,
+      named.map(([one]) => ({ image: one })),
+    );
+    for (const part of other) {
+      fs.writeFileSync(join(folder, "blobs/sha256", part.digest.slice(7)), part.bytes);
+    }
+    const entries = named.map(([{ manifest }, name]) => ({
+      ...descriptor(manifest),
+      annotations: name === undefined ? null : { "org.opencontainers.image.ref.name": name },
+    }));
+    const manifests = [...other.slice(0, 1).map(descriptor), ...entries];
+    fs.writeFileSync(join(folder, "index.json"), JSON.stringify({ schemaVersion: 2, manifests }));
+    return folder;
+  }
+  const from = async (folder: string, name?: string) =>
+    await fixture.store.load(folder, { ...(name && { name }), signal: within() });
+
+  test.each(["latest", "My-Tag", "v9", "", "My App/for you"])(
+    "that are no more than %p give none, or one of the given repository",
+    async (tag) => {
+      const folder = await layout([[image, tag]]);
+      const [nameless] = await from(folder);
+      expect(nameless).toMatchObject({ id: image.config.digest, repoTags: [], repoDigests: [] });
+      const [named] = await from(folder, "me/mine:2");
+      const isTag = /^[\w-]+$/.test(tag);
+      expect(named!.repoTags).toEqual([`docker.io/me/mine:${isTag ? tag : "2"}`]);
+    },
+  );
+
+  test("are taken where they are whole", async () => {
+    const [named] = await from(await layout([[image, "quay.io/me/mine:3"]]), "me/other:1");
+    expect(named!.repoTags).toEqual(["quay.io/me/mine:3"]);
+  });
+
+  test("may lack for one image where one is given, not for two", async () => {
+    const other = randomImage();
+    const folder = await layout([[image], [other]]);
+    const error = await failure(from(folder, "me/mine:2"));
+    expect(error.code).toBe("INVALID_ARGUMENT");
+    expect(error.message).toContain("2 images without a name");
+    expect(fixture.store.list()).toEqual([]);
+    expect(await from(folder)).toHaveLength(2);
+    const [, tagged] = await from(await layout([[image, "v1"], [other]]), "me/mine:2");
+    expect(tagged!.repoTags).toEqual(["docker.io/me/mine:2"]);
+  });
+
+  test("do not matter to what is no image: it is passed over beside one, refused alone", async () => {
+    const empty = blob("application/vnd.oci.empty.v1+json", "{}");
+    const signature = blob(
+      mediaTypes.manifest,
+      JSON.stringify({
+        schemaVersion: 2,
+        artifactType: "application/vnd.example.signature",
+        config: descriptor(empty),
+        layers: [descriptor(empty)],
+        subject: descriptor(image.manifest),
+      }),
+    );
+    const loaded = await from(await layout([[image, "x/y:1"]], [signature, empty]));
+    expect(loaded.map(({ id }) => id)).toEqual([image.config.digest]);
+    const error = await failure(from(await layout([], [signature, empty])));
+    expect(error.code).toBe("INVALID_ARGUMENT");
+    expect(error.message).toContain("no container image");
   });
 });
 
@@ -130,6 +208,7 @@ describe("archives", () => {
       [makeLayer([{ name: "f" }]).bytes, "INVALID_ARGUMENT"],
       [randomBytes(5000), "INVALID_ARGUMENT"],
       [Buffer.alloc(0), "INVALID_ARGUMENT"],
+      [tar([{ name: "manifest.json", data: "<html>" }]), "INVALID_ARGUMENT"],
     ] as const) {
       expect((await failure(fixture.store.load(save(bytes), { signal: within() }))).code).toBe(
         code,

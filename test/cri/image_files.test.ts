@@ -203,7 +203,7 @@ describe("save", () => {
     await remove("x/twice:1");
   });
 
-  test.skipIf(!skopeo)("makes archives that skopeo takes", async () => {
+  test.skipIf(!skopeo)("makes archives that skopeo takes; its layouts are loaded", async () => {
     const file = join(out, "skopeo.tar");
     expect(isuladTs("save", app("1"), file).code).toBe(0);
     for (const kind of ["oci-archive", "docker-archive"]) {
@@ -214,7 +214,14 @@ describe("save", () => {
         JSON.parse(fs.readFileSync(join(target, "blobs", digest.replace(":", "/")), "utf8"));
       const { config } = blob(index.manifests[0].digest);
       expect(blob(config.digest).rootfs.diff_ids).toEqual(image.layers.map(({ diffId }) => diffId));
+      await remove(config.digest);
+      const nameless = isuladTs("load", target);
+      expect(nameless.stdout).toBe(`Loaded image: ${config.digest}\n`);
+      expect(nameless.stderr).toContain("only a tag: load it with --name");
+      const named = isuladTs("load", "--name", "example.test/me", target);
+      expect(named.stdout).toBe("Loaded image: example.test/me:x\n");
     }
+    await remove("example.test/me:x");
   });
 });
 

@@ -2,9 +2,7 @@
 import { mkdir, rm } from "node:fs/promises";
 import { realpathSync } from "node:fs";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
-import { inTime } from "../base/abort.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { CriError } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
 import { step } from "../base/steps.ts";
@@ -15,6 +13,7 @@ import type { RegistryOptions } from "./hosts.ts";
 import { JoinedPulls } from "./joined.ts";
 import { asFull, LayerMaker, type LayerMakerOptions, type LayerWant } from "./layer_maker.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
+import { LayerSync } from "./layer_sync.ts";
 import { LayerStore, shortId, type LayerFacts } from "./layers.ts";
 import { imagesOfArchive } from "./load.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
@@ -59,11 +58,6 @@ export type PullOptions = {
 
 type WorkOptions = { signal: AbortSignal; onProgress?: OnProgress };
 
-/** After a sync that failed. */
-const syncAgainMs = 60_000;
-/** For what is not on the disk when the daemon ends. */
-const lastSyncMs = 5_000;
-
 export async function openImageStore(options: ImageStoreOptions): Promise<ImageStore> {
   await mkdir(options.graph, { recursive: true, mode: 0o711 });
   // As the kernel names it: mounts are found again by their paths.
@@ -84,7 +78,7 @@ export async function openImageStore(options: ImageStoreOptions): Promise<ImageS
   }
   const store = new ImageStore(options, { graph, records, layers, storage, mounts });
   await store.collectGarbage();
-  store.syncSoon();
+  store.sync.begin();
   return store;
 }
 
@@ -105,14 +99,13 @@ export class ImageStore implements AsyncDisposable {
   readonly #pulls: JoinedPulls<ImageRecord>;
   /** Whether the kubelet's garbage collection is to leave an image alone. */
   readonly pinned: (image: ImageRecord) => boolean;
+  readonly sync: LayerSync;
   readonly #roots: Roots;
   /** Layers of images that are being made, by how many. */
   readonly #wanted = new Map<string, number>();
   /** Records are written one after another. */
   readonly #writing = new Turns(1);
   readonly #closing = new AbortController();
-  readonly #syncEnd = new AbortController();
-  #syncing: Promise<void> | undefined;
 
   constructor(options: ImageStoreOptions, parts: StoreParts) {
     this.#options = options;
@@ -123,6 +116,7 @@ export class ImageStore implements AsyncDisposable {
     this.#pulls = new JoinedPulls();
     const { graph } = options;
     const startHelpers = () => this.#startHelpers();
+    this.sync = new LayerSync(parts.layers, startHelpers, options.log);
     this.#roots = new Roots({ ...parts, graph, realGraph: parts.graph, startHelpers });
     this.pinned = pinnedBy(options.pinned ?? []);
   }
@@ -276,7 +270,7 @@ export class ImageStore implements AsyncDisposable {
     } finally {
       this.#want(chains, -1);
       await this.collectGarbage();
-      this.syncSoon();
+      this.sync.begin();
     }
   }
 
@@ -335,7 +329,7 @@ export class ImageStore implements AsyncDisposable {
       const added = await step("image-register", () =>
         this.#writing.run(o.signal, () => this.#records.add(record, image.config)),
       );
-      this.syncSoon();
+      this.sync.begin();
       return added;
     } catch (error) {
       throw asFull(error);
@@ -372,37 +366,10 @@ export class ImageStore implements AsyncDisposable {
     await this.#layers.collect(this.#roots.used(), isNeeded);
   }
 
-  /** Lets a helper bring new layers to the disk while nobody waits, until there are none. */
-  syncSoon(): void {
-    if (this.#layers.unsynced().length > 0) this.#syncing ??= this.#sync();
-  }
-
-  async #sync(): Promise<void> {
-    const { signal } = this.#syncEnd;
-    while (this.#layers.unsynced().length > 0 && !signal.aborted) {
-      try {
-        await using helpers = this.#startHelpers();
-        await this.#layers.sync(helpers, signal);
-      } catch (error) {
-        if (signal.aborted) break;
-        this.#options.log.warn("cannot sync new layers", { error: messageOf(error) });
-        if (this.#closing.signal.aborted) break;
-        await sleep(syncAgainMs, undefined, { signal: this.#closing.signal }).catch(() => {});
-      }
-    }
-    this.#syncing = undefined; // in the same breath as the look at what is left
-  }
-
-  /** Ends what is under way; mounts stay. New layers are on the disk: an orderly reboot keeps them. */
+  /** Ends what is under way; mounts stay. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort(new CriError("CANCELLED", "the daemon stops"));
     await this.#pulls.end();
-    this.syncSoon();
-    try {
-      await inTime(Promise.resolve(this.#syncing), "sync of new layers", lastSyncMs);
-    } catch (error) {
-      this.#options.log.warn("new layers may not be on the disk", { error: messageOf(error) });
-    }
-    this.#syncEnd.abort();
+    await this.sync.end();
   }
 }

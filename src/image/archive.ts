@@ -5,6 +5,7 @@ import { join, posix } from "node:path";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
+import { imageFor } from "./index_choice.ts";
 import {
   configBytesMax,
   digestOf,
@@ -14,10 +15,9 @@ import {
   parseAs,
   parseIndex,
   parseJson,
-  parseManifest,
   type Descriptor,
 } from "./manifest.ts";
-import { choosePlatform, hostPlatform } from "./platform.ts";
+import { hostPlatform, isArchitecture } from "./platform.ts";
 import type { LayerDescriptor } from "./processors.ts";
 import { nameOrNone } from "./reference.ts";
 import { TarReader } from "./tar.ts";
@@ -189,10 +189,8 @@ function addName({ names, tags }: ArchiveImage, { annotations }: Descriptor): vo
 }
 
 async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
-  const platform = hostPlatform();
-  const wrongPlatform =
-    entry.platform?.architecture && entry.platform.architecture !== platform.architecture;
-  if (wrongPlatform) return undefined;
+  const { platform } = entry;
+  if (platform?.architecture && !isArchitecture(platform, hostPlatform())) return undefined;
   const blob = async (digest: string, bytesMax: number) => {
     const place = await lookup(blobName(digest));
     if (place === undefined) throw new CriError("NOT_FOUND", `${path} lacks the blob ${digest}`);
@@ -200,16 +198,11 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
     if (digestOf(bytes, digest) === digest) return bytes;
     throw new CriError("DATA_LOSS", `${path}: the blob ${digest} is damaged`);
   };
-  let digest = entry.digest;
-  let parsed = parseManifest(await blob(digest, manifestBytesMax), `${path}: ${digest}`);
-  if (parsed.kind === "index") {
-    ({ digest } = choosePlatform(parsed.index, platform, path));
-    parsed = parseManifest(await blob(digest, manifestBytesMax), `${path}: ${digest}`);
-  }
-  if (parsed.kind === "index") {
-    throw new CriError("INVALID_ARGUMENT", `${path}: ${digest} is an index inside an index`);
-  }
-  const { config, layers } = parsed.manifest;
+  const top = await blob(entry.digest, manifestBytesMax);
+  const { config, layers } = await imageFor(top, `${path}: ${entry.digest}`, {
+    manifest: (digest) => blob(digest, manifestBytesMax),
+    config: ({ digest }) => blob(digest, configBytesMax),
+  });
   const image: ArchiveImage = {
     names: [],
     tags: [],

@@ -1,7 +1,5 @@
-// Which of an index's images this machine runs.
+// What this machine runs, and what of several suits it best.
 import { readFileSync } from "node:fs";
-import { CriError } from "../base/errors.ts";
-import type { Descriptor, Index } from "./manifest.ts";
 
 export type Platform = { architecture: string; variants: string[] };
 
@@ -39,24 +37,44 @@ export function hostPlatform(arch: string = process.arch, flags = cpuFlags()): P
   }
 }
 
-/** The index's entry for a platform. @throws CriError NOT_FOUND that lists what there is. */
-export function choosePlatform(index: Index, platform: Platform, what: string): Descriptor {
-  const linux = index.manifests.filter((entry) => (entry.platform?.os ?? "linux") === "linux");
+/** What others call an architecture (uname, Debian), as containerd reads it. */
+const spellings: Record<string, [architecture: string, variant?: string]> = {
+  x86_64: ["amd64"],
+  "x86-64": ["amd64"],
+  aarch64: ["arm64"],
+  armhf: ["arm", "v7"],
+  armel: ["arm", "v6"],
+  i386: ["386"],
+};
+
+type Described = { os?: string; architecture?: string; variant?: string | undefined };
+
+function spelt({ architecture = "", variant = "" }: Described): [string, string] {
+  const small = architecture.toLowerCase();
+  const [name, implied] = spellings[small] ?? [small];
+  return [name, implied ?? variant.toLowerCase().replace(/^(?=\d)/, "v")];
+}
+
+/** Whether it is for this architecture, whatever the variant. */
+export function isArchitecture(has: Described, platform: Platform): boolean {
+  return spelt(has)[0] === platform.architecture;
+}
+
+/** What suits a platform best of what is for some platform or other. */
+export function bestFor<T>(
+  list: T[],
+  platform: Platform,
+  of: (item: T) => Described | null | undefined,
+): T | undefined {
+  const suits = (item: T, wanted: string) => {
+    const has = of(item) ?? {};
+    const [architecture, variant] = spelt(has);
+    const isLinux = (has.os || "linux").toLowerCase() === "linux";
+    return isLinux && architecture === platform.architecture && variant === wanted;
+  };
   for (const variant of platform.variants) {
-    const match = linux.find(
-      ({ platform: has }) =>
-        has?.architecture === platform.architecture && (has.variant ?? "") === variant,
-    );
+    const match = list.find((item) => suits(item, variant));
     if (match !== undefined) return match;
   }
-  // A list of one image without a platform means that image.
-  if (linux.length === 1 && !linux[0]!.platform?.architecture) return linux[0]!;
-  const there = index.manifests
-    .map(({ platform: has }) => [has?.os, has?.architecture, has?.variant].filter(Boolean))
-    .filter((parts) => parts.length > 0 && !parts.includes("unknown"))
-    .map((parts) => parts.join("/"));
-  throw new CriError(
-    "NOT_FOUND",
-    `${what} has no image for linux/${platform.architecture}; it has ${there.join(", ") || "none"}`,
-  );
+  return undefined;
 }

@@ -1,9 +1,8 @@
 // From a name to the pieces of an image: manifest, platform, config; layers are fetched later.
-import { CriError } from "../base/errors.ts";
 import type { RegistryAuth } from "./credentials.ts";
 import type { RegistryOptions } from "./hosts.ts";
-import { configBytesMax, parseManifest, type Manifest } from "./manifest.ts";
-import { choosePlatform, hostPlatform } from "./platform.ts";
+import { imageFor } from "./index_choice.ts";
+import { configBytesMax, type Manifest } from "./manifest.ts";
 import type { Reference } from "./reference.ts";
 import type { LayerDescriptor } from "./processors.ts";
 import type { LayerWant } from "./layer_maker.ts";
@@ -62,11 +61,8 @@ export async function imageManifest(
   top: { bytes: Buffer; digest: string },
   { what, signal }: { what: string; signal: AbortSignal },
 ): Promise<Manifest> {
-  const parsed = parseManifest(top.bytes, what);
-  if (parsed.kind === "image") return parsed.manifest;
-  const { digest } = choosePlatform(parsed.index, hostPlatform(), what);
-  const chosen = await fetchManifest(session, { digest }, signal);
-  const inner = parseManifest(chosen.bytes, `${what} (${digest})`);
-  if (inner.kind === "image") return inner.manifest;
-  throw new CriError("INVALID_ARGUMENT", `${what} is an index inside an index`);
+  return await imageFor(top.bytes, what, {
+    manifest: async (digest) => (await fetchManifest(session, { digest }, signal)).bytes,
+    config: (config) => fetchBlob(session, config, { bytesMax: configBytesMax, signal }),
+  });
 }

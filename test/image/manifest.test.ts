@@ -1,11 +1,20 @@
 // Manifests, indexes and configs: which image a machine gets, and what is refused. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
-import { readdirSync } from "node:fs";
+import { mkdtempSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { codeOf, messageOf } from "../../src/base/errors.ts";
 import { parseConfig, parseManifest } from "../../src/image/manifest.ts";
-import { choosePlatform, hostPlatform } from "../../src/image/platform.ts";
+import { bestFor, hostPlatform } from "../../src/image/platform.ts";
 import { failure } from "../expect.ts";
-import { blob, descriptor, makeImage, makeLayer, mediaTypes, sha256 } from "../image_maker.ts";
+import {
+  blob,
+  descriptor,
+  makeImage,
+  makeLayer,
+  mediaTypes,
+  sha256,
+  writeOciLayout,
+} from "../image_maker.ts";
 import { FakeRegistry, withLayers } from "./fake_registry.ts";
 import { openFixture, within, type Fixture } from "./fixture.ts";
 
@@ -41,12 +50,17 @@ describe("an index", () => {
     ["arm64", "", "linux/arm64 linux/arm64/v8", "linux/arm64/v8"],
     ["arm", "", "linux/arm/v5 linux/arm/v6 linux/arm64/v8", "linux/arm/v6"],
     ["riscv64", "", "linux/amd64 linux/riscv64", "linux/riscv64"],
+    ["x64", "", "linux/aarch64 linux/x86_64", "linux/x86_64"],
+    ["x64", v3, "linux/X86-64 linux/amd64/v3", "linux/amd64/v3"],
+    ["arm64", "", "linux/x86_64 linux/arm64 Linux/aarch64/8", "Linux/aarch64/8"],
+    ["arm", "", "linux/armel linux/armhf linux/arm/5", "linux/armhf"],
   ])("on %s with %p: of %s it gives %s", (arch, flags, has, wanted) => {
     const json = JSON.stringify({ manifests: has.split(" ").map(entry) });
     const parsed = parseManifest(Buffer.from(json), "x");
     if (parsed.kind !== "index") throw new Error("no index");
     const platform = hostPlatform(arch, new Set(flags.split(" ")));
-    expect(choosePlatform(parsed.index, platform, "x").digest).toBe(sha256(wanted));
+    const chosen = bestFor(parsed.index.manifests, platform, (entry) => entry.platform);
+    expect(chosen?.digest).toBe(sha256(wanted));
   });
 
   test("takes an entry without a system for this node's", async () => {
@@ -72,12 +86,77 @@ describe("an index", () => {
     expect((await pull("list")).id).toBe(image.config.digest);
   });
 
-  test("of none that runs here says which there are", () => {
-    const json = JSON.stringify({ manifests: ["linux/arm/v7", "linux/s390x"].map(entry) });
-    const parsed = parseManifest(Buffer.from(json), "x");
-    if (parsed.kind !== "index") throw new Error("no index");
-    const platform = hostPlatform("arm64", new Set());
-    expect(() => choosePlatform(parsed.index, platform, "x")).toThrow("linux/arm/v7, linux/s390x");
+  const indexOf = (entries: object[]) =>
+    blob(mediaTypes.index, JSON.stringify({ schemaVersion: 2, manifests: entries }));
+  const ours = descriptor(image.manifest);
+  const named = { ...ours, platform: image.platform };
+  const foreign = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
+  const windows = makeImage(image.layers, {}, { ...image.platform, os: "windows" });
+  const chart = blob(
+    mediaTypes.manifest,
+    JSON.stringify({ config: { ...ours, mediaType: "application/vnd.x.v1+json" } }),
+  );
+  const inner = indexOf([descriptor(foreign.manifest), named]);
+  const deeper = indexOf([descriptor(inner)]);
+  const strange = indexOf([{ ...ours, platform: { os: "linux", architecture: "arm" } }]);
+
+  /** The ids or codes of a pull and a load of what an index of these entries means. */
+  async function taken(entries: object[]): Promise<string[]> {
+    const top = indexOf(entries);
+    for (const one of [image, foreign, windows]) fake.put("a/b", one.manifest.digest, one);
+    const others = [chart, inner, deeper, strange, top];
+    for (const one of others) fake.putManifest("a/b", one.digest, one);
+    fake.putManifest("a/b", "index", top);
+    const folder = mkdtempSync(join(fixture.graph, "layout-"));
+    await writeOciLayout(folder, [{ image }, { image: foreign }, { image: windows }]);
+    for (const { digest, bytes } of others) {
+      writeFileSync(join(folder, "blobs", digest.replace(":", "/")), bytes);
+    }
+    writeFileSync(join(folder, "index.json"), indexOf([descriptor(top)]).bytes);
+    const results: string[] = [];
+    for (const take of [
+      () => pull("index"),
+      async () => (await fixture.store.load(folder, { signal: within() }))[0]!,
+    ]) {
+      try {
+        const { id } = await take();
+        results.push(id);
+        await fixture.store.remove(id);
+      } catch (error) {
+        results.push(`${codeOf(error)} ${messageOf(error)}`);
+      }
+    }
+    return results;
+  }
+
+  test.each<[string, object[]]>([
+    ["in an index", [descriptor(inner)]],
+    ["in an index in an index", [descriptor(deeper)]],
+    ["in an index that tells its platform", [{ ...descriptor(inner), platform: image.platform }]],
+    ["beside others in an index", [descriptor(strange), descriptor(inner)]],
+    [
+      "in no index, where none tells its platform",
+      [windows.manifest, chart, foreign.manifest, image.manifest].map(descriptor),
+    ],
+    [
+      "in no index, where another one tells it",
+      [{ ...descriptor(foreign.manifest), platform: foreign.platform }, ours],
+    ],
+  ])("has the image that is %s", async (_, entries) => {
+    expect(await taken(entries)).toEqual([image.config.digest, image.config.digest]);
+  });
+
+  test("of none that runs here says which there are", async () => {
+    const other = { ...ours, platform: { os: "linux", architecture: "arm", variant: "v5" } };
+    for (const answer of await taken([other, descriptor(foreign.manifest), descriptor(chart)])) {
+      expect(answer).toStartWith("NOT_FOUND");
+      expect(answer).toContain("linux/arm/v5, linux/s390x");
+    }
+  });
+
+  test("that has no end is refused", async () => {
+    const many = Array.from({ length: 40 }, () => descriptor(foreign.manifest));
+    for (const answer of await taken(many)) expect(answer).toStartWith("RESOURCE_EXHAUSTED");
   });
 });
 

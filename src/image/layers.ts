@@ -14,6 +14,7 @@ import type { Log } from "../base/log.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import { parseLayerFile, type LayerFile } from "./layer_file.ts";
+import { digestOf } from "./manifest.ts";
 import { recipeLength } from "./recipe.ts";
 import type { StorageDriver } from "./storage.ts";
 
@@ -172,7 +173,9 @@ export class LayerStore {
   recipe(chainId: string): { path: string; streamBytes: number } | undefined {
     const path = this.#beside(chainId, "recipe");
     const streamBytes = recipeLength(path);
-    return streamBytes === 0 ? undefined : { path, streamBytes };
+    const diffId = this.diffIdOf(chainId) ?? "";
+    const isEmpty = digestOf(Buffer.alloc(0), diffId) === diffId; // made of nothing
+    return streamBytes === 0 && !isEmpty ? undefined : { path, streamBytes };
   }
 
   /** A layer with this content, above whichever others. */

@@ -5,6 +5,7 @@
 // goes away with it. It fetches itself, so that no layer passes through the daemon.
 import * as fs from "node:fs";
 import { createInterface } from "node:readline";
+import { Readable } from "node:stream";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { writeAll } from "../sys/file.ts";
 import { syncfs } from "../sys/path.ts";
@@ -150,7 +151,6 @@ function failed(error: unknown): UnpackAnswer {
 }
 
 async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<UnpackedLayer> {
-  if (job.size === 0) throw new CriError("INVALID_ARGUMENT", `layer ${job.digest} is empty`);
   // Opened before the chroot: they lie outside.
   using listing = new OutFile(job.listing);
   using recipe = new OutFile(job.recipe);
@@ -179,6 +179,10 @@ async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<
 /** The layer's bytes; from the first of them on, this process is confined to the layer's folder. */
 function chunksOf(job: UnpackJob & { kind: "unpack" }, jail: Jail): AsyncIterable<Uint8Array> {
   const { source, size } = job;
+  if (size === 0) {
+    jail.enter(job.folder);
+    return Readable.from([]) as AsyncIterable<Uint8Array>;
+  }
   if (source.kind === "file") {
     const fd = fs.openSync(source.path, "r");
     jail.enter(job.folder);

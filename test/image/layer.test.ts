@@ -5,8 +5,9 @@ import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { lgetxattr } from "../../src/sys/path.ts";
 import { failure } from "../expect.ts";
-import { makeLayer, tar, type Layer, type TarEntry } from "../image_maker.ts";
-import { loadLayers, openFixture, type Fixture } from "./fixture.ts";
+import { makeImage, makeLayer, tar, type Layer, type TarEntry } from "../image_maker.ts";
+import { FakeRegistry } from "./fake_registry.ts";
+import { loadLayers, openFixture, within, type Fixture } from "./fixture.ts";
 
 let fixture: Fixture;
 beforeAll(async () => {
@@ -104,6 +105,25 @@ describe("a good layer", () => {
       expect(fs.statSync(join(tree, "f")).size).toBe(300_000);
       await fixture.store.remove(fixture.store.list().at(-1)!.id);
     }
+  });
+
+  test("may have no bytes at all, and is saved so", async () => {
+    const empty = makeLayer(Buffer.alloc(0), "none");
+    const made = makeImage([makeLayer([{ name: "f" }]), empty, makeLayer([{ name: "g" }])]);
+    await using fake = await FakeRegistry.start();
+    fake.put("a/b", "1", made);
+    const pulled = await fixture.store.pull(`${fake.host}/a/b:1`, { signal: within() });
+    const dir = join(fixture.graph, "containers/empty");
+    expect(fs.readdirSync(await fixture.store.mountRootfs(pulled, { dir }))).toEqual(["f", "g"]);
+    await fixture.store.unmountRootfs(dir);
+    const path = join(fixture.graph, "empty.tar");
+    await fixture.store.save([pulled.id], { path, force: false, signal: within() });
+    await fixture.store.remove(pulled.id);
+    const [loaded] = await fixture.store.load(path, { signal: within() });
+    expect(loaded!.id).toBe(pulled.id);
+    await fixture.store.remove(pulled.id);
+    const error = await failure(loadOne({ ...empty, digest: makeLayer([]).digest }));
+    expect(error.code).toBe("DATA_LOSS");
   });
 
   test("is no more than its compressed stream", async () => {

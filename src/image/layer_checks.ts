@@ -57,7 +57,7 @@ async function checkLayer(
   { chainId, index, having }: Place,
   { repair, signal }: CheckOptions,
 ): Promise<LayerCheck> {
-  const images = having.map(({ repoTags, repoDigests, id }) => repoTags[0] ?? repoDigests[0] ?? id);
+  const images = namesOf(having);
   const check: LayerCheck = {
     chainId,
     images,
@@ -93,6 +93,10 @@ async function checkLayer(
   }
 }
 
+function namesOf(images: ImageRecord[]): string[] {
+  return images.map(({ repoTags, repoDigests, id }) => repoTags[0] ?? repoDigests[0] ?? id);
+}
+
 /** @returns from where. */
 async function makeAgain(parts: LayerCheckParts, place: Place, signal: AbortSignal) {
   assertUnused(parts, place.chainId);
@@ -108,7 +112,8 @@ async function makeAgain(parts: LayerCheckParts, place: Place, signal: AbortSign
       failures.push(messageOf(error));
     }
   }
-  throw new CriError("UNAVAILABLE", `it cannot be had again: ${failures.join("; ")}`);
+  const message = `it cannot be had again: ${failures.join("; ")}; remove its images (${namesOf(place.having).join(", ")}), then pull or load them again`;
+  throw new CriError("UNAVAILABLE", message);
 }
 
 /** A mounted layer must not change under its containers. */
@@ -151,7 +156,7 @@ async function* origins(
     }
   }
   if (having.every(({ repoDigests }) => repoDigests.length === 0)) {
-    failures.push("its images came from files: load them again");
+    failures.push("its images came from files");
   }
 }
 

@@ -6,7 +6,7 @@ import * as fs from "node:fs";
 import { join } from "node:path";
 import { lsetxattr } from "../../src/sys/path.ts";
 import { failure } from "../expect.ts";
-import { makeImage, makeLayer, type TestImage } from "../image_maker.ts";
+import { dockerArchive, makeImage, makeLayer, type TestImage } from "../image_maker.ts";
 import type { LayerCheck } from "../../src/image/store.ts";
 import { FakeRegistry } from "./fake_registry.ts";
 import { openFixture, within, type Fixture } from "./fixture.ts";
@@ -189,6 +189,21 @@ describe("images verify --repair", () => {
     expect(fixture.store.list()).toHaveLength(1);
     fake.intercept = () => false;
     expect((await verify(true))[0]!.state).toBe("repaired");
+  });
+
+  test("tells what helps where no registry has the image: to remove it, and to load it again", async () => {
+    const file = join(fixture.graph, "docker.tar");
+    fs.writeFileSync(file, dockerArchive([{ image, name: "x/y:1" }]));
+    const load = async () => await fixture.store.load(file, { signal: within() });
+    await load();
+    fs.rmSync(join(tree(0), "etc/conf"));
+    const [check] = await verify(true);
+    expect(check!.state).toBe("damaged");
+    const advice = "remove its images (docker.io/x/y:1), then pull or load them again";
+    expect(check!.note).toEndWith(advice);
+    await fixture.store.remove("x/y:1");
+    await load();
+    expect((await verify()).map(({ state }) => state)).toEqual(["intact", "intact"]);
   });
 
   test("needs no registry where blobs are kept", async () => {

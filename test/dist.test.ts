@@ -5,8 +5,8 @@ import { spawn, spawnSync } from "node:child_process";
 import { closeSync, mkdtempSync, openSync, readSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import { connect } from "../src/cli/client.ts";
+import { until } from "./expect.ts";
 import { executable } from "./harness.ts";
 
 const root = join(import.meta.dirname, "..");
@@ -117,12 +117,11 @@ describe("the source under Deno", () => {
     }
     using client = connect(`unix://${socket}`);
     try {
-      for (let tries = 0; ; tries++) {
+      await until("it answers", async () => {
+        if (child.exitCode !== null) throw new Error(`It ended:\n${said}`);
         const version = await client.Version({}, { timeoutMs: 1000 }).catch(() => undefined);
-        if (version?.runtime_api_version === "v1") break;
-        if (tries > 30 || child.exitCode !== null) throw new Error(`No answer:\n${said}`);
-        await sleep(100);
-      }
+        return version?.runtime_api_version === "v1";
+      });
       const { status } = await client.Status({});
       expect(status?.conditions?.find((one) => one.type === "RuntimeReady")?.status).toBe(true);
     } finally {

@@ -1,16 +1,14 @@
 // A monitor that is stopped: it holds its socket, and answers nothing.
-import { afterAll, beforeAll, expect, test } from "bun:test";
+import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import process from "node:process";
 import { failure, until } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
-let daemon: Daemon;
-beforeAll(async () => (daemon = await startDaemon({ network: false })));
-afterAll(() => daemon[Symbol.asyncDispose]());
-
-test("it is killed and replaced: calls end, containers and what they tell do not notice", async () => {
+// At once: each waits for fifteen seconds.
+test.concurrent("it is killed and replaced: calls end, containers and what they tell do not notice", async () => {
+  await using daemon = await startDaemon({ network: false });
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(
@@ -43,7 +41,8 @@ test("it is killed and replaced: calls end, containers and what they tell do not
   await daemon.removePod(podId);
 }, 60_000);
 
-test("a daemon that starts meets it: it is killed and replaced, and the daemon serves", async () => {
+test.concurrent("a daemon that starts meets it: it is killed and replaced, and the daemon serves", async () => {
+  await using daemon = await startDaemon({ network: false });
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);

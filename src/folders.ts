@@ -2,14 +2,14 @@
 // daemon, and graph marked as ours. What cannot be used is refused with its path and what to do, and not
 // a byte in it is changed.
 import { randomBytes } from "node:crypto";
-import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync } from "node:fs";
+import { closeSync, existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
-import { tryLock } from "./sys/path.ts";
+import { openLocked } from "./sys/path.ts";
 
 /** What marks a graph folder as ours: its layout, and a name for it. */
 const markFile = "isulad-ts.json";
@@ -43,8 +43,7 @@ function unwritable(path: string, key: Key, cause: unknown): CriError {
 export function lockFolder(folder: string, key: Key): Disposable {
   const path = join(folder, lockFile);
   const fd = openLock(path, key);
-  if (!tryLock(fd)) {
-    closeSync(fd);
+  if (fd === undefined) {
     throw new CriError(
       "FAILED_PRECONDITION",
       `another isulad-ts runs with ${folder} (it holds ${path}): stop it, or give this one hosts, graph and state of its own`,
@@ -53,9 +52,9 @@ export function lockFolder(folder: string, key: Key): Disposable {
   return { [Symbol.dispose]: () => closeSync(fd) };
 }
 
-function openLock(path: string, key: Key): number {
+function openLock(path: string, key: Key): number | undefined {
   try {
-    return openSync(path, "a", 0o600);
+    return openLocked(path);
   } catch (error) {
     throw unwritable(path, key, error);
   }

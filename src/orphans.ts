@@ -11,7 +11,7 @@
 //   cannot find all that it has to undo
 // - cgroups of unknown pods under our own parent: removed
 // - what only CNI plugins know of: GC, where they have it, at the start and every hour
-import { existsSync, readdirSync, readFileSync, realpathSync } from "node:fs";
+import { existsSync, readdirSync, realpathSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { Backoff } from "./base/backoff.ts";
@@ -19,6 +19,7 @@ import { messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
 import { checkSandbox, containersOf } from "./cri/sandbox.ts";
 import { endSandbox } from "./cri/sandbox_teardown.ts";
+import { mountPoints } from "./image/unmount.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
 import type { Container } from "./state/container.ts";
 import { MNT_DETACH, unmount } from "./sys/mount.ts";
@@ -142,15 +143,13 @@ async function removeContainers(context: Context): Promise<void> {
 
 /** Root file systems, /dev/shm and pinned namespaces; in the set-aside folders too. */
 async function removeMounts(context: Context): Promise<void> {
-  const mounts = readFileSync("/proc/self/mountinfo", "utf8").trim().split("\n").toReversed();
-  const paths = mounts.map((line) => line.split(" ")[4]!);
   const { graph, state } = context.config;
   // mountinfo has no symbolic links, and /var/run is one.
   for (const [top, kinds] of [
     [realpathSync(graph), ["sandboxes", "containers", "set-aside"]],
     [realpathSync(state), ["sandboxes"]],
   ] as const) {
-    for (const path of paths.filter((path) => path.startsWith(`${top}/`))) {
+    for (const path of mountPoints(top).toReversed()) {
       const [kind = "", id = ""] = path.slice(top.length + 1).split("/");
       const isOurs = kinds.some((known) => known === kind);
       if (!isOurs || (kind !== "set-aside" && knows(context, id))) continue;

@@ -28,8 +28,8 @@ export async function askAgain<Name extends "kill" | "remove">(
 
 /**
  * Lets the monitor and the OCI runtime forget a container, killing what runs, and removes its cgroup where
- * that is left: the runtime may have forgotten it before. A runtime that is no longer
- * there keeps no container that has ended: what it knows of it is left to orphans.ts, till it is back.
+ * that is left: the runtime may have forgotten it before. A runtime that is no longer there keeps no
+ * container that has ended: what it knows of it is left to orphans.ts, till it is back.
  * @throws as the last try did.
  */
 export async function forget(

@@ -202,11 +202,11 @@ const handlers: Handlers = {
 };
 
 async function answer(parts: Parts, { call, params }: RequestHeader): Promise<Answer> {
-  const handler = handlers[call] as ((parts: Parts, params: unknown) => unknown) | undefined;
   // A newer daemon's.
-  if (handler === undefined) {
+  if (!Object.hasOwn(handlers, call)) {
     throw new CriError("UNIMPLEMENTED", `the monitor has no call ${call}`);
   }
+  const handler = handlers[call] as (parts: Parts, params: unknown) => unknown;
   return ((await handler(parts, params)) as Answer | undefined) ?? { result: {} };
 }
 

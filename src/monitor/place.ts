@@ -1,11 +1,11 @@
 // A monitor's place in the state folder: the lock, which only one can have, and the socket on which it
 // is found. Both are looked at now and then, for files are removed.
-import { closeSync, fstatSync, openSync, statSync } from "node:fs";
+import { closeSync, fstatSync, statSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { createServer, type Server, type Socket } from "node:net";
 import { dirname, join } from "node:path";
 import { keepOnExec } from "../sys/descriptor.ts";
-import { tryLock } from "../sys/path.ts";
+import { openLocked } from "../sys/path.ts";
 
 export class Place {
   readonly #lockPath: string;
@@ -87,10 +87,7 @@ export class Place {
 /** Two monitors would take each other's output; undefined when another one has the lock. */
 async function lock(path: string): Promise<number | undefined> {
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-  const fd = openSync(path, "a", 0o600);
-  if (tryLock(fd)) return fd;
-  closeSync(fd);
-  return undefined;
+  return openLocked(path);
 }
 
 /** Which file lies at path; "": none. */

@@ -1,4 +1,5 @@
 // What node:fs lacks of the calls that take a path, and of those on file systems.
+import { closeSync, openSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { check, z } from "./libc.ts";
 
@@ -91,8 +92,15 @@ export function syncfs(fd: number): void {
   check("syncfs", `descriptor ${fd}`, fd);
 }
 
-/** Takes an exclusive lock that lasts as long as the open file; false when somebody has it. */
-export function tryLock(fd: number): boolean {
+/** Opens, or makes, a file that is locked as long as it stays open; undefined when somebody has it. */
+export function openLocked(path: string): number | undefined {
+  const fd = openSync(path, "a", 0o600);
+  if (tryLock(fd)) return fd;
+  closeSync(fd);
+  return undefined;
+}
+
+function tryLock(fd: number): boolean {
   const LOCK_EX = 2;
   const LOCK_NB = 4;
   try {

@@ -10,6 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { unmountUnder } from "../host.ts";
 import type { Snapshot } from "../leaks.ts";
 
 const { PodSandboxState, ContainerState } = runtime.v1;
@@ -38,11 +39,6 @@ async function netnsOf(podId: string): Promise<string> {
   return info.networkSettings.SandboxKey;
 }
 
-function mountsUnder(folder: string): string[] {
-  const lines = readFileSync("/proc/self/mountinfo", "utf8").trim().split("\n").toReversed();
-  return lines.map((line) => line.split(" ")[4]!).filter((path) => path.startsWith(`${folder}/`));
-}
-
 /** The files of records on the disk. */
 function recordsOnDisk(): string[] {
   return ["sandboxes", "containers"].flatMap((kind) => {
@@ -60,10 +56,10 @@ function recordsOnDisk(): string[] {
 async function restartNode(pids: number[], netns: string[]): Promise<void> {
   for (const pid of [...daemon.monitors(), ...pids]) process.kill(pid, "SIGKILL");
   await until("all have ended", () => daemon.scope.pids().length === 0);
-  const folders = ["graph", "state"].map((name) => join(daemon.dir, name));
-  for (const path of [...netns, ...folders.flatMap(mountsUnder)]) execFileSync("umount", [path]);
+  for (const path of netns) execFileSync("umount", [path]);
   for (const path of netns) rmSync(path);
-  const state = folders[1]!;
+  const state = join(daemon.dir, "state");
+  for (const folder of [join(daemon.dir, "graph"), state]) unmountUnder(folder);
   for (const name of readdirSync(state)) rmSync(join(state, name), { recursive: true });
   for (const file of recordsOnDisk()) {
     const text = readFileSync(file, "utf8");

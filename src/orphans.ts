@@ -19,10 +19,10 @@ import { messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
 import { checkSandbox, containersOf } from "./cri/sandbox.ts";
 import { endSandbox } from "./cri/sandbox_teardown.ts";
-import { mountPoints } from "./image/unmount.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
 import type { Container } from "./state/container.ts";
 import { MNT_DETACH, unmount } from "./sys/mount.ts";
+import { mountPoints } from "./sys/mount_table.ts";
 
 const sweepEveryMs = 60_000;
 /** Between two tries for one pod. */

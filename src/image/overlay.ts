@@ -4,7 +4,8 @@ import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { mount, mountByOptions, mountIdmapped, MS_RDONLY, type MountOption } from "../sys/mount.ts";
-import { unescapePath, unmountAll } from "./unmount.ts";
+import { readMountTable } from "../sys/mount_table.ts";
+import { unmountAll } from "./unmount.ts";
 import { markOpaque, markRemoved } from "./whiteouts.ts";
 
 export type OverlayParts = {
@@ -137,16 +138,13 @@ function mountBy(way: (typeof ways)[number], rootfs: string, of: Stack): void {
 /** Overlays under a folder that this node has mounted now: container folder → lower names. */
 export function mountedOverlays(graph: string): Map<string, string[]> {
   const found = new Map<string, string[]>();
-  for (const line of fs.readFileSync("/proc/self/mountinfo", "utf8").split("\n")) {
-    const [, , , , at, ...rest] = line.split(" ");
-    const dash = rest.indexOf("-");
-    if (at === undefined || rest[dash + 1] !== "overlay") continue;
-    const path = unescapePath(at);
-    if (!path.startsWith(`${graph}/`) || !path.endsWith("/rootfs")) continue;
-    const lower = (rest[dash + 3] ?? "").matchAll(/(?:^|,)lowerdir\+?=([^,]*)/g);
+  for (const { type, point, options } of readMountTable()) {
+    if (type !== "overlay") continue;
+    if (!point.startsWith(`${graph}/`) || !point.endsWith("/rootfs")) continue;
+    const lower = options.matchAll(/(?:^|,)lowerdir\+?=([^,]*)/g);
     const trees = [...lower].flatMap(([, paths]) => paths!.split(":"));
     const names = trees.map((tree) => tree.slice(tree.lastIndexOf("/") + 1));
-    found.set(path.slice(0, -"/rootfs".length), names);
+    found.set(point.slice(0, -"/rootfs".length), names);
   }
   return found;
 }

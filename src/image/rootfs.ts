@@ -8,10 +8,11 @@ import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
+import { mountPoints } from "../sys/mount_table.ts";
 import { shifted, type CopyJob } from "./copy.ts";
 import { mountOverlay, unmountView } from "./overlay.ts";
 import type { LayerQuota } from "./quota.ts";
-import { mountPoints, unmountAll } from "./unmount.ts";
+import { unmountAll } from "./unmount.ts";
 
 /** A pod's user namespace: its ids from 0 up are this node's from uid and gid up. */
 export type RootfsOwner = { userns: string; uid: number; gid: number; count: number };

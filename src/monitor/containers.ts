@@ -23,7 +23,7 @@ import type {
   Started,
   StartRequest,
 } from "./protocol.ts";
-import { RecordFolder, setAside, type RunRecord } from "./records.ts";
+import { setAside, type RecordFolder, type RunRecord } from "./records.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
@@ -62,13 +62,14 @@ export class Containers {
 
   constructor(options: {
     folder: string;
+    records: RecordFolder;
     workers: LogWorkers;
     spawner: Spawner;
     log: Log;
     announce: (exit: ExitRecord) => void;
   }) {
     this.#folder = options.folder;
-    this.#records = new RecordFolder(options.folder);
+    this.#records = options.records;
     this.#terminals = new AwaitedTerminals(options.folder);
     this.#workers = options.workers;
     this.#oom = new OomLedger({ changes: (paths) => options.workers.watchMemory(paths) });

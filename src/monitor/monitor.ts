@@ -55,6 +55,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   const records = new RecordFolder(folder);
   const containers = new Containers({
     folder,
+    records,
     workers,
     spawner,
     log,

@@ -4,7 +4,6 @@
 // containers without a log, counters of memory), each started when it is first needed. A disk that
 // stalls then holds up the containers whose logs are on it, and no others. A node has one such disk; a
 // thread takes 5 MB.
-import { statSync } from "node:fs";
 import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
@@ -13,6 +12,7 @@ import { CriError } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd } from "../sys/descriptor.ts";
+import { diskOf } from "./log_disk.ts";
 import type { WorkerReply, WorkerRequest } from "./log_worker.ts";
 
 type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : never) : never;
@@ -132,7 +132,7 @@ export class LogWorkers {
   }
 
   #logThread({ id, path }: { id: string; path: string }): LogWorker {
-    const thread = this.#thread(path === "" ? "" : deviceOf(dirname(path)));
+    const thread = this.#thread(path === "" ? "" : diskOf(dirname(path)));
     this.#logs.set(id, thread);
     return thread;
   }
@@ -142,13 +142,6 @@ export class LogWorkers {
     this.#threads.set(device, found);
     return found;
   }
-}
-
-/** The file system that a folder is on, or will be on when it is made. */
-function deviceOf(folder: string): string {
-  const stat = statSync(folder, { throwIfNoEntry: false, bigint: true });
-  if (stat !== undefined) return String(stat.dev);
-  return folder === dirname(folder) ? "" : deviceOf(dirname(folder));
 }
 
 class LogWorker {

@@ -7,6 +7,7 @@ import { abortError } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { OciResources } from "../spec/oci_types.ts";
 import { writeKernelFile } from "../sys/file.ts";
+import { readMountTable } from "../sys/mount_table.ts";
 import { processName } from "../sys/process.ts";
 
 /**
@@ -56,19 +57,14 @@ export type CgroupDriver = {
 export type CgroupMounts = { version: 1 | 2; roots: CgroupPaths };
 
 /** Where this host mounts cgroups; a hybrid host counts as v1, because that is where limits are. */
-export function cgroupMounts(
-  mountinfo = readFileSync("/proc/self/mountinfo", "utf8"),
-): CgroupMounts {
+export function cgroupMounts(table = readMountTable()): CgroupMounts {
   const roots: CgroupPaths = {};
   let unified: string | undefined;
-  for (const line of mountinfo.split("\n")) {
-    const [left = "", right = ""] = line.split(" - ", 2);
-    const folder = unescapeMount(left.split(" ")[4] ?? "");
-    const [type, , options = ""] = right.split(" ");
-    if (type === "cgroup2") unified ??= folder;
+  for (const { type, point, options } of table) {
+    if (type === "cgroup2") unified ??= point;
     if (type !== "cgroup") continue;
     for (const option of options.split(",")) {
-      if (controllers.has(option) || option.startsWith("name=")) roots[option] ??= folder;
+      if (controllers.has(option) || option.startsWith("name=")) roots[option] ??= point;
     }
   }
   if (Object.keys(roots).some((name) => controllers.has(name))) {
@@ -274,10 +270,4 @@ function ignoreGone(action: () => void): void {
 /** A cgroup that vanishes gives ENOENT by name, ENODEV by an open file; a process ESRCH. */
 export function isGone(error: unknown): boolean {
   return ["ENOENT", "ENODEV", "ESRCH"].includes(errnoOf(error) ?? "");
-}
-
-function unescapeMount(text: string): string {
-  return text.replace(/\\([0-7]{3})/g, (_all, octal: string) =>
-    String.fromCharCode(Number.parseInt(octal, 8)),
-  );
 }

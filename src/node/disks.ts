@@ -1,7 +1,8 @@
 // Disks by the names that people know them by.
-import { readFileSync, readlinkSync, statSync } from "node:fs";
+import { readlinkSync, statSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { basename } from "node:path";
+import { readMountTable } from "../sys/mount_table.ts";
 import { deviceNumbers } from "../sys/path.ts";
 
 /** A file system's size; inodes 0 where it makes them as it needs them. */
@@ -15,15 +16,11 @@ export async function diskSpace(folder: string): Promise<DiskSpace> {
   return { device, bytes: bsize * blocks, inodes: files, inodesFree: ffree };
 }
 
-/** What is mounted there (proc(5), mountinfo), such as /dev/sda1; else the numbers of the device. */
+/** What is mounted there, such as /dev/sda1; else the numbers of the device. */
 function mountSource(dev: bigint): string {
   const { major, minor } = deviceNumbers(dev);
   const numbers = `${major}:${minor}`;
-  for (const line of readFileSync("/proc/self/mountinfo", "utf8").split("\n")) {
-    const [left = "", right = ""] = line.split(" - ", 2);
-    if (left.split(" ")[2] === numbers) return right.split(" ")[1] || numbers;
-  }
-  return numbers;
+  return readMountTable().find(({ device }) => device === numbers)?.source || numbers;
 }
 
 /** A disk by its numbers, such as /dev/sda. */

@@ -6,6 +6,7 @@ import { join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readBounded } from "../sys/file.ts";
 import { kernelIsAtLeast } from "../sys/kernel.ts";
+import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";
 import type { ContainerFacts, HostFacts, MountFact } from "../spec/facts.ts";
@@ -130,7 +131,7 @@ async function lookupMounts(
   }
   // Only propagation needs the table, which is long on a node with many pods.
   if (!mounts.some((mount) => mount.propagation)) return facts;
-  const table = parseMountTable(readFileSync("/proc/self/mountinfo", "utf8"));
+  const table = readMountTable();
   return facts.map(({ source }) => ({ source, propagation: propagationOf(source, table) }));
 }
 
@@ -151,38 +152,14 @@ async function mountSource(mount: Mount, rejectMissing: boolean): Promise<string
   }
 }
 
-type MountPoint = { folder: string; propagation: MountFact["propagation"] };
-
-/** Mount points with their propagation (proc(5), mountinfo: the optional fields). */
-export function parseMountTable(mountinfo: string): MountPoint[] {
-  const result: MountPoint[] = [];
-  for (const line of mountinfo.split("\n")) {
-    const fields = (line.split(" - ", 1)[0] ?? "").split(" ");
-    if (fields.length < 6) continue;
-    const tags = fields.slice(6);
-    const shared = tags.some((tag) => tag.startsWith("shared:"));
-    const slave = tags.some((tag) => tag.startsWith("master:"));
-    let propagation: MountFact["propagation"] = "private";
-    if (shared) propagation = slave ? "slave+shared" : "shared";
-    else if (slave) propagation = "slave";
-    else if (tags.includes("unbindable")) propagation = "unbindable";
-    const folder = fields[4]!.replace(/\\([0-7]{3})/g, (_all, octal: string) =>
-      String.fromCharCode(Number.parseInt(octal, 8)),
-    );
-    result.push({ folder, propagation });
-  }
-  return result;
-}
-
-/** Of the mount that path lies on: the longest mount point, of equal ones the last. */
-export function propagationOf(path: string, table: MountPoint[]): MountFact["propagation"] {
-  let best: MountPoint | undefined;
-  for (const point of table) {
-    const holds =
-      point.folder === "/" || path === point.folder || path.startsWith(`${point.folder}/`);
-    if (holds && point.folder.length >= (best?.folder.length ?? 0)) best = point;
-  }
-  return best?.propagation ?? "private";
+/** Of the mount that a path lies on. */
+function propagationOf(path: string, table: MountEntry[]): MountFact["propagation"] {
+  const tags = mountOf(path, table)?.tags ?? [];
+  const shared = tags.some((tag) => tag.startsWith("shared:"));
+  const slave = tags.some((tag) => tag.startsWith("master:"));
+  if (shared) return slave ? "slave+shared" : "shared";
+  if (slave) return "slave";
+  return tags.includes("unbindable") ? "unbindable" : "private";
 }
 
 function readProfile(path: string): string {
@@ -208,14 +185,12 @@ function readHugepageSizes({ version, roots }: CgroupMounts): string[] {
   });
 }
 
-/** Of the superblock, mountinfo's last field. */
 function readCgroupOptions({ version, roots }: CgroupMounts): string[] {
   if (version === 1) return [];
-  const lines = readFileSync("/proc/self/mountinfo", "utf8").split("\n");
-  const line = lines.find(
-    (one) => one.includes(` ${roots["unified"]} `) && / - cgroup2 /.test(one),
+  const mounted = readMountTable().find(
+    ({ type, point }) => type === "cgroup2" && point === roots["unified"],
   );
-  const options = line?.split(" ").at(-1)?.split(",") ?? [];
+  const options = mounted?.options.split(",") ?? [];
   return options.filter((option) => ["nsdelegate", "memory_recursiveprot"].includes(option));
 }
 

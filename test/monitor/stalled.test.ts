@@ -6,8 +6,10 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
+import { silentDisk } from "../silent_disk.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-frozen-"));
 const disk = join(folder, "disk");
@@ -75,4 +77,38 @@ describe.skipIf(!haveDisk)("a log disk that stalls", () => {
     await daemon.removePod(podId);
     await daemon.removePod(slowId);
   }, 90_000);
+});
+
+describe("a log disk that does not answer at all (needs root)", () => {
+  const lost = join(folder, "lost");
+  let daemon: Daemon;
+  let pods: { config: PodSandboxConfig; id: string }[];
+
+  beforeAll(async () => {
+    daemon = await startDaemon({ network: false });
+    const configs = [daemon.hostPodConfig(), daemon.hostPodConfig({ log_directory: lost })];
+    pods = await Promise.all(
+      configs.map(async (config) => ({ config, id: await daemon.runPod(config) })),
+    );
+  });
+  afterAll(() => daemon[Symbol.asyncDispose]());
+
+  test("fails the start on it, and holds up nobody, nor a monitor that starts", async () => {
+    const [here, there] = pods;
+    const writes = await daemon.run(there!.id, there!.config, "sleep 2; echo out; exit 3");
+    using _ = silentDisk(lost);
+    for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+    expect((await daemon.output(here!.id, here!.config, "echo here")).text).toBe("here\n");
+    const container_id = await daemon.create(there!.id, there!.config, ["true"]);
+    const refused = daemon.client.StartContainer({ container_id }).catch(String);
+    expect((await daemon.output(here!.id, here!.config, "echo again")).text).toBe("again\n");
+    expect((await daemon.exited(writes, 30_000)).exitCode).toBe(3);
+    expect(await refused).toMatch(/cannot write the log of .*opening the log on its disk/);
+    await daemon.client.RemoveContainer({ container_id });
+  }, 60_000);
+
+  test("leaves a pod that can be removed", async () => {
+    using _ = silentDisk(lost);
+    await Promise.all(pods.map(({ id }) => daemon.removePod(id)));
+  }, 60_000);
 });

@@ -13,6 +13,7 @@ import {
 } from "../../src/node/cgroup.ts";
 import { cgroupfsDriver } from "../../src/node/cgroupfs.ts";
 import { systemdDriver } from "../../src/node/systemd.ts";
+import { readMountTable } from "../../src/sys/mount_table.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "isulad-cgroup-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
@@ -43,7 +44,7 @@ describe("cgroupMounts()", () => {
       line("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "cpu,cpuacct") +
       line("/sys/fs/cgroup/systemd", "cgroup", "xattr,name=systemd") +
       line("/sys/fs/cgroup/uni\\040fied", "cgroup2", "nsdelegate");
-    expect(cgroupMounts(text)).toEqual({
+    expect(cgroupMounts(readMountTable(text))).toEqual({
       version: 1,
       roots: {
         cpu: "/sys/fs/cgroup/cpu,cpuacct",
@@ -56,10 +57,13 @@ describe("cgroupMounts()", () => {
 
   test("finds v2, and says so where there is nothing", () => {
     const text = line("/sys/fs/cgroup", "cgroup2", "nsdelegate");
-    expect(cgroupMounts(text)).toEqual({ version: 2, roots: { unified: "/sys/fs/cgroup" } });
+    expect(cgroupMounts(readMountTable(text))).toEqual({
+      version: 2,
+      roots: { unified: "/sys/fs/cgroup" },
+    });
     const named = text + line("/sys/fs/cgroup/systemd", "cgroup", "name=systemd");
-    expect(cgroupMounts(named).version).toBe(2);
-    expect(() => cgroupMounts("")).toThrow("no cgroup file system is mounted");
+    expect(cgroupMounts(readMountTable(named)).version).toBe(2);
+    expect(() => cgroupMounts([])).toThrow("no cgroup file system is mounted");
   });
 });
 

@@ -1,6 +1,6 @@
 // One row of the table of failpoints: a daemon with one failpoint armed, a pod's life, what a kubelet
 // would do afterwards, and what is left.
-import { existsSync, mkdirSync, readFileSync } from "node:fs";
+import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -12,6 +12,7 @@ import type { Result, Row } from "./failpoints.ts";
 import { busybox, Daemon } from "./harness.ts";
 import { end } from "./host.ts";
 import { busyboxImage } from "./image_maker.ts";
+import { AddedText } from "./log_text.ts";
 import { leaksBetween, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
 import { type Registry, startRegistry } from "./registry.ts";
 
@@ -27,6 +28,8 @@ export type RowOptions = {
   /** What a step does in the background may take this long. */
   settleMs?: number;
 };
+
+type Logs = { daemon: AddedText; monitor: AddedText };
 
 export class Bench implements AsyncDisposable {
   readonly daemon: Daemon;
@@ -91,7 +94,10 @@ export class Bench implements AsyncDisposable {
     await this.#arm(row);
     const before = takeSnapshot(this.#scope);
     const pids = daemon.scope.pids().join();
-    const logs = { daemon: daemon.log.length, monitor: this.#monitorLog.length };
+    const logs = {
+      daemon: new AddedText(daemon.logFile),
+      monitor: new AddedText(join(daemon.dir, "state/monitor.log")),
+    };
     using killer = this.#killWhenHit(row, logs);
     const pod = this.#pod();
     let failed = false;
@@ -186,22 +192,16 @@ export class Bench implements AsyncDisposable {
     });
   }
 
-  get #monitorLog(): string {
-    const file = join(this.daemon.dir, "state/monitor.log");
-    return existsSync(file) ? readFileSync(file, "utf8") : "";
-  }
-
-  #hit(row: Row, logs: { daemon: number; monitor: number }): "daemon" | "monitor" | undefined {
-    const line = new RegExp(`failpoint failpoint=${row.failpoint} `);
-    if (line.test(this.daemon.log.slice(logs.daemon))) return "daemon";
-    if (line.test(this.#monitorLog.slice(logs.monitor))) return "monitor";
-    return undefined;
+  #hit(row: Row, logs: Logs): "daemon" | "monitor" | undefined {
+    const line = `failpoint failpoint=${row.failpoint} `;
+    if (logs.daemon.text.includes(line)) return "daemon";
+    return logs.monitor.text.includes(line) ? "monitor" : undefined;
   }
 
   /** Some steps run behind the call that causes them. */
   async #hitBy(
     row: Row,
-    logs: { daemon: number; monitor: number },
+    logs: Logs,
     killer: { done: boolean },
   ): Promise<"daemon" | "monitor" | undefined> {
     for (let tries = 0; tries < 40; tries++) {
@@ -213,10 +213,7 @@ export class Bench implements AsyncDisposable {
   }
 
   /** While the failpoint delays one process, kills the other, or the same. */
-  #killWhenHit(
-    row: Row,
-    logs: { daemon: number; monitor: number },
-  ): Disposable & { done: boolean } {
+  #killWhenHit(row: Row, logs: Logs): Disposable & { done: boolean } {
     const killer = { done: false, [Symbol.dispose]: () => clearInterval(timer) };
     const timer = setInterval(() => {
       if (this.#hit(row, logs) === undefined) return;

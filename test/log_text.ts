@@ -1,8 +1,37 @@
-// Logs of containers as tests read them.
+// Logs as tests read them.
+import { closeSync, openSync, readSync, statSync } from "node:fs";
 
 /** What a container wrote: its log without time, stream and tag, partial lines joined. */
 export function logText(log: string): string {
   return log.replaceAll(/^\S+ (?:stdout|stderr) ([PF]) (.*)\n/gm, (_, tag: string, text: string) =>
     tag === "F" ? `${text}\n` : text,
   );
+}
+
+/** What is added to a file from now on; the file need not be there yet, and may be cut. */
+export class AddedText {
+  readonly #path: string;
+  readonly #from: number;
+
+  constructor(path: string) {
+    this.#path = path;
+    this.#from = this.#size;
+  }
+
+  get #size(): number {
+    return statSync(this.#path, { throwIfNoEntry: false })?.size ?? 0;
+  }
+
+  get text(): string {
+    const size = this.#size;
+    const from = size < this.#from ? 0 : this.#from;
+    if (size === from) return "";
+    const bytes = Buffer.alloc(size - from);
+    const fd = openSync(this.#path, "r");
+    try {
+      return bytes.toString("utf8", 0, readSync(fd, bytes, 0, bytes.length, from));
+    } finally {
+      closeSync(fd);
+    }
+  }
 }

@@ -160,7 +160,7 @@ export async function undoContainer(context: Context, container: Container): Pro
     const message = messageOf(error);
     log.error("CreateContainer was not undone", { container: container.id, error: message });
   }
-  containers.release(container.name);
+  containers.release(container.name, container.id);
 }
 
 type SpecParts = MountedImages & { sandbox: Sandbox; image: ImageRecord; call: Call };

@@ -25,7 +25,8 @@ export async function containerFacts(
   const { id, config } = container;
   const { rejectMissingMountSources: rejectMissing } = context.config;
   const cdi = await cdiEdits(context, config);
-  const facts = await lookupContainer(config, { ...mounted, rejectMissing });
+  const signal = stepSignal(context, call);
+  const facts = await lookupContainer(config, { ...mounted, rejectMissing, signal });
   const volumes = await makeVolumes({
     folder: context.containers.folderOf(id),
     rootfs: mounted.rootfsPath,

@@ -32,7 +32,7 @@ export async function startPause(
   const spec = sandboxSpec({
     sandbox: sandboxFacts(context, sandbox),
     image,
-    facts: await lookupContainer({ linux: { security_context } }, { rootfsPath }),
+    facts: await lookupContainer({ linux: { security_context } }, { rootfsPath, signal }),
     host: context.host,
     handler: rules,
     defaults: containerDefaults(context),

@@ -54,7 +54,7 @@ export async function release(
   });
   await rm(podFolder(context, id), { recursive: true, force: true });
   await step("sandbox-remove", () => context.sandboxes.remove(id));
-  context.sandboxes.release(sandbox.name);
+  context.sandboxes.release(sandbox.name, id);
 }
 
 /** Undoes a start that failed; what cannot be undone is listed as NOTREADY, and tried again. */

@@ -139,14 +139,12 @@ export class MonitorClient implements AsyncDisposable {
   }
 
   /**
-   * What runs: its streams are held, its terminals kept, or given to a monitor that lacks them. What it
-   * does not know stays held: it is adopted or removed.
+   * The terminals of what runs are kept, or given to a monitor that lacks them. What it does not know stays
+   * held: it is adopted or removed.
    */
   #takeOver(socket: Socket, { running, exits }: Hello): void {
     for (const { id } of exits) this.#release(id);
-    for (const container of running) {
-      const { id, terminal, terminalHeld } = container;
-      this.#held.hold(container);
+    for (const { id, terminal, terminalHeld } of running) {
       if (terminal) this.#keepTerminal(socket, { id, terminalHeld });
     }
   }
@@ -213,6 +211,8 @@ export class MonitorClient implements AsyncDisposable {
       const hello = socket && (await this.#greet(socket));
       const silent = hello === "silent";
       if (hello !== undefined && !silent) {
+        // Before an upgrade: what the monitor itself has open of the streams goes with its program.
+        for (const container of hello.running) this.#held.hold(container);
         if (!(await this.#upgrade(socket!, hello))) return this.#serve(socket!, hello);
         this.#starter.expect();
         deadline = performance.now() + startMs;

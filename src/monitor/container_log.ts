@@ -178,11 +178,14 @@ export class ContainerLog {
   }
 
   #resume(): void {
+    let fd = notOpen;
     try {
-      this.#fd = openLog(this.#path);
-      endAtLine(this.#fd);
+      fd = openLog(this.#path);
+      endAtLine(fd);
+      this.#fd = fd;
       this.#blocked = false;
     } catch {
+      if (fd >= 0) closeSync(fd);
       this.#blocked = true;
     }
   }
@@ -196,9 +199,19 @@ export class ContainerLog {
       while (written < data.length) written += writeSync(this.#fd, data, written);
     } catch {
       this.#blocked = true;
-      if (written > 0) ftruncateSync(this.#fd, fstatSync(this.#fd).size - written);
+      if (written > 0) this.#takeBack(written);
     }
     return !this.#blocked;
+  }
+
+  /** A disk that has failed may not let it: then it is done when the log is opened anew (`retry`). */
+  #takeBack(bytes: number): void {
+    try {
+      ftruncateSync(this.#fd, fstatSync(this.#fd).size - bytes);
+    } catch {
+      closeSync(this.#fd);
+      this.#fd = notOpen;
+    }
   }
 }
 

@@ -51,7 +51,7 @@ export class Containers {
   readonly #running = new Map<string, Container>();
   readonly #exits = new Map<string, ExitRecord>();
   readonly #announce: (exit: ExitRecord) => void;
-  /** The runtime's delete, which runs behind the exit. */
+  /** The runtime's delete, which runs behind an exit, or a start that was cut off. */
   readonly #deleting = new Map<string, Promise<void>>();
   /** The runtime's start: a container may end before it has, and delete would take its files away. */
   readonly #starting = new Map<string, Promise<unknown>>();
@@ -121,7 +121,7 @@ export class Containers {
       try {
         if (this.#exits.has(run.id)) unpin(this.#records.pinOf(run.id));
         else if (run.started) await this.#adopt(run, terminals.get(run.id));
-        else await this.#undo(run);
+        else this.#undo(run);
       } catch (error) {
         // One container's trouble must not be that of all.
         const fields = { container: run.id, error: messageOf(error) };
@@ -204,11 +204,12 @@ export class Containers {
     this.#running.get(id)?.stdio.closeStdin();
   }
 
-  /** A start that the end of its monitor has cut off: the daemon was told that it has failed. */
-  async #undo(record: RunRecord): Promise<void> {
-    this.#log.warn("undoing a start that was cut off", { container: record.id });
-    await this.#runtime.deleteIfPossible(record);
-    await this.#forget(record.id);
+  /** A start that the end of its monitor has cut off. A runtime may hang: only its next call waits. */
+  #undo(record: RunRecord): void {
+    const { id } = record;
+    this.#log.warn("undoing a start that was cut off", { container: id });
+    const forget = () => this.#records.remove(id).catch(() => {}); // who removes it is told
+    this.#deleting.set(id, this.#runtime.deleteIfPossible(record).then(forget));
   }
 
   /** Creates and starts a container; its process is this process's child when this returns. */
@@ -394,6 +395,5 @@ export class Containers {
     this.#deleting.delete(id);
     this.#exits.delete(id);
     await this.#records.remove(id);
-    unpin(this.#records.pinOf(id));
   }
 }

@@ -110,10 +110,10 @@ export class Execs {
     const [out, err] = [pipe(), pipe()];
     const { maxOutputBytes: maxBytes } = request;
     const fds = { stdout: out.readFd, stderr: err.readFd };
+    const cancelled = new AbortController();
+    this.#kills.set(request.key, () => cancelled.abort()); // at once: its cancelling may come next
     await this.#workers.capture({ id: key, ...fds, maxBytes });
     let pid: number;
-    const cancelled = new AbortController();
-    this.#kills.set(request.key, () => cancelled.abort());
     try {
       pid = await this.#startCaptured(container, request, {
         outputs: [out.writeFd, err.writeFd],
@@ -154,7 +154,7 @@ export class Execs {
   }
 
   async #start(
-    { runtime, owner }: Container,
+    { runtime, owner, cgroup }: Container,
     request: { id: string; key: string; process: string },
     options: { args: string[] } & Required<SpawnOptions>,
   ): Promise<number> {
@@ -169,6 +169,11 @@ export class Execs {
       const verb = ["exec", "--detach", ...files, ...options.args, request.id];
       await this.#spawner.runtime(runtime, verb, options);
       return Number(await readFile(pidFile, "utf8"));
+    } catch (error) {
+      // The runtime may have been killed when its work was done.
+      const made = await readFile(pidFile, "utf8").catch(() => "");
+      if (made !== "") killTree(Number(made), cgroup);
+      throw error;
     } finally {
       await rm(processFile, { force: true });
       await rm(pidFile, { force: true });

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { replaceInMemory } from "../sys/file.ts";
+import { unpin } from "./pin.ts";
 import type { ExitRecord } from "./protocol.ts";
 
 const Digits = v.pipe(v.string(), v.regex(/^\d+$/));
@@ -103,9 +104,11 @@ export class RecordFolder {
     replaceInMemory(this.#file("exits", exit.id), JSON.stringify({ version: 1, ...exit }));
   }
 
+  /** With its pin. */
   async remove(id: string): Promise<void> {
     await rm(this.#file("containers", id), { force: true });
     await rm(this.#file("exits", id), { force: true });
+    unpin(this.pinOf(id));
   }
 
   /** Everything; onBad is told of a file that cannot be read, which is then left out. */

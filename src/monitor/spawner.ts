@@ -3,11 +3,11 @@
 import { randomBytes } from "node:crypto";
 import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
-import { abortError } from "../base/abort.ts";
+import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
 import { spawn } from "../sys/children.ts";
-import { killGroup } from "../sys/process.ts";
+import { killedMs, killGroup, unkillable } from "../sys/process.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
@@ -65,17 +65,21 @@ export class Spawner {
     const start = performance.now();
     const late = AbortSignal.timeout(options.timeoutMs);
     const signal = options.signal === undefined ? late : AbortSignal.any([options.signal, late]);
+    throwIfAborted(`${argv[0]} ${verb}`, signal);
     const child = spawn(argv[0]!, argv.slice(1), {
       stdio: options.stdio ?? "ignore",
       detached: true,
     });
     const { pid } = child;
-    const onAbort = () => {
-      if (pid !== undefined) killGroup(pid);
-    };
-    signal.addEventListener("abort", onAbort, { once: true });
     return new Promise((resolve, reject) => {
+      let stuck: ReturnType<typeof setTimeout> | undefined;
+      const onAbort = () => {
+        if (pid !== undefined) killGroup(pid);
+        stuck = setTimeout(() => reject(unkillable(argv[0]!, pid, signal)), killedMs);
+      };
+      signal.addEventListener("abort", onAbort, { once: true });
       const done = () => {
+        clearTimeout(stuck);
         signal.removeEventListener("abort", onAbort);
       };
       child.on("error", (error) => {

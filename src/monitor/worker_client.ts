@@ -12,7 +12,7 @@ import { CriError } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd } from "../sys/descriptor.ts";
-import { diskOf } from "./log_disk.ts";
+import { diskOf } from "../sys/disk.ts";
 import type { WorkerReply, WorkerRequest } from "./log_worker.ts";
 
 type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : never) : never;

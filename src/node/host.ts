@@ -1,6 +1,6 @@
 // Gathers what the pure functions of spec/ need to know of this host and of an image's files.
 import { existsSync, readdirSync, readFileSync } from "node:fs";
-import { lstat, mkdir, readlink, realpath } from "node:fs/promises";
+import { lstat, readlink } from "node:fs/promises";
 import { arch } from "node:os";
 import { join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -10,11 +10,11 @@ import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts"
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";
 import type { ContainerFacts, HostFacts, MountFact } from "../spec/facts.ts";
-import { mountName } from "../spec/mounts.ts";
 import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
 import { loadedProfiles } from "./apparmor.ts";
 import type { CgroupMounts } from "./cgroup.ts";
 import { hostDevices, lookupDevice } from "./devices.ts";
+import { mountSource } from "./mount_source.ts";
 
 const accountFileBytesMax = 4 << 20;
 const seccompBytesMax = 4 << 20;
@@ -47,6 +47,8 @@ export type LookupOptions = {
   imageMounts?: ReadonlyMap<number, string>;
   /** Refuse mount sources that are missing, instead of making them. */
   rejectMissing?: boolean;
+  /** For what a disk may not answer. */
+  signal: AbortSignal;
 };
 
 /**
@@ -122,34 +124,19 @@ export async function folderInRoot(root: string, path: string): Promise<string> 
 
 async function lookupMounts(
   mounts: readonly Mount[],
-  { imageMounts, rejectMissing = false }: LookupOptions,
+  { imageMounts, rejectMissing = false, signal }: LookupOptions,
 ): Promise<MountFact[]> {
+  if (mounts.length === 0) return [];
+  const table = readMountTable();
   const facts: MountFact[] = [];
   for (const [index, mount] of mounts.entries()) {
-    const source = imageMounts?.get(index) ?? (await mountSource(mount, rejectMissing));
+    const given = imageMounts?.get(index);
+    const source = given ?? (await mountSource(mount, { table, rejectMissing, signal }));
     facts.push({ source, propagation: "private" });
   }
-  // Only propagation needs the table, which is long on a node with many pods.
   if (!mounts.some((mount) => mount.propagation)) return facts;
-  const table = readMountTable();
-  return facts.map(({ source }) => ({ source, propagation: propagationOf(source, table) }));
-}
-
-async function mountSource(mount: Mount, rejectMissing: boolean): Promise<string> {
-  const hostPath = mount.host_path ?? "";
-  try {
-    if (!rejectMissing) {
-      await mkdir(hostPath, { recursive: true, mode: 0o755 }).catch((error: unknown) => {
-        if (errnoOf(error) !== "EEXIST") throw error;
-      });
-    }
-    return await realpath(hostPath);
-  } catch (cause) {
-    const hint =
-      rejectMissing && errnoOf(cause) === "ENOENT" ? " (reject-missing-mount-sources is set)" : "";
-    const message = `${mountName(mount)}: host_path: ${messageOf(cause)}${hint}`;
-    throw new CriError("FAILED_PRECONDITION", message, { cause });
-  }
+  const now = readMountTable(); // to look may have mounted something (autofs)
+  return facts.map(({ source }) => ({ source, propagation: propagationOf(source, now) }));
 }
 
 /** Of the mount that a path lies on. */

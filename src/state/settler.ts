@@ -9,7 +9,10 @@ export class Settler {
   readonly #settle: (id: string) => Promise<void>;
   readonly #onFailed: (failures: Map<string, unknown>) => void;
   readonly #due = new Set<string>();
+  /** Due later: they must not hold the others up. */
+  readonly #failed = new Set<string>();
   #timer: ReturnType<typeof setTimeout> | undefined;
+  #againTimer: ReturnType<typeof setTimeout> | undefined;
   #running = Promise.resolve();
 
   /** onFailed is told once of each pass in which some could not be settled: they are due again later. */
@@ -24,19 +27,23 @@ export class Settler {
   /** It has changed. */
   add(id: string): void {
     this.#due.add(id);
-    this.#arm(settleMs);
+    this.#timer ??= setTimeout(() => void this.#settleDue(), settleMs).unref();
   }
 
-  /** Settles all that is due, now. */
+  /** Settles all that is due, now, and what has failed before. */
   async settleAll(): Promise<void> {
+    clearTimeout(this.#againTimer);
+    this.#againTimer = undefined;
+    for (const id of this.#failed) this.#due.add(id);
+    this.#failed.clear();
+    await this.#settleDue();
+  }
+
+  async #settleDue(): Promise<void> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     this.#running = this.#running.then(() => this.#pass());
     await this.#running;
-  }
-
-  #arm(ms: number): void {
-    this.#timer ??= setTimeout(() => void this.settleAll(), ms).unref();
   }
 
   async #pass(): Promise<void> {
@@ -47,8 +54,8 @@ export class Settler {
       await this.#settle(id).catch((error: unknown) => failures.set(id, error));
     }
     if (failures.size === 0) return;
-    for (const id of failures.keys()) this.#due.add(id);
-    this.#arm(againMs);
+    for (const id of failures.keys()) this.#failed.add(id);
+    this.#againTimer ??= setTimeout(() => void this.settleAll(), againMs).unref();
     this.#onFailed(failures);
   }
 }

@@ -231,8 +231,9 @@ export class Store<Record extends { id: string; name: string }> {
     this.#names.set(name, id);
   }
 
-  release(name: string): void {
-    this.#names.delete(name);
+  /** Frees a name where this id holds it still: its next holder may have come meanwhile. */
+  release(name: string, id: string): void {
+    if (this.#names.get(name) === id) this.#names.delete(name);
   }
 
   /** Whether an id is listed, or is being made. */
@@ -336,7 +337,7 @@ export class Store<Record extends { id: string; name: string }> {
     (this.#files.get(id) ?? this.#filesOf(id)).removeChange();
     this.#files.delete(id);
     if (record !== undefined) {
-      this.release(record.name);
+      this.release(record.name, id);
       this.#options.onCommit?.(record, undefined);
     }
     await rm(gone, { recursive: true, force: true });

@@ -26,6 +26,8 @@ export type RunResult = {
   stderr: string;
 };
 
+/** How long a process is waited for after SIGKILL; one in uninterruptible sleep does not end of it. */
+export const killedMs = 5_000;
 /** After the exit, how long a stream that a grandchild keeps open is still read. */
 const drainMs = 100;
 
@@ -46,19 +48,40 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
     child.stdin!.on("error", () => {}); // EPIPE: the program did not want its input; its exit tells.
     child.stdin!.end(options.input);
   }
+  const stuck = Promise.withResolvers<never>();
+  let timer: ReturnType<typeof setTimeout> | undefined;
   const onAbort = () => {
     if (child.pid !== undefined) killGroup(child.pid);
+    timer = setTimeout(() => {
+      stuck.reject(unkillable(argv[0]!, child.pid, options.signal));
+      child.stdout?.destroy();
+      child.stderr?.destroy();
+    }, killedMs);
   };
   options.signal.addEventListener("abort", onAbort, { once: true });
   try {
-    const exitCode = await ended(child, argv[0]!);
+    const exitCode = await Promise.race([ended(child, argv[0]!), stuck.promise]);
     if (options.signal.aborted) {
       throw abortError(`${argv[0]} (pid ${child.pid})`, options.signal, performance.now() - begin);
     }
     return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
   } finally {
+    clearTimeout(timer);
     options.signal.removeEventListener("abort", onAbort);
   }
+}
+
+/** Of a process that SIGKILL has not ended after killedMs: nobody waits for it any longer. */
+export function unkillable(
+  program: string,
+  pid: number | undefined,
+  signal: AbortSignal,
+): CriError {
+  const state = pid === undefined ? "" : `: ${processName(pid)}`;
+  const what = `${program} (pid ${pid}), which SIGKILL does not end${state}`;
+  const { code, message } = abortError(what, signal);
+  const next = "it waits in the kernel for a disk or a device, of which the kernel's log may tell";
+  return new CriError(code, `${message}; ${next}`);
 }
 
 function start(argv: string[], options: RunOptions): ChildProcess {

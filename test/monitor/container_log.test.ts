@@ -171,6 +171,28 @@ describe.skipIf(process.getuid!() !== 0)("a log on a full disk", () => {
     expect(it.text).toBe(lines.map((line) => `F ${line}`).join(""));
   });
 
+  /** The kernel lets nothing be cut off the log, as on a disk that has failed; tmpfs: Linux 6.6. */
+  const only = (how: "+a" | "-a", path: string) => spawnSync("chattr", [how, path]).status === 0;
+
+  test("that does not let half a line be taken back either: it is, when the disk goes on", () => {
+    const filler = join(small, "filler");
+    writeFileSync(filler, Buffer.alloc(40 << 10));
+    using it = new Fixture(small);
+    if (!only("+a", it.path)) return console.error("not tested: no append-only files on a tmpfs");
+    const lines = Array.from({ length: 400 }, (_, index) => `line ${index}`);
+    writeSync(it.container, lines.map((line) => `${line}\n`).join(""));
+    it.turns();
+    expect(it.log.blocked).toBe(true);
+    rmSync(filler);
+    it.log.retry();
+    expect(it.log.blocked).toBe(true); // or the next line would follow half of one
+    only("-a", it.path);
+    it.log.retry();
+    it.turns();
+    // Whole lines that could not be taken back are there twice.
+    expect([...new Set(it.text.split("\n"))]).toEqual([...lines.map((line) => `F ${line}`), ""]);
+  });
+
   test("says how much it lacks", () => {
     const filler = join(small, "filler");
     spawnSync("sh", ["-c", `cat /dev/zero > ${filler}`]);

@@ -79,6 +79,23 @@ describe("an upgrade of the monitor", () => {
     await daemon.removePod(podId);
   }, 60_000);
 
+  test("by a daemon that has only just come ends nobody's standard input", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const reader = await daemon.run(podId, pod, ["cat"], { stdin: true });
+    await daemon.stop(); // now the monitor alone has the end that is written to
+    const other = join(daemon.dir, "next-build");
+    copyFileSync(executable, other);
+    const [pid] = daemon.monitors();
+    await upgradeTo([other]);
+    expect(exeOf(pid!)).toBe(other);
+    await daemon.start(); // which makes it its own build again
+    expect(exeOf(pid!)).toBe(executable);
+    const { state, exit_code } = await daemon.status(reader);
+    expect({ state, exit_code }).toEqual({ state: ContainerState.CONTAINER_RUNNING, exit_code: 0 });
+    await daemon.removePod(podId);
+  }, 60_000);
+
   test("does not happen when the other build fails its check", async () => {
     const [pid] = daemon.monitors();
     const broken = join(daemon.dir, "broken-build");

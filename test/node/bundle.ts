@@ -105,12 +105,13 @@ export class Pod implements AsyncDisposable {
     image: ImageProcess = {},
   ): Promise<{ id: string; dir: string; spec: OciSpec }> {
     const id = `${name}-${this.id}`;
+    const signal = AbortSignal.timeout(10_000);
     const spec = containerSpec({
       id,
       config,
       sandbox: this.sandbox,
       image,
-      facts: await lookupContainer(config, { rootfsPath: this.rootfs }),
+      facts: await lookupContainer(config, { rootfsPath: this.rootfs, signal }),
       host: readHostFacts(cgroupMounts(), {}),
       runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
       handler: noRules,
@@ -130,10 +131,11 @@ export class Pod implements AsyncDisposable {
   /** Runs a pause container: its pid namespace becomes the pod's. */
   async pause(): Promise<number> {
     const id = `pause-${this.id}`;
+    const signal = AbortSignal.timeout(10_000);
     const spec = sandboxSpec({
       sandbox: this.sandbox,
       image: { Entrypoint: ["/bin/sleep", "1000"] },
-      facts: await lookupContainer({}, { rootfsPath: this.rootfs }),
+      facts: await lookupContainer({}, { rootfsPath: this.rootfs, signal }),
       host: readHostFacts(cgroupMounts(), {}),
       handler: noRules,
       defaults: { rlimits: [], restrictOomScoreAdj: true, deviceOwnership: false },

@@ -5,10 +5,12 @@ import { chmodSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:f
 import { createServer, type Server, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { inTime } from "../../src/base/abort.ts";
 import type { CriError } from "../../src/base/errors.ts";
 import { failure } from "../expect.ts";
 import { busybox, Daemon, ociRuntime } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
+import { silentDisk } from "../silent_disk.ts";
 
 /** Of each kind of step. */
 const deadlineS = 1;
@@ -162,6 +164,29 @@ describe("an OCI runtime that hangs", () => {
     if (said !== undefined) expect(said).toContain("delete");
     del[Symbol.dispose]();
     await daemon.removePod(podId);
+    expect(await daemon.leaksSince(before)).toEqual([]);
+  });
+});
+
+describe("a volume whose server is gone", () => {
+  test("fails the containers that mount it, and no other", async () => {
+    const before = daemon.snapshot();
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const disk = join(daemon.dir, "gone");
+    {
+      using _ = silentDisk(disk);
+      const mounts = [{ host_path: join(disk, "data"), container_path: "/data" }];
+      // More than the engine has threads for files.
+      const calls = Array.from({ length: 6 }, () =>
+        late(daemon.create(podId, pod, ["true"], { mounts }), `fuse of silent on ${disk}`),
+      );
+      // Within a time: the disk goes with this block, and with it what waits for it.
+      await inTime(othersGoOn(), "another container", 20_000);
+      await Promise.all(calls);
+    }
+    await daemon.removePod(podId);
+    rmSync(disk, { recursive: true });
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 });

@@ -56,6 +56,28 @@ test("load removes what kill -9 left among the changes, and of no other kind", a
   rmSync(dir, { recursive: true });
 });
 
+test("release leaves a name alone that has another holder by now", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const things = new Store<Thing>({
+    kind: "thing",
+    version: 1,
+    folder: join(dir, "graph"),
+    changes: join(dir, "state"),
+    toJson: (thing) => thing,
+    fromJson: (json) => json as Thing,
+  });
+  things.reserve("web", "a");
+  await things.put({ id: "a", name: "web", state: "runs" });
+  await things.remove("a");
+  things.reserve("web", "b"); // before who removed the first one is done
+  things.release("web", "a");
+  expect(things.knows("b")).toBe(true);
+  expect(() => things.reserve("web", "c")).toThrow("reserved for thing b");
+  things.release("web", "b");
+  expect(things.knows("b")).toBe(false);
+  rmSync(dir, { recursive: true });
+});
+
 describe("RecordFiles", () => {
   const dir = mkdtempSync(join(tmpdir(), "isulad-record-"));
   const at = { folder: join(dir, "graph/a"), changes: join(dir, "state") };

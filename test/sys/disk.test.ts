@@ -2,11 +2,11 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, statSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { diskOf } from "../../src/monitor/log_disk.ts";
+import { diskOf, remoteDisk } from "../../src/sys/disk.ts";
 import { deviceNumbers } from "../../src/sys/path.ts";
 import { silentDisk } from "../silent_disk.ts";
 
-const folder = realpathSync(mkdtempSync(join(tmpdir(), "isulad-log-disk-")));
+const folder = realpathSync(mkdtempSync(join(tmpdir(), "isulad-disk-")));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 /** What the kernel says of a path. */
@@ -15,7 +15,7 @@ function device(path: string): string {
   return `${major}:${minor}`;
 }
 
-test("a log's disk is the one that the kernel would say, through links and before it is made", () => {
+test("a path's disk is the one that the kernel would say, through links and before it is made", () => {
   mkdirSync(join(folder, "logs"));
   symlinkSync("/dev", join(folder, "absolute"));
   symlinkSync("logs/../absolute", join(folder, "relative"));
@@ -38,4 +38,10 @@ test("a disk that does not answer is not asked (needs root)", () => {
   expect(disk).not.toBe(device(folder));
   expect(diskOf(path)).toBe(disk);
   expect(diskOf(join(folder, "pods/x"))).toBe(disk);
+  for (const way of [path, join(path, "pod"), join(folder, "pods/x"), `${path}/../logs`]) {
+    expect(remoteDisk(way)?.point).toBe(path);
+  }
+  for (const way of [folder, join(path, ".."), "/proc/self/exe", "/dev/null", "/sys/fs/cgroup/x"]) {
+    expect(remoteDisk(way)).toBeUndefined();
+  }
 });

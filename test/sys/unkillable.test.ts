@@ -1,0 +1,78 @@
+// A program that waits in the kernel where SIGKILL does not reach it: its caller is told at the deadline.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import {
+  closeSync,
+  constants,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  readSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Spawner } from "../../src/monitor/spawner.ts";
+import { MNT_DETACH, mount, unmount } from "../../src/sys/mount.ts";
+import { run } from "../../src/sys/process.ts";
+import { failure, until } from "../expect.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-deaf-"));
+/** Who asks this disk for a file waits uninterruptibly once its server has read the question. */
+const disk = join(dir, "disk");
+let server: number;
+
+beforeAll(async () => {
+  mkdirSync(disk);
+  server = openSync("/dev/fuse", constants.O_RDWR | constants.O_NONBLOCK);
+  mount("deaf", disk, "fuse", 0, `fd=${server},rootmode=40000,user_id=0,group_id=0`);
+  // linux/fuse.h: fuse_out_header (length, error, unique), fuse_init_out (major, minor, …).
+  const answer = Buffer.alloc(16 + 64);
+  answer.writeUInt32LE(answer.length, 0);
+  answer.writeBigUInt64LE((await question()).readBigUInt64LE(8), 8);
+  answer.writeUInt32LE(7, 16);
+  answer.writeUInt32LE(31, 20);
+  answer.writeUInt32LE(4096, 16 + 20); // the most of a write
+  writeSync(server, answer);
+});
+afterAll(() => {
+  unmount(disk, MNT_DETACH);
+  closeSync(server); // all who wait get ENOTCONN
+  rmSync(dir, { recursive: true });
+});
+
+/** What the kernel asks next; fuse_in_header has its number at 8. */
+async function question(): Promise<Buffer> {
+  const asked = Buffer.alloc(64 << 10);
+  await until("the disk is asked", () => {
+    try {
+      return readSync(server, asked) > 0;
+    } catch {
+      return false; // nothing yet
+    }
+  });
+  return asked;
+}
+
+test("run() ends with pid, state and what to look at", async () => {
+  const deadline = new AbortController();
+  const call = failure(run(["ls", join(disk, "x")], { signal: deadline.signal }));
+  await question();
+  deadline.abort(new DOMException("late", "TimeoutError"));
+  const { code, message } = await call;
+  expect(code).toBe("DEADLINE_EXCEEDED");
+  expect(message).toMatch(/^ls \(pid \d+\), which SIGKILL does not end: ls, state D: deadline/);
+  expect(message).toContain("the kernel's log");
+}, 30_000);
+
+test("so does a call of the OCI runtime", async () => {
+  const program = join(dir, "runtime");
+  writeFileSync(program, `#!/bin/sh\nexec ls ${disk}/y\n`, { mode: 0o755 });
+  const runtime = { path: program, args: [], root: dir, systemdCgroup: false };
+  const call = failure(new Spawner(dir).runtime(runtime, ["create"], { timeoutMs: 2_000 }));
+  await question();
+  const { code, message } = await call;
+  expect(code).toBe("DEADLINE_EXCEEDED");
+  expect(message).toContain("which SIGKILL does not end: ls, state D");
+}, 30_000);

@@ -14,6 +14,7 @@
 // - a sandbox whose CNI attachments are of no use: CNI DEL takes the cached ones (node/cni.ts)
 // - a tag that two images have, for its move was cut off: the one's that was pulled later
 //   (image/records.ts)
+// - a sandbox or container whose removal was cut off: the rest of its folder goes, beside everything else
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
 //   what outlives a boot (CNI addresses) is released at once (orphans.ts). Also a sandbox whose record
@@ -56,6 +57,7 @@ export async function recover(context: Context): Promise<void> {
   ];
   for (const problem of problems) log.error(problem);
   refuseOtherDriver(context);
+  void removeRemains(context);
   for (const container of containers.list()) {
     if (container.phase.phase === "creating") {
       log.warn("undoing a CreateContainer that was cut off", { container: container.id });
@@ -75,6 +77,13 @@ export async function recover(context: Context): Promise<void> {
         : ending(old, "undo", "its RunPodSandbox was cut off");
     };
     await sandboxes.update(id, change, { happened: true });
+  }
+}
+
+/** Beside everything else: nobody waits for what a container that is gone has written. */
+async function removeRemains({ sandboxes, containers, log }: Context): Promise<void> {
+  for (const store of [sandboxes, containers]) {
+    for (const problem of await store.removeRemains()) log.error(problem);
   }
 }
 

@@ -145,7 +145,8 @@ export const daemonKeys = {
   }),
   runtimeTimeoutMs: key("runtime-timeout", k.duration(secondMs), {
     fallback: minuteMs,
-    about: "ours: for any other call of the OCI runtime, and for processes to end of SIGKILL",
+    about:
+      "ours: for any other call of the OCI runtime, for a volume's remote disk to answer, and for processes to end of SIGKILL",
   }),
   maxConfNum: key("max-conf-num", k.integer(0, 16), {
     fallback: 1,

@@ -42,6 +42,8 @@ export class Store<Record extends { id: string; name: string }> {
   readonly #locks = new Map<string, Promise<void>>();
   /** By id. */
   readonly #files = new Map<string, RecordFiles>();
+  /** Folders that load() has found on their way out. */
+  readonly #remains: string[] = [];
   readonly #settler = new Settler(
     (id) => this.#settle(id),
     (failures) => this.#tellUnsettled(failures),
@@ -80,8 +82,16 @@ export class Store<Record extends { id: string; name: string }> {
       }
       await attempt(() => files.removeUnreadable(), problems);
     }
-    for (const name of names.filter((name) => name.startsWith(removing))) {
-      await attempt(() => rm(join(folder, name), { recursive: true, force: true }), problems);
+    this.#remains.push(...names.filter((name) => name.startsWith(removing)));
+    return problems;
+  }
+
+  /** What a removal that was cut off had not come to; it may take long, as much as a container has written. */
+  async removeRemains(): Promise<string[]> {
+    const problems: string[] = [];
+    for (const name of this.#remains.splice(0)) {
+      const path = join(this.#options.folder, name);
+      await attempt(() => rm(path, { recursive: true, force: true }), problems);
     }
     return problems;
   }

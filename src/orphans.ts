@@ -88,6 +88,19 @@ function entries(folder: string): string[] {
   return existsSync(folder) ? readdirSync(folder) : [];
 }
 
+/** One that fails holds up no other. */
+async function attempt(
+  context: Context,
+  fields: Record<string, string>,
+  act: () => unknown,
+): Promise<void> {
+  try {
+    await act();
+  } catch (error) {
+    context.log.warn("it is tried again in a minute", { ...fields, error: messageOf(error) });
+  }
+}
+
 /** Runs each that is due; one that fails is due again later, and holds up no other. */
 async function eachDue(
   { context, backoff }: Sweeper,
@@ -130,13 +143,9 @@ async function removeContainers(context: Context): Promise<void> {
       if (knows(context, id)) continue;
       context.log.warn("removing a container without a record", { container: id });
       const timeoutMs = context.config.runtimeTimeoutMs;
-      try {
-        await context.monitor.call("remove", { id, runtime, timeoutMs });
-      } catch (error) {
-        // A runtime that is gone, or fails for one, holds up no other.
-        const fields = { container: id, error: messageOf(error) };
-        context.log.warn("it is tried again in a minute", fields);
-      }
+      // A runtime may be gone, or fail for one.
+      const remove = () => context.monitor.call("remove", { id, runtime, timeoutMs });
+      await attempt(context, { container: id }, remove);
     }
   }
 }
@@ -154,7 +163,7 @@ async function removeMounts(context: Context): Promise<void> {
       const isOurs = kinds.some((known) => known === kind);
       if (!isOurs || (kind !== "set-aside" && knows(context, id))) continue;
       context.log.warn("unmounting what has no record", { path });
-      unmount(path, MNT_DETACH);
+      await attempt(context, { path }, () => unmount(path, MNT_DETACH));
     }
   }
 }
@@ -164,7 +173,9 @@ async function removeFolders(context: Context): Promise<void> {
   for (const kind of ["stdio", "sandboxes"]) {
     const folder = join(context.config.state, kind);
     for (const id of entries(folder)) {
-      if (!knows(context, id)) await rm(join(folder, id), { recursive: true, force: true });
+      if (knows(context, id)) continue;
+      const path = join(folder, id);
+      await attempt(context, { path }, () => rm(path, { recursive: true, force: true }));
     }
   }
 }
@@ -186,7 +197,8 @@ async function removeNetns(context: Context): Promise<void> {
     const id = name.slice(prefix.length);
     if (context.sandboxes.knowsPrefix(id) || attached.some((one) => one.startsWith(id))) continue;
     context.log.warn("removing a network namespace without a record", { name });
-    await unpinNamespace(join(netnsFolder, name), { unlink: true });
+    const path = join(netnsFolder, name);
+    await attempt(context, { path }, () => unpinNamespace(path, { unlink: true }));
   }
 }
 

@@ -167,13 +167,13 @@ export class ContainerLog {
   reopen(): void {
     if (this.#path === "") return;
     const fd = openLog(this.#path);
-    if (this.#fd >= 0) closeSync(this.#fd);
+    closeLog(this.#fd);
     this.#fd = fd;
     this.#blocked = false;
   }
 
   close(): void {
-    if (this.#fd >= 0) closeSync(this.#fd);
+    closeLog(this.#fd);
     for (const { tap } of this.#sources.values()) tap.end();
   }
 
@@ -185,7 +185,7 @@ export class ContainerLog {
       this.#fd = fd;
       this.#blocked = false;
     } catch {
-      if (fd >= 0) closeSync(fd);
+      closeLog(fd);
       this.#blocked = true;
     }
   }
@@ -209,9 +209,18 @@ export class ContainerLog {
     try {
       ftruncateSync(this.#fd, fstatSync(this.#fd).size - bytes);
     } catch {
-      closeSync(this.#fd);
+      closeLog(this.#fd);
       this.#fd = notOpen;
     }
+  }
+}
+
+/** Whatever close(2) says, the descriptor is gone: NFS tells there of what it could not write. */
+function closeLog(fd: number): void {
+  try {
+    if (fd >= 0) closeSync(fd);
+  } catch {
+    // Nobody else has these lines: there is nothing to write again.
   }
 }
 

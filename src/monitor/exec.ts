@@ -22,6 +22,8 @@ import type { LogWorkers } from "./worker_client.ts";
 
 /** Starting the process is the runtime's work, and has a deadline whatever the caller's limit is. */
 const startTimeoutMs = 60_000;
+/** What forks faster than it is killed is killed again after this. */
+const killAgainMs = 1_000;
 
 type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
 type Container = { cgroup: CgroupPaths; runtime: RuntimeCommand; owner?: StreamOwner };
@@ -191,7 +193,7 @@ export class Execs {
       let timer: ReturnType<typeof setTimeout> | undefined;
       const kill = () => {
         timedOut = true;
-        killTree(pid, cgroup);
+        if (!killTree(pid, cgroup)) timer = setTimeout(kill, killAgainMs);
       };
       this.#kills.set(key, kill);
       if (deadline !== Number.POSITIVE_INFINITY) {
@@ -248,7 +250,8 @@ function giveStreams(fds: readonly number[], { uid, gid }: StreamOwner): void {
 
 /** Ends an exec that an earlier monitor has started; it may have ended. */
 export function endExec({ pid, pidStartTime }: ExecProcess, cgroup: CgroupPaths): void {
-  if (startTime(pid) === pidStartTime) killTree(pid, cgroup);
+  if (startTime(pid) !== pidStartTime || killTree(pid, cgroup)) return;
+  throw new CriError("INTERNAL", `exec (pid ${pid}) forks faster than it can be killed; try again`);
 }
 
 /** One exec whose end cannot be known must not hide the ends of the others. */
@@ -263,9 +266,9 @@ function endOf(pid: number): { exitCode: number } | { error: unknown } | undefin
 /**
  * Kills an exec's process and what came of it: children, and orphans by their session, which the
  * runtime made for the exec. Stopping first, and again until nothing new is found, leaves no gap for
- * a fork. The container's other processes are left alone.
+ * a fork. The container's other processes are left alone. False: it forks faster than it is killed.
  */
-function killTree(pid: number, cgroup: CgroupPaths): void {
+function killTree(pid: number, cgroup: CgroupPaths): boolean {
   const doomed = new Set([pid]);
   for (let round = 0; round < 32; round++) {
     const before = doomed.size;
@@ -275,9 +278,9 @@ function killTree(pid: number, cgroup: CgroupPaths): void {
       if (lineage.session === pid || doomed.has(lineage.parent)) doomed.add(member);
     }
     for (const victim of doomed) signalIfThere(victim, round === 0 ? "SIGSTOP" : "SIGKILL");
-    if (round > 0 && doomed.size === before) return;
+    if (round > 0 && doomed.size === before) return true;
   }
-  throw new CriError("INTERNAL", `exec (pid ${pid}) forks faster than it can be killed`);
+  return false;
 }
 
 function signalIfThere(pid: number, signal: NodeJS.Signals): void {

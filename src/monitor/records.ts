@@ -138,9 +138,13 @@ export class RecordFolder {
   }
 }
 
-/** Keeps a record that cannot be read from being met again. */
+/** Keeps a record that cannot be read from being met again, where something lets it. */
 export function setAside(file: string): void {
-  renameSync(file, `${file}.damaged`);
+  try {
+    renameSync(file, `${file}.damaged`);
+  } catch {
+    // A folder of that name, say: it is told of at each start instead.
+  }
 }
 
 /** `monitor --check-state`: whether this executable can go on with a running monitor's records. */

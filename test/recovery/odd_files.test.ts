@@ -3,7 +3,10 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
+import process from "node:process";
 import { runtime } from "../../src/proto/messages.js";
+import { MNT_DETACH, mount, unmount } from "../../src/sys/mount.ts";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 const id = "ab".repeat(32);
@@ -102,4 +105,37 @@ test("a damaged image record whose place aside is taken is passed over", async (
   await daemon.start();
   expect(daemon.log.slice(logged)).toContain(path);
   await expectWhole();
+});
+
+test("a damaged record of the monitor whose place aside is taken keeps no monitor from serving", async () => {
+  const path = join(daemon.dir, "state/monitor/containers", `${"cd".repeat(32)}.json`);
+  writeFileSync(path, "{");
+  folder(`${path}.damaged`);
+  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+  await until("another monitor serves", () =>
+    daemon.exec(containerId, "true").then(
+      () => true,
+      () => false,
+    ),
+  );
+  await expectWhole();
+  rmSync(path);
+});
+
+test("an orphaned folder that cannot be removed holds up no other (needs root)", async () => {
+  await daemon.stop();
+  const [kept, gone] = ["aa", "cc"].map((two) =>
+    join(daemon.dir, "state/stdio", two.repeat(32)),
+  ) as [string, string];
+  for (const path of [kept, gone]) folder(path);
+  mount("tmpfs", join(kept, "within"), "tmpfs", 0);
+  try {
+    const logged = daemon.log.length;
+    await daemon.start();
+    await until("the other one is removed", () => !existsSync(gone));
+    await until("it is told of", () => daemon.log.slice(logged).includes(kept));
+    expect(existsSync(kept)).toBe(true);
+  } finally {
+    unmount(join(kept, "within"), MNT_DETACH);
+  }
 });

@@ -43,7 +43,10 @@ export async function resolveCdi(names: string[], dirs: string[]): Promise<CdiEd
 function deviceOf({ found, twice, problems }: Devices, name: string, dirs: string[]): Found {
   const files = twice.get(name);
   if (files !== undefined) {
-    throw new CriError("INVALID_ARGUMENT", `CDI device ${name} is in ${files.join(" and in ")}`);
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `CDI device ${name} is in ${files.join(" and in ")}: remove one of them`,
+    );
   }
   const device = found.get(name);
   if (device !== undefined) return device;

@@ -274,7 +274,7 @@ export class Store<Record extends { id: string; name: string }> {
     if (found.length > 1) {
       throw new CriError(
         "INVALID_ARGUMENT",
-        `${this.#options.kind} id ${idOrPrefix} is ambiguous: ${found.length} ids begin so`,
+        `${this.#options.kind} id ${idOrPrefix} is ambiguous: ${found.length} ids begin so; give more of it`,
       );
     }
     return found[0];
@@ -284,7 +284,8 @@ export class Store<Record extends { id: string; name: string }> {
   get(idOrPrefix: string): Record {
     const record = this.find(idOrPrefix);
     if (record !== undefined) return record;
-    throw new CriError("NOT_FOUND", `${this.#options.kind} ${idOrPrefix} not found`);
+    const { kind } = this.#options;
+    throw new CriError("NOT_FOUND", `${kind} ${idOrPrefix || '""'} not found on this node`);
   }
 
   /** Writes a record that is not to be listed yet. durable: it must survive a power loss. */

@@ -49,7 +49,7 @@ export const registry = defineCommand({
 });
 
 /** Somebody has it, and of a tag somebody says what it means. */
-export function canBePulled(checks: readonly EndpointCheck[], isDigest: boolean): boolean {
+function canBePulled(checks: readonly EndpointCheck[], isDigest: boolean): boolean {
   const isGood = (capability: string) =>
     checks.some(({ code, capabilities }) => code === "OK" && capabilities?.includes(capability));
   return isGood("pull") && (isDigest || isGood("resolve"));

@@ -27,7 +27,6 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
   return {
     name: "cgroupfs",
     version: mounts.version,
-    runtimeArgs: [],
     podCgroup(parent, podId) {
       const ociParent = podPath(parent, podId);
       return { ociParent, paths: cgroupFolders(mounts, ociParent) };

@@ -40,7 +40,7 @@ export function sendDatagram(path: string, text: string): void {
 }
 
 /** A unix socket that listens at path; accepting from it never waits. */
-export function listenUnix(path: string): number {
+function listenUnix(path: string): number {
   const address = socketAddress(path);
   const fd = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
   try {

@@ -6,7 +6,7 @@ import { dirname, join, normalize, relative } from "node:path";
 
 const root = join(import.meta.dirname, "..");
 
-/** Room → the rooms it may import beside itself (design.md). "root" is src/*.ts. */
+/** Room → the rooms it may import beside itself. "root" is src/*.ts. */
 const mayImport: Record<string, string[]> = {
   base: [],
   proto: [],

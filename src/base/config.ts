@@ -18,7 +18,7 @@ import { CriError, errnoOf, messageOf } from "./errors.ts";
 import { JsonSyntaxError, lineAt, parseJson, plainValue, type JsonNode } from "./json.ts";
 import { nearest } from "./nearest.ts";
 
-export const defaultConfigFile = "/etc/isulad/daemon.json";
+const defaultConfigFile = "/etc/isulad/daemon.json";
 
 type Values<T> = { -readonly [F in keyof T]: T[F] extends Key<infer Output> ? Output : never };
 
@@ -76,8 +76,6 @@ export function loadConfig(
       }
       continue;
     }
-    if (key.later && value === true)
-      warnings.push(`${from?.where}: "${key.key}" has no effect yet`);
     values.set(key.key, value === undefined ? key.fallback : value);
     origin.set(key.key, from && value !== undefined ? from.origin : "default");
   }

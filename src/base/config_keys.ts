@@ -10,8 +10,6 @@ export type Key<Output = unknown> = {
   about: string;
   /** Other spellings, beside "_" for "-". */
   also: readonly string[];
-  /** What it would turn on is not there yet: asking for it gets a warning. */
-  later?: boolean;
 };
 
 function key<Output>(
@@ -21,7 +19,6 @@ function key<Output>(
     fallback: NoInfer<Output>;
     about: string;
     also?: readonly string[];
-    later?: boolean;
   },
 ): Key<Output> {
   return { key: name, kind, also: [], ...rest };
@@ -321,7 +318,7 @@ function idle(
 const onlyUnix = "only unix sockets are served, which need no TLS";
 
 /** iSulad's keys that mean nothing here. Each gets one warning, unless it asks for nothing. */
-export const idleKeys: readonly IdleKey[] = [
+const idleKeys: readonly IdleKey[] = [
   idle(
     "log-driver",
     k.choice(["stdout", "file"]),

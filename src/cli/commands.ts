@@ -1,4 +1,4 @@
-// The person's commands, by name. program.ts finds and runs them; main.ts adds its own.
+// The person's commands, by name; program.ts finds and runs them.
 import type { SubCommandsDef } from "citty";
 import { configCommand } from "./config.ts";
 import { logs } from "./container_commands.ts";

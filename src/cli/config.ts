@@ -4,7 +4,7 @@ import { defineCommand, type ArgsDef } from "citty";
 import { loadConfig, type Config, type LoadedConfig } from "../base/config.ts";
 import { daemonKeys, findKey, nriKeys, type Key } from "../base/config_keys.ts";
 import { runtimeEntryKeys, type RuntimeEntry } from "../base/config_values.ts";
-import { CriError } from "../base/errors.ts";
+import { UsageError } from "./program.ts";
 
 const fileArg = {
   type: "string",
@@ -34,7 +34,7 @@ export type ParsedFlags = {
 
 /**
  * `--key value`, `--key=value`, or `--key` alone for a switch; a list may be given several times.
- * @throws CriError INVALID_ARGUMENT when a value is missing.
+ * @throws UsageError when a value is missing.
  */
 export function parseFlags(argv: readonly string[]): ParsedFlags {
   const parsed: ParsedFlags = { file: undefined, flags: {}, rest: [] };
@@ -51,7 +51,7 @@ export function parseFlags(argv: readonly string[]): ParsedFlags {
       value = /^(true|false|auto)$/.test(argv[i + 1] ?? "") ? argv[++i] : "true";
     }
     value ??= argv[++i];
-    if (value === undefined) throw new CriError("INVALID_ARGUMENT", `--${name} needs a value`);
+    if (value === undefined) throw new UsageError(`--${name} needs a value`);
     if (name === "config") parsed.file = value;
     else addFlag(parsed.flags, { name: key?.key ?? name, value, many: key?.kind.shape === "list" });
   }
@@ -82,10 +82,7 @@ const show = defineCommand({
   run: ({ rawArgs }) => {
     const { file, flags, rest } = parseFlags(rawArgs);
     if (rest.length > 0) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `config show takes flags only, not "${rest.join(" ")}"`,
-      );
+      throw new UsageError(`config show takes flags only, not "${rest.join(" ")}"`);
     }
     process.stdout.write(configTable(loadConfig(file, flags)));
   },

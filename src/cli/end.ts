@@ -35,14 +35,14 @@ export const stop = defineCommand({
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, (client) =>
-      forEach(required(args._, "a container"), async (id) => {
-        const graceSeconds = secondsOf(args.timeout, "--timeout");
+    withClient(args, (client) => {
+      const graceSeconds = secondsOf(args.timeout, "--timeout");
+      return forEach(required(args._, "a container"), async (id) => {
         const container = await containerOf(client, id);
         await stopContainer(client, container.id, graceSeconds);
         print(id);
-      }),
-    ),
+      });
+    }),
 });
 
 /** The deadline leaves the daemon time to kill and clean up after the grace period. */
@@ -66,7 +66,7 @@ export const rm = defineCommand({
       return await forEach(ids, async (id) => {
         const container = await containerOf(client, id);
         if (container.state === ContainerState.CONTAINER_RUNNING && !args.force) {
-          throw new CriError("FAILED_PRECONDITION", `is running; stop it first, or use --force`);
+          throw new CriError("FAILED_PRECONDITION", "is running; stop it first, or use --force");
         }
         await client.RemoveContainer({ container_id: container.id });
         print(id);
@@ -103,7 +103,7 @@ export const rmp = defineCommand({
         const pod = await podOf(client, id);
         if (pod.state === PodSandboxState.SANDBOX_READY) {
           if (!args.force) {
-            throw new CriError("FAILED_PRECONDITION", `is ready; stop it first, or use --force`);
+            throw new CriError("FAILED_PRECONDITION", "is ready; stop it first, or use --force");
           }
           await client.StopPodSandbox({ pod_sandbox_id: pod.id });
         }

@@ -2,9 +2,7 @@
 import { defineCommand } from "citty";
 import { runtime } from "../proto/messages.js";
 import { hostArg, printJson, withClient } from "./shared.ts";
-import { protoJson } from "./text.ts";
-
-const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
+import { jsonForm, protoJson } from "./text.ts";
 
 export const events = defineCommand({
   meta: { description: "Print what happens to pods and containers from now on" },

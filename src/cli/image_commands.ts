@@ -1,7 +1,6 @@
 // isulad-ts pull, load, save and images prune.
 import { resolve } from "node:path";
 import { defineCommand } from "citty";
-import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { print, say } from "./output.ts";
 import { UsageError } from "./program.ts";
@@ -26,21 +25,25 @@ export const pull = defineCommand({
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, (client) =>
-      forEach(args._, async (image) => {
-        const creds = args.creds || process.env["ISULAD_CREDS"];
-        const request = { image, auth: creds ? credentials(creds) : undefined };
+    withClient(args, (client) => {
+      const auth = credentialsOf(args);
+      return forEach(args._, async (image) => {
+        const request = { image, auth };
         const quiet = args.quiet === true;
         const [id = ""] = await follow(client.Pull(request), { title: `Pulling ${image}`, quiet });
         print(quiet ? id : `Image is up to date for ${id}`);
-      }),
-    ),
+      });
+    }),
 });
 
-/** Of `--creds`. @throws CriError INVALID_ARGUMENT. */
-export function credentials(creds: string): { username: string; password: string } {
+/** Of `--creds`, else of $ISULAD_CREDS; undefined: none are given. @throws UsageError. */
+export function credentialsOf(args: {
+  creds?: string | undefined;
+}): { username: string; password: string } | undefined {
+  const creds = args.creds || process.env["ISULAD_CREDS"];
+  if (!creds) return undefined;
   const colon = creds.indexOf(":");
-  if (colon < 1) throw new CriError("INVALID_ARGUMENT", "credentials have the form user:password");
+  if (colon < 1) throw new UsageError("--creds and $ISULAD_CREDS have the form user:password");
   return { username: creds.slice(0, colon), password: creds.slice(colon + 1) };
 }
 

@@ -4,9 +4,8 @@ import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import { print } from "./output.ts";
 import { forEach, hostArg, printJson, withClient } from "./shared.ts";
-import { infoJson, protoJson, readableTimes } from "./text.ts";
+import { infoJson, jsonForm, protoJson, readableTimes } from "./text.ts";
 
-const form = { longs: String, enums: String, bytes: String, defaults: true };
 type Answer = { status?: object; image?: object | null; info?: Record<string, string> | null };
 
 function show(answer: Answer): void {
@@ -24,7 +23,7 @@ export const inspect = defineCommand({
     withClient(args, (client) =>
       forEach(args._, async (id) => {
         const response = await client.ContainerStatus({ container_id: id, verbose: true });
-        show(runtime.v1.ContainerStatusResponse.toObject(response, form));
+        show(runtime.v1.ContainerStatusResponse.toObject(response, jsonForm));
       }),
     ),
 });
@@ -36,7 +35,7 @@ export const inspectp = defineCommand({
     withClient(args, (client) =>
       forEach(args._, async (id) => {
         const response = await client.PodSandboxStatus({ pod_sandbox_id: id, verbose: true });
-        const { status, info } = runtime.v1.PodSandboxStatusResponse.toObject(response, form);
+        const { status, info } = runtime.v1.PodSandboxStatusResponse.toObject(response, jsonForm);
         show({ status, info });
       }),
     ),
@@ -52,7 +51,7 @@ export const inspecti = defineCommand({
         if (!response.image) {
           throw new CriError("NOT_FOUND", `no such image; isulad-ts pull ${image} would fetch it`);
         }
-        const { image: status, info } = runtime.v1.ImageStatusResponse.toObject(response, form);
+        const { image: status, info } = runtime.v1.ImageStatusResponse.toObject(response, jsonForm);
         show({ status, info });
       }),
     ),
@@ -64,7 +63,7 @@ export const info = defineCommand({
   run: ({ args }) =>
     withClient(args, async (client) => {
       const response = await client.Status({ verbose: true });
-      show(runtime.v1.StatusResponse.toObject(response, form));
+      show(runtime.v1.StatusResponse.toObject(response, jsonForm));
     }),
 });
 

@@ -1,11 +1,13 @@
 // isulad-ts pods, ps and images: crictl's tables.
 import { defineCommand } from "citty";
+import { messageOf } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
 import { prune } from "./image_commands.ts";
 import { verify } from "./images_verify.ts";
 import { print } from "./output.ts";
+import { UsageError } from "./program.ts";
 import {
   hostArg,
   isWhole,
@@ -15,10 +17,9 @@ import {
   truncArg,
   withClient,
 } from "./shared.ts";
-import { age, protoJson, shortId, size, table } from "./text.ts";
+import { age, jsonForm, protoJson, shortId, size, table } from "./text.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
-const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
 
 const podStates: Record<number, string> = {
   [PodSandboxState.SANDBOX_READY]: "Ready",
@@ -39,8 +40,9 @@ export const pods = defineCommand({
   args: { ...nameArg, ...quietArg, ...truncArg, ...outputArg, ...hostArg },
   run: ({ args }) =>
     withClient(args, async (client) => {
+      const wanted = pattern(args.name);
       const response = await client.ListPodSandbox({});
-      response.items = newestFirst(response.items, args.name);
+      response.items = newestFirst(response.items, wanted);
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListPodSandboxResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.items);
@@ -75,13 +77,14 @@ export const ps = defineCommand({
   },
   run: ({ args }) =>
     withClient(args, async (client) => {
+      const wanted = pattern(args.name);
       const response = await client.ListContainers({
         filter: {
           pod_sandbox_id: args.pod,
           ...(args.all ? {} : { state: { state: ContainerState.CONTAINER_RUNNING } }),
         },
       });
-      response.containers = newestFirst(response.containers, args.name);
+      response.containers = newestFirst(response.containers, wanted);
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.containers);
@@ -157,8 +160,16 @@ function printIds(items: readonly { id?: string | null }[]): void {
   for (const item of items) print(item.id ?? "");
 }
 
-function newestFirst<T extends PodSandbox | Container>(items: T[], name: string | undefined): T[] {
-  const wanted = new RegExp(name ?? "");
+/** Of --name; without it all names match. @throws UsageError. */
+function pattern(name = ""): RegExp {
+  try {
+    return new RegExp(name);
+  } catch (error) {
+    throw new UsageError(`--name: ${messageOf(error)}`);
+  }
+}
+
+function newestFirst<T extends PodSandbox | Container>(items: T[], wanted: RegExp): T[] {
   return items
     .filter((item) => wanted.test(item.metadata?.name ?? ""))
     .sort((a, b) => Number(toBigInt(b.created_at) - toBigInt(a.created_at)));

@@ -89,7 +89,7 @@ function splitLines(bytes: Buffer): Buffer[] {
 }
 
 /** Where the last `count` lines begin. Entries that a later one finishes belong to its line. */
-export async function tailOffset(file: FileHandle, count: number): Promise<number> {
+async function tailOffset(file: FileHandle, count: number): Promise<number> {
   const { size } = await file.stat();
   if (count === 0) return size;
   for (let window = 64 * 1024; ; window *= 4) {

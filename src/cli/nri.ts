@@ -25,7 +25,7 @@ export const nri = defineCommand({
 });
 
 /** Plugins in the order in which they are asked. */
-export function pluginTable(plugins: readonly NriPlugin[]): string {
+function pluginTable(plugins: readonly NriPlugin[]): string {
   const heads = [
     "PLUGIN",
     "KIND",

@@ -26,7 +26,7 @@ export type Program = {
 export type PassThrough = { operands: number; failureCode: number };
 
 export const failureCode = 1;
-export const usageCode = 2;
+const usageCode = 2;
 
 /** Runs what the words ask for and returns the exit code. Never throws. */
 export async function runProgram(program: Program, words: readonly string[]): Promise<number> {

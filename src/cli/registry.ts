@@ -3,7 +3,7 @@ import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { EndpointCheck } from "../proto/types.ts";
-import { credentials } from "./image_commands.ts";
+import { credentialsOf } from "./image_commands.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
 import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
@@ -27,9 +27,8 @@ const check = defineCommand({
   },
   run: ({ args }) =>
     withClient(args, async (client) => {
-      const creds = args.creds || process.env["ISULAD_CREDS"];
       const image = args.image ?? "";
-      const request = { image, ...(creds ? credentials(creds) : {}) };
+      const request = { image, ...credentialsOf(args) };
       const isTable = args.output !== "json";
       const all: EndpointCheck[] = [];
       for await (const found of client.CheckRegistry(request)) {
@@ -49,7 +48,7 @@ export const registry = defineCommand({
 });
 
 /** Somebody has it, and of a tag somebody says what it means. */
-export function canBePulled(checks: readonly EndpointCheck[], isDigest: boolean): boolean {
+function canBePulled(checks: readonly EndpointCheck[], isDigest: boolean): boolean {
   const isGood = (capability: string) =>
     checks.some(({ code, capabilities }) => code === "OK" && capabilities?.includes(capability));
   return isGood("pull") && (isDigest || isGood("resolve"));

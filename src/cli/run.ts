@@ -72,7 +72,7 @@ export const run = defineCommand({
 });
 
 /** The exit code for our process. @throws CriError for what is not the container's doing */
-export async function runImage(client: Client, options: RunOptions, pull: boolean) {
+async function runImage(client: Client, options: RunOptions, pull: boolean) {
   podConfig(options, "", ""); // What is wrong in the options is said before anything is fetched.
   containerConfig(options, "", "");
   using interrupts = catchInterrupts();

@@ -16,9 +16,8 @@ import {
   truncArg,
   withClient,
 } from "./shared.ts";
-import { protoJson, shortId, size, table } from "./text.ts";
+import { jsonForm, protoJson, shortId, size, table } from "./text.ts";
 
-const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
 /** More than the second in which the daemon reads its figures only once. */
 const betweenMs = 1_100;
 

@@ -57,6 +57,9 @@ const timeFields = new Set(["createdAt", "startedAt", "finishedAt"]);
 // Their keys are the caller's, not field names.
 const mapFields = new Set(["labels", "annotations", "info", "sysctls", "unified"]);
 
+/** What protobufjs's toObject is to make of an answer, for protoJson. */
+export const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
+
 /** What protobufjs's toObject made, as crictl prints JSON: camelCase, sorted, nothing null. */
 export function protoJson(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(protoJson);

@@ -1,5 +1,4 @@
-// The RPCs on a container that was made: Start, Stop, Remove, ExecSync, its log.
-import { readFile } from "node:fs/promises";
+// The RPCs on a container that was made: Start, Stop, Remove, ExecSync, its log, checkpoints of it.
 import { join } from "node:path";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
@@ -18,10 +17,11 @@ import type {
   StartContainerRequest,
   StopContainerRequest,
 } from "../proto/types.ts";
-import { execProcess, ociJson, parseOciSpec, type OciSpec } from "../spec/oci.ts";
+import { execProcess, ociJson } from "../spec/oci.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { askAgain } from "./again.ts";
+import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
@@ -47,10 +47,8 @@ async function start(context: Context, id: string): Promise<void> {
   using _ = await context.containers.lock(id);
   const container = context.containers.get(id);
   if (container.phase.phase !== "created") {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `container ${id} is ${container.phase.phase}, not created`,
-    );
+    const message = `container ${id} is ${container.phase.phase}, and is started only once: create another`;
+    throw new CriError("FAILED_PRECONDITION", message);
   }
   const sandbox = await readySandbox(context, container.sandboxId);
   targetPid(context, container); // the spec names the pid that it had when it was made
@@ -94,7 +92,7 @@ function checkRoot(bundle: string): void {
   if (isRootMounted(bundle)) return;
   throw new CriError(
     "FAILED_PRECONDITION",
-    `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove it and create another`,
+    `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove the container and create another`,
   );
 }
 
@@ -176,8 +174,7 @@ export async function execSync(
 ): Promise<ExecSyncResponse> {
   const { id } = runningContainer(context, request.container_id ?? "");
   const seconds = toBigInt(request.timeout);
-  const bundle = join(context.containers.folderOf(id), "config.json");
-  const { process } = await readSpec(bundle);
+  const { process } = await readSpec(context, id);
   throwIfAborted(`exec in container ${id}`, call.signal);
   const key = newId();
   const onAbort = () => void context.monitor.call("cancelExec", { key }).catch(() => {});
@@ -219,12 +216,11 @@ export async function checkpointContainer(
     seconds === 0n || seconds > timeoutSecondsMax
       ? context.config.runtimeTimeoutMs
       : Number(seconds) * 1000;
-  const folder = context.containers.folderOf(id);
   await writeCheckpoint({
     id,
     runtime: handlerOf(context, runtimeHandler).command,
-    specFile: join(folder, "config.json"),
-    scratch: join(folder, "checkpoint"),
+    specFile: specFile(context, id),
+    scratch: join(context.containers.folderOf(id), "checkpoint"),
     location: request.location!,
     signal: AbortSignal.any([call.signal, AbortSignal.timeout(timeoutMs)]),
   });
@@ -232,23 +228,14 @@ export async function checkpointContainer(
   return {};
 }
 
-/** A bundle's config.json. @throws CriError DATA_LOSS. */
-export async function readSpec(path: string): Promise<OciSpec> {
-  try {
-    return parseOciSpec(await readFile(path, "utf8"));
-  } catch (cause) {
-    throw new CriError("DATA_LOSS", `cannot read the bundle's ${path}: ${messageOf(cause)}`, {
-      cause,
-    });
-  }
-}
-
 /** @throws CriError NOT_FOUND, or FAILED_PRECONDITION when it does not run. */
 export function runningContainer(context: Context, id: string): Container {
   const container = context.containers.get(id);
-  if (container.phase.phase === "running") return container;
+  const { phase } = container;
+  if (phase.phase === "running") return container;
+  const how = phase.phase === "exited" ? ` (${phase.reason}, exit code ${phase.exitCode})` : "";
   throw new CriError(
     "FAILED_PRECONDITION",
-    `container ${container.id} is ${container.phase.phase}, not running`,
+    `container ${container.id} is ${phase.phase}${how}, not running`,
   );
 }

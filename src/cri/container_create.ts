@@ -18,11 +18,12 @@ import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
 import { containerName, created, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
+import { specFile } from "./bundle.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { containerFacts, type MountedImages } from "./container_facts.ts";
 import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
-import { checkSandbox } from "./sandbox.ts";
+import { checkSandbox, unready } from "./sandbox.ts";
 import { newContainerLabels } from "./selinux.ts";
 
 const { NamespaceMode, Signal } = runtime.v1;
@@ -55,8 +56,7 @@ export async function createContainer(
 export async function readySandbox(context: Context, id: string): Promise<Sandbox> {
   const sandbox = await checkSandbox(context, context.sandboxes.get(id));
   if (sandbox.phase.phase === "ready") return sandbox;
-  const why = sandbox.phase.phase === "notready" ? `: ${sandbox.phase.message}` : "";
-  throw new CriError("FAILED_PRECONDITION", `sandbox ${sandbox.id} is not ready${why}`);
+  throw unready(sandbox);
 }
 
 type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
@@ -126,7 +126,7 @@ async function makeContainer(
     const adjusted = await context.nri?.createContainer(sandbox, container, plain);
     const { spec, container: made } = adjusted ?? { spec: plain, container };
     await step("container-bundle", () =>
-      writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 }),
+      writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );
     // A Stop or Remove of the sandbox ends the containers that it finds: either this one is listed
     // by then, or it is not made.

@@ -1,5 +1,4 @@
 // ContainerStatus and ListContainers: records as CRI shows them.
-import { join } from "node:path";
 import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type {
@@ -15,6 +14,7 @@ import type { Container, ContainerPhase } from "../state/container.ts";
 import { messageJson } from "../state/message_json.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { signalNumber } from "../sys/signals.ts";
+import { specFile } from "./bundle.ts";
 import type { Call, Context } from "./context.ts";
 import { selectContainers } from "./filter.ts";
 import { Encoded, recordItems, sendItems } from "./lists.ts";
@@ -141,8 +141,7 @@ function signalOf(name: string): runtime.v1.Signal {
 
 async function infoOf(context: Context, container: Container): Promise<string> {
   const { sandboxId, phase, runtimeHandler, stopSignal, selinux } = container;
-  const bundle = join(context.containers.folderOf(container.id), "config.json");
-  const spec = await readTextIfExists(bundle);
+  const spec = await readTextIfExists(specFile(context, container.id));
   return JSON.stringify({
     sandboxID: sandboxId,
     pid: phase.phase === "running" ? phase.pid : 0,

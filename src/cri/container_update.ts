@@ -19,7 +19,7 @@ import {
 } from "../spec/resources.ts";
 import { updateBegun, updateEnded, type Container } from "../state/container.ts";
 import { writeFileAtomic } from "../sys/file.ts";
-import { readSpec } from "./container.ts";
+import { readSpec, specFile } from "./bundle.ts";
 import { handlerOf, stepSignal, type Call, type Context } from "./context.ts";
 import { containerCgroup } from "./facts.ts";
 
@@ -59,7 +59,7 @@ export async function changeResources(
   const old = container.config.linux?.resources ?? {};
   const merged = mergedResources(old, given);
   if (container.phase.phase === "running") checkHugepages(old, merged);
-  const spec = await readSpec(bundleOf(context, id));
+  const spec = await readSpec(context, id);
   // What is absent from an update stays, and so an undone one has to say that there was no limit.
   const none = pidsLimit === undefined ? {} : { pids: { limit: -1n } };
   const before: OciResources = { ...none, ...spec.linux.resources };
@@ -148,13 +148,8 @@ async function updateRuntime(
 
 /** config.json with these limits: what a container that was not started yet begins with. */
 async function writeBundle(context: Context, id: string, resources: OciResources): Promise<void> {
-  const path = bundleOf(context, id);
-  const spec = await readSpec(path);
+  const spec = await readSpec(context, id);
   spec.linux.resources = resources;
-  await writeFileAtomic(path, ociJson(spec));
+  await writeFileAtomic(specFile(context, id), ociJson(spec));
   context.nri?.changedSpec(id);
-}
-
-function bundleOf(context: Context, id: string): string {
-  return join(context.containers.folderOf(id), "config.json");
 }

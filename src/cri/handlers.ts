@@ -6,7 +6,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { RuntimeFeatures } from "../node/runtime_features.ts";
 import { parseBaseSpec, type BaseSpec } from "../spec/base_spec.ts";
-import { readBounded } from "../sys/file.ts";
+import { readTextBounded } from "../sys/file.ts";
 import type { Handler } from "./context.ts";
 
 const baseSpecBytesMax = 4 << 20;
@@ -50,9 +50,7 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
 
 function readBaseSpec(name: string, file: string): BaseSpec {
   try {
-    const bytes = readBounded(file, baseSpecBytesMax + 1);
-    if (bytes.length > baseSpecBytesMax) throw new Error(`is over ${baseSpecBytesMax} bytes`);
-    return parseBaseSpec(Buffer.from(bytes).toString("utf8"));
+    return parseBaseSpec(readTextBounded(file, baseSpecBytesMax));
   } catch (cause) {
     const message = `"runtimes.${name}.base-runtime-spec" ${file}: ${messageOf(cause)}`;
     throw new CriError("INVALID_ARGUMENT", message, { cause });

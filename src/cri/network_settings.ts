@@ -1,4 +1,4 @@
-// What a pod's network came to, in the words of iSulad's network settings (seed 004).
+// What a pod's network came to, in the words of iSulad's network settings.
 import { podAddresses, podMac, type CniAttachments, type PodAddress } from "../node/cni.ts";
 import type { CniPod } from "../node/cni.ts";
 import type { NetworkEndpoint, NetworkSettings } from "../state/sandbox.ts";

@@ -1,7 +1,6 @@
 // The NRI plugins of this daemon: records and specs as plugins see them, in the order in which they
 // may see them, and what plugins change.
 import { existsSync } from "node:fs";
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -14,11 +13,12 @@ import type { NriHost, PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { adjustedSpec } from "../spec/adjust.ts";
 import { applyCdi } from "../spec/cdi.ts";
-import { parseOciSpec, type OciNamespace, type OciSpec } from "../spec/oci.ts";
+import type { OciNamespace, OciSpec } from "../spec/oci.ts";
 import { mergedResources } from "../spec/resources.ts";
 import { userNamespace } from "../spec/userns.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
+import { readSpec } from "./bundle.ts";
 import { stopContainerProcess } from "./container_end.ts";
 import { changeResources } from "./container_update.ts";
 import { handlerOf, type Context } from "./context.ts";
@@ -306,11 +306,6 @@ function withResources(container: Container, given: LinuxContainerResources): Co
   const { config } = container;
   const resources = mergedResources(config.linux?.resources ?? {}, given);
   return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
-}
-
-async function readSpec(context: Context, id: string): Promise<OciSpec> {
-  const path = join(context.containers.folderOf(id), "config.json");
-  return parseOciSpec(await readFile(path, "utf8"));
 }
 
 function podFacts(context: Context, sandbox: Sandbox): PodFacts {

@@ -1,4 +1,4 @@
-// What the RPCs tell NRI plugins, and where (semantics §12). Without nri-support there is none of it.
+// What the RPCs tell NRI plugins, and where: as containerd does it. Without nri-support there is none of it.
 import type { ResourceChange } from "../nri/convert.ts";
 import type { PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";

@@ -1,4 +1,5 @@
 // The RPCs on a sandbox that was made: status, lists, Stop, Remove.
+import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { isPinned } from "../node/namespaces.ts";
@@ -81,6 +82,13 @@ export async function removePodSandbox(
 
 export function containersOf(context: Context, sandboxId: string): Container[] {
   return context.containers.list().filter((container) => container.sandboxId === sandboxId);
+}
+
+/** The refusal of a call that only a ready sandbox takes. */
+export function unready({ id, phase }: Sandbox): CriError {
+  const why = phase.phase === "notready" ? ` (${phase.message})` : "";
+  const message = `sandbox ${id} is not ready${why}: remove it and run another one`;
+  return new CriError("FAILED_PRECONDITION", message);
 }
 
 /** A sandbox without a process is ready as long as its namespace file holds what was pinned there. */

@@ -96,14 +96,13 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
   };
 }
 
-/** What makes one sandbox: its record as the last step left it, and how a step is recorded. */
+/** A sandbox in the making: its record is as the last step left it. */
 type Making = {
   context: Context;
   call: Call;
   sandbox: Sandbox;
 };
 
-/** The steps. Each is on record before it is taken, so that what fails or is cut off can be undone. */
 async function makeSandbox(context: Context, first: Sandbox, call: Call): Promise<void> {
   const making: Making = { context, call, sandbox: first };
   const { log } = context;
@@ -188,9 +187,10 @@ async function pause(making: Making): Promise<void> {
 }
 
 /** An end of the pause container before the sandbox was listed has told nobody. */
-function checkPause({ pause }: Sandbox): void {
+function checkPause({ id, pause }: Sandbox): void {
   if (pause === undefined || existsSync(`/proc/${pause.pid}`)) return;
-  throw new CriError("FAILED_PRECONDITION", "its pause container ended at once");
+  const message = `the pause container of sandbox ${id} ended at once: pod-sandbox-image has to run till it is stopped`;
+  throw new CriError("FAILED_PRECONDITION", message);
 }
 
 /** The files that will hold the namespaces; the inode is known when they do. */

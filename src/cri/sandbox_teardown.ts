@@ -15,7 +15,7 @@ const undoMs = 120_000;
 
 /**
  * Stops what the sandbox runs and takes its network and namespaces away; the network namespace's
- * file stays (seed 004). @throws CriError when a step failed, to be called again.
+ * file stays, as iSulad has it. @throws CriError when a step failed, to be called again.
  */
 export async function tearDown(
   context: Context,

@@ -1,10 +1,10 @@
 // UpdatePodSandboxResources, and the limits of pods whose cgroup is ours. A kubelet's pod cgroup is the
 // kubelet's to limit: of that one the figures are kept, as other CRI servers do it.
-import { CriError } from "../base/errors.ts";
 import type { LinuxPodSandboxConfig, UpdatePodSandboxResourcesRequest } from "../proto/types.ts";
 import { explicitResources, ociResources, summedResources } from "../spec/resources.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
+import { unready } from "./sandbox.ts";
 
 /** @throws CriError NOT_FOUND, FAILED_PRECONDITION when the pod is not ready or the kernel refuses. */
 export async function updatePodSandboxResources(
@@ -14,9 +14,7 @@ export async function updatePodSandboxResources(
   const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
   using _ = await context.sandboxes.lock(id);
   const sandbox = context.sandboxes.get(id);
-  if (sandbox.phase.phase !== "ready") {
-    throw new CriError("FAILED_PRECONDITION", `sandbox ${id} is ${sandbox.phase.phase}, not ready`);
-  }
+  if (sandbox.phase.phase !== "ready") throw unready(sandbox);
   const linux: LinuxPodSandboxConfig = {
     ...sandbox.config.linux,
     ...(request.overhead ? { overhead: request.overhead } : {}),

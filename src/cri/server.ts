@@ -33,7 +33,7 @@ type Response<Name extends keyof Services> = Parameters<Services[Name]["response
 type Answer<Name extends keyof Services> = Response<Name> | Encoded;
 type Send<Message> = (message: Message) => Promise<void>;
 
-/** What is served; an RPC that is not here answers UNIMPLEMENTED. */
+/** What is served. CheckpointPod and RestorePod are not here, and answer UNIMPLEMENTED. */
 type Handlers = {
   [Name in keyof Services]?: Services[Name]["stream"] extends true
     ? (
@@ -259,7 +259,8 @@ function signalOf(
 }
 
 function unimplemented(name: string): CriError {
-  return new CriError("UNIMPLEMENTED", `isulad-ts does not implement ${name} (yet)`);
+  const why = "no OCI runtime checkpoints or restores a pod as a whole";
+  return new CriError("UNIMPLEMENTED", `isulad-ts has no ${name}: ${why}`);
 }
 
 /** It travels in a header: a long one would end the connection, with everybody's calls on it. */

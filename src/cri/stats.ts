@@ -21,6 +21,7 @@ import type { Call, Context } from "./context.ts";
 import { containerCgroup } from "./facts.ts";
 import { selectContainers, selectSandboxes } from "./filter.ts";
 import { Encoded, encoded, framed, itemsField, recordItems, sendItems } from "./lists.ts";
+import { unready } from "./sandbox.ts";
 import { cgroupStats, networkUsage, ownStats, value } from "./stats_messages.ts";
 
 const { ContainerAttributes, ContainerStats, LinuxPodSandboxStats, PodSandboxAttributes } =
@@ -39,7 +40,10 @@ export async function containerStats(
   const items = isRunning(container) ? await containerItems(context, [container]) : [];
   if (items.length > 0) return new Encoded(items);
   const { phase } = context.containers.get(container.id).phase;
-  throw new CriError("FAILED_PRECONDITION", `container ${container.id} is ${phase}: no stats`);
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `container ${container.id} is ${phase}: only what runs has stats`,
+  );
 }
 
 export async function listContainerStats(
@@ -67,7 +71,7 @@ export async function podSandboxStats(
 ): Promise<Encoded> {
   const sandbox = context.sandboxes.get(request.pod_sandbox_id ?? "");
   if (isReady(sandbox)) return new Encoded(await podItems(context, [sandbox]));
-  throw new CriError("FAILED_PRECONDITION", `sandbox ${sandbox.id} is not ready: no stats`);
+  throw unready(sandbox);
 }
 
 export async function listPodSandboxStats(

@@ -1,5 +1,4 @@
 // Exec, Attach and PortForward: checked, then answered with a URL that is good for one use.
-import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import type {
   AttachRequest,
@@ -10,16 +9,18 @@ import type {
   PortForwardResponse,
 } from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
-import { readSpec, runningContainer } from "./container.ts";
+import { readSpec } from "./bundle.ts";
+import { runningContainer } from "./container.ts";
 import type { Context } from "./context.ts";
 import { stdioFolder } from "./pause.ts";
+import { unready } from "./sandbox.ts";
 
 type Wanted = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
 
 export async function exec(context: Context, request: ExecRequest): Promise<ExecResponse> {
   const wanted = wantedOf(request);
   const { id, selinux } = runningContainer(context, request.container_id ?? "");
-  const { process } = await readSpec(join(context.containers.folderOf(id), "config.json"));
+  const { process } = await readSpec(context, id);
   const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
   const label = selinux?.mount;
   return { url: context.streams.exec({ containerId: id, process: command, label, wanted }) };
@@ -52,13 +53,11 @@ async function exitCommitted(context: Context, id: string): Promise<void> {
   enough.abort();
 }
 
+/** @throws CriError NOT_FOUND, or FAILED_PRECONDITION when the sandbox is not ready. */
 export function portForward(context: Context, request: PortForwardRequest): PortForwardResponse {
-  const { id, phase, namespaces, networkMode } = context.sandboxes.get(
-    request.pod_sandbox_id ?? "",
-  );
-  if (phase.phase !== "ready") {
-    throw new CriError("FAILED_PRECONDITION", `sandbox ${id} is ${phase.phase}, not ready`);
-  }
+  const sandbox = context.sandboxes.get(request.pod_sandbox_id ?? "");
+  const { phase, namespaces, networkMode } = sandbox;
+  if (phase.phase !== "ready") throw unready(sandbox);
   const netns = networkMode === "host" ? undefined : namespaces.net?.path;
   return { url: context.streams.portForward(netns) };
 }

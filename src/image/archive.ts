@@ -125,7 +125,8 @@ async function scan(path: string, signal: AbortSignal): Promise<Map<string, Plac
     reader.skip(reader.skippable);
   }
   reader.end();
-  if (at > (await file.stat()).size) throw new CriError("DATA_LOSS", `${path} is cut off`);
+  if (at > (await file.stat()).size)
+    throw new CriError("DATA_LOSS", `${path} is cut off: copy or make it again`);
   // Older docker saves a layer once and links to it.
   for (const [name, target] of links) {
     const place = places.get(target);

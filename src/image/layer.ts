@@ -138,5 +138,8 @@ async function* hashed(
 function assertDigest(digest: string, hash: Hash): string {
   const arrived = `${algorithmOf(digest)}:${hash.copy().digest("hex")}`;
   if (digest === "" || digest === arrived) return arrived;
-  throw new CriError("DATA_LOSS", `layer ${digest} arrived with digest ${arrived}`);
+  throw new CriError(
+    "DATA_LOSS",
+    `layer ${digest} arrived with digest ${arrived}: its source is damaged, or something between`,
+  );
 }

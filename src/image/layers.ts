@@ -206,7 +206,9 @@ export class LayerStore {
     const short = shortId(chainId);
     const other = this.ids().find((id) => shortId(id) === short);
     if (other !== undefined) {
-      throw new CriError("FAILED_PRECONDITION", `the layers ${chainId} and ${other} are too alike`);
+      // 48 bits of a digest: nobody meets this by chance.
+      const message = `layer ${chainId} would get the folder of layer ${other}: remove the images with that one`;
+      throw new CriError("FAILED_PRECONDITION", message);
     }
     const isKept = digest !== undefined && existsSync(blobIn(scratch));
     const blob = isKept ? digest : undefined;

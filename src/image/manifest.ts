@@ -5,8 +5,8 @@ import { CriError } from "../base/errors.ts";
 import { isDigest } from "./reference.ts";
 
 /** Most layers one overlay mount takes with a page of options. */
-export const layersMax = 127;
-export const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
+const layersMax = 127;
+const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
 export const manifestBytesMax = 4 << 20;
 export const configBytesMax = 8 << 20;
 

@@ -1,5 +1,5 @@
 // Which programs a layer's bytes go through before they are unpacked: containerd's stream processors,
-// by which encrypted images are decrypted with keys that the node has (seed: node key model).
+// by which encrypted images are decrypted with keys that the node has (Kubernetes' node key model).
 import type { StreamProcessor } from "../base/config_values.ts";
 import { CriError } from "../base/errors.ts";
 

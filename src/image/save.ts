@@ -98,7 +98,7 @@ function progressOf(images: SavedImage[], entries: PackEntry[], onProgress: OnPr
 }
 
 /** What an archive holds: first what is small, then the layers, each once. */
-export function archiveEntries(images: SavedImage[]): PackEntry[] {
+function archiveEntries(images: SavedImage[]): PackEntry[] {
   const texts = new Map<string, string>([["oci-layout", '{"imageLayoutVersion":"1.0.0"}']]);
   const layers = new Map<string, PackedLayer>();
   const descriptors: object[] = [];

@@ -252,11 +252,7 @@ export class ImageStore implements AsyncDisposable {
    * @throws CriError NOT_FOUND.
    */
   async *verify(ref: string, options: CheckOptions): AsyncGenerator<LayerCheck> {
-    const found = this.find(ref);
-    if (ref !== "" && found === undefined) {
-      throw new CriError("NOT_FOUND", `image ${ref} is not on this node`);
-    }
-    const images = found === undefined ? this.list() : [found];
+    const images = ref === "" ? this.list() : [this.#get(ref)];
     const chains = images.flatMap(({ layers }) => layers);
     await using helpers = this.#startHelpers();
     this.#want(chains, 1); // none of them goes meanwhile

@@ -87,7 +87,10 @@ export class LogWorkers {
     const { id } = request;
     const thread = this.#logs.get(id);
     if (thread === undefined) {
-      throw new CriError("FAILED_PRECONDITION", `container ${id} has no output any more`);
+      throw new CriError(
+        "FAILED_PRECONDITION",
+        `container ${id} has no output any more: it has ended`,
+      );
     }
     await inTime(thread.request({ op: "attach", ...request }), "attaching to the log", answerMs);
   }

@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { run } from "../sys/process.ts";
 
-export const defaultProfileName = "isulad-ts-default";
+const defaultProfileName = "isulad-ts-default";
 
 const enabledFile = "/sys/module/apparmor/parameters/enabled";
 const profilesFile = "/sys/kernel/security/apparmor/profiles";

@@ -9,11 +9,10 @@
 import { readdirSync, statSync } from "node:fs";
 import { basename, dirname, join } from "node:path";
 import * as v from "valibot";
-import { parse } from "yaml";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { OciBlockIO } from "../spec/oci_types.ts";
-import { readBounded } from "../sys/file.ts";
 import { deviceNumbers } from "../sys/path.ts";
+import { readBySchema } from "./schema_file.ts";
 
 const fileBytesMax = 1 << 20;
 const devicesMax = 1_000;
@@ -61,7 +60,7 @@ export function blockioClass(file: string, name: string): OciBlockIO {
   if (file === "") throw refused("no classes are configured (blockio-config-file in daemon.json)");
   let classes: v.InferOutput<typeof BlockioFile>["Classes"];
   try {
-    classes = readClasses(file);
+    classes = readBySchema(file, fileBytesMax, BlockioFile).Classes;
   } catch (error) {
     throw refused(`${file}: ${messageOf(error)}`, error);
   }
@@ -72,15 +71,6 @@ export function blockioClass(file: string, name: string): OciBlockIO {
   const result: OciBlockIO = {};
   for (const parameters of found) addParameters(result, parameters);
   return result;
-}
-
-function readClasses(file: string): v.InferOutput<typeof BlockioFile>["Classes"] {
-  const bytes = readBounded(file, fileBytesMax + 1);
-  if (bytes.length > fileBytesMax) throw new Error(`is over ${fileBytesMax} bytes`);
-  const parsed = v.safeParse(BlockioFile, parse(new TextDecoder().decode(bytes)));
-  if (parsed.success) return parsed.output.Classes;
-  const [issue] = parsed.issues;
-  throw new Error(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
 }
 
 function addParameters(result: OciBlockIO, parameters: v.InferOutput<typeof Parameters>): void {

@@ -3,14 +3,12 @@
 import { readdirSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
-import * as v from "valibot";
-import { parse } from "yaml";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { CdiDeviceNode, CdiFileEdits } from "../spec/cdi.ts";
 import type { CdiDevice, CdiEdits } from "../spec/facts.ts";
 import { CdiSpec } from "../spec/cdi.ts";
-import { readBounded } from "../sys/file.ts";
 import { deviceNode } from "./devices.ts";
+import { readBySchema } from "./schema_file.ts";
 
 const fileBytesMax = 4 << 20;
 const filesMax = 1_000;
@@ -43,7 +41,10 @@ export async function resolveCdi(names: string[], dirs: string[]): Promise<CdiEd
 function deviceOf({ found, twice, problems }: Devices, name: string, dirs: string[]): Found {
   const files = twice.get(name);
   if (files !== undefined) {
-    throw new CriError("INVALID_ARGUMENT", `CDI device ${name} is in ${files.join(" and in ")}`);
+    throw new CriError(
+      "INVALID_ARGUMENT",
+      `CDI device ${name} is in ${files.join(" and in ")}: remove one of them`,
+    );
   }
   const device = found.get(name);
   if (device !== undefined) return device;
@@ -94,14 +95,7 @@ function specFiles(dir: string): string[] {
 
 /** @throws Error with what is wrong with it. */
 export function readSpec(file: string): CdiSpec {
-  const bytes = readBounded(file, fileBytesMax + 1);
-  if (bytes.length > fileBytesMax) throw new Error(`is over ${fileBytesMax} bytes`);
-  const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-  const json: unknown = file.endsWith(".json") ? JSON.parse(text) : parse(text);
-  const result = v.safeParse(CdiSpec, json);
-  if (result.success) return result.output;
-  const [issue] = result.issues;
-  throw new Error(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
+  return readBySchema(file, fileBytesMax, CdiSpec);
 }
 
 async function add(edits: CdiEdits, from: CdiFileEdits, what: string): Promise<void> {

@@ -25,8 +25,6 @@ export type MadePodCgroup = { parent: string; podId: string } & PodCgroupMade;
 export type CgroupDriver = {
   readonly name: "cgroupfs" | "systemd";
   readonly version: 1 | 2;
-  /** For the OCI runtime's command line. */
-  readonly runtimeArgs: string[];
   /**
    * @param parent the kubelet's cgroup_parent; "" for a pod of our own.
    * @throws CriError INVALID_ARGUMENT for a parent that this driver cannot use.

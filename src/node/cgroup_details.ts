@@ -139,7 +139,7 @@ function digits(text: string): bigint | undefined {
 }
 
 /** v1: lines such as "8:0 Read 4096", and a total at the end. */
-export function parseBlkio(bytes: string, requests: string): DiskIo[] {
+function parseBlkio(bytes: string, requests: string): DiskIo[] {
   const found = new Map<string, DiskIo>();
   const collect = (text: string, field: "bytes" | "requests") => {
     for (const [, major, minor, operation, count] of text.matchAll(/^(\d+):(\d+) (\w+) (\d+)$/gm)) {
@@ -159,7 +159,7 @@ export function parseBlkio(bytes: string, requests: string): DiskIo[] {
 }
 
 /** v2: lines such as "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0". */
-export function parseIoStat(text: string): DiskIo[] {
+function parseIoStat(text: string): DiskIo[] {
   const operations = [
     ["Read", "r"],
     ["Write", "w"],

@@ -27,7 +27,6 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
   return {
     name: "cgroupfs",
     version: mounts.version,
-    runtimeArgs: [],
     podCgroup(parent, podId) {
       const ociParent = podPath(parent, podId);
       return { ociParent, paths: cgroupFolders(mounts, ociParent) };
@@ -38,7 +37,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
     pathsOf(cgroupsPath) {
       // To the runtime a relative one lies below its own cgroup.
       if (cgroupsPath.startsWith("/")) return cgroupFolders(mounts, checkedParent(cgroupsPath));
-      const text = `cgroups path ${JSON.stringify(cgroupsPath)} is not absolute`;
+      const text = `cgroups path ${JSON.stringify(cgroupsPath)} is not absolute (like /kubepods/pod1/c1)`;
       throw new CriError("INVALID_ARGUMENT", text);
     },
     containerAnnotations: () => ({}),

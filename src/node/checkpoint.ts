@@ -66,7 +66,7 @@ async function criuProblem(signal: AbortSignal): Promise<string | undefined> {
     if (exitCode === 0) return undefined;
     return `${stderr}${stdout}`.trim() || `criu check ended with ${exitCode}`;
   } catch (error) {
-    if (codeOf(error) === "NOT_FOUND") return "it is not installed";
+    if (codeOf(error) === "NOT_FOUND") return "it is not installed (package criu)";
     throw error;
   }
 }

@@ -13,7 +13,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { readBounded, writeFileAtomic } from "../sys/file.ts";
+import { readTextBounded, writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
   attachmentsOf,
@@ -384,9 +384,9 @@ function executables(plugins: PluginConf[]): string[] {
 
 function readTemplate(path: string): string {
   try {
-    return Buffer.from(readBounded(path, templateBytesMax)).toString("utf8");
+    return readTextBounded(path, templateBytesMax);
   } catch (cause) {
-    const message = `cannot read the CNI template (key cni-conf-template): ${messageOf(cause)}`;
+    const message = `cannot read the CNI template ${path} (key cni-conf-template): ${messageOf(cause)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
 }

@@ -7,7 +7,7 @@ import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { readBounded } from "../sys/file.ts";
+import { readTextBounded } from "../sys/file.ts";
 
 /** Since this version plugins know STATUS and GC. */
 export function isSince11(list: ConfList): boolean {
@@ -172,13 +172,19 @@ function readConfFile(path: string, before: ConfFile | undefined): ConfFile {
     const { ino, ctimeNs, size } = statSync(path, { bigint: true });
     const signature = `${ino}:${ctimeNs}:${size}`;
     if (before !== undefined && signature === before.signature) return before;
-    const bytes = readBounded(path, maxConfBytes + 1);
-    if (bytes.length > maxConfBytes) throw invalid(path, `is over ${maxConfBytes} bytes`);
-    return { path, signature, list: parseConfList(Buffer.from(bytes).toString("utf8"), path) };
+    return { path, signature, list: parseConfList(textOf(path), path) };
   } catch (error) {
     // No signature: a file that was caught half-written is read again at the next look.
     const unread = { path, signature: "", problem: messageOf(error) };
     return before?.list === undefined ? unread : { ...unread, list: before.list };
+  }
+}
+
+function textOf(path: string): string {
+  try {
+    return readTextBounded(path, maxConfBytes);
+  } catch (error) {
+    throw invalid(path, messageOf(error), error);
   }
 }
 

@@ -10,7 +10,7 @@ import type { ConfList } from "./cni_conf.ts";
 /** iSulad's: [{"name": "a list's name", "interface": "eth1"}, …]. */
 export const networksAnnotation = "network.alpha.kubernetes.io/network";
 
-export const defaultInterface = "eth0";
+const defaultInterface = "eth0";
 const networksMax = 16;
 
 const Asked = v.pipe(

@@ -4,7 +4,7 @@ import { lstat, readlink } from "node:fs/promises";
 import { arch } from "node:os";
 import { join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { readBounded } from "../sys/file.ts";
+import { readBounded, readTextBounded } from "../sys/file.ts";
 import { kernelIsAtLeast } from "../sys/kernel.ts";
 import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
@@ -77,7 +77,7 @@ export async function lookupContainer(
  * The text of a file of an image; links are followed inside root only. "" where it is missing or no
  * plain file. @throws CriError FAILED_PRECONDITION when it is larger than maxBytes.
  */
-export async function readInRoot(root: string, path: string, maxBytes: number): Promise<string> {
+async function readInRoot(root: string, path: string, maxBytes: number): Promise<string> {
   const real = await resolveInRoot(root, path);
   if (real === undefined || !(await lstat(real)).isFile()) return "";
   const bytes = readBounded(real, maxBytes + 1);
@@ -151,7 +151,7 @@ function propagationOf(path: string, table: MountEntry[]): MountFact["propagatio
 
 function readProfile(path: string): string {
   try {
-    return new TextDecoder().decode(readBounded(path, seccompBytesMax));
+    return readTextBounded(path, seccompBytesMax);
   } catch (cause) {
     throw new CriError("INVALID_ARGUMENT", `seccomp profile ${path}: ${messageOf(cause)}`, {
       cause,

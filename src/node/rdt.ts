@@ -2,11 +2,9 @@
 // as a file says (spec/rdt.ts). The OCI runtime puts a container's processes into its class's group.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import * as v from "valibot";
-import { parse } from "yaml";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { RdtFile, rdtSchemata, type RdtConfig, type RdtHost } from "../spec/rdt.ts";
-import { readBounded } from "../sys/file.ts";
+import { RdtFile, rdtSchemata, type RdtHost } from "../spec/rdt.ts";
+import { readBySchema } from "./schema_file.ts";
 
 const fileBytesMax = 1 << 20;
 export const resctrlFolder = "/sys/fs/resctrl";
@@ -43,19 +41,10 @@ export function prepareRdtClass(file: string, name: string, folder = resctrlFold
 
 function classLines(file: string, name: string, folder: string): string[] {
   try {
-    return rdtSchemata(readConfig(file), name, rdtHost(folder));
+    return rdtSchemata(readBySchema(file, fileBytesMax, RdtFile), name, rdtHost(folder));
   } catch (error) {
     throw new Error(`${file}: ${messageOf(error)}`, { cause: error });
   }
-}
-
-function readConfig(file: string): RdtConfig {
-  const bytes = readBounded(file, fileBytesMax + 1);
-  if (bytes.length > fileBytesMax) throw new Error(`is over ${fileBytesMax} bytes`);
-  const parsed = v.safeParse(RdtFile, parse(new TextDecoder().decode(bytes)));
-  if (parsed.success) return parsed.output;
-  const [issue] = parsed.issues;
-  throw new Error(`${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
 }
 
 /** What the kernel can divide on this node, as the root group's schemata and info/ tell. */

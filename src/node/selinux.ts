@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { HostFacts } from "../spec/facts.ts";
 import { parsePolicy } from "../spec/selinux.ts";
-import { readBounded } from "../sys/file.ts";
+import { readTextBounded } from "../sys/file.ts";
 import { run } from "../sys/process.ts";
 
 /** Of one walk through a volume; a kubelet waits two minutes for a container. */
@@ -53,7 +53,7 @@ function contextFiles(root: string): string[] {
 
 function readTextOrNone(path: string): string {
   try {
-    return new TextDecoder().decode(readBounded(path, policyBytesMax));
+    return readTextBounded(path, policyBytesMax);
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return "";
     throw error;

@@ -21,7 +21,6 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
   return {
     name: "systemd",
     version: mounts.version,
-    runtimeArgs: ["--systemd-cgroup"],
     podCgroup(parent, podId) {
       const ociParent = podSlice(parent, podId);
       return { ociParent, paths: cgroupFolders(mounts, slicePath(ociParent)) };

@@ -6,7 +6,7 @@
 import { mkdirSync, readFileSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { replaceInMemory, writeFileAtomic } from "../sys/file.ts";
 
 export class RecordFiles {
@@ -33,7 +33,7 @@ export class RecordFiles {
 
   /**
    * durable: it must survive a power loss. The first one begins the record's folder.
-   * @throws CriError RESOURCE_EXHAUSTED on a full disk, else INTERNAL.
+   * @throws CriError RESOURCE_EXHAUSTED on a full disk, or as codeOf() has it.
    */
   async write(text: string, durable: boolean): Promise<void> {
     const inMemory = this.#begun && !durable;
@@ -45,10 +45,8 @@ export class RecordFiles {
       rmSync(this.#settled, { force: true });
       rmSync(this.#change, { force: true });
     } catch (cause) {
-      const full = ["ENOSPC", "EDQUOT"].includes(errnoOf(cause) ?? "");
-      const code = full ? "RESOURCE_EXHAUSTED" : "INTERNAL";
       const path = inMemory ? this.#change : this.#base;
-      throw new CriError(code, `cannot write ${path}: ${messageOf(cause)}`, { cause });
+      throw new CriError(codeOf(cause), `cannot write ${path}: ${messageOf(cause)}`, { cause });
     }
   }
 

@@ -10,7 +10,7 @@ import { Digits, type StoreOptions } from "./store.ts";
 
 const Pinned = v.object({ path: v.string(), inode: Digits });
 
-/** One address of each family, as iSulad's network settings have them (seed 004). */
+/** One address of each family, as iSulad's network settings have them. */
 const addressFields = {
   IPAddress: v.optional(v.string(), ""),
   IPPrefixLen: v.optional(v.number(), 0),

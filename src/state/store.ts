@@ -20,8 +20,6 @@ export type StoreOptions<Record> = {
   changes: string;
   /** Of the records that are written. */
   version: number;
-  /** By version: makes a record of the next version of it. */
-  migrations?: { [version: number]: (json: object) => object };
   toJson: (record: Record) => object;
   /** @throws what is wrong with it. */
   fromJson: (json: unknown) => Record;
@@ -171,14 +169,7 @@ export class Store<Record extends { id: string; name: string }> {
 
   #parse(text: string | Error): Record {
     if (text instanceof Error) throw text;
-    const { version, migrations = {}, fromJson } = this.#options;
-    let json = JSON.parse(text) as { version?: unknown };
-    for (let at = Number(json.version); at < version; at++) {
-      const migrate = migrations[at];
-      if (migrate === undefined) break;
-      json = migrate(json);
-    }
-    return fromJson(json);
+    return this.#options.fromJson(JSON.parse(text));
   }
 
   #refuseNewer(id: string, texts: (string | Error)[]): void {
@@ -274,7 +265,7 @@ export class Store<Record extends { id: string; name: string }> {
     if (found.length > 1) {
       throw new CriError(
         "INVALID_ARGUMENT",
-        `${this.#options.kind} id ${idOrPrefix} is ambiguous: ${found.length} ids begin so`,
+        `${this.#options.kind} id ${idOrPrefix} is ambiguous: ${found.length} ids begin so; give more of it`,
       );
     }
     return found[0];
@@ -284,7 +275,8 @@ export class Store<Record extends { id: string; name: string }> {
   get(idOrPrefix: string): Record {
     const record = this.find(idOrPrefix);
     if (record !== undefined) return record;
-    throw new CriError("NOT_FOUND", `${this.#options.kind} ${idOrPrefix} not found`);
+    const { kind } = this.#options;
+    throw new CriError("NOT_FOUND", `${kind} ${idOrPrefix || '""'} not found on this node`);
   }
 
   /** Writes a record that is not to be listed yet. durable: it must survive a power loss. */

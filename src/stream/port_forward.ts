@@ -87,7 +87,7 @@ class Pairs {
   }
 }
 
-export function isPort(port: number): boolean {
+function isPort(port: number): boolean {
   return port >= 1 && port <= 65_535;
 }
 

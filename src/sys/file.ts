@@ -57,7 +57,7 @@ function temporaryFor(path: string): string {
 }
 
 /** Brings a file's content, or a folder's entries (a rename, a new file), to the disk. */
-export async function syncFile(path: string): Promise<void> {
+async function syncFile(path: string): Promise<void> {
   const file = await open(path, constants.O_RDONLY);
   try {
     await file.sync();
@@ -91,6 +91,16 @@ export function readBounded(path: string, maxBytes: number): Uint8Array {
   } finally {
     closeSync(fd);
   }
+}
+
+/**
+ * The text of such a file, in UTF-8. fatal: bytes that are none are refused, not replaced.
+ * @throws Error for one of more than bytesMax, and what the system says.
+ */
+export function readTextBounded(path: string, bytesMax: number, { fatal = false } = {}): string {
+  const bytes = readBounded(path, bytesMax + 1);
+  if (bytes.length > bytesMax) throw new Error(`is over ${bytesMax} bytes`);
+  return new TextDecoder("utf-8", { fatal }).decode(bytes);
 }
 
 /** All of the bytes, however few write(2) takes at once; position: as in pwrite(2), absent: behind the last. */

@@ -8,13 +8,9 @@ export const MS_NODEV = 4;
 export const MS_NOEXEC = 8;
 export const MS_REMOUNT = 32;
 export const MS_BIND = 4096;
-export const MS_REC = 16384;
-export const MS_UNBINDABLE = 1 << 17;
-export const MS_PRIVATE = 1 << 18;
-export const MS_SLAVE = 1 << 19;
-export const MS_SHARED = 1 << 20;
+const MS_PRIVATE = 1 << 18;
 export const MNT_DETACH = 2;
-export const UMOUNT_NOFOLLOW = 8;
+const UMOUNT_NOFOLLOW = 8;
 
 /** mount(2). data is the file system's own option string. */
 export function mount(

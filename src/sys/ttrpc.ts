@@ -1,4 +1,5 @@
-// ttrpc both ways over one connection, with NRI's multiplexer below (semantics §12).
+// ttrpc (containerd/ttrpc, PROTOCOL.md) both ways over one connection, with NRI's multiplexer below
+// (containerd/nri, pkg/net/multiplex).
 //
 //   multiplexer frame   u32 connection, u32 length, payload (≤ 4 MiB + 10)
 //   ttrpc message       u32 length, u32 stream, u8 type, u8 flags, body (≤ 4 MiB); all big-endian

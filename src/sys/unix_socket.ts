@@ -40,7 +40,7 @@ export function sendDatagram(path: string, text: string): void {
 }
 
 /** A unix socket that listens at path; accepting from it never waits. */
-export function listenUnix(path: string): number {
+function listenUnix(path: string): number {
   const address = socketAddress(path);
   const fd = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
   try {
@@ -78,7 +78,7 @@ class Message {
 }
 
 /** As many as fit a message's control part here. */
-export const descriptorsMax = 12;
+const descriptorsMax = 12;
 /** struct cmsghdr: length, level, type; then the descriptors. */
 const cmsgHeadBytes = 16;
 
@@ -107,7 +107,7 @@ export function sendDescriptors(path: string, descriptors: number[]): void {
 function receiveDescriptors(listener: number): number[] {
   const connection = check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK);
   try {
-    const message = new Message(64, 2048);
+    const message = new Message(cmsgHeadBytes + 4 * descriptorsMax, 2048);
     const MSG_CMSG_CLOEXEC = 0x40000000;
     check("recvmsg", "", connection, message.bytes, MSG_CMSG_CLOEXEC);
     if (message.controlBytes < 20 || message.control.getInt32(12, true) !== SCM_RIGHTS) {

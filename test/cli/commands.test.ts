@@ -40,6 +40,20 @@ test("pull passes credentials on, and refuses what is none", async () => {
   expect(daemon.calls).toEqual(["Pull"]);
 });
 
+test.each([
+  ["pull --creds me x", "--creds and $ISULAD_CREDS have the form user:password"],
+  ["registry check --creds me x", "--creds and $ISULAD_CREDS have the form user:password"],
+  ["stop --timeout soon x", '--timeout takes whole seconds, not "soon"'],
+  ["pods --name [", "--name: Invalid regular expression"],
+  ["config show x", 'config show takes flags only, not "x"'],
+])("%s: exit code 2 before anything is asked", async (words, said) => {
+  await using daemon = await fakeDaemon(socket, {});
+  const { code, stdout, stderr } = await isuladTs(...words.split(" "));
+  expect([code, stdout]).toEqual([2, ""]);
+  expect(stderr).toContain(said);
+  expect(daemon.calls).toEqual([]);
+});
+
 test("ps asks for running containers, with -a for all, and of one pod", async () => {
   const filters: unknown[] = [];
   await using daemon = await fakeDaemon(socket, {

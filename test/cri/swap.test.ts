@@ -7,6 +7,7 @@ import { toLong } from "../../src/base/int64.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
 const isGuest = existsSync("/etc/systemd/system/vm-sshd.service");
+if (!isGuest) console.error("skipped, only the guest's swap is ours: swap in stats");
 const bytes = 512 << 20;
 const limit = 32 << 20;
 

@@ -5,6 +5,7 @@ import { join } from "node:path";
 
 /** Without Go the tests have only processors of their own. */
 export const hasGo = spawnSync("go", ["version"]).status === 0;
+if (!hasGo) console.error("skipped, there is no Go: what ocicrypt encrypts");
 
 const source = join(import.meta.dirname, "ocicrypt");
 const cache = join(import.meta.dirname, "../.cache");

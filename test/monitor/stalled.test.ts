@@ -16,7 +16,6 @@ const disk = join(folder, "disk");
 
 /** An ext4 of its own, which fsfreeze(8) can stall: not every machine has a loop device. */
 function makeDisk(): boolean {
-  if (process.getuid!() !== 0) return false;
   const image = join(folder, "image");
   mkdirSync(disk);
   const made = spawnSync("sh", [
@@ -27,6 +26,7 @@ function makeDisk(): boolean {
 }
 
 const haveDisk = makeDisk();
+if (!haveDisk) console.error("skipped, there is no loop device: a log disk that stalls");
 afterAll(() => {
   if (haveDisk) spawnSync("umount", [disk]);
   rmSync(folder, { recursive: true, force: true });

@@ -105,59 +105,63 @@ export class Pod implements AsyncDisposable {
     image: ImageProcess = {},
   ): Promise<{ id: string; dir: string; spec: OciSpec }> {
     const id = `${name}-${this.id}`;
-    const signal = AbortSignal.timeout(10_000);
     const spec = containerSpec({
       id,
       config,
-      sandbox: this.sandbox,
       image,
+      runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
+      ...(await this.#specParts(id, config)),
+    });
+    this.#containers.push(id);
+    return { id, dir: this.#write(id, spec), spec };
+  }
+
+  /** What the specs of all that runs in the pod are made of. */
+  async #specParts(id: string, config: ContainerConfig) {
+    const signal = AbortSignal.timeout(10_000);
+    return {
+      sandbox: this.sandbox,
       facts: await lookupContainer(config, { rootfsPath: this.rootfs, signal }),
       host: readHostFacts(cgroupMounts(), {}),
-      runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
       handler: noRules,
       defaults: { rlimits: [], restrictOomScoreAdj: true, deviceOwnership: false },
       cgroupsPath: this.driver.containerCgroupsPath("", this.id, id),
       rootfsPath: this.rootfs,
       hostname: "pod-host",
       runtimeAnnotations: this.driver.containerAnnotations(),
-    });
+    };
+  }
+
+  #write(id: string, spec: OciSpec): string {
     const dir = join(this.dir, id);
     mkdirSync(dir);
     writeFileSync(join(dir, "config.json"), ociJson(spec));
-    this.#containers.push(id);
-    return { id, dir, spec };
+    return dir;
   }
 
   /** Runs a pause container: its pid namespace becomes the pod's. */
   async pause(): Promise<number> {
     const id = `pause-${this.id}`;
-    const signal = AbortSignal.timeout(10_000);
     const spec = sandboxSpec({
-      sandbox: this.sandbox,
       image: { Entrypoint: ["/bin/sleep", "1000"] },
-      facts: await lookupContainer({}, { rootfsPath: this.rootfs, signal }),
-      host: readHostFacts(cgroupMounts(), {}),
-      handler: noRules,
-      defaults: { rlimits: [], restrictOomScoreAdj: true, deviceOwnership: false },
-      cgroupsPath: this.driver.containerCgroupsPath("", this.id, id),
-      rootfsPath: this.rootfs,
-      hostname: "pod-host",
-      runtimeAnnotations: this.driver.containerAnnotations(),
+      ...(await this.#specParts(id, {})),
     });
-    const dir = join(this.dir, id);
-    mkdirSync(dir);
-    writeFileSync(join(dir, "config.json"), ociJson(spec));
     this.#containers.unshift(id);
-    if (this.runDetached(id, dir).exitCode !== 0) throw new Error("pause does not start");
+    if (this.runDetached(id, this.#write(id, spec)).exitCode !== 0)
+      throw new Error("pause does not start");
     const pid = JSON.parse(this.runtime(["state", id]).stdout) as { pid: number };
     this.sandbox.namespaces.pid = `/proc/${pid.pid}/ns/pid`;
     return pid.pid;
   }
 
+  #driverArgs(): string[] {
+    return this.driver.name === "systemd" ? ["--systemd-cgroup"] : [];
+  }
+
   runtime(args: string[], input = ""): Ended {
     // Without a log file the runtime's warnings are in the container's standard error.
     const global = ["--root", join(this.dir, "run"), "--log", join(this.dir, "log")];
-    const all = [...global, ...this.driver.runtimeArgs, ...args];
+    const all = [...global, ...this.#driverArgs(), ...args];
     const { status, stdout, stderr } = spawnSync(runtimeProgram, all, {
       encoding: "utf8",
       input,
@@ -168,7 +172,7 @@ export class Pod implements AsyncDisposable {
 
   /** Starts a container that keeps running; its output goes nowhere. */
   runDetached(id: string, dir: string): Ended {
-    const all = ["--root", join(this.dir, "run"), ...this.driver.runtimeArgs];
+    const all = ["--root", join(this.dir, "run"), ...this.#driverArgs()];
     const { status } = spawnSync(runtimeProgram, [...all, "run", "--detach", "--bundle", dir, id], {
       stdio: "ignore",
       timeout: 60_000,

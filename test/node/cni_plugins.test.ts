@@ -20,12 +20,12 @@ import {
 const plugins = "/usr/lib/cni";
 /** Of the Go module proxy (test/run): those that know STATUS. */
 const newPlugins = join(import.meta.dirname, "../.cache/cni");
+if (!existsSync(newPlugins))
+  console.error(`skipped, ${newPlugins} is not there (no Go?): STATUS, GC`);
 useScratch();
 
-const canWire = process.getuid?.() === 0 && existsSync(join(plugins, "bridge"));
-
 // The plugins run in a network namespace that plays the node: no bridge or rule touches the real one.
-describe.skipIf(!canWire)("CniNetwork with the real plugins (needs root and /usr/lib/cni)", () => {
+describe("CniNetwork with the real plugins", () => {
   let node = "";
   let count = 0;
   let nodeDir = "";

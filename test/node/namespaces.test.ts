@@ -14,7 +14,7 @@ import {
 const signal = new AbortController().signal;
 const kinds = ["net", "ipc", "uts"] as const;
 
-describe.skipIf(process.getuid?.() !== 0)("namespaces (needs root)", () => {
+describe("namespaces", () => {
   let dir = "";
   let count = 0;
   beforeAll(() => {

@@ -57,6 +57,7 @@ export type Line = {
 
 /** Without Go there are no plugins to test with. */
 export const hasGo = spawnSync("go", ["version"]).status === 0;
+if (!hasGo) console.error("skipped, there is no Go: what needs NRI plugins");
 
 const here = import.meta.dirname;
 const cache = join(here, "../.cache");

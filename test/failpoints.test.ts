@@ -5,7 +5,7 @@ import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { Bench } from "./failpoint_bench.ts";
-import type { Row } from "./failpoints.ts";
+import { allRows, partOf, type Row } from "./failpoints.ts";
 import { executable } from "./harness.ts";
 
 let bench: Bench;
@@ -27,6 +27,15 @@ describe("the failpoints themselves", () => {
     expect(done.status).toBe(1);
     expect(done.stderr).toContain(name);
   });
+});
+
+test("the parts of the table are all of it, each row once", () => {
+  const rows = allRows();
+  expect(rows).toHaveLength(320);
+  const parts = ["1/3", "2/3", "3/3"].map((part) => partOf(rows, part));
+  expect(parts.flat()).toEqual(rows);
+  expect(parts.every((part) => part.length >= 106)).toBe(true);
+  expect(() => partOf(rows, "3/2")).toThrow("3/2");
 });
 
 describe("a planted fault makes a row fail", () => {

@@ -1,9 +1,13 @@
 // Every failpoint × {error, one second of delay, kill -9 of the daemon, kill -9 of the monitor}, each
 // in a pod's whole life; afterwards everything can be stopped and removed and nothing is left. Prints
-// the table: `bun test/failpoints.ts [--only REGEXP] [--again]`. What was done stands in
-// test/.cache/failpoints.json; a run that was interrupted goes on, unless the executable is another.
+// the table: `bun test/failpoints.ts [--only REGEXP] [--part 1/2] [--record FILE] [--again]`. What was
+// done stands in the record, test/.cache/failpoints.json; a run that was interrupted goes on, unless the
+// executable is another. In the guest, where a row takes half a minute, with a folder that outlives it:
+//   test/vm run --dir .:/src:overlay --dir test/.cache/a:/a -- sh -c 'cd /src && ISULAD_SLOW=1
+//     ISULAD_TEST_TIMEOUT_MS=180000 ISULAD_CGROUP_DRIVER=systemd node_modules/.bin/bun
+//     test/failpoints.ts --part 1/2 --record /a/failpoints.json'
 import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { stepNames } from "../src/base/steps.ts";
@@ -55,15 +59,27 @@ function readRecord(file: string, again: boolean): Record {
   }
 }
 
+/** "2/3": the second third of the rows. */
+export function partOf(rows: Row[], text: string): Row[] {
+  const [, part, parts] = (/^([1-9]\d*)\/([1-9]\d*)$/.exec(text) ?? []).map(Number);
+  if (part === undefined || part > parts!) throw new Error(`--part is I/N, not ${text}`);
+  const end = (index: number) => Math.round((rows.length * index) / parts!);
+  return rows.slice(end(part - 1), end(part));
+}
+
 async function main(): Promise<number> {
   const { values } = parseArgs({
-    options: { only: { type: "string", default: "" }, again: { type: "boolean", default: false } },
+    options: {
+      only: { type: "string", default: "" },
+      part: { type: "string", default: "1/1" },
+      record: { type: "string", default: join(import.meta.dirname, ".cache/failpoints.json") },
+      again: { type: "boolean", default: false },
+    },
   });
-  const folder = join(import.meta.dirname, ".cache");
-  const file = join(folder, "failpoints.json");
-  mkdirSync(folder, { recursive: true });
+  const file = values.record;
+  mkdirSync(dirname(file), { recursive: true });
   const record = readRecord(file, values.again);
-  const wanted = allRows().filter((row) =>
+  const wanted = partOf(allRows(), values.part).filter((row) =>
     new RegExp(values.only).test(`${row.failpoint} ${row.action}`),
   );
   await using bench = await Bench.open();

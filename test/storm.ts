@@ -12,6 +12,7 @@ import { toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
+import { lineageOf } from "../src/sys/process.ts";
 import { end } from "./host.ts";
 import { random } from "./random.ts";
 
@@ -185,7 +186,8 @@ class Storm {
     this.tally.kills[victim]++;
     const monitors = victim === "daemon" ? [] : daemon.monitors();
     if (victim === "monitor" && monitors.length !== 1) {
-      this.tally.problems.push(`${monitors.length} monitors before a kill`);
+      const found = monitors.map(commandOf).join("; ");
+      this.tally.problems.push(`${monitors.length} monitors before a kill: ${found}`);
     }
     for (const pid of monitors) end(pid);
     if (victim !== "monitor") {
@@ -290,6 +292,16 @@ function addToRecord(tally: Tally): string {
   runs.push(tally);
   writeFileSync(file, JSON.stringify(runs, null, 2));
   return `${runs.length} runs ever, ${runs.filter(isClean).length} clean`;
+}
+
+/** A process with its parent and its command line. */
+function commandOf(pid: number): string {
+  try {
+    const command = readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");
+    return `${pid} of ${lineageOf(pid)?.parent}: ${command.trim()}`;
+  } catch {
+    return `${pid}, which has ended`;
+  }
 }
 
 async function main(): Promise<number> {

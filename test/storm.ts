@@ -7,12 +7,13 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
-import { codeOf } from "../src/base/errors.ts";
+import { codeOf, messageOf } from "../src/base/errors.ts";
 import { toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
-import { type Daemon, startDaemon } from "./harness.ts";
 import { lineageOf } from "../src/sys/process.ts";
+import { until } from "./expect.ts";
+import { type Daemon, startDaemon } from "./harness.ts";
 import { end } from "./host.ts";
 import { random } from "./random.ts";
 
@@ -174,6 +175,15 @@ class Storm {
     return order.toSorted((a, b) => a.at - b.at).map(({ victim }) => victim);
   }
 
+  /** One that a killed daemon had started may find the place taken, and ends then. */
+  async #expectOneMonitor(): Promise<void> {
+    const isOne = () => this.#daemon.monitors().length === 1;
+    await until("there is one monitor", isOne).catch((error: unknown) => {
+      const found = this.#daemon.monitors().map(commandOf).join("; ");
+      this.tally.problems.push(`${messageOf(error)}: ${found}`);
+    });
+  }
+
   /** Starts the containers that are to end around this kill, kills, and waits for what is told. */
   async #kill(victim: Victim, codes: number): Promise<void> {
     const daemon = this.#daemon;
@@ -184,12 +194,8 @@ class Storm {
     }
     await sleep(this.#draw() * 500);
     this.tally.kills[victim]++;
-    const monitors = victim === "daemon" ? [] : daemon.monitors();
-    if (victim === "monitor" && monitors.length !== 1) {
-      const found = monitors.map(commandOf).join("; ");
-      this.tally.problems.push(`${monitors.length} monitors before a kill: ${found}`);
-    }
-    for (const pid of monitors) end(pid);
+    if (victim === "monitor") await this.#expectOneMonitor();
+    if (victim !== "daemon") for (const pid of daemon.monitors()) end(pid);
     if (victim !== "monitor") {
       await daemon.stop("SIGKILL");
       await sleep(this.#draw() * 300);

@@ -127,6 +127,10 @@ describe("the source under Deno", () => {
     } finally {
       child.kill("SIGTERM");
       await new Promise((resolve) => child.once("exit", resolve));
+      // The monitor would stay for a while, and make its folder again until then.
+      const monitor = ["-f", `monitor --state ${scratch}`];
+      spawnSync("pkill", monitor);
+      await until("its monitor ends", () => spawnSync("pgrep", monitor).status === 1);
     }
   }, 60_000);
 });

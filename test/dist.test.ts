@@ -108,7 +108,11 @@ describe("the source under Deno", () => {
     writeFileSync(join(scratch, "daemon.json"), JSON.stringify(config));
     const deno = join(root, "node_modules/.bin/deno");
     const argv = ["run", "-A", "src/main.ts", "--config", join(scratch, "daemon.json")];
-    const child = spawn(deno, argv, { cwd: root, stdio: ["ignore", "pipe", "pipe"] });
+    const child = spawn(deno, argv, {
+      cwd: root,
+      detached: true,
+      stdio: ["ignore", "pipe", "pipe"],
+    });
     let said = "";
     for (const stream of [child.stdout, child.stderr]) {
       stream.on("data", (data: Buffer) => {
@@ -125,12 +129,10 @@ describe("the source under Deno", () => {
       const { status } = await client.Status({});
       expect(status?.conditions?.find((one) => one.type === "RuntimeReady")?.status).toBe(true);
     } finally {
-      child.kill("SIGTERM");
-      await new Promise((resolve) => child.once("exit", resolve));
-      // The monitor would stay for a while, and make its folder again until then.
-      const monitor = ["-f", `monitor --state ${scratch}`];
-      spawnSync("pkill", monitor);
-      await until("its monitor ends", () => spawnSync("pgrep", monitor).status === 1);
+      process.kill(-child.pid!, "SIGTERM"); // npm's deno is a program that runs the real one
+      // The monitor ends seconds later, and makes its folder again until then.
+      const processes = () => spawnSync("pgrep", ["-f", scratch]);
+      await until("daemon and monitor have ended", () => processes().status === 1);
     }
   }, 60_000);
 });

@@ -193,6 +193,7 @@ export class Execs {
       let timer: ReturnType<typeof setTimeout> | undefined;
       const kill = () => {
         timedOut = true;
+        clearTimeout(timer); // after the exit the pid is somebody else's
         if (!killTree(pid, cgroup)) timer = setTimeout(kill, killAgainMs);
       };
       this.#kills.set(key, kill);

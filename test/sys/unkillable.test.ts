@@ -1,32 +1,20 @@
 // A program that waits in the kernel where SIGKILL does not reach it: its caller is told at the deadline.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import {
-  closeSync,
-  constants,
-  mkdirSync,
-  mkdtempSync,
-  openSync,
-  readSync,
-  rmSync,
-  writeFileSync,
-  writeSync,
-} from "node:fs";
+import { mkdtempSync, readSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Spawner } from "../../src/monitor/spawner.ts";
-import { MNT_DETACH, mount, unmount } from "../../src/sys/mount.ts";
 import { run } from "../../src/sys/process.ts";
 import { failure, until } from "../expect.ts";
+import { silentDisk } from "../silent_disk.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-deaf-"));
 /** Who asks this disk for a file waits uninterruptibly once its server has read the question. */
 const disk = join(dir, "disk");
-let server: number;
+let mounted: ReturnType<typeof silentDisk>;
 
 beforeAll(async () => {
-  mkdirSync(disk);
-  server = openSync("/dev/fuse", constants.O_RDWR | constants.O_NONBLOCK);
-  mount("deaf", disk, "fuse", 0, `fd=${server},rootmode=40000,user_id=0,group_id=0`);
+  mounted = silentDisk(disk);
   // linux/fuse.h: fuse_out_header (length, error, unique), fuse_init_out (major, minor, …).
   const answer = Buffer.alloc(16 + 64);
   answer.writeUInt32LE(answer.length, 0);
@@ -34,11 +22,10 @@ beforeAll(async () => {
   answer.writeUInt32LE(7, 16);
   answer.writeUInt32LE(31, 20);
   answer.writeUInt32LE(4096, 16 + 20); // the most of a write
-  writeSync(server, answer);
+  writeSync(mounted.server, answer);
 });
 afterAll(() => {
-  unmount(disk, MNT_DETACH);
-  closeSync(server); // all who wait get ENOTCONN
+  mounted?.[Symbol.dispose]();
   rmSync(dir, { recursive: true });
 });
 
@@ -47,7 +34,7 @@ async function question(): Promise<Buffer> {
   const asked = Buffer.alloc(64 << 10);
   await until("the disk is asked", () => {
     try {
-      return readSync(server, asked) > 0;
+      return readSync(mounted.server, asked) > 0;
     } catch {
       return false; // nothing yet
     }

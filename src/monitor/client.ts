@@ -30,8 +30,8 @@ const executable = executableId();
 
 type Reply = { result: unknown; body: Buffer };
 
-/** From the start of a monitor to its first answer. */
-const startMs = 10_000;
+/** From the start of a monitor to its first answer; a node that has much to do takes its time. */
+const startMs = 30_000;
 const retryMs = 20;
 /** For the greeting alone: longer than one that is being upgraded lets calls wait. */
 const helloMs = 15_000;

@@ -8,8 +8,8 @@ import { spawn } from "../sys/children.ts";
 import { kill } from "../sys/process.ts";
 import { boundOwnLog, ownLog } from "./own_log.ts";
 
-/** When one that was started has neither ended nor answered. */
-const startAgainMs = 5_000;
+/** When one that was started has neither ended nor answered: it hangs, or the node has much to do. */
+const startAgainMs = 15_000;
 /** Before another one is started where the last has ended; each time twice as long. */
 const pauseMsFirst = 20;
 const pauseMsMax = 2_000;

@@ -214,7 +214,7 @@ export class MonitorClient implements AsyncDisposable {
         // Before an upgrade: what the monitor itself has open of the streams goes with its program.
         for (const container of hello.running) this.#held.hold(container);
         if (!(await this.#upgrade(socket!, hello))) return this.#serve(socket!, hello);
-        this.#starter.expect();
+        this.#starter.expect(hello.pid);
         deadline = performance.now() + startMs;
         continue;
       }

@@ -5,7 +5,7 @@ import { closeSync, mkdirSync, openSync, readdirSync, readFileSync, statSync } f
 import { join } from "node:path";
 import type { Log } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
-import { kill } from "../sys/process.ts";
+import { kill, processState, startTime } from "../sys/process.ts";
 import { boundOwnLog, ownLog } from "./own_log.ts";
 
 /** When one that was started has neither ended nor answered: it hangs, or the node has much to do. */
@@ -14,13 +14,17 @@ const startAgainMs = 15_000;
 const pauseMsFirst = 20;
 const pauseMsMax = 2_000;
 
+type Candidate = { atMs: number; hasEnded: () => boolean };
+/** Any other is due. */
+const none: Candidate = { atMs: Number.NEGATIVE_INFINITY, hasEnded: () => false };
+
 export class Starter {
   readonly #state: string;
   readonly #self: string[];
   readonly #log: Log;
   /** Of those that were started since the last one served: pids that have not ended. */
   readonly #started = new Set<number>();
-  #latest = { atMs: Number.NEGATIVE_INFINITY, ended: false };
+  #latest = none;
   #pauseMs = pauseMsFirst;
 
   /** self: program and arguments that run this same executable. */
@@ -32,24 +36,27 @@ export class Starter {
 
   /** Starts one, unless the latest may yet serve, or has ended only just now. */
   startIfDue(): void {
+    const ended = this.#latest.hasEnded();
     const ageMs = performance.now() - this.#latest.atMs;
-    if (ageMs < (this.#latest.ended ? this.#pauseMs : startAgainMs)) return;
-    if (this.#latest.ended) this.#pauseMs = Math.min(this.#pauseMs * 2, pauseMsMax);
-    const latest = { atMs: performance.now(), ended: false };
-    this.#latest = latest;
-    this.#start(() => (latest.ended = true));
+    if (ageMs < (ended ? this.#pauseMs : startAgainMs)) return;
+    if (ended) this.#pauseMs = Math.min(this.#pauseMs * 2, pauseMsMax);
+    let hasEnded = false;
+    this.#latest = { atMs: performance.now(), hasEnded: () => hasEnded };
+    this.#start(() => (hasEnded = true));
   }
 
   /** One is looked for: what was started before is an older one now. */
   begin(): void {
     this.#started.clear();
-    this.#latest = { atMs: Number.NEGATIVE_INFINITY, ended: false };
+    this.#latest = none;
     this.#pauseMs = pauseMsFirst;
   }
 
-  /** One that becomes another build comes by itself. */
-  expect(): void {
-    this.#latest = { atMs: performance.now(), ended: false };
+  /** The one that becomes another build comes by itself, unless that ends it. */
+  expect(pid: number): void {
+    const started = startTime(pid) ?? "";
+    const hasEnded = () => processState(pid, started) !== "running";
+    this.#latest = { atMs: performance.now(), hasEnded };
   }
 
   /** One answers. Others that this folder has are earlier ones, which lost their place to it. */

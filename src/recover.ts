@@ -6,6 +6,8 @@
 // - a record of a newer version: refused, nothing is touched; of an older one: migrated
 // - a record that cannot be read, or is no file: set aside (passed over where the disk is too full for
 //   that), told of, and the start goes on
+// - a folder with no record yet, for its RunPodSandbox or CreateContainer was cut off at its first step:
+//   removed
 // - an unpacked layer whose record cannot be used: dropped, and with it the images that need it; its tree
 //   stays while a root is mounted from it (image/layers.ts)
 // - a graph folder without room to try overlayfs in: the layers tell the storage driver (image/storage.ts)

@@ -3,11 +3,11 @@
 // `<kind>.settled.json` beside the first, where the changes come a second later. A change waits for no
 // disk that way, and none is lost with kill -9. After a reboot the settled one is the newest that there
 // is; it is a file of its own, since a power loss may leave nothing of what nobody has waited for.
-import { mkdirSync, readFileSync, rmSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { replaceInMemory, writeFileAtomic } from "../sys/file.ts";
+import { isTemporaryFor, replaceInMemory, writeFileAtomic } from "../sys/file.ts";
 
 export class RecordFiles {
   readonly #folder: string;
@@ -67,6 +67,16 @@ export class RecordFiles {
    */
   async settle(text: string): Promise<void> {
     await writeFileAtomic(this.#settled, text);
+  }
+
+  /** Whether nothing of a record was ever there: its folder was made for a first one that was cut off. */
+  isUnbegun(): boolean {
+    try {
+      const names = readdirSync(this.#folder);
+      return names.every((name) => isTemporaryFor(this.#base, join(this.#folder, name)));
+    } catch {
+      return false; // no folder: damage
+    }
   }
 
   /** The record's folder is gone. */

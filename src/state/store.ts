@@ -52,7 +52,8 @@ export class Store<Record extends { id: string; name: string }> {
   }
 
   /**
-   * Reads all records; one that is damaged is moved aside and told of, and never stops the start.
+   * Reads all records; one that is damaged is moved aside and told of, and never stops the start. What
+   * was cut off before its first record was whole, and so had done nothing yet, is removed.
    * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is touched;
    * what the system says where none can be read at all, for then all would be taken for gone.
    */
@@ -70,6 +71,10 @@ export class Store<Record extends { id: string; name: string }> {
     const problems: string[] = [];
     await this.#removeStrays(new Set(ids), problems);
     for (const { id, files, texts } of found) {
+      if (texts.length === 0 && files.isUnbegun()) {
+        await attempt(() => rm(this.folderOf(id), { recursive: true, force: true }), problems);
+        continue;
+      }
       try {
         this.#add(id, this.#newest(id, texts, problems));
         this.#files.set(id, files);

@@ -56,6 +56,11 @@ function temporaryFor(path: string): string {
   return `${path}.${randomBytes(4).toString("hex")}.tmp`;
 }
 
+/** What a process that was killed amid a replacement of path has left of it. */
+export function isTemporaryFor(path: string, other: string): boolean {
+  return other.startsWith(path) && /^\.[0-9a-f]{8}\.tmp$/.test(other.slice(path.length));
+}
+
 /** Brings a file's content, or a folder's entries (a rename, a new file), to the disk. */
 async function syncFile(path: string): Promise<void> {
   const file = await open(path, constants.O_RDONLY);

@@ -56,6 +56,30 @@ test("load removes what kill -9 left among the changes, and of no other kind", a
   rmSync(dir, { recursive: true });
 });
 
+test("load removes what was cut off amid its first record, and sets aside what has lost its own", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const [folder, aside] = [join(dir, "graph"), join(dir, "aside")];
+  const others = { empty: [], begun: ["thing.json.0a1b2c3d.tmp"], lost: ["config.json"] };
+  for (const [id, names] of Object.entries(others)) {
+    mkdirSync(join(folder, id), { recursive: true });
+    for (const name of names) writeFileSync(join(folder, id, name), "{");
+  }
+  const things = new Store<Thing>({
+    kind: "thing",
+    version: 1,
+    folder,
+    changes: join(dir, "state"),
+    toJson: (thing) => thing,
+    fromJson: (json) => json as Thing,
+  });
+  expect(await things.load(aside)).toEqual([
+    expect.stringMatching(/^thing lost cannot be read \(it is not there\): moved to /),
+  ]);
+  expect(readdirSync(folder)).toEqual([]);
+  expect(readdirSync(aside)).toEqual([expect.stringMatching(/^thing-lost-/)]);
+  rmSync(dir, { recursive: true });
+});
+
 test("release leaves a name alone that has another holder by now", async () => {
   const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
   const things = new Store<Thing>({

@@ -1,5 +1,5 @@
 // One row of the table of failpoints: a daemon with one failpoint armed, a pod's life, what a kubelet
-// would do afterwards, and what is left.
+// would do afterwards, and what is left. Or one cut: the same, with a kill at any moment instead.
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -21,6 +21,7 @@ const pause = "example.test/pause:1";
 const delayMs = 1_000;
 /** For Stop, and for Remove: a failpoint delays several steps of either. */
 const removeMs = 30_000;
+const settleMsDefault = 6_000;
 
 export type RowOptions = {
   /** Called before it is looked for what is left: a fault to be found. */
@@ -28,6 +29,11 @@ export type RowOptions = {
   /** What a step does in the background may take this long. */
   settleMs?: number;
 };
+
+export const victims = ["daemon", "monitor", "both"] as const;
+/** share: of a life's time, after which the kill comes. */
+export type Cut = { victim: (typeof victims)[number]; share: number };
+export type CutResult = Pick<Result, "told" | "problems" | "ms">;
 
 type Logs = { daemon: AddedText; monitor: AddedText };
 
@@ -37,6 +43,7 @@ export class Bench implements AsyncDisposable {
   readonly #scope: Scope;
   #armed = "";
   #serial = 0;
+  #lifeMs = 0;
 
   private constructor(daemon: Daemon, registry: Registry) {
     this.daemon = daemon;
@@ -62,7 +69,9 @@ export class Bench implements AsyncDisposable {
       await daemon.loadImage(busyboxImage(), busybox);
       await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4242"], Cmd: [] }), pause);
       // What is made once and kept (chains of the packet filter, folders) is made now.
+      const start = performance.now();
       await bench.#life(bench.#pod(), () => {});
+      bench.#lifeMs = performance.now() - start;
       await bench.#image();
       return bench;
     } catch (error) {
@@ -89,6 +98,39 @@ export class Bench implements AsyncDisposable {
     return result;
   }
 
+  async cut(cut: Cut): Promise<CutResult> {
+    const start = performance.now();
+    const result: CutResult = { told: "", problems: [], ms: 0 };
+    try {
+      await this.#cut(cut, result);
+    } catch (error) {
+      result.problems.push(messageOf(error));
+      await this.#startOver();
+    }
+    result.ms = performance.now() - start;
+    return result;
+  }
+
+  async #cut({ victim, share }: Cut, result: CutResult): Promise<void> {
+    const { daemon } = this;
+    await this.#disarm(true);
+    const before = takeSnapshot(this.#scope);
+    const pod = this.#pod();
+    const life = this.#life(pod, (what) => (result.told ||= what)).catch(
+      (error: unknown) => (result.told ||= messageOf(error)),
+    );
+    await sleep(share * this.#lifeMs);
+    if (victim !== "daemon") for (const pid of daemon.monitors()) end(pid);
+    if (victim !== "monitor") await daemon.stop("SIGKILL");
+    await life;
+    if (victim !== "monitor") await daemon.start();
+    await this.#removeAgain("the monitor ended");
+    await this.#lookAgain(pod, result);
+    const leaks = await this.#leaks(before, false, settleMsDefault);
+    result.problems.push(...leaks.map((leak) => `left: ${leak}`));
+    if (leaks.length > 0) await this.#startOver();
+  }
+
   async #row(row: Row, result: Result, options: RowOptions): Promise<void> {
     const { daemon } = this;
     await this.#arm(row);
@@ -113,7 +155,7 @@ export class Bench implements AsyncDisposable {
     if (row.action === "delay" && failed) result.problems.push(`a call failed: ${result.told}`);
     await this.#afterwards(row, pod, result);
     options.sabotage?.(daemon);
-    const { settleMs = 6_000 } = options;
+    const { settleMs = settleMsDefault } = options;
     const leaks = await this.#leaks(before, daemon.scope.pids().join() === pids, settleMs);
     result.problems.push(...leaks.map((leak) => `left: ${leak}`));
     if (leaks.length > 0) await this.#startOver();
@@ -121,17 +163,25 @@ export class Bench implements AsyncDisposable {
 
   /** What a kubelet does next: it removes what is listed, and may want the same names again. */
   async #afterwards(row: Row, pod: PodSandboxConfig, result: Result): Promise<void> {
-    const { daemon } = this;
     if (row.action === "kill daemon") await this.#disarm(false);
+    // The failpoint may be on the way out, and fails once.
+    await this.#removeAgain(row.action === "error" ? "failpoint" : "the monitor ended");
+    if (row.action !== "kill daemon") await this.#disarm(result.hitBy === "monitor");
+    await this.#lookAgain(pod, result);
+  }
+
+  /** The second time where the first one met what was to be expected. */
+  async #removeAgain(expected: string): Promise<void> {
     try {
       await this.#removeAll();
     } catch (error) {
-      // The failpoint was on the way out, and fails once; or the monitor was ended in a call.
-      const met = row.action === "error" ? "failpoint" : "the monitor ended";
-      if (!messageOf(error).includes(met)) throw error;
+      if (!messageOf(error).includes(expected)) throw error;
       await this.#removeAll();
     }
-    if (row.action !== "kill daemon") await this.#disarm(result.hitBy === "monitor");
+  }
+
+  async #lookAgain(pod: PodSandboxConfig, result: CutResult): Promise<void> {
+    const { daemon } = this;
     const podId = await daemon.runPod(pod);
     await daemon.removePod(podId);
     const { items } = await daemon.client.ListPodSandbox({});

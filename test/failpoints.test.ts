@@ -1,9 +1,11 @@
-// Some rows of the table (test/failpoints.ts has all), and that a planted fault makes a row fail.
+// Some rows of the table (test/failpoints.ts has all), some kills in between (test/cuts.ts), and that a
+// planted fault makes a row fail.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
+import { cutOf } from "./cuts.ts";
 import { Bench } from "./failpoint_bench.ts";
 import { allRows, partOf, type Row } from "./failpoints.ts";
 import { executable } from "./harness.ts";
@@ -75,6 +77,15 @@ test.each(rows)(
     const { hitBy, problems } = await bench.row(row);
     expect(problems).toEqual([]);
     expect(hitBy).toBeDefined();
+  },
+  40_000,
+);
+
+test.each([0, 1, 2, 3])(
+  "cut %d, at a moment of its own: the same",
+  async (round) => {
+    const { problems } = await bench.cut(cutOf(1, round));
+    expect(problems).toEqual([]);
   },
   40_000,
 );

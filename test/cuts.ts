@@ -1,0 +1,72 @@
+// A kill at a random moment of a pod's life, again and again: of the daemon, the monitor or both, amid a
+// step too, where failpoints (failpoints.ts) do not reach. Afterwards everything can be stopped and removed
+// and nothing is left. `bun test/cuts.ts [--rounds 200] [--seed 1]`; what was done adds up in
+// test/.cache/cuts.json; a run that was interrupted goes on, unless the executable or the seed is another.
+import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { parseArgs } from "node:util";
+import { Bench, type Cut, type CutResult, victims } from "./failpoint_bench.ts";
+import { executable } from "./harness.ts";
+import { random } from "./random.ts";
+
+/** Some lives have ended by then. */
+const shareMax = 1.1;
+
+/** The same for a seed and a round, wherever a run begins. */
+export function cutOf(seed: number, round: number): Cut {
+  const draw = random(seed * 1_000_003 + round);
+  return { victim: victims[Math.floor(draw() * victims.length)]!, share: draw() * shareMax };
+}
+
+function line(round: number, { victim, share }: Cut, { told, problems, ms }: CutResult): string {
+  const columns = [
+    problems.length === 0 ? "ok  " : "FAIL",
+    String(round).padStart(5),
+    victim.padEnd(7),
+    `at ${(share * 100).toFixed(1)} %`.padEnd(10),
+    `${(ms / 1000).toFixed(1)} s`.padStart(6),
+    told.slice(0, 90),
+  ];
+  return [columns.join("  ").trimEnd(), ...problems.map((problem) => `      ${problem}`)].join(
+    "\n",
+  );
+}
+
+type Record = { executable: string; seed: number; rounds: number; failed: number };
+
+function readRecord(file: string, seed: number): Record {
+  const { size, mtimeMs } = statSync(executable);
+  const fresh = { executable: `${size} ${mtimeMs}`, seed, rounds: 0, failed: 0 };
+  try {
+    const record = JSON.parse(readFileSync(file, "utf8")) as Record;
+    return record.executable === fresh.executable && record.seed === seed ? record : fresh;
+  } catch {
+    return fresh;
+  }
+}
+
+async function main(): Promise<number> {
+  const { values } = parseArgs({
+    options: {
+      rounds: { type: "string", default: "200" },
+      seed: { type: "string", default: "1" },
+    },
+  });
+  const cache = join(import.meta.dirname, ".cache");
+  const file = join(cache, "cuts.json");
+  mkdirSync(cache, { recursive: true });
+  const record = readRecord(file, Number(values.seed));
+  await using bench = await Bench.open();
+  for (const end = record.rounds + Number(values.rounds); record.rounds < end; record.rounds++) {
+    const cut = cutOf(record.seed, record.rounds);
+    const result = await bench.cut(cut);
+    if (result.problems.length > 0) record.failed++;
+    console.log(line(record.rounds, cut, result));
+    writeFileSync(file, JSON.stringify({ ...record, rounds: record.rounds + 1 }, null, 2));
+  }
+  console.log(`${record.rounds} cuts ever with this executable and seed, ${record.failed} failed`);
+  return record.failed > 0 ? 1 : 0;
+}
+
+if (import.meta.main) process.exitCode = await main();

@@ -35,8 +35,8 @@ export const ociRuntime = process.env["ISULAD_RUNTIME"] ?? "runc";
 export const busybox = "docker.io/library/busybox:latest";
 
 const { NamespaceMode, ContainerState } = runtime.v1;
-/** Longer than ever seen, even in a guest on a busy machine. */
-const startMsMax = 45_000;
+/** Longer than ever seen; a guest beside another one, with writers in it, has taken 44 s. */
+const startMsMax = process.env["ISULAD_SLOW"] === "1" ? 120_000 : 45_000;
 
 export type DaemonOptions = {
   /** More keys of daemon.json. */

@@ -122,7 +122,7 @@ async function changeOver(build: string, fault = ""): Promise<void> {
 describe.skipIf(why !== "")(`the executable is replaced${why}`, () => {
   test("by a good build, under load: both change over, and nobody notices", async () => {
     const writers = await Promise.all(
-      [1, 2, 3].map(() => daemon.run(podId, pod, writerScript(40))),
+      [1, 2, 3].map(() => daemon.run(podId, pod, writerScript(isGuest ? 4 : 40))),
     );
     const ending = await daemon.run(
       podId,

@@ -2,13 +2,13 @@
 // step too, where failpoints (failpoints.ts) do not reach. Afterwards everything can be stopped and removed
 // and nothing is left. `bun test/cuts.ts [--rounds 200] [--seed 1]`; what was done adds up in
 // test/.cache/cuts.json; a run that was interrupted goes on, unless the executable or the seed is another.
-import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { Bench, type Cut, type CutResult, victims } from "./failpoint_bench.ts";
-import { executable } from "./harness.ts";
 import { random } from "./random.ts";
+import { resumed } from "./run_record.ts";
 
 /** Some lives have ended by then. */
 const shareMax = 1.1;
@@ -33,19 +33,6 @@ function line(round: number, { victim, share }: Cut, { told, problems, ms }: Cut
   );
 }
 
-type Record = { executable: string; seed: number; rounds: number; failed: number };
-
-function readRecord(file: string, seed: number): Record {
-  const { size, mtimeMs } = statSync(executable);
-  const fresh = { executable: `${size} ${mtimeMs}`, seed, rounds: 0, failed: 0 };
-  try {
-    const record = JSON.parse(readFileSync(file, "utf8")) as Record;
-    return record.executable === fresh.executable && record.seed === seed ? record : fresh;
-  } catch {
-    return fresh;
-  }
-}
-
 async function main(): Promise<number> {
   const { values } = parseArgs({
     options: {
@@ -53,10 +40,8 @@ async function main(): Promise<number> {
       seed: { type: "string", default: "1" },
     },
   });
-  const cache = join(import.meta.dirname, ".cache");
-  const file = join(cache, "cuts.json");
-  mkdirSync(cache, { recursive: true });
-  const record = readRecord(file, Number(values.seed));
+  const file = join(import.meta.dirname, ".cache/cuts.json");
+  const record = resumed(file, { seed: Number(values.seed), rounds: 0, failed: 0 });
   await using bench = await Bench.open();
   for (const end = record.rounds + Number(values.rounds); record.rounds < end; record.rounds++) {
     const cut = cutOf(record.seed, record.rounds);

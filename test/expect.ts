@@ -3,10 +3,11 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../src/base/errors.ts";
 
-/** A guest emulates its processors. */
-const withinMs = process.env["ISULAD_SLOW"] === "1" ? 90_000 : 30_000;
+/** Whether this is a guest, whose processors are emulated (test/run). */
+export const isGuest = process.env["ISULAD_SLOW"] === "1";
+const withinMs = isGuest ? 90_000 : 30_000;
 
-/** Waits until it holds. @throws after half a minute, saying what did not come. */
+/** Waits until it holds. @throws after half a minute, longer in a guest, saying what did not come. */
 export async function until(what: string, holds: () => boolean | Promise<boolean>): Promise<void> {
   const end = performance.now() + withinMs;
   while (!(await holds())) {

@@ -21,7 +21,6 @@ const pause = "example.test/pause:1";
 const delayMs = 1_000;
 /** For Stop, and for Remove: a failpoint delays several steps of either. */
 const removeMs = 30_000;
-const settleMsDefault = 6_000;
 
 export type RowOptions = {
   /** Called before it is looked for what is left: a fault to be found. */
@@ -86,23 +85,19 @@ export class Bench implements AsyncDisposable {
   }
 
   async row(row: Row, options: RowOptions = {}): Promise<Result> {
-    const start = performance.now();
     const result: Result = { ...row, hitBy: undefined, told: "", problems: [], ms: 0 };
-    try {
-      await this.#row(row, result, options);
-    } catch (error) {
-      result.problems.push(messageOf(error));
-      await this.#startOver();
-    }
-    result.ms = performance.now() - start;
-    return result;
+    return this.#measured(result, () => this.#row(row, result, options));
   }
 
   async cut(cut: Cut): Promise<CutResult> {
-    const start = performance.now();
     const result: CutResult = { told: "", problems: [], ms: 0 };
+    return this.#measured(result, () => this.#cut(cut, result));
+  }
+
+  async #measured<One extends CutResult>(result: One, act: () => Promise<void>): Promise<One> {
+    const start = performance.now();
     try {
-      await this.#cut(cut, result);
+      await act();
     } catch (error) {
       result.problems.push(messageOf(error));
       await this.#startOver();
@@ -126,9 +121,7 @@ export class Bench implements AsyncDisposable {
     if (victim !== "monitor") await daemon.start();
     await this.#removeAgain("the monitor ended");
     await this.#lookAgain(pod, result);
-    const leaks = await this.#leaks(before, false, settleMsDefault);
-    result.problems.push(...leaks.map((leak) => `left: ${leak}`));
-    if (leaks.length > 0) await this.#startOver();
+    await this.#tellLeaks(result, before, { sameProcesses: false });
   }
 
   async #row(row: Row, result: Result, options: RowOptions): Promise<void> {
@@ -155,10 +148,8 @@ export class Bench implements AsyncDisposable {
     if (row.action === "delay" && failed) result.problems.push(`a call failed: ${result.told}`);
     await this.#afterwards(row, pod, result);
     options.sabotage?.(daemon);
-    const { settleMs = settleMsDefault } = options;
-    const leaks = await this.#leaks(before, daemon.scope.pids().join() === pids, settleMs);
-    result.problems.push(...leaks.map((leak) => `left: ${leak}`));
-    if (leaks.length > 0) await this.#startOver();
+    const sameProcesses = daemon.scope.pids().join() === pids;
+    await this.#tellLeaks(result, before, { sameProcesses, settleMs: options.settleMs });
   }
 
   /** What a kubelet does next: it removes what is listed, and may want the same names again. */
@@ -273,6 +264,16 @@ export class Bench implements AsyncDisposable {
       killer.done = true;
     }, 20);
     return killer;
+  }
+
+  async #tellLeaks(
+    result: CutResult,
+    before: Snapshot,
+    { sameProcesses, settleMs = 6_000 }: { sameProcesses: boolean; settleMs?: number },
+  ): Promise<void> {
+    const leaks = await this.#leaks(before, sameProcesses, settleMs);
+    result.problems.push(...leaks.map((leak) => `left: ${leak}`));
+    if (leaks.length > 0) await this.#startOver();
   }
 
   async #leaks(before: Snapshot, sameProcesses: boolean, settleMs: number): Promise<string[]> {

@@ -6,13 +6,13 @@
 //   test/vm run --dir .:/src:overlay --dir test/.cache/a:/a -- sh -c 'cd /src && ISULAD_SLOW=1
 //     ISULAD_TEST_TIMEOUT_MS=180000 ISULAD_CGROUP_DRIVER=systemd node_modules/.bin/bun
 //     test/failpoints.ts --part 1/2 --record /a/failpoints.json'
-import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { dirname, join } from "node:path";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { stepNames } from "../src/base/steps.ts";
 import { Bench } from "./failpoint_bench.ts";
-import { executable } from "./harness.ts";
+import { resumed } from "./run_record.ts";
 
 export const actions = ["error", "delay", "kill daemon", "kill monitor"] as const;
 export type Action = (typeof actions)[number];
@@ -45,20 +45,6 @@ export function tableLine(result: Result): string {
   return [columns.join("  ").trimEnd(), ...problems.map((line) => `      ${line}`)].join("\n");
 }
 
-type Record = { executable: string; done: Result[] };
-
-function readRecord(file: string, again: boolean): Record {
-  const { size, mtimeMs } = statSync(executable);
-  const fresh = { executable: `${size} ${mtimeMs}`, done: [] };
-  if (again) return fresh;
-  try {
-    const record = JSON.parse(readFileSync(file, "utf8")) as Record;
-    return record.executable === fresh.executable ? record : fresh;
-  } catch {
-    return fresh;
-  }
-}
-
 /** "2/3": the second third of the rows. */
 export function partOf(rows: Row[], text: string): Row[] {
   const [, part, parts] = (/^([1-9]\d*)\/([1-9]\d*)$/.exec(text) ?? []).map(Number);
@@ -77,8 +63,7 @@ async function main(): Promise<number> {
     },
   });
   const file = values.record;
-  mkdirSync(dirname(file), { recursive: true });
-  const record = readRecord(file, values.again);
+  const record = resumed(file, { done: [] as Result[] }, values);
   const wanted = partOf(allRows(), values.part).filter((row) =>
     new RegExp(values.only).test(`${row.failpoint} ${row.action}`),
   );

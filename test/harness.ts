@@ -21,7 +21,7 @@ import { procMasks } from "../src/base/proc_masks.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
-import { until } from "./expect.ts";
+import { isGuest, until } from "./expect.ts";
 import { end, freeSubnet, mountTmpfs, serves, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
@@ -36,7 +36,7 @@ export const busybox = "docker.io/library/busybox:latest";
 
 const { NamespaceMode, ContainerState } = runtime.v1;
 /** Longer than ever seen; a guest beside another one, with writers in it, has taken 44 s. */
-const startMsMax = process.env["ISULAD_SLOW"] === "1" ? 120_000 : 45_000;
+const startMsMax = isGuest ? 120_000 : 45_000;
 
 export type DaemonOptions = {
   /** More keys of daemon.json. */

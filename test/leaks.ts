@@ -6,6 +6,7 @@ import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync } from "
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
+import { isGuest } from "./expect.ts";
 
 /** Whose leaks are looked for. */
 export type Scope = {
@@ -86,7 +87,7 @@ export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
 }
 
 /** In an emulated guest what is done behind an answer takes its time too. */
-const goneMs = process.env["ISULAD_SLOW"] === "1" ? 30_000 : 3_000;
+const goneMs = isGuest ? 30_000 : 3_000;
 
 /** What was there all the time while everything was given `withinMs` to go. */
 export async function leaksSince(

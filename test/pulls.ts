@@ -14,6 +14,7 @@ import { executable, Daemon } from "./harness.ts";
 import { FakeRegistry } from "./image/fake_registry.ts";
 import { makeImage, makeLayer, type TestImage } from "./image_maker.ts";
 import { random } from "./random.ts";
+import { resumed } from "./run_record.ts";
 
 export type Cut = "kill" | "full";
 export type Round = { number: number; cut: Cut; seed: number };
@@ -301,16 +302,6 @@ function images(): Record<string, TestImage> {
   };
 }
 
-type Done = { executable: string; seed: number; done: Outcome[] };
-
-function readRecord(file: string, seed: number, again: boolean): Done {
-  const { size, mtimeMs } = fs.statSync(executable);
-  const fresh = { executable: `${size} ${mtimeMs}`, seed, done: [] };
-  if (again || !fs.existsSync(file)) return fresh;
-  const record = JSON.parse(fs.readFileSync(file, "utf8")) as Done;
-  return record.executable === fresh.executable && record.seed === seed ? record : fresh;
-}
-
 /** Every round has a seed of its own, so that one can be had again. */
 export function planOf(kills: number, full: number, seed: number): Round[] {
   const chance = random(seed);
@@ -330,11 +321,9 @@ async function main(): Promise<number> {
       again: { type: "boolean", default: false },
     },
   });
-  const cache = join(import.meta.dirname, ".cache");
-  fs.mkdirSync(cache, { recursive: true });
-  const file = join(cache, "pulls.json");
+  const file = join(import.meta.dirname, ".cache/pulls.json");
   const seed = Number(values.seed);
-  const record = readRecord(file, seed, values.again);
+  const record = resumed(file, { seed, done: [] as Outcome[] }, values);
   const plan = planOf(Number(values.kills), Number(values.full), seed);
   await using pulls = await CutPulls.open();
   let failed = 0;

@@ -1,11 +1,11 @@
 // A short run of the long one (test/soak.ts), with a fixed seed.
 import { expect, test } from "bun:test";
-import process from "node:process";
+import { isGuest } from "./expect.ts";
 import { startDaemon } from "./harness.ts";
 import { growthKib, type RoundResult, soak } from "./soak.ts";
 
 // The guest of test/vm emulates its processor.
-const pods = process.env["ISULAD_SLOW"] === "1" ? 3 : 10;
+const pods = isGuest ? 3 : 10;
 
 test("three rounds of pods of every kind leave nothing behind", async () => {
   await using daemon = await startDaemon();

@@ -15,19 +15,17 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import type { PodSandboxConfig } from "../src/proto/types.ts";
-import { until } from "./expect.ts";
+import { isGuest, until } from "./expect.ts";
 import { busybox, Daemon, executable } from "./harness.ts";
 import { busyboxImage } from "./image_maker.ts";
 import { buildNext, nextForGuests } from "./next_build.ts";
 import { countLines, newTally, writerScript } from "./storm.ts";
 
 const { ContainerState } = runtime.v1;
-const isGuest = process.env["ISULAD_SLOW"] === "1";
 const why =
   isGuest && !existsSync(nextForGuests)
     ? " (in a guest: skipped, run test/next_build.ts first)"

@@ -40,9 +40,9 @@ export class Starter {
     const ageMs = performance.now() - this.#latest.atMs;
     if (ageMs < (ended ? this.#pauseMs : startAgainMs)) return;
     if (ended) this.#pauseMs = Math.min(this.#pauseMs * 2, pauseMsMax);
-    let hasEnded = false;
-    this.#latest = { atMs: performance.now(), hasEnded: () => hasEnded };
-    this.#start(() => (hasEnded = true));
+    const atMs = performance.now();
+    const pid = this.#start();
+    this.#latest = { atMs, hasEnded: () => !this.#started.has(pid) };
   }
 
   /** One is looked for: what was started before is an older one now. */
@@ -77,7 +77,7 @@ export class Starter {
   }
 
   /** The monitor outlives this process: a session of its own, and no stream of ours. */
-  #start(onEnd: () => void): void {
+  #start(): number {
     mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
     boundOwnLog(this.#state);
     const output = openSync(ownLog(this.#state), "a", 0o600);
@@ -94,11 +94,9 @@ export class Starter {
         this.#log.error("cannot start the monitor", { error: error.message }),
       );
       // Killed, or it has met an older one that was ending.
-      child.on("exit", () => {
-        this.#started.delete(pid);
-        onEnd();
-      });
+      child.on("exit", () => this.#started.delete(pid));
       child.unref();
+      return pid;
     } finally {
       closeSync(output);
     }

@@ -2,12 +2,13 @@
 // daemon, and graph marked as ours. What cannot be used is refused with its path and what to do, and not
 // a byte in it is changed.
 import { randomBytes } from "node:crypto";
-import { closeSync, existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
+import type { Descriptor } from "./sys/descriptor.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 import { openLocked } from "./sys/path.ts";
 
@@ -42,17 +43,17 @@ function unwritable(path: string, key: Key, cause: unknown): CriError {
 /** One daemon for a folder. @throws CriError FAILED_PRECONDITION when another has it. */
 export function lockFolder(folder: string, key: Key): Disposable {
   const path = join(folder, lockFile);
-  const fd = openLock(path, key);
-  if (fd === undefined) {
+  const lock = openLock(path, key);
+  if (lock === undefined) {
     throw new CriError(
       "FAILED_PRECONDITION",
       `another isulad-ts runs with ${folder} (it holds ${path}): stop it, or give this one hosts, graph and state of its own`,
     );
   }
-  return { [Symbol.dispose]: () => closeSync(fd) };
+  return lock;
 }
 
-function openLock(path: string, key: Key): number | undefined {
+function openLock(path: string, key: Key): Descriptor | undefined {
   try {
     return openLocked(path);
   } catch (error) {

@@ -126,6 +126,11 @@ describe("style", () => {
   const bans: { what: RegExp; why: string; except?: RegExp }[] = [
     { what: /["']bun:/, why: "Bun's own modules: only sys/libc.ts", except: /^src\/sys\/libc/ },
     { what: /\bDeno\./, why: "Deno's own interface: only sys/libc.ts", except: /^src\/sys\/libc/ },
+    {
+      what: /\b(open|close)Sync\(|\bnew Descriptor\(|\b\w*[fF]ds?\??: (readonly )?number/,
+      why: "a descriptor has an owner: Descriptor.open or .adopt of sys/descriptor.ts",
+      except: /^src\/(sys|image)\//,
+    },
     { what: /^export default\b/, why: "named exports only" },
     { what: /\bwaitpid\(\s*-1/, why: "it steals Bun's children" },
     {

@@ -105,10 +105,12 @@ async function tailOffset(file: FileHandle, count: number): Promise<number> {
 /** whole: the bytes are the whole file, so their first line is not cut. */
 function lastLines(bytes: Buffer, count: number, whole: boolean): number | undefined {
   let end = bytes.lastIndexOf(newline) + 1;
-  for (let finished = 0; end > 0;) {
+  let finished = 0;
+  for (let atEnd = true; end > 0; atEnd = false) {
     const start = bytes.lastIndexOf(newline, end - 2) + 1;
     if (start === 0 && !whole) return undefined; // Perhaps cut: a larger window will tell.
-    if (parseEntry(bytes.subarray(start, end - 1))?.partial !== true) finished++;
+    // The last one is a line's end even without a newline of its own.
+    if (atEnd || parseEntry(bytes.subarray(start, end - 1))?.partial !== true) finished++;
     if (finished > count) return end;
     end = start;
   }

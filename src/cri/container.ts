@@ -28,8 +28,8 @@ import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { containerCgroup, rootfsOwner } from "./facts.ts";
 import { stdioFolder } from "./pause.ts";
 
-/** Both streams and all framing stay under the 16 MiB that a kubelet's client takes. */
-const execOutputBytes = (16 << 20) - (64 << 10);
+/** Both streams stay under the 16 MiB that a kubelet's client takes; ExecSyncResponse adds 16 bytes at most. */
+const execOutputBytes = (16 << 20) - 64;
 /** 24 days. A timer takes 31 bits of milliseconds, and fires at once when it is given more. */
 const timeoutSecondsMax = 2_147_483n;
 

@@ -4,14 +4,14 @@
 // process group, which ends as a whole.
 import type { ChildProcess } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { closeSync, openSync, rmSync, writeFileSync } from "node:fs";
+import { constants, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import { spawn } from "../sys/children.ts";
-import { pipe, setBlocking, setPipeSize } from "../sys/descriptor.ts";
+import { Descriptor, pipe, setBlocking, setPipeSize, type Pipe } from "../sys/descriptor.ts";
 import { Poller } from "../sys/poller.ts";
 import type { Decoding, DecodeStep } from "./processors.ts";
 
@@ -52,27 +52,27 @@ export class Decoder implements AsyncDisposable {
 
   async #start({ steps, payload }: Decoding): Promise<void> {
     const first = joint();
-    setBlocking(first.writeFd, false);
-    this.#input = new ByteStream(first.writeFd, this.#poller);
-    let stdin = first.readFd;
+    setBlocking(first.writer, false);
+    this.#input = new ByteStream(first.writer, this.#poller);
+    let stdin = first.reader;
     for (const step of steps) {
       const next = joint();
       try {
-        const ends = { stdin, stdout: next.writeFd, payload };
+        const ends = { stdin, stdout: next.writer, payload };
         this.#programs.push(new Program(step, ends, this.#poller));
       } catch (error) {
-        closeSync(next.readFd);
+        next.reader.close();
         throw error;
       } finally {
-        closeSync(stdin);
-        closeSync(next.writeFd);
-        stdin = next.readFd;
+        stdin.close();
+        next.writer.close();
+        stdin = next.reader;
       }
     }
     setBlocking(stdin, false);
     this.#output = new ByteStream(stdin, this.#poller);
     await Promise.all(this.#programs.map((program) => program.started));
-    await this.#poller.writable(first.writeFd); // its thread starts outside of the layer's folder, too
+    await this.#poller.writable(first.writer); // its thread starts outside of the layer's folder, too
   }
 
   /**
@@ -157,18 +157,18 @@ export class Decoder implements AsyncDisposable {
   }
 }
 
-function joint(): { readFd: number; writeFd: number } {
-  const fds = pipe();
-  setBlocking(fds.readFd, true);
+function joint(): Pipe {
+  const ends = pipe();
+  setBlocking(ends.reader, true);
   try {
-    setPipeSize(fds.writeFd, pipeBytes);
+    setPipeSize(ends.writer, pipeBytes);
   } catch {
     // Above what this user may have: the usual size does.
   }
-  return fds;
+  return ends;
 }
 
-type Ends = { stdin: number; stdout: number; payload: string };
+type Ends = { stdin: Descriptor; stdout: Descriptor; payload: string };
 
 class Program {
   readonly name: string;
@@ -184,14 +184,14 @@ class Program {
     this.name = name;
     this.#path = path;
     const more = Object.fromEntries(env.map((one) => splitOnce(one)));
-    const payload = payloadFile(ends.payload);
+    using payload = payloadFile(ends.payload);
     const stderr = joint();
-    setBlocking(stderr.readFd, false);
-    const voice = new ByteStream(stderr.readFd, poller);
+    setBlocking(stderr.reader, false);
+    const voice = new ByteStream(stderr.reader, poller);
     const said = this.#listen(voice);
     try {
       this.#child = spawn(path, args, {
-        stdio: [ends.stdin, ends.stdout, stderr.writeFd, payload],
+        stdio: [ends.stdin.fd, ends.stdout.fd, stderr.writer.fd, payload.fd],
         env: { ...process.env, ...more, STREAM_PROCESSOR_MEDIATYPE: mediaType },
         cwd: "/",
       });
@@ -199,8 +199,7 @@ class Program {
       voice.close();
       throw this.#notStarted(error); // Bun throws some errors at once
     } finally {
-      closeSync(payload);
-      closeSync(stderr.writeFd);
+      stderr.writer.close();
     }
     this.started = new Promise((resolve, reject) => {
       this.#child.once("spawn", resolve);
@@ -247,11 +246,11 @@ function splitOnce(variable: string): [string, string] {
 }
 
 /** A file without a name: unlike a pipe it needs nobody who writes while the program reads. */
-function payloadFile(base64: string): number {
+function payloadFile(base64: string): Descriptor {
   const path = join(tmpdir(), `isulad-payload-${randomBytes(8).toString("hex")}`);
   try {
     writeFileSync(path, Buffer.from(base64, "base64"), { mode: 0o600, flag: "wx" });
-    return openSync(path, "r");
+    return Descriptor.open(path, constants.O_RDONLY);
   } finally {
     rmSync(path, { force: true });
   }

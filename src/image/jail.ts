@@ -1,10 +1,11 @@
 // What keeps a helper that deals with hostile trees inside of one: chroot, and the way back out.
-import * as fs from "node:fs";
+import { constants } from "node:fs";
+import { Descriptor } from "../sys/descriptor.ts";
 import { chroot, leaveChroot } from "../sys/path.ts";
 
 /** Confines this process to a folder, and lets it out again. */
 export class Jail {
-  readonly #rootFd = fs.openSync("/", fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  readonly #root = Descriptor.open("/", constants.O_RDONLY | constants.O_DIRECTORY);
   #isInside = false;
 
   enter(folder: string): void {
@@ -15,7 +16,7 @@ export class Jail {
   leave(): void {
     if (!this.#isInside) return;
     this.#isInside = false;
-    leaveChroot(this.#rootFd);
+    leaveChroot(this.#root);
   }
 
   assertInside(): void {

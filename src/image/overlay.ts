@@ -3,6 +3,7 @@ import * as fs from "node:fs";
 import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { mount, mountByOptions, mountIdmapped, MS_RDONLY, type MountOption } from "../sys/mount.ts";
 import { readMountTable } from "../sys/mount_table.ts";
 import { unmountAll } from "./unmount.ts";
@@ -44,14 +45,12 @@ export async function mountOverlay(parts: OverlayParts): Promise<void> {
 const idmappedName = "idmapped";
 
 function idmap(trees: string, view: string, userns: string): void {
-  const fd = fs.openSync(userns, fs.constants.O_RDONLY);
+  using namespace = Descriptor.open(userns, fs.constants.O_RDONLY);
   try {
-    mountIdmapped(trees, view, fd);
+    mountIdmapped(trees, view, namespace);
   } catch (cause) {
     const message = `cannot mount the layers with a user namespace's ids: ${messageOf(cause)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
-  } finally {
-    fs.closeSync(fd);
   }
 }
 
@@ -66,19 +65,16 @@ export async function unmountView(dir: string): Promise<void> {
 
 function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
   const rootfs = join(dir, "rootfs");
-  const treesFd = fs.openSync(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
-  const dirFd = fs.openSync(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  using layers = Descriptor.open(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  using folder = Descriptor.open(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
   try {
     // By descriptor: 127 layers fit into a page of options however long the graph folder's path is, no
     // comma or colon in it matters, and the line in mountinfo, which runc reads, stays short.
-    const below = names.map((name) => `/proc/self/fd/${treesFd}/${name}`).toReversed();
-    mountStack(rootfs, { below, own: `/proc/self/fd/${dirFd}`, readonly, label });
+    const below = names.map((name) => `/proc/self/fd/${layers.fd}/${name}`).toReversed();
+    mountStack(rootfs, { below, own: `/proc/self/fd/${folder.fd}`, readonly, label });
   } catch (error) {
     const message = `cannot mount ${rootfs}: ${messageOf(error)}`;
     throw new CriError("INTERNAL", message, { cause: error });
-  } finally {
-    fs.closeSync(treesFd);
-    fs.closeSync(dirFd);
   }
 }
 

@@ -7,6 +7,7 @@ import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { syncfs } from "../sys/path.ts";
 import { killGroup, leadGroup } from "../sys/process.ts";
@@ -131,9 +132,9 @@ async function resultOf(job: UnpackJob, jail: Jail): Promise<JobResults[UnpackJo
       }
     }
     case "sync": {
-      const fd = fs.openSync(job.folder, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
-      syncfs(fd);
-      fs.closeSync(fd);
+      const flags = fs.constants.O_RDONLY | fs.constants.O_DIRECTORY;
+      using folder = Descriptor.open(job.folder, flags);
+      syncfs(folder);
       return undefined;
     }
   }

@@ -1,39 +1,84 @@
-// What an exec writes, kept up to a bound; read on beyond it, so that the program is not held up.
-import { readNow } from "../sys/descriptor.ts";
-import type { Stream, Turn } from "./log_lines.ts";
+// Keeps the output of an exec up to a bound, and reads on beyond it, so that the program is not held up.
+//
+// Decision: the bound is of both streams together. What fits is kept whole, however it is divided; of
+// what does not, each stream has at least half of the bound, and what the other leaves of its half.
+import { Descriptor, readNow, type Released } from "../sys/descriptor.ts";
+import type { Input } from "./inputs.ts";
+import type { Turn } from "./log_lines.ts";
 
-/** Of an exec's output, what a flood on one stream leaves to the other. */
-const reservedBytes = 1 << 20;
 const buffer = Buffer.allocUnsafeSlow(256 << 10);
 
 export class Capture {
-  readonly #streams = new Map<number, Stream>();
-  readonly #kept: Record<Stream, Buffer[]> = { stdout: [], stderr: [] };
-  readonly #bytes: Record<Stream, number> = { stdout: 0, stderr: 0 };
-  readonly #maxBytes: number;
+  readonly stdout: Output;
+  readonly stderr: Output;
+  readonly #bytesMax: number;
 
-  constructor(fds: Record<Stream, number>, maxBytes: number) {
-    for (const stream of ["stdout", "stderr"] as const) this.#streams.set(fds[stream], stream);
-    this.#maxBytes = maxBytes;
+  constructor(streams: { stdout: Released; stderr: Released }, bytesMax: number) {
+    this.#bytesMax = bytesMax;
+    this.stdout = new Output(streams.stdout, (bytes) =>
+      this.#keep(this.stdout, this.stderr, bytes),
+    );
+    this.stderr = new Output(streams.stderr, (bytes) =>
+      this.#keep(this.stderr, this.stdout, bytes),
+    );
   }
 
-  get fds(): number[] {
-    return [...this.#streams.keys()];
+  get inputs(): Output[] {
+    return [this.stdout, this.stderr];
   }
 
-  turn(fd: number): Turn {
-    const count = readNow(fd, buffer);
+  #keep(own: Output, other: Output, bytes: Buffer): void {
+    const room = this.#bytesMax - own.length - Math.min(other.length, this.#bytesMax / 2);
+    own.append(bytes.subarray(0, Math.max(0, room)));
+    other.cutAt(this.#bytesMax - own.length);
+  }
+
+  collected(): { stdout: Buffer; stderr: Buffer } {
+    return { stdout: this.stdout.kept(), stderr: this.stderr.kept() };
+  }
+}
+
+/** One stream of an exec. */
+export class Output implements Input {
+  readonly descriptor: Descriptor;
+  readonly #onBytes: (bytes: Buffer) => void;
+  #chunks: Buffer[] = [];
+  #length = 0;
+
+  constructor(released: Released, onBytes: (bytes: Buffer) => void) {
+    this.descriptor = Descriptor.adopt(released);
+    this.#onBytes = onBytes;
+  }
+
+  /** Bytes kept. */
+  get length(): number {
+    return this.#length;
+  }
+
+  turn(): Turn {
+    const count = readNow(this.descriptor, buffer);
     if (count <= 0) return count < 0 ? "empty" : "end";
-    const stream = this.#streams.get(fd)!;
-    const others = Math.max(this.#bytes[stream === "stdout" ? "stderr" : "stdout"], reservedBytes);
-    const room = Math.max(0, this.#maxBytes - others - this.#bytes[stream]);
-    const kept = Math.min(count, room);
-    if (kept > 0) this.#kept[stream].push(Buffer.from(buffer.subarray(0, kept)));
-    this.#bytes[stream] += kept;
+    this.#onBytes(buffer.subarray(0, count));
     return "more";
   }
 
-  collected(): Record<Stream, Buffer> {
-    return { stdout: Buffer.concat(this.#kept.stdout), stderr: Buffer.concat(this.#kept.stderr) };
+  append(bytes: Buffer): void {
+    if (bytes.length === 0) return;
+    this.#chunks.push(Buffer.from(bytes));
+    this.#length += bytes.length;
+  }
+
+  /** Forgets what is kept beyond the first bytes. */
+  cutAt(bytesMax: number): void {
+    while (this.#length > bytesMax) {
+      const last = this.#chunks.pop()!;
+      const kept = Math.max(0, last.length - (this.#length - bytesMax));
+      this.#length -= last.length;
+      this.append(last.subarray(0, kept));
+    }
+  }
+
+  kept(): Buffer {
+    return Buffer.concat(this.#chunks);
   }
 }

@@ -6,7 +6,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { duplicate } from "../sys/descriptor.ts";
+import type { Descriptor } from "../sys/descriptor.ts";
 import { kill } from "../sys/process.ts";
 import { heartbeat } from "./heartbeat.ts";
 import { Held } from "./held.ts";
@@ -109,9 +109,9 @@ export class MonitorClient implements AsyncDisposable {
   }
 
   /** A descriptor of a running container's terminal, the caller's to close. @throws when there is none. */
-  async terminal(id: string): Promise<number> {
+  async terminal(id: string): Promise<Descriptor> {
     const socket = await this.#connected();
-    return duplicate(await this.#terminals.borrow(id, this.#caller(socket)));
+    return (await this.#terminals.borrow(id, this.#caller(socket))).duplicate();
   }
 
   /** What the container reads ends, for good. */

@@ -6,24 +6,31 @@
 // was read from it and not written is held here.
 //
 // Decision: a program that reads its own standard output eats its log, as on a terminal.
-import {
-  closeSync,
-  constants,
-  fstatSync,
-  ftruncateSync,
-  mkdirSync,
-  openSync,
-  readSync,
-  writeSync,
-} from "node:fs";
+import { constants, fstatSync, ftruncateSync, mkdirSync, readSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
-import { discard, pipe, readNow, setPipeSize, tee } from "../sys/descriptor.ts";
+import {
+  Descriptor,
+  discard,
+  pipe,
+  readNow,
+  setPipeSize,
+  tee,
+  type Pipe,
+  type Released,
+} from "../sys/descriptor.ts";
+import type { Input } from "./inputs.ts";
 import { cut, LogOutput, maxLineBytes, rest, type Stream, type Turn } from "./log_lines.ts";
 import { Tap, type Sink } from "./tap.ts";
 
 /** A stream whose content is looked at before it is taken; data is valid until the next peek of any. */
 type Source = { peek: () => { data: Buffer; state: Turn }; take: (bytes: number) => void };
-export type LogFds = { stdout: number; stderr: number; terminal: boolean };
+/** stdout, stderr: absent where there is none; a terminal has one stream, stdout. */
+export type LogStreams = {
+  stdout?: Released | undefined;
+  stderr?: Released | undefined;
+  terminal: boolean;
+};
+type LogInput = Input & { stream: Stream; source: Source; tap: Tap };
 
 const readBytes = 128 << 10;
 /** What is looked for in a log that an earlier monitor left: the end of its last whole line. */
@@ -32,36 +39,46 @@ const tailBytes = 64 << 10;
 const scratch = Buffer.allocUnsafeSlow(maxLineBytes + readBytes);
 const nothing = scratch.subarray(0, 0);
 const output = new LogOutput();
-/** In place of a log's descriptor. */
-const discarding = -1;
-const notOpen = -2;
-let copy: { readFd: number; writeFd: number; nullFd: number } | undefined;
+type Target = Descriptor | "discarded" | "not open";
+let copy: (Pipe & { devNull: Descriptor }) | undefined;
 
 function openCopy(): NonNullable<typeof copy> {
-  const opened = { ...pipe(), nullFd: openSync("/dev/null", "w") };
-  setPipeSize(opened.writeFd, 1 << 20); // as many pages as a FIFO has
+  const opened = { ...pipe(), devNull: Descriptor.open("/dev/null", constants.O_WRONLY) };
+  setPipeSize(opened.writer, 1 << 20); // as many pages as a FIFO has
   return opened;
 }
 
-function fifoSource(fd: number): Source {
-  const { readFd, writeFd, nullFd } = (copy ??= openCopy());
+/** At the end of its thread. */
+export function closeCopy(): void {
+  copy?.[Symbol.dispose]();
+  copy?.devNull.close();
+  copy = undefined;
+}
+
+function fifoSource(fifo: Descriptor): Source {
+  const { reader, writer, devNull } = (copy ??= openCopy());
   const peek = () => {
-    const count = tee(fd, writeFd, readBytes);
-    for (let got = 0; got < count;) got += readNow(readFd, scratch.subarray(got, count));
+    const count = tee(fifo, writer, readBytes);
+    for (let got = 0; got < count;) {
+      const more = readNow(reader, scratch.subarray(got, count));
+      // Bytes left in the one pipe would come out as another container's.
+      if (more <= 0) throw new Error(`the copy of a FIFO lost ${count - got} of ${count} bytes`);
+      got += more;
+    }
     if (count < 0) return { data: nothing, state: "empty" as const };
     const state = count === readBytes ? ("more" as const) : ("some" as const);
     return { data: scratch.subarray(0, count), state };
   };
-  return { peek, take: (bytes) => void discard(fd, nullFd, bytes) };
+  return { peek, take: (bytes) => void discard(fifo, devNull, bytes) };
 }
 
-function terminalSource(fd: number): Source {
+function terminalSource(terminal: Descriptor): Source {
   let held = Buffer.alloc(0);
   let ended = false;
   const peek = (): ReturnType<Source["peek"]> => {
     held.copy(scratch);
     const room = scratch.subarray(held.length);
-    const count = ended || room.length === 0 ? -1 : readNow(fd, room);
+    const count = ended || room.length === 0 ? -1 : readNow(terminal, room);
     if (count > 0) held = Buffer.from(scratch.subarray(0, held.length + count));
     ended ||= count === 0;
     return { data: held, state: ended ? "end" : count > 0 ? "more" : "empty" };
@@ -72,39 +89,50 @@ function terminalSource(fd: number): Source {
 /** Container output in CRI's format. While the disk takes nothing, nothing is read. */
 export class ContainerLog {
   readonly #path: string;
-  readonly #sources = new Map<number, { stream: Stream; source: Source; tap: Tap }>();
   readonly #terminal: boolean;
-  #fd = notOpen;
+  /** What it is written from. */
+  readonly inputs: readonly LogInput[];
+  #file: Target = "not open";
   #blocked = false;
 
   /** resumed: an earlier monitor wrote this log, perhaps half a line at its end. */
-  constructor(path: string, fds: LogFds, resumed: boolean) {
+  constructor(path: string, streams: LogStreams, resumed: boolean) {
     this.#path = path;
-    this.#terminal = fds.terminal;
-    if (resumed) this.#resume();
-    else this.#fd = openLog(path);
-    for (const stream of ["stdout", "stderr"] as const) {
-      const fd = fds[stream];
-      if (fd === -1) continue; // a terminal has one stream, and one that is lost none
-      const source = fds.terminal ? terminalSource(fd) : fifoSource(fd);
-      this.#sources.set(fd, { stream, source, tap: new Tap() });
+    this.#terminal = streams.terminal;
+    this.inputs = (["stdout", "stderr"] as const).flatMap((stream) =>
+      streams[stream] === undefined ? [] : [this.#input(stream, Descriptor.adopt(streams[stream]))],
+    );
+    try {
+      if (resumed) this.#resume();
+      else this.#file = openLog(path);
+    } catch (error) {
+      for (const { descriptor } of this.inputs) descriptor.close();
+      throw error;
     }
+  }
+
+  #input(stream: Stream, descriptor: Descriptor): LogInput {
+    const source = this.#terminal ? terminalSource(descriptor) : fifoSource(descriptor);
+    const input: LogInput = {
+      descriptor,
+      stream,
+      source,
+      tap: new Tap(),
+      turn: () => this.#turn(input),
+    };
+    return input;
   }
 
   /** What the stream brings from now on goes to the sink too; a terminal has one stream, stdout. */
   attach(stream: Stream, sink: Sink): void {
-    const found = this.#sources.values().find((one) => one.stream === stream);
+    const found = this.inputs.find((one) => one.stream === stream);
     if (found === undefined) sink.end();
     else found.tap.add(sink);
   }
 
   /** The container has exited: no client is waited for any more. */
   ending(): void {
-    for (const { tap } of this.#sources.values()) tap.ending();
-  }
-
-  get fds(): number[] {
-    return [...this.#sources.keys()];
+    for (const { tap } of this.inputs) tap.ending();
   }
 
   /** The disk has refused what was read last; every turn is empty until `retry`. */
@@ -113,14 +141,13 @@ export class ContainerLog {
   }
 
   retry(): void {
-    if (this.#fd === notOpen) this.#resume();
+    if (this.#file === "not open") this.#resume();
     else this.#blocked = false;
   }
 
   /** Writes what one stream has now. */
-  turn(fd: number): Turn {
+  #turn({ stream, source, tap }: LogInput): Turn {
     if (this.#blocked) return "empty";
-    const { stream, source, tap } = this.#sources.get(fd)!;
     if (tap.waiting) return "empty";
     const { data, state } = source.peek();
     const used = cut(stream, data, output);
@@ -131,12 +158,15 @@ export class ContainerLog {
     return state === "empty" ? "more" : state;
   }
 
-  /** Writes what has no newline, when all else is written. False when the disk refuses. */
-  writeRest(tag: "P" | "F"): boolean {
-    for (const { stream, source, tap } of this.#sources.values()) {
+  /**
+   * Writes what has no newline, when all else is written; as a partial line, so that readers add no newline
+   * that nobody wrote. False when the disk refuses.
+   */
+  writeRest(): boolean {
+    for (const { stream, source, tap } of this.inputs) {
       const { data } = source.peek();
       const used = cut(stream, data, output);
-      rest(stream, data.subarray(used), output, tag);
+      rest(stream, data.subarray(used), output);
       if (!this.#write()) return false;
       tap.offer(data, data.length);
       source.take(data.length);
@@ -146,13 +176,13 @@ export class ContainerLog {
 
   /** Before another monitor goes on: what only this one has is written. False when the disk refuses. */
   flush(): boolean {
-    return !this.#terminal || (!this.#blocked && this.writeRest("P"));
+    return !this.#terminal || (!this.#blocked && this.writeRest());
   }
 
   /** Bytes that no log will have; one look a page at most, for somebody may go on writing. */
   unwritten(): number {
     let bytes = 0;
-    for (const { source } of this.#sources.values()) {
+    for (const { source } of this.inputs) {
       for (let looks = 0; looks < 256; looks++) {
         const { length } = source.peek().data;
         if (length === 0) break;
@@ -166,26 +196,27 @@ export class ContainerLog {
   /** The file was moved away: goes on in a new one at the same path. */
   reopen(): void {
     if (this.#path === "") return;
-    const fd = openLog(this.#path);
-    closeLog(this.#fd);
-    this.#fd = fd;
+    const file = openLog(this.#path);
+    closeLog(this.#file);
+    this.#file = file;
     this.#blocked = false;
   }
 
   close(): void {
-    closeLog(this.#fd);
-    for (const { tap } of this.#sources.values()) tap.end();
+    closeLog(this.#file);
+    this.#file = "not open";
+    for (const { tap } of this.inputs) tap.end();
   }
 
   #resume(): void {
-    let fd = notOpen;
+    let file: Target = "not open";
     try {
-      fd = openLog(this.#path);
-      endAtLine(fd);
-      this.#fd = fd;
+      file = openLog(this.#path);
+      endAtLine(file);
+      this.#file = file;
       this.#blocked = false;
     } catch {
-      closeLog(fd);
+      closeLog(file);
       this.#blocked = true;
     }
   }
@@ -193,10 +224,12 @@ export class ContainerLog {
   /** All of output, or nothing of it: what is there of it is cut off again when the disk is full. */
   #write(): boolean {
     const data = output.drain();
-    if (this.#fd === discarding) return true;
+    const file = this.#file;
+    if (file === "discarded") return true;
     let written = 0;
     try {
-      while (written < data.length) written += writeSync(this.#fd, data, written);
+      if (file === "not open") throw new Error("the log is not open");
+      while (written < data.length) written += writeSync(file.fd, data, written);
     } catch {
       this.#blocked = true;
       if (written > 0) this.#takeBack(written);
@@ -206,36 +239,38 @@ export class ContainerLog {
 
   /** A disk that has failed may not let it: then it is done when the log is opened anew (`retry`). */
   #takeBack(bytes: number): void {
+    const file = this.#file;
     try {
-      ftruncateSync(this.#fd, fstatSync(this.#fd).size - bytes);
+      if (file instanceof Descriptor) ftruncateSync(file.fd, fstatSync(file.fd).size - bytes);
     } catch {
-      closeLog(this.#fd);
-      this.#fd = notOpen;
+      closeLog(file);
+      this.#file = "not open";
     }
   }
 }
 
 /** Whatever close(2) says, the descriptor is gone: NFS tells there of what it could not write. */
-function closeLog(fd: number): void {
+function closeLog(file: Target): void {
   try {
-    if (fd >= 0) closeSync(fd);
+    if (file instanceof Descriptor) file.close();
   } catch {
     // Nobody else has these lines: there is nothing to write again.
   }
 }
 
-function openLog(path: string): number {
-  if (path === "") return discarding;
+function openLog(path: string): Target {
+  if (path === "") return "discarded";
   mkdirSync(dirname(path), { recursive: true });
-  return openSync(path, constants.O_RDWR | constants.O_APPEND | constants.O_CREAT, 0o640);
+  const flags = constants.O_RDWR | constants.O_APPEND | constants.O_CREAT;
+  return Descriptor.open(path, flags, 0o640);
 }
 
 /** Cuts off what follows the last newline; what it was the start of is still in its stream. */
-function endAtLine(fd: number): void {
-  if (fd === discarding || !fstatSync(fd).isFile()) return;
-  const { size } = fstatSync(fd);
+function endAtLine(file: Target): void {
+  if (!(file instanceof Descriptor) || !fstatSync(file.fd).isFile()) return;
+  const { size } = fstatSync(file.fd);
   const tail = Buffer.alloc(Math.min(size, tailBytes));
-  const length = readSync(fd, tail, 0, tail.length, size - tail.length);
+  const length = readSync(file.fd, tail, 0, tail.length, size - tail.length);
   const end = tail.subarray(0, length).lastIndexOf(10) + 1;
-  if (end < length) ftruncateSync(fd, size - length + end);
+  if (end < length) ftruncateSync(file.fd, size - length + end);
 }

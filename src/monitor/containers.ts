@@ -1,6 +1,6 @@
 // The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
 // monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
-import { closeSync, existsSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { inTime } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -10,7 +10,7 @@ import type { Log } from "../base/log.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
-import { keepOnExec } from "../sys/descriptor.ts";
+import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
@@ -80,9 +80,9 @@ export class Containers {
   }
 
   get running(): Hello["running"] {
-    return [...this.#running.values()].map(({ record, stdio: { terminalFd } }) => {
+    return [...this.#running.values()].map(({ record, stdio: { terminal: kept } }) => {
       const { id, pid, startedAtNs, stdio, stdin, terminal } = record;
-      const terminalHeld = terminalFd !== undefined;
+      const terminalHeld = kept !== undefined;
       return { id, pid, startedAtNs, stdio, stdin, terminal, terminalHeld };
     });
   }
@@ -92,10 +92,10 @@ export class Containers {
   }
 
   /** Descriptors of the terminals, which no other process can open. */
-  get terminals(): Map<string, number> {
-    const terminals = new Map<string, number>();
+  get terminals(): Map<string, Descriptor> {
+    const terminals = new Map<string, Descriptor>();
     for (const [id, { stdio }] of this.#running) {
-      if (stdio.terminalFd !== undefined) terminals.set(id, stdio.terminalFd);
+      if (stdio.terminal !== undefined) terminals.set(id, stdio.terminal);
     }
     return terminals;
   }
@@ -110,7 +110,7 @@ export class Containers {
   }
 
   /** Takes over what an earlier monitor left: containers that run, exits that were recorded. */
-  async resume(terminals: Map<string, number>): Promise<void> {
+  async resume(terminals: Map<string, Descriptor>): Promise<void> {
     await this.#records.make();
     const { runs, exits } = this.#records.read((file, error) => {
       this.#log.error("setting a damaged record aside", { file, error: messageOf(error) });
@@ -162,11 +162,11 @@ export class Containers {
     }
   }
 
-  async #adopt(record: RunRecord, terminalFd: number | undefined): Promise<void> {
+  async #adopt(record: RunRecord, terminal: Descriptor | undefined): Promise<void> {
     const container = this.#track(record, reopenStdio(record, this.#workers, this.#log));
-    if (terminalFd !== undefined) {
-      keepOnExec(terminalFd, false);
-      this.#resumeTerminal(container, terminalFd);
+    if (terminal !== undefined) {
+      keepOnExec(terminal, false);
+      this.#resumeTerminal(container, terminal);
     } else if (record.terminal) this.#terminals.expect(record.id);
     this.#log.info("container taken over", { container: record.id, pid: record.pid });
     // Without a pidfd, what is no child is looked at now and then.
@@ -177,15 +177,15 @@ export class Containers {
     ended.catch((error: unknown) => this.#log.error("no pidfd", { error: messageOf(error) }));
   }
 
-  #resumeTerminal({ record, stdio }: Container, terminalFd: number): void {
-    resumeTerminal(stdio, terminalFd, { request: record, workers: this.#workers });
+  #resumeTerminal({ record, stdio }: Container, terminal: Descriptor): void {
+    resumeTerminal(stdio, terminal, { request: record, workers: this.#workers });
     this.#terminals.came(record.id);
   }
 
   /** Sends a descriptor of a terminal to the daemon, which keeps it for the next monitor. */
   lendTerminal(id: string, path: string): void {
-    const fd = this.#running.get(id)?.stdio.terminalFd;
-    if (fd !== undefined) sendDescriptors(path, [fd]);
+    const terminal = this.#running.get(id)?.stdio.terminal;
+    if (terminal !== undefined) sendDescriptors(path, [terminal]);
   }
 
   awaitTerminal(id: string): string {
@@ -193,11 +193,11 @@ export class Containers {
   }
 
   takeTerminal(id: string): void {
-    const terminalFd = this.#terminals.take(id);
+    const terminal = this.#terminals.take(id);
     const container = this.#running.get(id);
-    if (container !== undefined && container.stdio.terminalFd === undefined) {
-      this.#resumeTerminal(container, terminalFd);
-    } else closeSync(terminalFd);
+    if (container !== undefined && container.stdio.terminal === undefined) {
+      this.#resumeTerminal(container, terminal);
+    } else terminal.close();
   }
 
   closeStdin(id: string): void {

@@ -1,13 +1,13 @@
 // Further processes in a running container, each killed with its whole tree when its time is over or
 // nobody waits for it: ExecSync, whose output is kept up to a bound, and those whose streams are the
 // daemon's.
-import { closeSync, constants, fchownSync, fstatSync, openSync } from "node:fs";
+import { constants, fchownSync, fstatSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
-import { pipe } from "../sys/descriptor.ts";
+import { Descriptor, pipe } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { reap } from "../sys/wait.ts";
 import type {
@@ -17,7 +17,7 @@ import type {
   StartExecRequest,
   StreamOwner,
 } from "./protocol.ts";
-import type { Spawner, SpawnOptions } from "./spawner.ts";
+import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 /** Starting the process is the runtime's work, and has a deadline whatever the caller's limit is. */
@@ -107,52 +107,49 @@ export class Execs {
 
   async run(container: Container, request: ExecRequest): Promise<Output> {
     const key = `exec-${request.key}`;
-    const deadline =
-      request.timeoutMs === 0 ? Number.POSITIVE_INFINITY : performance.now() + request.timeoutMs;
-    const [out, err] = [pipe(), pipe()];
-    const { maxOutputBytes: maxBytes } = request;
-    const fds = { stdout: out.readFd, stderr: err.readFd };
+    using pipes = new DisposableStack();
+    const [out, err] = [pipes.use(pipe()), pipes.use(pipe())];
     const cancelled = new AbortController();
     this.#kills.set(request.key, () => cancelled.abort()); // at once: its cancelling may come next
-    await this.#workers.capture({ id: key, ...fds, maxBytes });
+    const streams = { stdout: out.reader.release(), stderr: err.reader.release() };
+    await this.#workers.capture({ id: key, ...streams, maxBytes: request.maxOutputBytes });
+    const outputs = [out.writer, err.writer] as const;
+    // Collected however it ends, or its streams would stay open.
+    const [ran] = await Promise.allSettled([
+      this.#runCaptured(container, request, { outputs, cancelled }),
+    ]);
+    const { stdout, stderr } = await this.#workers.collect(key);
+    if (ran.status === "rejected") throw ran.reason;
+    return { result: { ...ran.value, stdoutBytes: stdout.length }, stdout, stderr };
+  }
+
+  async #runCaptured(
+    container: Container,
+    request: ExecRequest,
+    {
+      outputs,
+      cancelled,
+    }: { outputs: readonly [Descriptor, Descriptor]; cancelled: AbortController },
+  ): Promise<{ exitCode: number; timedOut: boolean }> {
+    const { key, timeoutMs } = request;
+    const deadline = timeoutMs === 0 ? Number.POSITIVE_INFINITY : performance.now() + timeoutMs;
     let pid: number;
     try {
-      pid = await this.#startCaptured(container, request, {
-        outputs: [out.writeFd, err.writeFd],
+      using stdin = Descriptor.open("/dev/null", constants.O_RDONLY);
+      pid = await this.#start(container, request, {
+        stdio: [stdin, ...outputs],
+        args: [],
+        timeoutMs: Math.min(startTimeoutMs, timeoutMs || startTimeoutMs),
         signal: cancelled.signal,
       });
     } catch (error) {
-      this.#kills.delete(request.key);
-      const { stdout, stderr } = await this.#workers.collect(key);
+      this.#kills.delete(key);
       if (performance.now() < deadline) throw error;
-      const result = { exitCode: 137, timedOut: true, stdoutBytes: stdout.length };
-      return { result, stdout, stderr };
-    }
-    const end = await this.#wait(
-      { pid, cgroup: container.cgroup, key: request.key, deadline },
-      cancelled,
-    );
-    const { stdout, stderr } = await this.#workers.collect(key);
-    return { result: { ...end, stdoutBytes: stdout.length }, stdout, stderr };
-  }
-
-  async #startCaptured(
-    container: Container,
-    request: ExecRequest,
-    { outputs, signal }: { outputs: [number, number]; signal: AbortSignal },
-  ): Promise<number> {
-    const stdin = openSync("/dev/null", constants.O_RDONLY);
-    const timeoutMs = Math.min(startTimeoutMs, request.timeoutMs || startTimeoutMs);
-    try {
-      return await this.#start(container, request, {
-        stdio: [stdin, ...outputs],
-        args: [],
-        timeoutMs,
-        signal,
-      });
+      return { exitCode: 137, timedOut: true };
     } finally {
-      for (const fd of [stdin, ...outputs]) closeSync(fd);
+      for (const output of outputs) output.close(); // or their end would never be read
     }
+    return this.#wait({ pid, cgroup: container.cgroup, key, deadline }, cancelled);
   }
 
   async #start(
@@ -217,34 +214,23 @@ export class Execs {
  * The process's ends of the caller's FIFOs. Each is first opened both ways, which never waits: a caller
  * that has gone meanwhile must not hold up the monitor.
  */
-function openEnds(request: StartExecRequest): Disposable & { stdio: [number, number, number] } {
-  const opened: number[] = [];
-  const open = (path: string, flags: number) => {
-    const fd = openSync(path, flags);
-    opened.push(fd);
-    return fd;
-  };
-  const close = () => opened.forEach((fd) => closeSync(fd));
+function openEnds(request: StartExecRequest): Disposable & { stdio: ChildStdio } {
+  using opened = new DisposableStack();
+  const open = (path: string, flags: number) => opened.use(Descriptor.open(path, flags));
   const end = (path: string, flags: number) => {
     if (path !== "") open(path, constants.O_RDWR);
     return open(path || "/dev/null", flags);
   };
-  try {
-    const { O_RDONLY, O_WRONLY } = constants;
-    const { stdin, stdout, stderr } = request;
-    return {
-      stdio: [end(stdin, O_RDONLY), end(stdout, O_WRONLY), end(stderr, O_WRONLY)],
-      [Symbol.dispose]: close,
-    };
-  } catch (error) {
-    close();
-    throw error;
-  }
+  const { O_RDONLY, O_WRONLY } = constants;
+  const { stdin, stdout, stderr } = request;
+  const stdio = [end(stdin, O_RDONLY), end(stdout, O_WRONLY), end(stderr, O_WRONLY)] as const;
+  const kept = opened.move();
+  return { stdio, [Symbol.dispose]: () => kept.dispose() };
 }
 
 /** As stdio.ts does it for the container's own. */
-function giveStreams(fds: readonly number[], { uid, gid }: StreamOwner): void {
-  for (const fd of fds) {
+function giveStreams(streams: ChildStdio, { uid, gid }: StreamOwner): void {
+  for (const { fd } of streams) {
     if (fstatSync(fd).isFIFO()) fchownSync(fd, uid, gid);
   }
 }

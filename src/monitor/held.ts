@@ -1,43 +1,44 @@
 // What the daemon holds of the containers' streams, so that a monitor which is killed takes nothing
 // with it: a reading end of each output FIFO (what an ended container wrote last stays in it until
 // another monitor reads it) and the writing end of stdin (or a container that reads it meets its end).
-import { closeSync, constants, openSync } from "node:fs";
+import { constants } from "node:fs";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 
 export type HeldStreams = { id: string; stdio: string; stdin: boolean; terminal: boolean };
 
 export class Held {
-  readonly #fds = new Map<string, { outputs: number[]; stdin: number[] }>();
+  readonly #streams = new Map<string, { outputs: Descriptor[]; stdin: Descriptor[] }>();
 
   hold({ id, stdio, stdin, terminal }: HeldStreams): void {
-    if (terminal || this.#fds.has(id)) return;
+    if (terminal || this.#streams.has(id)) return;
     const reading = constants.O_RDONLY | constants.O_NONBLOCK;
     const outputs = ["stdout", "stderr"].flatMap((name) => openIfThere(join(stdio, name), reading));
-    this.#fds.set(id, { outputs, stdin: stdin ? openStdin(stdio) : [] });
+    this.#streams.set(id, { outputs, stdin: stdin ? openStdin(stdio) : [] });
   }
 
   /** What the container reads ends, as far as it depends on this process. */
   closeStdin(id: string): void {
-    for (const fd of this.#fds.get(id)?.stdin.splice(0) ?? []) closeSync(fd);
+    for (const stdin of this.#streams.get(id)?.stdin ?? []) stdin.close();
   }
 
   release(id: string): void {
     this.closeStdin(id);
-    for (const fd of this.#fds.get(id)?.outputs ?? []) closeSync(fd);
-    this.#fds.delete(id);
+    for (const output of this.#streams.get(id)?.outputs ?? []) output.close();
+    this.#streams.delete(id);
   }
 }
 
 /** A writing end of what a container reads; none: it has closed that, or it was closed for good. */
-export function openStdin(stdio: string): number[] {
+export function openStdin(stdio: string): Descriptor[] {
   return openIfThere(join(stdio, "stdin"), constants.O_WRONLY | constants.O_NONBLOCK);
 }
 
 /** ENXIO: the container has closed its stdin. */
-function openIfThere(path: string, flags: number): number[] {
+function openIfThere(path: string, flags: number): Descriptor[] {
   try {
-    return [openSync(path, flags)];
+    return [Descriptor.open(path, flags)];
   } catch (error) {
     if (errnoOf(error) === "ENOENT" || errnoOf(error) === "ENXIO") return [];
     throw error;

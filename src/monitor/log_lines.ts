@@ -38,9 +38,9 @@ export function cut(stream: Stream, data: Buffer, out: LogOutput): number {
   }
 }
 
-/** What has no newline, when no more of it comes: a line too ("F"), or a part of one ("P"). */
-export function rest(stream: Stream, data: Buffer, out: LogOutput, tag: "P" | "F" = "F"): void {
-  if (data.length > 0) out.line(prefixOf(stream), tag, data, 0, data.length);
+/** Writes what has no newline, when no more of it comes: a part of a line. */
+export function rest(stream: Stream, data: Buffer, out: LogOutput): void {
+  if (data.length > 0) out.line(prefixOf(stream), "P", data, 0, data.length);
 }
 
 function prefixOf(stream: Stream): Buffer {

@@ -3,23 +3,24 @@
 // what cannot go on now (a full disk, an exec whose child holds its output) is a step of a later turn.
 // A write to a disk that stalls does wait, so each file system with logs has a thread of its own
 // (worker_client.ts).
-import { closeSync, constants, openSync } from "node:fs";
+import { constants } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";
 import { MemoryCounts } from "../node/memory_events.ts";
-import { drainEventfd, Epoll, EPOLLERR, EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/descriptor.ts";
+import { Descriptor, drainEventfd, type Released } from "../sys/descriptor.ts";
+import { EPOLLET, EPOLLOUT, EPOLLPRI } from "../sys/epoll.ts";
 import { collectGarbage } from "../sys/memory.ts";
 import { Capture } from "./capture.ts";
-import { ContainerLog, type LogFds } from "./container_log.ts";
-import type { Turn } from "./log_lines.ts";
+import { closeCopy, ContainerLog, type LogStreams } from "./container_log.ts";
+import { Inputs, type Input } from "./inputs.ts";
 import { Sink } from "./tap.ts";
 
-type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogFds;
+type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams;
 type CaptureRequest = {
   op: "capture";
   id: string;
-  stdout: number;
-  stderr: number;
+  stdout: Released;
+  stderr: Released;
   maxBytes: number;
 };
 /**
@@ -32,11 +33,13 @@ export type WorkerRequest = { seq: number } & (
   | { op: "attach"; id: string; stdout: string; stderr: string }
   | { op: "reopen" | "end" | "collect"; id: string }
   | { op: "pause" | "continue" }
-  /** Answered when fd, a pidfd, is readable. */
-  | { op: "await"; fd: number }
-  /** Reads a cgroup's memory.events at each change; fd is this thread's until `unwatch`. */
-  | { op: "watch"; fd: number; counts: SharedArrayBuffer }
-  | { op: "unwatch"; fd: number }
+  /** Answered when the process of a pidfd has ended. */
+  | { op: "await"; pidfd: Released }
+  /** Reads a cgroup's memory.events at each change, until `unwatch`. */
+  | { op: "watch"; watch: number; events: Released; counts: SharedArrayBuffer }
+  | { op: "unwatch"; watch: number }
+  /** Ends this thread as soon as it has nothing left to write. */
+  | { op: "stop" }
 );
 export type WorkerReply = {
   seq: number;
@@ -45,7 +48,6 @@ export type WorkerReply = {
   stdout?: Uint8Array;
   stderr?: Uint8Array;
 };
-type Reader = { turn: (fd: number) => Turn; cut?: () => void };
 type End = { seq: number; deadline: number };
 
 /**
@@ -64,69 +66,37 @@ const logEndMs = 5_000;
 const collectMs = 100;
 /** How long nothing may have come until the memory of what came is freed. */
 const idleMs = 1_000;
-/** Turns of one stream in a row: enough to empty a FIFO, and a bound. */
-const maxTurns = 64;
 
-const epoll = new Epoll();
-/** Open descriptors by number, and who reads them. */
-const readers = new Map<number, Reader>();
-/** Those that may have something: epoll tells of what came only once. */
-const ready = new Set<number>();
+const { wake: released } = workerData as { wake: Released };
+const wakeUp = Descriptor.adopt(released);
+const inputs = new Inputs(wakeUp);
 const logs = new Map<string, { log: ContainerLog; end?: End }>();
 const captures = new Map<string, { capture: Capture; end?: End }>();
+/** Cgroups whose memory.events are read, by the caller's number for each. */
+const watches = new Map<number, Input>();
 /** Attached clients' FIFOs, and whose output they get. */
 const sinks = new Map<Sink, ContainerLog>();
 const lagging = new Set<Sink>();
 const inbox: WorkerRequest[] = [];
 let paused = false;
+/** Ends when it has nothing left to write. */
+let stopping = false;
 
-function watch(reader: ContainerLog | Capture): void {
-  for (const fd of reader.fds) {
-    readers.set(fd, reader);
-    epoll.add(fd);
-  }
+function startLog({ id, path, resumed, ...streams }: LogRequest): void {
+  const earlier = logs.get(id);
+  const log = new ContainerLog(path, streams, resumed);
+  if (earlier !== undefined) closeLog(earlier); // its disk answered after its start was given up
+  logs.set(id, { log });
+  for (const input of log.inputs) inputs.add(input);
 }
 
-/** The monitor may have another descriptor of the same file, which would keep it in epoll. */
-function close(fd: number): void {
-  if (!readers.delete(fd)) return;
-  ready.delete(fd);
-  epoll.remove(fd);
-  closeSync(fd);
-}
-
-function turn(fd: number): Turn {
-  const state = readers.get(fd)?.turn(fd) ?? "end";
-  if (state === "end") close(fd);
-  if (state === "end" || state === "empty") ready.delete(fd);
-  return state;
-}
-
-/** Reads what is there now; true when there was nothing more. */
-function readAll(fd: number): boolean {
-  for (let turns = 0; turns < maxTurns; turns++) {
-    const state = turn(fd);
-    if (state === "end" || state === "empty") return true;
-  }
-  return false;
-}
-
-function startLog(request: LogRequest): void {
-  try {
-    const log = new ContainerLog(request.path, request, request.resumed);
-    logs.set(request.id, { log });
-    watch(log);
-  } catch (error) {
-    for (const fd of [request.stdout, request.stderr]) if (fd !== -1) closeSync(fd);
-    throw error;
-  }
-}
-
-function watchMemory({ fd, counts }: Extract<WorkerRequest, { op: "watch" }>): void {
-  const shared = new MemoryCounts(counts);
-  readers.set(fd, { turn: () => (shared.read(fd), "empty") });
-  epoll.add(fd, EPOLLPRI | EPOLLET);
-  ready.add(fd); // what has changed before
+function watchMemory(request: Extract<WorkerRequest, { op: "watch" }>): void {
+  const counts = new MemoryCounts(request.counts);
+  const descriptor = Descriptor.adopt(request.events);
+  const input: Input = { descriptor, turn: () => (counts.read(descriptor), "empty") };
+  watches.set(request.watch, input);
+  inputs.add(input, EPOLLPRI | EPOLLET);
+  inputs.wake(input); // what has changed before
 }
 
 /** Each path a FIFO that a client reads, or "". */
@@ -135,10 +105,10 @@ function attach(request: Extract<WorkerRequest, { op: "attach" }>): void {
   if (found === undefined) throw new Error(`container ${request.id} has no output any more`);
   for (const stream of ["stdout", "stderr"] as const) {
     if (request[stream] === "") continue;
-    const sink = new Sink(openSync(request[stream], constants.O_WRONLY | constants.O_NONBLOCK));
+    const flags = constants.O_WRONLY | constants.O_NONBLOCK;
+    const sink = new Sink(Descriptor.open(request[stream], flags));
     sinks.set(sink, found.log);
-    readers.set(sink.fd, sink);
-    epoll.add(sink.fd, EPOLLOUT | EPOLLET);
+    inputs.add(sink, EPOLLOUT | EPOLLET);
     found.log.attach(stream, sink);
   }
 }
@@ -151,7 +121,7 @@ function stepSinks(): boolean {
     else if (lagging.delete(sink)) wake(log);
     if (!sink.done) continue;
     sinks.delete(sink);
-    close(sink.fd);
+    inputs.close(sink);
   }
   return lagging.size > 0;
 }
@@ -159,22 +129,26 @@ function stepSinks(): boolean {
 /** The container has exited, so what it wrote is in its FIFOs: their end is that they are empty. */
 function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): void {
   const late = performance.now() > end.deadline;
-  const drained = !log.blocked && log.fds.every(readAll) && !log.blocked;
-  const written = drained && log.writeRest("F");
+  const drained = !log.blocked && log.inputs.every((input) => inputs.drain(input)) && !log.blocked;
+  const written = drained && log.writeRest();
   if (!written && !late) return;
   const lostBytes = written ? 0 : log.unwritten();
-  log.fds.forEach(close);
-  log.close();
   logs.delete(id);
-  reply({ seq: end.seq, lostBytes });
+  closeLog({ log, end }, lostBytes);
+}
+
+function closeLog({ log, end }: { log: ContainerLog; end?: End }, lostBytes = 0): void {
+  for (const input of log.inputs) inputs.close(input);
+  log.close();
+  if (end !== undefined) reply({ seq: end.seq, lostBytes });
 }
 
 function stepCollect(id: string, { capture, end }: { capture: Capture; end: End }): void {
   let empty = true;
-  for (const fd of capture.fds) empty = readAll(fd) && empty;
-  const open = capture.fds.some((fd) => readers.has(fd));
+  for (const input of capture.inputs) empty = inputs.drain(input) && empty;
+  const open = capture.inputs.some((input) => inputs.isOpen(input));
   if (open && (!empty || performance.now() < end.deadline)) return;
-  capture.fds.forEach(close);
+  for (const input of capture.inputs) inputs.close(input);
   captures.delete(id);
   reply({ seq: end.seq, ...capture.collected() });
 }
@@ -203,7 +177,7 @@ function handle(request: WorkerRequest): void {
     case "capture": {
       const capture = new Capture(request, request.maxBytes);
       captures.set(request.id, { capture });
-      watch(capture);
+      for (const input of capture.inputs) inputs.add(input);
       return reply({ seq });
     }
     case "end": {
@@ -219,15 +193,21 @@ function handle(request: WorkerRequest): void {
       capture.end = { seq, deadline: performance.now() + collectMs };
       return;
     }
-    case "await":
-      readers.set(request.fd, { turn: () => (reply({ seq }), "end") });
-      epoll.add(request.fd);
-      return;
+    case "await": {
+      const descriptor = Descriptor.adopt(request.pidfd);
+      return inputs.add({ descriptor, turn: () => (reply({ seq }), "end") });
+    }
     case "watch":
       watchMemory(request);
       return reply({ seq });
-    case "unwatch":
-      close(request.fd);
+    case "unwatch": {
+      const input = watches.get(request.watch);
+      watches.delete(request.watch);
+      if (input !== undefined) inputs.close(input);
+      return reply({ seq });
+    }
+    case "stop":
+      stopping = true;
       return reply({ seq });
     case "pause":
       paused = true;
@@ -242,7 +222,7 @@ function handle(request: WorkerRequest): void {
 }
 
 function wake(log: ContainerLog): void {
-  for (const fd of log.fds) if (readers.has(fd)) ready.add(fd);
+  for (const input of log.inputs) inputs.wake(input);
 }
 
 /** What could not be finished when it was asked for; true when some of it still cannot. */
@@ -281,30 +261,30 @@ async function takeRequests(count: number): Promise<void> {
   }
 }
 
-async function main(wakeFd: number): Promise<never> {
+function isDone(): boolean {
+  return stopping && logs.size === 0 && sinks.size === 0;
+}
+
+async function main(): Promise<void> {
   parentPort!.on("message", (request: WorkerRequest) => inbox.push(request));
-  epoll.add(wakeFd);
   let unfinished = false;
   let worked = false;
-  for (;;) {
-    const busy = ready.size > 0 && !paused;
-    let requests = 0;
-    const found = epoll.wait(busy ? 0 : unfinished ? stepMs : worked ? idleMs : -1);
-    if (worked && !busy && !unfinished && found.length === 0) collectGarbage();
-    worked = busy || unfinished || found.length > 0;
-    for (const { fd, events } of found) {
-      if (fd === wakeFd) requests = drainEventfd(wakeFd);
-      else ready.add(fd);
-      // Of a FIFO that is written to: its reader has gone.
-      if ((events & EPOLLERR) !== 0) readers.get(fd)?.cut?.();
-    }
-    if (requests > 0) await takeRequests(requests);
+  while (!isDone()) {
+    const busy = inputs.anyReady && !paused;
+    const news = inputs.wait(busy ? 0 : unfinished ? stepMs : worked ? idleMs : -1);
+    if (worked && !busy && !unfinished && !news.any) collectGarbage();
+    worked = busy || unfinished || news.any;
+    if (news.wakened) await takeRequests(drainEventfd(wakeUp));
     if (paused) continue;
-    const turns = [...ready].map(turn);
+    const turns = inputs.turns();
     unfinished = step();
     const gathers = turns.includes("some") && !turns.includes("more") && !unfinished;
     if (gathers) Atomics.wait(nobody, 0, 0, gatherMs); // nobody wakes it
   }
 }
 
-await main((workerData as { wakeFd: number }).wakeFd);
+await main();
+inputs[Symbol.dispose]();
+wakeUp.close();
+closeCopy();
+parentPort!.close();

@@ -43,7 +43,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     socket.on("close", () => connections.delete(socket));
     serve(socket, parts, log, () => activity++);
   };
-  const place = await Place.take({ folder, lockFd: inherited.lockFd, onConnection });
+  const place = await Place.take({ folder, lock: inherited.lock, onConnection });
   if (place === undefined) return log.info("another monitor is there or ending");
   becomeSubreaper();
   let activity = 0;

@@ -1,7 +1,8 @@
 // What the monitor itself has to tell: a file on the state folder's tmpfs, which is memory, and so has a
 // bound. It is written with O_APPEND, by a monitor and by the one after it.
-import { appendFileSync, closeSync, openSync, readSync, statSync, truncateSync } from "node:fs";
+import { appendFileSync, constants, readSync, statSync, truncateSync } from "node:fs";
 import { join } from "node:path";
+import { Descriptor } from "../sys/descriptor.ts";
 
 const bytesMax = 1 << 20;
 /** What stays, of the newest, when there is more. */
@@ -17,11 +18,9 @@ export function boundOwnLog(state: string): void {
   const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0;
   if (size <= bytesMax) return;
   const tail = Buffer.alloc(bytesKept);
-  const fd = openSync(path, "r");
-  try {
-    readSync(fd, tail, 0, bytesKept, size - bytesKept);
-  } finally {
-    closeSync(fd);
+  {
+    using log = Descriptor.open(path, constants.O_RDONLY);
+    readSync(log.fd, tail, 0, bytesKept, size - bytesKept);
   }
   truncateSync(path, 0);
   appendFileSync(path, tail.subarray(tail.indexOf(10) + 1));

@@ -10,27 +10,26 @@
 // What remains is 255, not known: an older kernel (Debian 12 has 6.1) and an exit while neither daemon
 // nor monitor lived, or later but of a container that had lost both and is init's child since.
 // The time of an exit is when it was seen: the kernel keeps none.
-import { closeSync, fstatSync, openSync, rmSync, statSync } from "node:fs";
+import { constants, fstatSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
 import { processState, startTime } from "../sys/process.ts";
 import { exitOfPidfd, openPidfd, reap } from "../sys/wait.ts";
 
 /** False where the kernel or libc cannot. */
 export function pin(pid: number, path: string): boolean {
-  const pidfd = openPidfd(pid);
+  using pidfd = openPidfd(pid);
   if (pidfd === undefined) return false;
   try {
     unpin(path); // what somebody else has put there
-    closeSync(openSync(path, "w", 0o600));
+    writeFileSync(path, "", { mode: 0o600 });
     mountDescriptor(pidfd, path);
     return true;
   } catch {
     rmSync(path, { recursive: true, force: true });
     return false;
-  } finally {
-    closeSync(pidfd);
   }
 }
 
@@ -77,34 +76,27 @@ export function signalInit(init: { pid: number; pidStartTime: string }, signal: 
 }
 
 function isPin(path: string, pid: number): boolean {
-  const pidfd = openPidfd(pid);
+  using pidfd = openPidfd(pid);
   if (pidfd === undefined) return false;
   try {
     const [running, pinned] = [
-      fstatSync(pidfd, { bigint: true }),
+      fstatSync(pidfd.fd, { bigint: true }),
       statSync(path, { bigint: true }),
     ];
     return running.dev === pinned.dev && running.ino === pinned.ino;
   } catch {
     return false;
-  } finally {
-    closeSync(pidfd);
   }
 }
 
 /** The exit code of a pinned process that was reaped; undefined when it cannot be known. */
 function pinnedExit(path: string): number | undefined {
-  let pidfd: number;
   try {
-    pidfd = openSync(path, "r");
+    using pidfd = Descriptor.open(path, constants.O_RDONLY);
+    return exitOfPidfd(pidfd)?.exitCode;
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return undefined;
     throw error;
-  }
-  try {
-    return exitOfPidfd(pidfd)?.exitCode;
-  } finally {
-    closeSync(pidfd);
   }
 }
 

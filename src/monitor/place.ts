@@ -1,17 +1,17 @@
 // A monitor's place in the state folder: the lock, which only one can have, and the socket on which it
 // is found. Both are looked at now and then, for files are removed.
-import { closeSync, fstatSync, statSync } from "node:fs";
+import { fstatSync, statSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { createServer, type Server, type Socket } from "node:net";
 import { dirname, join } from "node:path";
-import { keepOnExec } from "../sys/descriptor.ts";
+import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { openLocked } from "../sys/path.ts";
 
 export class Place {
   readonly #lockPath: string;
   readonly #socketPath: string;
   readonly #onConnection: (socket: Socket) => void;
-  #lockFd: number;
+  #lock: Descriptor;
   #server: Server | undefined;
   #looking: Promise<"kept" | "retaken" | "lost"> | undefined;
   /** Which file the socket is; "" before it is bound. */
@@ -19,27 +19,27 @@ export class Place {
 
   private constructor(
     { folder, onConnection }: { folder: string; onConnection: (socket: Socket) => void },
-    lockFd: number,
+    lock: Descriptor,
   ) {
     this.#lockPath = join(folder, "lock");
     this.#socketPath = join(folder, "socket");
     this.#onConnection = onConnection;
-    this.#lockFd = lockFd;
-    keepOnExec(lockFd, false);
+    this.#lock = lock;
+    keepOnExec(lock, false);
   }
 
-  /** undefined: another monitor has it. lockFd: the lock, where an earlier build had it. */
+  /** undefined: another monitor has it. lock: the lock, where an earlier build had it. */
   static async take(options: {
     folder: string;
-    lockFd?: number;
+    lock?: Descriptor | undefined;
     onConnection: (socket: Socket) => void;
   }): Promise<Place | undefined> {
-    const lockFd = options.lockFd ?? (await lock(join(options.folder, "lock")));
-    return lockFd === undefined ? undefined : new Place(options, lockFd);
+    const lock = options.lock ?? (await takeLock(join(options.folder, "lock")));
+    return lock === undefined ? undefined : new Place(options, lock);
   }
 
-  get lockFd(): number {
-    return this.#lockFd;
+  get lock(): Descriptor {
+    return this.#lock;
   }
 
   /** Connections are taken; those that there are stay. */
@@ -66,15 +66,15 @@ export class Place {
   }
 
   async #look(): Promise<"kept" | "retaken" | "lost"> {
-    const { dev, ino } = fstatSync(this.#lockFd, { bigint: true });
+    const { dev, ino } = fstatSync(this.#lock.fd, { bigint: true });
     if (identity(this.#lockPath) === `${dev}:${ino}`) {
       if (identity(this.#socketPath) !== this.#bound) await this.listen();
       return "kept";
     }
-    const lockFd = await lock(this.#lockPath);
-    if (lockFd === undefined) return "lost";
-    closeSync(this.#lockFd);
-    this.#lockFd = lockFd;
+    const lock = await takeLock(this.#lockPath);
+    if (lock === undefined) return "lost";
+    this.#lock.close();
+    this.#lock = lock;
     await this.listen();
     return "retaken";
   }
@@ -85,7 +85,7 @@ export class Place {
 }
 
 /** Two monitors would take each other's output; undefined when another one has the lock. */
-async function lock(path: string): Promise<number | undefined> {
+async function takeLock(path: string): Promise<Descriptor | undefined> {
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
   return openLocked(path);
 }

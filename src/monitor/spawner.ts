@@ -7,15 +7,19 @@ import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
 import { spawn } from "../sys/children.ts";
+import type { Descriptor } from "../sys/descriptor.ts";
 import { killedMs, killGroup, unkillable } from "../sys/process.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
   /** Ends the call before its time. */
   signal?: AbortSignal;
-  /** stdin, stdout, stderr; /dev/null by default. */
-  stdio?: [number, number, number];
+  /** /dev/null by default. */
+  stdio?: ChildStdio;
 };
+
+/** stdin, stdout and stderr of a runtime call; they stay the caller's. */
+export type ChildStdio = readonly [Descriptor, Descriptor, Descriptor];
 
 export class Spawner {
   readonly #folder: string;
@@ -67,7 +71,7 @@ export class Spawner {
     const signal = options.signal === undefined ? late : AbortSignal.any([options.signal, late]);
     throwIfAborted(`${argv[0]} ${verb}`, signal);
     const child = spawn(argv[0]!, argv.slice(1), {
-      stdio: options.stdio ?? "ignore",
+      stdio: options.stdio?.map(({ fd }) => fd) ?? "ignore",
       detached: true,
     });
     const { pid } = child;

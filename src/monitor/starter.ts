@@ -1,10 +1,11 @@
 // Starts monitors for a state folder, and ends those that hold the place of one and do not serve: a
 // monitor that is stopped, that lost its socket or its folder. Containers outlive that, and the next one
 // takes over.
-import { closeSync, mkdirSync, openSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { constants, mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import type { Log } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { kill, processState, startTime } from "../sys/process.ts";
 import { boundOwnLog, ownLog } from "./own_log.ts";
 
@@ -80,26 +81,23 @@ export class Starter {
   #start(): number {
     mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
     boundOwnLog(this.#state);
-    const output = openSync(ownLog(this.#state), "a", 0o600);
+    const { O_WRONLY, O_APPEND, O_CREAT } = constants;
+    using output = Descriptor.open(ownLog(this.#state), O_WRONLY | O_APPEND | O_CREAT, 0o600);
     const argv = [...this.#self, ...monitorWords(this.#state)];
-    try {
-      const child = spawn(argv[0]!, argv.slice(1), {
-        detached: true,
-        cwd: "/",
-        stdio: ["ignore", output, output],
-      });
-      const { pid = 0 } = child;
-      this.#started.add(pid);
-      child.on("error", (error) =>
-        this.#log.error("cannot start the monitor", { error: error.message }),
-      );
-      // Killed, or it has met an older one that was ending.
-      child.on("exit", () => this.#started.delete(pid));
-      child.unref();
-      return pid;
-    } finally {
-      closeSync(output);
-    }
+    const child = spawn(argv[0]!, argv.slice(1), {
+      detached: true,
+      cwd: "/",
+      stdio: ["ignore", output.fd, output.fd],
+    });
+    const { pid = 0 } = child;
+    this.#started.add(pid);
+    child.on("error", (error) =>
+      this.#log.error("cannot start the monitor", { error: error.message }),
+    );
+    // Killed, or it has met an older one that was ending.
+    child.on("exit", () => this.#started.delete(pid));
+    child.unref();
+    return pid;
   }
 }
 

@@ -2,36 +2,28 @@
 //
 // Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
 // the end of output is "exited and drained", never an end of file.
-import {
-  chownSync,
-  closeSync,
-  constants,
-  existsSync,
-  openSync,
-  readdirSync,
-  readlinkSync,
-  rmSync,
-} from "node:fs";
+import { chownSync, constants, existsSync, readdirSync, readlinkSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { duplicate, setPipeSize } from "../sys/descriptor.ts";
+import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import { Mailbox } from "../sys/unix_socket.ts";
-import type { LogFds } from "./container_log.ts";
+import type { LogStreams } from "./container_log.ts";
 import type { StartRequest } from "./protocol.ts";
+import type { ChildStdio } from "./spawner.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 export type Stdio = {
-  /** What the runtime's create gets as stdin, stdout and stderr. */
-  child: [number, number, number];
+  /** What the runtime's create gets; absent where the container runs already. */
+  child?: ChildStdio;
   /** Further arguments of create. */
   args: string[];
   /** The runtime's create is done, well or not: what only that needed is closed. */
   created(): Promise<void>;
   /** The terminal, to be passed on; the log worker has a descriptor of its own. */
-  terminalFd?: number;
+  terminal?: Descriptor;
   /** What the container reads ends, for good: also for a later monitor there is no stdin then. */
   closeStdin(): void;
   /** The container's end, after its log is drained. */
@@ -39,7 +31,6 @@ export type Stdio = {
 };
 
 const noStdio: Stdio = {
-  child: [-1, -1, -1],
   args: [],
   created: () => Promise.resolve(),
   closeStdin: () => {},
@@ -77,28 +68,27 @@ export function reopenStdio(
   log: Log,
 ): Stdio {
   if (request.terminal) return { ...noStdio };
-  const kept = new Map<string, number>();
-  const fds = { stdout: -1, stderr: -1, terminal: false };
+  const kept = new Map<string, Descriptor>();
+  const streams: LogStreams = { terminal: false };
   for (const name of fifoNames(request)) {
     const path = fifoPath(request, name);
     if (name === "stdin" && !existsSync(path)) continue; // closed for good
     try {
-      const fd = openSync(path, constants.O_RDWR);
-      kept.set(name, fd);
-      setPipeSize(fd, fifoBytes);
-      const reading = constants.O_RDONLY | constants.O_NONBLOCK;
-      if (name === "stdout" || name === "stderr") fds[name] = openSync(path, reading);
+      const fifo = Descriptor.open(path, constants.O_RDWR);
+      kept.set(name, fifo);
+      setPipeSize(fifo, fifoBytes);
+      if (name !== "stdin") streams[name] = Descriptor.open(path, reading).release();
     } catch (error) {
       const fields = { container: request.id, stream: name, error: messageOf(error) };
       log.error("a stream is lost, and what is written to it", fields);
     }
   }
-  workers.resume({ id: request.id, path: request.logPath, ...fds });
+  workers.resume({ id: request.id, path: request.logPath, ...streams });
   return { ...noStdio, ...keeping(request, kept) };
 }
 
 /** Where a FIFO can be opened: by its name, or, where that is gone, as the container has it open. */
-function fifoPath({ stdio, pid }: { stdio: string; pid: number }, name: string): string {
+function fifoPath({ stdio, pid }: { stdio: string; pid: number }, name: StreamName): string {
   const path = join(stdio, name);
   // Only stdin is ever removed by itself, and that for good.
   if (existsSync(path) || (name === "stdin" && existsSync(stdio))) return path;
@@ -121,68 +111,65 @@ function linkOf(path: string): string {
 /** kept: an end of each FIFO that this process keeps open. */
 function keeping(
   { stdio }: StartRequest,
-  kept: Map<string, number>,
+  kept: Map<string, Descriptor>,
 ): Pick<Stdio, "closeStdin" | "close"> {
   return {
     closeStdin: () => {
       rmSync(join(stdio, "stdin"), { force: true });
-      const fd = kept.get("stdin");
-      if (fd !== undefined) closeSync(fd);
-      kept.delete("stdin");
+      kept.get("stdin")?.close();
     },
-    close: () => kept.forEach((fd) => closeSync(fd)),
+    close: () => kept.forEach((fifo) => fifo.close()),
   };
 }
 
 /** A terminal that an earlier monitor had, or the daemon kept. */
 export function resumeTerminal(
   stdio: Stdio,
-  terminalFd: number,
+  terminal: Descriptor,
   { request, workers }: { request: StartRequest; workers: LogWorkers },
 ): void {
-  stdio.terminalFd = terminalFd;
-  stdio.close = () => closeSync(terminalFd);
-  const fds = { stdout: duplicate(terminalFd), stderr: -1, terminal: true };
-  workers.resume({ id: request.id, path: request.logPath, ...fds });
+  keepTerminal(stdio, terminal);
+  const stdout = terminal.duplicate().release();
+  workers.resume({ id: request.id, path: request.logPath, stdout, terminal: true });
 }
 
-function fifoNames(request: StartRequest): string[] {
-  return ["stdout", "stderr", ...(request.stdin ? ["stdin"] : [])];
+function keepTerminal(stdio: Stdio, terminal: Descriptor): void {
+  stdio.terminal = terminal;
+  stdio.close = () => terminal.close();
+}
+
+const reading = constants.O_RDONLY | constants.O_NONBLOCK;
+type StreamName = "stdin" | "stdout" | "stderr";
+
+function fifoNames(request: StartRequest): StreamName[] {
+  return ["stdout", "stderr", ...(request.stdin ? (["stdin"] as const) : [])];
 }
 
 async function openFifos(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
-  const opened: number[] = [];
-  const open = (path: string, flags: number) => {
-    const fd = openSync(path, flags);
-    opened.push(fd);
-    return fd;
+  using opened = new DisposableStack();
+  const open = (path: string, flags: number) => opened.use(Descriptor.open(path, flags));
+  const at = (name: StreamName) => join(request.stdio, name);
+  const kept = new Map(
+    fifoNames(request).map((name) => [name, open(at(name), constants.O_RDWR)] as const),
+  );
+  for (const fifo of kept.values()) setPipeSize(fifo, fifoBytes);
+  // Does not wait for a writing end: one is kept.
+  const stdin = open(request.stdin ? at("stdin") : "/dev/null", constants.O_RDONLY);
+  const [stdout, stderr] = [open(at("stdout"), reading), open(at("stderr"), reading)];
+  const streams = { stdout: stdout.release(), stderr: stderr.release(), terminal: false };
+  await startLog(request, workers, streams);
+  opened.move();
+  return {
+    child: [stdin, kept.get("stdout")!, kept.get("stderr")!],
+    args: [],
+    created: () => Promise.resolve(stdin.close()),
+    ...keeping(request, kept),
   };
-  const at = (name: string) => join(request.stdio, name);
-  try {
-    const kept = new Map(
-      fifoNames(request).map((name) => [name, open(at(name), constants.O_RDWR)] as const),
-    );
-    for (const fd of kept.values()) setPipeSize(fd, fifoBytes);
-    // Does not wait for a writing end: one is kept.
-    const stdin = open(request.stdin ? at("stdin") : "/dev/null", constants.O_RDONLY);
-    const reading = constants.O_RDONLY | constants.O_NONBLOCK;
-    const [stdout, stderr] = [openSync(at("stdout"), reading), openSync(at("stderr"), reading)];
-    await startLog(request, workers, { stdout, stderr, terminal: false });
-    return {
-      child: [stdin, kept.get("stdout")!, kept.get("stderr")!],
-      args: [],
-      created: () => Promise.resolve(closeSync(stdin)),
-      ...keeping(request, kept),
-    };
-  } catch (error) {
-    for (const fd of opened) closeSync(fd);
-    throw error;
-  }
 }
 
 function openTerminal(request: StartRequest, workers: LogWorkers, folder: string): Stdio {
   const mailbox = new Mailbox(folder);
-  const none = openSync("/dev/null", constants.O_RDWR);
+  const none = Descriptor.open("/dev/null", constants.O_RDWR);
   const stdio: Stdio = {
     ...noStdio,
     child: [none, none, none],
@@ -190,13 +177,12 @@ function openTerminal(request: StartRequest, workers: LogWorkers, folder: string
     created: async () => {
       try {
         // Sent by the runtime before its create ended, so it is there.
-        const terminalFd = mailbox.take();
-        stdio.terminalFd = terminalFd;
-        stdio.close = () => closeSync(terminalFd);
-        const stdout = duplicate(terminalFd);
-        await startLog(request, workers, { stdout, stderr: -1, terminal: true });
+        const terminal = mailbox.take();
+        keepTerminal(stdio, terminal);
+        const stdout = terminal.duplicate().release();
+        await startLog(request, workers, { stdout, terminal: true });
       } finally {
-        closeSync(none);
+        none.close();
         mailbox[Symbol.dispose]();
       }
     },
@@ -204,10 +190,14 @@ function openTerminal(request: StartRequest, workers: LogWorkers, folder: string
   return stdio;
 }
 
-async function startLog(request: StartRequest, workers: LogWorkers, fds: LogFds): Promise<void> {
+async function startLog(
+  request: StartRequest,
+  workers: LogWorkers,
+  streams: LogStreams,
+): Promise<void> {
   const { id, logPath } = request;
   try {
-    await workers.log({ id, path: logPath, ...fds });
+    await workers.log({ id, path: logPath, ...streams });
   } catch (cause) {
     const message = `cannot write the log of container ${id} to ${logPath}: ${messageOf(cause)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });

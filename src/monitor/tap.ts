@@ -6,21 +6,22 @@
 // the same. But one that takes nothing at all for 10 s is cut off, so no client stops a container or its
 // log, and other containers never notice. A container that has ended waits for nobody.
 import { errnoOf } from "../base/errors.ts";
-import { writeNow } from "../sys/descriptor.ts";
+import { writeNow, type Descriptor } from "../sys/descriptor.ts";
+import type { Input } from "./inputs.ts";
 import type { Turn } from "./log_lines.ts";
 
 const stuckMs = 10_000;
 
 /** One client's FIFO. */
-export class Sink {
-  readonly fd: number;
+export class Sink implements Input {
+  readonly descriptor: Descriptor;
   #pending: Buffer[] = [];
   /** When it took something last, or something began to wait. */
   #since = 0;
   #ended = false;
 
-  constructor(fd: number) {
-    this.fd = fd;
+  constructor(descriptor: Descriptor) {
+    this.descriptor = descriptor;
   }
 
   get waiting(): boolean {
@@ -69,7 +70,7 @@ export class Sink {
 
   #write(data: Buffer): number {
     try {
-      return writeNow(this.fd, [data]);
+      return writeNow(this.descriptor, [data]);
     } catch (error) {
       if (errnoOf(error) !== "EPIPE") throw error;
       this.done = true;

@@ -4,7 +4,7 @@
 //
 // Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the
 // receiver listens before the sender is asked: no side ever waits in a system call.
-import { closeSync } from "node:fs";
+import type { Descriptor } from "../sys/descriptor.ts";
 import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
 import type { Calls } from "./protocol.ts";
 
@@ -41,7 +41,7 @@ export class AwaitedTerminals {
   }
 
   /** @throws when nobody has sent it. */
-  take(id: string): number {
+  take(id: string): Descriptor {
     const mailbox = this.#mailboxes.get(id);
     if (mailbox === undefined) throw new Error(`no terminal of ${id} is awaited`);
     using _ = mailbox;
@@ -62,7 +62,7 @@ type MonitorCall = <Name extends "lendTerminal" | "awaitTerminal" | "takeTermina
 /** In the daemon: the terminals that it keeps for the next monitor. */
 export class KeptTerminals {
   readonly #folder: string;
-  readonly #fds = new Map<string, number>();
+  readonly #kept = new Map<string, Descriptor>();
 
   /** folder: the monitor's. */
   constructor(folder: string) {
@@ -70,29 +70,28 @@ export class KeptTerminals {
   }
 
   /** Asks the monitor for a descriptor of a terminal, once; it stays this object's. */
-  async borrow(id: string, call: MonitorCall): Promise<number> {
-    const kept = this.#fds.get(id);
+  async borrow(id: string, call: MonitorCall): Promise<Descriptor> {
+    const kept = this.#kept.get(id);
     if (kept !== undefined) return kept;
     using mailbox = new Mailbox(this.#folder);
     await call("lendTerminal", { id, path: mailbox.path });
-    const [fd, other] = [mailbox.take(), this.#fds.get(id)];
-    if (other === undefined) this.#fds.set(id, fd);
-    else closeSync(fd);
-    return other ?? fd;
+    const [terminal, other] = [mailbox.take(), this.#kept.get(id)];
+    if (other === undefined) this.#kept.set(id, terminal);
+    else terminal.close();
+    return other ?? terminal;
   }
 
   /** Gives a terminal to a monitor that lacks it. */
   async giveBack(id: string, call: MonitorCall): Promise<void> {
-    const fd = this.#fds.get(id);
-    if (fd === undefined) return;
+    if (!this.#kept.has(id)) return;
     const { path } = await call("awaitTerminal", { id });
-    sendDescriptors(path, [fd]);
+    const terminal = this.#kept.get(id); // it may have been released meanwhile
+    if (terminal !== undefined) sendDescriptors(path, [terminal]);
     await call("takeTerminal", { id });
   }
 
   release(id: string): void {
-    const fd = this.#fds.get(id);
-    if (fd !== undefined) closeSync(fd);
-    this.#fds.delete(id);
+    this.#kept.get(id)?.close();
+    this.#kept.delete(id);
   }
 }

@@ -2,7 +2,7 @@
 // chosen descriptors stay. Everything that can fail comes before it and is taken back when it does.
 import { inTime } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
-import { keepOnExec } from "../sys/descriptor.ts";
+import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
 import { run } from "../sys/process.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
@@ -15,8 +15,8 @@ const checkMs = 10_000;
 /** How long calls that run (an exec) are waited for. */
 const quiesceMs = 10_000;
 
-/** What is passed on from one build to the next, by number. */
-export type Inherited = { lockFd?: number; terminals: Map<string, number> };
+/** What is passed on from one build to the next, by number on its command line. */
+export type Inherited = { lock?: Descriptor; terminals: Map<string, Descriptor> };
 
 /** Calls pass here; closed, new ones wait. */
 export class Gate {
@@ -70,13 +70,13 @@ export async function upgrade(
   undo.defer(() => workers.continue());
   await workers.pause();
   const terminals = containers.terminals;
-  const { lockFd } = place;
-  for (const fd of [lockFd, ...terminals.values()]) {
-    undo.defer(() => keepOnExec(fd, false));
-    keepOnExec(fd, true);
+  const { lock } = place;
+  for (const passed of [lock, ...terminals.values()]) {
+    undo.defer(() => keepOnExec(passed, false));
+    keepOnExec(passed, true);
   }
-  const next = [...argv, ...monitorWords(state), "--lock", String(lockFd), "--terminals"];
-  execve([...next, [...terminals].map(([id, fd]) => `${id}=${fd}`).join(",")], process.env);
+  const next = [...argv, ...monitorWords(state), "--lock", String(lock.fd), "--terminals"];
+  execve([...next, [...terminals].map(([id, { fd }]) => `${id}=${fd}`).join(",")], process.env);
 }
 
 /** @throws CriError FAILED_PRECONDITION when the new executable cannot go on with what there is. */
@@ -92,10 +92,10 @@ async function checkNext(argv: string[], state: string): Promise<void> {
 export function inheritedFrom(words: string[]): Inherited {
   const after = (name: string) => words[words.indexOf(name) + 1] ?? "";
   if (!words.includes("--lock")) return { terminals: new Map() };
-  const terminals = new Map<string, number>();
+  const terminals = new Map<string, Descriptor>();
   for (const entry of after("--terminals").split(",").filter(Boolean)) {
     const [id = "", fd = ""] = entry.split("=");
-    terminals.set(id, Number(fd));
+    terminals.set(id, Descriptor.inherited(fd));
   }
-  return { lockFd: Number(after("--lock")), terminals };
+  return { lock: Descriptor.inherited(after("--lock")), terminals };
 }

@@ -11,7 +11,7 @@ import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
-import { eventfd, signalEventfd } from "../sys/descriptor.ts";
+import { eventfd, signalEventfd, type Descriptor } from "../sys/descriptor.ts";
 import { diskOf } from "../sys/disk.ts";
 import type { WorkerReply, WorkerRequest } from "./log_worker.ts";
 
@@ -21,12 +21,15 @@ type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : neve
 const answerMs = 10_000;
 /** Pausing writes at most what terminals have left. */
 const pauseMs = 2_000;
+/** After its last log, how long a thread is kept for the next one. */
+const lingerMs = 60_000;
 
 export class LogWorkers {
   readonly #threads = new Map<string, LogWorker>();
   /** By container: the thread that has its log. */
   readonly #logs = new Map<string, LogWorker>();
   readonly #onFailure: (error: unknown) => void;
+  #watches = 0;
 
   /** onFailure: a worker ended, and with it its logs; the process must be replaced. */
   constructor(onFailure: (error: unknown) => void) {
@@ -47,7 +50,7 @@ export class LogWorkers {
         answerMs,
       );
     } catch (error) {
-      this.#logs.delete(id);
+      this.#forget(id, thread);
       thread.request({ op: "end", id }).catch(this.#onFailure); // when it is opened after all
       throw error;
     }
@@ -62,8 +65,8 @@ export class LogWorkers {
   /** The container has exited: bytes that its log lacks. @throws CriError DEADLINE_EXCEEDED. */
   async end(id: string): Promise<number> {
     const thread = this.#logs.get(id);
-    this.#logs.delete(id);
     if (thread === undefined) return 0;
+    this.#forget(id, thread);
     const reply = await inTime(
       thread.request({ op: "end", id }),
       "ending the log on its disk",
@@ -105,19 +108,20 @@ export class LogWorkers {
     return { stdout: stdout!, stderr: stderr! };
   }
 
-  /** Waits until a pidfd's process has ended; takes the descriptor. */
-  async readable(fd: number): Promise<void> {
-    await this.#thread("").request({ op: "await", fd });
+  /** Waits until a pidfd's process has ended; owns the descriptor from here on. */
+  async readable(pidfd: Descriptor): Promise<void> {
+    await this.#thread("").request({ op: "await", pidfd: pidfd.release() });
   }
 
   /** What a cgroup counts of its want of memory, read at each change; undefined where it does not. */
   watchMemory(paths: CgroupPaths): MemoryWatch | undefined {
-    const fd = openMemoryEvents(paths);
-    if (fd === undefined) return undefined;
+    const events = openMemoryEvents(paths);
+    if (events === undefined) return undefined;
     const counts = new MemoryCounts();
+    const watch = ++this.#watches;
     const ask = (body: Body) => void this.#thread("").request(body).catch(this.#onFailure);
-    ask({ op: "watch", fd, counts: counts.shared });
-    return { counts, close: () => ask({ op: "unwatch", fd }) };
+    ask({ op: "watch", watch, events: events.release(), counts: counts.shared });
+    return { counts, close: () => ask({ op: "unwatch", watch }) };
   }
 
   /** Nothing is read any more, and every log ends with a whole line. @throws CriError when one cannot. */
@@ -136,6 +140,7 @@ export class LogWorkers {
 
   #logThread({ id, path }: { id: string; path: string }): LogWorker {
     const thread = this.#thread(path === "" ? "" : diskOf(dirname(path)));
+    thread.logs.add(id);
     this.#logs.set(id, thread);
     return thread;
   }
@@ -145,13 +150,29 @@ export class LogWorkers {
     this.#threads.set(device, found);
     return found;
   }
+
+  /** A file system may have gone with its last log: its thread goes too, unless another log comes soon. */
+  #forget(id: string, thread: LogWorker): void {
+    this.#logs.delete(id);
+    thread.logs.delete(id);
+    if (thread === this.#threads.get("") || thread.logs.size > 0) return;
+    setTimeout(() => {
+      const device = this.#threads.entries().find(([, one]) => one === thread)?.[0];
+      if (device === undefined || thread.logs.size > 0) return;
+      this.#threads.delete(device);
+      thread.stop();
+    }, lingerMs).unref();
+  }
 }
 
 class LogWorker {
-  readonly #wakeFd = eventfd();
+  /** Containers whose logs it has. */
+  readonly logs = new Set<string>();
+  readonly #wake = eventfd();
   readonly #worker: Worker;
   readonly #waiting = new Map<number, PromiseWithResolvers<WorkerReply>>();
   #seq = 0;
+  #stopping = false;
 
   constructor(onFailure: (error: unknown) => void) {
     // Inside the executable a worker goes by its path from the build's root (dist/build.ts).
@@ -159,9 +180,14 @@ class LogWorker {
       build === undefined
         ? new URL("./log_worker.ts", import.meta.url)
         : "./src/monitor/log_worker.ts";
-    this.#worker = new Worker(entry, { workerData: { wakeFd: this.#wakeFd } });
+    this.#worker = new Worker(entry, {
+      workerData: { wake: this.#wake.duplicate().release() },
+    });
     this.#worker.on("error", onFailure);
-    this.#worker.on("exit", (code) => onFailure(new Error(`log worker ended with ${code}`)));
+    this.#worker.on("exit", (code) => {
+      if (!this.#stopping) onFailure(new Error(`log worker ended with ${code}`));
+      this.#wake.close();
+    });
     this.#worker.on("message", (reply: WorkerReply) => {
       const waiting = this.#waiting.get(reply.seq);
       this.#waiting.delete(reply.seq);
@@ -175,7 +201,13 @@ class LogWorker {
     const waiting = Promise.withResolvers<WorkerReply>();
     this.#waiting.set(seq, waiting);
     this.#worker.postMessage({ ...body, seq });
-    signalEventfd(this.#wakeFd);
+    signalEventfd(this.#wake);
     return waiting.promise;
+  }
+
+  /** Nothing is asked of it any more: it ends when it has no log left that waits for its disk. */
+  stop(): void {
+    this.#stopping = true;
+    this.request({ op: "stop" }).catch(() => {}); // its disk does not answer: it stays
   }
 }

@@ -1,6 +1,7 @@
 // The kernel's log, for what it tells nowhere else.
-import { closeSync, constants, openSync, readSync } from "node:fs";
+import { constants, readSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 
 const recordBytesMax = 8 << 10;
 /** Far more than a ring has. */
@@ -32,28 +33,28 @@ export function parseVictim(record: string): Victim | undefined {
 /** All that the log still has, the oldest first; undefined where it cannot be read. */
 export function readVictims(path = "/dev/kmsg"): Victim[] | undefined {
   const victims: Victim[] = [];
-  let fd: number;
+  using log = openIfPossible(path);
+  if (log === undefined) return undefined;
+  const buffer = Buffer.allocUnsafe(recordBytesMax);
+  for (let count = 0; count < recordsMax; count++) {
+    const length = readRecord(log, buffer);
+    if (length === 0) break;
+    const victim = parseVictim(buffer.toString("latin1", 0, Math.max(length, 0)));
+    if (victim !== undefined) victims.push(victim);
+  }
+  return victims;
+}
+
+function openIfPossible(path: string): Descriptor | undefined {
   try {
-    fd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+    return Descriptor.open(path, constants.O_RDONLY | constants.O_NONBLOCK);
   } catch {
     return undefined;
-  }
-  try {
-    const buffer = Buffer.allocUnsafe(recordBytesMax);
-    for (let count = 0; count < recordsMax; count++) {
-      const length = readRecord(fd, buffer);
-      if (length === 0) break;
-      const victim = parseVictim(buffer.toString("latin1", 0, Math.max(length, 0)));
-      if (victim !== undefined) victims.push(victim);
-    }
-    return victims;
-  } finally {
-    closeSync(fd);
   }
 }
 
 /** One record a read; 0 at the end, -1 for one that was overwritten meanwhile. */
-function readRecord(fd: number, buffer: Buffer): number {
+function readRecord({ fd }: Descriptor, buffer: Buffer): number {
   try {
     return readSync(fd, buffer, 0, buffer.length, null);
   } catch (error) {

@@ -3,19 +3,20 @@
 // change before the victim dies.
 //
 // A thread that waits in epoll reads; who asks, in another, takes what it has read last.
-import { openSync, readSync } from "node:fs";
+import { constants, readSync } from "node:fs";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { type CgroupPaths, parseOomKills } from "./cgroup.ts";
 import { parseKeyed } from "./cgroup_stats.ts";
 
 const bytesMax = 4_096;
 
 /** A descriptor for MemoryCounts.read(), EPOLLPRI when there is news; undefined: there is none (v1). */
-export function openMemoryEvents({ unified }: CgroupPaths): number | undefined {
+export function openMemoryEvents({ unified }: CgroupPaths): Descriptor | undefined {
   if (unified === undefined) return undefined;
   try {
-    return openSync(join(unified, "memory.events"), "r");
+    return Descriptor.open(join(unified, "memory.events"), constants.O_RDONLY);
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return undefined; // ended already, or no memory controller
     throw error;
@@ -43,7 +44,7 @@ export class MemoryCounts {
   }
 
   /** Reads them anew; of a cgroup that is gone they stay. */
-  read(fd: number): void {
+  read({ fd }: Descriptor): void {
     const buffer = Buffer.allocUnsafe(bytesMax);
     try {
       const text = buffer.toString("latin1", 0, readSync(fd, buffer, 0, bytesMax, 0));

@@ -1,8 +1,8 @@
 // TCP sockets of a pod's network namespace. A socket belongs for ever to the namespace it was made in, so
 // a short-lived child makes some there and sends them here (the daemon itself never enters one); this
 // process then connects them as any other.
-import { closeSync } from "node:fs";
 import { CriError } from "../base/errors.ts";
+import type { Descriptor } from "../sys/descriptor.ts";
 import { run } from "../sys/process.ts";
 import { lacksFamily, tcpSocket, type Family } from "../sys/tcp.ts";
 import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
@@ -15,7 +15,7 @@ export class NetnsSockets implements Disposable {
   readonly #netns: string | undefined;
   readonly #self: string[];
   readonly #folder: string;
-  readonly #spare: Record<Family, number[]> = { IPv4: [], IPv6: [] };
+  readonly #spare: Record<Family, Descriptor[]> = { IPv4: [], IPv6: [] };
   #filling: Promise<void> | undefined;
   #hasIPv6 = true;
   #closed = false;
@@ -31,7 +31,7 @@ export class NetnsSockets implements Disposable {
   }
 
   /** One that is not connected, the caller's to close; undefined: no such addresses there. */
-  async take(family: Family): Promise<number | undefined> {
+  async take(family: Family): Promise<Descriptor | undefined> {
     if (this.#netns === undefined) return makeSocket(family);
     while (this.#spare[family].length === 0) {
       if (this.#closed || (family === "IPv6" && !this.#hasIPv6)) return undefined;
@@ -51,28 +51,30 @@ export class NetnsSockets implements Disposable {
       const said = stderr.trim().slice(-1000) || `exit code ${exitCode}`;
       throw new CriError("INTERNAL", `cannot enter the pod's network ${netns}: ${said}`);
     }
-    const fds = mailbox.takeAll();
-    this.#hasIPv6 = fds.length > batch;
-    this.#spare.IPv4.push(...fds.slice(0, batch));
-    this.#spare.IPv6.push(...fds.slice(batch));
+    const sockets = mailbox.takeAll();
+    this.#hasIPv6 = sockets.length > batch;
+    this.#spare.IPv4.push(...sockets.slice(0, batch));
+    this.#spare.IPv6.push(...sockets.slice(batch));
     if (this.#closed) this[Symbol.dispose]();
   }
 
   [Symbol.dispose](): void {
     this.#closed = true;
-    for (const fds of Object.values(this.#spare)) for (const fd of fds.splice(0)) closeSync(fd);
+    for (const spare of Object.values(this.#spare)) {
+      for (const socket of spare.splice(0)) socket.close();
+    }
   }
 }
 
 /** The child: sends as many of each family as there are to be to who listens at path. */
 export function netnsSocketsMain([path = ""]: string[]): number {
   const make = (family: Family) => Array.from({ length: batch }, () => makeSocket(family));
-  const fds = [...make("IPv4"), ...make("IPv6")].filter((fd) => fd !== undefined);
-  sendDescriptors(path, fds);
+  const sockets = [...make("IPv4"), ...make("IPv6")].filter((socket) => socket !== undefined);
+  sendDescriptors(path, sockets);
   return 0;
 }
 
-function makeSocket(family: Family): number | undefined {
+function makeSocket(family: Family): Descriptor | undefined {
   try {
     return tcpSocket(family);
   } catch (error) {

@@ -4,9 +4,9 @@
 // cgroup v2 counts in memory.events how often a limit was met with nothing left to reclaim, each at the
 // cgroup that has the limit and, but for memory.events.local, at all above it. v1 has no such counter:
 // an eventfd on memory.oom_control is raised for each such event at the cgroup or above it.
-import { closeSync, constants, openSync } from "node:fs";
+import { constants } from "node:fs";
 import { dirname, join } from "node:path";
-import { drainEventfd, eventfd } from "../sys/descriptor.ts";
+import { Descriptor, drainEventfd, eventfd } from "../sys/descriptor.ts";
 import { readKernelFile, writeKernelFile } from "../sys/file.ts";
 import type { CgroupPaths } from "./cgroup.ts";
 import { parseKeyed } from "./cgroup_stats.ts";
@@ -37,7 +37,7 @@ export class LimitWatches {
     const before = shared.map((events) => events.count());
     return {
       limit: () => {
-        if (shared[0]!.fd === undefined || shared[1]!.fd === undefined) return undefined;
+        if (!shared[0]!.counts || !shared[1]!.counts) return undefined;
         const [own = 0, pod = 0, above = 0] = shared.map(
           (events, index) => events.count() - before[index]!,
         );
@@ -66,36 +66,38 @@ export class LimitWatches {
 /** How often a v1 cgroup, or one above it, had no memory left. */
 class SharedEvents {
   users = 0;
-  readonly fd: number | undefined;
+  readonly #events: Descriptor | undefined;
   #count = 0;
 
   constructor(folder: string) {
-    this.fd = openEvents(folder);
+    this.#events = openEvents(folder);
+  }
+
+  /** False where the kernel tells nothing. */
+  get counts(): boolean {
+    return this.#events !== undefined;
   }
 
   count(): number {
-    if (this.fd !== undefined) this.#count += drainEventfd(this.fd);
+    if (this.#events !== undefined) this.#count += drainEventfd(this.#events);
     return this.#count;
   }
 
   close(): void {
-    if (this.fd !== undefined) closeSync(this.fd);
+    this.#events?.close();
   }
 }
 
 /** Documentation/admin-guide/cgroup-v1/memory.rst, 10; undefined where the kernel has none of it. */
-function openEvents(folder: string): number | undefined {
-  const fd = eventfd();
-  let control: number | undefined;
+function openEvents(folder: string): Descriptor | undefined {
+  const events = eventfd();
   try {
-    control = openSync(join(folder, "memory.oom_control"), constants.O_RDONLY);
-    writeKernelFile(join(folder, "cgroup.event_control"), `${fd} ${control}`);
-    return fd;
+    using control = Descriptor.open(join(folder, "memory.oom_control"), constants.O_RDONLY);
+    writeKernelFile(join(folder, "cgroup.event_control"), `${events.fd} ${control.fd}`);
+    return events;
   } catch {
-    closeSync(fd);
+    events.close();
     return undefined;
-  } finally {
-    if (control !== undefined) closeSync(control);
   }
 }
 

@@ -99,7 +99,7 @@ async function feed(
 async function resize(input: ByteStream | undefined, { resizes }: Channels): Promise<void> {
   try {
     for await (const { columns, rows } of resizes) {
-      if (input?.closed === false) setTerminalSize(input.fd, { columns, rows });
+      if (input?.closed === false) setTerminalSize(input.descriptor, { columns, rows });
     }
   } catch {
     // The terminal has gone, and the session with it.

@@ -169,7 +169,7 @@ class TerminalIo implements Io {
   endInput(): void {}
 
   resize(columns: number, rows: number): void {
-    if (this.input?.closed === false) setTerminalSize(this.input.fd, { columns, rows });
+    if (this.input?.closed === false) setTerminalSize(this.input.descriptor, { columns, rows });
   }
 
   [Symbol.dispose](): void {

@@ -1,10 +1,10 @@
 // FIFOs between this process and one that the monitor gives the other end to: a folder for each stream's
 // client, gone from the disk as soon as both sides have theirs open.
-import { closeSync, constants, mkdirSync, openSync, rmSync } from "node:fs";
+import { constants, mkdirSync, rmSync } from "node:fs";
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import { ByteStream } from "../sys/byte_stream.ts";
-import { setPipeSize } from "../sys/descriptor.ts";
+import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import type { Poller } from "../sys/poller.ts";
 
@@ -19,7 +19,7 @@ export class Fifos implements Disposable {
   readonly streams: Partial<Record<StreamName, ByteStream>> = {};
   readonly #folder: string;
   /** Open both ways until the other side has its ends: before, ours would meet their end. */
-  #kept: number[] = [];
+  #kept: Descriptor[] = [];
 
   /** folder: where a folder of these is made. label: SELinux's of what uses them, where it has one. */
   constructor(
@@ -37,21 +37,21 @@ export class Fifos implements Disposable {
     }
   }
 
-  #open(name: StreamName, label: string | undefined): number {
+  #open(name: StreamName, label: string | undefined): Descriptor {
     const path = join(this.#folder, name);
     mkfifo(path, 0o600);
     if (label !== undefined) setSelinuxLabel(path, label);
     this.paths[name] = path;
     const { O_RDWR, O_WRONLY, O_RDONLY, O_NONBLOCK } = constants;
-    const kept = openSync(path, O_RDWR | O_NONBLOCK);
+    const kept = Descriptor.open(path, O_RDWR | O_NONBLOCK);
     this.#kept.push(kept);
     setPipeSize(kept, fifoBytes);
-    return openSync(path, (name === "stdin" ? O_WRONLY : O_RDONLY) | O_NONBLOCK);
+    return Descriptor.open(path, (name === "stdin" ? O_WRONLY : O_RDONLY) | O_NONBLOCK);
   }
 
   /** The other side has its ends. */
   connected(): void {
-    for (const fd of this.#kept.splice(0)) closeSync(fd);
+    for (const kept of this.#kept.splice(0)) kept.close();
     rmSync(this.#folder, { recursive: true, force: true });
   }
 

@@ -128,11 +128,11 @@ async function upload(data: SpdyStream, socket: ByteStream): Promise<void> {
 async function dial({ sockets, poller, port }: Target): Promise<ByteStream> {
   const refused: unknown[] = [];
   for (const family of ["IPv4", "IPv6"] as const) {
-    const fd = await sockets.take(family);
-    if (fd === undefined) continue;
-    const socket = new ByteStream(fd, poller);
+    const unconnected = await sockets.take(family);
+    if (unconnected === undefined) continue;
+    const socket = new ByteStream(unconnected, poller);
     try {
-      await connectLoopback(fd, { family, port, poller });
+      await connectLoopback(unconnected, { family, port, poller });
       return socket;
     } catch (error) {
       socket.close();

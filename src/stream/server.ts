@@ -4,12 +4,12 @@
 // Decision: its sockets are descriptors of ours and not node's. So epoll tells at once when a client has
 // gone while its command takes no input and nothing is read; and bytes go from a FIFO to the client
 // through one buffer, no faster than it takes them.
-import { closeSync } from "node:fs";
 import { inTime } from "../base/abort.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { ByteStream, type Wire } from "../sys/byte_stream.ts";
 import { headText, readHead, refuse, words, type Head } from "../sys/http_upgrade.ts";
+import type { Descriptor } from "../sys/descriptor.ts";
 import type { Poller } from "../sys/poller.ts";
 import { accept, listenLoopback } from "../sys/tcp.ts";
 import { acceptKey } from "../sys/websocket.ts";
@@ -32,7 +32,7 @@ const farewellMs = 2_000;
 const clientsMax = 1000;
 
 export class StreamServer implements AsyncDisposable {
-  readonly #listener: number;
+  readonly #listener: Descriptor;
   readonly #poller: Poller;
   readonly #log: Log;
   readonly #idleMs: number;
@@ -49,8 +49,8 @@ export class StreamServer implements AsyncDisposable {
     this.#log = options.log;
     this.#idleMs = options.idleMs;
     try {
-      const { fd, port } = listenLoopback(options.port);
-      [this.#listener, this.port] = [fd, port];
+      const { listener, port } = listenLoopback(options.port);
+      [this.#listener, this.port] = [listener, port];
     } catch (cause) {
       const message = `cannot serve streams: ${messageOf(cause)}: another port by websocket-server-listening-port, or 0 for a free one`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
@@ -72,9 +72,9 @@ export class StreamServer implements AsyncDisposable {
   async #acceptAll(): Promise<void> {
     while (!this.#closed) {
       try {
-        const fd = accept(this.#listener);
-        if (fd === undefined) await this.#poller.readable(this.#listener);
-        else this.#take(new ByteStream(fd, this.#poller));
+        const connection = accept(this.#listener);
+        if (connection === undefined) await this.#poller.readable(this.#listener);
+        else this.#take(new ByteStream(connection, this.#poller));
       } catch (error) {
         // No descriptors left, say: those that are there go on.
         this.#log.error("a stream's client was not taken", { error: messageOf(error) });
@@ -156,7 +156,7 @@ export class StreamServer implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     this.#poller.forget(this.#listener);
-    closeSync(this.#listener);
+    this.#listener.close();
     for (const stream of this.#clients.keys()) stream.close();
     await Promise.allSettled([this.#accepting, ...this.#clients.values()]);
   }

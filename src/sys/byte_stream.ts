@@ -1,8 +1,7 @@
 // A descriptor (socket, FIFO, terminal) as a stream of bytes with backpressure both ways: nothing is
 // read before it is asked for, and a write ends when the kernel has taken all of it.
-import { closeSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
-import { readNow, writeNow } from "./descriptor.ts";
+import { readNow, writeNow, type Descriptor } from "./descriptor.ts";
 import { shutdownWrite } from "./tcp.ts";
 import type { Poller } from "./poller.ts";
 
@@ -20,20 +19,19 @@ const chunkBytes = 64 << 10;
 const smallBytes = 16 << 10;
 
 export class ByteStream implements Wire, Disposable {
-  readonly fd: number;
+  readonly descriptor: Descriptor;
   readonly #poller: Poller;
-  #closed = false;
   #lastActive = performance.now();
   #sending: Promise<void> = Promise.resolve();
 
-  /** fd: does not block, and is this object's from here on. */
-  constructor(fd: number, poller: Poller) {
-    this.fd = fd;
+  /** descriptor: does not block, and is this object's from here on. */
+  constructor(descriptor: Descriptor, poller: Poller) {
+    this.descriptor = descriptor;
     this.#poller = poller;
   }
 
   get closed(): boolean {
-    return this.#closed;
+    return !this.descriptor.isOpen;
   }
 
   /** Milliseconds since bytes went either way. */
@@ -43,7 +41,7 @@ export class ByteStream implements Wire, Disposable {
 
   /** Bytes read; 0 at the end, also one that the peer has forced. */
   async read(buffer: Uint8Array): Promise<number> {
-    while (!this.#closed) {
+    while (!this.closed) {
       const count = this.readNow(buffer);
       if (count >= 0) return count;
       await this.readable();
@@ -53,14 +51,14 @@ export class ByteStream implements Wire, Disposable {
 
   /** Until there may be something to read, or this is closed. */
   async readable(): Promise<void> {
-    if (!this.#closed) await this.#poller.readable(this.fd);
+    if (!this.closed) await this.#poller.readable(this.descriptor);
   }
 
   /** As read; -1 when there is nothing now. */
   readNow(buffer: Uint8Array): number {
-    if (this.#closed) return 0;
+    if (this.closed) return 0;
     try {
-      const count = readNow(this.fd, buffer);
+      const count = readNow(this.descriptor, buffer);
       if (count > 0) this.#lastActive = performance.now();
       return count;
     } catch (error) {
@@ -91,9 +89,9 @@ export class ByteStream implements Wire, Disposable {
   async #write(parts: Uint8Array[]): Promise<void> {
     let left = parts.filter((part) => part.length > 0);
     while (left.length > 0) {
-      if (this.#closed) throw new Error(`descriptor ${this.fd} is closed`);
-      const count = writeNow(this.fd, left);
-      if (count === -1) await this.#poller.writable(this.fd);
+      if (this.closed) throw new Error("the stream is closed");
+      const count = writeNow(this.descriptor, left);
+      if (count === -1) await this.#poller.writable(this.descriptor);
       else {
         this.#lastActive = performance.now();
         left = after(left, count);
@@ -103,21 +101,19 @@ export class ByteStream implements Wire, Disposable {
 
   /** A socket's peer has gone, or sends no more; told also while nothing is read. */
   onHangup(react: () => void): void {
-    this.#poller.onHangup(this.fd, react);
+    this.#poller.onHangup(this.descriptor, react);
   }
 
   /** Of a socket: what was sent is all that comes. */
   async endWrite(): Promise<void> {
     await this.#sending;
-    if (!this.#closed) shutdownWrite(this.fd);
+    if (!this.closed) shutdownWrite(this.descriptor);
   }
 
   /** At once: what is being sent is cut off, and a read ends. */
   close(): void {
-    if (this.#closed) return;
-    this.#closed = true;
-    this.#poller.forget(this.fd);
-    closeSync(this.fd);
+    this.#poller.forget(this.descriptor);
+    this.descriptor.close();
   }
 
   [Symbol.dispose](): void {

@@ -1,5 +1,6 @@
 // Mounts.
-import { closeSync, readSync } from "node:fs";
+import { readSync } from "node:fs";
+import { Descriptor } from "./descriptor.ts";
 import { check, O_CLOEXEC, z } from "./libc.ts";
 
 export const MS_RDONLY = 1;
@@ -44,7 +45,7 @@ export function mountByOptions(
   const FSMOUNT_CLOEXEC = 1;
   const MOUNT_ATTR_RDONLY = 1;
   const [SET_FLAG, SET_STRING, CREATE] = [0, 1, 6];
-  const context = check("fsopen", type, z(type), FSOPEN_CLOEXEC);
+  using context = new Descriptor(check("fsopen", type, z(type), FSOPEN_CLOEXEC));
   try {
     const all: MountOption[] = [
       ["source", type],
@@ -54,27 +55,22 @@ export function mountByOptions(
     for (const [key, value] of all) {
       const command = value === undefined ? SET_FLAG : SET_STRING;
       const text = value === undefined ? null : z(value);
-      check("fsconfig", `${type} ${key}`, context, command, z(key), text, 0);
+      check("fsconfig", `${type} ${key}`, context.fd, command, z(key), text, 0);
     }
-    check("fsconfig", `of ${type}`, context, CREATE, null, null, 0);
+    check("fsconfig", `of ${type}`, context.fd, CREATE, null, null, 0);
     const attributes = readonly ? MOUNT_ATTR_RDONLY : 0;
-    const tree = check("fsmount", type, context, FSMOUNT_CLOEXEC, attributes);
-    try {
-      attach(tree, target);
-    } finally {
-      closeSync(tree);
-    }
+    const mounted = check("fsmount", type, context.fd, FSMOUNT_CLOEXEC, attributes);
+    using tree = new Descriptor(mounted);
+    attach(tree, target);
   } catch (error) {
     const said = complaints(context);
     if (said !== "" && error instanceof Error) error.message += ` (${said})`;
     throw error;
-  } finally {
-    closeSync(context);
   }
 }
 
 /** What a file system says of a mount that failed: a line a read, with "e ", "w " or "i " before it. */
-function complaints(context: number): string {
+function complaints({ fd: context }: Descriptor): string {
   const lines: string[] = [];
   const buffer = Buffer.alloc(1024);
   try {
@@ -93,35 +89,28 @@ const AT_EMPTY_PATH = 0x1000;
 const OPEN_TREE_CLONE = 1;
 
 /** Bind-mounts an open descriptor's file at path, where mount(2) through /proc would be refused. */
-export function mountDescriptor(fd: number, path: string): void {
+export function mountDescriptor({ fd }: Descriptor, path: string): void {
   const flags = OPEN_TREE_CLONE | AT_EMPTY_PATH | O_CLOEXEC;
-  const tree = check("open_tree", `descriptor ${fd}`, fd, z(""), flags);
-  try {
-    attach(tree, path);
-  } finally {
-    closeSync(tree);
-  }
+  using tree = new Descriptor(check("open_tree", `descriptor ${fd}`, fd, z(""), flags));
+  attach(tree, path);
 }
 
 /**
  * Bind-mounts a folder at path with its ids mapped as in a user namespace (mount_setattr(2)): what
- * root owns there, the namespace's root owns here. usernsFd: of that namespace.
+ * root owns there, the namespace's root owns here. userns: of that namespace.
  */
-export function mountIdmapped(source: string, path: string, usernsFd: number): void {
-  const tree = check("open_tree", source, AT_FDCWD, z(source), OPEN_TREE_CLONE | O_CLOEXEC);
-  try {
-    const MOUNT_ATTR_IDMAP = 0x100000n;
-    // struct mount_attr: attr_set, attr_clr, propagation, userns_fd
-    const attr = BigUint64Array.of(MOUNT_ATTR_IDMAP, 0n, BigInt(MS_PRIVATE), BigInt(usernsFd));
-    const bytes = new Uint8Array(attr.buffer);
-    check("mount_setattr", source, tree, z(""), AT_EMPTY_PATH, bytes, bytes.length);
-    attach(tree, path);
-  } finally {
-    closeSync(tree);
-  }
+export function mountIdmapped(source: string, path: string, userns: Descriptor): void {
+  const flags = OPEN_TREE_CLONE | O_CLOEXEC;
+  using tree = new Descriptor(check("open_tree", source, AT_FDCWD, z(source), flags));
+  const MOUNT_ATTR_IDMAP = 0x100000n;
+  // struct mount_attr: attr_set, attr_clr, propagation, userns_fd
+  const attr = BigUint64Array.of(MOUNT_ATTR_IDMAP, 0n, BigInt(MS_PRIVATE), BigInt(userns.fd));
+  const bytes = new Uint8Array(attr.buffer);
+  check("mount_setattr", source, tree.fd, z(""), AT_EMPTY_PATH, bytes, bytes.length);
+  attach(tree, path);
 }
 
-function attach(tree: number, path: string): void {
+function attach({ fd: tree }: Descriptor, path: string): void {
   const MOVE_MOUNT_F_EMPTY_PATH = 4;
   check("move_mount", path, tree, z(""), AT_FDCWD, z(path), MOVE_MOUNT_F_EMPTY_PATH);
 }

@@ -1,6 +1,7 @@
 // What node:fs lacks of the calls that take a path, and of those on file systems.
-import { closeSync, openSync } from "node:fs";
+import { constants } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
+import { Descriptor } from "./descriptor.ts";
 import { check, z } from "./libc.ts";
 
 export function mkfifo(path: string, mode: number): void {
@@ -34,8 +35,8 @@ export function chroot(path: string): void {
 }
 
 /** Leaves a chroot through a descriptor of the folder that was the root before. */
-export function leaveChroot(rootFd: number): void {
-  check("fchdir", `descriptor ${rootFd}`, rootFd);
+export function leaveChroot({ fd: root }: Descriptor): void {
+  check("fchdir", `descriptor ${root}`, root);
   check("chroot", ".", z("."));
   process.chdir("/");
 }
@@ -87,20 +88,21 @@ export function setTimes(path: string | Buffer, { s, ns }: { s: number; ns: numb
   check("utimensat", path.toString(), AT_FDCWD, z(path), bytes, AT_SYMLINK_NOFOLLOW);
 }
 
-/** Writes back the whole file system that holds fd. */
-export function syncfs(fd: number): void {
+/** Writes back the whole file system that holds the file. */
+export function syncfs({ fd }: Descriptor): void {
   check("syncfs", `descriptor ${fd}`, fd);
 }
 
 /** Opens, or makes, a file that is locked as long as it stays open; undefined when somebody has it. */
-export function openLocked(path: string): number | undefined {
-  const fd = openSync(path, "a", 0o600);
-  if (tryLock(fd)) return fd;
-  closeSync(fd);
+export function openLocked(path: string): Descriptor | undefined {
+  const { O_WRONLY, O_APPEND, O_CREAT } = constants;
+  const file = Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600);
+  if (tryLock(file)) return file;
+  file.close();
   return undefined;
 }
 
-function tryLock(fd: number): boolean {
+function tryLock({ fd }: Descriptor): boolean {
   const LOCK_EX = 2;
   const LOCK_NB = 4;
   try {

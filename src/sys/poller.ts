@@ -1,11 +1,11 @@
 // Readiness of descriptors as promises, for what node's own streams cannot wait for: FIFOs, terminals,
 // sockets of another network namespace, and a peer that goes while nothing is read from it.
 //
-// Decision: a thread of its own waits in epoll and sends descriptors' numbers, never data. Each wait is
+// Decision: a thread of its own waits in epoll and sends the tags of watches, never data. Each wait is
 // set anew (EPOLLONESHOT), straight from this thread: the other need not be woken for it.
-import { closeSync } from "node:fs";
 import { Worker } from "node:worker_threads";
 import { build } from "../base/build.ts";
+import { eventfd, signalEventfd, type Descriptor } from "./descriptor.ts";
 import {
   Epoll,
   EPOLLERR,
@@ -14,13 +14,13 @@ import {
   EPOLLONESHOT,
   EPOLLOUT,
   EPOLLRDHUP,
-  eventfd,
-  signalEventfd,
+  Tags,
+  wakeTag,
   type Ready,
-} from "./descriptor.ts";
+} from "./epoll.ts";
 
 type Watched = {
-  /** Tells it from an earlier descriptor of the same number, of which news may be under way. */
+  readonly descriptor: Descriptor;
   tag: number;
   reader?: PromiseWithResolvers<void> | undefined;
   writer?: PromiseWithResolvers<void> | undefined;
@@ -29,60 +29,62 @@ type Watched = {
 
 export class Poller implements Disposable {
   readonly #epoll = new Epoll();
-  readonly #endFd = eventfd();
-  readonly #watched = new Map<number, Watched>();
+  readonly #end = eventfd();
+  readonly #watched = new Map<Descriptor, Watched>();
+  readonly #tags = new Tags<Watched>();
   #worker: Worker | undefined;
-  #tags = 0;
 
-  /** Until fd may have something to read, or its end. One at a time. */
-  readable(fd: number): Promise<void> {
-    const watched = this.#watch(fd);
+  /** Until the descriptor may have something to read, or its end. One at a time. */
+  readable(descriptor: Descriptor): Promise<void> {
+    const watched = this.#watch(descriptor);
     watched.reader ??= Promise.withResolvers();
-    this.#set(fd, watched);
+    this.#set(watched);
     return watched.reader.promise;
   }
 
-  /** Until fd may take something again, or fails. One at a time. */
-  writable(fd: number): Promise<void> {
-    const watched = this.#watch(fd);
+  /** Until it may take something again, or fails. One at a time. */
+  writable(descriptor: Descriptor): Promise<void> {
+    const watched = this.#watch(descriptor);
     watched.writer ??= Promise.withResolvers();
-    this.#set(fd, watched);
+    this.#set(watched);
     return watched.writer.promise;
   }
 
   /** Calls back once when a socket's peer has gone or sends no more, also while nothing is read. */
-  onHangup(fd: number, react: () => void): void {
-    const watched = this.#watch(fd);
+  onHangup(descriptor: Descriptor, react: () => void): void {
+    const watched = this.#watch(descriptor);
     watched.onHangup = react;
-    this.#set(fd, watched);
+    this.#set(watched);
   }
 
-  /** Before fd is closed: whoever waits for it goes on. */
-  forget(fd: number): void {
-    const watched = this.#watched.get(fd);
+  /** Before the descriptor is closed: whoever waits for it goes on. */
+  forget(descriptor: Descriptor): void {
+    const watched = this.#watched.get(descriptor);
     if (watched === undefined) return;
-    this.#watched.delete(fd);
-    this.#epoll.remove(fd);
+    this.#watched.delete(descriptor);
+    this.#tags.delete(watched.tag);
+    this.#epoll.remove(descriptor);
     watched.reader?.resolve();
     watched.writer?.resolve();
   }
 
-  #watch(fd: number): Watched {
+  #watch(descriptor: Descriptor): Watched {
     this.#worker ??= this.#start();
-    const found = this.#watched.get(fd);
+    const found = this.#watched.get(descriptor);
     if (found !== undefined) return found;
-    const watched = { tag: (this.#tags = (this.#tags + 1) >>> 0) };
-    this.#watched.set(fd, watched);
-    this.#epoll.add(fd, EPOLLONESHOT, watched.tag);
+    const watched: Watched = { descriptor, tag: wakeTag };
+    watched.tag = this.#tags.add(watched);
+    this.#watched.set(descriptor, watched);
+    this.#epoll.add(descriptor, watched.tag, EPOLLONESHOT);
     return watched;
   }
 
-  #set(fd: number, { tag, reader, writer, onHangup }: Watched): void {
+  #set({ descriptor, tag, reader, writer, onHangup }: Watched): void {
     const events =
       (reader === undefined ? 0 : EPOLLIN) |
       (writer === undefined ? 0 : EPOLLOUT) |
       (onHangup === undefined ? 0 : EPOLLRDHUP);
-    this.#epoll.change(fd, events | EPOLLONESHOT, tag);
+    this.#epoll.change(descriptor, tag, events | EPOLLONESHOT);
   }
 
   #start(): Worker {
@@ -91,17 +93,16 @@ export class Poller implements Disposable {
       build === undefined
         ? new URL("./poller_worker.ts", import.meta.url)
         : "./src/sys/poller_worker.ts";
-    this.#epoll.add(this.#endFd);
-    const workerData = { epollFd: this.#epoll.fd, endFd: this.#endFd };
-    const worker = new Worker(entry, { workerData });
+    this.#epoll.add(this.#end, wakeTag);
+    const worker = new Worker(entry, { workerData: { epoll: this.#epoll.share() } });
     worker.unref();
     worker.on("message", (ready: Ready[]) => ready.forEach((one) => this.#ready(one)));
     return worker;
   }
 
-  #ready({ fd, events, tag }: Ready): void {
-    const watched = this.#watched.get(fd);
-    if (watched?.tag !== tag) return;
+  #ready({ events, tag }: Ready): void {
+    const watched = this.#tags.get(tag);
+    if (watched === undefined) return;
     const { reader, writer, onHangup } = watched;
     const gone = (events & (EPOLLERR | EPOLLHUP)) !== 0;
     if (gone || (events & (EPOLLIN | EPOLLRDHUP)) !== 0) {
@@ -117,17 +118,17 @@ export class Poller implements Disposable {
       onHangup?.();
     }
     const waits = watched.reader ?? watched.writer ?? watched.onHangup;
-    if (waits !== undefined && this.#watched.get(fd) === watched) this.#set(fd, watched);
+    if (waits !== undefined && this.#tags.get(tag) === watched) this.#set(watched);
   }
 
   [Symbol.dispose](): void {
-    for (const fd of this.#watched.keys()) this.forget(fd);
+    for (const descriptor of this.#watched.keys()) this.forget(descriptor);
     const close = () => {
-      closeSync(this.#epoll.fd);
-      closeSync(this.#endFd);
+      this.#epoll[Symbol.dispose]();
+      this.#end.close();
     };
     if (this.#worker === undefined) return close();
     this.#worker.on("exit", close);
-    signalEventfd(this.#endFd);
+    signalEventfd(this.#end);
   }
 }

@@ -1,8 +1,8 @@
 // TCP sockets as descriptors: such a one can come from another network namespace, and epoll tells of
 // its peer's end also while nothing is read from it.
-import { closeSync } from "node:fs";
 import { constants } from "node:os";
 import { errnoOf } from "../base/errors.ts";
+import { Descriptor } from "./descriptor.ts";
 import { check, failure, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
 import type { Poller } from "./poller.ts";
 
@@ -19,9 +19,9 @@ const SHUT_WR = 1;
 export type Family = "IPv4" | "IPv6";
 
 /** A socket that is not connected; its network namespace is that of this moment for ever. */
-export function tcpSocket(family: Family): number {
+export function tcpSocket(family: Family): Descriptor {
   const domain = family === "IPv4" ? AF_INET : AF_INET6;
-  return check("socket", family, domain, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
+  return new Descriptor(check("socket", family, domain, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0));
 }
 
 /** struct sockaddr_in or sockaddr_in6 of localhost. */
@@ -36,57 +36,65 @@ function loopback(family: Family, port: number): Uint8Array {
 }
 
 /** Listens on 127.0.0.1; port 0: one that is free. @throws EADDRINUSE. */
-export function listenLoopback(port: number): { fd: number; port: number } {
-  const fd = tcpSocket("IPv4");
+export function listenLoopback(port: number): { listener: Descriptor; port: number } {
+  const listener = tcpSocket("IPv4");
+  const { fd } = listener;
   try {
-    setOption(fd, SOL_SOCKET, SO_REUSEADDR);
+    setOption(listener, SOL_SOCKET, SO_REUSEADDR);
     const address = loopback("IPv4", port);
     check("bind", `127.0.0.1:${port}`, fd, address, address.length);
     check("listen", `127.0.0.1:${port}`, fd, 128);
     const length = new Uint8Array(new Uint32Array([address.length]).buffer);
     check("getsockname", "", fd, address, length);
-    return { fd, port: new DataView(address.buffer).getUint16(2) };
+    return { listener, port: new DataView(address.buffer).getUint16(2) };
   } catch (error) {
-    closeSync(fd);
+    listener.close();
     throw error;
   }
 }
 
 /** A connection that waits to be taken; undefined: none does. */
-export function accept(listener: number): number | undefined {
+export function accept({ fd: listener }: Descriptor): Descriptor | undefined {
+  let connection: Descriptor;
   try {
     const fd = check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK);
-    setOption(fd, IPPROTO_TCP, TCP_NODELAY);
-    return fd;
+    connection = new Descriptor(fd);
   } catch (error) {
     if (errnoOf(error) === "EAGAIN" || errnoOf(error) === "ECONNABORTED") return undefined;
+    throw error;
+  }
+  try {
+    setOption(connection, IPPROTO_TCP, TCP_NODELAY);
+    return connection;
+  } catch (error) {
+    connection.close();
     throw error;
   }
 }
 
 /** Connects a socket to localhost in its network namespace. @throws ECONNREFUSED and others. */
 export async function connectLoopback(
-  fd: number,
+  socket: Descriptor,
   { family, port, poller }: { family: Family; port: number; poller: Poller },
 ): Promise<void> {
   const address = loopback(family, port);
   const subject = `${family === "IPv4" ? "127.0.0.1" : "[::1]"}:${port}`;
   try {
-    check("connect", subject, fd, address, address.length);
+    check("connect", subject, socket.fd, address, address.length);
   } catch (error) {
     if (errnoOf(error) !== "EINPROGRESS") throw error;
-    await poller.writable(fd);
+    await poller.writable(socket);
     const result = new Uint8Array(4);
     const length = new Uint8Array(new Uint32Array([4]).buffer);
-    check("getsockopt", subject, fd, SOL_SOCKET, SO_ERROR, result, length);
+    check("getsockopt", subject, socket.fd, SOL_SOCKET, SO_ERROR, result, length);
     const errno = new DataView(result.buffer).getInt32(0, true);
     if (errno !== 0) throw failure("connect", errno, subject);
   }
-  setOption(fd, IPPROTO_TCP, TCP_NODELAY);
+  setOption(socket, IPPROTO_TCP, TCP_NODELAY);
 }
 
 /** Sends the end of what we send; the peer may go on. */
-export function shutdownWrite(fd: number): void {
+export function shutdownWrite({ fd }: Descriptor): void {
   try {
     check("shutdown", `descriptor ${fd}`, fd, SHUT_WR);
   } catch (error) {
@@ -101,7 +109,7 @@ export function lacksFamily(error: unknown): boolean {
   return errno === EAFNOSUPPORT || errno === EADDRNOTAVAIL;
 }
 
-function setOption(fd: number, level: number, option: number): void {
+function setOption({ fd }: Descriptor, level: number, option: number): void {
   const on = new Uint8Array(new Int32Array([1]).buffer);
   check("setsockopt", `descriptor ${fd}`, fd, level, option, on, 4);
 }

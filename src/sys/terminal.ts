@@ -1,11 +1,12 @@
 // Terminals (tty_ioctl(4)).
+import type { Descriptor } from "./descriptor.ts";
 import { check } from "./libc.ts";
 
 const TIOCSWINSZ = 0x5414n;
 
 /** Tells a terminal's programs how large it is (SIGWINCH). */
 export function setTerminalSize(
-  fd: number,
+  { fd }: Descriptor,
   { columns, rows }: { columns: number; rows: number },
 ): void {
   const size = new Uint16Array([rows, columns, 0, 0]);

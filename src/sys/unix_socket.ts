@@ -1,7 +1,8 @@
 // Unix sockets that carry descriptors (SCM_RIGHTS), which node:net cannot.
 import { randomBytes } from "node:crypto";
-import { closeSync, rmSync } from "node:fs";
+import { rmSync } from "node:fs";
 import { join } from "node:path";
+import { Descriptor } from "./descriptor.ts";
 import { check, libc, O_CLOEXEC, O_NONBLOCK, z } from "./libc.ts";
 
 const AF_UNIX = 1;
@@ -24,31 +25,31 @@ function socketAddress(path: string): Uint8Array {
 
 /** Sends one datagram, without waiting; a path that begins with "@" is an abstract name (unix(7)). */
 export function sendDatagram(path: string, text: string): void {
-  const fd = check("socket", path, AF_UNIX, SOCK_DGRAM | O_CLOEXEC | O_NONBLOCK, 0);
-  try {
-    const address = socketAddress(path);
-    const isAbstract = path.startsWith("@");
-    if (isAbstract) address[2] = 0;
-    // An abstract name is as long as the address says.
-    const length = isAbstract ? 2 + Buffer.byteLength(path) : address.length;
-    check("connect", path, fd, address, length);
-    const bytes = Buffer.from(text);
-    check("write", path, fd, bytes, bytes.length);
-  } finally {
-    closeSync(fd);
-  }
+  using socket = unixSocket(SOCK_DGRAM, path);
+  const address = socketAddress(path);
+  const isAbstract = path.startsWith("@");
+  if (isAbstract) address[2] = 0;
+  // An abstract name is as long as the address says.
+  const length = isAbstract ? 2 + Buffer.byteLength(path) : address.length;
+  check("connect", path, socket.fd, address, length);
+  const bytes = Buffer.from(text);
+  check("write", path, socket.fd, bytes, bytes.length);
+}
+
+function unixSocket(type: number, path: string): Descriptor {
+  return new Descriptor(check("socket", path, AF_UNIX, type | O_CLOEXEC | O_NONBLOCK, 0));
 }
 
 /** A unix socket that listens at path; accepting from it never waits. */
-function listenUnix(path: string): number {
+function listenUnix(path: string): Descriptor {
   const address = socketAddress(path);
-  const fd = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
+  const listener = unixSocket(SOCK_STREAM, path);
   try {
-    check("bind", path, fd, address, address.length);
-    check("listen", path, fd, 1);
-    return fd;
+    check("bind", path, listener.fd, address, address.length);
+    check("listen", path, listener.fd, 1);
+    return listener;
   } catch (error) {
-    closeSync(fd);
+    listener.close();
     throw error;
   }
 }
@@ -82,53 +83,48 @@ const descriptorsMax = 12;
 /** struct cmsghdr: length, level, type; then the descriptors. */
 const cmsgHeadBytes = 16;
 
-/** Sends descriptors to who listens at path, where they wait to be received. */
-export function sendDescriptors(path: string, descriptors: number[]): void {
-  const connection = check("socket", path, AF_UNIX, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0);
-  try {
-    const address = socketAddress(path);
-    check("connect", path, connection, address, address.length);
-    const length = cmsgHeadBytes + 4 * descriptors.length;
-    const { bytes, control } = new Message(Math.ceil(length / 8) * 8, 1);
-    control.setBigUint64(0, BigInt(length), true);
-    control.setInt32(8, SOL_SOCKET, true);
-    control.setInt32(12, SCM_RIGHTS, true);
-    descriptors.forEach((fd, index) => control.setInt32(cmsgHeadBytes + 4 * index, fd, true));
-    check("sendmsg", path, connection, bytes, 0);
-  } finally {
-    closeSync(connection);
-  }
+/** Sends descriptors, which stay the caller's, to who listens at path; there they wait. */
+export function sendDescriptors(path: string, descriptors: readonly Descriptor[]): void {
+  using connection = unixSocket(SOCK_STREAM, path);
+  const address = socketAddress(path);
+  check("connect", path, connection.fd, address, address.length);
+  const length = cmsgHeadBytes + 4 * descriptors.length;
+  const { bytes, control } = new Message(Math.ceil(length / 8) * 8, 1);
+  control.setBigUint64(0, BigInt(length), true);
+  control.setInt32(8, SOL_SOCKET, true);
+  control.setInt32(12, SCM_RIGHTS, true);
+  descriptors.forEach(({ fd }, index) => control.setInt32(cmsgHeadBytes + 4 * index, fd, true));
+  check("sendmsg", path, connection.fd, bytes, 0);
 }
 
 /**
  * Takes the descriptors that a peer, connected to a listening socket, has sent (SCM_RIGHTS); reads
  * from them do not wait. @throws when nobody has sent any.
  */
-function receiveDescriptors(listener: number): number[] {
-  const connection = check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK);
-  try {
-    const message = new Message(cmsgHeadBytes + 4 * descriptorsMax, 2048);
-    const MSG_CMSG_CLOEXEC = 0x40000000;
-    check("recvmsg", "", connection, message.bytes, MSG_CMSG_CLOEXEC);
-    if (message.controlBytes < 20 || message.control.getInt32(12, true) !== SCM_RIGHTS) {
-      throw new Error("the peer has sent no descriptor");
-    }
-    const count = (Number(message.control.getBigUint64(0, true)) - cmsgHeadBytes) / 4;
-    const fds = Array.from({ length: count }, (_, index) =>
-      message.control.getInt32(cmsgHeadBytes + 4 * index, true),
-    );
-    for (const fd of fds) check("fcntl", "O_NONBLOCK", fd, F_SETFL, O_NONBLOCK | O_RDWR);
-    return fds;
-  } finally {
-    closeSync(connection);
+function receiveDescriptors({ fd: listener }: Descriptor): Descriptor[] {
+  using connection = new Descriptor(
+    check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK),
+  );
+  const message = new Message(cmsgHeadBytes + 4 * descriptorsMax, 2048);
+  const MSG_CMSG_CLOEXEC = 0x40000000;
+  check("recvmsg", "", connection.fd, message.bytes, MSG_CMSG_CLOEXEC);
+  if (message.controlBytes < 20 || message.control.getInt32(12, true) !== SCM_RIGHTS) {
+    throw new Error("the peer has sent no descriptor");
   }
+  const count = (Number(message.control.getBigUint64(0, true)) - cmsgHeadBytes) / 4;
+  const received = Array.from(
+    { length: count },
+    (_, index) => new Descriptor(message.control.getInt32(cmsgHeadBytes + 4 * index, true)),
+  );
+  for (const { fd } of received) check("fcntl", "O_NONBLOCK", fd, F_SETFL, O_NONBLOCK | O_RDWR);
+  return received;
 }
 
 /** Where descriptors are waited for. */
 export class Mailbox implements Disposable {
   /** Close to the root: a socket's path has 107 bytes at most, and a container's id takes 64. */
   readonly path: string;
-  readonly #listener: number;
+  readonly #listener: Descriptor;
 
   constructor(folder: string) {
     this.path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
@@ -136,19 +132,19 @@ export class Mailbox implements Disposable {
   }
 
   /** @throws when nobody has sent them yet. */
-  takeAll(): number[] {
+  takeAll(): Descriptor[] {
     return receiveDescriptors(this.#listener);
   }
 
   /** The first of what was sent. @throws when nobody has yet. */
-  take(): number {
+  take(): Descriptor {
     const [first, ...others] = this.takeAll();
-    for (const fd of others) closeSync(fd);
+    for (const other of others) other.close();
     return first!;
   }
 
   [Symbol.dispose](): void {
-    closeSync(this.#listener);
+    this.#listener.close();
     rmSync(this.path, { force: true });
   }
 }

@@ -1,4 +1,5 @@
 // Ends of processes: of children by waitpid, of others by their pidfd.
+import { Descriptor } from "./descriptor.ts";
 import { check, libc, z } from "./libc.ts";
 
 /** Orphans among this process's descendants become its children (prctl(2), PR_SET_CHILD_SUBREAPER). */
@@ -27,9 +28,9 @@ const PIDFD_INFO_EXIT = 8n;
 
 /** A descriptor that stands for one process, and becomes ready to read when it ends; undefined: no such
  * process, or no such call here. */
-export function openPidfd(pid: number): number | undefined {
+export function openPidfd(pid: number): Descriptor | undefined {
   try {
-    return check("pidfd_open", `pid ${pid}`, pid, 0);
+    return new Descriptor(check("pidfd_open", `pid ${pid}`, pid, 0));
   } catch {
     return undefined;
   }
@@ -39,7 +40,7 @@ export function openPidfd(pid: number): number | undefined {
  * How the process of a pidfd ended, whoever reaped it (Linux 6.15); undefined: it was not reaped, or
  * the kernel does not tell.
  */
-export function exitOfPidfd(pidfd: number): Omit<WaitStatus, "pid"> | undefined {
+export function exitOfPidfd({ fd: pidfd }: Descriptor): Omit<WaitStatus, "pid"> | undefined {
   const info = new BigUint64Array(pidfdInfoBytes / 8);
   info[0] = PIDFD_INFO_EXIT;
   try {

@@ -2,7 +2,7 @@
 // OOM kill must be told as one and nothing else may be, ten at a time, two in a pod; how long the reason
 // takes to be seen beside a bare exit; what the monitor costs while 100 containers do nothing. Exit 1
 // when a figure is over its bound. Needs root and the built executable.
-import { closeSync, existsSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync } from "node:fs";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
@@ -156,7 +156,7 @@ async function seenMs(
   await daemon.exec(id, ["touch", "/go"]);
   const [goneMs, { atMs }] = await Promise.all([gone, end]);
   poller.forget(pidfd);
-  closeSync(pidfd);
+  pidfd.close();
   await daemon.client.RemoveContainer({ container_id: id });
   return Math.max(0, atMs - goneMs);
 }

@@ -37,6 +37,8 @@ test("readLog begins with the last lines, each whole", async () => {
   expect(await read({ tail: 2 })).toEqual(["stdout: 222\n", "stderr: 3\n"]);
   expect(await read({ tail: 0 })).toEqual([]);
   expect(await read({ tail: 99 })).toHaveLength(2);
+  writeFileSync(path, entries("stdout F 1", "stdout P 2", "stdout P 2"));
+  expect(await read({ tail: 1 })).toEqual(["stdout: 22"]);
 });
 
 test("readLog finds the last lines of a large file, by bytes and lines of many sizes", async () => {

@@ -77,8 +77,18 @@ describe("ExecSync", () => {
     const cmd = ["sh", "-c", "head -c 100000000 /dev/zero; echo done >&2; exit 3"];
     const response = await daemon.client.ExecSync({ container_id: id, cmd, timeout: toLong(60) });
     expect(response.exit_code).toBe(3);
-    expect(response.stdout.length).toBeWithin(8 << 20, 16 << 20);
+    expect(response.stdout.length).toBeWithin((16 << 20) - 128, 16 << 20);
     expect(Buffer.from(response.stderr).toString()).toBe("done\n");
+  });
+
+  test.each([
+    [16_777_000, 0],
+    [0, 16_777_000],
+    [16_000_000, 777_000],
+  ])("output of %i and %i bytes, under 16 MiB together, comes whole", async (out, err) => {
+    const cmd = ["sh", "-c", `head -c ${out} /dev/zero; head -c ${err} /dev/zero >&2`];
+    const response = await daemon.client.ExecSync({ container_id: id, cmd, timeout: toLong(60) });
+    expect([response.stdout.length, response.stderr.length]).toEqual([out, err]);
   });
 
   test("a daemon that keeps standard output does not hold the call", async () => {
@@ -152,8 +162,8 @@ describe("logs", () => {
     expect(text).toBe(`${"x".repeat(40000)}\nend\n`);
   });
 
-  test("a last line without its end is there when the exit is seen", async () => {
-    expect((await daemon.output(podId, pod, "printf unfinished")).text).toBe("unfinished\n");
+  test("a last line without a newline gains none, and is there when the exit is seen", async () => {
+    expect((await daemon.output(podId, pod, "printf unfinished")).text).toBe("unfinished");
   });
 
   test("100,000 lines arrive, all of them", async () => {

@@ -16,7 +16,8 @@ import {
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ContainerLog } from "../../src/monitor/container_log.ts";
-import { setPipeSize } from "../../src/sys/descriptor.ts";
+import type { Turn } from "../../src/monitor/log_lines.ts";
+import { Descriptor, setPipeSize } from "../../src/sys/descriptor.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-log-"));
@@ -25,7 +26,7 @@ afterAll(() => rmSync(dir, { recursive: true, force: true }));
 
 class Fixture implements Disposable {
   readonly path: string;
-  readonly stdout: number;
+  readonly stdout: Descriptor;
   readonly container: number;
   log: ContainerLog;
 
@@ -35,18 +36,25 @@ class Fixture implements Disposable {
     const fifo = join(dir, `${serial}.fifo`);
     mkfifo(fifo, 0o600);
     this.container = openSync(fifo, "r+");
-    this.stdout = openSync(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
+    this.stdout = Descriptor.open(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
     this.log = this.open(before !== undefined);
   }
 
   /** As another monitor does. */
   open(resumed: boolean): ContainerLog {
-    const fds = { stdout: this.stdout, stderr: -1, terminal: false };
-    return new ContainerLog(this.path, fds, resumed);
+    return new ContainerLog(this.path, this.streams(), resumed);
+  }
+
+  streams() {
+    return { stdout: this.stdout.duplicate().release(), terminal: false };
+  }
+
+  turn(): Turn {
+    return this.log.inputs[0]!.turn();
   }
 
   turns(): void {
-    while (["more", "some"].includes(this.log.turn(this.stdout)));
+    while (["more", "some"].includes(this.turn()));
   }
 
   get text(): string {
@@ -55,7 +63,9 @@ class Fixture implements Disposable {
 
   [Symbol.dispose](): void {
     this.log.close();
-    for (const fd of [this.stdout, this.container]) closeSync(fd);
+    for (const { descriptor } of this.log.inputs) descriptor.close();
+    this.stdout.close();
+    closeSync(this.container);
   }
 }
 
@@ -71,23 +81,23 @@ describe("a container's log", () => {
 
   test("tells whether all that was there was taken", () => {
     using it = new Fixture();
-    setPipeSize(it.container, 1 << 20);
+    setPipeSize(it.stdout, 1 << 20);
     const line = `${"x".repeat(1023)}\n`;
     writeSync(it.container, line.repeat(200));
-    expect(it.log.turn(it.stdout)).toBe("more");
-    expect(it.log.turn(it.stdout)).toBe("some");
-    expect(it.log.turn(it.stdout)).toBe("empty");
+    expect(it.turn()).toBe("more");
+    expect(it.turn()).toBe("some");
+    expect(it.turn()).toBe("empty");
     writeSync(it.container, "the start of a line");
-    expect(it.log.turn(it.stdout)).toBe("empty");
+    expect(it.turn()).toBe("empty");
     expect(it.text).toBe(`F ${line}`.repeat(200));
   });
 
-  test("writes the rest at the end, and takes it", () => {
+  test("writes the rest at the end as a partial line, and takes it", () => {
     using it = new Fixture();
     writeSync(it.container, "one\ntwo");
     it.turns();
-    expect(it.log.writeRest("F")).toBe(true);
-    expect(it.text).toBe("F one\nF two\n");
+    expect(it.log.writeRest()).toBe(true);
+    expect(it.text).toBe("F one\nP two\n");
     expect(it.log.unwritten()).toBe(0);
   });
 
@@ -126,15 +136,14 @@ describe("a container's log", () => {
     const file = join(dir, `${++serial}.file`);
     writeFileSync(file, "");
     using it = new Fixture();
-    const fds = { stdout: it.stdout, stderr: -1, terminal: false };
-    expect(() => new ContainerLog(join(file, "x.log"), fds, false)).toThrow();
-    const log = new ContainerLog(join(file, "x.log"), fds, true);
+    expect(() => new ContainerLog(join(file, "x.log"), it.streams(), false)).toThrow();
+    const log = new ContainerLog(join(file, "x.log"), it.streams(), true);
     expect(log.blocked).toBe(true);
     writeSync(it.container, "one\n");
-    expect(log.turn(it.stdout)).toBe("empty");
+    expect(log.inputs[0]!.turn()).toBe("empty");
     rmSync(file);
     log.retry();
-    expect(log.turn(it.stdout)).toBe("some");
+    expect(log.inputs[0]!.turn()).toBe("some");
     expect(readFileSync(join(file, "x.log"), "utf8")).toEndWith("F one\n");
     log.close();
   });

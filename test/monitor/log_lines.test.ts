@@ -36,15 +36,16 @@ function logOf(data: Buffer, pieceBytes: () => number): string {
 function expected(data: Buffer): string {
   const lines = data.toString("latin1").split("\n");
   const last = lines.pop()!;
-  if (last !== "") lines.push(last);
-  return lines
-    .map((line) => {
+  const tail = last === "" ? 0 : 1;
+  return [...lines, last]
+    .slice(0, lines.length + tail)
+    .map((line, index) => {
       let text = "";
       while (line.length > maxLineBytes) {
         text += `stdout P ${line.slice(0, maxLineBytes)}\n`;
         line = line.slice(maxLineBytes);
       }
-      return `${text}stdout F ${line}\n`;
+      return `${text}stdout ${index < lines.length ? "F" : "P"} ${line}\n`;
     })
     .join("");
 }
@@ -76,9 +77,9 @@ describe("cut", () => {
     expect(cut("stderr", Buffer.alloc(maxLineBytes + 1, 97), out)).toBe(maxLineBytes);
   });
 
-  test("what is left at a hand-over is a part of a line", () => {
+  test("what has no newline at the end is a part of a line", () => {
     const out = new LogOutput();
-    rest("stdout", Buffer.from("half"), out, "P");
+    rest("stdout", Buffer.from("half"), out);
     expect(out.drain().toString()).toMatch(/^\S+ stdout P half\n$/);
   });
 

@@ -1,10 +1,10 @@
 // What attached clients get of a stream: everything from now on, at their pace, and no longer than they take it.
 import { describe, expect, test } from "bun:test";
-import { closeSync, constants, mkdtempSync, openSync, rmSync } from "node:fs";
+import { constants, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Sink, Tap } from "../../src/monitor/tap.ts";
-import { readNow } from "../../src/sys/descriptor.ts";
+import { Descriptor, readNow } from "../../src/sys/descriptor.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 
 /** A sink and the client's end of its FIFO. */
@@ -12,12 +12,12 @@ function client() {
   const folder = mkdtempSync(join(tmpdir(), "isulad-tap-"));
   const path = join(folder, "fifo");
   mkfifo(path, 0o600);
-  const readFd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
-  const sink = new Sink(openSync(path, constants.O_WRONLY | constants.O_NONBLOCK));
+  const reader = Descriptor.open(path, constants.O_RDONLY | constants.O_NONBLOCK);
+  const sink = new Sink(Descriptor.open(path, constants.O_WRONLY | constants.O_NONBLOCK));
   rmSync(folder, { recursive: true });
   const buffer = Buffer.alloc(1 << 20);
-  const read = () => buffer.toString("utf8", 0, Math.max(0, readNow(readFd, buffer)));
-  return { sink, read, close: () => closeSync(readFd), end: () => closeSync(sink.fd) };
+  const read = () => buffer.toString("utf8", 0, Math.max(0, readNow(reader, buffer)));
+  return { sink, read, close: () => reader.close(), end: () => sink.descriptor.close() };
 }
 
 describe("a tap", () => {

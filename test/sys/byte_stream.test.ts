@@ -1,11 +1,12 @@
 // Descriptors as streams: FIFOs and sockets, at the pace of the slower side, and ends of every kind.
 import { afterAll, describe, expect, test } from "bun:test";
-import { closeSync, constants, mkdtempSync, openSync, rmSync } from "node:fs";
+import { constants, mkdtempSync, rmSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ByteStream } from "../../src/sys/byte_stream.ts";
 import { mkfifo } from "../../src/sys/path.ts";
+import { Descriptor } from "../../src/sys/descriptor.ts";
 import { Poller } from "../../src/sys/poller.ts";
 import { accept, connectLoopback, listenLoopback, tcpSocket } from "../../src/sys/tcp.ts";
 
@@ -23,19 +24,19 @@ function fifo(): { reader: ByteStream; writer: ByteStream } {
   const path = join(folder, `fifo${count++}`);
   mkfifo(path, 0o600);
   const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants;
-  const reader = new ByteStream(openSync(path, O_RDONLY | O_NONBLOCK), poller);
-  return { reader, writer: new ByteStream(openSync(path, O_WRONLY | O_NONBLOCK), poller) };
+  const reader = new ByteStream(Descriptor.open(path, O_RDONLY | O_NONBLOCK), poller);
+  return { reader, writer: new ByteStream(Descriptor.open(path, O_WRONLY | O_NONBLOCK), poller) };
 }
 
 /** A node socket and our end of its connection. */
 async function connection(): Promise<{ node: Socket; ours: ByteStream }> {
-  const { fd: listener, port } = listenLoopback(0);
+  const { listener, port } = listenLoopback(0);
   const node = createConnection({ port, host: "127.0.0.1", allowHalfOpen: true });
   node.on("error", () => {});
   await poller.readable(listener);
   const ours = new ByteStream(accept(listener)!, poller);
   poller.forget(listener);
-  closeSync(listener);
+  listener.close();
   return { node, ours };
 }
 
@@ -124,13 +125,13 @@ describe("a socket", () => {
   });
 
   test("connects to localhost, and says when nobody listens", async () => {
-    const { fd: listener, port } = listenLoopback(0);
+    const { listener, port } = listenLoopback(0);
     const socket = new ByteStream(tcpSocket("IPv4"), poller);
-    await connectLoopback(socket.fd, { family: "IPv4", port, poller });
+    await connectLoopback(socket.descriptor, { family: "IPv4", port, poller });
     socket.close();
-    closeSync(listener);
+    listener.close();
     const other = new ByteStream(tcpSocket("IPv4"), poller);
-    const refused = connectLoopback(other.fd, { family: "IPv4", port, poller });
+    const refused = connectLoopback(other.descriptor, { family: "IPv4", port, poller });
     expect(await refused.catch((error: NodeJS.ErrnoException) => error.code)).toBe("ECONNREFUSED");
     other.close();
   });

@@ -1,19 +1,11 @@
 // System calls through libc, each by what it does to this process's own descriptors and children.
 import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
-import {
-  closeSync,
-  mkdtempSync,
-  openSync,
-  readSync,
-  rmSync,
-  writeFileSync,
-  writeSync,
-} from "node:fs";
+import { constants, mkdtempSync, readSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
-import { discard, pipe, readNow, tee } from "../../src/sys/descriptor.ts";
+import { Descriptor, discard, pipe, readNow, tee } from "../../src/sys/descriptor.ts";
 import { mountDescriptor, unmount } from "../../src/sys/mount.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 import { Mailbox, sendDescriptors } from "../../src/sys/unix_socket.ts";
@@ -28,17 +20,16 @@ test("tee leaves in the FIFO what it copies, and discard takes it away", () => {
   using folder = scratch();
   const path = join(folder.dir, "fifo");
   mkfifo(path, 0o600);
-  const fifo = openSync(path, "r+");
-  const copy = pipe();
-  const none = openSync("/dev/null", "w");
+  using fifo = Descriptor.open(path, constants.O_RDWR);
+  using copy = pipe();
+  using none = Descriptor.open("/dev/null", constants.O_WRONLY);
   const buffer = Buffer.alloc(64);
-  expect(tee(fifo, copy.writeFd, 64)).toBe(-1);
-  writeSync(fifo, "one\ntwo");
-  expect(tee(fifo, copy.writeFd, 64)).toBe(7);
-  expect(buffer.toString("utf8", 0, readNow(copy.readFd, buffer))).toBe("one\ntwo");
+  expect(tee(fifo, copy.writer, 64)).toBe(-1);
+  writeSync(fifo.fd, "one\ntwo");
+  expect(tee(fifo, copy.writer, 64)).toBe(7);
+  expect(buffer.toString("utf8", 0, readNow(copy.reader, buffer))).toBe("one\ntwo");
   expect(discard(fifo, none, 4)).toBe(4);
-  expect(buffer.toString("utf8", 0, readSync(fifo, buffer))).toBe("two");
-  for (const fd of [fifo, copy.readFd, copy.writeFd, none]) closeSync(fd);
+  expect(buffer.toString("utf8", 0, readSync(fifo.fd, buffer))).toBe("two");
 });
 
 test("descriptors that are sent to a mailbox are taken from it", () => {
@@ -47,14 +38,14 @@ test("descriptors that are sent to a mailbox are taken from it", () => {
   expect(() => mailbox.take()).toThrow("EAGAIN");
   const files = Array.from({ length: 12 }, (_, index) => join(folder.dir, `file${index}`));
   files.forEach((file) => writeFileSync(file, file));
-  const sent = files.map((file) => openSync(file, "r"));
+  const sent = files.map((file) => Descriptor.open(file, constants.O_RDONLY));
   sendDescriptors(mailbox.path, sent);
-  sent.forEach((fd) => closeSync(fd));
+  sent.forEach((one) => one.close());
   const buffer = Buffer.alloc(256);
   const taken = mailbox.takeAll();
-  const texts = taken.map((fd) => buffer.toString("utf8", 0, readSync(fd, buffer)));
+  const texts = taken.map(({ fd }) => buffer.toString("utf8", 0, readSync(fd, buffer)));
   expect(texts).toEqual(files);
-  taken.forEach((fd) => closeSync(fd));
+  taken.forEach((one) => one.close());
 });
 
 test("a wait status is an exit code, or 128 and the signal", () => {
@@ -74,7 +65,7 @@ test("a mounted pidfd tells the exit code after others reaped the process", asyn
   try {
     if (pidfd === undefined) throw new Error("no pidfd_open");
     mountDescriptor(pidfd, path);
-    closeSync(pidfd);
+    pidfd.close();
   } catch (error) {
     child.stdin.end();
     console.log(`not on this kernel, or not as this user: ${String(error)}`);
@@ -82,9 +73,9 @@ test("a mounted pidfd tells the exit code after others reaped the process", asyn
   }
   child.stdin.end();
   await ended;
-  const again = openSync(path, "r");
+  const again = Descriptor.open(path, constants.O_RDONLY);
   expect(exitOfPidfd(again)).toEqual({ signal: 0, exitCode: 77 });
-  closeSync(again);
+  again.close();
   unmount(path);
 });
 

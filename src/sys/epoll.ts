@@ -1,0 +1,114 @@
+// Watches many descriptors for readiness (epoll(7)).
+import { errnoOf } from "../base/errors.ts";
+import { Descriptor, type Released } from "./descriptor.ts";
+import { check, O_CLOEXEC } from "./libc.ts";
+
+/** epoll(7)'s events; of ERR and HUP it tells always. */
+export const EPOLLIN = 0x1;
+/** Of a file of the kernel's: it has changed since it was read. */
+export const EPOLLPRI = 0x2;
+export const EPOLLOUT = 0x4;
+export const EPOLLERR = 0x8;
+export const EPOLLHUP = 0x10;
+/** The peer of a socket sends no more, or has gone. */
+export const EPOLLRDHUP = 0x2000;
+/** Told once of what came. */
+export const EPOLLET = 0x80000000;
+/** Told once at all, until it is set again. */
+export const EPOLLONESHOT = 0x40000000;
+
+const EPOLL_CTL_ADD = 1;
+const EPOLL_CTL_DEL = 2;
+const EPOLL_CTL_MOD = 3;
+
+/** tag: which watch it is of; never the descriptor's number, which may be another one's by now. */
+export type Ready = { tag: number; events: number };
+
+/** The tag of the owner's own wake-up; never one of `Tags`. */
+export const wakeTag = 0;
+
+/** Gives each watch a tag that no other watch has. */
+export class Tags<Watch> {
+  readonly #watches = new Map<number, Watch>();
+  #last = wakeTag;
+
+  add(watch: Watch): number {
+    do this.#last = (this.#last + 1) >>> 0;
+    while (this.#last === wakeTag || this.#watches.has(this.#last));
+    this.#watches.set(this.#last, watch);
+    return this.#last;
+  }
+
+  /** undefined: removed, while the news of it was under way. */
+  get(tag: number): Watch | undefined {
+    return this.#watches.get(tag);
+  }
+
+  delete(tag: number): void {
+    this.#watches.delete(tag);
+  }
+}
+
+/** Readiness of many descriptors (epoll(7)). */
+export class Epoll implements Disposable {
+  readonly #epoll: Descriptor;
+  // struct epoll_event is packed on x86-64 only.
+  readonly #stride = process.arch === "x64" ? 12 : 16;
+  readonly #dataAt = process.arch === "x64" ? 4 : 8;
+  readonly #events = new Uint8Array(16 * 64);
+  readonly #view = new DataView(this.#events.buffer);
+
+  /** epoll: of one that another thread has made. */
+  constructor(epoll = new Descriptor(check("epoll_create1", "", O_CLOEXEC))) {
+    this.#epoll = epoll;
+  }
+
+  /** Another handle of this same epoll, for another thread. */
+  share(): Released {
+    return this.#epoll.duplicate().release();
+  }
+
+  /** Watches a descriptor, by default for input, edge-triggered. tag: names this watch, 32 bits. */
+  add(watched: Descriptor, tag: number, events = EPOLLIN | EPOLLET): void {
+    this.#control(EPOLL_CTL_ADD, watched, { events, tag });
+  }
+
+  /** Watches a descriptor that was added for something else. */
+  change(watched: Descriptor, tag: number, events: number): void {
+    this.#control(EPOLL_CTL_MOD, watched, { events, tag });
+  }
+
+  remove(watched: Descriptor): void {
+    this.#control(EPOLL_CTL_DEL, watched, { events: 0, tag: 0 });
+  }
+
+  #control(operation: number, { fd }: Descriptor, { events, tag }: Ready): void {
+    const event = new Uint8Array(16);
+    const view = new DataView(event.buffer);
+    view.setUint32(0, events >>> 0, true);
+    view.setUint32(this.#dataAt, tag, true);
+    check("epoll_ctl", `descriptor ${fd}`, this.#epoll.fd, operation, fd, event);
+  }
+
+  /** Watches that are ready; waits up to timeoutMs, -1 = for ever. At most 64 a call. */
+  wait(timeoutMs: number): Ready[] {
+    let count: number;
+    try {
+      count = check("epoll_wait", "", this.#epoll.fd, this.#events, 64, timeoutMs);
+    } catch (error) {
+      if (errnoOf(error) === "EINTR") return [];
+      throw error;
+    }
+    const ready: Ready[] = [];
+    for (let i = 0; i < count; i++) {
+      const at = i * this.#stride;
+      const events = this.#view.getUint32(at, true);
+      ready.push({ tag: this.#view.getUint32(at + this.#dataAt, true), events });
+    }
+    return ready;
+  }
+
+  [Symbol.dispose](): void {
+    this.#epoll.close();
+  }
+}

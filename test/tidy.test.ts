@@ -156,6 +156,13 @@ describe("style", () => {
     expect(found).toEqual([]);
   });
 
+  test("nothing that a waiter may give up goes on with a further step", () => {
+    // The step would run after the waiter's roll-back; each is awaited by itself instead.
+    const chain = /\b(?:inTime|untilAborted)\(\s*[^;"`]*?\.(?:then|finally)\(/;
+    const found = sources.filter((file) => chain.test(readFileSync(join(root, file), "utf8")));
+    expect(found).toEqual([]);
+  });
+
   test("files stay under 400 lines and functions under 70", () => {
     const argv = ["--format", "json", "-c", "test/tidy_oxlint.json"];
     const folders = ["src", "test", "proto", "dist"];

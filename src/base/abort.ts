@@ -32,12 +32,12 @@ export async function untilAborted<T>(
   what: string,
   signal: AbortSignal,
 ): Promise<T> {
+  promise.catch(() => {}); // its failure after the abort is nobody's
   throwIfAborted(what, signal);
   const begin = performance.now();
   const { promise: aborted, reject } = Promise.withResolvers<never>();
   const onAbort = () => reject(abortError(what, signal, performance.now() - begin));
   signal.addEventListener("abort", onAbort, { once: true });
-  promise.catch(() => {}); // its failure after the abort is nobody's
   try {
     return await Promise.race([promise, aborted]);
   } finally {

@@ -1,6 +1,6 @@
 // The monitor replaces itself by another build of the executable: execve in place, so that pid, children and
 // chosen descriptors stay. Everything that can fail comes before it and is taken back when it does.
-import { inTime } from "../base/abort.ts";
+import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
 import { run } from "../sys/process.ts";
@@ -34,10 +34,16 @@ export class Gate {
     }
   }
 
-  /** Lets no more calls in and returns when the last has ended. */
-  async close(): Promise<void> {
+  /**
+   * Lets no more calls in and returns when the last has ended.
+   * @throws CriError FAILED_PRECONDITION while it is closed: calls would wait for the first close for ever.
+   */
+  close(): Promise<unknown> {
+    if (this.#closed !== undefined) {
+      throw new CriError("FAILED_PRECONDITION", "another upgrade of the monitor is under way");
+    }
     this.#closed = Promise.withResolvers();
-    await Promise.allSettled(this.#calls);
+    return Promise.allSettled(this.#calls);
   }
 
   open(): void {
@@ -60,13 +66,14 @@ export async function upgrade(
   const { state, place, gate, containers, workers } = parts;
   await checkNext(argv, state);
   using undo = new DisposableStack();
+  const closed = gate.close();
   undo.defer(() => gate.open());
+  const late = AbortSignal.timeout(quiesceMs);
+  await untilAborted(closed, "waiting for the calls that run", late);
+  // A step of its own: after a roll-back nothing may begin that would stop the monitor from seeing exits.
+  const quiet = containers.quiesce();
   undo.defer(() => containers.release());
-  await inTime(
-    gate.close().then(() => containers.quiesce()),
-    "waiting for the calls that run",
-    quiesceMs,
-  );
+  await untilAborted(quiet, "waiting for the ends of containers", late);
   undo.defer(() => workers.continue());
   await workers.pause();
   const terminals = containers.terminals;

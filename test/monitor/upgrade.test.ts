@@ -128,6 +128,22 @@ describe("an upgrade of the monitor", () => {
     await daemon.removePod(podId);
   }, 60_000);
 
+  test("that is given up because a call runs too long leaves a monitor that sees exits", async () => {
+    const pod = daemon.hostPodConfig();
+    const podId = await daemon.runPod(pod);
+    const id = await daemon.run(podId, pod, ["sleep", "600"]);
+    const long = daemon.exec(id, "sleep 13"); // more than the ten seconds that an upgrade waits
+    const other = join(daemon.dir, "fourth-build");
+    copyFileSync(executable, other);
+    const [pid] = daemon.monitors();
+    await upgradeTo([other]);
+    expect(exeOf(pid!)).toBe(executable);
+    await long;
+    const exit = await daemon.exited(await daemon.run(podId, pod, "exit 5"));
+    expect(exit.exitCode).toBe(5);
+    await daemon.removePod(podId);
+  }, 60_000);
+
   test("is not stopped by SIGTERM while containers run", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);

@@ -27,6 +27,8 @@
 //   NOTREADY
 // - a container that the monitor has an exit of: that exit; where it has no record: forgotten
 // - a created container that runs: its Start was cut off after the fact: RUNNING
+// - a created container that the monitor is starting: the outcome is waited for, and no other attempt of that
+//   name is created meanwhile
 // - a running container, or a pause container, that the monitor does not know: the monitor is given it
 //   (cri/adopt.ts) and tells of its exit, with reason Unknown where the kernel has not kept the code; one
 //   that the monitor does not take is killed first: EXITED, reason Unknown
@@ -38,6 +40,7 @@ import { nowNs } from "./base/int64.ts";
 import { adoptContainer, adoptPause } from "./cri/adopt.ts";
 import { commitExit } from "./cri/container_end.ts";
 import { removingCommand, type Context } from "./cri/context.ts";
+import { followStart } from "./cri/container.ts";
 import { undoContainer } from "./cri/container_create.ts";
 import { undoUpdate } from "./cri/container_update.ts";
 import { containersOf } from "./cri/sandbox.ts";
@@ -115,45 +118,57 @@ function refuseOtherDriver({ sandboxes, containers, cgroup, bootId }: Context): 
   );
 }
 
-/** After each connection to the monitor: what ended meanwhile, what it does not know, what we do not. */
-export function syncWithMonitor(context: Context, hello: Hello): void {
-  sync(context, hello).catch((error: unknown) => {
-    context.log.error("the monitor's containers were not taken over", { error: messageOf(error) });
-  });
+/**
+ * After each connection to the monitor. Returns when the phases that the monitor reports are committed, so
+ * that a daemon's first answer lists no container that runs as CREATED; what needs the runtime or the monitor
+ * goes on after that. One container that fails holds up no other, and is tried again.
+ */
+export async function syncWithMonitor(context: Context, hello: Hello): Promise<void> {
+  // Both as they are at the greeting: what starts meanwhile is in none of the lists.
+  const [sandboxes, containers] = [context.sandboxes.list(), context.containers.list()];
+  const problems: string[] = [];
+  const attempt = async (id: string, act: () => Promise<unknown>) => {
+    await act().catch((error: unknown) => problems.push(`${id}: ${messageOf(error)}`));
+  };
+  const [exits, live] = [byId(hello.exits), byId(hello.running)];
+  const starting = new Set(hello.starting);
+  const seen = ({ id }: Container): Seen => {
+    return { exit: exits.get(id), started: live.get(id), isStarting: starting.has(id) };
+  };
+  for (const container of containers) {
+    await attempt(container.id, () => commitSeen(context, container, seen(container)));
+  }
+  const rest = async () => {
+    for (const sandbox of sandboxes) {
+      await attempt(sandbox.id, () => syncPause(context, sandbox, live.has(sandbox.id)));
+    }
+    for (const container of containers) {
+      await attempt(container.id, () => mendUnseen(context, container, seen(container)));
+    }
+    for (const { id } of containers.filter(({ updating }) => updating)) {
+      await attempt(id, () => undoCutUpdate(context, id));
+    }
+    for (const { id } of hello.exits) {
+      if (context.containers.knows(id) || context.sandboxes.knows(id)) continue;
+      await attempt(id, () => remove(context, id, ""));
+    }
+    reportProblems(context, problems);
+  };
+  void rest();
+}
+
+function byId<T extends { id: string }>(list: T[]): Map<string, T> {
+  return new Map(list.map((one) => [one.id, one]));
+}
+
+async function remove(context: Context, id: string, runtimeHandler: string): Promise<void> {
+  const runtime = removingCommand(context, runtimeHandler);
+  await context.monitor.call("remove", { id, runtime, timeoutMs: context.config.runtimeTimeoutMs });
 }
 
 const againMs = 60_000;
 
-/** One that fails holds up no other, and is tried again. */
-async function sync(context: Context, hello: Hello): Promise<void> {
-  // Both as they are at the greeting: what starts meanwhile is in none of the three.
-  const [sandboxes, containers] = [context.sandboxes.list(), context.containers.list()];
-  const exits = new Map(hello.exits.map((exit) => [exit.id, exit]));
-  const live = new Map(hello.running.map((container) => [container.id, container]));
-  const problems: string[] = [];
-  const attempt = async (id: string, act: () => Promise<void>) => {
-    await act().catch((error: unknown) => problems.push(`${id}: ${messageOf(error)}`));
-  };
-  for (const sandbox of sandboxes) {
-    await attempt(sandbox.id, () => syncPause(context, sandbox, live.has(sandbox.id)));
-  }
-  for (const container of containers) {
-    const { id } = container;
-    const seen = { exit: exits.get(id), started: live.get(id) };
-    await attempt(id, () => syncContainer(context, container, seen));
-  }
-  for (const { id } of containers.filter(({ updating }) => updating)) {
-    await attempt(id, () => undoCutUpdate(context, id));
-  }
-  for (const { id } of hello.exits) {
-    if (context.containers.knows(id) || context.sandboxes.knows(id)) continue;
-    const runtime = removingCommand(context, "");
-    const timeoutMs = context.config.runtimeTimeoutMs;
-    await attempt(
-      id,
-      async () => void (await context.monitor.call("remove", { id, runtime, timeoutMs })),
-    );
-  }
+function reportProblems(context: Context, problems: string[]): void {
   if (problems.length === 0) return;
   const fields = { failed: problems.length, first: problems[0]! };
   context.log.error("not all is as the monitor says; it is tried again in a minute", fields);
@@ -163,7 +178,7 @@ async function sync(context: Context, hello: Hello): Promise<void> {
 async function syncAgain(context: Context): Promise<void> {
   try {
     const { result } = await context.monitor.call("hello", {});
-    syncWithMonitor(context, result);
+    await syncWithMonitor(context, result);
   } catch (error) {
     // The next connection brings a greeting.
     context.log.debug("the monitor was not asked again", { error: messageOf(error) });
@@ -178,35 +193,53 @@ async function syncPause(context: Context, sandbox: Sandbox, isLive: boolean): P
   await context.sandboxes.update(id, change, { happened: true });
 }
 
-/** What the monitor says of a container. */
-type Seen = { exit: ExitRecord | undefined; started: Hello["running"][number] | undefined };
+/** What the monitor says of a container; one that is starting may be running already, or have ended. */
+type Seen = {
+  exit: ExitRecord | undefined;
+  started: Hello["running"][number] | undefined;
+  isStarting: boolean;
+};
 
-async function syncContainer(
+/** Commits an exit, a container that runs, and the outcome of a start under way as soon as it is known. */
+async function commitSeen(
   context: Context,
   container: Container,
-  { exit, started }: Seen,
+  { exit, started, isStarting }: Seen,
 ): Promise<void> {
-  const { containers, log } = context;
-  const { id, phase, bootId, runtimeHandler } = container;
-  if (phase.phase === "exited" && started !== undefined) {
-    log.warn("killing a container whose start has failed", { container: id });
-    const runtime = removingCommand(context, runtimeHandler);
-    const timeoutMs = context.config.runtimeTimeoutMs;
-    await context.monitor.call("remove", { id, runtime, timeoutMs });
-  }
+  const { id, phase, bootId } = container;
   if (phase.phase === "exited" || bootId !== context.bootId) return;
   if (exit !== undefined) await commitExit(context, id, exit);
-  else if (started !== undefined) {
+  else if (isStarting) {
+    if (context.starting.has(id)) return; // this daemon's own
+    context.log.info("waiting for a start that an earlier daemon asked for", { container: id });
+    followStart(context, container).catch(() => {}); // logged with the outcome
+  } else if (started !== undefined) {
     const { pid, startedAtNs } = started;
-    await containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true });
-  } else if (phase.phase === "running") {
-    log.warn("the monitor does not know this container", { container: id });
-    if (await adoptContainer(context, container, phase)) return;
-    const message = "the monitor could not take it over, so it was killed";
-    const change = (old: Container) => lost(old, message, String(nowNs()));
-    await containers.update(id, change, { happened: true });
-    context.exits.exited(id);
+    const change = (old: Container) => running(old, pid, startedAtNs);
+    await context.containers.update(id, change, { happened: true });
   }
+}
+
+/** Ends what the monitor has although its record says that it exited, and adopts what the monitor lacks. */
+async function mendUnseen(
+  context: Context,
+  container: Container,
+  { exit, started, isStarting }: Seen,
+): Promise<void> {
+  const { id, phase, bootId, runtimeHandler } = container;
+  const isSeen = started !== undefined || isStarting;
+  if (phase.phase === "exited" && isSeen) {
+    context.log.warn("killing a container whose start has failed", { container: id });
+    await remove(context, id, runtimeHandler);
+  }
+  if (phase.phase !== "running" || isSeen || exit !== undefined || bootId !== context.bootId)
+    return;
+  context.log.warn("the monitor does not know this container", { container: id });
+  if (await adoptContainer(context, container, phase)) return;
+  const message = "the monitor could not take it over, so it was killed";
+  const change = (old: Container) => lost(old, message, String(nowNs()));
+  await context.containers.update(id, change, { happened: true });
+  context.exits.exited(id);
 }
 
 /** UpdateContainerResources that the end of an earlier daemon, or a failure, left half done. */

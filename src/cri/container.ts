@@ -5,7 +5,7 @@ import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { nowNs, toBigInt } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { isRootMounted } from "../image/rootfs.ts";
-import type { StartRequest } from "../monitor/protocol.ts";
+import type { Started, StartRequest } from "../monitor/protocol.ts";
 import { writeCheckpoint } from "../node/checkpoint.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type {
@@ -24,7 +24,7 @@ import { askAgain } from "./again.ts";
 import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";
-import { handlerOf, newId, type Call, type Context } from "./context.ts";
+import { handlerOf, newId, removingCommand, type Call, type Context } from "./context.ts";
 import { containerCgroup, rootfsOwner } from "./facts.ts";
 import { stdioFolder } from "./pause.ts";
 
@@ -52,15 +52,38 @@ async function start(context: Context, id: string): Promise<void> {
   }
   const sandbox = await readySandbox(context, container.sandboxId);
   targetPid(context, container); // the spec names the pid that it had when it was made
-  const { promise: committed, resolve: commit } = Promise.withResolvers<void>();
-  context.starting.set(id, committed);
   const { command } = handlerOf(context, container.runtimeHandler);
   const args = startRequest(context, container, { sandbox, runtime: command });
-  try {
+  await commitStart(context, args, async () => {
     checkRoot(args.bundle);
     await context.nri?.startContainer(sandbox, container);
-    const { result } = await step("container-start", () => context.monitor.call("start", args));
-    const { pid, startedAtNs } = result;
+    return step("container-start", () => context.monitor.call("start", args));
+  });
+}
+
+/** Waits for a start that an earlier daemon asked for, and commits its outcome. @throws as the start does. */
+export async function followStart(context: Context, container: Container): Promise<void> {
+  const { id, runtimeHandler } = container;
+  // Asked for and not awaited yet: the start is to be known as one under way when this returns.
+  const lock = context.containers.lock(id);
+  const args = { id, runtime: removingCommand(context, runtimeHandler) };
+  try {
+    await commitStart(context, args, () => context.monitor.call("awaitStart", { id }));
+  } finally {
+    (await lock)[Symbol.dispose]();
+  }
+}
+
+async function commitStart(
+  context: Context,
+  args: Pick<StartRequest, "id" | "runtime">,
+  start: () => Promise<{ result: Started }>,
+): Promise<void> {
+  const { id } = args;
+  const { promise: committed, resolve: commit } = Promise.withResolvers<void>();
+  context.starting.set(id, committed);
+  try {
+    const { pid, startedAtNs } = (await start()).result;
     const started = await step("container-running", () =>
       context.containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true }),
     );
@@ -121,7 +144,7 @@ export function startRequest(
 
 async function endFailedStart(
   context: Context,
-  { id, runtime }: { id: string; runtime: RuntimeCommand },
+  { id, runtime }: Pick<StartRequest, "id" | "runtime">,
 ): Promise<void> {
   try {
     const { runtimeTimeoutMs: timeoutMs } = context.config;

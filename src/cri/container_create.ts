@@ -23,7 +23,7 @@ import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { containerFacts, type MountedImages } from "./container_facts.ts";
 import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
 import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
-import { checkSandbox, unready } from "./sandbox.ts";
+import { checkSandbox, containersOf, unready } from "./sandbox.ts";
 import { newContainerLabels } from "./selinux.ts";
 
 const { NamespaceMode, Signal } = runtime.v1;
@@ -40,6 +40,7 @@ export async function createContainer(
   checkMounts(config.mounts ?? [], handler.facts);
   handlerOf(context, config.image!.runtime_handler ?? "");
   const image = findImage(context, config.image!.image!);
+  refuseBesideStart(context, sandbox.id, config);
   const name = containerName(config, sandbox.config);
   const id = await context.running.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);
@@ -50,6 +51,25 @@ export async function createContainer(
     return container.id;
   });
   return { container_id: id };
+}
+
+/**
+ * A kubelet whose StartContainer was cut off, by its own deadline or by a restart of this daemon, sees the
+ * container CREATED and creates another attempt; then both would run.
+ * @throws CriError FAILED_PRECONDITION.
+ */
+function refuseBesideStart(
+  context: Context,
+  sandboxId: string,
+  { metadata }: ContainerConfig,
+): void {
+  for (const { id, config } of containersOf(context, sandboxId)) {
+    if (config.metadata?.name !== metadata?.name || !context.starting.has(id)) continue;
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `container ${id} of the same name is being started: wait for the outcome, then try again`,
+    );
+  }
 }
 
 /** @throws CriError FAILED_PRECONDITION for a sandbox that is not ready. */

@@ -1,7 +1,7 @@
 // The end of containers: signals, waiting for the exit, and removal.
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
-import { abortError } from "../base/abort.ts";
+import { abortError, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
@@ -73,6 +73,12 @@ export async function killContainer(
   signal: AbortSignal,
 ): Promise<void> {
   const paths = cgroupOf(context, id);
+  const starting = context.starting.get(id);
+  if (starting !== undefined) {
+    // Otherwise the container may come up when its Stop has been answered.
+    killOnce(paths);
+    await untilAborted(starting, `waiting for the start of container ${id} to end`, signal);
+  }
   const deadline = AbortSignal.timeout(context.config.runtimeTimeoutMs);
   while (context.containers.find(id)?.phase.phase === "running") {
     const ended = context.exits.wait(id, remindMs, signal);

@@ -35,6 +35,8 @@ const startMs = 30_000;
 const retryMs = 20;
 /** For the greeting alone: longer than one that is being upgraded lets calls wait. */
 const helloMs = 15_000;
+/** For an upgrade: longer than the monitor takes to give one up (upgrade.ts). */
+const upgradeMs = 40_000;
 /** When none answered. */
 const retryLaterMs = 1_000;
 
@@ -45,7 +47,7 @@ export class MonitorClient implements AsyncDisposable {
   readonly #log: Log;
   readonly #starter: Starter;
   readonly #onExit: (exit: ExitRecord) => void;
-  readonly #onHello: (hello: Hello) => void;
+  readonly #onHello: (hello: Hello) => Promise<void> | void;
   readonly #waiting = new Map<number, PromiseWithResolvers<Reply>>();
   readonly #held = new Held();
   readonly #terminals: KeptTerminals;
@@ -53,6 +55,7 @@ export class MonitorClient implements AsyncDisposable {
   readonly #starting = new Set<string>();
   #socket: Socket | undefined;
   #connecting: Promise<Socket> | undefined;
+  #greeted: Promise<void> | undefined;
   #seq = 0;
   #pid: number | undefined;
   #losses = 0;
@@ -65,7 +68,7 @@ export class MonitorClient implements AsyncDisposable {
     log: Log;
     onExit: (exit: ExitRecord) => void;
     /** After every connection: what runs, and what ended while nobody listened. */
-    onHello: (hello: Hello) => void;
+    onHello: (hello: Hello) => Promise<void> | void;
   }) {
     this.#state = options.state;
     this.#terminals = new KeptTerminals(join(options.state, "monitor"));
@@ -86,9 +89,13 @@ export class MonitorClient implements AsyncDisposable {
     return this.#losses;
   }
 
-  /** Finds or starts the monitor. @throws CriError UNAVAILABLE when it does not answer. */
+  /**
+   * Finds or starts the monitor, and returns when onHello has dealt with its greeting.
+   * @throws CriError UNAVAILABLE when it does not answer.
+   */
   async connect(): Promise<void> {
     await this.#connected();
+    await this.#greeted;
   }
 
   async call<Name extends keyof Calls>(
@@ -240,7 +247,7 @@ export class MonitorClient implements AsyncDisposable {
     this.#pid = hello.pid;
     this.#watch(socket, hello.pid);
     this.#takeOver(socket, hello);
-    this.#onHello(hello);
+    this.#greeted = Promise.resolve(this.#onHello(hello));
     return socket;
   }
 
@@ -280,11 +287,14 @@ export class MonitorClient implements AsyncDisposable {
     this.#upgradeTried = true;
     const builds = { pid: hello.pid, from: hello.executable, to: executable };
     this.#log.info("upgrading the monitor", builds);
+    const late = setTimeout(() => socket.destroy(), upgradeMs);
     try {
       await this.#send(socket, "upgrade", { argv: this.#self });
     } catch (error) {
-      if (socket.destroyed) return true;
+      if (socket.destroyed) return true; // whoever answers next is greeted; a silent one is killed
       this.#log.error("the monitor stays as it is", { error: messageOf(error) });
+    } finally {
+      clearTimeout(late);
     }
     return false;
   }

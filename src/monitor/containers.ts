@@ -27,6 +27,7 @@ import { setAside, type RecordFolder, type RunRecord } from "./records.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
+import { Starts } from "./starts.ts";
 import { AwaitedTerminals } from "./terminals.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
@@ -55,8 +56,7 @@ export class Containers {
   readonly #deleting = new Map<string, Promise<void>>();
   /** The runtime's start: a container may end before it has, and delete would take its files away. */
   readonly #starting = new Map<string, Promise<unknown>>();
-  /** Starts from their beginning to their answer. */
-  readonly #starts = new Map<string, Promise<unknown>>();
+  readonly starts = new Starts();
   readonly #terminals: AwaitedTerminals;
   #quiet = false;
 
@@ -143,7 +143,7 @@ export class Containers {
    */
   async adopt(request: AdoptRequest): Promise<void> {
     const { id, pid, cgroup } = request;
-    if (this.#running.has(id) || this.#starts.has(id)) return;
+    if (this.#running.has(id) || this.starts.has(id)) return;
     const exit = this.#exits.get(id);
     if (exit !== undefined) return this.#announce(exit);
     const pidStartTime = startTimeOfInit(pid, this.#records.pinOf(id), cgroup);
@@ -215,16 +215,18 @@ export class Containers {
   /** Creates and starts a container; its process is this process's child when this returns. */
   async start(request: StartRequest): Promise<Started> {
     const { id } = request;
-    if (this.#running.has(id) || this.#starts.has(id)) {
+    if (this.#running.has(id) || this.starts.has(id)) {
       throw new CriError("FAILED_PRECONDITION", `container ${id} is running`);
     }
-    const start = this.#start(request);
-    this.#starts.set(id, start);
-    try {
-      return await start;
-    } finally {
-      this.#starts.delete(id);
-    }
+    return this.starts.run(id, this.#start(request));
+  }
+
+  /** Waits for a start whose caller is gone. @throws as the start does; NOT_FOUND when it failed before. */
+  async awaitStart(id: string): Promise<Started> {
+    const { pid, startedAtNs } =
+      (await this.starts.join(id)) ?? this.#running.get(id)?.record ?? this.#exits.get(id) ?? {};
+    if (pid !== undefined && startedAtNs !== undefined) return { pid, startedAtNs };
+    throw new CriError("NOT_FOUND", `the start of container ${id} failed while no daemon listened`);
   }
 
   async #start(request: StartRequest): Promise<Started> {
@@ -233,10 +235,8 @@ export class Containers {
     const { record, stdio } = await this.#make(request);
     this.#track(record, stdio);
     const started = this.#runtime.start(request, record.pid);
-    this.#starting.set(
-      id,
-      started.catch(() => {}).finally(() => this.#starting.delete(id)),
-    );
+    const over = started.catch(() => {}).finally(() => this.#starting.delete(id));
+    this.#starting.set(id, over);
     try {
       await started;
       record.started = true;
@@ -379,7 +379,7 @@ export class Containers {
   /** Kills what runs, and forgets the container; again and again if need be. */
   async remove(request: RemoveRequest): Promise<void> {
     const { id, runtime } = request;
-    await this.#starts.get(id)?.catch(() => {}); // it has a deadline, and what it makes must go too
+    await this.starts.ended(id); // it has a deadline, and what it makes must go too
     const container = this.#running.get(id);
     if (container !== undefined) {
       this.kill(id, SIGKILL);

@@ -175,11 +175,12 @@ type Given<Result> = Answer<Result> | Promise<Answer<Result>> | Promise<void> | 
 
 /** What gives no answer of its own answers {}. */
 const handlers: Handlers = {
-  hello: ({ containers: { running, exits } }) => ({
-    result: { pid: process.pid, version, executable, running, exits },
+  hello: ({ containers: { running, starts, exits } }) => ({
+    result: { pid: process.pid, version, executable, running, starting: starts.ids, exits },
   }),
   ping: () => {},
   start: async ({ containers }, params) => ({ result: await containers.start(params) }),
+  awaitStart: async ({ containers }, { id }) => ({ result: await containers.awaitStart(id) }),
   adopt: ({ containers }, params) => containers.adopt(params),
   exec,
   startExec: async (parts, params) => ({

@@ -89,6 +89,8 @@ export type Hello = {
   executable: string;
   /** terminalHeld: false when its terminal was an earlier monitor's. */
   running: (Started & HeldStreams & { terminalHeld: boolean })[];
+  /** Containers whose start has not ended; absent from older monitors. */
+  starting?: string[];
   exits: ExitRecord[];
 };
 
@@ -98,6 +100,8 @@ export type Calls = {
   /** Answered at once, also while other calls wait for an upgrade. */
   ping: [Record<string, never>, Record<string, never>];
   start: [StartRequest, Started];
+  /** Joins a start under way, whoever asked for it. */
+  awaitStart: [{ id: string }, Started];
   /** What runs and the monitor has lost its record of; one that has ended is told of as an exit. */
   adopt: [AdoptRequest, Record<string, never>];
   exec: [ExecRequest, ExecResult];

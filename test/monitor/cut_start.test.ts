@@ -1,38 +1,26 @@
 // A monitor that is killed amid a start, with a runtime that then does not answer: the next one serves
 // everybody else at once, and takes away what was begun when the runtime goes on.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { until } from "../expect.ts";
-import { busybox, Daemon, ociRuntime } from "../harness.ts";
+import { busybox, Daemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
+import { SlowRuntime } from "./slow_runtime.ts";
 
 let daemon: Daemon;
-/** A file here holds a verb of the runtime up, as long as it is there: "create". */
-let held: string;
+let runtime: SlowRuntime;
 
 beforeAll(async () => {
   daemon = new Daemon({});
-  held = join(daemon.dir, "held");
-  for (const folder of [held, daemon.cniDir]) mkdirSync(folder);
-  const program = join(daemon.dir, "runtime");
-  const verbs = `for word; do case $word in create|delete) verb=$word; break;; esac; done`;
-  const wait = `while [ -e ${held}/\${verb-none} ]; do touch ${held}/met-$verb; sleep 0.1; done`;
-  const script = `#!/bin/sh\n${verbs}\n${wait}\nexec ${ociRuntime} "$@"\n`;
-  writeFileSync(program, script, { mode: 0o755 });
-  daemon.writeConfig({ runtimes: { slow: { path: program } } });
+  runtime = new SlowRuntime(daemon.dir);
+  mkdirSync(daemon.cniDir);
+  daemon.writeConfig({ runtimes: { slow: { path: runtime.path } } });
   await daemon.start();
   await daemon.loadImage(busyboxImage(), busybox);
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
-
-function hold(verb: string): Disposable {
-  writeFileSync(join(held, verb), "");
-  return { [Symbol.dispose]: () => rmSync(join(held, verb), { force: true }) };
-}
-
-const met = (verb: string) => existsSync(join(held, `met-${verb}`));
 
 async function serves(id: string): Promise<boolean> {
   return daemon.exec(id, "true").then(
@@ -47,14 +35,14 @@ test("a start that was cut off is undone behind everything else", async () => {
   const other = await daemon.run(podId, pod, ["sleep", "600"]);
   const cut = await daemon.create(slowId, slow, ["sleep", "600"]);
   {
-    using _ = hold("delete");
+    using _ = runtime.hold("delete");
     {
-      using _ = hold("create");
+      using _ = runtime.hold("create");
       daemon.client.StartContainer({ container_id: cut }).catch(() => {});
-      await until("it is being made", () => met("create"));
+      await until("it is being made", () => runtime.met("create"));
       const [pid] = daemon.monitors();
       process.kill(pid!, "SIGKILL");
-      await until("it is being undone", () => met("delete"));
+      await until("it is being undone", () => runtime.met("delete"));
     }
     await until("the others are served", () => serves(other));
     const [pid] = daemon.monitors();

@@ -35,12 +35,13 @@ import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { openCni } from "./node/cni.ts";
 import { DiskUsages } from "./node/disk_usage.ts";
 import { readHostFacts } from "./node/host.ts";
+import { Passages } from "./node/passages.ts";
 import { Sampler } from "./node/sampler.ts";
 import { openSelinux } from "./node/selinux.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { Streams } from "./stream/streams.ts";
 import { sweepOrphans } from "./orphans.ts";
-import { claimGraph, lockFolder, makeFolder, refuseAlien } from "./folders.ts";
+import { claimGraph, closeFolder, lockFolder, makeFolder, refuseAlien } from "./folders.ts";
 import { recover, syncWithMonitor } from "./recover.ts";
 import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
@@ -76,6 +77,8 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   await refuseAlien(config.graph);
   stack.use(lockFolder(config.graph, "graph"));
   const instance = await claimGraph(config.graph);
+  closeFolder(config.graph, "graph");
+  closeFolder(config.state, "state");
   becomeSubreaper();
   const context = await createContext({ config, self, log, instance }, stack);
   stack.use(reapOrphans(context));
@@ -164,6 +167,7 @@ async function createContext(
       maxConfNum: config.maxConfNum,
     }),
     cgroup: openCgroup(mounts, config, log),
+    passages: new Passages(["", "containers", "sandboxes"].map((name) => join(config.graph, name))),
     instruments: new Instruments(),
     sampler: stack.use(new Sampler(() => knownCgroups(context))),
     layers: stack.use(new DiskUsages(log.child("stats"))),

@@ -2,7 +2,16 @@
 // daemon, and graph marked as ours. What cannot be used is refused with its path and what to do, and not
 // a byte in it is changed.
 import { randomBytes } from "node:crypto";
-import { existsSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
+import {
+  chmodSync,
+  constants,
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  statSync,
+} from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -25,10 +34,40 @@ type Key = "graph" | "state";
 /** @throws CriError FAILED_PRECONDITION when it cannot be made. */
 export function makeFolder(path: string, key: Key): void {
   try {
-    mkdirSync(path, { recursive: true, mode: 0o711 });
+    mkdirSync(path, { recursive: true, mode: 0o700 });
   } catch (error) {
     throw unwritable(path, key, error);
   }
+}
+
+/**
+ * Takes all permissions for others from a folder and its first two levels, which earlier builds left open:
+ * what a container makes in its root, such as a set-uid program, is not for the node's users.
+ * @throws CriError FAILED_PRECONDITION when one cannot be closed.
+ */
+export function closeFolder(folder: string, key: Key): void {
+  try {
+    close(folder, statSync(folder).mode); // /var/run is a symlink
+    for (const path of contents(folder)) {
+      const { mode } = lstatSync(path);
+      close(path, mode);
+      if ((mode & S_IFMT) !== S_IFDIR) continue;
+      for (const inner of contents(path)) close(inner, lstatSync(inner).mode);
+    }
+  } catch (error) {
+    throw unwritable(folder, key, error);
+  }
+}
+
+const { S_IFMT, S_IFDIR, S_IFLNK } = constants;
+
+function contents(folder: string): string[] {
+  return readdirSync(folder).map((name) => join(folder, name));
+}
+
+function close(path: string, mode: number): void {
+  if ((mode & 0o007) === 0 || (mode & S_IFMT) === S_IFLNK) return;
+  chmodSync(path, mode & 0o700);
 }
 
 function unwritable(path: string, key: Key, cause: unknown): CriError {
@@ -80,7 +119,7 @@ export async function claimGraph(graph: string): Promise<string> {
   const path = join(graph, markFile);
   const instance = randomBytes(4).toString("hex");
   try {
-    await writeFileAtomic(path, markText(instance), { mode: 0o644, fsync: true });
+    await writeFileAtomic(path, markText(instance), { mode: 0o600, fsync: true });
     const begun = readdirSync(graph).filter((name) => markBegun.test(name));
     for (const name of begun) await rm(join(graph, name), { force: true });
   } catch (error) {

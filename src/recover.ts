@@ -43,10 +43,12 @@ import { removingCommand, type Context } from "./cri/context.ts";
 import { followStart } from "./cri/container.ts";
 import { undoContainer } from "./cri/container_create.ts";
 import { undoUpdate } from "./cri/container_update.ts";
+import { rootfsOwner } from "./cri/facts.ts";
 import { containersOf } from "./cri/sandbox.ts";
 import type { ExitRecord, Hello } from "./monitor/protocol.ts";
 import { lost, running, type Container } from "./state/container.ts";
 import { abandoned, ending, notReady, type Sandbox } from "./state/sandbox.ts";
+import { letGroupPass } from "./sys/passage.ts";
 
 /**
  * Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after.
@@ -62,6 +64,7 @@ export async function recover(context: Context): Promise<void> {
   ];
   for (const problem of problems) log.error(problem);
   refuseOtherDriver(context);
+  openPassages(context);
   void removeRemains(context);
   for (const container of containers.list()) {
     if (container.phase.phase === "creating") {
@@ -89,6 +92,25 @@ export async function recover(context: Context): Promise<void> {
 async function removeRemains({ sandboxes, containers, log }: Context): Promise<void> {
   for (const store of [sandboxes, containers]) {
     for (const problem of await store.removeRemains()) log.error(problem);
+  }
+}
+
+/** Existing pods with a user namespace start further containers, also those of a build that had no passages. */
+function openPassages(context: Context): void {
+  const { sandboxes, containers, passages, log } = context;
+  passages.apply();
+  for (const sandbox of sandboxes.list()) {
+    const owner = rootfsOwner(sandbox);
+    if (owner === undefined) continue;
+    try {
+      passages.open(sandbox.id, owner.gid);
+      for (const { id } of containersOf(context, sandbox.id)) {
+        letGroupPass(containers.folderOf(id), owner.gid);
+      }
+    } catch (error) {
+      const fields = { sandbox: sandbox.id, error: messageOf(error) };
+      log.error("containers of a pod with a user namespace cannot be started", fields);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // Decision: all that is wrong is told at once, each with file, line, key and what is allowed; an
 // unknown key stops the start, because a misspelt one would silently leave a node as it was.
 import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
 import * as v from "valibot";
 import { hostFacts, type HostFacts } from "./config_host.ts";
 import {
@@ -231,11 +232,30 @@ function settle(loaded: LoadedConfig, values: Map<string, unknown>, s: Settling)
     );
     config.group = "";
   }
+  checkSockets(config, s);
   settleStorage(config, { ...s, warnings });
   settleRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
   settleProcessors(config, { ...s, warnings });
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   settleCgroupParent(config, s);
+}
+
+/** The group could not pass through a folder that is root's alone. */
+function checkSockets({ group, hosts, graph, state }: Config, s: Settling): void {
+  if (group === "") return;
+  for (const host of hosts) {
+    const path = plainPath(host.replace(/^unix:(\/\/)?/, ""));
+    const folder = [graph, state].find((top) => path.startsWith(`${plainPath(top)}/`));
+    if (folder === undefined) continue;
+    s.problems.push(
+      `${s.place("hosts")}: "hosts" must not have ${clipped(host)} for the group "${group}": it lies in ${folder}, which only root can enter; use a path outside of graph and state, such as unix:///var/run/isulad.sock`,
+    );
+  }
+}
+
+/** /var/run is a link to /run. */
+function plainPath(path: string): string {
+  return resolve(path).replace(/^\/var\/run\//, "/run/");
 }
 
 /** iSulad's overlay2.* options: a size, and the kernel check that nobody needs. */

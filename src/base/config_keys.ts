@@ -35,7 +35,8 @@ export const daemonKeys = {
   }),
   group: key("group", k.text, {
     fallback: "",
-    about: "group that may use the socket (then 0660, else 0600)",
+    about:
+      "group that may use the socket (then 0660, else 0600), which must lie outside of graph and state",
   }),
   graph: key("graph", k.folder, { fallback: "/var/lib/isulad", about: "what survives a boot" }),
   state: key("state", k.folder, {

@@ -10,6 +10,7 @@ import type { MonitorClient } from "../monitor/client.ts";
 import type { CgroupDriver } from "../node/cgroup.ts";
 import type { CniNetwork } from "../node/cni.ts";
 import type { DiskUsages } from "../node/disk_usage.ts";
+import type { Passages } from "../node/passages.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import type { Sampler } from "../node/sampler.ts";
 import type { HandlerRules, HostFacts, RuntimeFacts } from "../spec/facts.ts";
@@ -50,6 +51,8 @@ export type Context = {
   images: ImageStore;
   cni: CniNetwork;
   cgroup: CgroupDriver;
+  /** Through graph, for the runtimes of pods with a user namespace. */
+  passages: Passages;
   sampler: Sampler;
   /** What containers have written into their own layers. */
   layers: DiskUsages;

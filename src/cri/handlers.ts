@@ -26,7 +26,7 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
     const features = asked.get(key) ?? new RuntimeFeatures(argv, onProblem);
     asked.set(key, features);
     const root = join(config.state, "runtime", name);
-    mkdirSync(root, { recursive: true, mode: 0o711 });
+    mkdirSync(root, { recursive: true, mode: 0o700 });
     const { path, runtimeArgs: args, baseRuntimeSpec } = entry;
     handlers.set(name, {
       command: { path, args, root, systemdCgroup: config.systemdCgroup },

@@ -12,6 +12,7 @@ import { relabel } from "../node/selinux.ts";
 import type { ImageProcess } from "../spec/facts.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
+import { letGroupPass } from "../sys/passage.ts";
 import { forget } from "./again.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { containerDefaults, hasCgroup, rootfsOwner, sandboxFacts } from "./facts.ts";
@@ -76,8 +77,10 @@ async function makeRootfs(
   const { images, config } = context;
   const reference = config.podSandboxImage;
   if (reference === "") {
-    const builtIn = join(config.graph, "pause");
-    const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(builtIn));
+    const folder = context.sandboxes.folderOf(sandbox.id);
+    const owner = rootfsOwner(sandbox);
+    if (owner !== undefined) letGroupPass(folder, owner.gid);
+    const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(join(folder, "rootfs")));
     const policy = context.host.selinux?.policy;
     if (policy !== undefined) await relabel([rootfsPath], policy.readonlyFile, signal);
     return { rootfsPath, image: pauseImage };

@@ -168,7 +168,9 @@ async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["
 async function makeFiles({ context, sandbox }: Making): Promise<void> {
   const files = podFiles(podFolder(context, sandbox.id), sandbox.namespaces.ipc === undefined);
   const hostNetwork = sandbox.networkMode === "host";
-  await makePodFiles(files, sandbox.config, { hostNetwork, owner: rootfsOwner(sandbox) });
+  const owner = rootfsOwner(sandbox);
+  if (owner !== undefined) context.passages.open(sandbox.id, owner.gid);
+  await makePodFiles(files, sandbox.config, { hostNetwork, owner });
 }
 
 async function setSysctls(
@@ -215,7 +217,7 @@ function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"]
 async function pin(making: Making): Promise<Record<string, string>> {
   const { context, call, sandbox } = making;
   const { net, ipc, uts, user } = sandbox.namespaces;
-  mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o711 });
+  mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o700 });
   const { laterSysctls, ...pinned } = await pinNamespaces({
     net: net?.path,
     ipc: ipc?.path,

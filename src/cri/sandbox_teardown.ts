@@ -53,6 +53,7 @@ export async function release(
     await context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal);
   });
   await rm(podFolder(context, id), { recursive: true, force: true });
+  context.passages.close(id);
   await step("sandbox-remove", () => context.sandboxes.remove(id));
   context.sandboxes.release(sandbox.name, id);
 }

@@ -83,7 +83,9 @@ export class LayerStore {
     o: { driver: StorageDriver; mounted: ReadonlySet<string>; log: Log },
   ): Promise<LayerStore> {
     const store = new LayerStore(root, o.driver, o.log);
-    await mkdir(join(root, "l", "empty"), { recursive: true, mode: 0o711 });
+    await mkdir(store.trees, { recursive: true, mode: 0o700 });
+    // The "/" of an image without layers.
+    await mkdir(join(store.trees, "empty"), { recursive: true, mode: 0o711 });
     await rm(store.#scratch, { recursive: true, force: true });
     await mkdir(store.#scratch, { mode: 0o700 });
     const names = await readdir(root);

@@ -59,10 +59,10 @@ export type PullOptions = {
 type WorkOptions = { signal: AbortSignal; onProgress?: OnProgress };
 
 export async function openImageStore(options: ImageStoreOptions): Promise<ImageStore> {
-  await mkdir(options.graph, { recursive: true, mode: 0o711 });
+  await mkdir(options.graph, { recursive: true, mode: 0o700 });
   // As the kernel names it: mounts are found again by their paths.
   const graph = realpathSync(options.graph);
-  await mkdir(join(graph, "layers"), { recursive: true, mode: 0o711 });
+  await mkdir(join(graph, "layers"), { recursive: true, mode: 0o700 });
   const records = await ImageRecords.open(join(graph, "images"), options.log);
   const storage = await openStorage(join(graph, "layers"), options.storage, options.log);
   const mounts = mountedOverlays(graph);

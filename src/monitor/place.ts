@@ -1,6 +1,6 @@
 // A monitor's place in the state folder: the lock, which only one can have, and the socket on which it
 // is found. Both are looked at now and then, for files are removed.
-import { fstatSync, statSync } from "node:fs";
+import { chmodSync, fstatSync, statSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { createServer, type Server, type Socket } from "node:net";
 import { dirname, join } from "node:path";
@@ -52,6 +52,7 @@ export class Place {
       server.listen(this.#socketPath, resolve);
     });
     this.#server = server;
+    chmodSync(this.#socketPath, 0o600);
     this.#bound = identity(this.#socketPath);
   }
 

@@ -1,8 +1,7 @@
 // The root file system of pause containers that need no image: one program of 300 bytes.
-import { chmodSync, existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { chmod, mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { writeFileAtomic } from "../sys/file.ts";
 
 /** By node:process's arch, in base64: what pause_x86_64.s and pause_aarch64.s become. */
 const programs: Record<string, string[]> = {
@@ -36,22 +35,20 @@ export function pauseProgram(arch: string): Uint8Array {
 }
 
 /**
- * Makes the root, the same for all pods, in the folder and returns its path. It is on the disk: many
- * nodes let nothing be executed on the tmpfs of /run.
+ * Makes the root in the folder, a pod's own, and returns its path. It is on the disk: many nodes let
+ * nothing be executed on the tmpfs of /run.
  */
 export async function makePauseRootfs(folder: string): Promise<string> {
   const program = pauseProgram(process.arch);
-  const path = join(folder, "pause");
-  if (existsSync(path) && readFileSync(path).equals(program)) return folder;
   // Where mounts go; else each runtime would make them here.
   for (const name of ["dev", "etc", "proc", "sys"]) {
-    mkdirSync(join(folder, name), { recursive: true, mode: 0o755 });
+    await mkdir(join(folder, name), { recursive: true, mode: 0o755 });
   }
   for (const name of ["hosts", "hostname", "resolv.conf"]) {
-    writeFileSync(join(folder, "etc", name), "", { mode: 0o644 });
+    await writeFile(join(folder, "etc", name), "", { mode: 0o644 });
   }
-  // Not overwritten: an older build's program may be running.
-  await writeFileAtomic(path, program, { mode: 0o555 });
-  chmodSync(path, 0o555); // whatever the umask
+  const path = join(folder, "pause");
+  await writeFile(path, program);
+  for (const one of [folder, path]) await chmod(one, 0o555); // whatever the umask
   return folder;
 }

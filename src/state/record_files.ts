@@ -39,7 +39,7 @@ export class RecordFiles {
     const inMemory = this.#begun && !durable;
     try {
       if (inMemory) return this.#replaceChange(text);
-      await mkdir(this.#folder, { recursive: true, mode: 0o711 });
+      await mkdir(this.#folder, { recursive: true, mode: 0o700 });
       await writeFileAtomic(this.#base, text, { fsync: durable });
       this.#begun = true;
       rmSync(this.#settled, { force: true });
@@ -56,7 +56,7 @@ export class RecordFiles {
     } catch (error) {
       if (errnoOf(error) !== "ENOENT") throw error;
       // What tidies up /run has taken the folder away under the daemon.
-      mkdirSync(dirname(this.#change), { recursive: true, mode: 0o711 });
+      mkdirSync(dirname(this.#change), { recursive: true, mode: 0o700 });
       replaceInMemory(this.#change, text);
     }
   }

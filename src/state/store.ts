@@ -59,7 +59,7 @@ export class Store<Record extends { id: string; name: string }> {
    */
   async load(setAside: string): Promise<string[]> {
     const { folder, kind } = this.#options;
-    await mkdir(folder, { recursive: true, mode: 0o711 });
+    await mkdir(folder, { recursive: true, mode: 0o700 });
     await mkdir(this.#options.changes, { recursive: true, mode: 0o700 });
     const names = await readdir(folder);
     const ids = names.filter((name) => !name.startsWith("."));

@@ -168,6 +168,10 @@ test.each([
     { "systemd-cgroup": true, "cgroup-parent": "/x" },
     'FILE:3: "cgroup-parent" must be a slice such as "isulad.slice" under "systemd-cgroup": true, not "/x"',
   ],
+  [
+    { group: "known", state: "/var/run/isulad", hosts: ["unix:///run/isulad/i.sock"] },
+    'FILE:4: "hosts" must not have "unix:///run/isulad/i.sock" for the group "known": it lies in /var/run/isulad, which only root can enter; use a path outside of graph and state, such as unix:///var/run/isulad.sock',
+  ],
   ["[]", 'FILE:1: must be a JSON object: { "key": value, … }'],
   [
     '{\n"graph": "/a"\n"state": 1}',

@@ -1,10 +1,19 @@
 // Pods with a user namespace of their own: whose root is nobody on the node.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { chmodSync, existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";
 import type { NamespaceOption, PodSandboxConfig, UserNamespace } from "../../src/proto/types.ts";
+import { lgetxattr } from "../../src/sys/path.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -29,6 +38,17 @@ beforeAll(async () => {
   chmodSync(daemon.dir, 0o711); // a pod's root passes it like everybody else
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+/** The groups that a folder's access control list lets through. */
+function groupsOf(folder: string): number[] {
+  const list = lgetxattr(folder, "system.posix_acl_access");
+  const bytes = Buffer.from(list ?? []);
+  const gids: number[] = [];
+  for (let at = 4; at < bytes.length; at += 8) {
+    if (bytes.readUInt16LE(at) === 0x08) gids.push(bytes.readUInt32LE(at + 4));
+  }
+  return gids;
+}
 
 function podConfig(more: NamespaceOption = {}, rest: PodSandboxConfig = {}): PodSandboxConfig {
   const userns_options = { mode: NamespaceMode.POD, uids: ids, gids: ids };
@@ -149,6 +169,43 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     const id = await daemon.run(podId, pod, ["sleep", "600"], user);
     expect((await daemon.exec(id, reopened)).stdout).toBe("1000\nx");
     await daemon.removePod(podId);
+  });
+
+  test("opens its own folders to its root's group alone, and no folder to others", async () => {
+    const others = [{ ...ids[0]!, host_id: 500_000 }];
+    const userns_options = { mode: NamespaceMode.POD, uids: others, gids: others };
+    const graph = join(daemon.dir, "graph");
+    const facts = (path: string) => {
+      const { mode, gid } = statSync(join(graph, path));
+      return [(mode & 0o777).toString(8), gid];
+    };
+    const passing = () => {
+      expect(groupsOf(join(graph, "containers"))).toEqual(groupsOf(graph));
+      return groupsOf(graph);
+    };
+    expect(facts("")).toEqual(["700", 0]);
+    const pods = [podConfig({ pid: NamespaceMode.POD }), podConfig({ userns_options })];
+    const podIds = [await daemon.runPod(pods[0]!, handler), await daemon.runPod(pods[1]!, handler)];
+    const id = await daemon.run(podIds[0]!, pods[0]!, ["sleep", "600"]);
+    expect(passing()).toEqual([first, 500_000]);
+    for (const folder of ["", "containers", "sandboxes"]) expect(facts(folder)).toEqual(["710", 0]);
+    expect(facts(`containers/${id}`)).toEqual(["710", first]);
+    expect(facts(`sandboxes/${podIds[0]}`)).toEqual(["710", first]);
+    // An earlier build let everybody pass.
+    await daemon.stop("SIGKILL");
+    for (const folder of ["", "containers", `containers/${id}`]) {
+      chownSync(join(graph, folder), 0, 0);
+      chmodSync(join(graph, folder), 0o711);
+    }
+    await daemon.start();
+    expect(passing()).toEqual([first, 500_000]);
+    expect(facts(`containers/${id}`)).toEqual(["710", first]);
+    expect((await daemon.output(podIds[0]!, pods[0]!, "id -u")).text).toBe("0\n");
+    await daemon.removePod(podIds[0]!);
+    expect(passing()).toEqual([500_000]);
+    expect((await daemon.output(podIds[1]!, pods[1]!, "id -u")).text).toBe("0\n");
+    await daemon.removePod(podIds[1]!);
+    for (const folder of ["", "containers", "sandboxes"]) expect(facts(folder)).toEqual(["700", 0]);
   });
 
   test("goes on over a restart of the daemon, and starts what was created before", async () => {

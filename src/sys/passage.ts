@@ -1,0 +1,44 @@
+// Folders that root keeps to itself, and that some groups may pass through all the same: a runtime in a
+// user namespace reaches a container's root as the group that the namespace maps to 0.
+import { chmodSync, chownSync } from "node:fs";
+import { lsetxattr } from "./path.ts";
+
+/** Lets one group pass through a folder that nobody else needs. */
+export function letGroupPass(folder: string, gid: number): void {
+  chownSync(folder, 0, gid);
+  chmodSync(folder, 0o710);
+}
+
+/**
+ * Lets just these groups pass through a folder that all of them share: an access control list, for a
+ * folder has one group of its own.
+ */
+export function letGroupsPass(folder: string, gids: readonly number[]): void {
+  if (gids.length === 0) chmodSync(folder, 0o700); // a list that is left admits nobody through its mask
+  else lsetxattr(folder, "system.posix_acl_access", accessList(gids));
+}
+
+/** Entries of linux/posix_acl_xattr.h, in the order that the kernel wants. */
+function accessList(gids: readonly number[]): Uint8Array {
+  const [userOwner, groupOwner, group, mask, others] = [0x01, 0x04, 0x08, 0x10, 0x20];
+  const [all, pass, none, noId] = [7, 1, 0, 0xffff_ffff];
+  const entries: [tag: number, permissions: number, id: number][] = [
+    [userOwner, all, noId],
+    [groupOwner, none, noId],
+    ...[...new Set(gids)]
+      .toSorted((a, b) => a - b)
+      .map((gid): [number, number, number] => [group, pass, gid]),
+    [mask, pass, noId],
+    [others, none, noId],
+  ];
+  const version = 2;
+  const bytes = Buffer.alloc(4 + entries.length * 8);
+  bytes.writeUInt32LE(version);
+  for (const [index, [tag, permissions, id]] of entries.entries()) {
+    const at = 4 + index * 8;
+    bytes.writeUInt16LE(tag, at);
+    bytes.writeUInt16LE(permissions, at + 2);
+    bytes.writeUInt32LE(id, at + 4);
+  }
+  return bytes;
+}

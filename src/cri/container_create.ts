@@ -3,7 +3,6 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import type { ImageRecord } from "../image/store.ts";
 import { podHostname } from "../node/pod_files.ts";
@@ -16,7 +15,8 @@ import type {
 import { checkMounts } from "../spec/mounts.ts";
 import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
 import { containerName, created, type Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { createdAfter } from "../state/order.ts";
+import { isSamePod, type Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { specFile } from "./bundle.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
@@ -94,7 +94,7 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
       ref: image.repoDigests[0] ?? image.id,
     },
     runtimeHandler: sandbox.runtimeHandler,
-    createdAtNs: String(nowNs()),
+    createdAtNs: createdAfter(podContainers(context, sandbox)),
     cgroupDriver: context.cgroup.name,
     bootId: context.bootId,
     logPath: logPath(sandbox, config),
@@ -103,6 +103,13 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
     selinux: newContainerLabels(context, sandbox, config),
     phase: { phase: "creating" },
   };
+}
+
+/** Of all attempts of the pod: a kubelet compares the ages of containers over all of them. */
+function podContainers({ sandboxes, containers }: Context, sandbox: Sandbox): Container[] {
+  const attempts = sandboxes.list().filter(({ config }) => isSamePod(config, sandbox.config));
+  const ids = new Set(attempts.map(({ id }) => id));
+  return containers.list().filter(({ sandboxId }) => ids.has(sandboxId));
 }
 
 /** CRI: log_path is relative to the pod's log_directory; without either there is no log. */

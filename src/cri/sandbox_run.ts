@@ -4,7 +4,6 @@ import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { cniPodOf } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
@@ -18,7 +17,8 @@ import type {
 import { sharesPidNamespace } from "../spec/oci.ts";
 import { podSysctls } from "../spec/sysctls.ts";
 import { checkUserNamespace, userNamespace } from "../spec/userns.ts";
-import { noNetworkYet, ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
+import { createdAfter } from "../state/order.ts";
+import { isSamePod, noNetworkYet, ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
 import {
   handlerOf,
   hasUserNamespaces,
@@ -84,7 +84,9 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
     name: sandboxName(config),
     config,
     runtimeHandler,
-    createdAtNs: String(nowNs()),
+    createdAtNs: createdAfter(
+      context.sandboxes.list().filter((other) => isSamePod(other.config, config)),
+    ),
     bootId: context.bootId,
     networkMode: hostNetwork ? "host" : "cni",
     networkSettings: noNetworkYet(id, netns),

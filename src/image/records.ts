@@ -87,7 +87,7 @@ export class ImageRecords {
   /** A tag is of one image: where its move was cut off, of the one that was pulled later. */
   async #settleTags(): Promise<void> {
     const owners = new Map<string, string>();
-    const byTime = this.list().toSorted((a, b) => (a.pulledAtNs < b.pulledAtNs ? -1 : 1));
+    const byTime = this.list().toReversed();
     for (const { id, repoTags } of byTime) for (const tag of repoTags) owners.set(tag, id);
     for (const image of byTime) {
       const repoTags = image.repoTags.filter((tag) => owners.get(tag) === image.id);
@@ -104,8 +104,9 @@ export class ImageRecords {
     }
   }
 
+  /** The last pulled first: after a restart too. */
   list(): ImageRecord[] {
-    return [...this.#images.values()];
+    return [...this.#images.values()].toSorted(lastPulledFirst);
   }
 
   get(id: string): ImageRecord | undefined {
@@ -142,8 +143,7 @@ export class ImageRecords {
   }
 
   #first(matches: (image: ImageRecord) => boolean): ImageRecord | undefined {
-    for (const image of this.#images.values()) if (matches(image)) return image;
-    return undefined;
+    return this.list().find(matches);
   }
 
   /** The config as it came; undefined where it is not kept, or no longer what it was. */
@@ -226,6 +226,11 @@ export class ImageRecords {
       this.#log.warn("it stays among the images' records", { file, error: messageOf(error) });
     }
   }
+}
+
+function lastPulledFirst(a: ImageRecord, b: ImageRecord): number {
+  if (a.pulledAtNs !== b.pulledAtNs) return a.pulledAtNs > b.pulledAtNs ? -1 : 1;
+  return a.id < b.id ? -1 : 1;
 }
 
 function hasDigest(repoDigests: string[], digest: string): boolean {

@@ -120,6 +120,12 @@ export function sandboxName(config: PodSandboxConfig): string {
   return reservedName([name ?? "", namespace ?? "", uid ?? "", attempt ?? 0]);
 }
 
+/** Whether two sandboxes are attempts of one pod. */
+export function isSamePod(a: PodSandboxConfig, b: PodSandboxConfig): boolean {
+  const [one, other] = [a.metadata ?? {}, b.metadata ?? {}];
+  return (["uid", "namespace", "name"] as const).every((key) => one[key] === other[key]);
+}
+
 export function noNetworkYet(SandboxID: string, SandboxKey: string): NetworkSettings {
   return v.parse(NetworkSettings, { SandboxID, SandboxKey });
 }

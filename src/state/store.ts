@@ -5,6 +5,7 @@ import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { newestFirst } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
 import { Settler } from "./settler.ts";
 
@@ -32,9 +33,14 @@ export type StoreOptions<Record> = {
 /** Folders of records that are on their way out; what a crash left of them goes at the next start. */
 const removing = ".removing-";
 
-export class Store<Record extends { id: string; name: string }> {
+export class Store<Record extends { id: string; name: string; createdAtNs: string }> {
   readonly #options: StoreOptions<Record>;
   readonly #records = new Map<string, Record>();
+  /**
+   * Ids of #records, newest first. A kubelet takes the first container of a name in a pod's status for
+   * the newest one; and the order of a folder or of a Map would be another after a restart.
+   */
+  readonly #order: string[] = [];
   /** Reserved name → id. */
   readonly #names = new Map<string, string>();
   readonly #locks = new Map<string, Promise<void>>();
@@ -150,8 +156,16 @@ export class Store<Record extends { id: string; name: string }> {
     if (record.id !== id) throw new Error(`its id is ${record.id}`);
     const other = this.#names.get(record.name);
     if (other !== undefined) throw new Error(`its name is the one of ${other}`);
-    this.#records.set(id, record);
+    this.#enter(record);
     this.#names.set(record.name, id);
+  }
+
+  #enter(record: Record): void {
+    if (!this.#records.has(record.id)) {
+      const at = this.#order.findIndex((id) => newestFirst(record, this.#records.get(id)!) < 0);
+      this.#order.splice(at < 0 ? this.#order.length : at, 0, record.id);
+    }
+    this.#records.set(record.id, record);
   }
 
   /** The newest that can be read. @throws what is wrong with the newest when none can. */
@@ -253,8 +267,9 @@ export class Store<Record extends { id: string; name: string }> {
     return this.#records.keys().some(begins) || this.#names.values().some(begins);
   }
 
+  /** Newest first. */
   list(): Record[] {
-    return [...this.#records.values()];
+    return this.#order.map((id) => this.#records.get(id)!);
   }
 
   /** By its whole id. */
@@ -298,7 +313,7 @@ export class Store<Record extends { id: string; name: string }> {
     await this.write(record, options);
     if (options.durable !== true) this.#settler.add(record.id);
     const before = this.#records.get(record.id);
-    this.#records.set(record.id, record);
+    this.#enter(record);
     this.#options.onCommit?.(before, record);
   }
 
@@ -340,7 +355,7 @@ export class Store<Record extends { id: string; name: string }> {
       if (errnoOf(error) !== "ENOENT") throw error;
     }
     const record = this.#records.get(id);
-    this.#records.delete(id);
+    if (this.#records.delete(id)) this.#order.splice(this.#order.indexOf(id), 1);
     (this.#files.get(id) ?? this.#filesOf(id)).removeChange();
     this.#files.delete(id);
     if (record !== undefined) {

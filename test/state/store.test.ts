@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { RecordFiles } from "../../src/state/record_files.ts";
 import { Store } from "../../src/state/store.ts";
 
-type Thing = { id: string; name: string; state: string };
+type Thing = { id: string; name: string; createdAtNs: string; state: string };
 
 test("update lists a change that happened though the disk refuses it, and no other", async () => {
   const folder = mkdtempSync(join(tmpdir(), "isulad-store-"));
@@ -20,7 +20,7 @@ test("update lists a change that happened though the disk refuses it, and no oth
     fromJson: (json) => json as Thing,
     onUnwritten: (problem) => problems.push(problem),
   });
-  await things.put({ id: "a", name: "a", state: "runs" });
+  await things.put({ id: "a", name: "a", createdAtNs: "1", state: "runs" });
   writeFileSync(changes, ""); // no folder can be here
   const end = (old: Thing) => ({ ...old, state: "ended" });
   expect(await things.update("a", end).catch(() => "refused")).toBe("refused");
@@ -45,7 +45,7 @@ test("load removes what kill -9 left among the changes, and of no other kind", a
   };
   const things = new Store<Thing>(options);
   await things.load(join(dir, "aside"));
-  await things.put({ id: "a", name: "a", state: "made" });
+  await things.put({ id: "a", name: "a", createdAtNs: "1", state: "made" });
   await things.update("a", (old) => ({ ...old, state: "runs" }));
   const others = ["thing-a.json.0a1b.tmp", "thing-gone.json", "other-x.json"];
   for (const name of others) writeFileSync(join(changes, name), "{");
@@ -91,7 +91,7 @@ test("release leaves a name alone that has another holder by now", async () => {
     fromJson: (json) => json as Thing,
   });
   things.reserve("web", "a");
-  await things.put({ id: "a", name: "web", state: "runs" });
+  await things.put({ id: "a", name: "web", createdAtNs: "1", state: "runs" });
   await things.remove("a");
   things.reserve("web", "b"); // before who removed the first one is done
   things.release("web", "a");

@@ -62,14 +62,16 @@ export async function release(
 export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<void> {
   const { sandboxes } = context;
   try {
-    await sandboxes.update(sandbox.id, (old) => notReady(old, "its start has failed"));
+    const failed = (old: Sandbox) => notReady(old, "its start has failed");
+    await sandboxes.update(sandbox.id, failed, { happened: true });
     const signal = AbortSignal.timeout(undoMs);
     await tearDown(context, sandbox, signal);
     await release(context, sandbox, signal);
   } catch (error) {
     const message = `a failed start could not be undone: ${messageOf(error)}`;
     context.log.error(message, { sandbox: sandbox.id });
-    await sandboxes.put(ending(sandbox, "undo", message));
+    // Listed even where a full disk does not take it: its name is reserved until it has been removed.
+    await sandboxes.put(ending(sandbox, "undo", message), { happened: true });
   }
 }
 

@@ -11,6 +11,44 @@ export function newestFirst(a: Created, b: Created): number {
 }
 
 /**
+ * Records by id, listed newest first. A kubelet takes the first container of a name in a pod's status for
+ * the newest one; and the order of a folder or of a Map would be another after a restart.
+ */
+export class Ordered<Record extends Created> {
+  readonly #records = new Map<string, Record>();
+  readonly #order: string[] = [];
+
+  /** Adds a record, or replaces the one with its id: a record keeps its creation time. */
+  set(record: Record): void {
+    if (!this.#records.has(record.id)) {
+      const at = this.#order.findIndex((id) => newestFirst(record, this.#records.get(id)!) < 0);
+      this.#order.splice(at < 0 ? this.#order.length : at, 0, record.id);
+    }
+    this.#records.set(record.id, record);
+  }
+
+  get(id: string): Record | undefined {
+    return this.#records.get(id);
+  }
+
+  has(id: string): boolean {
+    return this.#records.has(id);
+  }
+
+  delete(id: string): void {
+    if (this.#records.delete(id)) this.#order.splice(this.#order.indexOf(id), 1);
+  }
+
+  ids(): readonly string[] {
+    return this.#order;
+  }
+
+  list(): Record[] {
+    return this.#order.map((id) => this.#records.get(id)!);
+  }
+}
+
+/**
  * The creation time of what follows `earlier`, in nanoseconds since the epoch: now, or just after the
  * newest of them where the wall clock was set back. Clients take the latest attempt for the current one.
  */

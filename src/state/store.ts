@@ -5,7 +5,7 @@ import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { newestFirst } from "./order.ts";
+import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
 import { Settler } from "./settler.ts";
 
@@ -35,12 +35,7 @@ const removing = ".removing-";
 
 export class Store<Record extends { id: string; name: string; createdAtNs: string }> {
   readonly #options: StoreOptions<Record>;
-  readonly #records = new Map<string, Record>();
-  /**
-   * Ids of #records, newest first. A kubelet takes the first container of a name in a pod's status for
-   * the newest one; and the order of a folder or of a Map would be another after a restart.
-   */
-  readonly #order: string[] = [];
+  readonly #records = new Ordered<Record>();
   /** Reserved name → id. */
   readonly #names = new Map<string, string>();
   readonly #locks = new Map<string, Promise<void>>();
@@ -156,16 +151,8 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     if (record.id !== id) throw new Error(`its id is ${record.id}`);
     const other = this.#names.get(record.name);
     if (other !== undefined) throw new Error(`its name is the one of ${other}`);
-    this.#enter(record);
+    this.#records.set(record);
     this.#names.set(record.name, id);
-  }
-
-  #enter(record: Record): void {
-    if (!this.#records.has(record.id)) {
-      const at = this.#order.findIndex((id) => newestFirst(record, this.#records.get(id)!) < 0);
-      this.#order.splice(at < 0 ? this.#order.length : at, 0, record.id);
-    }
-    this.#records.set(record.id, record);
   }
 
   /** The newest that can be read. @throws what is wrong with the newest when none can. */
@@ -264,12 +251,12 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   /** The same for the start of an id. */
   knowsPrefix(prefix: string): boolean {
     const begins = (id: string) => id.startsWith(prefix);
-    return this.#records.keys().some(begins) || this.#names.values().some(begins);
+    return this.#records.ids().some(begins) || this.#names.values().some(begins);
   }
 
   /** Newest first. */
   list(): Record[] {
-    return this.#order.map((id) => this.#records.get(id)!);
+    return this.#records.list();
   }
 
   /** By its whole id. */
@@ -308,12 +295,15 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     await files.write(JSON.stringify(toJson(record)), options.durable === true);
   }
 
-  /** Writes, then lists. */
-  async put(record: Record, options: { durable?: boolean } = {}): Promise<void> {
-    await this.write(record, options);
+  /** Writes, then lists. happened: as update() has it. */
+  async put(
+    record: Record,
+    options: { durable?: boolean; happened?: boolean } = {},
+  ): Promise<void> {
+    await this.#writeOrReport(record, options);
     if (options.durable !== true) this.#settler.add(record.id);
     const before = this.#records.get(record.id);
-    this.#enter(record);
+    this.#records.set(record);
     this.#options.onCommit?.(before, record);
   }
 
@@ -332,16 +322,24 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     if (old === undefined) return undefined;
     const changed = change(old);
     if (changed === old) return old;
+    await this.#writeOrReport(changed, options);
+    this.#records.set(changed);
+    this.#settler.add(id);
+    this.#options.onCommit?.(old, changed);
+    return changed;
+  }
+
+  /** happened: a record that the disk does not take is an error in the log, and no other. */
+  async #writeOrReport(
+    record: Record,
+    options: { durable?: boolean; happened?: boolean },
+  ): Promise<void> {
     try {
-      await this.write(changed);
+      await this.write(record, options);
     } catch (error) {
       if (options.happened !== true) throw error;
       this.#options.onUnwritten?.(messageOf(error));
     }
-    this.#records.set(id, changed);
-    this.#settler.add(id);
-    this.#options.onCommit?.(old, changed);
-    return changed;
   }
 
   /** Removes a record's folder, listed or not, takes it off the list and frees its name. */
@@ -355,7 +353,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       if (errnoOf(error) !== "ENOENT") throw error;
     }
     const record = this.#records.get(id);
-    if (this.#records.delete(id)) this.#order.splice(this.#order.indexOf(id), 1);
+    this.#records.delete(id);
     (this.#files.get(id) ?? this.#filesOf(id)).removeChange();
     this.#files.delete(id);
     if (record !== undefined) {

@@ -234,8 +234,12 @@ test("a handler that daemon.json names no longer: its pods go on, and can be rem
   const sharing = { namespace_options: { network, pid: runtime.v1.NamespaceMode.POD } };
   const podId = await own.runPod({ ...pod, linux: { security_context: sharing } }, "ours");
   const id = await own.run(podId, { linux: { security_context: sharing } }, ["sleep", "600"]);
+  const idle = await own.create(podId, { linux: { security_context: sharing } }, "true");
   own.writeConfig();
   await own.restart();
+  const started = own.client.StartContainer({ container_id: idle });
+  expect((await failure(started)).message).toContain('"ours"');
+  await own.client.RemoveContainer({ container_id: idle });
   expect((await own.exec(id, "echo on")).stdout).toBe("on\n");
   expect((await failure(own.runPod(own.hostPodConfig(), "ours"))).message).toContain('"ours"');
   await own.removePod(podId);

@@ -17,7 +17,7 @@ import { ExitWaiters } from "./cri/exits.ts";
 import { Instruments } from "./cri/instruments.ts";
 import { serveMetrics } from "./cri/metrics_server.ts";
 import { openHandlers } from "./cri/handlers.ts";
-import { Running } from "./cri/running.ts";
+import { SingleFlight } from "./cri/single_flight.ts";
 import { createServer } from "./cri/server.ts";
 import { knownCgroups } from "./cri/stats.ts";
 import { loadImagesDir } from "./image/images_dir.ts";
@@ -179,7 +179,8 @@ async function createContext(
     starting: new Map(),
     levels: new Set(),
     calls: { count: 0, running: 0 },
-    running: new Running(),
+    making: new SingleFlight(),
+    ending: new SingleFlight(),
   };
   stack.defer(async () => {
     await Promise.all([context.sandboxes.settle(), context.containers.settle()]);

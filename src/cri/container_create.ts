@@ -42,7 +42,7 @@ export async function createContainer(
   const image = findImage(context, config.image!.image!);
   refuseBesideStart(context, sandbox.id, config);
   const name = containerName(config, sandbox.config);
-  const id = await context.running.join(name, call.signal, async () => {
+  const id = await context.making.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);
     const container = newContainer(context, { sandbox, config: resolved, image, name });
     using _ = await context.nri?.enter();

@@ -3,14 +3,13 @@ import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
-import { nowNs } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
 import { killAll, killOnce, processes, survivors, type CgroupPaths } from "../node/cgroup.ts";
 import { exited, startSeen } from "../state/container.ts";
 import type { Container } from "../state/container.ts";
 import type { ExitRecord } from "../monitor/protocol.ts";
 import { notReady } from "../state/sandbox.ts";
-import { catchesSignal } from "../sys/process.ts";
+import { catchesSignal, processAgeMs } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { askAgain, forget } from "./again.ts";
 import type { Context } from "./context.ts";
@@ -21,12 +20,16 @@ import { stdioFolder } from "./pause.ts";
 /** A process in uninterruptible sleep dies when the kernel lets it: it is reminded meanwhile. */
 const remindMs = 2_000;
 const SIGKILL = 9;
-/** How long after its start a program may take to set its signal handlers up. */
-const youngNs = 1_000_000_000n;
+/**
+ * How long after its process began a program may take to set its signal handlers up; the OCI runtime makes
+ * the process some time before the program starts in it.
+ */
+const youngMs = 2_000;
 
 /**
- * Sends the stop signal (once), waits for timeoutMs, then kills. Returns when the exit is committed and
- * no process of the container is left.
+ * Sends the stop signal (once, however many callers there are), waits for timeoutMs, then kills: the
+ * shortest timeout of the callers counts. Returns when the exit is committed and no process of the
+ * container is left.
  * @throws CriError CANCELLED or DEADLINE_EXCEEDED with the caller's signal, DEADLINE_EXCEEDED when
  * processes survive SIGKILL for runtime-timeout; a later call goes on.
  */
@@ -36,33 +39,34 @@ export async function stopContainerProcess(
   timeoutMs: number,
   signal: AbortSignal,
 ): Promise<void> {
-  const isRunning = context.containers.find(id)?.phase.phase === "running";
-  if (isRunning && timeoutMs > 0) {
+  const container = context.containers.find(id);
+  if (container?.phase.phase === "running" && timeoutMs > 0) {
+    const { pid } = container.phase;
     const ended = context.exits.wait(id, timeoutMs, signal);
-    if (!context.exits.wasSignalled(id)) {
-      const { stopSignal, phase } = context.containers.get(id);
-      if (phase.phase === "running") await handlesSignal(phase, signalNumber(stopSignal));
-      const kill = { id, signal: signalNumber(stopSignal) };
-      await step("container-signal", () => askAgain(context, "kill", kill));
-      context.exits.signalled(id);
-    }
+    const sent = context.exits.signalOnce(id, () => sendStopSignal(context, container, pid));
+    await Promise.race([sent, ended]);
     await ended;
   }
   await killContainer(context, id, signal);
+}
+
+async function sendStopSignal(
+  context: Context,
+  { id, stopSignal }: Container,
+  pid: number,
+): Promise<void> {
+  const signal = signalNumber(stopSignal);
+  await handlesSignal(pid, signal);
+  await step("container-signal", () => askAgain(context, "kill", { id, signal }));
 }
 
 /**
  * Waits until a process that has just been started catches the signal. It is the first one of its pid
  * namespace, so the kernel drops a signal that it has no handler for, and Stop would wait in vain.
  */
-async function handlesSignal(
-  { pid, startedAtNs }: { pid: number; startedAtNs: string },
-  signal: number,
-): Promise<void> {
-  const ageNs = nowNs() - BigInt(startedAtNs);
-  // Negative, the clock was set back meanwhile: it is taken for old.
-  const youngMs = ageNs < 0n ? 0 : Number(youngNs - ageNs) / 1e6;
-  const end = performance.now() + youngMs;
+async function handlesSignal(pid: number, signal: number): Promise<void> {
+  const ageMs = processAgeMs(pid) ?? youngMs;
+  const end = performance.now() + youngMs - ageMs;
   while (performance.now() < end && !catchesSignal(pid, signal)) await sleep(10);
 }
 
@@ -137,6 +141,10 @@ export async function removeContainerRecord(
   if (context.starting.has(id)) {
     throw new CriError("FAILED_PRECONDITION", `container ${id} is starting: try again`);
   }
+  await context.ending.join(`remove container ${id}`, signal, () => remove(context, id, signal));
+}
+
+async function remove(context: Context, id: string, signal: AbortSignal): Promise<void> {
   using _ = await context.containers.lock(id);
   const container = context.containers.find(id);
   if (container === undefined) return;

@@ -23,7 +23,7 @@ import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exits.ts";
 import type { Instruments } from "./instruments.ts";
 import type { NriEvents } from "./nri_events.ts";
-import type { Running } from "./running.ts";
+import type { SingleFlight } from "./single_flight.ts";
 
 /** A runtime handler (handlers.ts). */
 export type Handler = {
@@ -71,8 +71,10 @@ export type Context = {
   levels: Set<string>;
   /** Calls that were answered or are being answered, but for questions; and how many of them go on. */
   calls: { count: number; running: number };
-  /** RunPodSandbox and CreateContainer calls under way, by reserved name. */
-  running: Running;
+  /** RunPodSandbox and CreateContainer calls under way, by reserved name; their result is the id. */
+  making: SingleFlight<string>;
+  /** Stop and Remove calls under way, by what they do and the id. */
+  ending: SingleFlight<void>;
 };
 
 /** A call's own part: aborted when its client has gone or its deadline is over. */

@@ -3,21 +3,27 @@ import { abortError } from "../base/abort.ts";
 
 export class ExitWaiters {
   readonly #waiting = new Map<string, Set<() => void>>();
-  /** Containers that were sent their stop signal: a repeated Stop does not send it again. */
-  readonly #signalled = new Set<string>();
+  /** The sending of the stop signal, by container: from its begin to the container's exit. */
+  readonly #signals = new Map<string, Promise<void>>();
 
-  wasSignalled(id: string): boolean {
-    return this.#signalled.has(id);
-  }
-
-  /** The container has got its stop signal. */
-  signalled(id: string): void {
-    this.#signalled.add(id);
+  /**
+   * Sends a running container its stop signal, once until its exit is committed: a caller that comes
+   * meanwhile, or later, gets the first one's promise. After a failure the next caller sends it again.
+   */
+  signalOnce(id: string, send: () => Promise<void>): Promise<void> {
+    const known = this.#signals.get(id);
+    if (known !== undefined) return known;
+    const sent = send();
+    this.#signals.set(id, sent);
+    sent.catch(() => {
+      if (this.#signals.get(id) === sent) this.#signals.delete(id);
+    });
+    return sent;
   }
 
   /** The container's exit is committed. */
   exited(id: string): void {
-    this.#signalled.delete(id);
+    this.#signals.delete(id);
     for (const wake of this.#waiting.get(id) ?? []) wake();
     this.#waiting.delete(id);
   }

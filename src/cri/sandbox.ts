@@ -38,8 +38,13 @@ export async function stopPodSandbox(
   return {};
 }
 
+/** Ends the pod, or joins the call that does. */
+function stop(context: Context, id: string, signal: AbortSignal): Promise<void> {
+  return context.ending.join(`stop sandbox ${id}`, signal, () => stopAlone(context, id, signal));
+}
+
 /** Ends the containers, then the pod's own parts; a repeated stop goes on where the last one failed. */
-async function stop(context: Context, id: string, signal: AbortSignal): Promise<void> {
+async function stopAlone(context: Context, id: string, signal: AbortSignal): Promise<void> {
   using _ = await context.sandboxes.lock(id);
   const sandbox = await context.sandboxes.update(id, (old) => ending(old, "stop", "stopped"), {
     happened: true,
@@ -65,19 +70,26 @@ export async function removePodSandbox(
   call: Call,
 ): Promise<object> {
   const found = context.sandboxes.find(request.pod_sandbox_id ?? "");
-  if (found === undefined) return {};
+  if (found !== undefined) {
+    const { id } = found;
+    const { signal } = call;
+    await context.ending.join(`remove sandbox ${id}`, signal, () => remove(context, id, signal));
+  }
+  return {};
+}
+
+async function remove(context: Context, id: string, signal: AbortSignal): Promise<void> {
   // A NOTREADY sandbox can hold a network namespace: always stop first.
-  await stop(context, found.id, call.signal);
-  using _ = await context.sandboxes.lock(found.id);
-  const sandbox = context.sandboxes.find(found.id);
-  if (sandbox === undefined) return {};
-  for (const container of containersOf(context, sandbox.id)) {
-    await removeContainerRecord(context, container.id, call.signal);
+  await stop(context, id, signal);
+  using _ = await context.sandboxes.lock(id);
+  const sandbox = context.sandboxes.listed(id);
+  if (sandbox === undefined) return;
+  for (const container of containersOf(context, id)) {
+    await removeContainerRecord(context, container.id, signal);
   }
   await context.nri?.removePodSandbox(sandbox);
-  await release(context, sandbox, call.signal);
-  context.log.info("sandbox removed", { sandbox: sandbox.id, name: sandbox.name });
-  return {};
+  await release(context, sandbox, signal);
+  context.log.info("sandbox removed", { sandbox: id, name: sandbox.name });
 }
 
 export function containersOf(context: Context, sandboxId: string): Container[] {

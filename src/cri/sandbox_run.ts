@@ -49,7 +49,7 @@ export async function runPodSandbox(
   await handler.refresh();
   checkUserns(context, config, handler);
   const name = sandboxName(config);
-  const id = await context.running.join(name, call.signal, async () => {
+  const id = await context.making.join(name, call.signal, async () => {
     const sandbox = newSandbox(context, config, runtimeHandler);
     using _ = holdLevel(context, sandbox);
     context.sandboxes.reserve(name, sandbox.id);

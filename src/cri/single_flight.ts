@@ -1,27 +1,29 @@
-// Calls that make something under a name: a second call with the same name, while the first is under
-// way, gets the first one's result (a kubelet repeats a call whose answer it missed).
-import { codeOf } from "../base/errors.ts";
+// Single-flight: calls with the same key share one run of the work (a kubelet repeats a call whose answer
+// it missed, and several clients stop the same pod).
+import { untilAborted } from "../base/abort.ts";
 
-export class Running {
-  readonly #calls = new Map<string, Promise<string>>();
+type Flight<Result> = { result: Promise<Result>; signal: AbortSignal };
+
+export class SingleFlight<Result> {
+  readonly #flights = new Map<string, Flight<Result>>();
 
   /**
-   * Runs `make`, or joins the call that runs for this name. When that one's caller has given up, and
-   * what it made is undone, `make` runs for the caller that still waits.
+   * Runs `work`, or joins the run under way for this key and shares its result or error. A run that failed
+   * because its own caller gave up does not count: `work` then runs for a caller that still waits.
+   * @throws CriError CANCELLED or DEADLINE_EXCEEDED when this caller gives up; the run goes on.
    */
-  async join(name: string, signal: AbortSignal, make: () => Promise<string>): Promise<string> {
+  async join(key: string, signal: AbortSignal, work: () => Promise<Result>): Promise<Result> {
     for (;;) {
-      const running = this.#calls.get(name);
-      if (running === undefined) break;
+      const flight = this.#flights.get(key);
+      if (flight === undefined) break;
       try {
-        return await running;
+        return await untilAborted(flight.result, "waiting for the same call", signal);
       } catch (error) {
-        const givenUp = ["CANCELLED", "DEADLINE_EXCEEDED"].includes(codeOf(error));
-        if (!givenUp || signal.aborted) throw error;
+        if (signal.aborted || !flight.signal.aborted) throw error;
       }
     }
-    const call = make().finally(() => this.#calls.delete(name));
-    this.#calls.set(name, call);
-    return call;
+    const result = work().finally(() => this.#flights.delete(key));
+    this.#flights.set(key, { result, signal });
+    return result;
   }
 }

@@ -8,6 +8,7 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { spawn } from "./children.ts";
 import { readKernelFile } from "./file.ts";
 import { check } from "./libc.ts";
+import { uptimeMs } from "./uptime.ts";
 import { waitStatus } from "./wait.ts";
 
 export type RunOptions = {
@@ -174,6 +175,12 @@ export function startTime(pid: number): string | undefined {
   return statFields(pid)?.[startTimeField];
 }
 
+/** How long ago a process began, on a clock that is not set; undefined: there is no such process. */
+export function processAgeMs(pid: number): number | undefined {
+  const ticks = startTime(pid);
+  return ticks === undefined ? undefined : uptimeMs() - Number(ticks) * (1000 / ticksPerSecond);
+}
+
 /** The process that is told of a process's end, and its session; undefined: there is no such process. */
 export function lineageOf(pid: number): { parent: number; session: number } | undefined {
   const fields = statFields(pid);
@@ -187,6 +194,8 @@ const parentField = 1;
 const sessionField = 3;
 const startTimeField = 19;
 const exitCodeField = 49;
+/** USER_HZ, the unit of proc(5)'s times: a constant of the kernel's interface on amd64 and arm64. */
+const ticksPerSecond = 100;
 
 /**
  * How a process of another parent stands: an exit code is to be had while it is a zombie

@@ -4,12 +4,15 @@
 import { constants, fchownSync, fstatSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
-import { processes, type CgroupPaths } from "../node/cgroup.ts";
+import type { CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { Descriptor, pipe } from "../sys/descriptor.ts";
-import { lineageOf, startTime } from "../sys/process.ts";
+import { startTime } from "../sys/process.ts";
+import { markOf, newMark } from "../sys/process_mark.ts";
 import { reap } from "../sys/wait.ts";
+import { killTree, type ExecTree } from "./exec_tree.ts";
 import type {
   ExecProcess,
   ExecRequest,
@@ -27,6 +30,8 @@ const killAgainMs = 1_000;
 
 type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
 type Container = { cgroup: CgroupPaths; runtime: RuntimeCommand; owner?: StreamOwner };
+/** An exec whose first process is known. */
+type Started = ExecTree & { leader: number };
 type Waiting = { pid: number; onExit: (end: { exitCode: number } | { error: unknown }) => void };
 
 export class Execs {
@@ -77,14 +82,14 @@ export class Execs {
     try {
       using ends = openEnds(request);
       const terminal = request.console === "" ? [] : ["--console-socket", request.console];
-      const pid = await this.#start(container, request, {
+      const started = await this.#start(container, request, {
         stdio: ends.stdio,
         args: terminal,
         timeoutMs: startTimeoutMs,
         signal: cancelled.signal,
       });
-      const { cgroup } = container;
-      const end = this.#wait({ pid, cgroup, key, deadline: Infinity }, cancelled);
+      const pid = started.leader;
+      const end = this.#wait({ ...started, key, deadline: Infinity }, cancelled);
       end.catch(() => {}); // told to who waits
       this.#ends.set(key, end);
       return { pid, pidStartTime: startTime(pid) ?? "" };
@@ -133,10 +138,10 @@ export class Execs {
   ): Promise<{ exitCode: number; timedOut: boolean }> {
     const { key, timeoutMs } = request;
     const deadline = timeoutMs === 0 ? Number.POSITIVE_INFINITY : performance.now() + timeoutMs;
-    let pid: number;
+    let started: Started;
     try {
       using stdin = Descriptor.open("/dev/null", constants.O_RDONLY);
-      pid = await this.#start(container, request, {
+      started = await this.#start(container, request, {
         stdio: [stdin, ...outputs],
         args: [],
         timeoutMs: Math.min(startTimeoutMs, timeoutMs || startTimeoutMs),
@@ -149,29 +154,30 @@ export class Execs {
     } finally {
       for (const output of outputs) output.close(); // or their end would never be read
     }
-    return this.#wait({ pid, cgroup: container.cgroup, key, deadline }, cancelled);
+    return this.#wait({ ...started, key, deadline }, cancelled);
   }
 
   async #start(
     { runtime, owner, cgroup }: Container,
     request: { id: string; key: string; process: string },
-    options: { args: string[] } & Required<SpawnOptions>,
-  ): Promise<number> {
+    options: { args: string[] } & Required<Omit<SpawnOptions, "mark">>,
+  ): Promise<Started> {
     using _ = this.#spawner.starting();
     const key = `exec-${request.key}`;
     const processFile = join(this.#folder, `${key}.json`);
     const pidFile = join(this.#folder, `${key}.pid`);
     const files = ["--process", processFile, "--pid-file", pidFile];
+    const mark = newMark();
     try {
       if (owner !== undefined) giveStreams(options.stdio, owner);
       await writeFile(processFile, request.process, { mode: 0o600 });
       const verb = ["exec", "--detach", ...files, ...options.args, request.id];
-      await this.#spawner.runtime(runtime, verb, options);
-      return Number(await readFile(pidFile, "utf8"));
+      await this.#spawner.runtime(runtime, verb, { ...options, mark });
+      return { leader: Number(await readFile(pidFile, "utf8")), mark, cgroup };
     } catch (error) {
-      // The runtime may have been killed when its work was done.
+      // The runtime may have been killed when its work was done, also before it wrote the pid.
       const made = await readFile(pidFile, "utf8").catch(() => "");
-      if (made !== "") killTree(Number(made), cgroup);
+      await killTree({ leader: made === "" ? undefined : Number(made), mark, cgroup });
       throw error;
     } finally {
       await rm(processFile, { force: true });
@@ -181,17 +187,17 @@ export class Execs {
   }
 
   #wait(
-    exec: { pid: number; cgroup: CgroupPaths; key: string; deadline: number },
+    exec: Started & { key: string; deadline: number },
     cancelled: AbortController,
   ): Promise<{ exitCode: number; timedOut: boolean }> {
-    const { pid, cgroup, key, deadline } = exec;
+    const { leader: pid, key, deadline } = exec;
+    const tree: ExecTree = { leader: pid, mark: exec.mark, cgroup: exec.cgroup };
     return new Promise((resolve, reject) => {
-      let timedOut = false;
+      let killed: Promise<void> | undefined;
       let timer: ReturnType<typeof setTimeout> | undefined;
       const kill = () => {
-        timedOut = true;
-        clearTimeout(timer); // after the exit the pid is somebody else's
-        if (!killTree(pid, cgroup)) timer = setTimeout(kill, killAgainMs);
+        killed ??= killAgain(tree);
+        killed.catch(() => {}); // who waits for the exec gets it
       };
       this.#kills.set(key, kill);
       if (deadline !== Number.POSITIVE_INFINITY) {
@@ -200,8 +206,10 @@ export class Execs {
       const onExit: Waiting["onExit"] = (end) => {
         clearTimeout(timer);
         this.#kills.delete(key);
+        tree.leader = undefined; // its pid is somebody else's soon
         if ("error" in end) reject(end.error);
-        else resolve({ exitCode: end.exitCode, timedOut });
+        else if (killed === undefined) resolve({ exitCode: end.exitCode, timedOut: false });
+        else killed.then(() => resolve({ exitCode: end.exitCode, timedOut: true }), reject);
       };
       this.#waiting.add({ pid, onExit });
       if (cancelled.signal.aborted) kill(); // while the runtime was ending
@@ -236,9 +244,16 @@ function giveStreams(streams: ChildStdio, { uid, gid }: StreamOwner): void {
 }
 
 /** Ends an exec that an earlier monitor has started; it may have ended. */
-export function endExec({ pid, pidStartTime }: ExecProcess, cgroup: CgroupPaths): void {
-  if (startTime(pid) !== pidStartTime || killTree(pid, cgroup)) return;
+export async function endExec(exec: ExecProcess, cgroup: CgroupPaths): Promise<void> {
+  const { pid, pidStartTime } = exec;
+  if (startTime(pid) !== pidStartTime) return;
+  if (await killTree({ leader: pid, mark: markOf(pid), cgroup })) return;
   throw new CriError("INTERNAL", `exec (pid ${pid}) forks faster than it can be killed; try again`);
+}
+
+/** Kills an exec's processes until none is left, which a fork bomb may put off. */
+async function killAgain(tree: ExecTree): Promise<void> {
+  while (!(await killTree(tree))) await sleep(killAgainMs);
 }
 
 /** One exec whose end cannot be known must not hide the ends of the others. */
@@ -247,33 +262,5 @@ function endOf(pid: number): { exitCode: number } | { error: unknown } | undefin
     return reap(pid);
   } catch (error) {
     return { error };
-  }
-}
-
-/**
- * Kills an exec's process and what came of it: children, and orphans by their session, which the
- * runtime made for the exec. Stopping first, and again until nothing new is found, leaves no gap for
- * a fork. The container's other processes are left alone. False: it forks faster than it is killed.
- */
-function killTree(pid: number, cgroup: CgroupPaths): boolean {
-  const doomed = new Set([pid]);
-  for (let round = 0; round < 32; round++) {
-    const before = doomed.size;
-    for (const member of processes(cgroup)) {
-      const lineage = lineageOf(member);
-      if (lineage === undefined) continue; // it has ended
-      if (lineage.session === pid || doomed.has(lineage.parent)) doomed.add(member);
-    }
-    for (const victim of doomed) signalIfThere(victim, round === 0 ? "SIGSTOP" : "SIGKILL");
-    if (round > 0 && doomed.size === before) return true;
-  }
-  return false;
-}
-
-function signalIfThere(pid: number, signal: NodeJS.Signals): void {
-  try {
-    process.kill(pid, signal);
-  } catch {
-    // It ended by itself.
   }
 }

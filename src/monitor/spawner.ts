@@ -9,11 +9,14 @@ import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { killedMs, killGroup, unkillable } from "../sys/process.ts";
+import { withMark } from "../sys/process_mark.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
   /** Ends the call before its time. */
   signal?: AbortSignal;
+  /** Of the runtime's process and all its descendants (sys/process_mark.ts). */
+  mark?: number;
   /** /dev/null by default. */
   stdio?: ChildStdio;
 };
@@ -70,10 +73,10 @@ export class Spawner {
     const late = AbortSignal.timeout(options.timeoutMs);
     const signal = options.signal === undefined ? late : AbortSignal.any([options.signal, late]);
     throwIfAborted(`${argv[0]} ${verb}`, signal);
-    const child = spawn(argv[0]!, argv.slice(1), {
-      stdio: options.stdio?.map(({ fd }) => fd) ?? "ignore",
-      detached: true,
-    });
+    const stdio = options.stdio?.map(({ fd }) => fd) ?? "ignore";
+    const child = withMark(options.mark, () =>
+      spawn(argv[0]!, argv.slice(1), { stdio, detached: true }),
+    );
     const { pid } = child;
     return new Promise((resolve, reject) => {
       let stuck: ReturnType<typeof setTimeout> | undefined;

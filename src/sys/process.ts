@@ -181,11 +181,18 @@ export function processAgeMs(pid: number): number | undefined {
   return ticks === undefined ? undefined : uptimeMs() - Number(ticks) * (1000 / ticksPerSecond);
 }
 
-/** The process that is told of a process's end, and its session; undefined: there is no such process. */
-export function lineageOf(pid: number): { parent: number; session: number } | undefined {
+/** started: with the pid it names one process (startTime). */
+export type Lineage = { parent: number; session: number; started: string };
+
+/** Parent, session and start time of a process; undefined: there is no such process. */
+export function lineageOf(pid: number): Lineage | undefined {
   const fields = statFields(pid);
   if (fields === undefined) return undefined;
-  return { parent: Number(fields[parentField]), session: Number(fields[sessionField]) };
+  return {
+    parent: Number(fields[parentField]),
+    session: Number(fields[sessionField]),
+    started: fields[startTimeField] ?? "",
+  };
 }
 
 // proc(5), /proc/PID/stat: fields 3, 4, 6, 22 and 52, counted from the one after the command.

@@ -1,0 +1,82 @@
+// Kills an exec with all its descendants, and leaves the container's other processes alone.
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { processes, type CgroupPaths } from "../node/cgroup.ts";
+import { lineageOf, startTime, type Lineage } from "../sys/process.ts";
+import { markOf } from "../sys/process_mark.ts";
+
+export type ExecTree = {
+  /** The exec's first process, while nobody has reaped it; undefined: it has ended, or is not known. */
+  leader: number | undefined;
+  /** Which all its descendants have (sys/process_mark.ts). */
+  mark: number | undefined;
+  /** The container's. */
+  cgroup: CgroupPaths;
+};
+
+/** How long one attempt may take. */
+const attemptMs = 5_000;
+/** How long the monitor's other work waits at most: a fork bomb has thousands of processes. */
+const turnMs = 5;
+
+/**
+ * Stops what belongs to the exec until nothing new is found, so that nothing forks any more, then kills it.
+ * False when it forks faster than it can be stopped; the next attempt may succeed.
+ */
+export async function killTree(tree: ExecTree): Promise<boolean> {
+  const deadline = performance.now() + attemptMs;
+  /** Pid → start time, which together name one process. */
+  const doomed = new Map<number, string>();
+  const { leader } = tree;
+  // Also where it has moved to another cgroup.
+  if (leader !== undefined) stop({ pid: leader, started: startTime(leader) ?? "" }, doomed);
+  for (;;) {
+    const found = await stopNew(tree, doomed);
+    if (found > 0 && performance.now() < deadline) continue;
+    for (const [pid, started] of doomed) signal({ pid, started }, "SIGKILL");
+    if (found === 0) return true;
+    if (performance.now() >= deadline) return false;
+  }
+}
+
+/** Returns how many it has found that are not doomed yet. */
+async function stopNew(tree: ExecTree, doomed: Map<number, string>): Promise<number> {
+  let found = 0;
+  let turn = performance.now();
+  for (const pid of processes(tree.cgroup)) {
+    if (performance.now() - turn > turnMs) {
+      await nextTurn();
+      turn = performance.now();
+    }
+    const lineage = lineageOf(pid);
+    if (lineage === undefined || doomed.get(pid) === lineage.started) continue;
+    if (!belongs(pid, lineage, { tree, doomed })) continue;
+    stop({ pid, started: lineage.started }, doomed);
+    found++;
+  }
+  return found;
+}
+
+function belongs(
+  pid: number,
+  { parent, session }: Lineage,
+  { tree, doomed }: { tree: ExecTree; doomed: Map<number, string> },
+): boolean {
+  const { leader, mark } = tree;
+  if (doomed.has(parent) || (leader !== undefined && session === leader)) return true;
+  return mark !== undefined && markOf(pid) === mark;
+}
+
+function stop(process: { pid: number; started: string }, doomed: Map<number, string>): void {
+  doomed.set(process.pid, process.started);
+  signal(process, "SIGSTOP");
+}
+
+/** The start time is looked at in the same turn, since a pid is given out again. */
+function signal({ pid, started }: { pid: number; started: string }, name: NodeJS.Signals): void {
+  if (startTime(pid) !== started) return;
+  try {
+    process.kill(pid, name);
+  } catch {
+    // It ended by itself.
+  }
+}

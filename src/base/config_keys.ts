@@ -174,7 +174,7 @@ export const daemonKeys = {
   }),
   layerMaxEntries: key("layer-max-entries", k.integer(1, 4_000_000), {
     fallback: 500_000,
-    about: "ours: files, folders and links that one layer may hold",
+    about: "ours: files, folders and links that one layer may hold, and parts of its sparse files",
   }),
   layerMaxDepth: key("layer-max-depth", k.integer(1, 1000), {
     fallback: 256,

@@ -20,7 +20,7 @@ import {
 import { hostPlatform, isArchitecture } from "./platform.ts";
 import type { LayerDescriptor } from "./processors.ts";
 import { nameOrNone } from "./reference.ts";
-import { TarReader } from "./tar.ts";
+import { type TarHeader, TarReader } from "./tar.ts";
 import { isZstd } from "./zstd_frames.ts";
 
 export type ArchiveLayer = LayerDescriptor & Place;
@@ -99,12 +99,24 @@ async function isPacked(path: string): Promise<boolean> {
   return buffer.readUInt16LE(0) === 0x8b1f || isZstd(buffer.readUInt32LE(0));
 }
 
+/** Of an archive: blobs, and little else. */
+const entriesMax = 100_000;
+const nameBytesMax = 16 << 20;
+/** Of all its images together. */
+const configsBytesMax = 64 << 20;
+
 /** Where each file of a tar lies in it. Content is passed over, not read. */
 async function scan(path: string, signal: AbortSignal): Promise<Map<string, Place>> {
   const places = new Map<string, Place>();
   const links: [string, string][] = [];
-  const reader = new TarReader({
-    entry: ({ name, type, link, offset, size }) => {
+  let nameBytes = 0;
+  const handler = {
+    entry: ({ name, type, link, offset, size }: TarHeader) => {
+      nameBytes += name.length + link.length;
+      if (nameBytes > nameBytesMax) {
+        const message = `${path} is no image archive: the names in it take over ${nameBytesMax} bytes`;
+        throw new CriError("RESOURCE_EXHAUSTED", message);
+      }
       const at = posix.normalize(name);
       if (type === "0") places.set(at, { path, offset, size });
       if (type === "1") links.push([at, posix.normalize(link)]);
@@ -112,7 +124,8 @@ async function scan(path: string, signal: AbortSignal): Promise<Map<string, Plac
     },
     data: () => {},
     entryEnd: () => {},
-  });
+  };
+  const reader = new TarReader(handler, { entriesMax });
   await using file = await open(path);
   const buffer = Buffer.alloc(64 << 10);
   let at = 0;
@@ -166,6 +179,7 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
       if (image === undefined) continue;
       addName(image, entry);
       images.set(entry.digest, image);
+      assertConfigs(path, images.values());
     } catch (error) {
       // Signatures and the like lie beside what they are about.
       if (!(error instanceof NoImage)) throw error;
@@ -248,6 +262,15 @@ async function readDocker(path: string, manifest: Place, lookup: Lookup): Promis
     const configDigest = digestOf(config);
     const names = RepoTags ?? [];
     images.push({ names, tags: [], manifestDigest: "", configDigest, config, layers });
+    assertConfigs(path, images);
   }
   return images;
+}
+
+/** Any number of manifests may name one config. */
+function assertConfigs(path: string, images: Iterable<ArchiveImage>): void {
+  const bytes = [...images].reduce((sum, { config }) => sum + config.length, 0);
+  if (bytes <= configsBytesMax) return;
+  const message = `${path}: the configs of its images take over ${configsBytesMax} bytes: save fewer images in one archive`;
+  throw new CriError("RESOURCE_EXHAUSTED", message);
 }

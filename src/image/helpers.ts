@@ -6,7 +6,7 @@ import { setImmediate as nextTurn } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { spawn } from "../sys/children.ts";
-import { giveWay, killGroup } from "../sys/process.ts";
+import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
 import { Turns } from "./turns.ts";
 import type { WhiteoutForm } from "./whiteouts.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack.ts";
@@ -77,7 +77,10 @@ class Helper {
     // autogroup). It makes itself a process group, with the stream processors that it starts.
     this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
     // From here, so that it begins so.
-    if (this.#child.pid !== undefined) giveWay(this.#child.pid, niceness);
+    if (this.#child.pid !== undefined) {
+      giveWay(this.#child.pid, niceness);
+      offerToOomKiller(this.#child.pid);
+    }
     this.#child.stdin.on("error", () => {}); // its exit tells
     this.#child.stderr.on("data", (chunk: Buffer) => {
       this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
@@ -121,7 +124,7 @@ class Helper {
       if (answer?.kind === "failed") throw new CriError(answer.code, answer.message);
       throw new CriError(
         "INTERNAL",
-        `the unpacking helper ended: ${this.#stderr.trim() || "killed"}`,
+        `the unpacking helper ended: ${this.#stderr.trim() || "it was killed, as the kernel does where memory runs out (dmesg tells)"}`,
       );
     } finally {
       signal.removeEventListener("abort", kill);

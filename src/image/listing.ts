@@ -2,6 +2,7 @@
 // Decision: a CRC of each file and not a digest: it is to find what a disk has lost, costs a tenth, and
 // against somebody who may write to the graph folder neither would help.
 import * as fs from "node:fs";
+import { CriError } from "../base/errors.ts";
 import { writeAll } from "../sys/file.ts";
 import type { TarHeader } from "./tar.ts";
 import type { TarTime } from "./tar_fields.ts";
@@ -102,14 +103,31 @@ export function addPart(parts: number[], position: number, length: number): void
 }
 
 const flushBytes = 1 << 20;
+const listingBytesPerEntry = 1024;
+const listingBytesMin = 64 << 20;
 
-/** Several names of one file are those whose Listed is the same object. */
-export function writeListing(fd: number, entries: Map<string, Listed>): void {
+/** What the list of a layer may take that may have so many entries. */
+export function listingBytesMax(entriesMax: number): number {
+  return Math.max(listingBytesMin, entriesMax * listingBytesPerEntry);
+}
+
+/**
+ * Several names of one file are those whose Listed is the same object.
+ * @throws CriError RESOURCE_EXHAUSTED when it takes more than bytesMax: JSON has six characters for some.
+ */
+export function writeListing(fd: number, entries: Map<string, Listed>, bytesMax: number): void {
   const numbers = new Map<Listed, number>();
   let lines: string[] = [];
   let length = 0;
+  let written = 0;
   const flush = () => {
-    writeAll(fd, Buffer.from(lines.join("")));
+    const bytes = Buffer.from(lines.join(""));
+    written += bytes.length;
+    if (written > bytesMax) {
+      const message = `the list of what it holds takes over ${bytesMax} bytes (layer-max-entries)`;
+      throw new CriError("RESOURCE_EXHAUSTED", message);
+    }
+    writeAll(fd, bytes);
     lines = [];
     length = 0;
   };

@@ -10,13 +10,15 @@ type Part = { offset: number; length: number };
 type Sink = (chunk: Uint8Array, position: number) => void;
 
 const block = 512;
-const partsMax = 100_000;
+/** Of one file. */
+export const partsMax = 100_000;
 /** What ext4 takes; a larger file could not be made anyway. */
 const fileBytesMax = 2 ** 44;
 
 /** How the data of one file is spread; fed with its bytes in the stream's order. */
 export class SparseBody {
   readonly #name: string;
+  readonly #count: (parts: number) => void;
   readonly size: number;
   readonly #stored: number;
   /** undefined while the map itself comes at the head of the data (pax 1.0). */
@@ -26,9 +28,21 @@ export class SparseBody {
   #part = 0;
   #inPart = 0;
 
-  /** size: of the file; stored: bytes in the stream. @throws CriError INVALID_ARGUMENT. */
-  constructor(name: string, o: { size: number; stored: number; parts: number[] | undefined }) {
+  /**
+   * size: of the file; stored: bytes in the stream; count: throws where the layer has too many parts.
+   * @throws CriError INVALID_ARGUMENT.
+   */
+  constructor(
+    name: string,
+    o: {
+      size: number;
+      stored: number;
+      parts: number[] | undefined;
+      count: (parts: number) => void;
+    },
+  ) {
     this.#name = name;
+    this.#count = o.count;
     this.size = o.size;
     this.#stored = o.stored;
     if (o.size > fileBytesMax) throw this.#bad(`is a file of ${o.size} bytes`);
@@ -96,6 +110,7 @@ export class SparseBody {
   #take(numbers: number[]): void {
     if (numbers.length % 2 !== 0) throw this.#bad("has half a part in its sparse map");
     if (numbers.length > partsMax * 2) throw this.#bad("has too many parts");
+    this.#count(numbers.length / 2);
     const parts: Part[] = [];
     let [end, sum] = [0, 0];
     for (let i = 0; i < numbers.length; i += 2) {

@@ -1,6 +1,6 @@
 // A streaming tar reader: ustar, pax, GNU's long names and sparse files. It buffers headers alone.
 import { messageOf, CriError } from "../base/errors.ts";
-import { paxSparse, SparseBody } from "./sparse.ts";
+import { partsMax, paxSparse, SparseBody } from "./sparse.ts";
 import {
   bad,
   decimal,
@@ -46,7 +46,6 @@ const oldParts = {
   inHeader: { at: 386, count: 4, more: 482 },
   behind: { at: 0, count: 21, more: 504 },
 };
-const oldPartsMax = 100_000;
 
 type OldSparse = { header: Buffer; offset: number; parts: number[] };
 
@@ -62,6 +61,8 @@ export class TarReader {
   #zeroBlocks = 0;
   #inEntry = false;
   #sparse: SparseBody | undefined;
+  /** Of all sparse files. */
+  #parts = 0;
   /** A header of type S whose map goes on in the next block. */
   #oldSparse: OldSparse | undefined;
   #extension: { type: string; bytes: Buffer; length: number } | undefined;
@@ -212,7 +213,7 @@ export class TarReader {
       if (from[at] === 0) break;
       old.parts.push(number(from, at, 12), number(from, at + 12, 12));
     }
-    if (old.parts.length > oldPartsMax * 2) throw bad(`a sparse map of over ${oldPartsMax} parts`);
+    if (old.parts.length > partsMax * 2) throw bad(`a sparse map of over ${partsMax} parts`);
     this.#oldSparse = from[o.more] === 0 ? undefined : old;
     if (this.#oldSparse !== undefined) return;
     this.#startEntry(old.header, { type: "0", offset: old.offset, parts: old.parts });
@@ -232,6 +233,14 @@ export class TarReader {
     this.#inEntry = true;
     this.#handler.entry(entry);
     this.#startBody(stored);
+  }
+
+  /** Each part is kept, for the listing: so the layer's limit of entries holds for them, too. */
+  #countParts(more: number): void {
+    this.#parts += more;
+    if (this.#parts <= this.#entriesMax) return;
+    const message = `its sparse files have more than ${this.#entriesMax} parts together (layer-max-entries)`;
+    throw new CriError("RESOURCE_EXHAUSTED", message);
   }
 
   #pax(key: string): string | undefined {
@@ -264,14 +273,15 @@ export class TarReader {
     if (uid > 0xfffffffe || gid > 0xfffffffe) throw bad(`${name} has no valid owner`);
     const isFile = type === "0" || type === "7";
     const stored = "123456".includes(type) ? 0 : this.#paxNumber("size", number(header, 124, 12));
+    const count = (more: number) => this.#countParts(more);
     if (parts !== undefined) {
       const size = number(header, 483, 12);
-      this.#sparse = new SparseBody(name, { size, stored, parts });
+      this.#sparse = new SparseBody(name, { size, stored, parts, count });
     } else if (sparse !== undefined && isFile) {
       const size = decimal(sparse.size, "a sparse file's size");
       const map = sparse.map === "" ? [] : sparse.map?.split(",");
       const known = map?.map((digits) => decimal(digits, "a sparse map's number"));
-      this.#sparse = new SparseBody(name, { size, stored, parts: known });
+      this.#sparse = new SparseBody(name, { size, stored, parts: known, count });
     }
     const entry = {
       name,

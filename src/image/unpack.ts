@@ -18,7 +18,7 @@ import { inherit, type Inheritance } from "./inherit.ts";
 import { inflateFile, type InflateJob } from "./inflate_file.ts";
 import { Jail } from "./jail.ts";
 import { unpackLayer, type LayerLimits, type UnpackedLayer } from "./layer.ts";
-import { readListing, writeListing } from "./listing.ts";
+import { listingBytesMax, readListing, writeListing } from "./listing.ts";
 import { pack, type PackJob } from "./pack.ts";
 import type { Decoding } from "./processors.ts";
 import { readBlob, type Session } from "./registry.ts";
@@ -170,7 +170,7 @@ async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<
       const message = `layer ${job.digest} unpacks to ${layer.diffId}; its config says ${job.diffId}`;
       throw new CriError("DATA_LOSS", message);
     }
-    writeListing(listing.fd, entries);
+    writeListing(listing.fd, entries, listingBytesMax(job.limits.entriesMax));
     return layer;
   } finally {
     jail.leave();

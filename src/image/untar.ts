@@ -5,6 +5,7 @@ import { crc32 } from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { writeAll } from "../sys/file.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
+import { LayerMemory } from "./layer_memory.ts";
 import { addPart, implicitFolder, type Listed, listedAs } from "./listing.ts";
 import type { Unpacker } from "./recipe.ts";
 import type { TarHeader } from "./tar.ts";
@@ -15,19 +16,16 @@ const S_IFCHR = 0o020000;
 const S_IFBLK = 0o060000;
 const S_IFIFO = 0o010000;
 const whiteoutPrefix = ".wh.";
-const implicitMax = 100_000;
 /** Each of them makes all that is known be looked through. */
 const replacedFoldersMax = 1000;
-/** Names, link targets and attributes of all entries together. */
-const describedBytesMax = 256 << 20;
 const symlinksMax = 40;
 const { O_CREAT, O_EXCL, O_WRONLY, O_NOFOLLOW } = fs.constants;
 
 export class Untar implements Unpacker {
   #bytes = 0;
-  #described = 0;
   #replacedFolders = 0;
   readonly #depthMax: number;
+  readonly #memory: LayerMemory;
   #fd = -1;
   #file: Listed | undefined;
   #path = "";
@@ -38,10 +36,10 @@ export class Untar implements Unpacker {
   readonly #folders = new Map<string, string>([["", ""]]);
   /** Symlinks that a name went through. */
   readonly #followed = new Set<string>();
-  #implicitCount = 0;
 
-  constructor({ depthMax }: { depthMax: number }) {
+  constructor({ depthMax, entriesMax }: { depthMax: number; entriesMax: number }) {
     this.#depthMax = depthMax;
+    this.#memory = new LayerMemory(entriesMax);
     process.umask(0);
   }
 
@@ -77,7 +75,11 @@ export class Untar implements Unpacker {
   }
 
   #entry(header: TarHeader): void {
-    this.#count(header);
+    const trusted = header.xattrs.find(([key]) => key.startsWith("trusted."))?.[0];
+    if (trusted !== undefined) {
+      throw bad(`it has the attribute ${trusted}: those of trusted.* steer overlayfs`);
+    }
+    this.#memory.entry(header);
     const parts = this.#partsOf(header.name);
     const leaf = parts.pop();
     if (leaf === undefined) {
@@ -88,19 +90,6 @@ export class Untar implements Unpacker {
     const folder = this.#makeFolders(parts.join("/"));
     if (leaf.startsWith(whiteoutPrefix)) this.#whiteout(folder, leaf);
     else this.#create(joined(folder, leaf), header);
-  }
-
-  #count({ name, link, xattrs }: TarHeader): void {
-    this.#described += name.length + link.length;
-    for (const [key, value] of xattrs) {
-      this.#described += key.length + value.length;
-      if (key.startsWith("trusted.")) {
-        throw bad(`it has the attribute ${key}: those of trusted.* steer overlayfs`);
-      }
-    }
-    if (this.#described <= describedBytesMax) return;
-    const message = `the names and attributes so far take over ${describedBytesMax} bytes`;
-    throw new CriError("RESOURCE_EXHAUSTED", message);
   }
 
   data(chunk: Uint8Array, position: number): void {
@@ -155,6 +144,7 @@ export class Untar implements Unpacker {
     const slash = folder.lastIndexOf("/");
     const parent = slash > 0 ? this.#makeFolders(folder.slice(0, slash)) : "";
     const path = this.#makeFolder(joined(parent, folder.slice(slash + 1)));
+    this.#memory.folderName(folder);
     this.#folders.set(folder, path);
     return path;
   }
@@ -168,10 +158,10 @@ export class Untar implements Unpacker {
       throw bad("a symlink to what is no folder of this layer is in its way");
     }
     if (path.split("/").length > this.#depthMax) throw bad(this.#tooDeep);
+    this.#memory.implicitFolder(path);
     if (there?.kind === "whiteout") fs.unlinkSync(absolute(path));
     fs.mkdirSync(absolute(path), 0o755);
     this.#entries.set(path, { ...implicitFolder(), isOpaque: there?.kind === "whiteout" });
-    if (++this.#implicitCount > implicitMax) throw bad(`over ${implicitMax} undescribed folders`);
     return path;
   }
 

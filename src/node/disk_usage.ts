@@ -153,7 +153,8 @@ async function countFolders(asked: string[], signal: AbortSignal): Promise<Map<s
   if (folders.length === 0) return new Map();
   const du = async (unit: string) => {
     const argv = ["nice", "-n", "19", "du", "-s", "-x", unit, "--", ...folders];
-    const { stdout, stderr } = await run(argv, { signal });
+    // It keeps in mind each file of several names, of which a container may make millions.
+    const { stdout, stderr } = await run(argv, { signal, isExpendable: true });
     // Files that go meanwhile make it fail, and it counts on.
     if (stdout === "" && stderr !== "") throw new Error(stderr.trim().slice(0, 500));
     return parseDu(stdout);

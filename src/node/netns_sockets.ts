@@ -46,6 +46,7 @@ export class NetnsSockets implements Disposable {
     const argv = [...this.#self, "netns-sockets", mailbox.path];
     const { exitCode, stderr } = await run(["nsenter", `--net=${netns}`, "--", ...argv], {
       signal: AbortSignal.timeout(childMs),
+      isExpendable: true,
     });
     if (exitCode !== 0) {
       const said = stderr.trim().slice(-1000) || `exit code ${exitCode}`;

@@ -58,7 +58,7 @@ async function makeVolume(options: VolumeOptions, path: string, source: string):
   const info = await lstat(image);
   if (!info.isDirectory()) throw broken(`its volume ${path} is no folder`);
   const argv = ["cp", "-a", "--", `${image}/.`, `${source}/`];
-  const { exitCode, stderr } = await run(argv, { signal: options.signal });
+  const { exitCode, stderr } = await run(argv, { signal: options.signal, isExpendable: true });
   if (exitCode !== 0) {
     throw new CriError("INTERNAL", `cannot copy the image's ${path} to a volume: ${stderr.trim()}`);
   }

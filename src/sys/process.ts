@@ -6,7 +6,7 @@ import { getPriority } from "node:os";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { spawn } from "./children.ts";
-import { readKernelFile } from "./file.ts";
+import { readKernelFile, writeKernelFile } from "./file.ts";
 import { check } from "./libc.ts";
 import { uptimeMs } from "./uptime.ts";
 import { waitStatus } from "./wait.ts";
@@ -16,6 +16,8 @@ export type RunOptions = {
   input?: string;
   env?: Record<string, string>;
   cwd?: string;
+  /** Where memory runs out, the kernel takes it before the daemon and any container. */
+  isExpendable?: boolean;
   /** Output over this many bytes a stream is discarded; 1 MiB by default. */
   maxOutputBytes?: number;
 };
@@ -42,6 +44,7 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
   throwIfAborted(argv[0]!, options.signal);
   const begin = performance.now();
   const child = start(argv, options);
+  if (options.isExpendable && child.pid !== undefined) offerToOomKiller(child.pid);
   const limit = options.maxOutputBytes ?? 1 << 20;
   const stdout = collect(child.stdout!, limit);
   const stderr = collect(child.stderr!, limit);
@@ -162,6 +165,19 @@ export function giveWay(pid: number, niceness: number): void {
     }
   } catch (error) {
     if (!["ESRCH", "ENOENT"].includes(errnoOf(error) ?? "")) throw error; // it has ended
+  }
+}
+
+/**
+ * Lets the kernel take a process, and what it starts, before all others where memory runs out: the daemon
+ * itself is protected from that, and its children inherit the protection.
+ */
+export function offerToOomKiller(pid: number): void {
+  try {
+    writeKernelFile(`/proc/${pid}/oom_score_adj`, "1000");
+  } catch (error) {
+    // It has ended, or /proc is read-only: the work goes on without.
+    if (!["ESRCH", "ENOENT", "EROFS", "EACCES"].includes(errnoOf(error) ?? "")) throw error;
   }
 }
 

@@ -77,6 +77,41 @@ describe("an archive", () => {
   });
 });
 
+test.each([
+  [
+    "of names without end",
+    () =>
+      Array.from({ length: 40 }, (_, i) => ({
+        name: "f",
+        pax: { path: `${i}${"x".repeat(500_000)}` },
+      })),
+    "the names in it",
+  ],
+  [
+    "of files without end",
+    () => Array.from({ length: 100_001 }, (_, i) => ({ name: String(i) })),
+    "more than 100000 entries",
+  ],
+  [
+    "of one large config for any number of images",
+    () => sharedConfig(20),
+    "the configs of its images",
+  ],
+])("an archive %s is refused", async (_, make, why) => {
+  const error = await failure(load(tar(make())));
+  expect(error.code).toBe("RESOURCE_EXHAUSTED");
+  expect(error.message).toContain(why);
+});
+
+function sharedConfig(images: number) {
+  const config = { os: "linux", rootfs: { diff_ids: [] }, note: "x".repeat(4 << 20) };
+  const one = { Config: "config.json", RepoTags: null, Layers: [] };
+  return [
+    { name: "config.json", data: JSON.stringify(config) },
+    { name: "manifest.json", data: JSON.stringify(Array.from({ length: images }, () => one)) },
+  ];
+}
+
 describe("the names of an OCI layout", () => {
   /** Its index names each image so, as skopeo and umoci do; other: a manifest and its blobs. */
   async function layout(named: [TestImage, string?][], other: Blob[] = []): Promise<string> {

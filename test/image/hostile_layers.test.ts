@@ -155,6 +155,10 @@ describe("a hostile layer", () => {
       () => [{ name: "a", patch: octal(124, 12, 1 << 30) }],
       "cut off",
     ],
+    ["of more parts of sparse files", () => inParts(5, 700), "more than 3000 parts"],
+    ["of folders that no entry describes, with long paths", () => undescribed(60), "undescribed"],
+    ["of names of one folder by way of links", () => looped(800), "names and attributes"],
+    ["of empty attributes", () => attributed(30, 2500), "names and attributes"],
     ["of folders replaced again and again", () => replaced(1100), "replaces a folder"],
   ])("%s is refused", async (_, make, why) => {
     const error = await refused(make());
@@ -165,6 +169,36 @@ describe("a hostile layer", () => {
   /** A gzip stream of so many MiB of zeros. */
   function bomb(mib: number): Layer {
     return makeLayer(Array.from({ length: mib }, (_, i) => ({ name: `z${i}`, data: zeros })));
+  }
+
+  /** Sparse files of so many parts each, a byte long. */
+  function inParts(files: number, parts: number): TarEntry[] {
+    const map = Array.from({ length: parts }, (_, i) => `${i * 2},1`).join(",");
+    return Array.from({ length: files }, (_, i) =>
+      sparse(`s${i}`, map, parts * 2, "x".repeat(parts)),
+    );
+  }
+
+  function undescribed(files: number): TarEntry[] {
+    const path = (i: number) => `${i}${"x".repeat(38)}/`.repeat(90);
+    return Array.from({ length: files }, (_, i) => ({ name: "f", pax: { path: `${path(i)}f` } }));
+  }
+
+  /** No two of its files are in a folder of the same name, and all are in one folder. */
+  function looped(files: number): TarEntry[] {
+    const links = "0123456789".split("").map((name) => ({ name, type: "2", link: "." }));
+    const digits = (i: number) => String(i).padStart(4, "0").split("").join("/");
+    const path = (i: number) => `${digits(i)}/${"0/".repeat(90)}f${i}`;
+    const names = Array.from({ length: files }, (_, i) => ({ name: "f", pax: { path: path(i) } }));
+    return [...links, ...names];
+  }
+
+  function attributed(attributes: number, files: number): TarEntry[] {
+    const records = Array.from({ length: attributes }, (_, i) => {
+      const record = ` SCHILY.xattr.user.a${i}=x\n`;
+      return `${record.length + 2}${record}`;
+    });
+    return [{ name: "g", type: "g", data: records.join("") }, ...many(files)];
   }
 
   /** A file for a folder, and a folder for a file. */

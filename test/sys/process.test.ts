@@ -2,9 +2,9 @@
 import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readlinkSync, realpathSync } from "node:fs";
+import { readFileSync, readlinkSync, realpathSync } from "node:fs";
 import { getPriority } from "node:os";
-import { executes, giveWay } from "../../src/sys/process.ts";
+import { executes, giveWay, offerToOomKiller, run } from "../../src/sys/process.ts";
 
 test("executes() returns when the process executes another program, however long after the start", async () => {
   const script = "read go; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exec sleep 60";
@@ -35,4 +35,13 @@ test("giveWay() is of all that a process begins later, and of none that has ende
   await once(child, "close");
   expect(Number(said)).toBe(getPriority() + 3);
   expect(() => giveWay(child.pid!, 10)).not.toThrow();
+});
+
+test("run() lets the kernel take an expendable program, and what it starts, first for memory", async () => {
+  const argv = ["sh", "-c", "sleep 0.5; cat /proc/self/oom_score_adj"];
+  const signal = AbortSignal.timeout(20_000);
+  expect((await run(argv, { signal, isExpendable: true })).stdout).toBe("1000\n");
+  const { pid, stdout } = await run(argv, { signal });
+  expect(stdout).toBe(readFileSync("/proc/self/oom_score_adj", "utf8"));
+  expect(() => offerToOomKiller(pid)).not.toThrow();
 });

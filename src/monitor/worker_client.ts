@@ -21,19 +21,22 @@ type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : neve
 const answerMs = 10_000;
 /** Pausing writes at most what terminals have left. */
 const pauseMs = 2_000;
-/** After its last log, how long a thread is kept for the next one. */
-const lingerMs = 60_000;
 
 export class LogWorkers {
   readonly #threads = new Map<string, LogWorker>();
   /** By container: the thread that has its log. */
   readonly #logs = new Map<string, LogWorker>();
   readonly #onFailure: (error: unknown) => void;
+  readonly #lingerMs: number;
   #watches = 0;
 
-  /** onFailure: a worker ended, and with it its logs; the process must be replaced. */
-  constructor(onFailure: (error: unknown) => void) {
+  /**
+   * onFailure: a worker ended, and with it its logs; the process must be replaced. lingerMs: how long a
+   * thread is kept for the next log after its last one.
+   */
+  constructor(onFailure: (error: unknown) => void, { lingerMs = 60_000 } = {}) {
     this.#onFailure = onFailure;
+    this.#lingerMs = lingerMs;
   }
 
   /**
@@ -161,7 +164,7 @@ export class LogWorkers {
       if (device === undefined || thread.logs.size > 0) return;
       this.#threads.delete(device);
       thread.stop();
-    }, lingerMs).unref();
+    }, this.#lingerMs).unref();
   }
 }
 

@@ -118,7 +118,12 @@ export class MonitorClient implements AsyncDisposable {
   /** A descriptor of a running container's terminal, the caller's to close. @throws when there is none. */
   async terminal(id: string): Promise<Descriptor> {
     const socket = await this.#connected();
-    return (await this.#terminals.borrow(id, this.#caller(socket))).duplicate();
+    const terminal = await this.#terminals.borrow(id, this.#caller(socket));
+    if (terminal !== undefined) return terminal.duplicate();
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `container ${id} has ended, and its terminal with it`,
+    );
   }
 
   /** What the container reads ends, for good. */

@@ -62,36 +62,47 @@ type MonitorCall = <Name extends "lendTerminal" | "awaitTerminal" | "takeTermina
 /** In the daemon: the terminals that it keeps for the next monitor. */
 export class KeptTerminals {
   readonly #folder: string;
-  readonly #kept = new Map<string, Descriptor>();
+  /** undefined: the container had ended. */
+  readonly #kept = new Map<string, Promise<Descriptor | undefined>>();
 
   /** folder: the monitor's. */
   constructor(folder: string) {
     this.#folder = folder;
   }
 
-  /** Asks the monitor for a descriptor of a terminal, once; it stays this object's. */
-  async borrow(id: string, call: MonitorCall): Promise<Descriptor> {
+  /**
+   * Asks the monitor for a descriptor of a terminal, once; it stays this object's. undefined: the container
+   * has ended.
+   */
+  borrow(id: string, call: MonitorCall): Promise<Descriptor | undefined> {
     const kept = this.#kept.get(id);
     if (kept !== undefined) return kept;
+    const asked = this.#ask(id, call);
+    // Kept before it comes, so that an exit that is announced meanwhile releases it, too.
+    this.#kept.set(id, asked);
+    const forget = () => this.#kept.get(id) === asked && this.#kept.delete(id);
+    asked.then((terminal) => terminal ?? forget(), forget);
+    return asked;
+  }
+
+  async #ask(id: string, call: MonitorCall): Promise<Descriptor | undefined> {
     using mailbox = new Mailbox(this.#folder);
     await call("lendTerminal", { id, path: mailbox.path });
-    const [terminal, other] = [mailbox.take(), this.#kept.get(id)];
-    if (other === undefined) this.#kept.set(id, terminal);
-    else terminal.close();
-    return other ?? terminal;
+    return mailbox.takeIfSent();
   }
 
   /** Gives a terminal to a monitor that lacks it. */
   async giveBack(id: string, call: MonitorCall): Promise<void> {
     if (!this.#kept.has(id)) return;
     const { path } = await call("awaitTerminal", { id });
-    const terminal = this.#kept.get(id); // it may have been released meanwhile
+    const terminal = await this.#kept.get(id); // it may have been released meanwhile
     if (terminal !== undefined) sendDescriptors(path, [terminal]);
     await call("takeTerminal", { id });
   }
 
   release(id: string): void {
-    this.#kept.get(id)?.close();
+    const released = this.#kept.get(id);
     this.#kept.delete(id);
+    released?.then((terminal) => terminal?.close()).catch(() => {}); // told to who asked for it
   }
 }

@@ -2,6 +2,7 @@
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { join } from "node:path";
+import { CriError, errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 import { check, libc, O_CLOEXEC, O_NONBLOCK, z } from "./libc.ts";
 
@@ -97,14 +98,22 @@ export function sendDescriptors(path: string, descriptors: readonly Descriptor[]
   check("sendmsg", path, connection.fd, bytes, 0);
 }
 
+function accept({ fd: listener }: Descriptor): Descriptor | undefined {
+  try {
+    return new Descriptor(check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK));
+  } catch (error) {
+    if (errnoOf(error) === "EAGAIN") return undefined;
+    throw error;
+  }
+}
+
 /**
  * Takes the descriptors that a peer, connected to a listening socket, has sent (SCM_RIGHTS); reads
- * from them do not wait. @throws when nobody has sent any.
+ * from them do not wait. undefined: no peer has connected. @throws when it has sent none.
  */
-function receiveDescriptors({ fd: listener }: Descriptor): Descriptor[] {
-  using connection = new Descriptor(
-    check("accept4", "", listener, null, null, O_CLOEXEC | O_NONBLOCK),
-  );
+function receiveDescriptors(listener: Descriptor): Descriptor[] | undefined {
+  using connection = accept(listener);
+  if (connection === undefined) return undefined;
   const message = new Message(cmsgHeadBytes + 4 * descriptorsMax, 2048);
   const MSG_CMSG_CLOEXEC = 0x40000000;
   check("recvmsg", "", connection.fd, message.bytes, MSG_CMSG_CLOEXEC);
@@ -120,6 +129,11 @@ function receiveDescriptors({ fd: listener }: Descriptor): Descriptor[] {
   return received;
 }
 
+function firstOf([first, ...others]: Descriptor[]): Descriptor {
+  for (const other of others) other.close();
+  return first!;
+}
+
 /** Where descriptors are waited for. */
 export class Mailbox implements Disposable {
   /** Close to the root: a socket's path has 107 bytes at most, and a container's id takes 64. */
@@ -131,16 +145,22 @@ export class Mailbox implements Disposable {
     this.#listener = listenUnix(this.path);
   }
 
-  /** @throws when nobody has sent them yet. */
+  /** @throws CriError FAILED_PRECONDITION when nobody has sent them yet. */
   takeAll(): Descriptor[] {
-    return receiveDescriptors(this.#listener);
+    const received = receiveDescriptors(this.#listener);
+    if (received !== undefined) return received;
+    throw new CriError("FAILED_PRECONDITION", `nobody has sent a descriptor to ${this.path}`);
   }
 
-  /** The first of what was sent. @throws when nobody has yet. */
+  /** The first of what was sent. @throws CriError FAILED_PRECONDITION when nobody has yet. */
   take(): Descriptor {
-    const [first, ...others] = this.takeAll();
-    for (const other of others) other.close();
-    return first!;
+    return firstOf(this.takeAll());
+  }
+
+  /** As take; undefined when nobody has sent any. */
+  takeIfSent(): Descriptor | undefined {
+    const received = receiveDescriptors(this.#listener);
+    return received && firstOf(received);
   }
 
   [Symbol.dispose](): void {

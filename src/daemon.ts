@@ -284,9 +284,18 @@ async function writePidfile({ config, log }: Context, stack: AsyncDisposableStac
   const path = config.pidfile;
   try {
     await writeFile(path, `${process.pid}\n`, { mode: 0o644 });
-    stack.defer(() => rmSync(path, { force: true }));
+    stack.defer(() => removePidfile(path));
   } catch (error) {
     log.warn("the pidfile was not written", { path, error: messageOf(error) });
+  }
+}
+
+/** Another daemon's, begun since with the same path, stays. */
+function removePidfile(path: string): void {
+  try {
+    if (readFileSync(path, "utf8").trim() === String(process.pid)) rmSync(path, { force: true });
+  } catch (error) {
+    if (errnoOf(error) !== "ENOENT") throw error;
   }
 }
 

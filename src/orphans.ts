@@ -5,18 +5,19 @@
 // - sandboxes whose RunPodSandbox was cut off by the end of an earlier daemon, or whose undoing or Stop
 //   has failed, or whose node was restarted: undone or torn down, again and again with longer pauses
 // - sandboxes whose namespace files are gone: NOTREADY
-// - mounts and folders under state of unknown pods and containers: removed
+// - mounts of unknown pods and containers under graph and state, and containers' folders under state: removed
 // - CNI attachments of unknown pods: DEL with what was cached at ADD, until it passes
 // - network namespaces of unknown pods: removed, but not before that: without its namespace a plugin
 //   cannot find all that it has to undo
-// - cgroups of unknown pods under our own parent: removed
+// - cgroups of unknown pods, and with each the pod's folder under state. That folder is made before the
+//   cgroup, and tells that the pod was this daemon's: another one may have the same cgroup parent
 // - what only CNI plugins know of: GC, where they have it, at the start and every hour
 import { existsSync, readdirSync, realpathSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { Backoff } from "./base/backoff.ts";
 import { messageOf } from "./base/errors.ts";
-import type { Context } from "./cri/context.ts";
+import { podFolder, type Context } from "./cri/context.ts";
 import { checkSandbox, containersOf } from "./cri/sandbox.ts";
 import { endSandbox } from "./cri/sandbox_teardown.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
@@ -64,10 +65,10 @@ async function sweep(sweeper: Sweeper): Promise<void> {
     ["sandboxes that are to end", () => endSandboxes(sweeper, signal)],
     ["sandboxes", () => checkSandboxes(context)],
     ["mounts", () => removeMounts(context)],
-    ["folders", () => removeFolders(context)],
+    ["folders of streams", () => removeStdio(context)],
     ["CNI attachments", () => detach(sweeper, signal)],
     ["network namespaces", () => removeNetns(context)],
-    ["cgroups", () => removeCgroups(context, signal)],
+    ["cgroups and folders of pods", () => removePods(context, signal)],
     ["CNI attachments that only plugins know", () => collectNetworks(sweeper)],
   ];
   for (const [what, pass] of passes) {
@@ -168,15 +169,12 @@ async function removeMounts(context: Context): Promise<void> {
   }
 }
 
-/** What lies under state for one pod or container. */
-async function removeFolders(context: Context): Promise<void> {
-  for (const kind of ["stdio", "sandboxes"]) {
-    const folder = join(context.config.state, kind);
-    for (const id of entries(folder)) {
-      if (knows(context, id)) continue;
-      const path = join(folder, id);
-      await attempt(context, { path }, () => rm(path, { recursive: true, force: true }));
-    }
+async function removeStdio(context: Context): Promise<void> {
+  const folder = join(context.config.state, "stdio");
+  for (const id of entries(folder)) {
+    if (knows(context, id)) continue;
+    const path = join(folder, id);
+    await attempt(context, { path }, () => rm(path, { recursive: true, force: true }));
   }
 }
 
@@ -209,10 +207,13 @@ async function collectNetworks(sweeper: Sweeper): Promise<void> {
   if (done) sweeper.collectedMs = performance.now();
 }
 
-async function removeCgroups(context: Context, signal: AbortSignal): Promise<void> {
-  for (const pod of context.cgroup.ownPods()) {
-    if (context.sandboxes.knows(pod.podId)) continue;
-    context.log.warn("removing a pod's cgroup without a record", { sandbox: pod.podId });
-    await context.cgroup.removePodCgroup(pod, signal);
+async function removePods(context: Context, signal: AbortSignal): Promise<void> {
+  for (const id of entries(join(context.config.state, "sandboxes"))) {
+    if (context.sandboxes.knows(id)) continue;
+    context.log.warn("removing cgroup and folder of a pod without a record", { sandbox: id });
+    await attempt(context, { sandbox: id }, async () => {
+      await context.cgroup.removePodCgroup(context.cgroup.ownPod(id), signal);
+      await rm(podFolder(context, id), { recursive: true, force: true });
+    });
   }
 }

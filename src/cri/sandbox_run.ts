@@ -163,6 +163,8 @@ function checkCall({ sandbox, call }: Making): void {
 async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["cgroup"]> {
   const signal = stepSignal(context, call);
   const { parent } = sandbox.cgroup;
+  // First: should the record be lost, it tells that the cgroup is this daemon's (orphans.ts).
+  mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o700 });
   const { made } = await context.cgroup.createPodCgroup(parent, sandbox.id, signal);
   return { ...sandbox.cgroup, made };
 }
@@ -219,7 +221,6 @@ function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"]
 async function pin(making: Making): Promise<Record<string, string>> {
   const { context, call, sandbox } = making;
   const { net, ipc, uts, user } = sandbox.namespaces;
-  mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o700 });
   const { laterSysctls, ...pinned } = await pinNamespaces({
     net: net?.path,
     ipc: ipc?.path,

@@ -46,8 +46,11 @@ export type CgroupDriver = {
    * with what the kernel refuses.
    */
   limitPod(podId: string, limits: OciResources): void;
-  /** Pods under our own parent, with what removePodCgroup wants to be told. */
-  ownPods(): MadePodCgroup[];
+  /**
+   * What removePodCgroup needs for a pod under our own parent whose record is lost. The parent may be
+   * another daemon's, too: who asks has to know that the pod was its own.
+   */
+  ownPod(podId: string): MadePodCgroup;
   /** Idempotent. Removes only what createPodCgroup has made. */
   removePodCgroup(pod: MadePodCgroup, signal: AbortSignal): Promise<void>;
 };

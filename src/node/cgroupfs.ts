@@ -1,5 +1,5 @@
 // The cgroupfs driver: cgroups are folders that we make and remove ourselves.
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, rmdirSync } from "node:fs";
 import { dirname, join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { writeKernelFile } from "../sys/file.ts";
@@ -47,13 +47,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       return Promise.resolve({ made });
     },
     limitPod: (podId, limits) => writeLimits(cgroupFolders(mounts, podPath("", podId)), limits),
-    ownPods() {
-      const folders = Object.values(cgroupFolders(mounts, fallback)).filter(existsSync);
-      const names = new Set(folders.flatMap((folder) => readdirSync(folder)));
-      return [...names]
-        .filter((name) => /^[0-9a-f]{64}$/.test(name))
-        .map((podId) => ({ parent: "", podId, made: posix.join(fallback, podId) }));
-    },
+    ownPod: (podId) => ({ parent: "", podId, made: posix.join(fallback, podId) }),
     removePodCgroup: ({ parent, podId, made }, signal) => {
       const own = parent === "";
       const above = own ? madeAbove : undefined;

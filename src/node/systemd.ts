@@ -1,6 +1,6 @@
 // The systemd driver: a container is a scope that the runtime asks systemd for, a pod is a slice
 // that systemd makes with its first scope.
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { run } from "../sys/process.ts";
@@ -50,14 +50,7 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
     },
     // The slice is systemd's, and comes with its first scope.
     limitPod: () => {},
-    ownPods() {
-      const folder = Object.values(cgroupFolders(mounts, slicePath(fallback)))[0]!;
-      const pod = /-pod([0-9a-f]{64})\.slice$/;
-      const names = existsSync(folder) ? readdirSync(folder) : [];
-      return names
-        .filter((name) => pod.test(name))
-        .map((made) => ({ parent: "", podId: pod.exec(made)![1]!, made }));
-    },
+    ownPod: (podId) => ({ parent: "", podId, made: podSlice("", podId) }),
     async removePodCgroup({ parent, made }, signal) {
       if (made === undefined) return;
       // Whoever gave the parent may have put other pods there; they would end with the slice.

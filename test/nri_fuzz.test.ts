@@ -5,7 +5,8 @@ import { createConnection } from "node:net";
 import { join } from "node:path";
 import { until } from "./expect.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
-import { fuzz, fuzzGrowthKib, type FuzzPlan, type FuzzRound } from "./nri_fuzz.ts";
+import { growthOf } from "./growth.ts";
+import { fuzz, type FuzzPlan, type FuzzRound } from "./nri_fuzz.ts";
 import { Plugins } from "./nri/plugins.ts";
 import { fuzzSeed } from "./random.ts";
 
@@ -36,7 +37,7 @@ test(`mutated frames, messages and answers harm nothing, and nothing grows (seed
   const plan = { cases: 24_000, perRound: 3_000, seed: fuzzSeed };
   const done = await rounds({ socket: plugins.socket, pid: daemon.pid }, plan);
   for (const of of ["pssKib", "heapKib"] as const) {
-    expect(fuzzGrowthKib(done, of)).toBeLessThan(growthKibMax);
+    expect(growthOf(done.map((round) => round[of]))).toBeLessThan(growthKibMax);
   }
   for (const kind of ["garbage", "refused", "applied"] as const) {
     expect(done.reduce((sum, { answers }) => sum + answers[kind], 0)).toBeGreaterThan(100);
@@ -62,7 +63,7 @@ test("a leak is seen", async () => {
     await until("it listens", () => listens(socket));
     const plan = { cases: 9_000, perRound: 1_500, seed: 1 };
     const done = await rounds({ socket, pid: child.pid! }, plan);
-    expect(fuzzGrowthKib(done, "pssKib")).toBeGreaterThan(growthKibMax);
+    expect(growthOf(done.map((round) => round.pssKib))).toBeGreaterThan(growthKibMax);
   } finally {
     child.kill("SIGKILL");
   }

@@ -10,6 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { errnoOf } from "../src/base/errors.ts";
 import { nri } from "../src/proto/nri.js";
+import { growthOf } from "./growth.ts";
 import { startDaemon } from "./harness.ts";
 import { pssKib } from "./leaks.ts";
 import { fuzzAnswer, mutate } from "./nri/fuzz_answers.ts";
@@ -138,16 +139,6 @@ export async function* fuzz(
   }
 }
 
-/**
- * How much memory grew: the least of the last third of the rounds above the most of the first third,
- * without the first round, which warms up; in KiB. Below 0: it did not.
- */
-export function fuzzGrowthKib(rounds: FuzzRound[], of: "pssKib" | "heapKib"): number {
-  const warm = rounds.slice(1).map((round) => round[of]);
-  const third = Math.max(1, Math.floor(warm.length / 3));
-  return Math.round(Math.min(...warm.slice(-third)) - Math.max(...warm.slice(0, third)));
-}
-
 type Record = { plan: FuzzPlan; rounds: number; cases: number };
 
 function readRecord(file: string, plan: FuzzPlan): Record {
@@ -194,7 +185,7 @@ async function main(): Promise<number> {
     );
     if (performance.now() > end) break;
   }
-  const grown = [fuzzGrowthKib(here, "pssKib"), fuzzGrowthKib(here, "heapKib")];
+  const grown = (["pssKib", "heapKib"] as const).map((of) => growthOf(here.map((one) => one[of])));
   console.log(
     `${record.cases} cases; grown by ${grown[0]} KiB in the daemon, ${grown[1]} KiB here`,
   );

@@ -38,6 +38,9 @@ function assertOurs(error: unknown): void {
 const parts = ["a", "b", "c", "..", ".", "", ".wh.a", ".wh..wh..opq", ".wh.", "é", "n".repeat(120)];
 const numbers = ["0", "5", "-1", "4294967296", "x", "1e9", "99999999999999999999", ""];
 
+/** Lone surrogates, and a character across the border where texts are cut. */
+const broken = ["\uD800", "a\uDFFFb", `${"x".repeat(299)}😀`];
+
 function nameOf(chance: Chance): string {
   const count = 1 + chance(4);
   const name = Array.from({ length: count }, () => pick(chance, parts)).join("/");
@@ -182,7 +185,7 @@ export function fuzzJson(seed: number): void {
   const from = pick(chance, [sample.manifest.bytes, sample.config.bytes, ...json]);
   let bytes: Buffer = Buffer.from(from);
   if (chance(2) === 0) bytes = damaged(chance, bytes);
-  else bytes = Buffer.from(JSON.stringify(changed(chance, JSON.parse(bytes.toString()), 0)));
+  else bytes = Buffer.from(JSON.stringify(changedJson(chance, JSON.parse(bytes.toString()), 0)));
   for (const parse of [parseManifest, parseConfig]) {
     try {
       parse(bytes, "it");
@@ -192,16 +195,29 @@ export function fuzzJson(seed: number): void {
   }
 }
 
-function changed(chance: Chance, value: unknown, depth: number): unknown {
+/** The value with some of what is in it changed for what does not belong there. */
+export function changedJson(chance: Chance, value: unknown, depth: number): unknown {
   if (chance(8) === 0) {
-    const others = [null, [], {}, "", "../../x", -1, 1e300, true, "a\0b", "x".repeat(5000)];
+    const others = [
+      null,
+      [],
+      {},
+      "",
+      "../../x",
+      -1,
+      1e300,
+      true,
+      "a\0b",
+      "x".repeat(5000),
+      ...broken,
+    ];
     return pick<unknown>(chance, others);
   }
   if (depth > 8 || typeof value !== "object" || value === null) return value;
-  if (Array.isArray(value)) return value.map((one) => changed(chance, one, depth + 1));
+  if (Array.isArray(value)) return value.map((one) => changedJson(chance, one, depth + 1));
   const entries = Object.entries(value).map(([key, one]) => [
     chance(20) === 0 ? pick(chance, ["__proto__", "constructor", "manifests", key]) : key,
-    changed(chance, one, depth + 1),
+    changedJson(chance, one, depth + 1),
   ]);
   return Object.fromEntries(entries) as unknown;
 }

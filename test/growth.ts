@@ -1,0 +1,8 @@
+// Memory of long runs.
+
+/** From the first third of the samples that are warm to the last third; below 0: it did not grow. */
+export function growthOf(samples: number[]): number {
+  const warm = samples.slice(1);
+  const third = Math.max(1, Math.floor(warm.length / 3));
+  return Math.round(Math.min(...warm.slice(-third)) - Math.max(...warm.slice(0, third)));
+}

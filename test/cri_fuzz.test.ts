@@ -107,7 +107,7 @@ test.each<[string, string, (reply: Reply) => void, RegExp]>([
     "an error without bounds",
     "PodSandboxStatus",
     (reply) => reply({ code: grpc.status.NOT_FOUND, details: "x".repeat(21_000) }),
-    /^PodSandboxStatus: an error of 21000 characters/,
+    /^PodSandboxStatus: an error of 21000 bytes/,
   ],
 ])(
   "sees %s",

@@ -10,6 +10,7 @@ import process from "node:process";
 import { parseArgs } from "node:util";
 import { runtime } from "../src/proto/messages.js";
 import type { Answer, Caller, CallPlan } from "./fuzz/caller.ts";
+import { buildGoDecoder } from "./fuzz/go_decoder.ts";
 import { requestOf, type World } from "./fuzz/requests.ts";
 import { Session } from "./fuzz/session.ts";
 import { type Chance, chanceOf, pick } from "./fuzz/values.ts";
@@ -186,17 +187,23 @@ function tellRound({
   for (const problem of problems) console.log(`  round ${round}: ${problem}`);
 }
 
-/** Goes on after a problem with a new daemon, whose memory is looked at anew. */
+/**
+ * Goes on after a problem with a new daemon, whose memory is looked at anew. A signal ends it with the
+ * round, and cleanly.
+ */
 async function fuzz(
   rounds: number[],
   plan: Omit<RoundPlan, "round">,
   done: (result: RoundResult) => void,
 ): Promise<number> {
   let grown = 0;
-  for (let at = 0; at < rounds.length;) {
-    await using session = await Session.open({ hangMs: hangMsDefault });
+  const decode = buildGoDecoder();
+  let isStopped = false;
+  for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => (isStopped = true));
+  for (let at = 0; at < rounds.length && !isStopped;) {
+    await using session = await Session.open({ hangMs: hangMsDefault, decode });
     const samples: number[] = [];
-    for (let isSound = true; isSound && at < rounds.length; at++) {
+    for (let isSound = true; isSound && at < rounds.length && !isStopped; at++) {
       const result = await oneRound(session, { ...plan, round: rounds[at]! }).catch((cause) => {
         throw new Error(`round ${rounds[at]} of seed ${plan.seed}: ${messageOf(cause)}`, { cause });
       });

@@ -70,7 +70,8 @@ export async function transfer(request: TransferRequest): Promise<Transfer> {
         body: bodyOf(response, silence),
       };
     }
-    await response.body?.cancel();
+    // Nobody needs this body: a connection that breaks meanwhile fails no request.
+    await response.body?.cancel().catch(() => {});
     const next = redirected(url, location, tls);
     if (next.origin !== new URL(url).origin) {
       if (request.body !== undefined) {

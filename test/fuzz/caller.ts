@@ -122,8 +122,8 @@ function send(
 function faultsOfError({ code, details }: Answer): string[] {
   const faults: string[] = [];
   if (!details.isWellFormed()) faults.push("the error's text has lone surrogates");
-  if (Buffer.byteLength(details) > detailsBytesMax)
-    faults.push(`an error of ${details.length} characters`);
+  const length = Buffer.byteLength(details);
+  if (length > detailsBytesMax) faults.push(`an error of ${length} bytes`);
   const isProgram = ["INTERNAL", "UNKNOWN"].includes(code);
   if (isProgram && engineWords.test(details)) faults.push(`${code} ${details.slice(0, 300)}`);
   return faults;

@@ -12,6 +12,7 @@ import { busyboxImage, ociArchive } from "../image_maker.ts";
 import { pssKib, type Snapshot } from "../leaks.ts";
 import { AddedText } from "../log_text.ts";
 import { Caller } from "./caller.ts";
+import type { GoDecoder, Named } from "./go_decoder.ts";
 import { hostileImage, HostileRegistry, smallImage } from "./registry.ts";
 import type { World } from "./requests.ts";
 import { makeTurns } from "./turns.ts";
@@ -34,12 +35,18 @@ export class Session implements AsyncDisposable {
   readonly caller: Caller;
   readonly #outside: Outside;
   readonly #log: AddedText;
+  readonly #decode: GoDecoder;
   readonly #pids: number[];
   readonly #before: Snapshot;
   /** The pods that no request made, with their configurations. */
   readonly #own = new Map<string, PodSandboxConfig>();
 
-  private constructor(daemon: Daemon, outside: Outside, hangMs: number) {
+  private constructor(
+    daemon: Daemon,
+    outside: Outside,
+    { hangMs, decode = () => [] }: { hangMs: number; decode?: GoDecoder },
+  ) {
+    this.#decode = decode;
     this.daemon = daemon;
     this.#outside = outside;
     this.caller = new Caller(daemon.socket, { hangMs });
@@ -61,13 +68,14 @@ export class Session implements AsyncDisposable {
     this.#before = daemon.snapshot();
   }
 
-  static async open({ hangMs }: { hangMs: number }): Promise<Session> {
+  /** @param options.decode what lists and states must pass besides the strict decoding here. */
+  static async open(options: { hangMs: number; decode?: GoDecoder }): Promise<Session> {
     const outside = await makeOutside();
     try {
       const daemon = await startDaemon({ config: outside.config });
       outside.writeNetwork(daemon);
       await onePod(daemon); // What is made once and kept is made now.
-      return new Session(daemon, outside, hangMs);
+      return new Session(daemon, outside, options);
     } catch (error) {
       await outside[Symbol.asyncDispose]();
       throw error;
@@ -149,13 +157,17 @@ export class Session implements AsyncDisposable {
   /** Each RPC that needs no argument and lists or tells something, as a kubelet asks it. */
   async #questions(): Promise<string[]> {
     const problems: string[] = [];
+    const answered: Named[] = [];
     for (const rpc of rpcs.filter(isQuestion)) {
       const plan = { deadlineMs: questionMsMax };
       const answer = await this.caller.call(rpc, Buffer.alloc(0), plan, () => 1);
       if (answer.code !== "OK") problems.push(`${rpc.name}: ${answer.code} ${answer.details}`);
       problems.push(...answer.faults.map((fault) => `${rpc.name}: ${fault}`));
+      if (rpc.path.startsWith("/runtime.v1.")) {
+        answered.push(...answer.messages.map((bytes) => ({ type: rpc.response.name, bytes })));
+      }
     }
-    return problems;
+    return [...problems, ...this.#decode(answered).map((refusal) => `decoded by Go: ${refusal}`)];
   }
 
   async #removeAll(): Promise<void> {

@@ -373,4 +373,16 @@ describe("a transfer", () => {
     };
     expect((await failure(pull())).message).toContain("redirects without an end");
   });
+
+  test("that redirects and then breaks off is followed all the same", async () => {
+    const path = "/v2/a/b/manifests/1";
+    fake.intercept = (_request, response, url) => {
+      if (url.pathname !== path || url.search === "?moved") return false;
+      const head = `location: ${path}?moved\r\ncontent-length: 1000`;
+      response.socket!.end(`HTTP/1.1 307 Temporary Redirect\r\n${head}\r\n\r\nx`);
+      return true;
+    };
+    for (let tries = 0; tries < 5; tries++) await pull();
+    expect(fake.paths()).toContain(`${path}?moved`);
+  });
 });

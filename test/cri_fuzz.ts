@@ -68,7 +68,7 @@ export type Target = {
   caller: Caller;
   world: World;
   /** Makes again what requests removed. */
-  replenish(): Promise<void>;
+  replenish: () => Promise<void>;
   /** What is called; one that is there twice is called twice as often. */
   rpcs?: Rpc[];
 };
@@ -198,12 +198,12 @@ async function fuzz(
 ): Promise<number> {
   let grown = 0;
   const decode = buildGoDecoder();
-  let isStopped = false;
-  for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => (isStopped = true));
-  for (let at = 0; at < rounds.length && !isStopped;) {
+  const stop = new AbortController();
+  for (const signal of ["SIGINT", "SIGTERM"]) process.once(signal, () => stop.abort());
+  for (let at = 0; at < rounds.length && !stop.signal.aborted;) {
     await using session = await Session.open({ hangMs: hangMsDefault, decode });
     const samples: number[] = [];
-    for (let isSound = true; isSound && at < rounds.length && !isStopped; at++) {
+    for (let isSound = true; isSound && at < rounds.length && !stop.signal.aborted; at++) {
       const result = await oneRound(session, { ...plan, round: rounds[at]! }).catch((cause) => {
         throw new Error(`round ${rounds[at]} of seed ${plan.seed}: ${messageOf(cause)}`, { cause });
       });

@@ -136,16 +136,20 @@ function untilIdle(
 
 function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void {
   /** Execs that this connection waits for; nobody else will take their results. */
-  const execs = new Set<string>();
+  const execs = new Map<string, { isCancelled: boolean }>();
   socket.on("error", (error) => log.warn("connection failed", { error: error.message }));
-  socket.on("close", () => execs.forEach((key) => parts.execs.abandon(key)));
+  socket.on("close", () => execs.forEach((_, key) => parts.execs.abandon(key)));
   readFrames(socket, (header) => {
     const request = header as unknown as RequestHeader;
     const { call } = request;
     const { key = "" } = request.params as { key?: string };
     if (call !== "ping") onWork();
-    if (call === "exec" || call === "startExec") execs.add(key);
-    const answered = admit(parts, request).then(({ result, body }) => {
+    const exec = execs.get(key) ?? { isCancelled: false };
+    const beginsExec = call === "exec" || call === "startExec";
+    if (beginsExec) execs.set(key, exec);
+    if (call === "cancelExec") exec.isCancelled = true;
+    const isWanted = () => !socket.destroyed && !(beginsExec && exec.isCancelled);
+    const answered = admit(parts, request, isWanted).then(({ result, body }) => {
       if (call === "exec" || call === "waitExec") execs.delete(key);
       // One that was started for somebody who has gone meanwhile.
       if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
@@ -162,10 +166,16 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
 
 const ungated: ReadonlySet<keyof Calls> = new Set(["upgrade", "cancelExec", "ping"]);
 
-/** Calls wait while the monitor is about to be replaced; one that ends an exec is what it waits for. */
-function admit(parts: Parts, request: RequestHeader): Promise<Answer> {
+/**
+ * Calls wait while the monitor is about to be replaced; one that ends an exec is what it waits for.
+ * @throws CriError CANCELLED for a call whose caller gave it up while it waited: it does not begin.
+ */
+function admit(parts: Parts, request: RequestHeader, isWanted: () => boolean): Promise<Answer> {
   if (ungated.has(request.call)) return answer(parts, request);
-  return parts.gate.pass(() => answer(parts, request));
+  return parts.gate.pass(async () => {
+    if (isWanted()) return answer(parts, request);
+    throw new CriError("CANCELLED", `${request.call}: its caller gave it up before it began`);
+  });
 }
 
 type Handlers = {

@@ -1,6 +1,8 @@
 // Ends of processes: of children by waitpid, of others by their pidfd.
+import { constants } from "node:os";
+import { isEngineChild } from "./children.ts";
 import { Descriptor } from "./descriptor.ts";
-import { check, libc, z } from "./libc.ts";
+import { check, failure, libc, z } from "./libc.ts";
 
 /** Orphans among this process's descendants become its children (prctl(2), PR_SET_CHILD_SUBREAPER). */
 export function becomeSubreaper(): void {
@@ -11,9 +13,12 @@ export type WaitStatus = { pid: number; exitCode: number; signal: number };
 
 /**
  * Reaps one known child without waiting: undefined while it runs. A signal n counts as exit code 128 + n.
- * Only ever by pid: to wait for any child would take those that the engine waits for itself.
+ * Only ever by pid: to wait for any child would take those that the engine waits for itself. One of those may
+ * also have the pid of a process that has long gone: it counts as no child.
+ * @throws ECHILD.
  */
 export function reap(pid: number): WaitStatus | undefined {
+  if (isEngineChild(pid)) throw failure("waitpid", constants.errno.ECHILD, `pid ${pid}`);
   const WNOHANG = 1;
   const status = new Int32Array(1);
   const got = check("waitpid", `pid ${pid}`, pid, new Uint8Array(status.buffer), WNOHANG);

@@ -136,9 +136,18 @@ describe("an upgrade of the monitor", () => {
     const other = join(daemon.dir, "fourth-build");
     copyFileSync(executable, other);
     const [pid] = daemon.monitors();
-    await upgradeTo([other]);
+    const upgraded = upgradeTo([other]);
+    await sleep(3000); // by now calls wait
+    const call = new AbortController();
+    const asked = { container_id: id, cmd: ["sleep", "51600"] };
+    const cancelled = daemon.client.ExecSync(asked, { signal: call.signal }).catch(() => {});
+    await sleep(500);
+    call.abort();
+    await Promise.all([cancelled, upgraded]);
     expect(exeOf(pid!)).toBe(executable);
     await long;
+    await sleep(1000);
+    expect((await daemon.exec(id, "ps -o args")).stdout).not.toContain("51600");
     const exit = await daemon.exited(await daemon.run(podId, pod, "exit 5"));
     expect(exit.exitCode).toBe(5);
     await daemon.removePod(podId);

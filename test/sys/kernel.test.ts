@@ -5,11 +5,12 @@ import { constants, mkdtempSync, readSync, rmSync, writeFileSync, writeSync } fr
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
+import { spawn as spawnKnown } from "../../src/sys/children.ts";
 import { Descriptor, discard, pipe, readNow, tee } from "../../src/sys/descriptor.ts";
 import { mountDescriptor, unmount } from "../../src/sys/mount.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 import { Mailbox, sendDescriptors } from "../../src/sys/unix_socket.ts";
-import { execve, exitOfPidfd, openPidfd, waitStatus } from "../../src/sys/wait.ts";
+import { execve, exitOfPidfd, openPidfd, reap, waitStatus } from "../../src/sys/wait.ts";
 
 function scratch(): { dir: string } & Disposable {
   const dir = mkdtempSync(join(tmpdir(), "isulad-sys-"));
@@ -47,6 +48,13 @@ test("descriptors that are sent to a mailbox are taken from it", () => {
   const texts = taken.map(({ fd }) => buffer.toString("utf8", 0, readSync(fd, buffer)));
   expect(texts).toEqual(files);
   taken.forEach((one) => one.close());
+});
+
+test("reap leaves a child alone that the engine waits for", async () => {
+  const child = spawnKnown("/bin/sh", ["-c", "exit 5"], { stdio: "ignore" });
+  const code = new Promise((resolve) => child.on("exit", resolve));
+  expect(() => reap(child.pid!)).toThrow("ECHILD");
+  expect(await code).toBe(5);
 });
 
 test("a wait status is an exit code, or 128 and the signal", () => {

@@ -64,10 +64,19 @@ const endMsMax = 15_000;
 const eventsMax = 2_000;
 const subscribersMax = 32;
 
+/** A promise that failed where nobody waits for it is a fault of ours, but ends no pod. */
+function reportRejections(log: Log): void {
+  process.on("unhandledRejection", (error) => {
+    const stack = error instanceof Error ? error.stack : undefined;
+    log.error("a failure was not handled", { error: messageOf(error), stack });
+  });
+}
+
 /** Runs the daemon until a signal ends it. self: program and arguments that run this executable. */
 export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log): Promise<void> {
   const { config } = loaded;
   for (const warning of loaded.warnings) log.warn(warning);
+  reportRejections(log);
   await using stack = new AsyncDisposableStack();
   const service = stack.use(openService(log));
   service.recovering();
@@ -121,8 +130,7 @@ async function createContext(
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
-  const images = await openImages({ config, self, log });
-  stack.use(images);
+  const images = stack.use(await openImages({ config, self, log }));
   const { apparmor, problem } = await openApparmor();
   if (problem !== undefined) log.warn(problem);
   const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);

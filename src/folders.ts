@@ -16,6 +16,7 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
+import { jsonText, jsonValue } from "./base/json.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
 import type { Descriptor } from "./sys/descriptor.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
@@ -134,7 +135,7 @@ const Mark = v.object({
 });
 
 function markText(instance: string): string {
-  return `${JSON.stringify({ layout: layoutKnown, instance })}\n`;
+  return `${jsonText({ layout: layoutKnown, instance })}\n`;
 }
 
 /** The instance; undefined: the folder is empty, and may become ours. */
@@ -144,7 +145,7 @@ async function readMark(graph: string): Promise<string | undefined> {
   try {
     const text = await readTextIfExists(path);
     if (text === undefined) return refuseStrange(graph);
-    mark = v.parse(Mark, JSON.parse(text));
+    mark = v.parse(Mark, jsonValue(text));
   } catch (cause) {
     if (cause instanceof CriError) throw cause;
     throw new CriError(

@@ -18,6 +18,7 @@ import { join } from "node:path";
 import { Backoff } from "./base/backoff.ts";
 import { messageOf } from "./base/errors.ts";
 import { podFolder, type Context } from "./cri/context.ts";
+import { logFailure } from "./base/log.ts";
 import { checkSandbox, containersOf } from "./cri/sandbox.ts";
 import { endSandbox } from "./cri/sandbox_teardown.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
@@ -49,11 +50,13 @@ export function sweepOrphans(context: Context): Disposable {
   const pass = async () => {
     if (sweeping) return;
     sweeping = true;
-    await sweep(sweeper);
-    sweeping = false;
+    await sweep(sweeper).finally(() => (sweeping = false));
   };
-  void pass();
-  const timer = setInterval(() => void pass(), sweepEveryMs);
+  const failed = logFailure(context.log, "orphans were not all removed");
+  pass().catch(failed);
+  const timer = setInterval(() => {
+    pass().catch(failed);
+  }, sweepEveryMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }
 

@@ -36,6 +36,7 @@
 // - a container that runs although its record says it has ended, or without a record: killed
 import { join } from "node:path";
 import { CriError, messageOf } from "./base/errors.ts";
+import { logFailure } from "./base/log.ts";
 import { nowNs } from "./base/int64.ts";
 import { adoptContainer, adoptPause } from "./cri/adopt.ts";
 import { commitExit } from "./cri/container_end.ts";
@@ -65,7 +66,7 @@ export async function recover(context: Context): Promise<void> {
   for (const problem of problems) log.error(problem);
   refuseOtherDriver(context);
   openPassages(context);
-  void removeRemains(context);
+  removeRemains(context).catch(logFailure(log, "remains of records were not all removed"));
   for (const container of containers.list()) {
     if (container.phase.phase === "creating") {
       log.warn("undoing a CreateContainer that was cut off", { container: container.id });
@@ -176,7 +177,7 @@ export async function syncWithMonitor(context: Context, hello: Hello): Promise<v
     }
     reportProblems(context, problems);
   };
-  void rest();
+  rest().catch(logFailure(context.log, "not all is as the monitor says"));
 }
 
 function byId<T extends { id: string }>(list: T[]): Map<string, T> {
@@ -194,17 +195,17 @@ function reportProblems(context: Context, problems: string[]): void {
   if (problems.length === 0) return;
   const fields = { failed: problems.length, first: problems[0]! };
   context.log.error("not all is as the monitor says; it is tried again in a minute", fields);
-  setTimeout(() => void syncAgain(context), againMs).unref();
+  setTimeout(() => {
+    // The next connection brings a greeting.
+    syncAgain(context).catch((error) =>
+      context.log.debug("the monitor was not asked again", { error: messageOf(error) }),
+    );
+  }, againMs).unref();
 }
 
 async function syncAgain(context: Context): Promise<void> {
-  try {
-    const { result } = await context.monitor.call("hello", {});
-    await syncWithMonitor(context, result);
-  } catch (error) {
-    // The next connection brings a greeting.
-    context.log.debug("the monitor was not asked again", { error: messageOf(error) });
-  }
+  const { result } = await context.monitor.call("hello", {});
+  await syncWithMonitor(context, result);
 }
 
 async function syncPause(context: Context, sandbox: Sandbox, isLive: boolean): Promise<void> {

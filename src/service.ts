@@ -2,7 +2,7 @@
 // needs longer, that it still answers. Without one (no NOTIFY_SOCKET) nothing is told.
 import { connect } from "./cli/client.ts";
 import { messageOf } from "./base/errors.ts";
-import type { Log } from "./base/log.ts";
+import { type Log, logFailure } from "./base/log.ts";
 import { sendDatagram } from "./sys/unix_socket.ts";
 
 /** While it recovers, how often it asks for more time and for how much, and when it stops asking. */
@@ -67,7 +67,9 @@ export class Service implements Disposable {
         asking = false;
       }
     };
-    this.#timer = setInterval(() => void ask(), everyMs);
+    this.#timer = setInterval(() => {
+      ask().catch(logFailure(this.#log, "the watchdog is not told"));
+    }, everyMs);
   }
 
   ending(): void {

@@ -138,6 +138,21 @@ describe("style", () => {
       why: "sys/children.ts: a subreaper must know its children",
       except: /^src\/sys\/children/,
     },
+    {
+      what: /\bJSON\.(stringify|parse)\(/,
+      why: "jsonText and jsonValue: bigint throws, a lone surrogate gets in",
+      except: /^src\/base\/(json|text)\.ts/,
+    },
+    {
+      what: /\.slice\((0, |-)(\d{3,}|[4-9]0|\w*(Chars|Bytes|Text|[sS]tderr|[sS]hown)Max)\)|\.(substring|substr)\(/,
+      why: "clip and clipStart of base/text.ts: a cut by UTF-16 length splits characters",
+      except: /^src\/base\/text\.ts/,
+    },
+    {
+      what: /\.encode\(.*\)\.finish\(\)/,
+      why: "encodeMessage of base/protobuf.ts: others write lone surrogates, which no Go client reads",
+      except: /^src\/base\/protobuf\.ts/,
+    },
     { what: /\bconsole\.(log|error|warn|info)\(/, why: "base/log.ts, or process.stdout in cli" },
     { what: /\b(TODO|FIXME|XXX)\b/, why: "finish it, or write an issue" },
     { what: /@ts-(ignore|nocheck)/, why: "use @ts-expect-error with a reason" },

@@ -16,7 +16,16 @@ import {
 } from "./config_keys.ts";
 import type { RuntimeEntry, Shape } from "./config_values.ts";
 import { CriError, errnoOf, messageOf } from "./errors.ts";
-import { JsonSyntaxError, lineAt, parseJson, plainValue, type JsonNode } from "./json.ts";
+import {
+  type JsonNode,
+  JsonSyntaxError,
+  jsonText,
+  jsonValue,
+  lineAt,
+  parseJson,
+  plainValue,
+} from "./json.ts";
+import { clip } from "./text.ts";
 import { nearest } from "./nearest.ts";
 
 const defaultConfigFile = "/etc/isulad/daemon.json";
@@ -163,7 +172,7 @@ function flagValue(shape: Shape, text: string): unknown {
   if (shape === "number") return /^-?\d+$/.test(text) ? Number(text) : text;
   if (/^\s*[[{]/.test(text)) {
     try {
-      return JSON.parse(text);
+      return jsonValue(text);
     } catch {
       return text;
     }
@@ -197,11 +206,11 @@ function valueAt(value: unknown, steps: readonly (string | number)[]): unknown {
   return at;
 }
 
+/** How much of a wrong value a message shows. */
+const shownBytesMax = 60;
+
 function clipped(value: unknown): string {
-  const json = JSON.stringify(value, (_, part: unknown) =>
-    typeof part === "bigint" ? `${part}` : part,
-  );
-  return json === undefined ? String(value) : json.length > 60 ? `${json.slice(0, 60)}…` : json;
+  return value === undefined ? "undefined" : clip(jsonText(value), shownBytesMax);
 }
 
 function asksForNothing(value: unknown, same: unknown): boolean {

@@ -1,4 +1,5 @@
 // One error class for everything that a caller is told; cri/server.ts maps it to a gRPC status.
+import { shorten } from "./text.ts";
 
 /** gRPC status codes by name (grpc/grpc, doc/statuscodes.md). */
 export const grpcCodes = {
@@ -33,12 +34,19 @@ export class CriError extends Error {
   }
 }
 
-/** The message of anything thrown; of a failed undo (SuppressedError) the original cause first. */
+/** A message may hold what a plugin or a runtime has written. */
+const messageBytesMax = 16 << 10;
+
+/** The message of anything thrown, well-formed and bounded; of a failed undo (SuppressedError) the original cause first. */
 export function messageOf(error: unknown): string {
   if (error instanceof SuppressedError) {
     return `${messageOf(error.suppressed)} (and undoing it failed: ${messageOf(error.error)})`;
   }
-  return error instanceof Error ? error.message : String(error);
+  try {
+    return shorten(String(error instanceof Error ? error.message : error), messageBytesMax);
+  } catch {
+    return "an error without a message"; // an object without a prototype, or one that throws itself
+  }
 }
 
 /** Of what the node has too little: disk, descriptors, memory. */

@@ -1,5 +1,51 @@
-// A JSON reader that remembers the line of everything it reads, because a message about daemon.json
-// names the line. Strict JSON (RFC 8259), and a key that is given twice is an error.
+// JSON of values with bigints, JSON from outside, and a reader that remembers the line of everything it
+// reads, because a message about daemon.json names the line: strict (RFC 8259), and a key that is given
+// twice is an error. No other file of src calls JSON.stringify or JSON.parse (test/tidy.test.ts).
+
+// TypeScript's library does not know rawJSON yet; Bun and Deno both have it.
+const raw = JSON as unknown as { rawJSON(text: string): unknown };
+
+/** Any value as JSON; a bigint keeps every digit. */
+export function jsonText(value: unknown, indent?: number): string {
+  const exact = (_key: string, part: unknown) =>
+    typeof part === "bigint" ? raw.rawJSON(part.toString()) : part;
+  return JSON.stringify(value, exact, indent) ?? "null";
+}
+
+/** An escape of a surrogate pair, of one surrogate, or any other. */
+const escapes =
+  /\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|u[dD][89a-fA-F][\da-fA-F]{2}|[^])/g;
+/** Of the escape of a surrogate that stands alone. */
+const surrogateLength = 6;
+
+export type Reviver = (key: string, value: unknown, context: { source?: string }) => unknown;
+
+/**
+ * The value of a JSON text, with well-formed strings: "\\ud800" is valid JSON and becomes U+FFFD, as in
+ * Go. @throws SyntaxError
+ */
+export function jsonValue(text: string, revive?: Reviver): unknown {
+  const source = /\\u[dD][89a-fA-F]/.test(text) ? text.replaceAll(escapes, repaired) : text;
+  return JSON.parse(source.toWellFormed(), revive as (key: string, value: unknown) => unknown);
+}
+
+/** For jsonValue(): integers that a number cannot hold become bigint. */
+export const exactIntegers: Reviver = (_key, value, { source = "" }) =>
+  Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(source)
+    ? BigInt(source)
+    : value;
+
+/**
+ * The value of what jsonText() wrote, as it was: in names of a layer's files surrogates stand for bytes
+ * (image/tar_fields.ts). @throws SyntaxError
+ */
+export function ownJsonValue(text: string): unknown {
+  return JSON.parse(text);
+}
+
+function repaired(escape: string): string {
+  return escape.length === surrogateLength ? "\\uFFFD" : escape;
+}
 
 export type JsonNode = { line: number } & (
   | { kind: "scalar"; value: string | number | boolean | null }
@@ -118,7 +164,7 @@ class Reader {
   #string(): string {
     const raw = this.#match(/"(?:[^"\\]|\\.)*"/sy) ?? "";
     try {
-      return String(JSON.parse(raw));
+      return String(jsonValue(raw));
     } catch {
       return this.#fail("a string that does not end, or holds a control character or a bad escape");
     }
@@ -127,7 +173,7 @@ class Reader {
   #word(): number | boolean | null {
     const raw = this.#match(/true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y);
     if (raw === undefined) this.#expected("a value", false);
-    return JSON.parse(raw) as number | boolean | null;
+    return jsonValue(raw) as number | boolean | null;
   }
 
   #match(pattern: RegExp): string | undefined {
@@ -154,7 +200,7 @@ class Reader {
 
   #here(): string {
     const rest = this.#text.slice(this.#at, this.#at + 12).split("\n")[0];
-    return rest === undefined || rest === "" ? "the end of the file" : JSON.stringify(rest);
+    return rest === undefined || rest === "" ? "the end of the file" : jsonText(rest);
   }
 
   #expected(what: string, afterComma: boolean): never {

@@ -1,5 +1,8 @@
 // The daemon's log: one line an event, as text for a person or as JSON for a collector.
 import { createConsola, LogLevels, type LogObject } from "consola";
+import { messageOf } from "./errors.ts";
+import { jsonText } from "./json.ts";
+import { shorten } from "./text.ts";
 
 export type LogLevel = "error" | "warn" | "info" | "debug";
 
@@ -29,7 +32,13 @@ export function createLog(options: LogOptions): Log {
   const consola = createConsola({
     level: LogLevels[options.level],
     throttle: -1, // Equal lines count: consola would fold them into one.
-    reporters: [{ log: (entry) => void stream.write(`${line(entry)}\n`) }],
+    reporters: [
+      {
+        log: (entry) => {
+          stream.write(`${line(entry)}\n`);
+        },
+      },
+    ],
   });
   return roomLog(consola, "");
 }
@@ -37,6 +46,11 @@ export function createLog(options: LogOptions): Log {
 /** For tests and for short-lived helpers that have nothing to say. */
 export function silentLog(): Log {
   return createLog({ level: "error", format: "text", stream: { write: () => true } });
+}
+
+/** For work that nobody waits for: logs its failure. */
+export function logFailure(log: Log, msg: string): (error: unknown) => void {
+  return (error) => log.error(msg, { error: messageOf(error) });
 }
 
 function roomLog(consola: ReturnType<typeof createConsola>, room: string): Log {
@@ -54,9 +68,11 @@ function partsOf(entry: LogObject): { msg: string; fields: [string, string | num
   const [msg, fields] = entry.args as [string, Fields | undefined];
   const kept: [string, string | number | boolean][] = [];
   for (const [name, value] of Object.entries(fields ?? {})) {
-    if (value !== undefined) kept.push([name, typeof value === "bigint" ? String(value) : value]);
+    if (typeof value === "string") kept.push([name, shorten(value, partBytesMax)]);
+    else if (value !== undefined)
+      kept.push([name, typeof value === "bigint" ? String(value) : value]);
   }
-  return { msg, fields: kept };
+  return { msg: shorten(msg, partBytesMax), fields: kept };
 }
 
 function jsonLine(entry: LogObject): string {
@@ -68,7 +84,7 @@ function jsonLine(entry: LogObject): string {
     msg,
   };
   // Ours last, so that a field named "level" cannot pose as the line's.
-  return JSON.stringify({ ...own, ...Object.fromEntries(fields), ...own });
+  return jsonText({ ...own, ...Object.fromEntries(fields), ...own });
 }
 
 function textLine(entry: LogObject): string {
@@ -78,9 +94,12 @@ function textLine(entry: LogObject): string {
   return `${entry.date.toISOString()} ${entry.type.toUpperCase().padEnd(5)} ${room}${oneLine(msg)}${tail}`;
 }
 
+/** Of one field or message: some are what a plugin or a registry has said. */
+const partBytesMax = 8 << 10;
+
 function fieldText(value: string | number | boolean): string {
   if (typeof value === "string" && /^$|[\s"=\\\p{Cc}]/u.test(value))
-    return oneLine(JSON.stringify(value));
+    return oneLine(jsonText(value));
   return String(value);
 }
 

@@ -1,4 +1,5 @@
 // Counters and histograms, and Prometheus' text format (version 0.0.4) for them and for gauges.
+import { jsonText } from "./json.ts";
 
 export type Labels = Record<string, string>;
 
@@ -19,7 +20,7 @@ export class Counter {
   }
 
   add(labels: Labels = {}, count = 1): void {
-    const key = JSON.stringify(labels);
+    const key = jsonText(labels);
     const known = this.#counts.get(key) ?? { labels, value: 0 };
     known.value += count;
     this.#counts.set(key, known);
@@ -53,7 +54,7 @@ export class Histogram {
   }
 
   observe(labels: Labels, seconds: number): void {
-    const key = JSON.stringify(labels);
+    const key = jsonText(labels);
     const bounds = this.#bounds;
     const series = this.#series.get(key) ?? {
       labels,

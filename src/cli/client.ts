@@ -2,6 +2,7 @@
 // and by the tests.
 import * as grpc from "@grpc/grpc-js";
 import { CriError, type ErrorCode, grpcCodes } from "../base/errors.ts";
+import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { ImageService, NodeService, RuntimeService } from "../proto/services.ts";
 
 export const defaultHost = "unix:///var/run/isulad.sock";
@@ -10,7 +11,7 @@ export const defaultHost = "unix:///var/run/isulad.sock";
 export type CallOptions = { timeoutMs?: number; signal?: AbortSignal };
 
 type Method = {
-  request: { encode(message: never): { finish(): Uint8Array } };
+  request: Encoder<never>;
   response: { decode(bytes: Uint8Array): object };
   stream: boolean;
 };
@@ -101,7 +102,7 @@ async function* serverStream(
 }
 
 function encode(method: Method, message: object): Buffer {
-  return Buffer.from(method.request.encode(message as never).finish());
+  return encodeMessage(method.request, message as never);
 }
 
 function callOptions(options: CallOptions, timeoutMs: number): grpc.CallOptions {

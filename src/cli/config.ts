@@ -4,6 +4,7 @@ import { defineCommand, type ArgsDef } from "citty";
 import { loadConfig, type Config, type LoadedConfig } from "../base/config.ts";
 import { daemonKeys, findKey, nriKeys, type Key } from "../base/config_keys.ts";
 import { runtimeEntryKeys, type RuntimeEntry } from "../base/config_values.ts";
+import { jsonText } from "../base/json.ts";
 import { UsageError } from "./program.ts";
 
 const fileArg = {
@@ -113,11 +114,11 @@ export function configTable({ config, origin, warnings, file }: LoadedConfig): s
 }
 
 function shown(field: string, value: unknown): string {
-  if (field.endsWith("Ms")) return JSON.stringify(`${Number(value)}ms`.replace(/000ms$/, "s"));
+  if (field.endsWith("Ms")) return jsonText(`${Number(value)}ms`.replace(/000ms$/, "s"));
   if (field === "nativeUmask") return value === 0o027 ? '"secure"' : '"normal"';
   if (field === "runtimes") return shownRuntimes(value as Config["runtimes"]);
   if (field === "defaultUlimits") return shownUlimits(value as Config["defaultUlimits"]);
-  return JSON.stringify(value);
+  return jsonText(value);
 }
 
 function shownRuntimes(runtimes: Config["runtimes"]): string {
@@ -125,7 +126,7 @@ function shownRuntimes(runtimes: Config["runtimes"]): string {
     const fields = Object.entries(runtimeEntryKeys) as [keyof RuntimeEntry, string][];
     return [name, Object.fromEntries(fields.map(([field, key]) => [key, entry[field]]))];
   });
-  return JSON.stringify(Object.fromEntries(entries));
+  return jsonText(Object.fromEntries(entries));
 }
 
 function shownUlimits(ulimits: Config["defaultUlimits"]): string {
@@ -137,5 +138,5 @@ function shownUlimits(ulimits: Config["defaultUlimits"]): string {
       { Name: name, Hard: Number(BigInt.asIntN(64, hard)), Soft: Number(BigInt.asIntN(64, soft)) },
     ];
   });
-  return JSON.stringify(Object.fromEntries(entries));
+  return jsonText(Object.fromEntries(entries));
 }

@@ -28,10 +28,11 @@ export const logs = defineCommand({
       }
       const ended = new AbortController();
       const follow = args.follow ? ended.signal : undefined;
-      if (follow)
-        void waitForExit(client, status.id ?? "")
+      if (follow) {
+        waitForExit(client, status.id ?? "")
           .finally(() => ended.abort())
           .catch(() => {});
+      }
       return await copyLog(status.log_path, { tail, follow, timestamps: args.timestamps });
     }),
 });

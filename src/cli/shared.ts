@@ -1,5 +1,6 @@
 // What all commands that call the daemon share.
 import { messageOf } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
 import { print, say } from "./output.ts";
 import { failureCode, UsageError } from "./program.ts";
@@ -71,7 +72,7 @@ export async function forEach(ids: readonly string[], act: (id: string) => Promi
 }
 
 export function printJson(value: unknown): void {
-  print(JSON.stringify(value, null, 2));
+  print(jsonText(value, 2));
 }
 
 /** @throws UsageError unless it is a whole number of seconds, 0 or more. */

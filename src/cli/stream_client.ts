@@ -4,6 +4,7 @@ import { createConnection, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
 import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
 import { channel } from "../sys/remote_command.ts";
@@ -21,7 +22,9 @@ function wireOf(socket: Socket): Wire {
         const done = (error?: Error | null) => (error ? reject(error) : resolve());
         socket.write(Buffer.concat(parts), done);
       }),
-    close: () => void socket.destroy(),
+    close: () => {
+      socket.destroy();
+    },
   };
 }
 
@@ -75,7 +78,9 @@ export async function openSpdy(address: string, protocol: string): Promise<SpdyS
     ["Upgrade", "SPDY/3.1"],
     ["X-Stream-Protocol-Version", protocol],
   ]);
-  return new SpdySession(wire, (stream) => void stream.reset().catch(() => {}));
+  return new SpdySession(wire, (stream) => {
+    stream.reset().catch(() => {});
+  });
 }
 
 /** What a command gets from a person, and where what it writes goes. */
@@ -113,7 +118,7 @@ async function sendInput(connection: WebSocketConnection, stdin: Local["stdin"])
 async function sendSizes(connection: WebSocketConnection, sizes: Local["sizes"]): Promise<void> {
   if (sizes === undefined) return;
   for await (const { columns: Width, rows: Height } of sizes) {
-    const size = Buffer.from(JSON.stringify({ Width, Height }));
+    const size = Buffer.from(jsonText({ Width, Height }));
     await connection.send(Buffer.from([channel.resize]), size);
   }
 }
@@ -136,7 +141,7 @@ async function receive(connection: WebSocketConnection, local: Local): Promise<s
 
 function exitCodeOf(text: string): number {
   if (text === "") throw new CriError("UNAVAILABLE", "the connection to the daemon was lost");
-  const { status, message, details } = JSON.parse(text) as Status;
+  const { status, message, details } = jsonValue(text) as Status;
   if (status === "Success") return 0;
   const cause = details?.causes?.find(({ reason }) => reason === "ExitCode");
   if (cause !== undefined) return Number(cause.message);

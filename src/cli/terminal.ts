@@ -5,7 +5,11 @@ export function rawTerminal(): Disposable {
   const { stdin } = process;
   if (!stdin.isTTY) return { [Symbol.dispose]: () => {} };
   stdin.setRawMode(true);
-  return { [Symbol.dispose]: () => void stdin.setRawMode(false) };
+  return {
+    [Symbol.dispose]: () => {
+      stdin.setRawMode(false);
+    },
+  };
 }
 
 /** Standard input as it comes. Once begun it must be let go of (`releaseInput`), or we never end. */

@@ -1,6 +1,7 @@
 // How the commands print: crictl's tables, its short ids, and its JSON. Pure.
 import type Long from "long";
 import { toBigInt } from "../base/int64.ts";
+import { exactIntegers, jsonValue } from "../base/json.ts";
 
 const columnWidthMin = 20;
 const columnGap = 3;
@@ -96,7 +97,7 @@ export function timestamp(ns: bigint): string {
 export function infoJson(info: Record<string, string> | null | undefined): object {
   const parse = (text: string): unknown => {
     try {
-      return JSON.parse(text);
+      return jsonValue(text, exactIntegers);
     } catch {
       return text;
     }

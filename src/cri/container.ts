@@ -200,7 +200,9 @@ export async function execSync(
   const { process } = await readSpec(context, id);
   throwIfAborted(`exec in container ${id}`, call.signal);
   const key = newId();
-  const onAbort = () => void context.monitor.call("cancelExec", { key }).catch(() => {});
+  const onAbort = () => {
+    context.monitor.call("cancelExec", { key }).catch(() => {});
+  };
   call.signal.addEventListener("abort", onAbort, { once: true });
   try {
     const { result, body } = await context.monitor.call("exec", {

@@ -1,5 +1,6 @@
 // ContainerStatus and ListContainers: records as CRI shows them.
 import { toLong } from "../base/int64.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   Container as CriContainer,
@@ -142,7 +143,7 @@ function signalOf(name: string): runtime.v1.Signal {
 async function infoOf(context: Context, container: Container): Promise<string> {
   const { sandboxId, phase, runtimeHandler, stopSignal, selinux } = container;
   const spec = await readTextIfExists(specFile(context, container.id));
-  return JSON.stringify({
+  return jsonText({
     sandboxID: sandboxId,
     pid: phase.phase === "running" ? phase.pid : 0,
     phase,
@@ -150,6 +151,6 @@ async function infoOf(context: Context, container: Container): Promise<string> {
     stopSignal,
     selinux: selinux ?? null,
     config: messageJson(runtime.v1.ContainerConfig, container.config, "names"),
-    runtimeSpec: spec === undefined ? null : (JSON.parse(spec) as unknown),
+    runtimeSpec: spec === undefined ? null : jsonValue(spec),
   });
 }

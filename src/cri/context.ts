@@ -5,6 +5,7 @@ import type { Config } from "../base/config.ts";
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { Mailbox } from "../base/mailbox.ts";
+import { quoted } from "../base/text.ts";
 import type { ImageStore } from "../image/store.ts";
 import type { MonitorClient } from "../monitor/client.ts";
 import type { CgroupDriver } from "../node/cgroup.ts";
@@ -87,7 +88,7 @@ export function handlerOf(context: Context, name: string): Handler {
   const known = [...context.handlers.keys()].filter((known) => known !== "").join(", ");
   throw new CriError(
     "INVALID_ARGUMENT",
-    `no runtime handler ${JSON.stringify(name)}: daemon.json (runtimes, cri-runtimes) has ${known}`,
+    `no runtime handler ${quoted(name)}: daemon.json (runtimes, cri-runtimes) has ${known}`,
   );
 }
 

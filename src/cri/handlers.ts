@@ -4,6 +4,7 @@ import { join } from "node:path";
 import type { Config } from "../base/config.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { jsonText } from "../base/json.ts";
 import { RuntimeFeatures } from "../node/runtime_features.ts";
 import { parseBaseSpec, type BaseSpec } from "../spec/base_spec.ts";
 import { readTextBounded } from "../sys/file.ts";
@@ -21,7 +22,7 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
   const asked = new Map<string, RuntimeFeatures>();
   for (const [name, entry] of Object.entries(config.runtimes)) {
     const argv = [entry.path, ...entry.runtimeArgs];
-    const key = JSON.stringify(argv);
+    const key = jsonText(argv);
     const onProblem = (problem: string) => log.warn(problem, { handler: name });
     const features = asked.get(key) ?? new RuntimeFeatures(argv, onProblem);
     asked.set(key, features);

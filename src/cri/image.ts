@@ -1,5 +1,6 @@
 // The image service. What it has no call for is in node_images.ts.
 import { nowNs, toLong } from "../base/int64.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import type { ImageRecord, RegistryAuth } from "../image/store.ts";
 import type { DiskUsage } from "../node/disk_usage.ts";
 import { runtime } from "../proto/messages.js";
@@ -67,9 +68,9 @@ export async function imageStatus(
 /** imageSpec and chainID as containerd has them; the rest is ours. */
 async function infoOf(context: Context, image: ImageRecord): Promise<string> {
   const { layers, config } = await context.images.detailsOf(image);
-  return JSON.stringify({
+  return jsonText({
     chainID: image.layers.at(-1) ?? "",
-    imageSpec: config === "" ? { config: image.config } : (JSON.parse(config) as unknown),
+    imageSpec: config === "" ? { config: image.config } : jsonValue(config),
     layers,
     source: image.source,
     pulledAt: new Date(Number(image.pulledAtNs / 1_000_000n)).toISOString(),

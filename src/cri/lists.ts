@@ -2,6 +2,7 @@
 // for all the time and hardly ever change.
 import protobuf from "protobufjs/minimal.js";
 import { throwIfAborted } from "../base/abort.ts";
+import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import type { Call } from "./context.ts";
 
 /** A response that is bytes already; the server sends them as they are. */
@@ -13,24 +14,20 @@ export class Encoded {
   }
 }
 
-type MessageType<Message> = {
-  encode(message: Message, writer: protobuf.Writer): protobuf.Writer;
-};
-
 /** A list's items are this field of its response, in every List and Stream call of CRI. */
 export const itemsField = 1;
 /** Of protobuf's wire types the one of messages. */
 const lengthDelimited = 2;
 
 /** One item, with what stands before it in its list. */
-export function listItem<Message>(type: MessageType<Message>, message: Message): Uint8Array {
+export function listItem<Message>(type: Encoder<Message>, message: Message): Uint8Array {
   return framed(itemsField, encoded(type, message));
 }
 
 /** A message's bytes, to be kept. */
-export function encoded<Message>(type: MessageType<Message>, message: Message): Uint8Array {
-  // A copy: the writer's result is a slice of a shared block, which it would keep whole.
-  return new Uint8Array(type.encode(message, protobuf.Writer.create()).finish());
+export function encoded<Message>(type: Encoder<Message>, message: Message): Uint8Array {
+  // A copy: the result may be a slice of a shared block, which it would keep whole.
+  return new Uint8Array(encodeMessage(type, message));
 }
 
 /** An encoded message as a field of another; parts of one message may stand in any order. */
@@ -42,7 +39,7 @@ export function framed(field: number, ...parts: Uint8Array[]): Uint8Array {
 
 /** The items of records, each encoded once: a record that changes is another object. */
 export function recordItems<Record extends object, Message>(
-  type: MessageType<Message>,
+  type: Encoder<Message>,
   toMessage: (record: Record) => Message,
 ): (record: Record) => Uint8Array {
   const items = new WeakMap<Record, Uint8Array>();

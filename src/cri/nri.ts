@@ -3,7 +3,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
@@ -145,7 +145,7 @@ class Nri implements NriEvents, AsyncDisposable {
     this.#creating.delete(container.id);
     if (this.#host.isEmpty) return;
     this.#specs.set(container.id, spec);
-    void this.#notify("PostCreateContainer", container);
+    this.#background(this.#notify("PostCreateContainer", container));
   }
 
   async containerGone(sandbox: Sandbox, id: string): Promise<void> {
@@ -165,13 +165,12 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   startedContainer(container: Container): void {
-    void this.#notify("PostStartContainer", container);
+    this.#background(this.#notify("PostStartContainer", container));
   }
 
   stoppedContainer(container: Container): void {
-    void this.#tell("StopContainer", container, (pod, facts) =>
-      this.#host.stopContainer(pod, facts),
-    );
+    const stop = (pod: PodFacts, facts: ContainerFacts) => this.#host.stopContainer(pod, facts);
+    this.#background(this.#tell("StopContainer", container, stop));
   }
 
   async removeContainer(container: Container): Promise<void> {
@@ -193,7 +192,8 @@ class Nri implements NriEvents, AsyncDisposable {
 
   updatedContainer(id: string): void {
     const container = this.#context.containers.find(id);
-    if (container !== undefined) void this.#notify("PostUpdateContainer", container);
+    if (container === undefined) return;
+    this.#background(this.#notify("PostUpdateContainer", container));
   }
 
   changedSpec(id: string): void {
@@ -228,15 +228,21 @@ class Nri implements NriEvents, AsyncDisposable {
   /** After what is still being told of this container. */
   #inOrder<Result>(id: string, act: () => Promise<Result>): Promise<Result> {
     const result = (this.#order.get(id) ?? Promise.resolve()).then(act);
-    const settled = result.then(
-      () => {},
-      () => {}, // its caller's to deal with
-    );
+    const settled: Promise<void> = result
+      .then(
+        () => {},
+        () => {}, // its caller's to deal with
+      )
+      .then(() => {
+        if (this.#order.get(id) === settled) this.#order.delete(id);
+      });
     this.#order.set(id, settled);
-    void settled.then(() => {
-      if (this.#order.get(id) === settled) this.#order.delete(id);
-    });
     return result;
+  }
+
+  /** Nobody waits for what plugins are told afterwards. */
+  #background(told: Promise<void>): void {
+    told.catch(logFailure(this.#context.log, "plugins were not told"));
   }
 
   #logFailure(event: string, container: string, error: unknown): void {

@@ -2,6 +2,7 @@
 // one value and knows its name, so that a refusal tells both.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
+import { clip, quoted } from "../base/text.ts";
 
 /**
  * @param at the field's name, as config.mounts[3].host_path.
@@ -10,17 +11,16 @@ import { toBigInt } from "../base/int64.ts";
 export type Rule<T> = { (value: T, at: string): void; required?: boolean };
 
 /** How much of a value a message shows. */
-const shownMax = 80;
+const shownBytesMax = 80;
 
 export function refuse(at: string, value: unknown, needs: string): never {
   throw new CriError("INVALID_ARGUMENT", `${at} ${shown(value)} ${needs}`);
 }
 
 function shown(value: unknown): string {
-  const text = typeof value === "string" ? JSON.stringify(value.slice(0, shownMax)) : String(value);
-  return text.length > shownMax || (typeof value === "string" && value.length > shownMax)
-    ? `${text.slice(0, shownMax)}…`
-    : text;
+  return typeof value === "string"
+    ? quoted(value, shownBytesMax)
+    : clip(String(value), shownBytesMax);
 }
 
 /** Rules by field. One that is not given ("" and unset alike) passes, unless it is required. */

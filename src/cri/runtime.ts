@@ -1,5 +1,6 @@
 // The RPCs on the runtime itself: Version, Status, RuntimeConfig.
 import { version } from "../base/build.ts";
+import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   RuntimeConfigResponse,
@@ -52,7 +53,7 @@ export async function status(context: Context, request: StatusRequest): Promise<
     },
     info:
       request.verbose === true
-        ? { config: JSON.stringify(context.config), storage: storageInfo(context) }
+        ? { config: jsonText(context.config), storage: storageInfo(context) }
         : {},
   };
 }
@@ -60,7 +61,7 @@ export async function status(context: Context, request: StatusRequest): Promise<
 /** How containers get their roots, and why not by overlayfs where that does not work. */
 function storageInfo({ images }: Context): string {
   const { driver, problem, quota } = images.storage;
-  return JSON.stringify({ driver, problem, containerBytes: quota?.bytes });
+  return jsonText({ driver, problem, containerBytes: quota?.bytes });
 }
 
 /**

@@ -2,6 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { step } from "../base/steps.ts";
+import { jsonText } from "../base/json.ts";
 import { isPinned } from "../node/namespaces.ts";
 import { runtime } from "../proto/messages.js";
 import type {
@@ -122,7 +123,7 @@ export async function podSandboxStatus(
   const sandbox = await checkSandbox(context, context.sandboxes.get(request.pod_sandbox_id ?? ""));
   return {
     status: statusOf(sandbox),
-    info: request.verbose === true ? { info: JSON.stringify(info(context, sandbox)) } : {},
+    info: request.verbose === true ? { info: jsonText(info(context, sandbox)) } : {},
     containers_statuses: containersOf(context, sandbox.id).map(containerStatusOf),
     timestamp: toLong(context.eventClock.next()),
   };

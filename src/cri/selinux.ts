@@ -51,7 +51,11 @@ export function newContainerLabels(
 export function holdLevel({ levels }: Context, { selinux }: Sandbox): Disposable {
   const level = levelOf(selinux?.process ?? "");
   levels.add(level);
-  return { [Symbol.dispose]: () => void levels.delete(level) };
+  return {
+    [Symbol.dispose]: () => {
+      levels.delete(level);
+    },
+  };
 }
 
 /**

@@ -1,17 +1,16 @@
-// The gRPC server: every RPC of CRI and of our own service is registered; errors become status codes,
-// deadlines and cancellations become AbortSignals, here and nowhere else.
+// The gRPC server: registers every RPC of CRI and of our own service. answers.ts runs their calls.
 import * as grpc from "@grpc/grpc-js";
-import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { ImageService, NodeService, RuntimeService } from "../proto/services.ts";
-import { checkRequest } from "./check.ts";
+import { answerStream, answerUnary, messageBytesMax, type Method } from "./answers.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
 import { createContainer } from "./container_create.ts";
 import { getContainerEvents } from "./events.ts";
+import { FailureLog } from "./failure_log.ts";
 import { containerStatus, listContainers, streamContainers } from "./container_status.ts";
 import { updateContainerResources } from "./container_update.ts";
 import * as image from "./image.ts";
-import { Encoded } from "./lists.ts";
+import type { Encoded } from "./lists.ts";
 import * as metrics from "./metrics.ts";
 import * as nodeImages from "./node_images.ts";
 import { nriPlugins } from "./nri_list.ts";
@@ -22,11 +21,6 @@ import { updatePodSandboxResources } from "./sandbox_update.ts";
 import * as stats from "./stats.ts";
 import * as stream from "./stream.ts";
 
-type Method = {
-  request: { decode(bytes: Uint8Array): object };
-  response: { encode(message: never): { finish(): Uint8Array } };
-  stream: boolean;
-};
 type Services = typeof RuntimeService & typeof ImageService & typeof NodeService;
 type Request<Name extends keyof Services> = ReturnType<Services[Name]["request"]["decode"]>;
 type Response<Name extends keyof Services> = Parameters<Services[Name]["response"]["encode"]>[0];
@@ -113,19 +107,28 @@ const alphaRuntime = `
   .split(/\s+/);
 const alphaImage = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"];
 
-/** What kubelets and we allow a message to have. */
-const messageBytesMax = 16 << 20;
+/**
+ * A client that cancels calls resets their streams, and HTTP/2 servers close a connection that resets
+ * 1,000 and then 33 a second: with it end all calls on it, be it the kubelet's only connection. On this
+ * socket are only root and its group, so no more than a stop to a client that does nothing else.
+ */
+const http2Options = { streamResetBurst: 100_000, streamResetRate: 10_000 };
 
 export function createServer(context: Context): grpc.Server {
   const server = new grpc.Server({
     "grpc.max_receive_message_length": messageBytesMax,
     "grpc.max_send_message_length": -1,
   });
-  register(server, context, "runtime.v1.RuntimeService", RuntimeService);
-  register(server, context, "runtime.v1.ImageService", ImageService);
-  register(server, context, "isulad.v1.NodeService", NodeService);
-  register(server, context, "runtime.v1alpha2.RuntimeService", pick(RuntimeService, alphaRuntime));
-  register(server, context, "runtime.v1alpha2.ImageService", pick(ImageService, alphaImage));
+  // grpc-js has no option for these; what it has goes to node:http2 from here.
+  Object.assign(server["commonServerOptions"] as object, http2Options);
+  const failures = new FailureLog(context.log);
+  const add = (service: string, methods: Record<string, Method>) =>
+    register(server, { context, failures, service, methods });
+  add("runtime.v1.RuntimeService", RuntimeService);
+  add("runtime.v1.ImageService", ImageService);
+  add("isulad.v1.NodeService", NodeService);
+  add("runtime.v1alpha2.RuntimeService", pick(RuntimeService, alphaRuntime));
+  add("runtime.v1alpha2.ImageService", pick(ImageService, alphaImage));
   return server;
 }
 
@@ -133,158 +136,32 @@ function pick(methods: Record<string, Method>, names: string[]): Record<string, 
   return Object.fromEntries(names.map((name) => [name, methods[name]!]));
 }
 
-function register(
-  server: grpc.Server,
-  context: Context,
-  service: string,
-  methods: Record<string, Method>,
-): void {
-  const definition: Record<string, grpc.MethodDefinition<object, object>> = {};
+type Service = {
+  context: Context;
+  failures: FailureLog;
+  service: string;
+  methods: Record<string, Method>;
+};
+
+/** grpc-js carries bytes only: what cannot be read or written is a failure of its own call. */
+function register(server: grpc.Server, o: Service): void {
+  const { context, failures, service, methods } = o;
+  const definition: Record<string, grpc.MethodDefinition<Buffer, Buffer>> = {};
   const implementation: grpc.UntypedServiceImplementation = {};
+  const same = (bytes: Buffer) => bytes;
   for (const [name, method] of Object.entries(methods)) {
     definition[name] = {
       path: `/${service}/${name}`,
       requestStream: false,
       responseStream: method.stream,
-      requestSerialize: () => Buffer.alloc(0), // a server sends no requests
-      requestDeserialize: (bytes) => method.request.decode(bytes),
-      responseSerialize: (message) => encode(method, message),
-      responseDeserialize: (bytes) => bytes,
+      requestSerialize: same,
+      requestDeserialize: same,
+      responseSerialize: same,
+      responseDeserialize: same,
     };
-    implementation[name] = method.stream
-      ? (call: grpc.ServerWritableStream<object, object>) => void answerStream(context, name, call)
-      : (call: grpc.ServerUnaryCall<object, object>, reply: grpc.sendUnaryData<object>) =>
-          void answer(context, name, call, reply);
+    const handler = handlers[name as keyof Services] as never;
+    const rpc = { context, failures, name, method, handler };
+    implementation[name] = method.stream ? answerStream(rpc) : answerUnary(rpc);
   }
   server.addService(definition, implementation);
-}
-
-function encode(method: Method, message: object): Buffer {
-  if (message instanceof Encoded) return message.bytes;
-  const bytes = method.response.encode(message as never).finish();
-  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
-}
-
-type Unary = (context: Context, request: object, call: Call) => object | Promise<object>;
-type Stream = (context: Context, request: object, call: Call, send: Send<object>) => Promise<void>;
-
-async function answer(
-  context: Context,
-  name: string,
-  call: grpc.ServerUnaryCall<object, object>,
-  reply: grpc.sendUnaryData<object>,
-): Promise<void> {
-  const handler = handlers[name as keyof Services] as Unary | undefined;
-  const cancel = signalOf(call);
-  const called = startCall(context, name);
-  try {
-    if (handler === undefined) throw unimplemented(name);
-    checkRequest(name, call.request);
-    const response = await handler(context, call.request, { signal: cancel.signal });
-    called("OK");
-    reply(null, response);
-  } catch (error) {
-    called(codeOf(error));
-    reply(statusOf(context, name, error));
-  }
-}
-
-async function answerStream(
-  context: Context,
-  name: string,
-  call: grpc.ServerWritableStream<object, object>,
-): Promise<void> {
-  const handler = handlers[name as keyof Services] as Stream | undefined;
-  const cancel = signalOf(call);
-  const called = startCall(context, name);
-  try {
-    if (handler === undefined) throw unimplemented(name);
-    checkRequest(name, call.request);
-    await handler(context, call.request, { signal: cancel.signal }, (message) =>
-      send(call, message),
-    );
-    called("OK");
-    call.end();
-  } catch (error) {
-    called(codeOf(error));
-    call.emit("error", statusOf(context, name, error));
-  }
-}
-
-/** What a kubelet asks all the time, and what is then no sign of work. */
-const questions =
-  /^(Version|Status|List.*|Stream.*|.*Status|.*Stats|RuntimeConfig|ImageFsInfo|GetContainerEvents)$/;
-
-/** Counts a call; what it returns is to be told the gRPC code that the call ended with. */
-function startCall({ calls, instruments }: Context, name: string): (code: string) => void {
-  const beginMs = performance.now();
-  const work = questions.test(name) ? 0 : 1;
-  calls.count += work;
-  calls.running += work;
-  return (code) => {
-    calls.running -= work;
-    instruments.called(name, code, performance.now() - beginMs);
-  };
-}
-
-/** A slow reader is waited for, so that nothing piles up here. */
-function send(call: grpc.ServerWritableStream<object, object>, message: object): Promise<void> {
-  if (call.write(message)) return Promise.resolve();
-  return new Promise((resolve) => {
-    const done = () => {
-      call.off("drain", done);
-      call.off("cancelled", done);
-      resolve();
-    };
-    call.on("drain", done);
-    call.on("cancelled", done);
-  });
-}
-
-/** Aborts when the client cancels, goes away, or its deadline passes. */
-function signalOf(
-  call: grpc.ServerUnaryCall<object, object> | grpc.ServerWritableStream<object, object>,
-): AbortController {
-  const cancel = new AbortController();
-  call.on("cancelled", () => {
-    const deadline = Number(call.getDeadline());
-    const late = Number.isFinite(deadline) && Date.now() >= deadline - 1;
-    cancel.abort(
-      late
-        ? new DOMException("the client's deadline has passed", "TimeoutError")
-        : new DOMException("the client has cancelled the call", "AbortError"),
-    );
-  });
-  return cancel;
-}
-
-function unimplemented(name: string): CriError {
-  const why = "no OCI runtime checkpoints or restores a pod as a whole";
-  return new CriError("UNIMPLEMENTED", `isulad-ts has no ${name}: ${why}`);
-}
-
-/** It travels in a header: a long one would end the connection, with everybody's calls on it. */
-const detailsMax = 8_192;
-
-/** Keeps beginning and end: who says it, and why. */
-function shortened(text: string): string {
-  if (text.length <= detailsMax) return text;
-  const half = detailsMax / 2;
-  return `${text.slice(0, half)} […] ${text.slice(-half)}`;
-}
-
-function statusOf(context: Context, name: string, error: unknown): grpc.ServiceError {
-  const code = codeOf(error);
-  const details = shortened(messageOf(error));
-  if (code === "INTERNAL") {
-    const stack = error instanceof Error ? error.stack : undefined;
-    context.log.error("call failed", { call: name, code, error: details, stack });
-  } else {
-    context.log.debug("call refused", { call: name, code, error: details });
-  }
-  return Object.assign(new Error(details), {
-    code: grpcCodes[code],
-    details,
-    metadata: new grpc.Metadata(),
-  });
 }

@@ -1,5 +1,7 @@
 // One request to one endpoint, with the authorization that it asks for, and what its refusal means.
 import { URL } from "node:url";
+import { jsonValue } from "../base/json.ts";
+import { clip } from "../base/text.ts";
 import { basic, parseChallenges, tokenOf, tokenRequest, type Challenge } from "./auth.ts";
 import { isReachable } from "./connection.ts";
 import { isOwnHost } from "./hosts.ts";
@@ -19,6 +21,8 @@ export type Question = {
 const retryAfterMsMax = 120_000;
 /** A token goes into a header, and registries bound those: real ones have a few KiB. */
 const tokenAnswerBytesMax = 256 << 10;
+/** How much of a registry's own words a message has. */
+const detailBytesMax = 300;
 
 /** Its answer, 200 or 206. @throws TransferError */
 export async function ask(session: Session, question: Question): Promise<Transfer> {
@@ -113,7 +117,7 @@ export function isWebPage({ headers }: Transfer): boolean {
 
 function parseAnswer(bytes: Buffer): unknown {
   try {
-    return JSON.parse(bytes.toString("utf8"));
+    return jsonValue(bytes.toString("utf8"));
   } catch {
     return undefined;
   }
@@ -138,7 +142,7 @@ async function errorDetail(answer: Transfer, secrets: string[]): Promise<string>
   const message = Array.isArray(parsed?.errors) ? parsed.errors[0]?.message : undefined;
   if (typeof message !== "string") return "";
   const safe = secrets.reduce((shown, secret) => shown.replaceAll(secret, "…"), message);
-  return `: ${safe.slice(0, 300)}`;
+  return `: ${clip(safe, detailBytesMax)}`;
 }
 
 function refusal(answer: Transfer, host: string, detail: string): TransferError {

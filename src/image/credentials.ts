@@ -4,6 +4,8 @@ import { stat } from "node:fs/promises";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
+import { quoted } from "../base/text.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { run, type RunResult } from "../sys/process.ts";
 import { parseAs } from "./manifest.ts";
@@ -101,7 +103,7 @@ export async function readAuthFile(path: string): Promise<AuthFile | undefined> 
   try {
     const found = await stat(path);
     if (found.size > fileBytesMax) throw new Error(`it is longer than ${fileBytesMax} bytes`);
-    parsed = JSON.parse((await readTextIfExists(path)) ?? "{}");
+    parsed = jsonValue((await readTextIfExists(path)) ?? "{}");
   } catch (error) {
     const reason = error instanceof SyntaxError ? "it is not JSON" : messageOf(error);
     const hint = errnoOf(error) === "ENOENT" ? "; make it, or unset registry-auth-file" : "";
@@ -145,7 +147,7 @@ function entryOf(file: AuthFile, host: string, { repository, path }: Asked): Cho
   const [key] = keys.sort((a, b) => partOf(b).length - partOf(a).length);
   if (key === undefined) return { from: `none (${path} has none for ${host})` };
   const { identitytoken, registrytoken, ...rest } = file.auths[key]!;
-  const from = `${path}, auths ${JSON.stringify(key)}`;
+  const from = `${path}, auths ${quoted(key)}`;
   try {
     const auth = { ...rest, identityToken: identitytoken, registryToken: registrytoken };
     return { credentials: credentialsFor(host, auth), from };
@@ -183,7 +185,7 @@ async function askHelper(name: string, server: string, { path, signal }: Asked):
     return failed(`it ended with ${result.exitCode}; try: echo ${server} | ${program} get`);
   }
   try {
-    const { Username, Secret } = parseAs(HelperAnswer, JSON.parse(result.stdout), "its answer");
+    const { Username, Secret } = parseAs(HelperAnswer, jsonValue(result.stdout), "its answer");
     // So a helper marks what is a token and no password.
     if (Username === "<token>") return { credentials: { identityToken: Secret }, from };
     return { credentials: { username: Username, password: Secret }, from };

@@ -9,13 +9,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { clipStart, printable } from "../base/text.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import { spawn } from "../sys/children.ts";
 import { Descriptor, pipe, setBlocking, setPipeSize, type Pipe } from "../sys/descriptor.ts";
 import { Poller } from "../sys/poller.ts";
 import type { Decoding, DecodeStep } from "./processors.ts";
 
-const stderrMax = 2048;
+const stderrBytesMax = 2048;
 const pipeBytes = 1 << 20;
 /** For a program to end when it has closed its output. */
 const exitMs = 10_000;
@@ -221,13 +222,13 @@ class Program {
 
   async #listen(stderr: ByteStream): Promise<void> {
     for await (const chunk of stderr.chunks()) {
-      this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
+      this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
     }
   }
 
   /** The end of its standard error. */
   get said(): string {
-    return this.#stderr.replaceAll(/[^\P{Cc}\n\t]/gu, "?").trim();
+    return printable(this.#stderr).trim();
   }
 
   kill(): void {

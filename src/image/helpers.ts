@@ -5,6 +5,8 @@ import type { Readable, Writable } from "node:stream";
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
+import { clipStart } from "../base/text.ts";
 import { spawn } from "../sys/children.ts";
 import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
 import { Turns } from "./turns.ts";
@@ -51,7 +53,7 @@ export class UnpackHelpers implements AsyncDisposable {
   }
 }
 
-const stderrMax = 4096;
+const stderrBytesMax = 4096;
 
 /** Several of these may have work for all cores: the daemon must still be given one at once. */
 const niceness = 10;
@@ -59,7 +61,7 @@ const niceness = 10;
 /** A helper that says something else has lost its way. */
 function answerOf(line: string): UnpackAnswer {
   try {
-    return JSON.parse(line) as UnpackAnswer;
+    return jsonValue(line) as UnpackAnswer;
   } catch {
     return { kind: "failed", code: "INTERNAL", message: `the unpacking helper said: ${line}` };
   }
@@ -83,7 +85,7 @@ class Helper {
     }
     this.#child.stdin.on("error", () => {}); // its exit tells
     this.#child.stderr.on("data", (chunk: Buffer) => {
-      this.#stderr = (this.#stderr + chunk.toString("utf8")).slice(-stderrMax);
+      this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
     });
     const lines = createInterface({ input: this.#child.stdout });
     lines.on("line", (line) => this.#onAnswer?.(answerOf(line)));
@@ -114,7 +116,7 @@ class Helper {
           else resolve(answer);
         };
         if (this.#isGone) resolve(undefined);
-        else this.#child.stdin.write(`${JSON.stringify(job)}\n`);
+        else this.#child.stdin.write(`${jsonText(job)}\n`);
       });
       if (answer?.kind === "done") return answer.result;
       if (signal.aborted) {

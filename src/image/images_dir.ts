@@ -4,6 +4,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { ImageStore } from "./store.ts";
 
@@ -87,7 +88,7 @@ async function markOf(path: string): Promise<string> {
 
 async function readMemory({ memory, log }: Work): Promise<Loaded["files"]> {
   try {
-    return v.parse(Loaded, JSON.parse(await readFile(memory, "utf8"))).files;
+    return v.parse(Loaded, jsonValue(await readFile(memory, "utf8"))).files;
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return {};
     log.warn("what was loaded from images-dir is loaded again: its list cannot be read", {
@@ -100,7 +101,7 @@ async function readMemory({ memory, log }: Work): Promise<Loaded["files"]> {
 
 async function writeMemory({ memory, log }: Work, files: Loaded["files"]): Promise<void> {
   try {
-    await writeFileAtomic(memory, JSON.stringify({ version: 1, files } satisfies Loaded));
+    await writeFileAtomic(memory, jsonText({ version: 1, files } satisfies Loaded));
   } catch (error) {
     log.warn("what was loaded from images-dir cannot be noted", { error: messageOf(error) });
   }

@@ -2,6 +2,7 @@
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
+import { jsonValue } from "../base/json.ts";
 
 const LayerFile = v.object({
   version: v.literal(1),
@@ -21,7 +22,7 @@ export type LayerFile = v.InferOutput<typeof LayerFile>;
 
 /** @throws what is wrong with it. */
 export function parseLayerFile(text: string): LayerFile {
-  return v.parse(LayerFile, JSON.parse(text));
+  return v.parse(LayerFile, jsonValue(text));
 }
 
 /** Whether a layer in the folder was unpacked for storage-driver native: only that driver leaves them. */

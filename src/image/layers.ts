@@ -11,6 +11,7 @@ import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { jsonText } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import { parseLayerFile, type LayerFile } from "./layer_file.ts";
@@ -245,7 +246,7 @@ export class LayerStore {
   }
 
   async #write(file: LayerFile): Promise<void> {
-    await writeFileAtomic(this.#beside(file.chainId, "json"), JSON.stringify(file));
+    await writeFileAtomic(this.#beside(file.chainId, "json"), jsonText(file));
   }
 
   /** Layers that a power loss might still take, among those of this boot. */

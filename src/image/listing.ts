@@ -3,6 +3,7 @@
 // against somebody who may write to the graph folder neither would help.
 import * as fs from "node:fs";
 import { CriError } from "../base/errors.ts";
+import { jsonText, ownJsonValue } from "../base/json.ts";
 import { writeAll } from "../sys/file.ts";
 import type { TarHeader } from "./tar.ts";
 import type { TarTime } from "./tar_fields.ts";
@@ -134,7 +135,7 @@ export function writeListing(fd: number, entries: Map<string, Listed>, bytesMax:
   let count = 0;
   for (const [path, listed] of entries) {
     const known = numbers.get(listed);
-    const line = `${JSON.stringify(known === undefined ? [path, ...fieldsOf(listed)] : [path, known])}\n`;
+    const line = `${jsonText(known === undefined ? [path, ...fieldsOf(listed)] : [path, known])}\n`;
     if (known === undefined) numbers.set(listed, count);
     count++;
     lines.push(line);
@@ -175,7 +176,7 @@ export function readListing(path: string): Map<string, Listed> {
   const byNumber: Listed[] = [];
   for (const line of fs.readFileSync(path, "utf8").split("\n")) {
     if (line === "") continue;
-    const fields = JSON.parse(line) as Fields | [path: string, known: number];
+    const fields = ownJsonValue(line) as Fields | [path: string, known: number];
     const listed = fields.length === 2 ? byNumber[fields[1]] : listedOf(fields);
     if (listed === undefined) throw new Error(`no entry ${fields[1]}`);
     byNumber.push(listed);

@@ -2,6 +2,8 @@
 import { createHash } from "node:crypto";
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
+import { clip } from "../base/text.ts";
 import { isDigest } from "./reference.ts";
 
 /** Most layers one overlay mount takes with a page of options. */
@@ -9,6 +11,8 @@ const layersMax = 127;
 const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
 export const manifestBytesMax = 4 << 20;
 export const configBytesMax = 8 << 20;
+/** How much of a media type or an address a message shows. */
+const shownBytesMax = 200;
 
 const Digest = v.pipe(v.string(), v.check(isDigest, "not a sha256 or sha512 digest"));
 
@@ -92,7 +96,7 @@ export const manifestTypes = [
 
 export function parseJson(bytes: Uint8Array, what: string): unknown {
   try {
-    return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+    return jsonValue(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch (error) {
     throw new CriError("INVALID_ARGUMENT", `${what} is not JSON`, { cause: error });
   }
@@ -161,17 +165,17 @@ export class NoImage extends CriError {
  */
 function checkTypes({ config, layers }: Manifest, what: string): void {
   if (!configTypes.includes(config.mediaType)) {
-    const message = `${what} is no container image: its config is ${config.mediaType.slice(0, 200)}`;
+    const message = `${what} is no container image: its config is ${clip(config.mediaType, shownBytesMax)}`;
     throw new NoImage(message);
   }
   for (const { mediaType, digest, urls } of layers) {
     if (/\.foreign\.|\.nondistributable\./.test(mediaType)) {
-      const where = urls?.length ? ` but lies at ${urls.join(", ").slice(0, 300)}` : "";
-      const message = `${what}: layer ${digest} is not in the registry${where} (${mediaType}): such images are not supported; build it from a base that may be distributed`;
+      const where = urls?.length ? ` but lies at ${clip(urls.join(", "), shownBytesMax)}` : "";
+      const message = `${what}: layer ${digest} is not in the registry${where} (${clip(mediaType, shownBytesMax)}): such images are not supported; build it from a base that may be distributed`;
       throw new CriError("FAILED_PRECONDITION", message);
     }
     if (/[+/]json$|^text\//.test(mediaType)) {
-      const message = `${what}: layer ${digest} is no file system but ${mediaType.slice(0, 200)}`;
+      const message = `${what}: layer ${digest} is no file system but ${clip(mediaType, shownBytesMax)}`;
       throw new NoImage(message);
     }
   }

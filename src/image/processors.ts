@@ -2,6 +2,7 @@
 // by which encrypted images are decrypted with keys that the node has (Kubernetes' node key model).
 import type { StreamProcessor } from "../base/config_values.ts";
 import { CriError } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
 
 /** A layer as the manifest describes it. */
 export type LayerDescriptor = {
@@ -76,7 +77,7 @@ function isEncrypted(mediaType: string): boolean {
  */
 function payloadOf({ mediaType, digest, size, annotations }: LayerDescriptor): Buffer {
   const descriptor = { mediaType, digest, size, annotations: annotations ?? {} };
-  const json = JSON.stringify({ DecryptConfig: { Parameters: null }, Descriptor: descriptor });
+  const json = jsonText({ DecryptConfig: { Parameters: null }, Descriptor: descriptor });
   const typeUrl = "io.containerd.ocicrypt.v1.Payload";
   return Buffer.concat([bytesField(1, Buffer.from(typeUrl)), bytesField(2, Buffer.from(json))]);
 }

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { digestOf, ImageSettings, type ImageConfig } from "./manifest.ts";
 import { isDigest, nameOrNone } from "./reference.ts";
@@ -194,13 +195,13 @@ export class ImageRecords {
       sizeBytes: String(image.sizeBytes),
       pulledAtNs: String(image.pulledAtNs),
     };
-    await writeFileAtomic(this.#path(image.id), JSON.stringify(file));
+    await writeFileAtomic(this.#path(image.id), jsonText(file));
     this.#images.set(image.id, image);
   }
 
   async #read(path: string): Promise<void> {
     try {
-      const { version, ...image } = v.parse(ImageFile, JSON.parse(await readFile(path, "utf8")));
+      const { version, ...image } = v.parse(ImageFile, jsonValue(await readFile(path, "utf8")));
       if (path !== this.#path(image.id)) throw new Error(`version ${version} of another image`);
       this.#images.set(image.id, image);
     } catch (error) {

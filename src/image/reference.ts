@@ -1,6 +1,7 @@
 // Image names as people write them, and the one full form that records carry.
 import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 
 export type Reference = {
   /** Registry host, with its port if any. */
@@ -22,23 +23,23 @@ const lengthMax = 255;
 /** @throws CriError INVALID_ARGUMENT with the part that is wrong. */
 export function parseReference(text: string): Reference {
   const fail = (what: string) =>
-    new CriError("INVALID_ARGUMENT", `invalid image reference ${JSON.stringify(text)}: ${what}`);
+    new CriError("INVALID_ARGUMENT", `invalid image reference ${quoted(text)}: ${what}`);
   if (text === "") throw fail("it is empty");
   const { rest, tag, digest } = splitSuffixes(text);
   if (digest !== undefined && !isDigest(digest)) {
     throw fail("after @ a digest is expected: sha256: and 64 hex digits");
   }
   if (tag !== undefined && !tagName.test(tag)) {
-    throw fail(`the tag ${JSON.stringify(tag)} has a character that tags do not have`);
+    throw fail(`the tag ${quoted(tag)} has a character that tags do not have`);
   }
   const { domain, path } = splitDomain(rest);
-  if (!isHost(domain)) throw fail(`${JSON.stringify(domain)} is not a host name`);
+  if (!isHost(domain)) throw fail(`${quoted(domain)} is not a host name`);
   if (rest.length > lengthMax) throw fail(`the name is longer than ${lengthMax} characters`);
   if (/^[0-9a-f]{64}$/.test(rest)) throw fail("64 hex digits are an image id, not a name");
   for (const part of path.split("/")) {
     if (component.test(part)) continue;
     const hint = part.toLowerCase() !== part ? "; names are lower case" : "";
-    throw fail(`${JSON.stringify(part)} is not a valid part of a name${hint}`);
+    throw fail(`${quoted(part)} is not a valid part of a name${hint}`);
   }
   const repository = `${domain}/${path}`;
   if (digest !== undefined) return { domain, path, tag, digest, name: `${repository}@${digest}` };

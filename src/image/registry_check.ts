@@ -3,6 +3,7 @@
 import { URL } from "node:url";
 import { throwIfAborted } from "../base/abort.ts";
 import { codeOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import type { Choice, RegistryAuth } from "./credentials.ts";
 import type { Endpoint } from "./endpoint.ts";
 import type { RegistryOptions } from "./hosts.ts";
@@ -131,7 +132,7 @@ function whose({ credentials, from }: Choice): string {
   const { username, identityToken, registryToken } = credentials;
   if (registryToken !== undefined) return `registry token, ${from}`;
   if (identityToken !== undefined) return `identity token, ${from}`;
-  return `user ${JSON.stringify(username)}, ${from}`;
+  return `user ${quoted(username ?? "")}, ${from}`;
 }
 
 function authorizationOf({ authorizations: [authorization] }: Session): string {

@@ -7,6 +7,7 @@ import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
 import * as fs from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
 import { blobName } from "./archive.ts";
 import type { UnpackHelpers } from "./helpers.ts";
 import type { LayerStore } from "./layers.ts";
@@ -103,7 +104,7 @@ function archiveEntries(images: SavedImage[]): PackEntry[] {
   const layers = new Map<string, PackedLayer>();
   const descriptors: object[] = [];
   for (const { record, names, config, layers: own } of images) {
-    const manifest = JSON.stringify({
+    const manifest = jsonText({
       schemaVersion: 2,
       mediaType: types.manifest,
       config: { mediaType: types.config, digest: record.id, size: Buffer.byteLength(config) },
@@ -125,7 +126,7 @@ function archiveEntries(images: SavedImage[]): PackEntry[] {
     descriptors.push(...(named.length > 0 ? named : [descriptor]));
   }
   const index = { schemaVersion: 2, mediaType: types.index, manifests: descriptors };
-  texts.set("index.json", JSON.stringify(index));
+  texts.set("index.json", jsonText(index));
   texts.set("manifest.json", dockerManifest(images));
   return [
     ...[...texts].map(([name, text]) => ({ name, content: { text } })),
@@ -147,7 +148,7 @@ function dockerManifest(images: SavedImage[]): string {
     RepoTags: names,
     Layers: layers.map(({ diffId }) => blobName(diffId)),
   }));
-  return JSON.stringify(entries);
+  return jsonText(entries);
 }
 
 /** @throws CriError FAILED_PRECONDITION for a layer whose tar stream cannot be made again. */

@@ -2,6 +2,7 @@
 // holds the data alone; a map tells where in the file each part of it belongs.
 // https://www.gnu.org/software/tar/manual/html_node/Sparse-Formats.html
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import { bad } from "./tar_fields.ts";
 
 type Part = { offset: number; length: number };
@@ -103,7 +104,7 @@ export class SparseBody {
   #number(digits: string): number {
     const value = Number(digits);
     if (/^\d+$/.test(digits) && Number.isSafeInteger(value)) return value;
-    throw this.#bad(`has ${JSON.stringify(digits)} in its sparse map`);
+    throw this.#bad(`has ${quoted(digits)} in its sparse map`);
   }
 
   /** Parts lie one behind the other, inside the file, and are all of the data. */
@@ -129,7 +130,7 @@ export class SparseBody {
   }
 
   #bad(what: string): CriError {
-    const name = JSON.stringify(this.#name.slice(0, 200));
+    const name = quoted(this.#name);
     return new CriError("INVALID_ARGUMENT", `entry ${name} ${what}`);
   }
 }

@@ -6,6 +6,7 @@ import { CriError } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
 import { step } from "../base/steps.ts";
+import { jsonText } from "../base/json.ts";
 import { readArchive } from "./archive.ts";
 import type { RegistryAuth } from "./credentials.ts";
 import { UnpackHelpers } from "./helpers.ts";
@@ -150,7 +151,7 @@ export class ImageStore implements AsyncDisposable {
     const reference = parseReference(ref);
     const { auth, runtimeHandler } = options;
     // Somebody without the credentials must not get the image of somebody with them.
-    const key = JSON.stringify([reference.name, auth ?? null, runtimeHandler ?? null]);
+    const key = jsonText([reference.name, auth ?? null, runtimeHandler ?? null]);
     return await this.#pulls.join(key, options, async (signal, onProgress) => {
       const startMs = performance.now();
       const image = await fetchImage(reference, {

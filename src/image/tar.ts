@@ -1,5 +1,6 @@
 // A streaming tar reader: ustar, pax, GNU's long names and sparse files. It buffers headers alone.
 import { messageOf, CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import { partsMax, paxSparse, SparseBody } from "./sparse.ts";
 import {
   bad,
@@ -120,7 +121,7 @@ export class TarReader {
   }
 
   get #where(): string {
-    const name = JSON.stringify(this.#lastName.slice(0, 200));
+    const name = quoted(this.#lastName);
     return this.#entries === 0 ? "" : ` (entry ${this.#entries} was ${name})`;
   }
 

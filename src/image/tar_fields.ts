@@ -1,6 +1,7 @@
 // The fields of tar headers: numbers, times, names and pax records.
 import { isUtf8 } from "node:buffer";
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 
 /** ns: 0 to 999,999,999, to be added to the seconds, which may be negative. */
 export type TarTime = { s: number; ns: number };
@@ -60,7 +61,7 @@ export function signed(header: Buffer, at: number, length: number): number {
     for (let i = at + 1; i < at + length; i++) value = value * 256 + header[i]!;
   } else {
     const digits = text(header.subarray(at, at + length)).trim();
-    if (!/^[0-7]*$/.test(digits)) throw bad(`the number ${JSON.stringify(digits)}`);
+    if (!/^[0-7]*$/.test(digits)) throw bad(`the number ${quoted(digits)}`);
     value = digits === "" ? 0 : Number.parseInt(digits, 8);
   }
   if (!Number.isSafeInteger(value)) throw bad("a number that is too large");
@@ -70,7 +71,7 @@ export function signed(header: Buffer, at: number, length: number): number {
 export function decimal(value: string, key: string): number {
   const parsed = Number(value);
   if (!/^\d+$/.test(value) || !Number.isSafeInteger(parsed)) {
-    throw bad(`${key} is ${JSON.stringify(value.slice(0, 100))}`);
+    throw bad(`${key} is ${quoted(value, 100)}`);
   }
   return parsed;
 }
@@ -79,7 +80,7 @@ export function decimal(value: string, key: string): number {
 export function timeOf(value: number | string): TarTime {
   if (typeof value === "number") return { s: within(value), ns: 0 };
   const [, sign = "", whole = "", fraction = ""] = /^(-?)(\d{1,18})(?:\.(\d*))?$/.exec(value) ?? [];
-  if (whole === "") throw bad(`the time ${JSON.stringify(value.slice(0, 100))}`);
+  if (whole === "") throw bad(`the time ${quoted(value, 100)}`);
   const ns = Number(fraction.slice(0, 9).padEnd(9, "0"));
   if (sign === "") return { s: within(Number(whole)), ns };
   return ns === 0

@@ -2,6 +2,7 @@
 import { URL } from "node:url";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, type ErrorCode } from "../base/errors.ts";
+import { clip } from "../base/text.ts";
 import { failureOf, send } from "./connection.ts";
 import type { Tls } from "./endpoint.ts";
 
@@ -75,7 +76,7 @@ export async function transfer(request: TransferRequest): Promise<Transfer> {
     const next = redirected(url, location, tls);
     if (next.origin !== new URL(url).origin) {
       if (request.body !== undefined) {
-        const message = `${hostOf(url)} sends what it asked for on to ${next.host}: refused`;
+        const message = `${hostOf(url)} sends what it asked for on to ${clip(next.host, hostBytesMax)}: refused`;
         throw new TransferError("UNAVAILABLE", message);
       }
       headers = publicHeaders(headers);
@@ -86,6 +87,9 @@ export async function transfer(request: TransferRequest): Promise<Transfer> {
   throw new TransferError("UNAVAILABLE", `${hostOf(request.url)} redirects without an end`);
 }
 
+/** How much of an address a message shows; a host's name has up to 253. */
+const hostBytesMax = 300;
+
 function redirected(from: string, location: string, tls: Tls): URL {
   if (!URL.canParse(location, from)) {
     throw new TransferError("UNAVAILABLE", `${hostOf(from)} redirects to no valid address`);
@@ -93,7 +97,9 @@ function redirected(from: string, location: string, tls: Tls): URL {
   const next = new URL(location, from);
   const isSafe = next.protocol === "https:" || next.protocol === new URL(from).protocol;
   if (!/^https?:$/.test(next.protocol) || (!isSafe && !tls.skipVerify)) {
-    const message = `${hostOf(from)} redirects from https to ${next.protocol}//${next.host}: refused`;
+    const [kind, nextKind] = [new URL(from).protocol, next.protocol].map((one) => one.slice(0, -1));
+    const host = clip(next.host, hostBytesMax);
+    const message = `${hostOf(from)} redirects from ${kind} to ${nextKind} (${host}): refused`;
     throw new TransferError("UNAVAILABLE", message);
   }
   return next;

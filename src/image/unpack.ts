@@ -7,6 +7,7 @@ import * as fs from "node:fs";
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 import { codeOf, CriError, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { syncfs } from "../sys/path.ts";
@@ -87,14 +88,14 @@ export async function unpackMain(argv: string[]): Promise<number> {
     process.exit(0);
   });
   for await (const line of lines) {
-    const answer = await perform(JSON.parse(line) as UnpackJob, jail).catch(failed);
+    const answer = await perform(jsonValue(line) as UnpackJob, jail).catch(failed);
     send(answer);
   }
   return 0;
 }
 
 function send(answer: UnpackAnswer): void {
-  fs.writeSync(1, `${JSON.stringify(answer)}\n`);
+  fs.writeSync(1, `${jsonText(answer)}\n`);
 }
 
 async function perform(job: UnpackJob, jail: Jail): Promise<UnpackAnswer> {

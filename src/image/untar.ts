@@ -3,6 +3,7 @@
 import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import { writeAll } from "../sys/file.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
 import { LayerMemory } from "./layer_memory.ts";
@@ -236,7 +237,7 @@ export class Untar implements Unpacker {
     const target = joined(folder ?? "", leaf);
     const there = folder === undefined ? undefined : this.#entries.get(target);
     if (there === undefined || there.kind === "whiteout") {
-      const shown = JSON.stringify(link.slice(0, 200));
+      const shown = quoted(link);
       throw bad(`it is a hard link to ${shown}, which this layer does not have`);
     }
     if (isFolder(there)) throw bad("it is a hard link to a folder");
@@ -270,7 +271,7 @@ export class Untar implements Unpacker {
         mknod(at, S_IFIFO, 0, 0);
         return;
       default:
-        throw bad(`it has the unknown type ${JSON.stringify(header.type)}`);
+        throw bad(`it has the unknown type ${quoted(header.type)}`);
     }
   }
 
@@ -298,7 +299,7 @@ export class Untar implements Unpacker {
   #partsOf(name: string): string[] {
     if (name.includes("\0")) throw bad("its name has a NUL byte");
     const parts = name.split("/").filter((part) => part !== "" && part !== ".");
-    if (parts.includes("..")) throw bad(`".." in the name ${JSON.stringify(name.slice(0, 200))}`);
+    if (parts.includes("..")) throw bad(`".." in the name ${quoted(name)}`);
     if (parts.length > this.#depthMax) throw bad(this.#tooDeep);
     return parts;
   }
@@ -366,7 +367,7 @@ function named(error: unknown, name: string): unknown {
   const errno = errnoOf(error) ?? "";
   const isOurs = error instanceof CriError;
   if (!isOurs && !refusals.test(errno)) return error;
-  const shown = JSON.stringify(name.slice(0, 200));
+  const shown = quoted(name);
   const why = isOurs ? error.message : `it cannot be made (${errno})`;
   const code = isOurs ? error.code : "INVALID_ARGUMENT";
   return new CriError(code, `entry ${shown}: ${why}`, { cause: error });

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { kill } from "../sys/process.ts";
 import { heartbeat } from "./heartbeat.ts";
@@ -315,7 +315,7 @@ export class MonitorClient implements AsyncDisposable {
       this.#pid = undefined;
       this.#losses++;
       this.#log.warn("monitor gone, starting another");
-      void this.#reconnect();
+      this.#reconnect().catch(logFailure(this.#log, "no monitor"));
     });
     readFrames(socket, (header, body) => {
       if ("event" in header) this.#exited((header as EventHeader).exit);

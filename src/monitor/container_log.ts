@@ -69,7 +69,12 @@ function fifoSource(fifo: Descriptor): Source {
     const state = count === readBytes ? ("more" as const) : ("some" as const);
     return { data: scratch.subarray(0, count), state };
   };
-  return { peek, take: (bytes) => void discard(fifo, devNull, bytes) };
+  return {
+    peek,
+    take: (bytes) => {
+      discard(fifo, devNull, bytes);
+    },
+  };
 }
 
 function terminalSource(terminal: Descriptor): Source {

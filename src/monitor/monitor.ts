@@ -5,7 +5,7 @@ import type { Socket } from "node:net";
 import { join } from "node:path";
 import { executableId, version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { Orphans, orphanScanMs } from "../sys/orphans.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
 import { shrinkWhenIdle } from "../sys/memory.ts";
@@ -78,7 +78,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   await untilIdle(signalled, () => {
     check();
     records.keepFolders();
-    void keepPlace(parts, log);
+    keepPlace(parts, log).catch(logFailure(log, "the state folder is not kept"));
     const known = new Set([...containers.pids, ...execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
     if (containers.running.length > 0 || spawner.busy) return "busy";

@@ -2,6 +2,7 @@
 // optional body of raw bytes (an exec's output), each with its length in front.
 import type { Socket } from "node:net";
 import { CriError, type ErrorCode } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import type { OomLimit } from "../node/oom_limit.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
@@ -145,7 +146,7 @@ const maxBodyBytes = 32 << 20;
  * would end the connection, and with it the calls of others.
  */
 export function writeFrame(socket: Socket, header: object, body: Uint8Array[] = []): void {
-  const json = Buffer.from(JSON.stringify(header));
+  const json = Buffer.from(jsonText(header));
   const bodyBytes = body.reduce((sum, part) => sum + part.length, 0);
   checkSize("call", json.length, maxHeaderBytes);
   checkSize("output", bodyBytes, maxBodyBytes);
@@ -190,7 +191,7 @@ export function readFrames(
       }
       need = 8 + headerBytes + bodyBytes;
       if (data.length < need) break;
-      const header = JSON.parse(data.toString("utf8", 8, 8 + headerBytes)) as Record<
+      const header = jsonValue(data.toString("utf8", 8, 8 + headerBytes)) as Record<
         string,
         unknown
       >;

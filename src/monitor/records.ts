@@ -5,6 +5,7 @@ import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { replaceInMemory } from "../sys/file.ts";
 import { unpin } from "./pin.ts";
 import type { ExitRecord } from "./protocol.ts";
@@ -97,11 +98,11 @@ export class RecordFolder {
   }
 
   writeRun(run: RunRecord): void {
-    replaceInMemory(this.#file("containers", run.id), JSON.stringify(run));
+    replaceInMemory(this.#file("containers", run.id), jsonText(run));
   }
 
   writeExit(exit: ExitRecord): void {
-    replaceInMemory(this.#file("exits", exit.id), JSON.stringify({ version: 1, ...exit }));
+    replaceInMemory(this.#file("exits", exit.id), jsonText({ version: 1, ...exit }));
   }
 
   /** With its pin. */
@@ -125,7 +126,7 @@ export class RecordFolder {
       if (!name.endsWith(".json")) continue;
       const file = join(this.#folder, kind, name);
       try {
-        records.push(parse(JSON.parse(readFileSync(file, "utf8"))));
+        records.push(parse(jsonValue(readFileSync(file, "utf8"))));
       } catch (error) {
         onBad(file, error);
       }

@@ -3,7 +3,7 @@
 import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
-import { run } from "../sys/process.ts";
+import { lastWords, run } from "../sys/process.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
 import type { Place } from "./place.ts";
@@ -89,9 +89,10 @@ export async function upgrade(
 /** @throws CriError FAILED_PRECONDITION when the new executable cannot go on with what there is. */
 async function checkNext(argv: string[], state: string): Promise<void> {
   const check = [...argv, "monitor", "--check-state", state];
-  const { exitCode, stderr } = await run(check, { signal: AbortSignal.timeout(checkMs), cwd: "/" });
+  const result = await run(check, { signal: AbortSignal.timeout(checkMs), cwd: "/" });
+  const { exitCode } = result;
   if (exitCode === 0) return;
-  const why = stderr.trim().slice(-1000);
+  const why = lastWords(result);
   throw new CriError("FAILED_PRECONDITION", `${check.join(" ")}: exit code ${exitCode}: ${why}`);
 }
 

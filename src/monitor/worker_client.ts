@@ -122,7 +122,9 @@ export class LogWorkers {
     if (events === undefined) return undefined;
     const counts = new MemoryCounts();
     const watch = ++this.#watches;
-    const ask = (body: Body) => void this.#thread("").request(body).catch(this.#onFailure);
+    const ask = (body: Body) => {
+      this.#thread("").request(body).catch(this.#onFailure);
+    };
     ask({ op: "watch", watch, events: events.release(), counts: counts.shared });
     return { counts, close: () => ask({ op: "unwatch", watch }) };
   }

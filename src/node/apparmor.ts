@@ -2,7 +2,7 @@
 // unless they ask for another.
 import { readFileSync } from "node:fs";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
-import { run } from "../sys/process.ts";
+import { lastWords, run } from "../sys/process.ts";
 
 const defaultProfileName = "isulad-ts-default";
 
@@ -45,12 +45,14 @@ export async function openApparmor(): Promise<{
 async function load(profile: string): Promise<void> {
   const argv = ["apparmor_parser", "--replace", "--skip-cache"];
   const options = { signal: AbortSignal.timeout(loadMs), input: profile };
-  const { exitCode, stderr } = await run(argv, options).catch((error: unknown) => {
+  const result = await run(argv, options).catch((error: unknown) => {
     if (codeOf(error) !== "NOT_FOUND") throw error;
     const hint = "install the package apparmor, which has apparmor_parser";
     throw new CriError("FAILED_PRECONDITION", hint, { cause: error });
   });
-  if (exitCode !== 0) throw new CriError("INTERNAL", `apparmor_parser: ${stderr.trim()}`);
+  if (result.exitCode !== 0) {
+    throw new CriError("INTERNAL", `apparmor_parser: ${lastWords(result)}`);
+  }
 }
 
 /**

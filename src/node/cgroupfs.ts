@@ -2,6 +2,7 @@
 import { existsSync, mkdirSync, readFileSync, rmdirSync } from "node:fs";
 import { dirname, join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import { writeKernelFile } from "../sys/file.ts";
 import { writeLimits } from "./cgroup_limits.ts";
 import {
@@ -37,7 +38,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
     pathsOf(cgroupsPath) {
       // To the runtime a relative one lies below its own cgroup.
       if (cgroupsPath.startsWith("/")) return cgroupFolders(mounts, checkedParent(cgroupsPath));
-      const text = `cgroups path ${JSON.stringify(cgroupsPath)} is not absolute (like /kubepods/pod1/c1)`;
+      const text = `cgroups path ${quoted(cgroupsPath)} is not absolute (like /kubepods/pod1/c1)`;
       throw new CriError("INVALID_ARGUMENT", text);
     },
     containerAnnotations: () => ({}),

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { copyFile, mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
-import { run } from "../sys/process.ts";
+import { lastWords, run } from "../sys/process.ts";
 import { callRuntime, type RuntimeCommand } from "./runtime.ts";
 
 /** criu tries a lot of the kernel's interface; on a busy node that takes a while. */
@@ -62,9 +62,8 @@ async function requireCriu(signal: AbortSignal): Promise<void> {
 /** What `criu check` says is wrong, or undefined. */
 async function criuProblem(signal: AbortSignal): Promise<string | undefined> {
   try {
-    const { exitCode, stdout, stderr } = await run(["criu", "check"], { signal });
-    if (exitCode === 0) return undefined;
-    return `${stderr}${stdout}`.trim() || `criu check ended with ${exitCode}`;
+    const result = await run(["criu", "check"], { signal });
+    return result.exitCode === 0 ? undefined : lastWords(result);
   } catch (error) {
     if (codeOf(error) === "NOT_FOUND") return "it is not installed (package criu)";
     throw error;
@@ -73,7 +72,7 @@ async function criuProblem(signal: AbortSignal): Promise<string | undefined> {
 
 async function archive(folder: string, path: string, signal: AbortSignal): Promise<void> {
   const argv = ["tar", "--create", "--file", path, "--directory", folder];
-  const { exitCode, stderr } = await run(
+  const result = await run(
     ["sh", "-c", 'umask 077; exec "$@"', "sh", ...argv, "checkpoint", "config.json"],
     {
       signal,
@@ -81,6 +80,6 @@ async function archive(folder: string, path: string, signal: AbortSignal): Promi
   ).catch((error: unknown) => {
     throw new CriError(codeOf(error), `writing ${path}: ${messageOf(error)}`, { cause: error });
   });
-  if (exitCode === 0) return;
-  throw new CriError("FAILED_PRECONDITION", `cannot write ${path}: ${stderr.trim()}`);
+  if (result.exitCode === 0) return;
+  throw new CriError("FAILED_PRECONDITION", `cannot write ${path}: ${lastWords(result)}`);
 }

@@ -13,6 +13,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { jsonText } from "../base/json.ts";
 import { readTextBounded, writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
@@ -184,7 +185,7 @@ export class CniNetwork {
   async #addOne(pod: CniPod, plan: CniAttachment, signal: AbortSignal): Promise<CniAttachment> {
     // The attempt is on record before the first plugin can take an address.
     await writeCache(this.#options.cacheDir, pod, plan);
-    const kind = JSON.stringify([plan.confList, Object.keys(plan.capabilityArgs)]);
+    const kind = jsonText([plan.confList, Object.keys(plan.capabilityArgs)]);
     const attachment = await this.#inTurn(kind, signal, () => this.#addAll(pod, plan, signal));
     if (attachment.ips.length === 0) {
       this.#options.log.warn("CNI gave the pod no address", {
@@ -358,7 +359,7 @@ export class CniNetwork {
     const seen = this.#confs.get(confDir) ?? { conf: new ConfDir(confDir), told: "" };
     this.#confs.set(confDir, seen);
     const state = seen.conf.current();
-    const told = JSON.stringify([state.list, state.file, state.problem]);
+    const told = jsonText([state.list, state.file, state.problem]);
     if (told === seen.told) return state;
     seen.told = told;
     const { log } = this.#options;

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { errnoOf } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { parseConfList, type ConfList } from "./cni_conf.ts";
 import { parseResult, podIps, type CniResult } from "./cni_result.ts";
 
@@ -45,10 +46,10 @@ export async function writeCache(
   attachment: CniAttachment,
 ): Promise<void> {
   const { confList, ifName, args, capabilityArgs, result } = attachment;
-  const text = JSON.stringify({
+  const text = jsonText({
     kind,
     containerId: pod.id,
-    config: Buffer.from(JSON.stringify(confList)).toString("base64"),
+    config: Buffer.from(jsonText(confList)).toString("base64"),
     ifName,
     networkName: confList.name,
     netns: pod.netnsPath,
@@ -136,8 +137,8 @@ async function cacheFiles(dir: string, id: string): Promise<string[]> {
 
 function parseCache(text: string): CniAttachment | undefined {
   try {
-    const { config, cniArgs: args, ...rest } = v.parse(CacheFile, JSON.parse(text));
-    const confList: unknown = JSON.parse(Buffer.from(config, "base64").toString("utf8"));
+    const { config, cniArgs: args, ...rest } = v.parse(CacheFile, jsonValue(text));
+    const confList: unknown = jsonValue(Buffer.from(config, "base64").toString("utf8"));
     return parseAttachment({ ...rest, confList, args });
   } catch {
     return undefined;
@@ -163,7 +164,7 @@ export function attachmentsOf(
 function parseAttachment(json: unknown): CniAttachment | undefined {
   try {
     const { confList: list, result: printed, ...rest } = v.parse(Attachment, json);
-    const confList = parseConfList(JSON.stringify(list), "attachment.conflist");
+    const confList = parseConfList(jsonText(list), "attachment.conflist");
     const result = parsePrinted(printed, confList.cniVersion);
     const ips = result === undefined ? [] : podIps(result, rest.ifName);
     return { ...rest, confList, result, ips };
@@ -177,7 +178,7 @@ function parsePrinted(printed: unknown, version: string): CniResult | undefined 
   try {
     return printed === undefined
       ? undefined
-      : parseResult(JSON.stringify(printed), "attachment", version);
+      : parseResult(jsonText(printed), "attachment", version);
   } catch {
     return undefined;
   }

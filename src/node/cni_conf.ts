@@ -7,6 +7,7 @@ import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
 import { readTextBounded } from "../sys/file.ts";
 
 /** Since this version plugins know STATUS and GC. */
@@ -68,7 +69,7 @@ export type ConfList = {
 export function parseConfList(text: string, file: string): ConfList {
   let json: unknown;
   try {
-    json = JSON.parse(text);
+    json = jsonValue(text);
   } catch (error) {
     throw invalid(file, `is no JSON: ${messageOf(error)}`, error);
   }

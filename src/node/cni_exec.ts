@@ -3,6 +3,8 @@ import { accessSync, constants } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, codeOf, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
+import { clip, printable, shorten } from "../base/text.ts";
 import { run, type RunResult } from "../sys/process.ts";
 
 export type PluginCall = {
@@ -78,7 +80,7 @@ async function runRetrying(
   signal: AbortSignal,
 ): Promise<RunResult> {
   const options = {
-    input: JSON.stringify(call.input),
+    input: jsonText(call.input),
     env: environmentOf(call),
     signal,
   };
@@ -113,6 +115,9 @@ function podEnvironment(pod: NonNullable<PluginCall["pod"]>): Record<string, str
   };
 }
 
+/** How much of a plugin's own words a message has. */
+const wordsBytesMax = 2_000;
+
 /** Error codes of the CNI specification that say: later it may work. */
 const tryAgainCodes = [11, 50, 51];
 
@@ -123,7 +128,7 @@ function pluginError(result: { exitCode: number; stdout: string; stderr: string 
   cniCode?: number;
 } {
   try {
-    const error = JSON.parse(result.stdout) as { code?: unknown; msg?: unknown; details?: unknown };
+    const error = jsonValue(result.stdout) as { code?: unknown; msg?: unknown; details?: unknown };
     if (typeof error.msg === "string" && error.msg !== "") {
       const cniCode = typeof error.code === "number" ? error.code : undefined;
       const again = cniCode !== undefined && tryAgainCodes.includes(cniCode);
@@ -132,14 +137,14 @@ function pluginError(result: { exitCode: number; stdout: string; stderr: string 
       const number = cniCode === undefined ? "" : ` [CNI error ${cniCode}]`;
       return {
         code: again ? "UNAVAILABLE" : "INTERNAL",
-        message: `${error.msg}${details}${number}`,
+        message: `${shorten(printable(`${error.msg}${details}`), wordsBytesMax)}${number}`,
         cniCode,
       };
     }
   } catch {
     // no error object: its output is all there is
   }
-  const said = (result.stderr.trim() || result.stdout.trim()).slice(0, 1000);
+  const said = clip(printable(result.stderr.trim() || result.stdout.trim()), wordsBytesMax);
   const message = `exit code ${result.exitCode}${said === "" ? "" : `: ${said}`}`;
   return { code: "INTERNAL", message };
 }

@@ -5,6 +5,8 @@
 // one stays, and that is to be the one of the pod's own addresses.
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
+import { quoted } from "../base/text.ts";
 import type { ConfList } from "./cni_conf.ts";
 
 /** iSulad's: [{"name": "a list's name", "interface": "eth1"}, …]. */
@@ -42,7 +44,7 @@ export function podNetworks(
     const list = lists.find((one) => one.name === name);
     if (list === undefined) {
       const known = lists.map((one) => one.name).join(", ");
-      throw invalid(`there is no network ${JSON.stringify(name)}; the CNI lists are ${known}`);
+      throw invalid(`there is no network ${quoted(name)}; the CNI lists are ${known}`);
     }
     const same = networks.findIndex((network) => network.ifName === ifName);
     // As in iSulad: who asks for the default interface chooses the default network.
@@ -60,7 +62,7 @@ export function podNetworks(
 
 function parse(annotation: string): v.InferOutput<typeof Asked> {
   try {
-    return v.parse(Asked, JSON.parse(annotation));
+    return v.parse(Asked, jsonValue(annotation));
   } catch (error) {
     const needs = 'a list such as [{"name": "storage", "interface": "eth1"}] is needed';
     throw invalid(`${needs} (${messageOf(error)})`);

@@ -2,6 +2,7 @@
 import { isIP } from "node:net";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
 
 const Cidr = v.pipe(
   v.string(),
@@ -43,7 +44,7 @@ export type CniResult = v.InferOutput<typeof Result> & { cniVersion: string };
 export function parseResult(text: string, plugin: string, askedVersion: string): CniResult {
   let json: unknown;
   try {
-    json = JSON.parse(text);
+    json = jsonValue(text);
   } catch (error) {
     const shown =
       text.trim() === "" ? "no result" : `a result that is no JSON: ${messageOf(error)}`;

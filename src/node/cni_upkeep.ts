@@ -3,6 +3,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
 import { pluginInput } from "./cni_args.ts";
 import { isSince11, type ConfList, type PluginConf } from "./cni_conf.ts";
 import { execPlugin, type CniErrorCause } from "./cni_exec.ts";
@@ -30,7 +31,7 @@ export class StatusProbe {
   /** Why the network takes no pods; undefined: it does, or its plugins cannot tell. */
   async problemOf(list: ConfList): Promise<string | undefined> {
     if (!isSince11(list)) return undefined;
-    const key = JSON.stringify(list);
+    const key = jsonText(list);
     const last = this.#answers.get(key);
     if (last !== undefined && performance.now() - last.atMs < freshMs) return last.problem;
     const asking = this.#asking.get(key) ?? this.#ask(key, list);
@@ -115,7 +116,11 @@ export class Gate {
       await untilAborted(this.#alone, "waiting for the pod network's GC", signal);
     }
     this.#inside++;
-    return { [Symbol.dispose]: () => void this.#inside-- };
+    return {
+      [Symbol.dispose]: () => {
+        this.#inside--;
+      },
+    };
   }
 
   /** Nobody is kept waiting for it: undefined when one is inside. */

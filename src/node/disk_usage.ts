@@ -7,8 +7,8 @@ import { existsSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/int64.ts";
-import type { Log } from "../base/log.ts";
-import { run } from "../sys/process.ts";
+import { type Log, logFailure } from "../base/log.ts";
+import { lastWords, run } from "../sys/process.ts";
 
 /** What lies in a folder, in blocks of the disk and in inodes, the folder itself included. */
 export type DiskUsage = { atNs: bigint; bytes: bigint; inodes: bigint };
@@ -46,7 +46,13 @@ export class DiskUsages implements Disposable {
   /** The last figures of each folder; one that was never counted is waited for, but not for long. */
   async of(folders: string[]): Promise<Map<string, DiskUsage>> {
     const waiting = folders.map((folder) => this.#ask(folder));
-    if (!this.#running && this.#entries.size > 0) void this.#run();
+    if (!this.#running && this.#entries.size > 0) {
+      this.#run()
+        .catch(
+          logFailure(this.#log, "counting written layers ended; the next question begins anew"),
+        )
+        .finally(() => (this.#running = false));
+    }
     if (this.#firsts.size > 0) {
       this.#wake();
       await Promise.race([Promise.all(waiting), sleep(firstMs, undefined, { ref: false })]);
@@ -87,7 +93,6 @@ export class DiskUsages implements Disposable {
         nextMs = performance.now() + Math.max(restMsMin, restShare * tookMs);
       }
     }
-    this.#running = false;
   }
 
   /** As many as one child gets, those that were not tried for the longest time. */
@@ -156,7 +161,7 @@ async function countFolders(asked: string[], signal: AbortSignal): Promise<Map<s
     // It keeps in mind each file of several names, of which a container may make millions.
     const { stdout, stderr } = await run(argv, { signal, isExpendable: true });
     // Files that go meanwhile make it fail, and it counts on.
-    if (stdout === "" && stderr !== "") throw new Error(stderr.trim().slice(0, 500));
+    if (stdout === "" && stderr !== "") throw new Error(lastWords({ stderr }));
     return parseDu(stdout);
   };
   const bytes = await du("--block-size=1");

@@ -9,7 +9,7 @@ import type { Mount } from "../proto/types.ts";
 import { mountName } from "../spec/mounts.ts";
 import { remoteDisk } from "../sys/disk.ts";
 import type { MountEntry } from "../sys/mount_table.ts";
-import { run } from "../sys/process.ts";
+import { lastWords, run } from "../sys/process.ts";
 
 type Options = {
   table: MountEntry[];
@@ -52,8 +52,8 @@ exec realpath "$1"`;
 async function lookFromChild(path: string, { rejectMissing, signal }: Options): Promise<string> {
   const argv = ["sh", "-c", script, "sh", path, rejectMissing ? "" : "make"];
   const env = { PATH: process.env["PATH"] ?? "/usr/sbin:/usr/bin:/sbin:/bin", LC_ALL: "C" };
-  const { exitCode, stdout, stderr } = await run(argv, { signal, env });
-  if (exitCode === 0) return stdout.slice(0, -1);
-  const message = stderr.trim();
+  const result = await run(argv, { signal, env });
+  if (result.exitCode === 0) return result.stdout.slice(0, -1);
+  const message = lastWords(result);
   throw new CriError(/No such file/.test(message) ? "NOT_FOUND" : "FAILED_PRECONDITION", message);
 }

@@ -3,7 +3,7 @@
 // process then connects them as any other.
 import { CriError } from "../base/errors.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
-import { run } from "../sys/process.ts";
+import { lastWords, run } from "../sys/process.ts";
 import { lacksFamily, tcpSocket, type Family } from "../sys/tcp.ts";
 import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
 
@@ -44,13 +44,13 @@ export class NetnsSockets implements Disposable {
   async #fill(netns: string): Promise<void> {
     using mailbox = new Mailbox(this.#folder);
     const argv = [...this.#self, "netns-sockets", mailbox.path];
-    const { exitCode, stderr } = await run(["nsenter", `--net=${netns}`, "--", ...argv], {
+    const result = await run(["nsenter", `--net=${netns}`, "--", ...argv], {
       signal: AbortSignal.timeout(childMs),
       isExpendable: true,
     });
-    if (exitCode !== 0) {
-      const said = stderr.trim().slice(-1000) || `exit code ${exitCode}`;
-      throw new CriError("INTERNAL", `cannot enter the pod's network ${netns}: ${said}`);
+    if (result.exitCode !== 0) {
+      const why = lastWords(result);
+      throw new CriError("INTERNAL", `cannot enter the pod's network ${netns}: ${why}`);
     }
     const sockets = mailbox.takeAll();
     this.#hasIPv6 = sockets.length > batch;

@@ -1,8 +1,10 @@
 // OCI runtimes by their command line (runc ≥ 1.1, crun): what to call, and what a failure said.
 import { rm } from "node:fs/promises";
 import { CriError } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
+import { printable, shorten } from "../base/text.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import { run } from "../sys/process.ts";
+import { lastWords, run } from "../sys/process.ts";
 
 /** An OCI runtime: program, arguments before the verb, its state folder, who manages cgroups. */
 export type RuntimeCommand = {
@@ -20,20 +22,22 @@ export function runtimeArgv(runtime: RuntimeCommand, logFile: string, verb: stri
   return [...argv, ...verb];
 }
 
+const messageBytesMax = 4_000;
+
 /** The last error in a runtime's log, or undefined when it told none. */
 export async function runtimeError(logFile: string): Promise<string | undefined> {
   const text = (await readTextIfExists(logFile)) ?? "";
   let last: string | undefined;
   for (const line of text.split("\n")) {
     try {
-      const entry = JSON.parse(line) as { level?: string; msg?: string };
-      if (entry.level === "error" || entry.level === "fatal") last = entry.msg ?? last;
+      const entry = jsonValue(line) as { level?: string; msg?: string };
+      if (entry.level === "error" || entry.level === "fatal") last = String(entry.msg ?? last);
     } catch {
       // Not every runtime keeps to JSON in every message.
       if (line.trim() !== "") last = line.trim();
     }
   }
-  return last;
+  return last === undefined ? undefined : shorten(printable(last), messageBytesMax);
 }
 
 /**
@@ -48,8 +52,7 @@ export async function callRuntime(
   try {
     const result = await run(runtimeArgv(runtime, logFile, verb), { signal });
     if (result.exitCode === 0) return;
-    const stderr = result.stderr.trim() || `exit status ${result.exitCode}`;
-    const told = (await runtimeError(logFile)) ?? stderr;
+    const told = (await runtimeError(logFile)) ?? lastWords(result);
     throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${told}`);
   } finally {
     await rm(logFile, { force: true });

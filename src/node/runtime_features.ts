@@ -3,6 +3,7 @@
 // a daemon that goes on.
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
 import type { RuntimeFacts } from "../spec/facts.ts";
 import { kernelIsAtLeast } from "../sys/kernel.ts";
 import { run } from "../sys/process.ts";
@@ -57,8 +58,7 @@ export class RuntimeFeatures {
       const signal = AbortSignal.timeout(probeMs);
       const result = await run([...this.#argv, "features"], { signal });
       // A runtime that does not know the word has none of them.
-      this.#facts =
-        result.exitCode === 0 ? factsOf(JSON.parse(result.stdout) as Features) : nothing;
+      this.#facts = result.exitCode === 0 ? factsOf(jsonValue(result.stdout) as Features) : nothing;
     } catch (error) {
       this.#facts = nothing;
       this.#againAt = performance.now() + againMs;

@@ -50,7 +50,10 @@ export class Sampler implements Disposable {
   /** The figures of each cgroup that is there, by id. */
   async sample(cgroups: Cgroup[]): Promise<Map<string, Sample>> {
     this.#askedMs = performance.now();
-    this.#timer ??= setInterval(() => void this.#tick(), everyMs).unref();
+    this.#timer ??= setInterval(() => {
+      // Whoever asks next meets the same, and is told.
+      this.#tick().catch(() => {});
+    }, everyMs).unref();
     return this.#read(cgroups);
   }
 
@@ -93,8 +96,6 @@ export class Sampler implements Disposable {
       const kept = new Set([...this.#entries.keys(), ...this.#files.owners()]);
       for (const id of kept) if (!ids.has(id)) this.forget(id);
       await this.#read(cgroups);
-    } catch {
-      // Whoever asks next meets the same, and is told.
     } finally {
       this.#reading = false;
     }

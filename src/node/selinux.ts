@@ -6,7 +6,7 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { HostFacts } from "../spec/facts.ts";
 import { parsePolicy } from "../spec/selinux.ts";
 import { readTextBounded } from "../sys/file.ts";
-import { run } from "../sys/process.ts";
+import { lastWords, run } from "../sys/process.ts";
 
 /** Of one walk through a volume; a kubelet waits two minutes for a container. */
 const relabelMs = 100_000;
@@ -102,7 +102,10 @@ export async function relabel(
   if (exitCode === 0) return;
   const failures = stderr.split("\n").filter((line) => line !== "" && !isHarmless(line));
   if (failures.length === 0) return;
-  throw new CriError("INTERNAL", `cannot label files with ${label}: ${failures[0]}`);
+  throw new CriError(
+    "INTERNAL",
+    `cannot label files with ${label}: ${lastWords({ stderr: failures[0] })}`,
+  );
 }
 
 /** Somebody removed it meanwhile, or its file system has no labels, as NFS. */

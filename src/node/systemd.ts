@@ -3,7 +3,8 @@
 import { existsSync } from "node:fs";
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { run } from "../sys/process.ts";
+import { quoted } from "../base/text.ts";
+import { lastWords, run } from "../sys/process.ts";
 import { cgroupFolders, type CgroupDriver, type CgroupMounts, processes } from "./cgroup.ts";
 
 /** Slice of pods that come without a parent. */
@@ -35,7 +36,7 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
     pathsOf(cgroupsPath) {
       const [slice = "", prefix = "", name = "", ...more] = cgroupsPath.split(":");
       if (![slice, prefix, name].every(isUnitPart) || more.length > 0) {
-        const text = `cgroups path ${JSON.stringify(cgroupsPath)} is not SLICE:PREFIX:NAME`;
+        const text = `cgroups path ${quoted(cgroupsPath)} is not SLICE:PREFIX:NAME`;
         throw new CriError("INVALID_ARGUMENT", text);
       }
       const scope = `${prefix}-${name}.scope`;
@@ -95,6 +96,6 @@ async function stopSlice(slice: string, signal: AbortSignal): Promise<void> {
   const result = await run(["systemctl", "stop", "--quiet", slice], { signal });
   // 5: no such unit, because no container ever ran in it.
   if (result.exitCode !== 0 && result.exitCode !== 5) {
-    throw new CriError("INTERNAL", `cannot stop ${slice}: ${result.stderr.trim()}`);
+    throw new CriError("INTERNAL", `cannot stop ${slice}: ${lastWords(result)}`);
   }
 }

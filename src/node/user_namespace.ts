@@ -4,6 +4,7 @@
 import { createInterface } from "node:readline";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
+import { clip } from "../base/text.ts";
 import { idMapText, type UserNamespace } from "../spec/userns.ts";
 import { spawn } from "../sys/children.ts";
 import { writeKernelFile } from "../sys/file.ts";
@@ -29,7 +30,7 @@ flags=$1 script=$2; shift 2
 exec unshare $flags --setgid 0 --setuid 0 -- sh -c "$script
 echo done; read -r _" sh "$@"`;
 
-const stderrMax = 4_096;
+const stderrBytesMax = 4_096;
 
 /**
  * Makes and pins them. @returns the exit code and messages of the child: 0, or what the script said.
@@ -65,7 +66,7 @@ export async function makeOwnedNamespaces(
   signal.addEventListener("abort", kill, { once: true });
   let stderr = "";
   child.stderr.on("data", (text: Buffer) => {
-    if (stderr.length < stderrMax) stderr += text.toString();
+    stderr = clip(stderr + text.toString(), stderrBytesMax);
   });
   child.stdin.on("error", () => {}); // it has ended; the exit code tells
   try {
@@ -83,7 +84,7 @@ export async function makeOwnedNamespaces(
   }
   const exitCode = await ended;
   if (signal.aborted) throw abortError(what, signal);
-  return { pid: child.pid!, exitCode, stderr: stderr.slice(0, stderrMax).trim() };
+  return { pid: child.pid!, exitCode, stderr: stderr.trim() };
 }
 
 function mapIds(pid: number, { uidMappings, gidMappings }: UserNamespace): void {

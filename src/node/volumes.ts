@@ -3,7 +3,8 @@
 import { chmod, chown, lstat, mkdir } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { run } from "../sys/process.ts";
+import { quoted } from "../base/text.ts";
+import { lastWords, run } from "../sys/process.ts";
 import { resolveInRoot } from "./host.ts";
 
 const volumesMax = 256;
@@ -38,7 +39,7 @@ export async function makeVolumes(
   const made: { path: string; source: string }[] = [];
   for (const path of paths) {
     if (taken.test(path) || path.includes("\0")) {
-      throw broken(`its volume ${JSON.stringify(path)} would cover what is the system's`);
+      throw broken(`its volume ${quoted(path)} would cover what is the system's`);
     }
     const source = join(options.folder, "volumes", String(made.length));
     await makeVolume(options, path, source);
@@ -58,9 +59,10 @@ async function makeVolume(options: VolumeOptions, path: string, source: string):
   const info = await lstat(image);
   if (!info.isDirectory()) throw broken(`its volume ${path} is no folder`);
   const argv = ["cp", "-a", "--", `${image}/.`, `${source}/`];
-  const { exitCode, stderr } = await run(argv, { signal: options.signal, isExpendable: true });
-  if (exitCode !== 0) {
-    throw new CriError("INTERNAL", `cannot copy the image's ${path} to a volume: ${stderr.trim()}`);
+  const result = await run(argv, { signal: options.signal, isExpendable: true });
+  if (result.exitCode !== 0) {
+    const why = lastWords(result);
+    throw new CriError("INTERNAL", `cannot copy the image's ${path} to a volume: ${why}`);
   }
   await chown(source, info.uid, info.gid);
   await chmod(source, info.mode & 0o7777);

@@ -2,6 +2,8 @@
 // these rules is at fault alone, while a conflict (owners.ts) is between two.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
+import { jsonText } from "../base/json.ts";
+import { clip } from "../base/text.ts";
 import type {
   ContainerAdjustment,
   ContainerUpdate,
@@ -197,7 +199,9 @@ function checkText(field: string, text: string): void {
   if (text.includes("\0")) throw wrong(field, text, "holds a NUL");
 }
 
+const shownBytesMax = 200;
+
 function wrong(field: string, value: unknown, why: string): CriError {
-  const shown = typeof value === "bigint" ? String(value) : JSON.stringify(value ?? "");
-  return new CriError("INVALID_ARGUMENT", `${field}: ${shown.slice(0, 200)}: ${why}`);
+  const shown = typeof value === "bigint" ? String(value) : jsonText(value ?? "");
+  return new CriError("INVALID_ARGUMENT", `${field}: ${clip(shown, shownBytesMax)}: ${why}`);
 }

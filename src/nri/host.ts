@@ -4,6 +4,7 @@
 // times at several indexes, and compares what each of them hears. Only validators, whose answers come
 // after all changes, are asked at once, as upstream does.
 import type { Config } from "../base/config.ts";
+import { encodeMessage } from "../base/protobuf.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { nri } from "../proto/nri.js";
@@ -160,7 +161,7 @@ export class NriHost implements AsyncDisposable {
       response.update = this.#changes.live(plugin.id, response.update, creation.id);
       creation.apply(plugin.id, response);
       // Many answer an adjustment that has nothing in it.
-      const bytes = api.ContainerAdjustment.encode(response.adjust ?? {}).finish();
+      const bytes = encodeMessage(api.ContainerAdjustment, response.adjust ?? {});
       isChanged = bytes.length > 0;
     });
     return isChanged;
@@ -173,13 +174,13 @@ export class NriHost implements AsyncDisposable {
   ): Promise<void> {
     const { plugins } = this.#set;
     const message = new EventMessage("ValidateContainerAdjustment", subject, () =>
-      api.ValidateContainerAdjustmentRequest.encode({
+      encodeMessage(api.ValidateContainerAdjustmentRequest, {
         ...subject,
         adjust: creation.adjustment(),
         update: creation.updates.others(),
         owners: creation.owners.message(),
         plugins: plugins.map(({ name, index }) => ({ name, index })),
-      }).finish(),
+      }),
     );
     const answers = plugins.map((plugin) =>
       this.#set.deliver(plugin, message, (answer) => {
@@ -225,7 +226,7 @@ export class NriHost implements AsyncDisposable {
       for (const plugin of this.#set.plugins) {
         const request = { pod, container, linux_resources: asked.updates.requested() };
         const message = new EventMessage("UpdateContainer", { pod, container }, () =>
-          api.UpdateContainerRequest.encode(request).finish(),
+          encodeMessage(api.UpdateContainerRequest, request),
         );
         await this.#set.deliver(plugin, message, (answer) => {
           const response = plugin.decoded(api.UpdateContainerResponse, answer);
@@ -255,7 +256,7 @@ export class NriHost implements AsyncDisposable {
       linux_resources: fromCri(resources),
     };
     const message = new EventMessage("UpdatePodSandbox", { pod }, () =>
-      api.UpdatePodSandboxRequest.encode(request).finish(),
+      encodeMessage(api.UpdatePodSandboxRequest, request),
     );
     using _ = await this.#set.turns.take();
     for (const plugin of this.#set.plugins) await this.#set.deliver(plugin, message);
@@ -288,7 +289,7 @@ export class NriHost implements AsyncDisposable {
 function creationMessage(pod: PodSandbox, creation: Creation): EventMessage {
   const subject = { pod, container: creation.container() };
   return new EventMessage("CreateContainer", subject, () =>
-    api.CreateContainerRequest.encode(subject).finish(),
+    encodeMessage(api.CreateContainerRequest, subject),
   );
 }
 

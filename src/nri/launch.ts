@@ -6,7 +6,7 @@ import { delimiter, join } from "node:path";
 import type { Duplex } from "node:stream";
 import { setTimeout as sleep } from "node:timers/promises";
 import { errnoOf, messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { checkIdentity, type Plugin } from "./plugin.ts";
@@ -113,11 +113,15 @@ export class Launcher implements AsyncDisposable {
     const socket = child.stdio[3] as Duplex | undefined;
     if (socket === undefined || child.pid === undefined) return await ended.promise;
     const plugin = connect(socket, file);
-    const onEnd = () => void this.#shutDown(plugin, child);
+    const onEnd = () => {
+      this.#shutDown(plugin, child).catch(logFailure(log, "a plugin was not ended"));
+    };
     this.#ending.signal.addEventListener("abort", onEnd, { once: true });
     // Its end closes its connection, and the end of its connection is the end of it.
-    void ended.promise.then((why) => plugin.close(why));
-    void plugin.whenClosed.then(() => endProcess(child));
+    Promise.all([
+      ended.promise.then((why) => plugin.close(why)),
+      plugin.whenClosed.then(() => endProcess(child)),
+    ]).catch(logFailure(log, "a plugin was not ended"));
     try {
       await admit(plugin);
       begun();

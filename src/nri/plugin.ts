@@ -1,9 +1,11 @@
 // One plugin: its connection, its registration, what it wants to hear of, and how it answers.
 import type { Duplex } from "node:stream";
 import { version } from "../base/build.ts";
+import { encodeMessage } from "../base/protobuf.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import type { Log } from "../base/log.ts";
+import { clip, quoted } from "../base/text.ts";
 import { nri } from "../proto/nri.js";
 import type {
   Container,
@@ -19,7 +21,7 @@ const packageName = "nri.pkg.api.v1alpha1";
 /** Of the protocol that we speak (proto/nri.proto). */
 const nriVersion = "v0.12.5";
 /** A plugin's last error, as the list of plugins shows it. */
-const errorCharsMax = 500;
+const errorBytesMax = 500;
 
 /** By event; the mask's bit is the number less one. */
 export const events = {
@@ -70,7 +72,7 @@ export class EventMessage {
     this.name = name;
     this.subject = subject;
     // Every request but those with more to say has these two fields, with these numbers.
-    this.#encode = encode ?? (() => api.PostCreateContainerRequest.encode(subject).finish());
+    this.#encode = encode ?? (() => encodeMessage(api.PostCreateContainerRequest, subject));
   }
 
   get request(): Uint8Array {
@@ -79,10 +81,10 @@ export class EventMessage {
 
   /** The same for a plugin of NRI before 0.12. */
   get stateChange(): Uint8Array {
-    return (this.#stateChange ??= api.StateChangeEvent.encode({
+    return (this.#stateChange ??= encodeMessage(api.StateChangeEvent, {
       event: events[this.name],
       ...this.subject,
-    }).finish());
+    }));
   }
 }
 
@@ -190,7 +192,7 @@ export class Plugin {
 
   /** Remembers what the list of plugins shows. */
   failed(why: string): void {
-    this.#lastError = why.slice(0, errorCharsMax);
+    this.#lastError = clip(why, errorBytesMax);
   }
 
   /**
@@ -204,14 +206,14 @@ export class Plugin {
       this.#registered.reject(new CriError("DEADLINE_EXCEEDED", text));
     }, registrationTimeoutMs);
     await this.#registered.promise.finally(() => clearTimeout(timer));
-    const request = api.ConfigureRequest.encode({
+    const request = encodeMessage(api.ConfigureRequest, {
       config,
       runtime_name: "isulad-ts",
       runtime_version: version,
       registration_timeout: toLong(registrationTimeoutMs),
       request_timeout: toLong(requestTimeoutMs),
       NRI_version: nriVersion,
-    }).finish();
+    });
     const answer = await this.call("Configure", request);
     const { events: mask, failure_policy } = this.decoded(api.ConfigureResponse, answer);
     if ((mask & ~allEvents) !== 0) {
@@ -313,7 +315,7 @@ export class Plugin {
         }
         const request = api.UpdateContainersRequest.decode(payload);
         const response = await this.#options.onUpdate(this, request);
-        return api.UpdateContainersResponse.encode(response).finish();
+        return encodeMessage(api.UpdateContainersResponse, response);
       }
       default:
         throw new CriError("UNIMPLEMENTED", `Runtime has no method ${method}`);
@@ -344,11 +346,11 @@ export class Plugin {
 /** @throws CriError INVALID_ARGUMENT for an index that is not two digits, or a name that is none. */
 export function checkIdentity(index: string, name: string): void {
   if (!/^\d\d$/.test(index)) {
-    const text = `plugin index ${JSON.stringify(index.slice(0, 40))} is not two digits`;
+    const text = `plugin index ${quoted(index, 40)} is not two digits`;
     throw new CriError("INVALID_ARGUMENT", text);
   }
   if (!/^[A-Za-z0-9_.+-]{1,128}$/.test(name)) {
-    const text = `plugin name ${JSON.stringify(name.slice(0, 200))} is not made of letters, digits, _ . + and -`;
+    const text = `plugin name ${quoted(name)} is not made of letters, digits, _ . + and -`;
     throw new CriError("INVALID_ARGUMENT", text);
   }
 }

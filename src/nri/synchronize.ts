@@ -1,6 +1,7 @@
 // All pods and containers in as few messages as the transport allows.
 import protobuf from "protobufjs/minimal.js";
 import { CriError } from "../base/errors.ts";
+import { encodeMessage } from "../base/protobuf.ts";
 import { nri } from "../proto/nri.js";
 import type { Container, PodSandbox } from "../proto/nri_types.ts";
 import { ttrpcBodyMax } from "../sys/ttrpc.ts";
@@ -24,8 +25,8 @@ export function synchronizeMessages(
   bytesMax = ttrpcBodyMax - overheadBytes,
 ): Uint8Array[] {
   const pieces = [
-    ...pods.map((pod) => field(podsTag, api.PodSandbox.encode(pod).finish())),
-    ...containers.map((one) => field(containersTag, api.Container.encode(one).finish())),
+    ...pods.map((pod) => field(podsTag, encodeMessage(api.PodSandbox, pod))),
+    ...containers.map((one) => field(containersTag, encodeMessage(api.Container, one))),
   ];
   const messages: Uint8Array[][] = [[]];
   let bytes = 0;

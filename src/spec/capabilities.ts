@@ -1,5 +1,6 @@
 // Capabilities of a container's process, by name.
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import type { Capability } from "../proto/types.ts";
 import type { OciCapabilities } from "./oci_types.ts";
 
@@ -64,10 +65,7 @@ function normalName(name: string, field: string): string {
   if (upper === "ALL") return upper;
   const full = upper.startsWith("CAP_") ? upper : `CAP_${upper}`;
   if (!capabilityNames.includes(full)) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
-      `${field}: there is no capability ${JSON.stringify(name)}`,
-    );
+    throw new CriError("INVALID_ARGUMENT", `${field}: there is no capability ${quoted(name)}`);
   }
   return full;
 }

@@ -3,6 +3,7 @@
 // the pure part; node/cdi.ts reads the files.
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { deviceRule, placeDevices } from "./devices.ts";
 import type { CdiEdits } from "./facts.ts";
@@ -123,8 +124,7 @@ function checkedName(text: string, field: string): string {
   const parts = kind.split("/");
   const isName = parts.length === 2 && parts.every((part) => name.test(part));
   if (isName && deviceName.test(device) && more.length === 0) return text;
-  const quoted = JSON.stringify(text.slice(0, 200));
-  throw new CriError("INVALID_ARGUMENT", `${field}: ${quoted} is not VENDOR/CLASS=DEVICE`);
+  throw new CriError("INVALID_ARGUMENT", `${field}: ${quoted(text)} is not VENDOR/CLASS=DEVICE`);
 }
 
 /** The spec with the edits; later ones of the same name or place win. */

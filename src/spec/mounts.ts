@@ -1,6 +1,7 @@
 // The mounts of a container: what every one has, the pod's files, and what CRI asks for.
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { baseMounts, type BaseSpec } from "./base_spec.ts";
@@ -174,7 +175,7 @@ function checkRecursive(asked: Mount, runtimeFacts: RuntimeFacts, what: string):
 
 /** How messages call a mount: as it was asked for. */
 export function mountName({ container_path: path }: Mount): string {
-  return `mount at ${JSON.stringify(path ?? "")}`;
+  return `mount at ${quoted(path ?? "")}`;
 }
 
 function criMount(asked: Mount, fact: MountFact | undefined, runtimeFacts: RuntimeFacts): OciMount {

@@ -1,6 +1,7 @@
 // CRI → OCI runtime spec. Pure: everything it depends on comes in, so that golden files can hold it.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
+import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   ContainerConfig,
@@ -248,7 +249,7 @@ function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: S
   const [own, pods] = [
     userNamespace(options),
     userNamespace(sandbox.config.linux?.security_context?.namespace_options),
-  ].map((mappings) => JSON.stringify(mappings));
+  ].map((mappings) => jsonText(mappings));
   if (own === pods) return;
   throw new CriError(
     "INVALID_ARGUMENT",

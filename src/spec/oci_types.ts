@@ -1,5 +1,6 @@
 // The part of the OCI runtime specification (1.0.2, what runc 1.1 reads) that we write, and its
 // JSON. Byte counts and limits are bigint: a memory limit may be larger than a number is exact.
+import { jsonText, jsonValue, type Reviver } from "../base/json.ts";
 
 export type OciNamespaceType = "pid" | "network" | "ipc" | "uts" | "mount" | "user" | "cgroup";
 
@@ -174,16 +175,9 @@ export type OciSpec = {
   linux: OciLinux;
 };
 
-// TypeScript's library does not know these two yet; Bun and Deno both have them.
-type RawJson = { rawJSON(text: string): unknown };
-type SourceReviver = (key: string, value: unknown, context: { source?: string }) => unknown;
-
 /** A spec or process as the text of config.json; bigint keeps every digit. */
 export function ociJson(value: OciSpec | OciProcess | Partial<OciResources>): string {
-  const raw = JSON as unknown as RawJson;
-  return JSON.stringify(value, (_key, item: unknown) =>
-    typeof item === "bigint" ? raw.rawJSON(item.toString()) : item,
-  );
+  return jsonText(value);
 }
 
 const bigKeys = new Set([
@@ -216,7 +210,7 @@ export function parseOciSpec(text: string): OciSpec {
 export function parseOciJson(text: string): unknown {
   const isBig = (key: string, value: unknown) =>
     Number.isInteger(value) && (bigKeys.has(key) || !Number.isSafeInteger(value));
-  const revive: SourceReviver = (key, value, context) =>
+  const revive: Reviver = (key, value, context) =>
     isBig(key, value) ? BigInt(context.source ?? String(value)) : value;
-  return JSON.parse(text, revive as (key: string, value: unknown) => unknown);
+  return jsonValue(text, revive);
 }

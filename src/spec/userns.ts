@@ -1,5 +1,6 @@
 // A pod's user namespace: what CRI asks for, checked.
 import { CriError } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type { IDMapping, NamespaceOption } from "../proto/types.ts";
 import type { OciIdMapping } from "./oci_types.ts";
@@ -85,7 +86,7 @@ function shownMode(mode: number | null | undefined): string {
 }
 
 function shown(mappings: OciIdMapping[]): string {
-  return JSON.stringify(idMapText(mappings.slice(0, 4)));
+  return jsonText(idMapText(mappings.slice(0, 4)));
 }
 
 function invalid(message: string): CriError {

@@ -27,7 +27,9 @@ export class Settler {
   /** It has changed. */
   add(id: string): void {
     this.#due.add(id);
-    this.#timer ??= setTimeout(() => void this.#settleDue(), settleMs).unref();
+    this.#timer ??= setTimeout(() => {
+      this.#settleDue().catch((error) => this.#onFailed(new Map([["all", error]])));
+    }, settleMs).unref();
   }
 
   /** Settles all that is due, now, and what has failed before. */
@@ -55,7 +57,9 @@ export class Settler {
     }
     if (failures.size === 0) return;
     for (const id of failures.keys()) this.#failed.add(id);
-    this.#againTimer ??= setTimeout(() => void this.settleAll(), againMs).unref();
+    this.#againTimer ??= setTimeout(() => {
+      this.settleAll().catch((error) => this.#onFailed(new Map([["all", error]])));
+    }, againMs).unref();
     this.#onFailed(failures);
   }
 }

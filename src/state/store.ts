@@ -5,6 +5,7 @@ import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
 import { Settler } from "./settler.ts";
@@ -175,7 +176,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
 
   #parse(text: string | Error): Record {
     if (text instanceof Error) throw text;
-    return this.#options.fromJson(JSON.parse(text));
+    return this.#options.fromJson(jsonValue(text));
   }
 
   #refuseNewer(id: string, texts: (string | Error)[]): void {
@@ -206,7 +207,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     const record = this.#records.get(id);
     if (record === undefined) return;
     try {
-      await this.#files.get(id)?.settle(JSON.stringify(this.#options.toJson(record)));
+      await this.#files.get(id)?.settle(jsonText(this.#options.toJson(record)));
     } catch (error) {
       if (this.#records.has(id)) throw error; // otherwise it was removed meanwhile
     }
@@ -292,7 +293,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     const { id } = record;
     const files = this.#files.get(id) ?? this.#filesOf(id);
     this.#files.set(id, files);
-    await files.write(JSON.stringify(toJson(record)), options.durable === true);
+    await files.write(jsonText(toJson(record)), options.durable === true);
   }
 
   /** Writes, then lists. happened: as update() has it. */

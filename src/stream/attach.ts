@@ -39,7 +39,7 @@ export async function serveAttach(
     using _ = { [Symbol.dispose]: () => input?.close() };
     await parts.monitor.call("attach", { id, ...fifos.paths });
     fifos.connected();
-    if (wanted.tty) void resize(input, channels);
+    if (wanted.tty) resize(input, channels).catch(() => {}); // the terminal has gone
     const copies = names.map((name) =>
       copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes), never),
     );
@@ -97,11 +97,7 @@ async function feed(
 }
 
 async function resize(input: ByteStream | undefined, { resizes }: Channels): Promise<void> {
-  try {
-    for await (const { columns, rows } of resizes) {
-      if (input?.closed === false) setTerminalSize(input.descriptor, { columns, rows });
-    }
-  } catch {
-    // The terminal has gone, and the session with it.
+  for await (const { columns, rows } of resizes) {
+    if (input?.closed === false) setTerminalSize(input.descriptor, { columns, rows });
   }
 }

@@ -1,4 +1,5 @@
 // The streams between a client and a command, whatever protocol carries them.
+import { jsonText, jsonValue } from "../base/json.ts";
 
 /** What the client was promised by Exec or Attach. */
 export type Wanted = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
@@ -25,7 +26,7 @@ export type Serve = (channels: Channels, gone: AbortSignal) => Promise<Outcome>;
 
 /** Kubernetes's Status (v4 and v5 on the error stream) as clients read it. */
 export function statusJson(outcome: Outcome): Buffer {
-  return Buffer.from(JSON.stringify(statusOf(outcome)));
+  return Buffer.from(jsonText(statusOf(outcome)));
 }
 
 function statusOf(outcome: Outcome): object {
@@ -75,7 +76,7 @@ export class SizeReader {
 
 function sizeOf(text: string): Size | undefined {
   try {
-    const { Width: columns, Height: rows } = JSON.parse(text) as Record<string, unknown>;
+    const { Width: columns, Height: rows } = jsonValue(text) as Record<string, unknown>;
     return isSize(columns) && isSize(rows) ? { columns, rows } : undefined;
   } catch {
     return undefined;

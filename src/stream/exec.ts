@@ -55,8 +55,8 @@ export async function serveExec(
 }
 
 async function attend(io: Io, channels: Channels, exited: Promise<number>): Promise<Outcome> {
-  void feed(io, channels.stdin);
-  void resize(io, channels);
+  feed(io, channels.stdin).catch(() => {}); // EPIPE: the command reads no more
+  resize(io, channels).catch(() => {}); // the terminal has gone, and the session with it
   const copies = io.outputs.map(({ name, stream }) =>
     copyOutput(stream, (bytes) => channels.write(name, bytes), exited).finally(() =>
       // A client that has gone reads no more, but its command must not wait for that.
@@ -87,19 +87,13 @@ async function waitExec(
 async function feed(io: Io, stdin: AsyncIterable<Buffer>): Promise<void> {
   try {
     for await (const chunk of stdin) await io.input?.send(chunk);
-  } catch {
-    // EPIPE: the command reads no more.
   } finally {
     io.endInput();
   }
 }
 
 async function resize(io: Io, { resizes }: Channels): Promise<void> {
-  try {
-    for await (const size of resizes) io.resize(size.columns, size.rows);
-  } catch {
-    // The terminal has gone, and the session with it.
-  }
+  for await (const size of resizes) io.resize(size.columns, size.rows);
 }
 
 type Output = { name: "stdout" | "stderr"; stream: ByteStream };

@@ -49,18 +49,23 @@ class Pairs {
     const { streamtype: type, requestid, port: text } = stream.headers;
     const port = Number(text);
     if ((type !== "data" && type !== "error") || !Number.isInteger(port) || !isPort(port)) {
-      return void stream.reset().catch(() => {});
+      stream.reset().catch(() => {});
+      return;
     }
     const id = requestid ?? String(type === "error" ? stream.id : stream.id - 2);
     const pair = this.#waiting.get(id) ?? this.#expect(id, port);
-    if (pair[type] !== undefined || pair.port !== port) return void stream.reset().catch(() => {});
+    if (pair[type] !== undefined || pair.port !== port) {
+      stream.reset().catch(() => {});
+      return;
+    }
     pair[type] = stream;
     if (pair.data === undefined || pair.error === undefined) return;
     this.#forget(id, pair);
     pair.error.inbox.discard();
-    const running = this.#onPair(pair.data, pair.error, port).catch(() => {}); // the client has gone
+    const running = this.#onPair(pair.data, pair.error, port)
+      .catch(() => {}) // the client has gone
+      .finally(() => this.#running.delete(running));
     this.#running.add(running);
-    void running.finally(() => this.#running.delete(running));
   }
 
   #expect(id: string, port: number): Pair {

@@ -1,5 +1,6 @@
 // The head of an HTTP/1.1 request that asks for another protocol, and the answers to it; and the same
 // from the client's side. What follows the head on the connection is the other protocol's.
+import { quoted } from "../base/text.ts";
 import type { ByteStream, Wire } from "./byte_stream.ts";
 
 export type Head = {
@@ -45,7 +46,7 @@ export function parseHead(text: string): Head {
   const headers = new Map<string, string[]>();
   for (const one of lines) {
     const match = /^([!#$%&'*+.^_`|~\w-]+):[ \t]*(.*?)[ \t]*$/.exec(one);
-    if (match === null) throw new Error(`no HTTP header: ${JSON.stringify(one.slice(0, 100))}`);
+    if (match === null) throw new Error(`no HTTP header: ${quoted(one, 100)}`);
     const name = match[1]!.toLowerCase();
     headers.set(name, [...(headers.get(name) ?? []), match[2]!]);
   }

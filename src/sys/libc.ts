@@ -1,6 +1,7 @@
 // The kernel's interface: libc functions by name (never by syscall number: arm64 is a target),
 // through bun:ffi or Deno.dlopen. Nothing else in the project loads a native symbol.
 import { constants } from "node:os";
+import { quoted } from "../base/text.ts";
 
 type Kind = "i32" | "u32" | "i64" | "u64" | "usize" | "buffer";
 type Value = number | bigint | Uint8Array | null;
@@ -197,7 +198,7 @@ export function check(name: Name, subject: string, ...args: Value[]): number {
 
 /** A C string. */
 export function z(text: string | Buffer): Uint8Array {
-  if (text.includes("\0")) throw new Error(`a NUL byte in ${JSON.stringify(String(text))}`);
+  if (text.includes("\0")) throw new Error(`a NUL byte in ${quoted(String(text))}`);
   if (typeof text === "string") return Buffer.from(`${text}\0`);
   return Buffer.concat([text, Buffer.alloc(1)]);
 }

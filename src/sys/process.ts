@@ -5,6 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { getPriority } from "node:os";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { clipStart, printable } from "../base/text.ts";
 import { spawn } from "./children.ts";
 import { readKernelFile, writeKernelFile } from "./file.ts";
 import { check } from "./libc.ts";
@@ -28,6 +29,14 @@ export type RunResult = {
   stdout: string;
   stderr: string;
 };
+
+const wordsBytesMax = 1_000;
+
+/** The end of what a program said of its failure, for a message. */
+export function lastWords({ exitCode, stdout, stderr }: Partial<RunResult>): string {
+  const said = printable(stderr?.trim() || stdout?.trim() || "");
+  return said === "" ? `exit code ${exitCode}` : clipStart(said, wordsBytesMax);
+}
 
 /** How long a process is waited for after SIGKILL; one in uninterruptible sleep does not end of it. */
 export const killedMs = 5_000;

@@ -1,6 +1,7 @@
 // Signals by the names that images and CRI use.
 import { constants } from "node:os";
 import { CriError } from "../base/errors.ts";
+import { quoted } from "../base/text.ts";
 
 /** The first real-time signal that libc leaves to programs (glibc and musl take the ones below). */
 const SIGRTMIN = 34;
@@ -14,7 +15,7 @@ export function isSignal(name: string): boolean {
 export function signalNumber(name: string): number {
   const number = numberOf(name);
   if (number !== undefined) return number;
-  throw new CriError("INVALID_ARGUMENT", `${JSON.stringify(name)} is not a signal`);
+  throw new CriError("INVALID_ARGUMENT", `${quoted(name)} is not a signal`);
 }
 
 function numberOf(name: string): number | undefined {

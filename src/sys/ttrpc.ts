@@ -153,7 +153,7 @@ export class TtrpcConnection {
 
   #asked({ stream, type, body }: Message): void {
     if (type !== REQUEST) throw new Error(`a message of type ${type} instead of a request`);
-    void this.#answer(stream, decodeRequest(body));
+    this.#answer(stream, decodeRequest(body)).catch((error) => this.close(messageOf(error)));
   }
 
   async #answer(stream: number, { service, method, payload }: Request): Promise<void> {

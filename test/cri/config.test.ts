@@ -1,6 +1,6 @@
 // What daemon.json says, as a container and a client find it.
 import { expect, test } from "bun:test";
-import { startDaemon } from "../harness.ts";
+import { executable, startDaemon } from "../harness.ts";
 
 test("limits, umask and further handler names of daemon.json reach the containers", async () => {
   await using daemon = await startDaemon({
@@ -22,6 +22,19 @@ test("limits, umask and further handler names of daemon.json reach the container
     "ulimit -Sn; ulimit -Hn; ulimit -Sc; ulimit -Hc; umask",
   );
   expect(text.trim().split("\n")).toEqual(["1234", "4096", "0", "unlimited", "0027"]);
+});
+
+test("a verbose Status and info show limits of daemon.json, up to 64 bits", async () => {
+  const config = { "default-ulimits": { core: { Name: "core", Hard: -1, Soft: 0 } } };
+  await using daemon = await startDaemon({ config, network: false, image: false });
+  const { info } = await daemon.client.Status({ verbose: true });
+  expect(info["config"]).toContain('"hard":18446744073709551615');
+  const argv = [executable, "info", "--host", `unix://${daemon.socket}`];
+  const { exitCode, stdout } = Bun.spawnSync(argv);
+  expect({ exitCode, text: stdout.toString() }).toEqual({
+    exitCode: 0,
+    text: expect.stringContaining("18446744073709551615"),
+  });
 });
 
 // iSulad's own file, but for the folders, which are the harness's.

@@ -1,0 +1,185 @@
+// Answers a call: from the bytes of its request to the bytes of its response or a status. Errors become
+// status codes, deadlines and cancellations become AbortSignals, here and nowhere else; and whatever is
+// thrown, by a handler, by an encoder or by grpc-js, the call ends with a status.
+import * as grpc from "@grpc/grpc-js";
+import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
+import { encodeMessage, type Encoder } from "../base/protobuf.ts";
+import { statusText } from "../base/status_text.ts";
+import { checkRequest } from "./check.ts";
+import type { Call, Context } from "./context.ts";
+import type { FailureLog } from "./failure_log.ts";
+import { Encoded } from "./lists.ts";
+import { isQuestion } from "./questions.ts";
+
+export type Method = {
+  request: { decode(bytes: Uint8Array): object };
+  response: Encoder<never>;
+  stream: boolean;
+};
+
+type Unary = (context: Context, request: object, call: Call) => object | Promise<object>;
+type Send = (message: object) => Promise<void>;
+type Stream = (context: Context, request: object, call: Call, send: Send) => Promise<void>;
+
+/** One RPC. Without a handler it answers UNIMPLEMENTED. */
+export type Rpc<Handler> = {
+  context: Context;
+  failures: FailureLog;
+  name: string;
+  method: Method;
+  handler: Handler | undefined;
+};
+
+type UnaryCall = grpc.ServerUnaryCall<Buffer, Buffer>;
+type StreamCall = grpc.ServerWritableStream<Buffer, Buffer>;
+
+/** What kubelets and crictl take, and what is taken from them. */
+export const messageBytesMax = 16 << 20;
+
+export function answerUnary(rpc: Rpc<Unary>): grpc.handleUnaryCall<Buffer, Buffer> {
+  return (call, reply) => {
+    let response: Buffer;
+    const run: Run<Unary> = async (handler, request, signal) => {
+      response = encode(rpc, await handler(rpc.context, request, { signal }));
+    };
+    const send: End = (failed) => (failed === undefined ? reply(null, response) : reply(failed));
+    answer(rpc, call, run).then((status) => end(rpc, status, send), abandon(rpc, send));
+  };
+}
+
+export function answerStream(rpc: Rpc<Stream>): grpc.handleServerStreamingCall<Buffer, Buffer> {
+  return (call) => {
+    const run: Run<Stream> = (handler, request, signal) =>
+      handler(rpc.context, request, { signal }, (message) => send(call, encode(rpc, message)));
+    const finish: End = (failed) => {
+      if (failed === undefined) call.end();
+      else call.emit("error", failed);
+    };
+    answer(rpc, call, run).then((status) => end(rpc, status, finish), abandon(rpc, finish));
+  };
+}
+
+type Run<Handler> = (handler: Handler, request: object, signal: AbortSignal) => Promise<void>;
+
+/** Ends the call: undefined, it succeeded. */
+type End = (failed: grpc.ServiceError | undefined) => void;
+
+/** Runs the call. undefined: it succeeded. */
+async function answer<Handler>(
+  rpc: Rpc<Handler>,
+  call: UnaryCall | StreamCall,
+  run: Run<Handler>,
+): Promise<grpc.ServiceError | undefined> {
+  const { context, name, handler } = rpc;
+  const signal = cancelledBy(call);
+  const called = startCall(context, name);
+  let request: object | undefined;
+  try {
+    if (handler === undefined) throw unimplemented(name);
+    request = decode(rpc, call.request);
+    checkRequest(name, request);
+    await run(handler, request, signal);
+    called("OK");
+    return undefined;
+  } catch (error) {
+    called(codeOf(error));
+    rpc.failures.add(context, { call: name, request, error });
+    return statusOf(error);
+  }
+}
+
+/** Sends the outcome; one that grpc-js refuses to send is replaced by a status that it cannot refuse. */
+function end(rpc: Rpc<unknown>, status: grpc.ServiceError | undefined, send: End): void {
+  try {
+    send(status);
+  } catch (error) {
+    const failed = unforeseen(rpc, error);
+    try {
+      send(failed);
+    } catch (again) {
+      // The stream is gone, and with it the call.
+      rpc.context.log.debug("call has no status", { call: rpc.name, error: messageOf(again) });
+    }
+  }
+}
+
+/** For what answer() itself throws: a fault in the counting or the logging of a call. */
+function abandon(rpc: Rpc<unknown>, send: End): (error: unknown) => void {
+  return (error) => end(rpc, unforeseen(rpc, error), send);
+}
+
+function unforeseen({ context, name, failures }: Rpc<unknown>, error: unknown): grpc.ServiceError {
+  const why = `the answer of ${name} could not be sent`;
+  const failed = new CriError("INTERNAL", why, { cause: error });
+  failures.add(context, { call: name, request: undefined, error: failed });
+  return statusOf(failed);
+}
+
+function decode({ name, method }: Rpc<unknown>, bytes: Buffer): object {
+  try {
+    return method.request.decode(bytes);
+  } catch (cause) {
+    const why = `the request of ${name} is no such message, or has text that is not UTF-8`;
+    throw new CriError("INVALID_ARGUMENT", `${why}: ${messageOf(cause)}`, { cause });
+  }
+}
+
+function encode({ name, method }: Rpc<unknown>, message: object): Buffer {
+  const bytes =
+    message instanceof Encoded ? message.bytes : encodeMessage(method.response, message as never);
+  if (bytes.length <= messageBytesMax) return bytes;
+  const why = `the answer of ${name} has ${bytes.length} bytes, and clients take ${messageBytesMax}`;
+  throw new CriError("RESOURCE_EXHAUSTED", `${why}: ask with a filter, or by the Stream call`);
+}
+
+/** Counts a call; what it returns is to be told the gRPC code that the call ended with. */
+function startCall({ calls, instruments }: Context, name: string): (code: string) => void {
+  const beginMs = performance.now();
+  const work = isQuestion(name) ? 0 : 1;
+  calls.count += work;
+  calls.running += work;
+  return (code) => {
+    calls.running -= work;
+    instruments.called(name, code, performance.now() - beginMs);
+  };
+}
+
+/** A slow reader is waited for, so that nothing piles up here. */
+function send(call: StreamCall, message: Buffer): Promise<void> {
+  if (call.write(message)) return Promise.resolve();
+  return new Promise((resolve) => {
+    const done = () => {
+      call.off("drain", done);
+      call.off("cancelled", done);
+      resolve();
+    };
+    call.on("drain", done);
+    call.on("cancelled", done);
+  });
+}
+
+/** Aborts when the client cancels, goes away, or its deadline passes. */
+function cancelledBy(call: UnaryCall | StreamCall): AbortSignal {
+  const cancel = new AbortController();
+  call.on("cancelled", () => {
+    const deadline = Number(call.getDeadline());
+    const late = Number.isFinite(deadline) && Date.now() >= deadline - 1;
+    cancel.abort(
+      late
+        ? new DOMException("the client's deadline has passed", "TimeoutError")
+        : new DOMException("the client has cancelled the call", "AbortError"),
+    );
+  });
+  return cancel.signal;
+}
+
+function unimplemented(name: string): CriError {
+  const why = "no OCI runtime checkpoints or restores a pod as a whole";
+  return new CriError("UNIMPLEMENTED", `isulad-ts has no ${name}: ${why}`);
+}
+
+function statusOf(error: unknown): grpc.ServiceError {
+  const details = statusText(messageOf(error));
+  const code = grpcCodes[codeOf(error)];
+  return Object.assign(new Error(details), { code, details, metadata: new grpc.Metadata() });
+}

@@ -32,7 +32,7 @@ import {
   type CgroupMounts,
 } from "./node/cgroup.ts";
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
-import { openCni } from "./node/cni.ts";
+import { type CniNetwork, openCni } from "./node/cni.ts";
 import { DiskUsages } from "./node/disk_usage.ts";
 import { readHostFacts } from "./node/host.ts";
 import { Passages } from "./node/passages.ts";
@@ -51,11 +51,14 @@ import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/orphans.ts";
 import { replaceStale } from "./sys/stale_socket.ts";
+import { bootId } from "./sys/uptime.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
 import { shrinkWhenIdle } from "./sys/memory.ts";
 
 /** Until an exit is committed, its container cannot be stopped or removed. */
 const commitAgainMs = 1_000;
+/** For CNI plugins whose call was cancelled: most take less than a second. */
+const cniGraceMs = 10_000;
 /** Calls under way get this long to finish at the end; the rest is cut off. */
 const drainMs = 1_000;
 /** For all of the end: streams, plugins, calls, pulls. */
@@ -97,11 +100,11 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   );
   await recover(context);
   await context.monitor.connect();
-  stack.use(sweepOrphans(context));
   if (config.nri.support) {
     const { openNri } = await import("./cri/nri.ts");
-    context.nri = stack.use(await openNri(context, log.child("nri")));
+    stack.use(await openNri(context, log.child("nri")));
   }
+  stack.use(sweepOrphans(context)); // after the plugins, which are told of what it ends
   if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
   await listen(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
@@ -152,7 +155,7 @@ async function createContext(
     config,
     log: log.child("cri"),
     instance,
-    bootId: readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim(),
+    bootId: bootId(),
     host: readHostFacts(mounts, { apparmor, selinux }),
     handlers: await openHandlers(config, log),
     sandboxes: new Store({
@@ -166,14 +169,7 @@ async function createContext(
       onCommit: (before, after) => containerCommitted(context, before, after),
     }),
     images,
-    cni: openCni({
-      confDir: config.cniConfDir,
-      binDirs: config.cniBinDirs,
-      cacheDir: join(config.graph, "cni"),
-      log: log.child("cni"),
-      timeoutMs: config.cniTimeoutMs,
-      maxConfNum: config.maxConfNum,
-    }),
+    cni: stack.use(openNetworks({ config, log })),
     cgroup: openCgroup(mounts, config, log),
     passages: new Passages(["", "containers", "sandboxes"].map((name) => join(config.graph, name))),
     instruments: new Instruments(),
@@ -194,6 +190,18 @@ async function createContext(
     await Promise.all([context.sandboxes.settle(), context.containers.settle()]);
   });
   return context;
+}
+
+function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwork {
+  return openCni({
+    confDir: config.cniConfDir,
+    binDirs: config.cniBinDirs,
+    cacheDir: join(config.graph, "cni"),
+    log: log.child("cni"),
+    timeoutMs: config.cniTimeoutMs,
+    graceMs: cniGraceMs,
+    maxConfNum: config.maxConfNum,
+  });
 }
 
 function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDriver {

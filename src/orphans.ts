@@ -21,6 +21,7 @@ import { podFolder, type Context } from "./cri/context.ts";
 import { logFailure } from "./base/log.ts";
 import { checkSandbox, containersOf } from "./cri/sandbox.ts";
 import { endSandbox } from "./cri/sandbox_teardown.ts";
+import type { RecordedPod } from "./node/cni_gc.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "./node/namespaces.ts";
 import type { Container } from "./state/container.ts";
 import { MNT_DETACH, unmount } from "./sys/mount.ts";
@@ -206,8 +207,18 @@ async function removeNetns(context: Context): Promise<void> {
 async function collectNetworks(sweeper: Sweeper): Promise<void> {
   const { context, collectedMs } = sweeper;
   if (performance.now() - collectedMs < collectEveryMs) return;
-  const done = await context.cni.collectGarbage((id) => context.sandboxes.knows(id));
+  const done = await context.cni.collectGarbage(
+    () => attachedPods(context),
+    (id) => context.sandboxes.knows(id),
+  );
   if (done) sweeper.collectedMs = performance.now();
+}
+
+function attachedPods({ sandboxes }: Context): RecordedPod[] {
+  return sandboxes.list().flatMap(({ id, cni: recorded, torndown, networkSettings }) => {
+    if (recorded === undefined || torndown) return [];
+    return [{ id, netnsPath: networkSettings.SandboxKey, recorded }];
+  });
 }
 
 async function removePods(context: Context, signal: AbortSignal): Promise<void> {

@@ -45,6 +45,18 @@ export async function untilAborted<T>(
   }
 }
 
+/**
+ * Aborts `ms` after the signal does, with its reason: for work that leaves something half done when it is
+ * ended at once.
+ */
+export function afterGrace(signal: AbortSignal, ms: number): AbortSignal {
+  const controller = new AbortController();
+  const onAbort = () => setTimeout(() => controller.abort(signal.reason), ms).unref();
+  if (signal.aborted) onAbort();
+  else signal.addEventListener("abort", onAbort, { once: true });
+  return controller.signal;
+}
+
 /** untilAborted with a deadline. @throws CriError DEADLINE_EXCEEDED. */
 export function inTime<T>(promise: Promise<T>, what: string, ms: number): Promise<T> {
   return untilAborted(promise, what, AbortSignal.timeout(ms));

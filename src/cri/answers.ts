@@ -3,6 +3,7 @@
 // thrown, by a handler, by an encoder or by grpc-js, the call ends with a status.
 import * as grpc from "@grpc/grpc-js";
 import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
+import { nowMs } from "../base/int64.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { statusText } from "../base/status_text.ts";
 import { checkRequest } from "./check.ts";
@@ -161,9 +162,10 @@ function send(call: StreamCall, message: Buffer): Promise<void> {
 /** Aborts when the client cancels, goes away, or its deadline passes. */
 function cancelledBy(call: UnaryCall | StreamCall): AbortSignal {
   const cancel = new AbortController();
+  const begin = performance.now();
+  const leftMs = Number(call.getDeadline()) - nowMs(); // grpc-js has only the wall clock's time of it
   call.on("cancelled", () => {
-    const deadline = Number(call.getDeadline());
-    const late = Number.isFinite(deadline) && Date.now() >= deadline - 1;
+    const late = Number.isFinite(leftMs) && performance.now() - begin >= leftMs - 1;
     cancel.abort(
       late
         ? new DOMException("the client's deadline has passed", "TimeoutError")

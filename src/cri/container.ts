@@ -93,15 +93,10 @@ async function commitStart(
     const message = messageOf(error);
     // It may run all the same: what failed may have been the answer.
     await endFailedStart(context, args);
-    const failed = await context.containers.update(
-      id,
-      (old) => startFailed(old, message, String(nowNs())),
-      {
-        happened: true,
-      },
-    );
+    await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())), {
+      happened: true,
+    });
     context.exits.exited(id);
-    if (failed !== undefined) context.nri?.stoppedContainer(failed);
     context.log.warn("container did not start", { container: id, error: message });
     throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
   } finally {

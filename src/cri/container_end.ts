@@ -128,7 +128,6 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
   if (container?.phase.phase !== "exited") return;
   const { reason, exitCode } = container.phase;
   if (isNews && reason === "OOMKilled") context.instruments.oomKilled();
-  if (isNews) context.nri?.stoppedContainer(container);
   context.log.info("container exited", { container: id, exitCode, reason });
 }
 

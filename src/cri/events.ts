@@ -26,6 +26,8 @@ export function containerCommitted(
 ): void {
   const { id, sandboxId } = (after ?? before)!;
   if (after?.phase.phase !== "running") context.sampler.forget(id);
+  const hasEnded = after?.phase.phase === "exited" && before?.phase.phase !== "exited";
+  if (hasEnded) context.nri?.stoppedContainer(after);
   const sandbox = context.sandboxes.listed(sandboxId);
   publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
 }

@@ -1,6 +1,7 @@
 // What the daemon counts of itself, for the Prometheus metrics of metrics-port.
 import { build, version } from "../base/build.ts";
 import { codeOf } from "../base/errors.ts";
+import { nowMs } from "../base/int64.ts";
 import { LoopLag } from "../base/loop_lag.ts";
 import { Counter, type Family, gauge, Histogram } from "../base/prometheus.ts";
 
@@ -18,7 +19,7 @@ export class Instruments {
     boundsOfLag,
   );
   readonly #loop = new LoopLag((lateMs) => this.#lag.observe({}, lateMs / 1000));
-  readonly #startedS = Math.floor(Date.now() / 1000);
+  readonly #startedS = Math.floor(nowMs() / 1000);
 
   constructor() {
     this.#oomKills.add({}, 0); // so that it is there before the first one

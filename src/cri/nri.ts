@@ -24,6 +24,7 @@ import { changeResources } from "./container_update.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { hasCgroup, sandboxFacts } from "./facts.ts";
 import type { NriEvents } from "./nri_events.ts";
+import { NriLedger } from "./nri_ledger.ts";
 
 /** What an evicted container gets to end by itself, as a kubelet's default. */
 const evictionGraceMs = 30_000;
@@ -37,12 +38,19 @@ class Nri implements NriEvents, AsyncDisposable {
   readonly #creating = new Map<string, ContainerFacts>();
   /** What is being told of a container, until the last of it has been. */
   readonly #order = new Map<string, Promise<void>>();
-  /** Pods whose StopPodSandbox was told of. */
-  readonly #stopped = new Set<string>();
+  readonly #pods = new NriLedger();
+  readonly #containers = new NriLedger();
 
   constructor(context: Context, host: NriHost) {
     this.#context = context;
     this.#host = host;
+    for (const { id, ending, torndown } of context.sandboxes.list()) {
+      // One whose RunPodSandbox has failed is no pod to plugins.
+      if (ending !== "undo") this.#pods.began(id, torndown ? "stopped" : "live");
+    }
+    for (const { id, phase } of context.containers.list()) {
+      this.#containers.began(id, phase.phase === "exited" ? "stopped" : "live");
+    }
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -59,19 +67,12 @@ class Nri implements NriEvents, AsyncDisposable {
 
   async runPodSandbox(sandbox: Sandbox): Promise<void> {
     this.#host.checkRequired("RunPodSandbox");
-    if (this.#host.isEmpty) return;
-    await this.#host.runPodSandbox(this.#pod(sandbox));
-  }
-
-  async podSandboxGone(sandbox: Sandbox): Promise<void> {
-    if (this.#host.isEmpty) return;
-    await this.#host.podSandboxGone(this.#pod(sandbox));
+    if (!this.#host.isEmpty) await this.#host.runPodSandbox(this.#pod(sandbox));
+    this.#pods.began(sandbox.id);
   }
 
   async stopPodSandbox(sandbox: Sandbox): Promise<void> {
-    if (this.#stopped.has(sandbox.id)) return;
-    this.#stopped.add(sandbox.id);
-    if (this.#host.isEmpty) return;
+    if (!this.#pods.stop(sandbox.id) || this.#host.isEmpty) return;
     const containers = this.#context.containers.list();
     const own = containers.filter(({ sandboxId }) => sandboxId === sandbox.id);
     await Promise.all(own.flatMap(({ id }) => this.#order.get(id) ?? []));
@@ -79,8 +80,8 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   async removePodSandbox(sandbox: Sandbox): Promise<void> {
-    this.#stopped.delete(sandbox.id);
-    if (this.#host.isEmpty) return;
+    await this.stopPodSandbox(sandbox);
+    if (!this.#pods.remove(sandbox.id) || this.#host.isEmpty) return;
     await this.#host.notify("RemovePodSandbox", this.#pod(sandbox));
   }
 
@@ -143,6 +144,7 @@ class Nri implements NriEvents, AsyncDisposable {
 
   createdContainer(container: Container, spec: OciSpec): void {
     this.#creating.delete(container.id);
+    this.#containers.began(container.id);
     if (this.#host.isEmpty) return;
     this.#specs.set(container.id, spec);
     this.#background(this.#notify("PostCreateContainer", container));
@@ -169,12 +171,14 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   stoppedContainer(container: Container): void {
+    if (!this.#containers.stop(container.id)) return;
     const stop = (pod: PodFacts, facts: ContainerFacts) => this.#host.stopContainer(pod, facts);
     this.#background(this.#tell("StopContainer", container, stop));
   }
 
   async removeContainer(container: Container): Promise<void> {
-    await this.#notify("RemoveContainer", container);
+    this.stoppedContainer(container); // one that was never started
+    if (this.#containers.remove(container.id)) await this.#notify("RemoveContainer", container);
     this.#specs.delete(container.id);
   }
 
@@ -264,7 +268,7 @@ class Nri implements NriEvents, AsyncDisposable {
   /** What a plugin that comes is told of. */
   async state(): Promise<{ pods: PodFacts[]; containers: ContainerFacts[] }> {
     const { sandboxes, containers, log } = this.#context;
-    const live = containers.list().filter(({ phase }) => phase.phase !== "exited");
+    const live = containers.list().filter(({ id }) => this.#containers.isLive(id));
     const facts: ContainerFacts[] = [];
     for (const container of live) {
       try {
@@ -274,13 +278,13 @@ class Nri implements NriEvents, AsyncDisposable {
         log.warn("plugins are not told of a container", fields);
       }
     }
-    const pods = sandboxes.list().filter(({ torndown }) => !torndown);
+    const pods = sandboxes.list().filter(({ id }) => this.#pods.isLive(id));
     return { pods: pods.map((sandbox) => this.#pod(sandbox)), containers: facts };
   }
 }
 
-/** Starts the pre-installed plugins, and listens for others. */
-export async function openNri(context: Context, log: Log): Promise<NriEvents & AsyncDisposable> {
+/** Starts the pre-installed plugins, and listens for others: the context's plugins from here on. */
+export async function openNri(context: Context, log: Log): Promise<AsyncDisposable> {
   const { NriHost } = await import("../nri/host.ts");
   const world: World = {
     state: () => nri.state(),
@@ -291,6 +295,7 @@ export async function openNri(context: Context, log: Log): Promise<NriEvents & A
   const host = new NriHost({ config: context.config.nri, log, world });
   await using undo = new AsyncDisposableStack();
   const nri = undo.use(new Nri(context, host));
+  context.nri = nri; // before any plugin: what ends while the first one synchronizes is owed to it
   await host.start();
   undo.move();
   return nri;

@@ -20,10 +20,9 @@ export type NriEvents = {
 
   /** May be refused; nobody sees the pod yet. */
   runPodSandbox(sandbox: Sandbox): Promise<void>;
-  /** RunPodSandbox was told of, and has failed after that. */
-  podSandboxGone(sandbox: Sandbox): Promise<void>;
-  /** Once for a pod, after all of its containers' ends. */
+  /** Tells plugins, once for a pod, after all of its containers' ends; not of a pod unknown to them. */
   stopPodSandbox(sandbox: Sandbox): Promise<void>;
+  /** The same; a pod that was not stopped for the plugins is stopped first. */
   removePodSandbox(sandbox: Sandbox): Promise<void>;
   /** May be refused. */
   updatePodSandbox(
@@ -45,8 +44,9 @@ export type NriEvents = {
   /** May be refused. */
   startContainer(sandbox: Sandbox, container: Container): Promise<void>;
   startedContainer(container: Container): void;
-  /** The container's end is on record. */
+  /** Tells plugins, once for a container, that its end is on record; called at the commit. */
   stoppedContainer(container: Container): void;
+  /** The same as with pods. */
   removeContainer(container: Container): Promise<void>;
   /** The resources to set; may be refused. No lock of a container is held: plugins change others too. */
   updateContainer(

@@ -59,7 +59,6 @@ async function stopAlone(context: Context, id: string, signal: AbortSignal): Pro
     }),
   );
   if (sandbox.torndown) return;
-  await context.nri?.stopPodSandbox(sandbox);
   await tearDown(context, sandbox, signal);
   await step("sandbox-torndown", () => context.sandboxes.update(id, tornDown, { happened: true }));
   context.log.info("sandbox stopped", { sandbox: id, name: sandbox.name });
@@ -88,7 +87,6 @@ async function remove(context: Context, id: string, signal: AbortSignal): Promis
   for (const container of containersOf(context, id)) {
     await removeContainerRecord(context, container.id, signal);
   }
-  await context.nri?.removePodSandbox(sandbox);
   await release(context, sandbox, signal);
   context.log.info("sandbox removed", { sandbox: id, name: sandbox.name });
 }

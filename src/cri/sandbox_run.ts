@@ -134,14 +134,9 @@ async function becomeReady(making: Making): Promise<void> {
   const { sandbox, context } = making;
   using _ = await context.nri?.enter();
   await context.nri?.runPodSandbox(sandbox);
-  try {
-    await step("sandbox-ready", () => context.sandboxes.put(ready(sandbox)));
-    checkPause(sandbox);
-    checkCall(making);
-  } catch (error) {
-    await context.nri?.podSandboxGone(sandbox);
-    throw error;
-  }
+  await step("sandbox-ready", () => context.sandboxes.put(ready(sandbox)));
+  checkPause(sandbox);
+  checkCall(making);
 }
 
 /** Writes what is to be undone from here on. */

@@ -23,6 +23,7 @@ export async function tearDown(
   signal: AbortSignal,
 ): Promise<void> {
   const { id, namespaces, networkSettings } = sandbox;
+  await context.nri?.stopPodSandbox(sandbox);
   if (sandbox.pause !== undefined) {
     await step("pause-remove", () => removePause(context, sandbox));
   }
@@ -47,6 +48,7 @@ export async function release(
   signal: AbortSignal,
 ): Promise<void> {
   const { id, namespaces, cgroup } = sandbox;
+  await context.nri?.removePodSandbox(sandbox);
   if (namespaces.net !== undefined) await unpinNamespace(namespaces.net.path, { unlink: true });
   await step("sandbox-cgroup-remove", async () => {
     if (!hasCgroup(context, sandbox)) return;

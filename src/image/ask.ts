@@ -1,4 +1,5 @@
 // One request to one endpoint, with the authorization that it asks for, and what its refusal means.
+import { nowMs } from "../base/int64.ts";
 import { URL } from "node:url";
 import { jsonValue } from "../base/json.ts";
 import { clip } from "../base/text.ts";
@@ -168,6 +169,6 @@ function refusal(answer: Transfer, host: string, detail: string): TransferError 
 
 /** Seconds or a date (RFC 9110, 10.2.3), in milliseconds from now; 0 for none. */
 function retryAfter(text: string): number {
-  const ms = /^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - Date.now();
+  const ms = /^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - nowMs();
   return Math.max(ms || 0, 0);
 }

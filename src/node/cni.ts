@@ -9,8 +9,7 @@
 // the plugins make what all pods share (bridge, iptables chains), and portmap fails when two do so.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
-import { untilAborted } from "../base/abort.ts";
+import { afterGrace, throwIfAborted, untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
@@ -19,7 +18,6 @@ import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
   attachmentsOf,
   cachedPods,
-  failingSince,
   giveUp,
   readCache,
   removeCache,
@@ -38,7 +36,9 @@ import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
 import { podNetworks, networksAnnotation } from "./cni_networks.ts";
 import { renderCniTemplate } from "./cni_template.ts";
-import { collectGarbage, Gate, StatusProbe } from "./cni_upkeep.ts";
+import { failedForMs } from "./cni_failing.ts";
+import { collectGarbage, type RecordedPod, whenIdle } from "./cni_gc.ts";
+import { Gate, StatusProbe } from "./cni_upkeep.ts";
 import { isNamespaceFile } from "./namespaces.ts";
 
 export { podAddresses, podMac, type PodAddress } from "./cni_result.ts";
@@ -52,6 +52,8 @@ export type CniOptions = {
   log: Log;
   /** For one ADD or DEL, all plugins of a network together. */
   timeoutMs: number;
+  /** How long a plugin that has begun still runs when its caller gives up. */
+  graceMs: number;
   /** How many lists every pod is attached to; 0: all. */
   maxConfNum: number;
 };
@@ -64,11 +66,10 @@ export type CniStatus = { ready: boolean; reason: string; message: string; name?
 /** What DEL needs to know of a pod beside its attachment. */
 export type CniTarget = { id: string; netnsPath: string };
 
-/** From when on a DEL that always fails is given up. */
+/** At the daemon's end, for plugins under way. */
+const endMs = 5_000;
+/** After failing for so long a DEL is given up. */
 const giveUpMs = 24 * 60 * 60_000;
-/** GC waits so long for a moment without ADD and DEL, and may take so long for a network. */
-const idleMs = 30_000;
-const gcMs = 15_000;
 /** The list that writeList() makes; names before it win. */
 const writtenList = "10-isulad-net.conflist";
 const templateBytesMax = 1 << 20;
@@ -77,8 +78,9 @@ export function openCni(options: CniOptions): CniNetwork {
   return new CniNetwork(options);
 }
 
-export class CniNetwork {
+export class CniNetwork implements AsyncDisposable {
   readonly #options: CniOptions;
+  readonly #ending = new AbortController();
   /** By folder: a runtime handler may have one of its own. */
   readonly #confs = new Map<string, { conf: ConfDir; told: string }>();
   /** List and capabilities of the ADDs that have passed. */
@@ -201,6 +203,7 @@ export class CniNetwork {
     const within = this.#within(signal);
     let result: CniAttachment["result"];
     for (const plugin of plan.confList.plugins) {
+      throwIfAborted(`CNI ADD of sandbox ${pod.id}`, signal);
       const attachment = { ...plan, result };
       const printed = await this.#exec("ADD", plugin, { pod, attachment }, within);
       result = parseResult(printed, plugin.type, plan.confList.cniVersion);
@@ -254,12 +257,23 @@ export class CniNetwork {
       for (const one of used.toReversed()) await this.#delOne(target, one, signal);
     } catch (error) {
       if (signal.aborted) throw error;
-      if (Date.now() - (await failingSince(cacheDir, target.id)) < giveUpMs) throw error;
+      if (!(await this.#hasFailedForLong(target.id))) throw error;
       const kept = await giveUp(cacheDir, target.id);
       const fields = { sandbox, error: messageOf(error), kept };
       log.error("CNI DEL has failed for a day and is given up: free what it held by hand", fields);
     }
     await removeCache(cacheDir, target.id);
+  }
+
+  /** A full disk keeps no count: then nothing is given up, and DEL's own error is what the caller gets. */
+  async #hasFailedForLong(id: string): Promise<boolean> {
+    const { cacheDir, log } = this.#options;
+    try {
+      return (await failedForMs(cacheDir, id)) >= giveUpMs;
+    } catch (error) {
+      log.warn("a failed CNI DEL was not counted", { sandbox: id, error: messageOf(error) });
+      return false;
+    }
   }
 
   async #delOne(target: CniTarget, used: CniAttachment, signal: AbortSignal): Promise<void> {
@@ -269,6 +283,7 @@ export class CniNetwork {
     const pod = { id: target.id, netnsPath };
     const within = this.#within(signal);
     for (const plugin of used.confList.plugins.toReversed()) {
+      throwIfAborted(`CNI DEL of sandbox ${target.id}`, signal);
       const seen = hasPrevResult ? used : { ...used, result: undefined };
       await this.#exec("DEL", plugin, { pod, attachment: seen }, within);
     }
@@ -280,42 +295,30 @@ export class CniNetwork {
     return [...new Set(pods.map(({ id }) => id))];
   }
 
-  /**
-   * CNI 1.1's GC of every network whose plugins can: they free what belongs to none of the attachments
-   * of pods that are known. false: ADDs and DELs never paused for it; to be tried again.
-   */
-  async collectGarbage(knows: (id: string) => boolean): Promise<boolean> {
+  /** CNI 1.1's GC of every network whose plugins can (cni_gc.ts); false: to be tried again soon. */
+  collectGarbage(pods: () => RecordedPod[], knows: (id: string) => boolean): Promise<boolean> {
     const { cacheDir, binDirs, log } = this.#options;
     const folders = new Set([this.#options.confDir, ...this.#confs.keys()]);
     const lists = [...folders]
       .flatMap((folder) => this.#look(folder).lists)
       .filter((list) => isSince11(list) && !list.disableGC);
-    for (const list of lists) {
-      using alone = await this.#alone();
-      if (alone === undefined) return false;
-      const pods = (await cachedPods(cacheDir)).filter(
-        ({ id, network }) => network === list.name && knows(id),
-      );
-      const valid = pods.map(({ id, ifName }) => ({ containerID: id, ifname: ifName }));
-      const signal = AbortSignal.timeout(gcMs);
-      for (const problem of await collectGarbage(list, valid, { binDirs, signal })) {
-        log.warn(problem);
-      }
-      log.info("CNI GC", { network: list.name, attachments: valid.length });
-    }
-    return true;
+    return collectGarbage({ lists, cacheDir, binDirs, log, gate: this.#gate }, pods, knows);
   }
 
-  async #alone(): Promise<Disposable | undefined> {
-    for (const end = performance.now() + idleMs; performance.now() < end; await sleep(20)) {
-      const alone = this.#gate.enterAlone();
-      if (alone !== undefined) return alone;
-    }
-    return undefined;
-  }
-
+  /**
+   * For the plugins of one ADD or DEL. A plugin whose caller gives up may be about to write down what it has
+   * taken: killed in between, it never gives that back (host-local then leaks an empty lease).
+   */
   #within(signal: AbortSignal): AbortSignal {
-    return AbortSignal.any([signal, AbortSignal.timeout(this.#options.timeoutMs)]);
+    const { graceMs, timeoutMs } = this.#options;
+    const ends = [afterGrace(signal, graceMs), AbortSignal.timeout(timeoutMs)];
+    return AbortSignal.any([...ends, this.#ending.signal]);
+  }
+
+  /** Waits for the plugins under way, which the next daemon must not meet; those that hang are killed. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    using _ = await whenIdle(this.#gate, endMs);
+    this.#ending.abort(new CriError("CANCELLED", "the daemon ends"));
   }
 
   async #exec(

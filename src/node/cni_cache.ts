@@ -6,6 +6,7 @@ import * as v from "valibot";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { errnoOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { failingFile } from "./cni_failing.ts";
 import { parseConfList, type ConfList } from "./cni_conf.ts";
 import { parseResult, podIps, type CniResult } from "./cni_result.ts";
 
@@ -83,18 +84,7 @@ export async function removeCache(dir: string, id: string): Promise<void> {
   for (const name of await cacheFiles(dir, id)) {
     await rm(join(dir, "results", name), { force: true });
   }
-  await rm(join(dir, "failing", id), { force: true });
-}
-
-/** Since when DEL of a pod fails, in milliseconds since the epoch; it fails for the first time now. */
-export async function failingSince(dir: string, id: string): Promise<number> {
-  const path = join(dir, "failing", id);
-  const since = Number((await readTextIfExists(path)) ?? Number.NaN);
-  if (since > 0) return since;
-  await mkdir(join(dir, "failing"), { recursive: true, mode: 0o700 });
-  const now = Date.now();
-  await writeFileAtomic(path, String(now));
-  return now;
+  await rm(failingFile(dir, id), { force: true });
 }
 
 /** Puts what is known of the pod away, for a person; returns where it is. */
@@ -104,7 +94,7 @@ export async function giveUp(dir: string, id: string): Promise<string> {
   for (const name of await cacheFiles(dir, id)) {
     await rename(join(dir, "results", name), join(folder, name));
   }
-  await rm(join(dir, "failing", id), { force: true });
+  await rm(failingFile(dir, id), { force: true });
   return folder;
 }
 
@@ -114,13 +104,19 @@ export type CachedPod = { id: string; network: string; ifName: string };
 export async function cachedPods(dir: string): Promise<CachedPod[]> {
   const pods: CachedPod[] = [];
   for (const name of await cacheFiles(dir, "")) {
-    const text = (await readTextIfExists(join(dir, "results", name))) ?? "";
-    const id = /"containerId":"([^"]+)"/.exec(text)?.[1];
+    // The name says it: a file whose content is lost is still one of the pod.
+    const id = /-([\da-f]{64})-/.exec(name)?.[1] ?? (await idWithin(join(dir, "results", name)));
     if (id === undefined) continue;
     const [network = "", ifName = ""] = name.split(`-${id}-`);
     pods.push({ id, network, ifName });
   }
   return pods;
+}
+
+/** Of a file that another program has named. */
+async function idWithin(path: string): Promise<string | undefined> {
+  const text = (await readTextIfExists(path)) ?? "";
+  return /"containerId":"([^"]+)"/.exec(text)?.[1];
 }
 
 /** Of one pod; id "": of all. */
@@ -151,13 +147,18 @@ export function attachmentsOf(
   cached: CniAttachment[],
 ): CniAttachment[] {
   const keyOf = ({ confList, ifName }: CniAttachment) => `${confList.name} ${ifName}`;
-  const usable = recorded.map(parseAttachment).filter((one) => one !== undefined);
+  const usable = usableAttachments(recorded);
   const found = new Map(usable.map((one) => [keyOf(one), one]));
   for (const one of cached) {
     const known = found.get(keyOf(one));
     if (known?.result === undefined) found.set(keyOf(one), one);
   }
   return [...found.values()];
+}
+
+/** Those on record that a plugin could be run with. */
+export function usableAttachments(recorded: readonly unknown[]): CniAttachment[] {
+  return recorded.map(parseAttachment).filter((one) => one !== undefined);
 }
 
 /** What has become JSON and is one again; undefined where it is none that a plugin could be run with. */

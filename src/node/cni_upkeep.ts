@@ -1,11 +1,10 @@
-// What CNI 1.1 asks of a runtime beside ADD and DEL: STATUS, whether a network would take a pod now, and
-// GC, which attachments are still valid, so that plugins free the rest.
+// CNI 1.1's STATUS, whether a network would take a pod now; and the gate between ADD, DEL and GC.
 import { setTimeout as sleep } from "node:timers/promises";
 import { untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { pluginInput } from "./cni_args.ts";
-import { isSince11, type ConfList, type PluginConf } from "./cni_conf.ts";
+import { isSince11, type ConfList } from "./cni_conf.ts";
 import { execPlugin, type CniErrorCause } from "./cni_exec.ts";
 
 /** An answer is as good as new for so long: clients ask every few seconds. */
@@ -68,41 +67,10 @@ export class StatusProbe {
 }
 
 /** What plugins say that were built on a library older than CNI 1.1, whatever versions they claim. */
-function knowsNoSuchCommand(error: unknown): boolean {
+export function knowsNoSuchCommand(error: unknown): boolean {
   const unknownCommand = 4; // "Invalid necessary environment variables, like CNI_COMMAND"
   const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
   return cause?.cniCode === unknownCommand;
-}
-
-export type ValidAttachment = { containerID: string; ifname: string };
-
-/**
- * GC of each plugin of a list, with the attachments that are valid; goes on behind a failure.
- * Returns what failed, in words.
- */
-export async function collectGarbage(
-  list: ConfList,
-  valid: ValidAttachment[],
-  { binDirs, signal }: { binDirs: string[]; signal: AbortSignal },
-): Promise<string[]> {
-  const problems: string[] = [];
-  for (const plugin of list.plugins) {
-    try {
-      const input = gcInput(list, plugin, valid);
-      await execPlugin({ command: "GC", plugin: plugin.type, binDirs, input }, signal);
-    } catch (error) {
-      if (!knowsNoSuchCommand(error)) problems.push(messageOf(error));
-    }
-  }
-  return problems;
-}
-
-function gcInput(list: ConfList, plugin: PluginConf, valid: ValidAttachment[]) {
-  return {
-    ...pluginInput(list, plugin, { capabilityArgs: {} }),
-    "cni.dev/valid-attachments": valid,
-    "cni.dev/attachments": valid, // its name in the first text of CNI 1.1, which libcni sends too
-  };
 }
 
 /** Many may be in at once, or one alone: GC must not meet an ADD whose pod it does not know yet. */

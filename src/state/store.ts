@@ -6,6 +6,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { nowMs } from "../base/int64.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
 import { Settler } from "./settler.ts";
@@ -104,7 +105,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   /** Takes a damaged record out of the way; what became of it. A full disk may not even take that. */
   async #moveAside(id: string, files: RecordFiles, setAside: string): Promise<string> {
     const from = this.folderOf(id);
-    const to = join(setAside, `${this.#options.kind}-${id}-${Date.now()}`);
+    const to = join(setAside, `${this.#options.kind}-${id}-${Math.trunc(nowMs())}`);
     try {
       await mkdir(setAside, { recursive: true, mode: 0o700 });
       await rename(from, to);

@@ -1,7 +1,18 @@
-// The time since boot: it is not set, goes on in standby, and means the same to every process of a boot.
+// The time since boot: it is never set, goes on in standby, and is the same for every process of a boot.
 import { readFileSync } from "node:fs";
+
+/** A moment that can be compared with others of the same boot, also by a later process. */
+export type BootTime = { bootId: string; uptimeMs: number };
 
 /** In milliseconds, to the hundredth of a second (proc(5), /proc/uptime). */
 export function uptimeMs(): number {
   return Number(readFileSync("/proc/uptime", "utf8").split(" ")[0]) * 1000;
+}
+
+export function bootId(): string {
+  return readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+}
+
+export function bootTime(): BootTime {
+  return { bootId: bootId(), uptimeMs: uptimeMs() };
 }

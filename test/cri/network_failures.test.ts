@@ -1,7 +1,7 @@
 // What CNI plugins take and do not give back: nothing stays, whether they fail now, for a day, or forget.
 import { beforeEach, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
-import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -59,14 +59,19 @@ describe("plugins that fail", () => {
     const podId = await daemon.runPod(daemon.podConfig());
     const stop = () => daemon.client.StopPodSandbox({ pod_sandbox_id: podId });
     expect((await failure(stop())).message).toContain("gone for good");
-    const since = join(daemon.dir, "graph/cni/failing", podId);
-    expect(Number(readFileSync(since, "utf8"))).toBeWithin(Date.now() - 60_000, Date.now() + 1);
+    const failing = join(daemon.dir, "graph/cni/failing", podId);
+    const dayMs = 24 * 60 * 60_000;
+    const set = (failedForMs: number) => {
+      const now = JSON.parse(readFileSync(failing, "utf8")) as object;
+      writeFileSync(failing, JSON.stringify({ ...now, failedForMs }));
+    };
+    set(dayMs - 60_000);
     expect((await failure(stop())).message).toContain("gone for good");
-    writeFileSync(since, String(Date.now() - 25 * 60 * 60_000));
+    set(dayMs);
     await stop();
     expect(daemon.log).toContain("CNI DEL has failed for a day and is given up");
     expect(files("graph/cni/given-up").join()).toContain(podId);
-    expect(existsSync(since)).toBe(false);
+    expect(existsSync(failing)).toBe(false);
     await daemon.removePod(podId);
   });
 
@@ -88,6 +93,37 @@ describe("plugins that fail", () => {
     expect(status?.state).toBe(runtime.v1.PodSandboxState.SANDBOX_NOTREADY);
     await daemon.removePod(podId);
   });
+});
+
+test("a RunPodSandbox that is cancelled while a plugin writes its lease leaves none", async () => {
+  // As host-local does it: the file first, then whose it is; DEL looks for the pod's own.
+  const folder = join(daemon.dir, "own-leases");
+  mkdirSync(folder);
+  const leasing = (seconds: number) => `cd ${folder}
+case $CNI_COMMAND in
+ADD) : > 10.0.0.2; sleep ${seconds}; echo $CNI_CONTAINERID > 10.0.0.2 ;;
+DEL) for one in *; do grep -qs $CNI_CONTAINERID $one && rm $one; done ;;
+esac`;
+  writeList("slow", [writePlugin("slow", leasing(0.5))]);
+  await configure({});
+  const before = daemon.snapshot();
+  const request = { config: daemon.podConfig(), runtime_handler: "" };
+  const cancel = new AbortController();
+  const call = failure(daemon.client.RunPodSandbox(request, { signal: cancel.signal }));
+  await until("the plugin has begun", () => readdirSync(folder).length > 0);
+  cancel.abort();
+  expect((await call).code).toBe("CANCELLED");
+  await until("the pod is undone", () => files("graph/cni/results").length === 0);
+  expect(readdirSync(folder)).toEqual([]);
+  expect(await daemon.leaksSince(before)).toEqual([]);
+  // The daemon's end cancels calls too, after a second.
+  writePlugin("slow", leasing(2.5));
+  const cut = daemon.client.RunPodSandbox(request).catch(() => {});
+  await until("the plugin has begun", () => readdirSync(folder).length > 0);
+  await daemon.restart();
+  await cut;
+  await until("the next daemon has undone it", () => files("graph/cni/results").length === 0);
+  expect(readdirSync(folder)).toEqual([]);
 });
 
 describe("kill -9 of the daemon", () => {
@@ -202,5 +238,37 @@ describe("CNI 1.1", () => {
       "cni.dev/valid-attachments": [{ containerID: podId, ifname: "eth0" }],
     });
     await daemon.removePod(podId);
+  });
+
+  test("GC is put off while a pod's cache file is lost, and frees nothing of that pod", async () => {
+    const told = join(daemon.dir, "gc-told");
+    const plugin = writePlugin("keeper", `[ $CNI_COMMAND != GC ] || echo "$input" > ${told}`);
+    writeList("eleven", [plugin], { cniVersion: "1.1.0" });
+    await configure({});
+    const podIds = [
+      await daemon.runPod(daemon.podConfig()),
+      await daemon.runPod(daemon.podConfig()),
+    ];
+    await until("GC has run", () => existsSync(told));
+    await daemon.stop();
+    rmSync(told, { force: true });
+    const results = join(daemon.dir, "graph/cni/results");
+    const [lost, emptied] = podIds.map((id) => join(results, `${daemon.token}-eleven-${id}-eth0`));
+    rmSync(lost!);
+    writeFileSync(emptied!, "");
+    const logged = daemon.log.length;
+    await daemon.start();
+    await until("it is put off", () => daemon.log.slice(logged).includes("CNI GC is put off"));
+    expect(existsSync(told)).toBe(false);
+    expect(existsSync(lost!)).toBe(true); // written again, from the record
+    await daemon.restart();
+    await until("GC has run", () => existsSync(told) && readFileSync(told, "utf8") !== "");
+    const input = JSON.parse(readFileSync(told, "utf8")) as Record<
+      string,
+      { containerID: string }[]
+    >;
+    const valid = input["cni.dev/valid-attachments"]!.map(({ containerID }) => containerID);
+    expect(valid.toSorted()).toEqual(podIds.toSorted());
+    for (const id of podIds) await daemon.removePod(id);
   });
 });

@@ -221,11 +221,13 @@ CNI_PATH=${dir}/bin
     await first;
   });
 
-  test("the caller's cancellation ends a plugin", async () => {
+  test("the caller's cancellation ends a plugin that hangs, after a grace period", async () => {
     writePlugin("slow", "exec sleep 300");
     writeList("1.0.0", [{ type: "slow" }]);
+    const start = performance.now();
     const failed = failure(openNetwork().add(podOf("p1"), AbortSignal.timeout(100)));
     expect(await failed).toMatchObject({ code: "DEADLINE_EXCEEDED" });
+    expect(performance.now() - start).toBeWithin(550, 5_000);
   });
 
   test("status and add say why the network is not ready", async () => {
@@ -360,7 +362,10 @@ describe("what CNI 1.1 brings", () => {
     const told = () => readFileSync(join(dir, "log"), "utf8").trim().split("\n");
     const first = cni.add(podOf("p1"), signal);
     await sleep(50);
-    const collected = cni.collectGarbage(() => true);
+    const collected = cni.collectGarbage(
+      () => [],
+      () => true,
+    );
     await first;
     while (!told().includes("gc-in")) await sleep(5);
     await cni.add(podOf("p2"), signal);
@@ -369,7 +374,12 @@ describe("what CNI 1.1 brings", () => {
     rmSync(join(dir, "log"));
     const list = { cniVersion: "1.1.0", name: "pods", disableGC: true, plugins: [{ type: "one" }] };
     writeFileSync(join(dir, "net.d/10-pods.conflist"), JSON.stringify(list));
-    expect(await cni.collectGarbage(() => true)).toBe(true);
+    expect(
+      await cni.collectGarbage(
+        () => [],
+        () => true,
+      ),
+    ).toBe(true);
     expect(existsSync(join(dir, "log"))).toBe(false);
   });
 });

@@ -8,6 +8,7 @@ import { openCni, type CniNetwork, type CniPod } from "../../src/node/cni.ts";
 
 export const signal = new AbortController().signal;
 
+const graceMs = 500;
 export let dir = "";
 /** What was logged, without debug lines. */
 export let lines: string[] = [];
@@ -32,7 +33,8 @@ const log: Log = {
 
 export function openNetwork(timeoutMs = 10_000, maxConfNum = 1): CniNetwork {
   const [confDir, cacheDir] = [join(dir, "net.d"), join(dir, "cache")];
-  return openCni({ confDir, cacheDir, binDirs: [join(dir, "bin")], log, timeoutMs, maxConfNum });
+  const binDirs = [join(dir, "bin")];
+  return openCni({ confDir, cacheDir, binDirs, log, timeoutMs, maxConfNum, graceMs });
 }
 
 export function writeList(cniVersion: string, list: object[], file = "10-pods.conflist"): void {

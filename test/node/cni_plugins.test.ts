@@ -111,7 +111,12 @@ describe("CniNetwork with the real plugins", () => {
       writeList("1.1.0", [bridgeConf(), portmap]);
       const cni = openNetwork();
       expect(await cni.status()).toMatchObject({ ready: true });
-      expect(await cni.collectGarbage(() => true)).toBe(true);
+      expect(
+        await cni.collectGarbage(
+          () => [],
+          () => true,
+        ),
+      ).toBe(true);
       expect(lines.filter((line) => line.startsWith("warn"))).toEqual([]);
     },
   );

@@ -1,0 +1,43 @@
+// What a plugin leaves when its caller gives up, and when DEL is given up.
+import { expect, setSystemTime, test } from "bun:test";
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import {
+  dir,
+  failure,
+  openNetwork,
+  podOf,
+  signal,
+  useScratch,
+  writeList,
+  writePlugin,
+} from "./cni_fixture.ts";
+
+useScratch();
+
+test("after a cancellation the plugin under way ends its work, and no other one begins", async () => {
+  const lease = join(dir, "lease");
+  const add = `: > ${lease}; sleep 0.3; echo whole > ${lease}; echo '{"cniVersion":"1.0.0"}'`;
+  writePlugin("leases", add);
+  writePlugin("next", `touch ${dir}/next`);
+  writeList("1.0.0", [{ type: "leases" }, { type: "next" }]);
+  const failed = failure(openNetwork().add(podOf("p1"), AbortSignal.timeout(100)));
+  expect(await failed).toMatchObject({ code: "DEADLINE_EXCEEDED" });
+  expect(readFileSync(lease, "utf8")).toBe("whole\n");
+  expect(existsSync(join(dir, "next"))).toBe(false);
+});
+
+test("a DEL that fails is not given up for a wall clock that is set two days ahead", async () => {
+  writePlugin("gone", "exit 1");
+  writeList("1.0.0", [{ type: "gone" }]);
+  const cni = openNetwork();
+  const attachments = cni.plan(podOf("p1"));
+  const del = () => failure(cni.del(podOf("p1"), attachments, signal));
+  expect(await del()).toMatchObject({ code: "INTERNAL" });
+  try {
+    setSystemTime(new Date(Date.now() + 48 * 3_600_000));
+    expect(await del()).toMatchObject({ code: "INTERNAL" });
+  } finally {
+    setSystemTime();
+  }
+});

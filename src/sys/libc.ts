@@ -13,7 +13,6 @@ const signatures = {
   mount: { args: ["buffer", "buffer", "buffer", "u64", "buffer"], returns: "i32" },
   umount2: { args: ["buffer", "i32"], returns: "i32" },
   mkfifo: { args: ["buffer", "u32"], returns: "i32" },
-  mknod: { args: ["buffer", "u32", "u64"], returns: "i32" },
   chroot: { args: ["buffer"], returns: "i32" },
   fchdir: { args: ["i32"], returns: "i32" },
   lsetxattr: { args: ["buffer", "buffer", "buffer", "usize", "i32"], returns: "i32" },
@@ -24,7 +23,7 @@ const signatures = {
   flock: { args: ["i32", "i32"], returns: "i32" },
   prctl: { args: ["i32", "u64", "u64", "u64", "u64"], returns: "i32" },
   waitpid: { args: ["i32", "buffer", "i32"], returns: "i32" },
-  pthread_sigmask: { args: ["i32", "buffer", "buffer"], returns: "i32" },
+  sigprocmask: { args: ["i32", "buffer", "buffer"], returns: "i32" },
   setpriority: { args: ["i32", "i32", "i32"], returns: "i32" },
   setpgid: { args: ["i32", "i32"], returns: "i32" },
   getrlimit: { args: ["i32", "buffer"], returns: "i32" },
@@ -56,8 +55,13 @@ const signatures = {
   epoll_wait: { args: ["i32", "buffer", "i32", "i32"], returns: "i32" },
 } as const satisfies Signatures;
 
-/** Newer than the oldest libc that we run with; where one is missing, its call fails with ENOSYS. */
+/**
+ * Not in every libc from glibc 2.17 on. Where one is missing, its call fails with ENOSYS, and callers do
+ * without or take the older one.
+ */
 const newer = {
+  mknod: { args: ["buffer", "u32", "u64"], returns: "i32" }, // glibc 2.33; before, __xmknod
+  __xmknod: { args: ["i32", "buffer", "u32", "buffer"], returns: "i32" },
   pidfd_open: { args: ["i32", "u32"], returns: "i32" },
   open_tree: { args: ["i32", "buffer", "u32"], returns: "i32" },
   move_mount: { args: ["i32", "buffer", "i32", "buffer", "u32"], returns: "i32" },
@@ -66,6 +70,9 @@ const newer = {
   fsmount: { args: ["i32", "u32", "u32"], returns: "i32" },
   mount_setattr: { args: ["i32", "buffer", "u32", "buffer", "usize"], returns: "i32" },
 } as const satisfies Signatures;
+
+/** What a libc must have; a test compares it with glibc 2.17. */
+export const required: readonly string[] = ["__errno_location", ...Object.keys(signatures)];
 
 type Libc = {
   call: Record<keyof typeof signatures, Native> & Partial<Record<keyof typeof newer, Native>>;
@@ -103,17 +110,42 @@ export function libc(): Libc {
 }
 
 /** glibc, then musl's loader, which is musl's libc itself. */
-function firstLibc<T>(open: (file: string) => T): T {
-  const arch = process.arch === "arm64" ? "aarch64" : "x86_64";
-  let failure: unknown;
-  for (const file of ["libc.so.6", `/lib/ld-musl-${arch}.so.1`]) {
+const libcFiles = [
+  "libc.so.6",
+  `/lib/ld-musl-${process.arch === "arm64" ? "aarch64" : "x86_64"}.so.1`,
+];
+
+/** Of this program's libc, or of the only one that there is. */
+const everyLibc = ["__errno_location"];
+
+type Bound<Library> = { library: Library; file: string };
+
+/**
+ * Opens the libc with all of the functions named.
+ * @throws Error that names the functions that the libc does not have, or the files that are not there.
+ */
+export function openLibc<Library>(
+  open: (file: string, functions: readonly string[]) => Library,
+  functions: readonly string[],
+  files: readonly string[] = libcFiles,
+): Bound<Library> {
+  const opens = (file: string, names: readonly string[]) => {
     try {
-      return open(file);
-    } catch (error) {
-      failure ??= error;
+      return { library: open(file, names), file };
+    } catch {
+      return undefined;
     }
+  };
+  const file = files.find((name) => opens(name, everyLibc) !== undefined);
+  if (file === undefined) {
+    throw new Error(`cannot load a libc: neither ${files.join(" nor ")} can be opened`);
   }
-  throw new Error("no libc found to load", { cause: failure });
+  const bound = opens(file, functions);
+  if (bound !== undefined) return bound;
+  const missing = functions.filter((name) => opens(file, [name]) === undefined);
+  throw new Error(
+    `the libc ${file} does not have ${missing.join(", ")}: isulad-ts needs glibc 2.17 or later, or musl`,
+  );
 }
 
 function loadBun(): Libc {
@@ -131,15 +163,17 @@ function loadBun(): Libc {
     returns: names[returns],
   });
   const symbols: Record<string, object> = { __errno_location: { args: [], returns: "ptr" } };
-  for (const [name, signature] of Object.entries(signatures)) symbols[name] = native(signature);
-  const library = firstLibc((file) => ffi.dlopen(file, symbols));
+  for (const [name, signature] of Object.entries({ ...signatures, ...newer })) {
+    symbols[name] = native(signature);
+  }
+  const open = (file: string, names: readonly string[]) =>
+    ffi.dlopen(file, Object.fromEntries(names.map((name) => [name, symbols[name]])));
+  const { library, file } = openLibc(open, required);
   const location = (library.symbols["__errno_location"] as unknown as () => number)();
   const call = { ...library.symbols } as unknown as Libc["call"];
   for (const name of Object.keys(newer) as (keyof typeof newer)[]) {
     try {
-      call[name] = firstLibc((file) => ffi.dlopen(file, { [name]: native(newer[name]) })).symbols[
-        name
-      ] as unknown as Native;
+      call[name] = open(file, [name]).symbols[name] as unknown as Native;
     } catch {
       // ENOSYS, see above.
     }
@@ -159,7 +193,9 @@ function loadDeno(): Libc {
   for (const [name, { args, returns }] of Object.entries({ ...signatures, ...newer })) {
     symbols[name] = { parameters: args, result: returns, optional: name in newer };
   }
-  const library = firstLibc((file) => ffi.dlopen(file, symbols));
+  const open = (file: string, names: readonly string[]) =>
+    ffi.dlopen(file, Object.fromEntries(names.map((name) => [name, symbols[name]])));
+  const { library } = openLibc(open, [...required, ...Object.keys(newer)]);
   const location = library.symbols["__errno_location"] as unknown as () => object;
   return {
     call: library.symbols as unknown as Libc["call"],

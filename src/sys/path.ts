@@ -2,7 +2,7 @@
 import { constants } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
-import { check, z } from "./libc.ts";
+import { check, libc, z } from "./libc.ts";
 
 export function mkfifo(path: string, mode: number): void {
   check("mkfifo", path, z(path), mode);
@@ -17,7 +17,14 @@ export function mknod(path: string | Buffer, mode: number, major: number, minor:
     ((high & 0xfffn) << 8n) |
     ((low & 0xffffff00n) << 12n) |
     (low & 0xffn);
-  check("mknod", path.toString(), z(path), mode, device);
+  if (libc().call.mknod !== undefined) {
+    check("mknod", path.toString(), z(path), mode, device);
+    return;
+  }
+  // glibc before 2.33 has mknod only in what programs are linked with; this is what that calls.
+  const version = 0; // _MKNOD_VER
+  const bytes = new Uint8Array(new BigUint64Array([device]).buffer);
+  check("__xmknod", path.toString(), version, z(path), mode, bytes);
 }
 
 /** The numbers of a device as stat(2) gives it: glibc's gnu_dev_major and gnu_dev_minor. */

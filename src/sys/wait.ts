@@ -74,12 +74,12 @@ export function execve(argv: string[], env: Record<string, string | undefined>):
   const vars = Object.entries(env).map(([name, value]) => `${name}=${value ?? ""}`);
   const { bytes, starts } = pack([argv, vars]);
   const old = new Uint8Array(128);
-  check("pthread_sigmask", "", SIG_SETMASK, mask, old);
+  check("sigprocmask", "", SIG_SETMASK, mask, old);
   try {
     check("execve", argv[0]!, z(argv[0]!), bytes.subarray(starts[0]), bytes.subarray(starts[1]));
     throw new Error("unreachable");
   } finally {
-    check("pthread_sigmask", "", SIG_SETMASK, old, null);
+    check("sigprocmask", "", SIG_SETMASK, old, null);
   }
 }
 

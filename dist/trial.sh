@@ -69,7 +69,12 @@ JSON
   "state": "$dir/state",
   "pidfile": "$dir/isulad.pid",
   "cgroup-parent": "/$(trial_cgroup "$dir")",
-  "cni-conf-dir": "$dir/cni/net.d"
+  "cni-conf-dir": "$dir/cni/net.d",
+  "enable-pod-events": true,
+  "nri-support": true,
+  "nri-socket-path": "$dir/nri.sock",
+  "plugin-path": "$dir/nri/plugins",
+  "plugin-config-path": "$dir/nri/conf.d"
 }
 JSON
   echo "$bridge" >"$dir/bridge"

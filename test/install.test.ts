@@ -5,6 +5,7 @@ import { spawnSync } from "node:child_process";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { loadConfig } from "../src/base/config.ts";
 
 const root = join(import.meta.dirname, "..");
 const minutesMs = 60_000;
@@ -42,7 +43,15 @@ test(
     const dir = mkdtempSync("/var/tmp/isulad-keep.");
     const kept = shell(`./install.sh --trial ${dir} --keep`);
     const listed = shell(`ISULAD_HOST=unix://${dir}/isulad.sock dist/isulad-ts ps`);
+    const nri = shell(`ISULAD_HOST=unix://${dir}/isulad.sock dist/isulad-ts nri`);
+    const trial = loadConfig(join(dir, "daemon.json")).config;
     const stopped = shell(`./install.sh --stop ${dir}`);
+    expect(nri).toMatchObject({ status: 0, stderr: "" });
+    // What the installed file turns on is on in a trial, in the trial's own folder.
+    const { enablePodEvents, nri: installed } = loadConfig(join(root, "dist/daemon.json")).config;
+    expect(trial).toMatchObject({ enablePodEvents, nri: { support: installed.support } });
+    const { socketPath, pluginPath, pluginConfigPath } = trial.nri;
+    for (const path of [socketPath, pluginPath, pluginConfigPath]) expect(path).toStartWith(dir);
     expect([kept.status, stopped.status]).toEqual([0, 0]);
     expect(kept.stdout).toContain(`./install.sh --stop ${dir}`);
     expect(listed.stdout).toMatch(/Running +trial /);

@@ -325,19 +325,14 @@ async function listen(context: Context, stack: AsyncDisposableStack): Promise<vo
     const path = host.replace(/^unix:(\/\/)?/, "");
     mkdirSync(dirname(path), { recursive: true });
     await replaceStale(path, "hosts");
-    const before = process.umask(0o177);
-    try {
-      await new Promise<void>((resolve, reject) => {
-        const done = (error: Error | null) => (error === null ? resolve() : reject(error));
-        server.bindAsync(`unix:${path}`, grpc.ServerCredentials.createInsecure(), done);
-      });
-    } finally {
-      process.umask(before);
-    }
+    await new Promise<void>((resolve, reject) => {
+      const done = (error: Error | null) => (error === null ? resolve() : reject(error));
+      server.bindAsync(`unix:${path}`, grpc.ServerCredentials.createInsecure(), done);
+    });
     stack.defer(() => rmSync(path, { force: true }));
-    if (gid === undefined) continue;
-    chownSync(path, 0, gid);
-    chmodSync(path, 0o660);
+    // Until here root alone could connect: with the process's umask nobody else may write to the socket.
+    if (gid !== undefined) chownSync(path, 0, gid);
+    chmodSync(path, gid === undefined ? 0o600 : 0o660);
   }
 }
 
@@ -349,6 +344,6 @@ async function endServer(server: grpc.Server): Promise<void> {
 
 function endSignal(): Promise<NodeJS.Signals> {
   return new Promise((resolve) => {
-    for (const signal of ["SIGINT", "SIGTERM"] as const) process.once(signal, resolve);
+    for (const signal of ["SIGINT", "SIGTERM", "SIGQUIT"] as const) process.once(signal, resolve);
   });
 }

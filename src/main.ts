@@ -11,12 +11,17 @@
 //
 // This file only decides which of the program's lives begins: daemon, monitor, a helper that unpacks or
 // enters a pod's network, or a person's command. Each loads no more than it needs.
+import { isAbsolute } from "node:path";
 import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
-import type { Log } from "./base/log.ts";
+import { createLog, type Log } from "./base/log.ts";
+import { surviveSignals } from "./sys/survive.ts";
+import { setUmask, usualUmask } from "./sys/umask.ts";
 
 /** For tests only: ISULAD_FAILPOINTS (base/steps.ts) counts with this flag, and stops the start without. */
 const allowFailpoints = "--allow-failpoints";
+
+const name = "isulad-ts";
 
 process.exitCode = await main(process.argv.slice(2));
 
@@ -24,30 +29,36 @@ async function main(words: string[]): Promise<number> {
   // Of a parent that is a Bun program too; nothing that we start shall take orders from it.
   delete process.env["BUN_OPTIONS"];
   delete process.env["BUN_BE_BUN"];
-  if (words[0] === "monitor") return runMonitor(words.slice(1));
-  if (words[0] === "unpack") {
-    const { unpackMain } = await import("./image/unpack.ts");
-    return unpackMain(words.slice(1));
-  }
-  if (words[0] === "netns-sockets") {
-    const { netnsSocketsMain } = await import("./node/netns_sockets.ts");
-    return netnsSocketsMain(words.slice(1));
+  const [first, ...rest] = words;
+  if (isHelper(words)) {
+    if (first === "monitor") return runMonitor(rest);
+    surviveSignals(createLog({ level: "info", format: "text" }).child(first!));
+    if (first === "unpack") return (await import("./image/unpack.ts")).unpackMain(rest);
+    return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
   const isCommand = words[0] !== undefined && !words[0].startsWith("-");
-  if (isCommand || ["--help", "-h", "--version", "-v", "-V"].includes(words[0] ?? "")) {
-    return runCommand(words);
-  }
-  return runDaemonCommand(words);
+  return isCommand ? runCommand(words) : runDaemonCommand(words);
+}
+
+/** Started by the daemon with just these words; anybody else has mistyped a command. */
+function isHelper([first, second, third]: string[]): boolean {
+  if (first === "unpack") return second === "native" || second === "overlay";
+  if (first === "netns-sockets") return isAbsolute(second ?? "") && third === undefined;
+  const isMonitor = first === "monitor" && /^--(check-)?state$/.test(second ?? "");
+  return isMonitor && isAbsolute(third ?? "");
 }
 
 async function runCommand(words: string[]): Promise<number> {
   const { commands, passthrough } = await import("./cli/commands.ts");
-  const { configArgs } = await import("./cli/config.ts");
+  const { configArgs, showName } = await import("./cli/config.ts");
   const { runProgram } = await import("./cli/program.ts");
   const description = "A container runtime daemon: without a command, it runs as the daemon";
-  const main = { meta: { name: "isulad-ts", description }, args: configArgs };
-  const program = { name: "isulad-ts", version: versionText(), commands, main, passthrough };
-  return runProgram(program, words);
+  const main = { meta: { name, description }, args: configArgs };
+  const parseThemselves = [showName];
+  return runProgram(
+    { name, version: versionText(), commands, main, passthrough, parseThemselves },
+    words,
+  );
 }
 
 function versionText(): string {
@@ -60,10 +71,10 @@ async function runMonitor(words: string[]): Promise<number> {
   const state = words[1] ?? "";
   if (words[0] === "--check-state") return checkMonitorState(state);
   const { inheritedFrom } = await import("./monitor/upgrade.ts");
-  const { createLog } = await import("./base/log.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
   const { armFailpoints } = await import("./base/steps.ts");
   const log = createLog({ level: "info", format: "text" });
+  settleProcess(log);
   // Only a daemon starts this, and it has checked that failpoints are allowed.
   armFailpoints(process.env["ISULAD_FAILPOINTS"] ?? "", (failpoint, action) =>
     log.warn("failpoint", { failpoint, action }),
@@ -74,6 +85,12 @@ async function runMonitor(words: string[]): Promise<number> {
   });
   await monitorMain(state, inheritedFrom(words.slice(2)), log);
   process.exit(0); // its worker waits in the kernel
+}
+
+/** Before anything is made: modes and signals are not left to whoever started this. */
+function settleProcess(log: Log): void {
+  setUmask(usualUmask);
+  surviveSignals(log);
 }
 
 async function checkMonitorState(state: string): Promise<number> {
@@ -89,20 +106,23 @@ async function checkMonitorState(state: string): Promise<number> {
 
 async function runDaemonCommand(words: string[]): Promise<number> {
   const { parseFlags } = await import("./cli/config.ts");
+  const { UsageError } = await import("./cli/options.ts");
   const { loadConfig } = await import("./base/config.ts");
-  const { createLog } = await import("./base/log.ts");
   const { runDaemon } = await import("./daemon.ts");
   try {
-    const { file, flags } = parseFlags(words.filter((word) => word !== allowFailpoints));
+    const own = words.filter((word) => word !== allowFailpoints);
+    const { file, flags, asked } = parseFlags(name, own);
+    if (asked !== undefined) return await runCommand([`--${asked}`]);
     const loaded = loadConfig(file, flags);
     const { logLevel: level, logFormat: format } = loaded.config;
     const log = createLog({ level, format });
+    settleProcess(log);
     await allowedFailpoints(words.includes(allowFailpoints), log);
     await runDaemon(loaded, self(), log);
     process.exit(0);
   } catch (error) {
-    process.stderr.write(`isulad-ts: ${messageOf(error)}\n`);
-    process.exit(1);
+    process.stderr.write(`${name}: ${messageOf(error)}\n`);
+    process.exit(error instanceof UsageError ? 2 : 1);
   }
 }
 

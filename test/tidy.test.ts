@@ -153,6 +153,11 @@ describe("style", () => {
       why: "encodeMessage of base/protobuf.ts: others write lone surrogates, which no Go client reads",
       except: /^src\/base\/protobuf\.ts/,
     },
+    {
+      what: /\bprocess\.(umask|chdir)\(/,
+      why: "they belong to the whole process: sys/umask.ts, never across an await",
+      except: /^src\/sys\/(umask|path)/,
+    },
     { what: /\bconsole\.(log|error|warn|info)\(/, why: "base/log.ts, or process.stdout in cli" },
     { what: /\b(TODO|FIXME|XXX)\b/, why: "finish it, or write an issue" },
     { what: /@ts-(ignore|nocheck)/, why: "use @ts-expect-error with a reason" },

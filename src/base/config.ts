@@ -58,13 +58,15 @@ const bytesMax = 1024 * 1024;
 /** A value that was given, before its kind is known to fit. */
 type Given = { value: unknown; where: string; origin: string; node?: JsonNode };
 
+/** Values of the command line, each as text. */
+export type Flags = ReadonlyMap<Key | IdleKey, string>;
+
 /**
- * Reads the file (the default one may be missing) and lays the flags over it; a flag is named as
- * the key is, and holds text. @throws CriError INVALID_ARGUMENT that lists every mistake.
+ * Reads the file (the default one may be missing) and lays the flags over it. @throws CriError INVALID_ARGUMENT that lists every mistake.
  */
 export function loadConfig(
   file: string | undefined,
-  flags: Record<string, string> = {},
+  flags: Flags = new Map(),
   host: HostFacts = hostFacts,
 ): LoadedConfig {
   const path = file ?? defaultConfigFile;
@@ -72,7 +74,10 @@ export function loadConfig(
   const problems: string[] = [];
   const given = new Map<Key | IdleKey, Given>();
   if (text !== undefined) collectFile(path, text, { given, problems });
-  collectFlags(flags, { given, problems });
+  for (const [key, text] of flags) {
+    const value = flagValue(key.kind.shape, text);
+    given.set(key, { value, where: `--${key.key}`, origin: "flag" });
+  }
 
   const values = new Map<string, unknown>();
   const origin = new Map<string, string>();
@@ -146,17 +151,6 @@ function parsed(path: string, text: string): JsonNode {
     throw new CriError("INVALID_ARGUMENT", `${path}:${error.line}: not JSON: ${error.message}`, {
       cause: error,
     });
-  }
-}
-
-function collectFlags(flags: Record<string, string>, { given, problems }: Found): void {
-  for (const [name, text] of Object.entries(flags)) {
-    const key = findKey(name);
-    if (!key) {
-      problems.push(`unknown flag --${name}: as a key ${unknownKey(name)}`);
-      continue;
-    }
-    given.set(key, { value: flagValue(key.kind.shape, text), where: `--${name}`, origin: "flag" });
   }
 }
 

@@ -1,11 +1,18 @@
 // `isulad-ts config check FILE` and `isulad-ts config show`; and the daemon's flags, which are the
 // keys of daemon.json.
 import { defineCommand, type ArgsDef } from "citty";
-import { loadConfig, type Config, type LoadedConfig } from "../base/config.ts";
-import { daemonKeys, findKey, nriKeys, type Key } from "../base/config_keys.ts";
+import { loadConfig, type Config, type Flags, type LoadedConfig } from "../base/config.ts";
+import {
+  allKeys,
+  daemonKeys,
+  findKey,
+  nriKeys,
+  type IdleKey,
+  type Key,
+} from "../base/config_keys.ts";
 import { runtimeEntryKeys, type RuntimeEntry } from "../base/config_values.ts";
 import { jsonText } from "../base/json.ts";
-import { UsageError } from "./program.ts";
+import { emptyValue, givenTwice, unexpectedWord, unknownOption, UsageError } from "./options.ts";
 
 const fileArg = {
   type: "string",
@@ -29,42 +36,85 @@ export const configArgs: ArgsDef = {
 
 export type ParsedFlags = {
   file: string | undefined;
-  flags: Record<string, string>;
-  rest: string[];
+  flags: Flags;
+  /** What to print instead of anything else. */
+  asked: "help" | "version" | undefined;
 };
 
+/** iSulad's letters; -s is --storage-opt to iSulad and --storage-driver to docker, so it is neither. */
+const letters: Record<string, readonly (Key | IdleKey)[]> = {
+  H: [daemonKeys.hosts],
+  G: [daemonKeys.group],
+  g: [daemonKeys.graph],
+  S: [daemonKeys.state],
+  p: [daemonKeys.pidfile],
+  l: [daemonKeys.logLevel],
+  e: [findKey("engine")!],
+  s: [daemonKeys.storageOpts, daemonKeys.storageDriver],
+};
+const questions: Record<string, ParsedFlags["asked"]> = {
+  "--help": "help",
+  "-h": "help",
+  "--version": "version",
+  "-V": "version",
+  "-v": "version",
+};
+const flagNames = ["config", ...allKeys.map(({ key }) => key)];
+
 /**
- * `--key value`, `--key=value`, or `--key` alone for a switch; a list may be given several times.
- * @throws UsageError when a value is missing.
+ * `--key value`, `--key=value`, `-k value` for iSulad's letters, or `--key` alone for a switch; a list may
+ * be given several times.
+ * @throws UsageError for anything else.
  */
-export function parseFlags(argv: readonly string[]): ParsedFlags {
-  const parsed: ParsedFlags = { file: undefined, flags: {}, rest: [] };
+export function parseFlags(command: string, argv: readonly string[]): ParsedFlags {
+  const see = `See ${command} --help.`;
+  const flags = new Map<Key | IdleKey, string>();
+  const parsed: ParsedFlags = { file: undefined, flags, asked: undefined };
   for (let i = 0; i < argv.length; i++) {
-    const arg = argv[i] ?? "";
-    if (!arg.startsWith("--") || arg === "--") {
-      parsed.rest.push(arg);
+    const word = argv[i]!;
+    if (questions[word] !== undefined) {
+      parsed.asked ??= questions[word];
       continue;
     }
-    const [, name = "", inline] = /^--([^=]+)(?:=(.*))?$/s.exec(arg) ?? [];
-    const key = findKey(name);
-    let value = inline;
-    if (value === undefined && key?.kind.shape === "switch") {
-      value = /^(true|false|auto)$/.test(argv[i + 1] ?? "") ? argv[++i] : "true";
+    if (!/^-[^-]|^--[^=]/.test(word)) throw unexpectedWord(word, see);
+    const [, name = "", inline] = /^([^=]+)(?:=(.*))?$/s.exec(word)!;
+    const key = keyOf(name, see);
+    if (key === undefined) throw unknownOption(command, word, flagNames);
+    const isBareSwitch = key !== "config" && key.kind.shape === "switch" && inline === undefined;
+    if (isBareSwitch && !/^(true|false|auto)$/.test(argv[i + 1] ?? "")) {
+      addFlag(flags, { name, key, value: "true", see });
+      continue;
     }
-    value ??= argv[++i];
-    if (value === undefined) throw new UsageError(`--${name} needs a value`);
-    if (name === "config") parsed.file = value;
-    else addFlag(parsed.flags, { name: key?.key ?? name, value, many: key?.kind.shape === "list" });
+    const value = inline ?? argv[++i];
+    if (value === undefined) throw new UsageError(`${name} needs a value. ${see}`);
+    if (value === "") throw emptyValue(name, see);
+    if (inline === undefined && value.startsWith("-")) {
+      throw new UsageError(`${name} needs a value, not the flag ${value}. ${see}`);
+    }
+    if (key !== "config") addFlag(flags, { name, key, value, see });
+    else if (parsed.file !== undefined) throw givenTwice(name, see);
+    else parsed.file = value;
   }
   return parsed;
 }
 
+/** name: with its dashes. @throws UsageError for a letter that means several. */
+function keyOf(name: string, see: string): Key | IdleKey | "config" | undefined {
+  if (name === "--config") return "config";
+  if (name.startsWith("--")) return findKey(name.slice(2));
+  const [key, ...others] = letters[name.slice(1)] ?? [];
+  if (key === undefined || others.length === 0) return key;
+  const long = [key, ...others].map((other) => `--${other.key}`).join(" or ");
+  throw new UsageError(`${name} is ${long}: write which. ${see}`);
+}
+
 function addFlag(
-  flags: Record<string, string>,
-  { name, value, many }: { name: string; value: string; many: boolean },
+  flags: Map<Key | IdleKey, string>,
+  { name, key, value, see }: { name: string; key: Key | IdleKey; value: string; see: string },
 ): void {
-  const earlier = flags[name];
-  flags[name] = many && earlier !== undefined ? `${earlier},${value}` : value;
+  const earlier = flags.get(key);
+  if (earlier !== undefined && key.kind.shape !== "list") throw givenTwice(name, see);
+  flags.set(key, earlier === undefined ? value : `${earlier},${value}`);
 }
 
 const check = defineCommand({
@@ -77,14 +127,14 @@ const check = defineCommand({
   },
 });
 
+/** Its words are the daemon's, and so is what may be wrong with them. */
+export const showName = "isulad-ts config show";
+
 const show = defineCommand({
   meta: { name: "show", description: "The values in effect, and where each came from" },
   args: configArgs,
   run: ({ rawArgs }) => {
-    const { file, flags, rest } = parseFlags(rawArgs);
-    if (rest.length > 0) {
-      throw new UsageError(`config show takes flags only, not "${rest.join(" ")}"`);
-    }
+    const { file, flags } = parseFlags(showName, rawArgs);
     process.stdout.write(configTable(loadConfig(file, flags)));
   },
 });

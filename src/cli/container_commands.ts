@@ -3,7 +3,7 @@ import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, writeOut } from "./output.ts";
-import { UsageError } from "./program.ts";
+import { UsageError } from "./options.ts";
 import { waitForExit } from "./wait.ts";
 import { hostArg, withClient } from "./shared.ts";
 

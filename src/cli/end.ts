@@ -6,7 +6,7 @@ import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
 import { print } from "./output.ts";
-import { UsageError } from "./program.ts";
+import { repeatable, UsageError } from "./options.ts";
 import { forEach, hostArg, secondsOf, withClient } from "./shared.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
@@ -14,7 +14,12 @@ const graceSecondsDefault = 10;
 
 const idArg = (what: string) =>
   ({
-    id: { type: "positional", required: false, description: `Ids of ${what}, or how they begin` },
+    id: {
+      type: "positional",
+      required: false,
+      description: `Ids of ${what}, or how they begin`,
+      ...repeatable,
+    },
   }) as const;
 const allArg = (what: string) =>
   ({ all: { type: "boolean", alias: "a", description: `All ${what}` } }) as const;
@@ -116,7 +121,12 @@ export const rmp = defineCommand({
 export const rmi = defineCommand({
   meta: { description: "Remove images, with all their names" },
   args: {
-    image: { type: "positional", required: false, description: "Names, digests or ids" },
+    image: {
+      type: "positional",
+      required: false,
+      description: "Names, digests or ids",
+      ...repeatable,
+    },
     ...hostArg,
   },
   run: ({ args }) =>

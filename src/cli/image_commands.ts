@@ -3,7 +3,7 @@ import { resolve } from "node:path";
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { print, say } from "./output.ts";
-import { UsageError } from "./program.ts";
+import { repeatable, UsageError } from "./options.ts";
 import { follow } from "./progress.ts";
 import { forEach, hostArg, withClient } from "./shared.ts";
 import { shortId, size } from "./text.ts";
@@ -15,7 +15,11 @@ const quietArg = {
 export const pull = defineCommand({
   meta: { description: "Fetch images from their registries" },
   args: {
-    image: { type: "positional", description: "Names, as docker.io/library/busybox:1.37" },
+    image: {
+      type: "positional",
+      description: "Names, as docker.io/library/busybox:1.37",
+      ...repeatable,
+    },
     creds: {
       type: "string",
       valueHint: "user:password",
@@ -53,7 +57,7 @@ export const load = defineCommand({
       "Take images from OCI or docker archives (packed by gzip or zstd, or not) or OCI layout folders",
   },
   args: {
-    file: { type: "positional", description: "Paths on the daemon's host" },
+    file: { type: "positional", description: "Paths on the daemon's host", ...repeatable },
     name: { type: "string", description: "A name for an image that brings none, or only a tag" },
     ...quietArg,
     ...hostArg,
@@ -81,6 +85,7 @@ export const save = defineCommand({
   args: {
     image: {
       type: "positional",
+      ...repeatable,
       valueHint: "image… file",
       description:
         "Names or ids; then the file's path on the daemon's host, packed if it ends with .gz, .tgz, .zst or .tzst",

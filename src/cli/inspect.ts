@@ -2,6 +2,7 @@
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
+import { repeatable } from "./options.ts";
 import { print } from "./output.ts";
 import { forEach, hostArg, printJson, withClient } from "./shared.ts";
 import { infoJson, jsonForm, protoJson, readableTimes } from "./text.ts";
@@ -14,7 +15,9 @@ function show(answer: Answer): void {
 }
 
 const idArg = (what: string) =>
-  ({ id: { type: "positional", description: `Id of a ${what}, or how it begins` } }) as const;
+  ({
+    id: { type: "positional", description: `Id of a ${what}, or how it begins`, ...repeatable },
+  }) as const;
 
 export const inspect = defineCommand({
   meta: { description: "Show all about containers" },
@@ -43,7 +46,10 @@ export const inspectp = defineCommand({
 
 export const inspecti = defineCommand({
   meta: { description: "Show all about images" },
-  args: { image: { type: "positional", description: "Name, digest or id" }, ...hostArg },
+  args: {
+    image: { type: "positional", description: "Name, digest or id", ...repeatable },
+    ...hostArg,
+  },
   run: ({ args }) =>
     withClient(args, (client) =>
       forEach(args._, async (image) => {

@@ -7,7 +7,7 @@ import type { Container, Image, PodSandbox } from "../proto/types.ts";
 import { prune } from "./image_commands.ts";
 import { verify } from "./images_verify.ts";
 import { print } from "./output.ts";
-import { UsageError } from "./program.ts";
+import { UsageError } from "./options.ts";
 import {
   hostArg,
   isWhole,

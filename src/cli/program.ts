@@ -1,16 +1,10 @@
-// From the command line to a command and its exit code: finds the command, checks its options,
-// prints help and errors. citty parses the options themselves.
+// Runs the command that a command line names: finds it, has its words checked, prints help and errors,
+// and returns the exit code. citty parses the options themselves.
 import { stripVTControlCharacters } from "node:util";
-import {
-  type ArgDef,
-  type ArgsDef,
-  type CommandDef,
-  parseArgs,
-  renderUsage,
-  type SubCommandsDef,
-} from "citty";
-import { CriError, messageOf } from "../base/errors.ts";
+import { type ArgsDef, type CommandDef, parseArgs, renderUsage, type SubCommandsDef } from "citty";
+import { messageOf } from "../base/errors.ts";
 import { nearest } from "../base/nearest.ts";
+import { checkWords, takesValue, UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
 
 export type Program = {
@@ -21,12 +15,14 @@ export type Program = {
   main: CommandDef;
   /** Commands after whose first operands everything belongs to the command in the container. */
   passthrough: Record<string, PassThrough>;
+  /** Full names of commands that parse and check all their words. */
+  parseThemselves?: readonly string[];
 };
 /** operands: how many words are ours; failureCode: the exit code that tells us from the container. */
 export type PassThrough = { operands: number; failureCode: number };
 
 export const failureCode = 1;
-const usageCode = 2;
+export const usageCode = 2;
 
 /** Runs what the words ask for and returns the exit code. Never throws. */
 export async function runProgram(program: Program, words: readonly string[]): Promise<number> {
@@ -36,7 +32,7 @@ export async function runProgram(program: Program, words: readonly string[]): Pr
       print(program.version);
       return 0;
     }
-    const isCommand = first !== "" && !first.startsWith("-");
+    const isCommand = words.length > 0 && !first.startsWith("-");
     if (!isCommand) return await runLeaf(program, program.main, { name: program.name, words });
     const found = await find(program, words);
     return await runLeaf(program, found.command, found);
@@ -47,21 +43,14 @@ export async function runProgram(program: Program, words: readonly string[]): Pr
   }
 }
 
-/** The command line is wrong. */
-export class UsageError extends CriError {
-  constructor(message: string) {
-    super("INVALID_ARGUMENT", message);
-  }
-}
-
 type Found = { command: CommandDef; name: string; words: readonly string[] };
 
 async function find(program: Program, words: readonly string[]): Promise<Found> {
   let commands: SubCommandsDef | undefined = program.commands;
   let found: Found = { command: program.main, name: program.name, words };
   while (commands) {
-    const [name = "", ...rest] = found.words;
-    if (name === "" || name.startsWith("-")) break;
+    const [name, ...rest] = found.words;
+    if (name === undefined || name.startsWith("-")) break;
     const next: unknown = await resolve(commands[name]);
     if (!next && found.command.run && found.command !== program.main) break; // an operand
     if (!next) throw unknownCommand(found.name, name, Object.keys(commands));
@@ -77,7 +66,8 @@ async function resolve(value: unknown): Promise<unknown> {
 
 function unknownCommand(parent: string, name: string, known: string[]): UsageError {
   const hint = name.length > 2 ? `; is it ${nearest(name, known)}?` : ".";
-  return new UsageError(`Unknown command ${name}${hint} See ${parent} --help.`);
+  const typed = name === "" ? '""' : name;
+  return new UsageError(`Unknown command ${typed}${hint} See ${parent} --help.`);
 }
 
 async function runLeaf(program: Program, command: CommandDef, found: Omit<Found, "command">) {
@@ -98,11 +88,12 @@ async function runLeaf(program: Program, command: CommandDef, found: Omit<Found,
       `${found.name} needs one of: ${Object.keys(subCommands ?? {}).join(", ")}. See ${found.name} --help.`,
     );
   }
-  checkOptions(found.name, ours, args);
+  const parsesItself = program.parseThemselves?.includes(found.name) === true;
+  if (!parsesItself) checkWords(found.name, ours, args);
   const rawArgs = theirs.length > 0 ? [...ours, "--", ...theirs] : [...ours];
   const result: unknown = await command.run({
     rawArgs,
-    args: parse(found.name, rawArgs, args),
+    args: parse(found.name, parsesItself ? [] : rawArgs, args),
     cmd: command,
   });
   return typeof result === "number" ? result : 0;
@@ -138,50 +129,6 @@ function split(words: readonly string[], args: ArgsDef, operands: number) {
     }
   }
   return { ours: words, theirs: [] };
-}
-
-function option(name: string, args: ArgsDef): ArgDef | undefined {
-  for (const [key, def] of Object.entries(args)) {
-    if (def.type === "positional") continue;
-    const aliases = "alias" in def ? [def.alias ?? []].flat() : [];
-    if (key === name || aliases.includes(name)) return def;
-    if (def.type === "boolean" && name === `no-${key}`) return def;
-  }
-  return undefined;
-}
-
-function takesValue(word: string, args: ArgsDef): boolean {
-  const def = option(word.replace(/^--?/, ""), args);
-  return def !== undefined && def.type !== "boolean";
-}
-
-/** citty ignores what it does not know; a person who mistyped should hear of it. */
-function checkOptions(name: string, words: readonly string[], args: ArgsDef): void {
-  for (let i = 0; i < words.length; i++) {
-    const word = words[i]!;
-    if (word === "--") return;
-    if (!word.startsWith("-") || word === "-") continue;
-    const key = word.replace(/^--?/, "").split("=")[0]!;
-    const letters = word.startsWith("--") ? [key] : known(key, args) ? [key] : key.split("");
-    for (const letter of letters) {
-      if (!known(letter, args)) throw unknownOption(name, word, args);
-    }
-    const def = option(letters.at(-1)!, args)!;
-    if (def.type === "boolean" || word.includes("=")) continue;
-    i++;
-    if (words[i] === undefined) throw new UsageError(`${word} needs a value. See ${name} --help.`);
-  }
-}
-
-function known(key: string, args: ArgsDef): boolean {
-  return option(key, args) !== undefined;
-}
-
-function unknownOption(name: string, word: string, args: ArgsDef): UsageError {
-  const typed = word.replace(/^--?/, "").split("=")[0]!;
-  const options = Object.keys(args).filter((key) => args[key]?.type !== "positional");
-  const hint = typed.length > 2 ? `; is it --${nearest(typed, options)}?` : ".";
-  return new UsageError(`${name} has no option ${word}${hint} See ${name} --help.`);
 }
 
 /** The values of an option given several times; citty keeps only the last. */

@@ -12,6 +12,7 @@ import { stopContainer } from "./end.ts";
 import { catchInterrupts, type Interrupts } from "./interrupts.ts";
 import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
+import { repeatable } from "./options.ts";
 import { everyValue } from "./program.ts";
 import { follow } from "./progress.ts";
 import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
@@ -31,18 +32,21 @@ export const run = defineCommand({
     env: {
       type: "string",
       alias: "e",
+      ...repeatable,
       valueHint: "NAME=VALUE",
       description: "Variable; repeatable",
     },
     volume: {
       type: "string",
       alias: "v",
+      ...repeatable,
       valueHint: "host:container[:ro]",
       description: "Mount a folder or file of the host; repeatable",
     },
     publish: {
       type: "string",
       alias: "p",
+      ...repeatable,
       valueHint: "host:pod[/udp]",
       description: "Make a port of the pod one of the host; repeatable",
     },

@@ -2,8 +2,9 @@
 import { messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
+import { UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
-import { failureCode, UsageError } from "./program.ts";
+import { failureCode } from "./program.ts";
 
 export const hostArg = {
   host: {

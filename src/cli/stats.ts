@@ -6,7 +6,7 @@ import { runtime } from "../proto/messages.js";
 import type { ContainerStats, UInt64Value } from "../proto/types.ts";
 import type { Client } from "./client.ts";
 import { catchInterrupts } from "./interrupts.ts";
-import { UsageError } from "./program.ts";
+import { repeatable, UsageError } from "./options.ts";
 import {
   hostArg,
   isWhole,
@@ -22,7 +22,12 @@ import { jsonForm, protoJson, shortId, size, table } from "./text.ts";
 const betweenMs = 1_100;
 
 const whichArgs = {
-  container: { type: "positional", required: false, description: "Only these, or how they begin" },
+  container: {
+    type: "positional",
+    required: false,
+    description: "Only these, or how they begin",
+    ...repeatable,
+  },
   pod: { type: "string", alias: "p", valueHint: "id", description: "Only those of this pod" },
   ...truncArg,
 } as const;

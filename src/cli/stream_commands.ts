@@ -9,7 +9,7 @@ import type { SpdySession } from "../sys/spdy.ts";
 import type { Client } from "./client.ts";
 import { catchInterrupts } from "./interrupts.ts";
 import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
-import { UsageError } from "./program.ts";
+import { repeatable, UsageError } from "./options.ts";
 import { hostArg, secondsOf, withClient } from "./shared.ts";
 import { startFailureCode } from "./start_failure.ts";
 import { openSpdy, runRemote } from "./stream_client.ts";
@@ -122,7 +122,11 @@ async function hasTerminal(client: Client, container_id: string): Promise<boolea
 export const portForward = defineCommand({
   meta: { description: "Make ports of a pod ports of this machine's loopback, until interrupted" },
   args: {
-    pod: { type: "positional", description: "Id of a pod; [LOCAL:]PORT follows, several times" },
+    pod: {
+      type: "positional",
+      description: "Id of a pod; [LOCAL:]PORT follows, several times",
+      ...repeatable,
+    },
     ...hostArg,
   },
   run: ({ args }) =>

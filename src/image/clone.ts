@@ -26,7 +26,6 @@ export function clone(job: CloneJob): Cloned {
   const entries = readListing(fromListing);
   const cloned: Cloned = { sizeBytes: 0, inodes: 0, implicit: [] };
   const counted = new Set<Listed>();
-  process.umask(0);
   fs.mkdirSync(folder, 0o755);
   for (const [path, listed] of entries) {
     if (listed.kind === "implicit") cloned.implicit.push(path);

@@ -39,7 +39,6 @@ const largeBytes = 4n << 20n;
 
 /** @throws ENOSPC, EDQUOT and what else the file system says; what it made by then stays. */
 export async function copyLayers(job: CopyJob): Promise<void> {
-  process.umask(0);
   for (const tree of job.trees) await new TreeCopy(tree, job).run();
 }
 

@@ -15,6 +15,7 @@ import { spawn } from "../sys/children.ts";
 import { Descriptor, pipe, setBlocking, setPipeSize, type Pipe } from "../sys/descriptor.ts";
 import { Poller } from "../sys/poller.ts";
 import type { Decoding, DecodeStep } from "./processors.ts";
+import { usualUmask, withUmask } from "../sys/umask.ts";
 
 const stderrBytesMax = 2048;
 const pipeBytes = 1 << 20;
@@ -191,11 +192,13 @@ class Program {
     const voice = new ByteStream(stderr.reader, poller);
     const said = this.#listen(voice);
     try {
-      this.#child = spawn(path, args, {
+      const child = {
         stdio: [ends.stdin.fd, ends.stdout.fd, stderr.writer.fd, payload.fd],
         env: { ...process.env, ...more, STREAM_PROCESSOR_MEDIATYPE: mediaType },
         cwd: "/",
-      });
+      };
+      // This process's own is 0: layers tell the modes of what it makes.
+      this.#child = withUmask(usualUmask, () => spawn(path, args, child));
     } catch (error) {
       voice.close();
       throw this.#notStarted(error); // Bun throws some errors at once

@@ -12,6 +12,7 @@ import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { syncfs } from "../sys/path.ts";
 import { killGroup, leadGroup } from "../sys/process.ts";
+import { setUmask } from "../sys/umask.ts";
 import { clone, type Cloned, type CloneJob } from "./clone.ts";
 import { copyLayers, type CopyJob } from "./copy.ts";
 import { Decoder } from "./decode.ts";
@@ -79,6 +80,7 @@ const progressStepBytes = 1 << 20;
 /** argv: the form of whiteouts that the node's layers have. */
 export async function unpackMain(argv: string[]): Promise<number> {
   leadGroup();
+  setUmask(0); // modes are those of the layers
   writeWhiteouts(argv[0] === "native" ? "native" : "overlay");
   const jail = new Jail();
   const lines = createInterface({ input: process.stdin });

@@ -41,7 +41,6 @@ export class Untar implements Unpacker {
   constructor({ depthMax, entriesMax }: { depthMax: number; entriesMax: number }) {
     this.#depthMax = depthMax;
     this.#memory = new LayerMemory(entriesMax);
-    process.umask(0);
   }
 
   /** Content bytes written so far. */

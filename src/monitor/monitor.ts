@@ -108,7 +108,7 @@ async function keepPlace({ state, place, containers, gate }: Parts, log: Log): P
 /** A signal ends a monitor that has no container; with containers it is needed, and stays. */
 function endingSignals(): EventEmitter {
   const signalled = new EventEmitter();
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
+  for (const signal of ["SIGINT", "SIGTERM", "SIGQUIT"] as const) {
     process.on(signal, () => signalled.emit("end"));
   }
   return signalled;

@@ -76,15 +76,10 @@ export class PluginSet implements AsyncDisposable {
     server.on("error", (error) => {
       this.#options.log.error("the NRI socket failed", { path, error: messageOf(error) });
     });
-    const before = process.umask(0o177);
-    try {
-      await new Promise<void>((resolve, reject) => {
-        server.once("error", reject);
-        server.listen(path, resolve);
-      });
-    } finally {
-      process.umask(before);
-    }
+    await new Promise<void>((resolve, reject) => {
+      server.once("error", reject);
+      server.listen(path, resolve);
+    });
     chmodSync(path, 0o600);
     this.#server = server;
   }

@@ -3,6 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadConfig } from "../../src/base/config.ts";
+import { findKey } from "../../src/base/config_keys.ts";
 import type { HostFacts } from "../../src/base/config_host.ts";
 import { CriError } from "../../src/base/errors.ts";
 
@@ -19,7 +20,8 @@ const host: HostFacts = {
 function load(content: unknown, flags: Record<string, string> = {}) {
   const file = join(folder, "daemon.json");
   writeFileSync(file, typeof content === "string" ? content : JSON.stringify(content, null, 2));
-  return loadConfig(file, flags, host);
+  const keys = Object.entries(flags).map(([name, text]) => [findKey(name)!, text] as const);
+  return loadConfig(file, new Map(keys), host);
 }
 
 /** The messages, with "FILE" for the path. */
@@ -211,7 +213,9 @@ test("loadConfig refuses enable-cri-v1: false and a file that is named and not t
   expect(refusal({ "enable-cri-v1": false })[0]).toStartWith(
     'FILE:2: "enable-cri-v1" must be true',
   );
-  expect(() => loadConfig("/nonexistent/daemon.json", {}, host)).toThrow(/Cannot read.*ENOENT/);
+  expect(() => loadConfig("/nonexistent/daemon.json", new Map(), host)).toThrow(
+    /Cannot read.*ENOENT/,
+  );
 });
 
 test("loadConfig lets flags override keys, as text of each key's kind", () => {
@@ -236,9 +240,6 @@ test("loadConfig lets flags override keys, as text of each key's kind", () => {
   });
   expect(Object.keys(config.runtimes)).toEqual(["runc", "x", "fast"]);
   expect([origin.get("graph"), origin.get("group")]).toEqual(["flag", "file:3"]);
-  expect(refusal({}, { grph: "/x" })[0]).toContain(
-    'unknown flag --grph: as a key "grph"; the nearest known key is "graph"',
-  );
   expect(refusal({}, { "nri-support": "perhaps" })[0]).toBe(
     '--nri-support: "nri-support" must be true or false, not "perhaps"',
   );
@@ -296,7 +297,7 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
 
 test('loadConfig settles "systemd-cgroup": "auto" by what runs the host', () => {
   const settled = (runs: boolean) => {
-    const { config } = loadConfig(file, {}, { ...host, systemdRuns: () => runs });
+    const { config } = loadConfig(file, new Map(), { ...host, systemdRuns: () => runs });
     return [config.systemdCgroup, config.cgroupParent];
   };
   const file = join(folder, "auto.json");

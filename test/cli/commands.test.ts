@@ -45,7 +45,7 @@ test.each([
   ["registry check --creds me x", "--creds and $ISULAD_CREDS have the form user:password"],
   ["stop --timeout soon x", '--timeout takes whole seconds, not "soon"'],
   ["pods --name [", "--name: Invalid regular expression"],
-  ["config show x", 'config show takes flags only, not "x"'],
+  ["config show x", 'Unexpected word "x". See isulad-ts config show --help.'],
 ])("%s: exit code 2 before anything is asked", async (words, said) => {
   await using daemon = await fakeDaemon(socket, {});
   const { code, stdout, stderr } = await isuladTs(...words.split(" "));

@@ -1,5 +1,6 @@
 import { expect, spyOn, test } from "bun:test";
 import { type CommandDef, defineCommand } from "citty";
+import { repeatable } from "../../src/cli/options.ts";
 import { everyValue, type Program, runProgram } from "../../src/cli/program.ts";
 
 let seen: unknown[] = [];
@@ -9,6 +10,8 @@ const record = (name: string): CommandDef =>
       flag: { type: "boolean", alias: "f" },
       all: { type: "boolean", alias: "a" },
       value: { type: "string", alias: "v", default: "none" },
+      each: { type: "string", ...repeatable },
+      word: { type: "positional", required: false, ...(name === "one" ? {} : repeatable) },
     },
     run: ({ args }) => {
       seen = [name, args.flag === true, args.value, args._];
@@ -21,6 +24,7 @@ const program: Program = {
   main: record("main"),
   commands: {
     list: record("list"),
+    one: record("one"),
     run: record("run"),
     config: { subCommands: { check: record("check"), show: record("show") } },
     fail: { run: () => Promise.reject(new Error("it broke")) },
@@ -68,6 +72,23 @@ test.each([
   ["list -az", 2, "prog: prog list has no option -az. See prog list --help."],
   ["list --value", 2, "prog: --value needs a value. See prog list --help."],
   [
+    "list --value=",
+    2,
+    "prog: --value has an empty value: leave it out for the default. See prog list --help.",
+  ],
+  [
+    "list --value --flag",
+    2,
+    "prog: --value needs a value, not the option --flag. See prog list --help.",
+  ],
+  ["list --value x -v y", 2, "prog: --value is given twice. See prog list --help."],
+  ["list -ff", 2, "prog: --flag is given twice. See prog list --help."],
+  ["list --flag=yes", 2, "prog: --flag=yes takes no value. See prog list --help."],
+  ["list -x", 2, "prog: prog list has no option -x. See prog list --help."],
+  ["list -e", 2, "prog: prog list has no option -e; is it --each? See prog list --help."],
+  ["one a b", 2, 'prog: Unexpected word "b". See prog one --help.'],
+  ["list --each a --each b", 0, ""],
+  [
     "run --falg image",
     125,
     "prog: prog run has no option --falg; is it --flag? See prog run --help.",
@@ -79,8 +100,16 @@ test.each([
   expect(await prog(line)).toEqual({ code, text });
 });
 
+test("an empty word is refused, as a command and as an operand", async () => {
+  for (const words of [[""], ["list", ""], ["run", ""]]) {
+    using stderr = spyOn(process.stderr, "write").mockImplementation(() => true);
+    expect(await runProgram(program, words)).toBe(words[0] === "run" ? 125 : 2);
+    expect(String(stderr.mock.calls[0])).toMatch(/Unknown command ""|An empty word names nothing/);
+  }
+});
+
 test("help lists the commands, and the options of one", async () => {
-  expect((await prog("--help")).text).toContain("prog [OPTIONS] list|run|config|fail");
+  expect((await prog("--help")).text).toContain("prog [OPTIONS] [WORD] list|one|run|config|fail");
   expect((await prog("run --help")).text).toContain("-v, --value=<value>");
   expect((await prog("config check -h")).text).toContain("prog config check");
 });

@@ -1,0 +1,345 @@
+// A real kubelet, alone with static pods that crash, are probed, restarted and taken away, against the
+// daemon with pod events, once with Evented PLEG and once without; kubelet_check.ts judges what CRI showed
+// and what the kubelet logged. `bun test/kubelet.ts [--minutes 10] [--evented on|off|both] [--again]`; a
+// run that was clean with this executable is not repeated (test/.cache/kubelet.json). KUBELET=path uses a
+// kubelet that is there; else one is built (a quarter of an hour, from Go's module proxy). Needs root.
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { existsSync, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { codeOf } from "../src/base/errors.ts";
+import { toBigInt } from "../src/base/int64.ts";
+import { runtime } from "../src/proto/messages.js";
+import { busybox, type Daemon, executable, startDaemon } from "./harness.ts";
+import { makeCgroups } from "./host.ts";
+import { check, type Expected, type Seen } from "./kubelet_check.ts";
+import { type Manifest, standingPods, visitingPod } from "./kubelet_pods.ts";
+import { resumed } from "./run_record.ts";
+
+const cache = join(import.meta.dirname, ".cache");
+const { ContainerState } = runtime.v1;
+const listMs = 500;
+/** How often a pod comes, and for how long it stays. */
+const visitMs = 20_000;
+const stayMs = 30_000;
+/** For a crashed container to come again: its back-off of 2 s, and a machine that does much else. */
+const stuckMs = 60_000;
+const goneMs = 90_000;
+
+type Row = Pick<Seen, "id" | "name" | "attempt"> & {
+  labels: Record<string, string>;
+  createdMs: number;
+  state: runtime.v1.ContainerState;
+};
+
+/** Collects every container that a list or an event shows. */
+class Sightings implements AsyncDisposable {
+  readonly #daemon: Daemon;
+  readonly #byId = new Map<string, Seen>();
+  readonly #abort = new AbortController();
+  readonly #ends: Promise<void>[];
+
+  constructor(daemon: Daemon) {
+    this.#daemon = daemon;
+    this.#ends = [this.#listen(), this.#poll()];
+    for (const end of this.#ends) end.catch(() => {}); // thrown by the disposal
+  }
+
+  all(): Seen[] {
+    return [...this.#byId.values()];
+  }
+
+  async #listen(): Promise<void> {
+    const { signal } = this.#abort;
+    try {
+      for await (const event of this.#daemon.client.GetContainerEvents({}, { signal })) {
+        for (const status of event.containers_statuses)
+          this.#take(rowOf(status), status.exit_code ?? undefined);
+      }
+    } catch (error) {
+      if (codeOf(error) !== "CANCELLED") throw error;
+    }
+  }
+
+  async #poll(): Promise<void> {
+    while (!this.#abort.signal.aborted) {
+      await this.list();
+      await sleep(listMs);
+    }
+  }
+
+  async list(): Promise<void> {
+    const { containers } = await this.#daemon.client.ListContainers({});
+    const there = new Set(containers.map(({ id }) => id));
+    for (const seen of this.#byId.values()) seen.isThere = there.has(seen.id);
+    for (const container of containers) this.#take(rowOf(container), undefined);
+  }
+
+  /** Exit codes are not in a list: those of the last ones are asked for. */
+  async end(): Promise<void> {
+    await this.list();
+    for (const seen of this.all().filter(({ isThere }) => isThere)) {
+      const status = await this.#daemon.status(seen.id);
+      this.#take(rowOf(status), status.exit_code);
+    }
+  }
+
+  #take({ id, name, attempt, labels, createdMs, state }: Row, exitCode: number | undefined): void {
+    const before = this.#byId.get(id);
+    this.#byId.set(id, {
+      id,
+      name,
+      attempt,
+      createdMs,
+      pod: labels["io.kubernetes.pod.name"] ?? "",
+      podUid: labels["io.kubernetes.pod.uid"] ?? "",
+      running: state === ContainerState.CONTAINER_RUNNING,
+      exitCode: exitCode ?? before?.exitCode ?? 0,
+      isThere: before?.isThere ?? true,
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#abort.abort();
+    await Promise.all(this.#ends);
+  }
+}
+
+function rowOf(shown: runtime.v1.IContainer | runtime.v1.IContainerStatus): Row {
+  const { id, metadata, labels, created_at, state } = shown;
+  return {
+    id: id!,
+    name: metadata!.name!,
+    attempt: metadata!.attempt ?? 0,
+    labels: labels ?? {},
+    createdMs: Number(toBigInt(created_at) / 1_000_000n),
+    state: state!,
+  };
+}
+
+/** A network namespace with a default route, which a kubelet looks for its address by. */
+class Netns implements Disposable {
+  readonly name: string;
+
+  constructor(name: string) {
+    this.name = name;
+    const ip = (...words: string[]) => must("ip", words);
+    ip("netns", "add", name);
+    ip("-n", name, "link", "set", "lo", "up");
+    ip("-n", name, "link", "add", "node0", "type", "dummy");
+    ip("-n", name, "addr", "add", "10.250.0.1/24", "dev", "node0");
+    ip("-n", name, "link", "set", "node0", "up");
+    ip("-n", name, "route", "add", "default", "via", "10.250.0.1");
+  }
+
+  /** A program that is this one in the namespace, under the same file name and pid. */
+  wrap(program: string, folder: string): string {
+    const file = join(folder, program.slice(program.lastIndexOf("/") + 1));
+    const script = `#!/bin/sh\nexec nsenter --net=/run/netns/${this.name} ${program} "$@"\n`;
+    writeFileSync(file, script, { mode: 0o755 });
+    return file;
+  }
+
+  [Symbol.dispose](): void {
+    spawnSync("ip", ["netns", "del", this.name]);
+  }
+}
+
+function must(program: string, words: string[]): string {
+  const { status, stdout, stderr } = spawnSync(program, words, { encoding: "utf8" });
+  if (status !== 0) throw new Error(`${program} ${words.join(" ")}: ${stderr}`);
+  return stdout;
+}
+
+class Kubelet implements AsyncDisposable {
+  readonly #manifests: string;
+  readonly #logFile: string;
+  readonly #child: ChildProcess;
+
+  constructor(program: string, { daemon, netns, evented }: RunParts) {
+    const at = (name: string) => join(daemon.dir, "kubelet", name);
+    this.#manifests = at("manifests");
+    this.#logFile = at("log");
+    for (const folder of ["", "manifests", "root", "pki", "logs"]) mkdirSync(at(folder));
+    const config = {
+      apiVersion: "kubelet.config.k8s.io/v1beta1",
+      kind: "KubeletConfiguration",
+      containerRuntimeEndpoint: `unix://${daemon.socket}`,
+      staticPodPath: this.#manifests,
+      fileCheckFrequency: "1s",
+      syncFrequency: "10s",
+      authentication: { anonymous: { enabled: true }, webhook: { enabled: false } },
+      authorization: { mode: "AlwaysAllow" },
+      featureGates: { EventedPLEG: evented },
+      crashLoopBackOff: { maxContainerRestartPeriod: "2s" },
+      podLogsDir: at("logs"),
+      volumePluginDir: at("plugins"),
+      failCgroupV1: false,
+      failSwapOn: false,
+      cgroupDriver: "cgroupfs",
+      cgroupRoot: daemon.cgroupParent,
+      enforceNodeAllocatable: [],
+      evictionHard: {
+        "memory.available": "1Mi",
+        "nodefs.available": "0%",
+        "imagefs.available": "0%",
+      },
+      imageGCHighThresholdPercent: 100,
+      oomScoreAdj: 0,
+    };
+    writeFileSync(at("config.json"), JSON.stringify(config, null, 2));
+    // Its fixed folders, /var/lib/kubelet and /var/log/containers, are its own; PID 1 is never moved.
+    const script = `
+      mkdir -p /var/lib/kubelet && mount -t tmpfs kubelet /var/lib/kubelet && mount -t tmpfs kubelet /var/log &&
+      exec "$@"`;
+    const entered = `--net=/run/netns/${netns.name} unshare --mount --propagation slave`.split(" ");
+    const flags = [
+      `--config=${at("config.json")}`,
+      `--root-dir=${at("root")}`,
+      `--cert-dir=${at("pki")}`,
+      "--hostname-override=node1",
+      "--node-ip=10.250.0.1",
+      "--system-cgroups=",
+      "--kubelet-cgroups=",
+      "--runtime-cgroups=",
+      "--v=2",
+    ];
+    const words = [...entered, "sh", "-c", script, "sh", program, ...flags];
+    const log = openSync(this.#logFile, "a");
+    this.#child = spawn("nsenter", words, { stdio: ["ignore", log, log], cwd: "/" });
+  }
+
+  get runs(): boolean {
+    return this.#child.exitCode === null && this.#child.signalCode === null;
+  }
+
+  get lines(): string[] {
+    return readFileSync(this.#logFile, "utf8").split("\n");
+  }
+
+  add({ name, json }: Manifest): void {
+    writeFileSync(join(this.#manifests, `${name}.json`), json);
+  }
+
+  remove({ name }: Manifest): void {
+    rmSync(join(this.#manifests, `${name}.json`));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.runs) return;
+    const gone = new Promise((resolve) => this.#child.once("exit", resolve));
+    this.#child.kill("SIGKILL");
+    await gone;
+  }
+}
+
+type RunParts = { daemon: Daemon; netns: Netns; evented: boolean };
+
+/** The faults of one run. */
+async function run(kubelet: string, evented: boolean, minutes: number): Promise<string[]> {
+  mkdirSync(cache, { recursive: true });
+  using netns = new Netns(`isulad-kubelet-${process.pid}`);
+  const config = { "enable-pod-events": true, "restrict-oom-score-adj": true };
+  const program = netns.wrap(executable, cache);
+  await using daemon = await startDaemon({ config, executable: program });
+  makeCgroups([daemon.cgroupParent.slice(1)]);
+  await using sightings = new Sightings(daemon);
+  await using node = new Kubelet(kubelet, { daemon, netns, evented });
+  const standing = standingPods(busybox);
+  for (const manifest of standing) node.add(manifest);
+  const visits = await visit(node, Date.now() + minutes * 60_000, report(sightings));
+  const endMs = Date.now();
+  await sightings.end();
+  const lines = node.lines;
+  const expected: Expected[] = [...standing, ...visits].flatMap((manifest) => manifest.expected);
+  const problems = check({ seen: sightings.all(), expected, lines, endMs, stuckMs });
+  if (!node.runs) problems.push(`the kubelet ended:\n${lines.slice(-20).join("\n")}`);
+  const seen = sightings.all();
+  const most = Math.max(...seen.map(({ attempt }) => attempt));
+  console.log(
+    `${seen.length} containers, at most ${most} restarts, ${visits.length} pods came and went`,
+  );
+  if (problems.length > 0) writeFileSync(join(cache, "kubelet.log"), lines.join("\n"));
+  return problems;
+}
+
+function report(sightings: Sightings): () => void {
+  let next = 0;
+  return () => {
+    if (Date.now() < next) return;
+    next = Date.now() + 60_000;
+    console.log(`${new Date().toISOString()} ${sightings.all().length} containers`);
+  };
+}
+
+/** Pods that come and go until the end, the last ones with time to go. */
+async function visit(node: Kubelet, endMs: number, tick: () => void): Promise<Manifest[]> {
+  const visits: { manifest: Manifest; leavesMs: number }[] = [];
+  let nextMs = Date.now();
+  while (Date.now() < endMs && node.runs) {
+    tick();
+    const nowMs = Date.now();
+    if (nowMs >= nextMs && nowMs + stayMs + goneMs < endMs) {
+      const manifest = visitingPod(visits.length, busybox);
+      node.add(manifest);
+      visits.push({ manifest, leavesMs: nowMs + stayMs });
+      nextMs = nowMs + visitMs;
+    }
+    for (const one of visits.filter(({ leavesMs }) => leavesMs <= nowMs)) {
+      node.remove(one.manifest);
+      one.leavesMs = Number.POSITIVE_INFINITY;
+    }
+    await sleep(200);
+  }
+  return visits.map(({ manifest }) => manifest);
+}
+
+/** Of the Go module proxy: a module that requires Kubernetes, with its staging modules at their versions. */
+function buildKubelet(): string {
+  const program = join(cache, "kubelet");
+  if (existsSync(program)) return program;
+  console.log("building a kubelet");
+  const script = `
+    set -euo pipefail
+    version=v1.36.3; mkdir -p kubelet-module; cd kubelet-module
+    mod=$(go mod download -json k8s.io/kubernetes@$version | sed -n 's/.*"GoMod": "\\(.*\\)".*/\\1/p')
+    { printf 'module kubelet\\n\\ngo 1.26.0\\n\\nrequire k8s.io/kubernetes %s\\nreplace (\\n' $version
+      sed -n 's|^\\s*\\(k8s.io/[a-z0-9-]*\\) v0.0.0.*|  \\1 => \\1 '"\${version/v1/v0}|p" "$mod" | sort -u
+      echo ')'; } >go.mod
+    CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' nice go build -ldflags='-s -w' -o ../kubelet.new k8s.io/kubernetes/cmd/kubelet
+    mv ../kubelet.new ../kubelet`;
+  const done = spawnSync("bash", ["-c", script], { cwd: cache, stdio: "inherit" });
+  if (done.status !== 0) throw new Error("the kubelet could not be built");
+  return program;
+}
+
+async function main(): Promise<number> {
+  const { values } = parseArgs({
+    options: {
+      minutes: { type: "string", default: "10" },
+      evented: { type: "string", default: "both" },
+      again: { type: "boolean", default: false },
+    },
+  });
+  const minutes = Number(values.minutes);
+  const file = join(cache, "kubelet.json");
+  const fresh: { clean: Record<string, number> } = { clean: {} };
+  const record = resumed(file, fresh, values);
+  const kubelet = process.env["KUBELET"] ?? buildKubelet();
+  let faults = 0;
+  for (const evented of values.evented === "both" ? ["on", "off"] : [values.evented]) {
+    if ((record.clean[evented] ?? 0) >= minutes) continue;
+    const problems = await run(kubelet, evented === "on", minutes);
+    for (const problem of problems) console.log(`  ${problem}`);
+    console.log(`Evented PLEG ${evented}, ${minutes} minutes: ${problems.length} faults`);
+    faults += problems.length;
+    if (problems.length === 0) record.clean[evented] = minutes;
+    writeFileSync(file, JSON.stringify(record));
+  }
+  console.log(faults === 0 ? `clean: ${JSON.stringify(record.clean)}` : `${faults} faults`);
+  return faults === 0 ? 0 : 1;
+}
+
+if (import.meta.main) process.exitCode = await main();

@@ -1,0 +1,98 @@
+// Judges what a kubelet's run left in sight: every attempt of every container once, nothing stuck, no name
+// refused. Pure, so that planted faults show that it finds them (kubelet.test.ts).
+
+/** One container as CRI showed it. */
+export type Seen = {
+  id: string;
+  pod: string;
+  podUid: string;
+  name: string;
+  attempt: number;
+  createdMs: number;
+  /** As it was seen last. */
+  running: boolean;
+  exitCode: number;
+  /** It was there at the end of the run. */
+  isThere: boolean;
+};
+
+/**
+ * What a container of the run must come to: restarts goes on being restarted, steady runs from its first
+ * attempt on, completes ends with 0 after some failed attempts, gone is removed with its pod.
+ */
+export type Expected = {
+  pod: string;
+  name: string;
+  must: "restart" | "steady" | "complete" | "go";
+  /** Of complete: how many attempts it takes. */
+  attempts?: number;
+};
+
+export type KubeletRun = {
+  seen: Seen[];
+  expected: Expected[];
+  /** The kubelet's log. */
+  lines: string[];
+  endMs: number;
+  /** Longer without a new attempt, a container is stuck. */
+  stuckMs: number;
+};
+
+const refused =
+  /is reserved|CreateContainerError|CreateContainer in sandbox from runtime service failed/;
+const linesShown = 5;
+
+export function check(run: KubeletRun): string[] {
+  const problems = run.expected.flatMap((one) => judge(run, one));
+  for (const attempts of Map.groupBy(run.seen, keyOf).values()) {
+    const ids = new Set(attempts.map(({ id }) => id));
+    if (ids.size > 1)
+      problems.push(`${keyOf(attempts[0]!)} exists ${ids.size} times: ${[...ids].join(", ")}`);
+  }
+  const failed = run.lines.filter((line) => refused.test(line));
+  if (failed.length > 0) {
+    problems.push(`the kubelet could not create a container, in ${failed.length} lines of its log`);
+    problems.push(...failed.slice(0, linesShown).map((line) => `  ${line}`));
+  }
+  return problems;
+}
+
+function keyOf({ pod, podUid, name, attempt }: Seen): string {
+  return `attempt ${attempt} of ${pod}/${name} (pod ${podUid})`;
+}
+
+function judge(run: KubeletRun, { pod, name, must, attempts = 1 }: Expected): string[] {
+  const what = `${pod}/${name}`;
+  const found = run.seen
+    .filter((one) => one.pod === pod && one.name === name)
+    .sort((a, b) => a.createdMs - b.createdMs);
+  const last = found.at(-1);
+  if (last === undefined) return [`${what} was never created`];
+  const missing = Array.from({ length: last.attempt }, (_, attempt) => attempt).filter(
+    (attempt) => !found.some((one) => one.attempt === attempt),
+  );
+  const problems = missing.map((attempt) => `attempt ${attempt} of ${what} was never seen`);
+  const restarts = `has restarted ${last.attempt} times`;
+  if (must === "restart") problems.push(...stuck(run, what, found));
+  if (must === "steady" && last.attempt > 0) problems.push(`${what} ${restarts}, must not`);
+  if (must === "steady" && !last.running) problems.push(`${what} does not run`);
+  if (must === "complete" && (last.running || last.exitCode !== 0)) {
+    problems.push(`${what} has not completed`);
+  }
+  if (must === "complete" && last.attempt !== attempts - 1) {
+    problems.push(`${what} ${restarts}, must ${attempts - 1} times`);
+  }
+  const left = found.filter(({ isThere }) => isThere).length;
+  if (must === "go" && left > 0) problems.push(`${left} containers of ${what} were not removed`);
+  return problems;
+}
+
+/** Spans without a new attempt, the last one up to the end. */
+function stuck({ endMs, stuckMs }: KubeletRun, what: string, found: Seen[]): string[] {
+  const times = [...found.map(({ createdMs }) => createdMs), endMs];
+  return found.flatMap(({ attempt }, index) => {
+    const ms = times[index + 1]! - times[index]!;
+    if (ms <= stuckMs) return [];
+    return [`${what} was stuck after attempt ${attempt}: no other for ${Math.round(ms / 1000)} s`];
+  });
+}

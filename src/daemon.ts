@@ -148,8 +148,7 @@ async function createContext(
       onHello: (hello) => syncWithMonitor(context, hello),
     }),
   );
-  const streams = await openStreams({ config, self, log }, monitor);
-  stack.use(streams);
+  const streams = stack.use(await openStreams({ config, self, log }, monitor));
   const onUnwritten = (problem: string) => log.error("a record was not written", { problem });
   const context: Context = {
     config,

@@ -88,6 +88,7 @@ export async function sendCalls(
   { seed, round, calls, heard }: RoundPlan,
 ): Promise<Sent> {
   const result: Sent = { codes: {}, succeeded: {}, refused: 0, hangs: 0, problems: [] };
+  const seen = new Set<string>();
   let next = 0;
   const one = async (index: number) => {
     const chance = chanceOf(random(seed * 1_000_003 + round * 100_003 + index));
@@ -105,7 +106,10 @@ export async function sendCalls(
       if (answer.code === "OK") count(result.succeeded, rpc.name);
       heard?.(rpc, answer);
       if (answer.isHung) result.hangs++;
-      result.problems.push(...problemsOf(rpc, answer, bytes));
+      for (const problem of problemsOf(rpc, answer)) {
+        if (!seen.has(problem)) result.problems.push(`${problem}; request ${shown(bytes)}`);
+        seen.add(problem);
+      }
       remember(rpc, answer, world, chance);
     }
   };
@@ -120,10 +124,12 @@ function count(counts: Counts, key: string, by = 1): void {
   counts[key] = (counts[key] ?? 0) + by;
 }
 
-function problemsOf(rpc: Rpc, { isHung, faults }: Answer, bytes: Buffer): string[] {
-  const found = [...(isHung ? ["no answer"] : []), ...faults.slice(0, 5)];
-  const hex = bytes.length > 1_500 ? `${bytes.length} bytes` : bytes.toString("hex");
-  return found.map((what) => `${rpc.name}: ${what}; request ${hex}`);
+function problemsOf(rpc: Rpc, { isHung, faults }: Answer): string[] {
+  return [...(isHung ? ["no answer"] : []), ...faults].map((what) => `${rpc.name}: ${what}`);
+}
+
+function shown(bytes: Buffer): string {
+  return bytes.length > 1_500 ? `of ${bytes.length} bytes` : bytes.toString("hex");
 }
 
 const { RunPodSandboxResponse, CreateContainerResponse } = runtime.v1;

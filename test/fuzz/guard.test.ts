@@ -77,12 +77,12 @@ test("no request that is sent names a path outside the ground", () => {
   };
   const chance = chanceOf(random(7));
   let refused = 0;
-  for (let left = 3_000; left > 0; left--) {
+  for (let left = 500; left > 0; left--) {
     const rpc = pick(chance, rpcs);
     const { bytes } = requestOf(rpc, world, chance, () => refused++);
     expect(harmOf(rpc, bytes, ground)).toBeUndefined();
     expect(bytes.includes("/etc/passwd")).toBe(false);
   }
   expect(refused).toBeGreaterThan(0);
-  expect(refused).toBeLessThan(2_000);
+  expect(refused).toBeLessThan(400);
 });

@@ -39,6 +39,8 @@ export type RoundResult = {
   refused: number;
   hangs: number;
   problems: string[];
+  /** Errors INTERNAL and UNKNOWN, each once: to be read, for some of them are mistakes. */
+  internal: string[];
   /** Daemon, then monitor. */
   pssKib: number[];
   ms: number;
@@ -81,13 +83,22 @@ const everyRpc = rpcs.flatMap((rpc) => {
   return Array.from({ length: weight }, () => rpc);
 });
 const replenishEvery = 100;
+/** As grpc-js says it of a request that is not a message. */
+const deserializing = /Error deserializing request/;
 
 /** Sends a round's calls; what they make is added to the world. */
 export async function sendCalls(
   { caller, world, replenish, rpcs: called = everyRpc }: Target,
   { seed, round, calls, heard }: RoundPlan,
 ): Promise<Sent> {
-  const result: Sent = { codes: {}, succeeded: {}, refused: 0, hangs: 0, problems: [] };
+  const result: Sent = {
+    codes: {},
+    succeeded: {},
+    refused: 0,
+    hangs: 0,
+    problems: [],
+    internal: [],
+  };
   const seen = new Set<string>();
   let next = 0;
   const one = async (index: number) => {
@@ -106,6 +117,11 @@ export async function sendCalls(
       if (answer.code === "OK") count(result.succeeded, rpc.name);
       heard?.(rpc, answer);
       if (answer.isHung) result.hangs++;
+      if (["INTERNAL", "UNKNOWN"].includes(answer.code)) {
+        const text = `${answer.code} ${rpc.name}: ${answer.details}`;
+        if (!seen.has(text) && !deserializing.test(text)) result.internal.push(text.slice(0, 400));
+        seen.add(text);
+      }
       for (const problem of problemsOf(rpc, answer)) {
         if (!seen.has(problem)) result.problems.push(`${problem}; request ${shown(bytes)}`);
         seen.add(problem);
@@ -177,6 +193,7 @@ function tellRound({
   refused,
   hangs,
   problems,
+  internal,
   pssKib,
   ms,
 }: RoundResult): void {
@@ -190,6 +207,7 @@ function tellRound({
   );
   const reached = Object.entries(succeeded).map(([rpc, times]) => `${rpc} ${times}`);
   console.log(`  OK: ${reached.join(", ")}`);
+  for (const text of internal.slice(0, 10)) console.log(`  ${JSON.stringify(text)}`);
   for (const problem of problems) console.log(`  round ${round}: ${problem}`);
 }
 

@@ -119,19 +119,28 @@ function rowOf(shown: runtime.v1.IContainer | runtime.v1.IContainerStatus): Row 
   };
 }
 
+const routes = [
+  "link set lo up",
+  "link add node0 type veth peer name node1",
+  "link set node1 up",
+  "addr add 10.250.0.1/24 dev node0",
+  "link set node0 up",
+  "route add default via 10.250.0.1",
+];
+
 /** A network namespace with a default route, which a kubelet looks for its address by. */
 class Netns implements Disposable {
   readonly name: string;
 
   constructor(name: string) {
     this.name = name;
-    const ip = (...words: string[]) => must("ip", words);
-    ip("netns", "add", name);
-    ip("-n", name, "link", "set", "lo", "up");
-    ip("-n", name, "link", "add", "node0", "type", "dummy");
-    ip("-n", name, "addr", "add", "10.250.0.1/24", "dev", "node0");
-    ip("-n", name, "link", "set", "node0", "up");
-    ip("-n", name, "route", "add", "default", "via", "10.250.0.1");
+    must("ip", ["netns", "add", name]);
+    try {
+      for (const words of routes) must("ip", ["-n", name, ...words.split(" ")]);
+    } catch (error) {
+      this[Symbol.dispose]();
+      throw error;
+    }
   }
 
   /** A program that is this one in the namespace, under the same file name and pid. */

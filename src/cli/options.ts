@@ -1,6 +1,7 @@
 // Checks the words of a command line against the options and operands that a command takes: citty ignores
 // what it does not know, takes the last of several values, and lets an empty one pass.
 import type { ArgDef, ArgsDef } from "citty";
+import { quoted } from "../base/text.ts";
 import { CriError } from "../base/errors.ts";
 import { nearest } from "../base/nearest.ts";
 
@@ -78,7 +79,7 @@ function checkOperands(operands: readonly string[], args: ArgsDef, see: string):
 }
 
 export function unexpectedWord(word: string, see: string): UsageError {
-  return new UsageError(`Unexpected word ${JSON.stringify(word)}. ${see}`);
+  return new UsageError(`Unexpected word ${quoted(word)}. ${see}`);
 }
 
 /** An unset variable of a script, as a rule. */

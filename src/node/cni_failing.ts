@@ -3,6 +3,7 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
+import { jsonText, jsonValue } from "../base/json.ts";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { type BootTime, bootTime } from "../sys/uptime.ts";
 
@@ -27,14 +28,14 @@ export async function failedForMs(
   const pauseMs = last?.bootId === now.bootId ? now.uptimeMs - last.uptimeMs : 0;
   const failedForMs = (last?.failedForMs ?? 0) + Math.min(Math.max(pauseMs, 0), pauseMsMax);
   await mkdir(join(dir, "failing"), { recursive: true, mode: 0o700 });
-  await writeFileAtomic(path, JSON.stringify({ ...now, failedForMs }));
+  await writeFileAtomic(path, jsonText({ ...now, failedForMs }));
   return failedForMs;
 }
 
 /** undefined: what is there is no such record; the count begins anew. */
 function parse(text: string): v.InferOutput<typeof Failing> | undefined {
   try {
-    return v.parse(Failing, JSON.parse(text));
+    return v.parse(Failing, jsonValue(text));
   } catch {
     return undefined;
   }

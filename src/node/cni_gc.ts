@@ -2,6 +2,7 @@
 // pods' records and from the cache, and where the two differ nothing is collected: a lost file must not
 // release the address of a running pod.
 import { setTimeout as sleep } from "node:timers/promises";
+import { jsonText } from "../base/json.ts";
 import type { Log } from "../base/log.ts";
 import { messageOf } from "../base/errors.ts";
 import { pluginInput } from "./cni_args.ts";
@@ -87,7 +88,7 @@ async function compare(
 }
 
 function key(...parts: string[]): string {
-  return JSON.stringify(parts);
+  return jsonText(parts);
 }
 
 /** Alone in the gate, once nobody is in it; undefined: somebody was, for so long. */

@@ -209,10 +209,11 @@ CNI_PATH=${dir}/bin
   });
 
   test("an ADD that waits for the first one gives up with its caller", async () => {
-    writePlugin("slow", "exec sleep 300");
+    writePlugin("slow", `touch ${dir}/begun; exec sleep 300`);
     writeList("1.0.0", [{ type: "slow" }]);
-    const cni = openNetwork(400);
+    const cni = openNetwork(1_000);
     const first = failure(cni.add(podOf("p1"), signal));
+    while (!existsSync(join(dir, "begun"))) await sleep(5);
     const start = performance.now();
     expect(await failure(cni.add(podOf("p2"), AbortSignal.timeout(50)))).toMatchObject({
       code: "DEADLINE_EXCEEDED",

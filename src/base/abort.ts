@@ -24,10 +24,23 @@ export function abortError(what: string, signal: AbortSignal, elapsedMs?: number
 }
 
 /**
+ * A result that may be dropped. What must be closed may not: it would stay open where it comes after its
+ * waiter has gone. Such work takes the signal, ends by it, and closes what it has made.
+ */
+export type Droppable =
+  | string
+  | number
+  | bigint
+  | boolean
+  | undefined
+  | void
+  | (object & { [Symbol.dispose]?: never; [Symbol.asyncDispose]?: never });
+
+/**
  * Waits for something that cannot be ended, until the signal aborts; it goes on by itself then.
  * @throws CriError DEADLINE_EXCEEDED or CANCELLED.
  */
-export async function untilAborted<T>(
+export async function untilAborted<T extends Droppable>(
   promise: Promise<T>,
   what: string,
   signal: AbortSignal,
@@ -58,6 +71,10 @@ export function afterGrace(signal: AbortSignal, ms: number): AbortSignal {
 }
 
 /** untilAborted with a deadline. @throws CriError DEADLINE_EXCEEDED. */
-export function inTime<T>(promise: Promise<T>, what: string, ms: number): Promise<T> {
+export function inTime<T extends Droppable>(
+  promise: Promise<T>,
+  what: string,
+  ms: number,
+): Promise<T> {
   return untilAborted(promise, what, AbortSignal.timeout(ms));
 }

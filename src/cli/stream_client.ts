@@ -1,32 +1,16 @@
 // The client's side of Exec, Attach and PortForward: connects to a URL that the daemon has answered.
 import { randomBytes } from "node:crypto";
-import { createConnection, type Socket } from "node:net";
+import { createConnection } from "node:net";
 import { connect as connectTls } from "node:tls";
 import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
+import { wireOf } from "../sys/node_wire.ts";
 import { channel } from "../sys/remote_command.ts";
 import { SpdySession } from "../sys/spdy.ts";
 import { acceptKey, closeNormal, WebSocketConnection } from "../sys/websocket.ts";
-
-/** A node socket as a wire. */
-function wireOf(socket: Socket): Wire {
-  return {
-    async *chunks() {
-      for await (const chunk of socket) yield chunk as Buffer;
-    },
-    send: (...parts) =>
-      new Promise((resolve, reject) => {
-        const done = (error?: Error | null) => (error ? reject(error) : resolve());
-        socket.write(Buffer.concat(parts), done);
-      }),
-    close: () => {
-      socket.destroy();
-    },
-  };
-}
 
 async function connectTo(url: URL): Promise<Wire> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
@@ -49,10 +33,10 @@ async function connectTo(url: URL): Promise<Wire> {
   return wireOf(socket);
 }
 
-async function upgrade(url: URL, headers: [string, string][]) {
+async function upgrade(method: "GET" | "POST", url: URL, headers: [string, string][]) {
   const wire = await connectTo(url);
   const all: [string, string][] = [["Host", url.host], ["Connection", "Upgrade"], ...headers];
-  await wire.send(headText(`POST ${url.pathname} HTTP/1.1`, all));
+  await wire.send(headText(`${method} ${url.pathname} HTTP/1.1`, all));
   const { head, rest } = await readHead(wire);
   if (head.line.startsWith("HTTP/1.1 101 ")) return { head, wire: rest };
   wire.close();
@@ -61,7 +45,7 @@ async function upgrade(url: URL, headers: [string, string][]) {
 
 export async function openWebSocket(address: string, protocol: string): Promise<Wire> {
   const key = randomBytes(16).toString("base64");
-  const { head, wire } = await upgrade(new URL(address), [
+  const { head, wire } = await upgrade("GET", new URL(address), [
     ["Upgrade", "websocket"],
     ["Sec-WebSocket-Version", "13"],
     ["Sec-WebSocket-Key", key],
@@ -74,7 +58,7 @@ export async function openWebSocket(address: string, protocol: string): Promise<
 
 /** For streams that we open; the peer's are refused. */
 export async function openSpdy(address: string, protocol: string): Promise<SpdySession> {
-  const { wire } = await upgrade(new URL(address), [
+  const { wire } = await upgrade("POST", new URL(address), [
     ["Upgrade", "SPDY/3.1"],
     ["X-Stream-Protocol-Version", protocol],
   ]);

@@ -1,19 +1,38 @@
-// Prometheus' metrics by HTTP, for whoever is on this node: it has no access control but loopback.
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+// Prometheus' metrics by HTTP, for whoever is on this node: it has no access control but loopback. Each
+// connection is for one request, and has little time: who is silent keeps no reader out.
+import { createServer, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
+import { Lobby } from "../base/lobby.ts";
+import { headText, readHead } from "../sys/http_upgrade.ts";
+import { wireOf } from "../sys/node_wire.ts";
 import type { Context } from "./context.ts";
 import { metricsText } from "./metrics_text.ts";
 
-/** Readers at a time; there is one as a rule. */
-const connectionsMax = 16;
+/**
+ * Connections at a time; there is one reader as a rule. Many more than node takes of the listener's queue at
+ * once (512): all have a turn before they can be out.
+ */
+const connectionsMax = 2048;
+/** From a connection to the end of its answer. */
 const requestMs = 5_000;
 
 /** @throws CriError FAILED_PRECONDITION when the port is taken. */
 export async function serveMetrics(context: Context, port: number): Promise<AsyncDisposable> {
-  const server = createServer({ requestTimeout: requestMs }, (request, response) => {
-    answer(context, request, response);
+  const connections = new Lobby<Socket>({
+    peersMax: connectionsMax,
+    deadlineMs: requestMs,
+    graceMs: 0,
+    expel: (socket) => socket.destroy(),
   });
-  server.maxConnections = connectionsMax;
+  const server = createServer((socket) => {
+    connections.enter(socket);
+    socket.once("close", () => connections.leave(socket));
+    socket.on("error", () => {}); // reads and writes tell
+    answer(context, socket).catch((error: unknown) => {
+      context.log.debug("a reader of metrics was not answered", { error: messageOf(error) });
+      socket.destroy();
+    });
+  });
   try {
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
@@ -26,21 +45,42 @@ export async function serveMetrics(context: Context, port: number): Promise<Asyn
   server.on("error", (error) => context.log.warn("metrics", { error: error.message }));
   return {
     async [Symbol.asyncDispose]() {
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
+      const closed = new Promise((resolve) => server.close(resolve));
+      connections[Symbol.dispose]();
+      await closed;
     },
   };
 }
 
-function answer(context: Context, request: IncomingMessage, response: ServerResponse): void {
-  const [path] = (request.url ?? "").split("?", 1);
-  const plain = { "content-type": "text/plain; version=0.0.4; charset=utf-8" };
+/** @throws when the peer sends no request. */
+async function answer(context: Context, socket: Socket): Promise<void> {
+  const { head } = await readHead(wireOf(socket));
+  const [, method, target = ""] = /^(\S+) (\S+) HTTP\/1\.[01]$/.exec(head.line) ?? [];
+  const path = target.replace(/^https?:\/\/[^/]*/, "").split("?", 1)[0];
+  if (method === undefined) return respond(socket, "400 Bad Request", { body: "no HTTP/1.1\n" });
   if (path !== "/metrics") {
-    response.writeHead(404, plain).end("only /metrics is here\n");
-  } else if (request.method !== "GET" && request.method !== "HEAD") {
-    response.writeHead(405, { ...plain, allow: "GET, HEAD" }).end();
-  } else {
-    const text = metricsText(context);
-    response.writeHead(200, plain).end(request.method === "HEAD" ? undefined : text);
+    return respond(socket, "404 Not Found", { body: "only /metrics is here\n" });
   }
+  if (method !== "GET" && method !== "HEAD") {
+    return respond(socket, "405 Method Not Allowed", { body: "", more: [["Allow", "GET, HEAD"]] });
+  }
+  respond(socket, "200 OK", { body: metricsText(context), isHead: method === "HEAD" });
+}
+
+function respond(
+  socket: Socket,
+  status: string,
+  {
+    body,
+    more = [],
+    isHead = false,
+  }: { body: string; more?: [string, string][]; isHead?: boolean },
+): void {
+  const head = headText(`HTTP/1.1 ${status}`, [
+    ["Content-Type", "text/plain; version=0.0.4; charset=utf-8"],
+    ["Content-Length", String(Buffer.byteLength(body))],
+    ["Connection", "close"],
+    ...more,
+  ]);
+  socket.end(Buffer.concat([head, Buffer.from(isHead ? "" : body)]));
 }

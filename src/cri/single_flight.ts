@@ -1,10 +1,10 @@
 // Single-flight: calls with the same key share one run of the work (a kubelet repeats a call whose answer
 // it missed, and several clients stop the same pod).
-import { untilAborted } from "../base/abort.ts";
+import { type Droppable, untilAborted } from "../base/abort.ts";
 
-type Flight<Result> = { result: Promise<Result>; signal: AbortSignal };
+type Flight<Result extends Droppable> = { result: Promise<Result>; signal: AbortSignal };
 
-export class SingleFlight<Result> {
+export class SingleFlight<Result extends Droppable> {
   readonly #flights = new Map<string, Flight<Result>>();
 
   /**

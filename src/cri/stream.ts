@@ -59,7 +59,7 @@ export function portForward(context: Context, request: PortForwardRequest): Port
   const { phase, namespaces, networkMode } = sandbox;
   if (phase.phase !== "ready") throw unready(sandbox);
   const netns = networkMode === "host" ? undefined : namespaces.net?.path;
-  return { url: context.streams.portForward(netns) };
+  return { url: context.streams.portForward({ netns, ports: request.port ?? [] }) };
 }
 
 /** @throws CriError INVALID_ARGUMENT for streams that cannot be had together, or none. */

@@ -1,5 +1,5 @@
 // Several callers of the same work share one run of it; it is cancelled when the last one leaves.
-import { throwIfAborted, untilAborted } from "../base/abort.ts";
+import { type Droppable, throwIfAborted, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import type { ImageProgress, OnProgress } from "./progress.ts";
 
@@ -15,7 +15,7 @@ type Run<T> = {
   last?: ImageProgress;
 };
 
-export class JoinedPulls<T> {
+export class JoinedPulls<T extends Droppable> {
   readonly #runs = new Map<string, Run<T>>();
 
   /** @throws CriError CANCELLED or DEADLINE_EXCEEDED when this caller's signal aborts. */

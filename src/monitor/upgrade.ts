@@ -38,12 +38,12 @@ export class Gate {
    * Lets no more calls in and returns when the last has ended.
    * @throws CriError FAILED_PRECONDITION while it is closed: calls would wait for the first close for ever.
    */
-  close(): Promise<unknown> {
+  close(): Promise<void> {
     if (this.#closed !== undefined) {
       throw new CriError("FAILED_PRECONDITION", "another upgrade of the monitor is under way");
     }
     this.#closed = Promise.withResolvers();
-    return Promise.allSettled(this.#calls);
+    return Promise.allSettled(this.#calls).then(() => {});
   }
 
   open(): void {

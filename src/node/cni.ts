@@ -85,7 +85,7 @@ export class CniNetwork implements AsyncDisposable {
   readonly #confs = new Map<string, { conf: ConfDir; told: string }>();
   /** List and capabilities of the ADDs that have passed. */
   readonly #proven = new Set<string>();
-  #turn: Promise<unknown> = Promise.resolve();
+  #turn: Promise<void> = Promise.resolve();
   readonly #gate = new Gate();
   readonly #probe: StatusProbe;
 

@@ -1,146 +1,132 @@
-// PortForward (portforward.k8s.io over SPDY): for each connection the client opens two streams with the
-// port in their headers, one for the data and one for what went wrong. The other end is localhost in the
-// pod's network namespace, IPv4 first.
+// One forwarded connection: between a client's stream, whatever protocol carries it, and a port on localhost
+// in the pod's network namespace, IPv4 first.
+import { throwIfAborted } from "../base/abort.ts";
 import { messageOf } from "../base/errors.ts";
 import type { NetnsSockets } from "../node/netns_sockets.ts";
-import { ByteStream, type Wire } from "../sys/byte_stream.ts";
+import { ByteStream } from "../sys/byte_stream.ts";
 import type { Poller } from "../sys/poller.ts";
-import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
 import { connectLoopback } from "../sys/tcp.ts";
-import { inTime } from "../base/abort.ts";
 import { copyOutput } from "./copy.ts";
 
-export const portForwardProtocol = "portforward.k8s.io";
-
-/** For the second stream of a pair, as in kubelet. */
-const pairMs = 30_000;
 const connectMs = 10_000;
-/** After the pod's side has ended, for what the client still sends. */
+/** After one side has ended, for what the other still sends or takes. */
 const lingerMs = 1_000;
 
-type Pair = { port: number; data?: SpdyStream; error?: SpdyStream; late: NodeJS.Timeout };
+/** A client's end of one connection. */
+export type ForwardClient = {
+  /** What it sends, to its half-close or its end. */
+  chunks(): AsyncIterable<Buffer>;
+  /** Aborts when nobody hears an answer any more. */
+  gone: AbortSignal;
+  /** Waits while the client is slow. @throws when it has gone. */
+  write(bytes: Uint8Array): Promise<void>;
+  /** The port sends no more. */
+  end(): Promise<void>;
+  /** Nothing more is taken from it. */
+  close(): Promise<void>;
+  /** Instead of a connection: tells why there is none. */
+  fail(message: string): Promise<void>;
+};
 
-/** Serves one client until it goes. */
-export async function servePortForward(
-  wire: Wire,
-  options: { sockets: NetnsSockets; poller: Poller },
-): Promise<void> {
-  const pairs = new Pairs((data, error, port) => forward(data, error, { ...options, port }));
-  const session = new SpdySession(wire, (stream) => pairs.add(stream));
+export type ForwardTarget = { sockets: NetnsSockets; poller: Poller; port: number };
+
+const never = new Promise<never>(() => {});
+
+/** Connects to the port and copies both ways, to the end of both. @throws when the client has gone. */
+export async function forward(client: ForwardClient, target: ForwardTarget): Promise<void> {
+  using socket = await connected(client, target);
+  if (socket === undefined) return;
+  const progress = { lastMs: performance.now() };
+  using _ = closeAfter(client, socket, progress);
+  const sent = upload(client, socket, progress);
   try {
-    await session.run();
-  } finally {
-    pairs.end();
-    await pairs.forwarded();
-  }
-}
-
-class Pairs {
-  readonly #waiting = new Map<string, Pair>();
-  readonly #running = new Set<Promise<void>>();
-  readonly #onPair: (data: SpdyStream, error: SpdyStream, port: number) => Promise<void>;
-
-  constructor(onPair: (data: SpdyStream, error: SpdyStream, port: number) => Promise<void>) {
-    this.#onPair = onPair;
-  }
-
-  /** Old clients number no requests: there the error stream comes first, the data stream next. */
-  add(stream: SpdyStream): void {
-    const { streamtype: type, requestid, port: text } = stream.headers;
-    const port = Number(text);
-    if ((type !== "data" && type !== "error") || !Number.isInteger(port) || !isPort(port)) {
-      stream.reset().catch(() => {});
-      return;
-    }
-    const id = requestid ?? String(type === "error" ? stream.id : stream.id - 2);
-    const pair = this.#waiting.get(id) ?? this.#expect(id, port);
-    if (pair[type] !== undefined || pair.port !== port) {
-      stream.reset().catch(() => {});
-      return;
-    }
-    pair[type] = stream;
-    if (pair.data === undefined || pair.error === undefined) return;
-    this.#forget(id, pair);
-    pair.error.inbox.discard();
-    const running = this.#onPair(pair.data, pair.error, port)
-      .catch(() => {}) // the client has gone
-      .finally(() => this.#running.delete(running));
-    this.#running.add(running);
-  }
-
-  #expect(id: string, port: number): Pair {
-    const late = setTimeout(() => {
-      for (const stream of [pair.data, pair.error]) stream?.reset().catch(() => {});
-      this.#forget(id, pair);
-    }, pairMs);
-    const pair: Pair = { port, late };
-    this.#waiting.set(id, pair);
-    return pair;
-  }
-
-  #forget(id: string, { late }: Pair): void {
-    clearTimeout(late);
-    this.#waiting.delete(id);
-  }
-
-  end(): void {
-    for (const [id, pair] of this.#waiting) this.#forget(id, pair);
-  }
-
-  async forwarded(): Promise<void> {
-    await Promise.all(this.#running);
-  }
-}
-
-function isPort(port: number): boolean {
-  return port >= 1 && port <= 65_535;
-}
-
-type Target = { sockets: NetnsSockets; poller: Poller; port: number };
-
-async function forward(data: SpdyStream, error: SpdyStream, target: Target): Promise<void> {
-  let socket: ByteStream;
-  try {
-    socket = await inTime(dial(target), `connecting to port ${target.port}`, connectMs);
-  } catch (failure) {
-    await error.write(Buffer.from(`cannot forward to port ${target.port}: ${messageOf(failure)}`));
-    await Promise.all([error.end(), data.reset()]);
-    return;
-  }
-  using _ = socket;
-  const sent = upload(data, socket);
-  try {
-    const never = new Promise<never>(() => {});
-    await copyOutput(socket, (bytes) => data.write(bytes), never);
-    await data.end();
+    await copyOutput(socket, (bytes) => answer(client, bytes), never);
+    if (!client.gone.aborted) await client.end();
     await Promise.race([sent, new Promise((resolve) => setTimeout(resolve, lingerMs))]);
   } finally {
-    data.inbox.discard();
-    await error.end();
+    await client.close();
   }
 }
 
-async function upload(data: SpdyStream, socket: ByteStream): Promise<void> {
+/** undefined: the client has heard why there is no connection. */
+async function connected(
+  client: ForwardClient,
+  target: ForwardTarget,
+): Promise<ByteStream | undefined> {
+  const signal = AbortSignal.any([client.gone, AbortSignal.timeout(connectMs)]);
   try {
-    for await (const chunk of data.chunks()) await socket.send(chunk);
+    return await dial(target, signal);
+  } catch (failure) {
+    await client.fail(`cannot forward to port ${target.port}: ${messageOf(failure)}`);
+    return undefined;
+  }
+}
+
+/** A client that has gone is not answered; what it sent before still gets to the port. */
+async function answer(client: ForwardClient, bytes: Uint8Array): Promise<void> {
+  if (client.gone.aborted) return;
+  try {
+    await client.write(bytes);
+  } catch (error) {
+    if (!client.gone.aborted) throw error;
+  }
+}
+
+async function upload(
+  client: ForwardClient,
+  socket: ByteStream,
+  progress: { lastMs: number },
+): Promise<void> {
+  try {
+    for await (const chunk of client.chunks()) {
+      await socket.send(chunk);
+      progress.lastMs = performance.now();
+    }
     await socket.endWrite();
-    if (data.broken) socket.close(); // there is nobody to answer to
   } catch {
     // The pod's side takes no more; what it sends is read to its end.
   }
 }
 
-async function dial({ sockets, poller, port }: Target): Promise<ByteStream> {
+/** When the client has gone, the port has a moment for each piece of what it sent, and to end. */
+function closeAfter(
+  { gone }: ForwardClient,
+  socket: ByteStream,
+  progress: { lastMs: number },
+): Disposable {
+  let timer: ReturnType<typeof setInterval> | undefined;
+  const begin = () => {
+    progress.lastMs = performance.now();
+    timer = setInterval(() => {
+      if (performance.now() - progress.lastMs >= lingerMs) socket.close();
+    }, lingerMs / 4);
+  };
+  if (gone.aborted) begin();
+  else gone.addEventListener("abort", begin, { once: true });
+  return {
+    [Symbol.dispose]: () => {
+      gone.removeEventListener("abort", begin);
+      clearInterval(timer);
+    },
+  };
+}
+
+/** The caller's to close. @throws when the signal aborts: no socket is left then. */
+async function dial(
+  { sockets, poller, port }: ForwardTarget,
+  signal: AbortSignal,
+): Promise<ByteStream> {
   const refused: unknown[] = [];
   for (const family of ["IPv4", "IPv6"] as const) {
     const unconnected = await sockets.take(family);
     if (unconnected === undefined) continue;
     const socket = new ByteStream(unconnected, poller);
     try {
-      await connectLoopback(unconnected, { family, port, poller });
+      await connectLoopback(unconnected, { family, port, poller, signal });
       return socket;
     } catch (error) {
       socket.close();
+      throwIfAborted(`connecting to port ${port}`, signal);
       refused.push(error);
     }
   }

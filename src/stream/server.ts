@@ -4,8 +4,9 @@
 // Decision: its sockets are descriptors of ours and not node's. So epoll tells at once when a client has
 // gone while its command takes no input and nothing is read; and bytes go from a FIFO to the client
 // through one buffer, no faster than it takes them.
-import { inTime } from "../base/abort.ts";
+import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
 import { ByteStream, type Wire } from "../sys/byte_stream.ts";
 import { headText, readHead, refuse, words, type Head } from "../sys/http_upgrade.ts";
@@ -25,11 +26,17 @@ export type Session = {
 };
 export type Upgrade = { over: "spdy" | "websocket"; protocol: string };
 
-const headMs = 10_000;
+/** For a client to send its request, and how many may be doing that. */
+const headMs = 5_000;
+const unacceptedMax = 1024;
+/** Each has at least this, however many come: a client on this node sends at once. */
+const graceMs = 250;
+/** Taken before calls are answered again. */
+const acceptsMax = 64;
 /** How long a client may take to end its side after ours. */
 const farewellMs = 2_000;
-/** Clients at a time; the next is told to come again. */
-const clientsMax = 1000;
+/** Accepted clients at a time; the next is told to come again. */
+const acceptedMax = 1000;
 
 export class StreamServer implements AsyncDisposable {
   readonly #listener: Descriptor;
@@ -38,8 +45,15 @@ export class StreamServer implements AsyncDisposable {
   readonly #idleMs: number;
   readonly #tokens = new Tokens<Session>();
   readonly #clients = new Map<ByteStream, Promise<void>>();
+  readonly #unaccepted = new Lobby<ByteStream>({
+    peersMax: unacceptedMax,
+    deadlineMs: headMs,
+    graceMs,
+    expel: (stream) => stream.close(),
+  });
   readonly port: number;
   #accepting: Promise<void> | undefined;
+  #accepted = 0;
   #served = 0;
   #closed = false;
 
@@ -70,26 +84,34 @@ export class StreamServer implements AsyncDisposable {
   }
 
   async #acceptAll(): Promise<void> {
-    while (!this.#closed) {
+    for (let taken = 0; !this.#closed;) {
       try {
+        const room = this.#unaccepted.roomInMs();
+        if (room > 0) {
+          await sleep(room);
+          continue;
+        }
         const connection = accept(this.#listener);
         if (connection === undefined) await this.#poller.readable(this.#listener);
         else this.#take(new ByteStream(connection, this.#poller));
+        if (++taken % acceptsMax === 0) await nextTurn();
       } catch (error) {
         // No descriptors left, say: those that are there go on.
         this.#log.error("a stream's client was not taken", { error: messageOf(error) });
-        await new Promise((resolve) => setTimeout(resolve, 100));
+        await sleep(100);
       }
     }
   }
 
   #take(stream: ByteStream): void {
+    this.#unaccepted.enter(stream);
     const client = this.#serve(stream)
       .catch((error: unknown) => {
         this.#log.debug("a stream ended", { error: messageOf(error), code: codeOf(error) });
       })
       .finally(() => {
         stream.close();
+        this.#unaccepted.leave(stream);
         this.#clients.delete(stream);
         this.#served++;
       });
@@ -97,21 +119,34 @@ export class StreamServer implements AsyncDisposable {
   }
 
   async #serve(stream: ByteStream): Promise<void> {
-    if (this.#clients.size >= clientsMax) {
-      const message = `${clientsMax} streams are open: close some, or try again later`;
-      return refuse(stream, "503 Service Unavailable", { message });
-    }
+    await stream.readable(); // one that is silent costs no buffer
+    if (stream.closed) return;
     let request: Awaited<ReturnType<typeof readHead>>;
     try {
-      request = await inTime(readHead(stream), "waiting for an HTTP request", headMs);
+      request = await readHead(stream);
     } catch (error) {
+      if (stream.closed) return;
       return refuse(stream, "400 Bad Request", { message: messageOf(error) });
     }
     const { head, rest } = request;
     const session = this.#sessionOf(head.line);
-    if (typeof session === "string") return refuse(stream, session, { message: session });
+    if ("status" in session) return refuse(stream, session.status, session);
     const upgrade = negotiate(head, session);
     if ("status" in upgrade) return refuse(stream, upgrade.status, upgrade);
+    if (!this.#unaccepted.leave(stream)) return;
+    this.#accepted++;
+    using _ = {
+      [Symbol.dispose]: () => {
+        this.#accepted--;
+      },
+    };
+    await this.#converse(stream, { rest, session, upgrade });
+  }
+
+  async #converse(
+    stream: ByteStream,
+    { rest, session, upgrade }: { rest: Wire; session: Session; upgrade: Accepted },
+  ): Promise<void> {
     await stream.send(headText("HTTP/1.1 101 Switching Protocols", upgrade.headers));
     const gone = new AbortController();
     stream.onHangup(() => gone.abort());
@@ -125,14 +160,26 @@ export class StreamServer implements AsyncDisposable {
     }
   }
 
-  /** Or the status of the refusal. */
-  #sessionOf(line: string): Session | string {
-    const match = /^(\S+) \/(\w+)\/([\w-]+)(?:\?\S*)? HTTP\/1\.[01]$/.exec(line);
-    if (match === null) return "404 Not Found";
-    const [, method, kind, token] = match;
-    if (method !== "GET" && method !== "POST") return "405 Method Not Allowed";
-    const session = this.#tokens.take(token!);
-    return session?.kind === kind ? session! : "404 Not Found";
+  /** A token is used up only by a request that can be served now. */
+  #sessionOf(line: string): Session | Refused {
+    const match = /^(\S+) (?:https?:\/\/[^\s/]+)?(\/\S*) HTTP\/1\.[01]$/.exec(line);
+    if (match === null) {
+      return { status: "400 Bad Request", message: "the request is no HTTP/1.1 or HTTP/1.0" };
+    }
+    const [, method, path] = match;
+    if (method !== "GET" && method !== "POST") {
+      const message = `${method}: streams are asked for by GET or POST`;
+      return { status: "405 Method Not Allowed", message, headers: [["Allow", "GET, POST"]] };
+    }
+    if (this.#accepted >= acceptedMax) {
+      const message = `${acceptedMax} streams are open: close some, or try again later`;
+      return { status: "503 Service Unavailable", message };
+    }
+    const [, kind, token] = /^\/(\w+)\/([\w-]+)(?:\?|$)/.exec(path!) ?? [];
+    const session = token === undefined ? undefined : this.#tokens.take(token);
+    if (session !== undefined && session.kind === kind) return session;
+    const message = "this URL stands for no stream: each is good for one use and a minute";
+    return { status: "404 Not Found", message };
   }
 
   #closeWhenIdle(stream: ByteStream, gone: AbortController): Disposable {
@@ -157,6 +204,7 @@ export class StreamServer implements AsyncDisposable {
     this.#closed = true;
     this.#poller.forget(this.#listener);
     this.#listener.close();
+    this.#unaccepted[Symbol.dispose]();
     for (const stream of this.#clients.keys()) stream.close();
     await Promise.allSettled([this.#accepting, ...this.#clients.values()]);
   }
@@ -177,20 +225,26 @@ type Refused = { status: string; message: string; headers?: [string, string][] }
 
 /** Which protocol both sides speak: the client's first choice among ours. */
 export function negotiate(head: Head, session: Session): Accepted | Refused {
+  const connection = words(head, "connection").map((word) => word.toLowerCase());
   const upgrade = words(head, "upgrade").map((word) => word.toLowerCase());
-  if (upgrade.includes("websocket")) return websocketUpgrade(head, session);
-  if (!upgrade.includes("spdy/3.1")) {
-    const message = "this URL is for clients that ask for Upgrade: SPDY/3.1 or websocket";
-    return { status: "400 Bad Request", message };
+  if (connection.includes("upgrade")) {
+    if (upgrade.includes("websocket")) return websocketUpgrade(head, session);
+    if (upgrade.includes("spdy/3.1")) return spdyUpgrade(head, session);
   }
+  const message =
+    "this URL is for clients that ask for Connection: Upgrade and Upgrade: SPDY/3.1 or websocket";
+  return { status: "400 Bad Request", message };
+}
+
+function spdyUpgrade(head: Head, session: Session): Accepted | Refused {
   const offered = words(head, "x-stream-protocol-version");
   const protocol = offered.find((one) => session.spdy.includes(one));
   if (protocol === undefined && offered.length > 0) {
-    return {
-      status: "403 Forbidden",
-      message: `unable to upgrade: none of ${offered.join(", ")}; supported: ${session.spdy.join(", ")}`,
-      headers: session.spdy.map((one) => ["X-Accepted-Stream-Protocol-Versions", one]),
-    };
+    const headers = session.spdy.map((one): [string, string] => [
+      "X-Accepted-Stream-Protocol-Versions",
+      one,
+    ]);
+    return { ...noneOf(offered, session.spdy), headers };
   }
   const chosen = protocol ?? session.spdy.at(-1)!; // old clients name none
   return {
@@ -205,26 +259,32 @@ export function negotiate(head: Head, session: Session): Accepted | Refused {
 }
 
 function websocketUpgrade(head: Head, session: Session): Accepted | Refused {
-  const key = head.headers.get("sec-websocket-key")?.[0];
+  if (!head.line.startsWith("GET ")) {
+    const message = "a WebSocket is asked for by GET";
+    return { status: "405 Method Not Allowed", message, headers: [["Allow", "GET"]] };
+  }
+  const key = head.headers.get("sec-websocket-key")?.[0] ?? "";
   const version = head.headers.get("sec-websocket-version")?.[0];
-  if (key === undefined || version !== "13") {
+  if (key === "" || version !== "13") {
     const message = "a WebSocket request needs Sec-WebSocket-Key and Sec-WebSocket-Version: 13";
     return { status: "400 Bad Request", message, headers: [["Sec-WebSocket-Version", "13"]] };
   }
-  const offered = words(head, "sec-websocket-protocol");
+  const named = words(head, "sec-websocket-protocol");
+  const offered = named.length > 0 ? named : [""];
   const protocol = offered.find((one) => session.websocket.includes(one));
-  if (protocol === undefined) {
-    const message = `Sec-WebSocket-Protocol must offer one of ${session.websocket.join(", ")}`;
-    return { status: "400 Bad Request", message };
-  }
-  return {
-    over: "websocket",
-    protocol,
-    headers: [
-      ["Connection", "Upgrade"],
-      ["Upgrade", "websocket"],
-      ["Sec-WebSocket-Accept", acceptKey(key)],
-      ["Sec-WebSocket-Protocol", protocol],
-    ],
-  };
+  if (protocol === undefined) return noneOf(offered, session.websocket);
+  const headers: [string, string][] = [
+    ["Connection", "Upgrade"],
+    ["Upgrade", "websocket"],
+    ["Sec-WebSocket-Accept", acceptKey(key)],
+  ];
+  // A client that has named none takes none (RFC 6455, section 4.1).
+  if (protocol !== "") headers.push(["Sec-WebSocket-Protocol", protocol]);
+  return { over: "websocket", protocol, headers };
+}
+
+function noneOf(offered: string[], supported: string[]): Refused {
+  const list = (names: string[]) => names.map((name) => name || "none at all").join(", ");
+  const message = `unable to upgrade: the client offers ${list(offered)}; supported: ${list(supported)}`;
+  return { status: "403 Forbidden", message };
 }

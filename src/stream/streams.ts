@@ -8,7 +8,8 @@ import { tunnel, WebSocketConnection } from "../sys/websocket.ts";
 import { serveAttach, type AttachSession } from "./attach.ts";
 import { commandSession } from "./commands.ts";
 import { serveExec, type ExecSession, type StreamParts } from "./exec.ts";
-import { portForwardProtocol, servePortForward } from "./port_forward.ts";
+import { forwardSpdy, portForwardProtocol } from "./port_forward_spdy.ts";
+import { forwardWebSocket, portForwardChannelProtocols } from "./port_forward_websocket.ts";
 import { StreamServer } from "./server.ts";
 import { startTlsFront, type TlsFiles, type TlsFront } from "./tls_front.ts";
 
@@ -86,20 +87,28 @@ export class Streams implements AsyncDisposable {
     );
   }
 
-  /** netns: the file of the pod's network namespace; undefined: it is in the host's. */
-  portForward(netns: string | undefined): string {
+  /**
+   * netns: the file of the pod's network namespace; undefined: it is in the host's. ports: those of a client
+   * that cannot name any itself.
+   */
+  portForward({ netns, ports }: { netns: string | undefined; ports: number[] }): string {
     const { poller, folder } = this.#parts;
     return this.#url({
       kind: "portforward",
       spdy: [portForwardProtocol],
-      websocket: [`SPDY/3.1+${portForwardProtocol}`],
-      serve: async (wire, { over }) => {
+      websocket: [
+        `SPDY/3.1+${portForwardProtocol}`,
+        ...(ports.length > 0 ? portForwardChannelProtocols : []),
+      ],
+      serve: async (wire, { over, protocol }, gone) => {
         using sockets = new NetnsSockets({ netns, self: this.#self, folder });
-        const tunnelled =
-          over === "spdy"
-            ? wire
-            : tunnel(new WebSocketConnection(wire, "server"), () => wire.close());
-        await servePortForward(tunnelled, { sockets, poller });
+        const options = { sockets, poller, gone };
+        if (over === "spdy") return await forwardSpdy(wire, options);
+        if (portForwardChannelProtocols.includes(protocol)) {
+          return await forwardWebSocket(wire, { ...options, ports, protocol });
+        }
+        const inside = tunnel(new WebSocketConnection(wire, "server"), () => wire.close());
+        await forwardSpdy(inside, options);
       },
     });
   }

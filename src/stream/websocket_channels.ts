@@ -1,12 +1,29 @@
-// A command's streams over WebSocket (sys/remote_command.ts): the daemon's end.
+// A command's streams over WebSocket (sys/remote_command.ts): the daemon's end. Protocols and formats are
+// those of k8s.io/cri-streaming/pkg/streaming/remotecommand, and v5, which API servers speak.
 import type { Wire } from "../sys/byte_stream.ts";
 import { ChunkQueue } from "../sys/chunk_queue.ts";
 import { channel } from "../sys/remote_command.ts";
 import { closeNormal, WebSocketConnection } from "../sys/websocket.ts";
-import { SizeReader, statusJson, type Channels, type Size, type Wanted } from "./channels.ts";
+import { ChannelMessages } from "./channel_messages.ts";
+import {
+  SizeReader,
+  statusJson,
+  statusText,
+  type Channels,
+  type Outcome,
+  type Size,
+  type Wanted,
+} from "./channels.ts";
 
-/** The best first. */
-export const websocketProtocols = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
+/** The best first; "": the client names none. */
+export const websocketProtocols = [
+  "v5.channel.k8s.io",
+  "v4.channel.k8s.io",
+  "v4.base64.channel.k8s.io",
+  "channel.k8s.io",
+  "base64.channel.k8s.io",
+  "",
+];
 
 /** Serves the connection; ended: settles when the client has gone. */
 export async function websocketChannels(
@@ -14,43 +31,45 @@ export async function websocketChannels(
   wanted: Wanted,
   protocol: string,
 ): Promise<{ channels: Channels; ended: Promise<void> }> {
-  const connection = new WebSocketConnection(wire, "server");
+  const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
   const [stdin, resizes] = [new ChunkQueue(), new ChunkQueue()];
   if (!wanted.stdin) stdin.discard();
   if (!wanted.tty) resizes.discard();
-  const ended = receive(connection, { stdin, resizes, halfClose: protocol.startsWith("v5") });
+  const ended = receive(messages, { stdin, resizes, halfClose: protocol.startsWith("v5") });
   ended.catch(() => {});
-  const send = (number: number, bytes: Uint8Array) => connection.send(Buffer.from([number]), bytes);
   // Clients wait for a first message before they believe that they are connected, as kubelet sends it.
   const [first = "error"] = (["stdout", "stderr"] as const).filter((stream) => wanted[stream]);
-  await send(channel[first], Buffer.alloc(0));
+  await messages.send(channel[first], Buffer.alloc(0));
   const channels: Channels = {
     stdin: stdin.chunks(),
     resizes: sizes(resizes),
     write: async (stream, bytes) => {
-      if (wanted[stream]) await send(channel[stream], bytes);
+      if (wanted[stream] && bytes.length > 0) await messages.send(channel[stream], bytes);
     },
     finish: async (outcome) => {
-      await send(channel.error, statusJson(outcome));
-      await connection.close(closeNormal);
+      const status = statusOf(outcome, protocol);
+      if (status.length > 0) await messages.send(channel.error, status);
+      await messages.close(closeNormal);
     },
   };
   return { channels, ended };
 }
 
+/** Before v4 a failure is told as text, and a success by no message at all. */
+function statusOf(outcome: Outcome, protocol: string): Buffer {
+  const isJson = protocol.startsWith("v4.") || protocol.startsWith("v5.");
+  return isJson ? statusJson(outcome) : Buffer.from(statusText(outcome));
+}
+
 async function receive(
-  connection: WebSocketConnection,
+  messages: ChannelMessages,
   to: { stdin: ChunkQueue; resizes: ChunkQueue; halfClose: boolean },
 ): Promise<void> {
-  let number: number | undefined;
   try {
-    for await (const { first, bytes } of connection.pieces()) {
-      if (first) number = undefined;
-      const data = number === undefined ? bytes.subarray(1) : bytes;
-      number ??= bytes[0];
-      if (number === channel.stdin) await to.stdin.put(data);
-      else if (number === channel.resize) await to.resizes.put(data);
-      else if (number === channel.close && to.halfClose && data[0] === channel.stdin)
+    for await (const { channel: number, bytes } of messages.pieces()) {
+      if (number === channel.stdin) await to.stdin.put(bytes);
+      else if (number === channel.resize) await to.resizes.put(bytes);
+      else if (number === channel.close && to.halfClose && bytes[0] === channel.stdin)
         to.stdin.end();
     }
   } finally {

@@ -1,5 +1,5 @@
-// What both ends of an exec or attach over WebSocket know (v4 and v5.channel.k8s.io): each binary message
-// begins with the number of its channel.
+// The channels of an exec or attach over WebSocket, for both ends: each message begins with the number of
+// its channel.
 
 /** close: of v5, before the number of a channel that is half-closed. */
 export const channel = { stdin: 0, stdout: 1, stderr: 2, error: 3, resize: 4, close: 255 } as const;

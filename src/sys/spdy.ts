@@ -20,14 +20,18 @@ export class SpdyStream {
   readonly #session: SpdySession;
   /** The peer sends no more. */
   theirsEnded = false;
-  /** It has not ended well: it was reset, or the connection is gone. */
-  broken = false;
+  readonly #broken = new AbortController();
   #oursEnded = false;
 
   constructor(id: number, headers: Headers, session: SpdySession) {
     this.id = id;
     this.headers = headers;
     this.#session = session;
+  }
+
+  /** Aborts when it ends before its time: it was reset, or the connection is gone. */
+  get gone(): AbortSignal {
+    return this.#broken.signal;
   }
 
   /** What the peer sends, to its end. For one reader. */
@@ -58,11 +62,11 @@ export class SpdyStream {
 
   /** Without a word to the peer: it has ended the stream, or the connection is gone. */
   close(): void {
-    this.broken = true;
     this.#oursEnded = true;
     this.theirsEnded = true;
     this.inbox.end();
     this.settle();
+    this.#broken.abort();
   }
 
   settle(): void {

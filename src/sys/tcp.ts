@@ -1,6 +1,7 @@
 // TCP sockets as descriptors: such a one can come from another network namespace, and epoll tells of
 // its peer's end also while nothing is read from it.
 import { constants } from "node:os";
+import { throwIfAborted } from "../base/abort.ts";
 import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 import { check, failure, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
@@ -15,6 +16,8 @@ const SOL_SOCKET = 1;
 const SO_REUSEADDR = 2;
 const SO_ERROR = 4;
 const SHUT_WR = 1;
+/** Connections that wait to be taken; the kernel bounds it by net.core.somaxconn. */
+const backlogMax = 4096;
 
 export type Family = "IPv4" | "IPv6";
 
@@ -43,7 +46,7 @@ export function listenLoopback(port: number): { listener: Descriptor; port: numb
     setOption(listener, SOL_SOCKET, SO_REUSEADDR);
     const address = loopback("IPv4", port);
     check("bind", `127.0.0.1:${port}`, fd, address, address.length);
-    check("listen", `127.0.0.1:${port}`, fd, 128);
+    check("listen", `127.0.0.1:${port}`, fd, backlogMax);
     const length = new Uint8Array(new Uint32Array([address.length]).buffer);
     check("getsockname", "", fd, address, length);
     return { listener, port: new DataView(address.buffer).getUint16(2) };
@@ -72,18 +75,26 @@ export function accept({ fd: listener }: Descriptor): Descriptor | undefined {
   }
 }
 
-/** Connects a socket to localhost in its network namespace. @throws ECONNREFUSED and others. */
+/**
+ * Connects a socket to localhost in its network namespace. The caller closes it where this fails.
+ * @throws ECONNREFUSED and others; CriError DEADLINE_EXCEEDED or CANCELLED.
+ */
 export async function connectLoopback(
   socket: Descriptor,
-  { family, port, poller }: { family: Family; port: number; poller: Poller },
+  options: { family: Family; port: number; poller: Poller; signal: AbortSignal },
 ): Promise<void> {
+  const { family, port, poller, signal } = options;
   const address = loopback(family, port);
   const subject = `${family === "IPv4" ? "127.0.0.1" : "[::1]"}:${port}`;
+  throwIfAborted(`connect ${subject}`, signal);
   try {
     check("connect", subject, socket.fd, address, address.length);
   } catch (error) {
     if (errnoOf(error) !== "EINPROGRESS") throw error;
-    await poller.writable(socket);
+    const giveUp = () => poller.forget(socket);
+    signal.addEventListener("abort", giveUp, { once: true });
+    await poller.writable(socket).finally(() => signal.removeEventListener("abort", giveUp));
+    throwIfAborted(`connect ${subject}`, signal);
     const result = new Uint8Array(4);
     const length = new Uint8Array(new Uint32Array([4]).buffer);
     check("getsockopt", subject, socket.fd, SOL_SOCKET, SO_ERROR, result, length);

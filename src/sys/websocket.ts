@@ -4,8 +4,8 @@ import { createHash, randomBytes } from "node:crypto";
 import type { Wire } from "./byte_stream.ts";
 import { pingWhileStalled } from "./stalled.ts";
 
-/** A piece of a binary message; first: it begins one. */
-export type Piece = { first: boolean; bytes: Buffer };
+/** A piece of a message; first: it begins one, last: it ends one. */
+export type Piece = { first: boolean; last: boolean; bytes: Buffer };
 
 type Frame = { opcode: number; fin: boolean; mask: Buffer | undefined; left: number; at: number };
 
@@ -19,9 +19,9 @@ const controlBytesMax = 125;
 
 export const closeNormal = 1000;
 const closeProtocolError = 1002;
-const closeUnsupported = 1003;
+export const closeInvalidData = 1007;
 
-class ProtocolError extends Error {
+export class ProtocolError extends Error {
   readonly code: number;
 
   constructor(code: number, message: string) {
@@ -56,7 +56,10 @@ export class WebSocketConnection {
     this.#isClient = role === "client";
   }
 
-  /** Binary messages to the end of the connection; pings are answered. @throws for what is no WebSocket. */
+  /**
+   * Messages to the end of the connection, text as its bytes; pings are answered.
+   * @throws for what is no WebSocket.
+   */
   async *pieces(): AsyncGenerator<Piece> {
     try {
       for await (const chunk of this.#wire.chunks()) {
@@ -80,6 +83,11 @@ export class WebSocketConnection {
   /** One binary message of all parts. */
   async send(...parts: Uint8Array[]): Promise<void> {
     await this.#send(BINARY, ...parts);
+  }
+
+  /** One text message. */
+  async sendText(text: string): Promise<void> {
+    await this.#send(TEXT, Buffer.from(text));
   }
 
   /** Says that no more is sent; once. */
@@ -127,15 +135,15 @@ export class WebSocketConnection {
     if (opcode >= CLOSE) {
       this.#control.push(bytes);
       if (left > 0) return;
-      yield { opcode, piece: { first: true, bytes: Buffer.concat(this.#control) } };
+      yield { opcode, piece: { first: true, last: true, bytes: Buffer.concat(this.#control) } };
       this.#control = [];
       return;
     }
     const first = !this.#inMessage;
-    const ends = fin && left === 0;
-    if (bytes.length > 0) this.#inMessage = true;
-    if (bytes.length > 0 || (first && ends)) yield { opcode: BINARY, piece: { first, bytes } };
-    if (ends) this.#inMessage = false;
+    const last = fin && left === 0;
+    if (bytes.length === 0 && !last) return;
+    this.#inMessage = !last;
+    yield { opcode: BINARY, piece: { first, last, bytes } };
   }
 
   /** Reads a frame's head; 0: it is not complete. */
@@ -165,15 +173,16 @@ export class WebSocketConnection {
     reserved: number;
   }): void {
     const { opcode, fin, masked, length, reserved } = head;
-    const refuse = (what: string, code = closeProtocolError) => {
-      throw new ProtocolError(code, `WebSocket: ${what}`);
+    const refuse = (what: string) => {
+      throw new ProtocolError(closeProtocolError, `WebSocket: ${what}`);
     };
     if (reserved !== 0) refuse("an extension that was not agreed on");
     if (masked === this.#isClient) refuse(masked ? "a masked frame" : "a frame without a mask");
-    if (opcode === TEXT) refuse("a text message", closeUnsupported);
-    if (![CONTINUATION, BINARY, CLOSE, PING, PONG].includes(opcode)) refuse(`opcode ${opcode}`);
+    if (![CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG].includes(opcode))
+      refuse(`opcode ${opcode}`);
     if (opcode === CONTINUATION && !this.#fragmented) refuse("a continuation of nothing");
-    if (opcode === BINARY && this.#fragmented) refuse("a message inside another");
+    if ((opcode === TEXT || opcode === BINARY) && this.#fragmented)
+      refuse("a message inside another");
     if (opcode >= CLOSE && (length > controlBytesMax || !fin)) refuse("a long control frame");
     if (!Number.isSafeInteger(length)) refuse("a frame without end");
   }

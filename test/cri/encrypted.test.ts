@@ -8,7 +8,8 @@ import { join } from "node:path";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { blob, busyboxEntries, makeImage, makeLayer, type Layer } from "../image_maker.ts";
-import { buildOcicrypt, hasGo } from "../image/ocicrypt.ts";
+import { hasGo } from "../go.ts";
+import { buildOcicrypt } from "../image/ocicrypt.ts";
 import { type Registry, startRegistry } from "../registry.ts";
 
 const plainType = "application/vnd.oci.image.layer.v1.tar+gzip";

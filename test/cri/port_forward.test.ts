@@ -162,7 +162,7 @@ test("streams that make no pair are reset", async () => {
   ]) {
     const stream = await session.open(headers);
     expect(await collected(stream.chunks())).toBe("");
-    expect(stream.broken).toBe(true);
+    expect(stream.gone.aborted).toBe(true);
   }
   await forward.end();
 });

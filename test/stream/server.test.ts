@@ -55,13 +55,16 @@ describe("the protocol", () => {
   const session: Session = {
     kind: "exec",
     spdy: ["v4", "v3", "v1"],
-    websocket: ["w5", "w4"],
+    websocket: ["w5", "w4", ""],
     serve: () => Promise.resolve(),
   };
-  const chosen = (...headers: string[]) =>
-    negotiate(parseHead(["GET / HTTP/1.1", ...headers].join("\r\n")), session);
+  const asked = (line: string, headers: string[], from = session) =>
+    negotiate(parseHead([`${line} HTTP/1.1`, ...headers].join("\r\n")), from);
+  const chosen = (...headers: string[]) => asked("GET /", headers);
   const spdy = ["Connection: Upgrade", "Upgrade: SPDY/3.1"];
-  const websocket = ["Upgrade: websocket", "Sec-WebSocket-Key: k", "Sec-WebSocket-Version: 13"];
+  const key = "Sec-WebSocket-Key: k";
+  const version = "Sec-WebSocket-Version: 13";
+  const websocket = ["Connection: Upgrade", "Upgrade: websocket", key, version];
 
   test("is the client's first choice among ours; clients that name none speak the oldest", () => {
     const name = "X-Stream-Protocol-Version";
@@ -71,14 +74,50 @@ describe("the protocol", () => {
     expect(chosen(...websocket, offer)).toMatchObject({ over: "websocket", protocol: "w4" });
   });
 
-  test("is refused where there is none in common, or no upgrade is asked for", () => {
+  test("is none over WebSocket when the client names none, and the answer names none", () => {
+    for (const more of [[], ["Sec-WebSocket-Protocol:"]]) {
+      const answer = chosen(...websocket, ...more);
+      expect(answer).toMatchObject({ over: "websocket", protocol: "" });
+      expect(answer.headers!.map(([name]) => name)).not.toContain("Sec-WebSocket-Protocol");
+    }
+    const strict = asked("GET /", websocket, { ...session, websocket: ["w5"] });
+    expect(strict).toMatchObject({ status: "403 Forbidden" });
+    expect((strict as { message: string }).message).toContain("offers none at all");
+  });
+
+  test("is refused with 403 where there is none in common", () => {
     const refused = chosen(...spdy, "X-Stream-Protocol-Version: v9");
     expect(refused).toMatchObject({ status: "403 Forbidden" });
     expect(refused.headers).toContainEqual(["X-Accepted-Stream-Protocol-Versions", "v4"]);
+    const other = chosen(...websocket, "Sec-WebSocket-Protocol: w9");
+    expect(other).toMatchObject({ status: "403 Forbidden" });
+  });
+
+  test("needs Connection: Upgrade, in any case, among others, over several lines", () => {
+    for (const lines of [
+      ["connection: keep-alive, uPGRADE"],
+      ["Connection: keep-alive", "Connection: Upgrade"],
+    ]) {
+      expect(chosen(...lines, "UPGRADE: spdy/3.1")).toMatchObject({ over: "spdy" });
+      const lower = ["upgrade: h2c", "upgrade: WEBSOCKET", key, version];
+      expect(chosen(...lines, ...lower)).toMatchObject({ over: "websocket" });
+    }
     const bad = { status: "400 Bad Request" };
+    expect(chosen(spdy[1]!)).toMatchObject(bad);
+    expect(chosen("Connection: close", spdy[1]!)).toMatchObject(bad);
+    expect(chosen(...websocket.slice(1))).toMatchObject(bad);
+    expect(chosen("Connection: Upgrade", "Upgrade: SPDY/2")).toMatchObject(bad);
     expect(chosen()).toMatchObject(bad);
-    expect(chosen(...websocket)).toMatchObject(bad);
-    expect(chosen(websocket[0]!, websocket[1]!)).toMatchObject(bad);
+  });
+
+  test("WebSocket needs GET, a key and version 13", () => {
+    const bad = { status: "400 Bad Request" };
+    expect(chosen(...websocket.slice(0, 3))).toMatchObject(bad);
+    expect(chosen(...websocket.slice(0, 3), "Sec-WebSocket-Version: 8")).toMatchObject(bad);
+    expect(chosen(...websocket.slice(0, 2), "Sec-WebSocket-Key:", version)).toMatchObject(bad);
+    const post = asked("POST /", websocket);
+    expect(post).toMatchObject({ status: "405 Method Not Allowed", headers: [["Allow", "GET"]] });
+    expect(asked("POST /", spdy)).toMatchObject({ over: "spdy" });
   });
 });
 

@@ -139,7 +139,7 @@ describe("a session", () => {
     const [one, other] = [await client.open({}), await client.open({})];
     await one.reset();
     expect(await collected(opened[0]!.chunks())).toBe("");
-    expect(opened[0]!.broken).toBe(true);
+    expect(opened[0]!.gone.aborted).toBe(true);
     expect(one.write(Buffer.from("x"))).rejects.toThrow("has ended");
     await other.write(Buffer.from("still"));
     await other.end();
@@ -174,7 +174,7 @@ describe("a session", () => {
     close();
     await Promise.all(ends);
     expect(await read).toBe("");
-    expect(stream.broken).toBe(true);
+    expect(stream.gone.aborted).toBe(true);
   });
 
   test("more than 1000 streams at a time are refused, one by one", async () => {

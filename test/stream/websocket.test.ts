@@ -41,6 +41,9 @@ describe("a server", () => {
     frame(0x89, "ping"),
     frame(0x80, "o".repeat(300)),
     frame(0x82, ""),
+    frame(0x81, "text"),
+    frame(0x01, "in "),
+    frame(0x80, ""),
     frame(0x82, "last"),
     frame(0x88, Buffer.from([3, 232])),
     frame(0x82, "after the end"),
@@ -51,7 +54,7 @@ describe("a server", () => {
     async (size) => {
       const wire = played(stream, size);
       const read = await messages(new WebSocketConnection(wire, "server").pieces());
-      expect(read).toEqual(["one", `tw${"o".repeat(300)}`, "", "last"]);
+      expect(read).toEqual(["one", `tw${"o".repeat(300)}`, "", "text", "in ", "last"]);
       expect(wire.sent[0]).toEqual(frame(0x8a, "ping", { masked: false }));
       expect(wire.sent[1]).toEqual(frame(0x88, Buffer.from([3, 232]), { masked: false }));
     },
@@ -59,13 +62,18 @@ describe("a server", () => {
 
   const wrong: [string, Buffer, number, string][] = [
     ["without a mask", frame(0x82, "x", { masked: false }), 1002, "without a mask"],
-    ["of text", frame(0x81, "x"), 1003, "text"],
     ["with an extension", frame(0xc2, "x"), 1002, "extension"],
     ["of an unknown kind", frame(0x83, "x"), 1002, "opcode 3"],
     ["that continues nothing", frame(0x80, "x"), 1002, "continuation"],
     [
       "inside another's message",
       Buffer.concat([frame(0x02, "x"), frame(0x82, "y")]),
+      1002,
+      "inside",
+    ],
+    [
+      "of text inside another's message",
+      Buffer.concat([frame(0x02, "x"), frame(0x81, "y")]),
       1002,
       "inside",
     ],

@@ -127,11 +127,12 @@ describe("a socket", () => {
   test("connects to localhost, and says when nobody listens", async () => {
     const { listener, port } = listenLoopback(0);
     const socket = new ByteStream(tcpSocket("IPv4"), poller);
-    await connectLoopback(socket.descriptor, { family: "IPv4", port, poller });
+    const { signal } = new AbortController();
+    await connectLoopback(socket.descriptor, { family: "IPv4", port, poller, signal });
     socket.close();
     listener.close();
     const other = new ByteStream(tcpSocket("IPv4"), poller);
-    const refused = connectLoopback(other.descriptor, { family: "IPv4", port, poller });
+    const refused = connectLoopback(other.descriptor, { family: "IPv4", port, poller, signal });
     expect(await refused.catch((error: NodeJS.ErrnoException) => error.code)).toBe("ECONNREFUSED");
     other.close();
   });

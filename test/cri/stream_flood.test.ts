@@ -1,0 +1,138 @@
+// Exec, attach and port-forward while others hold connections that prove nothing, as any pod in the host's
+// network can: to the streams' port, with TLS and without, and to the metrics.
+import { afterAll, afterEach, beforeAll, expect, test } from "bun:test";
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
+import { createServer, type AddressInfo } from "node:net";
+import { join } from "node:path";
+import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { until } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { freePort } from "../registry.ts";
+import { ChannelsClient } from "../stream/channels_client.ts";
+import { converse, exitCodeIn } from "../stream_client.ts";
+
+const floodMs = 12_000;
+
+let daemon: Daemon;
+let pod: PodSandboxConfig;
+let podId: string;
+let id: string;
+let metricsPort: number;
+beforeAll(async () => {
+  metricsPort = await freePort();
+  daemon = await startDaemon({ network: false, config: { "metrics-port": metricsPort } });
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+  id = await daemon.run(podId, pod, "while sleep 0.1; do echo tick; done");
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+let floods: ChildProcess[] = [];
+afterEach(() => {
+  for (const flood of floods.splice(0)) flood.kill("SIGKILL");
+});
+
+/** Resolves when all have been opened once. */
+async function flood(port: number, count: number, kind: string): Promise<void> {
+  const script = join(import.meta.dirname, "../stream/silent_clients.ts");
+  const argv = [script, String(port), String(count), kind];
+  const child = spawn(process.execPath, argv, { stdio: ["pipe", "pipe", "inherit"] });
+  floods.push(child);
+  let opened = 0;
+  child.stdout.on("data", (text: Buffer) => {
+    opened = Number(text.toString().trim().split("\n").at(-1));
+  });
+  await until("the flood is there", () => opened >= count);
+}
+
+async function urlOf(name: "Exec" | "Attach", asked: object): Promise<string> {
+  return (await daemon.client[name]({ container_id: id, stdout: true, ...asked })).url;
+}
+
+async function execOnce(): Promise<void> {
+  const cmd = ["sh", "-c", "cat; exit 5"];
+  const asked = { stdin: true, stdout: true };
+  const talk = await converse(await urlOf("Exec", { cmd, ...asked }), asked, "WebSocket");
+  await talk.type("hello");
+  await talk.endInput();
+  const { stdout, status } = await talk.end;
+  expect([stdout, exitCodeIn(status)]).toEqual(["hello", 5]);
+}
+
+async function attachOnce(): Promise<void> {
+  const talk = await converse(await urlOf("Attach", {}), { stdout: true }, "SPDY");
+  await talk.hears("tick");
+  talk.vanish();
+}
+
+async function forwardOnce(port: number): Promise<void> {
+  const { url } = await daemon.client.PortForward({ pod_sandbox_id: podId, port: [port] });
+  const client = await ChannelsClient.open(url, "v4.channel.k8s.io");
+  await client.send(0, Buffer.from("there and back"));
+  await until("it is back", () => client.bytesOf(0).length === 16);
+  client.vanish();
+}
+
+/** How often all steps were done. */
+async function rounds(forMs: number, steps: (() => Promise<void>)[]): Promise<number> {
+  const end = performance.now() + forMs;
+  let count = 0;
+  for (; performance.now() < end; count++) for (const step of steps) await step();
+  return count;
+}
+
+test.each(["silent", "half", "churn"])(
+  "1,500 %s connections, renewed all the time, keep nobody out",
+  async (kind) => {
+    const server = createServer((socket) => socket.pipe(socket));
+    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+    const { port } = server.address() as AddressInfo;
+    const streamPort = Number(new URL(await urlOf("Exec", { cmd: ["true"] })).port);
+    const long = await converse(await urlOf("Attach", {}), { stdout: true }, "WebSocket");
+    await flood(streamPort, 1500, kind);
+    const steps = [execOnce, attachOnce, () => forwardOnce(port)];
+    expect(await rounds(floodMs, steps)).toBeGreaterThan(3);
+    const heard = long.heard.stdout.length;
+    await until("the stream from before goes on", () => long.heard.stdout.length > heard);
+    long.vanish();
+    server.close();
+  },
+  120_000,
+);
+
+async function scrapeOnce(): Promise<void> {
+  const signal = AbortSignal.timeout(5_000);
+  const response = await fetch(`http://127.0.0.1:${metricsPort}/metrics`, {
+    signal,
+    keepalive: false,
+  });
+  expect(await response.text()).toContain("isulad_");
+}
+
+test.each(["silent", "half", "churn"])(
+  "1,500 %s connections to the metrics keep no reader out",
+  async (kind) => {
+    await flood(metricsPort, 1500, kind);
+    expect(await rounds(floodMs, [scrapeOnce])).toBeGreaterThan(3);
+  },
+  120_000,
+);
+
+// A handshake costs the daemon more than a client that is silent does.
+test.skipIf(Bun.which("openssl") === null).each([
+  ["silent", 1500],
+  ["half", 1500],
+  ["tls", 300],
+] as const)(
+  "with TLS, %s connections (%d) keep nobody out",
+  async (kind, count) => {
+    const [cert, key] = [join(daemon.dir, "cert.pem"), join(daemon.dir, "key.pem")];
+    const words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x"];
+    spawnSync("openssl", [...words, "-keyout", key, "-out", cert]);
+    daemon.writeConfig({ "stream-tls-cert": cert, "stream-tls-key": key });
+    await daemon.restart();
+    await flood(Number(new URL(await urlOf("Exec", { cmd: ["true"] })).port), count, kind);
+    expect(await rounds(floodMs, [execOnce, attachOnce])).toBeGreaterThan(3);
+  },
+  120_000,
+);

@@ -22,6 +22,7 @@ import { specFile } from "./bundle.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { containerFacts, type MountedImages } from "./container_facts.ts";
 import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
+import { heldResources } from "./held_resources.ts";
 import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
 import { checkSandbox, containersOf, unready } from "./sandbox.ts";
 import { newContainerLabels } from "./selinux.ts";
@@ -82,12 +83,14 @@ export async function readySandbox(context: Context, id: string): Promise<Sandbo
 type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
 
 function newContainer(context: Context, { sandbox, config, image, name }: Parts): Container {
+  const id = newId();
+  const resources = heldResources(context, id, config.linux?.resources);
   return {
     version: 1,
-    id: newId(),
+    id,
     name,
     sandboxId: sandbox.id,
-    config,
+    config: { ...config, linux: { ...config.linux, resources } },
     image: {
       id: image.id,
       name: config.image!.user_specified_image || (image.repoTags[0] ?? config.image!.image!),

@@ -347,7 +347,9 @@ const states = {
 } as const;
 
 function containerFacts(container: Container, spec: OciSpec): ContainerFacts {
-  const { id, sandboxId, config, image, phase } = container;
+  const { id, sandboxId, image, phase, updateAnnotations } = container;
+  const annotations = { ...container.config.annotations, ...updateAnnotations };
+  const config = { ...container.config, annotations };
   const ended = phase.phase === "exited" ? phase : undefined;
   const startedAtNs = "startedAtNs" in phase ? phase.startedAtNs : "0";
   return {

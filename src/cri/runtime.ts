@@ -53,7 +53,11 @@ export async function status(context: Context, request: StatusRequest): Promise<
     },
     info:
       request.verbose === true
-        ? { config: jsonText(context.config), storage: storageInfo(context) }
+        ? {
+            config: jsonText(context.config),
+            storage: storageInfo(context),
+            swap: jsonText({ limited: context.host.swapLimit }),
+          }
         : {},
   };
 }

@@ -6,10 +6,12 @@ import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { Descriptor, pipe } from "../sys/descriptor.ts";
-import { startTime } from "../sys/process.ts";
+import { readKernelFile } from "../sys/file.ts";
+import { setOomScoreAdj, startTime } from "../sys/process.ts";
 import { markOf, newMark } from "../sys/process_mark.ts";
 import { reap } from "../sys/wait.ts";
 import { killTree, type ExecTree } from "./exec_tree.ts";
@@ -173,7 +175,9 @@ export class Execs {
       await writeFile(processFile, request.process, { mode: 0o600 });
       const verb = ["exec", "--detach", ...files, ...options.args, request.id];
       await this.#spawner.runtime(runtime, verb, { ...options, mark });
-      return { leader: Number(await readFile(pidFile, "utf8")), mark, cgroup };
+      const leader = Number(await readFile(pidFile, "utf8"));
+      takeOomScoreAdj(leader, request.process);
+      return { leader, mark, cgroup };
     } catch (error) {
       // The runtime may have been killed when its work was done, also before it wrote the pid.
       const made = await readFile(pidFile, "utf8").catch(() => "");
@@ -263,4 +267,15 @@ function endOf(pid: number): { exitCode: number } | { error: unknown } | undefin
   } catch (error) {
     return { error };
   }
+}
+
+/**
+ * runc gives every exec the oom_score_adj that the container was created with: one that an update has
+ * changed since is set as soon as the process is known.
+ */
+function takeOomScoreAdj(pid: number, process: string): void {
+  const { oomScoreAdj: wanted } = jsonValue(process) as { oomScoreAdj?: number };
+  if (wanted === undefined) return;
+  if (readKernelFile(`/proc/${pid}/oom_score_adj`) === `${wanted}\n`) return;
+  setOomScoreAdj(pid, wanted, () => true); // a child: its number stays its own until it is reaped here
 }

@@ -24,7 +24,7 @@ export function loadedProfiles(): string[] | undefined {
 
 /**
  * Loads the default profile, over one of an earlier version. Without apparmor_parser containers that
- * ask for no profile run unconfined.
+ * ask for no profile run unconfined, and those that ask for the default one are refused.
  */
 export async function openApparmor(): Promise<{
   apparmor?: { defaultProfile?: string };

@@ -51,12 +51,10 @@ const numbers = [
   "cpu_shares",
   "memory_limit_in_bytes",
   "memory_swap_limit_in_bytes",
+  "oom_score_adj",
 ] as const;
 
-/**
- * The resources after an update: what is not given stays. oom_score_adj stays too: it is a process's,
- * not a cgroup's, and neither runtimes nor other CRI servers change it.
- */
+/** The resources after an update: what is not given stays. */
 export function mergedResources(
   old: LinuxContainerResources,
   given: LinuxContainerResources,
@@ -157,6 +155,24 @@ export function oomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean):
   }
   const value = Number(wanted);
   return restrict ? Math.max(value, host.oomScoreAdj) : value;
+}
+
+/**
+ * The oom_score_adj that an update can set: an update is not refused for what the kernel forbids.
+ * @throws CriError INVALID_ARGUMENT outside −1000–1000.
+ */
+export function possibleOomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean): number {
+  const mayLower = host.capabilities.includes("CAP_SYS_RESOURCE");
+  return oomScoreAdj(wanted, host, restrict || !mayLower);
+}
+
+/** The resources without a swap limit that this host does not hold; undefined: there is none. */
+export function withoutSwapLimit(
+  resources: LinuxContainerResources | null | undefined,
+  host: HostFacts,
+): LinuxContainerResources | undefined {
+  if (host.swapLimit || toBigInt(resources?.memory_swap_limit_in_bytes) === 0n) return undefined;
+  return { ...resources, memory_swap_limit_in_bytes: toLong(0n) };
 }
 
 function cpuResources(resources: LinuxContainerResources): OciResources["cpu"] {

@@ -65,7 +65,12 @@ export function apparmorProfile(
 ): string | undefined {
   const asked = askedApparmor(security);
   if (security.privileged || asked.profile === "unconfined") return undefined;
-  if (asked.profile === "default") return host.apparmor?.defaultProfile;
+  if (asked.profile === "default") {
+    if (host.apparmor !== undefined && host.apparmor.defaultProfile === undefined) {
+      refuseUnconfined(security);
+    }
+    return host.apparmor?.defaultProfile;
+  }
   if (host.apparmor === undefined) {
     throw new CriError(
       "FAILED_PRECONDITION",
@@ -79,6 +84,15 @@ export function apparmorProfile(
     );
   }
   return asked.reference;
+}
+
+/** @throws CriError FAILED_PRECONDITION where the default profile was asked for, and not left to the node. */
+function refuseUnconfined(security: LinuxContainerSecurityContext): void {
+  if (!security.apparmor && !security.apparmor_profile) return;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    "AppArmor profile RuntimeDefault: the default profile could not be loaded when the daemon started (its log says why): install the package apparmor and restart isulad-ts, or ask for Unconfined",
+  );
 }
 
 /** Empty lists mean an unmasked /proc; a missing security context means the usual masks. */

@@ -67,7 +67,9 @@ const ContainerSchema = v.object({
   selinux: v.optional(SelinuxSchema),
   /** OCI's cgroupsPath, where an NRI plugin chose it; absent: the cgroup driver's. */
   cgroupsPath: v.optional(v.string()),
-  /** An update is under way: the bundle's resources from before (spec/oci_types.ts), as JSON. */
+  /** What the last update that had any said beside its resources; NRI plugins are given it. */
+  updateAnnotations: v.optional(v.record(v.string(), v.string())),
+  /** An update is under way: the bundle's limits from before (cri/container_update.ts), as JSON. */
   updating: v.optional(v.string()),
   phase: Phase,
 });
@@ -100,10 +102,15 @@ export function updateBegun(container: Container, before: string): Container {
 }
 
 /** The update has ended, with these resources. */
-export function updateEnded(container: Container, resources: LinuxContainerResources): Container {
+export function updateEnded(
+  container: Container,
+  resources: LinuxContainerResources,
+  annotations?: Record<string, string> | null,
+): Container {
   const { updating: _, ...rest } = container;
   const { config } = container;
-  return { ...rest, config: { ...config, linux: { ...config.linux, resources } } };
+  const updated = { ...rest, config: { ...config, linux: { ...config.linux, resources } } };
+  return annotations ? { ...updated, updateAnnotations: annotations } : updated;
 }
 
 /** Its end tells that it has run, where its start was cut off before it was recorded. */

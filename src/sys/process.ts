@@ -1,12 +1,13 @@
 // Child processes with a deadline. What a container may inherit never passes here: see monitor/.
 import type { ChildProcess } from "node:child_process";
-import { readFileSync, readlinkSync, readdirSync } from "node:fs";
+import { constants, readdirSync, readFileSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { getPriority } from "node:os";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { clipStart, printable } from "../base/text.ts";
 import { spawn } from "./children.ts";
+import { Descriptor } from "./descriptor.ts";
 import { readKernelFile, writeKernelFile } from "./file.ts";
 import { check } from "./libc.ts";
 import { uptimeMs } from "./uptime.ts";
@@ -187,6 +188,32 @@ export function offerToOomKiller(pid: number): void {
   } catch (error) {
     // It has ended, or /proc is read-only: the work goes on without.
     if (!["ESRCH", "ENOENT", "EROFS", "EACCES"].includes(errnoOf(error) ?? "")) throw error;
+  }
+}
+
+/**
+ * Sets a process's oom_score_adj, as far as the kernel lets this process lower it. isIt: asked when the
+ * process is held, so that it cannot be another one of the same number.
+ * @returns what it has now; undefined: it has ended.
+ */
+export function setOomScoreAdj(
+  pid: number,
+  value: number,
+  isIt: () => boolean,
+): number | undefined {
+  try {
+    using file = Descriptor.open(`/proc/${pid}/oom_score_adj`, constants.O_RDWR);
+    if (!isIt()) return undefined;
+    try {
+      writeSync(file.fd, String(value));
+    } catch (error) {
+      if (!["EACCES", "EPERM"].includes(errnoOf(error) ?? "")) throw error;
+    }
+    const text = Buffer.alloc(16);
+    return Number(text.toString("latin1", 0, readSync(file.fd, text, 0, text.length, 0)));
+  } catch (error) {
+    if (["ESRCH", "ENOENT"].includes(errnoOf(error) ?? "")) return undefined;
+    throw error;
   }
 }
 

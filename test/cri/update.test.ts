@@ -57,6 +57,14 @@ const bundle = (id: string) => {
   return spec.linux.resources.memory?.limit;
 };
 
+/** The daemon with these failpoints, each of which strikes once. */
+async function arm(failpoints: string): Promise<void> {
+  await daemon.stop();
+  process.env["ISULAD_FAILPOINTS"] = failpoints;
+  await daemon.start();
+  process.env["ISULAD_FAILPOINTS"] = "";
+}
+
 const start = (linux: LinuxContainerResources = {}) =>
   daemon.run(podId, pod, ["sleep", "600"], { linux: { resources: linux } });
 
@@ -153,12 +161,6 @@ describe("of one that does not run", () => {
 });
 
 describe("cut off after the kernel took it", () => {
-  const arm = async (failpoints: string) => {
-    await daemon.stop();
-    process.env["ISULAD_FAILPOINTS"] = failpoints;
-    await daemon.start();
-    process.env["ISULAD_FAILPOINTS"] = "";
-  };
   const given = {
     memory_limit_in_bytes: mib(96),
     cpu_shares: toLong(300),
@@ -194,5 +196,47 @@ describe("cut off after the kernel took it", () => {
     expect(await kernel(id)).toEqual(before);
     expect(await reported(id)).toMatchObject({ memory_limit_in_bytes: String(64 << 20) });
     await daemon.client.RemoveContainer({ container_id: id });
+  });
+});
+
+describe("oom_score_adj", () => {
+  const ofInit = (id: string) =>
+    daemon.exec(id, "cat /proc/1/oom_score_adj").then(({ stdout }) => stdout.trim());
+  // runc starts an exec with the value of the creation; the monitor sets it right after.
+  const ofExec = (id: string) =>
+    daemon.exec(id, "sleep 0.5; cat /proc/self/oom_score_adj").then(({ stdout }) => stdout.trim());
+
+  test("of an update is the first process's, and later execs', also after a restart", async () => {
+    const id = await start({ oom_score_adj: toLong(100) });
+    await update(id, { memory_limit_in_bytes: mib(64), oom_score_adj: toLong(750) });
+    expect([await ofInit(id), await ofExec(id)]).toEqual(["750", "750"]);
+    expect((await reported(id))["oom_score_adj"]).toBe("750");
+    await update(id, { memory_limit_in_bytes: mib(65) });
+    expect(await ofInit(id)).toBe("750");
+    await daemon.restart();
+    expect(await ofExec(id)).toBe("750");
+  });
+
+  test("that is lower than the daemon may set is clamped, with a warning, and not refused", async () => {
+    const id = await start({ oom_score_adj: toLong(100) });
+    await update(id, { memory_limit_in_bytes: mib(64), oom_score_adj: toLong(-997) });
+    const set = await ofInit(id);
+    expect(await ofExec(id)).toBe(set);
+    expect((await reported(id))["oom_score_adj"] ?? "0").toBe(set);
+    if (set !== "-997") expect(daemon.log).toContain("oom_score_adj is not set as asked");
+    const created = await daemon.create(podId, pod, ["sleep", "600"]);
+    await update(created, { oom_score_adj: toLong(-997) });
+    await daemon.client.StartContainer({ container_id: created });
+    expect(await ofInit(created)).toBe((await reported(created))["oom_score_adj"] ?? "0");
+    const error = await failure(update(id, { oom_score_adj: toLong(1001) }));
+    expect(error.code).toBe("INVALID_ARGUMENT");
+  });
+
+  test("is taken back with the rest of an update that fails", async () => {
+    const id = await start({ oom_score_adj: toLong(100), memory_limit_in_bytes: mib(64) });
+    await arm("before:update-done=error");
+    const error = await failure(update(id, { oom_score_adj: toLong(900) }));
+    expect(error.message).toContain("before:update-done");
+    expect([await ofInit(id), await ofExec(id)]).toEqual(["100", "100"]);
   });
 });

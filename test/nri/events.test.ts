@@ -114,8 +114,10 @@ describe.each(ids)("%s", (id) => {
     const name = `updated-${id}`;
     const container = await daemon.run(podId, pod, ["sleep", "600"], { metadata: { name } });
     const linux = { memory_limit_in_bytes: toLong(64 << 20) };
-    await daemon.client.UpdateContainerResources({ container_id: container, linux });
+    const annotations = { "resize.example": "yes" };
+    await daemon.client.UpdateContainerResources({ container_id: container, linux, annotations });
     const before = plugins.lines(id).findLast(({ event }) => event === "UpdateContainer");
+    expect((await daemon.status(container)).annotations).toEqual({});
     expect(before!["resources"]).toMatchObject({ memory: { limit: { value: `${64 << 20}` } } });
     const after = () =>
       plugins
@@ -126,6 +128,7 @@ describe.each(ids)("%s", (id) => {
     await until("it is told", () => after() !== undefined);
     expect(after()!.container).toMatchObject({
       name,
+      annotations,
       linux: { resources: { memory: { limit: { value: `${64 << 20}` } } } },
     });
     await daemon.client.RemoveContainer({ container_id: container });

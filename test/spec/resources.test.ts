@@ -5,12 +5,36 @@ import {
   explicitResources,
   mergedResources,
   ociResources,
+  possibleOomScoreAdj,
   updatedResources,
+  withoutSwapLimit,
 } from "../../src/spec/resources.ts";
 import { host } from "./facts.ts";
 
+test("possibleOomScoreAdj() is no lower than the daemon's without CAP_SYS_RESOURCE or where restricted", () => {
+  const weak = { ...host, oomScoreAdj: -500, capabilities: ["CAP_KILL"] };
+  const strong = { ...weak, capabilities: ["CAP_SYS_RESOURCE"] };
+  expect(possibleOomScoreAdj(-900n, weak, false)).toBe(-500);
+  expect(possibleOomScoreAdj(-900n, strong, false)).toBe(-900);
+  expect(possibleOomScoreAdj(-900n, strong, true)).toBe(-500);
+  expect(possibleOomScoreAdj(900n, weak, true)).toBe(900);
+  expect(() => possibleOomScoreAdj(1001n, weak, false)).toThrow("outside");
+});
+
+test("withoutSwapLimit() takes away what a host without swap accounting does not hold", () => {
+  const asked = { memory_limit_in_bytes: toLong(5), memory_swap_limit_in_bytes: toLong(6) };
+  const unaccounted = { ...host, swapLimit: false };
+  expect(withoutSwapLimit(asked, host)).toBeUndefined();
+  expect(withoutSwapLimit(asked, unaccounted)).toEqual({
+    memory_limit_in_bytes: toLong(5),
+    memory_swap_limit_in_bytes: toLong(0),
+  });
+  expect(withoutSwapLimit({ memory_limit_in_bytes: toLong(5) }, unaccounted)).toBeUndefined();
+  expect(withoutSwapLimit(null, unaccounted)).toBeUndefined();
+});
+
 describe("mergedResources()", () => {
-  test("keeps what is not given, and oom_score_adj always", () => {
+  test("keeps what is not given", () => {
     const old = {
       cpu_shares: toLong(512),
       oom_score_adj: toLong(-5),
@@ -26,7 +50,7 @@ describe("mergedResources()", () => {
     };
     expect(mergedResources(old, given)).toEqual({
       cpu_shares: toLong(512),
-      oom_score_adj: toLong(-5),
+      oom_score_adj: toLong(900),
       memory_limit_in_bytes: toLong(2n ** 53n + 1n),
       cpuset_cpus: "0",
       unified: { "memory.high": "2", "cpu.idle": "0" },

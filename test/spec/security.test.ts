@@ -136,6 +136,19 @@ describe("apparmorProfile()", () => {
   });
 
   test("refuses a profile that is not loaded, or a host without AppArmor", () => {
+    const unarmed: HostFacts = { ...host, apparmor: {} };
+    const byDefault = [
+      { apparmor: { profile_type: RuntimeDefault } },
+      { apparmor_profile: "runtime/default" },
+    ];
+    for (const asked of byDefault) {
+      expect(codeAndMessage(() => apparmorProfile(asked, unarmed, []))).toContain(
+        "FAILED_PRECONDITION",
+      );
+      expect(apparmorProfile(asked, armed, [])).toBe("d");
+      expect(apparmorProfile({ ...asked, privileged: true }, unarmed, [])).toBeUndefined();
+    }
+    expect(apparmorProfile({}, unarmed, [])).toBeUndefined();
     expect(codeAndMessage(() => apparmorProfile(local, host, []))).toContain("without AppArmor");
     expect(codeAndMessage(() => apparmorProfile(local, armed, []))).toContain("not loaded");
   });

@@ -34,7 +34,8 @@ export function check(history: readonly Item[]): string[] {
   return checker.problems;
 }
 
-class Checker {
+/** The same, as items come. */
+export class Checker {
   readonly problems: string[] = [];
   /** What the events say. */
   readonly #pods = new Map<string, Pod>();

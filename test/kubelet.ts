@@ -315,7 +315,7 @@ function buildKubelet(): string {
     version=v1.36.3; mkdir -p kubelet-module; cd kubelet-module
     mod=$(go mod download -json k8s.io/kubernetes@$version | sed -n 's/.*"GoMod": "\\(.*\\)".*/\\1/p')
     { printf 'module kubelet\\n\\ngo 1.26.0\\n\\nrequire k8s.io/kubernetes %s\\nreplace (\\n' $version
-      sed -n 's|^\\s*\\(k8s.io/[a-z0-9-]*\\) v0.0.0.*|  \\1 => \\1 '"\${version/v1/v0}|p" "$mod" | sort -u
+      sed -n 's|^\\s*\\(k8s.io/[a-z0-9-]*\\) v0[.]0[.]0\\( //.*\\)*$|  \\1 => \\1 '"\${version/v1/v0}|p" "$mod" | sort -u
       echo ')'; } >go.mod
     CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' nice go build -ldflags='-s -w' -o ../kubelet.new k8s.io/kubernetes/cmd/kubelet
     mv ../kubelet.new ../kubelet`;

@@ -210,11 +210,12 @@ function mountsOf(scope: Scope): Set<string> {
   return found;
 }
 
-/** Whether a namespace file bears the name of another graph folder: isulad-<instance>-<pod>. */
+/** Whether a namespace file does not bear the name of this graph folder: isulad-<instance>-<pod>. */
 function isForeign(name: string, scope: Scope): boolean {
   const instance = /^isulad-([0-9a-f]{8})-/.exec(name)?.[1];
+  if (instance === undefined) return true; // somebody else's: no daemon gives such a name
   const own = /"instance":"(\w+)"/.exec(textOf(join(scope.dir, "graph/isulad-ts.json")))?.[1];
-  return instance !== undefined && own !== undefined && instance !== own;
+  return own !== undefined && instance !== own;
 }
 
 /** In every hierarchy of cgroup v1, v2 or both, under the daemon's own parent, which may stay. */

@@ -2,7 +2,7 @@
 // again, and everything else that fails is a fault. Also the lives of containers, compared with the truth.
 import { readFileSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { inTime } from "../src/base/abort.ts";
+import { inTime, type Droppable } from "../src/base/abort.ts";
 import { codeOf, messageOf } from "../src/base/errors.ts";
 import { type Client, connect } from "../src/cli/client.ts";
 import { runtime } from "../src/proto/messages.js";
@@ -114,7 +114,7 @@ export class Calls {
   }
 
   /** Makes the call, again where a planned restart cut it off. @throws as it failed otherwise. */
-  async again<T>(act: () => Promise<T>): Promise<T> {
+  async again<T extends Droppable>(act: () => Promise<T>): Promise<T> {
     for (;;) {
       const done = await this.once(act);
       if (done !== undefined) return done.result;
@@ -122,7 +122,7 @@ export class Calls {
   }
 
   /** undefined: a planned restart cut it off. anyError: a stream that is cut fails in many ways. */
-  async once<T>(
+  async once<T extends Droppable>(
     act: () => Promise<T>,
     { anyError = false }: { anyError?: boolean } = {},
   ): Promise<{ result: T } | undefined> {

@@ -350,7 +350,7 @@ async function cancel(stage: Stage, { index, draw }: Item): Promise<void> {
   const cut = new AbortController();
   const timer = setTimeout(() => cut.abort(), draw() * 1_000);
   try {
-    await calls.once(() => cuts[name]!(stage, cut.signal, key));
+    await calls.once(async () => void (await cuts[name]!(stage, cut.signal, key)));
   } catch (error) {
     if (codeOf(error) !== "CANCELLED") calls.failed(`${key} (${name})`, error);
   } finally {

@@ -165,7 +165,7 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     const zero = "stat -c '%t:%T' /dev/fuse; head -c 1 /dev/fuse | wc -c";
     expect((await daemon.output(podId, pod, zero, { devices })).text).toBe("1:5\n1\n");
     const reopened = "id -u; cat /srv/data > /dev/stdout";
-    expect((await daemon.output(podId, pod, reopened, user)).text).toBe("1000\nx\n");
+    expect((await daemon.output(podId, pod, reopened, user)).text).toBe("1000\nx");
     const id = await daemon.run(podId, pod, ["sleep", "600"], user);
     expect((await daemon.exec(id, reopened)).stdout).toBe("1000\nx");
     await daemon.removePod(podId);

@@ -35,6 +35,8 @@ import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { type CniNetwork, openCni } from "./node/cni.ts";
 import { DiskUsages } from "./node/disk_usage.ts";
 import { readHostFacts } from "./node/host.ts";
+import { netnsFolder } from "./node/namespaces.ts";
+import { shareNetnsFolder } from "./node/netns_folder.ts";
 import { Passages } from "./node/passages.ts";
 import { Sampler } from "./node/sampler.ts";
 import { openSelinux } from "./node/selinux.ts";
@@ -98,6 +100,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   stack.use(
     shrinkWhenIdle(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
+  prepareNetnsFolder(log);
   await recover(context);
   await context.monitor.connect();
   if (config.nri.support) {
@@ -295,6 +298,16 @@ function reapOrphan(pid: number): void {
 }
 
 /** It is for others: a start does without. */
+/** Pods can be made without it, until somebody else prepares the folder. */
+function prepareNetnsFolder(log: Log): void {
+  try {
+    shareNetnsFolder(netnsFolder);
+  } catch (error) {
+    const fields = { path: netnsFolder, error: messageOf(error) };
+    log.warn("the folder of network namespaces is no mount point of its own", fields);
+  }
+}
+
 async function writePidfile({ config, log }: Context, stack: AsyncDisposableStack): Promise<void> {
   const path = config.pidfile;
   try {

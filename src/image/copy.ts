@@ -3,6 +3,7 @@
 import * as fs from "node:fs";
 import { copyFile as copyWhole } from "node:fs/promises";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import {
   deviceNumbers,
@@ -167,22 +168,17 @@ async function copyChunks(
   to: string | Buffer,
   { size }: fs.BigIntStats,
 ): Promise<void> {
-  const source = fs.openSync(from, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
-  const target = fs.openSync(to, "wx", 0o600);
-  try {
-    const buffer = Buffer.allocUnsafe(chunkBytes);
-    const zeros = Buffer.alloc(chunkBytes);
-    for (let at = 0, turns = 0; ; turns++) {
-      if (turns % entriesPerTurn === 0) await nextTurn();
-      const length = fs.readSync(source, buffer, 0, chunkBytes, at);
-      if (length === 0) break;
-      const chunk = buffer.subarray(0, length);
-      if (!chunk.equals(zeros.subarray(0, length))) writeAll(target, chunk, at);
-      at += length;
-    }
-    fs.ftruncateSync(target, Number(size));
-  } finally {
-    fs.closeSync(source);
-    fs.closeSync(target);
+  using source = Descriptor.open(from, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
+  using target = Descriptor.create(to);
+  const buffer = Buffer.allocUnsafe(chunkBytes);
+  const zeros = Buffer.alloc(chunkBytes);
+  for (let at = 0, turns = 0; ; turns++) {
+    if (turns % entriesPerTurn === 0) await nextTurn();
+    const length = fs.readSync(source.fd, buffer, 0, chunkBytes, at);
+    if (length === 0) break;
+    const chunk = buffer.subarray(0, length);
+    if (!chunk.equals(zeros.subarray(0, length))) writeAll(target, chunk, at);
+    at += length;
   }
+  fs.ftruncateSync(target.fd, Number(size));
 }

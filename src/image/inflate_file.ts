@@ -1,6 +1,7 @@
 // The helper's job to unpack an archive that is packed as a whole: its parts are found only in a plain one.
 import * as fs from "node:fs";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { Inflate } from "./inflate.ts";
 import { ratioFreeBytes } from "./layer.ts";
@@ -16,7 +17,7 @@ export type InflateJob = {
 
 /** @throws CriError RESOURCE_EXHAUSTED over the limit, DATA_LOSS for what does not decompress. */
 export async function inflateFile({ path, target, ratioMax }: InflateJob): Promise<void> {
-  const fd = fs.openSync(target, "wx", 0o600);
+  using file = Descriptor.create(target);
   let packedBytes = 0;
   let plainBytes = 0;
   const inflate = new Inflate((chunk) => {
@@ -25,7 +26,7 @@ export async function inflateFile({ path, target, ratioMax }: InflateJob): Promi
       const message = `${path}: ${packedBytes} bytes of it unpack to over ${ratioMax} times as much (layer-max-ratio)`;
       throw new CriError("RESOURCE_EXHAUSTED", message);
     }
-    writeAll(fd, chunk);
+    writeAll(file, chunk);
   });
   try {
     for await (const chunk of fs.createReadStream(path, { highWaterMark: 256 << 10 })) {
@@ -36,7 +37,5 @@ export async function inflateFile({ path, target, ratioMax }: InflateJob): Promi
   } catch (error) {
     if (codeOf(error) !== "DATA_LOSS") throw error;
     throw new CriError("DATA_LOSS", `${path}: ${messageOf(error)}`, { cause: error });
-  } finally {
-    fs.closeSync(fd);
   }
 }

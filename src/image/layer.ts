@@ -1,6 +1,7 @@
 // One layer: bytes in, a folder out, with the digests of what was really read.
 import { createHash, type Hash } from "node:crypto";
 import { CriError } from "../base/errors.ts";
+import type { Descriptor } from "../sys/descriptor.ts";
 import { Inflate } from "./inflate.ts";
 import type { Listed } from "./listing.ts";
 import { algorithmOf } from "./manifest.ts";
@@ -38,7 +39,7 @@ export type LayerOptions = {
   diffId: string;
   limits: LayerLimits;
   /** An empty file, open for writing, for the recipe (recipe.ts). */
-  recipeFd: number;
+  recipe: Descriptor;
   /** What is to be done before the bytes can be unpacked. */
   decode?: ((source: AsyncIterable<Uint8Array>) => AsyncIterable<Uint8Array>) | undefined;
   /** Throws while this process is not confined to the layer's folder. */
@@ -61,7 +62,7 @@ export async function unpackLayer(
   const packed = createHash(algorithmOf(options.digest));
   const plain = createHash(algorithmOf(options.diffId));
   const untar = new Untar(options.limits);
-  const recipe = new RecipeWriter(untar, options.recipeFd);
+  const recipe = new RecipeWriter(untar, options.recipe);
   const reader = new TarReader(recipe, options.limits);
   const bounds = new Bounds(options.limits);
   const inflate = new Inflate((chunk) => {

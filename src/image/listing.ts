@@ -4,6 +4,7 @@
 import * as fs from "node:fs";
 import { CriError } from "../base/errors.ts";
 import { jsonText, ownJsonValue } from "../base/json.ts";
+import type { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { TarHeader } from "./tar.ts";
 import type { TarTime } from "./tar_fields.ts";
@@ -116,7 +117,7 @@ export function listingBytesMax(entriesMax: number): number {
  * Several names of one file are those whose Listed is the same object.
  * @throws CriError RESOURCE_EXHAUSTED when it takes more than bytesMax: JSON has six characters for some.
  */
-export function writeListing(fd: number, entries: Map<string, Listed>, bytesMax: number): void {
+export function writeListing(file: Descriptor, entries: Map<string, Listed>, bytesMax: number): void {
   const numbers = new Map<Listed, number>();
   let lines: string[] = [];
   let length = 0;
@@ -128,7 +129,7 @@ export function writeListing(fd: number, entries: Map<string, Listed>, bytesMax:
       const message = `the list of what it holds takes over ${bytesMax} bytes (layer-max-entries)`;
       throw new CriError("RESOURCE_EXHAUSTED", message);
     }
-    writeAll(fd, bytes);
+    writeAll(file, bytes);
     lines = [];
     length = 0;
   };

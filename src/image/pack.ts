@@ -6,6 +6,7 @@ import { once } from "node:events";
 import type { Transform } from "node:stream";
 import * as zlib from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { Jail } from "./jail.ts";
 import { algorithmOf } from "./manifest.ts";
@@ -37,37 +38,33 @@ export async function pack(
   jail: Jail,
   onProgress: (bytes: number) => void,
 ): Promise<void> {
-  const fd = fs.openSync(job.path, "r+");
-  try {
-    const sink = new Sink(fd, job.compression);
-    let done = 0;
-    let told = 0;
-    const count = (bytes: number) => {
-      done += bytes;
-      if (done - told < progressStepBytes) return;
-      told = done;
-      onProgress(done);
-    };
-    for (const { name, content } of job.entries) {
-      if ("text" in content) {
-        const bytes = Buffer.from(content.text);
-        await sink.write(tarHeader(name, bytes.length));
-        await sink.write(bytes);
-        await sink.write(tarPadding(bytes.length));
-      } else {
-        const { streamBytes } = content.layer;
-        await sink.write(tarHeader(name, streamBytes));
-        await writeLayer(content.layer, { jail, sink, count });
-        await sink.write(tarPadding(streamBytes));
-      }
-    }
-    await sink.write(tarEnd);
-    await sink.end();
+  using file = Descriptor.open(job.path, fs.constants.O_RDWR);
+  const sink = new Sink(file, job.compression);
+  let done = 0;
+  let told = 0;
+  const count = (bytes: number) => {
+    done += bytes;
+    if (done - told < progressStepBytes) return;
+    told = done;
     onProgress(done);
-    fs.fsyncSync(fd);
-  } finally {
-    fs.closeSync(fd);
+  };
+  for (const { name, content } of job.entries) {
+    if ("text" in content) {
+      const bytes = Buffer.from(content.text);
+      await sink.write(tarHeader(name, bytes.length));
+      await sink.write(bytes);
+      await sink.write(tarPadding(bytes.length));
+    } else {
+      const { streamBytes } = content.layer;
+      await sink.write(tarHeader(name, streamBytes));
+      await writeLayer(content.layer, { jail, sink, count });
+      await sink.write(tarPadding(streamBytes));
+    }
   }
+  await sink.write(tarEnd);
+  await sink.end();
+  onProgress(done);
+  fs.fsyncSync(file.fd);
 }
 
 type LayerOptions = { jail: Jail; sink: Sink; count: (bytes: number) => void };
@@ -82,16 +79,15 @@ async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOption
     await sink.write(bytes);
     count(bytes.length);
   };
-  const recipeFd = fs.openSync(layer.recipe, "r");
+  using recipe = Descriptor.open(layer.recipe, fs.constants.O_RDONLY);
   jail.enter(layer.tree);
   try {
-    for (const part of readRecipe(recipeFd)) {
+    for (const part of readRecipe(recipe)) {
       if (part.kind === "bytes") await write(part.bytes);
       else for (const bytes of contentOf(part)) await write(bytes);
     }
   } finally {
     jail.leave();
-    fs.closeSync(recipeFd);
   }
   const diffId = `${algorithmOf(layer.diffId)}:${hash.digest("hex")}`;
   if (diffId === layer.diffId && length === layer.streamBytes) return;
@@ -101,24 +97,23 @@ async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOption
 /** Of a file in the tree that this process is confined to. */
 function* contentOf(part: { path: Buffer; offset: number; length: number }): Generator<Uint8Array> {
   const name = part.path.toString("utf8");
-  let fd: number;
+  using file = openPart(part.path, name);
+  const buffer = Buffer.allocUnsafe(Math.min(copyBytes, part.length));
+  for (let at = 0; at < part.length;) {
+    const wanted = Math.min(buffer.length, part.length - at);
+    const got = fs.readSync(file.fd, buffer, 0, wanted, part.offset + at);
+    if (got === 0) throw changed(name, "it is shorter than it was");
+    yield buffer.subarray(0, got);
+    at += got;
+  }
+}
+
+function openPart(relative: Buffer, name: string): Descriptor {
+  const path = Buffer.concat([Buffer.from("/"), relative]);
   try {
-    const path = Buffer.concat([Buffer.from("/"), part.path]);
-    fd = fs.openSync(path, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
+    return Descriptor.open(path, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
   } catch (error) {
     throw changed(name, `it cannot be opened (${errnoOf(error)})`);
-  }
-  const buffer = Buffer.allocUnsafe(Math.min(copyBytes, part.length));
-  try {
-    for (let at = 0; at < part.length;) {
-      const wanted = Math.min(buffer.length, part.length - at);
-      const got = fs.readSync(fd, buffer, 0, wanted, part.offset + at);
-      if (got === 0) throw changed(name, "it is shorter than it was");
-      yield buffer.subarray(0, got);
-      at += got;
-    }
-  } finally {
-    fs.closeSync(fd);
   }
 }
 
@@ -131,18 +126,18 @@ function changed(what: string, how: string): CriError {
 
 /** Writes to a descriptor, packed or not; what it is given may be used again when write() resolves. */
 class Sink {
-  readonly #fd: number;
+  readonly #file: Descriptor;
   readonly #stream: Transform | undefined;
   #failure: Error | undefined;
 
-  constructor(fd: number, compression: PackJob["compression"]) {
-    this.#fd = fd;
+  constructor(file: Descriptor, compression: PackJob["compression"]) {
+    this.#file = file;
     if (compression === "none") return;
     this.#stream = compression === "gzip" ? zlib.createGzip({ level: 6 }) : createZstdCompress();
     this.#stream.on("error", (error) => (this.#failure ??= error));
     this.#stream.on("data", (bytes: Uint8Array) => {
       try {
-        if (this.#failure === undefined) writeAll(this.#fd, bytes);
+        if (this.#failure === undefined) writeAll(this.#file, bytes);
       } catch (error) {
         this.#failure = error as Error;
       }
@@ -151,7 +146,7 @@ class Sink {
 
   async write(bytes: Uint8Array): Promise<void> {
     if (bytes.length === 0) return;
-    if (this.#stream === undefined) return writeAll(this.#fd, bytes);
+    if (this.#stream === undefined) return writeAll(this.#file, bytes);
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#stream.write(bytes, () => resolve());
     await promise;

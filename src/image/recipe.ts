@@ -6,6 +6,7 @@
 import * as fs from "node:fs";
 import * as zlib from "node:zlib";
 import { CriError } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { TarHandler, TarHeader } from "./tar.ts";
 import { pathOf } from "./tar_fields.ts";
@@ -48,7 +49,7 @@ export type Unpacker = TarHandler & {
 /** Stands between a tar reader and what unpacks, and writes the recipe while the stream passes. */
 export class RecipeWriter implements TarHandler {
   readonly #unpacker: Unpacker;
-  readonly #fd: number;
+  readonly #recipe: Descriptor;
   readonly #block = Buffer.alloc(blockBytes);
   #length = 0;
   /** Where in the block the BYTES part begins that may still grow; -1: there is none. */
@@ -62,11 +63,11 @@ export class RecipeWriter implements TarHandler {
   /** Content of one file that came in several chunks. */
   #file: { path: string; offset: number; length: number } | undefined;
 
-  /** fd: an empty file, open for writing. */
-  constructor(unpacker: Unpacker, fd: number) {
+  /** file: empty, open for writing; it stays the caller's. */
+  constructor(unpacker: Unpacker, file: Descriptor) {
     this.#unpacker = unpacker;
-    this.#fd = fd;
-    writeAll(fd, Buffer.alloc(lengthBytes));
+    this.#recipe = file;
+    writeAll(file, Buffer.alloc(lengthBytes));
   }
 
   /** The next bytes of the stream; push hands them to the reader whose handler this is. */
@@ -109,10 +110,10 @@ export class RecipeWriter implements TarHandler {
     this.#endFile();
     this.#flush();
     const isWhole = this.#written <= recipeBytesMax && !this.#unpacker.hasReplaced;
-    if (!isWhole) return fs.ftruncateSync(this.#fd, lengthBytes);
+    if (!isWhole) return fs.ftruncateSync(this.#recipe.fd, lengthBytes);
     const length = Buffer.alloc(lengthBytes);
     length.writeBigUInt64LE(BigInt(this.#streamBytes));
-    writeAll(this.#fd, length, 0);
+    writeAll(this.#recipe, length, 0);
   }
 
   #bytesUpTo(end: number): void {
@@ -162,8 +163,8 @@ export class RecipeWriter implements TarHandler {
     const packed = zstdCompressSync(this.#block.subarray(0, this.#length), fastest);
     const head = Buffer.alloc(4);
     head.writeUInt32LE(packed.length);
-    writeAll(this.#fd, head);
-    writeAll(this.#fd, packed);
+    writeAll(this.#recipe, head);
+    writeAll(this.#recipe, packed);
     this.#written += packed.length;
     this.#length = 0;
   }
@@ -171,30 +172,23 @@ export class RecipeWriter implements TarHandler {
 
 /** The length of the stream that a recipe makes; 0 where there is none, or it cannot. */
 export function recipeLength(path: string): number {
-  let fd: number;
   try {
-    fd = fs.openSync(path, "r");
+    using recipe = Descriptor.open(path, fs.constants.O_RDONLY);
+    return Number(readExactly(recipe, lengthBytes)?.readBigUInt64LE() ?? 0n);
   } catch {
-    return 0;
-  }
-  try {
-    return Number(readExactly(fd, lengthBytes)?.readBigUInt64LE() ?? 0n);
-  } catch {
-    return 0; // it is cut off
-  } finally {
-    fs.closeSync(fd);
+    return 0; // it is not there, or cut off
   }
 }
 
 /** The parts of a recipe, in the stream's order. @throws CriError DATA_LOSS when it is damaged. */
-export function* readRecipe(fd: number): Generator<RecipePart, void, undefined> {
-  readExactly(fd, lengthBytes);
+export function* readRecipe(recipe: Descriptor): Generator<RecipePart, void, undefined> {
+  readExactly(recipe, lengthBytes);
   for (;;) {
-    const head = readExactly(fd, 4);
+    const head = readExactly(recipe, 4);
     if (head === undefined) return;
     const length = head.readUInt32LE();
     if (length > 2 * blockBytes) throw damaged();
-    const packed = readExactly(fd, length);
+    const packed = readExactly(recipe, length);
     if (packed === undefined) throw damaged();
     yield* partsOf(unpacked(packed));
   }
@@ -226,7 +220,7 @@ function* partsOf(block: Buffer): Generator<RecipePart, void, undefined> {
   }
 }
 
-function readExactly(fd: number, length: number): Buffer | undefined {
+function readExactly({ fd }: Descriptor, length: number): Buffer | undefined {
   const bytes = Buffer.alloc(length);
   for (let at = 0; at < length;) {
     const count = fs.readSync(fd, bytes, at, length - at, null);

@@ -7,6 +7,7 @@ import * as fs from "node:fs";
 import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { shifted, type CopyJob } from "./copy.ts";
@@ -126,16 +127,16 @@ export function isRootMounted(dir: string): boolean {
 
 /** Of the mount that a folder lies on; undefined: it is not there. A bind mount has no other device. */
 function mountIdOf(folder: string): string | undefined {
-  let fd: number;
+  using open = openFolder(folder);
+  if (open === undefined) return undefined;
+  return /^mnt_id:\s*(\d+)/m.exec(fs.readFileSync(`/proc/self/fdinfo/${open.fd}`, "utf8"))?.[1];
+}
+
+function openFolder(folder: string): Descriptor | undefined {
   try {
-    fd = fs.openSync(folder, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+    return Descriptor.open(folder, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
   } catch (error) {
     if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
     throw error;
-  }
-  try {
-    return /^mnt_id:\s*(\d+)/m.exec(fs.readFileSync(`/proc/self/fdinfo/${fd}`, "utf8"))?.[1];
-  } finally {
-    fs.closeSync(fd);
   }
 }

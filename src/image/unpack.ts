@@ -156,16 +156,16 @@ function failed(error: unknown): UnpackAnswer {
 
 async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<UnpackedLayer> {
   // Opened before the chroot: they lie outside.
-  using listing = new OutFile(job.listing);
-  using recipe = new OutFile(job.recipe);
-  using blob = job.blob === undefined ? undefined : new OutFile(job.blob);
+  using listing = Descriptor.create(job.listing);
+  using recipe = Descriptor.create(job.recipe);
+  using blob = job.blob === undefined ? undefined : Descriptor.create(job.blob);
   await using decoder = job.decoding && (await Decoder.start(job.decoding));
   try {
     const { layer, entries } = await unpackLayer(counted(chunksOf(job, jail), blob), {
       digest: job.digest,
       diffId: job.diffId,
       limits: job.limits,
-      recipeFd: recipe.fd,
+      recipe,
       decode: decoder && ((source) => decoder.through(source)),
       assertConfined: () => jail.assertInside(),
     });
@@ -173,7 +173,7 @@ async function unpack(job: UnpackJob & { kind: "unpack" }, jail: Jail): Promise<
       const message = `layer ${job.digest} unpacks to ${layer.diffId}; its config says ${job.diffId}`;
       throw new CriError("DATA_LOSS", message);
     }
-    writeListing(listing.fd, entries, listingBytesMax(job.limits.entriesMax));
+    writeListing(listing, entries, listingBytesMax(job.limits.entriesMax));
     return layer;
   } finally {
     jail.leave();
@@ -188,11 +188,11 @@ function chunksOf(job: UnpackJob & { kind: "unpack" }, jail: Jail): AsyncIterabl
     return Readable.from([]) as AsyncIterable<Uint8Array>;
   }
   if (source.kind === "file") {
-    const fd = fs.openSync(source.path, "r");
+    const file = Descriptor.open(source.path, fs.constants.O_RDONLY);
     jail.enter(job.folder);
     const { offset } = source;
     const stream = fs.createReadStream("", {
-      fd,
+      fd: file.release(), // the stream closes it
       start: offset,
       end: offset + size - 1,
       highWaterMark: 256 << 10,
@@ -218,27 +218,15 @@ function chunksOf(job: UnpackJob & { kind: "unpack" }, jail: Jail): AsyncIterabl
   );
 }
 
-class OutFile implements Disposable {
-  readonly fd: number;
-
-  constructor(path: string) {
-    this.fd = fs.openSync(path, "wx", 0o600);
-  }
-
-  [Symbol.dispose](): void {
-    fs.closeSync(this.fd);
-  }
-}
-
 async function* counted(
   source: AsyncIterable<Uint8Array>,
-  blob: OutFile | undefined,
+  blob: Descriptor | undefined,
 ): AsyncGenerator<Uint8Array> {
   let bytes = 0;
   let told = 0;
   for await (const chunk of source) {
     yield chunk;
-    if (blob !== undefined) writeAll(blob.fd, chunk);
+    if (blob !== undefined) writeAll(blob, chunk);
     bytes += chunk.length;
     if (bytes - told < progressStepBytes) continue;
     told = bytes;

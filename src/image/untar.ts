@@ -4,6 +4,7 @@ import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
 import { LayerMemory } from "./layer_memory.ts";
@@ -20,14 +21,13 @@ const whiteoutPrefix = ".wh.";
 /** Each of them makes all that is known be looked through. */
 const replacedFoldersMax = 1000;
 const symlinksMax = 40;
-const { O_CREAT, O_EXCL, O_WRONLY, O_NOFOLLOW } = fs.constants;
 
 export class Untar implements Unpacker {
   #bytes = 0;
   #replacedFolders = 0;
   readonly #depthMax: number;
   readonly #memory: LayerMemory;
-  #fd = -1;
+  #open: Descriptor | undefined;
   #file: Listed | undefined;
   #path = "";
   #hasReplaced = false;
@@ -49,7 +49,7 @@ export class Untar implements Unpacker {
   }
 
   get writing(): string | undefined {
-    return this.#fd < 0 ? undefined : this.#path;
+    return this.#open === undefined ? undefined : this.#path;
   }
 
   get hasReplaced(): boolean {
@@ -93,23 +93,24 @@ export class Untar implements Unpacker {
   }
 
   data(chunk: Uint8Array, position: number): void {
-    if (this.#fd < 0) return;
+    if (this.#open === undefined) return;
     const file = this.#file!;
     this.#bytes += chunk.length;
     file.crc = crc32(chunk, file.crc);
     if (file.parts.length > 0) addPart(file.parts, position, chunk.length);
     try {
-      writeAll(this.#fd, chunk, position);
+      writeAll(this.#open, chunk, position);
     } catch (error) {
       throw named(error, this.#path);
     }
   }
 
   entryEnd(): void {
-    if (this.#fd < 0) return;
+    if (this.#open === undefined) return;
     const file = this.#file!;
-    const fd = this.#fd;
-    this.#fd = -1;
+    using open = this.#open;
+    this.#open = undefined;
+    const { fd } = open;
     try {
       if (file.parts.length > 0) fs.ftruncateSync(fd, file.size);
       if (file.uid !== 0 || file.gid !== 0) fs.fchownSync(fd, file.uid, file.gid);
@@ -120,8 +121,6 @@ export class Untar implements Unpacker {
       else setTimes(absolute(this.#path), file.mtime);
     } catch (error) {
       throw named(error, this.#path);
-    } finally {
-      fs.closeSync(fd);
     }
   }
 
@@ -248,7 +247,7 @@ export class Untar implements Unpacker {
     const at = absolute(path);
     switch (header.type) {
       case "0":
-        this.#fd = fs.openSync(at, O_CREAT | O_EXCL | O_WRONLY | O_NOFOLLOW, header.mode & 0o777);
+        this.#open = Descriptor.create(at, header.mode & 0o777);
         this.#file = entry;
         this.#path = path;
         return;

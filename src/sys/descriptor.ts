@@ -1,7 +1,7 @@
 // Owns open descriptors: each has one owner, is closed once, and is never used after that. The kernel
 // gives a closed number out again at once, so a number that outlives its owner reads, or closes, somebody
 // else's file. Outside this room a descriptor is therefore never a bare number.
-import { closeSync, openSync } from "node:fs";
+import { closeSync, constants, openSync } from "node:fs";
 import { check, failure, libc, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
 
 /** A descriptor between two owners: on its way to another thread, or kept over an execve. */
@@ -18,6 +18,12 @@ export class Descriptor implements Disposable {
   /** Opens a file, closed on exec. @throws what open(2) says. */
   static open(path: string | Buffer, flags: number, mode?: number): Descriptor {
     return new Descriptor(openSync(path, flags, mode));
+  }
+
+  /** Makes a file that must not be there yet, and opens it to be written. @throws EEXIST. */
+  static create(path: string | Buffer, mode = 0o600): Descriptor {
+    const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;
+    return Descriptor.open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
   }
 
   /** Owns what another owner has released. */

@@ -14,6 +14,7 @@ import {
 import { open, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { errnoOf } from "../base/errors.ts";
+import type { Descriptor } from "./descriptor.ts";
 
 const modeDefault = 0o600;
 
@@ -109,7 +110,7 @@ export function readTextBounded(path: string, bytesMax: number, { fatal = false 
 }
 
 /** All of the bytes, however few write(2) takes at once; position: as in pwrite(2), absent: behind the last. */
-export function writeAll(fd: number, bytes: Uint8Array, position?: number): void {
+export function writeAll({ fd }: Descriptor, bytes: Uint8Array, position?: number): void {
   for (let at = 0; at < bytes.length;) {
     const where = position === undefined ? null : position + at;
     at += writeSync(fd, bytes, at, bytes.length - at, where);

@@ -9,7 +9,9 @@ export const MS_NODEV = 4;
 export const MS_NOEXEC = 8;
 export const MS_REMOUNT = 32;
 export const MS_BIND = 4096;
+export const MS_REC = 16384;
 const MS_PRIVATE = 1 << 18;
+export const MS_SHARED = 1 << 20;
 export const MNT_DETACH = 2;
 const UMOUNT_NOFOLLOW = 8;
 

@@ -153,7 +153,7 @@ describe("PullImage of an encrypted image", () => {
     ["nobody", "FAILED_PRECONDITION", /x\.nobody\+encrypted.*stream-processors/],
     ["missing", "FAILED_PRECONDITION", /missing \(\/nowhere\/decoder\)/],
     ["ring", "FAILED_PRECONDITION", /more than 8 stream processors/],
-    ["fails", "FAILED_PRECONDITION", /stream processor fails failed \(7\): x+no key fits$/],
+    ["fails", "FAILED_PRECONDITION", /stream processor fails failed \(7\): …x+no key fits$/],
     ["wrong", "DATA_LOSS", /unpacks to sha256:e3b0c44.*config says/],
     ["hangs", "DEADLINE_EXCEEDED", /stream processor hangs: nothing came through for 3000 ms/],
   ])("by %s is %s and leaves nothing", async (by, code, message) => {

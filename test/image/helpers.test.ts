@@ -1,8 +1,9 @@
 // The unpacking helpers: whom the kernel takes where memory runs out, and how much list a layer may make.
 import { expect, test } from "bun:test";
-import { closeSync, mkdtempSync, openSync, readFileSync, rmSync, statSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Descriptor } from "../../src/sys/descriptor.ts";
 import { UnpackHelpers } from "../../src/image/helpers.ts";
 import { implicitFolder, writeListing } from "../../src/image/listing.ts";
 import { failure } from "../expect.ts";
@@ -22,17 +23,17 @@ test("a helper is what the kernel takes first where memory runs out", async () =
 test("writeListing() ends at its limit, though JSON has six characters for one", async () => {
   const folder = mkdtempSync(join(tmpdir(), "isulad-listing-"));
   const path = join(folder, "listing");
-  const fd = openSync(path, "wx");
+  const file = Descriptor.create(path);
   try {
     const name = (i: number) => `${i}${"\u0001".repeat(1000)}`;
     const names = Array.from({ length: 4_000 }, (_, i) => name(i));
     const entries = new Map(names.map((path) => [path, implicitFolder()]));
-    const error = await failure(Promise.try(() => writeListing(fd, entries, 4 << 20)));
+    const error = await failure(Promise.try(() => writeListing(file, entries, 4 << 20)));
     expect(error.code).toBe("RESOURCE_EXHAUSTED");
     expect(error.message).toContain("layer-max-entries");
     expect(statSync(path).size).toBeLessThanOrEqual(4 << 20);
   } finally {
-    closeSync(fd);
+    file.close();
     rmSync(folder, { recursive: true });
   }
 });

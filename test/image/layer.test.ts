@@ -103,7 +103,7 @@ describe("a good layer", () => {
       const layer = { ...makeLayer(packed, "none"), diffId: plain.diffId };
       const tree = await loadOne(layer);
       expect(fs.statSync(join(tree, "f")).size).toBe(300_000);
-      await fixture.store.remove(fixture.store.list().at(-1)!.id);
+      await fixture.store.remove(fixture.store.list()[0]!.id);
     }
   });
 
@@ -187,7 +187,7 @@ describe("whiteouts", () => {
       ],
     ];
     await load(...layers);
-    const image = fixture.store.list().at(-1)!;
+    const image = fixture.store.list()[0]!;
     const dir = join(fixture.graph, "containers/whiteouts");
     const root = await fixture.store.mountRootfs(image, { dir });
     expect(fs.readdirSync(root).sort()).toEqual(["again", "d", "keep", "later"]);

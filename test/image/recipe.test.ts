@@ -5,6 +5,7 @@ import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { Descriptor } from "../../src/sys/descriptor.ts";
 import { readRecipe, recipeLength, RecipeWriter, type Unpacker } from "../../src/image/recipe.ts";
 import { TarReader, type TarHeader } from "../../src/image/tar.ts";
 import { tar, type TarEntry } from "../image_maker.ts";
@@ -47,9 +48,9 @@ class Files implements Unpacker {
 /** Unpacks a stream in such chunks; what its recipe makes of it, and how large the recipe is. */
 function madeAgain(stream: Buffer, chunkOf: () => number) {
   const path = join(dir, randomBytes(4).toString("hex"));
-  const fd = fs.openSync(path, "w+");
+  const file = Descriptor.create(path);
   const files = new Files();
-  const recipe = new RecipeWriter(files, fd);
+  const recipe = new RecipeWriter(files, file);
   const reader = new TarReader(recipe);
   for (let at = 0; at < stream.length;) {
     const chunk = Buffer.from(stream.subarray(at, at + chunkOf()));
@@ -57,15 +58,14 @@ function madeAgain(stream: Buffer, chunkOf: () => number) {
     at += chunk.length;
   }
   recipe.end();
-  fs.closeSync(fd);
+  file.close();
   const bytes: Uint8Array[] = [];
-  const again = fs.openSync(path, "r");
+  using again = Descriptor.open(path, fs.constants.O_RDONLY);
   for (const part of readRecipe(again)) {
     bytes.push(
       part.kind === "bytes" ? part.bytes : files.read(part.path, part.offset, part.length),
     );
   }
-  fs.closeSync(again);
   const streamBytes = recipeLength(path);
   return { streamBytes, stream: Buffer.concat(bytes), recipeBytes: fs.statSync(path).size, path };
 }
@@ -123,12 +123,8 @@ test("a damaged recipe is DATA_LOSS", async () => {
   const bytes = fs.readFileSync(path);
   const read = async (damaged: Uint8Array) => {
     fs.writeFileSync(path, damaged);
-    const fd = fs.openSync(path, "r");
-    try {
-      return [...readRecipe(fd)].length;
-    } finally {
-      fs.closeSync(fd);
-    }
+    using recipe = Descriptor.open(path, fs.constants.O_RDONLY);
+    return [...readRecipe(recipe)].length;
   };
   expect((await failure(read(bytes.subarray(0, bytes.length - 5)))).code).toBe("DATA_LOSS");
   expect((await failure(read(bytes.subarray(0, 2)))).code).toBe("DATA_LOSS");

@@ -117,7 +117,11 @@ export function listingBytesMax(entriesMax: number): number {
  * Several names of one file are those whose Listed is the same object.
  * @throws CriError RESOURCE_EXHAUSTED when it takes more than bytesMax: JSON has six characters for some.
  */
-export function writeListing(file: Descriptor, entries: Map<string, Listed>, bytesMax: number): void {
+export function writeListing(
+  file: Descriptor,
+  entries: Map<string, Listed>,
+  bytesMax: number,
+): void {
   const numbers = new Map<Listed, number>();
   let lines: string[] = [];
   let length = 0;

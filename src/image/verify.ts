@@ -107,19 +107,19 @@ function ofContent(at: string | Buffer, stat: fs.BigIntStats, listed: Listed): s
 
 function crcOf(at: string | Buffer, { parts, size }: Listed): number {
   using file = Descriptor.open(at, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
-    const buffer = Buffer.allocUnsafe(Math.min(chunkBytes, Math.max(size, 1)));
-    const ranges = parts.length > 0 ? parts : [0, size];
-    let crc = 0;
-    for (let i = 0; i < ranges.length; i += 2) {
-      const end = ranges[i]! + ranges[i + 1]!;
-      for (let from = ranges[i]!; from < end;) {
-        const got = fs.readSync(file.fd, buffer, 0, Math.min(buffer.length, end - from), from);
-        if (got === 0) return -1;
-        crc = crc32(buffer.subarray(0, got), crc);
-        from += got;
-      }
+  const buffer = Buffer.allocUnsafe(Math.min(chunkBytes, Math.max(size, 1)));
+  const ranges = parts.length > 0 ? parts : [0, size];
+  let crc = 0;
+  for (let i = 0; i < ranges.length; i += 2) {
+    const end = ranges[i]! + ranges[i + 1]!;
+    for (let from = ranges[i]!; from < end;) {
+      const got = fs.readSync(file.fd, buffer, 0, Math.min(buffer.length, end - from), from);
+      if (got === 0) return -1;
+      crc = crc32(buffer.subarray(0, got), crc);
+      from += got;
     }
-    return crc;
+  }
+  return crc;
 }
 
 /** Paths in the tree that no entry has. */

@@ -103,8 +103,9 @@ function plantMount(): () => void {
 }
 
 function plantNamespace(): () => void {
-  execFileSync("ip", ["netns", "add", token]);
-  return () => execFileSync("ip", ["netns", "del", token]);
+  const name = `isulad-0123abcd-${token}`;
+  execFileSync("ip", ["netns", "add", name]);
+  return () => execFileSync("ip", ["netns", "del", name]);
 }
 
 function plantFile(name: string, folder = false): () => void {

@@ -3,7 +3,7 @@
 import { join } from "node:path";
 import protobuf from "protobufjs";
 import { type Chance, mutate, pick } from "./values.ts";
-import { encode, type Rpc, type Tree, type Value } from "./wire.ts";
+import { encode, TooLarge, type Rpc, type Tree, type Value } from "./wire.ts";
 import { type Ground, harmOf } from "./guard.ts";
 
 /** What requests may be about. */
@@ -158,7 +158,8 @@ export function requestOf(
     const tree = plausible(rpc.request, world, chance);
     for (let left = mutations; left > 0; left--) mutate(rpc.request, tree, chance);
     withinGround(rpc.request, tree, world.dir);
-    const whole = encode(rpc.request, tree);
+    const whole = encodeIfPossible(rpc.request, tree);
+    if (whole === undefined) continue;
     const bytes =
       mutations > 1 && chance(15) === 0 ? whole.subarray(0, chance(whole.length + 1)) : whole;
     // The daemon takes 16 MiB; few need be larger, or nearly.
@@ -168,6 +169,16 @@ export function requestOf(
     refused(harm);
   }
   return { bytes: Buffer.alloc(0), mutations: 0 };
+}
+
+/** undefined: its lists of lists came to more than anybody would send. */
+function encodeIfPossible(type: protobuf.Type, tree: Tree): Buffer | undefined {
+  try {
+    return encode(type, tree);
+  } catch (error) {
+    if (error instanceof TooLarge) return undefined;
+    throw error;
+  }
 }
 
 const hostPaths = /^(host_path|log_directory|location|output_path|checkpoint_path|path)$/;

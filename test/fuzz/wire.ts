@@ -93,13 +93,25 @@ export function unknownField(id: number, bytes: Uint8Array): Buffer {
   return Buffer.concat([tag(id, bytesWire), withLength(bytes)]);
 }
 
+/** Lists of lists multiply; the daemon takes 16 MiB. */
+const encodedBytesMax = 64 << 20;
+
+/** A message that is too large to be built. */
+export class TooLarge extends Error {}
+
 export function encode(type: protobuf.Type, tree: Tree): Buffer {
   const parts: Uint8Array[] = [];
+  let bytes = 0;
   for (const field of type.fieldsArray) {
     const value = tree[field.name];
     if (value === undefined) continue;
     const isList = field.repeated || field.map;
-    for (const one of isList ? (value as Value[]) : [value]) parts.push(encodeField(field, one));
+    for (const one of isList ? (value as Value[]) : [value]) {
+      const part = encodeField(field, one);
+      bytes += part.length;
+      if (bytes > encodedBytesMax) throw new TooLarge();
+      parts.push(part);
+    }
   }
   const unknown = tree[unknownFields];
   if (unknown !== undefined) parts.push(unknown as Uint8Array);

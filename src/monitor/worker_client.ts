@@ -78,9 +78,12 @@ export class LogWorkers {
     return reply.lostBytes ?? 0;
   }
 
-  /** @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer. */
+  /**
+   * @throws CriError FAILED_PRECONDITION when the container has ended, and its log with it;
+   * DEADLINE_EXCEEDED when the log's disk does not answer.
+   */
   async reopen(id: string): Promise<void> {
-    const thread = this.#logs.get(id) ?? this.#thread("");
+    const thread = this.#logOf(id);
     await inTime(
       thread.request({ op: "reopen", id }),
       "opening the log anew on its disk",
@@ -90,15 +93,15 @@ export class LogWorkers {
 
   /** A container's output from now on goes into the FIFOs of these paths too. */
   async attach(request: Omit<Extract<Body, { op: "attach" }>, "op">): Promise<void> {
-    const { id } = request;
-    const thread = this.#logs.get(id);
-    if (thread === undefined) {
-      throw new CriError(
-        "FAILED_PRECONDITION",
-        `container ${id} has no output any more: it has ended`,
-      );
-    }
+    const thread = this.#logOf(request.id);
     await inTime(thread.request({ op: "attach", ...request }), "attaching to the log", answerMs);
+  }
+
+  #logOf(id: string): LogWorker {
+    const thread = this.#logs.get(id);
+    if (thread !== undefined) return thread;
+    const message = `container ${id} has no output any more: it has ended`;
+    throw new CriError("FAILED_PRECONDITION", message);
   }
 
   /** Output of an exec, kept until it is collected. */

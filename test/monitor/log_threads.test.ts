@@ -8,7 +8,7 @@ import { LogWorkers } from "../../src/monitor/worker_client.ts";
 import { Descriptor } from "../../src/sys/descriptor.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 import { mountTmpfs } from "../host.ts";
-import { until } from "../expect.ts";
+import { failure, until } from "../expect.ts";
 
 const failures: unknown[] = [];
 const descriptors = () => readdirSync("/proc/self/fd").length;
@@ -22,7 +22,9 @@ async function write(workers: LogWorkers, folder: string, id: string): Promise<s
   const stdout = Descriptor.open(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
   await workers.log({ id, path, stdout: stdout.release(), terminal: false });
   await Bun.write(Bun.file(container.fd), "a line\n");
+  await workers.reopen(id);
   expect(await workers.end(id)).toBe(0);
+  expect((await failure(workers.reopen(id))).code).toBe("FAILED_PRECONDITION");
   return readFileSync(path, "utf8");
 }
 

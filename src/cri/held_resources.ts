@@ -1,4 +1,4 @@
-// What of the limits that CRI asks for this host holds; of what it does not, the log and the status tell.
+// Drops the limits of a CRI request that this host cannot hold, and logs each; the status leaves them out.
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { withoutSwapLimit } from "../spec/resources.ts";
 import type { Context } from "./context.ts";

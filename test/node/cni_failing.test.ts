@@ -1,3 +1,4 @@
+// The time for which CNI DEL has been failing: it counts the node's running time, not its clock.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

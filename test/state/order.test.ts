@@ -1,3 +1,4 @@
+// The order of records: newest first, whatever the clock does.
 import { expect, test } from "bun:test";
 import { nowNs } from "../../src/base/int64.ts";
 import { createdAfter, newestFirst } from "../../src/state/order.ts";

@@ -2,9 +2,11 @@
 // and the daemon is killed meanwhile; the stream must agree with List and Status (event_check.ts). Then
 // how long an event takes, beside a bare call. `bun test/events.ts [--containers 500] [--at-once 20]
 // [--restarts 6] [--timed 500] [--seed 1]`; runs add up in test/.cache/events.json.
+import { type ChildProcess, spawn } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
+import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { codeOf } from "../src/base/errors.ts";
@@ -38,7 +40,9 @@ const pairsAtOnce = 8;
 export class Recorder {
   readonly #daemon: Daemon;
   readonly history: Item[] = [];
-  #abort = new AbortController();
+  /** Codes of subscriptions that the daemon ended by itself. */
+  readonly failures: string[] = [];
+  #subscriber: ChildProcess | undefined;
   /** Events that come before the baseline is known. */
   #held: Event[] | undefined;
 
@@ -50,11 +54,10 @@ export class Recorder {
     return this.history.flatMap((item) => (item.kind === "event" ? [item.event] : []));
   }
 
-  /** Listens on, and takes what there is as the start. */
+  /** Subscribes, and lists what there is as the start. */
   async connect(): Promise<void> {
-    this.#abort = new AbortController();
     this.#held = [];
-    void this.#listen(this.#abort.signal);
+    await this.#subscribe();
     const { pods, toNs } = await this.#list();
     this.history.push({ kind: "baseline", pods, toNs });
     const held = this.#held;
@@ -63,18 +66,30 @@ export class Recorder {
   }
 
   disconnect(): void {
-    this.#abort.abort();
+    this.#subscriber?.stdin!.end();
   }
 
-  async #listen(signal: AbortSignal): Promise<void> {
-    try {
-      for await (const event of this.#daemon.client.GetContainerEvents({}, { signal })) {
-        if (this.#held === undefined) this.#take(event);
-        else this.#held.push(event);
-      }
-    } catch (error) {
-      if (!["CANCELLED", "UNAVAILABLE"].includes(codeOf(error))) throw error;
-    }
+  /** In a process of its own: event_subscriber.ts says why. */
+  #subscribe(): Promise<void> {
+    const script = join(import.meta.dirname, "event_subscriber.ts");
+    const argv = [script, `unix://${this.#daemon.socket}`];
+    const subscriber = spawn(process.execPath, argv, { stdio: ["pipe", "pipe", "inherit"] });
+    this.#subscriber = subscriber;
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    createInterface({ input: subscriber.stdout }).on("line", (line) => {
+      if (line === "ready") return resolve();
+      if (!line.startsWith("end ")) return this.#received(line);
+      const code = line.slice("end ".length);
+      reject(new Error(`The subscription to pod events ended before it began: ${code}`));
+      if (!["CANCELLED", "UNAVAILABLE"].includes(code)) this.failures.push(code);
+    });
+    return promise;
+  }
+
+  #received(line: string): void {
+    const event = runtime.v1.ContainerEventResponse.decode(Buffer.from(line, "base64"));
+    if (this.#held === undefined) this.#take(event);
+    else this.#held.push(event);
   }
 
   #take(event: Event): void {
@@ -113,6 +128,9 @@ export class Recorder {
     await this.#daemon.removePod(marker);
     const isEnd = (event: Event) => event.container_id === marker && nameOf(event) === "DELETED";
     for (let tries = 0; !this.events.some(isEnd); tries++) {
+      const [failure] = this.failures;
+      if (failure !== undefined)
+        throw new Error(`The subscription to pod events ended: ${failure}`);
       if (tries > 1000) throw new Error("The events of the last pod do not come");
       await sleep(20);
     }

@@ -19,6 +19,8 @@ import { Stress, type StressPlan, type StressRecord } from "./stress_run.ts";
 const recordMs = 5_000;
 /** Logging containers beside a run by the clock. */
 const loggersDefault = 6;
+/** The first ends the loads and removes everything, so that the run can go on later; the second kills. */
+const stopSignals = ["SIGINT", "SIGTERM"] as const;
 
 function freshRecord(plan: StressPlan): StressRecord {
   const names = [...loadNames, "loggers", "disturbances"] as const;
@@ -34,8 +36,14 @@ export async function stress(
 ): Promise<Tally> {
   await using node = await StressNode.open();
   const run = new Stress(node, record);
-  await run.run(report);
-  record.isOver = true;
+  const stop = () => run.stop();
+  for (const signal of stopSignals) process.once(signal, stop);
+  try {
+    await run.run(report);
+  } finally {
+    for (const signal of stopSignals) process.off(signal, stop);
+  }
+  record.isOver = !run.wasStopped;
   return record.tally;
 }
 

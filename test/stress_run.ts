@@ -60,6 +60,7 @@ export class Stress {
   #faultsOfEvents = 0;
   #deadline = Number.POSITIVE_INFINITY;
   #loading = true;
+  #isStopped = false;
 
   constructor(node: StressNode, record: StressRecord) {
     this.#node = node;
@@ -67,6 +68,15 @@ export class Stress {
     this.#calls = new Calls(node, record.tally);
     this.#recorder = new Recorder(node.daemon);
     this.#next = { ...record.done };
+  }
+
+  /** Ends the loads; what is under way is finished and removed. The record says what is left to do. */
+  stop(): void {
+    this.#isStopped = true;
+  }
+
+  get wasStopped(): boolean {
+    return this.#isStopped;
   }
 
   async run(report: (line: string) => void): Promise<void> {
@@ -158,7 +168,7 @@ export class Stress {
   }
 
   get #isLate(): boolean {
-    return this.#isHopeless || performance.now() > this.#deadline;
+    return this.#isStopped || this.#isHopeless || performance.now() > this.#deadline;
   }
 
   async #while(pauseMs: number, act: () => Promise<void>): Promise<void> {
@@ -234,16 +244,20 @@ export class Stress {
 
   async #removeAll(): Promise<void> {
     const { daemon } = this.#node;
-    await this.#recorder.quiet();
-    this.#drain();
+    await this.#settleEvents();
     await daemon.removeAllPods();
     const { items } = await daemon.client.ListPodSandbox({});
     const { containers } = await daemon.client.ListContainers({});
     if (items.length + containers.length > 0)
       this.#calls.fault("state", "something is listed still");
-    await this.#recorder.quiet();
-    this.#drain();
+    await this.#settleEvents();
     this.#recorder.disconnect();
+  }
+
+  /** Compares the events with the lists while nothing happens. A lost subscription is a fault, not the end. */
+  async #settleEvents(): Promise<void> {
+    await this.#step("the events", () => this.#recorder.quiet());
+    this.#drain();
   }
 
   #readLogs(): void {

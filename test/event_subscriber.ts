@@ -7,7 +7,7 @@ import { encodeMessage } from "../src/base/protobuf.ts";
 import { connect } from "../src/cli/client.ts";
 import { runtime } from "../src/proto/messages.js";
 
-using client = connect(process.argv[2]!);
+using client = connect(process.argv[2]);
 const abort = new AbortController();
 process.stdin.resume().on("end", () => abort.abort()); // The test has ended, or wants no more.
 

@@ -7,7 +7,7 @@ import process from "node:process";
 import { fileURLToPath } from "node:url";
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
-const entries = ["src/main.ts", "src/monitor/log_worker.ts", "src/sys/poller_worker.ts"];
+const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
 /** Target as Bun names it, and what its file is called. */
 const targets: Record<string, string> = {
   "linux-x64": "isulad-ts-linux-x64",

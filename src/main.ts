@@ -1,16 +1,21 @@
-// isulad-ts: a container runtime daemon for Kubernetes nodes. The rooms, from the bottom up:
+// Starts isulad-ts, a container runtime daemon for Kubernetes nodes. The rooms, from the bottom up:
 //
-//   base     errors, configuration, log        sys    the kernel's interface, files, processes
-//   proto    (generated) CRI's messages        spec   pure: CRI → OCI runtime spec
-//   state    records and their phases          node   cgroups, namespaces, CNI, OCI runtime
-//   image    references, registries, layers    monitor the process that holds the containers
-//   stream   exec, attach, port-forward        nri    plugins that see and change containers
-//   cri      one file an RPC or a few          cli    the person's commands
-//   daemon.ts puts them together, folders.ts claims its folders, recover.ts takes over what an earlier
-//   daemon left.
+//   base      errors, configuration, log, locks      sys       the kernel's interface, files, processes
+//   proto     (generated) CRI's messages             spec      pure: CRI → OCI runtime spec
+//   state     records, their phases, the store       node      cgroups, namespaces, CNI, OCI runtime
+//   registry  references, credentials, transfers     layer     tar, unpacking helper, overlay
+//   image     manifests, archives, pull, the store   stats     statistics and metrics
+//   monitor_log     reads containers' output         nri       plugins that see and change containers
+//   monitor         parent of all containers         stream    exec, attach, port-forward
+//   monitor_client  the daemon's side of both        cri       one file an RPC, or a few small ones
+//   cli       the commands of a terminal
 //
-// This file only decides which of the program's lives begins: daemon, monitor, a helper that unpacks or
-// enters a pod's network, or a person's command. Each loads no more than it needs.
+// Each process runs its own rooms: monitor and monitor_log run in the monitor (the latter in a thread),
+// layer/unpack.ts and node/netns_sockets.ts in short-lived helpers, cli in the commands, all else in the daemon.
+// daemon.ts puts the daemon together, folders.ts claims its folders, recover.ts reconciles the records of an
+// earlier daemon with what still runs.
+//
+// This file only chooses which of these processes this one is. Each loads no more than it needs.
 import { isAbsolute } from "node:path";
 import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
@@ -18,7 +23,7 @@ import { createLog, type Log } from "./base/log.ts";
 import { surviveSignals } from "./sys/survive.ts";
 import { setUmask, usualUmask } from "./sys/umask.ts";
 
-/** For tests only: ISULAD_FAILPOINTS (base/steps.ts) counts with this flag, and stops the start without. */
+/** For tests only: ISULAD_FAILPOINTS (base/failpoints.ts) counts with this flag, and stops the start without. */
 const allowFailpoints = "--allow-failpoints";
 
 const name = "isulad-ts";
@@ -33,7 +38,7 @@ async function main(words: string[]): Promise<number> {
   if (isHelper(words)) {
     if (first === "monitor") return runMonitor(rest);
     surviveSignals(createLog({ level: "info", format: "text" }).child(first!));
-    if (first === "unpack") return (await import("./image/unpack.ts")).unpackMain(rest);
+    if (first === "unpack") return (await import("./layer/unpack.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
   const isCommand = words[0] !== undefined && !words[0].startsWith("-");
@@ -72,7 +77,7 @@ async function runMonitor(words: string[]): Promise<number> {
   if (words[0] === "--check-state") return checkMonitorState(state);
   const { inheritedFrom } = await import("./monitor/upgrade.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
-  const { armFailpoints } = await import("./base/steps.ts");
+  const { armFailpoints } = await import("./base/failpoints.ts");
   const log = createLog({ level: "info", format: "text" });
   settleProcess(log);
   // Only a daemon starts this, and it has checked that failpoints are allowed.
@@ -131,7 +136,7 @@ async function allowedFailpoints(allowed: boolean, log: Log): Promise<void> {
   if (text !== "" && !allowed) {
     throw new Error(`ISULAD_FAILPOINTS is set without ${allowFailpoints}: unset it`);
   }
-  const { armFailpoints } = await import("./base/steps.ts");
+  const { armFailpoints } = await import("./base/failpoints.ts");
   armFailpoints(text, (failpoint, action) => log.warn("failpoint", { failpoint, action }));
 }
 

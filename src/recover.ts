@@ -9,8 +9,8 @@
 // - a folder with no record yet, for its RunPodSandbox or CreateContainer was cut off at its first step:
 //   removed
 // - an unpacked layer whose record cannot be used: dropped, and with it the images that need it; its tree
-//   stays while a root is mounted from it (image/layers.ts)
-// - a graph folder without room to try overlayfs in: the layers tell the storage driver (image/storage.ts)
+//   stays while a root is mounted from it (layer/layers.ts)
+// - a graph folder without room to try overlayfs in: the layers tell the storage driver (layer/storage.ts)
 // - a sandbox whose folder in the graph is lost, with its last change under state: undone; containers of
 //   such a pod are without a record, too
 // - a sandbox whose CNI attachments are of no use: CNI DEL takes the cached ones (node/cni.ts)
@@ -19,9 +19,9 @@
 // - a sandbox or container whose removal was cut off: the rest of its folder goes, beside everything else
 // - a container that was being made: undone, as if its CreateContainer had failed
 // - a sandbox or container of an earlier boot: its namespaces and processes are gone: NOTREADY, EXITED;
-//   what outlives a boot (CNI addresses) is released at once (orphans.ts). Also a sandbox whose record
+//   what outlives a boot (CNI addresses) is released at once (zombies.ts). Also a sandbox whose record
 //   says that it was being made: it may have been ready, the record a second old (record_files.ts)
-// - a sandbox of this boot that was being made: undone, as if its RunPodSandbox had failed (orphans.ts).
+// - a sandbox of this boot that was being made: undone, as if its RunPodSandbox had failed (zombies.ts).
 //   One that has containers had been made, and its later records are lost: NOTREADY
 // - a ready sandbox whose namespace file is not the one recorded, or whose pause container has ended:
 //   NOTREADY
@@ -37,7 +37,7 @@
 import { join } from "node:path";
 import { CriError, messageOf } from "./base/errors.ts";
 import { logFailure } from "./base/log.ts";
-import { nowNs } from "./base/int64.ts";
+import { nowNs } from "./base/clock.ts";
 import { adoptContainer, adoptPause } from "./cri/adopt.ts";
 import { commitExit } from "./cri/container_end.ts";
 import { removingCommand, type Context } from "./cri/context.ts";
@@ -52,7 +52,7 @@ import { abandoned, ending, notReady, type Sandbox } from "./state/sandbox.ts";
 import { letGroupPass } from "./sys/passage.ts";
 
 /**
- * Reads the records and brings them up to date with this boot; the monitor and orphans.ts come after.
+ * Reads the records and brings them up to date with this boot; the monitor and zombies.ts come after.
  * @throws CriError FAILED_PRECONDITION when the cgroup driver was changed over containers that exist.
  */
 export async function recover(context: Context): Promise<void> {

@@ -10,7 +10,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
-import { stepNames } from "../src/base/steps.ts";
+import { stepNames } from "../src/base/failpoints.ts";
 import { Bench } from "./failpoint_bench.ts";
 import { resumed } from "./run_record.ts";
 

@@ -11,7 +11,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { codeOf, messageOf } from "../src/base/errors.ts";
 import { executable, Daemon } from "./harness.ts";
-import { FakeRegistry } from "./image/fake_registry.ts";
+import { FakeRegistry } from "./registry/fake_registry.ts";
 import { makeImage, makeLayer, type TestImage } from "./image_maker.ts";
 import { random } from "./random.ts";
 import { resumed } from "./run_record.ts";

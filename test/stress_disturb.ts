@@ -1,7 +1,7 @@
 // What happens to a stressed daemon and its monitor: kills, restarts, upgrades, and steps that take long when
 // a restart comes. Afterwards everything must go on, with the same monitor where it was not killed.
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Recorder } from "./events.ts";
+import type { Recorder } from "./event_recorder.ts";
 import { until } from "./expect.ts";
 import { end } from "./host.ts";
 import { AddedText } from "./log_text.ts";

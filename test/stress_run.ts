@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Checker } from "./event_check.ts";
-import { Recorder } from "./events.ts";
+import { Recorder } from "./event_recorder.ts";
 import { random } from "./random.ts";
 import { Calls, type Tally } from "./stress_calls.ts";
 import { countFaults, readOwnLog } from "./stress_check.ts";

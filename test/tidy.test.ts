@@ -14,15 +14,35 @@ const mayImport: Record<string, string[]> = {
   spec: ["base", "sys", "proto"],
   state: ["base", "sys", "proto"],
   node: ["base", "sys", "spec", "proto"],
-  image: ["base", "sys"],
-  monitor: ["base", "sys", "node"],
+  registry: ["base", "sys"],
+  layer: ["base", "sys", "registry"],
+  image: ["base", "sys", "registry", "layer"],
+  monitor_log: ["base", "sys", "node"],
+  monitor: ["base", "sys", "node", "monitor_log"],
+  monitor_client: ["base", "sys", "monitor"],
+  stats: ["base", "sys", "node", "proto"],
   nri: ["base", "sys", "spec", "proto"],
-  stream: ["base", "sys", "node", "monitor"],
-  cri: ["base", "sys", "spec", "state", "node", "image", "monitor", "nri", "stream", "proto"],
+  stream: ["base", "sys", "node", "monitor", "monitor_client"],
+  cri: [
+    "base",
+    "sys",
+    "spec",
+    "state",
+    "node",
+    "registry",
+    "layer",
+    "image",
+    "monitor",
+    "monitor_client",
+    "stats",
+    "nri",
+    "stream",
+    "proto",
+  ],
   cli: ["base", "sys", "proto"],
 };
 /** What is started without being imported: the program, and the worker that is compiled in. */
-const entries = ["src/main.ts", "src/monitor/log_worker.ts", "src/sys/poller_worker.ts"];
+const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
 
 const sources = filesIn("src").filter((file) => !file.startsWith("src/proto/"));
 const imports = new Map(sources.map((file) => [file, importsOf(file)]));

@@ -37,7 +37,7 @@ export const exactIntegers: Reviver = (_key, value, { source = "" }) =>
 
 /**
  * The value of what jsonText() wrote, as it was: in names of a layer's files surrogates stand for bytes
- * (image/tar_fields.ts). @throws SyntaxError
+ * (layer/tar_fields.ts). @throws SyntaxError
  */
 export function ownJsonValue(text: string): unknown {
   return JSON.parse(text);

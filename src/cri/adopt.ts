@@ -1,12 +1,12 @@
 // Containers that run and that the monitor does not know, because its record of them was lost or damaged:
 // the daemon's own has all that the monitor needs.
 import { codeOf, messageOf } from "../base/errors.ts";
-import { nowNs } from "../base/int64.ts";
+import { nowNs } from "../base/clock.ts";
 import type { AdoptRequest } from "../monitor/protocol.ts";
 import { killAll } from "../node/cgroup.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { askAgain } from "./again.ts";
+import { askAgain } from "./monitor_retry.ts";
 import { startRequest } from "./container.ts";
 import { removingCommand, type Context } from "./context.ts";
 import { pauseRequest } from "./pause.ts";

@@ -3,7 +3,7 @@
 // thrown, by a handler, by an encoder or by grpc-js, the call ends with a status.
 import * as grpc from "@grpc/grpc-js";
 import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
-import { nowMs } from "../base/int64.ts";
+import { nowMs } from "../base/clock.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { statusText } from "../base/status_text.ts";
 import { checkRequest } from "./check.ts";

@@ -2,9 +2,10 @@
 import { join } from "node:path";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
-import { nowNs, toBigInt } from "../base/int64.ts";
-import { step } from "../base/steps.ts";
-import { isRootMounted } from "../image/rootfs.ts";
+import { nowNs } from "../base/clock.ts";
+import { toBigInt } from "../base/int64.ts";
+import { step } from "../base/failpoints.ts";
+import { isRootMounted } from "../layer/rootfs.ts";
 import type { Started, StartRequest } from "../monitor/protocol.ts";
 import { writeCheckpoint } from "../node/checkpoint.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
@@ -20,7 +21,7 @@ import type {
 import { execProcess, ociJson } from "../spec/oci.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { askAgain } from "./again.ts";
+import { askAgain } from "./monitor_retry.ts";
 import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { readySandbox, targetPid } from "./container_create.ts";

@@ -3,7 +3,7 @@ import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import type { ImageRecord } from "../image/store.ts";
 import { podHostname } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";

@@ -6,7 +6,7 @@ import { lookupContainer } from "../node/host.ts";
 import { makeVolumes } from "../node/volumes.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { cdiNames } from "../spec/cdi.ts";
-import type { CdiEdits, ContainerFacts } from "../spec/facts.ts";
+import type { CdiEdits, ContainerFacts } from "../spec/spec_inputs.ts";
 import type { Container } from "../state/container.ts";
 import { stepSignal, type Call, type Context } from "./context.ts";
 import { labelFiles } from "./selinux.ts";

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import { parentCpuset, processes } from "../node/cgroup.ts";
 import { callRuntime } from "../node/runtime.ts";
 import type { ResourceChange } from "../nri/convert.ts";

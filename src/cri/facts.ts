@@ -1,5 +1,5 @@
 // From records and configuration to what the spec's pure functions want to be told.
-import type { ContainerDefaults, PodNamespaces, SandboxFacts } from "../spec/facts.ts";
+import type { ContainerDefaults, PodNamespaces, SandboxFacts } from "../spec/spec_inputs.ts";
 import { podFiles } from "../node/pod_files.ts";
 import type { RootfsOwner } from "../image/store.ts";
 import { userNamespace } from "../spec/userns.ts";

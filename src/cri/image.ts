@@ -1,8 +1,9 @@
 // The image service. What it has no call for is in node_images.ts.
-import { nowNs, toLong } from "../base/int64.ts";
+import { nowNs } from "../base/clock.ts";
+import { toLong } from "../base/int64.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import type { ImageRecord, RegistryAuth } from "../image/store.ts";
-import type { DiskUsage } from "../node/disk_usage.ts";
+import type { DiskUsage } from "../stats/disk_usage.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   AuthConfig,
@@ -21,7 +22,7 @@ import { handlerOf, type Call, type Context } from "./context.ts";
 import { candidates } from "./filter.ts";
 import { Encoded, listItem, sendItems } from "./lists.ts";
 import { layersOf } from "./stats.ts";
-import { filesystemUsage } from "./stats_messages.ts";
+import { filesystemUsage } from "../stats/stats_messages.ts";
 
 export async function pullImage(
   context: Context,

@@ -1,12 +1,13 @@
 // ListMetricDescriptors and ListPodSandboxMetrics: what a kubelet without cAdvisor serves as its own.
 import { throwIfAborted } from "../base/abort.ts";
-import { nowNs, toLong } from "../base/int64.ts";
+import { nowNs } from "../base/clock.ts";
+import { toLong } from "../base/int64.ts";
 import { Slices } from "../base/slices.ts";
 import { processes } from "../node/cgroup.ts";
-import { readDetails } from "../node/cgroup_details.ts";
-import { diskName, diskSpace } from "../node/disks.ts";
-import { countOpenFiles, openFilesMax } from "../node/process_stats.ts";
-import type { Cgroup } from "../node/sampler.ts";
+import { readDetails } from "../stats/cgroup_details.ts";
+import { diskName, diskSpace } from "../stats/disks.ts";
+import { countOpenFiles, openFilesMax } from "../stats/process_stats.ts";
+import type { Cgroup } from "../stats/sampler.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   ContainerMetrics,
@@ -20,7 +21,7 @@ import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
 import { Encoded, listItem, sendItems } from "./lists.ts";
-import { type Facts, metricTable } from "./metric_table.ts";
+import { type Facts, metricTable } from "../stats/metric_table.ts";
 import { cgroupsOf, isReady, layersOf, networksOf, podCgroup, runningByPod } from "./stats.ts";
 
 const { MetricType } = runtime.v1;

@@ -1,5 +1,5 @@
 // What the daemon counted of itself, and what is there now, in Prometheus' text format.
-import { exposition, type Family, gauge } from "../base/prometheus.ts";
+import { exposition, type Family, gauge } from "../stats/prometheus.ts";
 import { residentBytes } from "../sys/process.ts";
 import type { Context } from "./context.ts";
 import { nriFamilies } from "./nri_list.ts";

@@ -1,7 +1,7 @@
 // Our own service's NriPlugins, and the same figures as metrics.
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
-import type { Family } from "../base/prometheus.ts";
+import type { Family } from "../stats/prometheus.ts";
 import type { NriPluginsResponse } from "../proto/types.ts";
 import type { Context } from "./context.ts";
 

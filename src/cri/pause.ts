@@ -2,18 +2,18 @@
 // that ask for one, from the program that is built in, or from pod-sandbox-image where that is set.
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import type { StartRequest } from "../monitor/protocol.ts";
 import { lookupContainer } from "../node/host.ts";
 import { makePauseRootfs, pauseImage } from "../node/pause_rootfs.ts";
 import { podHostname } from "../node/pod_files.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
 import { relabel } from "../node/selinux.ts";
-import type { ImageProcess } from "../spec/facts.ts";
+import type { ImageProcess } from "../spec/spec_inputs.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { letGroupPass } from "../sys/passage.ts";
-import { forget } from "./again.ts";
+import { forget } from "./monitor_retry.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { containerDefaults, hasCgroup, rootfsOwner, sandboxFacts } from "./facts.ts";
 

@@ -1,7 +1,7 @@
 // The RPCs on a sandbox that was made: status, lists, Stop, Remove.
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import { jsonText } from "../base/json.ts";
 import { isPinned } from "../node/namespaces.ts";
 import { runtime } from "../proto/messages.js";

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import { cniPodOf } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
@@ -158,7 +158,7 @@ function checkCall({ sandbox, call }: Making): void {
 async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["cgroup"]> {
   const signal = stepSignal(context, call);
   const { parent } = sandbox.cgroup;
-  // First: should the record be lost, it tells that the cgroup is this daemon's (orphans.ts).
+  // First: should the record be lost, it tells that the cgroup is this daemon's (zombies.ts).
   mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o700 });
   const { made } = await context.cgroup.createPodCgroup(parent, sandbox.id, signal);
   return { ...sandbox.cgroup, made };

@@ -2,7 +2,7 @@
 // recovery. Every step can be repeated, and looks at the record for what there is to do.
 import { rm } from "node:fs/promises";
 import { messageOf } from "../base/errors.ts";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
 import { podFiles, removePodFiles } from "../node/pod_files.ts";
 import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";

@@ -4,7 +4,7 @@ import { CriError } from "../base/errors.ts";
 import { podFiles } from "../node/pod_files.ts";
 import { checkLabel, relabel } from "../node/selinux.ts";
 import type { ContainerConfig, PodSandboxConfig, SELinuxOption } from "../proto/types.ts";
-import type { ContainerFacts } from "../spec/facts.ts";
+import type { ContainerFacts } from "../spec/spec_inputs.ts";
 import {
   asksForLabels,
   containerLabels,

@@ -1,11 +1,12 @@
 // The stats of containers and pods. Only what runs has some: a container that has ended, and a pod that
 // is not ready, are left out of lists.
 import { CriError } from "../base/errors.ts";
-import { nowNs, toLong } from "../base/int64.ts";
-import type { DiskUsage } from "../node/disk_usage.ts";
-import { type PodNetwork, readNetworks, type InterfaceUsage } from "../node/network_stats.ts";
-import type { Cgroup, Sample } from "../node/sampler.ts";
-import { writableLayer } from "../image/rootfs.ts";
+import { nowNs } from "../base/clock.ts";
+import { toLong } from "../base/int64.ts";
+import type { DiskUsage } from "../stats/disk_usage.ts";
+import { type PodNetwork, readNetworks, type InterfaceUsage } from "../stats/network_stats.ts";
+import type { Cgroup, Sample } from "../stats/sampler.ts";
+import { writableLayer } from "../layer/rootfs.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   ContainerStatsRequest,
@@ -22,7 +23,7 @@ import { containerCgroup } from "./facts.ts";
 import { selectContainers, selectSandboxes } from "./filter.ts";
 import { Encoded, encoded, framed, itemsField, recordItems, sendItems } from "./lists.ts";
 import { unready } from "./sandbox.ts";
-import { cgroupStats, networkUsage, ownStats, value } from "./stats_messages.ts";
+import { cgroupStats, networkUsage, ownStats, value } from "../stats/stats_messages.ts";
 
 const { ContainerAttributes, ContainerStats, LinuxPodSandboxStats, PodSandboxAttributes } =
   runtime.v1;

@@ -6,22 +6,15 @@ import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { imageFor } from "./index_choice.ts";
-import {
-  configBytesMax,
-  digestOf,
-  listOf,
-  manifestBytesMax,
-  NoImage,
-  parseAs,
-  parseIndex,
-  parseJson,
-  type Descriptor,
-} from "./manifest.ts";
+import { digestOf } from "../base/digest.ts";
+import { parseAs, parseJson } from "../base/schema.ts";
+import { manifestBytesMax } from "../registry/distribution.ts";
+import { configBytesMax, listOf, NoImage, parseIndex, type Descriptor } from "./manifest.ts";
 import { hostPlatform, isArchitecture } from "./platform.ts";
-import type { LayerDescriptor } from "./processors.ts";
-import { nameOrNone } from "./reference.ts";
-import { type TarHeader, TarReader } from "./tar.ts";
-import { isZstd } from "./zstd_frames.ts";
+import type { LayerDescriptor } from "../layer/processors.ts";
+import { nameOrNone } from "../registry/reference.ts";
+import { type TarHeader, TarReader } from "../layer/tar.ts";
+import { isZstd } from "../layer/zstd_frames.ts";
 
 export type ArchiveLayer = LayerDescriptor & Place;
 

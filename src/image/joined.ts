@@ -1,7 +1,7 @@
 // Several callers of the same work share one run of it; it is cancelled when the last one leaves.
 import { type Droppable, throwIfAborted, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
-import type { ImageProgress, OnProgress } from "./progress.ts";
+import type { ImageProgress, OnProgress } from "../layer/layer_progress.ts";
 
 type Work<T> = (signal: AbortSignal, onProgress: OnProgress) => Promise<T>;
 

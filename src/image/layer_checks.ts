@@ -1,12 +1,12 @@
 // Whether the layers on this node still are what was unpacked, and how one that is not is made again.
 import { CriError, messageOf } from "../base/errors.ts";
-import type { UnpackHelpers } from "./helpers.ts";
-import type { LayerMaker, LayerWant } from "./layer_maker.ts";
-import type { LayerStore } from "./layers.ts";
+import type { UnpackHelpers } from "../layer/helpers.ts";
+import type { LayerMaker, LayerWant } from "../layer/layer_maker.ts";
+import type { LayerStore } from "../layer/layers.ts";
 import { type NewImage } from "./pull.ts";
-import type { LayerDescriptor } from "./processors.ts";
+import type { LayerDescriptor } from "../layer/processors.ts";
 import type { ImageRecord } from "./records.ts";
-import type { LayerSource } from "./unpack.ts";
+import type { LayerSource } from "../layer/unpack.ts";
 
 export type LayerCheck = {
   chainId: string;

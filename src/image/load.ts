@@ -2,7 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import type { ArchiveImage } from "./archive.ts";
 import type { NewImage } from "./pull.ts";
-import { parseReference } from "./reference.ts";
+import { parseReference } from "../registry/reference.ts";
 
 /**
  * given: the name for the image that brings none, or the repository of bare tags.

@@ -1,15 +1,13 @@
 // Manifests, indexes and image configs: JSON that somebody else wrote, so checked and bounded here.
-import { createHash } from "node:crypto";
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
-import { jsonValue } from "../base/json.ts";
+import { digestOf, isDigest } from "../base/digest.ts";
+import { parseAs, parseJson } from "../base/schema.ts";
 import { clip } from "../base/text.ts";
-import { isDigest } from "./reference.ts";
 
 /** Most layers one overlay mount takes with a page of options. */
 const layersMax = 127;
 const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
-export const manifestBytesMax = 4 << 20;
 export const configBytesMax = 8 << 20;
 /** How much of a media type or an address a message shows. */
 const shownBytesMax = 200;
@@ -86,33 +84,6 @@ export type ImageConfig = v.InferOutput<typeof ImageSettings> & {
   os: string;
   variant?: string;
 };
-
-export const manifestTypes = [
-  "application/vnd.oci.image.index.v1+json",
-  "application/vnd.docker.distribution.manifest.list.v2+json",
-  "application/vnd.oci.image.manifest.v1+json",
-  "application/vnd.docker.distribution.manifest.v2+json",
-];
-
-export function parseJson(bytes: Uint8Array, what: string): unknown {
-  try {
-    return jsonValue(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
-  } catch (error) {
-    throw new CriError("INVALID_ARGUMENT", `${what} is not JSON`, { cause: error });
-  }
-}
-
-export function parseAs<Schema extends v.GenericSchema>(
-  schema: Schema,
-  value: unknown,
-  what: string,
-): v.InferOutput<Schema> {
-  const result = v.safeParse(schema, value);
-  if (result.success) return result.output;
-  const [issue] = result.issues;
-  const where = v.getDotPath(issue) ?? "";
-  throw new CriError("INVALID_ARGUMENT", `${what} is not valid: ${where} ${issue.message}`.trim());
-}
 
 /** @throws CriError INVALID_ARGUMENT. */
 export function parseIndex(bytes: Uint8Array, what: string): Index {
@@ -200,14 +171,4 @@ export function chainIds(diffIds: string[]): string[] {
     chain.push(below === undefined ? diffId : digestOf(Buffer.from(`${below} ${diffId}`)));
   }
   return chain;
-}
-
-export function digestOf(bytes: Uint8Array, like = "sha256:"): string {
-  const algorithm = algorithmOf(like);
-  return `${algorithm}:${createHash(algorithm).update(bytes).digest("hex")}`;
-}
-
-/** By which a digest was made; sha256 where none is given. */
-export function algorithmOf(digest: string): "sha256" | "sha512" {
-  return digest.startsWith("sha512:") ? "sha512" : "sha256";
 }

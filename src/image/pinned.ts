@@ -1,6 +1,6 @@
 // Images that the kubelet's garbage collection is to leave alone, by what daemon.json says.
 import type { ImageRecord } from "./records.ts";
-import { fullName, nameOrNone } from "./reference.ts";
+import { fullName, nameOrNone } from "../registry/reference.ts";
 
 /**
  * Patterns are names as people write them ("busybox:1.37"), names with a digest, ids, or any of these

@@ -1,15 +1,15 @@
 // From a name to the pieces of an image: manifest, platform, config; layers are fetched later.
-import type { RegistryAuth } from "./credentials.ts";
-import type { RegistryOptions } from "./hosts.ts";
+import type { RegistryAuth } from "../registry/credentials.ts";
+import type { RegistryOptions } from "../registry/hosts.ts";
 import { imageFor } from "./index_choice.ts";
 import { configBytesMax, type Manifest } from "./manifest.ts";
-import type { Reference } from "./reference.ts";
-import type { LayerDescriptor } from "./processors.ts";
-import type { LayerWant } from "./layer_maker.ts";
+import type { Reference } from "../registry/reference.ts";
+import type { LayerDescriptor } from "../layer/processors.ts";
+import type { LayerWant } from "../layer/layer_maker.ts";
 import type { ImageSource } from "./records.ts";
-import { fetchBlob, fetchManifest } from "./registry.ts";
-import { openSession, type Session } from "./session.ts";
-import { hostOf } from "./transfer.ts";
+import { fetchBlob, fetchManifest } from "../registry/distribution.ts";
+import { openSession, type Session } from "../registry/pull_session.ts";
+import { hostOf } from "../registry/transfer.ts";
 
 /** What the store needs to know to make an image. */
 export type NewImage = {

@@ -6,8 +6,10 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
-import { digestOf, ImageSettings, type ImageConfig } from "./manifest.ts";
-import { isDigest, nameOrNone } from "./reference.ts";
+import { digestOf } from "../base/digest.ts";
+import { ImageSettings, type ImageConfig } from "./manifest.ts";
+import { isDigest } from "../base/digest.ts";
+import { nameOrNone } from "../registry/reference.ts";
 
 export type ImageRecord = {
   /** Digest of the image's config: "sha256:…". */

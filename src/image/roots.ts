@@ -4,13 +4,13 @@ import { mkdir } from "node:fs/promises";
 import { resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { letGroupPass } from "../sys/passage.ts";
-import type { CopyJob } from "./copy.ts";
-import type { UnpackHelpers } from "./helpers.ts";
-import { shortId, type LayerStore } from "./layers.ts";
+import type { CopyJob } from "../layer/copy.ts";
+import type { UnpackHelpers } from "../layer/helpers.ts";
+import { shortId, type LayerStore } from "../layer/layers.ts";
 import type { ImageRecord } from "./records.ts";
-import { assertRoom } from "./room.ts";
-import { mountRootfs, unmountRootfs, type RootfsMaker, type RootfsParts } from "./rootfs.ts";
-import type { Storage } from "./storage.ts";
+import { assertRoom } from "../layer/disk_space.ts";
+import { mountRootfs, unmountRootfs, type RootfsMaker, type RootfsParts } from "../layer/rootfs.ts";
+import type { Storage } from "../layer/storage.ts";
 
 export type RootParts = Omit<RootfsParts, "trees" | "lower"> & { signal: AbortSignal };
 

@@ -9,13 +9,13 @@ import * as fs from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { blobName } from "./archive.ts";
-import type { UnpackHelpers } from "./helpers.ts";
-import type { LayerStore } from "./layers.ts";
-import { digestOf } from "./manifest.ts";
-import type { PackEntry, PackJob, PackedLayer } from "./pack.ts";
-import { LayerBoard, type OnProgress } from "./progress.ts";
+import type { UnpackHelpers } from "../layer/helpers.ts";
+import type { LayerStore } from "../layer/layers.ts";
+import { digestOf } from "../base/digest.ts";
+import type { PackEntry, PackJob, PackedLayer } from "../layer/pack.ts";
+import { LayerBoard, type OnProgress } from "../layer/layer_progress.ts";
 import type { ImageRecord, ImageRecords } from "./records.ts";
-import { nameOrNone } from "./reference.ts";
+import { nameOrNone } from "../registry/reference.ts";
 
 /** names: full ones, with a tag each. */
 export type SavedImage = {

@@ -3,41 +3,46 @@ import { mkdir, rm } from "node:fs/promises";
 import { realpathSync } from "node:fs";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { nowNs } from "../base/int64.ts";
+import { nowNs } from "../base/clock.ts";
 import type { Log } from "../base/log.ts";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import { jsonText } from "../base/json.ts";
 import { readArchive } from "./archive.ts";
-import type { RegistryAuth } from "./credentials.ts";
-import { UnpackHelpers } from "./helpers.ts";
-import type { RegistryOptions } from "./hosts.ts";
+import type { RegistryAuth } from "../registry/credentials.ts";
+import { UnpackHelpers } from "../layer/helpers.ts";
+import type { RegistryOptions } from "../registry/hosts.ts";
 import { JoinedPulls } from "./joined.ts";
-import { asFull, LayerMaker, type LayerMakerOptions, type LayerWant } from "./layer_maker.ts";
+import {
+  asFull,
+  LayerMaker,
+  type LayerMakerOptions,
+  type LayerWant,
+} from "../layer/layer_maker.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
-import { LayerSync } from "./layer_sync.ts";
-import { LayerStore, shortId, type LayerFacts } from "./layers.ts";
+import { LayerSync } from "../layer/layer_sync.ts";
+import { LayerStore, shortId, type LayerFacts } from "../layer/layers.ts";
 import { imagesOfArchive } from "./load.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
-import { mountedOverlays } from "./overlay.ts";
-import { LayerBoard, type OnProgress } from "./progress.ts";
+import { mountedOverlays } from "../layer/overlay.ts";
+import { LayerBoard, type OnProgress } from "../layer/layer_progress.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
-import { parseReference } from "./reference.ts";
-import { checkRegistry, type EndpointCheck } from "./registry_check.ts";
+import { parseReference } from "../registry/reference.ts";
+import { checkRegistry, type EndpointCheck } from "./pull_check.ts";
 import { Roots, type RootParts } from "./roots.ts";
 import { savedImages, writeArchive } from "./save.ts";
-import { openStorage, type Storage, type StorageOptions } from "./storage.ts";
-import { Turns } from "./turns.ts";
+import { openStorage, type Storage, type StorageOptions } from "../layer/storage.ts";
+import { Turns } from "../base/turns.ts";
 
-export type { RegistryAuth } from "./credentials.ts";
+export type { RegistryAuth } from "../registry/credentials.ts";
 export type { LayerCheck } from "./layer_checks.ts";
-export type { RegistryOptions } from "./hosts.ts";
-export type { ImageProgress, LayerState } from "./progress.ts";
+export type { RegistryOptions } from "../registry/hosts.ts";
+export type { ImageProgress, LayerState } from "../layer/layer_progress.ts";
 export type { ImageConfig } from "./manifest.ts";
 export type { ImageRecord } from "./records.ts";
-export type { EndpointCheck } from "./registry_check.ts";
-export type { RootfsOwner } from "./rootfs.ts";
+export type { EndpointCheck } from "./pull_check.ts";
+export type { RootfsOwner } from "../layer/rootfs.ts";
 
 export type ImageStoreOptions = {
   graph: string;

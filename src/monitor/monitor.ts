@@ -6,13 +6,13 @@ import { join } from "node:path";
 import { executableId, version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
-import { Orphans, orphanScanMs } from "../sys/orphans.ts";
+import { Orphans, orphanScanMs } from "../sys/zombies.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
 import { shrinkWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { endExec, Execs } from "./exec.ts";
 import { boundOwnLog } from "./own_log.ts";
-import { Place } from "./place.ts";
+import { MonitorLock } from "./monitor_lock.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
@@ -26,7 +26,7 @@ const executable = executableId();
 
 type Parts = {
   state: string;
-  place: Place;
+  place: MonitorLock;
   containers: Containers;
   execs: Execs;
   workers: LogWorkers;
@@ -43,7 +43,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     socket.on("close", () => connections.delete(socket));
     serve(socket, parts, log, () => activity++);
   };
-  const place = await Place.take({ folder, lock: inherited.lock, onConnection });
+  const place = await MonitorLock.take({ folder, lock: inherited.lock, onConnection });
   if (place === undefined) return log.info("another monitor is there or ending");
   becomeSubreaper();
   let activity = 0;

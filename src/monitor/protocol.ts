@@ -6,7 +6,6 @@ import { jsonText, jsonValue } from "../base/json.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import type { OomLimit } from "../node/oom_limit.ts";
 import type { RuntimeCommand } from "../node/runtime.ts";
-import type { HeldStreams } from "./held.ts";
 
 export type StreamOwner = { uid: number; gid: number };
 
@@ -75,6 +74,8 @@ export type ExitRecord = {
   /** Bytes of output that no log took (disk full), after everything was tried. */
   lostLogBytes: number;
 };
+
+export type HeldStreams = { id: string; stdio: string; stdin: boolean; terminal: boolean };
 
 /** A container that runs, as the daemon knows it. */
 export type AdoptRequest = StartRequest & Started;
@@ -202,4 +203,9 @@ export function readFrames(
     chunks = data.length === 0 ? [] : [data];
     length = data.length;
   });
+}
+
+/** A monitor's arguments (main.ts); what it has after an upgrade begins with the same. */
+export function monitorWords(state: string): string[] {
+  return ["monitor", "--state", state];
 }

@@ -3,7 +3,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { step } from "../base/steps.ts";
+import { step } from "../base/failpoints.ts";
 import { executes } from "../sys/process.ts";
 import type { RemoveRequest, StartRequest } from "./protocol.ts";
 import type { Spawner } from "./spawner.ts";

@@ -10,7 +10,7 @@ import type { Log } from "../base/log.ts";
 import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
 import { Mailbox } from "../sys/unix_socket.ts";
-import type { LogStreams } from "./container_log.ts";
+import type { LogStreams } from "../monitor_log/container_log.ts";
 import type { StartRequest } from "./protocol.ts";
 import type { ChildStdio } from "./spawner.ts";
 import type { LogWorkers } from "./worker_client.ts";

@@ -6,8 +6,8 @@ import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
 import { lastWords, run } from "../sys/process.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
-import type { Place } from "./place.ts";
-import { monitorWords } from "./starter.ts";
+import type { MonitorLock } from "./monitor_lock.ts";
+import { monitorWords } from "./protocol.ts";
 import type { LogWorkers } from "./worker_client.ts";
 
 /** How long the new executable may take to read the records. */
@@ -57,7 +57,7 @@ export async function upgrade(
   argv: string[],
   parts: {
     state: string;
-    place: Place;
+    place: MonitorLock;
     gate: Gate;
     containers: Containers;
     workers: LogWorkers;

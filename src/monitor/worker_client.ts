@@ -13,7 +13,7 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd, type Descriptor } from "../sys/descriptor.ts";
 import { diskOf } from "../sys/disk.ts";
-import type { WorkerReply, WorkerRequest } from "./log_worker.ts";
+import type { WorkerReply, WorkerRequest } from "../monitor_log/log_worker.ts";
 
 type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : never) : never;
 
@@ -186,8 +186,8 @@ class LogWorker {
     // Inside the executable a worker goes by its path from the build's root (dist/build.ts).
     const entry =
       build === undefined
-        ? new URL("./log_worker.ts", import.meta.url)
-        : "./src/monitor/log_worker.ts";
+        ? new URL("../monitor_log/log_worker.ts", import.meta.url)
+        : "./src/monitor_log/log_worker.ts";
     this.#worker = new Worker(entry, {
       workerData: { wake: this.#wake.duplicate().release() },
     });

@@ -5,7 +5,7 @@ import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { CdiDeviceNode, CdiFileEdits } from "../spec/cdi.ts";
-import type { CdiDevice, CdiEdits } from "../spec/facts.ts";
+import type { CdiDevice, CdiEdits } from "../spec/spec_inputs.ts";
 import { CdiSpec } from "../spec/cdi.ts";
 import { deviceNode } from "./devices.ts";
 import { readBySchema } from "./schema_file.ts";

@@ -1,6 +1,6 @@
 // What the kernel counts for a cgroup, the same for v1, v2 and a hybrid host (v1 whose empty cgroup2
 // has the pressure figures). What is not counted on this host is not there, and never 0.
-import { nowNs } from "../base/int64.ts";
+import { nowNs } from "../base/clock.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, processes } from "./cgroup.ts";
 

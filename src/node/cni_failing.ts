@@ -9,7 +9,7 @@ import { type BootTime, bootTime } from "../sys/uptime.ts";
 
 const Failing = v.object({ bootId: v.string(), uptimeMs: v.number(), failedForMs: v.number() });
 
-/** Two tries are an hour apart at most (orphans.ts): in a longer pause nobody tried. */
+/** Two tries are an hour apart at most (zombies.ts): in a longer pause nobody tried. */
 const pauseMsMax = 2 * 60 * 60_000;
 
 export function failingFile(dir: string, id: string): string {

@@ -3,7 +3,7 @@ import { readdir, realpath, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Device } from "../proto/types.ts";
-import type { DeviceFact } from "../spec/facts.ts";
+import type { DeviceFact } from "../spec/spec_inputs.ts";
 import type { OciDevice } from "../spec/oci_types.ts";
 import { deviceNumbers } from "../sys/path.ts";
 

@@ -9,7 +9,7 @@ import { kernelIsAtLeast } from "../sys/kernel.ts";
 import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";
-import type { ContainerFacts, HostFacts, MountFact } from "../spec/facts.ts";
+import type { ContainerFacts, HostFacts, MountFact } from "../spec/spec_inputs.ts";
 import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
 import { loadedProfiles } from "./apparmor.ts";
 import type { CgroupMounts } from "./cgroup.ts";

@@ -5,7 +5,7 @@ import { hostname as nodeName } from "node:os";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 import type { PodSandboxConfig } from "../proto/types.ts";
-import type { PodFiles } from "../spec/facts.ts";
+import type { PodFiles } from "../spec/spec_inputs.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { MNT_DETACH, mount, MS_NODEV, MS_NOEXEC, MS_NOSUID, unmount } from "../sys/mount.ts";
 

@@ -3,7 +3,7 @@
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import type { HostFacts } from "../spec/facts.ts";
+import type { HostFacts } from "../spec/spec_inputs.ts";
 import { parsePolicy } from "../spec/selinux.ts";
 import { readTextBounded } from "../sys/file.ts";
 import { lastWords, run } from "../sys/process.ts";

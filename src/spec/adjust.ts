@@ -11,7 +11,7 @@ import type {
   Mount,
 } from "../proto/nri_types.ts";
 import { adjustedResources } from "./adjust_resources.ts";
-import type { HostFacts } from "./facts.ts";
+import type { HostFacts } from "./spec_inputs.ts";
 import type {
   OciBlockIO,
   OciDevice,

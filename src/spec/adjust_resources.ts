@@ -2,7 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type { LinuxCPU, LinuxMemory, LinuxResources } from "../proto/nri_types.ts";
-import type { HostFacts } from "./facts.ts";
+import type { HostFacts } from "./spec_inputs.ts";
 import type { OciBlockIO, OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
 
 const memoryFields = {

@@ -6,7 +6,7 @@ import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { deviceRule, placeDevices } from "./devices.ts";
-import type { CdiEdits } from "./facts.ts";
+import type { CdiEdits } from "./spec_inputs.ts";
 import type { OciHookName, OciMount, OciSpec } from "./oci_types.ts";
 import type { UserNamespace } from "./userns.ts";
 

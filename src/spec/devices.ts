@@ -1,6 +1,6 @@
 // Devices that a container sees and may use.
 import type { ContainerConfig } from "../proto/types.ts";
-import type { ContainerFacts, DeviceFact } from "./facts.ts";
+import type { ContainerFacts, DeviceFact } from "./spec_inputs.ts";
 import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
 
 const denyAll: OciDeviceRule = { allow: false, access: "rwm" };

@@ -12,7 +12,7 @@ import type {
   PodFiles,
   PodNamespaces,
   RuntimeFacts,
-} from "./facts.ts";
+} from "./spec_inputs.ts";
 import type { OciMount } from "./oci_types.ts";
 import { idMappings } from "./userns.ts";
 

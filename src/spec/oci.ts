@@ -22,7 +22,7 @@ import type {
   ImageProcess,
   RuntimeFacts,
   SandboxFacts,
-} from "./facts.ts";
+} from "./spec_inputs.ts";
 import { containerMounts, sandboxMounts } from "./mounts.ts";
 import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";

@@ -2,7 +2,7 @@
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import type { ContainerConfig, KeyValue } from "../proto/types.ts";
-import type { ImageProcess } from "./facts.ts";
+import type { ImageProcess } from "./spec_inputs.ts";
 import type { OciProcess } from "./oci_types.ts";
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -2,7 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
-import type { HostFacts } from "./facts.ts";
+import type { HostFacts } from "./spec_inputs.ts";
 import type { OciDeviceRule, OciResources } from "./oci_types.ts";
 
 /** oom_score_adj of a process that outlives the containers it serves: pause, like kubelet's own. */

@@ -3,7 +3,7 @@ import { CriError } from "../base/errors.ts";
 import { procMasks } from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/types.ts";
-import type { HostFacts } from "./facts.ts";
+import type { HostFacts } from "./spec_inputs.ts";
 import type { OciSeccomp } from "./oci_types.ts";
 import { defaultSeccomp } from "./seccomp.ts";
 import { parseSeccompProfile } from "./seccomp_profile.ts";

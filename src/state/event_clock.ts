@@ -2,7 +2,7 @@
 // back and when the daemon is started again. A client drops what is not newer than what it has.
 import { readFileSync, rmSync } from "node:fs";
 import { errnoOf, messageOf } from "../base/errors.ts";
-import { nowNs } from "../base/int64.ts";
+import { nowNs } from "../base/clock.ts";
 import { replaceInMemory } from "../sys/file.ts";
 
 /** How far ahead times are reserved on disk: one write a second at most, and so much of a jump. */

@@ -1,5 +1,5 @@
 // The order of records: newest first, by creation times that never go back within a pod.
-import { nowNs } from "../base/int64.ts";
+import { nowNs } from "../base/clock.ts";
 
 type Created = { id: string; createdAtNs: string };
 

@@ -96,7 +96,7 @@ const SandboxSchema = v.object({
   ),
   /** CNI DEL, unmounting: what Stop does once. */
   torndown: v.boolean(),
-  /** What was begun and has failed so far: recovery and orphans.ts go on with it. */
+  /** What was begun and has failed so far: recovery and zombies.ts go on with it. */
   ending: v.optional(v.picklist(["stop", "undo"])),
   /** Its SELinux labels, where it has them; its containers' are made of them. */
   selinux: v.optional(SelinuxSchema),

@@ -6,10 +6,10 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
-import { nowMs } from "../base/int64.ts";
+import { nowMs } from "../base/clock.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
-import { Settler } from "./settler.ts";
+import { WriteBehind } from "./write_behind.ts";
 
 /** A 64-bit number in a record: JSON has none. */
 export const Digits = v.pipe(v.string(), v.regex(/^\d{1,20}$/));
@@ -45,7 +45,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   readonly #files = new Map<string, RecordFiles>();
   /** Folders that load() has found on their way out. */
   readonly #remains: string[] = [];
-  readonly #settler = new Settler(
+  readonly #writeBehind = new WriteBehind(
     (id) => this.#settle(id),
     (failures) => this.#tellUnsettled(failures),
   );
@@ -200,7 +200,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
 
   /** What has changed reaches the disk, now instead of in a second: the daemon ends. */
   async settle(): Promise<void> {
-    await this.#settler.settleAll();
+    await this.#writeBehind.settleAll();
   }
 
   /** Not locked: nobody may wait for a disk, and what changes meanwhile is settled after it. */
@@ -303,7 +303,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     options: { durable?: boolean; happened?: boolean } = {},
   ): Promise<void> {
     await this.#writeOrReport(record, options);
-    if (options.durable !== true) this.#settler.add(record.id);
+    if (options.durable !== true) this.#writeBehind.add(record.id);
     const before = this.#records.get(record.id);
     this.#records.set(record);
     this.#options.onCommit?.(before, record);
@@ -326,7 +326,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     if (changed === old) return old;
     await this.#writeOrReport(changed, options);
     this.#records.set(changed);
-    this.#settler.add(id);
+    this.#writeBehind.add(id);
     this.#options.onCommit?.(old, changed);
     return changed;
   }

@@ -2,7 +2,7 @@
 // from now on and not from the past; what it types goes straight into the container's stdin or terminal.
 // A client that leaves does not end the container.
 import { messageOf } from "../base/errors.ts";
-import { openStdin } from "../monitor/held.ts";
+import { openStdin } from "../monitor_client/stdio_keepalive.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import { setTerminalSize } from "../sys/terminal.ts";
 import type { Channels, Outcome, Wanted } from "./channels.ts";

@@ -3,7 +3,7 @@
 // process ends the command meets the end of its streams; the monitor, its parent, kills it then.
 import { randomBytes } from "node:crypto";
 import { codeOf, messageOf } from "../base/errors.ts";
-import type { MonitorClient } from "../monitor/client.ts";
+import type { MonitorClient } from "../monitor_client/client.ts";
 import type { ExecProcess } from "../monitor/protocol.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import type { Poller } from "../sys/poller.ts";

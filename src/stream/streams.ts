@@ -1,7 +1,7 @@
 // Exec, Attach and PortForward as URLs: what the CRI room asks for.
 import { mkdirSync, rmSync } from "node:fs";
 import type { Log } from "../base/log.ts";
-import type { MonitorClient } from "../monitor/client.ts";
+import type { MonitorClient } from "../monitor_client/client.ts";
 import { NetnsSockets } from "../node/netns_sockets.ts";
 import { Poller } from "../sys/poller.ts";
 import { tunnel, WebSocketConnection } from "../sys/websocket.ts";

@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as grpc from "@grpc/grpc-js";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { FakeRegistry } from "../image/fake_registry.ts";
+import { FakeRegistry } from "../registry/fake_registry.ts";
 import { makeImage, makeLayer } from "../image_maker.ts";
 
 let daemon: Daemon;

@@ -2,7 +2,8 @@
 // how much they and the containers take.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
-import { nowNs, toBigInt } from "../../src/base/int64.ts";
+import { nowNs } from "../../src/base/clock.ts";
+import { toBigInt } from "../../src/base/int64.ts";
 import { failure, own } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
 import { busyboxEntries, busyboxImage, makeImage, makeLayer } from "../image_maker.ts";

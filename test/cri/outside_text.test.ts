@@ -4,7 +4,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import * as grpc from "@grpc/grpc-js";
 import { failure } from "../expect.ts";
-import { FakeRegistry } from "../image/fake_registry.ts";
+import { FakeRegistry } from "../registry/fake_registry.ts";
 import { busyboxImage, makeImage, makeLayer } from "../image_maker.ts";
 import { configure, daemon, useNetworks, writeList, writePlugin } from "./network_fixture.ts";
 

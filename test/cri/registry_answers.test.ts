@@ -10,7 +10,7 @@ import { join } from "node:path";
 import type { AuthConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { FakeRegistry } from "../image/fake_registry.ts";
+import { FakeRegistry } from "../registry/fake_registry.ts";
 import { makeImage, makeLayer } from "../image_maker.ts";
 
 const image = makeImage([makeLayer([{ name: "f", data: randomBytes(100_000) }])]);

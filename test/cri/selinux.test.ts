@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Context } from "../../src/cri/context.ts";
 import { holdLevel, labelFiles, newContainerLabels, newPodLabels } from "../../src/cri/selinux.ts";
-import type { HostFacts } from "../../src/spec/facts.ts";
+import type { HostFacts } from "../../src/spec/spec_inputs.ts";
 import { levelOf } from "../../src/spec/selinux.ts";
 import type { Container } from "../../src/state/container.ts";
 import type { Sandbox } from "../../src/state/sandbox.ts";

@@ -1,7 +1,7 @@
 // A registry of hostile images that answers one request of three in a hostile way.
 import type { ServerResponse } from "node:http";
-import { FakeRegistry } from "../image/fake_registry.ts";
-import { changedJson } from "../image/fuzz.ts";
+import { FakeRegistry } from "../registry/fake_registry.ts";
+import { changedJson } from "../layer/fuzz.ts";
 import {
   blob,
   busyboxImage,

@@ -3,7 +3,7 @@
 // the file "calm" is there they behave, so that all they disturbed can be undone.
 import { chmodSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { changedJson } from "../image/fuzz.ts";
+import { changedJson } from "../layer/fuzz.ts";
 import { type Chance, hostileString, pick } from "./values.ts";
 
 const turnsCount = 16;

@@ -3,10 +3,10 @@ import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "nod
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../src/base/log.ts";
-import type { RegistryOptions } from "../../src/image/hosts.ts";
+import type { RegistryOptions } from "../../src/registry/hosts.ts";
 import { openImageStore, type ImageStore, type ImageStoreOptions } from "../../src/image/store.ts";
 import { makeImage, makeLayer, ociArchive, type Layer, type TarEntry } from "../image_maker.ts";
-import { unmountRootfs } from "../../src/image/rootfs.ts";
+import { unmountRootfs } from "../../src/layer/rootfs.ts";
 
 type LayerOptions = ImageStoreOptions["layers"];
 

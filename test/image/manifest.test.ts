@@ -15,7 +15,7 @@ import {
   sha256,
   writeOciLayout,
 } from "../image_maker.ts";
-import { FakeRegistry, withLayers } from "./fake_registry.ts";
+import { FakeRegistry, withLayers } from "../registry/fake_registry.ts";
 import { openFixture, within, type Fixture } from "./fixture.ts";
 
 let fake: FakeRegistry;

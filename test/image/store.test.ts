@@ -5,7 +5,7 @@ import * as fs from "node:fs";
 import { join } from "node:path";
 import { failure } from "../expect.ts";
 import { makeImage, makeLayer, ociArchive, type TestImage } from "../image_maker.ts";
-import { FakeRegistry } from "./fake_registry.ts";
+import { FakeRegistry } from "../registry/fake_registry.ts";
 import { openImageStore, type ImageProgress } from "../../src/image/store.ts";
 import { openFixture, storeOptions, within, type Fixture } from "./fixture.ts";
 

@@ -4,7 +4,7 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { createLog } from "../../src/base/log.ts";
-import { MonitorClient } from "../../src/monitor/client.ts";
+import { MonitorClient } from "../../src/monitor_client/client.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, until } from "../expect.ts";

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { createLog } from "../../src/base/log.ts";
-import { MonitorClient } from "../../src/monitor/client.ts";
+import { MonitorClient } from "../../src/monitor_client/client.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";

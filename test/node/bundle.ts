@@ -19,7 +19,7 @@ import { lookupContainer, readHostFacts } from "../../src/node/host.ts";
 import { pinNamespaces, unpinNamespace } from "../../src/node/namespaces.ts";
 import { systemdDriver } from "../../src/node/systemd.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
-import type { ImageProcess, SandboxFacts } from "../../src/spec/facts.ts";
+import type { ImageProcess, SandboxFacts } from "../../src/spec/spec_inputs.ts";
 import {
   containerSpec,
   ociJson,

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { CgroupPaths } from "../../src/node/cgroup.ts";
 import { limited, parseKeyed, parsePressure, readUsage } from "../../src/node/cgroup_stats.ts";
-import { Sampler } from "../../src/node/sampler.ts";
+import { Sampler } from "../../src/stats/sampler.ts";
 
 const golden = join(import.meta.dirname, "../golden");
 const scratch = mkdtempSync(join(tmpdir(), "isulad-stats-"));

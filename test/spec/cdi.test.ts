@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import type { ContainerConfig } from "../../src/proto/types.ts";
 import { applyCdi, cdiNames } from "../../src/spec/cdi.ts";
-import type { CdiEdits } from "../../src/spec/facts.ts";
+import type { CdiEdits } from "../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../src/spec/oci.ts";
 import { codeAndMessage, specInput } from "./facts.ts";
 

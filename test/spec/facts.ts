@@ -7,7 +7,7 @@ import type {
   HandlerRules,
   HostFacts,
   SandboxFacts,
-} from "../../src/spec/facts.ts";
+} from "../../src/spec/spec_inputs.ts";
 import type { ContainerSpecInput } from "../../src/spec/oci.ts";
 
 export const host: HostFacts = {

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { runtime } from "../../src/proto/messages.js";
 import type { Mount } from "../../src/proto/types.ts";
-import type { MountFact } from "../../src/spec/facts.ts";
+import type { MountFact } from "../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../src/spec/oci.ts";
 import { codeAndMessage, emptyFacts, host, sandboxFacts, specInput } from "./facts.ts";
 

@@ -10,7 +10,7 @@ import type {
   LinuxSandboxSecurityContext,
   NamespaceOption,
 } from "../../src/proto/types.ts";
-import { type MountFact } from "../../src/spec/facts.ts";
+import { type MountFact } from "../../src/spec/spec_inputs.ts";
 import {
   containerSpec,
   execProcess,
@@ -21,7 +21,7 @@ import {
   type SandboxSpecInput,
   sharesPidNamespace,
 } from "../../src/spec/oci.ts";
-import type { ContainerFacts } from "../../src/spec/facts.ts";
+import type { ContainerFacts } from "../../src/spec/spec_inputs.ts";
 import { codeAndMessage, emptyFacts, host, noRules, sandboxFacts, specInput } from "./facts.ts";
 
 const { NamespaceMode, MountPropagation } = runtime.v1;

@@ -7,7 +7,7 @@ import type {
   LinuxContainerSecurityContext,
 } from "../../src/proto/types.ts";
 import { capabilities, capabilityNames } from "../../src/spec/capabilities.ts";
-import type { HostFacts } from "../../src/spec/facts.ts";
+import type { HostFacts } from "../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../src/spec/oci.ts";
 import { ociResources, oomScoreAdj } from "../../src/spec/resources.ts";
 import {

@@ -1,6 +1,6 @@
 // The order of records: newest first, whatever the clock does.
 import { expect, test } from "bun:test";
-import { nowNs } from "../../src/base/int64.ts";
+import { nowNs } from "../../src/base/clock.ts";
 import { createdAfter, newestFirst } from "../../src/state/order.ts";
 
 test("newestFirst() sorts by time as a number, and by id where the times are equal", () => {

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { Settler } from "../../src/state/settler.ts";
+import { WriteBehind } from "../../src/state/write_behind.ts";
 import { until } from "../expect.ts";
 
 test("a record that cannot be settled holds no other up, and is settled with all at the end", async () => {
@@ -11,7 +11,7 @@ test("a record that cannot be settled holds no other up, and is settled with all
     if (id === "bad" && disk === "full") throw new Error("ENOSPC");
     settled.push(id);
   };
-  const settler = new Settler(settle, (failed) => (failures += failed.size));
+  const settler = new WriteBehind(settle, (failed) => (failures += failed.size));
   settler.add("bad");
   await until("it has failed", () => failures === 1);
   settler.add("good");

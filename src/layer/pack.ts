@@ -1,0 +1,163 @@
+// The helper's job to write an archive: small files as they are given, and layers' tar streams made
+// again from their trees. It chroots into each tree, so that no symlink in it leads outside.
+import { createHash } from "node:crypto";
+import * as fs from "node:fs";
+import { once } from "node:events";
+import type { Transform } from "node:stream";
+import * as zlib from "node:zlib";
+import { CriError, errnoOf } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
+import { writeAll } from "../sys/file.ts";
+import type { Jail } from "./jail.ts";
+import { algorithmOf } from "../base/digest.ts";
+import { readRecipe } from "./tar_split.ts";
+import { tarEnd, tarHeader, tarPadding } from "./tar_write.ts";
+
+/** A layer's tar stream as a file of the archive. */
+export type PackedLayer = { tree: string; recipe: string; streamBytes: number; diffId: string };
+
+export type PackEntry = { name: string; content: { text: string } | { layer: PackedLayer } };
+
+export type PackJob = {
+  kind: "pack";
+  /** An existing empty file. */
+  path: string;
+  compression: "gzip" | "zstd" | "none";
+  entries: PackEntry[];
+};
+
+const copyBytes = 256 << 10;
+const progressStepBytes = 1 << 20;
+
+// Node's types of our minimum version do not know it yet.
+const { createZstdCompress } = zlib as unknown as { createZstdCompress: () => Transform };
+
+/** onProgress: bytes of layers that are written, of all layers together. */
+export async function pack(
+  job: PackJob,
+  jail: Jail,
+  onProgress: (bytes: number) => void,
+): Promise<void> {
+  using file = Descriptor.open(job.path, fs.constants.O_RDWR);
+  const sink = new Sink(file, job.compression);
+  let done = 0;
+  let told = 0;
+  const count = (bytes: number) => {
+    done += bytes;
+    if (done - told < progressStepBytes) return;
+    told = done;
+    onProgress(done);
+  };
+  for (const { name, content } of job.entries) {
+    if ("text" in content) {
+      const bytes = Buffer.from(content.text);
+      await sink.write(tarHeader(name, bytes.length));
+      await sink.write(bytes);
+      await sink.write(tarPadding(bytes.length));
+    } else {
+      const { streamBytes } = content.layer;
+      await sink.write(tarHeader(name, streamBytes));
+      await writeLayer(content.layer, { jail, sink, count });
+      await sink.write(tarPadding(streamBytes));
+    }
+  }
+  await sink.write(tarEnd);
+  await sink.end();
+  onProgress(done);
+  fs.fsyncSync(file.fd);
+}
+
+type LayerOptions = { jail: Jail; sink: Sink; count: (bytes: number) => void };
+
+/** @throws CriError DATA_LOSS when the tree is no longer what was unpacked. */
+async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOptions): Promise<void> {
+  const hash = createHash(algorithmOf(layer.diffId));
+  let length = 0;
+  const write = async (bytes: Uint8Array) => {
+    hash.update(bytes);
+    length += bytes.length;
+    await sink.write(bytes);
+    count(bytes.length);
+  };
+  using recipe = Descriptor.open(layer.recipe, fs.constants.O_RDONLY);
+  jail.enter(layer.tree);
+  try {
+    for (const part of readRecipe(recipe)) {
+      if (part.kind === "bytes") await write(part.bytes);
+      else for (const bytes of contentOf(part)) await write(bytes);
+    }
+  } finally {
+    jail.leave();
+  }
+  const diffId = `${algorithmOf(layer.diffId)}:${hash.digest("hex")}`;
+  if (diffId === layer.diffId && length === layer.streamBytes) return;
+  throw changed(layer.diffId, `it makes ${diffId} now`);
+}
+
+/** Of a file in the tree that this process is confined to. */
+function* contentOf(part: { path: Buffer; offset: number; length: number }): Generator<Uint8Array> {
+  const name = part.path.toString("utf8");
+  using file = openPart(part.path, name);
+  const buffer = Buffer.allocUnsafe(Math.min(copyBytes, part.length));
+  for (let at = 0; at < part.length;) {
+    const wanted = Math.min(buffer.length, part.length - at);
+    const got = fs.readSync(file.fd, buffer, 0, wanted, part.offset + at);
+    if (got === 0) throw changed(name, "it is shorter than it was");
+    yield buffer.subarray(0, got);
+    at += got;
+  }
+}
+
+function openPart(relative: Buffer, name: string): Descriptor {
+  const path = Buffer.concat([Buffer.from("/"), relative]);
+  try {
+    return Descriptor.open(path, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
+  } catch (error) {
+    throw changed(name, `it cannot be opened (${errnoOf(error)})`);
+  }
+}
+
+function changed(what: string, how: string): CriError {
+  return new CriError(
+    "DATA_LOSS",
+    `${what} is not what was unpacked: ${how}; remove the image and pull it again`,
+  );
+}
+
+/** Writes to a descriptor, packed or not; what it is given may be used again when write() resolves. */
+class Sink {
+  readonly #file: Descriptor;
+  readonly #stream: Transform | undefined;
+  #failure: Error | undefined;
+
+  constructor(file: Descriptor, compression: PackJob["compression"]) {
+    this.#file = file;
+    if (compression === "none") return;
+    this.#stream = compression === "gzip" ? zlib.createGzip({ level: 6 }) : createZstdCompress();
+    this.#stream.on("error", (error) => (this.#failure ??= error));
+    this.#stream.on("data", (bytes: Uint8Array) => {
+      try {
+        if (this.#failure === undefined) writeAll(this.#file, bytes);
+      } catch (error) {
+        this.#failure = error as Error;
+      }
+    });
+  }
+
+  async write(bytes: Uint8Array): Promise<void> {
+    if (bytes.length === 0) return;
+    if (this.#stream === undefined) return writeAll(this.#file, bytes);
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#stream.write(bytes, () => resolve());
+    await promise;
+    if (this.#failure !== undefined) throw this.#failure;
+  }
+
+  async end(): Promise<void> {
+    if (this.#stream === undefined) return;
+    const ended = once(this.#stream, "end");
+    this.#stream.end();
+    await ended;
+    if (this.#failure !== undefined) throw this.#failure;
+  }
+}

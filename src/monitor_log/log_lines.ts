@@ -1,0 +1,80 @@
+// CRI's log format: RFC 3339 time, stream, P (more of this line follows) or F, text.
+// A line is copied once, from the buffer it was read into to the one that is written.
+import { nowMs } from "../base/clock.ts";
+
+/** Content bytes of one log line; a longer one is written in pieces (kubelet's reader expects this). */
+export const maxLineBytes = 16_384;
+const newline = 10;
+
+/** "2026-11-21T14:20:00.123456000Z" */
+export function timestamp(): string {
+  const ms = nowMs();
+  const whole = Math.trunc(ms);
+  const micros = String(Math.trunc((ms - whole) * 1000)).padStart(3, "0");
+  return `${new Date(whole).toISOString().slice(0, -1)}${micros}000Z`;
+}
+
+export type Stream = "stdout" | "stderr";
+/** What a turn of one stream came to: there is more, all was taken, there was nothing, there will be none. */
+export type Turn = "more" | "some" | "empty" | "end";
+
+/**
+ * Writes the whole lines at the start of data to out; returns how many bytes that were. What follows
+ * is the start of a line whose end has not come, never longer than a line may be.
+ */
+export function cut(stream: Stream, data: Buffer, out: LogOutput): number {
+  const prefix = prefixOf(stream);
+  let start = 0;
+  for (;;) {
+    const at = data.indexOf(newline, start);
+    const stop = at === -1 ? data.length : at;
+    while (stop - start > maxLineBytes) {
+      out.line(prefix, "P", data, start, start + maxLineBytes);
+      start += maxLineBytes;
+    }
+    if (at === -1) return start;
+    out.line(prefix, "F", data, start, at);
+    start = at + 1;
+  }
+}
+
+/** Writes what has no newline, when no more of it comes: a part of a line. */
+export function rest(stream: Stream, data: Buffer, out: LogOutput): void {
+  if (data.length > 0) out.line(prefixOf(stream), "P", data, 0, data.length);
+}
+
+function prefixOf(stream: Stream): Buffer {
+  return Buffer.from(`${timestamp()} ${stream} `);
+}
+
+/** Collects lines to be written at once. */
+export class LogOutput {
+  #buffer = Buffer.allocUnsafeSlow(512 << 10);
+  #length = 0;
+
+  line(prefix: Buffer, tag: "P" | "F", source: Buffer, start: number, end: number): void {
+    const need = prefix.length + 3 + end - start;
+    if (this.#length + need > this.#buffer.length) this.#grow(need);
+    const out = this.#buffer;
+    let at = this.#length;
+    at += prefix.copy(out, at);
+    out[at++] = tag === "F" ? 70 : 80;
+    out[at++] = 32;
+    at += source.copy(out, at, start, end);
+    out[at++] = newline;
+    this.#length = at;
+  }
+
+  #grow(need: number): void {
+    const larger = Buffer.allocUnsafeSlow(Math.max(this.#buffer.length * 2, this.#length + need));
+    this.#buffer.copy(larger, 0, 0, this.#length);
+    this.#buffer = larger;
+  }
+
+  /** What was collected; valid until the next line. */
+  drain(): Buffer {
+    const data = this.#buffer.subarray(0, this.#length);
+    this.#length = 0;
+    return data;
+  }
+}

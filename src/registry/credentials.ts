@@ -1,0 +1,195 @@
+// Whose user and password a registry sees: those of the pull, else the node's own, from a file in the
+// form of Docker's config.json (auths, credHelpers, credsStore).
+import { stat } from "node:fs/promises";
+import * as v from "valibot";
+import { throwIfAborted } from "../base/abort.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { jsonValue } from "../base/json.ts";
+import { quoted } from "../base/text.ts";
+import { readTextIfExists } from "../sys/file.ts";
+import { run, type RunResult } from "../sys/process.ts";
+import { parseAs } from "../base/schema.ts";
+
+/** CRI's AuthConfig; empty strings count as absent. */
+export type RegistryAuth = {
+  username?: string | null;
+  password?: string | null;
+  /** base64 of username:password. */
+  auth?: string | null;
+  serverAddress?: string | null;
+  identityToken?: string | null;
+  registryToken?: string | null;
+};
+
+export type Credentials = {
+  username?: string;
+  password?: string;
+  identityToken?: string;
+  registryToken?: string;
+};
+
+/** What one endpoint may see. Plain data: it travels to the helper that fetches layers. */
+export type Choice = {
+  credentials?: Credentials;
+  /** Why there are none, though there should be; told where the registry asks for them. */
+  problem?: string;
+  /** Where they are from, without a secret, for a person to read. */
+  from: string;
+};
+
+/**
+ * The credentials of a pull that this registry may see, or undefined.
+ * @throws CriError INVALID_ARGUMENT when `auth` is not base64 of user:password.
+ */
+export function credentialsFor(
+  domain: string,
+  auth: RegistryAuth | undefined,
+): Credentials | undefined {
+  if (auth === undefined) return undefined;
+  if (auth.serverAddress && hostOf(auth.serverAddress) !== hostOf(domain)) return undefined;
+  if (auth.registryToken) return { registryToken: auth.registryToken };
+  if (auth.identityToken) {
+    return { identityToken: auth.identityToken, username: auth.username ?? "" };
+  }
+  if (auth.username) return { username: auth.username, password: auth.password ?? "" };
+  return auth.auth ? userAndPassword(auth.auth) : undefined;
+}
+
+function userAndPassword(auth: string): Credentials {
+  const [, username, password] =
+    /^([^:]*):([^]*)$/.exec(Buffer.from(auth, "base64").toString("utf8")) ?? [];
+  if (username === undefined || password === undefined) {
+    throw new CriError("INVALID_ARGUMENT", "auth is not base64 of user:password");
+  }
+  return { username, password: password.replace(/\0+$/, "") };
+}
+
+/** A registry's name, whatever way it is written. */
+function hostOf(address: string): string {
+  const host = address.replace(/^https?:\/\//, "").split("/")[0]!;
+  const isDocker = host === "index.docker.io" || host === "registry-1.docker.io";
+  return isDocker ? "docker.io" : host;
+}
+
+// -- the node's own -------------------------------------------------------------------------------
+
+const text = v.optional(v.string(), "");
+const AuthFile = v.object({
+  auths: v.optional(
+    v.record(
+      v.string(),
+      v.object({
+        username: text,
+        password: text,
+        auth: text,
+        identitytoken: text,
+        registrytoken: text,
+      }),
+    ),
+    {},
+  ),
+  credHelpers: v.optional(v.record(v.string(), v.string()), {}),
+  credsStore: text,
+});
+type AuthFile = v.InferOutput<typeof AuthFile>;
+
+const fileBytesMax = 1 << 20;
+const helperMs = 10_000;
+
+/** @throws CriError FAILED_PRECONDITION that shows nothing of what stands in the file. */
+export async function readAuthFile(path: string): Promise<AuthFile | undefined> {
+  if (path === "") return undefined;
+  let parsed: unknown;
+  try {
+    const found = await stat(path);
+    if (found.size > fileBytesMax) throw new Error(`it is longer than ${fileBytesMax} bytes`);
+    parsed = jsonValue((await readTextIfExists(path)) ?? "{}");
+  } catch (error) {
+    const reason = error instanceof SyntaxError ? "it is not JSON" : messageOf(error);
+    const hint = errnoOf(error) === "ENOENT" ? "; make it, or unset registry-auth-file" : "";
+    throw new CriError("FAILED_PRECONDITION", `registry-auth-file ${path}: ${reason}${hint}`);
+  }
+  try {
+    return parseAs(AuthFile, parsed, path);
+  } catch (error) {
+    throw new CriError("FAILED_PRECONDITION", `registry-auth-file: ${messageOf(error)}`);
+  }
+}
+
+export type Asked = {
+  /** The registry that the endpoint is, or the mirror's host. */
+  host: string;
+  repository: string;
+  path: string;
+  signal: AbortSignal;
+};
+
+/** As Docker looks: the host's own helper, the store, what stands in the file. */
+export async function ownCredentials(file: AuthFile | undefined, asked: Asked): Promise<Choice> {
+  if (file === undefined) return { from: "none" };
+  const host = hostOf(asked.host);
+  const [server] = Object.keys(file.credHelpers).filter((name) => hostOf(name) === host);
+  if (server !== undefined) return await askHelper(file.credHelpers[server]!, server, asked);
+  if (file.credsStore !== "") {
+    const stored = host === "docker.io" ? "https://index.docker.io/v1/" : host;
+    const choice = await askHelper(file.credsStore, stored, asked);
+    if (choice.credentials !== undefined || choice.problem !== undefined) return choice;
+  }
+  return entryOf(file, host, asked);
+}
+
+/** A key may name a part of the registry, as registry.example/team; the longest one speaks. */
+function entryOf(file: AuthFile, host: string, { repository, path }: Asked): Choice {
+  const keys = Object.keys(file.auths).filter((key) => {
+    const part = partOf(key);
+    return hostOf(key) === host && `${repository}/`.startsWith(part === "" ? "" : `${part}/`);
+  });
+  const [key] = keys.sort((a, b) => partOf(b).length - partOf(a).length);
+  if (key === undefined) return { from: `none (${path} has none for ${host})` };
+  const { identitytoken, registrytoken, ...rest } = file.auths[key]!;
+  const from = `${path}, auths ${quoted(key)}`;
+  try {
+    const auth = { ...rest, identityToken: identitytoken, registryToken: registrytoken };
+    return { credentials: credentialsFor(host, auth), from };
+  } catch (error) {
+    return { problem: `${from}: ${messageOf(error)}`, from };
+  }
+}
+
+/** What follows the host, but for the version that Docker writes there. */
+function partOf(key: string): string {
+  const [, ...parts] = key.replace(/^https?:\/\//, "").split("/");
+  return parts.join("/").replace(/^v[12]$|^v[12]\/$|\/+$/g, "");
+}
+
+const HelperAnswer = v.object({ Username: v.string(), Secret: v.string() });
+
+/** docker-credential-NAME get (github.com/docker/docker-credential-helpers). */
+async function askHelper(name: string, server: string, { path, signal }: Asked): Promise<Choice> {
+  const program = `docker-credential-${name}`;
+  const from = `${program} (${path})`;
+  const failed = (why: string) => ({ problem: `${program} for ${server}: ${why}`, from });
+  if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(name)) return failed("it is no program's name");
+  let result: RunResult;
+  try {
+    const inTime = AbortSignal.any([signal, AbortSignal.timeout(helperMs)]);
+    result = await run([program, "get"], { input: server, signal: inTime });
+  } catch (error) {
+    throwIfAborted(program, signal);
+    return failed(messageOf(error));
+  }
+  if (result.exitCode !== 0) {
+    // Whatever else it says may be a secret.
+    const isAbsent = /credentials not found/i.test(result.stdout + result.stderr);
+    if (isAbsent) return { from: `none (${program} has none for ${server})` };
+    return failed(`it ended with ${result.exitCode}; try: echo ${server} | ${program} get`);
+  }
+  try {
+    const { Username, Secret } = parseAs(HelperAnswer, jsonValue(result.stdout), "its answer");
+    // So a helper marks what is a token and no password.
+    if (Username === "<token>") return { credentials: { identityToken: Secret }, from };
+    return { credentials: { username: Username, password: Secret }, from };
+  } catch {
+    return failed("its answer is not JSON with Username and Secret");
+  }
+}

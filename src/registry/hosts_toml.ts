@@ -1,0 +1,158 @@
+// containerd's hosts.toml (docs/hosts.md there): where else a registry's images are, and with what
+// certificates and headers. What containerd reads in it means the same here.
+import { parse as parseToml } from "smol-toml";
+import * as v from "valibot";
+import { CriError, messageOf } from "../base/errors.ts";
+import { named, readAuthority, readPair, usable } from "./certificates.ts";
+import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
+import { parseAs } from "../base/schema.ts";
+
+/** What a header may be (RFC 9110, 5.1 and 5.5): a line's end would begin another one. */
+const HeaderName = v.pipe(v.string(), v.regex(/^[\w!#$%&'*+.^`|~-]+$/, "is no header's name"));
+const HeaderLine = v.pipe(v.string(), v.regex(/^[\t\x20-\x7e\x80-\xff]*$/, "is no header's value"));
+
+const FileName = v.pipe(v.string(), v.minLength(1, "names no file"));
+/** A certificate and its key; where that is "", both are in one file. */
+const Pair = v.strictTuple([FileName, v.string()]);
+
+const HostFields = {
+  capabilities: v.optional(
+    v.array(
+      v.pipe(v.string(), v.toLowerCase(), v.picklist(["pull", "resolve", "push", "referrers"])),
+    ),
+    [],
+  ),
+  ca: v.optional(v.union([FileName, v.array(FileName)]), []),
+  client: v.optional(v.union([FileName, v.array(v.union([FileName, Pair]))]), []),
+  skip_verify: v.optional(v.boolean()),
+  override_path: v.optional(v.boolean(), false),
+  header: v.optional(v.record(HeaderName, v.union([HeaderLine, v.array(HeaderLine)])), {}),
+  dial_timeout: v.optional(
+    v.pipe(v.string(), v.transform(durationMs), v.number("is no duration such as 5s")),
+  ),
+};
+const Host = v.object(HostFields);
+type Host = v.InferOutput<typeof Host>;
+const HostsFile = v.object({
+  ...HostFields,
+  server: v.optional(v.string(), ""),
+  host: v.optional(v.record(v.string(), Host), {}),
+});
+export type HostsFile = v.InferOutput<typeof HostsFile>;
+
+/** Longer than timers are, and no bound at all. */
+const durationMsMax = 2 ** 31 - 1;
+
+/** Go's time.ParseDuration, in milliseconds; undefined where it is none. */
+function durationMs(text: string): number | undefined {
+  const unitMs = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 };
+  if (!/^(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+)$/.test(text)) return undefined;
+  let sum = 0;
+  for (const [, count, unit] of text.matchAll(/([\d.]+)([a-zµ]+)/g)) {
+    sum += Number(count) * unitMs[unit as keyof typeof unitMs];
+  }
+  return Math.min(sum, durationMsMax);
+}
+
+/** @throws CriError FAILED_PRECONDITION with the file's name and what is wrong in it. */
+export function parseHostsFile(text: string, file: string): HostsFile {
+  try {
+    return parseAs(HostsFile, parseToml(text), "the file");
+  } catch (error) {
+    throw new CriError("FAILED_PRECONDITION", `${file}: ${messageOf(error)}`, { cause: error });
+  }
+}
+
+/** origins: the registry itself as it is asked where the file names no server. */
+export type HostsFolder = { file: string; folder: string; origins: Endpoint[] };
+
+/** In the order to try. @throws CriError FAILED_PRECONDITION with the file that is wrong. */
+export async function hostsEndpoints(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
+  const endpoints: Endpoint[] = [];
+  for (const [address, host] of Object.entries(parsed.host)) {
+    endpoints.push(...(await endpointsAt(address, host, { ...o, isOrigin: false })));
+  }
+  const isListed = (origin: Endpoint) => {
+    const same = endpoints.filter(({ url }) => url === origin.url);
+    for (const endpoint of same) endpoint.isOrigin = true;
+    return same.some(
+      ({ canPull, canResolve }) => canPull >= origin.canPull && canResolve >= origin.canResolve,
+    );
+  };
+  const origins = (await originsIn(parsed, o)).filter((origin) => !isListed(origin));
+  endpoints.push(...origins);
+  return endpoints.filter(({ canPull, canResolve }) => canPull || canResolve);
+}
+
+async function originsIn(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
+  if (parsed.server !== "")
+    return await endpointsAt(parsed.server, parsed, { ...o, isOrigin: true });
+  // As in containerd, a registry that is not named can do everything.
+  const given = await certificatesOf(parsed, o);
+  return o.origins.flatMap((origin) =>
+    given.map((tls) => ({
+      ...origin,
+      headers: headersOf(parsed),
+      tls: { ...tls, skipVerify: parsed.skip_verify ?? origin.tls.skipVerify },
+      dialTimeoutMs: parsed.dial_timeout || undefined, // 0 is none in Go
+      from: o.file,
+    })),
+  );
+}
+
+/**
+ * One for each client certificate. Plain HTTP with settings for TLS is asked with TLS first, as
+ * containerd does unless the port is 80: such a file was written for a registry that speaks either.
+ */
+async function endpointsAt(
+  address: string,
+  host: Host,
+  o: HostsFolder & { isOrigin: boolean },
+): Promise<Endpoint[]> {
+  const url = registryUrl(address.includes("://") ? address : `https://${address}`, o.file);
+  const path = url.pathname.replaceAll(/\/{2,}/g, "/").replace(/\/$/, "");
+  const root = host.override_path || path.endsWith("/v2") ? path : `${path}/v2`;
+  const certificates = await certificatesOf(host, o);
+  const hasTls = host.skip_verify !== undefined || certificates.some(({ files }) => files?.length);
+  // URL drops the port that makes it certain that there is no TLS.
+  const isPlain = /^http:\/\/[^/?#]*:80(?:[/?#]|$)/i.test(address);
+  const isEither = url.protocol === "http:" && hasTls && !isPlain;
+  const can = (capability: "pull" | "resolve") =>
+    host.capabilities.length === 0 || host.capabilities.includes(capability);
+  const at = (protocol: string, tls: Tls): Endpoint => ({
+    url: `${protocol}//${url.host}${root}`,
+    isOrigin: o.isOrigin,
+    canPull: can("pull"),
+    canResolve: can("resolve"),
+    headers: headersOf(host),
+    tls: { ...tls, skipVerify: host.skip_verify ?? false },
+    dialTimeoutMs: host.dial_timeout || undefined,
+    from: o.file,
+  });
+  const secure = certificates.map((tls) => at(isEither ? "https:" : url.protocol, tls));
+  return isEither ? [...secure, at("http:", { skipVerify: false })] : secure;
+}
+
+function headersOf({ header }: Host): Record<string, string> {
+  const lines = Object.entries(header).map(([name, value]) => {
+    return [name.toLowerCase(), [value].flat().join(", ")] as const;
+  });
+  return Object.fromEntries(lines);
+}
+
+/** "both.pem", ["both.pem", …] or [["client.cert", "client.key"], ["both.pem", ""], …]; at least one Tls. */
+async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promise<Tls[]> {
+  const read = (name: string) => named(folder, name, file);
+  const authorities = [host.ca].flat();
+  const ca = await Promise.all(authorities.map((name) => readAuthority(read(name))));
+  const base: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
+  const clients = typeof host.client === "string" ? [host.client] : host.client;
+  if (clients.length === 0) return [usable(base, file)];
+  return await Promise.all(
+    clients.map(async (client) => {
+      const [cert, key] = typeof client === "string" ? [client, ""] : client;
+      const pair = await readPair(read(cert), read(key || cert));
+      return usable({ ...base, ...pair, files: [...authorities, cert] }, file);
+    }),
+  );
+}

@@ -1,0 +1,108 @@
+// Counters and histograms, and Prometheus' text format (version 0.0.4) for them and for gauges.
+import { jsonText } from "../base/json.ts";
+
+export type Labels = Record<string, string>;
+
+/** One metric as it is told: all its samples, under its name. */
+export type Family = { name: string; help: string; type: "counter" | "gauge" | "histogram" } & {
+  samples: { suffix?: string; labels: Labels; value: number | bigint }[];
+};
+
+/** Counts by labels, whose values must come from a set that does not grow. */
+export class Counter {
+  readonly #name: string;
+  readonly #help: string;
+  readonly #counts = new Map<string, { labels: Labels; value: number }>();
+
+  constructor(name: string, help: string) {
+    this.#name = name;
+    this.#help = help;
+  }
+
+  add(labels: Labels = {}, count = 1): void {
+    const key = jsonText(labels);
+    const known = this.#counts.get(key) ?? { labels, value: 0 };
+    known.value += count;
+    this.#counts.set(key, known);
+  }
+
+  family(): Family {
+    const samples = [...this.#counts.values()];
+    return { name: this.#name, help: this.#help, type: "counter", samples };
+  }
+}
+
+/** From what a list takes to what a pull does, in seconds. */
+const boundsOfCalls = [
+  0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
+];
+
+type Series = { labels: Labels; counts: number[]; sum: number };
+
+/** Durations in seconds by labels. */
+export class Histogram {
+  readonly #name: string;
+  readonly #help: string;
+  readonly #bounds: readonly number[];
+  readonly #series = new Map<string, Series>();
+
+  /** bounds: of the buckets, in seconds. */
+  constructor(name: string, help: string, bounds: readonly number[] = boundsOfCalls) {
+    this.#name = name;
+    this.#help = help;
+    this.#bounds = bounds;
+  }
+
+  observe(labels: Labels, seconds: number): void {
+    const key = jsonText(labels);
+    const bounds = this.#bounds;
+    const series = this.#series.get(key) ?? {
+      labels,
+      counts: Array.from({ length: bounds.length + 1 }, () => 0),
+      sum: 0,
+    };
+    const bucket = bounds.findIndex((bound) => seconds <= bound);
+    series.counts[bucket === -1 ? bounds.length : bucket]!++;
+    series.sum += seconds;
+    this.#series.set(key, series);
+  }
+
+  family(): Family {
+    const samples = [...this.#series.values()].flatMap(({ labels, counts, sum }) => {
+      let below = 0;
+      const buckets = counts.map((count, index) => {
+        below += count;
+        const le = String(this.#bounds[index] ?? "+Inf");
+        return { suffix: "_bucket", labels: { ...labels, le }, value: below };
+      });
+      return [
+        ...buckets,
+        { suffix: "_sum", labels, value: sum },
+        { suffix: "_count", labels, value: below },
+      ];
+    });
+    return { name: this.#name, help: this.#help, type: "histogram", samples };
+  }
+}
+
+export function exposition(families: Family[]): string {
+  const lines = families.flatMap(({ name, help, type, samples }) => [
+    `# HELP ${name} ${help}`,
+    `# TYPE ${name} ${type}`,
+    ...samples.map(({ suffix = "", labels, value }) => `${name}${suffix}${text(labels)} ${value}`),
+  ]);
+  return `${lines.join("\n")}\n`;
+}
+
+function text(labels: Labels): string {
+  const pairs = Object.entries(labels).map(([key, value]) => `${key}="${escaped(value)}"`);
+  return pairs.length === 0 ? "" : `{${pairs.join(",")}}`;
+}
+
+function escaped(value: string): string {
+  return value.replace(/[\\"\n]/g, (char) => (char === "\n" ? "\\n" : `\\${char}`));
+}
+
+export function gauge(name: string, help: string, samples: Family["samples"]): Family {
+  return { name, help, type: "gauge", samples };
+}

@@ -1,0 +1,127 @@
+// Roots that are copies of their layers (storage-driver native): ids of a user namespace, holes,
+// attributes, odd names, and what is left when nobody wants them any more. Needs root.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import * as fs from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { openImageStore, type ImageRecord, type ImageStore } from "../../src/image/store.ts";
+import { lgetxattr } from "../../src/sys/path.ts";
+import { failure, until } from "../expect.ts";
+import { makeImage, makeLayer, ociArchive, type TarEntry } from "../image_maker.ts";
+import { storeOptions, within } from "../image/fixture.ts";
+
+let graph: string;
+let store: ImageStore;
+beforeAll(async () => {
+  graph = mkdtempSync(join(tmpdir(), "isulad-copy-"));
+  const storage = { driver: "native", containerBytes: 0 } as const;
+  store = await openImageStore({ ...storeOptions(graph), storage });
+});
+afterAll(async () => {
+  await store[Symbol.asyncDispose]();
+  rmSync(graph, { recursive: true, force: true });
+});
+
+let count = 0;
+
+async function load(...layers: TarEntry[][]): Promise<ImageRecord> {
+  const image = makeImage(layers.map((entries) => makeLayer(entries)));
+  const path = join(graph, "image.tar");
+  fs.writeFileSync(path, ociArchive([{ image, name: `test/copy:${count++}` }]));
+  const [loaded] = await store.load(path, { signal: within() });
+  return loaded!;
+}
+
+test("belong to the user namespace, with capabilities that count in it", async () => {
+  // vfs_cap_data, version 2: cap_net_raw=ep
+  const capability = Buffer.from("0100000200200000000000000000000000000000", "hex");
+  const image = await load([
+    { name: "./", type: "5", uid: 5, gid: 6, mode: 0o750 },
+    { name: "ping", uid: 0, pax: { "SCHILY.xattr.security.capability": capability } },
+    { name: "su", uid: 33, gid: 44, mode: 0o6755 },
+    { name: "far", uid: 100_000, gid: 1 },
+    { name: "link", type: "2", link: "/nowhere", uid: 33, gid: 44 },
+  ]);
+  const dir = join(graph, "containers/shifted");
+  const owner = { userns: "", uid: 200_000, gid: 300_000, count: 65_536 };
+  const root = await store.mountRootfs(image, { dir, owner });
+  const look = (name: string) => {
+    const { uid, gid, mode } = fs.lstatSync(join(root, name));
+    return [uid, gid, mode & 0o7777];
+  };
+  expect(look("")).toEqual([200_005, 300_006, 0o750]);
+  expect(look("su")).toEqual([200_033, 300_044, 0o6755]);
+  expect(look("far")).toEqual([200_000, 300_001, 0o644]);
+  expect(look("link").slice(0, 2)).toEqual([200_033, 300_044]);
+  const kept = Buffer.from(lgetxattr(join(root, "ping"), "security.capability")!);
+  expect(kept.readUInt8(3)).toBe(3);
+  expect(kept.readUInt32LE(20)).toBe(200_000);
+  await store.unmountRootfs(dir);
+  expect(fs.readdirSync(dir)).toEqual([]);
+});
+
+test("keep holes, attributes and names that are no text; no file of a layer is shared", async () => {
+  const image = await load(
+    [
+      { name: "data", data: "lower" },
+      { name: "noted", pax: { "SCHILY.xattr.user.note": "kept" } },
+      { name: "gone/in", data: "x" },
+    ],
+    [{ name: ".wh.gone" }, { name: "gone2" }],
+  );
+  const tree = join(graph, "layers/l", image.layers[0]!.slice(7, 19));
+  // As a sparse layer would have it.
+  fs.writeFileSync(join(tree, "holes"), "begin");
+  fs.truncateSync(join(tree, "holes"), 64 << 20);
+  fs.writeFileSync(Buffer.concat([Buffer.from(`${tree}/`), Buffer.from([0xff, 0x41])]), "odd");
+  const dir = join(graph, "containers/odd");
+  const root = await store.mountRootfs(image, { dir });
+  const names = fs.readdirSync(root, { encoding: "latin1" } as object) as unknown as string[];
+  expect(names.toSorted()).toEqual(["data", "gone2", "holes", "noted", "\u00ffA"]);
+  const { size, blocks } = fs.statSync(join(root, "holes"));
+  expect(size).toBe(64 << 20);
+  expect(blocks * 512).toBeLessThan(1 << 20);
+  expect(Buffer.from(lgetxattr(join(root, "noted"), "user.note")!).toString()).toBe("kept");
+  fs.writeFileSync(join(root, "data"), "mine!");
+  expect(fs.readFileSync(join(tree, "data"), "utf8")).toBe("lower");
+  await store.unmountRootfs(dir);
+});
+
+test("come of layers that verify as they are, and that no device can pretend to hide something", async () => {
+  const image = await load(
+    [{ name: "gone" }, { name: "full/hidden" }, { name: "kept" }],
+    [{ name: ".wh.gone" }, { name: "full/.wh..wh..opq" }, { name: "full/new" }],
+  );
+  const checks = await Array.fromAsync(store.verify(image.id, { repair: false, signal: within() }));
+  expect(checks.map(({ state, differences }) => ({ state, differences }))).toEqual([
+    { state: "intact", differences: [] },
+    { state: "intact", differences: [] },
+  ]);
+  const dir = join(graph, "containers/verified");
+  const root = await store.mountRootfs(image, { dir });
+  const names = fs.globSync("**", { cwd: root }).filter((name) => name !== ".");
+  expect(names.toSorted()).toEqual(["full", "full/new", "kept"]);
+  await store.unmountRootfs(dir);
+  for (const minor of [0, 1]) {
+    const refused = await failure(load([{ name: "kept", type: "3", major: 0, minor }]));
+    expect(refused.code).toBe("INVALID_ARGUMENT");
+    expect(refused.message).toContain(`the device 0/${minor}`);
+  }
+});
+
+test("end with their caller and leave nothing", async () => {
+  const many = Array.from({ length: 8_000 }, (_, i) => ({ name: `d${i % 50}/${i}`, data: "x" }));
+  const image = await load(many);
+  const dir = join(graph, "containers/left");
+  const caller = new AbortController();
+  const ended = failure(store.mountRootfs(image, { dir, signal: caller.signal }));
+  const upper = join(dir, "upper");
+  await until(
+    "something is copied",
+    () => fs.existsSync(upper) && fs.readdirSync(upper).length > 0,
+  );
+  caller.abort();
+  expect((await ended).code).toBe("CANCELLED");
+  expect(fs.readdirSync(dir)).toEqual([]);
+});

@@ -1,0 +1,202 @@
+// Layers through the real helper: chroot, owners, times, whiteouts, oddities. Needs root.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import * as fs from "node:fs";
+import { join } from "node:path";
+import { gzipSync } from "node:zlib";
+import { lgetxattr } from "../../src/sys/path.ts";
+import { failure } from "../expect.ts";
+import { makeImage, makeLayer, tar, type Layer, type TarEntry } from "../image_maker.ts";
+import { FakeRegistry } from "../registry/fake_registry.ts";
+import { loadLayers, openFixture, within, type Fixture } from "../image/fixture.ts";
+
+let fixture: Fixture;
+beforeAll(async () => {
+  fixture = await openFixture();
+});
+afterAll(async () => await fixture[Symbol.asyncDispose]());
+
+const load = async (...layers: (TarEntry[] | Layer)[]) => await loadLayers(fixture, layers);
+const loadOne = async (entries: TarEntry[] | Layer) => (await load(entries))[0]!;
+
+const statOf = (path: string) => {
+  const { uid, gid, mode, mtimeMs, nlink } = fs.lstatSync(path);
+  return { uid, gid, mode: mode & 0o7777, mtime: mtimeMs / 1000, nlink };
+};
+
+describe("a good layer", () => {
+  test("keeps owners, modes, times, links, devices and attributes", async () => {
+    const tree = await loadOne([
+      { name: "./", type: "5", mode: 0o711, uid: 5, gid: 6, mtime: 1000 },
+      { name: "mail/", type: "5", mode: 0o2775, uid: 0, gid: 8 },
+      { name: "mail/of-root", data: "x" },
+      { name: "su", mode: 0o4755, uid: 33, gid: 44, data: "abc", mtime: 1234 },
+      { name: "su2", type: "1", link: "su" },
+      { name: "sub/link", type: "2", link: "/etc/passwd", uid: 7, gid: 8, mtime: 77 },
+      { name: "dev/null", type: "3", major: 1, minor: 3, mode: 0o666 },
+      { name: "dev/sda", type: "4", major: 8, minor: 0, mode: 0o660, gid: 6 },
+      { name: "pipe", type: "6", mode: 0o640 },
+      { name: "tmp/", type: "5", mode: 0o1777 },
+      { name: "cap", mode: 0o755, pax: { "SCHILY.xattr.security.capability": capability } },
+      { name: "large", uid: 3_000_000, gid: 4_000_000, pax: { uid: "3000000", gid: "4000000" } },
+      { name: "fraction", pax: { mtime: "100.5" } },
+      { name: "n".repeat(200), data: "long" },
+      { name: `${"d/".repeat(90)}deep`, data: "deep" },
+    ]);
+    expect(statOf(tree)).toMatchObject({ uid: 5, gid: 6, mode: 0o711, mtime: 1000 });
+    expect(statOf(join(tree, "mail"))).toMatchObject({ gid: 8, mode: 0o2775 });
+    expect(statOf(join(tree, "mail/of-root"))).toMatchObject({ uid: 0, gid: 0 });
+    expect(statOf(join(tree, "su"))).toEqual({
+      uid: 33,
+      gid: 44,
+      mode: 0o4755,
+      mtime: 1234,
+      nlink: 2,
+    });
+    expect(fs.readFileSync(join(tree, "su2"), "utf8")).toBe("abc");
+    expect(fs.readlinkSync(join(tree, "sub/link"))).toBe("/etc/passwd");
+    expect(statOf(join(tree, "sub/link"))).toMatchObject({ uid: 7, gid: 8, mtime: 77 });
+    expect(fs.lstatSync(join(tree, "dev/null")).rdev).toBe(0x103);
+    expect(fs.lstatSync(join(tree, "dev/sda"))).toMatchObject({ rdev: 0x800, gid: 6 });
+    expect(statOf(join(tree, "pipe")).mode).toBe(0o640);
+    expect(statOf(join(tree, "tmp")).mode).toBe(0o1777);
+    expect(lgetxattr(join(tree, "cap"), "security.capability")).toEqual(capability);
+    expect(statOf(join(tree, "large"))).toMatchObject({ uid: 3_000_000, gid: 4_000_000 });
+    expect(statOf(join(tree, "fraction")).mtime).toBe(100.5);
+    expect(fs.readFileSync(join(tree, "n".repeat(200)), "utf8")).toBe("long");
+    expect(fs.readFileSync(join(tree, "d/".repeat(90), "deep"), "utf8")).toBe("deep");
+  });
+
+  test("takes the last of repeated names, a file over a folder and the reverse", async () => {
+    const tree = await loadOne([
+      { name: "a", data: "old" },
+      { name: "a", data: "new", mode: 0o600 },
+      { name: "b/", type: "5" },
+      { name: "b/inside", data: "gone" },
+      { name: "b", data: "file" },
+      { name: "c", data: "file" },
+      { name: "c/", type: "5", mode: 0o700 },
+      { name: "c/in", data: "in" },
+      { name: "l", type: "2", link: "c" },
+      { name: "l/", type: "5" },
+      { name: "l/own", data: "own" },
+    ]);
+    expect(fs.readFileSync(join(tree, "a"), "utf8")).toBe("new");
+    expect(fs.readFileSync(join(tree, "b"), "utf8")).toBe("file");
+    expect(fs.readFileSync(join(tree, "c/in"), "utf8")).toBe("in");
+    expect(fs.readdirSync(join(tree, "c"))).toEqual(["in"]);
+    expect(fs.readFileSync(join(tree, "l/own"), "utf8")).toBe("own");
+  });
+
+  test("may be gzip, several gzip members, zstd or plain", async () => {
+    const bytes = tar([{ name: "f", data: Buffer.alloc(300_000, 7) }]);
+    const plain = makeLayer(bytes, "none");
+    const halves = [bytes.subarray(0, 1000), bytes.subarray(1000)];
+    for (const packed of [
+      bytes,
+      gzipSync(bytes),
+      Buffer.concat(halves.map((half) => gzipSync(half))),
+      Bun.zstdCompressSync(bytes),
+      // Filled up, as for a tape.
+      Buffer.concat([gzipSync(bytes), Buffer.alloc(512)]),
+      Buffer.concat([Bun.zstdCompressSync(bytes), Buffer.alloc(512)]),
+    ]) {
+      const layer = { ...makeLayer(packed, "none"), diffId: plain.diffId };
+      const tree = await loadOne(layer);
+      expect(fs.statSync(join(tree, "f")).size).toBe(300_000);
+      await fixture.store.remove(fixture.store.list()[0]!.id);
+    }
+  });
+
+  test("may have no bytes at all, and is saved so", async () => {
+    const empty = makeLayer(Buffer.alloc(0), "none");
+    const made = makeImage([makeLayer([{ name: "f" }]), empty, makeLayer([{ name: "g" }])]);
+    await using fake = await FakeRegistry.start();
+    fake.put("a/b", "1", made);
+    const pulled = await fixture.store.pull(`${fake.host}/a/b:1`, { signal: within() });
+    const dir = join(fixture.graph, "containers/empty");
+    expect(fs.readdirSync(await fixture.store.mountRootfs(pulled, { dir }))).toEqual(["f", "g"]);
+    await fixture.store.unmountRootfs(dir);
+    const path = join(fixture.graph, "empty.tar");
+    await fixture.store.save([pulled.id], { path, force: false, signal: within() });
+    await fixture.store.remove(pulled.id);
+    const [loaded] = await fixture.store.load(path, { signal: within() });
+    expect(loaded!.id).toBe(pulled.id);
+    await fixture.store.remove(pulled.id);
+    const error = await failure(loadOne({ ...empty, digest: makeLayer([]).digest }));
+    expect(error.code).toBe("DATA_LOSS");
+  });
+
+  test("is no more than its compressed stream", async () => {
+    const bytes = tar([{ name: "f", data: "x" }]);
+    const { diffId } = makeLayer(bytes, "none");
+    for (const packed of [gzipSync(bytes), Bun.zstdCompressSync(bytes)]) {
+      const layer = makeLayer(Buffer.concat([packed, Buffer.from("garbage")]), "none");
+      const error = await failure(loadOne({ ...layer, diffId }));
+      expect(error.code).toBe("DATA_LOSS");
+      expect(error.message).toContain(layer.digest);
+    }
+  });
+
+  test("looks as the layers below where it does not describe a folder", async () => {
+    const [, , top] = await load(
+      [
+        { name: "./", type: "5", mode: 0o750, uid: 1 },
+        { name: "tmp/", type: "5", mode: 0o1777, mtime: 5 },
+        { name: "srv/a/", type: "5", mode: 0o700, uid: 9, gid: 10 },
+        { name: "link", type: "2", link: "/" },
+        { name: "gone/", type: "5", mode: 0o700, uid: 9 },
+      ],
+      [{ name: ".wh.gone" }],
+      [
+        { name: "tmp/x", data: "x" },
+        { name: "srv/a/b/c", data: "c" },
+        { name: "link/y", data: "y" },
+        { name: "gone/z", data: "z" },
+      ],
+    );
+    expect(statOf(join(top!, "tmp"))).toMatchObject({ mode: 0o1777, mtime: 5 });
+    expect(statOf(join(top!, "srv/a"))).toMatchObject({ mode: 0o700, uid: 9, gid: 10 });
+    expect(statOf(join(top!, "srv/a/b"))).toMatchObject({ mode: 0o755, uid: 0 });
+    expect(statOf(top!)).toMatchObject({ mode: 0o750, uid: 1 });
+    expect(statOf(join(top!, "link"))).toMatchObject({ mode: 0o755, uid: 0 });
+    expect(statOf(join(top!, "gone"))).toMatchObject({ mode: 0o755, uid: 0 });
+  });
+});
+
+describe("whiteouts", () => {
+  test("hide names and contents of the layers below, in a mounted root too", async () => {
+    const layers = [
+      [
+        { name: "keep", data: "1" },
+        { name: "gone", data: "1" },
+        { name: "d/one", data: "1" },
+        { name: "d/two", data: "1" },
+        { name: "again/old", data: "1" },
+        { name: "later/old", data: "1" },
+      ],
+      [
+        { name: ".wh.gone" },
+        { name: "d/.wh..wh..opq" },
+        { name: "d/three", data: "3" },
+        { name: ".wh.again" },
+        { name: "again/", type: "5" },
+        { name: "again/new", data: "n" },
+        { name: "later/new", data: "n" },
+        { name: ".wh.later" },
+        { name: ".wh..wh.plnk/", type: "5" },
+      ],
+    ];
+    await load(...layers);
+    const image = fixture.store.list()[0]!;
+    const dir = join(fixture.graph, "containers/whiteouts");
+    const root = await fixture.store.mountRootfs(image, { dir });
+    expect(fs.readdirSync(root).sort()).toEqual(["again", "d", "keep", "later"]);
+    expect(fs.readdirSync(join(root, "d"))).toEqual(["three"]);
+    expect(fs.readdirSync(join(root, "again"))).toEqual(["new"]);
+    expect(fs.readdirSync(join(root, "later"))).toEqual(["new"]);
+    await fixture.store.unmountRootfs(dir);
+  });
+});
+
+// Version 2 capability set with cap_net_raw, as setcap writes it.
+const capability = new Uint8Array([1, 0, 0, 2, 0, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

@@ -1,0 +1,214 @@
+// A container's log between its streams and its disk: what is written is taken, and nothing else.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import {
+  closeSync,
+  constants,
+  mkdtempSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  readSync,
+  rmSync,
+  writeFileSync,
+  writeSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ContainerLog } from "../../src/monitor_log/container_log.ts";
+import type { Turn } from "../../src/monitor_log/log_lines.ts";
+import { Descriptor, setPipeSize } from "../../src/sys/descriptor.ts";
+import { mkfifo } from "../../src/sys/path.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-log-"));
+let serial = 0;
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+class Fixture implements Disposable {
+  readonly path: string;
+  readonly stdout: Descriptor;
+  readonly container: number;
+  log: ContainerLog;
+
+  constructor(folder = dir, before?: string) {
+    this.path = join(folder, `${++serial}.log`);
+    if (before !== undefined) writeFileSync(this.path, before);
+    const fifo = join(dir, `${serial}.fifo`);
+    mkfifo(fifo, 0o600);
+    this.container = openSync(fifo, "r+");
+    this.stdout = Descriptor.open(fifo, constants.O_RDONLY | constants.O_NONBLOCK);
+    this.log = this.open(before !== undefined);
+  }
+
+  /** As another monitor does. */
+  open(resumed: boolean): ContainerLog {
+    return new ContainerLog(this.path, this.streams(), resumed);
+  }
+
+  streams() {
+    return { stdout: this.stdout.duplicate().release(), terminal: false };
+  }
+
+  turn(): Turn {
+    return this.log.inputs[0]!.turn();
+  }
+
+  turns(): void {
+    while (["more", "some"].includes(this.turn()));
+  }
+
+  get text(): string {
+    return readFileSync(this.path, "utf8").replaceAll(/^\S+ stdout /gm, "");
+  }
+
+  [Symbol.dispose](): void {
+    this.log.close();
+    for (const { descriptor } of this.log.inputs) descriptor.close();
+    this.stdout.close();
+    closeSync(this.container);
+  }
+}
+
+describe("a container's log", () => {
+  test("leaves the start of a line in the FIFO", () => {
+    using it = new Fixture();
+    writeSync(it.container, "one\ntwo\nthr");
+    it.turns();
+    expect(it.text).toBe("F one\nF two\n");
+    const left = Buffer.alloc(64);
+    expect(left.toString("utf8", 0, readSync(it.container, left))).toBe("thr");
+  });
+
+  test("tells whether all that was there was taken", () => {
+    using it = new Fixture();
+    setPipeSize(it.stdout, 1 << 20);
+    const line = `${"x".repeat(1023)}\n`;
+    writeSync(it.container, line.repeat(200));
+    expect(it.turn()).toBe("more");
+    expect(it.turn()).toBe("some");
+    expect(it.turn()).toBe("empty");
+    writeSync(it.container, "the start of a line");
+    expect(it.turn()).toBe("empty");
+    expect(it.text).toBe(`F ${line}`.repeat(200));
+  });
+
+  test("writes the rest at the end as a partial line, and takes it", () => {
+    using it = new Fixture();
+    writeSync(it.container, "one\ntwo");
+    it.turns();
+    expect(it.log.writeRest()).toBe(true);
+    expect(it.text).toBe("F one\nP two\n");
+    expect(it.log.unwritten()).toBe(0);
+  });
+
+  test("goes on after a killed writer at the last whole line", () => {
+    using it = new Fixture(
+      dir,
+      "2026-01-01T00:00:00.000000000Z stdout F one\n2026-01-01T00:00:00.0",
+    );
+    writeSync(it.container, "two\n");
+    it.turns();
+    expect(it.text).toBe("F one\nF two\n");
+  });
+
+  test("is not shortened when it starts anew", () => {
+    using it = new Fixture();
+    writeFileSync(it.path, "what an earlier container wrote");
+    it.log.close();
+    it.log = it.open(false);
+    writeSync(it.container, "one\n");
+    it.turns();
+    expect(it.text).toEndWith("F one\n");
+  });
+
+  test("goes on in a new file when it was moved away", () => {
+    using it = new Fixture();
+    writeSync(it.container, "one\n");
+    it.turns();
+    rmSync(it.path);
+    it.log.reopen();
+    writeSync(it.container, "two\n");
+    it.turns();
+    expect(it.text).toBe("F two\n");
+  });
+
+  test("waits for a folder that cannot be made", () => {
+    const file = join(dir, `${++serial}.file`);
+    writeFileSync(file, "");
+    using it = new Fixture();
+    expect(() => new ContainerLog(join(file, "x.log"), it.streams(), false)).toThrow();
+    const log = new ContainerLog(join(file, "x.log"), it.streams(), true);
+    expect(log.blocked).toBe(true);
+    writeSync(it.container, "one\n");
+    expect(log.inputs[0]!.turn()).toBe("empty");
+    rmSync(file);
+    log.retry();
+    expect(log.inputs[0]!.turn()).toBe("some");
+    expect(readFileSync(join(file, "x.log"), "utf8")).toEndWith("F one\n");
+    log.close();
+  });
+});
+
+describe("a log on a full disk", () => {
+  const small = join(dir, "small");
+  beforeAll(() => {
+    mkdirSync(small);
+    spawnSync("mount", ["-t", "tmpfs", "-o", "size=64k", "tmpfs", small]);
+  });
+  afterAll(() => void spawnSync("umount", [small]));
+
+  test("ends with a whole line, and goes on when there is room", () => {
+    const filler = join(small, "filler");
+    writeFileSync(filler, Buffer.alloc(56 << 10));
+    using it = new Fixture(small);
+    const lines = Array.from({ length: 400 }, (_, index) => `line ${index}\n`);
+    writeSync(it.container, lines.slice(0, 10).join(""));
+    it.turns();
+    writeSync(it.container, lines.slice(10).join(""));
+    it.turns();
+    expect(it.log.blocked).toBe(true);
+    expect(it.text).toBe(
+      lines
+        .slice(0, 10)
+        .map((line) => `F ${line}`)
+        .join(""),
+    );
+    rmSync(filler);
+    it.log.retry();
+    it.turns();
+    expect(it.text).toBe(lines.map((line) => `F ${line}`).join(""));
+  });
+
+  /** The kernel lets nothing be cut off the log, as on a disk that has failed; tmpfs: Linux 6.6. */
+  const only = (how: "+a" | "-a", path: string) => spawnSync("chattr", [how, path]).status === 0;
+
+  test("that does not let half a line be taken back either: it is, when the disk goes on", () => {
+    const filler = join(small, "filler");
+    writeFileSync(filler, Buffer.alloc(40 << 10));
+    using it = new Fixture(small);
+    if (!only("+a", it.path)) return console.error("not tested: no append-only files on a tmpfs");
+    const lines = Array.from({ length: 400 }, (_, index) => `line ${index}`);
+    writeSync(it.container, lines.map((line) => `${line}\n`).join(""));
+    it.turns();
+    expect(it.log.blocked).toBe(true);
+    rmSync(filler);
+    it.log.retry();
+    expect(it.log.blocked).toBe(true); // or the next line would follow half of one
+    only("-a", it.path);
+    it.log.retry();
+    it.turns();
+    // Whole lines that could not be taken back are there twice.
+    expect([...new Set(it.text.split("\n"))]).toEqual([...lines.map((line) => `F ${line}`), ""]);
+  });
+
+  test("says how much it lacks", () => {
+    const filler = join(small, "filler");
+    spawnSync("sh", ["-c", `cat /dev/zero > ${filler}`]);
+    using it = new Fixture(small);
+    writeSync(it.container, "lost\n");
+    it.turns();
+    expect(it.log.blocked).toBe(true);
+    expect(it.log.unwritten()).toBe(5);
+    rmSync(filler);
+  });
+});

@@ -1,0 +1,151 @@
+// Who is asked next: plain HTTP where TLS brings no registry, and what comes after a registry that
+// hosts.toml lists before others. Needs root, for the ports 80 and 443.
+import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { randomInt } from "node:crypto";
+import * as fs from "node:fs";
+import { createServer as createTlsServer, type Server as TlsServer } from "node:https";
+import { createServer, type Server } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { RegistryOptions } from "../../src/registry/hosts.ts";
+import { Authority } from "../certificates.ts";
+import { failure } from "../expect.ts";
+import { makeImage, makeLayer } from "../image_maker.ts";
+import { FakeRegistry } from "./fake_registry.ts";
+import { openFixture, within } from "../image/fixture.ts";
+
+const image = makeImage([makeLayer([{ name: "f", data: "x" }])]);
+const dir = fs.mkdtempSync(join(tmpdir(), "isulad-fallback-"));
+afterAll(() => fs.rmSync(dir, { recursive: true }));
+
+/** A loopback address that no other test listens on. */
+const address = `127.${randomInt(1, 255)}.${randomInt(256)}.${randomInt(1, 255)}`;
+const certificate = new Authority(dir).sign("server", `IP:${address}`);
+
+let plain: FakeRegistry;
+let stack: AsyncDisposableStack;
+beforeEach(async () => {
+  stack = new AsyncDisposableStack();
+  plain = stack.use(await FakeRegistry.start({ host: address, port: 80 }));
+  plain.put("a/b", "1", image);
+});
+afterEach(async () => await stack.disposeAsync());
+
+async function listen(server: Server | TlsServer): Promise<void> {
+  await new Promise<void>((resolve) => server.listen(443, address, resolve));
+  stack.defer(() => new Promise<void>((resolve) => void server.close(() => resolve())));
+}
+
+/** What listens at port 443 and answers with this; the paths that it was asked for. */
+async function listenWithTls(
+  status: number,
+  headers: Record<string, string>,
+  body: string,
+): Promise<string[]> {
+  const paths: string[] = [];
+  const server = createTlsServer(certificate, (request, response) => {
+    paths.push(request.url ?? "");
+    response.writeHead(status, { ...headers, connection: "close" }).end(body);
+  });
+  await listen(server);
+  return paths;
+}
+
+async function pull(registry: Partial<RegistryOptions>, name = `${address}/a/b:1`) {
+  await using fixture = await openFixture({ progressTimeoutMs: 1500, ...registry });
+  return await fixture.store.pull(name, { signal: within() });
+}
+
+function hostsToml(text: string, host = address): string {
+  const configPath = fs.mkdtempSync(join(dir, "certs-"));
+  fs.mkdirSync(join(configPath, host));
+  fs.writeFileSync(join(configPath, host, "hosts.toml"), text);
+  return configPath;
+}
+
+describe("an insecure registry of plain HTTP", () => {
+  const ways: [string, () => Partial<RegistryOptions>][] = [
+    ["insecure-registries", () => ({ insecure: [address] })],
+    [
+      "hosts.toml",
+      () => ({ configPath: hostsToml(`server = "http://${address}"\nskip_verify = true`) }),
+    ],
+  ];
+
+  test.each(ways)("of %s is found beside a port for TLS that says nothing", async (_, options) => {
+    const sockets = new Set<{ destroy(): unknown }>();
+    await listen(createServer((socket) => void sockets.add(socket.on("error", () => {}))));
+    stack.defer(() => sockets.forEach((socket) => socket.destroy()));
+    expect((await pull(options())).id).toBe(image.config.digest);
+  });
+
+  test.each<[number, Record<string, string>, string]>([
+    [404, { "content-type": "text/html" }, "<h1>not found</h1>"],
+    [200, { "content-type": "text/html" }, "<h1>welcome</h1>"],
+    [401, { "www-authenticate": 'Basic realm="router"' }, ""],
+    [403, {}, "forbidden"],
+  ])("is found beside a web server that answers %d", async (status, headers, body) => {
+    const paths = await listenWithTls(status, headers, body);
+    for (const [, options] of ways) {
+      expect((await pull(options())).id).toBe(image.config.digest);
+    }
+    expect(paths).not.toEqual([]);
+  });
+
+  test("is not asked where a registry spoke by TLS", async () => {
+    const unknown = '{"errors":[{"code":"MANIFEST_UNKNOWN","message":"unknown by TLS"}]}';
+    await listenWithTls(404, { "content-type": "application/json" }, unknown);
+    const error = await failure(pull({ insecure: [address] }));
+    expect(error.code).toBe("NOT_FOUND");
+    expect(error.message).toContain("unknown by TLS");
+    expect(plain.requests).toEqual([]);
+  });
+
+  test("is not asked where its certificate is not trusted, be it the registry or a mirror", async () => {
+    await listenWithTls(200, {}, "{}");
+    fs.writeFileSync(join(dir, "other.pem"), new Authority(dir, "other").pem);
+    const ca = `ca = "${join(dir, "other.pem")}"`;
+    const registry = `server = "http://${address}"\n${ca}`;
+    const error = await failure(pull({ configPath: hostsToml(registry) }));
+    expect(error.code).toBe("UNAVAILABLE");
+    expect(error.message).toContain("certificate");
+    await using empty = await FakeRegistry.start();
+    const mirror = `server = "${empty.url}"\n[host."http://${address}"]\n${ca}`;
+    expect((await failure(pull({ configPath: hostsToml(mirror) }))).code).toBe("NOT_FOUND");
+    expect(empty.requests).toHaveLength(1);
+    expect(plain.requests).toEqual([]);
+  });
+
+  test("at port 80 is asked without TLS at once", async () => {
+    const paths = await listenWithTls(200, {}, "{}");
+    const toml = `[host."http://${address}:80"]\nskip_verify = true`;
+    const configPath = hostsToml(toml, "r.example");
+    expect((await pull({ configPath }, "r.example/a/b:1")).id).toBe(image.config.digest);
+    expect(paths).toEqual([]);
+  });
+});
+
+describe("a registry that hosts.toml lists before a mirror", () => {
+  let mirror: FakeRegistry;
+  const configPath = () =>
+    hostsToml(`[host."${plain.url}"]\n[host."${mirror.url}"]\n`, plain.host.replace(":80", ""));
+  beforeEach(async () => {
+    mirror = stack.use(await FakeRegistry.start());
+  });
+
+  test("gives way to it where it lacks the image or a part of it", async () => {
+    mirror.put("a/c", "1", image);
+    const name = `${address}/a/c:1`;
+    expect((await pull({ configPath: configPath() }, name)).id).toBe(image.config.digest);
+    plain.putManifest("a/c", "1", image.manifest);
+    expect((await pull({ configPath: configPath() }, name)).id).toBe(image.config.digest);
+    expect(mirror.requests.every(({ headers }) => !headers.authorization)).toBe(true);
+  });
+
+  test("speaks for both where neither has it, and asks no one twice", async () => {
+    const error = await failure(pull({ configPath: configPath() }, `${address}/a/d:1`));
+    expect(error.code).toBe("NOT_FOUND");
+    expect(plain.requests).toHaveLength(1);
+    expect(mirror.requests).toHaveLength(1);
+  });
+});

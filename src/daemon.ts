@@ -4,6 +4,7 @@ import * as grpc from "@grpc/grpc-js";
 import { chmodSync, chownSync, mkdirSync, readFileSync, rmSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
+import { ownProgram } from "./base/build.ts";
 import { build, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { groupId } from "./base/config_host.ts";
@@ -77,8 +78,8 @@ function reportRejections(log: Log): void {
   });
 }
 
-/** Runs the daemon until a signal ends it. self: program and arguments that run this executable. */
-export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log): Promise<void> {
+/** Runs the daemon until a signal ends it. */
+export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
   const { config } = loaded;
   for (const warning of loaded.warnings) log.warn(warning);
   reportRejections(log);
@@ -94,7 +95,7 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   closeFolder(config.graph, "graph");
   closeFolder(config.state, "state");
   becomeSubreaper();
-  const context = await createContext({ config, self, log, instance }, stack);
+  const context = await createContext({ config, log, instance }, stack);
   stack.use(reapOrphans(context));
   const { calls, streams } = context;
   stack.use(
@@ -129,14 +130,14 @@ export async function runDaemon(loaded: LoadedConfig, self: string[], log: Log):
   }, endMsMax).unref();
 }
 
-type Given = { config: Config; self: string[]; log: Log; instance: string };
+type Given = { config: Config; log: Log; instance: string };
 
 async function createContext(
-  { config, self, log, instance }: Given,
+  { config, log, instance }: Given,
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
-  const images = stack.use(await openImages({ config, self, log }));
+  const images = stack.use(await openImages({ config, log }));
   const { apparmor, problem } = await openApparmor();
   if (problem !== undefined) log.warn(problem);
   const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
@@ -145,13 +146,13 @@ async function createContext(
   const monitor = stack.use(
     new MonitorClient({
       state: config.state,
-      self,
+      program: ownProgram(),
       log: log.child("monitor"),
       onExit: (exit) => onExit(context, exit),
       onHello: (hello) => syncWithMonitor(context, hello),
     }),
   );
-  const streams = stack.use(await openStreams({ config, self, log }, monitor));
+  const streams = stack.use(await openStreams({ config, log }, monitor));
   const onUnwritten = (problem: string) => log.error("a record was not written", { problem });
   const context: Context = {
     config,
@@ -217,7 +218,7 @@ function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDrive
   return driver(mounts, config.cgroupParent);
 }
 
-function openImages({ config, self, log }: Omit<Given, "instance">): Promise<ImageStore> {
+function openImages({ config, log }: Omit<Given, "instance">): Promise<ImageStore> {
   return openImageStore({
     graph: config.graph,
     log: log.child("image"),
@@ -244,7 +245,6 @@ function openImages({ config, self, log }: Omit<Given, "instance">): Promise<Ima
     },
     storage: { driver: config.storageDriver, containerBytes: config.containerBytes },
     pinned: [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== ""),
-    self,
   });
 }
 
@@ -254,7 +254,7 @@ function loadImages({ images, config, log }: Context): AsyncDisposable {
 }
 
 function openStreams(
-  { config, self, log }: Omit<Given, "instance">,
+  { config, log }: Omit<Given, "instance">,
   monitor: MonitorClient,
 ): Promise<Streams> {
   const { streamPort: port, streamIdleMs: idleMs, streamTlsCert: cert, streamTlsKey: key } = config;
@@ -263,7 +263,7 @@ function openStreams(
   }
   const tls = cert === "" ? undefined : { cert, key };
   const folder = join(config.state, "streams");
-  return Streams.open({ monitor, log: log.child("stream"), folder, self, port, idleMs, tls });
+  return Streams.open({ monitor, log: log.child("stream"), folder, port, idleMs, tls });
 }
 
 function onExit(context: Context, exit: ExitRecord): void {

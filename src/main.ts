@@ -123,7 +123,7 @@ async function runDaemonCommand(words: string[]): Promise<number> {
     const log = createLog({ level, format });
     settleProcess(log);
     await allowedFailpoints(words.includes(allowFailpoints), log);
-    await runDaemon(loaded, self(), log);
+    await runDaemon(loaded, log);
     process.exit(0);
   } catch (error) {
     process.stderr.write(`${name}: ${messageOf(error)}\n`);
@@ -138,11 +138,4 @@ async function allowedFailpoints(allowed: boolean, log: Log): Promise<void> {
   }
   const { armFailpoints } = await import("./base/failpoints.ts");
   armFailpoints(text, (failpoint, action) => log.warn("failpoint", { failpoint, action }));
-}
-
-/** How this same program is started again. */
-function self(): string[] {
-  if (build !== undefined) return [process.execPath];
-  const file = import.meta.filename;
-  return "Deno" in globalThis ? [process.execPath, "run", "-A", file] : [process.execPath, file];
 }

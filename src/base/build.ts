@@ -1,5 +1,7 @@
 // What the build put into the executable (dist/build.ts, --define); from source there is nothing.
 import { statSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
 
 declare const ISULAD_BUILD: { version: string; commit: string } | undefined;
 
@@ -16,4 +18,13 @@ export const version = build?.version ?? "0.1.0-source";
 export function executableId(): string {
   const { size, mtimeMs } = statSync("/proc/self/exe");
   return `${version} ${build?.commit ?? "source"} ${size} ${Math.trunc(mtimeMs)}`;
+}
+
+/** Program and arguments that start this same executable again: the monitor and the helpers run in it. */
+export function ownProgram(): string[] {
+  if (build !== undefined) return [process.execPath];
+  const source = join(import.meta.dirname, "../main.ts");
+  return "Deno" in globalThis
+    ? [process.execPath, "run", "-A", source]
+    : [process.execPath, source];
 }

@@ -51,7 +51,6 @@ export type ImageStoreOptions = {
   layers: Omit<LayerMakerOptions, "log">;
   storage: StorageOptions;
   /** The argv that runs our own program, for the unpacking helpers. */
-  self: string[];
   /** Names, or patterns, of images that the kubelet must not collect (pinned.ts). */
   pinned?: string[];
 };
@@ -297,7 +296,7 @@ export class ImageStore implements AsyncDisposable {
 
   #startHelpers(): UnpackHelpers {
     const { driver } = this.storage;
-    return new UnpackHelpers(this.#options.self, driver === "native" ? "native" : "overlay");
+    return new UnpackHelpers(driver === "native" ? "native" : "overlay");
   }
 
   async #publish(image: NewImage, o: WorkOptions): Promise<ImageRecord> {

@@ -3,6 +3,7 @@ import type { ChildProcessByStdio } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { setImmediate as nextTurn } from "node:timers/promises";
+import { ownProgram } from "../base/build.ts";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
@@ -17,14 +18,14 @@ export type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => voi
 
 /** Processes live as long as this object; at most one a job that runs. */
 export class UnpackHelpers implements AsyncDisposable {
-  readonly #self: string[];
+  readonly #argv: string[];
   readonly #idle: Helper[] = [];
   readonly #all = new Set<Helper>();
   readonly #starts = new Turns(1);
 
-  /** self: the argv that runs our own program; "unpack" is added, with how layers mark what they hide. */
-  constructor(self: string[], whiteouts: WhiteoutForm) {
-    this.#self = [...self, "unpack", whiteouts];
+  /** whiteouts: how layers mark what they hide. */
+  constructor(whiteouts: WhiteoutForm) {
+    this.#argv = [...ownProgram(), "unpack", whiteouts];
   }
 
   async run<Kind extends UnpackJob["kind"]>(
@@ -42,7 +43,7 @@ export class UnpackHelpers implements AsyncDisposable {
   async #start(signal: AbortSignal): Promise<Helper> {
     return await this.#starts.run(signal, async () => {
       await nextTurn();
-      const helper = new Helper(this.#self);
+      const helper = new Helper(this.#argv);
       this.#all.add(helper);
       return helper;
     });

@@ -43,7 +43,7 @@ const retryLaterMs = 1_000;
 export class MonitorClient implements AsyncDisposable {
   readonly #state: string;
   /** Program and arguments that run this same executable. */
-  readonly #self: string[];
+  readonly #program: string[];
   readonly #log: Log;
   readonly #starter: Starter;
   readonly #onExit: (exit: ExitRecord) => void;
@@ -64,7 +64,7 @@ export class MonitorClient implements AsyncDisposable {
 
   constructor(options: {
     state: string;
-    self: string[];
+    program: string[];
     log: Log;
     onExit: (exit: ExitRecord) => void;
     /** After every connection: what runs, and what ended while nobody listened. */
@@ -72,7 +72,7 @@ export class MonitorClient implements AsyncDisposable {
   }) {
     this.#state = options.state;
     this.#terminals = new KeptTerminals(join(options.state, "monitor"));
-    this.#self = options.self;
+    this.#program = options.program;
     this.#log = options.log;
     this.#starter = new Starter(options);
     this.#onExit = options.onExit;
@@ -294,7 +294,7 @@ export class MonitorClient implements AsyncDisposable {
     this.#log.info("upgrading the monitor", builds);
     const late = setTimeout(() => socket.destroy(), upgradeMs);
     try {
-      await this.#send(socket, "upgrade", { argv: this.#self });
+      await this.#send(socket, "upgrade", { argv: this.#program });
     } catch (error) {
       if (socket.destroyed) return true; // whoever answers next is greeted; a silent one is killed
       this.#log.error("the monitor stays as it is", { error: messageOf(error) });

@@ -22,17 +22,17 @@ const none: Candidate = { atMs: Number.NEGATIVE_INFINITY, hasEnded: () => false 
 
 export class Starter {
   readonly #state: string;
-  readonly #self: string[];
+  readonly #program: string[];
   readonly #log: Log;
   /** Of those that were started since the last one served: pids that have not ended. */
   readonly #started = new Set<number>();
   #latest = none;
   #pauseMs = pauseMsFirst;
 
-  /** self: program and arguments that run this same executable. */
-  constructor({ state, self, log }: { state: string; self: string[]; log: Log }) {
+  /** program: program and arguments that run this same executable. */
+  constructor({ state, program, log }: { state: string; program: string[]; log: Log }) {
     this.#state = state;
-    this.#self = self;
+    this.#program = program;
     this.#log = log;
   }
 
@@ -84,7 +84,7 @@ export class Starter {
     boundOwnLog(this.#state);
     const { O_WRONLY, O_APPEND, O_CREAT } = constants;
     using output = Descriptor.open(ownLog(this.#state), O_WRONLY | O_APPEND | O_CREAT, 0o600);
-    const argv = [...this.#self, ...monitorWords(this.#state)];
+    const argv = [...this.#program, ...monitorWords(this.#state)];
     const child = spawn(argv[0]!, argv.slice(1), {
       detached: true,
       cwd: "/",

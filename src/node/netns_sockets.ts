@@ -1,6 +1,7 @@
 // TCP sockets of a pod's network namespace. A socket belongs for ever to the namespace it was made in, so
 // a short-lived child makes some there and sends them here (the daemon itself never enters one); this
 // process then connects them as any other.
+import { ownProgram } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { lastWords, run } from "../sys/process.ts";
@@ -13,7 +14,6 @@ const childMs = 10_000;
 
 export class NetnsSockets implements Disposable {
   readonly #netns: string | undefined;
-  readonly #self: string[];
   readonly #folder: string;
   readonly #spare: Record<Family, Descriptor[]> = { IPv4: [], IPv6: [] };
   #filling: Promise<void> | undefined;
@@ -21,12 +21,11 @@ export class NetnsSockets implements Disposable {
   #closed = false;
 
   /**
-   * netns: the namespace's file; undefined: the host's. self: program and arguments of this executable.
+   * netns: the namespace's file; undefined: the host's.
    * folder: for a socket of the child's.
    */
-  constructor(options: { netns: string | undefined; self: string[]; folder: string }) {
+  constructor(options: { netns: string | undefined; folder: string }) {
     this.#netns = options.netns;
-    this.#self = options.self;
     this.#folder = options.folder;
   }
 
@@ -43,7 +42,7 @@ export class NetnsSockets implements Disposable {
 
   async #fill(netns: string): Promise<void> {
     using mailbox = new Mailbox(this.#folder);
-    const argv = [...this.#self, "netns-sockets", mailbox.path];
+    const argv = [...ownProgram(), "netns-sockets", mailbox.path];
     const result = await run(["nsenter", `--net=${netns}`, "--", ...argv], {
       signal: AbortSignal.timeout(childMs),
       isExpendable: true,

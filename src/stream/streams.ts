@@ -19,7 +19,6 @@ export type StreamOptions = {
   /** For sockets and FIFOs; what an earlier daemon left there goes. */
   folder: string;
   /** How this program is started again. */
-  self: string[];
   /** 0: one that is free. */
   port: number;
   idleMs: number;
@@ -28,7 +27,6 @@ export type StreamOptions = {
 
 export class Streams implements AsyncDisposable {
   readonly #parts: StreamParts;
-  readonly #self: string[];
   readonly #poller: Poller;
   readonly #server: StreamServer;
   readonly #front: TlsFront | undefined;
@@ -37,9 +35,8 @@ export class Streams implements AsyncDisposable {
     options: StreamOptions,
     made: { poller: Poller; server: StreamServer; front: TlsFront | undefined },
   ) {
-    const { monitor, folder, self } = options;
+    const { monitor, folder } = options;
     this.#parts = { monitor, folder, poller: made.poller };
-    this.#self = self;
     this.#poller = made.poller;
     this.#server = made.server;
     this.#front = made.front;
@@ -101,7 +98,7 @@ export class Streams implements AsyncDisposable {
         ...(ports.length > 0 ? portForwardChannelProtocols : []),
       ],
       serve: async (wire, { over, protocol }, gone) => {
-        using sockets = new NetnsSockets({ netns, self: this.#self, folder });
+        using sockets = new NetnsSockets({ netns, folder });
         const options = { sockets, poller, gone };
         if (over === "spdy") return await forwardSpdy(wire, options);
         if (portForwardChannelProtocols.includes(protocol)) {

@@ -10,8 +10,6 @@ import { unmountRootfs } from "../../src/layer/rootfs.ts";
 
 type LayerOptions = ImageStoreOptions["layers"];
 
-export const self = [process.execPath, join(import.meta.dirname, "../../src/main.ts")];
-
 export const registryOptions: RegistryOptions = {
   mirrors: [],
   insecure: [],
@@ -34,7 +32,6 @@ export function storeOptions(graph: string): ImageStoreOptions {
     registry: registryOptions,
     layers: layerOptions,
     storage: { driver: "auto", containerBytes: 0 },
-    self,
   };
 }
 

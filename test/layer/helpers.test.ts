@@ -7,13 +7,13 @@ import { Descriptor } from "../../src/sys/descriptor.ts";
 import { UnpackHelpers } from "../../src/layer/helpers.ts";
 import { implicitFolder, writeListing } from "../../src/layer/layer_manifest.ts";
 import { failure } from "../expect.ts";
-import { self, within } from "../image/fixture.ts";
+import { within } from "../image/fixture.ts";
 
 test("a helper is what the kernel takes first where memory runs out", async () => {
   const children = () =>
     readFileSync("/proc/thread-self/children", "utf8").split(" ").filter(Boolean);
   const before = children();
-  await using helpers = new UnpackHelpers(self, "overlay");
+  await using helpers = new UnpackHelpers("overlay");
   await helpers.run({ kind: "sync", folder: tmpdir() }, { signal: within() });
   const begun = children().filter((pid) => !before.includes(pid));
   expect(begun.length).toBe(1);

@@ -77,7 +77,7 @@ test("connects to the monitor only when what the monitor reports has been dealt 
   let isDone = false;
   await using client = new MonitorClient({
     state: join(daemon.dir, "state"),
-    self: [executable],
+    program: [executable],
     log: createLog({ level: "error", format: "text" }),
     onExit: () => {},
     onHello: async () => {

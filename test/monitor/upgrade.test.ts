@@ -16,11 +16,11 @@ let daemon: Daemon;
 beforeAll(async () => (daemon = await startDaemon({ network: false })));
 afterAll(() => daemon[Symbol.asyncDispose]());
 
-/** A client of another build: it asks the monitor to become the program at `self`. */
-async function upgradeTo(self: string[]): Promise<void> {
+/** A client of another build: it asks the monitor to become the program at `program`. */
+async function upgradeTo(program: string[]): Promise<void> {
   await using client = new MonitorClient({
     state: join(daemon.dir, "state"),
-    self,
+    program,
     log: createLog({ level: "error", format: "text" }),
     onExit: () => {},
     onHello: () => {},

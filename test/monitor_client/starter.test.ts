@@ -13,8 +13,12 @@ const state = mkdtempSync(join(tmpdir(), "isulad-starter-"));
 afterAll(() => rmSync(state, { recursive: true, force: true }));
 
 test("one that ends at once is started again after longer and longer pauses", async () => {
-  const self = ["sh", "-c", "echo started"];
-  const starter = new Starter({ state, self, log: createLog({ level: "error", format: "text" }) });
+  const program = ["sh", "-c", "echo started"];
+  const starter = new Starter({
+    state,
+    program,
+    log: createLog({ level: "error", format: "text" }),
+  });
   const end = performance.now() + 1500;
   for (starter.begin(); performance.now() < end; await sleep(5)) starter.startIfDue();
   const starts = readFileSync(ownLog(state), "utf8").split("\n").length - 1;
@@ -24,7 +28,7 @@ test("one that ends at once is started again after longer and longer pauses", as
 test("one that is expected is given its time, and another is started when it ends", async () => {
   const starter = new Starter({
     state,
-    self: ["sh", "-c", "echo in its place"],
+    program: ["sh", "-c", "echo in its place"],
     log: createLog({ level: "error", format: "text" }),
   });
   const starts = () => readFileSync(ownLog(state), "utf8").includes("in its place");

@@ -4,7 +4,7 @@
 #
 #   as -o pause.o pause_x86_64.s && objcopy -O binary -j .text pause.o pause
 #
-# pause_rootfs.ts holds them; test/node/pause.test.ts compares.
+# pause_rootfs.ts holds them; test/unit/node/pause.test.ts compares.
 	.set	base, 0x400000
 	.text
 

@@ -1,0 +1,81 @@
+import { afterAll, expect, test } from "bun:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { toLong } from "../../../src/base/int64.ts";
+import { CriError } from "../../../src/base/errors.ts";
+import { connect } from "../../../src/cli/client.ts";
+import { fakeDaemon } from "../../cli/fake_daemon.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-cli-"));
+const socket = join(dir, "daemon.sock");
+afterAll(() => rmSync(dir, { recursive: true }));
+
+test("a call passes its request and returns the response, int64 as Long", async () => {
+  await using daemon = await fakeDaemon(socket, {
+    StopContainer: (request) => {
+      expect([request.container_id, request.timeout?.toString()]).toEqual([
+        "abc",
+        "9007199254740993",
+      ]);
+      return {};
+    },
+    Version: () => ({ runtime_name: "isulad-ts" }),
+  });
+  using client = connect(daemon.host);
+  await client.StopContainer({ container_id: "abc", timeout: toLong(9007199254740993n) });
+  expect((await client.Version({})).runtime_name).toBe("isulad-ts");
+});
+
+test("a stream yields its items and then the daemon's error", async () => {
+  await using daemon = await fakeDaemon(socket, {
+    async *Pull() {
+      yield { image: "a", images: ["b"] };
+      throw new CriError("NOT_FOUND", "no such image");
+    },
+  });
+  using client = connect(daemon.host);
+  const seen: string[] = [];
+  const read = async () => {
+    for await (const item of client.Pull({ image: "a" })) seen.push(...item.images);
+  };
+  expect(await read().catch((error) => [error.code, error.message])).toEqual([
+    "NOT_FOUND",
+    "no such image",
+  ]);
+  expect(seen).toEqual(["b"]);
+});
+
+test("an ended iteration, an abort and a deadline cancel the call in the daemon", async () => {
+  const cancelled: string[] = [];
+  const hang = (name: string, signal: AbortSignal) =>
+    new Promise<object>(() => signal.addEventListener("abort", () => cancelled.push(name)));
+  await using daemon = await fakeDaemon(socket, {
+    async *Pull(_request, signal) {
+      yield {};
+      await hang("Pull", signal);
+    },
+    Version: (_request, signal) => hang("Version", signal),
+    Status: (_request, signal) => hang("Status", signal),
+  });
+  using client = connect(daemon.host);
+  for await (const item of client.Pull({})) {
+    expect(item.image).toBe("");
+    break;
+  }
+  const aborted = client.Version({}, { signal: AbortSignal.timeout(50) });
+  expect(await aborted.catch((error) => error.code)).toBe("CANCELLED");
+  expect(await client.Status({}, { timeoutMs: 50 }).catch((error) => error.code)).toBe(
+    "DEADLINE_EXCEEDED",
+  );
+  while (cancelled.length < 3) await Bun.sleep(5);
+  expect(cancelled.sort()).toEqual(["Pull", "Status", "Version"]);
+});
+
+test("a missing socket is reported with its path and what to do", async () => {
+  using client = connect(join(dir, "none.sock"));
+  expect(await client.Version({}).catch((error) => [error.code, error.message])).toEqual([
+    "UNAVAILABLE",
+    `Cannot reach the daemon at ${join(dir, "none.sock")}: there is no such socket. Is it running? --host names another socket.`,
+  ]);
+});

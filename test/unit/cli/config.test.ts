@@ -1,0 +1,99 @@
+import { expect, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { loadConfig } from "../../../src/base/config.ts";
+import { daemonKeys } from "../../../src/base/config_keys.ts";
+import { configTable, parseFlags } from "../../../src/cli/config.ts";
+
+const parse = (line: string) => {
+  const { file, flags, asked } = parseFlags("prog", line.split(" ").filter(Boolean));
+  return {
+    file,
+    flags: Object.fromEntries([...flags].map(([{ key }, text]) => [key, text])),
+    asked,
+  };
+};
+
+test("parseFlags takes keys as flags, switches without a value, and lists several times", () => {
+  const line =
+    "--config f.json --graph=/a --systemd-cgroup --nri-support false --host unix:///a --hosts unix:///b";
+  expect(parse(line)).toEqual({
+    file: "f.json",
+    flags: {
+      graph: "/a",
+      "systemd-cgroup": "true",
+      "nri-support": "false",
+      hosts: "unix:///a,unix:///b",
+    },
+    asked: undefined,
+  });
+});
+
+test("parseFlags takes iSulad's letters for the keys that they mean", () => {
+  const line = "-g /a -G isula -H unix:///a -H unix:///b -S /s -p /p -l INFO -e lcr";
+  expect(parse(line).flags).toEqual({
+    graph: "/a",
+    group: "isula",
+    hosts: "unix:///a,unix:///b",
+    state: "/s",
+    pidfile: "/p",
+    "log-level": "INFO",
+    engine: "lcr",
+  });
+});
+
+test.each([
+  ["--help", "help"],
+  ["--graph /x -h", "help"],
+  ["-V", "version"],
+  ["-v --graph /x", "version"],
+] as const)("parseFlags %s asks for the %s", (line, asked) => {
+  expect(parse(line).asked).toBe(asked);
+});
+
+test.each([
+  ["--graph", "--graph needs a value. See prog --help."],
+  ["--graph=", "--graph has an empty value: leave it out for the default. See prog --help."],
+  ["--graph --state /x", "--graph needs a value, not the flag --state. See prog --help."],
+  ["--graph /a --graph /b", "--graph is given twice. See prog --help."],
+  ["-g /a --graph=/b", "--graph is given twice. See prog --help."],
+  ["--config a --config b", "--config is given twice. See prog --help."],
+  ["-c FILE", "prog has no option -c; is it --config? See prog --help."],
+  ["-s overlay2", "-s is --storage-opts or --storage-driver: write which. See prog --help."],
+  ["-g/a", "prog has no option -g/a; is it --graph? See prog --help."],
+  ["--gruph=/a", "prog has no option --gruph; is it --graph? See prog --help."],
+  ["--graph /a stray", 'Unexpected word "stray". See prog --help.'],
+  ["--graph /a -- --state", 'Unexpected word "--". See prog --help.'],
+  ["-", 'Unexpected word "-". See prog --help.'],
+])("parseFlags refuses %s", (line, message) => {
+  expect(() => parse(line)).toThrow(message);
+});
+
+test("parseFlags refuses an empty word and an empty value", () => {
+  expect(() => parseFlags("prog", [""])).toThrow('Unexpected word ""');
+  expect(() => parseFlags("prog", ["--graph", ""])).toThrow("--graph has an empty value");
+});
+
+test("configTable shows values that a daemon.json with them would keep", () => {
+  const folder = mkdtempSync(join(tmpdir(), "isulad-config-"));
+  using _ = { [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
+  const file = join(folder, "daemon.json");
+  const content = {
+    runtimes: { runc: { path: "/usr/bin/env", "runtime-args": ["--debug"], "cni-conf-dir": "/x" } },
+    "default-ulimits": { nofile: { Name: "nofile", Hard: -1, Soft: 5 } },
+    "native.umask": "secure",
+    "cni-timeout": "1500ms",
+  };
+  writeFileSync(file, JSON.stringify(content));
+  const rows = configTable(loadConfig(file, new Map([[daemonKeys.graph, "/flag"]])))
+    .split("\n")
+    .filter((line) => !line.startsWith("#") && !line.startsWith("KEY") && line !== "")
+    .map((line) => line.split(/ {2,}/));
+  expect(rows).toContainEqual(["graph", '"/flag"', "flag"]);
+  expect(rows).toContainEqual(["cni-timeout", '"1500ms"', "file:1"]);
+  const expected = loadConfig(file, new Map([[daemonKeys.graph, "/flag"]])).config;
+  const again = Object.fromEntries(rows.map(([key, value]) => [key, JSON.parse(value ?? "")]));
+  writeFileSync(file, JSON.stringify(again));
+  expect(loadConfig(file).config).toEqual(expected);
+});

@@ -1,0 +1,89 @@
+import { afterAll, expect, test } from "bun:test";
+import { appendFileSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { type LogOptions, readLog } from "../../../src/cli/log_file.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-log-"));
+const path = join(dir, "0.log");
+afterAll(() => rmSync(dir, { recursive: true }));
+
+const time = "2026-11-21T14:28:00.123456789Z";
+const entries = (...texts: string[]) => texts.map((text) => `${time} ${text}\n`).join("");
+
+async function read(options: LogOptions = {}): Promise<string[]> {
+  const seen: string[] = [];
+  for await (const { stream, bytes } of readLog(path, options)) {
+    seen.push(`${stream}: ${new TextDecoder().decode(bytes)}`);
+  }
+  return seen;
+}
+
+test("readLog joins partial entries, keeps the streams' order and empty lines", async () => {
+  writeFileSync(path, entries("stdout P ab", "stdout F c", "stderr F no", "stdout F ", "stdout F"));
+  expect(await read()).toEqual(["stdout: abc\n", "stderr: no\n", "stdout: \n\n"]);
+});
+
+test("readLog shows a time once for a line, and foreign lines as they are", async () => {
+  writeFileSync(path, entries("stdout P a", "stdout F b") + "free text\n");
+  expect(await read({ timestamps: true })).toEqual([`stdout: ${time} ab\nfree text\n`]);
+});
+
+test("readLog begins with the last lines, each whole", async () => {
+  writeFileSync(
+    path,
+    entries("stdout F 1", "stdout P 2", "stdout P 2", "stdout F 2", "stderr F 3"),
+  );
+  expect(await read({ tail: 2 })).toEqual(["stdout: 222\n", "stderr: 3\n"]);
+  expect(await read({ tail: 0 })).toEqual([]);
+  expect(await read({ tail: 99 })).toHaveLength(2);
+  writeFileSync(path, entries("stdout F 1", "stdout P 2", "stdout P 2"));
+  expect(await read({ tail: 1 })).toEqual(["stdout: 22"]);
+});
+
+test("readLog finds the last lines of a large file, by bytes and lines of many sizes", async () => {
+  const lines = Array.from({ length: 3000 }, (item, i) => `${i} ${"x".repeat((i * 37) % 300)}`);
+  writeFileSync(path, entries(...lines.map((line) => `stdout F ${line}`)));
+  for (const tail of [1, 100, 1500, 2999, 3000]) {
+    const seen = (await read({ tail })).map((piece) => piece.replace("stdout: ", ""));
+    expect(seen.join("")).toBe(`${lines.slice(-tail).join("\n")}\n`);
+  }
+});
+
+test("readLog follows through rotation and truncation until it is told to end", async () => {
+  writeFileSync(path, entries("stdout F 1"));
+  const ended = new AbortController();
+  const seen: string[] = [];
+  const reading = (async () => {
+    for await (const { bytes } of readLog(path, { follow: ended.signal })) {
+      seen.push(new TextDecoder().decode(bytes).trim());
+    }
+  })();
+  const until = async (count: number) => {
+    while (seen.length < count) await Bun.sleep(2);
+  };
+  await until(1);
+  appendFileSync(path, `${time} stdout F 2`); // The rest of this line comes later.
+  await Bun.sleep(20);
+  expect(seen).toEqual(["1"]);
+  appendFileSync(path, "\n");
+  await until(2);
+  renameSync(path, `${path}.old`);
+  appendFileSync(`${path}.old`, entries("stdout F 3"));
+  await Bun.sleep(20);
+  writeFileSync(path, entries("stdout F 4"));
+  await until(4);
+  writeFileSync(path, "");
+  await Bun.sleep(20);
+  writeFileSync(path, entries("stdout F 5"));
+  await until(5);
+  appendFileSync(path, entries("stdout F 6"));
+  ended.abort(); // What was written before is still read.
+  await reading;
+  expect(seen).toEqual(["1", "2", "3", "4", "5", "6"]);
+});
+
+test("readLog of a missing file says so", async () => {
+  rmSync(path, { force: true });
+  expect(await read().catch((error) => error.code)).toBe("ENOENT");
+});

@@ -1,0 +1,121 @@
+import { expect, spyOn, test } from "bun:test";
+import { type CommandDef, defineCommand } from "citty";
+import { repeatable } from "../../../src/cli/options.ts";
+import { everyValue, type Program, runProgram } from "../../../src/cli/program.ts";
+
+let seen: unknown[] = [];
+const record = (name: string): CommandDef =>
+  defineCommand({
+    args: {
+      flag: { type: "boolean", alias: "f" },
+      all: { type: "boolean", alias: "a" },
+      value: { type: "string", alias: "v", default: "none" },
+      each: { type: "string", ...repeatable },
+      word: { type: "positional", required: false, ...(name === "one" ? {} : repeatable) },
+    },
+    run: ({ args }) => {
+      seen = [name, args.flag === true, args.value, args._];
+      return args._.includes("seven") ? 7 : undefined;
+    },
+  }) as CommandDef;
+const program: Program = {
+  name: "prog",
+  version: "1.2.3",
+  main: record("main"),
+  commands: {
+    list: record("list"),
+    one: record("one"),
+    run: record("run"),
+    config: { subCommands: { check: record("check"), show: record("show") } },
+    fail: { run: () => Promise.reject(new Error("it broke")) },
+  },
+  passthrough: { run: { operands: 1, failureCode: 125 } },
+};
+
+async function prog(line: string) {
+  const out: string[] = [];
+  const keep = (text: unknown) => out.push(String(text)) > 0;
+  using stdout = spyOn(process.stdout, "write").mockImplementation(keep);
+  using stderr = spyOn(process.stderr, "write").mockImplementation(keep);
+  seen = [];
+  const code = await runProgram(program, line.split(" ").filter(Boolean));
+  expect([stdout, stderr]).toBeArrayOfSize(2);
+  return { code, text: out.join("").trim() };
+}
+
+test.each([
+  ["", ["main", false, "none", []]],
+  ["--value x -f", ["main", true, "x", []]],
+  ["list a b", ["list", false, "none", ["a", "b"]]],
+  ["list -fa --value=x a", ["list", true, "x", ["a"]]],
+  ["config check file", ["check", false, "none", ["file"]]],
+  [
+    "run -v x image cmd -f --value y --help",
+    ["run", false, "x", "image cmd -f --value y --help".split(" ")],
+  ],
+  ["run -f -- image -x", ["run", true, "none", ["image", "-x"]]],
+  ["run image -- cmd -- x", ["run", false, "none", ["image", "cmd", "--", "x"]]],
+])("prog %s reaches its command", async (line, expected) => {
+  expect((await prog(line)).code).toBe(0);
+  expect(seen).toEqual(expected);
+});
+
+test.each([
+  ["lisst", 2, "prog: Unknown command lisst; is it list? See prog --help."],
+  ["config chek", 2, "prog: Unknown command chek; is it check? See prog config --help."],
+  ["config", 2, "prog: prog config needs one of: check, show. See prog config --help."],
+  [
+    "list --vale x",
+    2,
+    "prog: prog list has no option --vale; is it --value? See prog list --help.",
+  ],
+  ["list -az", 2, "prog: prog list has no option -az. See prog list --help."],
+  ["list --value", 2, "prog: --value needs a value. See prog list --help."],
+  [
+    "list --value=",
+    2,
+    "prog: --value has an empty value: leave it out for the default. See prog list --help.",
+  ],
+  [
+    "list --value --flag",
+    2,
+    "prog: --value needs a value, not the option --flag. See prog list --help.",
+  ],
+  ["list --value x -v y", 2, "prog: --value is given twice. See prog list --help."],
+  ["list -ff", 2, "prog: --flag is given twice. See prog list --help."],
+  ["list --flag=yes", 2, "prog: --flag=yes takes no value. See prog list --help."],
+  ["list -x", 2, "prog: prog list has no option -x. See prog list --help."],
+  ["list -e", 2, "prog: prog list has no option -e; is it --each? See prog list --help."],
+  ["one a b", 2, 'prog: Unexpected word "b". See prog one --help.'],
+  ["list --each a --each b", 0, ""],
+  [
+    "run --falg image",
+    125,
+    "prog: prog run has no option --falg; is it --flag? See prog run --help.",
+  ],
+  ["fail", 1, "prog: it broke"],
+  ["list seven", 7, ""],
+  ["--version", 0, "1.2.3"],
+])("prog %s ends with %d and says %s", async (line, code, text) => {
+  expect(await prog(line)).toEqual({ code, text });
+});
+
+test("an empty word is refused, as a command and as an operand", async () => {
+  for (const words of [[""], ["list", ""], ["run", ""]]) {
+    using stderr = spyOn(process.stderr, "write").mockImplementation(() => true);
+    expect(await runProgram(program, words)).toBe(words[0] === "run" ? 125 : 2);
+    expect(String(stderr.mock.calls[0])).toMatch(/Unknown command ""|An empty word names nothing/);
+  }
+});
+
+test("help lists the commands, and the options of one", async () => {
+  expect((await prog("--help")).text).toContain("prog [OPTIONS] [WORD] list|one|run|config|fail");
+  expect((await prog("run --help")).text).toContain("-v, --value=<value>");
+  expect((await prog("config check -h")).text).toContain("prog config check");
+});
+
+test("everyValue collects an option given several times, and stops at --", () => {
+  const words = ["-e", "A=1", "--env=B=2", "--other", "--", "-e", "C=3"];
+  expect(everyValue(words, ["-e", "--env"])).toEqual(["A=1", "B=2"]);
+  expect(everyValue(["-e", "A", "--", "-e", "B"], ["-e"])).toEqual(["A"]);
+});

@@ -1,0 +1,99 @@
+// Labels of pods and containers on a node whose kernel runs SELinux, as far as that needs no such
+// kernel: which they are, that no two pods have the same level, and which files get them.
+import { expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Context } from "../../../src/cri/context.ts";
+import {
+  holdLevel,
+  labelFiles,
+  newContainerLabels,
+  newPodLabels,
+} from "../../../src/cri/selinux.ts";
+import type { HostFacts } from "../../../src/spec/spec_inputs.ts";
+import { levelOf } from "../../../src/spec/selinux.ts";
+import type { Container } from "../../../src/state/container.ts";
+import type { Sandbox } from "../../../src/state/sandbox.ts";
+import { lgetxattr } from "../../../src/sys/path.ts";
+import { codeAndMessage } from "../../spec/facts.ts";
+
+const policy = { process: "u:r:t:s0", file: "u:object_r:f:s0", readonlyFile: "u:object_r:ro:s0" };
+const call = { signal: AbortSignal.timeout(60_000) };
+
+type Records = { sandboxes?: Partial<Sandbox>[]; state?: string };
+
+function contextWith(selinux: HostFacts["selinux"], { sandboxes = [], state }: Records = {}) {
+  const listed = { list: () => sandboxes, get: () => sandboxes[0] };
+  const none = { list: () => [] };
+  const parts = { host: { selinux }, sandboxes: listed, containers: none, config: { state } };
+  return { ...parts, levels: new Set() } as unknown as Context;
+}
+
+test("a pod's level is nobody else's, of those that are made and of those that are being made", () => {
+  const sandboxes: Partial<Sandbox>[] = [];
+  const context = contextWith({ policy }, { sandboxes });
+  const seen = new Set<string>();
+  for (let i = 0; i < 200; i++) {
+    const selinux = newPodLabels(context, {})!;
+    if (i % 2 === 0) sandboxes.push({ selinux });
+    else holdLevel(context, { selinux } as Sandbox);
+    seen.add(levelOf(selinux.mount));
+  }
+  expect(seen.size).toBe(200);
+  {
+    using _ = holdLevel(context, { selinux: { process: "u:r:t:s0:c1", mount: "" } } as Sandbox);
+    expect(context.levels.has("s0:c1")).toBe(true);
+  }
+  expect(context.levels.has("s0:c1")).toBe(false);
+});
+
+test("a container has its pod's labels; nothing has any where labels are off", () => {
+  const selinux = { process: "u:r:t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
+  const labels = (host: HostFacts["selinux"], linux = {}) =>
+    newContainerLabels(contextWith(host), { selinux, config: {} } as Sandbox, { linux });
+  expect(labels({ policy })).toEqual(selinux);
+  const asked = { security_context: { selinux_options: { type: "spc_t" } } };
+  expect(labels(undefined)).toBeUndefined();
+  expect(labels(undefined, asked)).toBeUndefined();
+  expect(labels({})).toBeUndefined();
+  expect(codeAndMessage(() => labels({}, asked))).toStartWith(
+    "FAILED_PRECONDITION: selinux_options -:-:spc_t:-: labels are off on this node",
+  );
+});
+
+test("the pod's files, the image's volumes and the mounts that want it get the label", async () => {
+  const state = mkdtempSync(join(tmpdir(), "isulad-selinux-"));
+  try {
+    const folder = join(state, "sandboxes/pod1");
+    const files = ["hosts", "hostname", "resolv.conf", "shm/x"].map((name) => join(folder, name));
+    const others = ["volume/v", "wanted/w", "unwanted/u"].map((name) => join(state, name));
+    for (const file of [...files, ...others]) {
+      mkdirSync(join(file, ".."), { recursive: true });
+      writeFileSync(file, "");
+    }
+    const selinux = { process: "u:r:t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
+    const config = { mounts: [{}, { selinux_relabel: true }] };
+    const container = { sandboxId: "pod1", config, selinux } as Container;
+    const namespaces = { ipc: { path: "", inode: "1" } };
+    const context = contextWith({ policy }, { sandboxes: [{ namespaces }], state });
+    const [volume, wanted, unwanted] = ["volume", "wanted", "unwanted"].map((name) =>
+      join(state, name),
+    ) as [string, string, string];
+    await labelFiles(context, container, {
+      mounts: [unwanted, wanted].map((source) => ({ source, propagation: "private" })),
+      volumes: [{ path: "/v", source: volume }],
+      call,
+    });
+    const unlabelled = [...files, ...others].filter(
+      (file) => String(lgetxattr(file, "security.selinux")) !== String(bytes(selinux.mount)),
+    );
+    expect(unlabelled).toEqual([join(unwanted, "u")]);
+  } finally {
+    rmSync(state, { recursive: true, force: true });
+  }
+});
+
+function bytes(label: string): Uint8Array {
+  return new TextEncoder().encode(`${label}\0`);
+}

@@ -1,0 +1,57 @@
+// Want of memory as the monitor's thread sees it: counts that are still there when the cgroup is not.
+// With cgroup v1 there is no such file, and nothing is watched.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { existsSync, mkdirSync, rmdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { LogWorkers } from "../../../src/monitor/worker_client.ts";
+import { run } from "../../../src/sys/process.ts";
+import { until } from "../../expect.ts";
+
+const top = "/sys/fs/cgroup";
+const isV2 = existsSync(join(top, "cgroup.controllers"));
+const folder = join(top, `isulad-test-${process.pid}`);
+const workers = new LogWorkers((error) => {
+  throw error;
+});
+
+beforeAll(() => {
+  if (!isV2) return;
+  writeFileSync(join(top, "cgroup.subtree_control"), "+memory");
+  mkdirSync(folder);
+});
+afterAll(() => {
+  if (existsSync(folder)) rmdirSync(folder);
+});
+
+test("kills and limits that were met are known when their cgroup has gone", async () => {
+  const watch = workers.watchMemory(isV2 ? { unified: folder } : { memory: folder });
+  if (!isV2) return expect(watch).toBeUndefined();
+  const { counts } = watch!;
+  expect([counts.limitsMet, counts.kills]).toEqual([0n, 0n]);
+  writeFileSync(join(folder, "memory.max"), String(20 << 20));
+  if (existsSync(join(folder, "memory.swap.max"))) {
+    writeFileSync(join(folder, "memory.swap.max"), "0");
+  }
+  const eater = "dd if=/dev/zero of=/dev/null bs=200M count=1";
+  const script = `echo 0 > ${folder}/cgroup.procs; ${eater}; echo $?`;
+  const { stdout } = await run(["sh", "-c", `(${script}) 2>/dev/null`], {
+    signal: AbortSignal.timeout(30_000),
+  });
+  expect(stdout).toBe("137\n");
+  await until("the kill is seen", () => counts.kills === 1n);
+  // The shell that was in it, too, has ended.
+  await until("the cgroup can be removed", () => {
+    try {
+      rmdirSync(folder);
+    } catch {
+      return false;
+    }
+    return true;
+  });
+  expect(counts.limitsMet).toBeGreaterThan(0n);
+  watch!.close();
+});
+
+test("a cgroup that is not there is not watched", () => {
+  expect(workers.watchMemory({ unified: join(top, "isulad-gone") })).toBeUndefined();
+});

@@ -1,0 +1,95 @@
+// The cutter: whatever the pieces in which a stream comes, its log says the same.
+import { describe, expect, test } from "bun:test";
+import {
+  cut,
+  LogOutput,
+  maxLineBytes,
+  rest,
+  timestamp,
+} from "../../../src/monitor_log/log_lines.ts";
+
+/** A generator of numbers below a bound, the same ones for the same seed. */
+function seeded(seed: number): (below: number) => number {
+  let state = seed >>> 0 || 1;
+  return (below) => {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    return (state >>> 0) % below;
+  };
+}
+
+/** Feeds a stream in pieces as a worker does: what was not consumed comes again. */
+function logOf(data: Buffer, pieceBytes: () => number): string {
+  const out = new LogOutput();
+  const log: Buffer[] = [];
+  let held = Buffer.alloc(0);
+  for (let at = 0; at < data.length;) {
+    const piece = data.subarray(at, at + pieceBytes());
+    at += piece.length;
+    const seen = Buffer.concat([held, piece]);
+    const used = cut("stdout", seen, out);
+    held = seen.subarray(used);
+    if (held.length > maxLineBytes) throw new Error(`${held.length} bytes are kept of one line`);
+    log.push(Buffer.from(out.drain()));
+  }
+  rest("stdout", held, out);
+  log.push(Buffer.from(out.drain()));
+  return Buffer.concat(log).toString("latin1").replaceAll(/^\S+ /gm, "");
+}
+
+/** What the log must say, from the whole stream at once. */
+function expected(data: Buffer): string {
+  const lines = data.toString("latin1").split("\n");
+  const last = lines.pop()!;
+  const tail = last === "" ? 0 : 1;
+  return [...lines, last]
+    .slice(0, lines.length + tail)
+    .map((line, index) => {
+      let text = "";
+      while (line.length > maxLineBytes) {
+        text += `stdout P ${line.slice(0, maxLineBytes)}\n`;
+        line = line.slice(maxLineBytes);
+      }
+      return `${text}stdout ${index < lines.length ? "F" : "P"} ${line}\n`;
+    })
+    .join("");
+}
+
+function randomStream(below: (n: number) => number): Buffer {
+  const lines = Array.from({ length: 1 + below(30) }, () => {
+    const length = [below(3), below(200), maxLineBytes - 2 + below(5), below(60_000)][below(4)]!;
+    return Buffer.alloc(length, 97 + below(26)).toString("latin1");
+  });
+  return Buffer.from(lines.join("\n") + (below(2) === 0 ? "\n" : ""), "latin1");
+}
+
+describe("cut", () => {
+  test("a stream in any pieces makes the same log", () => {
+    for (let seed = 1; seed <= 60; seed++) {
+      const below = seeded(seed * 2_654_435_761);
+      const data = randomStream(below);
+      const most = [200 + below(50), 4096, 70_000][below(3)]!;
+      const log = logOf(data, () => 1 + below(most));
+      if (log !== expected(data)) throw new Error(`seed ${seed}: another log, pieces to ${most}`);
+    }
+  });
+
+  test("consumes whole lines only, and of a long one whole pieces", () => {
+    const out = new LogOutput();
+    expect(cut("stderr", Buffer.from("one\ntwo"), out)).toBe(4);
+    expect(cut("stderr", Buffer.from("two"), out)).toBe(0);
+    expect(cut("stderr", Buffer.alloc(maxLineBytes, 97), out)).toBe(0);
+    expect(cut("stderr", Buffer.alloc(maxLineBytes + 1, 97), out)).toBe(maxLineBytes);
+  });
+
+  test("what has no newline at the end is a part of a line", () => {
+    const out = new LogOutput();
+    rest("stdout", Buffer.from("half"), out);
+    expect(out.drain().toString()).toMatch(/^\S+ stdout P half\n$/);
+  });
+
+  test("a time has nanoseconds and is in UTC", () => {
+    expect(timestamp()).toMatch(/^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z$/);
+  });
+});

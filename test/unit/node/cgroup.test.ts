@@ -1,0 +1,172 @@
+import { afterAll, describe, expect, test } from "bun:test";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { CriError } from "../../../src/base/errors.ts";
+import {
+  cgroupFolders,
+  cgroupMounts,
+  type CgroupMounts,
+  oomKills,
+  parseOomKills,
+  processes,
+} from "../../../src/node/cgroup.ts";
+import { cgroupfsDriver } from "../../../src/node/cgroupfs.ts";
+import { systemdDriver } from "../../../src/node/systemd.ts";
+import { readMountTable } from "../../../src/sys/mount_table.ts";
+
+const scratch = mkdtempSync(join(tmpdir(), "isulad-cgroup-"));
+afterAll(() => rmSync(scratch, { recursive: true, force: true }));
+
+const signal = () => AbortSignal.timeout(5000);
+
+/** A hierarchy of plain folders: what a cgroup file system makes by itself is made by hand. */
+function hierarchy(name: string, controllers = ""): string {
+  const root = join(scratch, name);
+  mkdirSync(root, { recursive: true });
+  writeFileSync(join(root, "cgroup.controllers"), controllers);
+  writeFileSync(join(root, "cgroup.subtree_control"), "");
+  return root;
+}
+
+const v1: CgroupMounts = {
+  version: 1,
+  roots: { cpu: hierarchy("cpu"), cpuacct: hierarchy("cpu"), memory: hierarchy("memory") },
+};
+
+describe("cgroupMounts()", () => {
+  const line = (folder: string, type: string, options: string) =>
+    `30 23 0:26 / ${folder} rw,nosuid - ${type} ${type} rw,${options}\n`;
+
+  test("takes a hybrid host for v1, with the unified hierarchy beside it", () => {
+    const text =
+      line("/sys/fs/cgroup", "tmpfs", "mode=755") +
+      line("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "cpu,cpuacct") +
+      line("/sys/fs/cgroup/systemd", "cgroup", "xattr,name=systemd") +
+      line("/sys/fs/cgroup/uni\\040fied", "cgroup2", "nsdelegate");
+    expect(cgroupMounts(readMountTable(text))).toEqual({
+      version: 1,
+      roots: {
+        cpu: "/sys/fs/cgroup/cpu,cpuacct",
+        cpuacct: "/sys/fs/cgroup/cpu,cpuacct",
+        "name=systemd": "/sys/fs/cgroup/systemd",
+        hybrid: "/sys/fs/cgroup/uni fied",
+      },
+    });
+  });
+
+  test("finds v2, and says so where there is nothing", () => {
+    const text = line("/sys/fs/cgroup", "cgroup2", "nsdelegate");
+    expect(cgroupMounts(readMountTable(text))).toEqual({
+      version: 2,
+      roots: { unified: "/sys/fs/cgroup" },
+    });
+    const named = text + line("/sys/fs/cgroup/systemd", "cgroup", "name=systemd");
+    expect(cgroupMounts(readMountTable(named)).version).toBe(2);
+    expect(() => cgroupMounts([])).toThrow("no cgroup file system is mounted");
+  });
+});
+
+describe("cgroupfsDriver()", () => {
+  const driver = cgroupfsDriver(v1, "");
+
+  test("puts containers below the kubelet's parent, or below /isulad and the pod", () => {
+    expect(driver.containerCgroupsPath("/kubepods/pod1", "p", "c")).toBe("/kubepods/pod1/c");
+    expect(driver.containerCgroupsPath("", "p", "c")).toBe("/isulad/p/c");
+    expect(driver.podCgroup("kubepods/", "p").ociParent).toBe("/kubepods");
+    expect(driver.containerPaths("", "p", "c")["memory"]).toBe(join(scratch, "memory/isulad/p/c"));
+  });
+
+  test("refuses parents that leave the hierarchy", () => {
+    for (const parent of ["/", "..", "/a/../../b", "/a b", "/a\n"]) {
+      expect(() => driver.podCgroup(parent, "p")).toThrow(CriError);
+    }
+  });
+
+  test("a configured parent goes with its last pod, whichever pod came first", async () => {
+    const configured = cgroupfsDriver(v1, "/node/pods");
+    const one = await configured.createPodCgroup("", "one", signal());
+    const two = await configured.createPodCgroup("", "two", signal());
+    await configured.removePodCgroup({ parent: "", podId: "one", ...one }, signal());
+    expect(existsSync(join(scratch, "memory/node/pods/two"))).toBe(true);
+    expect(existsSync(join(scratch, "memory/node/pods/one"))).toBe(false);
+    await configured.removePodCgroup({ parent: "", podId: "two", ...two }, signal());
+    expect(existsSync(join(scratch, "memory/node"))).toBe(false);
+  });
+
+  test("removes what it made, our parent with the last pod, and no folder of others", async () => {
+    const one = await driver.createPodCgroup("", "one", signal());
+    const two = await driver.createPodCgroup("", "two", signal());
+    expect([one.made, two.made]).toEqual(["/isulad/one", "/isulad/two"]);
+    mkdirSync(join(scratch, "cpu/isulad/one/left-behind"));
+    await driver.removePodCgroup({ parent: "", podId: "one", ...one }, signal());
+    expect(existsSync(join(scratch, "cpu/isulad/one"))).toBe(false);
+    expect(existsSync(join(scratch, "memory/isulad/two"))).toBe(true);
+    await driver.removePodCgroup({ parent: "", podId: "two", ...two }, signal());
+    await driver.removePodCgroup({ parent: "", podId: "two", ...two }, signal());
+    expect(existsSync(join(scratch, "memory/isulad"))).toBe(false);
+
+    mkdirSync(join(scratch, "memory/kubepods"));
+    const deep = await driver.createPodCgroup("/kubepods/burstable/pod1", "p", signal());
+    expect(deep.made).toBe("/kubepods/burstable");
+    expect((await driver.createPodCgroup("/kubepods/burstable/pod1", "p", signal())).made).toBe(
+      undefined,
+    );
+    await driver.removePodCgroup(
+      { parent: "/kubepods/burstable/pod1", podId: "p", ...deep },
+      signal(),
+    );
+    await driver.removePodCgroup({ parent: "/kubepods/burstable/pod1", podId: "p" }, signal());
+    expect(existsSync(join(scratch, "memory/kubepods"))).toBe(true);
+    expect(existsSync(join(scratch, "memory/kubepods/burstable"))).toBe(false);
+  });
+
+  test("hands v2's controllers down to the pod", async () => {
+    const root = hierarchy("v2", "memory\n");
+    for (const folder of ["isulad", "isulad/p"]) hierarchy(`v2/${folder}`, "memory\n");
+    const mounts: CgroupMounts = { version: 2, roots: { unified: root } };
+    await cgroupfsDriver(mounts, "").createPodCgroup("", "p", signal());
+    const enabled = (folder: string) =>
+      readFileSync(join(root, folder, "cgroup.subtree_control"), "utf8");
+    expect([enabled(""), enabled("isulad"), enabled("isulad/p")]).toEqual(Array(3).fill("+memory"));
+  });
+});
+
+describe("systemdDriver()", () => {
+  const driver = systemdDriver({ version: 2, roots: { unified: "/c" } }, "");
+
+  test("takes the last element of the kubelet's path, and finds its folder by its name", () => {
+    const parent = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice";
+    expect(driver.containerCgroupsPath(parent, "p", "c")).toBe(
+      "kubepods-burstable-pod1_2.slice:isulad:c",
+    );
+    expect(driver.containerPaths(parent, "p", "c")).toEqual({
+      unified: `/c${parent}/isulad-c.scope`,
+    });
+    expect(driver.podCgroup("", "p")).toEqual({
+      ociParent: "isulad-podp.slice",
+      paths: { unified: "/c/isulad.slice/isulad-podp.slice" },
+    });
+  });
+
+  test("refuses a parent that is no slice, and says what to do", () => {
+    for (const parent of ["/kubepods/pod1", "a--b.slice", "-.slice", ".slice", "a b.slice"]) {
+      expect(() => driver.podCgroup(parent, "p")).toThrow("needs the name of a slice");
+    }
+    expect(() => systemdDriver({ version: 2, roots: { unified: "/c" } }, "/isulad")).toThrow(
+      "systemd-cgroup to false",
+    );
+  });
+});
+
+describe("counters and processes", () => {
+  test("oom kills are read from either version's file, and unknown once the cgroup is gone", () => {
+    expect(parseOomKills("low 0\nhigh 0\nmax 3\noom 3\noom_kill 2\noom_group_kill 0\n")).toBe(2n);
+    expect(parseOomKills("oom_kill_disable 0\nunder_oom 0\noom_kill 18446744073709551615\n")).toBe(
+      18_446_744_073_709_551_615n,
+    );
+    expect(parseOomKills("oom_kill_disable 0\n")).toBe(0n);
+    expect(oomKills(cgroupFolders(v1, "/no/such"))).toBeUndefined();
+    expect(processes(cgroupFolders(v1, "/no/such"))).toEqual([]);
+  });
+});

@@ -1,0 +1,103 @@
+import { describe, expect, test } from "bun:test";
+import type { PortMapping } from "../../../src/proto/types.ts";
+import { cniPodOf, pluginInput, runtimeConfOf } from "../../../src/node/cni_args.ts";
+
+const own = { id: "abc123", netnsPath: "/var/run/netns/abc123", cgroupPath: "/kubepods/podx" };
+const config = {
+  metadata: { name: "web", namespace: "shop", uid: "u-1", attempt: 2 },
+  port_mappings: [
+    { protocol: 0, container_port: 80, host_port: 8080, host_ip: "" },
+    { protocol: 1, container_port: 53, host_port: 5353, host_ip: "127.0.0.1" },
+    { protocol: 0, container_port: 9000, host_port: 0 },
+  ],
+  annotations: { "kubernetes.io/ingress-bandwidth": "10M", note: "kept" },
+  dns_config: { servers: ["10.0.0.10"], searches: ["shop.svc"], options: ["ndots:5"] },
+};
+
+describe("runtimeConfOf", () => {
+  test("carries the pod's names, host ports, bandwidth, DNS and cgroup", () => {
+    expect(runtimeConfOf(cniPodOf(config, own))).toEqual({
+      args: [
+        ["IgnoreUnknown", "1"],
+        ["K8S_POD_NAMESPACE", "shop"],
+        ["K8S_POD_NAME", "web"],
+        ["K8S_POD_INFRA_CONTAINER_ID", "abc123"],
+        ["K8S_POD_UID", "u-1"],
+      ],
+      capabilityArgs: {
+        "io.kubernetes.cri.pod-annotations": config.annotations,
+        portMappings: [
+          { hostPort: 8080, containerPort: 80, protocol: "tcp", hostIP: "" },
+          { hostPort: 5353, containerPort: 53, protocol: "udp", hostIP: "127.0.0.1" },
+        ],
+        bandwidth: { ingressRate: 10_000_000, ingressBurst: 2147483647 },
+        dns: { servers: ["10.0.0.10"], searches: ["shop.svc"], options: ["ndots:5"] },
+        cgroupPath: "/kubepods/podx",
+      },
+    });
+  });
+
+  test("refuses a name that would add arguments of its own", () => {
+    const pod = cniPodOf({ metadata: { name: "a;K8S_POD_NAME=b" } }, own);
+    expect(() => runtimeConfOf(pod)).toThrow("K8S_POD_NAME");
+  });
+
+  test.each([
+    ["1k", 1000],
+    ["1.5M", 1_500_000],
+    ["1Mi", 1_048_576],
+    ["1Ki", 1024],
+    ["2e6", 2_000_000],
+    ["1P", 1e15],
+  ])("reads the bandwidth %s", (text, rate) => {
+    const pod = cniPodOf({ annotations: { "kubernetes.io/egress-bandwidth": text } }, own);
+    expect(runtimeConfOf(pod).capabilityArgs["bandwidth"]).toEqual({
+      egressRate: rate,
+      egressBurst: 2147483647,
+    });
+  });
+
+  test.each(["", "10", "fast", "-1M", "2P", "1Mb", "1e"])("refuses the bandwidth %p", (text) => {
+    const pod = cniPodOf({ annotations: { "kubernetes.io/egress-bandwidth": text } }, own);
+    expect(() => runtimeConfOf(pod)).toThrow("kubernetes.io/egress-bandwidth");
+  });
+
+  test.each<PortMapping>([
+    JSON.parse('{"protocol":9,"host_port":1,"container_port":1}') as PortMapping,
+    { host_port: 65536, container_port: 1 },
+    { host_port: 80, container_port: 0 },
+  ])("refuses the port mapping %p", (mapping) => {
+    expect(() => cniPodOf({ port_mappings: [mapping] }, own)).toThrow("port_mappings");
+  });
+});
+
+describe("pluginInput", () => {
+  const list = { name: "pods", cniVersion: "0.4.0", plugins: [] };
+  const capabilityArgs = { portMappings: [1], dns: { servers: [] } };
+
+  test("passes the capabilities that a plugin asks for, under the list's name and version", () => {
+    const plugin = {
+      type: "portmap",
+      name: "other",
+      snat: true,
+      capabilities: { portMappings: true, dns: false, bandwidth: true },
+    };
+    expect(pluginInput(list, plugin, { capabilityArgs })).toEqual({
+      type: "portmap",
+      name: "pods",
+      cniVersion: "0.4.0",
+      snat: true,
+      runtimeConfig: { portMappings: [1] },
+    });
+  });
+
+  test("passes the result before it in the list's version", () => {
+    const prevResult = { cniVersion: "1.0.0", ips: [{ address: "10.0.0.2/8" }] };
+    expect(pluginInput(list, { type: "x" }, { capabilityArgs: {}, prevResult })).toEqual({
+      type: "x",
+      name: "pods",
+      cniVersion: "0.4.0",
+      prevResult: { cniVersion: "0.4.0", ips: [{ version: "4", address: "10.0.0.2/8" }] },
+    });
+  });
+});

@@ -1,0 +1,143 @@
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { ConfDir, parseConfList } from "../../../src/node/cni_conf.ts";
+
+const list = (name: string) =>
+  JSON.stringify({ cniVersion: "1.0.0", name, plugins: [{ type: "bridge", mtu: 1400 }] });
+
+describe("parseConfList", () => {
+  test("keeps a list's plugins with all their keys, in order", () => {
+    const text = JSON.stringify({
+      cniVersion: "0.4.0",
+      name: "pods",
+      disableCheck: true,
+      plugins: [
+        { type: "bridge", ipam: { type: "host-local" }, "x-unknown": [1, { a: null }] },
+        { type: "portmap", capabilities: { portMappings: true } },
+      ],
+    });
+    expect(parseConfList(text, "10-a.conflist")).toEqual({
+      name: "pods",
+      cniVersion: "0.4.0",
+      plugins: JSON.parse(text).plugins,
+    });
+  });
+
+  test.each([".conf", ".json"])("reads a single plugin of a %s file as a list of one", (ending) => {
+    const text = '{"cniVersion":"0.3.1","name":"one","type":"ptp"}';
+    expect(parseConfList(text, `a${ending}`)).toEqual({
+      name: "one",
+      cniVersion: "0.3.1",
+      plugins: [{ cniVersion: "0.3.1", name: "one", type: "ptp" }],
+    });
+  });
+
+  test("takes the newest version that a list offers and we know", () => {
+    const text = (offered: string[], version = "0.4.0") =>
+      JSON.stringify({
+        cniVersion: version,
+        cniVersions: offered,
+        name: "n",
+        plugins: [{ type: "a" }],
+      });
+    expect(parseConfList(text(["1.0.0", "1.1.0", "9.0.0"]), "a.conflist").cniVersion).toBe("1.1.0");
+    expect(parseConfList(text(["0.3.1"], "9.0.0"), "a.conflist").cniVersion).toBe("0.3.1");
+  });
+
+  test.each([
+    ["half a file", '{"cniVersion":"1.0.0","na', "is no JSON"],
+    ["no object", "[]", "must hold an object"],
+    ["no name", '{"plugins":[{"type":"a"}]}', "name is missing"],
+    ["a name with a slash", '{"name":"a/b","plugins":[{"type":"a"}]}', "name must begin"],
+    ["no plugins", '{"name":"a"}', "plugins is missing"],
+    ["an empty list", '{"name":"a","plugins":[]}', "plugins must hold at least one plugin"],
+    ["a plugin without type", '{"name":"a","plugins":[{}]}', "plugins.0.type is missing"],
+    [
+      "a type that is a path",
+      '{"name":"a","plugins":[{"type":"../sh"}]}',
+      "plugins.0.type must be a file name",
+    ],
+    [
+      "a capability that is no boolean",
+      '{"name":"a","plugins":[{"type":"a","capabilities":{"dns":"yes"}}]}',
+      "plugins.0.capabilities.dns must be true or false",
+    ],
+    [
+      "a version of the future",
+      '{"cniVersion":"2.0.0","name":"a","plugins":[{"type":"a"}]}',
+      "cniVersion 2.0.0 is not supported; known are",
+    ],
+  ])("refuses %s and says where", (_, text, message) => {
+    expect(() => parseConfList(text, "10-a.conflist")).toThrow(
+      expect.objectContaining({
+        code: "INVALID_ARGUMENT",
+        message: expect.stringContaining(`CNI configuration 10-a.conflist: ${message}`),
+      }),
+    );
+  });
+});
+
+describe("ConfDir", () => {
+  let dir = "";
+  beforeEach(() => {
+    dir = mkdtempSync(join(tmpdir(), "cni-conf-"));
+  });
+  afterEach(() => rmSync(dir, { recursive: true, force: true }));
+
+  test("serves the first list in lexical order and ignores other files", () => {
+    const conf = new ConfDir(dir);
+    writeFileSync(join(dir, "20-b.conflist"), list("b"));
+    writeFileSync(join(dir, "05-x.conflist.tmp"), "{");
+    writeFileSync(join(dir, ".00-x.conflist"), "{");
+    mkdirSync(join(dir, "00-folder.conf"));
+    expect(conf.current().list?.name).toBe("b");
+    writeFileSync(join(dir, "10-a.conflist"), list("a"));
+    expect(conf.current().list?.name).toBe("a");
+    rmSync(join(dir, "10-a.conflist"));
+    expect(conf.current().list?.name).toBe("b");
+  });
+
+  test("keeps the last good list while a new one is broken, and tells of it", () => {
+    const conf = new ConfDir(dir);
+    writeFileSync(join(dir, "10-a.conflist"), list("a"));
+    conf.current();
+    writeFileSync(join(dir, "10-a.conflist"), list("a2").slice(0, 30));
+    expect(conf.current()).toMatchObject({
+      list: { name: "a" },
+      problem: expect.stringContaining("10-a.conflist: is no JSON"),
+    });
+    writeFileSync(join(dir, "10-a.conflist"), list("a2"));
+    const state = conf.current();
+    expect(state.list?.name).toBe("a2");
+    expect(state.problem).toBeUndefined();
+  });
+
+  test("sees a list that is renamed into place", () => {
+    const conf = new ConfDir(dir);
+    writeFileSync(join(dir, "10-a.conflist"), list("a"));
+    conf.current();
+    writeFileSync(join(dir, "new"), list("b"));
+    renameSync(join(dir, "new"), join(dir, "10-a.conflist"));
+    expect(conf.current().list?.name).toBe("b");
+  });
+
+  test("survives its folder's deletion and return", () => {
+    const conf = new ConfDir(join(dir, "net.d"));
+    expect(conf.current()).toEqual({ lists: [] });
+    mkdirSync(join(dir, "net.d"));
+    writeFileSync(join(dir, "net.d/a.conflist"), list("a"));
+    expect(conf.current().list?.name).toBe("a");
+    rmSync(join(dir, "net.d"), { recursive: true });
+    expect(conf.current()).toEqual({ lists: [] });
+    mkdirSync(join(dir, "net.d"));
+    writeFileSync(join(dir, "net.d/a.conflist"), list("b"));
+    expect(conf.current().list?.name).toBe("b");
+  });
+
+  test("refuses a file over 1 MiB", () => {
+    writeFileSync(join(dir, "a.conflist"), " ".repeat((1 << 20) + 1));
+    expect(new ConfDir(dir).current().problem).toContain("is over 1048576 bytes");
+  });
+});

@@ -1,0 +1,46 @@
+// The time for which CNI DEL has been failing: it counts the node's running time, not its clock.
+import { afterEach, beforeEach, expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { failedForMs, failingFile } from "../../../src/node/cni_failing.ts";
+import { bootTime } from "../../../src/sys/uptime.ts";
+
+const hourMs = 3_600_000;
+let dir = "";
+beforeEach(() => void (dir = mkdtempSync(join(tmpdir(), "cni-failing-"))));
+afterEach(() => rmSync(dir, { recursive: true }));
+
+const failed = (bootId: string, hours: number) =>
+  failedForMs(dir, "pod", { bootId, uptimeMs: hours * hourMs });
+
+test("failedForMs() sums up the times between failures of a boot, and goes on in the next one", async () => {
+  expect(await failed("one", 1)).toBe(0);
+  expect(await failed("one", 2)).toBe(hourMs);
+  expect(await failed("one", 3.5)).toBe(2.5 * hourMs);
+  expect(await failed("two", 0.1)).toBe(2.5 * hourMs);
+  expect(await failed("two", 1.1)).toBe(3.5 * hourMs);
+});
+
+test("failedForMs() counts a long pause, in which nobody tried, as a short one", async () => {
+  await failed("one", 1);
+  expect(await failed("one", 200)).toBe(2 * hourMs);
+});
+
+test.each(["1795462800000", "", "{", '{"bootId":1}'])(
+  "failedForMs() begins anew over a file that has %p",
+  async (text) => {
+    mkdirSync(join(dir, "failing"));
+    writeFileSync(failingFile(dir, "pod"), text);
+    expect(await failed("one", 1)).toBe(0);
+    expect(await failed("one", 2)).toBe(hourMs);
+  },
+);
+
+test("bootTime() rises", async () => {
+  const first = bootTime();
+  await Bun.sleep(30);
+  const next = bootTime();
+  expect(next.bootId).toBe(first.bootId);
+  expect(next.uptimeMs - first.uptimeMs).toBeWithin(9, 20_000);
+});

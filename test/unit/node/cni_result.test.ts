@@ -1,0 +1,121 @@
+import { describe, expect, test } from "bun:test";
+import { convertResult, parseResult, podIps } from "../../../src/node/cni_result.ts";
+
+const modern = {
+  cniVersion: "1.0.0",
+  interfaces: [
+    { name: "cni0", mac: "aa:aa:aa:aa:aa:aa" },
+    { name: "eth0", mac: "bb:bb:bb:bb:bb:bb", sandbox: "/var/run/netns/x" },
+  ],
+  ips: [
+    { address: "10.1.0.5/16", gateway: "10.1.0.1", interface: 1 },
+    { address: "fd00::5/64", interface: 1 },
+  ],
+  routes: [{ dst: "0.0.0.0/0" }],
+  dns: { nameservers: ["10.1.0.1"] },
+};
+const parse = (value: unknown, version = "1.0.0") =>
+  parseResult(JSON.stringify(value), "bridge", version);
+
+describe("parseResult", () => {
+  test("keeps what a plugin printed, unknown keys too", () => {
+    const value = { ...modern, "x-more": { a: [1] } };
+    expect(parse(value)).toEqual(value);
+  });
+
+  test("takes a result without a version to be of the one asked for", () => {
+    expect(parse({ ips: [] }, "0.4.0").cniVersion).toBe("0.4.0");
+  });
+
+  test("takes null for lists, as Go programs print them", () => {
+    expect(podIps(parse({ cniVersion: "0.3.1", interfaces: null, ips: null }), "eth0")).toEqual([]);
+  });
+
+  test.each([
+    ["nothing", "", "printed no result"],
+    ["text", "hello", "printed a result that is no JSON"],
+    ["a list", "[]", "printed a bad result"],
+    ["a bad address", '{"ips":[{"address":"10.0.0/8"}]}', "ips.0.address: is no IP address"],
+    ["an address that is missing", '{"ips":[{}]}', "ips.0.address"],
+    ["a bad index", '{"ips":[{"address":"10.0.0.1/8","interface":"x"}]}', "ips.0.interface"],
+  ])("refuses %s and names the plugin", (_, text, message) => {
+    expect(() => parseResult(text, "bridge", "1.0.0")).toThrow(
+      expect.objectContaining({ message: expect.stringContaining(message), code: "INTERNAL" }),
+    );
+    expect(() => parseResult(text, "bridge", "1.0.0")).toThrow("CNI plugin bridge");
+  });
+
+  test("never fails but with a CriError, whatever bytes a plugin prints", () => {
+    const text = JSON.stringify(modern);
+    let seed = 20261121;
+    const next = (below: number) => {
+      seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
+      return seed % below;
+    };
+    for (let round = 0; round < 3000; round++) {
+      const at = next(text.length);
+      const noise = ["", "null", "-1", '"', "[]", "{}", "1e99", "\0"][next(8)]!;
+      const mutant = text.slice(0, at) + noise + text.slice(at + next(6));
+      try {
+        const result = parseResult(mutant, "p", "1.0.0");
+        for (const version of ["0.2.0", "0.4.0", "1.1.0"]) convertResult(result, version);
+        podIps(result, "eth0");
+      } catch (error) {
+        expect({ mutant, error }).toMatchObject({ error: { name: "CriError" } });
+      }
+    }
+  });
+});
+
+describe("convertResult", () => {
+  test("tells a 1.0.0 result in 0.4.0 with the family of each address", () => {
+    const old = convertResult(parse(modern), "0.4.0");
+    expect(old.cniVersion).toBe("0.4.0");
+    expect(old.ips).toEqual([
+      { version: "4", address: "10.1.0.5/16", gateway: "10.1.0.1", interface: 1 },
+      { version: "6", address: "fd00::5/64", interface: 1 },
+    ]);
+    expect(convertResult(old, "1.0.0")).toEqual(modern);
+  });
+
+  test("reads 0.2.0 and writes it", () => {
+    const legacy = {
+      cniVersion: "0.2.0",
+      ip4: { ip: "10.1.0.5/16", gateway: "10.1.0.1", routes: [{ dst: "0.0.0.0/0" }] },
+      dns: {},
+    };
+    const converted = convertResult(parse(legacy), "1.0.0");
+    expect(converted).toEqual({
+      cniVersion: "1.0.0",
+      ips: [{ address: "10.1.0.5/16", gateway: "10.1.0.1" }],
+      routes: [{ dst: "0.0.0.0/0" }],
+      dns: {},
+    });
+    expect(convertResult(converted, "0.2.0")).toEqual(legacy);
+  });
+
+  test("leaves a result of the same version as it is", () => {
+    const result = parse(modern);
+    expect(convertResult(result, "1.0.0")).toBe(result);
+  });
+});
+
+describe("podIps", () => {
+  test("gives the addresses of the pod's interface in the plugin's order", () => {
+    expect(podIps(parse(modern), "eth0")).toEqual(["10.1.0.5", "fd00::5"]);
+  });
+
+  test("leaves out addresses of host interfaces", () => {
+    const ips = [{ address: "10.1.0.1/16", interface: 0 }, ...modern.ips];
+    expect(podIps(parse({ ...modern, ips }), "eth0")).toEqual(["10.1.0.5", "fd00::5"]);
+  });
+
+  test("takes addresses that are tied to no interface", () => {
+    expect(podIps(parse({ ips: [{ address: "10.1.0.5/16" }] }), "eth0")).toEqual(["10.1.0.5"]);
+  });
+
+  test("takes a sandbox interface of another name where the one asked for has none", () => {
+    const interfaces = [modern.interfaces[0], { name: "net1", sandbox: "/x" }];
+    expect(podIps(parse({ ...modern, interfaces }), "eth0")).toEqual(["10.1.0.5", "fd00::5"]);
+  });
+});

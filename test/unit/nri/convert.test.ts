@@ -1,0 +1,210 @@
+// Pods and containers as plugins see them, what they are told when they come, and who waits for whom.
+import { expect, test } from "bun:test";
+import { setTimeout as sleep } from "node:timers/promises";
+import { toBigInt, toLong } from "../../../src/base/int64.ts";
+import { fromCri, nriContainer, nriPod, toCri } from "../../../src/nri/convert.ts";
+import { Gate, Turns } from "../../../src/nri/gate.ts";
+import { synchronizeMessages } from "../../../src/nri/synchronize.ts";
+import { nri } from "../../../src/proto/nri.js";
+import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
+import { adjustedSpec } from "../../../src/spec/adjust.ts";
+import { containerSpec } from "../../../src/spec/oci.ts";
+import { codeAndMessage, host, specInput } from "../../spec/facts.ts";
+
+const api = nri.pkg.api.v1alpha1;
+const int = (value: number) => ({ value: toLong(value) });
+
+/** As it arrives. */
+function sent<Message>(
+  type: { encode(message: Message): { finish(): Uint8Array }; decode(bytes: Uint8Array): object },
+  message: Message,
+): object {
+  const decoded = type.decode(type.encode(message).finish());
+  return JSON.parse(JSON.stringify(decoded)) as object;
+}
+
+test("a pod is all that plugins may want to know", () => {
+  const pod = nriPod({
+    id: "p1",
+    config: {
+      metadata: { name: "web", namespace: "default", uid: "u1" },
+      labels: { a: "b" },
+      annotations: { c: "d" },
+      linux: {
+        cgroup_parent: "/kubepods/p1",
+        overhead: { memory_limit_in_bytes: toLong(7) },
+        resources: { cpu_shares: toLong(5) },
+      },
+    },
+    runtimeHandler: "runc",
+    pid: 12,
+    ips: ["10.0.0.1", "fd00::1"],
+    namespaces: [{ type: "network", path: "/run/netns/x" }],
+    cgroupsPath: "/kubepods/p1",
+  });
+  expect(sent(api.PodSandbox, pod)).toMatchObject({
+    id: "p1",
+    name: "web",
+    uid: "u1",
+    namespace: "default",
+    labels: { a: "b" },
+    annotations: { c: "d" },
+    runtime_handler: "runc",
+    pid: 12,
+    ips: ["10.0.0.1", "fd00::1"],
+    linux: {
+      cgroup_parent: "/kubepods/p1",
+      cgroups_path: "/kubepods/p1",
+      pod_overhead: { memory: { limit: { value: "7" } } },
+      pod_resources: { cpu: { shares: { value: "5" } } },
+      namespaces: [{ type: "network", path: "/run/netns/x" }],
+    },
+  });
+});
+
+const adjustment: ContainerAdjustment = {
+  args: ["run"],
+  hooks: { poststop: [{ path: "/h", timeout: int(3) }] },
+  rlimits: [{ type: "RLIMIT_CORE", soft: toLong(1), hard: toLong(2) }],
+  linux: {
+    devices: [{ path: "/dev/x", type: "c", major: toLong(1), minor: toLong(3) }],
+    oom_score_adj: int(-7),
+    io_priority: { class: 2, priority: 4 },
+    scheduler: { policy: 4, nice: 5, flags: [0] },
+    sysctl: { "kernel.x": "1" },
+    seccomp_policy: { default_action: "SCMP_ACT_LOG" },
+    net_devices: { eth1: { name: "in" } },
+    rdt: { clos_id: { value: "gold" } },
+    resources: {
+      memory: { limit: int(64), reservation: int(32) },
+      cpu: { quota: int(-1), cpus: "0-1" },
+      pids: { limit: toLong(9) },
+      unified: { "memory.high": "max" },
+    },
+  },
+};
+
+test("a container is shown as it is run: what plugins set, later plugins see", () => {
+  const facts = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
+  const spec = adjustedSpec(containerSpec(specInput({})), adjustment, facts);
+  const container = nriContainer({
+    id: "c1",
+    sandboxId: "p1",
+    config: { metadata: { name: "main" }, labels: { l: "1" } },
+    spec,
+    image: { id: "sha256:abc", name: "busybox:latest", ref: "docker.io/busybox@sha256:def" },
+    state: "stopped",
+    pid: 0,
+    createdAtNs: 1_795_287_153_540_051_757n,
+    startedAtNs: 2n,
+    finishedAtNs: 3n,
+    exitCode: 9,
+    reason: "Error",
+    message: "why",
+  });
+  const { hooks, rlimits, linux } = adjustment;
+  expect(sent(api.Container, container)).toMatchObject({
+    id: "c1",
+    pod_sandbox_id: "p1",
+    name: "main",
+    state: "CONTAINER_STOPPED",
+    args: ["run"],
+    env: spec.process.env,
+    created_at: "1795287153540051757",
+    exit_code: 9,
+    status_reason: "Error",
+    status_message: "why",
+    image: { name: "busybox:latest", digest: "sha256:def", config_digest: "sha256:abc" },
+    hooks: sent(api.Hooks, hooks!),
+    rlimits: rlimits!.map((one) => sent(api.POSIXRlimit, one)),
+    linux: sent(api.LinuxContainer, {
+      ...linux,
+      resources: { ...linux!.resources, memory: { ...linux!.resources!.memory, swap: int(64) } },
+    }),
+  });
+});
+
+test("CRI's resources survive the way there and back; NRI's own are named", () => {
+  const cri = {
+    memory_limit_in_bytes: toLong(9_007_199_254_740_993n),
+    memory_swap_limit_in_bytes: toLong(-1),
+    cpu_shares: toLong(2),
+    cpu_quota: toLong(-1),
+    cpu_period: toLong(100_000),
+    cpuset_cpus: "0",
+    cpuset_mems: "1",
+    hugepage_limits: [{ page_size: "2MB", limit: toLong(4) }],
+    unified: { "memory.high": "1" },
+  };
+  expect(toCri(fromCri(cri))).toEqual({ resources: cri, others: [] });
+  const { others, pidsLimit } = toCri(adjustment.linux!.resources!);
+  expect(others).toEqual(["memory.reservation"]);
+  expect(pidsLimit).toBe(toBigInt(adjustment.linux!.resources!.pids!.limit));
+  expect(toCri({ pids: {} }).pidsLimit).toBe(-1n);
+});
+
+test("all pods and containers come in as many messages as they need, each once", () => {
+  const pods = Array.from({ length: 3 }, (_, i) => ({ id: `p${i}` }));
+  const containers = Array.from({ length: 200 }, (_, i) => ({
+    id: `c${i}`,
+    args: ["x".repeat(50)],
+  }));
+  expect(synchronizeMessages([], [])).toHaveLength(1);
+  expect(synchronizeMessages(pods, containers)).toHaveLength(1);
+  const messages = synchronizeMessages(pods, containers, 1000).map((bytes) => {
+    expect(bytes.length).toBeLessThan(1010);
+    return api.SynchronizeRequest.decode(bytes);
+  });
+  expect(messages.length).toBeGreaterThan(10);
+  expect(messages.map(({ more }) => more)).toEqual(messages.map((_, i) => i < messages.length - 1));
+  expect(messages.flatMap(({ pods }) => pods.map(({ id }) => id))).toEqual(
+    pods.map(({ id }) => id),
+  );
+  expect(messages.flatMap(({ containers }) => containers.map(({ id }) => id))).toEqual(
+    containers.map(({ id }) => id),
+  );
+  const large = [{ id: "x".repeat(2000) }];
+  expect(codeAndMessage(() => synchronizeMessages(large, [], 1000))).toContain(
+    "RESOURCE_EXHAUSTED",
+  );
+});
+
+test("the gate closes when nobody is inside, and those who come later wait", async () => {
+  const gate = new Gate();
+  const order: string[] = [];
+  const first = await gate.enter();
+  const closing = gate.closed().then((closed) => {
+    order.push("closed");
+    return closed;
+  });
+  const second = gate.enter().then((inside) => {
+    order.push("second is inside");
+    return inside;
+  });
+  const third = gate.closed().then((closed) => {
+    order.push("closed again");
+    return closed;
+  });
+  await sleep(5);
+  expect(order).toEqual([]);
+  first[Symbol.dispose]();
+  (await closing)[Symbol.dispose]();
+  (await Promise.race([second, third]))[Symbol.dispose]();
+  (await third)[Symbol.dispose]();
+  (await second)[Symbol.dispose]();
+  expect(order[0]).toBe("closed");
+  expect(order).toHaveLength(3);
+});
+
+test("turns come in the order of asking", async () => {
+  const turns = new Turns();
+  const order: number[] = [];
+  await Promise.all(
+    [1, 2, 3].map(async (number) => {
+      using _ = await turns.take();
+      await sleep(5 - number);
+      order.push(number);
+    }),
+  );
+  expect(order).toEqual([1, 2, 3]);
+});

@@ -1,0 +1,205 @@
+// Credentials: which a registry sees, where the node's own are from, and how a token is asked for.
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import * as fs from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { parseChallenges, tokenOf, tokenRequest } from "../../../src/registry/auth.ts";
+import { credentialsFor, ownCredentials, readAuthFile } from "../../../src/registry/credentials.ts";
+import { failure } from "../../expect.ts";
+
+describe("parseChallenges", () => {
+  test("reads several challenges, quotes and escapes", () => {
+    const header =
+      'Basic realm="a, b", Bearer realm="https://t/x?y=1",service="s\\"q", scope="a:b:pull,push" , Negotiate';
+    const parsed = parseChallenges(header).map(({ scheme, params }) => [
+      scheme,
+      Object.fromEntries(params),
+    ]);
+    expect(parsed).toEqual([
+      ["basic", { realm: "a, b" }],
+      ["bearer", { realm: "https://t/x?y=1", service: 's"q', scope: "a:b:pull,push" }],
+      ["negotiate", {}],
+    ]);
+    expect(parseChallenges("")).toEqual([]);
+    expect(parseChallenges('"="==,,')).toEqual([]);
+  });
+});
+
+describe("credentials", () => {
+  const user = { username: "u", password: "p" };
+
+  test("go to the registry they name only", () => {
+    const of = (serverAddress: string, domain: string) =>
+      credentialsFor(domain, { ...user, serverAddress });
+    expect(of("https://index.docker.io/v1/", "docker.io")).toEqual(user);
+    expect(of("r.example:5000", "r.example:5000")).toEqual(user);
+    expect(of("https://r.example/team", "r.example")).toEqual(user);
+    expect(of("r.example", "r.example:5000")).toBeUndefined();
+    expect(of("", "r.example")).toEqual(user);
+    expect(credentialsFor("r.example", { auth: "", username: "" })).toBeUndefined();
+    expect(() => credentialsFor("r.example", { auth: "bm9jb2xvbg==" })).toThrow("base64");
+  });
+
+  test("are not sent unencrypted where the registry speaks TLS", () => {
+    const [challenge] = parseChallenges('Bearer realm="http://t.example/"');
+    const o = { scope: "s", registryUrl: "https://r.example/v2" };
+    expect(() => tokenRequest(challenge!, { ...o, credentials: user })).toThrow("unencrypted");
+    expect(tokenRequest(challenge!, { ...o, credentials: undefined }).headers).toEqual({});
+    const [none] = parseChallenges("Bearer");
+    expect(() => tokenRequest(none!, { ...o, credentials: user })).toThrow(
+      "no valid token service",
+    );
+  });
+
+  test("are for what the challenge names and for this repository", () => {
+    const ours = "repository:a/b:pull";
+    const scopesOf = (params: string, credentials?: object) => {
+      const [challenge] = parseChallenges(`Bearer realm="https://t.example/?x=1"${params}`);
+      const o = { scope: ours, registryUrl: "https://r.example/v2", credentials };
+      const { url, body } = tokenRequest(challenge!, o);
+      const query = body === undefined ? new URL(url).searchParams : new URLSearchParams(body);
+      return query.getAll("scope");
+    };
+    expect(scopesOf("")).toEqual([ours]);
+    expect(scopesOf(',scope=""')).toEqual([ours]);
+    expect(scopesOf(`,scope="${ours}"`)).toEqual([ours]);
+    const other = "repository:proxy/a/b:pull";
+    expect(scopesOf(`,scope="${other}  registry:catalog:* ${ours}"`)).toEqual([
+      ours,
+      other,
+      "registry:catalog:*",
+    ]);
+    expect(scopesOf(`,scope="${other}"`, { identityToken: "id" })).toEqual([`${ours} ${other}`]);
+  });
+
+  test("as a token must fit into a header", () => {
+    expect(tokenOf({ token: "a.b-c" }, "x")).toBe("a.b-c");
+    expect(tokenOf({ access_token: "t" }, "x")).toBe("t");
+    expect(tokenOf({ token: "", access_token: "t" }, "x")).toBe("t");
+    for (const bad of [
+      undefined,
+      {},
+      { token: 1 },
+      { token: "a\r\nb: c" },
+      { token: "", access_token: "" },
+    ]) {
+      expect(() => tokenOf(bad, "x")).toThrow("without a token");
+    }
+  });
+});
+
+describe("the node's own credentials", () => {
+  let dir: string;
+  let path: string;
+  const environment = process.env["PATH"];
+  beforeEach(() => {
+    dir = fs.mkdtempSync(join(tmpdir(), "isulad-auth-"));
+    path = join(dir, "config.json");
+    process.env["PATH"] = `${dir}:${environment}`;
+  });
+  afterEach(() => {
+    process.env["PATH"] = environment;
+    fs.rmSync(dir, { recursive: true });
+  });
+
+  const base64 = (text: string) => Buffer.from(text).toString("base64");
+  const signal = new AbortController().signal;
+  async function ask(file: object, host: string, repository = "a/b") {
+    fs.writeFileSync(path, JSON.stringify(file));
+    return await ownCredentials(await readAuthFile(path), { host, repository, path, signal });
+  }
+
+  /** A credential helper, as a shell script; $1 is "get" and the server comes on standard input. */
+  function helper(name: string, script: string): void {
+    const file = join(dir, `docker-credential-${name}`);
+    fs.writeFileSync(file, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+  }
+
+  test("stand in auths, in every way that Docker and its successors write them", async () => {
+    const auths = {
+      "https://index.docker.io/v1/": { auth: base64("hub:p:w") },
+      "r.example:5000": { username: "u", password: "p" },
+      "https://t.example/v2/": { identitytoken: "id" },
+      "g.example": { registrytoken: "reg" },
+      "empty.example": {},
+    };
+    const of = async (host: string) => (await ask({ auths }, host)).credentials;
+    expect(await of("docker.io")).toEqual({ username: "hub", password: "p:w" });
+    expect(await of("r.example:5000")).toEqual({ username: "u", password: "p" });
+    expect(await of("t.example")).toEqual({ identityToken: "id", username: "" });
+    expect(await of("g.example")).toEqual({ registryToken: "reg" });
+    expect(await of("r.example")).toBeUndefined();
+    expect(await of("empty.example")).toBeUndefined();
+  });
+
+  test("may be of a part of a registry; the longest part speaks", async () => {
+    const auths = {
+      "r.example": { auth: base64("all:1") },
+      "r.example/team": { auth: base64("team:2") },
+      "r.example/team/app": { auth: base64("app:3") },
+    };
+    const of = async (repository: string) =>
+      (await ask({ auths }, "r.example", repository)).credentials?.username;
+    expect(await of("other/x")).toBe("all");
+    expect(await of("team/x")).toBe("team");
+    expect(await of("teams/x")).toBe("all");
+    expect(await of("team/app")).toBe("app");
+    expect(await of("team/app/x")).toBe("app");
+  });
+
+  test("come from a helper of the host, or from the store, before auths", async () => {
+    const answer = 'printf \'{"ServerURL":"%s","Username":"%s","Secret":"s3"}\' "$(cat)"';
+    helper("mine", `[ "$1" = get ] && ${answer} mine`);
+    helper(
+      "store",
+      `read server; [ "$server" = known.example ] || { echo "credentials not found in native keychain"; exit 1; }; ${answer} "<token>"`,
+    );
+    const auths = { "plain.example": { auth: base64("plain:1") } };
+    const file = { auths, credsStore: "store", credHelpers: { "h.example": "mine" } };
+    const mine = await ask(file, "h.example");
+    expect(mine.credentials).toEqual({ username: "mine", password: "s3" });
+    expect(mine.from).toContain("docker-credential-mine");
+    expect((await ask(file, "known.example")).credentials).toEqual({ identityToken: "s3" });
+    expect((await ask(file, "plain.example")).credentials?.username).toBe("plain");
+    expect(await ask({ credsStore: "store" }, "none.example")).toMatchObject({
+      from: expect.stringContaining("none"),
+    });
+  });
+
+  test.each([
+    ["fails", "echo s3cret; echo s3cret >&2; exit 3", "ended with 3"],
+    ["says something else", "echo s3cret", "not JSON"],
+    ["lacks the secret", 'echo \'{"Username":"s3cret"}\'', "not JSON with"],
+  ])("are a problem, and no secret of it shows, where a helper %s", async (_, script, why) => {
+    helper("bad", script);
+    const choice = await ask({ credHelpers: { "r.example": "bad" } }, "r.example");
+    expect(choice.credentials).toBeUndefined();
+    expect(choice.problem).toContain(why);
+    expect(JSON.stringify(choice)).not.toContain("s3cret");
+  });
+
+  test("are a problem where the helper is missing or has a path for a name", async () => {
+    const of = async (name: string) => (await ask({ credHelpers: { h: name } }, "h")).problem;
+    expect(await of("absent")).toContain("cannot run docker-credential-absent");
+    expect(await of("../../bin/sh")).toContain("no program's name");
+  });
+
+  test.each([
+    ["{", "not JSON"],
+    ['{"auths": {"r": {"auth": 1}}}', "auths"],
+    ["null", "not valid"],
+  ])("refuse the file %j by its name", async (text, why) => {
+    fs.writeFileSync(path, text);
+    const error = await failure(readAuthFile(path));
+    expect(error.code).toBe("FAILED_PRECONDITION");
+    expect(error.message).toContain("registry-auth-file");
+    expect(error.message).toContain(why);
+  });
+
+  test("refuse a file that is not there or too long", async () => {
+    expect((await failure(readAuthFile(join(dir, "absent")))).message).toContain("make it");
+    fs.writeFileSync(path, " ".repeat((1 << 20) + 1));
+    expect((await failure(readAuthFile(path))).message).toContain("longer than");
+    expect(await readAuthFile("")).toBeUndefined();
+  });
+});

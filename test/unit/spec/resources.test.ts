@@ -1,0 +1,126 @@
+// What an update makes of resources, and what takes it back.
+import { describe, expect, test } from "bun:test";
+import { toLong } from "../../../src/base/int64.ts";
+import {
+  explicitResources,
+  mergedResources,
+  ociResources,
+  possibleOomScoreAdj,
+  updatedResources,
+  withoutSwapLimit,
+} from "../../../src/spec/resources.ts";
+import { host } from "../../spec/facts.ts";
+
+test("possibleOomScoreAdj() is no lower than the daemon's without CAP_SYS_RESOURCE or where restricted", () => {
+  const weak = { ...host, oomScoreAdj: -500, capabilities: ["CAP_KILL"] };
+  const strong = { ...weak, capabilities: ["CAP_SYS_RESOURCE"] };
+  expect(possibleOomScoreAdj(-900n, weak, false)).toBe(-500);
+  expect(possibleOomScoreAdj(-900n, strong, false)).toBe(-900);
+  expect(possibleOomScoreAdj(-900n, strong, true)).toBe(-500);
+  expect(possibleOomScoreAdj(900n, weak, true)).toBe(900);
+  expect(() => possibleOomScoreAdj(1001n, weak, false)).toThrow("outside");
+});
+
+test("withoutSwapLimit() takes away what a host without swap accounting does not hold", () => {
+  const asked = { memory_limit_in_bytes: toLong(5), memory_swap_limit_in_bytes: toLong(6) };
+  const unaccounted = { ...host, swapLimit: false };
+  expect(withoutSwapLimit(asked, host)).toBeUndefined();
+  expect(withoutSwapLimit(asked, unaccounted)).toEqual({
+    memory_limit_in_bytes: toLong(5),
+    memory_swap_limit_in_bytes: toLong(0),
+  });
+  expect(withoutSwapLimit({ memory_limit_in_bytes: toLong(5) }, unaccounted)).toBeUndefined();
+  expect(withoutSwapLimit(null, unaccounted)).toBeUndefined();
+});
+
+describe("mergedResources()", () => {
+  test("keeps what is not given", () => {
+    const old = {
+      cpu_shares: toLong(512),
+      oom_score_adj: toLong(-5),
+      unified: { "memory.high": "1", "cpu.idle": "0" },
+      hugepage_limits: [{ page_size: "2MB", limit: toLong(0) }],
+    };
+    const given = {
+      memory_limit_in_bytes: toLong(2n ** 53n + 1n),
+      oom_score_adj: toLong(900),
+      cpuset_cpus: "0",
+      unified: { "memory.high": "2" },
+      hugepage_limits: [{ page_size: "1GB", limit: toLong(1) }],
+    };
+    expect(mergedResources(old, given)).toEqual({
+      cpu_shares: toLong(512),
+      oom_score_adj: toLong(900),
+      memory_limit_in_bytes: toLong(2n ** 53n + 1n),
+      cpuset_cpus: "0",
+      unified: { "memory.high": "2", "cpu.idle": "0" },
+      hugepage_limits: [
+        { page_size: "2MB", limit: toLong(0) },
+        { page_size: "1GB", limit: toLong(1) },
+      ],
+    });
+  });
+});
+
+describe("updatedResources()", () => {
+  test("changes what CRI changed, and leaves what a base spec says", () => {
+    const bundle = {
+      devices: [{ allow: false, access: "rwm" }],
+      pids: { limit: 100n },
+      cpu: { shares: 512n, idle: 1 },
+      memory: { limit: 5n },
+      unified: { "memory.high": "1", "io.weight": "9" },
+      hugepageLimits: [{ pageSize: "1GB", limit: 0n }],
+    };
+    const was = { devices: [], cpu: { shares: 512n }, unified: { "memory.high": "1" } };
+    const wanted = {
+      devices: [],
+      cpu: { shares: 512n, quota: 7n },
+      memory: { limit: 6n, swap: 6n },
+      unified: { "memory.high": "2" },
+      hugepageLimits: [{ pageSize: "2MB", limit: 3n }],
+    };
+    expect(updatedResources(bundle, { was, wanted })).toEqual({
+      ...bundle,
+      cpu: { shares: 512n, idle: 1, quota: 7n },
+      memory: { limit: 6n, swap: 6n },
+      unified: { "memory.high": "2", "io.weight": "9" },
+      hugepageLimits: [
+        { pageSize: "1GB", limit: 0n },
+        { pageSize: "2MB", limit: 3n },
+      ],
+    } as typeof bundle);
+    const nothing = { devices: [] };
+    expect(updatedResources(nothing, { was: nothing, wanted: nothing })).toEqual(nothing);
+  });
+});
+
+describe("explicitResources()", () => {
+  const cpuset = { cpus: "0-1", mems: "0" };
+
+  test("spells out what the kernel has where nothing was asked for", () => {
+    const v1 = { ...host, cgroupVersion: 1 as const, swapLimit: true };
+    expect(explicitResources(ociResources({}, [], v1), v1, cpuset)).toEqual({
+      devices: [],
+      memory: { limit: -1n, swap: -1n },
+      cpu: { cpus: "0-1", mems: "0", quota: -1n, period: 100_000n, shares: 1_024n },
+    });
+    const v2 = { ...host, cgroupVersion: 2 as const, swapLimit: false };
+    expect(explicitResources(ociResources({}, [], v2), v2, cpuset)).toEqual({
+      devices: [],
+      memory: { limit: -1n },
+      cpu: { cpus: "0-1", mems: "0", quota: -1n, period: 100_000n },
+      unified: { "cpu.weight": "100" },
+    });
+  });
+
+  test("leaves what was asked for", () => {
+    const asked = { cpu_shares: toLong(7), cpuset_cpus: "1", memory_limit_in_bytes: toLong(9) };
+    const v2 = { ...host, cgroupVersion: 2 as const, swapLimit: true };
+    expect(explicitResources(ociResources(asked, [], v2), v2, cpuset)).toEqual({
+      devices: [],
+      memory: { limit: 9n, swap: 9n },
+      cpu: { cpus: "1", mems: "0", quota: -1n, period: 100_000n, shares: 7n },
+    });
+  });
+});

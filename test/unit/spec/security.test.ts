@@ -1,0 +1,218 @@
+import { describe, expect, test } from "bun:test";
+import { toLong } from "../../../src/base/int64.ts";
+import { runtime } from "../../../src/proto/messages.js";
+import type {
+  Capability,
+  LinuxContainerResources,
+  LinuxContainerSecurityContext,
+} from "../../../src/proto/types.ts";
+import { capabilities, capabilityNames } from "../../../src/spec/capabilities.ts";
+import type { HostFacts } from "../../../src/spec/spec_inputs.ts";
+import { containerSpec } from "../../../src/spec/oci.ts";
+import { ociResources, oomScoreAdj } from "../../../src/spec/resources.ts";
+import {
+  apparmorProfile,
+  maskedPaths,
+  namesApparmorProfile,
+  seccompFilter,
+  seccompProfileFile,
+} from "../../../src/spec/security.ts";
+import { codeAndMessage, emptyFacts, host, specInput } from "../../spec/facts.ts";
+
+const { RuntimeDefault, Unconfined, Localhost } = runtime.v1.SecurityProfile.ProfileType;
+
+describe("capabilities()", () => {
+  const bounding = (asked: Capability, privileged = false, names = capabilityNames) =>
+    capabilities(asked, privileged, names).bounding;
+
+  test("adds and drops single names on top of ALL", () => {
+    expect(bounding({ add_capabilities: ["ALL"], drop_capabilities: ["kill"] })).toEqual(
+      capabilityNames.filter((name) => name !== "CAP_KILL"),
+    );
+    expect(bounding({ add_capabilities: ["CAP_KILL"], drop_capabilities: ["ALL"] })).toEqual([
+      "CAP_KILL",
+    ]);
+    expect(bounding({ add_capabilities: ["KILL"], drop_capabilities: ["KILL"] })).not.toContain(
+      "CAP_KILL",
+    );
+    expect(bounding({})).toHaveLength(14);
+  });
+
+  test("inherits nothing unless ambient is asked for", () => {
+    const plain = capabilities({}, false, capabilityNames);
+    expect([plain.inheritable, plain.ambient]).toEqual([[], []]);
+    const ambient = capabilities(
+      { drop_capabilities: ["ALL"], add_ambient_capabilities: ["NET_BIND_SERVICE"] },
+      false,
+      capabilityNames,
+    );
+    for (const set of Object.values(ambient)) expect(set).toEqual(["CAP_NET_BIND_SERVICE"]);
+  });
+
+  test("never exceeds what the daemon has", () => {
+    const few = ["CAP_KILL", "CAP_SYS_ADMIN"];
+    expect(bounding({}, false, few)).toEqual(["CAP_KILL"]);
+    expect(bounding({}, true, few)).toEqual(few);
+    const add = { add_capabilities: ["SYS_TIME"] };
+    expect(codeAndMessage(() => bounding(add, false, few))).toContain("CAP_SYS_TIME");
+    expect(codeAndMessage(() => bounding({ add_capabilities: ["X"] }))).toContain('"X"');
+  });
+});
+
+describe("seccompFilter()", () => {
+  const filter = (security: LinuxContainerSecurityContext, profileText?: string) =>
+    seccompFilter(security, { bounding: [], profileText, host });
+
+  test("prefers the typed field, and filters nothing when nothing is asked", () => {
+    expect(filter({})).toBeUndefined();
+    expect(filter({ seccomp_profile_path: "runtime/default" })?.defaultAction).toBe(
+      "SCMP_ACT_ERRNO",
+    );
+    const both = { seccomp_profile_path: "runtime/default", seccomp: { profile_type: Unconfined } };
+    expect(filter(both)).toBeUndefined();
+    const privileged = { privileged: true, seccomp: { profile_type: RuntimeDefault } };
+    expect(filter(privileged)).toBeUndefined();
+  });
+
+  test("reads a profile of the host's, by an absolute path", () => {
+    const security = { seccomp: { profile_type: Localhost, localhost_ref: "/p.json" } };
+    expect(seccompProfileFile(security)).toBe("/p.json");
+    const typed = { profile_type: Localhost, localhost_ref: "localhost//p.json" };
+    expect(seccompProfileFile({ seccomp: typed })).toBe("/p.json");
+    expect(filter(security, '{"defaultAction":"SCMP_ACT_ALLOW"}')?.defaultAction).toBe(
+      "SCMP_ACT_ALLOW",
+    );
+    expect(codeAndMessage(() => filter(security, "{}"))).toContain("defaultAction");
+    expect(codeAndMessage(() => filter(security, "x"))).toContain("not JSON");
+    const rule = (rest: string) =>
+      `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["read"],"action":"SCMP_ACT_ERRNO"${rest}}]}`;
+    const arg = '"args":[{"index":0,"value":18446744073709551615,"op":"SCMP_CMP_EQ"}]';
+    expect(filter(security, rule(`,${arg}`))!.syscalls![0]!.args![0]!.value).toBe(2n ** 64n - 1n);
+    expect(filter(security, rule(',"args":null'))!.syscalls).toHaveLength(1);
+    for (const [text, field] of [
+      ['{"defaultAction":"ALLOW"}', "defaultAction"],
+      [rule(',"errnoRet":-1'), "syscalls.0.errnoRet"],
+      [rule(`,${arg.replace("EQ", "IS")}`), "syscalls.0.args.0.op"],
+      [rule("").replace('"read"', ""), "syscalls.0.names"],
+    ] as const) {
+      expect(codeAndMessage(() => filter(security, text))).toStartWith(
+        `INVALID_ARGUMENT: seccomp profile /p.json: ${field}: `,
+      );
+    }
+    const relative = { seccomp: { profile_type: Localhost, localhost_ref: "p.json" } };
+    expect(codeAndMessage(() => seccompProfileFile(relative))).toContain("absolute");
+    expect(codeAndMessage(() => filter({ seccomp_profile_path: "x" }))).toContain('"x"');
+  });
+
+  test("allows what a capability is for only with that capability", () => {
+    const names = (bounding: string[]) =>
+      seccompFilter(
+        { seccomp: { profile_type: RuntimeDefault } },
+        { bounding, profileText: undefined, host },
+      )!.syscalls!.flatMap((rule) => (rule.action === "SCMP_ACT_ALLOW" ? rule.names : []));
+    expect(names([])).not.toContain("mount");
+    expect(names(["CAP_SYS_ADMIN"])).toContain("mount");
+    expect(names([])).toContain("openat2");
+  });
+});
+
+describe("apparmorProfile()", () => {
+  const local = { apparmor: { profile_type: Localhost, localhost_ref: "mine" } };
+  const armed: HostFacts = { ...host, apparmor: { defaultProfile: "d" } };
+  const loaded = ["d", "mine"];
+
+  test("is the host's default, or the loaded one asked for", () => {
+    expect(apparmorProfile({}, armed, [])).toBe("d");
+    expect(apparmorProfile(local, armed, loaded)).toBe("mine");
+    const old = { apparmor_profile: "localhost/mine" };
+    expect(apparmorProfile(old, armed, loaded)).toBe("mine");
+    const typed = { apparmor: { ...local.apparmor, localhost_ref: "localhost/mine" } };
+    expect(apparmorProfile(typed, armed, loaded)).toBe("mine");
+    const both = { ...old, apparmor: { profile_type: Unconfined } };
+    expect(apparmorProfile(both, armed, loaded)).toBeUndefined();
+    expect(apparmorProfile({ ...local, privileged: true }, armed, [])).toBeUndefined();
+    expect(apparmorProfile({}, host, [])).toBeUndefined();
+    expect([local, old, both, {}].map(namesApparmorProfile)).toEqual([true, true, false, false]);
+  });
+
+  test("refuses a profile that is not loaded, or a host without AppArmor", () => {
+    const unarmed: HostFacts = { ...host, apparmor: {} };
+    const byDefault = [
+      { apparmor: { profile_type: RuntimeDefault } },
+      { apparmor_profile: "runtime/default" },
+    ];
+    for (const asked of byDefault) {
+      expect(codeAndMessage(() => apparmorProfile(asked, unarmed, []))).toContain(
+        "FAILED_PRECONDITION",
+      );
+      expect(apparmorProfile(asked, armed, [])).toBe("d");
+      expect(apparmorProfile({ ...asked, privileged: true }, unarmed, [])).toBeUndefined();
+    }
+    expect(apparmorProfile({}, unarmed, [])).toBeUndefined();
+    expect(codeAndMessage(() => apparmorProfile(local, host, []))).toContain("without AppArmor");
+    expect(codeAndMessage(() => apparmorProfile(local, armed, []))).toContain("not loaded");
+  });
+});
+
+test("maskedPaths() adds nothing to lists that were given, empty ones too", () => {
+  expect(maskedPaths({})).toEqual({ maskedPaths: [], readonlyPaths: [] });
+  expect(maskedPaths({ masked_paths: ["/a"] }).maskedPaths).toEqual(["/a"]);
+  expect(maskedPaths(undefined).maskedPaths).toContain("/proc/kcore");
+});
+
+describe("ociResources()", () => {
+  const resources = (asked: LinuxContainerResources, facts: HostFacts = host) =>
+    ociResources(asked, [], facts);
+
+  test("limits swap together with memory unless asked otherwise", () => {
+    const asked = { memory_limit_in_bytes: toLong(100n) };
+    expect(resources(asked).memory).toEqual({ limit: 100n, swap: 100n });
+    expect(resources(asked, { ...host, swapLimit: false }).memory).toEqual({ limit: 100n });
+    const swap = { ...asked, memory_swap_limit_in_bytes: toLong(-1n) };
+    expect(resources(swap).memory).toEqual({ limit: 100n, swap: -1n });
+    const low = { ...asked, memory_swap_limit_in_bytes: toLong(99n) };
+    expect(codeAndMessage(() => resources(low))).toContain("below memory_limit_in_bytes");
+  });
+
+  test("says nothing about what was not asked", () => {
+    expect(resources({ cpu_shares: toLong(0n), unified: {}, cpuset_cpus: "" })).toEqual({
+      devices: [],
+    });
+  });
+
+  test("refuses limits that this host cannot hold", () => {
+    const huge = { hugepage_limits: [{ page_size: "64KB", limit: toLong(1n) }] };
+    expect(codeAndMessage(() => resources(huge))).toContain("2MB, 1GB");
+    const unified = { unified: { "memory.high": "1" } };
+    expect(codeAndMessage(() => resources(unified, { ...host, cgroupVersion: 1 }))).toContain("v2");
+    const path = { unified: { "../cgroup.procs": "1" } };
+    expect(codeAndMessage(() => resources(path))).toStartWith("INVALID_ARGUMENT");
+  });
+
+  test("oomScoreAdj() is clamped only where the configuration says so", () => {
+    const facts = { ...host, oomScoreAdj: 0 };
+    expect(oomScoreAdj(-998n, facts, true)).toBe(0);
+    expect(oomScoreAdj(-998n, facts, false)).toBe(-998);
+    expect(codeAndMessage(() => oomScoreAdj(1001n, facts, true))).toContain("1001");
+  });
+});
+
+test("containerDevices() gives devices to who runs, where the configuration says so", () => {
+  const node = { path: "/dev/x", type: "c" as const, major: 1, minor: 2, fileMode: 0o600 };
+  const owned = { ...node, uid: 7, gid: 8 };
+  const owner = (security_context: LinuxContainerSecurityContext, deviceOwnership = true) => {
+    const input = specInput(
+      { devices: [{ container_path: "/dev/x", host_path: "/dev/x" }], linux: { security_context } },
+      { facts: { ...emptyFacts, devices: [[{ node: owned, hostPath: "/dev/x" }]] } },
+    );
+    input.defaults.deviceOwnership = deviceOwnership;
+    const [{ uid, gid }] = containerSpec(input).linux.devices as [typeof owned];
+    return [uid, gid];
+  };
+  const run_as_user = { value: toLong(1000n) };
+  const run_as_group = { value: toLong(2000n) };
+  expect(owner({ run_as_user, run_as_group })).toEqual([1000, 2000]);
+  expect(owner({ run_as_user })).toEqual([1000, 8]);
+  expect(owner({})).toEqual([7, 8]);
+  expect(owner({ run_as_user, run_as_group }, false)).toEqual([7, 8]);
+});

@@ -1,0 +1,143 @@
+import { afterAll, describe, expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { RecordFiles } from "../../../src/state/record_files.ts";
+import { Store } from "../../../src/state/store.ts";
+
+type Thing = { id: string; name: string; createdAtNs: string; state: string };
+
+test("update lists a change that happened though the disk refuses it, and no other", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const changes = join(folder, "no-folder");
+  const problems: string[] = [];
+  const things = new Store<Thing>({
+    kind: "thing",
+    version: 1,
+    folder,
+    changes,
+    toJson: (thing) => thing,
+    fromJson: (json) => json as Thing,
+    onUnwritten: (problem) => problems.push(problem),
+  });
+  await things.put({ id: "a", name: "a", createdAtNs: "1", state: "runs" });
+  writeFileSync(changes, ""); // no folder can be here
+  const end = (old: Thing) => ({ ...old, state: "ended" });
+  expect(await things.update("a", end).catch(() => "refused")).toBe("refused");
+  expect(things.get("a").state).toBe("runs");
+  await things.update("a", end, { happened: true });
+  expect(things.get("a").state).toBe("ended");
+  expect(problems).toHaveLength(1);
+  expect(problems[0]).toContain(join(changes, "thing-a.json"));
+  rmSync(folder, { recursive: true });
+});
+
+test("load removes what kill -9 left among the changes, and of no other kind", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const changes = join(dir, "state");
+  const options = {
+    kind: "thing",
+    version: 1,
+    folder: join(dir, "graph"),
+    changes,
+    toJson: (thing: Thing) => thing,
+    fromJson: (json: unknown) => json as Thing,
+  };
+  const things = new Store<Thing>(options);
+  await things.load(join(dir, "aside"));
+  await things.put({ id: "a", name: "a", createdAtNs: "1", state: "made" });
+  await things.update("a", (old) => ({ ...old, state: "runs" }));
+  const others = ["thing-a.json.0a1b.tmp", "thing-gone.json", "other-x.json"];
+  for (const name of others) writeFileSync(join(changes, name), "{");
+  const next = new Store<Thing>(options);
+  expect(await next.load(join(dir, "aside"))).toEqual([]);
+  expect(readdirSync(changes).sort()).toEqual(["other-x.json", "thing-a.json"]);
+  expect(next.get("a").state).toBe("runs");
+  rmSync(dir, { recursive: true });
+});
+
+test("load removes what was cut off amid its first record, and sets aside what has lost its own", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const [folder, aside] = [join(dir, "graph"), join(dir, "aside")];
+  const others = { empty: [], begun: ["thing.json.0a1b2c3d.tmp"], lost: ["config.json"] };
+  for (const [id, names] of Object.entries(others)) {
+    mkdirSync(join(folder, id), { recursive: true });
+    for (const name of names) writeFileSync(join(folder, id, name), "{");
+  }
+  const things = new Store<Thing>({
+    kind: "thing",
+    version: 1,
+    folder,
+    changes: join(dir, "state"),
+    toJson: (thing) => thing,
+    fromJson: (json) => json as Thing,
+  });
+  expect(await things.load(aside)).toEqual([
+    expect.stringMatching(/^thing lost cannot be read \(it is not there\): moved to /),
+  ]);
+  expect(readdirSync(folder)).toEqual([]);
+  expect(readdirSync(aside)).toEqual([expect.stringMatching(/^thing-lost-/)]);
+  rmSync(dir, { recursive: true });
+});
+
+test("release leaves a name alone that has another holder by now", async () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const things = new Store<Thing>({
+    kind: "thing",
+    version: 1,
+    folder: join(dir, "graph"),
+    changes: join(dir, "state"),
+    toJson: (thing) => thing,
+    fromJson: (json) => json as Thing,
+  });
+  things.reserve("web", "a");
+  await things.put({ id: "a", name: "web", createdAtNs: "1", state: "runs" });
+  await things.remove("a");
+  things.reserve("web", "b"); // before who removed the first one is done
+  things.release("web", "a");
+  expect(things.knows("b")).toBe(true);
+  expect(() => things.reserve("web", "c")).toThrow("reserved for thing b");
+  things.release("web", "b");
+  expect(things.knows("b")).toBe(false);
+  rmSync(dir, { recursive: true });
+});
+
+describe("RecordFiles", () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-record-"));
+  const at = { folder: join(dir, "graph/a"), changes: join(dir, "state") };
+  const open = () => new RecordFiles("thing", "a", at);
+  const names = () => [readdirSync(at.folder), readdirSync(at.changes)];
+  mkdirSync(at.changes);
+  afterAll(() => rmSync(dir, { recursive: true }));
+
+  test("the first record is in its folder, a change beside the others' changes", async () => {
+    const files = open();
+    await files.write("first", false);
+    expect(names()).toEqual([["thing.json"], []]);
+    await files.write("second", false);
+    await files.write("third", false);
+    expect(names()).toEqual([["thing.json"], ["thing-a.json"]]);
+    expect(open().texts()).toEqual(["third", "first"]);
+  });
+
+  test("what is durable replaces the record and its change", async () => {
+    const files = open();
+    expect(files.texts()).toEqual(["third", "first"]);
+    await files.write("fourth", true);
+    expect(names()).toEqual([["thing.json"], []]);
+    await files.write("fifth", false);
+    expect(open().texts()).toEqual(["fifth", "fourth"]);
+  });
+
+  test("settled, a change outlives the loss of state", async () => {
+    const files = open();
+    files.texts();
+    await files.write("sixth", false);
+    await files.settle("sixth");
+    expect(open().texts()).toEqual(["sixth", "sixth", "fourth"]);
+    files.removeChange();
+    expect(open().texts()).toEqual(["sixth", "fourth"]);
+    await files.write("seventh", true);
+    expect(names()).toEqual([["thing.json"], []]);
+  });
+});

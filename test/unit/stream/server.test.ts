@@ -1,0 +1,153 @@
+// The stream server's parts that need no container: tokens, HTTP heads, protocols, terminal sizes.
+import { describe, expect, test } from "bun:test";
+import { CriError } from "../../../src/base/errors.ts";
+import { SizeReader, statusJson, statusText } from "../../../src/stream/channels.ts";
+import { negotiate, type Session } from "../../../src/stream/server.ts";
+import { Tokens } from "../../../src/stream/tokens.ts";
+import { parseHead, readHead, words } from "../../../src/sys/http_upgrade.ts";
+import { collected, played } from "../../stream/wires.ts";
+
+describe("tokens", () => {
+  test("are good once, and for a minute", () => {
+    let now = 0;
+    const tokens = new Tokens<string>(() => now);
+    const [one, other] = [tokens.put("one"), tokens.put("other")];
+    expect(tokens.take(one)).toBe("one");
+    expect(tokens.take(one)).toBeUndefined();
+    now = 59_999;
+    const late = tokens.put("late");
+    now = 60_000;
+    expect(tokens.take(other)).toBeUndefined();
+    expect(tokens.take(late)).toBe("late");
+    expect(tokens.take("never")).toBeUndefined();
+  });
+
+  test("wait a thousand at a time, and again when these are old", () => {
+    let now = 0;
+    const tokens = new Tokens<number>(() => now);
+    const all = new Set(Array.from({ length: 1000 }, (_, index) => tokens.put(index)));
+    expect(all.size).toBe(1000);
+    expect(() => tokens.put(1000)).toThrow(CriError);
+    now = 60_000;
+    expect(tokens.take(tokens.put(1001))).toBe(1001);
+  });
+});
+
+describe("an HTTP head", () => {
+  const text = "GET /exec/abc HTTP/1.1\r\nHost: x\r\nUPGRADE: a, b\r\nupgrade:c\r\n\r\n";
+
+  test.each([1, 3, 1000])("is read in pieces of %d bytes; what follows is left", async (size) => {
+    const { head, rest } = await readHead(played(Buffer.from(`${text}the rest`), size));
+    expect(head.line).toBe("GET /exec/abc HTTP/1.1");
+    expect(words(head, "upgrade")).toEqual(["a", "b", "c"]);
+    expect(await collected(rest.chunks())).toBe("the rest");
+  });
+
+  test("is refused when it is long, cut off, or none", () => {
+    const long = `GET / HTTP/1.1\r\nx: ${"y".repeat(20_000)}\r\n\r\n`;
+    expect(readHead(played(Buffer.from(long), 100))).rejects.toThrow("16384 bytes");
+    expect(readHead(played(Buffer.from(text.slice(0, 30))))).rejects.toThrow("ended");
+    expect(() => parseHead("GET / HTTP/1.1\r\nno header")).toThrow("no HTTP header");
+  });
+});
+
+describe("the protocol", () => {
+  const session: Session = {
+    kind: "exec",
+    spdy: ["v4", "v3", "v1"],
+    websocket: ["w5", "w4", ""],
+    serve: () => Promise.resolve(),
+  };
+  const asked = (line: string, headers: string[], from = session) =>
+    negotiate(parseHead([`${line} HTTP/1.1`, ...headers].join("\r\n")), from);
+  const chosen = (...headers: string[]) => asked("GET /", headers);
+  const spdy = ["Connection: Upgrade", "Upgrade: SPDY/3.1"];
+  const key = "Sec-WebSocket-Key: k";
+  const version = "Sec-WebSocket-Version: 13";
+  const websocket = ["Connection: Upgrade", "Upgrade: websocket", key, version];
+
+  test("is the client's first choice among ours; clients that name none speak the oldest", () => {
+    const name = "X-Stream-Protocol-Version";
+    expect(chosen(...spdy, `${name}: v9`, `${name}: v3, v4`)).toMatchObject({ protocol: "v3" });
+    expect(chosen(...spdy)).toMatchObject({ over: "spdy", protocol: "v1" });
+    const offer = "Sec-WebSocket-Protocol: w9, w4, w5";
+    expect(chosen(...websocket, offer)).toMatchObject({ over: "websocket", protocol: "w4" });
+  });
+
+  test("is none over WebSocket when the client names none, and the answer names none", () => {
+    for (const more of [[], ["Sec-WebSocket-Protocol:"]]) {
+      const answer = chosen(...websocket, ...more);
+      expect(answer).toMatchObject({ over: "websocket", protocol: "" });
+      expect(answer.headers!.map(([name]) => name)).not.toContain("Sec-WebSocket-Protocol");
+    }
+    const strict = asked("GET /", websocket, { ...session, websocket: ["w5"] });
+    expect(strict).toMatchObject({ status: "403 Forbidden" });
+    expect((strict as { message: string }).message).toContain("offers none at all");
+  });
+
+  test("is refused with 403 where there is none in common", () => {
+    const refused = chosen(...spdy, "X-Stream-Protocol-Version: v9");
+    expect(refused).toMatchObject({ status: "403 Forbidden" });
+    expect(refused.headers).toContainEqual(["X-Accepted-Stream-Protocol-Versions", "v4"]);
+    const other = chosen(...websocket, "Sec-WebSocket-Protocol: w9");
+    expect(other).toMatchObject({ status: "403 Forbidden" });
+  });
+
+  test("needs Connection: Upgrade, in any case, among others, over several lines", () => {
+    for (const lines of [
+      ["connection: keep-alive, uPGRADE"],
+      ["Connection: keep-alive", "Connection: Upgrade"],
+    ]) {
+      expect(chosen(...lines, "UPGRADE: spdy/3.1")).toMatchObject({ over: "spdy" });
+      const lower = ["upgrade: h2c", "upgrade: WEBSOCKET", key, version];
+      expect(chosen(...lines, ...lower)).toMatchObject({ over: "websocket" });
+    }
+    const bad = { status: "400 Bad Request" };
+    expect(chosen(spdy[1]!)).toMatchObject(bad);
+    expect(chosen("Connection: close", spdy[1]!)).toMatchObject(bad);
+    expect(chosen(...websocket.slice(1))).toMatchObject(bad);
+    expect(chosen("Connection: Upgrade", "Upgrade: SPDY/2")).toMatchObject(bad);
+    expect(chosen()).toMatchObject(bad);
+  });
+
+  test("WebSocket needs GET, a key and version 13", () => {
+    const bad = { status: "400 Bad Request" };
+    expect(chosen(...websocket.slice(0, 3))).toMatchObject(bad);
+    expect(chosen(...websocket.slice(0, 3), "Sec-WebSocket-Version: 8")).toMatchObject(bad);
+    expect(chosen(...websocket.slice(0, 2), "Sec-WebSocket-Key:", version)).toMatchObject(bad);
+    const post = asked("POST /", websocket);
+    expect(post).toMatchObject({ status: "405 Method Not Allowed", headers: [["Allow", "GET"]] });
+    expect(asked("POST /", spdy)).toMatchObject({ over: "spdy" });
+  });
+});
+
+test("sizes are read from JSON cut anywhere; what is none is passed over", () => {
+  const text =
+    '{"Width":80,"Height":24}\n{"Width":0,"Height":1}{"a":1}x}{"Width":3,"Height":70000}';
+  const reader = new SizeReader();
+  const sizes = Array.from(`${text}{"Width":132,"Height":50}`).flatMap((char) => [
+    ...reader.push(Buffer.from(char)),
+  ]);
+  expect(sizes).toEqual([
+    { columns: 80, rows: 24 },
+    { columns: 132, rows: 50 },
+  ]);
+  for (let count = 0; count < 100; count++) {
+    expect([...reader.push(Buffer.alloc(1000, "x"))]).toEqual([]);
+  }
+  expect([...reader.push(Buffer.from('{"Width":1,"Height":2}'))]).toHaveLength(1);
+});
+
+test("a status tells the exit code as Kubernetes's clients read it", () => {
+  const parsed = (outcome: Parameters<typeof statusJson>[0]): unknown =>
+    JSON.parse(statusJson(outcome).toString());
+  expect(parsed({ exitCode: 0 })).toEqual({ metadata: {}, status: "Success" });
+  expect(parsed({ exitCode: 7 })).toMatchObject({
+    status: "Failure",
+    reason: "NonZeroExitCode",
+    details: { causes: [{ reason: "ExitCode", message: "7" }] },
+  });
+  expect(parsed({ error: "no" })).toMatchObject({ status: "Failure", reason: "InternalError" });
+  expect(statusText({ exitCode: 0 })).toBe("");
+  expect(statusText({ exitCode: 7 })).toContain("7");
+});

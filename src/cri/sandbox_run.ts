@@ -110,8 +110,8 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
   const { log } = context;
   try {
     await step("sandbox-record", () => record(making, {}));
-    const made = await step("sandbox-cgroup", () => makeCgroup(making));
-    await record(making, { cgroup: made, namespaces: intendedNamespaces(making) });
+    await step("sandbox-cgroup", () => makeCgroup(making));
+    await record(making, { namespaces: intendedNamespaces(making) });
     const { overhead, resources } = first.config.linux ?? {};
     if (overhead || resources) limitPod(context, first);
     const laterSysctls = await step("sandbox-namespaces", () => pin(making));
@@ -155,13 +155,15 @@ function checkCall({ sandbox, call }: Making): void {
   throwIfAborted(`RunPodSandbox ${sandbox.name}`, call.signal);
 }
 
-async function makeCgroup({ context, call, sandbox }: Making): Promise<Sandbox["cgroup"]> {
+/** The undo knows of the cgroup at once, even if it cannot be recorded. */
+async function makeCgroup(making: Making): Promise<void> {
+  const { context, call, sandbox } = making;
   const signal = stepSignal(context, call);
   const { parent } = sandbox.cgroup;
-  // First: should the record be lost, it tells that the cgroup is this daemon's (zombies.ts).
+  // First: should the record be lost, it tells that the cgroup is this daemon's (orphans.ts).
   mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o700 });
   const { made } = await context.cgroup.createPodCgroup(parent, sandbox.id, signal);
-  return { ...sandbox.cgroup, made };
+  making.sandbox = { ...sandbox, cgroup: { ...sandbox.cgroup, made } };
 }
 
 async function makeFiles({ context, sandbox }: Making): Promise<void> {

@@ -42,10 +42,21 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       throw new CriError("INVALID_ARGUMENT", text);
     },
     containerAnnotations: () => ({}),
-    createPodCgroup(parent, podId) {
-      const made = create(mounts, podPath(parent, podId));
-      if (parent === "" && made !== undefined && made.length <= fallback.length) madeAbove = made;
-      return Promise.resolve({ made });
+    async createPodCgroup(parent, podId, signal) {
+      const path = podPath(parent, podId);
+      const own = parent === "";
+      const made = missingPart(mounts, path);
+      try {
+        create(mounts, path);
+      } catch (cause) {
+        const left = await remove(mounts, { path, own, made, above: undefined }, signal).catch(
+          (error: unknown) => `; removing the part that was made failed too: ${messageOf(error)}`,
+        );
+        const message = `cannot make cgroup ${path}: ${messageOf(cause)}${left ?? ""}`;
+        throw new CriError("INTERNAL", message, { cause });
+      }
+      if (own && made !== undefined && made.length <= fallback.length) madeAbove = made;
+      return { made };
     },
     limitPod: (podId, limits) => writeLimits(cgroupFolders(mounts, podPath("", podId)), limits),
     ownPod: (podId) => ({ parent: "", podId, made: posix.join(fallback, podId) }),
@@ -77,22 +88,20 @@ function checkedParent(parent: string): string {
   return path.endsWith("/") ? path.slice(0, -1) : path;
 }
 
-/** The topmost part of path that did not exist, or undefined when all did. */
-function create(mounts: CgroupMounts, path: string): string | undefined {
-  const folders = new Set(Object.values(cgroupFolders(mounts, path)));
+/** The topmost part of path that does not exist yet; undefined when all of it does. */
+function missingPart(mounts: CgroupMounts, path: string): string | undefined {
   const probe =
     mounts.roots["unified"] ?? mounts.roots["memory"] ?? Object.values(mounts.roots)[0]!;
-  let made: string | undefined;
+  let missing: string | undefined;
   for (let at = path; at !== "/" && !existsSync(join(probe, at)); at = dirname(at)) {
-    if (at !== ownParent) made = at;
+    if (at !== ownParent) missing = at;
   }
-  try {
-    for (const folder of folders) makeFolder(folder);
-    if (mounts.version === 2) enableControllers(mounts.roots["unified"]!, path);
-  } catch (cause) {
-    throw new CriError("INTERNAL", `cannot make cgroup ${path}: ${messageOf(cause)}`, { cause });
-  }
-  return made;
+  return missing;
+}
+
+function create(mounts: CgroupMounts, path: string): void {
+  for (const folder of new Set(Object.values(cgroupFolders(mounts, path)))) makeFolder(folder);
+  if (mounts.version === 2) enableControllers(mounts.roots["unified"]!, path);
 }
 
 function makeFolder(folder: string): void {

@@ -121,6 +121,15 @@ describe("cgroupfsDriver()", () => {
     expect(existsSync(join(scratch, "memory/kubepods/burstable"))).toBe(false);
   });
 
+  test("a pod's cgroup that is refused half way is removed", async () => {
+    const root = hierarchy("v2-refusing", "memory\n"); // The folders made in it have no kernel files.
+    const mounts: CgroupMounts = { version: 2, roots: { unified: root } };
+    const refused = cgroupfsDriver(mounts, "").createPodCgroup("", "p", signal());
+    expect(refused).rejects.toThrow(/^cannot make cgroup \/isulad\/p: .*cgroup\.controllers/);
+    await refused.catch(() => {});
+    expect(existsSync(join(root, "isulad"))).toBe(false);
+  });
+
   test("hands v2's controllers down to the pod", async () => {
     const root = hierarchy("v2", "memory\n");
     for (const folder of ["isulad", "isulad/p"]) hierarchy(`v2/${folder}`, "memory\n");

@@ -70,6 +70,7 @@ const failedSteps: Row[] = allRows().filter(
 );
 const rows: Row[] = [
   ...failedSteps,
+  { failpoint: "after:sandbox-cgroup", action: "kill daemon" },
   { failpoint: "after:cni-add", action: "kill daemon" },
   { failpoint: "after:image-layers", action: "kill daemon" },
   { failpoint: "after:runtime-create", action: "kill monitor" },

@@ -91,7 +91,12 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
     networkMode: hostNetwork ? "host" : "cni",
     networkSettings: noNetworkYet(id, netns),
     namespaces: {},
-    cgroup: { driver: context.cgroup.name, parent },
+    // The intent: a daemon that ends before it has recorded the new cgroup leaves it to the next one.
+    cgroup: {
+      driver: context.cgroup.name,
+      parent,
+      made: context.cgroup.missingPodCgroup(parent, id),
+    },
     torndown: false,
     selinux: newPodLabels(context, config),
     phase: { phase: "creating" },

@@ -40,6 +40,8 @@ export type CgroupDriver = {
   pathsOf(cgroupsPath: string): CgroupPaths;
   /** Annotations that make the runtime set up the container's cgroup as we need it. */
   containerAnnotations(): Record<string, string>;
+  /** The topmost part that createPodCgroup would make, for the record of the intent; undefined: none. */
+  missingPodCgroup(parent: string, podId: string): string | undefined;
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;
   /**
    * Limits a pod under our own parent: CPU and memory, -1 for none. @throws CriError FAILED_PRECONDITION

@@ -42,6 +42,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       throw new CriError("INVALID_ARGUMENT", text);
     },
     containerAnnotations: () => ({}),
+    missingPodCgroup: (parent, podId) => missingPart(mounts, podPath(parent, podId)),
     async createPodCgroup(parent, podId, signal) {
       const path = podPath(parent, podId);
       const own = parent === "";

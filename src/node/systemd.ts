@@ -19,6 +19,11 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
     parent === ""
       ? `${fallback.slice(0, -".slice".length)}-pod${podId}.slice`
       : checkedSlice(parent);
+  const missingPodCgroup = (parent: string, podId: string) => {
+    const slice = podSlice(parent, podId);
+    const folder = Object.values(cgroupFolders(mounts, slicePath(slice)))[0]!;
+    return existsSync(folder) ? undefined : slice;
+  };
   return {
     name: "systemd",
     version: mounts.version,
@@ -44,11 +49,8 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
     },
     // One process killed for memory must not end its container: that is for the container to say.
     containerAnnotations: () => ({ "org.systemd.property.OOMPolicy": "'continue'" }),
-    createPodCgroup(parent, podId) {
-      const slice = podSlice(parent, podId);
-      const folder = Object.values(cgroupFolders(mounts, slicePath(slice)))[0]!;
-      return Promise.resolve({ made: existsSync(folder) ? undefined : slice });
-    },
+    missingPodCgroup,
+    createPodCgroup: (parent, podId) => Promise.resolve({ made: missingPodCgroup(parent, podId) }),
     // The slice is systemd's, and comes with its first scope.
     limitPod: () => {},
     ownPod: (podId) => ({ parent: "", podId, made: podSlice("", podId) }),

@@ -1,0 +1,124 @@
+// Writes the generated parts of docs/configuration.md from the key table: `bun docs/generate.ts`.
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { allKeys, findKey, type IdleKey, type Key } from "../src/base/config_keys.ts";
+
+export const page = join(import.meta.dirname, "configuration.md");
+
+/** The page's sections and their keys, in the order of the page. */
+const sections: Record<string, string> = {
+  "Sockets, folders and log": `
+    hosts group graph state pidfile log-level log-format enable-cri-v1 enable-pod-events metrics-port`,
+  "Runtimes and cgroups": `
+    default-runtime runtimes cri-runtimes cgroup-parent systemd-cgroup pod-sandbox-image start-timeout
+    runtime-timeout`,
+  "Containers and security": `
+    default-ulimits native.umask selinux-enabled restrict-oom-score-adj enable-unprivileged-ports
+    enable-unprivileged-icmp reject-missing-mount-sources device-ownership-from-security-context
+    enable-cdi cdi-spec-dirs`,
+  "Images and registries": `
+    registry-mirrors insecure-registries registry-config-path registry-auth-file pull-progress-timeout
+    max-concurrent-downloads pinned-images images-dir stream-processors keep-blobs layer-max-mib
+    layer-max-entries layer-max-depth layer-max-ratio`,
+  Storage: "storage-driver storage-opts",
+  Networking: `
+    network-plugin cni-bin-dir cni-conf-dir cni-conf-template max-conf-num ip-preference cni-timeout`,
+  "Exec, attach and port-forward": `
+    websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,
+  NRI: `
+    nri-support disable-connections nri-socket-path plugin-path plugin-config-path
+    plugin-registration-timeout plugin-request-timeout plugin-synchronize-timeout nri-required-plugins
+    blockio-config-file rdt-config-file`,
+};
+
+/** Longer texts about a key's values stand below the table. */
+const cellCharsMax = 100;
+
+/** Returns the page's text with its generated parts brought up to date. */
+export function generated(text: string): string {
+  const parts: Record<string, string> = { keys: keyTables(), ignored: ignoredTable() };
+  return Object.entries(parts).reduce((page, [name, part]) => {
+    const between = new RegExp(`(<!-- begin ${name} -->\n)[^]*?(<!-- end ${name} -->)`);
+    if (!between.test(page)) throw new Error(`docs/configuration.md has no part "${name}"`);
+    return page.replace(between, (_, begin, end) => `${begin}\n${part}\n${end}`);
+  }, text);
+}
+
+function keyTables(): string {
+  const placed = Object.entries(sections).map(
+    ([heading, keys]) => [heading, keys.trim().split(/\s+/)] as const,
+  );
+  const all = placed.flatMap(([, keys]) => keys);
+  for (const { key } of allKeys.filter((key) => "about" in key)) {
+    const count = all.filter((other) => other === key).length;
+    if (count !== 1)
+      throw new Error(`${key} is in ${count} sections of docs/generate.ts, not in one`);
+  }
+  return placed
+    .map(([heading, keys]) => `### ${heading}\n\n${keyTable(keys.map(activeKey))}`)
+    .join("\n");
+}
+
+function activeKey(name: string): Key {
+  const key = findKey(name);
+  if (key === undefined || !("about" in key)) throw new Error(`no key of daemon.json: ${name}`);
+  return key;
+}
+
+function keyTable(keys: readonly Key[]): string {
+  const isLong = ({ kind }: Key) => kind.allowed.length > cellCharsMax;
+  const rows = keys.map((key) => {
+    const values = isLong(key) ? "see below" : allowed(key);
+    return row([names(key), shownDefault(key), values, key.about.replace(/^ours: /, "")]);
+  });
+  const notes = keys.filter(isLong).map((key) => `- \`${key.key}\`: ${allowed(key)}`);
+  const table = [row(["key", "default", "values", "meaning"]), "|---|---|---|---|", ...rows];
+  return [...table, ...(notes.length > 0 ? ["", ...notes] : []), ""].join("\n");
+}
+
+function row(cells: string[]): string {
+  return `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
+}
+
+function names({ key, also }: Key | IdleKey): string {
+  return [`\`${key}\``, ...also.map((other) => `(or \`${other}\`)`)].join(" ");
+}
+
+function allowed({ kind }: Key): string {
+  return kind.allowed.replace(
+    'seconds as a number, or a text such as "5s" or "2m", ',
+    "duration, ",
+  );
+}
+
+/** As it could stand in daemon.json; empty where the default is no value. */
+function shownDefault(key: Key): string {
+  if (key.key === "runtimes") return "what is installed";
+  if (key.key === "native.umask") return '`"normal"`';
+  if (key.key === "default-ulimits") return "`{}`";
+  if (key.fallback === "") return "";
+  const isDuration = allowed(key).startsWith("duration");
+  return `\`${JSON.stringify(isDuration ? durationText(Number(key.fallback)) : key.fallback)}\``;
+}
+
+function durationText(ms: number): string {
+  for (const [unit, size] of [
+    ["h", 3_600_000],
+    ["m", 60_000],
+    ["s", 1000],
+  ] as const) {
+    if (ms % size === 0 && ms >= 2 * size) return `${ms / size}${unit}`;
+  }
+  return `${ms}ms`;
+}
+
+function ignoredTable(): string {
+  const rows = allKeys.filter((key) => "why" in key).map((key) => row([names(key), key.why]));
+  return [row(["key", "why it has no effect"]), "|---|---|", ...rows, ""].join("\n");
+}
+
+if (import.meta.main) {
+  writeFileSync(page, generated(readFileSync(page, "utf8")));
+  process.stdout.write(`wrote ${page}\n`);
+}

@@ -11,7 +11,7 @@
 //   cli       the commands of a terminal
 //
 // Each process runs its own rooms: monitor and monitor_log run in the monitor (the latter in a thread),
-// layer/unpack.ts and node/netns_sockets.ts in short-lived helpers, cli in the commands, all else in the daemon.
+// layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli in the commands, all else in the daemon.
 // daemon.ts puts the daemon together, folders.ts claims its folders, recover.ts reconciles the records of an
 // earlier daemon with what still runs.
 //
@@ -38,7 +38,7 @@ async function main(words: string[]): Promise<number> {
   if (isHelper(words)) {
     if (first === "monitor") return runMonitor(rest);
     surviveSignals(createLog({ level: "info", format: "text" }).child(first!));
-    if (first === "unpack") return (await import("./layer/unpack.ts")).unpackMain(rest);
+    if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
   const isCommand = words[0] !== undefined && !words[0].startsWith("-");

@@ -9,8 +9,8 @@
 // - a folder with no record yet, for its RunPodSandbox or CreateContainer was cut off at its first step:
 //   removed
 // - an unpacked layer whose record cannot be used: dropped, and with it the images that need it; its tree
-//   stays while a root is mounted from it (layer/layers.ts)
-// - a graph folder without room to try overlayfs in: the layers tell the storage driver (layer/storage.ts)
+//   stays while a root is mounted from it (layer/layer_store.ts)
+// - a graph folder without room to try overlayfs in: the layers tell the storage driver (layer/storage_driver.ts)
 // - a sandbox whose folder in the graph is lost, with its last change under state: undone; containers of
 //   such a pod are without a record, too
 // - a sandbox whose CNI attachments are of no use: CNI DEL takes the cached ones (node/cni.ts)

@@ -11,9 +11,9 @@ import { parseAs, parseJson } from "../base/schema.ts";
 import { manifestBytesMax } from "../registry/distribution.ts";
 import { configBytesMax, listOf, NoImage, parseIndex, type Descriptor } from "./manifest.ts";
 import { hostPlatform, isArchitecture } from "./platform.ts";
-import type { LayerDescriptor } from "../layer/processors.ts";
+import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import { nameOrNone } from "../registry/reference.ts";
-import { type TarHeader, TarReader } from "../layer/tar.ts";
+import { type TarHeader, TarReader } from "../layer/tar_reader.ts";
 import { isZstd } from "../layer/zstd_frames.ts";
 
 export type ArchiveLayer = LayerDescriptor & Place;

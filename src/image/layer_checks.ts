@@ -1,12 +1,12 @@
 // Whether the layers on this node still are what was unpacked, and how one that is not is made again.
 import { CriError, messageOf } from "../base/errors.ts";
-import type { UnpackHelpers } from "../layer/helpers.ts";
+import type { UnpackPool } from "../layer/unpack_pool.ts";
 import type { LayerMaker, LayerWant } from "../layer/layer_maker.ts";
-import type { LayerStore } from "../layer/layers.ts";
+import type { LayerStore } from "../layer/layer_store.ts";
 import { type NewImage } from "./pull.ts";
-import type { LayerDescriptor } from "../layer/processors.ts";
+import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import type { ImageRecord } from "./records.ts";
-import type { LayerSource } from "../layer/unpack.ts";
+import type { LayerSource } from "../layer/job_unpack.ts";
 
 export type LayerCheck = {
   chainId: string;
@@ -24,7 +24,7 @@ export type LayerCheck = {
 export type LayerCheckParts = {
   layers: LayerStore;
   maker: LayerMaker;
-  helpers: UnpackHelpers;
+  helpers: UnpackPool;
   /** An image as a registry has it. */
   fetch: (reference: string, signal: AbortSignal) => Promise<NewImage>;
   /** How many containers have the layer mounted. */
@@ -66,14 +66,17 @@ async function checkLayer(
     differencesCount: 0,
     note: "",
   };
-  const listing = parts.layers.listing(chainId);
-  if (listing === undefined) {
+  const manifest = parts.layers.manifest(chainId);
+  if (manifest === undefined) {
     const note = "an earlier build unpacked it: remove its images and pull them again";
     return { ...check, state: "unknown", note };
   }
   const folder = parts.layers.tree(chainId);
   try {
-    const found = await parts.helpers.run({ kind: "verify", folder, listing }, { signal });
+    const found = await parts.helpers.run(
+      { kind: "verify", folder, listing: manifest },
+      { signal },
+    );
     if (found.count === 0) return check;
     check.differences = found.first;
     check.differencesCount = found.count;
@@ -105,7 +108,12 @@ async function makeAgain(parts: LayerCheckParts, place: Place, signal: AbortSign
     const { helpers, maker } = parts;
     const before = () => assertUnused(parts, place.chainId);
     try {
-      await maker.remake(wants, place.index, { helpers, signal, onLayer: () => {}, before });
+      await maker.remake(wants, place.index, {
+        helpers,
+        signal,
+        onLayer: () => {},
+        beforeReplace: before,
+      });
       return `from ${from}`;
     } catch (error) {
       if (signal.aborted) throw error;

@@ -4,7 +4,7 @@ import type { RegistryOptions } from "../registry/hosts.ts";
 import { imageFor } from "./index_choice.ts";
 import { configBytesMax, type Manifest } from "./manifest.ts";
 import type { Reference } from "../registry/reference.ts";
-import type { LayerDescriptor } from "../layer/processors.ts";
+import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import type { LayerWant } from "../layer/layer_maker.ts";
 import type { ImageSource } from "./records.ts";
 import { fetchBlob, fetchManifest } from "../registry/distribution.ts";

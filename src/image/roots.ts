@@ -4,13 +4,13 @@ import { mkdir } from "node:fs/promises";
 import { resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { letGroupPass } from "../sys/passage.ts";
-import type { CopyJob } from "../layer/copy.ts";
-import type { UnpackHelpers } from "../layer/helpers.ts";
-import { shortId, type LayerStore } from "../layer/layers.ts";
+import type { CopyJob } from "../layer/job_copy.ts";
+import type { UnpackPool } from "../layer/unpack_pool.ts";
+import { shortId, type LayerStore } from "../layer/layer_store.ts";
 import type { ImageRecord } from "./records.ts";
-import { assertRoom } from "../layer/disk_space.ts";
+import { assertDiskSpace } from "../layer/disk_space.ts";
 import { mountRootfs, unmountRootfs, type RootfsMaker, type RootfsParts } from "../layer/rootfs.ts";
-import type { Storage } from "../layer/storage.ts";
+import type { Storage } from "../layer/storage_driver.ts";
 
 export type RootParts = Omit<RootfsParts, "trees" | "lower"> & { signal: AbortSignal };
 
@@ -23,7 +23,7 @@ export type RootsOptions = {
   storage: Storage;
   /** Those that are mounted already (overlay.ts mountedOverlays). */
   mounts: Map<string, string[]>;
-  startHelpers: () => UnpackHelpers;
+  startHelpers: () => UnpackPool;
 };
 
 export class Roots {
@@ -83,7 +83,7 @@ export class Roots {
     const { driver, quota } = storage;
     if (driver === "overlay2") return { quota };
     const copy = async (job: CopyJob) => {
-      await assertRoom(realGraph, sizeBytes, "a copy of the image takes");
+      await assertDiskSpace(realGraph, sizeBytes, "a copy of the image takes");
       await using helpers = startHelpers();
       await helpers.run(job, { signal });
     };

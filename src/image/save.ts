@@ -9,11 +9,11 @@ import * as fs from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { blobName } from "./archive.ts";
-import type { UnpackHelpers } from "../layer/helpers.ts";
-import type { LayerStore } from "../layer/layers.ts";
+import type { UnpackPool } from "../layer/unpack_pool.ts";
+import type { LayerStore } from "../layer/layer_store.ts";
 import { digestOf } from "../base/digest.ts";
-import type { PackEntry, PackJob, PackedLayer } from "../layer/pack.ts";
-import { LayerBoard, type OnProgress } from "../layer/layer_progress.ts";
+import type { PackEntry, PackJob, PackedLayer } from "../layer/job_pack.ts";
+import { ProgressTracker, type OnProgress } from "../layer/layer_progress.ts";
 import type { ImageRecord, ImageRecords } from "./records.ts";
 import { nameOrNone } from "../registry/reference.ts";
 
@@ -29,7 +29,7 @@ export type SaveOptions = {
   path: string;
   /** A file that is there is replaced. */
   force: boolean;
-  helpers: UnpackHelpers;
+  helpers: UnpackPool;
   signal: AbortSignal;
   onProgress: OnProgress;
 };
@@ -86,7 +86,7 @@ function progressOf(images: SavedImage[], entries: PackEntry[], onProgress: OnPr
     totalBytes: streamBytes,
   }));
   const { record, names } = images[0]!;
-  const board = new LayerBoard(names[0] ?? record.id, shown, onProgress);
+  const board = new ProgressTracker(names[0] ?? record.id, shown, onProgress);
   return (bytes: number) => {
     let before = 0;
     for (const [index, { streamBytes }] of layers.entries()) {
@@ -178,9 +178,9 @@ async function savedImage(
   }
   const saved = record.layers.map((chainId): PackedLayer => {
     const diffId = layers.diffIdOf(chainId);
-    const recipe = layers.recipe(chainId);
-    if (diffId !== undefined && recipe !== undefined) {
-      const { path, streamBytes } = recipe;
+    const tarSplit = layers.tarSplit(chainId);
+    if (diffId !== undefined && tarSplit !== undefined) {
+      const { path, streamBytes } = tarSplit;
       return { diffId, streamBytes, tree: layers.tree(chainId), recipe: path };
     }
     throw new CriError(

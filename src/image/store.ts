@@ -9,22 +9,18 @@ import { step } from "../base/failpoints.ts";
 import { jsonText } from "../base/json.ts";
 import { readArchive } from "./archive.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
-import { UnpackHelpers } from "../layer/helpers.ts";
+import { UnpackPool } from "../layer/unpack_pool.ts";
 import type { RegistryOptions } from "../registry/hosts.ts";
 import { JoinedPulls } from "./joined.ts";
-import {
-  asFull,
-  LayerMaker,
-  type LayerMakerOptions,
-  type LayerWant,
-} from "../layer/layer_maker.ts";
+import { LayerMaker, type LayerMakerOptions, type LayerWant } from "../layer/layer_maker.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
+import { asResourceExhausted } from "../layer/disk_space.ts";
 import { LayerSync } from "../layer/layer_sync.ts";
-import { LayerStore, shortId, type LayerFacts } from "../layer/layers.ts";
+import { LayerStore, shortId, type LayerInfo } from "../layer/layer_store.ts";
 import { imagesOfArchive } from "./load.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
-import { LayerBoard, type OnProgress } from "../layer/layer_progress.ts";
+import { ProgressTracker, type OnProgress } from "../layer/layer_progress.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
@@ -32,7 +28,7 @@ import { parseReference } from "../registry/reference.ts";
 import { checkRegistry, type EndpointCheck } from "./pull_check.ts";
 import { Roots, type RootParts } from "./roots.ts";
 import { savedImages, writeArchive } from "./save.ts";
-import { openStorage, type Storage, type StorageOptions } from "../layer/storage.ts";
+import { openStorage, type Storage, type StorageOptions } from "../layer/storage_driver.ts";
 import { Turns } from "../base/turns.ts";
 
 export type { RegistryAuth } from "../registry/credentials.ts";
@@ -144,9 +140,9 @@ export class ImageStore implements AsyncDisposable {
   }
 
   /** An image's layers, lowest first, and its whole config as text; "" where that is not known. */
-  async detailsOf(image: ImageRecord): Promise<{ layers: LayerFacts[]; config: string }> {
+  async detailsOf(image: ImageRecord): Promise<{ layers: LayerInfo[]; config: string }> {
     const config = await this.#records.configOf(image.id);
-    const layers = image.layers.flatMap((id) => this.#layers.factsOf(id) ?? []);
+    const layers = image.layers.flatMap((id) => this.#layers.infoOf(id) ?? []);
     return { layers, config: config?.toString("utf8") ?? "" };
   }
 
@@ -294,9 +290,9 @@ export class ImageStore implements AsyncDisposable {
     if (await this.#roots.unmount(dir)) await this.collectGarbage();
   }
 
-  #startHelpers(): UnpackHelpers {
+  #startHelpers(): UnpackPool {
     const { driver } = this.storage;
-    return new UnpackHelpers(driver === "native" ? "native" : "overlay");
+    return new UnpackPool(driver === "native" ? "native" : "overlay");
   }
 
   async #publish(image: NewImage, o: WorkOptions): Promise<ImageRecord> {
@@ -333,7 +329,7 @@ export class ImageStore implements AsyncDisposable {
       this.sync.begin();
       return added;
     } catch (error) {
-      throw asFull(error);
+      throw asResourceExhausted(error);
     } finally {
       this.#want(chain, -1);
       await this.collectGarbage();
@@ -345,7 +341,7 @@ export class ImageStore implements AsyncDisposable {
       digest: digest === "" ? diffId : digest,
       totalBytes: size,
     }));
-    const board = new LayerBoard(name, shown, o.onProgress ?? (() => {}));
+    const board = new ProgressTracker(name, shown, o.onProgress ?? (() => {}));
     const onLayer = board.set.bind(board);
     await using helpers = this.#startHelpers();
     await this.#maker.ensure(wants, { helpers, signal: o.signal, onLayer });

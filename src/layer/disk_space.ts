@@ -1,14 +1,24 @@
-// Whether a file system has room, asked before much work is done for nothing.
+// Checks for free disk space before a layer is fetched or copied, and reports a full disk as RESOURCE_EXHAUSTED.
 import { statfs } from "node:fs/promises";
-import { CriError } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 
 /**
- * what: completes "no space left: …", with the bytes behind it.
- * @throws CriError RESOURCE_EXHAUSTED when the folder's file system surely has no room for so many bytes.
+ * purpose: continues "no space left: …" and is followed by the number of bytes.
+ * @throws CriError RESOURCE_EXHAUSTED when the folder's file system has fewer bytes free.
  */
-export async function assertRoom(folder: string, bytes: bigint, what: string): Promise<void> {
+export async function assertDiskSpace(
+  folder: string,
+  bytes: bigint,
+  purpose: string,
+): Promise<void> {
   const { blocks, bavail, bsize } = await statfs(folder, { bigint: true });
-  if (blocks === 0n || bytes <= bavail * bsize) return; // 0: it does not tell
-  const message = `no space left: ${what} ${bytes} bytes, and ${folder} has ${bavail * bsize} free`;
+  if (blocks === 0n || bytes <= bavail * bsize) return; // 0 blocks: the file system reports no sizes
+  const message = `no space left: ${purpose} ${bytes} bytes, and ${folder} has ${bavail * bsize} free`;
   throw new CriError("RESOURCE_EXHAUSTED", message);
+}
+
+/** Converts ENOSPC and EDQUOT to CriError RESOURCE_EXHAUSTED; returns any other error unchanged. */
+export function asResourceExhausted(error: unknown): unknown {
+  if (!["ENOSPC", "EDQUOT"].includes(errnoOf(error) ?? "")) return error;
+  return new CriError("RESOURCE_EXHAUSTED", `no space left: ${messageOf(error)}`, { cause: error });
 }

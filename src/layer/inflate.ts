@@ -1,4 +1,4 @@
-// gzip, zstd or nothing, told apart by the first bytes; media types are only a claim.
+// Decompresses gzip and zstd, and passes anything else through. Magic bytes decide, since media types may be wrong.
 import type { Transform } from "node:stream";
 import * as zlib from "node:zlib";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -6,14 +6,14 @@ import { isZstd, ZstdFrames } from "./zstd_frames.ts";
 
 const chunkSize = 256 << 10;
 
-// Node's types of our minimum version do not know it yet.
+// The types of our minimum Node version lack it.
 const { createZstdDecompress } = zlib as unknown as {
   createZstdDecompress: (options: { chunkSize: number }) => Transform & zlib.Zlib;
 };
 
 /**
- * Passes on what it unpacks before push() resolves: nothing is in flight between two pushes. Zeros behind
- * the packed stream, with which tapes and blocks are filled up, are no part of it.
+ * Hands all output to the sink before push() resolves: no data is in flight between two pushes. Zeros after
+ * the compressed stream (padding of tapes and blocks) are ignored.
  */
 export class Inflate {
   readonly #sink: (chunk: Uint8Array) => void;
@@ -22,17 +22,17 @@ export class Inflate {
   #isPlain = false;
   #frames: ZstdFrames | undefined;
   #writtenBytes = 0;
-  /** The decompressor has come to its end, by itself where something follows. */
+  /** The decompressor has ended; it does so by itself when trailing bytes follow. */
   #hasEnded = false;
   #failure: Error | undefined;
-  /** Ends the wait: after a failure or its end the stream calls nobody back. */
-  #settle: (() => void) | undefined;
+  /** Ends the current wait: after a failure or its end the stream calls no callback. */
+  #endWait: (() => void) | undefined;
 
   constructor(sink: (chunk: Uint8Array) => void) {
     this.#sink = sink;
   }
 
-  /** @throws CriError DATA_LOSS for what does not decompress, or is no part of the stream. */
+  /** @throws CriError DATA_LOSS for data that does not decompress, or that follows the stream. */
   async push(chunk: Uint8Array): Promise<void> {
     let bytes = chunk;
     if (this.#stream === undefined && !this.#isPlain) {
@@ -47,27 +47,27 @@ export class Inflate {
     else await this.#inflate(this.#stream!, bytes);
   }
 
-  /** @throws CriError DATA_LOSS when the stream is cut off. */
+  /** @throws CriError DATA_LOSS when the stream is truncated. */
   async end(): Promise<void> {
     if (this.#stream === undefined) {
       if (this.#head.length > 0) this.#sink(this.#head);
       return;
     }
     await this.#finish(this.#stream);
-    if (this.#frames?.isWhole === false) throw new CriError("DATA_LOSS", "it is cut off");
+    if (this.#frames?.isWhole === false) throw new CriError("DATA_LOSS", "it is truncated");
   }
 
   async #inflate(stream: Transform & zlib.Zlib, bytes: Uint8Array): Promise<void> {
-    const mine = this.#hasEnded ? 0 : (this.#frames?.push(bytes) ?? bytes.length);
-    if (mine > 0) {
-      this.#writtenBytes += mine;
-      await this.#wait((done) => stream.write(bytes.subarray(0, mine), done));
+    const ownBytes = this.#hasEnded ? 0 : (this.#frames?.push(bytes) ?? bytes.length);
+    if (ownBytes > 0) {
+      this.#writtenBytes += ownBytes;
+      await this.#wait((onDone) => stream.write(bytes.subarray(0, ownBytes), onDone));
     }
-    const restBytes = bytes.length - mine + this.#writtenBytes - stream.bytesWritten;
+    const restBytes = bytes.length - ownBytes + this.#writtenBytes - stream.bytesWritten;
     if (restBytes === 0) return;
     if (bytes.subarray(bytes.length - restBytes).some((byte) => byte !== 0)) {
       stream.destroy();
-      throw new CriError("DATA_LOSS", "what follows its compressed part is no part of it");
+      throw new CriError("DATA_LOSS", "data follows its compressed stream");
     }
     this.#writtenBytes = stream.bytesWritten;
     await this.#finish(stream);
@@ -91,7 +91,7 @@ export class Inflate {
     for (const event of ["end", "close"]) {
       this.#stream.once(event, () => {
         this.#hasEnded = true;
-        this.#settle?.();
+        this.#endWait?.();
       });
     }
     this.#stream.on("data", (chunk: Uint8Array) => {
@@ -106,16 +106,16 @@ export class Inflate {
 
   #fail(error: unknown): void {
     this.#failure ??= error instanceof Error ? error : new Error(messageOf(error));
-    this.#settle?.();
+    this.#endWait?.();
   }
 
-  async #wait(start: (done: () => void) => void): Promise<void> {
+  async #wait(start: (onDone: () => void) => void): Promise<void> {
     await new Promise<void>((resolve) => {
-      this.#settle = resolve;
+      this.#endWait = resolve;
       if (this.#hasEnded) resolve();
       else start(resolve);
     });
-    this.#settle = undefined;
+    this.#endWait = undefined;
     const failure = this.#failure;
     if (failure === undefined) return;
     this.#stream?.destroy();

@@ -1,18 +1,18 @@
-// How a layer comes to be: fetched and unpacked by a helper, or linked from one with the same content.
+// Provides an image's layers: an unpack helper downloads and unpacks each missing layer, or clones one with the
+// same content. Runs in the daemon.
 import { mkdir, rm } from "node:fs/promises";
-import { codeOf, CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { codeOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import type { UnpackHelpers } from "./helpers.ts";
-import type { LayerLimits, UnpackedLayer } from "./layer.ts";
-import { blobIn, type LayerStore, listingIn, recipeIn, treeIn } from "./layers.ts";
-import { decodingOf, type LayerDescriptor, type ProcessorOptions } from "./processors.ts";
+import type { UnpackPool } from "./unpack_pool.ts";
+import type { LayerLimits, LayerSource, UnpackedLayer } from "./job_unpack.ts";
+import { blobIn, type LayerStore, manifestIn, tarSplitIn, treeIn } from "./layer_store.ts";
+import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./processor_choice.ts";
 import type { LayerState } from "./layer_progress.ts";
-import { assertRoom } from "./disk_space.ts";
+import { assertDiskSpace } from "./disk_space.ts";
 import { withoutMirrors } from "../registry/distribution.ts";
 import { KeyedTurns, Turns } from "../base/turns.ts";
-import type { LayerSource } from "./unpack.ts";
 
-/** A layer that must be there, and where to get it. */
+/** A layer that an image needs, and its source. */
 export type LayerWant = LayerDescriptor & {
   chainId: string;
   diffId: string;
@@ -20,17 +20,17 @@ export type LayerWant = LayerDescriptor & {
 };
 
 export type EnsureOptions = {
-  helpers: UnpackHelpers;
+  helpers: UnpackPool;
   signal: AbortSignal;
-  /** index counts the wants; bytes have arrived of that layer's blob. */
+  /** index: of the layer in the wants; bytes: downloaded of its blob. */
   onLayer: (index: number, state: LayerState, bytes: number) => void;
 };
 
 export type LayerMakerOptions = {
   limits: LayerLimits;
-  /** At once, for one image. */
+  /** Parallel downloads per image. */
   downloadsMax: number;
-  /** The blobs stay beside the trees. */
+  /** Keeps the blobs next to the trees. */
   keepsBlobs: boolean;
   decoding: ProcessorOptions;
   log: Log;
@@ -38,8 +38,8 @@ export type LayerMakerOptions = {
 
 type OneOptions = EnsureOptions & { downloads: Turns; below: Promise<void> };
 
-/** What a layer's own blob was; a layer that was linked has none. */
-type Made = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
+/** A layer in its scratch folder; digest: of its blob, which a cloned layer does not have. */
+type MadeLayer = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
   digest: string | undefined;
 };
 
@@ -47,9 +47,9 @@ export class LayerMaker {
   readonly #store: LayerStore;
   readonly #options: LayerMakerOptions;
   readonly #byChain = new KeyedTurns();
-  /** Whoever holds one of these waits for nobody else's work. */
+  /** Holders of these locks wait for no other layer, so they cannot deadlock. */
   readonly #byContent = new KeyedTurns();
-  /** Diff id → scratch folder of a layer that is made and waits for those below it. */
+  /** Diff ID → scratch folder of a finished layer that waits for the layers below it. */
   readonly #pending = new Map<string, string>();
 
   constructor(store: LayerStore, options: LayerMakerOptions) {
@@ -58,14 +58,14 @@ export class LayerMaker {
   }
 
   /**
-   * Makes all the layers be there, lowest first in wants; on failure none of its remains stay.
-   * @throws CriError RESOURCE_EXHAUSTED when the file system surely has no room for them,
-   * FAILED_PRECONDITION for one that nothing here can decrypt; before anything is fetched.
+   * Provides all layers; wants: lowest first. On failure no partial layer stays.
+   * @throws CriError, before any download: RESOURCE_EXHAUSTED when the file system is too full,
+   * FAILED_PRECONDITION for a layer that this node cannot decrypt.
    */
   async ensure(wants: LayerWant[], options: EnsureOptions): Promise<void> {
     const missing = wants.filter(({ chainId }) => !this.#store.has(chainId));
-    for (const want of missing) decodingOf(want, this.#options.decoding);
-    await this.#assertRoom(missing);
+    for (const want of missing) chooseDecoding(want, this.#options.decoding);
+    await this.#assertDiskSpace(missing);
     const failed = new AbortController();
     const signal = AbortSignal.any([options.signal, failed.signal]);
     const downloads = new Turns(this.#options.downloadsMax);
@@ -80,13 +80,13 @@ export class LayerMaker {
     if (failed.signal.aborted) throw failed.signal.reason as Error;
   }
 
-  /** A layer takes at least what its blob takes: nobody packs to make larger. */
-  async #assertRoom(wants: LayerWant[]): Promise<void> {
+  /** The sum of the blobs' sizes is a lower bound of the trees' size. */
+  async #assertDiskSpace(wants: LayerWant[]): Promise<void> {
     const needed = wants.reduce((sum, { size }) => sum + BigInt(size), 0n);
-    await assertRoom(this.#store.root, needed, "the image's missing layers take at least");
+    await assertDiskSpace(this.#store.root, needed, "the image's missing layers take at least");
   }
 
-  /** Two pulls that need the same layer: the second waits for the first, or takes over. */
+  /** Of two pulls that need the same layer, the second waits, and makes the layer itself if the first fails. */
   async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const { chainId, size } = wants[index]!;
     const wasThere = await this.#byChain.run(chainId, o.signal, async () => {
@@ -105,48 +105,48 @@ export class LayerMaker {
     try {
       const made = await this.#byContent.run(diffId, o.signal, async () => {
         const result =
-          (await this.#linked(want, scratch, o)) ??
-          (await this.#unpacked(want, scratch, { ...o, index }));
+          (await this.#cloneLayer(want, scratch, o)) ??
+          (await this.#unpackLayer(want, scratch, { ...o, index }));
         if (!this.#pending.has(diffId)) this.#pending.set(diffId, scratch);
         return result;
       });
       await o.below;
       await this.#byContent.run(diffId, o.signal, async () => {
-        this.#settle(diffId, scratch);
+        this.#clearPending(diffId, scratch);
         await this.#inherit(wants, index, { ...o, scratch, implicit: made.implicit });
         await this.#store.commit({ ...want, ...made }, scratch);
       });
     } finally {
-      // With the turn: nobody links from what is going.
+      // Under the lock: no other layer may be cloned from a folder that is being removed.
       await this.#byContent.run(diffId, never, async () => {
-        this.#settle(diffId, scratch);
+        this.#clearPending(diffId, scratch);
         await rm(scratch, { recursive: true, force: true });
       });
     }
   }
 
-  #settle(diffId: string, scratch: string): void {
+  #clearPending(diffId: string, scratch: string): void {
     if (this.#pending.get(diffId) === scratch) this.#pending.delete(diffId);
   }
 
   /**
-   * Makes the layer at an index anew, whatever is there, and puts it into its place.
-   * before: called, without a wait after it, before that happens.
+   * Makes the layer at an index again and replaces the existing one.
+   * beforeReplace: called right before that, without an await in between.
    */
   async remake(
     wants: LayerWant[],
     index: number,
-    options: EnsureOptions & { before: () => void },
+    options: EnsureOptions & { beforeReplace: () => void },
   ): Promise<void> {
     const want = wants[index]!;
-    await this.#assertRoom([want]);
+    await this.#assertDiskSpace([want]);
     await this.#byChain.run(want.chainId, options.signal, async () => {
       const scratch = await this.#store.makeScratch();
       try {
         const o = { ...options, index, downloads: new Turns(1), below: Promise.resolve() };
-        const made = await this.#unpacked(want, scratch, o);
+        const made = await this.#unpackLayer(want, scratch, o);
         await this.#inherit(wants, index, { ...o, scratch, implicit: made.implicit });
-        options.before();
+        options.beforeReplace();
         await this.#store.replace({ ...want, ...made }, scratch);
       } finally {
         await rm(scratch, { recursive: true, force: true });
@@ -166,99 +166,98 @@ export class LayerMaker {
     await o.helpers.run(job, { signal: o.signal });
   }
 
-  /** Links a layer with the same content, if one is there: undefined where none is, or it cannot be. */
-  async #linked(want: LayerWant, scratch: string, o: OneOptions): Promise<Made | undefined> {
+  /** Clones a layer with the same content; undefined: there is none, or linking failed. */
+  async #cloneLayer(
+    want: LayerWant,
+    scratch: string,
+    o: OneOptions,
+  ): Promise<MadeLayer | undefined> {
     const pending = this.#pending.get(want.diffId);
     const from =
       pending === undefined
-        ? this.#store.withContent(want.diffId)
-        : { tree: treeIn(pending), listing: listingIn(pending), recipe: recipeIn(pending) };
+        ? this.#store.findByContent(want.diffId)
+        : { tree: treeIn(pending), manifest: manifestIn(pending), tarSplit: tarSplitIn(pending) };
     if (from === undefined) return undefined;
     try {
       const cloned = await o.helpers.run(
         {
           kind: "clone",
           from: from.tree,
-          fromListing: from.listing,
-          fromRecipe: from.recipe,
+          fromListing: from.manifest,
+          fromRecipe: from.tarSplit,
           folder: treeIn(scratch),
-          listing: listingIn(scratch),
-          recipe: recipeIn(scratch),
+          listing: manifestIn(scratch),
+          recipe: tarSplitIn(scratch),
         },
         { signal: o.signal },
       );
       return { ...cloned, digest: undefined };
     } catch (error) {
-      // It was removed meanwhile, or a file has as many names as it may have.
-      this.#options.log.debug("a layer is fetched: its like cannot be linked", {
+      // It was removed meanwhile, or a file has the maximum number of hard links.
+      this.#options.log.debug("cannot clone a layer with the same content, fetching it", {
         layer: want.digest,
         error: messageOf(error),
       });
-      await empty(scratch);
+      await emptyScratch(scratch);
       return undefined;
     }
   }
 
-  async #unpacked(
+  /** Unpacks a layer from its source; one that a mirror sent damaged is fetched again, from the registry itself. */
+  async #unpackLayer(
     want: LayerWant,
     scratch: string,
     o: OneOptions & { index: number },
-  ): Promise<Made> {
-    return await o.downloads.run(o.signal, () => this.#fetch(want, scratch, o));
+  ): Promise<MadeLayer> {
+    return await o.downloads.run(o.signal, async () => {
+      const { source } = want;
+      try {
+        return await this.#unpackFrom(source, want, { ...o, scratch });
+      } catch (error) {
+        const session = source.kind === "registry" ? withoutMirrors(source.session) : undefined;
+        if (session === undefined || codeOf(error) !== "DATA_LOSS") throw error;
+        this.#options.log.warn("a mirror sent a damaged layer, fetching it from the registry", {
+          layer: want.digest,
+          error: messageOf(error),
+        });
+        await emptyScratch(scratch);
+        return await this.#unpackFrom({ kind: "registry", session }, want, { ...o, scratch });
+      }
+    });
   }
 
-  /** What a mirror damaged is fetched once more, from the registry itself. */
-  async #fetch(want: LayerWant, scratch: string, o: OneOptions & { index: number }): Promise<Made> {
-    const attempt = async (source: LayerSource) => {
-      const folder = treeIn(scratch);
-      await mkdir(folder, { mode: 0o755 });
-      const { digest, size, diffId } = want;
-      const decoding = decodingOf(want, this.#options.decoding);
-      const { limits, keepsBlobs } = this.#options;
-      const [listing, recipe] = [listingIn(scratch), recipeIn(scratch)];
-      o.onLayer(o.index, "moving", 0);
-      const blob = keepsBlobs ? blobIn(scratch) : undefined;
-      const job = {
-        kind: "unpack",
-        folder,
-        listing,
-        recipe,
-        blob,
-        source,
-        digest,
-        size,
-        diffId,
-        decoding,
-        limits,
-      } as const;
-      const onBytes = (bytes: number) => o.onLayer(o.index, "moving", bytes);
-      return await o.helpers.run(job, { signal: o.signal, onBytes });
-    };
-    try {
-      return await attempt(want.source);
-    } catch (error) {
-      const { source } = want;
-      const session = source.kind === "registry" ? withoutMirrors(source.session) : undefined;
-      if (session === undefined || codeOf(error) !== "DATA_LOSS") throw error;
-      this.#options.log.warn("a mirror sent a damaged layer", {
-        layer: want.digest,
-        error: messageOf(error),
-      });
-      await empty(scratch);
-      return await attempt({ kind: "registry", session });
-    }
+  async #unpackFrom(
+    source: LayerSource,
+    want: LayerWant,
+    o: OneOptions & { index: number; scratch: string },
+  ): Promise<MadeLayer> {
+    const { scratch } = o;
+    const folder = treeIn(scratch);
+    await mkdir(folder, { mode: 0o755 });
+    const { digest, size, diffId } = want;
+    const { limits, keepsBlobs } = this.#options;
+    o.onLayer(o.index, "moving", 0);
+    const job = {
+      kind: "unpack",
+      folder,
+      listing: manifestIn(scratch),
+      recipe: tarSplitIn(scratch),
+      blob: keepsBlobs ? blobIn(scratch) : undefined,
+      source,
+      digest,
+      size,
+      diffId,
+      decoding: chooseDecoding(want, this.#options.decoding),
+      limits,
+    } as const;
+    const onBytes = (bytes: number) => o.onLayer(o.index, "moving", bytes);
+    return await o.helpers.run(job, { signal: o.signal, onBytes });
   }
 }
 
-/** For another attempt. */
-async function empty(scratch: string): Promise<void> {
-  for (const path of [treeIn, listingIn, recipeIn, blobIn].map((at) => at(scratch))) {
+/** Prepares a scratch folder for another attempt. */
+async function emptyScratch(scratch: string): Promise<void> {
+  for (const path of [treeIn, manifestIn, tarSplitIn, blobIn].map((at) => at(scratch))) {
     await rm(path, { recursive: true, force: true });
   }
-}
-
-/** A full disk, as callers are told of it; other errors as they are. */
-export function asFull(error: unknown): unknown {
-  if (!["ENOSPC", "EDQUOT"].includes(errnoOf(error) ?? "")) return error;
-  return new CriError("RESOURCE_EXHAUSTED", `no space left: ${messageOf(error)}`, { cause: error });
 }

@@ -1,35 +1,36 @@
-// What a layer holds, as its tar stream said: one JSON array a line, written beside the layer's tree.
-// Decision: a CRC of each file and not a digest: it is to find what a disk has lost, costs a tenth, and
-// against somebody who may write to the graph folder neither would help.
+// Reads and writes a layer's manifest: the attributes of each path in its tree as the tar stream stated them, one
+// JSON array per line, in a file next to the tree.
+// Decision: files have a CRC, not a digest. It detects disk corruption at a tenth of the cost, and against
+// an attacker who can write to the graph folder neither would help.
 import * as fs from "node:fs";
 import { CriError } from "../base/errors.ts";
 import { jsonText, ownJsonValue } from "../base/json.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
-import type { TarHeader } from "./tar.ts";
+import type { TarHeader } from "./tar_reader.ts";
 import type { TarTime } from "./tar_fields.ts";
 
-export type ListedKind =
+export type EntryKind =
   | "file"
   | "symlink"
   | "char"
   | "block"
   | "fifo"
   | "folder"
-  /** A folder that no entry described: only that it is one is known. */
+  /** A folder without an entry of its own, so its attributes are unknown. */
   | "implicit"
   | "whiteout";
 
-export type Listed = {
-  kind: ListedKind;
+export type ManifestEntry = {
+  kind: EntryKind;
   mode: number;
   uid: number;
   gid: number;
   mtime: TarTime;
   size: number;
-  /** CRC-32 of a file's data, one part after another. */
+  /** CRC-32 of a file's data, without holes. */
   crc: number;
-  /** Where these parts lie, offset and length in turn; empty: the file has no holes. */
+  /** Offsets and lengths of the data, alternating; empty: the file has no holes. */
   parts: number[];
   /** Of a symlink. */
   target: string;
@@ -40,7 +41,7 @@ export type Listed = {
   xattrs: [name: string, value: Uint8Array][];
 };
 
-const kinds: Record<string, ListedKind> = {
+const kinds: Record<string, EntryKind> = {
   "0": "file",
   "2": "symlink",
   "3": "char",
@@ -49,8 +50,7 @@ const kinds: Record<string, ListedKind> = {
   "6": "fifo",
 };
 
-/** What is known of a folder that no entry described. */
-export function implicitFolder(): Listed {
+export function implicitFolder(): ManifestEntry {
   return {
     kind: "implicit",
     mode: 0o755,
@@ -68,8 +68,8 @@ export function implicitFolder(): Listed {
   };
 }
 
-/** What an entry says; size and content come with its data. */
-export function listedAs(header: TarHeader, isOpaque: boolean): Listed {
+/** Converts a tar header; a file's size and CRC follow from its data. */
+export function entryFromHeader(header: TarHeader, isOpaque: boolean): ManifestEntry {
   const { type, mode, uid, gid, mtime, size, link, major, minor, isSparse } = header;
   const isDevice = type === "3" || type === "4";
   return {
@@ -91,13 +91,13 @@ export function listedAs(header: TarHeader, isOpaque: boolean): Listed {
   };
 }
 
-/** What is kept: of a user's own, capabilities and access lists; labels are the node's matter. */
+/** True for extended attributes to keep: user.*, capabilities and ACLs. Security labels are set by the node. */
 export function isKept(name: string): boolean {
   if (name.startsWith("user.")) return !name.startsWith("user.overlay.");
   return name === "security.capability" || name.startsWith("system.posix_acl_");
 }
 
-/** Puts a part of a file with holes behind the others. */
+/** Appends a part of a file with holes, or extends the last one. */
 export function addPart(parts: number[], position: number, length: number): void {
   const end = parts.at(-2)! + parts.at(-1)!;
   if (position === end) parts[parts.length - 1]! += length;
@@ -105,24 +105,24 @@ export function addPart(parts: number[], position: number, length: number): void
 }
 
 const flushBytes = 1 << 20;
-const listingBytesPerEntry = 1024;
-const listingBytesMin = 64 << 20;
+const bytesPerEntry = 1024;
+const bytesMin = 64 << 20;
 
-/** What the list of a layer may take that may have so many entries. */
-export function listingBytesMax(entriesMax: number): number {
-  return Math.max(listingBytesMin, entriesMax * listingBytesPerEntry);
+/** The maximum size of a manifest, given the maximum number of entries. */
+export function manifestBytesMax(entriesMax: number): number {
+  return Math.max(bytesMin, entriesMax * bytesPerEntry);
 }
 
 /**
- * Several names of one file are those whose Listed is the same object.
- * @throws CriError RESOURCE_EXHAUSTED when it takes more than bytesMax: JSON has six characters for some.
+ * Paths that share one ManifestEntry object are hard links to one file.
+ * @throws CriError RESOURCE_EXHAUSTED above bytesMax: JSON escapes some characters as six.
  */
-export function writeListing(
+export function writeLayerManifest(
   file: Descriptor,
-  entries: Map<string, Listed>,
+  entries: Map<string, ManifestEntry>,
   bytesMax: number,
 ): void {
-  const numbers = new Map<Listed, number>();
+  const numbers = new Map<ManifestEntry, number>();
   let lines: string[] = [];
   let length = 0;
   let written = 0;
@@ -130,7 +130,7 @@ export function writeListing(
     const bytes = Buffer.from(lines.join(""));
     written += bytes.length;
     if (written > bytesMax) {
-      const message = `the list of what it holds takes over ${bytesMax} bytes (layer-max-entries)`;
+      const message = `its layer manifest takes over ${bytesMax} bytes (layer-max-entries)`;
       throw new CriError("RESOURCE_EXHAUSTED", message);
     }
     writeAll(file, bytes);
@@ -138,10 +138,10 @@ export function writeListing(
     length = 0;
   };
   let count = 0;
-  for (const [path, listed] of entries) {
-    const known = numbers.get(listed);
-    const line = `${jsonText(known === undefined ? [path, ...fieldsOf(listed)] : [path, known])}\n`;
-    if (known === undefined) numbers.set(listed, count);
+  for (const [path, entry] of entries) {
+    const known = numbers.get(entry);
+    const line = `${jsonText(known === undefined ? [path, ...fieldsOf(entry)] : [path, known])}\n`;
+    if (known === undefined) numbers.set(entry, count);
     count++;
     lines.push(line);
     length += line.length;
@@ -150,7 +150,7 @@ export function writeListing(
   flush();
 }
 
-function fieldsOf(o: Listed): unknown[] {
+function fieldsOf(o: ManifestEntry): unknown[] {
   const { kind, mode, uid, gid, mtime, size, crc, parts, target, major, minor } = o;
   const xattrs = o.xattrs.map(([name, value]) => [name, Buffer.from(value).toString("base64")]);
   const rest = [size, crc, parts, target, major, minor, o.isOpaque ? 1 : 0, xattrs];
@@ -159,7 +159,7 @@ function fieldsOf(o: Listed): unknown[] {
 
 type Fields = [
   path: string,
-  kind: ListedKind,
+  kind: EntryKind,
   mode: number,
   uid: number,
   gid: number,
@@ -175,22 +175,23 @@ type Fields = [
   xattrs: [string, string][],
 ];
 
-/** @throws Error when it is not what writeListing wrote. */
-export function readListing(path: string): Map<string, Listed> {
-  const entries = new Map<string, Listed>();
-  const byNumber: Listed[] = [];
+/** @throws Error when the file was not written by writeLayerManifest. */
+export function readLayerManifest(path: string): Map<string, ManifestEntry> {
+  const entries = new Map<string, ManifestEntry>();
+  const byNumber: ManifestEntry[] = [];
   for (const line of fs.readFileSync(path, "utf8").split("\n")) {
     if (line === "") continue;
     const fields = ownJsonValue(line) as Fields | [path: string, known: number];
-    const listed = fields.length === 2 ? byNumber[fields[1]] : listedOf(fields);
-    if (listed === undefined) throw new Error(`no entry ${fields[1]}`);
-    byNumber.push(listed);
-    entries.set(fields[0], listed);
+    const entry = fields.length === 2 ? byNumber[fields[1]] : entryFromFields(fields);
+    if (entry === undefined)
+      throw new Error(`a hard link to line ${fields[1]}, which does not exist`);
+    byNumber.push(entry);
+    entries.set(fields[0], entry);
   }
   return entries;
 }
 
-function listedOf(fields: Fields): Listed {
+function entryFromFields(fields: Fields): ManifestEntry {
   const [, kind, mode, uid, gid, s, ns, size, crc, parts, ...rest] = fields;
   const [target, major, minor, isOpaque, xattrs] = rest;
   return {

@@ -1,15 +1,15 @@
-// Bounds what the unpacking helper keeps in memory of one layer, by the entries that a layer may have.
-// Everything here costs a hostile layer less than it costs the node.
+// Limits the memory that an unpack helper spends on one layer's metadata, in proportion to the maximum number of
+// entries: a hostile layer states in few bytes what costs the node many.
 import { CriError } from "../base/errors.ts";
 import { isKept } from "./layer_manifest.ts";
-import type { TarHeader } from "./tar.ts";
+import type { TarHeader } from "./tar_reader.ts";
 
 /** For the names, link targets and attributes of an entry, on average. */
 const bytesPerEntry = 512;
 const bytesMin = 16 << 20;
-/** What one attribute, or one more name of a folder, takes beside its own bytes. */
+/** Overhead of one attribute, or of one more name of a folder. */
 const objectBytes = 256;
-/** Paths of all undescribed folders together: they are handed to the daemon. */
+/** Paths of all implicit folders together, which are sent to the daemon. */
 const implicitBytesMax = 8 << 20;
 const implicitMax = 100_000;
 
@@ -23,8 +23,8 @@ export class LayerMemory {
     this.#bytesMax = Math.max(bytesMin, entriesMax * bytesPerEntry);
   }
 
-  /** @throws CriError RESOURCE_EXHAUSTED, as the others do. */
-  entry({ name, link, xattrs }: TarHeader): void {
+  /** Counts an entry. @throws CriError RESOURCE_EXHAUSTED, like the other methods. */
+  addEntry({ name, link, xattrs }: TarHeader): void {
     let bytes = name.length + link.length;
     for (const [key, value] of xattrs) {
       bytes += key.length + value.length + (isKept(key) ? objectBytes : 0);
@@ -32,27 +32,28 @@ export class LayerMemory {
     this.#add(bytes);
   }
 
-  /** A folder as an entry calls it; by symlinks one folder has names without end. */
-  folderName(name: string): void {
+  /** Counts a folder's name; through symlinks one folder can have any number of them. */
+  addFolderName(name: string): void {
     this.#add(name.length + objectBytes);
   }
 
-  /** A folder that no entry describes. */
-  implicitFolder(path: string): void {
+  /** Counts a folder without an entry of its own. */
+  addImplicitFolder(path: string): void {
     this.#implicitBytes += path.length;
-    if (++this.#implicit > implicitMax) throw full(`over ${implicitMax} undescribed folders`);
+    if (++this.#implicit > implicitMax)
+      throw exhausted(`over ${implicitMax} folders without an entry`);
     if (this.#implicitBytes <= implicitBytesMax) return;
-    throw full(`the paths of undescribed folders take over ${implicitBytesMax} bytes`);
+    throw exhausted(`the paths of folders without an entry take over ${implicitBytesMax} bytes`);
   }
 
   #add(bytes: number): void {
     this.#bytes += bytes;
     if (this.#bytes <= this.#bytesMax) return;
-    const what = `the names and attributes so far take over ${this.#bytesMax} bytes`;
-    throw full(`${what} (layer-max-entries)`);
+    const size = `over ${this.#bytesMax} bytes`;
+    throw exhausted(`its names and attributes take ${size} (layer-max-entries)`);
   }
 }
 
-function full(message: string): CriError {
+function exhausted(message: string): CriError {
   return new CriError("RESOURCE_EXHAUSTED", message);
 }

@@ -1,10 +1,10 @@
-// How far each layer of an image is that is pulled, loaded or saved.
+// Tracks the progress of each layer while an image is pulled, loaded or saved.
 
-/** present: it was on this node before. */
+/** present: the node had the layer before. */
 export type LayerState = "waiting" | "moving" | "done" | "present";
 
 export type LayerProgress = {
-  /** Of the layer's blob; its diff id where nobody names it. */
+  /** Of the blob; the diff ID when the blob's digest is unknown. */
   digest: string;
   state: LayerState;
   /** Bytes of the blob. */
@@ -17,8 +17,8 @@ export type ImageProgress = { image: string; layers: readonly LayerProgress[] };
 
 export type OnProgress = (progress: ImageProgress) => void;
 
-/** Keeps the figures of one image's layers, and tells of each change. */
-export class LayerBoard {
+/** Holds the progress of one image's layers and reports each change. */
+export class ProgressTracker {
   readonly #image: string;
   readonly #layers: LayerProgress[];
   readonly #onProgress: OnProgress;
@@ -31,16 +31,16 @@ export class LayerBoard {
     this.#image = image;
     this.#layers = layers.map((layer) => ({ ...layer, state: "waiting", doneBytes: 0 }));
     this.#onProgress = onProgress;
-    this.#tell();
+    this.#report();
   }
 
   set(index: number, state: LayerState, doneBytes: number): void {
     const layer = this.#layers[index]!;
     this.#layers[index] = { ...layer, state, doneBytes };
-    this.#tell();
+    this.#report();
   }
 
-  #tell(): void {
+  #report(): void {
     this.#onProgress({ image: this.#image, layers: [...this.#layers] });
   }
 }

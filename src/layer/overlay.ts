@@ -1,12 +1,19 @@
-// Stacks layers by overlayfs, and tells which roots are stacked now.
+// Mounts overlayfs over layers, finds the overlays that are mounted, and tests whether overlayfs works.
 import * as fs from "node:fs";
 import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
-import { mount, mountByOptions, mountIdmapped, MS_RDONLY, type MountOption } from "../sys/mount.ts";
+import {
+  mount,
+  mountByOptions,
+  mountIdmapped,
+  MNT_DETACH,
+  MS_RDONLY,
+  type MountOption,
+  unmount,
+} from "../sys/mount.ts";
 import { readMountTable } from "../sys/mount_table.ts";
-import { unmountAll } from "./unmount.ts";
 import { markOpaque, markRemoved } from "./whiteouts.ts";
 
 export type OverlayParts = {
@@ -14,23 +21,23 @@ export type OverlayParts = {
   trees: string;
   /** Names in it, lowest first; at least one. */
   names: string[];
-  /** Holds upper, work and rootfs. */
+  /** The folder of upper, work and rootfs. */
   dir: string;
   readonly: boolean;
-  /** A user namespace's file: the layers are seen with its ids. */
+  /** The file of a user namespace, whose id mapping the layers get. */
   userns?: string | undefined;
-  /** SELinux's of all files in it. */
+  /** The SELinux label of all files in it. */
   label?: string | undefined;
 };
 
-/** @throws CriError INTERNAL with the kernel's reason, FAILED_PRECONDITION where ids cannot be mapped. */
+/** @throws CriError INTERNAL with the kernel's reason, FAILED_PRECONDITION when ids cannot be mapped. */
 export async function mountOverlay(parts: OverlayParts): Promise<void> {
   const { trees, dir, userns } = parts;
   if (userns === undefined) {
     stack(parts);
     return;
   }
-  // Overlayfs takes only layers that are mounted somewhere, and keeps its own hold on them.
+  // Overlayfs accepts only layers that are mounted somewhere, and keeps its own reference to them.
   const view = join(dir, idmappedName);
   await mkdir(view, { recursive: true, mode: 0o700 });
   try {
@@ -41,7 +48,7 @@ export async function mountOverlay(parts: OverlayParts): Promise<void> {
   }
 }
 
-/** Where the layers are for a moment with a user namespace's ids. */
+/** The temporary mount point of the layers with a user namespace's ids. */
 const idmappedName = "idmapped";
 
 function idmap(trees: string, view: string, userns: string): void {
@@ -49,12 +56,12 @@ function idmap(trees: string, view: string, userns: string): void {
   try {
     mountIdmapped(trees, view, namespace);
   } catch (cause) {
-    const message = `cannot mount the layers with a user namespace's ids: ${messageOf(cause)}`;
+    const message = `cannot mount the layers with the ids of a user namespace: ${messageOf(cause)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
 }
 
-/** Of a mounting that was cut off, too. */
+/** Unmounts the id-mapped layers, also after an interrupted mount. */
 export async function unmountView(dir: string): Promise<void> {
   const view = join(dir, idmappedName);
   unmountAll(view);
@@ -68,8 +75,8 @@ function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
   using layers = Descriptor.open(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
   using folder = Descriptor.open(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
   try {
-    // By descriptor: 127 layers fit into a page of options however long the graph folder's path is, no
-    // comma or colon in it matters, and the line in mountinfo, which runc reads, stays short.
+    // By descriptor: 127 layers fit into a page of options whatever the length of the graph folder's path,
+    // commas and colons in it do no harm, and the line in mountinfo, which runc reads, stays short.
     const below = names.map((name) => `/proc/self/fd/${layers.fd}/${name}`).toReversed();
     mountStack(rootfs, { below, own: `/proc/self/fd/${folder.fd}`, readonly, label });
   } catch (error) {
@@ -81,39 +88,40 @@ function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
 type Stack = {
   /** Paths, topmost first. */
   below: string[];
-  /** Holds upper and work. */
+  /** The folder of upper and work. */
   own: string;
   readonly: boolean;
   label: string | undefined;
 };
 
-/** "volatile" came with kernel 5.10, "lowerdir+" with 6.5, fsopen(2) with glibc 2.36. */
-const ways = ["options", "volatile page", "page"] as const;
-let wayAt = 0;
+/** "volatile" needs kernel 5.10, "lowerdir+" kernel 6.5, fsopen(2) glibc 2.36. */
+const mountForms = ["options", "volatile page", "page"] as const;
+/** The first form that has worked. */
+let formIndex = 0;
 
-/** By the newest way that kernel and libc have. @throws what the first of them said that is there. */
+/** Mounts by the newest form that kernel and libc support. @throws the error of the first supported form. */
 function mountStack(rootfs: string, of: Stack): void {
   let failure: unknown;
-  for (const [at, way] of ways.entries()) {
-    if (at < wayAt) continue;
+  for (const [index, form] of mountForms.entries()) {
+    if (index < formIndex) continue;
     try {
-      mountBy(way, rootfs, of);
-      wayAt = at;
+      mountBy(form, rootfs, of);
+      formIndex = index;
       return;
     } catch (error) {
       const code = errnoOf(error);
       if (failure === undefined || errnoOf(failure) === "ENOSYS") failure = error;
-      if (code !== "ENOSYS" && code !== "EINVAL") break; // no newer or older kernel would take it
+      if (code !== "ENOSYS" && code !== "EINVAL") break; // an older form would fail as well
     }
   }
   throw failure;
 }
 
-function mountBy(way: (typeof ways)[number], rootfs: string, of: Stack): void {
+function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): void {
   const { below, own, readonly, label } = of;
-  // A container's own files do not outlive the boot, so nothing of them must reach the disk in time;
-  // without "volatile" each removal would sync the whole file system.
-  if (way === "options") {
+  // A container's writable layer does not survive a reboot, so it need not be synced; without "volatile"
+  // each unmount would sync the whole file system.
+  if (form === "options") {
     const options: MountOption[] = [
       ...below.map((path) => ["lowerdir+", path] as const),
       ["upperdir", `${own}/upper`],
@@ -125,13 +133,13 @@ function mountBy(way: (typeof ways)[number], rootfs: string, of: Stack): void {
     mountByOptions("overlay", rootfs, { options, readonly });
     return;
   }
-  const context = label === undefined ? "" : `context="${label}",`; // a level has commas
-  const more = `${way === "page" ? "" : "volatile,"}${context}index=off`;
+  const context = label === undefined ? "" : `context="${label}",`; // an SELinux level contains commas
+  const more = `${form === "page" ? "" : "volatile,"}${context}index=off`;
   const options = `${more},lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
   mount("overlay", rootfs, "overlay", readonly ? MS_RDONLY : 0, options);
 }
 
-/** Overlays under a folder that this node has mounted now: container folder → lower names. */
+/** Finds the overlays mounted below a folder: container folder → names of its layers, topmost first. */
 export function mountedOverlays(graph: string): Map<string, string[]> {
   const found = new Map<string, string[]>();
   for (const { type, point, options } of readMountTable()) {
@@ -145,20 +153,20 @@ export function mountedOverlays(graph: string): Map<string, string[]> {
   return found;
 }
 
-/** Why layers cannot be stacked. isKnown: not so where it may be that there is no room to try. */
+/** Reason why overlayfs does not work; isKnown: false when a full disk may be the cause. */
 export type OverlayProblem = { problem: string; isKnown: boolean };
 
-/** In a folder, found out by stacking two; undefined where they can. */
+/** Tests overlayfs in a folder by mounting two layers; undefined: it works. */
 export async function overlayProblem(folder: string): Promise<OverlayProblem | undefined> {
   const dir = join(folder, "trial");
   const rootfs = join(dir, "rootfs");
-  unmountAll(rootfs); // of a trial that was cut off
+  unmountAll(rootfs); // left by an interrupted trial
   await rm(dir, { recursive: true, force: true });
   try {
-    const problem = await tryToStack(dir);
-    return problem === undefined ? undefined : { problem, isKnown: hasRoomToTry(folder) };
+    const problem = await tryOverlay(dir);
+    return problem === undefined ? undefined : { problem, isKnown: hasSpaceForTrial(folder) };
   } catch (error) {
-    const isKnown = !isOfFullDisk(error) && hasRoomToTry(folder);
+    const isKnown = !isDiskFull(error) && hasSpaceForTrial(folder);
     return { problem: messageOf(error), isKnown };
   } finally {
     unmountAll(rootfs);
@@ -166,8 +174,8 @@ export async function overlayProblem(folder: string): Promise<OverlayProblem | u
   }
 }
 
-/** What counts is what images need: that names and contents can be removed, in layers and above them. */
-async function tryToStack(dir: string): Promise<string | undefined> {
+/** Checks the features that images need: whiteouts and opaque folders in layers, removal and rename above them. */
+async function tryOverlay(dir: string): Promise<string | undefined> {
   const rootfs = join(dir, "rootfs");
   for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true });
@@ -178,24 +186,46 @@ async function tryToStack(dir: string): Promise<string | undefined> {
   stack({ trees: dir, names: ["lower", "over"], dir, readonly: false });
   const names = fs.readdirSync(rootfs).toSorted().join(" ");
   const within = fs.readdirSync(join(rootfs, "of")).join(" ");
-  if (names !== "kept of" || within !== "") return "what a layer removes stays visible";
+  if (names !== "kept of" || within !== "") return "files that a layer removes stay visible";
   fs.rmSync(join(rootfs, "kept"));
   fs.writeFileSync(join(rootfs, "new"), "");
   fs.renameSync(join(rootfs, "new"), join(rootfs, "kept"));
   fs.rmSync(join(rootfs, "kept"));
-  if (fs.readdirSync(rootfs).join(" ") !== "of") return "what a container removes stays visible";
+  if (fs.readdirSync(rootfs).join(" ") !== "of")
+    return "files that a container removes stay visible";
   return undefined;
 }
 
-/** Overlayfs makes itself read-only where it finds no room for its own. */
-function isOfFullDisk(error: unknown): boolean {
+/** EROFS: overlayfs mounts itself read-only when it cannot create its work folder. */
+function isDiskFull(error: unknown): boolean {
   if (["ENOSPC", "EDQUOT", "EROFS"].includes(errnoOf(error) ?? "")) return true;
-  return error instanceof CriError && error.cause !== undefined && isOfFullDisk(error.cause);
+  return error instanceof CriError && error.cause !== undefined && isDiskFull(error.cause);
 }
 
-/** More than the trial takes, of what the kernel does not always say that it lacked. */
-function hasRoomToTry(folder: string): boolean {
+/** Checks for more space than the trial needs, since the kernel does not always report a full disk. */
+function hasSpaceForTrial(folder: string): boolean {
   const { blocks, bavail, bsize, files, ffree } = fs.statfsSync(folder);
   const [bytesMin, filesMin] = [1 << 20, 64];
-  return (blocks === 0 || bavail * bsize > bytesMin) && (files === 0 || ffree > filesMin); // 0: it does not tell
+  return (blocks === 0 || bavail * bsize > bytesMin) && (files === 0 || ffree > filesMin); // 0: not reported
+}
+
+/** Bounds the loop; more mounts than are ever stacked on one path. */
+const unmountsMax = 16;
+
+/** Unmounts everything at a path; a path without mounts, or no such path, is no error. */
+export function unmountAll(path: string): void {
+  for (let left = unmountsMax; left > 0 && tryUnmount(path); left--);
+}
+
+/** Returns false when nothing is mounted there. */
+function tryUnmount(path: string): boolean {
+  try {
+    unmount(path);
+  } catch (error) {
+    const code = errnoOf(error);
+    if (code === "EINVAL" || code === "ENOENT") return false;
+    if (code !== "EBUSY") throw error;
+    unmount(path, MNT_DETACH);
+  }
+  return true;
 }

@@ -1,8 +1,8 @@
-// A container's root file system: what its image's layers hold, with a folder of its own to write to.
+// Mounts a container's root file system: its image's layers below a writable layer.
 //
-//   DIR/upper    what the container writes; without overlayfs also the copy of all layers
-//   DIR/work     overlayfs's own
-//   DIR/rootfs   where it is mounted: the overlay, or upper itself
+//   DIR/upper    the writable layer; without overlayfs it also holds the copy of all layers
+//   DIR/work     overlayfs's work folder
+//   DIR/rootfs   the mount point: of the overlay, or of upper itself
 import * as fs from "node:fs";
 import { mkdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
@@ -10,12 +10,11 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
-import { shifted, type CopyJob } from "./copy.ts";
-import { mountOverlay, unmountView } from "./overlay.ts";
-import type { LayerQuota } from "./quota.ts";
-import { unmountAll } from "./unmount.ts";
+import { shifted, type CopyJob } from "./job_copy.ts";
+import { mountOverlay, unmountAll, unmountView } from "./overlay.ts";
+import type { ContainerQuota } from "./container_quota.ts";
 
-/** A pod's user namespace: its ids from 0 up are this node's from uid and gid up. */
+/** A pod's user namespace, which maps ids from 0 up to this node's from uid and gid up. */
 export type RootfsOwner = { userns: string; uid: number; gid: number; count: number };
 
 export type RootfsParts = {
@@ -23,22 +22,22 @@ export type RootfsParts = {
   trees: string;
   /** Names in it, lowest first. */
   lower: string[];
-  /** Gets upper, work and rootfs. */
+  /** The folder for upper, work and rootfs. */
   dir: string;
-  /** Nothing can be written to it, not even by who may remount it writable. */
+  /** Prevents writes even by a container that can remount its root writable. */
   readonly?: boolean;
-  /** Absent: the node's own ids. */
+  /** Absent: ids are not mapped. */
   owner?: RootfsOwner;
-  /** SELinux's of all files in it, where it has one. */
+  /** The SELinux label of all files in it. */
   label?: string;
 };
 
-/** What the node's roots are made by. */
+/** The node's means of making roots. */
 export type RootfsMaker = {
-  /** Present where layers cannot be stacked: copies them. */
+  /** Copies layers; present when the storage driver is native. */
   copy?: ((job: CopyJob) => Promise<void>) | undefined;
-  /** Present where what containers write is limited. */
-  quota?: LayerQuota | undefined;
+  /** Present when writable layers are limited. */
+  quota?: ContainerQuota | undefined;
 };
 
 /** @returns the path of the mounted root. @throws CriError INTERNAL with the kernel's reason. */
@@ -50,29 +49,29 @@ export async function mountRootfs(parts: RootfsParts, maker: RootfsMaker): Promi
     await mkdir(join(dir, name), { recursive: true, mode: 0o711 });
   }
   const limited = quota !== undefined && !readonly;
-  if (limited) quota.begin(own.map((name) => join(dir, name)));
+  if (limited) quota.assign(own.map((name) => join(dir, name)));
   const names = lower.length === 0 ? ["empty"] : lower;
   if (copy === undefined) {
-    dressUpper(join(trees, names.at(-1)!), dir, owner);
+    setRootAttributes(join(trees, names.at(-1)!), dir, owner);
     await mountOverlay({ trees, names, dir, readonly, userns: owner?.userns, label });
   } else {
     const from = names.map((name) => join(trees, name));
     await copy({ kind: "copy", trees: from, folder: join(dir, "upper"), shift: owner, label });
     mountCopy(dir, readonly);
   }
-  if (limited) quota.limit(join(dir, "upper"));
+  if (limited) quota.setLimit(join(dir, "upper"));
   return join(dir, "rootfs");
 }
 
-/** The top folder's attributes are those of the container's "/". */
-function dressUpper(top: string, dir: string, owner: RootfsOwner | undefined): void {
+/** Copies the top layer's owner and mode to the upper folder, which overlayfs shows as "/". */
+function setRootAttributes(top: string, dir: string, owner: RootfsOwner | undefined): void {
   const { uid, gid, mode } = fs.lstatSync(top);
   const upper = join(dir, "upper");
   fs.chownSync(upper, shifted(uid, owner?.uid, owner), shifted(gid, owner?.gid, owner));
   fs.chmodSync(upper, mode & 0o7777);
 }
 
-/** A mount like an overlay's, so that all that looks for one finds it. */
+/** Bind-mounts the copy, so that code which looks for a mounted root finds one. */
 function mountCopy(dir: string, readonly: boolean): void {
   const rootfs = join(dir, "rootfs");
   try {
@@ -83,31 +82,31 @@ function mountCopy(dir: string, readonly: boolean): void {
   }
 }
 
-/** Where what a container writes outside its mounts lies; dir: as for mountRootfs. */
+/** Returns the path of a container's writable layer; dir: as for mountRootfs. */
 export function writableLayer(dir: string): string {
   return join(dir, "upper");
 }
 
-/** Unmounts and removes upper, work and rootfs; what is not there is no error. */
+/** Unmounts rootfs and removes upper, work and rootfs; missing ones are no error. */
 export async function unmountRootfs(
   dir: string,
   { quota }: Pick<RootfsMaker, "quota"> = {},
 ): Promise<void> {
   const rootfs = join(dir, "rootfs");
   unmountAll(rootfs);
-  await unmountView(dir); // of a mounting that was cut off
-  await removePlace(rootfs);
-  quota?.end(join(dir, "upper"));
+  await unmountView(dir); // left by a mount that was interrupted
+  await removeMountPoint(rootfs);
+  quota?.clearLimit(join(dir, "upper"));
   await rm(join(dir, "work"), { recursive: true, force: true });
   await rm(join(dir, "upper"), { recursive: true, force: true });
 }
 
 /** Never recursively while something is mounted there. */
-async function removePlace(rootfs: string): Promise<void> {
+async function removeMountPoint(rootfs: string): Promise<void> {
   try {
     await rmdir(rootfs).catch(async (error: unknown) => {
       if (errnoOf(error) !== "ENOTEMPTY") throw error;
-      // It was unmounted by somebody else, who or whose runtime has put something there.
+      // Another program unmounted it and put files there.
       for (const path of mountPoints(rootfs).toReversed()) unmountAll(path);
       const [mounted] = mountPoints(rootfs);
       if (mounted !== undefined) throw new Error(`${mounted} is still mounted`);
@@ -119,13 +118,13 @@ async function removePlace(rootfs: string): Promise<void> {
   }
 }
 
-/** Whether a root is mounted still; dir: as for mountRootfs. */
+/** True while the root is mounted; dir: as for mountRootfs. */
 export function isRootMounted(dir: string): boolean {
   const id = mountIdOf(join(dir, "rootfs"));
   return id !== undefined && id !== mountIdOf(dir);
 }
 
-/** Of the mount that a folder lies on; undefined: it is not there. A bind mount has no other device. */
+/** Returns the id of the mount that holds a folder (a bind mount's device is no different); undefined: no folder. */
 function mountIdOf(folder: string): string | undefined {
   using open = openFolder(folder);
   if (open === undefined) return undefined;

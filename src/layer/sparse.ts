@@ -1,5 +1,5 @@
-// Sparse files in a tar stream: GNU's old form (type S), and pax forms 0.0, 0.1 and 1.0. The stream
-// holds the data alone; a map tells where in the file each part of it belongs.
+// Reads sparse files in a tar stream: GNU's old form (type S) and the pax forms 0.0, 0.1 and 1.0. The stream
+// contains only the data; a map gives each part's position in the file.
 // https://www.gnu.org/software/tar/manual/html_node/Sparse-Formats.html
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
@@ -7,22 +7,22 @@ import { bad } from "./tar_fields.ts";
 
 type Part = { offset: number; length: number };
 
-/** Takes a part of the file's content for its place in the file. */
+/** Receives a part of the content and its position in the file. */
 type Sink = (chunk: Uint8Array, position: number) => void;
 
 const block = 512;
-/** Of one file. */
+/** Limit of one file. */
 export const partsMax = 100_000;
-/** What ext4 takes; a larger file could not be made anyway. */
+/** The limit of ext4; a larger file could not be created. */
 const fileBytesMax = 2 ** 44;
 
-/** How the data of one file is spread; fed with its bytes in the stream's order. */
+/** Distributes the data of one file, which is pushed in the stream's order. */
 export class SparseBody {
   readonly #name: string;
   readonly #count: (parts: number) => void;
   readonly size: number;
   readonly #stored: number;
-  /** undefined while the map itself comes at the head of the data (pax 1.0). */
+  /** undefined until the map at the head of the data is complete (pax 1.0). */
   #parts: Part[] | undefined;
   #head: Buffer | undefined;
   #headBytes = 0;
@@ -30,7 +30,7 @@ export class SparseBody {
   #inPart = 0;
 
   /**
-   * size: of the file; stored: bytes in the stream; count: throws where the layer has too many parts.
+   * size: of the file; stored: bytes in the stream; count: throws when the layer has too many parts.
    * @throws CriError INVALID_ARGUMENT.
    */
   constructor(
@@ -48,7 +48,7 @@ export class SparseBody {
     this.#stored = o.stored;
     if (o.size > fileBytesMax) throw this.#bad(`is a file of ${o.size} bytes`);
     if (o.parts === undefined) this.#head = Buffer.alloc(0);
-    else this.#take(o.parts);
+    else this.#setParts(o.parts);
   }
 
   push(chunk: Uint8Array, sink: Sink): void {
@@ -72,12 +72,12 @@ export class SparseBody {
     }
   }
 
-  /** @throws CriError INVALID_ARGUMENT when the map did not end. */
+  /** @throws CriError INVALID_ARGUMENT when the map is incomplete. */
   end(): void {
-    if (this.#parts === undefined) throw this.#bad("has a sparse map that is cut off");
+    if (this.#parts === undefined) throw this.#bad("has a truncated sparse map");
   }
 
-  /** Lines with a number each: how many parts, then offset and length of each; padded to blocks. */
+  /** Parses lines of one number each: the number of parts, then offset and length of each; padded to blocks. */
   #readMap(): number | undefined {
     const head = this.#head!;
     if (head.length > partsMax * 32) throw this.#bad("has a sparse map that is too long");
@@ -97,7 +97,7 @@ export class SparseBody {
     const end = Math.ceil(at / block) * block;
     if (head.length < end) return undefined;
     this.#headBytes = end;
-    this.#take(numbers.slice(1));
+    this.#setParts(numbers.slice(1));
     return end;
   }
 
@@ -107,8 +107,8 @@ export class SparseBody {
     throw this.#bad(`has ${quoted(digits)} in its sparse map`);
   }
 
-  /** Parts lie one behind the other, inside the file, and are all of the data. */
-  #take(numbers: number[]): void {
+  /** Checks that the parts are in order, inside the file, and cover all of the data. */
+  #setParts(numbers: number[]): void {
     if (numbers.length % 2 !== 0) throw this.#bad("has half a part in its sparse map");
     if (numbers.length > partsMax * 2) throw this.#bad("has too many parts");
     this.#count(numbers.length / 2);
@@ -124,7 +124,7 @@ export class SparseBody {
       if (length > 0) parts.push({ offset, length });
     }
     if (sum !== this.#stored - this.#headBytes) {
-      throw this.#bad(`has ${this.#stored - this.#headBytes} bytes; its sparse map tells ${sum}`);
+      throw this.#bad(`has ${this.#stored - this.#headBytes} bytes; its sparse map lists ${sum}`);
     }
     this.#parts = parts;
   }
@@ -135,7 +135,7 @@ export class SparseBody {
   }
 }
 
-/** What a file's pax records say of it, or undefined where it is not sparse. */
+/** Reads the sparse fields of a file's pax records; undefined when it is not sparse. */
 export function paxSparse(
   get: (key: string) => string | undefined,
 ): { name: string | undefined; size: string; map: string | undefined } | undefined {

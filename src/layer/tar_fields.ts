@@ -1,4 +1,4 @@
-// The fields of tar headers: numbers, times, names and pax records.
+// Parses the fields of tar headers: numbers, times, names and pax records.
 import { isUtf8 } from "node:buffer";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
@@ -6,7 +6,7 @@ import { quoted } from "../base/text.ts";
 /** ns: 0 to 999,999,999, to be added to the seconds, which may be negative. */
 export type TarTime = { s: number; ns: number };
 
-/** The years 1901 to 2446, which is what ext4 keeps. */
+/** The years 1901 to 2446, the range of ext4. */
 const secondsMin = -(2 ** 31);
 const secondsMax = 2 ** 34 - 2 ** 31 - 1;
 
@@ -14,15 +14,15 @@ export function bad(what: string): CriError {
   return new CriError("INVALID_ARGUMENT", `not a valid tar stream: ${what}`);
 }
 
-/** Up to the first NUL byte. */
+/** Reads a field up to the first NUL byte. */
 export function text(field: Buffer): string {
   const end = field.indexOf(0);
   return nameOf(end < 0 ? field : field.subarray(0, end));
 }
 
 /**
- * A name as a string; a byte that is no UTF-8 becomes the surrogate U+DC00 + byte, so that pathOf
- * gives the same bytes again.
+ * Converts a name to a string; in a name that is not UTF-8, each byte above 0x7F becomes the surrogate
+ * U+DC00 + byte, so that pathOf() restores the same bytes.
  */
 export function nameOf(bytes: Buffer): string {
   if (isUtf8(bytes)) return bytes.toString("utf8");
@@ -31,7 +31,7 @@ export function nameOf(bytes: Buffer): string {
     .replaceAll(/[\x80-\xff]/g, (char) => String.fromCharCode(0xdc00 + char.charCodeAt(0)));
 }
 
-/** The path for the kernel of one that nameOf gave. */
+/** Converts a string of nameOf() back to a path for the kernel. */
 export function pathOf(path: string): string | Buffer {
   if (path.isWellFormed()) return path;
   const parts = path.match(/[\udc80-\udcff]+|[^\udc80-\udcff]+/g) ?? [];
@@ -44,14 +44,14 @@ export function pathOf(path: string): string | Buffer {
   );
 }
 
-/** Octal digits, or GNU's big-endian binary with the first bit set. */
+/** Parses octal digits, or GNU's big-endian binary form, whose first bit is set. */
 export function number(header: Buffer, at: number, length: number): number {
   const value = signed(header, at, length);
   if (value < 0) throw bad("a negative number");
   return value;
 }
 
-/** As number; GNU's binary form may be negative. */
+/** Like number(), but accepts negative numbers of GNU's binary form. */
 export function signed(header: Buffer, at: number, length: number): number {
   const first = header[at]!;
   let value = 0;
@@ -76,19 +76,19 @@ export function decimal(value: string, key: string): number {
   return parsed;
 }
 
-/** Of whole seconds, or of pax's "[-]seconds[.fraction]". Out of the kernel's range: its end. */
+/** Parses whole seconds, or pax's "[-]seconds[.fraction]", and clamps them to the kernel's range. */
 export function timeOf(value: number | string): TarTime {
-  if (typeof value === "number") return { s: within(value), ns: 0 };
+  if (typeof value === "number") return { s: clampSeconds(value), ns: 0 };
   const [, sign = "", whole = "", fraction = ""] = /^(-?)(\d{1,18})(?:\.(\d*))?$/.exec(value) ?? [];
   if (whole === "") throw bad(`the time ${quoted(value, 100)}`);
   const ns = Number(fraction.slice(0, 9).padEnd(9, "0"));
-  if (sign === "") return { s: within(Number(whole)), ns };
+  if (sign === "") return { s: clampSeconds(Number(whole)), ns };
   return ns === 0
-    ? { s: within(-Number(whole)), ns }
-    : { s: within(-Number(whole) - 1), ns: 1e9 - ns };
+    ? { s: clampSeconds(-Number(whole)), ns }
+    : { s: clampSeconds(-Number(whole) - 1), ns: 1e9 - ns };
 }
 
-function within(seconds: number): number {
+function clampSeconds(seconds: number): number {
   return Math.min(Math.max(seconds, secondsMin), secondsMax);
 }
 
@@ -101,7 +101,7 @@ export function* paxRecords(bytes: Buffer): Generator<[string, Buffer]> {
     const end = at + decimal(bytes.toString("latin1", at, space), "a pax record's length");
     const equals = bytes.indexOf(0x3d, space);
     if (end > bytes.length || equals < 0 || equals >= end || bytes[end - 1] !== 0x0a) {
-      throw bad("a pax record that does not end where it says");
+      throw bad("a pax record whose length is wrong");
     }
     yield [bytes.toString("utf8", space + 1, equals), bytes.subarray(equals + 1, end - 1)];
     at = end;

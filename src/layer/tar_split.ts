@@ -1,36 +1,36 @@
-// How a layer's tar stream is made again from its unpacked tree: all of the stream that is no content of
-// a file, and for the rest in which file it lies.
-// Decision: no blob is kept, and yet `save` gives a layer its diff id back, byte for byte; packed anew in
-// any other order or form, the layer would have another one, and the image another config and id. It
-// costs about a hundredth of the layer, and about that of the time to unpack it.
+// Reads and writes tar-splits: the bytes of a layer's tar stream that are not file content, and references to the
+// files that contain the rest. A tree and its tar-split reproduce the stream byte for byte.
+// Decision: `save` needs them because blobs are not kept. Repacked in any other order or form, a layer would
+// have another diff ID, and its image another config and ID. A tar-split takes about 1 % of the layer's size
+// and of the time to unpack it.
 import * as fs from "node:fs";
 import * as zlib from "node:zlib";
 import { CriError } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
-import type { TarHandler, TarHeader } from "./tar.ts";
+import type { TarHandler, TarHeader } from "./tar_reader.ts";
 import { pathOf } from "./tar_fields.ts";
 
-/** A part of the stream: bytes, or how many to take of a file of the tree, from where on. */
-export type RecipePart =
+/** A part of the stream: literal bytes, or a range of a file in the tree. */
+export type TarSplitPart =
   | { kind: "bytes"; bytes: Uint8Array }
   | { kind: "file"; path: Buffer; offset: number; length: number };
 
-// On disk: the length of the whole stream (u64; 0: it cannot be made again), then blocks, each a length
-// (u32) and so many bytes of zstd. In a block: BYTES, u32 length, the bytes; or FILE, u32 length of the
-// path, the path, offset and length as u64. All little-endian.
+// On disk: the length of the whole stream (u64; 0: it cannot be reproduced), then blocks, each a length (u32)
+// and that many bytes of zstd. A block has records: BYTES, u32 length, the bytes; or FILE, u32 length of
+// the path, the path, offset and length as u64. All little-endian.
 const BYTES = 0;
 const FILE = 1;
 const blockBytes = 256 << 10;
 const lengthBytes = 8;
 const headBytes = 5;
 const fileTailBytes = 16;
-/** A longer path (in characters) is beyond what the kernel takes. */
+/** In characters; the kernel accepts no longer paths. */
 const pathMax = 16_384;
-/** Of a recipe on disk; a layer whose stream is mostly something else than files gets none. */
-const recipeBytesMax = 64 << 20;
+/** Of a tar-split on disk; a layer whose stream is mostly not file content gets none. */
+const tarSplitBytesMax = 64 << 20;
 
-// Node's types of our minimum version do not know them yet.
+// The types of our minimum Node version lack them.
 const { zstdCompressSync, zstdDecompressSync } = zlib as unknown as {
   zstdCompressSync: (bytes: Uint8Array, options: object) => Buffer;
   zstdDecompressSync: (bytes: Uint8Array) => Buffer;
@@ -38,39 +38,38 @@ const { zstdCompressSync, zstdDecompressSync } = zlib as unknown as {
 const ZSTD_c_compressionLevel = 100;
 const fastest = { params: { [ZSTD_c_compressionLevel]: 1 } };
 
-/** What unpacks the stream, and can tell where the content that it is given goes. */
+/** Unpacks the stream and names the file to which content is written. */
 export type Unpacker = TarHandler & {
-  /** Of the file that is being written, in the tree; undefined: the content goes nowhere. */
+  /** Path in the tree of the file being written; undefined: the content is discarded. */
   readonly writing: string | undefined;
-  /** An entry took the place of an earlier one, whose content is gone. */
+  /** An entry replaced an earlier one, so that one's content is lost. */
   readonly hasReplaced: boolean;
 };
 
-/** Stands between a tar reader and what unpacks, and writes the recipe while the stream passes. */
-export class RecipeWriter implements TarHandler {
+/** Sits between a tar reader and an unpacker, and writes the tar-split as the stream passes. */
+export class TarSplitWriter implements TarHandler {
   readonly #unpacker: Unpacker;
-  readonly #recipe: Descriptor;
+  readonly #tarSplit: Descriptor;
   readonly #block = Buffer.alloc(blockBytes);
   #length = 0;
-  /** Where in the block the BYTES part begins that may still grow; -1: there is none. */
+  /** Start in the block of the BYTES record that is still growing; -1: none. */
   #run = -1;
   #written = 0;
   #chunk: Buffer = Buffer.alloc(0);
-  /** Of the chunk, what is in the recipe. */
+  /** Bytes of the chunk that are in the tar-split. */
   #at = 0;
-  /** Of the stream, all that came. */
   #streamBytes = 0;
-  /** Content of one file that came in several chunks. */
+  /** File content that may continue in the next chunk. */
   #file: { path: string; offset: number; length: number } | undefined;
 
-  /** file: empty, open for writing; it stays the caller's. */
+  /** file: empty and open for writing; the caller closes it. */
   constructor(unpacker: Unpacker, file: Descriptor) {
     this.#unpacker = unpacker;
-    this.#recipe = file;
+    this.#tarSplit = file;
     writeAll(file, Buffer.alloc(lengthBytes));
   }
 
-  /** The next bytes of the stream; push hands them to the reader whose handler this is. */
+  /** Takes the next bytes of the stream; push: passes them to the reader whose handler this is. */
   pass(bytes: Uint8Array, push: (bytes: Uint8Array) => void): void {
     this.#chunk = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     this.#at = 0;
@@ -86,7 +85,7 @@ export class RecipeWriter implements TarHandler {
   data(part: Uint8Array, offset: number): void {
     const path = this.#unpacker.writing;
     this.#unpacker.data(part, offset);
-    // What the reader has copied from an earlier chunk is in the recipe already.
+    // Data that the reader copied from an earlier chunk is in the tar-split already.
     if (path === undefined || path.length > pathMax) return;
     const at = part.byteOffset - this.#chunk.byteOffset;
     const isOfChunk = at >= this.#at && at + part.length <= this.#chunk.length;
@@ -105,15 +104,15 @@ export class RecipeWriter implements TarHandler {
     this.#unpacker.entryEnd();
   }
 
-  /** The stream has ended; where it cannot be made again, nothing but that stays in the file. */
+  /** Finishes the file; if the stream cannot be reproduced, only a length of 0 stays in it. */
   end(): void {
     this.#endFile();
     this.#flush();
-    const isWhole = this.#written <= recipeBytesMax && !this.#unpacker.hasReplaced;
-    if (!isWhole) return fs.ftruncateSync(this.#recipe.fd, lengthBytes);
+    const isWhole = this.#written <= tarSplitBytesMax && !this.#unpacker.hasReplaced;
+    if (!isWhole) return fs.ftruncateSync(this.#tarSplit.fd, lengthBytes);
     const length = Buffer.alloc(lengthBytes);
     length.writeBigUInt64LE(BigInt(this.#streamBytes));
-    writeAll(this.#recipe, length, 0);
+    writeAll(this.#tarSplit, length, 0);
   }
 
   #bytesUpTo(end: number): void {
@@ -158,37 +157,37 @@ export class RecipeWriter implements TarHandler {
 
   #flush(): void {
     this.#endRun();
-    if (this.#length === 0 || this.#written > recipeBytesMax) this.#length = 0;
+    if (this.#length === 0 || this.#written > tarSplitBytesMax) this.#length = 0;
     if (this.#length === 0) return;
     const packed = zstdCompressSync(this.#block.subarray(0, this.#length), fastest);
     const head = Buffer.alloc(4);
     head.writeUInt32LE(packed.length);
-    writeAll(this.#recipe, head);
-    writeAll(this.#recipe, packed);
+    writeAll(this.#tarSplit, head);
+    writeAll(this.#tarSplit, packed);
     this.#written += packed.length;
     this.#length = 0;
   }
 }
 
-/** The length of the stream that a recipe makes; 0 where there is none, or it cannot. */
-export function recipeLength(path: string): number {
+/** Returns the length of the stream; 0: there is no tar-split, or the stream cannot be reproduced. */
+export function tarSplitStreamBytes(path: string): number {
   try {
-    using recipe = Descriptor.open(path, fs.constants.O_RDONLY);
-    return Number(readExactly(recipe, lengthBytes)?.readBigUInt64LE() ?? 0n);
+    using tarSplit = Descriptor.open(path, fs.constants.O_RDONLY);
+    return Number(readExactly(tarSplit, lengthBytes)?.readBigUInt64LE() ?? 0n);
   } catch {
-    return 0; // it is not there, or cut off
+    return 0; // missing or truncated
   }
 }
 
-/** The parts of a recipe, in the stream's order. @throws CriError DATA_LOSS when it is damaged. */
-export function* readRecipe(recipe: Descriptor): Generator<RecipePart, void, undefined> {
-  readExactly(recipe, lengthBytes);
+/** Yields the parts in the stream's order. @throws CriError DATA_LOSS when the tar-split is damaged. */
+export function* readTarSplit(tarSplit: Descriptor): Generator<TarSplitPart, void, undefined> {
+  readExactly(tarSplit, lengthBytes);
   for (;;) {
-    const head = readExactly(recipe, 4);
+    const head = readExactly(tarSplit, 4);
     if (head === undefined) return;
     const length = head.readUInt32LE();
     if (length > 2 * blockBytes) throw damaged();
-    const packed = readExactly(recipe, length);
+    const packed = readExactly(tarSplit, length);
     if (packed === undefined) throw damaged();
     yield* partsOf(unpacked(packed));
   }
@@ -202,7 +201,7 @@ function unpacked(packed: Uint8Array): Buffer {
   }
 }
 
-function* partsOf(block: Buffer): Generator<RecipePart, void, undefined> {
+function* partsOf(block: Buffer): Generator<TarSplitPart, void, undefined> {
   for (let at = 0; at < block.length;) {
     if (at + headBytes > block.length) throw damaged();
     const kind = block[at];
@@ -234,5 +233,8 @@ function readExactly({ fd }: Descriptor, length: number): Buffer | undefined {
 }
 
 function damaged(): CriError {
-  return new CriError("DATA_LOSS", "the layer's recipe on this node is damaged: pull it again");
+  return new CriError(
+    "DATA_LOSS",
+    "the layer's tar-split on this node is damaged: remove the image and pull it again",
+  );
 }

@@ -1,7 +1,7 @@
-// What of the tar format an archive of ours needs: plain files with short names (POSIX ustar).
+// Writes tar headers for the archives of `save`: plain files with short names (POSIX ustar).
 
 const block = 512;
-/** What eleven octal digits hold. */
+/** The largest number in eleven octal digits. */
 const octalMax = 8 ** 11 - 1;
 
 /** The header of a file that root may read and write; size in bytes. */
@@ -16,11 +16,11 @@ export function tarHeader(name: string, size: number): Buffer {
   octal(0, 116, 8);
   if (size <= octalMax) octal(size, 124, 12);
   else {
-    // GNU's form, which all readers know: the first bit is set, the rest is a big-endian number.
+    // GNU's form, which all readers support: the first bit is set, the rest is a big-endian number.
     header[124] = 0x80;
     header.writeBigUInt64BE(BigInt(size), 128);
   }
-  octal(0, 136, 12); // the same image gives the same archive
+  octal(0, 136, 12); // mtime 0: archives of one image are identical
   header.write("0", 156, 1, "latin1");
   header.write("ustar\x0000", 257, 8, "latin1");
   header.fill(" ", 148, 156);
@@ -29,10 +29,10 @@ export function tarHeader(name: string, size: number): Buffer {
   return header;
 }
 
-/** What follows a file of so many bytes. */
+/** The padding after a file of `size` bytes. */
 export function tarPadding(size: number): Buffer {
   return Buffer.alloc((block - (size % block)) % block);
 }
 
-/** What stands at the end of an archive. */
+/** The end of an archive: two zero blocks. */
 export const tarEnd: Uint8Array = Buffer.alloc(2 * block);

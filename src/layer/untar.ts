@@ -1,5 +1,5 @@
-// A layer's tar stream becomes a folder that overlayfs can stack. Only ever used inside a chroot
-// into that folder: names are checked here, but it is the chroot that holds against symlinks.
+// Unpacks a layer's tar stream into a tree for overlayfs, in the unpack helper. It must run inside a chroot into
+// that tree: names are validated here, but only the chroot protects against symlinks.
 import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
@@ -8,17 +8,17 @@ import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import { lsetxattr, mknod, setTimes } from "../sys/path.ts";
 import { LayerMemory } from "./layer_memory.ts";
-import { addPart, implicitFolder, type Listed, listedAs } from "./layer_manifest.ts";
+import { addPart, implicitFolder, type ManifestEntry, entryFromHeader } from "./layer_manifest.ts";
 import type { Unpacker } from "./tar_split.ts";
-import type { TarHeader } from "./tar.ts";
+import type { TarHeader } from "./tar_reader.ts";
 import { pathOf } from "./tar_fields.ts";
-import { markOpaque, markRemoved, meansRemoved, opaqueMark } from "./whiteouts.ts";
+import { markOpaque, markRemoved, isWhiteoutDevice, opaqueMark } from "./whiteouts.ts";
 
 const S_IFCHR = 0o020000;
 const S_IFBLK = 0o060000;
 const S_IFIFO = 0o010000;
 const whiteoutPrefix = ".wh.";
-/** Each of them makes all that is known be looked through. */
+/** Each replaced folder costs a scan of all known entries. */
 const replacedFoldersMax = 1000;
 const symlinksMax = 40;
 
@@ -28,14 +28,14 @@ export class Untar implements Unpacker {
   readonly #depthMax: number;
   readonly #memory: LayerMemory;
   #open: Descriptor | undefined;
-  #file: Listed | undefined;
+  #file: ManifestEntry | undefined;
   #path = "";
   #hasReplaced = false;
-  /** What the tree holds, by path without symlinks; "" is its root. */
-  readonly #entries = new Map<string, Listed>([["", implicitFolder()]]);
-  /** Folders as entries call them → their path without symlinks. */
+  /** Entries of the tree by path without symlinks; "" is its root. */
+  readonly #entries = new Map<string, ManifestEntry>([["", implicitFolder()]]);
+  /** Folder names in entries → path without symlinks. */
   readonly #folders = new Map<string, string>([["", ""]]);
-  /** Symlinks that a name went through. */
+  /** Symlinks in the names of entries. */
   readonly #followed = new Set<string>();
 
   constructor({ depthMax, entriesMax }: { depthMax: number; entriesMax: number }) {
@@ -56,12 +56,12 @@ export class Untar implements Unpacker {
     return this.#hasReplaced;
   }
 
-  /** What the tree holds; complete after end(). */
-  get entries(): Map<string, Listed> {
+  /** Entries of the tree by path; complete after end(). */
+  get entries(): Map<string, ManifestEntry> {
     return this.#entries;
   }
 
-  /** Folders that no entry described; they should look as in the layers below. */
+  /** Folders without an entry of their own, which get their attributes from the layers below. */
   get implicit(): string[] {
     return [...this.#entries].filter(([, { kind }]) => kind === "implicit").map(([path]) => path);
   }
@@ -70,21 +70,21 @@ export class Untar implements Unpacker {
     try {
       this.#entry(header);
     } catch (error) {
-      throw named(error, header.name);
+      throw withEntry(error, header.name);
     }
   }
 
   #entry(header: TarHeader): void {
     const trusted = header.xattrs.find(([key]) => key.startsWith("trusted."))?.[0];
     if (trusted !== undefined) {
-      throw bad(`it has the attribute ${trusted}: those of trusted.* steer overlayfs`);
+      throw bad(`it has the attribute ${trusted}: trusted.* attributes control overlayfs`);
     }
-    this.#memory.entry(header);
+    this.#memory.addEntry(header);
     const parts = this.#partsOf(header.name);
     const leaf = parts.pop();
     if (leaf === undefined) {
-      if (header.type !== "5") throw bad("the root is no folder");
-      this.#entries.set("", listedAs(header, this.#entries.get("")!.isOpaque));
+      if (header.type !== "5") throw bad("the root is not a folder");
+      this.#entries.set("", entryFromHeader(header, this.#entries.get("")!.isOpaque));
       return;
     }
     const folder = this.#makeFolders(parts.join("/"));
@@ -101,7 +101,7 @@ export class Untar implements Unpacker {
     try {
       writeAll(this.#open, chunk, position);
     } catch (error) {
-      throw named(error, this.#path);
+      throw withEntry(error, this.#path);
     }
   }
 
@@ -114,57 +114,57 @@ export class Untar implements Unpacker {
     try {
       if (file.parts.length > 0) fs.ftruncateSync(fd, file.size);
       if (file.uid !== 0 || file.gid !== 0) fs.fchownSync(fd, file.uid, file.gid);
-      // chown takes the setuid bit away, so the mode follows it.
+      // chown clears the setuid bit, so chmod follows.
       if ((file.mode & 0o7000) !== 0) fs.fchmodSync(fd, file.mode);
       setXattrs(absolute(this.#path), file);
       if (file.mtime.ns === 0 && file.mtime.s >= 0) fs.futimesSync(fd, file.mtime.s, file.mtime.s);
       else setTimes(absolute(this.#path), file.mtime);
     } catch (error) {
-      throw named(error, this.#path);
+      throw withEntry(error, this.#path);
     }
   }
 
-  /** Finishes the folders; nothing may follow. */
+  /** Sets the folders' attributes; no entry may follow. */
   end(): void {
-    // Owner, mode and time of folders come last: their content would change or inherit them.
+    // Last, since adding content changes a folder's mtime, and content may inherit its owner and mode.
     for (const [path, folder] of this.#entries) {
       try {
-        describeFolder(absolute(path), folder);
+        setFolderAttributes(absolute(path), folder);
       } catch (error) {
-        throw named(error, path);
+        throw withEntry(error, path);
       }
     }
   }
 
-  /** mkdir -p; where this layer has a symlink to a folder in the way, that is followed. */
+  /** Like mkdir -p; follows symlinks of this layer to folders. */
   #makeFolders(folder: string): string {
     const known = this.#folders.get(folder);
     if (known !== undefined) return known;
     const slash = folder.lastIndexOf("/");
     const parent = slash > 0 ? this.#makeFolders(folder.slice(0, slash)) : "";
     const path = this.#makeFolder(joined(parent, folder.slice(slash + 1)));
-    this.#memory.folderName(folder);
+    this.#memory.addFolderName(folder);
     this.#folders.set(folder, path);
     return path;
   }
 
   #makeFolder(path: string): string {
-    const there = this.#entries.get(path);
-    if (isFolder(there)) return path;
-    if (there?.kind === "symlink") {
+    const existing = this.#entries.get(path);
+    if (isFolder(existing)) return path;
+    if (existing?.kind === "symlink") {
       const target = this.#resolve(path);
       if (target !== undefined) return target;
-      throw bad("a symlink to what is no folder of this layer is in its way");
+      throw bad("its path leads through a symlink that is not to a folder of this layer");
     }
     if (path.split("/").length > this.#depthMax) throw bad(this.#tooDeep);
-    this.#memory.implicitFolder(path);
-    if (there?.kind === "whiteout") fs.unlinkSync(absolute(path));
+    this.#memory.addImplicitFolder(path);
+    if (existing?.kind === "whiteout") fs.unlinkSync(absolute(path));
     fs.mkdirSync(absolute(path), 0o755);
-    this.#entries.set(path, { ...implicitFolder(), isOpaque: there?.kind === "whiteout" });
+    this.#entries.set(path, { ...implicitFolder(), isOpaque: existing?.kind === "whiteout" });
     return path;
   }
 
-  /** The folder of this layer that a path leads to, by its symlinks, if there is one. */
+  /** Resolves a path by this layer's symlinks; undefined when it is not a folder of this layer. */
   #resolve(path: string): string | undefined {
     let at: string[] = [];
     const left = path.split("/").toReversed();
@@ -176,13 +176,13 @@ export class Untar implements Unpacker {
         continue;
       }
       const next = [...at, part].join("/");
-      const there = this.#entries.get(next);
-      if (there?.kind === "symlink") {
+      const existing = this.#entries.get(next);
+      if (existing?.kind === "symlink") {
         if (++hops > symlinksMax) return undefined;
         this.#followed.add(next);
-        if (there.target.startsWith("/")) at = [];
-        left.push(...there.target.split("/").toReversed());
-      } else if (isFolder(there)) at.push(part);
+        if (existing.target.startsWith("/")) at = [];
+        left.push(...existing.target.split("/").toReversed());
+      } else if (isFolder(existing)) at.push(part);
       else return undefined;
     }
     return at.join("/");
@@ -193,29 +193,29 @@ export class Untar implements Unpacker {
       this.#entries.get(folder)!.isOpaque = true;
       return;
     }
-    if (leaf.startsWith(whiteoutPrefix + whiteoutPrefix)) return; // aufs's own files
+    if (leaf.startsWith(whiteoutPrefix + whiteoutPrefix)) return; // metadata of aufs
     const name = leaf.slice(whiteoutPrefix.length);
-    if (name === "" || name === "." || name === "..") throw bad("it is a whiteout of no name");
+    if (name === "" || name === "." || name === "..") throw bad("it is a whiteout without a name");
     const path = joined(folder, name);
-    // It is about the layers below: what this layer has under the name stays.
-    const there = this.#entries.get(path);
-    if (isFolder(there)) there!.isOpaque = true;
-    if (there !== undefined) return;
+    // A whiteout hides only lower layers: this layer's own entry of that name stays.
+    const existing = this.#entries.get(path);
+    if (isFolder(existing)) existing!.isOpaque = true;
+    if (existing !== undefined) return;
     markRemoved(absolute(path));
     this.#entries.set(path, { ...implicitFolder(), kind: "whiteout" });
   }
 
   #create(path: string, header: TarHeader): void {
-    const there = this.#entries.get(path);
+    const existing = this.#entries.get(path);
     const wantsFolder = header.type === "5";
-    const stays = isFolder(there) && wantsFolder;
-    if (there !== undefined && !stays) this.#clear(path, there);
+    const stays = isFolder(existing) && wantsFolder;
+    if (existing !== undefined && !stays) this.#clear(path, existing);
     if (header.type === "1") {
       this.#link(path, header.link);
       return;
     }
-    const isOpaque = wantsFolder && (there?.kind === "whiteout" || there?.isOpaque === true);
-    const entry = listedAs(header, isOpaque);
+    const isOpaque = wantsFolder && (existing?.kind === "whiteout" || existing?.isOpaque === true);
+    const entry = entryFromHeader(header, isOpaque);
     if (!stays) this.#make(path, header, entry);
     this.#entries.set(path, entry);
     if (wantsFolder || header.type === "0") return;
@@ -233,17 +233,17 @@ export class Untar implements Unpacker {
     if (leaf === undefined) throw bad("it is a hard link to the root");
     const folder = this.#resolve(parts.join("/"));
     const target = joined(folder ?? "", leaf);
-    const there = folder === undefined ? undefined : this.#entries.get(target);
-    if (there === undefined || there.kind === "whiteout") {
+    const existing = folder === undefined ? undefined : this.#entries.get(target);
+    if (existing === undefined || existing.kind === "whiteout") {
       const shown = quoted(link);
       throw bad(`it is a hard link to ${shown}, which this layer does not have`);
     }
-    if (isFolder(there)) throw bad("it is a hard link to a folder");
+    if (isFolder(existing)) throw bad("it is a hard link to a folder");
     fs.linkSync(absolute(target), absolute(path));
-    this.#entries.set(path, there);
+    this.#entries.set(path, existing);
   }
 
-  #make(path: string, header: TarHeader, entry: Listed): void {
+  #make(path: string, header: TarHeader, entry: ManifestEntry): void {
     const at = absolute(path);
     switch (header.type) {
       case "0":
@@ -256,8 +256,8 @@ export class Untar implements Unpacker {
         return;
       case "3":
       case "4":
-        // Only a whiteout entry may hide what lies below.
-        if (header.type === "3" && meansRemoved(header.major, header.minor)) {
+        // Only a whiteout entry may hide lower layers.
+        if (header.type === "3" && isWhiteoutDevice(header.major, header.minor)) {
           throw bad(`it is the device ${header.major}/${header.minor}`);
         }
         mknod(at, header.type === "3" ? S_IFCHR : S_IFBLK, header.major, header.minor);
@@ -273,18 +273,18 @@ export class Untar implements Unpacker {
     }
   }
 
-  /** Removes what an earlier entry made. */
-  #clear(path: string, there: Listed): void {
-    this.#hasReplaced ||= isFolder(there) || there.kind === "file";
-    if (isFolder(there) || this.#followed.delete(path)) this.#forget(path);
+  /** Removes an earlier entry. */
+  #clear(path: string, existing: ManifestEntry): void {
+    this.#hasReplaced ||= isFolder(existing) || existing.kind === "file";
+    if (isFolder(existing) || this.#followed.delete(path)) this.#forget(path);
     this.#entries.delete(path);
-    fs.rmSync(absolute(path), { recursive: isFolder(there) });
+    fs.rmSync(absolute(path), { recursive: isFolder(existing) });
   }
 
-  /** What is known in a folder, or behind a symlink. */
+  /** Forgets all entries in a folder or behind a symlink. */
   #forget(path: string): void {
     if (++this.#replacedFolders > replacedFoldersMax) {
-      throw bad(`it replaces a folder, as over ${replacedFoldersMax} before it did`);
+      throw bad(`it replaces a folder, after over ${replacedFoldersMax} such entries`);
     }
     for (const [name, real] of this.#folders) {
       if (isIn(name, path) || isIn(real, path)) this.#folders.delete(name);
@@ -303,22 +303,22 @@ export class Untar implements Unpacker {
   }
 
   get #tooDeep(): string {
-    return `it lies in more than ${this.#depthMax} folders`;
+    return `its path is more than ${this.#depthMax} folders deep`;
   }
 }
 
-/** Gives a folder what its entry says; others have it already. */
-export function describeFolder(at: string | Buffer, listed: Listed): void {
-  if (!isFolder(listed)) return;
-  if (listed.isOpaque) markOpaque(at);
-  if (listed.kind === "implicit") return;
-  setOwnerAndMode(at, listed);
-  setXattrs(at, listed);
-  setTimes(at, listed.mtime);
+/** Sets a folder's attributes; other kinds have theirs already. */
+export function setFolderAttributes(at: string | Buffer, entry: ManifestEntry): void {
+  if (!isFolder(entry)) return;
+  if (entry.isOpaque) markOpaque(at);
+  if (entry.kind === "implicit") return;
+  setOwnerAndMode(at, entry);
+  setXattrs(at, entry);
+  setTimes(at, entry.mtime);
 }
 
-function isFolder(there: Listed | undefined): boolean {
-  return there?.kind === "folder" || there?.kind === "implicit";
+function isFolder(entry: ManifestEntry | undefined): boolean {
+  return entry?.kind === "folder" || entry?.kind === "implicit";
 }
 
 function isIn(path: string, folder: string): boolean {
@@ -333,40 +333,40 @@ function absolute(path: string): string | Buffer {
   return pathOf(`/${path}`);
 }
 
-function setOwnerAndMode(at: string | Buffer, { uid, gid, mode }: Listed): void {
+function setOwnerAndMode(at: string | Buffer, { uid, gid, mode }: ManifestEntry): void {
   if (uid !== 0 || gid !== 0) fs.lchownSync(at, uid, gid);
   fs.chmodSync(at, mode);
 }
 
-/** What cannot be kept is taken from the list: it is no difference later. */
-function setXattrs(at: string | Buffer, listed: Listed): void {
-  for (const attribute of listed.xattrs) {
+/** Removes unsupported attributes from the entry, so that verification does not expect them. */
+function setXattrs(at: string | Buffer, entry: ManifestEntry): void {
+  for (const attribute of entry.xattrs) {
     const [name, value] = attribute;
     try {
       lsetxattr(at, name, value);
     } catch (error) {
-      // A file system without such attributes, or a kind of file that takes none.
+      // The file system, or this kind of file, does not support such attributes.
       const code = errnoOf(error);
-      const isNoUse = code === "ENOTSUP" || code === "EOPNOTSUPP";
-      if (!isNoUse && !(name.startsWith("user.") && code === "EPERM")) throw error;
-      listed.xattrs = listed.xattrs.filter((other) => other !== attribute);
+      const isUnsupported = code === "ENOTSUP" || code === "EOPNOTSUPP";
+      if (!isUnsupported && !(name.startsWith("user.") && code === "EPERM")) throw error;
+      entry.xattrs = entry.xattrs.filter((other) => other !== attribute);
     }
   }
 }
 
-function bad(what: string): CriError {
-  return new CriError("INVALID_ARGUMENT", what);
+function bad(reason: string): CriError {
+  return new CriError("INVALID_ARGUMENT", reason);
 }
 
-const refusals = /^(?:ENAMETOOLONG|ELOOP|ENOTDIR|EINVAL|EEXIST|ENOENT|ERANGE|E2BIG|EFBIG)$/;
+const layerErrors = /^(?:ENAMETOOLONG|ELOOP|ENOTDIR|EINVAL|EEXIST|ENOENT|ERANGE|E2BIG|EFBIG)$/;
 
-/** With the entry's own name; an error of the kernel's that is not the layer's fault stays as it is. */
-function named(error: unknown, name: string): unknown {
+/** Adds the entry's name to an error; kernel errors that the layer did not cause are returned unchanged. */
+function withEntry(error: unknown, name: string): unknown {
   const errno = errnoOf(error) ?? "";
-  const isOurs = error instanceof CriError;
-  if (!isOurs && !refusals.test(errno)) return error;
+  const isCriError = error instanceof CriError;
+  if (!isCriError && !layerErrors.test(errno)) return error;
   const shown = quoted(name);
-  const why = isOurs ? error.message : `it cannot be made (${errno})`;
-  const code = isOurs ? error.code : "INVALID_ARGUMENT";
+  const why = isCriError ? error.message : `it cannot be created (${errno})`;
+  const code = isCriError ? error.code : "INVALID_ARGUMENT";
   return new CriError(code, `entry ${shown}: ${why}`, { cause: error });
 }

@@ -1,12 +1,12 @@
-// How a layer's tree says that it hides what the layers below have. There are two forms:
+// Reads and writes whiteouts, by which a layer's tree hides files of the layers below. They have two forms:
 //
-//   overlay   as overlayfs wants it: a removed name is the character device 0/0, a folder whose lower
-//             content is removed has the attribute trusted.overlay.opaque
-//   native    where such devices or attributes cannot be made (on an overlayfs, without attributes): a
-//             removed name is the device 0/1, which no driver ever has, and an opaque folder holds
-//             one under the name that image layers have for it (OCI image-spec, layer.md)
+//   overlay   the form of overlayfs: a removed name is the character device 0/0, and an opaque folder, which
+//             hides its lower content, has the attribute trusted.overlay.opaque
+//   native    for file systems that do not support these devices or attributes (such as overlayfs itself): a
+//             removed name is the device 0/1, which no driver uses, and an opaque folder contains
+//             such a device under the name that image layers use (OCI image-spec, layer.md)
 //
-// What is read may be in either form; what a process writes is in one, from its start on.
+// Either form is read; a process writes one form, chosen when it starts.
 import * as fs from "node:fs";
 import { lgetxattr, lsetxattr, mknod } from "../sys/path.ts";
 
@@ -17,28 +17,28 @@ export const opaqueMark = ".wh..wh..opq";
 
 const S_IFCHR = 0o020000;
 const opaqueAttribute = "trusted.overlay.opaque";
-let written: WhiteoutForm = "overlay";
+let writtenForm: WhiteoutForm = "overlay";
 
-/** The form that this process writes from now on. */
+/** Sets the form that this process writes. */
 export function writeWhiteouts(form: WhiteoutForm): void {
-  written = form;
+  writtenForm = form;
 }
 
 export function markRemoved(path: Path): void {
-  mknod(path, S_IFCHR, 0, written === "overlay" ? 0 : 1);
+  mknod(path, S_IFCHR, 0, writtenForm === "overlay" ? 0 : 1);
 }
 
 export function markOpaque(folder: Path): void {
-  if (written === "native") markRemoved(markIn(folder));
+  if (writtenForm === "native") markRemoved(markIn(folder));
   else lsetxattr(folder, opaqueAttribute, Buffer.from("y"));
 }
 
-/** Whether a device of these numbers would be taken for a removed name. */
-export function meansRemoved(major: number, minor: number): boolean {
+/** True when a character device with these numbers would be read as a removed name. */
+export function isWhiteoutDevice(major: number, minor: number): boolean {
   return major === 0 && minor <= 1;
 }
 
-/** Of an entry of a layer's tree. */
+/** stat: of a path in a layer's tree. */
 export function isRemoved(stat: fs.Stats | fs.BigIntStats): boolean {
   return stat.isCharacterDevice() && stat.rdev <= 1;
 }

@@ -1,9 +1,9 @@
-// Where the frames of a zstd stream end (RFC 8878, section 3.1): the decompressor tells neither that it
-// stopped inside one, nor that what follows the last one is none.
+// Finds the ends of the frames in a zstd stream (RFC 8878, section 3.1): the decompressor reports neither a
+// truncated frame nor data after the last one.
 
 const skippable = 0x184d2a50;
 
-/** A frame's first bytes: of a Zstandard frame, or of one to be skipped. */
+/** True for the magic number of a Zstandard frame or of a skippable one. */
 export function isZstd(magic: number): boolean {
   return magic === 0xfd2fb528 || isSkippable(magic);
 }
@@ -15,21 +15,21 @@ function isSkippable(magic: number): boolean {
 type Part = "magic" | "skippable" | "descriptor" | "block";
 const lengths = { magic: 4, skippable: 4, descriptor: 1, block: 3 } as const;
 
-/** Follows the lengths that a stream's frames tell; what lies in them is the decompressor's to judge. */
+/** Follows the lengths in a stream's frames; the decompressor validates their content. */
 export class ZstdFrames {
   #part: Part = "magic";
-  /** Of the part, what has come. */
+  /** The received bytes of the part. */
   #head: number[] = [];
-  /** Until the next part. */
+  /** Bytes until the next part. */
   #skip = 0;
   #hasChecksum = false;
 
-  /** Between two frames, or behind the last one. */
+  /** True between two frames and after the last one. */
   get isWhole(): boolean {
     return this.#part === "magic" && this.#head.length === 0 && this.#skip === 0;
   }
 
-  /** @returns how many of the bytes come before the first zero where a frame would begin. */
+  /** @returns the number of bytes before the first zero byte in place of a frame. */
   push(bytes: Uint8Array): number {
     let at = 0;
     while (at < bytes.length) {
@@ -64,7 +64,7 @@ export class ZstdFrames {
         this.#skip = headerRest(value);
         return;
       case "block":
-        this.#skip = ((value >> 1) & 3) === 1 ? 1 : value >> 3; // 1: one byte, to be repeated
+        this.#skip = ((value >> 1) & 3) === 1 ? 1 : value >> 3; // 1: an RLE block of one byte
         if ((value & 1) === 0) return; // not the last one
         this.#part = "magic";
         this.#skip += this.#hasChecksum ? 4 : 0;
@@ -72,7 +72,7 @@ export class ZstdFrames {
   }
 }
 
-/** What follows a frame header's descriptor: window, dictionary id, content size. */
+/** Length of the frame header after its descriptor: window, dictionary id, content size. */
 function headerRest(descriptor: number): number {
   const isSingleSegment = (descriptor & 0x20) !== 0;
   const contentSize = [isSingleSegment ? 1 : 0, 2, 4, 8][descriptor >> 6]!;

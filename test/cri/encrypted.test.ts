@@ -155,7 +155,7 @@ describe("PullImage of an encrypted image", () => {
     ["ring", "FAILED_PRECONDITION", /more than 8 stream processors/],
     ["fails", "FAILED_PRECONDITION", /stream processor fails failed \(7\): …x+no key fits$/],
     ["wrong", "DATA_LOSS", /unpacks to sha256:e3b0c44.*config says/],
-    ["hangs", "DEADLINE_EXCEEDED", /stream processor hangs: nothing came through for 3000 ms/],
+    ["hangs", "DEADLINE_EXCEEDED", /stream processor hangs: no output for 3000 ms/],
   ])("by %s is %s and leaves nothing", async (by, code, message) => {
     const before = daemon.snapshot();
     await pushed(by);

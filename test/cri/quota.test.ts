@@ -46,7 +46,7 @@ test("is refused at the start where the file system cannot do that", () => {
     fs.writeFileSync(file, JSON.stringify(config));
     const run = spawnSync(executable, ["--config", file], { encoding: "utf8", timeout: 20_000 });
     expect(run.status).toBe(1);
-    expect(run.stderr).toMatch(/"overlay2.size" cannot be kept: .*prjquota/);
+    expect(run.stderr).toMatch(/"overlay2.size" cannot be enforced: .*prjquota/);
     expect(fs.readdirSync(join(tmpfs, "layers"))).toEqual([]);
   } finally {
     spawnSync("umount", [tmpfs]);

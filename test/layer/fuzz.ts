@@ -1,6 +1,6 @@
-// Random layers, packed streams, manifests and configs: `bun test/layer/fuzz.ts [--rounds 2000] [--seed N]`.
-// Whatever comes, the answer is an error of ours or a layer that is what its stream says; nothing outside
-// of the layer's folder changes, and nothing is left of what was refused.
+// Fuzzes layers, compressed streams, manifests and configs: `bun test/layer/fuzz.ts [--rounds 2000] [--seed N]`.
+// Any input must give a CriError or a layer that matches its stream; nothing outside of the layer's folder
+// may change, and nothing may stay of refused input.
 import * as fs from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -9,7 +9,7 @@ import { gzipSync } from "node:zlib";
 import { CriError, messageOf } from "../../src/base/errors.ts";
 import { Inflate } from "../../src/layer/inflate.ts";
 import { parseConfig, parseManifest } from "../../src/image/manifest.ts";
-import { TarReader } from "../../src/layer/tar.ts";
+import { TarReader } from "../../src/layer/tar_reader.ts";
 import { makeImage, makeLayer, sha256, tar, type TarEntry } from "../image_maker.ts";
 import { random } from "../random.ts";
 import { loadLayers, openFixture, within, type Fixture } from "../image/fixture.ts";
@@ -27,18 +27,18 @@ function pick<T>(chance: Chance, from: readonly T[]): T {
   return from[chance(from.length)]!;
 }
 
-/** @throws Error when it is none of ours, or one that tells the caller nothing. */
-function assertOurs(error: unknown): void {
+/** @throws Error when the error is not a CriError with one of the expected codes. */
+function assertExpected(error: unknown): void {
   if (error instanceof CriError && codes.includes(error.code)) return;
-  throw new Error(`an error that is not ours: ${messageOf(error)}`, { cause: error });
+  throw new Error(`an unexpected error: ${messageOf(error)}`, { cause: error });
 }
 
-// -- what is made ---------------------------------------------------------------------------------
+// -- input ---------------------------------------------------------------------------------
 
 const parts = ["a", "b", "c", "..", ".", "", ".wh.a", ".wh..wh..opq", ".wh.", "é", "n".repeat(120)];
 const numbers = ["0", "5", "-1", "4294967296", "x", "1e9", "99999999999999999999", ""];
 
-/** Lone surrogates, and a character across the border where texts are cut. */
+/** Lone surrogates, and a character across the limit at which texts are clipped. */
 const broken = ["\uD800", "a\uDFFFb", `${"x".repeat(299)}😀`];
 
 function nameOf(chance: Chance): string {
@@ -97,7 +97,7 @@ function paxOf(chance: Chance): Record<string, string> {
   return Object.fromEntries(chosen);
 }
 
-/** What a layer may hold; it may still not fit together. */
+/** A valid entry, which may still conflict with others. */
 function niceEntryOf(chance: Chance): TarEntry {
   const name = Array.from({ length: 1 + chance(3) }, () => pick(chance, ["a", "b", "é"])).join("/");
   const type = pick(chance, ["0", "0", "2", "5", "6", "0"]);
@@ -121,7 +121,7 @@ export function streamOf(chance: Chance): Buffer {
   return chance(3) === 0 ? damaged(chance, bytes) : bytes;
 }
 
-/** Bytes changed, cut off, put in twice or left out. */
+/** Changes, truncates, duplicates or removes bytes. */
 function damaged(chance: Chance, bytes: Uint8Array): Buffer {
   let result: Buffer = Buffer.from(bytes);
   for (let left = 1 + chance(6); left > 0 && result.length > 0; left--) {
@@ -143,9 +143,9 @@ function damaged(chance: Chance, bytes: Uint8Array): Buffer {
   return result;
 }
 
-// -- what is done with it -------------------------------------------------------------------------
+// -- runs -------------------------------------------------------------------------
 
-/** The tar reader and the decompressors, in chunks of any size, without a disk. */
+/** Fuzzes the tar reader and the decompressors in chunks of random sizes, without a disk. */
 export async function fuzzStreams(seed: number): Promise<void> {
   const chance = chanceOf(seed);
   const plain = streamOf(chance);
@@ -165,7 +165,7 @@ export async function fuzzStreams(seed: number): Promise<void> {
     await inflate.end();
     reader.end();
   } catch (error) {
-    assertOurs(error);
+    assertExpected(error);
   }
 }
 
@@ -179,7 +179,7 @@ const json = [`{"schemaVersion":2,"manifests":[{"digest":"${sha256("x")}","size"
   (text) => Buffer.from(text),
 );
 
-/** JSON of manifests, indexes and configs with values of other kinds, and with damage. */
+/** Fuzzes the parsers of manifests, indexes and configs. */
 export function fuzzJson(seed: number): void {
   const chance = chanceOf(seed);
   const from = pick(chance, [sample.manifest.bytes, sample.config.bytes, ...json]);
@@ -190,12 +190,12 @@ export function fuzzJson(seed: number): void {
     try {
       parse(bytes, "it");
     } catch (error) {
-      assertOurs(error);
+      assertExpected(error);
     }
   }
 }
 
-/** The value with some of what is in it changed for what does not belong there. */
+/** Replaces random parts of a JSON value by unexpected ones. */
 export function changedJson(chance: Chance, value: unknown, depth: number): unknown {
   if (chance(8) === 0) {
     const others = [
@@ -222,11 +222,11 @@ export function changedJson(chance: Chance, value: unknown, depth: number): unkn
   return Object.fromEntries(entries) as unknown;
 }
 
-/** Whole layers by the real helper; what is taken must hold what its list says. */
+/** Fuzzes whole layers with a real helper process; accepted layers must verify intact. */
 export class LayerFuzz implements AsyncDisposable {
   readonly #fixture: Fixture;
   readonly #outside: string;
-  taken = 0;
+  accepted = 0;
   refused = 0;
 
   private constructor(fixture: Fixture) {
@@ -255,12 +255,12 @@ export class LayerFuzz implements AsyncDisposable {
     try {
       await loadLayers(this.#fixture, [sent]);
     } catch (error) {
-      assertOurs(error);
+      assertExpected(error);
       this.refused++;
       this.#assertEmpty();
       return;
     }
-    this.taken++;
+    this.accepted++;
     for await (const { state, differences } of store.verify("", {
       repair: false,
       signal: within(),
@@ -280,13 +280,13 @@ export class LayerFuzz implements AsyncDisposable {
   }
 }
 
-/** Runs each kind of round; @throws with the seed with which a round fails again. */
+/** Runs each kind of round. @throws Error with the seed that reproduces the failure. */
 export async function fuzz(o: {
   seed: number;
   rounds: number;
   layers: number;
 }): Promise<LayerFuzz> {
-  const again = async (kind: string, seed: number, run: () => Promise<void> | void) => {
+  const attempt = async (kind: string, seed: number, run: () => Promise<void> | void) => {
     try {
       await run();
     } catch (cause) {
@@ -297,9 +297,9 @@ export async function fuzz(o: {
   await using layers = await LayerFuzz.open();
   for (let round = 0; round < o.rounds; round++) {
     const seed = o.seed + round;
-    await again("stream", seed, () => fuzzStreams(seed));
-    await again("json", seed, () => fuzzJson(seed));
-    if (round < o.layers) await again("layer", seed, () => layers.round(seed));
+    await attempt("stream", seed, () => fuzzStreams(seed));
+    await attempt("json", seed, () => fuzzJson(seed));
+    if (round < o.layers) await attempt("layer", seed, () => layers.round(seed));
   }
   return layers;
 }
@@ -313,7 +313,7 @@ if (import.meta.main) {
   });
   const rounds = Number(values.rounds);
   console.log(`seed ${values.seed}`);
-  const { taken, refused } = await fuzz({ seed: Number(values.seed), rounds, layers: rounds });
-  console.log(`${rounds} rounds; of the layers ${taken} were taken and ${refused} refused`);
+  const { accepted, refused } = await fuzz({ seed: Number(values.seed), rounds, layers: rounds });
+  console.log(`${rounds} rounds; ${accepted} layers were accepted and ${refused} refused`);
   process.exitCode = 0;
 }

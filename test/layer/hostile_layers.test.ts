@@ -1,5 +1,5 @@
-// Layers that mean harm, and layers that are broken: each is refused with the layer, the entry and the
-// reason, and leaves nothing; what is outside of the layer's folder stays as it is. Needs root.
+// Tests that hostile and damaged layers are refused with the layer, the entry and the reason, leave nothing
+// behind, and change nothing outside of the layer's folder. Needs root.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
@@ -10,7 +10,7 @@ import { makeLayer, tar, type Layer, type TarEntry } from "../image_maker.ts";
 import { lgetxattr } from "../../src/sys/path.ts";
 import { loadLayers, openFixture, type Fixture } from "../image/fixture.ts";
 
-/** Two folders of 60 levels each, the second by way of a link to the first. */
+/** Two folders of 60 levels each, the second reached through a symlink to the first. */
 const deepByLink: TarEntry[] = [
   { name: "d/".repeat(60), type: "5" },
   { name: "s", type: "2", link: "d/".repeat(60) },
@@ -30,7 +30,7 @@ afterAll(async () => await fixture[Symbol.asyncDispose]());
 /** Loads an image of one layer and returns its tree. */
 const load = async (layer: TarEntry[] | Layer) => (await loadLayers(fixture, [layer]))[0]!;
 
-/** How a layer is refused; nothing of it may stay. */
+/** Returns the error with which a layer is refused; checks that nothing of it stays. */
 async function refused(layer: TarEntry[] | Layer) {
   const before = fixture.remains().toSorted();
   const error = await failure(load(layer));
@@ -68,7 +68,7 @@ describe("a hostile layer", () => {
     if (tree !== undefined) expect(fs.existsSync(join(tree, "absolute"))).toBe(true);
   });
 
-  test("keeps what is a user's own attribute, and none of overlayfs's", async () => {
+  test("keeps user.* attributes, but none of overlayfs or SELinux", async () => {
     const tree = await load([
       { name: "c", pax: { "SCHILY.xattr.user.overlay.metacopy": "" } },
       { name: "d", pax: { "SCHILY.xattr.user.mine": "kept" } },
@@ -79,7 +79,7 @@ describe("a hostile layer", () => {
     expect(lgetxattr(join(tree, "e"), "security.selinux")).toBeUndefined();
   });
 
-  // name of the case, entries, entry that is named, reason
+  // name of the case, entries, entry named in the error, reason
   test.each<[string, TarEntry[], string, string]>([
     ["a name with ..", [{ name: "a/../../b", data: "x" }], "a/../../b", '".."'],
     ["a name that is ..", [{ name: "..", type: "5" }], "..", '".."'],
@@ -109,10 +109,10 @@ describe("a hostile layer", () => {
     ["a deep path behind a link", deepByLink, "s/s2/", "more than 100 folders"],
     ["a NUL in the name", [{ name: "n", pax: { path: "a\0b" } }], "a", "NUL"],
     ["an attribute of overlayfs", [trusted("t", "overlay.opaque")], "t", "trusted.overlay.opaque"],
-    ["another trusted one", [trusted("t", "mine")], "t", "trusted.mine"],
-    ["a trusted one on a folder", [trusted("t/", "overlay.redirect")], "t/", "trusted."],
+    ["another trusted.* attribute", [trusted("t", "mine")], "t", "trusted.mine"],
+    ["a trusted.* attribute on a folder", [trusted("t/", "overlay.redirect")], "t/", "trusted."],
     [
-      "a trusted one on a link",
+      "a trusted.* attribute on a hard link",
       [{ name: "f" }, { ...link("h", "f"), ...trusted("h", "x") }],
       "h",
       "x",
@@ -121,22 +121,32 @@ describe("a hostile layer", () => {
     ["a negative owner", [{ name: "a", patch: binary(108, 8, -5) }], "", "negative"],
     ["a negative size", [{ name: "a", patch: binary(124, 12, -5) }], "", "negative"],
     ["a size of 2^80", [{ name: "a", patch: (h) => h.fill(0x7f, 125, 136) }], "", "number"],
-    ["no number", [{ name: "a", patch: (h) => h.write("zzzzzzz", 100) }], "", "zzz"],
+    [
+      "a mode that is not a number",
+      [{ name: "a", patch: (h) => h.write("zzzzzzz", 100) }],
+      "",
+      "zzz",
+    ],
     ["a bad pax number", [{ name: "a", pax: { size: "-1" } }], "", "size"],
     ["a bad pax time", [{ name: "a", pax: { mtime: "soon" } }], "", "time"],
     ["an endless time", [{ name: "a", pax: { mtime: "1e400" } }], "", "time"],
     ["large extended headers", [{ name: "a", pax: { path: "x".repeat(2 << 20) } }], "", "extended"],
-    ["a pax record cut off", [{ name: "p", type: "x", data: "99 path=b\n" }], "", "pax"],
-    ["a pax record of no length", [{ name: "p", type: "x", data: "path=b\n" }], "", "pax"],
-    ["a sparse file of no size", [{ name: "a", pax: { "GNU.sparse.major": "1" } }], "", "sparse"],
+    ["a truncated pax record", [{ name: "p", type: "x", data: "99 path=b\n" }], "", "pax"],
+    ["a pax record without a length", [{ name: "p", type: "x", data: "path=b\n" }], "", "pax"],
+    [
+      "a sparse file without a size",
+      [{ name: "a", pax: { "GNU.sparse.major": "1" } }],
+      "",
+      "sparse",
+    ],
     ["a sparse map backwards", [sparse("a", "8,4,0,4", 100, "12345678")], "a", "overlap"],
     ["a sparse map outside", [sparse("a", "98,8", 100, "12345678")], "a", "outside"],
-    ["a sparse map too small", [sparse("a", "0,4", 100, "12345678")], "a", "tells 4"],
+    ["a sparse map too small", [sparse("a", "0,4", 100, "12345678")], "a", "lists 4"],
     ["a sparse file of 2^50", [sparse("a", "0,8", 2 ** 50, "12345678")], "a", "a file of"],
     ["half a sparse part", [sparse("a", "0,8,9", 100, "12345678")], "a", "half"],
     ["a sparse map of letters", [sparse("a", "0,x", 100, "12345678")], "", "sparse"],
-    ["a sparse map in data that is none", [sparse1("a", "nonsense")], "a", "sparse map"],
-    ["a sparse map in data cut off", [sparse1("a", "2\n0\n")], "a", "cut off"],
+    ["an invalid sparse map in the data", [sparse1("a", "nonsense")], "a", "sparse map"],
+    ["a truncated sparse map in the data", [sparse1("a", "2\n0\n")], "a", "truncated"],
   ])("with %s is refused", async (_, entries, entry, why) => {
     const error = await refused(entries);
     expect(error.code).toBe("INVALID_ARGUMENT");
@@ -153,25 +163,25 @@ describe("a hostile layer", () => {
     [
       "in a file that says it is larger",
       () => [{ name: "a", patch: octal(124, 12, 1 << 30) }],
-      "cut off",
+      "truncated",
     ],
     ["of more parts of sparse files", () => inParts(5, 700), "more than 3000 parts"],
-    ["of folders that no entry describes, with long paths", () => undescribed(60), "undescribed"],
-    ["of names of one folder by way of links", () => looped(800), "names and attributes"],
+    ["of folders without entries, with long paths", () => implicitFolders(60), "without an entry"],
+    ["of names of one folder through symlinks", () => looped(800), "names and attributes"],
     ["of empty attributes", () => attributed(30, 2500), "names and attributes"],
-    ["of folders replaced again and again", () => replaced(1100), "replaces a folder"],
+    ["of folders that are replaced repeatedly", () => replaced(1100), "replaces a folder"],
   ])("%s is refused", async (_, make, why) => {
     const error = await refused(make());
     expect(["RESOURCE_EXHAUSTED", "INVALID_ARGUMENT", "DATA_LOSS"]).toContain(error.code);
     expect(error.message).toContain(why);
   });
 
-  /** A gzip stream of so many MiB of zeros. */
+  /** A gzip stream of `mib` MiB of zeros. */
   function bomb(mib: number): Layer {
     return makeLayer(Array.from({ length: mib }, (_, i) => ({ name: `z${i}`, data: zeros })));
   }
 
-  /** Sparse files of so many parts each, a byte long. */
+  /** Sparse files of `parts` parts each, one byte long. */
   function inParts(files: number, parts: number): TarEntry[] {
     const map = Array.from({ length: parts }, (_, i) => `${i * 2},1`).join(",");
     return Array.from({ length: files }, (_, i) =>
@@ -179,12 +189,12 @@ describe("a hostile layer", () => {
     );
   }
 
-  function undescribed(files: number): TarEntry[] {
+  function implicitFolders(files: number): TarEntry[] {
     const path = (i: number) => `${i}${"x".repeat(38)}/`.repeat(90);
     return Array.from({ length: files }, (_, i) => ({ name: "f", pax: { path: `${path(i)}f` } }));
   }
 
-  /** No two of its files are in a folder of the same name, and all are in one folder. */
+  /** All files are in one folder, each under a different name of that folder. */
   function looped(files: number): TarEntry[] {
     const links = "0123456789".split("").map((name) => ({ name, type: "2", link: "." }));
     const digits = (i: number) => String(i).padStart(4, "0").split("").join("/");
@@ -201,12 +211,12 @@ describe("a hostile layer", () => {
     return [{ name: "g", type: "g", data: records.join("") }, ...many(files)];
   }
 
-  /** A file for a folder, and a folder for a file. */
+  /** Replaces a folder by a file and vice versa. */
   function replaced(times: number): TarEntry[] {
     return Array.from({ length: times }, () => [{ name: "r/", type: "5" }, { name: "r" }]).flat();
   }
 
-  test("that unpacks to far more than it is packed to is refused", async () => {
+  test("that expands beyond layer-max-ratio is refused", async () => {
     await using other = await openFixture({}, { limits: { ...limits, bytesMax: 2 ** 33 } });
     const error = await failure(loadLayers(other, [bomb(300)]));
     expect(error.code).toBe("RESOURCE_EXHAUSTED");
@@ -215,16 +225,16 @@ describe("a hostile layer", () => {
   });
 
   test.each<[string, (layer: Layer) => Layer]>([
-    ["cut off", (layer) => change(layer, layer.bytes.subarray(0, layer.size - 20))],
-    ["cut off in the middle", (layer) => change(layer, layer.bytes.subarray(0, layer.size >> 1))],
+    ["truncated", (layer) => change(layer, layer.bytes.subarray(0, layer.size - 20))],
+    ["truncated in the middle", (layer) => change(layer, layer.bytes.subarray(0, layer.size >> 1))],
     ["of one byte", (layer) => change(layer, layer.bytes.subarray(0, 1))],
     ["of a gzip header alone", (layer) => change(layer, layer.bytes.subarray(0, 10))],
     ["with a wrong diff id", (layer) => ({ ...layer, diffId: `sha256:${"0".repeat(64)}` })],
     ["with a flipped bit", (layer) => change(layer, flipped(layer.bytes))],
-    ["that is no tar", (layer) => change(layer, Buffer.alloc(4096, 1))],
-    ["that is packed noise", (layer) => change(layer, gzipSync(randomBytes(5000)))],
-    ["that is packed twice", (layer) => change(layer, gzipSync(layer.bytes))],
-    ["of zstd that is cut off", (layer) => change(layer, zstd().subarray(0, 3000))],
+    ["that is not a tar", (layer) => change(layer, Buffer.alloc(4096, 1))],
+    ["of compressed noise", (layer) => change(layer, gzipSync(randomBytes(5000)))],
+    ["that is compressed twice", (layer) => change(layer, gzipSync(layer.bytes))],
+    ["of truncated zstd", (layer) => change(layer, zstd().subarray(0, 3000))],
     ["of zstd with a flipped bit", (layer) => change(layer, flipped(zstd()))],
     ["of zstd noise", (layer) => change(layer, Buffer.concat([zstdMagic, randomBytes(100)]))],
     [
@@ -232,10 +242,7 @@ describe("a hostile layer", () => {
       (layer) =>
         change(layer, Buffer.concat([Buffer.from("\xfd7zXZ\0", "latin1"), randomBytes(900)])),
     ],
-    [
-      "with text behind the tar",
-      (layer) => change(layer, gzipSync(Buffer.from("<html></html>".repeat(99)))),
-    ],
+    ["of HTML", (layer) => change(layer, gzipSync(Buffer.from("<html></html>".repeat(99))))],
   ])("%s is refused", async (_, damage) => {
     const good = makeLayer([{ name: "a", data: randomBytes(9000) }]);
     const error = await refused(damage(good));
@@ -267,13 +274,13 @@ function sparse(name: string, map: string, size: number, data: string): TarEntry
   return { name, data, pax: { "GNU.sparse.size": String(size), "GNU.sparse.map": map } };
 }
 
-/** Form 1.0, whose map is the head of the data. */
+/** A sparse file of pax form 1.0, whose map precedes the data. */
 function sparse1(name: string, map: string): TarEntry {
   const pax = { "GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "100" };
   return { name, data: map, pax };
 }
 
-/** GNU's binary numbers. */
+/** Patches a number in GNU's binary form into a header. */
 function binary(at: number, length: number, value: number): (header: Buffer) => void {
   return (header) => {
     header.fill(0xff, at, at + length);

@@ -1,4 +1,4 @@
-// Layers through the real helper: chroot, owners, times, whiteouts, oddities. Needs root.
+// Tests layers unpacked by a real helper process: owners, times, whiteouts and unusual entries. Needs root.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { join } from "node:path";
@@ -66,7 +66,7 @@ describe("a good layer", () => {
     expect(fs.readFileSync(join(tree, "d/".repeat(90), "deep"), "utf8")).toBe("deep");
   });
 
-  test("takes the last of repeated names, a file over a folder and the reverse", async () => {
+  test("keeps the last of repeated names, also when a file replaces a folder or vice versa", async () => {
     const tree = await loadOne([
       { name: "a", data: "old" },
       { name: "a", data: "new", mode: 0o600 },
@@ -96,7 +96,7 @@ describe("a good layer", () => {
       gzipSync(bytes),
       Buffer.concat(halves.map((half) => gzipSync(half))),
       Bun.zstdCompressSync(bytes),
-      // Filled up, as for a tape.
+      // Padded with zeros, as for a tape.
       Buffer.concat([gzipSync(bytes), Buffer.alloc(512)]),
       Buffer.concat([Bun.zstdCompressSync(bytes), Buffer.alloc(512)]),
     ]) {
@@ -107,7 +107,7 @@ describe("a good layer", () => {
     }
   });
 
-  test("may have no bytes at all, and is saved so", async () => {
+  test("may be empty, and is saved so", async () => {
     const empty = makeLayer(Buffer.alloc(0), "none");
     const made = makeImage([makeLayer([{ name: "f" }]), empty, makeLayer([{ name: "g" }])]);
     await using fake = await FakeRegistry.start();
@@ -126,7 +126,7 @@ describe("a good layer", () => {
     expect(error.code).toBe("DATA_LOSS");
   });
 
-  test("is no more than its compressed stream", async () => {
+  test("with bytes after its compressed stream is refused", async () => {
     const bytes = tar([{ name: "f", data: "x" }]);
     const { diffId } = makeLayer(bytes, "none");
     for (const packed of [gzipSync(bytes), Bun.zstdCompressSync(bytes)]) {
@@ -137,7 +137,7 @@ describe("a good layer", () => {
     }
   });
 
-  test("looks as the layers below where it does not describe a folder", async () => {
+  test("gives folders without entries the attributes of the layers below", async () => {
     const [, , top] = await load(
       [
         { name: "./", type: "5", mode: 0o750, uid: 1 },
@@ -164,7 +164,7 @@ describe("a good layer", () => {
 });
 
 describe("whiteouts", () => {
-  test("hide names and contents of the layers below, in a mounted root too", async () => {
+  test("hide names and contents of the layers below in a mounted root", async () => {
     const layers = [
       [
         { name: "keep", data: "1" },

@@ -1,5 +1,5 @@
-// What is unpacked is what others unpack, file by file: GNU tar for one layer, and skopeo with umoci for
-// a whole image from a registry. Types, owners, modes, times, links, devices, attributes and content.
+// Compares unpacked trees with those of other programs, file by file: GNU tar for one layer, skopeo and umoci for
+// an image from a registry. Covers types, owners, modes, times, links, devices, attributes and content.
 // Needs root; test/run installs skopeo and umoci.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
@@ -26,7 +26,7 @@ afterAll(async () => {
 // Version 2 capability set with cap_net_raw, as setcap writes it.
 const capability = Buffer.from([1, 0, 0, 2, 0, 32, 0, 0, ...Array<number>(12).fill(0)]);
 
-/** What a tree holds, a line for each path; hard links by the first of their names. */
+/** Describes a tree, one line per path; hard links refer to the first of their names. */
 function described(tree: string, o: { folderTimes: boolean }): string[] {
   const lines: string[] = [];
   const inodes = new Map<bigint, string>();
@@ -41,18 +41,24 @@ function described(tree: string, o: { folderTimes: boolean }): string[] {
       const isFolder = stat.isDirectory();
       const first = isFolder ? undefined : inodes.get(stat.ino);
       inodes.set(stat.ino, path.toString("latin1"));
-      const words = [path.toString("latin1"), stat.mode.toString(8), stat.uid, stat.gid, stat.rdev];
-      if (o.folderTimes || !isFolder) words.push(stat.mtimeNs);
-      if (first !== undefined) words.push(`= ${first}`);
+      const fields = [
+        path.toString("latin1"),
+        stat.mode.toString(8),
+        stat.uid,
+        stat.gid,
+        stat.rdev,
+      ];
+      if (o.folderTimes || !isFolder) fields.push(stat.mtimeNs);
+      if (first !== undefined) fields.push(`= ${first}`);
       if (stat.isSymbolicLink())
-        words.push(fs.readlinkSync(at, { encoding: "buffer" }).toString("hex"));
+        fields.push(fs.readlinkSync(at, { encoding: "buffer" }).toString("hex"));
       if (stat.isFile()) {
-        words.push(stat.size, createHash("sha256").update(fs.readFileSync(at)).digest("hex"));
+        fields.push(stat.size, createHash("sha256").update(fs.readFileSync(at)).digest("hex"));
       }
       for (const xattr of llistxattr(at).toSorted()) {
-        words.push(xattr, Buffer.from(lgetxattr(at, xattr)!).toString("hex"));
+        fields.push(xattr, Buffer.from(lgetxattr(at, xattr)!).toString("hex"));
       }
-      lines.push(words.join(" "));
+      lines.push(fields.join(" "));
       if (isFolder) walk(path);
     }
   };
@@ -109,7 +115,7 @@ test.each([
   ["posix", ["--format=posix", "--xattrs", "--xattrs-include=*"]],
   ["gnu", ["--format=gnu"]],
 ] as [string, string[]][])(
-  "a layer that GNU tar packed as %s is what it unpacks",
+  "a layer packed by GNU tar as %s unpacks to the same tree",
   async (_, flags) => {
     const work = fs.mkdtempSync(join(fixture.graph, "tar-"));
     fs.mkdirSync(join(work, "from"));
@@ -141,7 +147,7 @@ test.each([
   },
 );
 
-/** Above one another: added, changed, removed and hidden. */
+/** Upper layers add, change, remove and hide files. */
 const layers: TarEntry[][] = [
   [
     { name: "bin/", type: "5" },
@@ -178,7 +184,7 @@ const layers: TarEntry[][] = [
   ],
 ];
 
-test("an image is what skopeo and umoci make of it", async () => {
+test("an image has the same tree as by skopeo and umoci", async () => {
   await registry.push("all", "1", makeImage(layers.map((entries) => makeLayer(entries))));
   const ref = `${registry.host}/all:1`;
   const work = fs.mkdtempSync(join(fixture.graph, "umoci-"));
@@ -189,10 +195,10 @@ test("an image is what skopeo and umoci make of it", async () => {
   const image = await fixture.store.pull(ref, { signal: within() });
   const dir = join(fixture.graph, "containers/compared");
   const root = await fixture.store.mountRootfs(image, { dir });
-  // umoci leaves a folder's time as its content made it.
-  const ours = described(root, { folderTimes: false }).map((line) =>
+  // umoci does not restore folders' mtimes.
+  const actual = described(root, { folderTimes: false }).map((line) =>
     line.replace(/ trusted\.overlay\.\S+ \S+/g, ""),
   );
-  expect(ours).toEqual(described(join(work, "rootfs"), { folderTimes: false }));
+  expect(actual).toEqual(described(join(work, "rootfs"), { folderTimes: false }));
   await fixture.store.unmountRootfs(dir);
 });

@@ -1,5 +1,5 @@
-// Layers that are compared with what was unpacked: planted faults are found and named, and only what is
-// damaged is made again. Layers with the same content are fetched once. Needs root.
+// Tests `images verify`: it finds and names planted faults, and repairs only damaged layers. Also tests that
+// layers with the same content are fetched once. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
@@ -61,7 +61,7 @@ function requestsOf(digest: string): number {
   return fake.paths().filter((path) => path.includes(digest)).length;
 }
 
-/** Same size, same times. */
+/** Flips a bit without changing size or times. */
 function corrupt(path: string): void {
   const { atime, mtime } = fs.statSync(path);
   const bytes = fs.readFileSync(path);
@@ -71,7 +71,7 @@ function corrupt(path: string): void {
 }
 
 describe("images verify", () => {
-  test("finds nothing in layers that are whole, after a restart and in a mounted root too", async () => {
+  test("reports intact layers after a restart and while a container uses them", async () => {
     const pulled = await pull();
     await fixture.reopen();
     const dir = join(fixture.graph, "containers/c1");
@@ -88,7 +88,12 @@ describe("images verify", () => {
     ["a short file", 0, (at) => fs.truncateSync(join(at, "bin/tool"), 5), "bin/tool: has 5 bytes"],
     ["a missing file", 1, (at) => fs.rmSync(join(at, "srv/x")), "srv/x: is missing"],
     ["a missing folder", 1, (at) => fs.rmSync(join(at, "srv"), { recursive: true }), "srv: is mis"],
-    ["a stranger", 0, (at) => fs.writeFileSync(join(at, "etc/new"), ""), "etc/new: is none of"],
+    [
+      "an unknown file",
+      0,
+      (at) => fs.writeFileSync(join(at, "etc/new"), ""),
+      "etc/new: is not part of",
+    ],
     ["a mode", 0, (at) => fs.chmodSync(join(at, "bin/tool"), 0o755), "the mode 755, not 4755"],
     [
       "an owner",
@@ -106,7 +111,7 @@ describe("images verify", () => {
       (at) => lsetxattr(join(at, "cap"), "user.n", Buffer.from("x")),
       "user.n",
     ],
-    ["a device that is a file", 0, replaceDevice, "dev/null: is no char"],
+    ["a device that is a file", 0, replaceDevice, "dev/null: is not a character device"],
     ["a lost whiteout", 1, (at) => fs.rmSync(join(at, "cap")), "cap: is missing"],
   ];
   test.each(faults)("finds %s", async (_, index, plant, what) => {
@@ -137,7 +142,7 @@ describe("images verify", () => {
     fs.writeFileSync(join(at, "dev/null"), "");
   }
 
-  test("tells that the list is damaged, and what an earlier build unpacked", async () => {
+  test("reports a damaged manifest as damaged, and a missing one as unknown", async () => {
     await pull();
     const [first, second] = fs.globSync(join(fixture.graph, "layers/*.list")).toSorted();
     fs.writeFileSync(first!, "[");
@@ -146,7 +151,7 @@ describe("images verify", () => {
     expect(states.toSorted()).toEqual(["damaged", "unknown"]);
   });
 
-  test("of an image that is not there is NOT_FOUND", async () => {
+  test("of an unknown image is NOT_FOUND", async () => {
     expect((await failure(verify(false, "no/such:1"))).code).toBe("NOT_FOUND");
   });
 });
@@ -170,7 +175,7 @@ describe("images verify --repair", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("leaves a layer that a container has mounted, and one that is not to be had", async () => {
+  test("leaves a layer that a container uses, and one that no registry has", async () => {
     const pulled = await pull();
     fs.rmSync(join(tree(0), "etc/conf"));
     const dir = join(fixture.graph, "containers/c2");
@@ -191,7 +196,7 @@ describe("images verify --repair", () => {
     expect((await verify(true))[0]!.state).toBe("repaired");
   });
 
-  test("tells what helps where no registry has the image: to remove it, and to load it again", async () => {
+  test("advises to remove and load the image again when no registry has it", async () => {
     const file = join(fixture.graph, "docker.tar");
     fs.writeFileSync(file, dockerArchive([{ image, name: "x/y:1" }]));
     const load = async () => await fixture.store.load(file, { signal: within() });
@@ -206,7 +211,7 @@ describe("images verify --repair", () => {
     expect((await verify()).map(({ state }) => state)).toEqual(["intact", "intact"]);
   });
 
-  test("needs no registry where blobs are kept", async () => {
+  test("needs no registry when blobs are kept", async () => {
     await fixture[Symbol.asyncDispose]();
     fixture = await openFixture({}, { keepsBlobs: true });
     await pull();
@@ -246,7 +251,7 @@ describe("layers with the same content", () => {
   test.each([
     ["one after the other", false],
     ["at once", true],
-  ])("above others are fetched once, pulled %s", async (_, atOnce) => {
+  ])("above different layers are fetched once, pulled %s", async (_, atOnce) => {
     fake.put("one", "1", makeImage([bases[0], shared]));
     fake.put("two", "1", makeImage([bases[1], makeLayer([{ name: "mid" }]), shared, shared]));
     if (atOnce) await Promise.all([pull("one:1"), pull("two:1")]);
@@ -258,7 +263,7 @@ describe("layers with the same content", () => {
     const checks = await verify();
     expect(checks.map(({ state }) => state)).toEqual(checks.map(() => "intact"));
     expect(checks).toHaveLength(6);
-    // What the layer does not describe looks as below it, in each place.
+    // Implicit folders have the attributes of the layer below, which differ.
     for (const [name, mode] of [
       ["one:1", 0o1777],
       ["two:1", 0o755],
@@ -281,7 +286,7 @@ describe("layers with the same content", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("crossed in two images, pulled at once, do not wait for one another for ever", async () => {
+  test("in opposite order in two images, pulled at once, do not deadlock", async () => {
     const other = makeLayer([{ name: "other", data: randomBytes(50_000) }]);
     for (let round = 0; round < 3; round++) {
       fake.put("x", "1", makeImage([shared, other]));

@@ -40,7 +40,7 @@ test("a layer whose record is damaged: its containers keep it, its image comes a
   const text = readFileSync(path, "utf8");
   writeFileSync(path, text.slice(0, text.length / 2));
   await daemon.start();
-  expect(daemon.log).toContain("layer dropped: its record cannot be used");
+  expect(daemon.log).toContain("layer dropped: its record is invalid");
   expect((await daemon.client.ListImages({})).images).toEqual([]);
   expect((await daemon.exec(old, "echo alive; ls /bin/sh")).stdout).toBe("alive\n/bin/sh\n");
 
@@ -139,7 +139,7 @@ describe("a graph folder that is full at a start", () => {
     for (const room of [0, 1, 5, 9, 12, 15, 20]) {
       expect(await startFull(full, room)).toBe("overlay2");
     }
-    expect(full.log).toContain("no room to find out whether overlayfs works here");
+    expect(full.log).toContain("no space left for a trial overlay mount");
     await full.loadImage(busyboxImage(), busybox);
     await full.restart();
     expect(await images(full)).toBe(1);

@@ -1,37 +1,37 @@
-// How this node makes roots of layers: found out by trying when the store is opened.
+// Chooses the storage driver when the image store opens: overlay2 if a trial overlay mount works, else native.
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import { hasNativeLayer } from "./layer_file.ts";
+import { hasNativeLayer } from "./layer_record.ts";
 import { overlayProblem } from "./overlay.ts";
-import { LayerQuota } from "./quota.ts";
+import { ContainerQuota } from "./container_quota.ts";
 
 export type StorageDriver = "overlay2" | "native";
 
 export type StorageOptions = {
-  /** auto: overlay2 where that works, else native. */
+  /** auto: overlay2 if it works, else native. */
   driver: StorageDriver | "auto";
-  /** What each container may write into its own layer; 0: as much as there is. */
+  /** Limit of each container's writable layer; 0: none. */
   containerBytes: number;
 };
 
 export type Storage = {
   driver: StorageDriver;
-  /** Why it is not overlay2, where that was not asked for. */
+  /** Why overlay2 does not work, when "auto" chose native. */
   problem?: string;
-  quota?: LayerQuota;
+  quota?: ContainerQuota;
 };
 
 /**
- * folder: that of the layers.
- * @throws CriError FAILED_PRECONDITION for a driver or a limit that the file system cannot have.
+ * folder: the one of the layers.
+ * @throws CriError FAILED_PRECONDITION for a driver or a limit that the file system does not support.
  */
 export async function openStorage(folder: string, o: StorageOptions, log: Log): Promise<Storage> {
-  const storage = await chosen(folder, o.driver, log);
+  const storage = await chooseDriver(folder, o.driver, log);
   if (o.containerBytes === 0) return storage;
-  return { ...storage, quota: LayerQuota.open(folder, o.containerBytes) };
+  return { ...storage, quota: ContainerQuota.open(folder, o.containerBytes) };
 }
 
-async function chosen(
+async function chooseDriver(
   folder: string,
   driver: StorageOptions["driver"],
   log: Log,
@@ -40,27 +40,27 @@ async function chosen(
   const found = await overlayProblem(folder);
   if (found === undefined) return { driver: "overlay2" };
   const { problem, isKnown } = found;
-  if (!isKnown) return untried(folder, driver, { problem, log });
+  if (!isKnown) return keepDriver(folder, driver, { problem, log });
   if (driver === "overlay2") {
     const message = `"storage-driver": "overlay2" does not work on the file system of ${folder} (${problem}): put "graph" on ext4, xfs or btrfs, or let "storage-driver" be "auto", which copies the image for each container there`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
-  log.warn("overlayfs does not work here: each container gets a copy of its image", {
+  log.warn("overlayfs does not work, each container gets a copy of its image", {
     folder,
     problem,
   });
   return { driver: "native", problem };
 }
 
-/** A full disk must not change the driver: images that came before could not be used, or those after. */
-async function untried(
+/** Keeps the driver of the existing layers: a full disk must not change it, which would make them unusable. */
+async function keepDriver(
   folder: string,
   driver: StorageOptions["driver"],
   { problem, log }: { problem: string; log: Log },
 ): Promise<Pick<Storage, "driver" | "problem">> {
   const wasNative = driver === "auto" && (await hasNativeLayer(folder));
   const kept = wasNative ? "native" : "overlay2";
-  const message = `there is no room to find out whether overlayfs works here: ${kept} is taken until the next start`;
+  const message = `no space left for a trial overlay mount, using ${kept} until the next start`;
   log.warn(message, { folder, problem });
   return wasNative ? { driver: kept, problem } : { driver: kept };
 }

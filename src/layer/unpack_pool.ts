@@ -1,4 +1,4 @@
-// The daemon's side of the unpacking helpers: a few processes, one job each at a time.
+// Starts unpack helpers (unpack_helper.ts) in the daemon, and runs one job at a time in each.
 import type { ChildProcessByStdio } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
@@ -12,18 +12,17 @@ import { spawn } from "../sys/children.ts";
 import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
 import { Turns } from "../base/turns.ts";
 import type { WhiteoutForm } from "./whiteouts.ts";
-import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack.ts";
+import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack_jobs.ts";
 
 export type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
 
-/** Processes live as long as this object; at most one a job that runs. */
-export class UnpackHelpers implements AsyncDisposable {
+/** Reuses idle helpers; all of them end with the pool. */
+export class UnpackPool implements AsyncDisposable {
   readonly #argv: string[];
   readonly #idle: Helper[] = [];
   readonly #all = new Set<Helper>();
   readonly #starts = new Turns(1);
 
-  /** whiteouts: how layers mark what they hide. */
   constructor(whiteouts: WhiteoutForm) {
     this.#argv = [...ownProgram(), "unpack", whiteouts];
   }
@@ -35,11 +34,11 @@ export class UnpackHelpers implements AsyncDisposable {
     throwIfAborted(job.kind, options.signal);
     const helper = this.#idle.pop() ?? (await this.#start(options.signal));
     const result = await helper.run(job, options);
-    this.#idle.push(helper); // one that failed is left out: it may be in any state
+    this.#idle.push(helper); // not after a failure: its state is unknown then
     return result as JobResults[Kind];
   }
 
-  /** One in a turn of the loop, which stands still until the new process runs. */
+  /** Starts one helper per turn of the event loop, since spawning blocks it. */
   async #start(signal: AbortSignal): Promise<Helper> {
     return await this.#starts.run(signal, async () => {
       await nextTurn();
@@ -56,15 +55,18 @@ export class UnpackHelpers implements AsyncDisposable {
 
 const stderrBytesMax = 4096;
 
-/** Several of these may have work for all cores: the daemon must still be given one at once. */
+/** Helpers may use all cores; the daemon must still be scheduled at once. */
 const niceness = 10;
 
-/** A helper that says something else has lost its way. */
-function answerOf(line: string): UnpackAnswer {
+function parseAnswer(line: string): UnpackAnswer {
   try {
     return jsonValue(line) as UnpackAnswer;
   } catch {
-    return { kind: "failed", code: "INTERNAL", message: `the unpacking helper said: ${line}` };
+    return {
+      kind: "failed",
+      code: "INTERNAL",
+      message: `the unpack helper wrote an invalid answer: ${line}`,
+    };
   }
 }
 
@@ -73,33 +75,33 @@ class Helper {
   readonly #exited: Promise<void>;
   #stderr = "";
   #onAnswer: ((answer: UnpackAnswer | undefined) => void) | undefined;
-  #isGone = false;
+  #hasExited = false;
 
   constructor(argv: string[]) {
-    // Not detached: that is a session, and between sessions the kernel may not look at niceness (sched(7),
-    // autogroup). It makes itself a process group, with the stream processors that it starts.
+    // Not detached: that would start a session, and between sessions the kernel may ignore niceness (sched(7),
+    // autogroup). The helper makes itself the leader of a process group for its stream processors.
     this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
-    // From here, so that it begins so.
+    // Set by the parent, so that it holds from the child's start.
     if (this.#child.pid !== undefined) {
       giveWay(this.#child.pid, niceness);
       offerToOomKiller(this.#child.pid);
     }
-    this.#child.stdin.on("error", () => {}); // its exit tells
+    this.#child.stdin.on("error", () => {}); // its exit is reported instead
     this.#child.stderr.on("data", (chunk: Buffer) => {
       this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
     });
     const lines = createInterface({ input: this.#child.stdout });
-    lines.on("line", (line) => this.#onAnswer?.(answerOf(line)));
+    lines.on("line", (line) => this.#onAnswer?.(parseAnswer(line)));
     this.#exited = new Promise((resolve) => {
-      const gone = (error?: Error) => {
-        this.#kill(); // the rest of the group, should it have ended by itself
-        this.#isGone = true;
+      const onExit = (error?: Error) => {
+        this.#kill(); // the rest of its group, in case it exited by itself
+        this.#hasExited = true;
         if (error !== undefined) this.#stderr = error.message;
         this.#onAnswer?.(undefined);
         resolve();
       };
-      this.#child.once("error", gone);
-      this.#child.once("close", () => gone());
+      this.#child.once("error", onExit);
+      this.#child.once("close", () => onExit());
     });
   }
 
@@ -109,25 +111,25 @@ class Helper {
   ): Promise<JobResults[UnpackJob["kind"]]> {
     const kill = () => this.#kill();
     signal.addEventListener("abort", kill, { once: true });
-    if (signal.aborted) kill(); // while it was started
+    if (signal.aborted) kill(); // it was cancelled during the start
     try {
       const answer = await new Promise<UnpackAnswer | undefined>((resolve) => {
         this.#onAnswer = (answer) => {
           if (answer?.kind === "progress") onBytes?.(answer.bytes);
           else resolve(answer);
         };
-        if (this.#isGone) resolve(undefined);
+        if (this.#hasExited) resolve(undefined);
         else this.#child.stdin.write(`${jsonText(job)}\n`);
       });
       if (answer?.kind === "done") return answer.result;
       if (signal.aborted) {
-        await this.#exited; // so that nothing writes into the folder any more
+        await this.#exited; // afterwards nothing writes into the folder
         throw abortError("unpacking", signal);
       }
       if (answer?.kind === "failed") throw new CriError(answer.code, answer.message);
       throw new CriError(
         "INTERNAL",
-        `the unpacking helper ended: ${this.#stderr.trim() || "it was killed, as the kernel does where memory runs out (dmesg tells)"}`,
+        `the unpack helper ended: ${this.#stderr.trim() || "it was killed, probably by the kernel's OOM killer (see dmesg)"}`,
       );
     } finally {
       signal.removeEventListener("abort", kill);
@@ -136,9 +138,9 @@ class Helper {
   }
 
   #kill(): void {
-    if (this.#child.pid === undefined || this.#isGone) return;
+    if (this.#child.pid === undefined || this.#hasExited) return;
     killGroup(this.#child.pid);
-    this.#child.kill("SIGKILL"); // which has begun no group yet
+    this.#child.kill("SIGKILL"); // it may not lead its group yet
   }
 
   async end(): Promise<void> {

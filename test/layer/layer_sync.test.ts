@@ -1,5 +1,5 @@
-// New layers come to the disk by themselves, and their marks go: what a power loss or reboot would take
-// otherwise. Needs root.
+// Tests that new layers are synced to disk in the background, after which their records no longer name a boot.
+// Needs root.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { join } from "node:path";
@@ -16,7 +16,7 @@ afterEach(async () => await fixture[Symbol.asyncDispose]());
 
 let count = 0;
 
-/** An image of its own layer. */
+/** Loads an image with a layer of its own. */
 async function load(): Promise<void> {
   const image = makeImage([makeLayer([{ name: `f${count++}`, data: String(Math.random()) }])]);
   const file = join(fixture.graph, "image.tar");
@@ -24,12 +24,12 @@ async function load(): Promise<void> {
   await fixture.store.load(file, { signal: within() });
 }
 
-function marks(): number {
+function unsyncedCount(): number {
   const records = fs.globSync(join(fixture.graph, "layers/*.json"));
   return records.filter((path) => fs.readFileSync(path, "utf8").includes("unsyncedBoot")).length;
 }
 
-/** This process's helpers that have not ended. */
+/** Pids of this process's running unpack helpers. */
 function helpers(): number[] {
   const pids = fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name));
   return pids.map(Number).filter((pid) => {
@@ -41,47 +41,47 @@ function helpers(): number[] {
       if (state === "Z" || Number(parent) !== process.pid) return false;
       return fs.readFileSync(`/proc/${pid}/cmdline`, "utf8").includes("unpack");
     } catch {
-      return false; // it has ended
+      return false; // it has exited
     }
   });
 }
 
-/** Loads an image and stops the helper that is to sync it, before it has. */
+/** Loads an image and stops the helper that syncs it, before it is done. */
 async function loadUnsynced(): Promise<number> {
   for (let tries = 0; tries < 10; tries++) {
     await until("no helper runs", () => helpers().length === 0);
     await load();
-    for (let looks = 0; looks < 500 && marks() > 0; looks++) {
+    for (let looks = 0; looks < 500 && unsyncedCount() > 0; looks++) {
       const [pid] = helpers();
       if (pid !== undefined) process.kill(pid, "SIGSTOP");
-      if (pid !== undefined && marks() > 0) return pid;
+      if (pid !== undefined && unsyncedCount() > 0) return pid;
       if (pid !== undefined) process.kill(pid, "SIGCONT");
       await Bun.sleep(1);
     }
   }
-  throw new Error("Every sync was over before it could be stopped");
+  throw new Error("every sync was done before it could be stopped");
 }
 
-test("a layer that comes while others are synced is synced after them", async () => {
+test("a layer loaded during a sync is synced afterwards", async () => {
   const pid = await loadUnsynced();
   await load();
-  expect(marks()).toBe(2);
+  expect(unsyncedCount()).toBe(2);
   process.kill(pid, "SIGCONT");
-  await until("both marks go", () => marks() === 0);
+  await until("both layers are synced", () => unsyncedCount() === 0);
 });
 
-test("the store's end waits until new layers are on the disk", async () => {
+test("closing the store syncs new layers", async () => {
   await load();
   await fixture.store[Symbol.asyncDispose]();
-  expect(marks()).toBe(0);
+  expect(unsyncedCount()).toBe(0);
 });
 
-test("the store's end does not wait for a sync that does not end; the next start does it", async () => {
+test("closing the store gives up a hung sync; the next start repeats it", async () => {
   const pid = await loadUnsynced();
   await fixture.store[Symbol.asyncDispose]();
-  expect(marks()).toBe(1);
-  await until("the helper is gone", () => !helpers().includes(pid));
+  expect(unsyncedCount()).toBe(1);
+  await until("the helper has exited", () => !helpers().includes(pid));
   await fixture.reopen();
-  await until("the mark goes", () => marks() === 0);
+  await until("the layer is synced", () => unsyncedCount() === 0);
   expect(fixture.store.list()).toHaveLength(1);
 });

@@ -1,6 +1,6 @@
-// How much each container may write into its own layer, by project quotas of the graph folder's file system.
-// Decision: which project ids are taken is asked of the file system each time. No record of ours could
-// be at odds with it, and ids that somebody else uses are left alone.
+// Limits each container's writable layer with project quotas of the graph folder's file system.
+// Decision: the file system is queried for used project ids each time. There is no record that could
+// contradict it, and other programs' ids are left alone.
 import { existsSync, lstatSync, mkdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -13,12 +13,12 @@ import {
   setProjectLimit,
 } from "../sys/quota.ts";
 
-/** Our project ids: from 0x69730000 ("is") up. */
+/** This daemon's project ids start at 0x69730000 ("is"). */
 const projectFirst = 0x69730000;
 const projectsMax = 1 << 16;
 const trialLimitBytes = 64 << 10;
 
-export class LayerQuota {
+export class ContainerQuota {
   readonly #device: string;
   readonly bytes: number;
   #next = 0;
@@ -29,19 +29,19 @@ export class LayerQuota {
   }
 
   /**
-   * folder: on the file system; bytes: for each layer. Sets a limit there for a trial.
-   * @throws CriError FAILED_PRECONDITION where the file system does not hold to one.
+   * bytes: for each container. Sets a trial limit in the folder.
+   * @throws CriError FAILED_PRECONDITION when the file system does not enforce it.
    */
-  static open(folder: string, bytes: number): LayerQuota {
+  static open(folder: string, bytes: number): ContainerQuota {
     try {
-      const quota = new LayerQuota(deviceOf(folder), bytes);
+      const quota = new ContainerQuota(deviceOf(folder), bytes);
       quota.#try(join(folder, "quota"));
       return quota;
     } catch (cause) {
       const why = ["ESRCH", "ENOSYS"].includes(errnoOf(cause) ?? "")
-        ? "it counts no projects"
+        ? "it has no project quotas"
         : messageOf(cause);
-      const message = `"storage-opts": "overlay2.size" cannot be kept: the file system of ${folder} limits no folders (${why}); mount it with project quotas (ext4 made with -O quota,project: prjquota; xfs: pquota), or take the option out`;
+      const message = `"storage-opts": "overlay2.size" cannot be enforced: the file system of ${folder} does not limit folders (${why}); mount it with them (ext4 made with -O quota,project: prjquota; xfs: pquota), or remove the option`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
   }
@@ -53,47 +53,47 @@ export class LayerQuota {
       const project = this.#assign([folder]);
       setProjectLimit(this.#device, project, BigInt(trialLimitBytes));
       setProjectLimit(this.#device, project, 0n);
-      if (!limitsProjects(this.#device)) throw new Error("it counts and does not limit");
+      if (!limitsProjects(this.#device)) throw new Error("it counts usage without limiting it");
     } finally {
       rmSync(folder, { recursive: true, force: true });
     }
   }
 
-  /** Gives empty folders one project of their own. */
+  /** Assigns an unused project to empty folders. */
   #assign(folders: string[]): number {
     for (let tries = 0; tries < projectsMax; tries++) {
       const project = projectFirst + (this.#next++ % projectsMax);
       const { usedBytes, usedInodes } = projectQuota(this.#device, project);
       if (usedBytes > 0n || usedInodes > 0n) continue;
-      setProjectLimit(this.#device, project, 0n); // one may be left of an earlier owner
+      setProjectLimit(this.#device, project, 0n); // a former container may have left one
       for (const folder of folders) setProject(folder, project);
       return project;
     }
-    throw new Error(`all ${projectsMax} project ids are taken`);
+    throw new Error(`all ${projectsMax} project ids are in use`);
   }
 
-  /** Before anything is written into these folders of one container. */
-  begin(folders: string[]): void {
+  /** Assigns a project to one container's folders, which must be empty. */
+  assign(folders: string[]): void {
     this.#assign(folders);
   }
 
-  /** From now on so much may be written beyond what is there. */
-  limit(folder: string): void {
+  /** Limits writes to `bytes` more than the folder's project uses now. */
+  setLimit(folder: string): void {
     const project = projectOf(folder);
     const { usedBytes } = projectQuota(this.#device, project);
     setProjectLimit(this.#device, project, usedBytes + BigInt(this.bytes));
   }
 
-  /** Takes the limit of a folder's project away; a folder that has none, or is not there, is no error. */
-  end(folder: string): void {
+  /** Removes the limit of a folder's project; a missing folder or limit is no error. */
+  clearLimit(folder: string): void {
     if (!existsSync(folder)) return;
     const project = projectOf(folder);
-    const isOurs = project >= projectFirst && project < projectFirst + projectsMax;
-    if (isOurs) setProjectLimit(this.#device, project, 0n);
+    const isOwn = project >= projectFirst && project < projectFirst + projectsMax;
+    if (isOwn) setProjectLimit(this.#device, project, 0n);
   }
 }
 
-/** The block device of a folder's file system. */
+/** Finds the block device of a folder's file system. */
 function deviceOf(folder: string): string {
   const { major, minor } = deviceNumbers(lstatSync(folder, { bigint: true }).dev);
   const path = `/sys/dev/block/${major}:${minor}/uevent`;

@@ -1,4 +1,4 @@
-// A streaming tar reader: ustar, pax, GNU's long names and sparse files. It buffers headers alone.
+// Reads tar as a stream: ustar, pax, GNU's long names and sparse files. It buffers only headers.
 import { messageOf, CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { partsMax, paxSparse, SparseBody } from "./sparse.ts";
@@ -22,27 +22,27 @@ export type TarHeader = {
   mode: number;
   uid: number;
   gid: number;
-  /** Of the file; one with holes takes less of the stream. */
+  /** Of the file; a file with holes has fewer bytes in the stream. */
   size: number;
   mtime: TarTime;
   major: number;
   minor: number;
   xattrs: [name: string, value: Uint8Array][];
-  /** Where the entry's content starts in the stream. */
+  /** Position of the entry's content in the stream. */
   offset: number;
   isSparse: boolean;
 };
 
 export type TarHandler = {
   entry(header: TarHeader): void;
-  /** position: of the chunk in the file; between two chunks there may be a hole. */
+  /** position: of the chunk in the file; gaps between chunks are holes. */
   data(chunk: Uint8Array, position: number): void;
   entryEnd(): void;
 };
 
 const block = 512;
 const extensionBytesMax = 1 << 20;
-/** Where GNU's old sparse header has its parts, of 24 bytes each. */
+/** Positions of the parts, 24 bytes each, in GNU's old sparse header and in the blocks after it. */
 const oldParts = {
   inHeader: { at: 386, count: 4, more: 482 },
   behind: { at: 0, count: 21, more: 504 },
@@ -62,14 +62,14 @@ export class TarReader {
   #zeroBlocks = 0;
   #inEntry = false;
   #sparse: SparseBody | undefined;
-  /** Of all sparse files. */
+  /** Parts of all sparse files. */
   #parts = 0;
-  /** A header of type S whose map goes on in the next block. */
+  /** A header of type S whose map continues in the next block. */
   #oldSparse: OldSparse | undefined;
   #extension: { type: string; bytes: Buffer; length: number } | undefined;
   #local = new Map<string, Buffer>();
   readonly #global = new Map<string, Buffer>();
-  /** What the extended headers that still count take. */
+  /** Size of the extended headers in effect. */
   #localBytes = 0;
   #globalBytes = 0;
   #longName = "";
@@ -82,7 +82,7 @@ export class TarReader {
     this.#entriesMax = limits.entriesMax;
   }
 
-  /** Takes the next bytes. @throws CriError INVALID_ARGUMENT when they are no tar. */
+  /** Reads the next bytes. @throws CriError INVALID_ARGUMENT when they are not a tar stream. */
   push(bytes: Uint8Array): void {
     const chunk = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
     let at = 0;
@@ -98,13 +98,13 @@ export class TarReader {
     }
   }
 
-  /** How many of the next bytes are content or padding, which a reader of a file may seek over. */
+  /** The number of next bytes that are content or padding, over which a caller may seek. */
   get skippable(): number {
     if (this.#extension !== undefined || this.#sparse !== undefined) return 0;
     return this.#bodyLeft + this.#padding;
   }
 
-  /** Pass over bytes that were not pushed; at most `skippable`. */
+  /** Accounts for bytes that the caller seeked over; at most `skippable`. */
   skip(count: number): void {
     const ofBody = Math.min(count, this.#bodyLeft);
     this.#offset += count;
@@ -116,7 +116,7 @@ export class TarReader {
   end(): void {
     const isInside = this.#bodyLeft > 0 || this.#headerLength > 0 || this.#padding > 0;
     if (isInside || this.#oldSparse !== undefined) {
-      throw new CriError("DATA_LOSS", `the tar stream is cut off${this.#where}`);
+      throw new CriError("DATA_LOSS", `the tar stream is truncated${this.#where}`);
     }
   }
 
@@ -236,7 +236,7 @@ export class TarReader {
     this.#startBody(stored);
   }
 
-  /** Each part is kept, for the listing: so the layer's limit of entries holds for them, too. */
+  /** The layer manifest stores each part, so the layer's limit of entries applies to parts, too. */
   #countParts(more: number): void {
     this.#parts += more;
     if (this.#parts <= this.#entriesMax) return;
@@ -259,7 +259,7 @@ export class TarReader {
     { type, offset, parts }: { type: string; offset: number; parts?: number[] },
   ): { entry: TarHeader; stored: number } {
     const isUstar = header.toString("latin1", 257, 263) === "ustar\0";
-    const prefix = isUstar ? text(header.subarray(345, 500)) : ""; // GNU keeps times there
+    const prefix = isUstar ? text(header.subarray(345, 500)) : ""; // GNU stores times there
     const short = text(header.subarray(0, 100));
     const ofHeader = prefix === "" ? short : `${prefix}/${short}`;
     const pax = (key: string) => this.#pax(key);
@@ -271,7 +271,7 @@ export class TarReader {
     }
     const uid = this.#paxNumber("uid", number(header, 108, 8));
     const gid = this.#paxNumber("gid", number(header, 116, 8));
-    if (uid > 0xfffffffe || gid > 0xfffffffe) throw bad(`${name} has no valid owner`);
+    if (uid > 0xfffffffe || gid > 0xfffffffe) throw bad(`${name} has an invalid owner`);
     const isFile = type === "0" || type === "7";
     const stored = "123456".includes(type) ? 0 : this.#paxNumber("size", number(header, 124, 12));
     const count = (more: number) => this.#countParts(more);
@@ -286,7 +286,7 @@ export class TarReader {
     }
     const entry = {
       name,
-      // Before ustar, a trailing slash was all that told a folder.
+      // Before ustar, only a trailing slash marked a folder.
       type: isFile && name.endsWith("/") ? "5" : isFile ? "0" : type,
       link: pax("linkpath") ?? (this.#longLink || text(header.subarray(157, 257))),
       mode: number(header, 100, 8) & 0o7777,
@@ -307,7 +307,7 @@ export class TarReader {
 function putAll(into: Map<string, Buffer>, records: Buffer): void {
   const parts: Buffer[] = [];
   for (const [key, value] of paxRecords(records)) {
-    // Form 0.0 repeats two keys for each part of a sparse file; 0.1 has all of them in one.
+    // Form 0.0 repeats two keys for each part of a sparse file; form 0.1 has one key for all parts.
     if (key === "GNU.sparse.offset" || key === "GNU.sparse.numbytes") parts.push(value);
     else into.set(key, value);
   }

@@ -1,7 +1,7 @@
-// Runs a layer's bytes through the programs of processors.ts, in the unpacking helper.
-// Decision: the programs are joined by pipes, as containerd joins them, so that they may open /dev/stdin
-// and /dev/stdout, and what passes between two of them never passes through us. They are in the helper's
-// process group, which ends as a whole.
+// Pipes a layer's blob through its stream processors (processor_choice.ts), in the unpack helper.
+// Decision: the programs are connected by pipes, as in containerd, so that they may open /dev/stdin and
+// /dev/stdout, and data between two of them does not pass through the helper. They are in the helper's
+// process group, which is killed as a whole.
 import type { ChildProcess } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { constants, rmSync, writeFileSync } from "node:fs";
@@ -14,24 +14,24 @@ import { ByteStream } from "../sys/byte_stream.ts";
 import { spawn } from "../sys/children.ts";
 import { Descriptor, pipe, setBlocking, setPipeSize, type Pipe } from "../sys/descriptor.ts";
 import { Poller } from "../sys/poller.ts";
-import type { Decoding, DecodeStep } from "./processors.ts";
+import type { Decoding, DecodeStep } from "./processor_choice.ts";
 import { usualUmask, withUmask } from "../sys/umask.ts";
 
 const stderrBytesMax = 2048;
 const pipeBytes = 1 << 20;
-/** For a program to end when it has closed its output. */
+/** Time for a program to exit after it closed its output. */
 const exitMs = 10_000;
-/** After its end: for what it has said to arrive. */
+/** Time after its exit for the rest of its stderr to arrive. */
 const drainMs = 100;
 
-/** The programs of one layer; started outside of the layer's folder, for there they lie. */
-export class Decoder implements AsyncDisposable {
+/** The running programs of one layer; they start before the helper enters its chroot, which lacks them. */
+export class ProcessorChain implements AsyncDisposable {
   readonly #timeoutMs: number;
   readonly #poller = new Poller();
   readonly #programs: Program[] = [];
   #input!: ByteStream;
   #output!: ByteStream;
-  /** Both: nothing but the programs is waited for. */
+  /** True while the helper waits on that side. If it waits on both, the programs make no progress. */
   readonly #waits = { input: false, output: false };
   #timer: ReturnType<typeof setTimeout> | undefined;
   #failure: Error | undefined;
@@ -40,9 +40,9 @@ export class Decoder implements AsyncDisposable {
     this.#timeoutMs = decoding.timeoutMs;
   }
 
-  /** @throws CriError FAILED_PRECONDITION for a program that is not there. */
-  static async start(decoding: Decoding): Promise<Decoder> {
-    const decoder = new Decoder(decoding);
+  /** @throws CriError FAILED_PRECONDITION for a program that cannot be run. */
+  static async start(decoding: Decoding): Promise<ProcessorChain> {
+    const decoder = new ProcessorChain(decoding);
     try {
       await decoder.#start(decoding);
     } catch (error) {
@@ -53,12 +53,12 @@ export class Decoder implements AsyncDisposable {
   }
 
   async #start({ steps, payload }: Decoding): Promise<void> {
-    const first = joint();
+    const first = openPipe();
     setBlocking(first.writer, false);
     this.#input = new ByteStream(first.writer, this.#poller);
     let stdin = first.reader;
     for (const step of steps) {
-      const next = joint();
+      const next = openPipe();
       try {
         const ends = { stdin, stdout: next.writer, payload };
         this.#programs.push(new Program(step, ends, this.#poller));
@@ -74,13 +74,13 @@ export class Decoder implements AsyncDisposable {
     setBlocking(stdin, false);
     this.#output = new ByteStream(stdin, this.#poller);
     await Promise.all(this.#programs.map((program) => program.started));
-    await this.#poller.writable(first.writer); // its thread starts outside of the layer's folder, too
+    await this.#poller.writable(first.writer); // starts the poller's thread before the chroot, too
   }
 
   /**
-   * What comes out at the end; the whole source is read unless a program fails.
-   * @throws the source's error; CriError FAILED_PRECONDITION with what a program that failed has said,
-   * DEADLINE_EXCEEDED when nothing passes through them for too long.
+   * Yields the output of the last program; reads the whole source unless a program fails.
+   * @throws the source's error; CriError FAILED_PRECONDITION with the stderr of a program that failed,
+   * DEADLINE_EXCEEDED when the programs make no progress for too long.
    */
   async *through(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array, void, undefined> {
     const fed = this.#feed(source).catch((error: unknown) => this.#fail(error));
@@ -90,10 +90,10 @@ export class Decoder implements AsyncDisposable {
       const count = await this.#output.read(buffer);
       this.#wait("output", false);
       if (count === 0) break;
-      yield buffer.subarray(0, count); // used up before the next is asked for
+      yield buffer.subarray(0, count); // the consumer is done with it before the next read
     }
-    await this.#ended();
-    if (this.#failure === undefined) await fed; // the check of what arrives needs all of it
+    await this.#awaitExits();
+    if (this.#failure === undefined) await fed; // the digest is computed over the whole source
     if (this.#failure !== undefined) throw this.#failure;
   }
 
@@ -107,7 +107,7 @@ export class Decoder implements AsyncDisposable {
         await this.#input.send(chunk);
       } catch (error) {
         if (errnoOf(error) !== "EPIPE") throw error;
-        isWanted = false; // its exit tells why
+        isWanted = false; // the program's exit gives the reason
       }
       this.#wait("input", false);
     }
@@ -121,31 +121,31 @@ export class Decoder implements AsyncDisposable {
     if (!this.#waits.input || !this.#waits.output) return;
     this.#timer = setTimeout(() => {
       const names = this.#programs.map(({ name }) => name).join(", ");
-      const message = `stream processor ${names}: nothing came through for ${this.#timeoutMs} ms`;
+      const message = `stream processor ${names}: no output for ${this.#timeoutMs} ms`;
       this.#fail(new CriError("DEADLINE_EXCEEDED", message));
     }, this.#timeoutMs);
   }
 
-  /** The programs end; what they have started goes with the helper, and may hold their output until then. */
+  /** Kills the programs. Their children end with the helper and may keep the output open, so it is closed here. */
   #fail(error: unknown): void {
     this.#failure ??= error instanceof Error ? error : new Error(messageOf(error));
     for (const program of this.#programs) program.kill();
     this.#output.close();
   }
 
-  async #ended(): Promise<void> {
+  async #awaitExits(): Promise<void> {
     const timer = setTimeout(() => {
-      const message = "a stream processor has closed its output and does not end";
+      const message = "a stream processor closed its output and did not exit";
       this.#fail(new CriError("DEADLINE_EXCEEDED", message));
     }, exitMs);
     await Promise.all(this.#programs.map((program) => program.ended));
     clearTimeout(timer);
     const failed = this.#programs.filter(({ exit }) => exit !== "0");
-    // One that lost its reader only follows another one.
+    // A program killed by SIGPIPE failed only because the next one did.
     const program = failed.find(({ exit }) => exit !== "SIGPIPE") ?? failed[0];
     if (program === undefined) return;
     const { name, exit, said } = program;
-    const message = `stream processor ${name} failed (${exit}): ${said || "it said nothing"}`;
+    const message = `stream processor ${name} failed (${exit}): ${said || "without a message"}`;
     this.#fail(new CriError("FAILED_PRECONDITION", message));
   }
 
@@ -159,13 +159,13 @@ export class Decoder implements AsyncDisposable {
   }
 }
 
-function joint(): Pipe {
+function openPipe(): Pipe {
   const ends = pipe();
   setBlocking(ends.reader, true);
   try {
     setPipeSize(ends.writer, pipeBytes);
   } catch {
-    // Above what this user may have: the usual size does.
+    // Over the user's limit; the default size works as well.
   }
   return ends;
 }
@@ -185,22 +185,22 @@ class Program {
   constructor({ name, path, args, env, mediaType }: DecodeStep, ends: Ends, poller: Poller) {
     this.name = name;
     this.#path = path;
-    const more = Object.fromEntries(env.map((one) => splitOnce(one)));
+    const extraEnv = Object.fromEntries(env.map((one) => splitOnce(one)));
     using payload = payloadFile(ends.payload);
-    const stderr = joint();
+    const stderr = openPipe();
     setBlocking(stderr.reader, false);
-    const voice = new ByteStream(stderr.reader, poller);
-    const said = this.#listen(voice);
+    const stderrStream = new ByteStream(stderr.reader, poller);
+    const said = this.#collect(stderrStream);
     try {
       const child = {
         stdio: [ends.stdin.fd, ends.stdout.fd, stderr.writer.fd, payload.fd],
-        env: { ...process.env, ...more, STREAM_PROCESSOR_MEDIATYPE: mediaType },
+        env: { ...process.env, ...extraEnv, STREAM_PROCESSOR_MEDIATYPE: mediaType },
         cwd: "/",
       };
-      // This process's own is 0: layers tell the modes of what it makes.
+      // The helper's own umask is 0.
       this.#child = withUmask(usualUmask, () => spawn(path, args, child));
     } catch (error) {
-      voice.close();
+      stderrStream.close();
       throw this.#notStarted(error); // Bun throws some errors at once
     } finally {
       stderr.writer.close();
@@ -217,19 +217,19 @@ class Program {
         resolve();
       });
     });
-    // Somebody else may hold its standard error open for ever.
+    // A child of the program may keep its stderr open for ever.
     this.ended = exited
       .then(() => Promise.race([said, sleep(drainMs)]))
-      .finally(() => voice.close());
+      .finally(() => stderrStream.close());
   }
 
-  async #listen(stderr: ByteStream): Promise<void> {
+  async #collect(stderr: ByteStream): Promise<void> {
     for await (const chunk of stderr.chunks()) {
       this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
     }
   }
 
-  /** The end of its standard error. */
+  /** The end of its stderr. */
   get said(): string {
     return printable(this.#stderr).trim();
   }
@@ -249,7 +249,7 @@ function splitOnce(variable: string): [string, string] {
   return [variable.slice(0, at), variable.slice(at + 1)];
 }
 
-/** A file without a name: unlike a pipe it needs nobody who writes while the program reads. */
+/** Returns an unlinked file: unlike a pipe it needs no writer while the program reads. */
 function payloadFile(base64: string): Descriptor {
   const path = join(tmpdir(), `isulad-payload-${randomBytes(8).toString("hex")}`);
   try {

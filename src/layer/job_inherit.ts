@@ -1,10 +1,11 @@
-// Folders that a layer uses without describing them look as in the layers below: without this, a
-// layer with tmp/x and no entry for tmp would make /tmp 0755.
+// Gives implicit folders (folders without a tar entry) the attributes that they have in the layers below, in the
+// unpack helper: otherwise a layer with tmp/x and no entry for tmp would make /tmp 0755.
 import * as fs from "node:fs";
 import { pathOf } from "./tar_fields.ts";
 import { isOpaque } from "./whiteouts.ts";
 
-export type Inheritance = {
+export type InheritJob = {
+  kind: "inherit";
   /** The layer's tree. */
   folder: string;
   /** Trees of the layers below, nearest first. */
@@ -13,7 +14,7 @@ export type Inheritance = {
   paths: string[];
 };
 
-export function inherit({ folder, lower, paths }: Inheritance): void {
+export function inheritAttributes({ folder, lower, paths }: InheritJob): void {
   for (const path of paths) {
     const target = pathOf(`${folder}/${path}`);
     const found = isPlainFolder(folder, path) ? nearest(lower, path) : undefined;
@@ -25,7 +26,7 @@ export function inherit({ folder, lower, paths }: Inheritance): void {
   }
 }
 
-/** The first layer below in which the whole path is folders; one that hides it ends the search. */
+/** Finds the folder in the nearest layer below; a layer that hides the path ends the search. */
 function nearest(lower: string[], path: string): string | undefined {
   for (const tree of lower) {
     if (isPlainFolder(tree, path)) return `${tree}/${path}`;
@@ -34,7 +35,7 @@ function nearest(lower: string[], path: string): string | undefined {
   return undefined;
 }
 
-/** No component is a symlink: what a layer links to is none of ours. */
+/** True when no component is a symlink: the target would lie outside of the layer. */
 function isPlainFolder(tree: string, path: string): boolean {
   return prefixesOf(tree, path).every(
     (at) => fs.lstatSync(pathOf(at), { throwIfNoEntry: false })?.isDirectory() === true,
@@ -43,9 +44,9 @@ function isPlainFolder(tree: string, path: string): boolean {
 
 function isHidden(tree: string, path: string): boolean {
   return prefixesOf(tree, path).some((at) => {
-    const there = fs.lstatSync(pathOf(at), { throwIfNoEntry: false });
-    if (there === undefined) return false;
-    return !there.isDirectory() || isOpaque(pathOf(at));
+    const stat = fs.lstatSync(pathOf(at), { throwIfNoEntry: false });
+    if (stat === undefined) return false;
+    return !stat.isDirectory() || isOpaque(pathOf(at));
   });
 }
 

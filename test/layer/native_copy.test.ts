@@ -1,5 +1,5 @@
-// Roots that are copies of their layers (storage-driver native): ids of a user namespace, holes,
-// attributes, odd names, and what is left when nobody wants them any more. Needs root.
+// Tests roots that are copies of their layers (storage-driver native): ids of a user namespace, holes, attributes,
+// names that are not UTF-8, and cleanup after a cancel. Needs root.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -33,7 +33,7 @@ async function load(...layers: TarEntry[][]): Promise<ImageRecord> {
   return loaded!;
 }
 
-test("belong to the user namespace, with capabilities that count in it", async () => {
+test("belong to the user namespace, with file capabilities for it", async () => {
   // vfs_cap_data, version 2: cap_net_raw=ep
   const capability = Buffer.from("0100000200200000000000000000000000000000", "hex");
   const image = await load([
@@ -61,7 +61,7 @@ test("belong to the user namespace, with capabilities that count in it", async (
   expect(fs.readdirSync(dir)).toEqual([]);
 });
 
-test("keep holes, attributes and names that are no text; no file of a layer is shared", async () => {
+test("keep holes, attributes and names that are not UTF-8; no file is shared with a layer", async () => {
   const image = await load(
     [
       { name: "data", data: "lower" },
@@ -71,7 +71,7 @@ test("keep holes, attributes and names that are no text; no file of a layer is s
     [{ name: ".wh.gone" }, { name: "gone2" }],
   );
   const tree = join(graph, "layers/l", image.layers[0]!.slice(7, 19));
-  // As a sparse layer would have it.
+  // A file with a hole, as from a sparse tar.
   fs.writeFileSync(join(tree, "holes"), "begin");
   fs.truncateSync(join(tree, "holes"), 64 << 20);
   fs.writeFileSync(Buffer.concat([Buffer.from(`${tree}/`), Buffer.from([0xff, 0x41])]), "odd");
@@ -88,7 +88,7 @@ test("keep holes, attributes and names that are no text; no file of a layer is s
   await store.unmountRootfs(dir);
 });
 
-test("come of layers that verify as they are, and that no device can pretend to hide something", async () => {
+test("come from layers that verify intact; a device entry that would act as a whiteout is refused", async () => {
   const image = await load(
     [{ name: "gone" }, { name: "full/hidden" }, { name: "kept" }],
     [{ name: ".wh.gone" }, { name: "full/.wh..wh..opq" }, { name: "full/new" }],
@@ -110,7 +110,7 @@ test("come of layers that verify as they are, and that no device can pretend to 
   }
 });
 
-test("end with their caller and leave nothing", async () => {
+test("leave nothing when the caller cancels", async () => {
   const many = Array.from({ length: 8_000 }, (_, i) => ({ name: `d${i % 50}/${i}`, data: "x" }));
   const image = await load(many);
   const dir = join(graph, "containers/left");

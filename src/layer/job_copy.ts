@@ -1,5 +1,5 @@
-// A container's root where layers cannot be stacked: a copy of all of them. In the unpacking helper.
-// The trees are what untar.ts made, so whatever a name leads to is looked at and never followed.
+// Copies an image's layers into one container root, in the unpack helper, on nodes without overlayfs. The trees
+// were written by untar.ts and are hostile: symlinks are never followed.
 import * as fs from "node:fs";
 import { copyFile as copyWhole } from "node:fs/promises";
 import { setImmediate as nextTurn } from "node:timers/promises";
@@ -18,27 +18,27 @@ import { isKept } from "./layer_manifest.ts";
 import { nameOf, pathOf } from "./tar_fields.ts";
 import { isOpaque, isRemoved, opaqueMark } from "./whiteouts.ts";
 
-/** Ids of an image from 0 to count are this node's from uid and gid up; others belong to uid and gid. */
+/** Maps an image's ids 0 … count-1 to this node's, from uid and gid up; other ids map to uid and gid. */
 export type IdShift = { uid: number; gid: number; count: number };
 
 export type CopyJob = {
   kind: "copy";
   /** The layers' trees, lowest first. */
   trees: string[];
-  /** Existing and empty. */
+  /** An existing empty folder. */
   folder: string;
-  /** Absent: the node's own ids. */
+  /** Absent: ids are not mapped. */
   shift?: IdShift | undefined;
-  /** SELinux's, for each file. */
+  /** The SELinux label of each file. */
   label?: string | undefined;
 };
 
 const chunkBytes = 64 << 10;
 const entriesPerTurn = 200;
-/** From here on a file is copied beside this thread, which hears meanwhile that nobody wants it. */
+/** Files from this size on are copied in a thread pool, so that this process still notices a cancel. */
 const largeBytes = 4n << 20n;
 
-/** @throws ENOSPC, EDQUOT and what else the file system says; what it made by then stays. */
+/** @throws ENOSPC, EDQUOT and other file system errors; a partial copy stays. */
 export async function copyLayers(job: CopyJob): Promise<void> {
   for (const tree of job.trees) await new TreeCopy(tree, job).run();
 }
@@ -48,7 +48,7 @@ class TreeCopy {
   readonly #to: string;
   readonly #shift: IdShift | undefined;
   readonly #label: string | undefined;
-  /** Inode of a file with several names → the first one's path. */
+  /** Inode of a hard-linked file → its first path. */
   readonly #linked = new Map<bigint, string>();
   #entries = 0;
 
@@ -63,24 +63,24 @@ class TreeCopy {
     await this.#folder("");
   }
 
-  /** path: in the tree, with a slash before it; "" is the root. */
+  /** path: relative to the tree with a leading slash; "" is the root. */
   async #folder(path: string): Promise<void> {
     const [from, to] = [pathOf(this.#from + path), pathOf(this.#to + path)];
     if (isOpaque(from)) for (const name of namesIn(to)) this.#remove(`${path}/${name}`);
     for (const name of namesIn(from)) {
-      // So that the end of our input is heard, after which nobody wants this any more.
+      // Lets the process notice the end of its input, by which the daemon cancels.
       if (++this.#entries % entriesPerTurn === 0) await nextTurn();
       if (name !== opaqueMark) await this.#entry(`${path}/${name}`);
     }
-    this.#describe(path, fs.lstatSync(from, { bigint: true })); // last: what came in has changed its time
+    this.#describe(path, fs.lstatSync(from, { bigint: true })); // last: adding entries changes its mtime
   }
 
   async #entry(path: string): Promise<void> {
     const stat = fs.lstatSync(pathOf(this.#from + path), { bigint: true });
     const to = pathOf(this.#to + path);
-    const there = fs.lstatSync(to, { throwIfNoEntry: false });
-    const stays = stat.isDirectory() && there?.isDirectory() === true;
-    if (there !== undefined && !stays) this.#remove(path);
+    const existing = fs.lstatSync(to, { throwIfNoEntry: false });
+    const stays = stat.isDirectory() && existing?.isDirectory() === true;
+    if (existing !== undefined && !stays) this.#remove(path);
     if (isRemoved(stat)) return;
     if (stat.isDirectory()) {
       if (!stays) fs.mkdirSync(to, 0o700);
@@ -113,20 +113,20 @@ class TreeCopy {
     const uid = shifted(Number(stat.uid), this.#shift?.uid, this.#shift);
     const gid = shifted(Number(stat.gid), this.#shift?.gid, this.#shift);
     fs.lchownSync(to, uid, gid);
-    // chown takes the setuid bit away, so the mode follows it.
+    // chown clears the setuid bit, so chmod follows.
     if (!stat.isSymbolicLink()) fs.chmodSync(to, Number(stat.mode) & 0o7777);
     for (const name of llistxattr(from).filter(isKept)) {
       const value = lgetxattr(from, name);
       if (value === undefined) continue;
-      lsetxattr(to, name, name === "security.capability" ? this.#ofNamespace(value) : value);
+      lsetxattr(to, name, name === "security.capability" ? this.#namespaced(value) : value);
     }
     if (this.#label !== undefined) setSelinuxLabel(to, this.#label);
     const nsPerS = 1_000_000_000n;
     setTimes(to, { s: Number(stat.mtimeNs / nsPerS), ns: Number(stat.mtimeNs % nsPerS) });
   }
 
-  /** Capabilities of a file count in the namespace whose root they name (capabilities(7), version 3). */
-  #ofNamespace(value: Uint8Array): Uint8Array {
+  /** File capabilities apply in the user namespace whose root uid they name (capabilities(7), version 3). */
+  #namespaced(value: Uint8Array): Uint8Array {
     const version2Bytes = 20;
     if (this.#shift === undefined || value.length !== version2Bytes) return value;
     const bytes = Buffer.concat([value, Buffer.alloc(4)]);
@@ -144,13 +144,13 @@ function namesIn(folder: string | Buffer): string[] {
   return fs.readdirSync(folder, { encoding: "buffer" }).map((name) => nameOf(name));
 }
 
-/** The node's id of an image's. */
+/** Maps an image's id to this node's. */
 export function shifted(id: number, first: number | undefined, shift: IdShift | undefined): number {
   if (first === undefined || shift === undefined) return id;
   return id < shift.count ? first + id : first;
 }
 
-/** Shares the blocks where the file system can; holes stay holes. */
+/** Shares blocks where the file system supports it, and keeps holes. */
 async function copyFile(
   from: string | Buffer,
   to: string | Buffer,
@@ -162,7 +162,7 @@ async function copyFile(
   else await copyWhole(from, to, flags);
 }
 
-/** Of a file with holes. */
+/** Copies a file with holes. */
 async function copyChunks(
   from: string | Buffer,
   to: string | Buffer,

@@ -1,5 +1,5 @@
-// The helper's job to write an archive: small files as they are given, and layers' tar streams made
-// again from their trees. It chroots into each tree, so that no symlink in it leads outside.
+// Writes an image archive in the unpack helper: small files from the job, and layers' tar streams rebuilt from
+// their trees and tar-splits. It chroots into each tree so that no symlink leads outside.
 import { createHash } from "node:crypto";
 import * as fs from "node:fs";
 import { once } from "node:events";
@@ -8,12 +8,12 @@ import * as zlib from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
-import type { Jail } from "./jail.ts";
+import type { ChrootJail } from "./chroot_jail.ts";
 import { algorithmOf } from "../base/digest.ts";
-import { readRecipe } from "./tar_split.ts";
+import { readTarSplit } from "./tar_split.ts";
 import { tarEnd, tarHeader, tarPadding } from "./tar_write.ts";
 
-/** A layer's tar stream as a file of the archive. */
+/** A layer whose tar stream becomes a file of the archive; recipe: its tar-split. */
 export type PackedLayer = { tree: string; recipe: string; streamBytes: number; diffId: string };
 
 export type PackEntry = { name: string; content: { text: string } | { layer: PackedLayer } };
@@ -29,23 +29,23 @@ export type PackJob = {
 const copyBytes = 256 << 10;
 const progressStepBytes = 1 << 20;
 
-// Node's types of our minimum version do not know it yet.
+// The types of our minimum Node version lack it.
 const { createZstdCompress } = zlib as unknown as { createZstdCompress: () => Transform };
 
-/** onProgress: bytes of layers that are written, of all layers together. */
-export async function pack(
+/** onProgress: bytes written so far, of all layers together. */
+export async function packArchive(
   job: PackJob,
-  jail: Jail,
+  jail: ChrootJail,
   onProgress: (bytes: number) => void,
 ): Promise<void> {
   using file = Descriptor.open(job.path, fs.constants.O_RDWR);
   const sink = new Sink(file, job.compression);
   let done = 0;
-  let told = 0;
+  let reported = 0;
   const count = (bytes: number) => {
     done += bytes;
-    if (done - told < progressStepBytes) return;
-    told = done;
+    if (done - reported < progressStepBytes) return;
+    reported = done;
     onProgress(done);
   };
   for (const { name, content } of job.entries) {
@@ -67,9 +67,9 @@ export async function pack(
   fs.fsyncSync(file.fd);
 }
 
-type LayerOptions = { jail: Jail; sink: Sink; count: (bytes: number) => void };
+type LayerOptions = { jail: ChrootJail; sink: Sink; count: (bytes: number) => void };
 
-/** @throws CriError DATA_LOSS when the tree is no longer what was unpacked. */
+/** @throws CriError DATA_LOSS when the tree no longer matches the layer that was unpacked. */
 async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOptions): Promise<void> {
   const hash = createHash(algorithmOf(layer.diffId));
   let length = 0;
@@ -79,10 +79,10 @@ async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOption
     await sink.write(bytes);
     count(bytes.length);
   };
-  using recipe = Descriptor.open(layer.recipe, fs.constants.O_RDONLY);
+  using tarSplit = Descriptor.open(layer.recipe, fs.constants.O_RDONLY);
   jail.enter(layer.tree);
   try {
-    for (const part of readRecipe(recipe)) {
+    for (const part of readTarSplit(tarSplit)) {
       if (part.kind === "bytes") await write(part.bytes);
       else for (const bytes of contentOf(part)) await write(bytes);
     }
@@ -91,10 +91,10 @@ async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOption
   }
   const diffId = `${algorithmOf(layer.diffId)}:${hash.digest("hex")}`;
   if (diffId === layer.diffId && length === layer.streamBytes) return;
-  throw changed(layer.diffId, `it makes ${diffId} now`);
+  throw changed(layer.diffId, `it now packs to ${diffId}`);
 }
 
-/** Of a file in the tree that this process is confined to. */
+/** Reads a part of a file below "/", the tree that this process is confined to. */
 function* contentOf(part: { path: Buffer; offset: number; length: number }): Generator<Uint8Array> {
   const name = part.path.toString("utf8");
   using file = openPart(part.path, name);
@@ -117,14 +117,14 @@ function openPart(relative: Buffer, name: string): Descriptor {
   }
 }
 
-function changed(what: string, how: string): CriError {
+function changed(object: string, how: string): CriError {
   return new CriError(
     "DATA_LOSS",
-    `${what} is not what was unpacked: ${how}; remove the image and pull it again`,
+    `${object} has changed since it was unpacked: ${how}; remove the image and pull it again`,
   );
 }
 
-/** Writes to a descriptor, packed or not; what it is given may be used again when write() resolves. */
+/** Writes to a descriptor, optionally compressed. The caller may reuse the bytes once write() resolves. */
 class Sink {
   readonly #file: Descriptor;
   readonly #stream: Transform | undefined;

@@ -1,19 +1,19 @@
-// Compressed streams in all sizes of pieces: whole, cut off, and with something behind them.
+// Tests Inflate with chunks of many sizes: whole streams, truncated ones, and ones with trailing bytes.
 import { describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as zlib from "node:zlib";
-import { Inflate } from "../../src/layer/inflate.ts";
-import { failure } from "../expect.ts";
+import { Inflate } from "../../../src/layer/inflate.ts";
+import { failure } from "../../expect.ts";
 
-const plain = Buffer.concat([randomBytes(3000), Buffer.alloc(500_000, "abc"), randomBytes(900)]);
+const plain = Buffer.concat([randomBytes(3000), Buffer.alloc(300_000, "abc"), randomBytes(900)]);
 
-// Node's types of our minimum version do not know them yet.
+// The types of our minimum Node version lack them.
 const { zstdCompressSync, constants } = zlib as unknown as {
   zstdCompressSync: (data: Uint8Array, options?: { params: Record<number, number> }) => Buffer;
   constants: { ZSTD_c_checksumFlag: number; ZSTD_c_contentSizeFlag: number };
 };
 const { ZSTD_c_checksumFlag, ZSTD_c_contentSizeFlag } = constants;
-/** As pzstd writes before each of its frames. */
+/** A skippable frame, as pzstd writes before each frame. */
 const skippable = Buffer.from("502a4d1804000000abcd0000", "hex");
 const half = plain.length >> 1;
 const halves = [plain.subarray(0, half), plain.subarray(half)];
@@ -26,7 +26,7 @@ const forms: [string, Buffer][] = [
   ["zstd with checksum", zstdCompressSync(plain, { params: { [ZSTD_c_checksumFlag]: 1 } })],
   ["zstd of unknown size", zstdCompressSync(plain, { params: { [ZSTD_c_contentSizeFlag]: 0 } })],
   [
-    "zstd with frames to be skipped",
+    "zstd with skippable frames",
     Buffer.concat([skippable, ...halves.flatMap((part) => [zstdCompressSync(part), skippable])]),
   ],
 ];
@@ -43,7 +43,7 @@ async function inflate(packed: Buffer, step: number): Promise<Buffer> {
 }
 
 describe.each(forms)("%s", (_, packed) => {
-  test("is unpacked, with zeros behind it too", async () => {
+  test("is decompressed, also with trailing zeros", async () => {
     for (const zeros of [0, 1, 4, 512, 300_000]) {
       const padded = Buffer.concat([packed, Buffer.alloc(zeros)]);
       for (const step of zeros > 4 ? stepBytes.slice(1) : stepBytes) {
@@ -52,10 +52,12 @@ describe.each(forms)("%s", (_, packed) => {
     }
   });
 
-  test("is DATA_LOSS with anything else behind it, or cut off", async () => {
-    const behind = ["x", "garbage", "\0x", `${"\0".repeat(600)}x`].map((text) => Buffer.from(text));
+  test("is DATA_LOSS when truncated or with other trailing bytes", async () => {
+    const trailing = ["x", "garbage", "\0x", `${"\0".repeat(600)}x`].map((text) =>
+      Buffer.from(text),
+    );
     const wrong = [
-      ...[...behind, Buffer.concat([Buffer.alloc(8), packed])].map((rest) =>
+      ...[...trailing, Buffer.concat([Buffer.alloc(8), packed])].map((rest) =>
         Buffer.concat([packed, rest]),
       ),
       ...[5, packed.length >> 1, packed.length - 1].map((end) => packed.subarray(0, end)),

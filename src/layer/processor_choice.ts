@@ -1,20 +1,20 @@
-// Which programs a layer's bytes go through before they are unpacked: containerd's stream processors,
-// by which encrypted images are decrypted with keys that the node has (Kubernetes' node key model).
+// Chooses a layer's stream processors: programs, compatible with containerd's, that decode a blob before it is
+// unpacked. They decrypt encrypted images with keys of the node (the node key model).
 import type { StreamProcessor } from "../base/config_values.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 
-/** A layer as the manifest describes it. */
+/** A layer as an image manifest describes it. */
 export type LayerDescriptor = {
-  /** "" where it is not known. */
+  /** "" when unknown. */
   mediaType: string;
-  /** Of the blob; "" where an archive does not tell it. */
+  /** Of the blob; "" when an archive does not state it. */
   digest: string;
   size: number;
   annotations?: Record<string, string> | null;
 };
 
-/** One program of the chain; mediaType: of what it gets. */
+/** One program of the chain; mediaType: of its input. */
 export type DecodeStep = Pick<StreamProcessor, "path" | "args" | "env"> & {
   name: string;
   mediaType: string;
@@ -23,9 +23,9 @@ export type DecodeStep = Pick<StreamProcessor, "path" | "args" | "env"> & {
 export type Decoding = {
   /** First to last. */
   steps: DecodeStep[];
-  /** What each program finds on descriptor 3, in base64. */
+  /** Input of each program on descriptor 3, in base64. */
   payload: string;
-  /** How long the programs may let nothing through. */
+  /** Maximum time without any output. */
   timeoutMs: number;
 };
 
@@ -38,10 +38,10 @@ export type ProcessorOptions = {
 const stepsMax = 8;
 
 /**
- * The programs for a layer, undefined where it needs none.
- * @throws CriError FAILED_PRECONDITION for an encrypted layer that none accepts.
+ * Returns the programs for a layer; undefined when it needs none.
+ * @throws CriError FAILED_PRECONDITION for an encrypted layer that no program accepts.
  */
-export function decodingOf(
+export function chooseDecoding(
   layer: LayerDescriptor,
   { processors, timeoutMs }: ProcessorOptions,
 ): Decoding | undefined {
@@ -51,7 +51,7 @@ export function decodingOf(
     const found = Object.entries(processors).find(([, { accepts }]) => accepts.includes(mediaType));
     if (found === undefined) break;
     if (steps.length === stepsMax) {
-      const message = `layer ${layer.digest} would go through more than ${stepsMax} stream processors: does one in "stream-processors" return what another one accepts?`;
+      const message = `layer ${layer.digest} needs more than ${stepsMax} stream processors: "stream-processors" may contain a cycle of "accepts" and "returns"`;
       throw new CriError("FAILED_PRECONDITION", message);
     }
     const [name, { path, args, env, returns }] = found;
@@ -66,14 +66,14 @@ export function decodingOf(
   return { steps, payload: payloadOf(layer).toString("base64"), timeoutMs };
 }
 
-/** ocicrypt, spec/spec.go; "+enc" is how images of before 2019 have it. */
+/** Suffixes of ocicrypt (spec/spec.go); images made before 2019 have "+enc". */
 function isEncrypted(mediaType: string): boolean {
   return /\+enc(?:rypted)?$/.test(mediaType);
 }
 
 /**
- * What containerd's own client hands a decoder: the layer's descriptor, whose annotations hold the
- * wrapped keys, as JSON in a google.protobuf.Any (imgcrypt, payload.go).
+ * Encodes the payload that containerd's client passes to a decoder: the layer's descriptor, whose annotations
+ * contain the wrapped keys, as JSON in a google.protobuf.Any (imgcrypt, payload.go).
  */
 function payloadOf({ mediaType, digest, size, annotations }: LayerDescriptor): Buffer {
   const descriptor = { mediaType, digest, size, annotations: annotations ?? {} };

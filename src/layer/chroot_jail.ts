@@ -1,10 +1,9 @@
-// What keeps a helper that deals with hostile trees inside of one: chroot, and the way back out.
+// Confines an unpack helper to one folder with chroot(2) while it handles a hostile tree, and releases it.
 import { constants } from "node:fs";
 import { Descriptor } from "../sys/descriptor.ts";
 import { chroot, leaveChroot } from "../sys/path.ts";
 
-/** Confines this process to a folder, and lets it out again. */
-export class Jail {
+export class ChrootJail {
   readonly #root = Descriptor.open("/", constants.O_RDONLY | constants.O_DIRECTORY);
   #isInside = false;
 
@@ -20,6 +19,6 @@ export class Jail {
   }
 
   assertInside(): void {
-    if (!this.#isInside) throw new Error("unpacking outside of the layer's folder");
+    if (!this.#isInside) throw new Error("the unpack helper is not confined to the layer's folder");
   }
 }

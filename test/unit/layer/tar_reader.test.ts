@@ -5,7 +5,7 @@ import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CriError } from "../../../src/base/errors.ts";
-import { TarReader, type TarHeader } from "../../../src/layer/tar.ts";
+import { TarReader, type TarHeader } from "../../../src/layer/tar_reader.ts";
 import { tar } from "../../image_maker.ts";
 
 type Read = { headers: TarHeader[]; bodies: Buffer[]; ends: number };

@@ -1,0 +1,37 @@
+// Decompresses an archive that was compressed as a whole, since entries can be located only in a plain tar.
+// Runs in the unpack helper.
+import * as fs from "node:fs";
+import { CriError } from "../base/errors.ts";
+import { Descriptor } from "../sys/descriptor.ts";
+import { writeAll } from "../sys/file.ts";
+import { ExpansionLimit } from "./expansion_limit.ts";
+import { Inflate } from "./inflate.ts";
+
+export type InflateJob = {
+  kind: "inflate";
+  path: string;
+  /** The file to create. */
+  target: string;
+  /** Unpacked bytes per packed byte. */
+  ratioMax: number;
+};
+
+/** @throws CriError RESOURCE_EXHAUSTED over the limit, DATA_LOSS for data that does not decompress. */
+export async function inflateFile({ path, target, ratioMax }: InflateJob): Promise<void> {
+  using file = Descriptor.create(target);
+  const limit = new ExpansionLimit({ ratioMax });
+  const inflate = new Inflate((chunk) => {
+    limit.addPlain(chunk.length);
+    writeAll(file, chunk);
+  });
+  try {
+    for await (const chunk of fs.createReadStream(path, { highWaterMark: 256 << 10 })) {
+      limit.addPacked((chunk as Buffer).length);
+      await inflate.push(chunk as Buffer);
+    }
+    await inflate.end();
+  } catch (error) {
+    if (!(error instanceof CriError)) throw error;
+    throw new CriError(error.code, `${path}: ${error.message}`, { cause: error });
+  }
+}

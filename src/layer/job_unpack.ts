@@ -1,0 +1,218 @@
+// Unpacks a layer in the unpack helper: downloads or reads its blob, decodes it, writes its tree, layer manifest
+// and tar-split, and computes the digests of the bytes that were actually read.
+import { createHash, type Hash } from "node:crypto";
+import * as fs from "node:fs";
+import { Readable } from "node:stream";
+import { algorithmOf } from "../base/digest.ts";
+import { CriError } from "../base/errors.ts";
+import { readBlob, type Session } from "../registry/distribution.ts";
+import { Descriptor } from "../sys/descriptor.ts";
+import { writeAll } from "../sys/file.ts";
+import type { ChrootJail } from "./chroot_jail.ts";
+import { ExpansionLimit } from "./expansion_limit.ts";
+import { Inflate } from "./inflate.ts";
+import { manifestBytesMax, writeLayerManifest, type ManifestEntry } from "./layer_manifest.ts";
+import { ProcessorChain } from "./processor_chain.ts";
+import type { Decoding } from "./processor_choice.ts";
+import { TarReader } from "./tar_reader.ts";
+import { TarSplitWriter } from "./tar_split.ts";
+import { Untar } from "./untar.ts";
+
+export type LayerSource =
+  | { kind: "registry"; session: Session }
+  | { kind: "file"; path: string; offset: number };
+
+/** Limits of one layer. */
+export type LayerLimits = {
+  /** Of the unpacked tar stream. */
+  bytesMax: number;
+  entriesMax: number;
+  /** Nested folders above an entry. */
+  depthMax: number;
+  /** Unpacked bytes per packed byte. */
+  ratioMax: number;
+};
+
+export type UnpackLayerJob = {
+  kind: "unpack";
+  /** An existing empty folder. */
+  folder: string;
+  source: LayerSource;
+  /** Of the blob; "" when an archive does not state it. */
+  digest: string;
+  size: number;
+  diffId: string;
+  decoding?: Decoding | undefined;
+  limits: LayerLimits;
+  /** The layer manifest (layer_manifest.ts), a file to create. */
+  listing: string;
+  /** The tar-split (tar_split.ts), a file to create. */
+  recipe: string;
+  /** A file to create for the blob; absent: the blob is not kept. */
+  blob?: string | undefined;
+};
+
+export type UnpackedLayer = {
+  /** Of the blob as it arrived. */
+  digest: string;
+  /** Of the tar stream inside. */
+  diffId: string;
+  /** Bytes of file content. */
+  sizeBytes: number;
+  /** Inodes of the tree including its root; hard links to one file count once. */
+  inodes: number;
+  /** Folders without an entry of their own; "" is the root. */
+  implicit: string[];
+};
+
+const progressStepBytes = 1 << 20;
+
+/**
+ * @throws CriError INVALID_ARGUMENT for content that no layer may have, RESOURCE_EXHAUSTED over a limit,
+ * DATA_LOSS for data that does not decompress, is truncated or has another digest or diff ID.
+ */
+export async function unpackLayer(
+  job: UnpackLayerJob,
+  jail: ChrootJail,
+  onProgress: (bytes: number) => void,
+): Promise<UnpackedLayer> {
+  // Opened before the chroot: these files are outside of it.
+  using manifest = Descriptor.create(job.listing);
+  using tarSplit = Descriptor.create(job.recipe);
+  using blob = job.blob === undefined ? undefined : Descriptor.create(job.blob);
+  await using processors = job.decoding && (await ProcessorChain.start(job.decoding));
+  try {
+    const source = withProgress(confinedChunks(job, jail), blob, onProgress);
+    const { layer, entries } = await unpackStream(job, { source, tarSplit, processors, jail });
+    if (layer.diffId !== job.diffId) {
+      const message = `layer ${job.digest} unpacks to ${layer.diffId}; its config says ${job.diffId}`;
+      throw new CriError("DATA_LOSS", message);
+    }
+    writeLayerManifest(manifest, entries, manifestBytesMax(job.limits.entriesMax));
+    return layer;
+  } finally {
+    jail.leave();
+  }
+}
+
+type StreamOptions = {
+  source: AsyncIterable<Uint8Array>;
+  tarSplit: Descriptor;
+  processors: ProcessorChain | undefined;
+  jail: ChrootJail;
+};
+
+/** Unpacks into "/" of the chroot that the source enters before it yields its first chunk. */
+async function unpackStream(
+  { digest: expected, diffId, limits }: UnpackLayerJob,
+  { source, tarSplit: file, processors, jail }: StreamOptions,
+): Promise<{ layer: UnpackedLayer; entries: Map<string, ManifestEntry> }> {
+  const packedHash = createHash(algorithmOf(expected));
+  const plainHash = createHash(algorithmOf(diffId));
+  const untar = new Untar(limits);
+  const tarSplit = new TarSplitWriter(untar, file);
+  const reader = new TarReader(tarSplit, limits);
+  const expansion = new ExpansionLimit(limits);
+  const inflate = new Inflate((chunk) => {
+    jail.assertInside();
+    expansion.addPlain(chunk.length);
+    plainHash.update(chunk);
+    tarSplit.pass(chunk, (bytes) => reader.push(bytes));
+  });
+  let hasArrived = false;
+  async function* packed(): AsyncGenerator<Uint8Array> {
+    for await (const chunk of source) {
+      packedHash.update(chunk);
+      expansion.addPacked(chunk.length);
+      yield chunk;
+    }
+    hasArrived = true;
+  }
+  try {
+    const decoded = processors?.through(packed()) ?? packed();
+    for await (const chunk of decoded) await inflate.push(chunk);
+    await inflate.end();
+  } catch (error) {
+    // A digest mismatch explains the failure better: data that does not decode may be damaged in transit.
+    if (hasArrived) checkedDigest(expected, packedHash);
+    throw error;
+  }
+  const digest = checkedDigest(expected, packedHash);
+  reader.end();
+  jail.assertInside();
+  untar.end();
+  tarSplit.end();
+  const layer = {
+    digest,
+    diffId: `${algorithmOf(diffId)}:${plainHash.digest("hex")}`,
+    sizeBytes: untar.bytes,
+    inodes: new Set(untar.entries.values()).size,
+    implicit: untar.implicit,
+  };
+  return { layer, entries: untar.entries };
+}
+
+/** Returns the digest of the blob; "" accepts any. @throws CriError DATA_LOSS. */
+function checkedDigest(expected: string, hash: Hash): string {
+  const arrived = `${algorithmOf(expected)}:${hash.copy().digest("hex")}`;
+  if (expected === "" || expected === arrived) return arrived;
+  throw new CriError(
+    "DATA_LOSS",
+    `layer ${expected} arrived with digest ${arrived}: it was damaged at its source or in transit`,
+  );
+}
+
+/** Yields the blob; before the first chunk this process enters the chroot of the layer's folder. */
+function confinedChunks(job: UnpackLayerJob, jail: ChrootJail): AsyncIterable<Uint8Array> {
+  const { source, size } = job;
+  if (size === 0) {
+    jail.enter(job.folder);
+    return Readable.from([]) as AsyncIterable<Uint8Array>;
+  }
+  if (source.kind === "file") {
+    const file = Descriptor.open(source.path, fs.constants.O_RDONLY);
+    jail.enter(job.folder);
+    const { offset } = source;
+    const stream = fs.createReadStream("", {
+      fd: file.release(), // the stream closes it
+      start: offset,
+      end: offset + size - 1,
+      highWaterMark: 256 << 10,
+    });
+    return stream as AsyncIterable<Uint8Array>;
+  }
+  jail.enter(job.folder);
+  return readBlob(
+    source.session,
+    { digest: job.digest, size },
+    {
+      signal: new AbortController().signal, // the daemon kills this process to cancel
+      around: async (connect) => {
+        // Name resolution and certificates need files outside of the chroot.
+        jail.leave();
+        try {
+          return await connect();
+        } finally {
+          jail.enter(job.folder);
+        }
+      },
+    },
+  );
+}
+
+async function* withProgress(
+  source: AsyncIterable<Uint8Array>,
+  blob: Descriptor | undefined,
+  onProgress: (bytes: number) => void,
+): AsyncGenerator<Uint8Array> {
+  let bytes = 0;
+  let reportedBytes = 0;
+  for await (const chunk of source) {
+    yield chunk;
+    if (blob !== undefined) writeAll(blob, chunk);
+    bytes += chunk.length;
+    if (bytes - reportedBytes < progressStepBytes) continue;
+    reportedBytes = bytes;
+    onProgress(bytes);
+  }
+}

@@ -1,0 +1,382 @@
+// Stores unpacked layers on disk: layers/l/SHORT is a layer's tree. Next to it are layers/SHORT.json (its record,
+// layer_record.ts), SHORT.list (its manifest, layer_manifest.ts), SHORT.recipe (its tar-split, tar_split.ts) and,
+// if it is kept, SHORT.blob.
+// Decision: a layer is synced to disk after its first use, not before. Until then its record names the
+// current boot; if that boot ends without a sync, the layer is dropped and pulled again.
+// Decision: a tree without a record is not a layer, but stays while a root is mounted from it, so that its
+// containers go on. If the layer is pulled again, that orphaned tree is first renamed to l/SHORT.RANDOM.
+import { randomBytes } from "node:crypto";
+import { existsSync, readFileSync, renameSync, statSync } from "node:fs";
+import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { jsonText } from "../base/json.ts";
+import { writeFileAtomic } from "../sys/file.ts";
+import type { UnpackPool } from "./unpack_pool.ts";
+import { parseLayerRecord, type LayerRecord } from "./layer_record.ts";
+import { digestOf } from "../base/digest.ts";
+import { tarSplitStreamBytes } from "./tar_split.ts";
+import type { StorageDriver } from "./storage_driver.ts";
+
+/** Identity and size of a layer. */
+export type LayerInfo = Pick<LayerRecord, "chainId" | "diffId" | "sizeBytes" | "inodes">;
+
+/** A complete layer in a scratch folder. */
+export type FinishedLayer = {
+  chainId: string;
+  diffId: string;
+  sizeBytes: number;
+  inodes: number;
+  /** Of the blob; undefined for a cloned layer. */
+  digest: string | undefined;
+};
+
+/** Shortens a chain ID so that 127 lower layers fit into mount(2)'s page of options. */
+export function shortId(chainId: string): string {
+  return chainId.slice(chainId.indexOf(":") + 1).slice(0, 12);
+}
+
+// Paths in the scratch folder of a layer that is being made.
+export function treeIn(scratch: string): string {
+  return join(scratch, "tree");
+}
+export function manifestIn(scratch: string): string {
+  return join(scratch, "list");
+}
+export function tarSplitIn(scratch: string): string {
+  return join(scratch, "recipe");
+}
+export function blobIn(scratch: string): string {
+  return join(scratch, "blob");
+}
+
+/** Files next to a record, by suffix; suffixes are part of the format on disk. */
+const sidecars = [
+  ["list", manifestIn],
+  ["recipe", tarSplitIn],
+  ["blob", blobIn],
+] as const;
+
+export class LayerStore {
+  readonly root: string;
+  readonly #driver: StorageDriver;
+  readonly #log: Log;
+  readonly #layers = new Map<string, LayerRecord>();
+  /** The latest write of a synced record; evictions wait for it. */
+  #markingSynced: Promise<unknown> = Promise.resolve();
+  #collecting = Promise.resolve();
+  /** Short names of layers whose files are being moved to scratch → completion. */
+  readonly #evicting = new Map<string, Promise<unknown>>();
+  /** Names in `trees` that have no record. */
+  readonly #orphanedTrees = new Set<string>();
+  readonly #bootId = readFileSync("/proc/sys/kernel/random/boot_id", "utf8").trim();
+
+  private constructor(root: string, driver: StorageDriver, log: Log) {
+    this.root = root;
+    this.#driver = driver;
+    this.#log = log;
+  }
+
+  /** mounted: short names of the layers from which roots are mounted. */
+  static async open(
+    root: string,
+    o: { driver: StorageDriver; mounted: ReadonlySet<string>; log: Log },
+  ): Promise<LayerStore> {
+    const store = new LayerStore(root, o.driver, o.log);
+    await mkdir(store.trees, { recursive: true, mode: 0o700 });
+    // The only lower layer of an image without layers.
+    await mkdir(join(store.trees, "empty"), { recursive: true, mode: 0o711 });
+    await rm(store.#scratch, { recursive: true, force: true });
+    await mkdir(store.#scratch, { mode: 0o700 });
+    const names = await readdir(root);
+    for (const name of names) {
+      if (name.endsWith(".tmp")) await store.#remove(join(root, name));
+      else if (name.endsWith(".json")) await store.#read(name);
+    }
+    const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
+    for (const name of names) {
+      const [short = "", end] = name.split(".", 2);
+      if (sidecars.some(([suffix]) => suffix === end) && !known.has(short))
+        await store.#remove(join(root, name));
+    }
+    for (const name of await readdir(store.trees)) {
+      if (name !== "empty" && !known.has(name)) store.#orphanedTrees.add(name);
+    }
+    await store.#removeOrphanedTrees(o.mounted);
+    return store;
+  }
+
+  /** The folder that holds the layers' trees by their short names. */
+  get trees(): string {
+    return join(this.root, "l");
+  }
+
+  get #scratch(): string {
+    return join(this.root, "scratch");
+  }
+
+  has(chainId: string): boolean {
+    return this.#layers.has(chainId);
+  }
+
+  sizeOf(chainId: string): number {
+    return this.#layers.get(chainId)?.sizeBytes ?? 0;
+  }
+
+  diffIdOf(chainId: string): string | undefined {
+    return this.#layers.get(chainId)?.diffId;
+  }
+
+  infoOf(chainId: string): LayerInfo | undefined {
+    const file = this.#layers.get(chainId);
+    if (file === undefined) return undefined;
+    const { diffId, sizeBytes, inodes } = file;
+    return { chainId, diffId, sizeBytes, inodes };
+  }
+
+  /** Counts each content once: layers with the same diff ID share their files. */
+  usageOf(chainIds: Iterable<string>): { bytes: bigint; inodes: bigint | undefined } {
+    const byContent = new Map<string, LayerRecord>();
+    for (const id of chainIds) {
+      const file = this.#layers.get(id);
+      if (file !== undefined) byContent.set(file.diffId, file);
+    }
+    const files = [...byContent.values()];
+    const areKnown = files.every(({ inodes }) => inodes !== undefined);
+    return {
+      bytes: files.reduce((sum, { sizeBytes }) => sum + BigInt(sizeBytes), 0n),
+      inodes: areKnown ? files.reduce((sum, { inodes }) => sum + BigInt(inodes!), 0n) : undefined,
+    };
+  }
+
+  ids(): string[] {
+    return [...this.#layers.keys()];
+  }
+
+  tree(chainId: string): string {
+    return join(this.trees, shortId(chainId));
+  }
+
+  /** The path of the layer's manifest; undefined for layers of an early build. */
+  manifest(chainId: string): string | undefined {
+    const path = this.#sidecar(chainId, "list");
+    return this.has(chainId) && existsSync(path) ? path : undefined;
+  }
+
+  /** The layer's blob, if it was kept. */
+  blob(chainId: string): { path: string; digest: string; size: number } | undefined {
+    const digest = this.#layers.get(chainId)?.blob;
+    const path = this.#sidecar(chainId, "blob");
+    const size = statSync(path, { throwIfNoEntry: false })?.size;
+    return digest === undefined || size === undefined ? undefined : { path, digest, size };
+  }
+
+  /** The layer's tar-split; undefined if the tar stream cannot be rebuilt. */
+  tarSplit(chainId: string): { path: string; streamBytes: number } | undefined {
+    const path = this.#sidecar(chainId, "recipe");
+    const streamBytes = tarSplitStreamBytes(path);
+    const diffId = this.diffIdOf(chainId) ?? "";
+    const isEmpty = digestOf(Buffer.alloc(0), diffId) === diffId; // an empty blob
+    return streamBytes === 0 && !isEmpty ? undefined : { path, streamBytes };
+  }
+
+  /** Finds a layer with this content above any other layers. */
+  findByContent(diffId: string): { tree: string; manifest: string; tarSplit: string } | undefined {
+    for (const { chainId, diffId: other } of this.#layers.values()) {
+      if (other !== diffId) continue;
+      const manifest = this.manifest(chainId);
+      const tarSplit = this.#sidecar(chainId, "recipe");
+      if (manifest !== undefined) return { tree: this.tree(chainId), manifest, tarSplit };
+    }
+    return undefined;
+  }
+
+  #sidecar(chainId: string, end: "json" | "list" | "recipe" | "blob"): string {
+    return join(this.root, `${shortId(chainId)}.${end}`);
+  }
+
+  /** Creates a folder for a caller's temporary files; the next start removes it at the latest. */
+  async makeScratch(): Promise<string> {
+    const folder = join(this.#scratch, randomBytes(8).toString("hex"));
+    await mkdir(folder, { mode: 0o700 });
+    return folder;
+  }
+
+  /** Moves a layer from its scratch folder into the store. */
+  async commit(made: FinishedLayer, scratch: string): Promise<void> {
+    const { chainId, diffId, sizeBytes, inodes, digest } = made;
+    const short = shortId(chainId);
+    const other = this.ids().find((id) => shortId(id) === short);
+    if (other !== undefined) {
+      // 48 bits of the digest are equal: not by chance.
+      const message = `the short name of layer ${chainId} is used by layer ${other}: remove that layer's images`;
+      throw new CriError("FAILED_PRECONDITION", message);
+    }
+    const isKept = digest !== undefined && existsSync(blobIn(scratch));
+    const blob = isKept ? digest : undefined;
+    const unsyncedBoot = this.#bootId;
+    const whiteouts = this.#driver === "native" ? "native" : undefined;
+    const file = { version: 1, chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
+    await this.#evicting.get(short);
+    if (this.#orphanedTrees.has(short)) this.#renameOrphanedTree(short);
+    try {
+      for (const [end, inScratch] of sidecars) {
+        if (end !== "list" && !existsSync(inScratch(scratch))) continue;
+        await rename(inScratch(scratch), this.#sidecar(chainId, end));
+      }
+      await rename(treeIn(scratch), this.tree(chainId));
+      const committed = { ...file, unsyncedBoot };
+      await this.#write(committed);
+      this.#layers.set(chainId, committed);
+    } catch (error) {
+      for (const path of await this.#evict(chainId)) await this.#remove(path);
+      throw error;
+    }
+  }
+
+  /** Replaces a layer by one that was made again. */
+  async replace(made: FinishedLayer, scratch: string): Promise<void> {
+    const evicted = await this.#evict(made.chainId);
+    try {
+      await this.commit(made, scratch);
+    } finally {
+      for (const path of evicted) await this.#remove(path);
+    }
+  }
+
+  async #write(file: LayerRecord): Promise<void> {
+    await writeFileAtomic(this.#sidecar(file.chainId, "json"), jsonText(file));
+  }
+
+  /** Layers that a power failure would drop. */
+  unsynced(): string[] {
+    return this.ids().filter((id) => this.#layers.get(id)?.unsyncedBoot !== undefined);
+  }
+
+  /** Syncs the file system in an unpack helper, and then marks the layers as synced. */
+  async sync(helpers: UnpackPool, signal: AbortSignal): Promise<void> {
+    const files = this.unsynced().map((id) => this.#layers.get(id)!);
+    if (files.length === 0) return;
+    await helpers.run({ kind: "sync", folder: this.root }, { signal });
+    for (const file of files) {
+      const { chainId } = file;
+      if (this.#layers.get(chainId) !== file) continue; // removed or replaced meanwhile
+      const synced = { ...file, unsyncedBoot: undefined };
+      const written = this.#write(synced);
+      this.#markingSynced = written.catch(() => {});
+      await written;
+      if (this.#layers.get(chainId) === file) this.#layers.set(chainId, synced);
+    }
+  }
+
+  /** Removes the layers that are not needed. mounted: as for open(). */
+  async collect(
+    mounted: ReadonlySet<string>,
+    isNeeded: (chainId: string) => boolean,
+  ): Promise<void> {
+    const ids = this.ids().filter((id) => !mounted.has(shortId(id)) && !isNeeded(id));
+    const evicted = ids.map((id) => this.#evict(id));
+    const before = this.#collecting;
+    this.#collecting = (async () => {
+      await before; // so that a caller finds the space freed, even by an earlier call
+      for (const paths of evicted) for (const path of await paths) await this.#remove(path);
+      await this.#removeOrphanedTrees(mounted);
+    })();
+    await this.#collecting;
+  }
+
+  /**
+   * Drops a layer at once and moves its files to scratch; a new layer of that name waits for the move. It
+   * creates nothing, so it works on a full disk. @returns the paths to remove.
+   */
+  #evict(chainId: string): Promise<string[]> {
+    this.#layers.delete(chainId);
+    const short = shortId(chainId);
+    const moved = this.#moveToScratch(chainId).finally(() => this.#evicting.delete(short));
+    this.#evicting.set(short, moved);
+    return moved;
+  }
+
+  async #moveToScratch(chainId: string): Promise<string[]> {
+    await this.#markingSynced;
+    const aside = join(this.#scratch, randomBytes(8).toString("hex"));
+    const moves: [from: string, to: string][] = [
+      [this.#sidecar(chainId, "json"), `${aside}.json`], // first: without a record the next start sees no layer
+      [this.tree(chainId), aside],
+      ...sidecars.map(([end]): [string, string] => [
+        this.#sidecar(chainId, end),
+        `${aside}.${end}`,
+      ]),
+    ];
+    for (const [from, to] of moves) {
+      try {
+        await rename(from, to);
+      } catch (error) {
+        if (errnoOf(error) !== "ENOENT") this.#warnOfLeftover(from, error);
+      }
+    }
+    return moves.map(([, to]) => to);
+  }
+
+  /** Synchronous, so that the set never disagrees with the disk. Renaming does not affect mounted roots. */
+  #renameOrphanedTree(short: string): void {
+    const name = `${short}.${randomBytes(4).toString("hex")}`;
+    renameSync(join(this.trees, short), join(this.trees, name));
+    this.#orphanedTrees.delete(short);
+    this.#orphanedTrees.add(name);
+  }
+
+  async #removeOrphanedTrees(mounted: ReadonlySet<string>): Promise<void> {
+    const names = [...this.#orphanedTrees].filter((name) => !mounted.has(name.split(".", 1)[0]!));
+    for (const name of names) {
+      const [tree, aside] = [join(this.trees, name), join(this.#scratch, name)];
+      try {
+        if (!this.#orphanedTrees.has(name)) continue; // renamed meanwhile: the next call removes it
+        renameSync(tree, aside);
+        this.#orphanedTrees.delete(name);
+        await this.#remove(aside);
+      } catch (error) {
+        this.#warnOfLeftover(tree, error);
+      }
+    }
+  }
+
+  async #read(name: string): Promise<void> {
+    const path = join(this.root, name);
+    try {
+      const file = parseLayerRecord(await readFile(path, "utf8"));
+      if (name !== `${shortId(file.chainId)}.json`)
+        throw new Error("the file name does not match its chain ID");
+      if (file.whiteouts === "native" && this.#driver !== "native") {
+        throw new Error("it was unpacked for storage-driver native");
+      }
+      if (file.unsyncedBoot === undefined || file.unsyncedBoot === this.#bootId) {
+        await readdir(this.tree(file.chainId));
+        this.#layers.set(file.chainId, file);
+        return;
+      }
+      this.#log.warn("layer dropped: the node stopped before it was synced to disk", {
+        layer: name,
+      });
+    } catch (error) {
+      this.#log.warn("layer dropped: its record is invalid", {
+        file: path,
+        error: messageOf(error),
+      });
+    }
+    await this.#remove(path);
+  }
+
+  async #remove(path: string): Promise<void> {
+    try {
+      await rm(path, { recursive: true, force: true });
+    } catch (error) {
+      this.#warnOfLeftover(path, error);
+    }
+  }
+
+  #warnOfLeftover(path: string, error: unknown): void {
+    this.#log.warn("cannot remove files of a dropped layer", { path, error: messageOf(error) });
+  }
+}

@@ -1,0 +1,42 @@
+// Defines the protocol between the daemon (unpack_pool.ts) and an unpack helper (unpack_helper.ts): a job is a
+// JSON line on the helper's standard input, an answer a JSON line on its standard output.
+// Decision: names of kinds and fields are a wire format. Once an upgrade has replaced the executable, the
+// old daemon starts helpers of the new build until it is restarted.
+import type { ErrorCode } from "../base/errors.ts";
+import type { ClonedLayer, CloneJob } from "./job_clone.ts";
+import type { CopyJob } from "./job_copy.ts";
+import type { InflateJob } from "./job_inflate.ts";
+import type { InheritJob } from "./job_inherit.ts";
+import type { PackJob } from "./job_pack.ts";
+import type { UnpackedLayer, UnpackLayerJob } from "./job_unpack.ts";
+import type { Differences, VerifyJob } from "./job_verify.ts";
+
+/** Writes the file system of a folder back to the disk. */
+export type SyncJob = { kind: "sync"; folder: string };
+
+export type UnpackJob =
+  | UnpackLayerJob
+  | InheritJob
+  | CloneJob
+  | InflateJob
+  | PackJob
+  | CopyJob
+  | VerifyJob
+  | SyncJob;
+
+/** The result of each kind of job. */
+export type JobResults = {
+  unpack: UnpackedLayer;
+  inherit: undefined;
+  clone: ClonedLayer;
+  inflate: undefined;
+  pack: undefined;
+  copy: undefined;
+  verify: Differences;
+  sync: undefined;
+};
+
+export type UnpackAnswer =
+  | { kind: "progress"; bytes: number }
+  | { kind: "done"; result: JobResults[UnpackJob["kind"]] }
+  | { kind: "failed"; code: ErrorCode; message: string };

@@ -1,0 +1,17 @@
+// Tests UnpackPool with a real helper process.
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { UnpackPool } from "../../src/layer/unpack_pool.ts";
+import { within } from "../image/fixture.ts";
+
+test("a helper is the OOM killer's first victim", async () => {
+  const children = () =>
+    readFileSync("/proc/thread-self/children", "utf8").split(" ").filter(Boolean);
+  const before = children();
+  await using helpers = new UnpackPool("overlay");
+  await helpers.run({ kind: "sync", folder: tmpdir() }, { signal: within() });
+  const begun = children().filter((pid) => !before.includes(pid));
+  expect(begun.length).toBe(1);
+  expect(readFileSync(`/proc/${begun[0]}/oom_score_adj`, "utf8")).toBe("1000\n");
+});

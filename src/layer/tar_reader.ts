@@ -221,12 +221,12 @@ export class TarReader {
   }
 
   #startEntry(header: Buffer, o: { type: string; offset: number; parts?: number[] }): void {
-    this.#entries++;
-    if (this.#entries > this.#entriesMax) {
+    if (this.#entries === this.#entriesMax) {
       const message = `it has more than ${this.#entriesMax} entries`;
       throw new CriError("RESOURCE_EXHAUSTED", message);
     }
     const { entry, stored } = this.#entryOf(header, o);
+    this.#entries++;
     this.#lastName = entry.name;
     this.#local = new Map();
     this.#localBytes = 0;

@@ -1,4 +1,4 @@
-// The tar reader, in chunks of every size, against damaged streams, and against GNU tar's output.
+// Tests TarReader: chunks of many sizes, hostile headers, damaged streams, and the output of GNU tar.
 import { describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";
@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CriError } from "../../../src/base/errors.ts";
 import { TarReader, type TarHeader } from "../../../src/layer/tar_reader.ts";
-import { tar } from "../../image_maker.ts";
+import { failure } from "../../expect.ts";
+import { tar, type TarEntry } from "../../image_maker.ts";
 
 type Read = { headers: TarHeader[]; bodies: Buffer[]; ends: number };
 
@@ -102,7 +103,146 @@ describe("TarReader", () => {
     expect(bodies[2]!.toString()).toBe("content");
   });
 
-  test("answers a damaged stream with an error of its own, and ends", () => {
+  const octal = (at: number, text: string) => (header: Buffer) => header.write(text, at, "latin1");
+  test.each<[string, TarEntry[], string]>([
+    ["a negative size", [{ name: "a", patch: (h) => h.fill(0xff, 124, 136) }], "negative"],
+    ["a mode that is not a number", [{ name: "a", patch: octal(100, "zzz") }], "zzz"],
+    ["a huge owner", [{ name: "a", pax: { uid: "99999999999" } }], "invalid owner"],
+    ["a huge group", [{ name: "a", pax: { gid: "99999999999" } }], "invalid owner"],
+    ["an invalid pax size", [{ name: "a", pax: { size: "-1" } }], "size"],
+    ["large extended headers", [{ name: "a", pax: { path: "x".repeat(2 << 20) } }], "extended"],
+    ["a sparse file without a size", [{ name: "a", pax: { "GNU.sparse.major": "1" } }], "sparse"],
+    [
+      "large global headers",
+      Array.from({ length: 3 }, () => ({ name: "g", type: "g", data: global(500_000) })),
+      "extended",
+    ],
+  ])("refuses %s and names the entry before", async (_, entries, why) => {
+    const bytes = tar([{ name: "before", data: "x" }, ...entries]);
+    const error = await failure(Promise.try(() => read(bytes, 4096)));
+    expect([error.code, error.message]).toEqual(["INVALID_ARGUMENT", error.message]);
+    expect(error.message).toContain(why);
+    expect(error.message).toEndWith('(entry 1 was "before")');
+  });
+
+  function global(bytes: number): string {
+    return `${bytes} comment=${"x".repeat(bytes - `${bytes} comment=\n`.length)}\n`;
+  }
+
+  test("resets local extended headers after each entry, but not global ones", () => {
+    const { headers } = read(
+      tar([
+        { name: "g", type: "g", data: "9 uid=77\n" },
+        ...Array.from({ length: 3 }, (_, i) => ({
+          name: `f${i}`,
+          pax: { mtime: "5", comment: "x".repeat(600_000) },
+        })),
+        { name: "last", mtime: 1 },
+      ]),
+      4096,
+    );
+    expect(headers.map(({ uid }) => uid)).toEqual([77, 77, 77, 77]);
+    expect(headers.map(({ mtime }) => mtime.s)).toEqual([5, 5, 5, 1]);
+  });
+
+  test("refuses a wrong checksum", async () => {
+    const bytes = Buffer.from(stream);
+    bytes[0]! ^= 1;
+    expect((await failure(Promise.try(() => read(bytes, 4096)))).message).toContain("checksum");
+  });
+
+  test.each([1, 500, 511, 700, 1023])("reports a stream truncated after %d bytes", async (end) => {
+    const error = await failure(Promise.try(() => read(stream.subarray(0, end), 4096)));
+    expect([error.code, error.message.slice(0, 27)]).toEqual([
+      "DATA_LOSS",
+      "the tar stream is truncated",
+    ]);
+  });
+
+  test("accepts a stream without end blocks, and ignores bytes after them", () => {
+    const bytes = tar([{ name: "a", data: "1" }]);
+    expect(read(bytes.subarray(0, 1024), 100).headers).toHaveLength(1);
+    expect(read(Buffer.concat([bytes, Buffer.from("<html>")]), 100).headers).toHaveLength(1);
+  });
+
+  test("refuses more entries or parts of sparse files than allowed", async () => {
+    const attempt = (entries: TarEntry[]) => {
+      const handler = { entry: () => {}, data: () => {}, entryEnd: () => {} };
+      return failure(
+        Promise.try(() => new TarReader(handler, { entriesMax: 3 }).push(tar(entries))),
+      );
+    };
+    const named = (count: number) => Array.from({ length: count }, (_, i) => ({ name: `f${i}` }));
+    expect(await attempt(named(4))).toMatchObject({
+      code: "RESOURCE_EXHAUSTED",
+      message: "it has more than 3 entries",
+    });
+    const pax = { "GNU.sparse.size": "9", "GNU.sparse.map": "0,1,4,1" };
+    const sparse = ["a", "b"].map((name) => ({ name, data: "xy", pax }));
+    expect((await attempt(sparse)).message).toContain("more than 3 parts");
+  });
+
+  test.each([
+    ["a folder by its trailing slash", { name: "d/" }, "5", "d/"],
+    ["a contiguous file as a file", { name: "f", type: "7" }, "0", "f"],
+    ["a type of NUL as a file", { name: "f", type: "\0" }, "0", "f"],
+    ["an unknown type as it is", { name: "f", type: "Q" }, "Q", "f"],
+    ["a link without content", { name: "l", type: "2", link: "t" }, "2", "l"],
+    ["a path of pax", { name: "f", pax: { path: "long" } }, "0", "long"],
+    ["an empty path of pax as none", { name: "f", pax: { path: "" } }, "0", "f"],
+  ])("reads %s", (_, entry, type, name) => {
+    const { headers } = read(tar([entry]), 4096);
+    expect(headers.map((header) => [header.type, header.name])).toEqual([[type, name]]);
+  });
+
+  test("joins the prefix of ustar and the name, but not in GNU's format", () => {
+    const prefixed = (magic: string) =>
+      tar([
+        {
+          name: "name",
+          patch: (header) => {
+            header.write("prefix", 345, "latin1");
+            header.write(magic, 257, "latin1");
+          },
+        },
+      ]);
+    expect(read(prefixed("ustar\0"), 512).headers[0]!.name).toBe("prefix/name");
+    expect(read(prefixed("ustar "), 512).headers[0]!.name).toBe("name");
+  });
+
+  test("reads GNU's old sparse form, whose map continues in further blocks", () => {
+    const part = (offset: number) =>
+      `${offset.toString(8).padStart(11, "0")}\0${"1".padStart(11, "0")}\0`;
+    const more = Buffer.alloc(512);
+    more.write(part(4000) + part(5000), 0, "latin1");
+    const header = tar([
+      {
+        name: "sparse",
+        type: "S",
+        patch: (h) => {
+          h.write([0, 1000, 2000, 3000].map(part).join(""), 386, "latin1");
+          h[482] = 1;
+          h.write((6000).toString(8).padStart(11, "0"), 483, "latin1");
+          h.write((6).toString(8).padStart(11, "0"), 124, "latin1");
+        },
+      },
+    ]).subarray(0, 512);
+    const data = Buffer.alloc(512);
+    data.write("abcdef");
+    const positions: number[] = [];
+    const sizes: number[] = [];
+    const reader = new TarReader({
+      entry: ({ size, isSparse }) => sizes.push(isSparse ? size : -1),
+      data: (chunk, position) => positions.push(position, chunk.length),
+      entryEnd: () => {},
+    });
+    reader.push(Buffer.concat([header, more, data]));
+    reader.end();
+    expect(sizes).toEqual([6000]);
+    expect(positions).toEqual([0, 1, 1000, 1, 2000, 1, 3000, 1, 4000, 1, 5000, 1]);
+  });
+
+  test("answers a damaged stream with a CriError", () => {
     const seed = Number(process.env["SEED"] ?? 1);
     let state = seed;
     const random = (below: number) => {

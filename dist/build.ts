@@ -1,5 +1,5 @@
-// Builds the one executable: `bun dist/build.ts [TARGET…|all]`; without a target, for this machine.
-// A worker goes by its path from --root inside the executable, so both stay as they are.
+// Builds the executable: `bun dist/build.ts [TARGET…|all]`; without a target, for this machine. The
+// executable finds a worker by its path relative to --root, so neither may change.
 import { execFileSync, spawnSync } from "node:child_process";
 import { readFileSync, renameSync, rmSync, statSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -8,7 +8,7 @@ import { fileURLToPath } from "node:url";
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
-/** Target as Bun names it, and what its file is called. */
+/** Bun's name of a target → file name. */
 const targets: Record<string, string> = {
   "linux-x64": "isulad-ts-linux-x64",
   "linux-x64-baseline": "isulad-ts-linux-x64-baseline",
@@ -37,7 +37,7 @@ function build(target: string | undefined, file: string): void {
   const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as {
     version: string;
   };
-  // Built beside and renamed, so that a daemon which runs the old file is left alone.
+  // Built next to it and renamed, so that a daemon which runs the old file is unaffected.
   const made = join(root, "dist", `${file}.${process.pid}`);
   const argv = ["build", "--compile", "--minify", "--bytecode", "--format=esm", "--root=."];
   argv.push("--no-compile-autoload-dotenv", "--no-compile-autoload-bunfig");
@@ -61,7 +61,7 @@ if (asked.length === 0) {
   for (const target of asked.includes("all") ? Object.keys(targets) : asked) {
     const file = targets[target];
     if (file === undefined) {
-      throw new Error(`Unknown target ${target}: one of ${Object.keys(targets).join(", ")} or all`);
+      throw new Error(`unknown target ${target}: one of ${Object.keys(targets).join(", ")} or all`);
     }
     build(target, file);
   }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Part of install.sh (--trial, --stop): a daemon and all that is its in one folder, a pod, and the end.
+# Runs a trial for install.sh (--trial, --stop): a daemon with all its files in one folder, and a pod.
 
 trial() {
   need_root --trial
@@ -13,7 +13,7 @@ trial() {
     dir=$(cd "$dir" && pwd)
     [ -z "$(ls -A "$dir")" ] || die "$dir is not empty (./install.sh --stop $dir ends a trial that was kept)"
   fi
-  # A socket's path has at most 107 bytes, and the daemon keeps sockets in folders of its own.
+  # A socket's path has at most 107 bytes, and the daemon's sockets are in subfolders.
   [ ${#dir} -le 50 ] || die "$dir is too long a path for the sockets in it"
   trial_dir=$dir
   if ! [ "$keep" = yes ]; then
@@ -36,7 +36,7 @@ trial() {
 
 trial_files() {
   local dir=$1 n bridge net
-  # overlayfs cannot lie upon overlayfs, which a container's own root is.
+  # overlayfs does not work on top of overlayfs, which a container's root is.
   mkdir -p "$dir"/{graph,state,tmp,cni/net.d}
   if [ "$(stat -f -c %T "$dir")" = overlayfs ]; then
     mount -t tmpfs -o mode=0711 isulad-trial "$dir/graph"
@@ -84,7 +84,7 @@ JSON
 
 trial_cgroup() { echo "isulad-trial-$(cksum <<<"$1" | cut -d' ' -f1)"; }
 
-# A client of the trial's daemon.
+# Calls the trial's daemon.
 trial_client() { TMPDIR="$1/tmp" ISULAD_HOST="unix://$1/isulad.sock" "$(cat "$1/executable")" "${@:2}"; }
 
 trial_start() {
@@ -105,7 +105,7 @@ trial_failed() {
   die "$2"
 }
 
-# busybox from Docker Hub, or an image made of Debian's busybox-static under the same name.
+# Pulls busybox from Docker Hub, or makes an image of the same name from Debian's busybox-static.
 trial_image() {
   local dir=$1
   say "pulling docker.io/library/busybox:latest"
@@ -118,7 +118,7 @@ trial_image() {
   trial_client "$dir" load "$dir/busybox.tar" >/dev/null || trial_failed "$dir" "the image cannot be loaded"
 }
 
-# A docker archive: one layer with busybox and a link for each of its applets.
+# Makes a docker archive: one layer with busybox and a link for each of its applets.
 busybox_archive() {
   local dir=$1 root=$1/busybox/root out=$1/busybox/image busybox applet layer arch=amd64
   busybox=$(static_busybox "$dir")
@@ -141,7 +141,7 @@ JSON
   rm -rf "$dir/busybox"
 }
 
-# The path of a busybox without libraries: this machine's, or of the package, unpacked in the folder.
+# Prints the path of a static busybox: this machine's, or the package's, unpacked in the folder.
 static_busybox() {
   local dir=$1/busybox/package found
   found=$(command -v busybox || true)
@@ -209,7 +209,7 @@ To end it and take everything away:
 TEXT
 }
 
-# Everything of a trial goes; also after half a start, so nothing here may fail the rest.
+# Removes everything of a trial, also after a partial start, so no failure here may stop the rest.
 trial_end() {
   local dir=$1 pod path bridge
   set +e
@@ -219,7 +219,7 @@ trial_end() {
     trial_client "$dir" rmp -f "$pod" >/dev/null
   done
   [ -f "$dir/client.pid" ] && wait_gone "$(cat "$dir/client.pid")"
-  # They are known by the folder in their command lines.
+  # Processes are found by the folder in their command lines.
   end_processes "$(cat "$dir/executable")" "$dir/"
   grep -o " $dir/[^ ]*" /proc/self/mountinfo | sort -ru | while read -r path; do umount "$path" || umount -l "$path"; done
   bridge=$(cat "$dir/bridge" 2>/dev/null)
@@ -229,7 +229,7 @@ trial_end() {
   set -e
 }
 
-# In every hierarchy, or in the one of cgroup v2.
+# Removes the cgroups in every hierarchy of cgroup v1, or in the one of v2.
 remove_cgroup() {
   local path
   for path in /sys/fs/cgroup/"$1" /sys/fs/cgroup/*/"$1"; do

@@ -1,6 +1,6 @@
-// Makes src/proto/ from the .proto files: messages as static code (protobufjs), and the table of
-// methods that @grpc/grpc-js needs, which protobufjs's static code leaves out. And licenses.ts, from
-// the packages that the executable is built of.
+// Generates src/proto/ from the .proto files: static code for messages (protobufjs), and the table of methods
+// that @grpc/grpc-js needs, which protobufjs's static code lacks. Also generates licenses.ts from the
+// packages that the executable contains.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -9,7 +9,7 @@ import protobuf from "protobufjs";
 const here = import.meta.dirname;
 const out = join(here, "../src/proto");
 const files = ["cri.proto", "isulad.proto"];
-/** A module of its own, loaded only where there are plugins to talk to. */
+/** A separate module, loaded only when there are plugins. */
 const nriFile = "nri.proto";
 
 rmSync(out, { recursive: true, force: true });
@@ -27,12 +27,12 @@ writeFileSync(join(out, "types.ts"), types("messages", ["isulad.v1", "runtime.v1
 writeFileSync(join(out, "nri_types.ts"), types("nri", ["nri.pkg.api.v1alpha1"]));
 writeFileSync(join(out, "licenses.ts"), await licenses());
 
-/** Static code of some files' messages, as a module. */
+/** Generates a module with static code of some files' messages. */
 async function messages(name: string, files: string[]): Promise<void> {
   const module = join(out, `${name}.js`);
   const sources = files.map((file) => join(here, file));
   await pb("pbjs", [...flags.split(" "), "-r", name, "-o", module, ...sources]);
-  // pbts runs jsdoc, which only Node does. Types are for the checks; the build goes without them.
+  // pbts runs jsdoc, which needs Node. Types are needed for the checks, not for the build.
   if (typed) await pb("pbts", ["-o", join(out, `${name}.d.ts`), module]);
   prepend(module, `// @ts-self-types="./${name}.d.ts"\n`); // Deno looks for types here.
 }
@@ -86,7 +86,7 @@ function services(): string {
   return lines.join("\n");
 }
 
-/** Short names: what a message may hold when it is built or read, every field optional. */
+/** Generates short names of message types with optional fields. */
 function types(module: string, packages: string[]): string {
   const roots = packages.map((name) => name.split(".")[0]);
   const lines = [
@@ -106,7 +106,7 @@ function types(module: string, packages: string[]): string {
 
 type Package = { name: string; version: string; license: string; text: string };
 
-/** The packages that src imports, and what a bundler finds they need, with their licences' texts. */
+/** Collects the packages that src imports, and their dependencies, with the texts of their licences. */
 async function licenses(): Promise<string> {
   const entry = join(here, "../imports.ts");
   const exports = imports().map((name, i) => `export * as import${i} from "${name}";`);
@@ -145,6 +145,6 @@ function packageIn(folder: string): Package {
   const path = join(here, "..", folder);
   const { name, version, license } = JSON.parse(readFileSync(join(path, "package.json"), "utf8"));
   const file = readdirSync(path).find((entry) => /^licen[cs]e/i.test(entry));
-  if (!file) throw new Error(`${name} ${version} comes without the text of its licence`);
+  if (!file) throw new Error(`${name} ${version} has no licence text`);
   return { name, version, license, text: readFileSync(join(path, file), "utf8").trim() };
 }

@@ -1,4 +1,4 @@
-// Certificates for tests, made by openssl: an authority, and what it has signed.
+// Makes certificates for tests with openssl: an authority and certificates signed by it.
 import { execFileSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -11,7 +11,7 @@ function openssl(...args: (string | string[])[]): void {
   execFileSync("openssl", args.flat(), { stdio: ["ignore", "ignore", "ignore"] });
 }
 
-/** In a folder: NAME.pem and NAME.key of the authority and of each that it signs. */
+/** Writes NAME.pem and NAME.key of the authority and of each signed certificate to a folder. */
 export class Authority {
   readonly #dir: string;
   readonly #name: string;

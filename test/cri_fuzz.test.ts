@@ -1,4 +1,4 @@
-// A short run of the fuzzer of whole CRI calls (test/cri_fuzz.ts), and that it sees planted faults.
+// Runs the fuzzer of CRI calls (test/cri_fuzz.ts) briefly, and tests that it detects planted faults.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -13,7 +13,7 @@ import { fuzzSeed } from "./random.ts";
 const dir = mkdtempSync(join(tmpdir(), "isulad-fuzz-test-"));
 const socket = join(dir, "s.sock");
 let server: grpc.Server;
-/** What the stand-in for a daemon does with a call, by RPC; otherwise it answers with nothing. */
+/** Handlers of the fake daemon by RPC; other RPCs get an empty answer. */
 type Reply = (error: object | null, bytes?: Buffer) => void;
 const plantedFaults = new Map<string, (reply: Reply) => void>();
 
@@ -132,7 +132,7 @@ test("strict decoding finds what is not UTF-8 in maps, lists and packed messages
   expect(faults({ dns_config: { servers: ["a", broken("ff"), "b"] } })).toHaveLength(1);
 });
 
-test(`hostile calls amid hostile surroundings leave the daemon whole (seed ${fuzzSeed})`, async () => {
+test(`the daemon survives hostile calls, registries, plugins and runtimes (seed ${fuzzSeed})`, async () => {
   await using session = await Session.open({ hangMs: 40_000 });
   const result = await oneRound(session, { seed: fuzzSeed, round: 0, calls: 400 });
   expect(result.problems).toEqual([]);

@@ -1,9 +1,9 @@
-// Whole CRI calls with hostile values, amid a hostile registry, CNI plugin and OCI runtime:
-// `bun test/cri_fuzz.ts [--calls 200000] [--seed 1] [--round N [--verbose]] [--again]`. Each RPC of the .proto files
-// is called; half of the calls come twice at once, a quarter is cancelled. After each round of 2,000
-// calls everything is calm, must answer, and is removed; nothing may hang, leak or grow. A problem is
-// printed with its round: `--round N` runs that one alone. What was done is added up in
-// test/.cache/cri_fuzz.json; a run that was interrupted goes on, unless executable or seed are others.
+// Fuzzes CRI: sends calls with hostile values, with a hostile registry, CNI plugin and OCI runtime around the
+// daemon. `bun test/cri_fuzz.ts [--calls 200000] [--seed 1] [--round N [--verbose]] [--again]` calls each RPC
+// of the .proto files; half of the calls are sent twice at once, a quarter is cancelled. After each round of
+// 2,000 calls the daemon must answer, everything is removed, and nothing may hang, leak or grow. A problem is
+// printed with its round, which `--round N` repeats alone. Progress is recorded in test/.cache/cri_fuzz.json;
+// an interrupted run is resumed if executable and seed are the same.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -24,7 +24,7 @@ export type RoundPlan = {
   seed: number;
   round: number;
   calls: number;
-  /** Hears of each answer. */
+  /** Called with each answer. */
   heard?: ((rpc: Rpc, answer: Answer) => void) | undefined;
 };
 type Counts = { [key: string]: number };
@@ -33,13 +33,13 @@ export type RoundResult = {
   calls: number;
   /** gRPC codes of the answers. */
   codes: Counts;
-  /** RPCs with their answers that were OK. */
+  /** RPC → number of OK answers. */
   succeeded: Counts;
-  /** Requests that the guard kept back. */
+  /** Requests that the guard (test/fuzz/guard.ts) did not send. */
   refused: number;
   hangs: number;
   problems: string[];
-  /** Errors INTERNAL and UNKNOWN, each once: to be read, for some of them are mistakes. */
+  /** Distinct errors INTERNAL and UNKNOWN, for review: some of them are bugs. */
   internal: string[];
   /** Daemon, then monitor. */
   pssKib: number[];
@@ -48,15 +48,15 @@ export type RoundResult = {
 
 const parallel = 24;
 const problemsMax = 30;
-/** The engine's heap breathes; a leak of 100 bytes a call is 20 MiB in 200,000. */
+/** Tolerates heap fluctuation; a leak of 100 bytes per call is 20 MiB in 200,000 calls. */
 const growthKibMax = 16 * 1024;
-/** More than any deadline in the surroundings, several times over. */
+/** Several times the longest deadline of registry, plugin and runtime. */
 const hangMsDefault = 90_000;
 
-/** Calls that may last as long as they like, or as a mutated request says. */
+/** Calls without a bounded duration, or with one that a mutated request sets. */
 const lasting = ["GetContainerEvents", "StopContainer", "ExecSync", "CheckpointContainer"];
 
-/** When the client gives up, if it does. */
+/** Draws when the client cancels, if at all. */
 function planOf(rpc: Rpc, chance: Chance): CallPlan {
   const kind = chance(8);
   if (kind === 0) return { cancelMs: chance(2) === 0 ? chance(20) : chance(1_500) };
@@ -69,13 +69,13 @@ type Sent = Omit<RoundResult, "round" | "calls" | "pssKib" | "ms">;
 export type Target = {
   caller: Caller;
   world: World;
-  /** Makes again what requests removed. */
+  /** Recreates the objects that requests removed. */
   replenish: () => Promise<void>;
-  /** What is called; one that is there twice is called twice as often. */
+  /** RPCs to call; a repeated one is called more often. */
   rpcs?: Rpc[];
 };
 
-/** What removes things is called less often than what needs them. */
+/** RPCs that remove objects are called less often than those that need them. */
 const removing = /^(Remove|Prune|StopPodSandbox)/;
 const making = /^(RunPodSandbox|CreateContainer|StartContainer|ExecSync|PullImage)$/;
 const everyRpc = rpcs.flatMap((rpc) => {
@@ -83,10 +83,10 @@ const everyRpc = rpcs.flatMap((rpc) => {
   return Array.from({ length: weight }, () => rpc);
 });
 const replenishEvery = 100;
-/** As grpc-js says it of a request that is not a message. */
+/** The error of grpc-js for a request that is not a message. */
 const deserializing = /Error deserializing request/;
 
-/** Sends a round's calls; what they make is added to the world. */
+/** Sends a round's calls; adds the objects that they create to the world. */
 export async function sendCalls(
   { caller, world, replenish, rpcs: called = everyRpc }: Target,
   { seed, round, calls, heard }: RoundPlan,
@@ -151,7 +151,7 @@ function shown(bytes: Buffer): string {
 const { RunPodSandboxResponse, CreateContainerResponse } = runtime.v1;
 const keptMax = 25;
 
-/** Later requests are about what earlier ones made, too. */
+/** Remembers created objects, so that later requests use them. */
 function remember(rpc: Rpc, { code, messages }: Answer, world: World, chance: Chance): void {
   if (code !== "OK" || messages[0] === undefined) return;
   const keep = (ids: string[], id: string) => {
@@ -212,8 +212,7 @@ function tellRound({
 }
 
 /**
- * Goes on after a problem with a new daemon, whose memory is looked at anew. A signal ends it with the
- * round, and cleanly.
+ * Continues after a problem with a new daemon and a new memory baseline. A signal ends it after the round.
  */
 async function fuzz(
   rounds: number[],

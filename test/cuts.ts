@@ -1,7 +1,7 @@
-// A kill at a random moment of a pod's life, again and again: of the daemon, the monitor or both, amid a
-// step too, where failpoints (failpoints.ts) do not reach. Afterwards everything can be stopped and removed
-// and nothing is left. `bun test/cuts.ts [--rounds 200] [--seed 1]`; what was done adds up in
-// test/.cache/cuts.json; a run that was interrupted goes on, unless the executable or the seed is another.
+// Kills the daemon, the monitor or both at random moments of a pod's life, also in the middle of a step,
+// where no failpoint is (failpoints.ts). Afterwards everything must be stoppable and removable, and nothing
+// may be left. `bun test/cuts.ts [--rounds 200] [--seed 1]` records progress in test/.cache/cuts.json; an
+// interrupted run is resumed if executable and seed are the same.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -10,10 +10,10 @@ import { Bench, type Cut, type CutResult, victims } from "./failpoint_bench.ts";
 import { random } from "./random.ts";
 import { resumed } from "./run_record.ts";
 
-/** Some lives have ended by then. */
+/** Some lives end before it. */
 const shareMax = 1.1;
 
-/** The same for a seed and a round, wherever a run begins. */
+/** Draws the same cut for a seed and a round, wherever a run starts. */
 export function cutOf(seed: number, round: number): Cut {
   const draw = random(seed * 1_000_003 + round);
   return { victim: victims[Math.floor(draw() * victims.length)]!, share: draw() * shareMax };
@@ -50,7 +50,9 @@ async function main(): Promise<number> {
     console.log(line(record.rounds, cut, result));
     writeFileSync(file, JSON.stringify({ ...record, rounds: record.rounds + 1 }, null, 2));
   }
-  console.log(`${record.rounds} cuts ever with this executable and seed, ${record.failed} failed`);
+  console.log(
+    `${record.rounds} cuts in total with this executable and seed, ${record.failed} failed`,
+  );
   return record.failed > 0 ? 1 : 0;
 }
 

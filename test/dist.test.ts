@@ -1,5 +1,5 @@
-// The executable as a file: what it needs of its host, for this machine and for the other targets;
-// and the same source under Deno.
+// Tests the executables of all targets (libraries and symbol versions that they need), and the source under
+// Deno.
 import { afterAll, describe, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { closeSync, mkdtempSync, openSync, readSync, rmSync, writeFileSync } from "node:fs";
@@ -13,7 +13,7 @@ const root = join(import.meta.dirname, "..");
 const scratch = mkdtempSync(join(tmpdir(), "isulad-dist-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
 
-/** The strings of an ELF file's dynamic section: libraries that it needs, versions of symbols. */
+/** Reads the strings of an ELF file's dynamic section: needed libraries, versions of symbols. */
 function dynamicStrings(file: string): { machine: number; strings: string[] } {
   const fd = openSync(file, "r");
   const read = (at: bigint | number, size: bigint | number) => {
@@ -30,7 +30,7 @@ function dynamicStrings(file: string): { machine: number; strings: string[] } {
     for (let index = 0; index < count; index++) {
       const entry = table.subarray(index * size, (index + 1) * size);
       const isDynamic = entry.readUInt32LE(4) === 3 && (entry.readBigUInt64LE(8) & 2n) !== 0n;
-      if (!isDynamic) continue; // SHT_STRTAB that is loaded with the program: .dynstr
+      if (!isDynamic) continue; // a loaded SHT_STRTAB: .dynstr
       const bytes = read(entry.readBigUInt64LE(24), entry.readBigUInt64LE(32));
       stringsOf.push(...bytes.toString("latin1").split("\0"));
     }
@@ -49,7 +49,7 @@ function newestGlibc(strings: string[]): number {
 }
 
 describe("the executable", () => {
-  test("needs nothing but its libc, says ldd", () => {
+  test("needs only its libc, by ldd", () => {
     const { stdout } = spawnSync("ldd", [executable], { encoding: "utf8" });
     const names = stdout
       .trim()
@@ -65,7 +65,7 @@ describe("the executable", () => {
     expect(minor).toBeLessThanOrEqual(17);
   });
 
-  test("reads no .env and no bunfig.toml from where it stands, nor Bun's own variables", () => {
+  test("reads no .env or bunfig.toml of its working directory, and ignores Bun's variables", () => {
     writeFileSync(join(scratch, ".env"), "BUN_OPTIONS=--version\n");
     writeFileSync(join(scratch, "bunfig.toml"), 'preload = ["./evil.ts"]\n');
     writeFileSync(join(scratch, "evil.ts"), 'console.log("EVIL"); process.exit(9);\n');
@@ -122,15 +122,15 @@ describe("the source under Deno", () => {
     using client = connect(`unix://${socket}`);
     try {
       await until("it answers", async () => {
-        if (child.exitCode !== null) throw new Error(`It ended:\n${said}`);
+        if (child.exitCode !== null) throw new Error(`the daemon exited:\n${said}`);
         const version = await client.Version({}, { timeoutMs: 1000 }).catch(() => undefined);
         return version?.runtime_api_version === "v1";
       });
       const { status } = await client.Status({});
       expect(status?.conditions?.find((one) => one.type === "RuntimeReady")?.status).toBe(true);
     } finally {
-      process.kill(-child.pid!, "SIGTERM"); // npm's deno is a program that runs the real one
-      // The monitor ends seconds later, and makes its folder again until then.
+      process.kill(-child.pid!, "SIGTERM"); // npm's deno is a wrapper of the real one
+      // The monitor ends seconds later, and recreates its folder until then.
       const processes = () => spawnSync("pgrep", ["-f", scratch]);
       await until("daemon and monitor have ended", () => processes().status === 1);
     }

@@ -1,5 +1,5 @@
-// What a history of pod events must be like, beside List and Status: none missing, doubled, early or out
-// of order. Pure, so that planted faults show that it finds them (events.test.ts).
+// Checks a history of pod events against List and Status: no event may be missing, duplicated, early or out
+// of order. It is pure, so that events.test.ts can test it with planted faults.
 import { toBigInt } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 
@@ -8,16 +8,16 @@ export type Event = runtime.v1.ContainerEventResponse;
 export type Status = runtime.v1.ContainerStatus;
 export type PodStatus = runtime.v1.PodSandboxStatusResponse;
 
-/** In the order in which a client has seen it. */
+/** Items in the order in which a client saw them. */
 export type Item =
   | { kind: "event"; event: Event }
-  /** All pods by List and Status: after connecting, from where on events count. */
+  /** All pods by List and Status after connecting: the baseline of the events. */
   | { kind: "baseline"; pods: PodStatus[]; toNs: bigint }
-  /** The same while nothing happens, and every event has come. */
+  /** All pods while no calls run and every event has arrived. */
   | { kind: "quiet"; pods: PodStatus[] }
-  /** ContainerStatus, asked when the container's STOPPED came; undefined: removed by then. */
+  /** ContainerStatus, called when the container's STOPPED arrived; undefined: it was removed by then. */
   | { kind: "status"; id: string; status: Status | undefined }
-  /** How a container was made to end. */
+  /** How the test ended a container. */
   | { kind: "expected"; id: string; exitCode: number; reason: string };
 
 type Phase = "created" | "running" | "exited";
@@ -27,19 +27,19 @@ export function nameOf({ container_event_type }: Event): string {
   return ContainerEventType[container_event_type].replace(/^CONTAINER_|_EVENT$/g, "");
 }
 
-/** What is wrong with it, in words; empty: nothing. */
+/** Describes the faults of a history. */
 export function check(history: readonly Item[]): string[] {
   const checker = new Checker();
   for (const item of history) checker.take(item);
   return checker.problems;
 }
 
-/** The same, as items come. */
+/** Checks a history incrementally. */
 export class Checker {
   readonly problems: string[] = [];
-  /** What the events say. */
+  /** State by the events. */
   readonly #pods = new Map<string, Pod>();
-  /** Of the containers that have stopped, as their event told it. */
+  /** Stopped containers as reported by their event. */
   readonly #ends = new Map<string, Status>();
   readonly #expected = new Map<string, { exitCode: number; reason: string }>();
   #lastNs = 0n;
@@ -76,7 +76,7 @@ export class Checker {
     if (!sandbox?.id) return this.#problem(id, `${nameOf(event)} has no sandbox status`);
     const pod = this.#pods.get(sandbox.id);
     const isNew = id === sandbox.id && nameOf(event) === "CREATED";
-    if (pod === undefined && !isNew && atNs <= this.#baselineNs) return; // gone before the baseline
+    if (pod === undefined && !isNew && atNs <= this.#baselineNs) return; // it was removed before the baseline
     if (pod !== undefined && atNs <= pod.sinceNs) return; // in the baseline already
     if (id === sandbox.id) this.#sandboxEvent(event, id, pod);
     else if (pod === undefined) this.#problem(id, `${nameOf(event)} in a pod that is not there`);
@@ -136,7 +136,7 @@ export class Checker {
     this.#compareEnd(id);
   }
 
-  /** The statuses that an event carries against what all events have said of that pod. */
+  /** Compares the statuses in an event with the state by all events of that pod. */
   #compareStatuses({ containers_statuses, container_id: id }: Event, podId: string): void {
     const known = this.#pods.get(podId)?.containers ?? new Map<string, Status>();
     const told = containers_statuses as Status[];

@@ -1,4 +1,4 @@
-// Records the pod events of a daemon, and lists its pods where a history begins and where all is quiet.
+// Records the pod events of a daemon, and lists its pods at the start of a history and whenever no calls run.
 import { type ChildProcess, spawn } from "node:child_process";
 import { join } from "node:path";
 import process from "node:process";
@@ -10,14 +10,14 @@ import { runtime } from "../src/proto/messages.js";
 import { nameOf, type Event, type Item, type PodStatus } from "./event_check.ts";
 import type { Daemon } from "./harness.ts";
 
-/** Records what a client sees, over restarts of the daemon. */
+/** Records a client's view across restarts of the daemon. */
 export class Recorder {
   readonly #daemon: Daemon;
   readonly history: Item[] = [];
-  /** Codes of subscriptions that the daemon ended by itself. */
+  /** Codes of subscriptions that the daemon ended unexpectedly. */
   readonly failures: string[] = [];
   #subscriber: ChildProcess | undefined;
-  /** Events that come before the baseline is known. */
+  /** Events that arrive before the baseline is known. */
   #held: Event[] | undefined;
 
   constructor(daemon: Daemon) {
@@ -28,7 +28,7 @@ export class Recorder {
     return this.history.flatMap((item) => (item.kind === "event" ? [item.event] : []));
   }
 
-  /** Subscribes, and lists what there is as the start. */
+  /** Subscribes, and lists the pods as the baseline. */
   async connect(): Promise<void> {
     this.#held = [];
     await this.#subscribe();
@@ -43,7 +43,7 @@ export class Recorder {
     this.#subscriber?.stdin!.end();
   }
 
-  /** In a process of its own: event_subscriber.ts says why. */
+  /** Subscribes in a separate process; event_subscriber.ts gives the reason. */
   #subscribe(): Promise<void> {
     const script = join(import.meta.dirname, "event_subscriber.ts");
     const argv = [script, `unix://${this.#daemon.socket}`];
@@ -54,7 +54,7 @@ export class Recorder {
       if (line === "ready") return resolve();
       if (!line.startsWith("end ")) return this.#received(line);
       const code = line.slice("end ".length);
-      reject(new Error(`The subscription to pod events ended before it began: ${code}`));
+      reject(new Error(`the subscription to pod events failed to start: ${code}`));
       if (!["CANCELLED", "UNAVAILABLE"].includes(code)) this.failures.push(code);
     });
     return promise;
@@ -96,7 +96,7 @@ export class Recorder {
     return { pods, toNs: times.reduce((a, b) => (a > b ? a : b), 0n) };
   }
 
-  /** While nothing happens: waits until a pod made and removed now has been told of, then lists. */
+  /** Waits for the events of a pod that is created and removed now, then lists; no other calls may run. */
   async quiet(): Promise<void> {
     const marker = await this.#daemon.runPod(this.#daemon.hostPodConfig());
     await this.#daemon.removePod(marker);
@@ -104,8 +104,8 @@ export class Recorder {
     for (let tries = 0; !this.events.some(isEnd); tries++) {
       const [failure] = this.failures;
       if (failure !== undefined)
-        throw new Error(`The subscription to pod events ended: ${failure}`);
-      if (tries > 1000) throw new Error("The events of the last pod do not come");
+        throw new Error(`the subscription to pod events ended: ${failure}`);
+      if (tries > 1000) throw new Error("the events of the last pod do not arrive");
       await sleep(20);
     }
     this.history.push({ kind: "quiet", pods: (await this.#list()).pods });

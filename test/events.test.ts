@@ -1,4 +1,4 @@
-// A short churn with a fixed seed, and the proof that what judges it finds planted faults.
+// Tests pod events under a short churn with a fixed seed, and tests the checker with planted faults.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { toBigInt, toLong } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
@@ -16,7 +16,7 @@ beforeAll(async () => {
 }, 200_000);
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 
-test("under churn and restarts no event is missing, doubled, early or out of order", () => {
+test("under churn and restarts no event is missing, duplicated, early or out of order", () => {
   expect(check(history)).toEqual([]);
   const names = history.flatMap((item) => (item.kind === "event" ? [nameOf(item.event)] : []));
   for (const name of ["CREATED", "STARTED", "STOPPED", "DELETED"]) {
@@ -26,7 +26,7 @@ test("under churn and restarts no event is missing, doubled, early or out of ord
 
 type Events = Extract<Item, { kind: "event" }>;
 
-/** The last container of which everything was told on one stream, each event by its name. */
+/** Returns the last container whose events all came on one stream, by name. */
 function wholeLife(): Record<string, Events> {
   const lives = new Map<string, Record<string, Events>>();
   let found: Record<string, Events> = {};
@@ -46,7 +46,7 @@ function without(item: Item): Item[] {
   return history.filter((other) => other !== item);
 }
 
-/** A message with other fields; what is not set still has its default. */
+/** Copies a message with other fields; unset fields keep their defaults. */
 function changed<M extends object>(message: M, fields: object): M {
   return Object.assign(Object.create(Object.getPrototypeOf(message) as M) as M, message, fields);
 }
@@ -56,7 +56,7 @@ function replaced(item: Events, change: (event: Event) => object): Item[] {
   return history.map((other) => (other === item ? { kind: "event", event } : other));
 }
 
-/** With another status of the container that the event is about. */
+/** Copies an event with another status of its container. */
 function restated(item: Events, change: object): Item[] {
   return replaced(item, ({ container_id, containers_statuses }) => ({
     containers_statuses: containers_statuses.map((status) =>
@@ -69,7 +69,7 @@ function swapped(one: Item, other: Item): Item[] {
   return history.map((item) => (item === one ? other : item === other ? one : item));
 }
 
-/** Again, a moment later. */
+/** Copies an event with a slightly later time. */
 function doubled(item: Events): Item[] {
   const created_at = toLong(toBigInt(item.event.created_at) + 1n);
   const again: Item = { kind: "event", event: changed(item.event, { created_at }) };
@@ -78,7 +78,7 @@ function doubled(item: Events): Item[] {
 
 const stateOf = (state: runtime.v1.ContainerState) => ({ state });
 
-describe("what judges it finds", () => {
+describe("the checker finds", () => {
   test.each<[string, (life: Record<string, Events>) => Item[]]>([
     ["a CREATED that is missing", ({ CREATED }) => without(CREATED!)],
     ["a STARTED that is missing", ({ STARTED }) => without(STARTED!)],

@@ -1,7 +1,7 @@
-// Pod events under churn: containers come and go, 20 at a time, end by codes, signals and lack of memory,
-// and the daemon is killed meanwhile; the stream must agree with List and Status (event_check.ts). Then
-// how long an event takes, beside a bare call. `bun test/events.ts [--containers 500] [--at-once 20]
-// [--restarts 6] [--timed 500] [--seed 1]`; runs add up in test/.cache/events.json.
+// Tests pod events under churn: 20 containers at a time exit by codes, signals and OOM kills while the daemon
+// is killed and restarted; the events must agree with List and Status (event_check.ts). Then measures the
+// latency of an event against a bare call. `bun test/events.ts [--containers 500] [--at-once 20] [--restarts
+// 6] [--timed 500] [--seed 1]`; results add up in test/.cache/events.json.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -21,18 +21,18 @@ import { random } from "./random.ts";
 export type EventPlan = {
   containers: number;
   atOnce: number;
-  /** Ends of the daemon, every second one by SIGKILL. */
+  /** Restarts of the daemon, every second one by SIGKILL. */
   restarts: number;
   seed: number;
 };
 
-/** One container's life: how it ends, and what must be told of it. */
+/** One container's life: how it ends, and the events expected of it. */
 type Life = { script: string; exitCode: number; reason: string; act?: "kill" | "usr1" | "stop" };
 
 const memoryBytes = 16 << 20;
 const containersOfAPod = 5;
 const SIGKILL = 9;
-/** Two events each: 100 a second. */
+/** Two events each make 100 per second. */
 const pairMs = 20;
 const pairsAtOnce = 8;
 
@@ -42,7 +42,7 @@ class Churn {
   readonly #plan: EventPlan;
   readonly #draw: () => number;
   #made = 0;
-  /** Resolved while the daemon runs. */
+  /** Resolves once the daemon runs. */
   #up = Promise.resolve();
 
   constructor(daemon: Daemon, recorder: Recorder, plan: EventPlan) {
@@ -80,7 +80,7 @@ class Churn {
     resolve();
   }
 
-  /** A pod that is there when all is quiet: a container of each kind. */
+  /** Runs a pod that stays until the end, with a container of each kind. */
   async #stay(): Promise<void> {
     const pod = this.#daemon.hostPodConfig();
     const podId = await this.#daemon.runPod(pod);
@@ -89,7 +89,7 @@ class Churn {
     await this.#daemon.exited(await this.#daemon.run(podId, pod, "exit 7"));
   }
 
-  /** Pods one after another, each with some containers; what a restart cuts off is removed. */
+  /** Runs pods in turn, each with some containers; removes those that a restart interrupted. */
   async #slot(): Promise<void> {
     while (this.#made < this.#plan.containers) {
       const pod = this.#daemon.hostPodConfig();
@@ -159,7 +159,7 @@ class Churn {
     };
   }
 
-  /** From outside, as a person would; again until it has ended, for a trap may not be set yet. */
+  /** Signals the process itself, repeatedly until it exits, since a trap may not be set yet. */
   async #signal(id: string, act: "kill" | "usr1"): Promise<void> {
     for (let tries = 0; tries < 100; tries++) {
       const { status, info } = await this.#daemon.client.ContainerStatus({
@@ -171,7 +171,7 @@ class Churn {
       try {
         if (pid > 0) process.kill(pid, act === "kill" ? "SIGKILL" : "SIGUSR1");
       } catch {
-        return; // It has ended meanwhile.
+        return; // it exited meanwhile
       }
       await sleep(20);
     }
@@ -190,7 +190,7 @@ export async function churn(
 
 export type Timing = { eventsPerS: number; eventMs: number[]; callMs: number[] };
 
-/** 100 events/s: containers that are made and removed; each event against its commit's time. */
+/** Measures latency at 100 events/s of created and removed containers: arrival against commit time. */
 export async function timeEvents(daemon: Daemon, pairs: number): Promise<Timing> {
   using listener = connect(`unix://${daemon.socket}`);
   const abort = new AbortController();
@@ -214,7 +214,7 @@ export async function timeEvents(daemon: Daemon, pairs: number): Promise<Timing>
   };
   const underWay = new Set<Promise<void>>();
   for (let pair = 0; pair < pairs; pair++) {
-    // At its time, also when the ones before take longer.
+    // On schedule, even if earlier ones take longer.
     await sleep(Math.max(0, begin + pair * pairMs - performance.now()));
     while (underWay.size >= pairsAtOnce) await Promise.race(underWay);
     const one = onePair().finally(() => underWay.delete(one));
@@ -232,7 +232,7 @@ export async function timeEvents(daemon: Daemon, pairs: number): Promise<Timing>
   return { eventsPerS: arrivals.length / seconds, eventMs, callMs };
 }
 
-/** How far the daemon's clock is ahead of ours: the answer that came quickest tells best. */
+/** Estimates the offset of the daemon's clock by its quickest answer. */
 async function clockOffset(daemon: Daemon, podId: string): Promise<bigint> {
   let best = { roundNs: 1n << 62n, offsetNs: 0n };
   for (let tries = 0; tries < 200; tries++) {
@@ -266,7 +266,7 @@ function addToRecord(run: object): string {
   try {
     runs = JSON.parse(readFileSync(file, "utf8")) as object[];
   } catch {
-    // The first run.
+    // There is no record before the first run.
   }
   runs.push(run);
   writeFileSync(file, JSON.stringify(runs, null, 2));

@@ -1,5 +1,5 @@
-// One row of the table of failpoints: a daemon with one failpoint armed, a pod's life, what a kubelet
-// would do afterwards, and what is left. Or one cut: the same, with a kill at any moment instead.
+// Runs one row of the failpoint table: a pod's life on a daemon with one failpoint armed, the calls of a
+// kubelet afterwards, and a search for leaks. Also runs one cut: the same with a kill at any moment.
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -19,18 +19,18 @@ import { type Registry, startRegistry } from "./registry.ts";
 const { NamespaceMode } = runtime.v1;
 const pause = "example.test/pause:1";
 const delayMs = 1_000;
-/** For Stop, and for Remove: a failpoint delays several steps of either. */
+/** Limit of Stop and of Remove: a failpoint delays several steps of each. */
 const removeMs = 30_000;
 
 export type RowOptions = {
-  /** Called before it is looked for what is left: a fault to be found. */
+  /** Plants a fault before the search for leaks. */
   sabotage?: (daemon: Daemon) => void;
-  /** What a step does in the background may take this long. */
+  /** Time for background work of a step. */
   settleMs?: number;
 };
 
 export const victims = ["daemon", "monitor", "both"] as const;
-/** share: of a life's time, after which the kill comes. */
+/** share: the part of a life's duration after which the kill comes. */
 export type Cut = { victim: (typeof victims)[number]; share: number };
 export type CutResult = Pick<Result, "told" | "problems" | "ms">;
 
@@ -67,7 +67,7 @@ export class Bench implements AsyncDisposable {
       await daemon.start();
       await daemon.loadImage(busyboxImage(), busybox);
       await daemon.loadImage(busyboxImage({ Entrypoint: ["sleep", "4242"], Cmd: [] }), pause);
-      // What is made once and kept (chains of the packet filter, folders) is made now.
+      // Creates what is created once and kept: chains of the packet filter, folders.
       const start = performance.now();
       await bench.#life(bench.#pod(), () => {});
       bench.#lifeMs = performance.now() - start;
@@ -144,7 +144,7 @@ export class Bench implements AsyncDisposable {
       result.told ||= messageOf(error);
     }
     result.hitBy = await this.#hitBy(row, logs, killer);
-    if (result.hitBy === undefined) result.problems.push("nobody reached it");
+    if (result.hitBy === undefined) result.problems.push("no process reached it");
     if (row.action === "delay" && failed) result.problems.push(`a call failed: ${result.told}`);
     await this.#afterwards(row, pod, result);
     options.sabotage?.(daemon);
@@ -152,16 +152,16 @@ export class Bench implements AsyncDisposable {
     await this.#tellLeaks(result, before, { sameProcesses, settleMs: options.settleMs });
   }
 
-  /** What a kubelet does next: it removes what is listed, and may want the same names again. */
+  /** Acts as a kubelet afterwards: removes everything listed, and may reuse the names. */
   async #afterwards(row: Row, pod: PodSandboxConfig, result: Result): Promise<void> {
     if (row.action === "kill daemon") await this.#disarm(false);
-    // The failpoint may be on the way out, and fails once.
+    // The failpoint may be in the removal, which then fails once.
     await this.#removeAgain(row.action === "error" ? "failpoint" : "the monitor ended");
     if (row.action !== "kill daemon") await this.#disarm(result.hitBy === "monitor");
     await this.#lookAgain(pod, result);
   }
 
-  /** The second time where the first one met what was to be expected. */
+  /** Repeats a call whose first failure was expected. */
   async #removeAgain(expected: string): Promise<void> {
     try {
       await this.#removeAll();
@@ -177,7 +177,8 @@ export class Bench implements AsyncDisposable {
     await daemon.removePod(podId);
     const { items } = await daemon.client.ListPodSandbox({});
     const { containers } = await daemon.client.ListContainers({});
-    if (items.length + containers.length > 0) result.problems.push("something is listed still");
+    if (items.length + containers.length > 0)
+      result.problems.push("pods or containers are still listed");
   }
 
   async #removeAll(): Promise<void> {
@@ -194,14 +195,17 @@ export class Bench implements AsyncDisposable {
     await this.daemon.client.RemoveImage({ image: { image } });
   }
 
-  /** PullImage and RemoveImage. */
+  /** Calls PullImage and RemoveImage. */
   async #image(): Promise<void> {
     const image = `${this.#registry.host}/small:1`;
     await this.daemon.client.PullImage({ image: { image } });
     await this.#removeImage();
   }
 
-  /** Of every kind: a pod with network, sysctl, pause container and image volume, an exit, a stop, a kill. */
+  /**
+   * Covers all features: a pod with network, sysctl, pause container and image volume; an exit, a stop, a
+   * kill.
+   */
   async #life(pod: PodSandboxConfig, tell: (what: string) => void): Promise<void> {
     const { daemon } = this;
     const podId = await daemon.runPod(pod);
@@ -239,7 +243,7 @@ export class Bench implements AsyncDisposable {
     return logs.monitor.text.includes(line) ? "monitor" : undefined;
   }
 
-  /** Some steps run behind the call that causes them. */
+  /** Waits, since some steps run after the call that causes them. */
   async #hitBy(
     row: Row,
     logs: Logs,
@@ -253,7 +257,7 @@ export class Bench implements AsyncDisposable {
     return this.#hit(row, logs);
   }
 
-  /** While the failpoint delays one process, kills the other, or the same. */
+  /** Kills a process while the failpoint delays it or the other one. */
   #killWhenHit(row: Row, logs: Logs): Disposable & { done: boolean } {
     const killer = { done: false, [Symbol.dispose]: () => clearInterval(timer) };
     const timer = setInterval(() => {
@@ -277,7 +281,7 @@ export class Bench implements AsyncDisposable {
   }
 
   async #leaks(before: Snapshot, sameProcesses: boolean, settleMs: number): Promise<string[]> {
-    // Another process has other descriptors.
+    // A new process has different descriptors.
     const descriptors = () => (sameProcesses ? before : takeSnapshot(this.#scope)).descriptors;
     const end = Date.now() + settleMs;
     for (;;) {
@@ -297,7 +301,7 @@ export class Bench implements AsyncDisposable {
     if (this.#armed !== "") await this.#restart("", monitorToo);
   }
 
-  /** The failpoints of a monitor end with it. */
+  /** Ends the monitor, and with it its failpoints. */
   async #restart(failpoints: string, monitorToo: boolean): Promise<void> {
     await this.daemon.stop();
     if (monitorToo) for (const pid of this.daemon.monitors()) end(pid);
@@ -307,7 +311,7 @@ export class Bench implements AsyncDisposable {
     process.env["ISULAD_FAILPOINTS"] = "";
   }
 
-  /** After a row that failed: the next one begins with a clean daemon. */
+  /** Replaces the daemon after a failed row, so that the next one starts clean. */
   async #startOver(): Promise<void> {
     await this.#restart("", true);
     await this.#removeAll().catch(() => {});

@@ -1,5 +1,5 @@
-// Some rows of the table (test/failpoints.ts has all), some kills in between (test/cuts.ts), and that a
-// planted fault makes a row fail.
+// Tests some rows of the failpoint table (test/failpoints.ts runs all) and some cuts (test/cuts.ts), and that
+// planted faults make a row fail.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdirSync, rmSync, writeFileSync } from "node:fs";
@@ -16,7 +16,7 @@ beforeAll(async () => {
 }, 30_000);
 afterAll(() => bench?.[Symbol.asyncDispose]());
 
-describe("the failpoints themselves", () => {
+describe("failpoints", () => {
   test.each([
     ["an unknown name", "before:coffee=error", ["--allow-failpoints"], "before:coffee"],
     ["neither before nor after", "cni-add=error", ["--allow-failpoints"], "cni-add"],
@@ -31,7 +31,7 @@ describe("the failpoints themselves", () => {
   });
 });
 
-test("the parts of the table are all of it, each row once", () => {
+test("the parts of the table contain each row once", () => {
   const rows = allRows();
   expect(rows).toHaveLength(320);
   const parts = ["1/3", "2/3", "3/3"].map((part) => partOf(rows, part));

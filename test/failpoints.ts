@@ -1,8 +1,8 @@
-// Every failpoint × {error, one second of delay, kill -9 of the daemon, kill -9 of the monitor}, each
-// in a pod's whole life; afterwards everything can be stopped and removed and nothing is left. Prints
-// the table: `bun test/failpoints.ts [--only REGEXP] [--part 1/2] [--record FILE] [--again]`. What was
-// done stands in the record, test/.cache/failpoints.json; a run that was interrupted goes on, unless the
-// executable is another. In the guest, where a row takes half a minute, with a folder that outlives it:
+// Runs every failpoint with {error, one second of delay, kill -9 of the daemon, kill -9 of the monitor}
+// through a pod's whole life; afterwards everything must be stoppable and removable, and nothing may be left.
+// Prints the table: `bun test/failpoints.ts [--only REGEXP] [--part 1/2] [--record FILE] [--again]`. Progress
+// is recorded in test/.cache/failpoints.json; an interrupted run is resumed if the executable is the same. In
+// a guest a row takes half a minute; there the record needs a folder that outlives the guest:
 //   test/vm run --dir .:/src:overlay --dir test/.cache/a:/a -- sh -c 'cd /src && ISULAD_SLOW=1
 //     ISULAD_TEST_TIMEOUT_MS=180000 ISULAD_CGROUP_DRIVER=systemd node_modules/.bin/bun
 //     test/failpoints.ts --part 1/2 --record /a/failpoints.json'
@@ -18,11 +18,11 @@ export const actions = ["error", "delay", "kill daemon", "kill monitor"] as cons
 export type Action = (typeof actions)[number];
 export type Row = { failpoint: string; action: Action };
 export type Result = Row & {
-  /** The process that reached it; undefined: none did. */
+  /** The process that reached the failpoint; undefined: none did. */
   hitBy: "daemon" | "monitor" | undefined;
-  /** What the caller was told first, if any call failed. */
+  /** The first error of the calls, if any. */
   told: string;
-  /** What is wrong; empty: passed. */
+  /** Empty: the row passed. */
   problems: string[];
   ms: number;
 };
@@ -45,7 +45,7 @@ export function tableLine(result: Result): string {
   return [columns.join("  ").trimEnd(), ...problems.map((line) => `      ${line}`)].join("\n");
 }
 
-/** "2/3": the second third of the rows. */
+/** Parses "2/3", the second third of the rows. */
 export function partOf(rows: Row[], text: string): Row[] {
   const [, part, parts] = (/^([1-9]\d*)\/([1-9]\d*)$/.exec(text) ?? []).map(Number);
   if (part === undefined || part > parts!) throw new Error(`--part is I/N, not ${text}`);

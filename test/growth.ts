@@ -1,6 +1,6 @@
-// Memory of long runs.
+// Computes the memory growth of long runs.
 
-/** From the first third of the samples that are warm to the last third; below 0: it did not grow. */
+/** Growth from the first third of the warm samples to the last third; below 0: none. */
 export function growthOf(samples: number[]): number {
   const warm = samples.slice(1);
   const third = Math.max(1, Math.floor(warm.length / 3));

@@ -1,5 +1,5 @@
-// A daemon of one's own for each test file: the built executable in a scratch folder, with its own
-// graph, state, socket, CNI network and images; and what tests do with it.
+// Starts a daemon for a test file: the built executable in a scratch folder with its own graph, state,
+// socket, CNI network and images. Provides the calls that tests make on it.
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import {
   closeSync,
@@ -29,20 +29,20 @@ import { logText } from "./log_text.ts";
 
 export const executable =
   process.env["ISULAD_BIN"] ?? join(import.meta.dirname, "../dist/isulad-ts");
-/** What the daemon is told to use; the guest runs everything with both. */
+/** The daemon's cgroup driver; the guest runs all tests with both. */
 export const cgroupDriver = process.env["ISULAD_CGROUP_DRIVER"] ?? "cgroupfs";
 export const ociRuntime = process.env["ISULAD_RUNTIME"] ?? "runc";
 export const busybox = "docker.io/library/busybox:latest";
 
 const { NamespaceMode, ContainerState } = runtime.v1;
-/** Longer than ever seen; a guest beside another one, with writers in it, has taken 44 s. */
+/** Two guests at once, with writers, have taken 44 s. */
 const startMsMax = isGuest ? 120_000 : 45_000;
 
 export type DaemonOptions = {
-  /** More keys of daemon.json. */
+  /** Additional keys of daemon.json. */
   config?: Record<string, unknown>;
   flags?: string[];
-  /** More of its environment. */
+  /** Additional environment variables. */
   env?: Record<string, string>;
   /** false: the CNI folder starts empty. */
   network?: boolean;
@@ -54,18 +54,18 @@ export type DaemonOptions = {
 
 export type Exit = { exitCode: number; reason: string; status: ContainerStatus };
 
-/** One daemon and all that belongs to it. Disposing of it removes everything, by force if need be. */
+/** A daemon and everything that belongs to it. Disposing of it removes all of it, by force if necessary. */
 export class Daemon implements AsyncDisposable {
   readonly dir: string;
-  /** In the name of its cgroups and of its CNI network. */
+  /** Part of the names of its cgroups and its CNI network. */
   readonly token: string;
   readonly socket: string;
   readonly configFile: string;
   readonly cniDir: string;
   readonly bridge: string;
-  /** First three numbers of the pods' addresses. */
+  /** The first three bytes of the pods' addresses. */
   readonly subnet: string;
-  /** A new one at each start: a channel waits a second before it tries a lost daemon again. */
+  /** Replaced at each start: a channel waits a second before it reconnects. */
   client: Client;
   readonly scope: Scope;
   #options: DaemonOptions;
@@ -95,7 +95,7 @@ export class Daemon implements AsyncDisposable {
     };
   }
 
-  /** Only while it runs: afterwards its pid is somebody else's. */
+  /** Valid while the daemon runs; afterwards the pid may be reused. */
   get pid(): number {
     return this.#isRunning ? this.#process!.pid! : -1;
   }
@@ -113,7 +113,7 @@ export class Daemon implements AsyncDisposable {
     return existsSync(this.logFile) ? readFileSync(this.logFile, "utf8") : "";
   }
 
-  /** The cgroup parent that a kubelet would give, in the form that the driver wants. */
+  /** The cgroup parent as a kubelet passes it, in the form of the driver. */
   get cgroupParent(): string {
     return cgroupDriver === "systemd" ? `${this.token}.slice` : `/${this.token}`;
   }
@@ -148,7 +148,7 @@ export class Daemon implements AsyncDisposable {
     writeFileSync(join(this.cniDir, file), JSON.stringify({ cniVersion: "1.0.0", name, plugins }));
   }
 
-  /** Starts it and waits until it answers. @throws with its log when it does not. */
+  /** Starts the daemon and waits until it answers. @throws Error with its log. */
   async start(): Promise<void> {
     const log = openSync(this.logFile, "a");
     const { executable: program = executable, flags = [], env: more } = this.#options;
@@ -159,7 +159,7 @@ export class Daemon implements AsyncDisposable {
     const ended = new Promise<never>((_, reject) => {
       child.once("error", reject);
       child.once("exit", (code, signal) =>
-        reject(new Error(`The daemon ended (${code ?? signal}):\n${this.log.slice(-4000)}`)),
+        reject(new Error(`the daemon ended (${code ?? signal}):\n${this.log.slice(-4000)}`)),
       );
     });
     ended.catch(() => {});
@@ -177,14 +177,14 @@ export class Daemon implements AsyncDisposable {
       } catch (cause) {
         if (Date.now() > end) {
           const log = this.log.slice(-4000);
-          throw new Error(`The daemon does not answer:\n${log}`, { cause });
+          throw new Error(`the daemon does not answer:\n${log}`, { cause });
         }
       }
       await sleep(20);
     }
   }
 
-  /** Ends the daemon; containers and monitor stay. Returns how long it took. */
+  /** Ends the daemon; containers and monitor stay. Returns the duration. */
   async stop(signal: NodeJS.Signals = "SIGTERM"): Promise<number> {
     const child = this.#process;
     if (child === undefined || !this.#isRunning) return 0;
@@ -202,7 +202,7 @@ export class Daemon implements AsyncDisposable {
     await this.start();
   }
 
-  /** Processes of the executable that serve this folder, other than the daemon. */
+  /** Processes of the executable for this folder, other than the daemon. */
   monitors(): number[] {
     return readdirSync("/proc")
       .filter((name) => /^\d+$/.test(name) && Number(name) !== this.pid)
@@ -243,7 +243,7 @@ export class Daemon implements AsyncDisposable {
     };
   }
 
-  /** A pod in the host's network: no CNI, so the quickest one. */
+  /** Runs a pod in the host's network, which is the quickest: it needs no CNI. */
   hostPodConfig(more: PodSandboxConfig = {}): PodSandboxConfig {
     const namespace_options = { network: NamespaceMode.NODE, pid: NamespaceMode.CONTAINER };
     const config = this.podConfig({ ...more, linux: { security_context: { namespace_options } } });
@@ -305,12 +305,12 @@ export class Daemon implements AsyncDisposable {
       if (status.state === ContainerState.CONTAINER_EXITED) {
         return { exitCode: status.exit_code, reason: status.reason, status };
       }
-      if (Date.now() > end) throw new Error(`Container ${containerId} is still ${status.state}`);
+      if (Date.now() > end) throw new Error(`container ${containerId} is still ${status.state}`);
       await sleep(20);
     }
   }
 
-  /** Exit code and both streams as text. */
+  /** Runs ExecSync; returns the exit code and both streams as text. */
   async exec(containerId: string, command: string | string[], timeoutS = 20) {
     const cmd = typeof command === "string" ? ["sh", "-c", command] : command;
     const timeout = toLong(timeoutS);
@@ -322,14 +322,14 @@ export class Daemon implements AsyncDisposable {
     };
   }
 
-  /** Waits until the container's log has the text: a shell has set its traps, say. */
+  /** Waits until the container's log has a text, for example one that follows a shell's traps. */
   async logged(containerId: string, text: string): Promise<void> {
     const { log_path } = await this.status(containerId);
     const holds = () => existsSync(log_path) && readFileSync(log_path, "utf8").includes(text);
     await until(`${log_path} has "${text}"`, holds);
   }
 
-  /** Runs a command in a container of its own and returns what it wrote, without the log's frame. */
+  /** Runs a command in a new container and returns its output without the log format. */
   async output(podId: string, pod: PodSandboxConfig, command: string, more: ContainerConfig = {}) {
     const id = await this.run(podId, pod, command, more);
     const exit = await this.exited(id);
@@ -366,10 +366,10 @@ export class Daemon implements AsyncDisposable {
   }
 }
 
-/** A started daemon with a network and busybox, unless the options say otherwise. */
+/** Starts a daemon with a network and busybox, unless the options say otherwise. */
 export async function startDaemon(options: DaemonOptions = {}): Promise<Daemon> {
-  if (process.getuid!() !== 0) throw new Error("This test starts containers: run it as root");
-  if (!existsSync(executable)) throw new Error(`${executable} is not there: bun run build`);
+  if (process.getuid!() !== 0) throw new Error("this test starts containers: run it as root");
+  if (!existsSync(executable)) throw new Error(`${executable} does not exist: bun run build`);
   const daemon = new Daemon(options);
   try {
     daemon.writeConfig();

@@ -1,10 +1,10 @@
-// What tests ask of this machine, and end on it.
+// Inspects and cleans this machine for tests: mounts, processes, crash reports and cgroups.
 import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { basename, join } from "node:path";
 import process from "node:process";
 
-/** Makes the folder one in memory, as /var/run is on every node. */
+/** Mounts a tmpfs on the folder, as /var/run is one on every node. */
 export function mountTmpfs(folder: string): void {
   mkdirSync(folder);
   execFileSync("mount", ["-t", "tmpfs", "-o", "mode=711", "tmpfs", folder]);
@@ -18,7 +18,7 @@ export function freeSubnet(): string {
   }
 }
 
-/** Whether a process is `program` and serves this folder. */
+/** True when a process runs `program` for this folder. */
 export function serves(pid: number, program: string, dir: string): boolean {
   try {
     const running = readlinkSync(`/proc/${pid}/exe`).replace(" (deleted)", "");
@@ -35,11 +35,11 @@ export function end(pid: number): void {
   try {
     process.kill(pid, "SIGKILL");
   } catch {
-    // It ended by itself.
+    // It exited by itself.
   }
 }
 
-/** Takes away every mount under a folder, the latest first. */
+/** Unmounts everything below a folder, the latest first. */
 export function unmountUnder(folder: string): void {
   const targets = readFileSync("/proc/self/mountinfo", "utf8")
     .split("\n")
@@ -48,7 +48,7 @@ export function unmountUnder(folder: string): void {
   for (const target of targets.toReversed()) spawnSync("umount", ["-l", target]);
 }
 
-/** Shows how a process crashed: what stands in its log without a log line's frame, or says so. */
+/** Prints a process's crash report: lines of its log that are not log lines, or that mention a crash. */
 export function tellLastWords(logs: string[]): void {
   const framed = /^\S+ (?:ERROR|WARN |INFO |DEBUG) |^\{"/;
   const crashed = /ERROR the monitor failed/;
@@ -59,7 +59,7 @@ export function tellLastWords(logs: string[]): void {
   }
 }
 
-/** Cgroups as a kubelet makes them with cgroupfs: in every hierarchy. Returns what was made, top first. */
+/** Creates cgroups in every hierarchy, as a kubelet does with cgroupfs. Returns them, top first. */
 export function makeCgroups(paths: string[]): string[] {
   const top = "/sys/fs/cgroup";
   const hierarchies = existsSync(`${top}/cgroup.controllers`)

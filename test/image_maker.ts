@@ -1,5 +1,5 @@
-// Images for tests, made from nothing but this machine's busybox: tar streams, OCI images, their
-// archives, and a push to a registry. Hostile tar entries are as easy to write as good ones.
+// Makes images for tests from this machine's busybox: tar streams (hostile entries included), OCI images and
+// their archives. Pushes them to a registry.
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
@@ -22,7 +22,7 @@ export type TarEntry = {
   mtime?: number;
   /** Extended header records, for example "SCHILY.xattr.user.a". */
   pax?: Record<string, string | Uint8Array>;
-  /** Changes the header's bytes before they are summed up. */
+  /** Changes the header before its checksum is computed. */
   patch?: (header: Buffer) => void;
 };
 
@@ -68,14 +68,14 @@ export function blob(mediaType: string, data: Uint8Array | string): Blob {
   return { mediaType, bytes, size: bytes.length, digest: sha256(bytes) };
 }
 
-/** This machine, in the words of image configs. */
+/** This machine's platform, as in image configs. */
 export function hostPlatform(): Platform {
   return { os: "linux", architecture: process.arch === "arm64" ? "arm64" : "amd64" };
 }
 
 // -- tar ------------------------------------------------------------------------------------------
 
-/** A whole tar stream with its end mark. Long names and pax records get an extended header. */
+/** Makes a complete tar stream. Long names and pax records get an extended header. */
 export function tar(entries: TarEntry[]): Buffer {
   const parts: Buffer[] = [];
   for (const entry of entries) {
@@ -92,7 +92,7 @@ export function tar(entries: TarEntry[]): Buffer {
   return Buffer.concat(parts);
 }
 
-/** "LEN key=value\n", where LEN counts itself. */
+/** Makes "LEN key=value\n", where LEN includes itself. */
 function paxRecord(key: string, value: string | Uint8Array): Buffer {
   const rest = Buffer.concat([Buffer.from(` ${key}=`), Buffer.from(value), Buffer.from("\n")]);
   let length = rest.length + 1;
@@ -167,7 +167,7 @@ export function descriptor({ mediaType, digest, size, annotations }: Blob): obje
   return { mediaType, digest, size, annotations };
 }
 
-/** One image for several platforms. */
+/** Makes an index of images for several platforms. */
 export function makeIndex(images: TestImage[]): Blob {
   return blob(
     mediaTypes.index,
@@ -197,10 +197,10 @@ extra:x:50000:user
 nogroup:x:65534:
 `;
 
-/** A root file system of this machine's static busybox, every applet a hard link in /bin. */
+/** Makes a root file system of this machine's static busybox; each applet is a hard link in /bin. */
 export function busyboxEntries(busybox = "/bin/busybox"): TarEntry[] {
   const listed = spawnSync(busybox, ["--list"], { encoding: "utf8" });
-  if (listed.status !== 0) throw new Error(`${busybox} --list failed: is busybox-static there?`);
+  if (listed.status !== 0) throw new Error(`${busybox} --list failed: install busybox-static`);
   const applets = listed.stdout.split("\n").filter((name) => name !== "" && name !== "busybox");
   const folders = ["bin", "dev", "etc", "home", "proc", "sys", "usr", "usr/bin", "var", "run"];
   return [
@@ -215,7 +215,7 @@ export function busyboxEntries(busybox = "/bin/busybox"): TarEntry[] {
   ];
 }
 
-/** As on Docker Hub: `sh` by default. Extra entries make a second layer. */
+/** Makes a busybox image as on Docker Hub, which runs `sh`. Extra entries make a second layer. */
 export function busyboxImage(settings: ImageSettings = {}, extra: TarEntry[] = []): TestImage {
   const layers = [makeLayer(busyboxEntries())];
   if (extra.length > 0) layers.push(makeLayer(extra));
@@ -250,7 +250,7 @@ function archive(files: Map<string, Uint8Array>): Buffer {
   return tar([...files].map(([name, data]) => ({ name, data })));
 }
 
-/** The bytes of an OCI archive (a tar of an OCI layout). */
+/** Makes an OCI archive (a tar of an OCI layout). */
 export function ociArchive(images: NamedImage[]): Buffer {
   return archive(ociFiles(images));
 }
@@ -262,7 +262,7 @@ export async function writeOciLayout(folder: string, images: NamedImage[]): Prom
   }
 }
 
-/** The bytes of what `docker save` wrote before it wrote OCI layouts. Layers lie unpacked in it. */
+/** Makes an archive of the older form of `docker save`, with uncompressed layers. */
 export function dockerArchive(images: NamedImage[]): Buffer {
   const files = new Map<string, Uint8Array>();
   const manifest = images.map(({ image, name }) => {
@@ -292,7 +292,7 @@ export type PushTarget = {
   ca?: string;
 };
 
-/** Uploads config, layers and manifest; the manifest under the tag. */
+/** Uploads config, layers, and the manifest under the tag. */
 export async function pushImage(target: PushTarget, tag: string, image: TestImage): Promise<void> {
   for (const part of [image.config, ...image.layers]) await pushBlob(target, part);
   await pushManifest(target, tag, image.manifest);

@@ -1,5 +1,5 @@
-// install.sh as a person runs it: the trial, and the installation in a mount namespace whose /etc,
-// /usr/local and /var are thrown away.
+// Tests install.sh: the trial, and the installation in a mount namespace with temporary /etc, /usr/local and
+// /var.
 import { expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
@@ -47,7 +47,7 @@ test(
     const trial = loadConfig(join(dir, "daemon.json")).config;
     const stopped = shell(`./install.sh --stop ${dir}`);
     expect(nri).toMatchObject({ status: 0, stderr: "" });
-    // What the installed file turns on is on in a trial, in the trial's own folder.
+    // The trial enables the same features as the installed file, in its own folder.
     const { enablePodEvents, nri: installed } = loadConfig(join(root, "dist/daemon.json")).config;
     expect(trial).toMatchObject({ enablePodEvents, nri: { support: installed.support } });
     const { socketPath, pluginPath, pluginConfigPath } = trial.nri;
@@ -63,7 +63,7 @@ test(
   3 * minutesMs,
 );
 
-// Without systemd, which would be the real one's: test/vm has a systemd of its own.
+// Without systemd, since it would be the host's: test/vm has one of its own.
 const asInstalled = `
 set -e
 mkdir "$T/root"; mount -t tmpfs scratch "$T/root"

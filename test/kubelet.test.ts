@@ -1,4 +1,4 @@
-// What judges a kubelet's run finds planted faults. The run itself is long: `bun test/kubelet.ts`.
+// Tests the checker of kubelet runs with planted faults. The run itself is long: `bun test/kubelet.ts`.
 import { expect, test } from "bun:test";
 import { check, type Expected, type KubeletRun, type Seen } from "./kubelet_check.ts";
 
@@ -10,7 +10,7 @@ function seen(pod: string, name: string, attempt: number, more: Partial<Seen> = 
   return { id, pod, podUid: "uid", name, attempt, createdMs: attempt * 1000, ...ended, ...more };
 }
 
-/** Clean: one container of each kind. */
+/** A passing run with one container of each kind. */
 function clean(): KubeletRun {
   const expected: Expected[] = [
     { pod: "crash", name: "fails", must: "restart" },
@@ -29,7 +29,7 @@ function clean(): KubeletRun {
   return { seen: found, expected, lines, endMs: 4000, stuckMs: 2000 };
 }
 
-/** The clean run with one container other than it was. */
+/** The passing run with one container changed. */
 function but(pod: string, name: string, attempt: number, change: Partial<Seen>): KubeletRun {
   const run = clean();
   const one = run.seen.find((c) => c.pod === pod && c.name === name && c.attempt === attempt)!;
@@ -37,7 +37,7 @@ function but(pod: string, name: string, attempt: number, change: Partial<Seen>):
   return run;
 }
 
-test("a run in which each attempt was made once is clean", () => {
+test("a run with each attempt once passes", () => {
   expect(check(clean())).toEqual([]);
 });
 

@@ -1,8 +1,8 @@
-// A real kubelet, alone with static pods that crash, are probed, restarted and taken away, against the
-// daemon with pod events, once with Evented PLEG and once without; kubelet_check.ts judges what CRI showed
-// and what the kubelet logged. `bun test/kubelet.ts [--minutes 10] [--evented on|off|both] [--again]`; a
-// run that was clean with this executable is not repeated (test/.cache/kubelet.json). KUBELET=path uses a
-// kubelet that is there; else one is built (a quarter of an hour, from Go's module proxy). Needs root.
+// Runs a real kubelet with static pods that crash, are probed, restarted and removed, against the daemon with
+// pod events, once with Evented PLEG and once without; kubelet_check.ts checks the containers that CRI showed
+// and the kubelet's log. `bun test/kubelet.ts [--minutes 10] [--evented on|off|both] [--again]` skips a run
+// that passed with this executable (test/.cache/kubelet.json). KUBELET=path names an existing kubelet;
+// otherwise one is built from Go's module proxy in a quarter of an hour. Needs root.
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import { existsSync, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -21,10 +21,10 @@ import { resumed } from "./run_record.ts";
 const cache = join(import.meta.dirname, ".cache");
 const { ContainerState } = runtime.v1;
 const listMs = 500;
-/** How often a pod comes, and for how long it stays. */
+/** Interval between pods, and the lifetime of each. */
 const visitMs = 20_000;
 const stayMs = 30_000;
-/** For a crashed container to come again: its back-off of 2 s, and a machine that does much else. */
+/** Limit for the restart of a crashed container: a back-off of 2 s, on a busy machine. */
 const stuckMs = 60_000;
 const goneMs = 90_000;
 
@@ -34,7 +34,7 @@ type Row = Pick<Seen, "id" | "name" | "attempt"> & {
   state: runtime.v1.ContainerState;
 };
 
-/** Collects every container that a list or an event shows. */
+/** Collects every container from lists and events. */
 class Sightings implements AsyncDisposable {
   readonly #daemon: Daemon;
   readonly #byId = new Map<string, Seen>();
@@ -77,7 +77,7 @@ class Sightings implements AsyncDisposable {
     for (const container of containers) this.#take(rowOf(container), undefined);
   }
 
-  /** Exit codes are not in a list: those of the last ones are asked for. */
+  /** Gets the exit codes of the last containers by ContainerStatus: lists lack them. */
   async end(): Promise<void> {
     await this.list();
     for (const seen of this.all().filter(({ isThere }) => isThere)) {
@@ -128,7 +128,7 @@ const routes = [
   "route add default via 10.250.0.1",
 ];
 
-/** A network namespace with a default route, which a kubelet looks for its address by. */
+/** A network namespace with a default route, by which a kubelet finds its address. */
 class Netns implements Disposable {
   readonly name: string;
 
@@ -143,7 +143,7 @@ class Netns implements Disposable {
     }
   }
 
-  /** A program that is this one in the namespace, under the same file name and pid. */
+  /** Wraps a program to run in the namespace under the same file name and pid. */
   wrap(program: string, folder: string): string {
     const file = join(folder, program.slice(program.lastIndexOf("/") + 1));
     const script = `#!/bin/sh\nexec nsenter --net=/run/netns/${this.name} ${program} "$@"\n`;
@@ -199,7 +199,7 @@ class Kubelet implements AsyncDisposable {
       oomScoreAdj: 0,
     };
     writeFileSync(at("config.json"), JSON.stringify(config, null, 2));
-    // Its fixed folders, /var/lib/kubelet and /var/log/containers, are its own; PID 1 is never moved.
+    // Its fixed folders, /var/lib/kubelet and /var/log/containers, are private; PID 1 is never moved.
     const script = `
       mkdir -p /var/lib/kubelet && mount -t tmpfs kubelet /var/lib/kubelet && mount -t tmpfs kubelet /var/log &&
       exec "$@"`;
@@ -246,7 +246,7 @@ class Kubelet implements AsyncDisposable {
 
 type RunParts = { daemon: Daemon; netns: Netns; evented: boolean };
 
-/** The faults of one run. */
+/** Runs once and returns the faults. */
 async function run(kubelet: string, evented: boolean, minutes: number): Promise<string[]> {
   mkdirSync(cache, { recursive: true });
   using netns = new Netns(`isulad-kubelet-${process.pid}`);
@@ -283,7 +283,7 @@ function report(sightings: Sightings): () => void {
   };
 }
 
-/** Pods that come and go until the end, the last ones with time to go. */
+/** Adds and removes pods until the end, leaving time to remove the last ones. */
 async function visit(node: Kubelet, endMs: number, tick: () => void): Promise<Manifest[]> {
   const visits: { manifest: Manifest; leavesMs: number }[] = [];
   let nextMs = Date.now();
@@ -305,7 +305,7 @@ async function visit(node: Kubelet, endMs: number, tick: () => void): Promise<Ma
   return visits.map(({ manifest }) => manifest);
 }
 
-/** Of the Go module proxy: a module that requires Kubernetes, with its staging modules at their versions. */
+/** Builds a kubelet from the Go module proxy: a module that requires Kubernetes and its staging modules. */
 function buildKubelet(): string {
   const program = join(cache, "kubelet");
   if (existsSync(program)) return program;

@@ -1,7 +1,7 @@
-// Judges what a kubelet's run left in sight: every attempt of every container once, nothing stuck, no name
-// refused. Pure, so that planted faults show that it finds them (kubelet.test.ts).
+// Checks the results of a kubelet run: each attempt of each container exists once, nothing is stuck, no name
+// is refused. It is pure, so that kubelet.test.ts can test it with planted faults.
 
-/** One container as CRI showed it. */
+/** A container as CRI reported it. */
 export type Seen = {
   id: string;
   pod: string;
@@ -9,22 +9,22 @@ export type Seen = {
   name: string;
   attempt: number;
   createdMs: number;
-  /** As it was seen last. */
+  /** By the last report. */
   running: boolean;
   exitCode: number;
-  /** It was there at the end of the run. */
+  /** It existed at the end of the run. */
   isThere: boolean;
 };
 
 /**
- * What a container of the run must come to: restarts goes on being restarted, steady runs from its first
- * attempt on, completes ends with 0 after some failed attempts, gone is removed with its pod.
+ * Expected outcome of a container: it restarts until the end, stays running from its first attempt, completes
+ * with exit code 0 after some failed attempts, or is removed with its pod.
  */
 export type Expected = {
   pod: string;
   name: string;
   must: "restart" | "steady" | "complete" | "go";
-  /** Of complete: how many attempts it takes. */
+  /** Number of attempts before it completes. */
   attempts?: number;
 };
 
@@ -34,7 +34,7 @@ export type KubeletRun = {
   /** The kubelet's log. */
   lines: string[];
   endMs: number;
-  /** Longer without a new attempt, a container is stuck. */
+  /** A container without a new attempt for longer is stuck. */
   stuckMs: number;
 };
 
@@ -87,7 +87,7 @@ function judge(run: KubeletRun, { pod, name, must, attempts = 1 }: Expected): st
   return problems;
 }
 
-/** Spans without a new attempt, the last one up to the end. */
+/** Finds the spans without a new attempt, including the one up to the end. */
 function stuck({ endMs, stuckMs }: KubeletRun, what: string, found: Seen[]): string[] {
   const times = [...found.map(({ createdMs }) => createdMs), endMs];
   return found.flatMap(({ attempt }, index) => {

@@ -1,11 +1,11 @@
-// Static pods that a kubelet has much to do with, and what each of their containers must come to.
+// Defines static pods that keep a kubelet busy, and the expected outcome of each of their containers.
 import type { Expected } from "./kubelet_check.ts";
 
 type Container = {
   script: string;
   must: Expected["must"];
   attempts?: number;
-  /** Further fields of the manifest. */
+  /** Additional fields of the manifest. */
   more?: object;
   init?: true;
 };
@@ -14,7 +14,7 @@ type Pod = { name: string; restartPolicy?: string; containers: Record<string, Co
 const forever = "trap exit TERM; while :; do usleep 200000; done";
 const exec = (script: string) => ({ exec: { command: ["sh", "-c", script] } });
 const often = { periodSeconds: 1, failureThreshold: 2, timeoutSeconds: 5 };
-/** Fails until /shared/NAME has as many lines. */
+/** Fails until /shared/NAME has that many lines. */
 const failUntil = (name: string, attempts: number) =>
   `echo x >> /shared/${name}; [ $(wc -l < /shared/${name}) -ge ${attempts} ]`;
 
@@ -99,7 +99,7 @@ const pods: Pod[] = [
   },
 ];
 
-/** A pod whose manifest is taken away again. */
+/** A pod whose manifest is removed later. */
 function visitor(index: number): Pod {
   return {
     name: `visitor-${index}`,

@@ -1,4 +1,4 @@
-// The checker of leaks is shown to work: one planted leak of every kind, each found by its name.
+// Tests the leak checker: plants one leak of every kind, each of which must be found by its name.
 import { afterAll, expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, rmdirSync, rmSync, writeFileSync } from "node:fs";
@@ -24,7 +24,7 @@ const scope: Scope = {
   pids: () => [keeper.pid!],
 };
 
-/** Makes one leak; the result takes it back. */
+/** Plants a leak; the returned function removes it. */
 type Plant = { kind: string; plant: () => (() => void) | Promise<() => void> };
 
 const plants: Plant[] = [
@@ -46,11 +46,11 @@ afterAll(() => {
   rmSync(dir, { recursive: true, force: true });
 });
 
-test("a planted leak needs root", () => {
+test("planting leaks needs root", () => {
   expect(process.getuid!()).toBe(0);
 });
 
-test("leaksBetween() finds nothing where nothing happened", async () => {
+test("leaksBetween() finds nothing when nothing happened", async () => {
   await new Promise((resolve) => keeper.stdout.once("data", resolve));
   expect(leaksBetween(takeSnapshot(scope), takeSnapshot(scope))).toEqual([]);
 });

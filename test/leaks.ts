@@ -1,6 +1,5 @@
-// What a pod may leave behind on a host, as sets that can be compared: taken before and after, the
-// difference is a leak. Only what belongs to one daemon's scratch folder counts, so that other work
-// on the machine does no harm.
+// Finds leaks: takes everything that a pod may leave on a host as sets, before and after, and compares them.
+// Only objects of one daemon's scratch folder count, so that other work on the machine does no harm.
 import { spawnSync } from "node:child_process";
 import { existsSync, lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
@@ -8,15 +7,15 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { isGuest } from "./expect.ts";
 
-/** Whose leaks are looked for. */
+/** The daemon whose leaks are searched for. */
 export type Scope = {
   /** The scratch folder that holds graph, state, IP leases and everything else of a daemon. */
   dir: string;
-  /** Folders whose every file counts. */
+  /** Folders in which every file counts. */
   kept: string[];
-  /** Files that the first container makes and no later one. */
+  /** Files that only the first container creates. */
   once?: string[];
-  /** Folders of leases, as host-local's dataDir. */
+  /** Folders of IP leases: host-local's dataDir. */
   leases: string;
   /** Part of the name of every cgroup and CNI network of this daemon. */
   token: string;
@@ -41,14 +40,14 @@ type Kind = (typeof kinds)[number];
 
 export type Snapshot = {
   things: Record<Kind, Set<string>>;
-  /** "pid 12 socket" → how many. */
+  /** "pid 12 socket" → count. */
   descriptors: Map<string, number>;
 };
 
 /**
- * Some come and go with timers and connections; a log thread brings its own once; the pipes of a child
- * that ended are sockets which Bun closes when it collects garbage. A leak grows with every pod: the
- * soak run sees it.
+ * Tolerance for descriptors: some belong to timers and connections, a log thread opens its own once, and the
+ * pipes of an exited child are sockets that Bun closes at garbage collection. A leak grows with every pod,
+ * which the soak run detects.
  */
 const descriptorSlack = { socket: 40, anon_inode: 10, other: 3 };
 
@@ -72,7 +71,7 @@ export function takeSnapshot(scope: Scope): Snapshot {
   };
 }
 
-/** One line for each thing that is there now and was not before. */
+/** Returns a line for each object that exists now and did not before. */
 export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
   const found = kinds.flatMap((kind) =>
     [...after.things[kind].difference(before.things[kind])].map((thing) => `${kind}: ${thing}`),
@@ -86,10 +85,10 @@ export function leaksBetween(before: Snapshot, after: Snapshot): string[] {
   return found;
 }
 
-/** In an emulated guest what is done behind an answer takes its time too. */
+/** Longer in an emulated guest, where background work is slow. */
 const goneMs = isGuest ? 30_000 : 3_000;
 
-/** What was there all the time while everything was given `withinMs` to go. */
+/** Returns the leaks that still exist after `withinMs`. */
 export async function leaksSince(
   before: Snapshot,
   scope: Scope,
@@ -99,7 +98,7 @@ export async function leaksSince(
   let stays = leaksBetween(before, takeSnapshot(scope));
   while (stays.length > 0 && Date.now() < end) {
     await sleep(100);
-    // Namespace files bear no owner: one that came meanwhile is another daemon's.
+    // Namespace files have no owner: a new one may be another daemon's.
     const now = leaksBetween(before, takeSnapshot(scope));
     const seen = new Set(stays.map(withoutCount));
     stays = now.filter((leak) => seen.has(withoutCount(leak)));
@@ -123,13 +122,13 @@ function statOf(path: string): ReturnType<typeof lstatSync> {
   return lstatSync(path, { throwIfNoEntry: false });
 }
 
-/** What comes a second after a change beside its record, whose own file counts. */
+/** Files that write-behind creates a second after a change; the record's own file counts instead. */
 function isSettled(path: string): boolean {
   const record = path.replace(/\.settled\.json(\.\w+\.tmp)?$/, ".json");
   return record !== path && existsSync(record);
 }
 
-/** Everything under a folder, without descending into other file systems (a mounted rootfs). */
+/** Lists everything below a folder, without other file systems (a mounted rootfs). */
 function walk(folder: string): string[] {
   const device = statOf(folder)?.dev;
   const found: string[] = [];
@@ -210,7 +209,7 @@ function mountsOf(scope: Scope): Set<string> {
   return found;
 }
 
-/** Whether a namespace file does not bear the name of this graph folder: isulad-<instance>-<pod>. */
+/** True when a namespace file belongs to another graph folder: isulad-<instance>-<pod>. */
 function isForeign(name: string, scope: Scope): boolean {
   const instance = /^isulad-([0-9a-f]{8})-/.exec(name)?.[1];
   if (instance === undefined) return true; // somebody else's: no daemon gives such a name
@@ -218,13 +217,13 @@ function isForeign(name: string, scope: Scope): boolean {
   return own !== undefined && instance !== own;
 }
 
-/** In every hierarchy of cgroup v1, v2 or both, under the daemon's own parent, which may stay. */
+/** Lists cgroups in every hierarchy (v1, v2 or both) below the daemon's parent cgroup, which may stay. */
 function cgroupsOf(token: string): string[] {
   const isOurs = (path: string) => path.includes(`${token}/`) || path.includes(`${token}.slice/`);
   return cgroupTops().flatMap(foldersIn).filter(isOurs);
 }
 
-/** Takes away the empty cgroups of a daemon that is gone, its parent too. */
+/** Removes the empty cgroups of a daemon that has ended, including its parent cgroup. */
 export function removeCgroups(token: string): void {
   for (const slice of new Set(cgroupsOf(token).filter((path) => path.endsWith(".slice")))) {
     spawnSync("systemctl", ["stop", slice.slice(slice.lastIndexOf("/") + 1)]);
@@ -260,7 +259,7 @@ function foldersIn(folder: string): string[] {
   return found;
 }
 
-/** The rules that CNI plugins make for one attachment: they carry the network's name. */
+/** Lists the firewall rules of CNI attachments: they contain the network's name. */
 function rulesOf(token: string): Set<string> {
   const rules = ["nat", "filter"].map((table) =>
     spawnSync("iptables-save", ["-t", table], { encoding: "utf8" }),
@@ -290,7 +289,7 @@ function descriptorKind(link: string): string {
   }
 }
 
-/** Kilobytes of memory that are a process's own share (PSS). */
+/** Returns a process's proportional share of memory (PSS) in KiB. */
 export function pssKib(pid: number): number {
   return Number(/^Pss:\s+(\d+)/m.exec(textOf(`/proc/${pid}/smaps_rollup`))?.[1] ?? 0);
 }

@@ -1,14 +1,14 @@
-// Logs as tests read them.
+// Reads container logs and daemon logs for tests.
 import { closeSync, openSync, readSync, statSync } from "node:fs";
 
-/** What a container wrote: its log without time, stream and tag, partial lines joined. */
+/** Returns a container's output: its log without time, stream and tag, with partial lines joined. */
 export function logText(log: string): string {
   return log.replaceAll(/^\S+ (?:stdout|stderr) ([PF]) (.*)\n/gm, (_, tag: string, text: string) =>
     tag === "F" ? `${text}\n` : text,
   );
 }
 
-/** What is added to a file from now on; the file need not be there yet, and may be cut. */
+/** Reads what is appended to a file from now on; the file may not exist yet, and may be truncated. */
 export class AddedText {
   readonly #path: string;
   readonly #from: number;

@@ -1,6 +1,6 @@
-// Measures what the unit tests catch: inverts conditions of a room, one at a time in a copy of the project, and
-// runs `bun test test/unit` on each. `bun test/mutations.ts ROOM [--count 10] [--seed 1] [--file NAME]`
-// prints each inverted condition with the test that caught it, and fails where fewer than nine in ten were.
+// Measures the unit tests: inverts conditions of a room, one at a time in a copy of the project, and runs
+// `bun test test/unit` on each. `bun test/mutations.ts ROOM [--count 10] [--seed 1] [--file NAME]` prints
+// each inverted condition with the test that caught it, and fails when fewer than nine in ten were caught.
 import { execFileSync, spawnSync } from "node:child_process";
 import {
   cpSync,
@@ -23,7 +23,7 @@ const root = join(import.meta.dirname, "..");
 const timeoutMs = 120_000;
 const caughtMin = 0.9;
 
-/** The conditions of a source text: what stands in the parentheses of each `if`. */
+/** Finds the conditions of a source text: the content of the parentheses of each `if`. */
 export function conditionsOf(file: string, source: string): Condition[] {
   return [...source.matchAll(/\bif \(/g)].map(({ index, 0: head }) => {
     const start = index + head.length;
@@ -33,7 +33,7 @@ export function conditionsOf(file: string, source: string): Condition[] {
   });
 }
 
-/** Where the parenthesis closes that was opened before `start`. Quoted parentheses count as code. */
+/** Finds the end of the parenthesis opened before `start`. Quoted parentheses count as code. */
 function closingOf(source: string, start: number): number {
   let depth = 1;
   for (let at = start; at < source.length; at++) {
@@ -47,14 +47,14 @@ export function inverted(source: string, { start, end, text }: Condition): strin
   return `${source.slice(0, start)}!(${text})${source.slice(end)}`;
 }
 
-/** Draws `count` conditions, none of them twice. */
+/** Draws `count` distinct conditions. */
 function drawn(all: Condition[], count: number, seed: number): Condition[] {
   const draw = random(seed);
   const ordered = all.map((one) => ({ one, at: draw() })).toSorted((a, b) => a.at - b.at);
   return ordered.slice(0, count).map(({ one }) => one);
 }
 
-/** The first test that fails; undefined: none does. */
+/** Returns the first test that fails; undefined: none does. */
 function catcherOf(folder: string): string | undefined {
   const tests = spawnSync(process.execPath, ["test", "test/unit"], {
     cwd: folder,
@@ -68,7 +68,7 @@ function catcherOf(folder: string): string | undefined {
   );
 }
 
-/** With the generated messages and the installed packages. */
+/** Copies the project with generated messages and installed packages. */
 function copyOfProject(): string {
   const folder = mkdtempSync(join(tmpdir(), "isulad-mutations-"));
   const listed = execFileSync("git", ["ls-files"], { cwd: root, encoding: "utf8" }).trim();
@@ -97,7 +97,7 @@ function main(): number {
   const folder = copyOfProject();
   let caught = 0;
   try {
-    if (catcherOf(folder) !== undefined) throw new Error("the unit tests fail as they are");
+    if (catcherOf(folder) !== undefined) throw new Error("the unit tests fail without a mutation");
     for (const condition of chosen) {
       const { file, line, text } = condition;
       const source = readFileSync(join(root, file), "utf8");

@@ -1,6 +1,6 @@
-// A second build of this source, for test/upgrade.test.ts: another commit, and with faults on demand.
-// As a command it makes the one for guests, where nobody can build: there are no packages of npm's for
-// another platform, and no time. Then `test/run --guest test/upgrade.test.ts` upgrades there.
+// Builds this source a second time for test/upgrade.test.ts, with another commit and optional faults. As a
+// command it builds the one for guests, which lack the npm packages of their platform and the time to build.
+// Afterwards `test/run --guest test/upgrade.test.ts` upgrades there.
 import { spawnSync } from "node:child_process";
 import {
   cpSync,
@@ -18,7 +18,7 @@ import process from "node:process";
 const root = join(import.meta.dirname, "..");
 export const nextForGuests = join(import.meta.dirname, ".cache/isulad-ts-next");
 
-/** What the second build does wrong, as a file beside it says; without one it is a good build. */
+/** The fault of the second build, read from a file next to it; without that file it is a good build. */
 const faults = `
 import { readFileSync as read, rmSync as rm } from "node:fs";
 const fault = (() => {
@@ -42,7 +42,7 @@ if (process.argv[2] === "monitor") {
 }
 `;
 
-/** Builds it outside any repository, so that its commit is another. */
+/** Builds outside of any repository, so that its commit differs. */
 export function buildNext(file: string): void {
   const copy = mkdtempSync(join(tmpdir(), "isulad-next-"));
   try {
@@ -53,7 +53,7 @@ export function buildNext(file: string): void {
     const main = join(copy, "src/main.ts");
     writeFileSync(main, `${faults}${readFileSync(main, "utf8")}`);
     const done = spawnSync(process.execPath, ["dist/build.ts"], { cwd: copy, encoding: "utf8" });
-    if (done.status !== 0) throw new Error(`The second build failed: ${done.stderr}`);
+    if (done.status !== 0) throw new Error(`the second build failed: ${done.stderr}`);
     mkdirSync(dirname(file), { recursive: true });
     cpSync(join(copy, "dist/isulad-ts"), file);
   } finally {

@@ -1,4 +1,4 @@
-// A short run of the long one (test/nri_fuzz.ts), and that it sees a leak.
+// Runs the NRI fuzzer (test/nri_fuzz.ts) briefly, and tests that it detects a leak.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { createConnection } from "node:net";
@@ -10,7 +10,10 @@ import { fuzz, type FuzzPlan, type FuzzRound } from "./nri_fuzz.ts";
 import { Plugins } from "./nri/plugins.ts";
 import { fuzzSeed } from "./random.ts";
 
-/** More than in the long run: the engine still warms up. A quarter of a MiB for each plugin is far more. */
+/**
+ * Above the long run's, since the engine still warms up; the planted leak of 256 KiB per plugin is far
+ * larger.
+ */
 const growthKibMax = 24 * 1024;
 const plugins = new Plugins();
 let daemon: Daemon;
@@ -33,7 +36,7 @@ async function rounds(
   return done;
 }
 
-test(`mutated frames, messages and answers harm nothing, and nothing grows (seed ${fuzzSeed})`, async () => {
+test(`mutated frames, messages and answers neither break nor grow daemon and process (seed ${fuzzSeed})`, async () => {
   const plan = { cases: 24_000, perRound: 3_000, seed: fuzzSeed };
   const done = await rounds({ socket: plugins.socket, pid: daemon.pid }, plan);
   for (const of of ["pssKib", "heapKib"] as const) {
@@ -45,7 +48,7 @@ test(`mutated frames, messages and answers harm nothing, and nothing grows (seed
   await daemon.client.Version({});
 }, 120_000);
 
-/** Its file is there a moment before. */
+/** Waits until it accepts connections, a moment after its file exists. */
 function listens(path: string): Promise<boolean> {
   const socket = createConnection(path);
   const answer = new Promise<boolean>((resolve) => {
@@ -54,10 +57,10 @@ function listens(path: string): Promise<boolean> {
   return answer.finally(() => socket.destroy());
 }
 
-test("a leak is seen", async () => {
+test("a leak is detected", async () => {
   const socket = join(plugins.dir, "leaking/nri.sock");
   const program = join(import.meta.dirname, "nri/fuzz_target.ts");
-  // A quarter of a MiB for each plugin.
+  // Leaks 256 KiB per plugin.
   const child = spawn(process.execPath, [program, socket, String(256 << 10)]);
   try {
     await until("it listens", () => listens(socket));

@@ -1,8 +1,8 @@
-// Mutated frames, messages and answers of plugins:
-// `bun test/nri_fuzz.ts [--cases 1000000] [--seed 1] [--minutes 600]`. Frames and messages go to the NRI socket of a daemon, each connection with valid traffic among them
-// that must be answered; answers go through all that is done with them, in this process. Neither may
-// fail or grow. What was done is added up in test/.cache/nri_fuzz.json; a run that was interrupted goes
-// on at its round, with a new daemon, whose memory is looked at anew; so does one that was given minutes.
+// Fuzzes NRI: `bun test/nri_fuzz.ts [--cases 1000000] [--seed 1] [--minutes 600]` sends mutated frames and
+// messages to the NRI socket of a daemon, on connections whose valid calls must still be answered, and passes
+// mutated answers through their processing in this process. Neither process may fail or grow. Progress is
+// recorded in test/.cache/nri_fuzz.json; a run that was interrupted, or whose minutes ended, is resumed at
+// its round with a new daemon and a new memory baseline.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -25,20 +25,20 @@ export type FuzzPlan = { cases: number; perRound: number; seed: number };
 export type FuzzRound = {
   round: number;
   cases: number;
-  /** Connections, each of which had valid calls answered. */
+  /** Connections whose valid calls were all answered. */
   connections: number;
   answers: { garbage: number; refused: number; applied: number };
   ms: number;
-  /** Of whose socket it is. */
+  /** Memory of the daemon with the socket. */
   pssKib: number;
-  /** This process's, after a collection. */
+  /** Memory of this process after garbage collection. */
   heapKib: number;
 };
 
 const parallel = 8;
-/** Of one connection: those that leave the framing whole, and then those that need not. */
+/** Cases per connection: those that keep the framing valid, then those that may break it. */
 const [messagesEach, framesEach] = [12, 4];
-/** The engine's heap breathes; a leak of 100 bytes a case is 95 MiB in a million. */
+/** Tolerates heap fluctuation; a leak of 100 bytes per case is 95 MiB in a million. */
 const growthKibMax = 12 * 1024;
 
 const update = api.UpdateContainersRequest.encode({
@@ -55,7 +55,7 @@ const register = api.RegisterPluginRequest.encode({
   plugin_idx: "10",
 }).finish();
 
-/** Half of the cases of a round: frames and messages. Returns the connections that it took. */
+/** Sends the frames and messages of a round, half of its cases. Returns the number of connections. */
 async function fuzzSocket(path: string, cases: number, seed: number): Promise<number> {
   const connections = Math.ceil(cases / (messagesEach + framesEach));
   let index = 0;
@@ -73,11 +73,11 @@ async function fuzzSocket(path: string, cases: number, seed: number): Promise<nu
 
 async function oneConnection(path: string, next: () => number): Promise<void> {
   using plugin = new RawPlugin(path, {});
-  const gone = plugin.ended.then(() => Promise.reject(new Error("it was closed")));
+  const gone = plugin.ended.then(() => Promise.reject(new Error("the connection was closed")));
   gone.catch(() => {}); // it is closed in the end
   await Promise.race([gone, plugin.register(String(10 + Math.floor(next() * 90)), "fuzz")]);
   await Promise.race([gone, accepted(plugin)]);
-  // Whatever is in a message, it is answered and the connection stays.
+  // Any message is answered, and the connection stays open.
   const calls = Array.from({ length: messagesEach }, () => {
     const method = next() < 0.9 ? "UpdateContainers" : "RegisterPlugin";
     const payload = Buffer.from(method === "RegisterPlugin" ? register : update);
@@ -86,7 +86,7 @@ async function oneConnection(path: string, next: () => number): Promise<void> {
   });
   await Promise.race([gone, Promise.all(calls)]);
   await Promise.race([gone, accepted(plugin)]);
-  // Broken frames end it, or leave it waiting for the rest of a message.
+  // Broken frames close it, or leave it waiting for the rest of a message.
   for (let count = 0; count < framesEach; count++) {
     const call = request(runtimeService, "UpdateContainers", update);
     const bytes = frame(2, message(1001 + 2 * count, 1, call));
@@ -99,7 +99,7 @@ async function oneConnection(path: string, next: () => number): Promise<void> {
   await plugin.ended;
 }
 
-/** A valid call; a plugin that is not in service yet asks again. */
+/** Makes a valid call; retries while the plugin is not registered yet. */
 async function accepted(plugin: RawPlugin): Promise<void> {
   for (;;) {
     try {

@@ -1,5 +1,5 @@
-// A few pulls that are cut short, with a fixed seed, after what looks for faults was shown to find
-// planted ones (test/pulls.ts has all).
+// Tests some interrupted pulls with a fixed seed (test/pulls.ts runs many), and tests the checker with
+// planted faults.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { join } from "node:path";
@@ -19,7 +19,7 @@ test.each(planOf(5, 4, 7))(
   90_000,
 );
 
-describe("what looks for faults finds", () => {
+describe("the checker finds", () => {
   const layers = () => join(pulls.graph, "layers");
   const aTree = () =>
     join(
@@ -47,7 +47,7 @@ describe("what looks for faults finds", () => {
     ["an image without its record", () => moved(anImage()), "is needless"],
   ];
 
-  /** Each returns what takes it back. */
+  /** Each returns a function that removes the fault. */
   function made(path: string): string {
     fs.mkdirSync(path);
     return path;
@@ -71,7 +71,7 @@ describe("what looks for faults finds", () => {
     expect(faults.join("\n")).toContain(what);
   });
 
-  test("space that is lost", () => {
+  test("lost space", () => {
     expect(growth({ bytes: 5, files: 5 }, { bytes: 9, files: 5 })).toEqual(["4 bytes more"]);
     expect(growth({ bytes: 5, files: 5 }, { bytes: 5, files: 6 })).toEqual(["1 files more"]);
     expect(growth({ bytes: 5, files: 5 }, { bytes: 4, files: 5 })).toEqual([]);

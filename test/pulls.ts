@@ -1,7 +1,7 @@
-// Pulls that are cut short: the daemon killed with -9 at a random moment, or the disk full. The next
-// start must be clean, the next pull must work, and no space may be lost. Prints each round's faults:
-// `bun test/pulls.ts [--kills 200] [--full 50] [--seed 1] [--again]`. What was done stands in
-// test/.cache/pulls.json; a run that was interrupted goes on, unless the executable or the seed is another.
+// Interrupts pulls: kills the daemon with -9 at random moments, or fills the disk. The next start must be
+// clean, the next pull must work, and no space may be lost. `bun test/pulls.ts [--kills 200] [--full 50]
+// [--seed 1] [--again]` prints each round's faults. Progress is recorded in test/.cache/pulls.json; an
+// interrupted run is resumed if executable and seed are the same.
 import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
@@ -19,7 +19,7 @@ import { resumed } from "./run_record.ts";
 export type Cut = "kill" | "full";
 export type Round = { number: number; cut: Cut; seed: number };
 export type Outcome = Round & {
-  /** What the call said, or that it was through. */
+  /** The call's error, or its success. */
   told: string;
   problems: string[];
   ms: number;
@@ -27,16 +27,16 @@ export type Outcome = Round & {
 
 const graphBytes = 96 << 20;
 const graphFiles = 20_000;
-/** Longer than any pull here takes on a busy machine. */
+/** Exceeds the duration of any pull here on a busy machine. */
 const timeoutMs = 60_000;
 
 export class CutPulls implements AsyncDisposable {
   readonly daemon: Daemon;
   readonly #registry: FakeRegistry;
   readonly #refs: string[];
-  /** Of a pull that nothing disturbs. */
+  /** Duration of an undisturbed pull. */
   #pullMs = 500;
-  /** Of the graph folder without an image. */
+  /** Usage of the graph folder without an image. */
   #empty = { bytes: 0, files: 0 };
 
   private constructor(daemon: Daemon, registry: FakeRegistry) {
@@ -100,7 +100,7 @@ export class CutPulls implements AsyncDisposable {
     return outcome;
   }
 
-  /** Kills the daemon in the middle of one to three pulls, perhaps with a removal beside them. */
+  /** Kills the daemon during one to three pulls, sometimes with a concurrent removal. */
   async #killed(outcome: Outcome): Promise<void> {
     const chance = random(outcome.seed);
     const refs = this.#refs.filter(() => chance() < 0.6);
@@ -116,7 +116,7 @@ export class CutPulls implements AsyncDisposable {
     await this.daemon.start();
   }
 
-  /** Leaves less room than the image needs, or a little more. */
+  /** Leaves less space than the image needs, or slightly more. */
   async #full(outcome: Outcome): Promise<void> {
     const chance = random(outcome.seed);
     if (chance() < 0.5) await this.#pull(this.#refs[0]!);
@@ -134,27 +134,27 @@ export class CutPulls implements AsyncDisposable {
     outcome.told = error === undefined ? "it had room" : `${codeOf(error)} ${messageOf(error)}`;
     if (error === undefined) return;
     if (codeOf(error) !== "RESOURCE_EXHAUSTED" || !/no space left/.test(messageOf(error))) {
-      outcome.problems.push(`a full disk was told as: ${outcome.told}`);
+      outcome.problems.push(`a full disk was reported as: ${outcome.told}`);
     }
     const after = usageOf(this.graph);
     outcome.problems.push(...growth(before, after).map((more) => `after the full disk: ${more}`));
   }
 
-  /** The next start is clean, the next pulls work, and all the space comes back. */
+  /** Checks that the next start is clean, the next pulls work, and all space is freed. */
   async #afterwards(outcome: Outcome): Promise<void> {
     const { problems } = outcome;
     problems.push(...(await this.faults()));
     await this.pullAll();
     problems.push(...(await this.faults()).map((fault) => `after the next pulls: ${fault}`));
     await this.#removeAll();
-    problems.push(...growth(this.#empty, usageOf(this.graph)).map((more) => `in the end: ${more}`));
+    problems.push(...growth(this.#empty, usageOf(this.graph)).map((more) => `at the end: ${more}`));
   }
 
   async pullAll(): Promise<void> {
     for (const ref of this.#refs) await this.#pull(ref);
   }
 
-  /** What is wrong with the images and the graph folder of a daemon that runs and pulls nothing. */
+  /** Finds faults in the images and the graph folder of an idle daemon. */
   async faults(): Promise<string[]> {
     await giveTime(() => this.#helpers().length === 0);
     const faults = [...foldersFaults(this.graph), ...this.#helpers()];
@@ -165,7 +165,7 @@ export class CutPulls implements AsyncDisposable {
     return faults;
   }
 
-  /** Unpacking helpers whose daemon is no more. */
+  /** Finds unpack helpers whose daemon has ended. */
   #helpers(): string[] {
     const pids = fs.readdirSync("/proc").filter((name) => /^\d+$/.test(name));
     const left = pids.filter((pid) => isHelper(pid) && isOrphan(pid));
@@ -198,7 +198,7 @@ export class CutPulls implements AsyncDisposable {
   }
 }
 
-/** Helpers of a killed daemon end when their input does; some time is theirs. */
+/** Time for helpers of a killed daemon to notice the end of their input. */
 async function giveTime(isSo: () => boolean): Promise<void> {
   for (let tries = 0; tries < 100 && !isSo(); tries++) await sleep(20);
 }
@@ -238,7 +238,7 @@ export function growth(before: Usage, after: Usage): string[] {
     .map((what) => `${after[what] - before[what]} ${what} more`);
 }
 
-/** What lies in a graph folder that no image needs, and what an image lacks. */
+/** Finds files in a graph folder that no image needs, and files that an image lacks. */
 export function foldersFaults(graph: string): string[] {
   const layers = join(graph, "layers");
   const records = fs.readdirSync(join(graph, "images")).filter((name) => name.endsWith(".json"));
@@ -272,7 +272,7 @@ export function foldersFaults(graph: string): string[] {
   ];
 }
 
-/** They share layers, below and above; with everything that a layer may hold. */
+/** Makes images that share lower and upper layers, with all kinds of entries. */
 function images(): Record<string, TestImage> {
   const files = (name: string, count: number, bytes: number) =>
     Array.from({ length: count }, (_, i) => ({
@@ -302,7 +302,7 @@ function images(): Record<string, TestImage> {
   };
 }
 
-/** Every round has a seed of its own, so that one can be had again. */
+/** Gives every round its own seed, so that it can be repeated alone. */
 export function planOf(kills: number, full: number, seed: number): Round[] {
   const chance = random(seed);
   return Array.from({ length: kills + full }, (_, number) => ({

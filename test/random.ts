@@ -1,6 +1,6 @@
-// Random numbers that can be had again: a test prints its seed.
+// Generates reproducible random numbers: tests print their seed.
 
-/** mulberry32: numbers from 0 up to, but not, 1; the same for a seed everywhere. */
+/** mulberry32: numbers from 0 (included) to 1 (excluded), the same for a seed on any machine. */
 export function random(seed: number): () => number {
   let state = seed;
   return () => {
@@ -11,6 +11,6 @@ export function random(seed: number): () => number {
   };
 }
 
-/** Fixed, so that the suite says the same twice; ISULAD_SEED asks for another one. */
+/** Fixed, so that the suite is reproducible; ISULAD_SEED sets another one. */
 export const fuzzSeed = Number(process.env["ISULAD_SEED"] ?? 20_261_121);
 export const fuzzRounds = Number(process.env["ISULAD_FUZZ_ROUNDS"] ?? 2_000);

@@ -1,4 +1,4 @@
-// Debian's docker-registry for tests: on a free port of loopback, with its data in a scratch folder.
+// Runs Debian's docker-registry for tests, on a free port of loopback with its data in a scratch folder.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { connect, createServer } from "node:net";
@@ -10,21 +10,21 @@ import { pushImage, type TestImage } from "./image_maker.ts";
 export type Registry = AsyncDisposable & {
   /** "127.0.0.1:PORT". */
   host: string;
-  /** The folder of its data, which others may serve too. */
+  /** Its data folder, which other registries may serve, too. */
   data: string;
-  /** Where it wants no password and speaks no TLS. */
+  /** Without password and TLS. */
   push(repository: string, tag: string, image: TestImage): Promise<void>;
 };
 
-/** Parts of its configuration (distribution's docs/configuration.md). */
+/** Sections of its configuration (distribution's docs/configuration.md). */
 export type RegistrySettings = {
-  /** Another one's data. */
+  /** The data folder of another registry. */
   data?: string;
   auth?: object;
   tls?: object;
 };
 
-/** @throws when it does not listen within ten seconds. */
+/** @throws Error when it does not listen within ten seconds. */
 export async function startRegistry(settings: RegistrySettings = {}): Promise<Registry> {
   const dir = mkdtempSync(join(tmpdir(), "isulad-registry-"));
   const port = await freePort();

@@ -1,5 +1,5 @@
-// An HTTP proxy for tests, on a free port of loopback: it forwards, opens tunnels, wants a password,
-// and knows hosts that no name server does.
+// Runs an HTTP proxy for tests on a free port of loopback: it forwards requests, opens tunnels, requires a
+// password, and resolves host names that no name server has.
 import { createServer, request, type IncomingMessage, type Server } from "node:http";
 import { connect, type Socket } from "node:net";
 
@@ -10,7 +10,7 @@ export class TestProxy implements AsyncDisposable {
   readonly #server: Server;
   /** Name → port of loopback. */
   readonly #hosts: Map<string, number>;
-  /** "GET http://name/path" or "CONNECT name:port", as they came. */
+  /** "GET http://name/path" or "CONNECT name:port", in order. */
   readonly requests: string[] = [];
 
   private constructor(hosts: Record<string, number>) {
@@ -51,7 +51,7 @@ export class TestProxy implements AsyncDisposable {
     return `127.0.0.1:${(this.#server.address() as { port: number }).port}`;
   }
 
-  /** With user and password. */
+  /** The proxy's URL with user and password. */
   get url(): string {
     return `http://${user}:${password}@${this.host}`;
   }

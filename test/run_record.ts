@@ -1,9 +1,9 @@
-// What a long run has done so far: one that was interrupted goes on.
+// Records the progress of long runs, so that an interrupted run can be resumed.
 import { mkdirSync, readFileSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { executable } from "./harness.ts";
 
-/** The run that stands in the file, unless it was of another executable or seed; else `fresh`. */
+/** Returns the run in the file if its executable and seed are the same, else `fresh`. */
 export function resumed<Run extends object>(
   file: string,
   fresh: Run & { seed?: number },
@@ -17,6 +17,6 @@ export function resumed<Run extends object>(
     const found = JSON.parse(readFileSync(file, "utf8")) as typeof marked;
     return found.executable === marked.executable && found.seed === fresh.seed ? found : marked;
   } catch {
-    return marked; // none yet, or cut off while it was written
+    return marked; // missing or truncated
   }
 }

@@ -1,11 +1,11 @@
-// A file system that answers nothing, as that of a lost NFS server: FUSE whose server reads no request.
+// Mounts a file system that never answers, like NFS with a lost server: FUSE whose server reads no request.
 import { closeSync, constants, mkdirSync, openSync } from "node:fs";
 import { MNT_DETACH, mount, unmount } from "../src/sys/mount.ts";
 import { mountPoints } from "../src/sys/mount_table.ts";
 
 /**
- * Mounts one at a path; who touches what is below it waits until it is disposed of. server: where the
- * kernel's requests can be read, without waiting. Needs root.
+ * Mounts one at a path; any access below it blocks until it is disposed of. server: the descriptor from which
+ * the kernel's requests can be read, non-blocking. Needs root.
  */
 export function silentDisk(path: string): Disposable & { server: number } {
   mkdirSync(path, { recursive: true });

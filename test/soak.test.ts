@@ -1,10 +1,10 @@
-// A short run of the long one (test/soak.ts), with a fixed seed.
+// Runs the soak test (test/soak.ts) briefly with a fixed seed.
 import { expect, test } from "bun:test";
 import { isGuest } from "./expect.ts";
 import { startDaemon } from "./harness.ts";
 import { growthKib, type RoundResult, soak } from "./soak.ts";
 
-// The guest of test/vm emulates its processor.
+// test/vm emulates the guest's processor.
 const pods = isGuest ? 3 : 10;
 
 test("three rounds of pods of every kind leave nothing behind", async () => {

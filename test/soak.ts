@@ -1,6 +1,6 @@
-// Pods made and removed, over and over: `bun test/soak.ts [--rounds 10] [--pods 50] [--seed 1]`.
-// What was done is added up in test/.cache/soak.json; a run that was interrupted goes on at its
-// round. After every round nothing may be left, and descriptors and memory must stay flat.
+// Makes and removes pods repeatedly: `bun test/soak.ts [--rounds 10] [--pods 50] [--seed 1]`. After every
+// round nothing may be left, and descriptors and memory must not grow. Progress is recorded in
+// test/.cache/soak.json; an interrupted run is resumed at its round.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -22,10 +22,10 @@ export type RoundResult = {
 };
 
 const parallel = 5;
-/** The engine's heap breathes; a leak of 100 KiB a pod is 5 MiB a round of 50. */
+/** Tolerates heap fluctuation; a leak of 100 KiB per pod is 5 MiB in a round of 50. */
 const growthKibMax = 12 * 1024;
 
-/** One pod's life: what it holds and how it ends are drawn. Returns how many containers it had. */
+/** Runs one pod with random content and end. Returns the number of its containers. */
 async function onePod(daemon: Daemon, draw: () => number): Promise<number> {
   const config = draw() < 0.2 ? daemon.hostPodConfig() : daemon.podConfig();
   const podId = await daemon.runPod(config);
@@ -69,7 +69,7 @@ export async function* soak(daemon: Daemon, plan: SoakPlan, from = 0): AsyncGene
   }
 }
 
-/** How much the memory grew from the first round (a warm one) to the last, in KiB. */
+/** Memory growth from the first warm round to the last, in KiB. */
 export function growthKib(results: RoundResult[]): number {
   const total = (result: RoundResult) => result.pssKib.reduce((sum, one) => sum + one, 0);
   const warm = results.slice(Math.min(2, results.length - 1));
@@ -105,7 +105,7 @@ async function main(): Promise<number> {
   const file = join(folder, "soak.json");
   mkdirSync(folder, { recursive: true });
   const record = readRecord(file, plan);
-  if (record.done.length > 0) console.log(`goes on at round ${record.done.length}`);
+  if (record.done.length > 0) console.log(`resuming at round ${record.done.length}`);
   await using daemon = await startDaemon();
   const here: RoundResult[] = [];
   for await (const result of soak(daemon, plan, record.done.length)) {

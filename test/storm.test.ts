@@ -1,9 +1,9 @@
-// A short storm with a fixed seed, after what counts its losses was shown to find planted ones.
+// Runs a short storm with a fixed seed, and tests the counter of losses with planted faults.
 import { describe, expect, test } from "bun:test";
 import { startDaemon } from "./harness.ts";
 import { countExit, countLines, isClean, newTally, storm } from "./storm.ts";
 
-/** The log of a writer that wrote these lines. */
+/** Makes the log of a writer of these lines. */
 function logOf(lines: string[]): string {
   return lines.map((line) => `2026-01-01T00:00:00.000000000Z stdout F ${line}\n`).join("");
 }
@@ -14,8 +14,8 @@ function counted(log: string) {
   return tally;
 }
 
-describe("what counts losses", () => {
-  test("finds nothing in a whole log, and counts repeated lines", () => {
+describe("the counter of losses", () => {
+  test("finds nothing in a complete log, and counts repeated lines", () => {
     expect(isClean(counted(logOf(["1", "2", "3", "END 3"])))).toBe(true);
     const repeated = counted(logOf(["1", "2", "1", "2", "3", "END 3"]));
     expect(isClean(repeated)).toBe(true);
@@ -58,7 +58,7 @@ describe("what counts losses", () => {
   );
 });
 
-test("a short storm: no line lost, no wrong code, no container dead, nothing left", async () => {
+test("a short storm loses no line, exit code or container, and leaves nothing", async () => {
   await using daemon = await startDaemon();
   const plan = { daemon: 1, monitor: 2, both: 1, writers: 3, burst: 40, codes: 8, seed: 4 };
   await storm(daemon, { ...plan, daemon: 0, monitor: 1, both: 0, codes: 1 }); // what is made once

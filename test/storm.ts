@@ -1,7 +1,7 @@
-// A storm of kills: the daemon, the monitor, and both at once, while some containers write numbered
-// lines and others end with every exit code. No container may die of it, no line may be lost, no
-// exit code be wrong. `bun test/storm.ts [--daemon 50] [--monitor 50] [--both 20] [--writers 10]
-// [--burst 40] [--codes 256] [--seed 1]`; the tally of all runs is added up in test/.cache/storm.json.
+// Kills the daemon, the monitor, and both at once, while some containers write numbered lines and others end
+// with every exit code. No container may die of it, no line may be lost, and no exit code may be wrong. `bun
+// test/storm.ts [--daemon 50] [--monitor 50] [--both 20] [--writers 10] [--burst 40] [--codes 256] [--seed
+// 1]`; the results of all runs add up in test/.cache/storm.json.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -22,7 +22,7 @@ export type StormPlan = {
   monitor: number;
   both: number;
   writers: number;
-  /** Lines that a writer writes at once, every 20 ms. */
+  /** Lines per burst of a writer, every 20 ms. */
   burst: number;
   codes: number;
   seed: number;
@@ -34,17 +34,17 @@ export type Tally = {
   linesRepeated: number;
   exits: number;
   wrongCodes: number;
-  /** 255, reason Unknown, with a message: the documented remainder. */
+  /** Exits with 255, reason Unknown and a message: the documented exception. */
   unknownCodes: number;
   deadContainers: number;
   /** Calls that failed with UNAVAILABLE, "try again". */
   callsRepeated: number;
-  /** What was found, in words. */
+  /** Descriptions of the faults. */
   problems: string[];
 };
 type Victim = "daemon" | "monitor" | "both";
 
-/** How many containers end around one kill. */
+/** Containers that end around one kill. */
 const codesAtOnce = 4;
 
 export function newTally(): Tally {
@@ -62,7 +62,7 @@ export function newTally(): Tally {
   };
 }
 
-/** Counts the lines "1", "2", … "END n" of a CRI log: lost ones, repeated ones. */
+/** Counts lost and repeated lines in a CRI log of "1", "2", … "END n". */
 export function countLines(log: string, tally: Tally, who: string): void {
   const seen = new Map<number, number>();
   let last: number | undefined;
@@ -80,7 +80,7 @@ export function countLines(log: string, tally: Tally, who: string): void {
     const end = /^END (\d+)$/.exec(text)?.[1];
     if (end !== undefined) last = Number(end);
     else if (/^\d+$/.test(text)) seen.set(Number(text), (seen.get(Number(text)) ?? 0) + 1);
-    else tally.problems.push(`${who}: not its line: ${JSON.stringify(text)}`);
+    else tally.problems.push(`${who}: unexpected line: ${JSON.stringify(text)}`);
   }
   if (last === undefined) tally.problems.push(`${who}: its log has no end`);
   const highest = last ?? [...seen.keys()].reduce((high, one) => Math.max(high, one), 0);
@@ -94,7 +94,7 @@ export function countLines(log: string, tally: Tally, who: string): void {
 
 export type Ended = { exitCode: number; reason: string; message: string };
 
-/** Whether a container that ended with `code` is told of so. */
+/** Checks that a container's exit code is reported as `code`. */
 export function countExit(code: number, told: Ended, tally: Tally, who: string): void {
   const { exitCode, reason, message } = told;
   tally.exits++;
@@ -104,10 +104,10 @@ export function countExit(code: number, told: Ended, tally: Tally, who: string):
     return;
   }
   tally.wrongCodes++;
-  tally.problems.push(`${who}: exit ${code} told as ${exitCode}, ${reason}: ${message}`);
+  tally.problems.push(`${who}: exit ${code} reported as ${exitCode}, ${reason}: ${message}`);
 }
 
-/** Writes 1, 2, …, `burst` at once every 20 ms; on SIGTERM, when a burst is whole, END and how many. */
+/** Writes 1, 2, …, in bursts every 20 ms; on SIGTERM, after the burst, END and the count. */
 export function writerScript(burst: number): string {
   return `trap 'ended=yes' TERM
 i=0; ended=; while [ -z "$ended" ]; do
@@ -117,7 +117,7 @@ done
 echo "END $i"`;
 }
 
-/** About 0.2 to 1.2 s after its start it ends: before, while, or after the kill. */
+/** Exits about 0.2 to 1.2 s after its start: before, during, or after the kill. */
 function ending(code: number, draw: () => number): string {
   return `usleep ${Math.floor(200_000 + draw() * 1_000_000)}; exit ${code}`;
 }
@@ -162,7 +162,7 @@ class Storm {
     return `${exits} exits, ${wrongCodes} wrong, ${unknownCodes} unknown, ${deadContainers} dead`;
   }
 
-  /** All kills in an order that is drawn. */
+  /** All kills in random order. */
   #victims(): Victim[] {
     const { daemon, monitor, both } = this.#plan;
     const counts: [Victim, number][] = [
@@ -175,7 +175,7 @@ class Storm {
     return order.toSorted((a, b) => a.at - b.at).map(({ victim }) => victim);
   }
 
-  /** One that a killed daemon had started may find the place taken, and ends then. */
+  /** A monitor that a killed daemon started may find the lock taken, and then ends. */
   async #expectOneMonitor(): Promise<void> {
     const isOne = () => this.#daemon.monitors().length === 1;
     await until("there is one monitor", isOne).catch((error: unknown) => {
@@ -184,7 +184,7 @@ class Storm {
     });
   }
 
-  /** Starts the containers that are to end around this kill, kills, and waits for what is told. */
+  /** Starts the containers that end around this kill, kills, and waits for their exit codes. */
   async #kill(victim: Victim, codes: number): Promise<void> {
     const daemon = this.#daemon;
     const ending: { id: string; code: number }[] = [];
@@ -222,7 +222,7 @@ class Storm {
     }
   }
 
-  /** As a kubelet does: again, where the monitor ended during the call. */
+  /** Retries like a kubelet when the monitor ended during the call. */
   async #remove(id: string): Promise<void> {
     try {
       await this.#daemon.client.RemoveContainer({ container_id: id });
@@ -293,14 +293,14 @@ function addToRecord(tally: Tally): string {
   try {
     runs = JSON.parse(readFileSync(file, "utf8")) as Tally[];
   } catch {
-    // The first run.
+    // There is no record before the first run.
   }
   runs.push(tally);
   writeFileSync(file, JSON.stringify(runs, null, 2));
   return `${runs.length} runs ever, ${runs.filter(isClean).length} clean`;
 }
 
-/** A process with its parent and its command line. */
+/** Describes a process with its parent and command line. */
 function commandOf(pid: number): string {
   try {
     const command = readFileSync(`/proc/${pid}/cmdline`, "utf8").replaceAll("\0", " ");

@@ -1,4 +1,5 @@
-// A client of the streams for tests: both protocols, each stream's text and the status at the end.
+// Connects to exec and attach streams for tests, by either protocol; collects each stream's text and the
+// final status.
 import { openSpdy, openWebSocket } from "../src/cli/stream_client.ts";
 import type { SpdyStream } from "../src/sys/spdy.ts";
 import { WebSocketConnection } from "../src/sys/websocket.ts";
@@ -7,22 +8,22 @@ export type Transport = "SPDY" | "WebSocket";
 export type Asked = { stdin?: boolean; stdout?: boolean; stderr?: boolean; tty?: boolean };
 export type Heard = { stdout: string; stderr: string; status: string };
 
-/** A client that is connected. */
+/** A connected client. */
 export type Conversation = {
-  /** What came until now. */
+  /** Text received so far. */
   heard: Heard;
   type(text: string | Uint8Array): Promise<void>;
   endInput(): Promise<void>;
   resize(columns: number, rows: number): Promise<void>;
-  /** Until the server has ended it. */
+  /** Waits until the server ends the stream. */
   end: Promise<Heard>;
-  /** Without a word, as a client that is killed. */
+  /** Closes the connection abruptly, like a killed client. */
   vanish(): void;
-  /** Until it has heard it. @throws after 15 s. */
+  /** Waits for a text. @throws Error after 15 s. */
   hears(text: string): Promise<void>;
 };
 
-/** The exit code in a status of v4. */
+/** Returns the exit code in a status of protocol v4. */
 export function exitCodeIn(status: string): number {
   const { status: word, details } = JSON.parse(status) as {
     status: string;
@@ -45,7 +46,7 @@ export async function converse(
       if ((heard.stdout + heard.stderr).includes(text)) return;
       await Bun.sleep(50);
     }
-    throw new Error(`never heard ${JSON.stringify(text)}: ${JSON.stringify(heard)}`);
+    throw new Error(`timed out waiting for ${JSON.stringify(text)}: ${JSON.stringify(heard)}`);
   };
   return { ...conversation, heard, hears };
 }
@@ -82,7 +83,7 @@ async function overSpdy(
   };
 }
 
-/** The text of the error stream of an older protocol. */
+/** Parses the error stream of older protocols. */
 export async function oldStatus(url: string, protocol: string): Promise<string> {
   const heard: Heard = { stdout: "", stderr: "", status: "" };
   const { end } = await overSpdy(url, { stdout: true, stderr: true }, heard, protocol);

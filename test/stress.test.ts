@@ -1,4 +1,4 @@
-// A short stress with a fixed seed, after what compares was shown to find planted faults.
+// Runs a short stress with a fixed seed, and tests the comparisons with planted faults.
 import { describe, expect, test } from "bun:test";
 import { executable } from "./harness.ts";
 import { planOf, stress } from "./stress.ts";
@@ -37,7 +37,7 @@ describe("compareOutput", () => {
     expect(kindsOf((faults) => compareOutput(got, wanted, { who: "x", faults }))).toEqual(kinds);
   });
 
-  test("takes 141 where the command ended so", () => {
+  test("accepts 141 when the command ended so", () => {
     const wanted = { exitCode: 141, stdout: "", stderr: "" };
     expect(kindsOf((faults) => compareOutput(wanted, wanted, { who: "x", faults }))).toEqual([]);
   });
@@ -49,7 +49,7 @@ describe("compareLog", () => {
   const kinds = (log: string, repeats = false) =>
     kindsOf((faults) => compareLog(log, wanted, { who: "x", faults, repeats }));
 
-  test("finds nothing in a whole log, nor where a piece is in two parts", () => {
+  test("finds nothing in a complete log, also with a line in two parts", () => {
     expect(kinds(whole.join(""))).toEqual([]);
     expect(kinds(whole.with(0, line("", { tag: "P" }) + line("1")).join(""))).toEqual([]);
   });
@@ -66,7 +66,7 @@ describe("compareLog", () => {
     ["a newline that nobody wrote", whole.with(3, line("3")), "newline added"],
   ])("finds %s", (_, lines, kind) => expect(kinds(lines.join(""))).toEqual([kind]));
 
-  test("takes lines that a killed monitor's successor wrote again, and still finds lost ones", () => {
+  test("accepts lines that a killed monitor's successor repeated, and still finds lost ones", () => {
     expect(kinds([...whole.slice(0, 3), ...whole].join(""), true)).toEqual([]);
     expect(kinds([whole[0]!, whole[0]!, ...whole.slice(1)].join(""), true)).toEqual([]);
     expect(kinds(whole.toSpliced(2, 1).join(""), true)).toEqual(["log differs"]);

@@ -1,9 +1,10 @@
-// All that a busy node does, at once on one daemon, compared byte by byte with what was sent: execs, short
-// containers and terminals, logs at full speed, streams, port-forwards, pulls, pods, cancelled calls, events,
-// stats and lists; and meanwhile kills, restarts, upgrades, slow runtimes and plugins (stress_disturb.ts).
-// `bun test/stress.ts --minutes 10` does it all; with counts only what is named, undisturbed:
-// `--execs 20000 --loggers 20 --short 500 --terminals 500`, or `--disturbances 8` beside. [--at-once 10]
-// [--seed 1] [--kinds "daemon killed,monitor killed"] [--again]. The record is test/.cache/stress.json; a run that was cut off goes on.
+// Stresses one daemon with all the work of a busy node at once, and compares the results byte by byte: execs,
+// short containers and terminals, logs at full speed, streams, port-forwards, pulls, pods, cancelled calls,
+// events, stats and lists; meanwhile kills, restarts, upgrades, slow runtimes and plugins
+// (stress_disturb.ts). `bun test/stress.ts --minutes 10` runs all of it; counts run only the named loads,
+// without disturbances: `--execs 20000 --loggers 20 --short 500 --terminals 500`, unless `--disturbances 8`
+// is given. [--at-once 10] [--seed 1] [--kinds "daemon killed,monitor killed"] [--again]. Progress is
+// recorded in test/.cache/stress.json; an interrupted run is resumed.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -17,9 +18,11 @@ import { StressNode } from "./stress_node.ts";
 import { Stress, type StressPlan, type StressRecord } from "./stress_run.ts";
 
 const recordMs = 5_000;
-/** Logging containers beside a run by the clock. */
+/** Logging containers during a timed run. */
 const loggersDefault = 6;
-/** The first ends the loads and removes everything, so that the run can go on later; the second kills. */
+/**
+ * The first signal ends the loads and removes everything, so that the run can be resumed; the second kills.
+ */
 const stopSignals = ["SIGINT", "SIGTERM"] as const;
 
 function freshRecord(plan: StressPlan): StressRecord {
@@ -29,7 +32,7 @@ function freshRecord(plan: StressPlan): StressRecord {
   return { seed, plan, done, minutesDone: 0, tally: newTally(), isOver: false };
 }
 
-/** Goes on with the record: what it says is done is not done again. */
+/** Resumes the recorded run: completed items are not repeated. */
 export async function stress(
   record: StressRecord,
   report: (line: string) => void = () => {},
@@ -121,7 +124,8 @@ async function main(): Promise<number> {
   let record = resumed(file, fresh, { again: values["again"] === true });
   const isSame = JSON.stringify(record.plan) === JSON.stringify(plan);
   if (record.isOver || !isSame) record = resumed(file, fresh, { again: true });
-  if (record.minutesDone > 0) console.log(`goes on after ${record.minutesDone.toFixed(1)} minutes`);
+  if (record.minutesDone > 0)
+    console.log(`resuming after ${record.minutesDone.toFixed(1)} minutes`);
   const write = () => writeFileSync(file, JSON.stringify(record, null, 2));
   const timer = setInterval(write, recordMs);
   try {
@@ -134,7 +138,7 @@ async function main(): Promise<number> {
   return countFaults(record.tally.faults) === 0 ? 0 : 1;
 }
 
-/** The plan of a run that does so much of each. */
+/** Makes the plan of a run by counts. */
 export function planOf(seed: number, more: Partial<Omit<StressPlan, "seed">>): StressRecord {
   const counts = Object.fromEntries(loadNames.map((name) => [name, 0])) as StressPlan["counts"];
   const plan = {

@@ -1,5 +1,6 @@
-// Calls of a stressed daemon, as a kubelet makes them: what a planned restart cut off is looked at and made
-// again, and everything else that fails is a fault. Also the lives of containers, compared with the truth.
+// Makes calls to a stressed daemon as a kubelet does: a call interrupted by a planned restart is examined and
+// repeated, any other failure is a fault. Also runs containers and compares their exit codes and logs with
+// the expected ones.
 import { readFileSync, rmSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inTime, type Droppable } from "../src/base/abort.ts";
@@ -14,17 +15,17 @@ import { type Pod, programsOf, runtimeCallsOf, type StressNode } from "./stress_
 
 const { ContainerState } = runtime.v1;
 const attemptsMax = 20;
-/** After this long a container that has ended, and only waits to be listed so, never will be. */
+/** Limit until an exited container is listed as exited. */
 const endMsMax = 30_000;
-/** How long a container may run before it is listed RUNNING. */
+/** Limit until a running container is listed RUNNING. */
 const listedMs = 4_000;
-/** A start that no runtime call and no process shows after this long was undone. */
+/** A start without a runtime call or process for this long was rolled back. */
 const undoneMs = 3_000;
 const pollMs = 50;
-/** Of one call with all its streams: more than any takes on a busy node. */
+/** Limit of one call with all its streams. */
 const callMsMax = 90_000;
 
-/** What was done; plain data, for the record of a run. */
+/** Counts of completed work; plain data, for the record of a run. */
 export type Tally = {
   faults: Faults;
   execs: number;
@@ -34,9 +35,9 @@ export type Tally = {
   exits: number;
   events: number;
   streamBytes: number;
-  /** Calls that a planned restart cut off, and that were made again. */
+  /** Calls repeated because a planned restart interrupted them. */
   interrupted: number;
-  /** Containers made anew, for their start was cut off. */
+  /** Containers recreated because their start was interrupted. */
   startsRepeated: number;
   disturbances: Record<string, number>;
   /** Other warnings and errors in the daemon's own logs, by shape. */
@@ -49,7 +50,7 @@ export function newTally(): Tally {
   return { faults: {}, ...counts, ...more, disturbances: {}, warnings: {} };
 }
 
-/** A container that has been started. kills: of the monitor, until then; bothKills: together with the daemon. */
+/** A started container. kills: of the monitor before the start; bothKills: of monitor and daemon at once. */
 export type Started = {
   id: string;
   key: string;
@@ -68,7 +69,7 @@ export class Calls {
   readonly node: StressNode;
   readonly daemon: Daemon;
   readonly tally: Tally;
-  /** For the events: how containers were made to end. */
+  /** For the event checker: how containers were ended. */
   readonly expected: Item[] = [];
   #clients: Client[] = [];
   /** Changes when a disturbance begins and when it ends. */
@@ -88,7 +89,7 @@ export class Calls {
     addFault(this.tally.faults, kind, words);
   }
 
-  /** A connection of its own for each slot, made anew after a restart of the daemon. */
+  /** One connection per slot, replaced after a restart of the daemon. */
   client(slot: number): Client {
     return (this.#clients[slot] ??= connect(`unix://${this.daemon.socket}`));
   }
@@ -97,7 +98,7 @@ export class Calls {
     for (const client of this.#clients.splice(0)) client?.close();
   }
 
-  /** Calls that fail meanwhile are made again; with `hold`, none is begun before it has ended. */
+  /** Failing calls are repeated during a disturbance; with `hold`, no call starts before its end. */
   async disturbed(act: () => Promise<void>, { hold }: { hold: boolean }): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     if (hold) this.#held = promise;
@@ -113,7 +114,7 @@ export class Calls {
     }
   }
 
-  /** Makes the call, again where a planned restart cut it off. @throws as it failed otherwise. */
+  /** Makes a call; repeats it after a planned restart. @throws any other failure. */
   async again<T extends Droppable>(act: () => Promise<T>): Promise<T> {
     for (;;) {
       const done = await this.once(act);
@@ -121,7 +122,7 @@ export class Calls {
     }
   }
 
-  /** undefined: a planned restart cut it off. anyError: a stream that is cut fails in many ways. */
+  /** undefined: a planned restart interrupted it. anyError: an interrupted stream fails in many ways. */
   async once<T extends Droppable>(
     act: () => Promise<T>,
     { anyError = false }: { anyError?: boolean } = {},
@@ -146,7 +147,7 @@ export class Calls {
     return this.again(() => this.daemon.status(id));
   }
 
-  /** Creates and starts a container, in as many attempts as restarts make necessary. */
+  /** Creates and starts a container, with retries after restarts. */
   async start(wish: Wish): Promise<Started> {
     for (let attempt = 0; attempt < attemptsMax; attempt++) {
       const kills = this.monitorKills;
@@ -181,7 +182,7 @@ export class Calls {
     return started !== undefined || this.settled(id, key);
   }
 
-  /** After a start was cut off: whether the container was started, when that is certain. */
+  /** After an interrupted start: finds out with certainty whether the container was started. */
   async settled(id: string, key: string): Promise<boolean> {
     let runsSince: number | undefined;
     let idleSince: number | undefined;
@@ -203,7 +204,7 @@ export class Calls {
     }
   }
 
-  /** Waits for the end, compares its code; undefined: it is not listed as ended (a fault). */
+  /** Waits for the exit and compares its code; undefined: it is not listed as exited (a fault). */
   async ended(
     { id, key, kills }: Started,
     exitCode: number,
@@ -231,7 +232,7 @@ export class Calls {
     }
   }
 
-  /** Compares the log of a container that has ended; older: the files that were rotated away. */
+  /** Compares the log of an exited container; older: the rotated files. */
   log({ key, kills, bothKills, logPath }: Started, wanted: Streams, older: string[] = []): void {
     const files = [...older, logPath];
     const text = files.map((file) => textIfThere(file)).join("");
@@ -255,7 +256,7 @@ export class Calls {
 
   // -- pods -----------------------------------------------------------------------------------------
 
-  /** Runs a pod; after a cut it is removed and made again. */
+  /** Runs a pod; an interrupted one is removed and recreated. */
   async runPod(name: string, { handler = "", host = false } = {}): Promise<Pod> {
     for (let attempt = 0; attempt < attemptsMax; attempt++) {
       const more = { metadata: { name, attempt } };
@@ -278,7 +279,7 @@ export class Calls {
     for (const { id } of found) await this.removePod(id!);
   }
 
-  /** A failure that was not planned. */
+  /** Records an unplanned failure. */
   failed(who: string, error: unknown): void {
     this.fault("call failed", `${who}: ${codeOf(error)}: ${messageOf(error)}`);
   }

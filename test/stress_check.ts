@@ -1,5 +1,5 @@
-// Compares what a stressed daemon returned with what was sent: outputs, exit codes, logs, and the daemon's
-// own log. Pure, so that planted faults show that it finds them (stress.test.ts).
+// Compares the results of a stressed daemon with the expected ones: outputs, exit codes, logs, and the
+// daemon's own log. It is pure, so that stress.test.ts can test it with planted faults.
 
 export type FaultKind =
   | "SIGPIPE"
@@ -9,14 +9,14 @@ export type FaultKind =
   /** A newline at a log's end that the container did not write. */
   | "newline added"
   | "event"
-  /** What is listed does not agree with what runs. */
+  /** Lists disagree with the running processes. */
   | "state"
   | "call failed"
   | "monitor"
   | "own log"
   | "leak";
 
-/** Faults by kind: how many, and the first ones in words. Plain data, for the record of a run. */
+/** Faults by kind: count and descriptions of the first ones. Plain data, for the record of a run. */
 export type Faults = Partial<Record<FaultKind, { count: number; first: string[] }>>;
 
 const examplesMax = 8;
@@ -34,10 +34,10 @@ export function countFaults(faults: Faults): number {
 
 export type Output = { exitCode: number; stdout: string; stderr: string };
 
-/** 128 + SIGPIPE, which is what a command ends with when somebody closed its output. */
+/** 128 + SIGPIPE: the exit code of a command whose output was closed. */
 const sigpipeCode = 141;
 
-/** Compares an exec's exit code and both streams; true when all is as it was sent. */
+/** Compares an exec's exit code and both streams; true when all are as expected. */
 export function compareOutput(
   got: Output,
   wanted: Output,
@@ -55,7 +55,7 @@ export function compareOutput(
   return countFaults(faults) === before;
 }
 
-/** In words, or undefined when the texts are equal. */
+/** Describes the first difference; undefined: the texts are equal. */
 export function difference(got: string, wanted: string): string | undefined {
   if (got === wanted) return undefined;
   const length = Math.min(got.length, wanted.length);
@@ -70,7 +70,7 @@ export type Streams = { stdout: string; stderr: string };
 const logLine =
   /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d) (stdout|stderr) ([PF]) (.*)$/s;
 
-/** What a CRI log holds of each stream, partial lines joined. @throws at a line that is none. */
+/** Returns each stream of a CRI log with partial lines joined. @throws Error for an invalid line. */
 export function streamsOf(log: string): Streams {
   const pieces: Record<keyof Streams, string[]> = { stdout: [], stderr: [] };
   const lines = log.split("\n");
@@ -84,7 +84,7 @@ export function streamsOf(log: string): Streams {
 }
 
 /**
- * repeats: what a killed monitor had written and not yet taken out of a FIFO is written twice. mayEnd: daemon
+ * repeats: data that a killed monitor wrote before it consumed the FIFO is written twice. mayEnd: daemon
  * and monitor were killed at once; what a container wrote last that ended before they were back nobody held.
  */
 export type LogRules = { repeats: boolean; mayEnd?: boolean };

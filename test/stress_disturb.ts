@@ -1,5 +1,5 @@
-// What happens to a stressed daemon and its monitor: kills, restarts, upgrades, and steps that take long when
-// a restart comes. Afterwards everything must go on, with the same monitor where it was not killed.
+// Disturbs a stressed daemon and its monitor: kills, restarts, upgrades, and steps that are slow when a
+// restart comes. Afterwards everything must go on, with the same monitor unless it was killed.
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Recorder } from "./event_recorder.ts";
 import { until } from "./expect.ts";
@@ -21,7 +21,7 @@ export const disturbances = {
 };
 export type Disturbance = keyof typeof disturbances;
 
-/** Longer than one that runs may be listed CREATED (stress_calls.ts). */
+/** Exceeds the limit until a running container is listed RUNNING (stress_calls.ts). */
 const lifeSeconds = 6;
 const calmMs = 500;
 
@@ -30,7 +30,7 @@ export class Disturber {
   readonly #recorder: Recorder;
   readonly #stage: Stage;
   #serial = 0;
-  /** Of the monitors that may be there. */
+  /** Pids of acceptable monitors. */
   #monitors: number[];
 
   constructor(stage: Stage, recorder: Recorder) {
@@ -48,7 +48,7 @@ export class Disturber {
     this.checkMonitor();
   }
 
-  /** The same as before, unless the plan has killed it. */
+  /** Checks that the monitor is the same, unless the plan killed it. */
   checkMonitor(): void {
     const now = this.#calls.daemon.monitors();
     if (now.join() === this.#monitors.join()) return;
@@ -95,7 +95,7 @@ export class Disturber {
       return now.length === 1 && !before.includes(now[0]!) && (await this.#answers());
     });
     this.#monitors = calls.daemon.monitors();
-    // A container that ended amid the kill is listed so by now.
+    // By now a container that ended during the kill is listed as exited.
     calls.monitorKills++;
   }
 
@@ -108,7 +108,7 @@ export class Disturber {
     }
   }
 
-  /** Another build of the executable, and a restart: the monitor becomes it, with the same pid. */
+  /** Installs another build and restarts: the monitor changes to it and keeps its pid. */
   async upgrade(): Promise<void> {
     const { node, daemon } = this.#calls;
     const log = new AddedText(daemon.logFile);
@@ -121,7 +121,7 @@ export class Disturber {
       this.#calls.fault("monitor", `not upgraded: ${lineWith(log.text, "stays as it is")}`);
   }
 
-  /** The same while a container is created for longer than the monitor waits: it stays as it was, and serves. */
+  /** Upgrades while a creation takes longer than the monitor waits: the old monitor stays and serves. */
   async lateUpgrade(): Promise<void> {
     const { node, daemon } = this.#calls;
     const log = new AddedText(daemon.logFile);
@@ -142,7 +142,7 @@ export class Disturber {
     await ended;
   }
 
-  /** Returns when the runtime is held creating a container; `ended`: when that has ended. */
+  /** Returns once the runtime hangs in a creation; `ended`: resolves when the creation ends. */
   async #beginSlowStart(): Promise<{ ended: Promise<void> }> {
     const { node } = this.#calls;
     const key = `slow-start-${++this.#serial}`;
@@ -161,7 +161,9 @@ export class Disturber {
     return containers[0]?.id ?? undefined;
   }
 
-  /** Started once, whatever is cut off; then it runs as listed, ends with its code, and is told of. */
+  /**
+   * Checks that an interrupted start runs once, is listed, exits with its code, and is reported by an event.
+   */
   async #slowLife(key: string): Promise<void> {
     const calls = this.#calls;
     const wish = {

@@ -1,5 +1,5 @@
-// What test/stress.ts makes a daemon do, all at once. One item of each load is drawn from the seed and its
-// index, and compared with what was sent when it is done.
+// Defines the loads of test/stress.ts. Each item of a load is drawn from the seed and its index, and its
+// result is compared with the expected one.
 import { renameSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { codeOf } from "../src/base/errors.ts";
@@ -27,19 +27,19 @@ export const loadNames = [
 ] as const;
 export type LoadName = (typeof loadNames)[number];
 
-/** What the items of all loads use. */
+/** Shared objects of all loads. */
 export type Stage = {
   calls: Calls;
-  /** Of the containers. */
+  /** The containers' pod. */
   pod: Pod;
-  /** Whose runtime sleeps. */
+  /** The pod with the slow runtime. */
   slowPod: Pod;
-  /** With a network, and servers in it. */
+  /** The pod with a network and servers. */
   network: Pod;
-  /** Containers that execs run in. */
+  /** Containers for execs. */
   targets: Started[];
 };
-/** index: of all items of this load; slot: of those that run now. */
+/** index: among all items of this load; slot: among the running ones. */
 export type Item = { index: number; slot: number; draw: () => number };
 export type Load = { atOnce: number; run: (stage: Stage, item: Item) => Promise<void> };
 
@@ -67,7 +67,7 @@ function between(draw: () => number, low: number, high: number): number {
   return low + Math.floor(draw() * (high - low + 1));
 }
 
-/** Few lines as a rule, now and then more than a pipe holds. */
+/** Usually a few lines, sometimes more than a pipe holds. */
 function drawLines(draw: () => number): number {
   const drawn = draw();
   if (drawn < 0.02) return between(draw, 20_000, 100_000);
@@ -80,7 +80,7 @@ async function exec({ calls, targets }: Stage, { index, slot, draw }: Item): Pro
   const [first, second] = [index * 10, index * 10 + 5];
   const say = (from: number, lines: number) =>
     lines === 1 ? `echo ${from}` : `seq ${from} ${from + lines - 1}`;
-  // Closed early, its descriptors' numbers are another's before it has ended.
+  // Kept open until the exit: otherwise its descriptor numbers would be reused.
   const pause = draw() < 0.2 ? `exec >&- 2>&-; usleep ${between(draw, 0, 500_000)};` : "";
   const command = `${say(first, out)}; ${say(second, err)} >&2; ${pause} exit ${exitCode}`;
   const { id } = targets[between(draw, 0, targets.length - 1)]!;
@@ -120,7 +120,7 @@ async function slow({ calls, slowPod }: Stage, { index }: Item): Promise<void> {
 
 type Wish = Parameters<Calls["start"]>[0];
 
-/** From its creation to its removal. */
+/** Runs a container from creation to removal. */
 async function wholeLife(
   calls: Calls,
   wish: Wish,
@@ -158,7 +158,7 @@ printf 'the end'; printf 'of both' >&2; exit ${exitCode}`;
   await calls.remove(started.id);
 }
 
-/** As a kubelet: the file gets another name, then the runtime opens a new one. */
+/** Rotates a log like a kubelet: renames the file, then the daemon opens a new one. */
 async function rotate(
   calls: Calls,
   { id, logPath }: Started,
@@ -184,18 +184,18 @@ function transportOf(index: number): Transport {
   return index % 2 === 0 ? "SPDY" : "WebSocket";
 }
 
-/** Text that tells its items apart, up to a few MB. */
+/** Makes distinguishable text of up to a few MB. */
 function drawText(index: number, draw: () => number): string {
   const lines = draw() < 0.2 ? between(draw, 10_000, 200_000) : between(draw, 1, 500);
   return numbers(index * 1000, index * 1000 + lines);
 }
 
-/** As often as restarts make necessary; what is cut off counts as nothing. */
+/** Retries after restarts, and ignores the output of interrupted attempts. */
 async function untilWhole(calls: Calls, act: () => Promise<void>): Promise<void> {
   while ((await calls.once(act, { anyError: true })) === undefined);
 }
 
-/** @throws where the stream was cut off. */
+/** @throws Error when the stream was interrupted. */
 function statusCode(status: string): number {
   const code = status === "" ? Number.NaN : exitCodeIn(status);
   if (Number.isNaN(code))
@@ -222,7 +222,7 @@ async function stream({ calls, targets }: Stage, { index, slot, draw }: Item): P
   });
 }
 
-/** What is typed comes back, and stands in the log. */
+/** Checks that typed text is echoed and logged. */
 async function attach({ calls, pod }: Stage, { index, slot, draw }: Item): Promise<void> {
   const text = numbers(1, between(draw, 1, 2_000));
   const asked = { stdin: true, stdout: true, stderr: true };
@@ -292,7 +292,7 @@ async function pull({ calls }: Stage, { slot }: Item): Promise<void> {
   await calls.again(() => calls.client(slot).RemoveImage({ image }));
 }
 
-/** A pod with a network, a container that is stopped twice at once, and the end of all. */
+/** Runs a pod with a network and a container that is stopped twice at once, and removes all. */
 async function podLife({ calls }: Stage, { index, draw }: Item): Promise<void> {
   const handler = draw() < 0.3 ? slowHandler : "";
   const pod = await calls.runPod(`life-${index}`, { handler });
@@ -318,7 +318,7 @@ async function twice(act: () => Promise<unknown>): Promise<void> {
 
 type Cut = (stage: Stage, signal: AbortSignal, key: string) => Promise<unknown>;
 
-/** Calls that are cancelled, by connections that nothing else uses. */
+/** Cancels calls, on separate connections. */
 const cuts: Record<string, Cut> = {
   ExecSync: async ({ calls, targets }, signal) => {
     using client = connect(`unix://${calls.daemon.socket}`);

@@ -1,5 +1,5 @@
-// The node that test/stress.ts works on: a daemon in a folder of its own executable (which can be replaced),
-// a registry, servers in a pod's network, and a runtime and a CNI plugin that sleep as long as a file says.
+// Sets up the node of test/stress.ts: a daemon with its own copy of the executable (which can be replaced), a
+// registry, servers in a pod's network, and a runtime and a CNI plugin that sleep as long as a file says.
 import { type ChildProcess, spawn } from "node:child_process";
 import {
   chmodSync,
@@ -23,12 +23,12 @@ import { freeSubnet, mountTmpfs, unmountUnder } from "./host.ts";
 import { busyboxImage } from "./image_maker.ts";
 import { type Registry, startRegistry } from "./registry.ts";
 
-/** What sleeps before it does its work: a verb of the slow runtime, or its CNI plugin. */
+/** Steps that can be slowed down: a verb of the runtime, or the CNI plugin. */
 export type Slow = "create" | "start" | "delete" | "exec" | "cni";
 export type Pod = { id: string; config: PodSandboxConfig };
 
 export const slowHandler = "slow";
-/** Port of the server in the pod that returns what it is sent (test/cri/pod_servers.ts). */
+/** Port of the pod's echo server (test/cri/pod_servers.ts). */
 export const echoPort = 8001;
 const images = 3;
 
@@ -94,7 +94,7 @@ export class StressNode implements AsyncDisposable {
     return join(this.folder, "bin", basename(executable));
   }
 
-  /** Puts another build in the executable's place: the same bytes, with another time. */
+  /** Replaces the executable by another build: the same bytes with another mtime. */
   install(): void {
     const next = `${this.#program}.next`;
     copyFileSync(executable, next);
@@ -103,12 +103,12 @@ export class StressNode implements AsyncDisposable {
     renameSync(next, this.#program);
   }
 
-  /** Whether a process runs the build that was installed last. */
+  /** True when a process runs the build that was installed last. */
   isCurrent(pid: number): boolean {
     return readlinkSync(`/proc/${pid}/exe`) === this.#program;
   }
 
-  /** From now on, how long it sleeps; "held": until something else is said. */
+  /** Sets the time that a step sleeps; "held": until it is set again. */
   sleep(what: Slow, seconds: number | "held"): void {
     writeFileSync(join(this.folder, `sleep-${what}.new`), `${seconds}\n`);
     renameSync(join(this.folder, `sleep-${what}.new`), join(this.folder, `sleep-${what}`));
@@ -147,7 +147,7 @@ done
     writeFileSync(join(this.folder, "cni/10-slow.conflist"), JSON.stringify(list));
   }
 
-  /** Starts servers in the network of a pod. */
+  /** Starts servers in a pod's network. */
   async serve({ id }: Pod): Promise<void> {
     const name = readdirSync("/run/netns").find((one) => one.endsWith(id.slice(0, 32)))!;
     const script = join(import.meta.dirname, "cri/pod_servers.ts");
@@ -170,7 +170,7 @@ done
   }
 }
 
-/** Processes of a container that run its own program: in its cgroup, and not the runtime's. */
+/** Processes in a container's cgroup, without the runtime's. */
 export function programsOf(containerId: string): number[] {
   return processes().filter((pid) => {
     const command = textOf(pid, "cmdline");
@@ -180,7 +180,7 @@ export function programsOf(containerId: string): number[] {
   });
 }
 
-/** Calls of the OCI runtime for a container that run now. */
+/** Running calls of the OCI runtime for a container. */
 export function runtimeCallsOf(containerId: string): number[] {
   return processes().filter((pid) => textOf(pid, "cmdline").includes(containerId));
 }

@@ -1,5 +1,5 @@
-// Runs the loads of a plan all at once, watches events, lists and stats beside them, disturbs, and looks at
-// the end for what is left.
+// Runs the loads of a plan all at once, with disturbances, events, lists and stats at the same time, and
+// finally checks for leaks.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -14,20 +14,20 @@ import { slowHandler, type StressNode } from "./stress_node.ts";
 
 export type StressPlan = {
   seed: number;
-  /** 0: until the counts are reached; else everything until then. */
+  /** Duration of the run; 0: until the counts are reached. */
   minutes: number;
   counts: Record<LoadName, number>;
-  /** Logging containers at any time. */
+  /** Concurrent logging containers. */
   loggers: number;
-  /** Execs at any time, each by a connection of its own. */
+  /** Concurrent execs, each on its own connection. */
   atOnce: number;
-  /** How many; by the clock there is always one after another. */
+  /** Number of disturbances; a timed run has them continuously. */
   disturbances: number;
-  /** Which, one after another in an order that is drawn. */
+  /** Kinds of disturbances, applied in random order. */
   kinds: Disturbance[];
 };
 
-/** What a run has done; plain data. */
+/** Progress of a run; plain data. */
 export type StressRecord = {
   seed: number;
   plan: StressPlan;
@@ -37,14 +37,14 @@ export type StressRecord = {
   isOver: boolean;
 };
 
-/** More tell nothing new. */
+/** Limit of recorded faults. */
 const faultsMax = 1_000;
-/** After so many that are listed wrongly the daemon hears nothing any more. */
+/** After this many wrong lists the run stops. */
 const wrongStatesMax = 2;
 const targetCount = 3;
 const watchMs = 300;
 const reportMs = 10_000;
-/** Between two disturbances. */
+/** Pause between two disturbances. */
 const calmMsMax = 6_000;
 const drainMs = 500;
 const leakMs = 30_000;
@@ -70,7 +70,7 @@ export class Stress {
     this.#next = { ...record.done };
   }
 
-  /** Ends the loads; what is under way is finished and removed. The record says what is left to do. */
+  /** Ends the loads; running items are finished and removed. The record contains the rest. */
   stop(): void {
     this.#isStopped = true;
   }
@@ -111,7 +111,7 @@ export class Stress {
     }
   }
 
-  /** What is made once and kept (chains of the packet filter, folders, a log thread) is made now. */
+  /** Creates what is created once and kept: chains of the packet filter, folders, a log thread. */
   async #warmUp(): Promise<void> {
     const calls = this.#calls;
     for (const handler of ["", slowHandler]) {
@@ -178,7 +178,7 @@ export class Stress {
     }
   }
 
-  /** Draws the same for an item wherever a run begins. */
+  /** Draws the same for an item wherever a run starts. */
   async #slots(name: LoadName | "loggers", load: Load, stage: Stage): Promise<void> {
     const { plan, done } = this.#record;
     const counted = plan.minutes === 0 && name !== "loggers" ? plan.counts[name] : Infinity;
@@ -199,7 +199,7 @@ export class Stress {
     await Promise.all(Array.from({ length: load.atOnce }, (_, index) => slot(index)));
   }
 
-  /** Each kind in an order that is drawn, then each again. */
+  /** Draws each kind once in random order, then again. */
   async #disturb(disturber: Disturber): Promise<void> {
     const { plan, done } = this.#record;
     const { kinds } = plan;
@@ -215,7 +215,7 @@ export class Stress {
     }
   }
 
-  /** Lists and stats as a kubelet asks for them. */
+  /** Calls lists and stats like a kubelet. */
   async #watch(): Promise<void> {
     const calls = this.#calls;
     const slot = this.#record.plan.atOnce;
@@ -229,7 +229,7 @@ export class Stress {
     await calls.again(() => calls.daemon.client.ImageFsInfo({}));
   }
 
-  /** Checks the events that have come, and lets go of them. */
+  /** Checks and then drops the received events. */
   #drain(): void {
     const items = [...this.#recorder.history.splice(0), ...this.#calls.expected.splice(0)];
     for (const item of items) {
@@ -254,7 +254,9 @@ export class Stress {
     this.#recorder.disconnect();
   }
 
-  /** Compares the events with the lists while nothing happens. A lost subscription is a fault, not the end. */
+  /**
+   * Compares events with lists while no calls run. A lost subscription is a fault, but does not end the run.
+   */
   async #settleEvents(): Promise<void> {
     await this.#step("the events", () => this.#recorder.quiet());
     this.#drain();

@@ -1,4 +1,4 @@
-// The architecture as a test: who may import whom, no cycles, no dead files, nothing too long.
+// Tests the architecture: imports between rooms, no cycles, no dead files, limits of length, and banned code.
 import { describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
@@ -6,7 +6,7 @@ import { dirname, join, normalize, relative } from "node:path";
 
 const root = join(import.meta.dirname, "..");
 
-/** Room → the rooms it may import beside itself. "root" is src/*.ts. */
+/** Room → the other rooms that it may import. "root" is src/*.ts. */
 const mayImport: Record<string, string[]> = {
   base: [],
   proto: [],
@@ -41,7 +41,7 @@ const mayImport: Record<string, string[]> = {
   ],
   cli: ["base", "sys", "proto"],
 };
-/** What is started without being imported: the program, and the worker that is compiled in. */
+/** Files that are started without an import: the program and its workers. */
 const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
 
 const sources = filesIn("src").filter((file) => !file.startsWith("src/proto/"));
@@ -73,7 +73,7 @@ function roomOf(file: string): string {
   return rest === undefined ? "root" : room!;
 }
 
-/** A way from `file` back to itself, if there is one. */
+/** Finds an import cycle through `file`. */
 function cycleAt(file: string): string[] | undefined {
   const stack = (imports.get(file) ?? []).map((next) => [file, next]);
   const seen = new Set<string>();
@@ -124,7 +124,7 @@ describe("rooms", () => {
     expect(broken).toEqual([]);
   });
 
-  test("no file imports itself by a detour", () => {
+  test("imports have no cycles", () => {
     const cycles = sources.map(cycleAt).filter((way) => way !== undefined);
     expect(cycles.map((way) => way.join(" → "))).toEqual([]);
   });
@@ -142,7 +142,7 @@ describe("rooms", () => {
 });
 
 describe("style", () => {
-  /** What a line may not hold, and the files that may nevertheless. */
+  /** Patterns banned in sources, and the files excepted. */
   const bans: { what: RegExp; why: string; except?: RegExp }[] = [
     { what: /["']bun:/, why: "Bun's own modules: only sys/libc.ts", except: /^src\/sys\/libc/ },
     { what: /\bDeno\./, why: "Deno's own interface: only sys/libc.ts", except: /^src\/sys\/libc/ },
@@ -196,8 +196,8 @@ describe("style", () => {
     expect(found).toEqual([]);
   });
 
-  test("nothing that a waiter may give up goes on with a further step", () => {
-    // The step would run after the waiter's roll-back; each is awaited by itself instead.
+  test("no promise passed to inTime() or untilAborted() has a .then() or .finally()", () => {
+    // That step would run after the waiter rolled back; it is awaited separately instead.
     const chain = /\b(?:inTime|untilAborted)\(\s*[^;"`]*?\.(?:then|finally)\(/;
     const found = sources.filter((file) => chain.test(readFileSync(join(root, file), "utf8")));
     expect(found).toEqual([]);

@@ -1,5 +1,5 @@
-// A token service for docker-registry in tests: JSON Web Tokens that its certificate vouches for
-// (distribution's docs/spec/auth/token.md and oauth.md), on a free port of loopback.
+// Runs a token service for docker-registry in tests, on a free port of loopback: it issues JSON Web Tokens
+// that its certificate signs (distribution's docs/spec/auth/token.md and oauth.md).
 import { createPrivateKey, randomUUID, sign, X509Certificate } from "node:crypto";
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { Signed } from "./certificates.ts";
@@ -13,7 +13,7 @@ export class TokenServer implements AsyncDisposable {
   readonly #server: Server;
   readonly #signed: Signed;
   readonly #account: Account;
-  /** "GET" or "POST grant_type=…", as they came. */
+  /** "GET" or "POST grant_type=…", in order. */
   readonly requests: string[] = [];
 
   private constructor(signed: Signed, account: Account) {

@@ -1,4 +1,4 @@
-// What a folder tree holds, file by file, for comparing two of them.
+// Describes folder trees line by line, so that two of them can be compared.
 import { createHash } from "node:crypto";
 import { lstatSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";
@@ -7,8 +7,8 @@ import { lgetxattr } from "../src/sys/path.ts";
 const xattrs = ["user.test", "security.capability"];
 
 /**
- * A line for each entry: type and mode, owner, time, device, content, and who shares its inode. Times
- * of folders are left out: what is put into them changes those.
+ * Returns a line per entry: type and mode, owner, time, device, content, and hard links. Folders' times are
+ * omitted, since new entries change them.
  */
 export function listTree(root: string): string[] {
   const inodes = new Map<bigint, string>();

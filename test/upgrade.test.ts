@@ -1,6 +1,6 @@
-// Another build replaces the executable while containers write, end, read and are made: daemon and
-// monitor change over, and no container notices. A build that is broken takes nothing down: the old
-// monitor stays, or another one takes over.
+// Tests upgrades: another build replaces the executable while containers write, end, read and are created;
+// daemon and monitor change to it, and no container notices. A broken build harms nothing: the old monitor
+// stays, or another one takes its place.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import {
   copyFileSync,
@@ -59,7 +59,7 @@ afterAll(async () => {
   if (folder !== undefined) rmSync(folder, { recursive: true, force: true });
 });
 
-/** As a package manager does it: the file is another, whoever runs the old one keeps it. */
+/** Replaces the file like a package manager: running processes keep the old one. */
 function install(build: string, fault = ""): void {
   const program = join(folder, "bin/isulad-ts");
   rmSync(`${program}.fault`, { force: true });
@@ -71,7 +71,7 @@ function install(build: string, fault = ""): void {
 const runs = (pid: number) => readlinkSync(`/proc/${pid}/exe`);
 const current = () => join(folder, "bin/isulad-ts");
 
-/** The pids of a pod's containers as the kernel has them, with the times of their starts. */
+/** Returns the pids of a pod's containers with their start times, from the kernel. */
 function processes(ids: string[]): string[] {
   return ids.map((id) => {
     const record = join(daemon.dir, "state/monitor/containers", `${id}.json`);
@@ -81,7 +81,7 @@ function processes(ids: string[]): string[] {
   });
 }
 
-/** Short containers one after the other, until told to stop: how many, and which went wrong. */
+/** Runs short containers in turn until stopped; returns their number and the failures. */
 function load(): { count: () => number; stop(): Promise<string[]> } {
   const stopped = new AbortController();
   const wrong: string[] = [];
@@ -94,7 +94,7 @@ function load(): { count: () => number; stop(): Promise<string[]> } {
         if (exitCode !== code) wrong.push(`exit ${code} told as ${exitCode}`);
         await daemon.client.RemoveContainer({ container_id: id });
       } catch (error) {
-        // There is no daemon while it is restarted.
+        // The daemon is being restarted.
         if (!/Cannot reach|dropped|closed|monitor ended|shut down/i.test(String(error))) {
           wrong.push(String(error));
         }
@@ -118,7 +118,7 @@ async function changeOver(build: string, fault = ""): Promise<void> {
 }
 
 describe.skipIf(why !== "")(`the executable is replaced${why}`, () => {
-  test("by a good build, under load: both change over, and nobody notices", async () => {
+  test("by a good build under load changes daemon and monitor unnoticed", async () => {
     const writers = await Promise.all(
       [1, 2, 3].map(() => daemon.run(podId, pod, writerScript(isGuest ? 4 : 40))),
     );
@@ -175,7 +175,7 @@ describe.skipIf(why !== "")(`the executable is replaced${why}`, () => {
     },
   );
 
-  test("by one that ends when it has taken over: another monitor goes on", async () => {
+  test("by one that exits after its handover: another monitor continues", async () => {
     await changeOver(executable);
     const [monitor] = daemon.monitors();
     await until("the monitor runs the first build", () => runs(monitor!) === current());

@@ -1,4 +1,5 @@
-// Decompresses gzip and zstd, and passes anything else through. Magic bytes decide, since media types may be wrong.
+// Decompresses gzip and zstd, and passes anything else through. Magic bytes decide, since media types may be
+// wrong.
 import type { Transform } from "node:stream";
 import * as zlib from "node:zlib";
 import { CriError, messageOf } from "../base/errors.ts";

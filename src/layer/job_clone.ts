@@ -1,5 +1,5 @@
-// Clones a layer in the unpack helper: hard-links the tree of a layer with the same content, for use above other
-// layers. Hard links are safe because nothing writes into a layer's tree.
+// Clones a layer in the unpack helper: hard-links the tree of a layer with the same content, for use above
+// other layers. Hard links are safe because nothing writes into a layer's tree.
 import * as fs from "node:fs";
 import type { UnpackedLayer } from "./job_unpack.ts";
 import { readLayerManifest, type ManifestEntry } from "./layer_manifest.ts";

@@ -1,5 +1,5 @@
-// Copies an image's layers into one container root, in the unpack helper, on nodes without overlayfs. The trees
-// were written by untar.ts and are hostile: symlinks are never followed.
+// Copies an image's layers into one container root, in the unpack helper, on nodes without overlayfs. The
+// trees were written by untar.ts and are hostile: symlinks are never followed.
 import * as fs from "node:fs";
 import { copyFile as copyWhole } from "node:fs/promises";
 import { setImmediate as nextTurn } from "node:timers/promises";

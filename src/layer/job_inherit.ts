@@ -1,5 +1,5 @@
-// Gives implicit folders (folders without a tar entry) the attributes that they have in the layers below, in the
-// unpack helper: otherwise a layer with tmp/x and no entry for tmp would make /tmp 0755.
+// Gives implicit folders (folders without a tar entry) the attributes that they have in the layers below, in
+// the unpack helper: otherwise a layer with tmp/x and no entry for tmp would make /tmp 0755.
 import * as fs from "node:fs";
 import { pathOf } from "./tar_fields.ts";
 import { isOpaque } from "./whiteouts.ts";

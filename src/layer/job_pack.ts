@@ -1,5 +1,5 @@
-// Writes an image archive in the unpack helper: small files from the job, and layers' tar streams rebuilt from
-// their trees and tar-splits. It chroots into each tree so that no symlink leads outside.
+// Writes an image archive in the unpack helper: small files from the job, and layers' tar streams rebuilt
+// from their trees and tar-splits. It chroots into each tree so that no symlink leads outside.
 import { createHash } from "node:crypto";
 import * as fs from "node:fs";
 import { once } from "node:events";

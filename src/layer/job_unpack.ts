@@ -1,5 +1,5 @@
-// Unpacks a layer in the unpack helper: downloads or reads its blob, decodes it, writes its tree, layer manifest
-// and tar-split, and computes the digests of the bytes that were actually read.
+// Unpacks a layer in the unpack helper: downloads or reads its blob, decodes it, writes its tree, layer
+// manifest and tar-split, and computes the digests of the bytes that were actually read.
 import { createHash, type Hash } from "node:crypto";
 import * as fs from "node:fs";
 import { Readable } from "node:stream";

@@ -1,5 +1,5 @@
-// Provides an image's layers: an unpack helper downloads and unpacks each missing layer, or clones one with the
-// same content. Runs in the daemon.
+// Provides an image's layers: an unpack helper downloads and unpacks each missing layer, or clones one with
+// the same content. Runs in the daemon.
 import { mkdir, rm } from "node:fs/promises";
 import { codeOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
@@ -86,7 +86,9 @@ export class LayerMaker {
     await assertDiskSpace(this.#store.root, needed, "the image's missing layers take at least");
   }
 
-  /** Of two pulls that need the same layer, the second waits, and makes the layer itself if the first fails. */
+  /**
+   * Of two pulls that need the same layer, the second waits, and makes the layer itself if the first fails.
+   */
   async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const { chainId, size } = wants[index]!;
     const wasThere = await this.#byChain.run(chainId, o.signal, async () => {
@@ -203,7 +205,10 @@ export class LayerMaker {
     }
   }
 
-  /** Unpacks a layer from its source; one that a mirror sent damaged is fetched again, from the registry itself. */
+  /**
+   * Unpacks a layer from its source; one that a mirror sent damaged is fetched again, from the registry
+   * itself.
+   */
   async #unpackLayer(
     want: LayerWant,
     scratch: string,

@@ -1,7 +1,7 @@
-// Reads and writes a layer's manifest: the attributes of each path in its tree as the tar stream stated them, one
-// JSON array per line, in a file next to the tree.
-// Decision: files have a CRC, not a digest. It detects disk corruption at a tenth of the cost, and against
-// an attacker who can write to the graph folder neither would help.
+// Reads and writes a layer's manifest: the attributes of each path in its tree as the tar stream stated them,
+// one JSON array per line, in a file next to the tree.
+// Decision: files have a CRC, not a digest. It detects disk corruption at a tenth of the cost, and against an
+// attacker who can write to the graph folder neither would help.
 import * as fs from "node:fs";
 import { CriError } from "../base/errors.ts";
 import { jsonText, ownJsonValue } from "../base/json.ts";
@@ -91,7 +91,9 @@ export function entryFromHeader(header: TarHeader, isOpaque: boolean): ManifestE
   };
 }
 
-/** True for extended attributes to keep: user.*, capabilities and ACLs. Security labels are set by the node. */
+/**
+ * True for extended attributes to keep: user.*, capabilities and ACLs. Security labels are set by the node.
+ */
 export function isKept(name: string): boolean {
   if (name.startsWith("user.")) return !name.startsWith("user.overlay.");
   return name === "security.capability" || name.startsWith("system.posix_acl_");

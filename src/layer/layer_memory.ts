@@ -1,5 +1,5 @@
-// Limits the memory that an unpack helper spends on one layer's metadata, in proportion to the maximum number of
-// entries: a hostile layer states in few bytes what costs the node many.
+// Limits the memory that an unpack helper spends on one layer's metadata, in proportion to the maximum number
+// of entries: a hostile layer states in few bytes what costs the node many.
 import { CriError } from "../base/errors.ts";
 import { isKept } from "./layer_manifest.ts";
 import type { TarHeader } from "./tar_reader.ts";

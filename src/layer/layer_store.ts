@@ -1,6 +1,6 @@
-// Stores unpacked layers on disk: layers/l/SHORT is a layer's tree. Next to it are layers/SHORT.json (its record,
-// layer_record.ts), SHORT.list (its manifest, layer_manifest.ts), SHORT.recipe (its tar-split, tar_split.ts) and,
-// if it is kept, SHORT.blob.
+// Stores unpacked layers on disk: layers/l/SHORT is a layer's tree. Next to it are layers/SHORT.json (its
+// record, layer_record.ts), SHORT.list (its manifest, layer_manifest.ts), SHORT.recipe (its tar-split,
+// tar_split.ts) and, if it is kept, SHORT.blob.
 // Decision: a layer is synced to disk after its first use, not before. Until then its record names the
 // current boot; if that boot ends without a sync, the layer is dropped and pulled again.
 // Decision: a tree without a record is not a layer, but stays while a root is mounted from it, so that its

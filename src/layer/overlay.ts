@@ -174,7 +174,10 @@ export async function overlayProblem(folder: string): Promise<OverlayProblem | u
   }
 }
 
-/** Checks the features that images need: whiteouts and opaque folders in layers, removal and rename above them. */
+/**
+ * Checks the features that images need: whiteouts and opaque folders in layers, removal and rename above
+ * them.
+ */
 async function tryOverlay(dir: string): Promise<string | undefined> {
   const rootfs = join(dir, "rootfs");
   for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {

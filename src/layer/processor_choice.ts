@@ -1,5 +1,5 @@
-// Chooses a layer's stream processors: programs, compatible with containerd's, that decode a blob before it is
-// unpacked. They decrypt encrypted images with keys of the node (the node key model).
+// Chooses a layer's stream processors: programs, compatible with containerd's, that decode a blob before it
+// is unpacked. They decrypt encrypted images with keys of the node (the node key model).
 import type { StreamProcessor } from "../base/config_values.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";

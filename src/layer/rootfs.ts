@@ -124,7 +124,10 @@ export function isRootMounted(dir: string): boolean {
   return id !== undefined && id !== mountIdOf(dir);
 }
 
-/** Returns the id of the mount that holds a folder (a bind mount's device is no different); undefined: no folder. */
+/**
+ * Returns the id of the mount that holds a folder (a bind mount's device is no different); undefined: no
+ * folder.
+ */
 function mountIdOf(folder: string): string | undefined {
   using open = openFolder(folder);
   if (open === undefined) return undefined;

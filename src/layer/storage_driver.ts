@@ -1,4 +1,5 @@
-// Chooses the storage driver when the image store opens: overlay2 if a trial overlay mount works, else native.
+// Chooses the storage driver when the image store opens: overlay2 if a trial overlay mount works, else
+// native.
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { hasNativeLayer } from "./layer_record.ts";
@@ -52,7 +53,9 @@ async function chooseDriver(
   return { driver: "native", problem };
 }
 
-/** Keeps the driver of the existing layers: a full disk must not change it, which would make them unusable. */
+/**
+ * Keeps the driver of the existing layers: a full disk must not change it, which would make them unusable.
+ */
 async function keepDriver(
   folder: string,
   driver: StorageOptions["driver"],

@@ -78,7 +78,8 @@ class Helper {
   #hasExited = false;
 
   constructor(argv: string[]) {
-    // Not detached: that would start a session, and between sessions the kernel may ignore niceness (sched(7),
+    // Not detached: that would start a session, and between sessions the kernel may ignore niceness
+    // (sched(7),
     // autogroup). The helper makes itself the leader of a process group for its stream processors.
     this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
     // Set by the parent, so that it holds from the child's start.

@@ -1,5 +1,5 @@
-// Unpacks a layer's tar stream into a tree for overlayfs, in the unpack helper. It must run inside a chroot into
-// that tree: names are validated here, but only the chroot protects against symlinks.
+// Unpacks a layer's tar stream into a tree for overlayfs, in the unpack helper. It must run inside a chroot
+// into that tree: names are validated here, but only the chroot protects against symlinks.
 import * as fs from "node:fs";
 import { crc32 } from "node:zlib";
 import { CriError, errnoOf } from "../base/errors.ts";

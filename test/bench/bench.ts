@@ -1,7 +1,7 @@
-// `bun run bench`: what a pod, an exec, a log line, streamed output, a list, a held pod and a pull cost, each
-// as a ratio to its bare minimum in the same run; absolute figures are reported, not judged. Exit 1 when a
-// ratio is over its bound. Needs root, the built executable, Go (for the client that also does the work by
-// hand), skopeo and docker-registry.
+// Measures the cost of a pod, an exec, a log line, streamed output, a list, an idle pod and a pull, each as a
+// ratio to its bare minimum in the same run; absolute figures are reported, not judged. `bun run bench` exits
+// with 1 when a ratio exceeds its bound. Needs root, the built executable, Go (for the client, which also
+// does the bare work), skopeo and docker-registry.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -39,13 +39,13 @@ function buildClient(): string {
   return client;
 }
 
-/** The unpacked image: the only layer of busybox. */
+/** Finds the unpacked image: the only layer of busybox. */
 function layerOf(daemon: Daemon): string {
   const layers = join(daemon.dir, "graph/layers");
   const found = readdirSync(layers, { recursive: true, encoding: "utf8" }).find((path) =>
     path.endsWith("/bin/busybox"),
   );
-  if (found === undefined) throw new Error(`No busybox under ${layers}`);
+  if (found === undefined) throw new Error(`no busybox below ${layers}`);
   return join(layers, found, "../..");
 }
 
@@ -71,7 +71,7 @@ async function latencies(daemon: Daemon, client: string): Promise<Report> {
   return JSON.parse(done.stdout) as Report;
 }
 
-/** Lists with few records and with many; what runs is what was held. */
+/** Measures lists with few and with many records, of the idle pods. */
 async function lists(daemon: Daemon, client: string, held: string[]): Promise<Lists> {
   const measure = (running: number) => {
     const argv = [`-endpoint=unix://${daemon.socket}`, `-listed=${held[0]}`, `-running=${running}`];
@@ -91,7 +91,7 @@ async function lists(daemon: Daemon, client: string, held: string[]): Promise<Li
   return { list, stats: few.stats_ms, statsKeptMs: few.stats_kept_ms };
 }
 
-/** MiB a pod that daemon and monitor take, with all their pods held at once; lists of these. */
+/** Measures MiB of daemon and monitor per idle pod, and lists of these pods. */
 async function memory(daemon: Daemon, client: string) {
   const pss = () => daemon.scope.pids().reduce((sum, pid) => sum + pssKib(pid), 0) / 1024;
   await sleep(idleMs + 3000);
@@ -113,7 +113,7 @@ function median(values: number[]): number {
   return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!;
 }
 
-/** The median of the rounds' ratios. `atLeast`: more is better. */
+/** Judges the median of the rounds' ratios. `atLeast`: more is better. */
 function row(what: string, figure: Figure, bound: number, atLeast = false): Row {
   const ratio = median(figure.ours.map((ours, index) => ours / figure.by_hand[index]!));
   const digits = atLeast ? 0 : 1;

@@ -1,13 +1,12 @@
-// `bun run bench:nri [PAIRS]`: what NRI costs, each figure as a ratio in the same run, and exit 1 when one
-// is over its bound. Creation and start of a container, with no plugin and with ten that are told of
-// every event, to one without NRI; 1,000 containers synchronised, to the encoding of their message. It
-// needs a quiet machine: each call of a plugin waits for a processor twice.
+// Measures the cost of NRI, each figure as a ratio in the same run: `bun run bench:nri [PAIRS]`. Creation and
+// start of a container without plugins, and with ten that subscribe to every event, against no NRI;
+// Synchronize with 1,000 containers against the encoding of its message. Exits with 1 when a figure exceeds
+// its bound. It needs a quiet machine: each call of a plugin waits for a processor twice.
 //
-// Decision: two daemons take turns, and every second pair is turned round, so that both come as often
-// first, as often second, and as often after themselves; judged is the median of all pairs' ratios. Two
-// processes of one program differ for as long as they live (where things lie in memory, what was
-// compiled): each round has new ones, also started in turns. The same without NRI on either side says
-// what is left of all that: a figure of it other than 1 is this benchmark's own error.
+// Decision: two daemons take turns, and every second pair is reversed, so that each is as often first as
+// second, and as often after itself; the median of all pairs' ratios is judged. Two processes of one program
+// differ as long as they run (memory layout, compiled code), so each round starts new ones, also in turns.
+// The same without NRI on either side shows the remaining error: its figure should be 1.
 import { toLong } from "../../src/base/int64.ts";
 import { nriContainer, type ContainerFacts } from "../../src/nri/convert.ts";
 import type { PluginSet } from "../../src/nri/plugin_set.ts";
@@ -22,11 +21,11 @@ import { until } from "../expect.ts";
 import { specInput } from "../spec/facts.ts";
 
 const rounds = 5;
-/** In each round. */
+/** Pairs per round. */
 const pairsEach = Number(process.argv[2] ?? 60);
 const synchronisedEach = 10;
 
-/** ratios: of all pairs. of: the median of each round's. */
+/** ratios: of all pairs; of: the median of each round. */
 type Row = { what: string; ms: number; ratios: number[]; of: number[]; bound?: number };
 type Side = { daemon: Daemon; pod: PodSandboxConfig; podId: string };
 
@@ -34,7 +33,7 @@ function median(values: number[]): number {
   return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!;
 }
 
-/** Between which two of the values the true median is, 19 times of 20: by their ranks. */
+/** The 95 % confidence interval of the median, by ranks. */
 function interval(values: number[]): [number, number] {
   const sorted = values.toSorted((a, b) => a - b);
   const half = 0.98 * Math.sqrt(values.length);
@@ -59,7 +58,7 @@ async function createdAndStarted({ daemon, pod, podId }: Side): Promise<number> 
   return ms;
 }
 
-/** first and second in turns; of the pairs that begin with the second, the second comes first. */
+/** Runs first and second in turns; every second pair starts with the second. */
 async function pairs(first: Side, second: Side): Promise<{ first: number; second: number }[]> {
   const pairs: { first: number; second: number }[] = [];
   for (let warm = 0; warm < 3; warm++) {
@@ -74,7 +73,7 @@ async function pairs(first: Side, second: Side): Promise<{ first: number; second
   return pairs;
 }
 
-/** One with `support` and that many plugins, to one without NRI. */
+/** Compares a daemon with NRI and that many plugins to one without NRI. */
 async function containers(
   what: string,
   { support, count, bound }: { support: boolean; count: number; bound?: number },

@@ -1,7 +1,7 @@
-// Lack of memory under load: `bun run bench:oom [--kills N] [--others N] [--rounds 30] [--idle 100]`. Each
-// OOM kill must be told as one and nothing else may be, ten at a time, two in a pod; how long the reason
-// takes to be seen beside a bare exit; what the monitor costs while 100 containers do nothing. Exit 1
-// when a figure is over its bound. Needs root and the built executable.
+// Measures OOM kills under load: `bun run bench:oom [--kills N] [--others N] [--rounds 30] [--idle 100]`.
+// Each OOM kill must be reported as one and nothing else may be, ten at a time, two in a pod. Also measures
+// the latency of the reason against a bare exit, and the monitor's CPU time with 100 idle containers. Exits
+// with 1 when a figure exceeds its bound. Needs root and the built executable.
 import { existsSync, readFileSync } from "node:fs";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -29,13 +29,16 @@ const limited = { linux: { resources: { memory_limit_in_bytes: toLong(20 << 20) 
 type End = { reason: string; exitCode: number; message: string; atMs: number };
 type Life = { script: string; reason: string; exitCode: number; act?: "kill" | "stop" };
 
-/** What must be told as OOM kills: of the first process, and of another with the first one's own end. */
+/**
+ * Cases that must be reported as OOM kills: of the first process, or of another one while the first exits by
+ * itself.
+ */
 const kills: Life[] = [
   { script: `exec ${eater}`, reason: "OOMKilled", exitCode: 137 },
   { script: `${eater}; exit $?`, reason: "OOMKilled", exitCode: 137 },
   { script: `${eater}; exit 7`, reason: "OOMKilled", exitCode: 7 },
 ];
-/** And what must not, though it looks much like it. */
+/** Similar cases that must not be reported as OOM kills. */
 const others: Life[] = [
   { script: "exec sleep 600", reason: "Error", exitCode: 137, act: "kill" },
   { script: "exec sleep 600", reason: "Error", exitCode: 137, act: "stop" },
@@ -49,7 +52,7 @@ const others: Life[] = [
   },
 ];
 
-/** Ends of containers as the stream of events tells them. */
+/** Collects exits of containers from the event stream. */
 class Ends {
   readonly #waiting = new Map<string, (end: End) => void>();
   readonly #abort = new AbortController();
@@ -72,11 +75,11 @@ class Ends {
     }
   }
 
-  /** To be called before the container starts. */
+  /** Must be called before the container starts. */
   async of(id: string): Promise<End> {
     const end = new Promise<End>((resolve) => this.#waiting.set(id, resolve));
     const late = sleep(endMsMax, undefined, { ref: false }).then(() => {
-      throw new Error(`the end of container ${id} was not told`);
+      throw new Error(`no event reported the exit of container ${id}`);
     });
     try {
       return await Promise.race([end, late]);
@@ -119,7 +122,7 @@ async function pidOf(daemon: Daemon, id: string): Promise<number> {
   return Number(/"pid":\s*(\d+)/.exec(Object.values(info).join("\n"))![1]);
 }
 
-/** Lives through `count` of them and returns how many ended as they must; the others are printed. */
+/** Runs `count` cases and returns the number of correct reports; prints the others. */
 async function right(bench: Bench, lives: Life[], count: number): Promise<number> {
   const pods = await makePods(bench.daemon, atOnce / aPod);
   let next = 0;
@@ -139,7 +142,7 @@ async function right(bench: Bench, lives: Life[], count: number): Promise<number
   return good;
 }
 
-/** Milliseconds from the end of a first process, by its pidfd, to its reason in an event. */
+/** Milliseconds from the exit of a container's first process, by its pidfd, to the event. */
 async function seenMs(
   { daemon, ends }: Bench,
   pod: Pod,
@@ -177,7 +180,7 @@ async function latencies(bench: Bench, rounds: number): Promise<{ oomMs: number;
   return { oomMs: median(measured.oom), exitMs: median(measured.exit) };
 }
 
-/** Of one core: the whole monitor, with containers that sleep. */
+/** CPU share (of one core) of the monitor with sleeping containers. */
 async function idlePercent({ daemon }: Bench, count: number): Promise<number> {
   const pods = await makePods(daemon, 5);
   for (let made = 0; made < count; made++) {

@@ -1,6 +1,6 @@
-// Pulls from a registry on this machine: against skopeo copy to a folder and tar -x of its layers one
-// after the other; ten equal pulls at once; how late the daemon's loop is meanwhile, by its own metrics, and
-// what it takes. `bun test/bench/pull.ts` measures this alone. Needs skopeo, tar and docker-registry.
+// Measures pulls from a registry on this machine: against skopeo copy to a folder and tar -x of its layers in
+// turn; ten equal pulls at once; the daemon's event-loop lag meanwhile, by its own metrics; and its memory.
+// `bun test/bench/pull.ts` measures this alone. Needs skopeo, tar and docker-registry.
 import { execFile, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -26,20 +26,20 @@ export type Pulls = {
   small: Figure;
   /** ms: ten equal pulls at once, and one. */
   equal: Figure;
-  /** ms: the longest that a client waited for an answer in a round; both had to be given a core. */
+  /** ms: the longest wait of a client for an answer in a round, scheduling included. */
   wait: Figure;
-  /** What the daemon took more than before, at most. */
+  /** Peak growth of the daemon's memory. */
   peakMiB: number;
-  /** How late its loop was at most while images were pulled, rounded up to a bucket of its histogram. */
+  /** Maximum event-loop lag during pulls, rounded up to a bucket of its histogram. */
   lagMs: number;
-  /** How long the machine itself stood still meanwhile, rounded up likewise. */
+  /** Longest stall of the machine meanwhile, rounded up likewise. */
   stallMs: number;
 };
 
 type Lags = Pick<Pulls, "lagMs" | "stallMs">;
 const lagMsMax = 20;
 
-/** What the machine is late by is not the daemon's. */
+/** Stalls of the machine do not count as lag of the daemon. */
 export function isLate({ lagMs, stallMs }: Lags): boolean {
   return lagMs > Math.max(lagMsMax, stallMs);
 }
@@ -107,14 +107,14 @@ export async function pulls(roundCount = rounds): Promise<Pulls> {
       { times: one, count: 1 },
       { times: ten, count: equalPulls },
     ];
-    // What the round before left to the disk is met by each of them as often.
+    // Alternates the order, so that pending writes of the previous round affect each equally.
     if (round % 2 === 1) turns.reverse();
     for (const { times, count } of turns) times.push((await measure(daemon, ref, count)).ms);
   }
   return { ...result, ...(await longestLags(port, stallMs)) };
 }
 
-/** Until all of so many equal pulls are answered. */
+/** Duration until all of `count` equal pulls are answered. */
 async function measured(daemon: Daemon, ref: string, count: number) {
   await settled();
   const before = memoryMiB(daemon.pid, "VmRSS");
@@ -130,7 +130,7 @@ async function measured(daemon: Daemon, ref: string, count: number) {
   return { ms, moreMiB, wait };
 }
 
-/** What was written is on the disk, so that nobody pays for somebody else's. */
+/** Syncs pending writes, so that no measurement includes those of another. */
 async function settled(): Promise<void> {
   spawnSync("sync");
   await sleep(200);
@@ -141,7 +141,7 @@ function memoryMiB(pid: number, key: string): number {
   return Number(new RegExp(`${key}:\\s+(\\d+)`).exec(status)![1]) / 1024;
 }
 
-/** Asks the daemon for its version again and again. */
+/** Calls Version repeatedly. */
 class Probe {
   readonly #running: Promise<void>;
   #longestMs = 0;
@@ -160,7 +160,7 @@ class Probe {
     }
   }
 
-  /** The longest that an answer took, in ms. */
+  /** The slowest answer in ms. */
   async end(): Promise<number> {
     this.#done = true;
     await this.#running;

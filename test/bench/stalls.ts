@@ -1,15 +1,15 @@
-// When this machine stood still: a process that takes precedence over all others meets its timer late only
-// then. What is late meanwhile is nobody's fault.
+// Detects stalls of the machine: a process with precedence over all others meets its timers late only then.
+// Delays of the daemon at those times do not count.
 import { spawn } from "node:child_process";
 import process from "node:process";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 
 const tickMs = 5;
-/** A timer may be that late on a machine that runs. */
+/** Tolerated lateness of a timer without a stall. */
 const usualMs = 2;
 
-/** Watches from now until it is disposed of. Needs root and util-linux. */
+/** Watches until it is disposed of. Needs root and util-linux. */
 export class Stalls implements Disposable {
   readonly #stalls: { untilMs: number; lateMs: number }[] = [];
   readonly #child = spawn("chrt", ["--fifo", "1", process.execPath, import.meta.filename], {
@@ -25,7 +25,7 @@ export class Stalls implements Disposable {
 
   /** ms: the longest of those that ended in this time, from sinceMs of performance.now(). */
   longestMs(sinceMs: number): number {
-    if (this.#child.exitCode !== null) throw new Error("the watch for stalls has ended");
+    if (this.#child.exitCode !== null) throw new Error("the stall detector has exited");
     const ended = ({ untilMs }: { untilMs: number }) => untilMs > performance.timeOrigin + sinceMs;
     return Math.max(0, ...this.#stalls.filter(ended).map(({ lateMs }) => lateMs));
   }

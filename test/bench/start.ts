@@ -1,5 +1,6 @@
-// What recorded pods cost a starting daemon, and what records cost a pod: `bun test/bench/start.ts
-// [--pods 100]`. Exit 1 when a figure is over its bound. Needs root, the built executable and strace.
+// Measures the cost of recorded pods at the daemon's start, and the cost of records for a pod: `bun
+// test/bench/start.ts [--pods 100]`. Exits with 1 when a figure exceeds its bound. Needs root, the built
+// executable and strace.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -11,7 +12,7 @@ import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 
-/** Starts of which the median counts. */
+/** Number of starts; the median counts. */
 const starts = 5;
 const ratioMax = 3;
 const verifiedMsMax = 5_000;
@@ -22,7 +23,7 @@ export type StartFigures = {
   pods: number;
   emptyMs: number;
   recordedMs: number;
-  /** Until pods whose namespaces went while no daemon ran are told as NOTREADY. */
+  /** Time until pods whose namespaces vanished while no daemon ran are reported NOTREADY. */
   verifiedMs: number;
 };
 
@@ -30,7 +31,7 @@ function median(values: number[]): number {
   return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!;
 }
 
-/** From exec to the first answered call. */
+/** Measures from exec to the first answered call. */
 async function firstAnswerMs(daemon: Daemon): Promise<number> {
   await daemon.stop();
   const start = performance.now();
@@ -65,7 +66,7 @@ async function makePods(daemon: Daemon, count: number): Promise<string[]> {
   return ids;
 }
 
-/** Takes the network namespaces of some pods away while no daemon runs. */
+/** Removes the network namespaces of some pods while no daemon runs. */
 async function verifiedMs(daemon: Daemon, ids: string[]): Promise<number> {
   const gone = [ids[0]!, ids[Math.floor(ids.length / 2)]!, ids.at(-1)!];
   await daemon.stop();
@@ -101,7 +102,7 @@ export function problemsOf(figures: StartFigures): string[] {
   return problems;
 }
 
-/** How often each call makes the daemon sync to the disk. */
+/** Counts the daemon's syncs to disk per call. */
 async function syncs(daemon: Daemon): Promise<Record<string, number>> {
   const file = join(daemon.dir, "strace.txt");
   const calls = "trace=fsync,fdatasync,syncfs,sync,msync";

@@ -1,4 +1,4 @@
-// An exec's output as a stream: 1 GiB through the daemon to a client that throws it away, and the same
+// Measures an exec's output as a stream: 1 GiB through the daemon to a client that discards it, and the same
 // through the runtime, a pipe and cat.
 import { spawnSync } from "node:child_process";
 import { readFileSync, writeFileSync } from "node:fs";
@@ -9,7 +9,7 @@ const bytes = 1 << 30;
 const rounds = 3;
 const command = ["dd", "if=/dev/zero", "bs=1M", `count=${bytes >> 20}`];
 
-/** MB/s of each round, and the most memory (MiB) that the daemon had meanwhile. */
+/** MB/s of each round, and the daemon's peak memory (MiB). */
 export async function streamed(daemon: Daemon): Promise<{
   figure: { ours: number[]; by_hand: number[] };
   peakMiB: number;
@@ -31,7 +31,7 @@ export async function streamed(daemon: Daemon): Promise<{
   return { figure, peakMiB: Number(/VmHWM:\s+(\d+)/.exec(status)![1]) / 1024 };
 }
 
-/** A client of its own, so that nothing but the daemon is measured: cat, behind a WebSocket's head. */
+/** A minimal client, so that only the daemon is measured: cat after a WebSocket handshake. */
 function readAll(url: string): string {
   const { port, pathname } = new URL(url);
   const head = [

@@ -1,6 +1,6 @@
-// Fuzzes layers, compressed streams, manifests and configs: `bun test/layer/fuzz.ts [--rounds 2000] [--seed N]`.
-// Any input must give a CriError or a layer that matches its stream; nothing outside of the layer's folder
-// may change, and nothing may stay of refused input.
+// Fuzzes layers, compressed streams, manifests and configs: `bun test/layer/fuzz.ts [--rounds 2000] [--seed
+// N]`. Any input must give a CriError or a layer that matches its stream; nothing outside of the layer's
+// folder may change, and nothing may stay of refused input.
 import * as fs from "node:fs";
 import { join } from "node:path";
 import process from "node:process";

@@ -1,5 +1,5 @@
-// Tests that new layers are synced to disk in the background, after which their records no longer name a boot.
-// Needs root.
+// Tests that new layers are synced to disk in the background, after which their records no longer name a
+// boot. Needs root.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-// Tests roots that are copies of their layers (storage-driver native): ids of a user namespace, holes, attributes,
-// names that are not UTF-8, and cleanup after a cancel. Needs root.
+// Tests roots that are copies of their layers (storage-driver native): ids of a user namespace, holes,
+// attributes, names that are not UTF-8, and cleanup after a cancel. Needs root.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { mkdtempSync, rmSync } from "node:fs";

@@ -1,5 +1,5 @@
-// Compares unpacked trees with those of other programs, file by file: GNU tar for one layer, skopeo and umoci for
-// an image from a registry. Covers types, owners, modes, times, links, devices, attributes and content.
+// Compares unpacked trees with those of other programs, file by file: GNU tar for one layer, skopeo and umoci
+// for an image from a registry. Covers types, owners, modes, times, links, devices, attributes and content.
 // Needs root; test/run installs skopeo and umoci.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";

@@ -42,6 +42,11 @@ async function inflate(packed: Buffer, step: number): Promise<Buffer> {
   return Buffer.concat(parts);
 }
 
+test.each([0, 1, 3, 4, 5000])("%d bytes of plain data pass through", async (length) => {
+  const bytes = Buffer.alloc(length, "plain");
+  for (const step of [1, 2, 4096]) expect(await inflate(bytes, step)).toEqual(bytes);
+});
+
 describe.each(forms)("%s", (_, packed) => {
   test("is decompressed, also with trailing zeros", async () => {
     for (const zeros of [0, 1, 4, 512, 300_000]) {

@@ -42,6 +42,7 @@ export class Inflate {
         this.#head = Buffer.from(bytes);
         return;
       }
+      this.#head = Buffer.alloc(0);
       this.#open(bytes);
     }
     if (this.#isPlain) this.#sink(bytes);

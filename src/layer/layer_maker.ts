@@ -5,7 +5,7 @@ import { codeOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
 import type { LayerLimits, LayerSource, UnpackedLayer } from "./job_unpack.ts";
-import { blobIn, type LayerStore, manifestIn, tarSplitIn, treeIn } from "./layer_store.ts";
+import { scratchPaths, type LayerStore } from "./layer_store.ts";
 import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./processor_choice.ts";
 import type { LayerState } from "./layer_progress.ts";
 import { assertDiskSpace } from "./disk_space.ts";
@@ -86,9 +86,7 @@ export class LayerMaker {
     await assertDiskSpace(this.#store.root, needed, "the image's missing layers take at least");
   }
 
-  /**
-   * Of two pulls that need the same layer, the second waits, and makes the layer itself if the first fails.
-   */
+  /** Of two pulls that need one layer, the second waits, and makes it if the first fails. */
   async #ensureOne(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const { chainId, size } = wants[index]!;
     const wasThere = await this.#byChain.run(chainId, o.signal, async () => {
@@ -163,7 +161,7 @@ export class LayerMaker {
   ): Promise<void> {
     if (o.implicit.length === 0 || index === 0) return;
     const lower = wants.slice(0, index).map(({ chainId }) => this.#store.tree(chainId));
-    const folder = treeIn(o.scratch);
+    const { tree: folder } = scratchPaths(o.scratch);
     const job = { kind: "inherit", folder, lower: lower.toReversed(), paths: o.implicit } as const;
     await o.helpers.run(job, { signal: o.signal });
   }
@@ -176,23 +174,13 @@ export class LayerMaker {
   ): Promise<MadeLayer | undefined> {
     const pending = this.#pending.get(want.diffId);
     const from =
-      pending === undefined
-        ? this.#store.findByContent(want.diffId)
-        : { tree: treeIn(pending), manifest: manifestIn(pending), tarSplit: tarSplitIn(pending) };
+      pending === undefined ? this.#store.findByContent(want.diffId) : scratchPaths(pending);
     if (from === undefined) return undefined;
     try {
-      const cloned = await o.helpers.run(
-        {
-          kind: "clone",
-          from: from.tree,
-          fromListing: from.manifest,
-          fromRecipe: from.tarSplit,
-          folder: treeIn(scratch),
-          listing: manifestIn(scratch),
-          recipe: tarSplitIn(scratch),
-        },
-        { signal: o.signal },
-      );
+      const { tree: folder, manifest: listing, tarSplit: recipe } = scratchPaths(scratch);
+      const source = { from: from.tree, fromListing: from.manifest, fromRecipe: from.tarSplit };
+      const job = { kind: "clone", ...source, folder, listing, recipe } as const;
+      const cloned = await o.helpers.run(job, { signal: o.signal });
       return { ...cloned, digest: undefined };
     } catch (error) {
       // It was removed meanwhile, or a file has the maximum number of hard links.
@@ -205,10 +193,7 @@ export class LayerMaker {
     }
   }
 
-  /**
-   * Unpacks a layer from its source; one that a mirror sent damaged is fetched again, from the registry
-   * itself.
-   */
+  /** Unpacks a layer; one that a mirror sent damaged is fetched again from the registry itself. */
   async #unpackLayer(
     want: LayerWant,
     scratch: string,
@@ -236,24 +221,23 @@ export class LayerMaker {
     want: LayerWant,
     o: OneOptions & { index: number; scratch: string },
   ): Promise<MadeLayer> {
-    const { scratch } = o;
-    const folder = treeIn(scratch);
+    const { tree: folder, manifest: listing, tarSplit: recipe, ...paths } = scratchPaths(o.scratch);
     await mkdir(folder, { mode: 0o755 });
     const { digest, size, diffId } = want;
     const { limits, keepsBlobs } = this.#options;
+    const blob = keepsBlobs ? paths.blob : undefined;
+    const decoding = chooseDecoding(want, this.#options.decoding);
     o.onLayer(o.index, "moving", 0);
+    const files = { folder, listing, recipe, blob };
     const job = {
       kind: "unpack",
-      folder,
-      listing: manifestIn(scratch),
-      recipe: tarSplitIn(scratch),
-      blob: keepsBlobs ? blobIn(scratch) : undefined,
       source,
       digest,
       size,
       diffId,
-      decoding: chooseDecoding(want, this.#options.decoding),
+      decoding,
       limits,
+      ...files,
     } as const;
     const onBytes = (bytes: number) => o.onLayer(o.index, "moving", bytes);
     return await o.helpers.run(job, { signal: o.signal, onBytes });
@@ -262,7 +246,7 @@ export class LayerMaker {
 
 /** Prepares a scratch folder for another attempt. */
 async function emptyScratch(scratch: string): Promise<void> {
-  for (const path of [treeIn, manifestIn, tarSplitIn, blobIn].map((at) => at(scratch))) {
+  for (const path of Object.values(scratchPaths(scratch))) {
     await rm(path, { recursive: true, force: true });
   }
 }

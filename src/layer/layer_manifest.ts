@@ -91,9 +91,7 @@ export function entryFromHeader(header: TarHeader, isOpaque: boolean): ManifestE
   };
 }
 
-/**
- * True for extended attributes to keep: user.*, capabilities and ACLs. Security labels are set by the node.
- */
+/** True for user.*, capabilities and ACLs, which are kept. The node sets security labels. */
 export function isKept(name: string): boolean {
   if (name.startsWith("user.")) return !name.startsWith("user.overlay.");
   return name === "security.capability" || name.startsWith("system.posix_acl_");

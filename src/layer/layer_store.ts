@@ -37,25 +37,17 @@ export function shortId(chainId: string): string {
   return chainId.slice(chainId.indexOf(":") + 1).slice(0, 12);
 }
 
-// Paths in the scratch folder of a layer that is being made.
-export function treeIn(scratch: string): string {
-  return join(scratch, "tree");
-}
-export function manifestIn(scratch: string): string {
-  return join(scratch, "list");
-}
-export function tarSplitIn(scratch: string): string {
-  return join(scratch, "recipe");
-}
-export function blobIn(scratch: string): string {
-  return join(scratch, "blob");
+/** Paths in the scratch folder of a layer that is being made. */
+export function scratchPaths(scratch: string) {
+  const at = (name: string) => join(scratch, name);
+  return { tree: at("tree"), manifest: at("list"), tarSplit: at("recipe"), blob: at("blob") };
 }
 
 /** Files next to a record, by suffix; suffixes are part of the format on disk. */
 const sidecars = [
-  ["list", manifestIn],
-  ["recipe", tarSplitIn],
-  ["blob", blobIn],
+  ["list", "manifest"],
+  ["recipe", "tarSplit"],
+  ["blob", "blob"],
 ] as const;
 
 export class LayerStore {
@@ -206,6 +198,7 @@ export class LayerStore {
   /** Moves a layer from its scratch folder into the store. */
   async commit(made: FinishedLayer, scratch: string): Promise<void> {
     const { chainId, diffId, sizeBytes, inodes, digest } = made;
+    const paths = scratchPaths(scratch);
     const short = shortId(chainId);
     const other = this.ids().find((id) => shortId(id) === short);
     if (other !== undefined) {
@@ -213,7 +206,7 @@ export class LayerStore {
       const message = `the short name of layer ${chainId} is used by layer ${other}: remove that layer's images`;
       throw new CriError("FAILED_PRECONDITION", message);
     }
-    const isKept = digest !== undefined && existsSync(blobIn(scratch));
+    const isKept = digest !== undefined && existsSync(paths.blob);
     const blob = isKept ? digest : undefined;
     const unsyncedBoot = this.#bootId;
     const whiteouts = this.#driver === "native" ? "native" : undefined;
@@ -221,11 +214,11 @@ export class LayerStore {
     await this.#evicting.get(short);
     if (this.#orphanedTrees.has(short)) this.#renameOrphanedTree(short);
     try {
-      for (const [end, inScratch] of sidecars) {
-        if (end !== "list" && !existsSync(inScratch(scratch))) continue;
-        await rename(inScratch(scratch), this.#sidecar(chainId, end));
+      for (const [end, file] of sidecars) {
+        if (end !== "list" && !existsSync(paths[file])) continue;
+        await rename(paths[file], this.#sidecar(chainId, end));
       }
-      await rename(treeIn(scratch), this.tree(chainId));
+      await rename(paths.tree, this.tree(chainId));
       const committed = { ...file, unsyncedBoot };
       await this.#write(committed);
       this.#layers.set(chainId, committed);

@@ -174,10 +174,7 @@ export async function overlayProblem(folder: string): Promise<OverlayProblem | u
   }
 }
 
-/**
- * Checks the features that images need: whiteouts and opaque folders in layers, removal and rename above
- * them.
- */
+/** Tests what images need: whiteouts and opaque folders in layers, removal and rename above. */
 async function tryOverlay(dir: string): Promise<string | undefined> {
   const rootfs = join(dir, "rootfs");
   for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {

@@ -126,10 +126,7 @@ export class ProcessorChain implements AsyncDisposable {
     }, this.#timeoutMs);
   }
 
-  /**
-   * Kills the programs. Their children end with the helper and may keep the output open, so it is closed
-   * here.
-   */
+  /** Kills the programs. Their children may keep the output open, so it is closed here. */
   #fail(error: unknown): void {
     this.#failure ??= error instanceof Error ? error : new Error(messageOf(error));
     for (const program of this.#programs) program.kill();

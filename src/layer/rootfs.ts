@@ -124,10 +124,7 @@ export function isRootMounted(dir: string): boolean {
   return id !== undefined && id !== mountIdOf(dir);
 }
 
-/**
- * Returns the id of the mount that holds a folder (a bind mount's device is no different); undefined: no
- * folder.
- */
+/** Returns the id of a folder's mount (a bind mount has no device of its own). */
 function mountIdOf(folder: string): string | undefined {
   using open = openFolder(folder);
   if (open === undefined) return undefined;

@@ -77,9 +77,7 @@ export class SparseBody {
     if (this.#parts === undefined) throw this.#bad("has a truncated sparse map");
   }
 
-  /**
-   * Parses lines of one number each: the number of parts, then offset and length of each; padded to blocks.
-   */
+  /** Parses lines of one number each: count of parts, offset and length of each; padded to blocks. */
   #readMap(): number | undefined {
     const head = this.#head!;
     if (head.length > partsMax * 32) throw this.#bad("has a sparse map that is too long");

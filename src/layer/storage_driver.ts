@@ -53,9 +53,7 @@ async function chooseDriver(
   return { driver: "native", problem };
 }
 
-/**
- * Keeps the driver of the existing layers: a full disk must not change it, which would make them unusable.
- */
+/** Keeps the driver of the existing layers, which a full disk must not make unusable. */
 async function keepDriver(
   folder: string,
   driver: StorageOptions["driver"],

@@ -1,7 +1,7 @@
 // Tests the limits that protect a node against hostile layers: expansion, memory for metadata, disk space.
 import { describe, expect, test } from "bun:test";
 import { tmpdir } from "node:os";
-import { CriError } from "../../../src/base/errors.ts";
+import type { CriError } from "../../../src/base/errors.ts";
 import { asResourceExhausted, assertDiskSpace } from "../../../src/layer/disk_space.ts";
 import { ExpansionLimit } from "../../../src/layer/expansion_limit.ts";
 import { LayerMemory } from "../../../src/layer/layer_memory.ts";

@@ -93,7 +93,6 @@ export class ContainerQuota {
   }
 }
 
-/** Finds the block device of a folder's file system. */
 function deviceOf(folder: string): string {
   const { major, minor } = deviceNumbers(lstatSync(folder, { bigint: true }).dev);
   const path = `/sys/dev/block/${major}:${minor}/uevent`;

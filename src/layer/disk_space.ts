@@ -4,17 +4,13 @@ import { statfs } from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 
 /**
- * purpose: continues "no space left: …" and is followed by the number of bytes.
+ * use: continues "no space left: …" and is followed by the number of bytes.
  * @throws CriError RESOURCE_EXHAUSTED when the folder's file system has fewer bytes free.
  */
-export async function assertDiskSpace(
-  folder: string,
-  bytes: bigint,
-  purpose: string,
-): Promise<void> {
+export async function assertDiskSpace(folder: string, bytes: bigint, use: string): Promise<void> {
   const { blocks, bavail, bsize } = await statfs(folder, { bigint: true });
   if (blocks === 0n || bytes <= bavail * bsize) return; // 0 blocks: the file system reports no sizes
-  const message = `no space left: ${purpose} ${bytes} bytes, and ${folder} has ${bavail * bsize} free`;
+  const message = `no space left: ${use} ${bytes} bytes, and ${folder} has ${bavail * bsize} free`;
   throw new CriError("RESOURCE_EXHAUSTED", message);
 }
 

@@ -29,7 +29,6 @@ export type CopyJob = {
   folder: string;
   /** Absent: ids are not mapped. */
   shift?: IdShift | undefined;
-  /** The SELinux label of each file. */
   label?: string | undefined;
 };
 
@@ -144,7 +143,6 @@ function namesIn(folder: string | Buffer): string[] {
   return fs.readdirSync(folder, { encoding: "buffer" }).map((name) => nameOf(name));
 }
 
-/** Maps an image's id to this node's. */
 export function shifted(id: number, first: number | undefined, shift: IdShift | undefined): number {
   if (first === undefined || shift === undefined) return id;
   return id < shift.count ? first + id : first;
@@ -162,7 +160,6 @@ async function copyFile(
   else await copyWhole(from, to, flags);
 }
 
-/** Copies a file with holes. */
 async function copyChunks(
   from: string | Buffer,
   to: string | Buffer,

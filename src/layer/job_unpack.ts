@@ -22,7 +22,6 @@ export type LayerSource =
   | { kind: "registry"; session: Session }
   | { kind: "file"; path: string; offset: number };
 
-/** Limits of one layer. */
 export type LayerLimits = {
   /** Of the unpacked tar stream. */
   bytesMax: number;

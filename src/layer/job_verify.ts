@@ -141,7 +141,6 @@ function crcOf(at: string | Buffer, { parts, size }: ManifestEntry): number {
   return crc;
 }
 
-/** Paths in the tree that the manifest lacks. */
 function* unknownPaths(entries: Map<string, ManifestEntry>): Generator<string> {
   for (const [folder, { kind }] of entries) {
     if (kind !== "folder" && kind !== "implicit") continue;

@@ -12,7 +12,6 @@ import { assertDiskSpace } from "./disk_space.ts";
 import { withoutMirrors } from "../registry/distribution.ts";
 import { KeyedTurns, Turns } from "../base/turns.ts";
 
-/** A layer that an image needs, and its source. */
 export type LayerWant = LayerDescriptor & {
   chainId: string;
   diffId: string;
@@ -28,7 +27,6 @@ export type EnsureOptions = {
 
 export type LayerMakerOptions = {
   limits: LayerLimits;
-  /** Parallel downloads per image. */
   downloadsMax: number;
   /** Keeps the blobs next to the trees. */
   keepsBlobs: boolean;
@@ -244,7 +242,6 @@ export class LayerMaker {
   }
 }
 
-/** Prepares a scratch folder for another attempt. */
 async function emptyScratch(scratch: string): Promise<void> {
   for (const path of Object.values(scratchPaths(scratch))) {
     await rm(path, { recursive: true, force: true });

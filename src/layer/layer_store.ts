@@ -19,7 +19,6 @@ import { digestOf } from "../base/digest.ts";
 import { tarSplitStreamBytes } from "./tar_split.ts";
 import type { StorageDriver } from "./storage_driver.ts";
 
-/** Identity and size of a layer. */
 export type LayerInfo = Pick<LayerRecord, "chainId" | "diffId" | "sizeBytes" | "inodes">;
 
 /** A complete layer in a scratch folder. */
@@ -44,11 +43,7 @@ export function scratchPaths(scratch: string) {
 }
 
 /** Files next to a record, by suffix; suffixes are part of the format on disk. */
-const sidecars = [
-  ["list", "manifest"],
-  ["recipe", "tarSplit"],
-  ["blob", "blob"],
-] as const;
+const sidecars = { list: "manifest", recipe: "tarSplit", blob: "blob" } as const;
 
 export class LayerStore {
   readonly root: string;
@@ -88,9 +83,8 @@ export class LayerStore {
     }
     const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
     for (const name of names) {
-      const [short = "", end] = name.split(".", 2);
-      if (sidecars.some(([suffix]) => suffix === end) && !known.has(short))
-        await store.#remove(join(root, name));
+      const [short = "", end = ""] = name.split(".", 2);
+      if (Object.hasOwn(sidecars, end) && !known.has(short)) await store.#remove(join(root, name));
     }
     for (const name of await readdir(store.trees)) {
       if (name !== "empty" && !known.has(name)) store.#orphanedTrees.add(name);
@@ -99,7 +93,6 @@ export class LayerStore {
     return store;
   }
 
-  /** The folder that holds the layers' trees by their short names. */
   get trees(): string {
     return join(this.root, "l");
   }
@@ -184,7 +177,7 @@ export class LayerStore {
     return undefined;
   }
 
-  #sidecar(chainId: string, end: "json" | "list" | "recipe" | "blob"): string {
+  #sidecar(chainId: string, end: string): string {
     return join(this.root, `${shortId(chainId)}.${end}`);
   }
 
@@ -214,7 +207,7 @@ export class LayerStore {
     await this.#evicting.get(short);
     if (this.#orphanedTrees.has(short)) this.#renameOrphanedTree(short);
     try {
-      for (const [end, file] of sidecars) {
+      for (const [end, file] of Object.entries(sidecars)) {
         if (end !== "list" && !existsSync(paths[file])) continue;
         await rename(paths[file], this.#sidecar(chainId, end));
       }
@@ -297,7 +290,7 @@ export class LayerStore {
     const moves: [from: string, to: string][] = [
       [this.#sidecar(chainId, "json"), `${aside}.json`], // first: without a record the next start sees no layer
       [this.tree(chainId), aside],
-      ...sidecars.map(([end]): [string, string] => [
+      ...Object.keys(sidecars).map((end): [string, string] => [
         this.#sidecar(chainId, end),
         `${aside}.${end}`,
       ]),

@@ -26,7 +26,6 @@ export type OverlayParts = {
   readonly: boolean;
   /** The file of a user namespace, whose id mapping the layers get. */
   userns?: string | undefined;
-  /** The SELinux label of all files in it. */
   label?: string | undefined;
 };
 
@@ -88,7 +87,6 @@ function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
 type Stack = {
   /** Paths, topmost first. */
   below: string[];
-  /** The folder of upper and work. */
   own: string;
   readonly: boolean;
   label: string | undefined;
@@ -217,7 +215,6 @@ export function unmountAll(path: string): void {
   for (let left = unmountsMax; left > 0 && tryUnmount(path); left--);
 }
 
-/** Returns false when nothing is mounted there. */
 function tryUnmount(path: string): boolean {
   try {
     unmount(path);

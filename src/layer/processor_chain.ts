@@ -229,7 +229,6 @@ class Program {
     }
   }
 
-  /** The end of its stderr. */
   get said(): string {
     return printable(this.#stderr).trim();
   }

@@ -28,7 +28,6 @@ export type RootfsParts = {
   readonly?: boolean;
   /** Absent: ids are not mapped. */
   owner?: RootfsOwner;
-  /** The SELinux label of all files in it. */
   label?: string;
 };
 

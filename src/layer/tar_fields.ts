@@ -14,7 +14,6 @@ export function bad(what: string): CriError {
   return new CriError("INVALID_ARGUMENT", `not a valid tar stream: ${what}`);
 }
 
-/** Reads a field up to the first NUL byte. */
 export function text(field: Buffer): string {
   const end = field.indexOf(0);
   return nameOf(end < 0 ? field : field.subarray(0, end));

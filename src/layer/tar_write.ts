@@ -29,7 +29,6 @@ export function tarHeader(name: string, size: number): Buffer {
   return header;
 }
 
-/** The padding after a file of `size` bytes. */
 export function tarPadding(size: number): Buffer {
   return Buffer.alloc((block - (size % block)) % block);
 }

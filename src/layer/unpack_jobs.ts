@@ -11,9 +11,6 @@ import type { PackJob } from "./job_pack.ts";
 import type { UnpackedLayer, UnpackLayerJob } from "./job_unpack.ts";
 import type { Differences, VerifyJob } from "./job_verify.ts";
 
-/** Writes the file system of a folder back to the disk. */
-export type SyncJob = { kind: "sync"; folder: string };
-
 export type UnpackJob =
   | UnpackLayerJob
   | InheritJob
@@ -22,7 +19,7 @@ export type UnpackJob =
   | PackJob
   | CopyJob
   | VerifyJob
-  | SyncJob;
+  | { kind: "sync"; folder: string };
 
 /** The result of each kind of job. */
 export type JobResults = {

@@ -19,7 +19,6 @@ const S_IFCHR = 0o020000;
 const opaqueAttribute = "trusted.overlay.opaque";
 let writtenForm: WhiteoutForm = "overlay";
 
-/** Sets the form that this process writes. */
 export function writeWhiteouts(form: WhiteoutForm): void {
   writtenForm = form;
 }
@@ -38,7 +37,6 @@ export function isWhiteoutDevice(major: number, minor: number): boolean {
   return major === 0 && minor <= 1;
 }
 
-/** stat: of a path in a layer's tree. */
 export function isRemoved(stat: fs.Stats | fs.BigIntStats): boolean {
   return stat.isCharacterDevice() && stat.rdev <= 1;
 }

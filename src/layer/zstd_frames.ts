@@ -18,9 +18,7 @@ const lengths = { magic: 4, skippable: 4, descriptor: 1, block: 3 } as const;
 /** Follows the lengths in a stream's frames; the decompressor validates their content. */
 export class ZstdFrames {
   #part: Part = "magic";
-  /** The received bytes of the part. */
   #head: number[] = [];
-  /** Bytes until the next part. */
   #skip = 0;
   #hasChecksum = false;
 

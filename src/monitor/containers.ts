@@ -14,7 +14,7 @@ import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
-import { endOf, pin, signalInit, startTimeOfInit, unpin, type End } from "./pin.ts";
+import { endOf, pin, signalInit, startTimeOfInit, unpin, type End } from "./init_process.ts";
 import type {
   AdoptRequest,
   ExitRecord,
@@ -27,9 +27,9 @@ import { setAside, type RecordFolder, type RunRecord } from "./records.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
-import { Starts } from "./starts.ts";
-import { AwaitedTerminals } from "./terminals.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import { PendingStarts } from "./pending_starts.ts";
+import { AwaitedTerminals } from "./awaited_terminals.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
 type Container = {
   record: RunRecord;
@@ -56,7 +56,7 @@ export class Containers {
   readonly #deleting = new Map<string, Promise<void>>();
   /** The runtime's start: a container may end before it has, and delete would take its files away. */
   readonly #starting = new Map<string, Promise<unknown>>();
-  readonly starts = new Starts();
+  readonly starts = new PendingStarts();
   readonly #terminals: AwaitedTerminals;
   #quiet = false;
 
@@ -326,7 +326,7 @@ export class Containers {
       await step("exit-record", () => this.#records.writeExit(exit));
       unpin(this.#records.pinOf(record.id));
     } catch (error) {
-      // Told all the same: the daemon records it too, and until then the kernel knows it (pin.ts).
+      // Told all the same: the daemon records it too, and until then the kernel knows it (init_process.ts).
       const fields = { container: record.id, error: messageOf(error) };
       this.#log.error("an exit was not recorded", fields);
     }

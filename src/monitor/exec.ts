@@ -23,7 +23,7 @@ import type {
   StreamOwner,
 } from "./protocol.ts";
 import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
 /** Starting the process is the runtime's work, and has a deadline whatever the caller's limit is. */
 const startTimeoutMs = 60_000;
@@ -76,7 +76,7 @@ export class Execs {
     this.#ends.delete(key);
   }
 
-  /** Starts a process whose streams are the caller's. */
+  /** PendingStarts a process whose streams are the caller's. */
   async start(container: Container, request: StartExecRequest): Promise<ExecProcess> {
     const { key } = request;
     const cancelled = new AbortController();

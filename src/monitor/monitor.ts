@@ -11,13 +11,13 @@ import { becomeSubreaper } from "../sys/wait.ts";
 import { shrinkWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { endExec, Execs } from "./exec.ts";
-import { boundOwnLog } from "./own_log.ts";
+import { trimMonitorLogFile } from "./monitor_log_file.ts";
 import { MonitorLock } from "./monitor_lock.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
 import { Gate, upgrade, type Inherited } from "./upgrade.ts";
-import { LogWorkers } from "./worker_client.ts";
+import { LogWorkers } from "./log_workers.ts";
 
 /** Nobody connected and nothing runs: after this the monitor ends. */
 const idleMs = 3_000;
@@ -90,7 +90,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
 /** Ends this process when another monitor has its place: the daemon gives that one the containers. */
 async function keepPlace({ state, place, containers, gate }: Parts, log: Log): Promise<void> {
   try {
-    boundOwnLog(state);
+    trimMonitorLogFile(state);
     // Not amid an upgrade, which passes the lock on.
     const kept = await gate.pass(() => place.keep());
     if (kept === "lost") {

@@ -206,6 +206,6 @@ export function readFrames(
 }
 
 /** A monitor's arguments (main.ts); what it has after an upgrade begins with the same. */
-export function monitorWords(state: string): string[] {
+export function monitorArgs(state: string): string[] {
   return ["monitor", "--state", state];
 }

@@ -7,7 +7,7 @@ import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { replaceInMemory } from "../sys/file.ts";
-import { unpin } from "./pin.ts";
+import { unpin } from "./init_process.ts";
 import type { ExitRecord } from "./protocol.ts";
 
 const Digits = v.pipe(v.string(), v.regex(/^\d+$/));
@@ -92,7 +92,7 @@ export class RecordFolder {
     }
   }
 
-  /** Where a container's init is pinned (pin.ts). */
+  /** Where a container's init is pinned (init_process.ts). */
   pinOf(id: string): string {
     return join(this.#folder, "pids", id);
   }

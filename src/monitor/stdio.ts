@@ -13,7 +13,7 @@ import { Mailbox } from "../sys/unix_socket.ts";
 import type { LogStreams } from "../monitor_log/container_log.ts";
 import type { StartRequest } from "./protocol.ts";
 import type { ChildStdio } from "./spawner.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
 export type Stdio = {
   /** What the runtime's create gets; absent where the container runs already. */

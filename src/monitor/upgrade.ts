@@ -7,8 +7,8 @@ import { lastWords, run } from "../sys/process.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
 import type { MonitorLock } from "./monitor_lock.ts";
-import { monitorWords } from "./protocol.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import { monitorArgs } from "./protocol.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
 /** How long the new executable may take to read the records. */
 const checkMs = 10_000;
@@ -82,7 +82,7 @@ export async function upgrade(
     undo.defer(() => keepOnExec(passed, false));
     keepOnExec(passed, true);
   }
-  const next = [...argv, ...monitorWords(state), "--lock", String(lock.fd), "--terminals"];
+  const next = [...argv, ...monitorArgs(state), "--lock", String(lock.fd), "--terminals"];
   execve([...next, [...terminals].map(([id, { fd }]) => `${id}=${fd}`).join(",")], process.env);
 }
 

@@ -21,7 +21,7 @@ import {
   type ReplyHeader,
   type StartRequest,
 } from "../monitor/protocol.ts";
-import { ownLog } from "../monitor/own_log.ts";
+import { monitorLogFile } from "../monitor/monitor_log_file.ts";
 import { Starter } from "./starter.ts";
 import { KeptTerminals } from "./kept_terminals.ts";
 
@@ -232,7 +232,7 @@ export class MonitorClient implements AsyncDisposable {
       }
       const late = silent || performance.now() > deadline;
       if (this.#closed || (late && ousted)) {
-        const log = ownLog(this.#state);
+        const log = monitorLogFile(this.#state);
         throw new CriError("UNAVAILABLE", `the monitor does not answer on ${path}: see ${log}`);
       }
       if (late) {

@@ -1,4 +1,4 @@
-// Starts monitors for a state folder, and ends those that hold the place of one and do not serve: a
+// PendingStarts monitors for a state folder, and ends those that hold the place of one and do not serve: a
 // monitor that is stopped, that lost its socket or its folder. Containers outlive that, and the next one
 // takes over.
 import { constants, mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
@@ -7,8 +7,8 @@ import type { Log } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { kill, processState, startTime } from "../sys/process.ts";
-import { boundOwnLog, ownLog } from "../monitor/own_log.ts";
-import { monitorWords } from "../monitor/protocol.ts";
+import { trimMonitorLogFile, monitorLogFile } from "../monitor/monitor_log_file.ts";
+import { monitorArgs } from "../monitor/protocol.ts";
 
 /** When one that was started has neither ended nor answered: it hangs, or the node has much to do. */
 const startAgainMs = 15_000;
@@ -36,7 +36,7 @@ export class Starter {
     this.#log = log;
   }
 
-  /** Starts one, unless the latest may yet serve, or has ended only just now. */
+  /** PendingStarts one, unless the latest may yet serve, or has ended only just now. */
   startIfDue(): void {
     const ended = this.#latest.hasEnded();
     const ageMs = performance.now() - this.#latest.atMs;
@@ -81,10 +81,14 @@ export class Starter {
   /** The monitor outlives this process: a session of its own, and no stream of ours. */
   #start(): number {
     mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
-    boundOwnLog(this.#state);
+    trimMonitorLogFile(this.#state);
     const { O_WRONLY, O_APPEND, O_CREAT } = constants;
-    using output = Descriptor.open(ownLog(this.#state), O_WRONLY | O_APPEND | O_CREAT, 0o600);
-    const argv = [...this.#program, ...monitorWords(this.#state)];
+    using output = Descriptor.open(
+      monitorLogFile(this.#state),
+      O_WRONLY | O_APPEND | O_CREAT,
+      0o600,
+    );
+    const argv = [...this.#program, ...monitorArgs(this.#state)];
     const child = spawn(argv[0]!, argv.slice(1), {
       detached: true,
       cwd: "/",
@@ -105,7 +109,7 @@ export class Starter {
 /** Monitors of this very folder: another mount namespace may have another one of the same name. */
 function monitorsOf(state: string): number[] {
   const here = statSync(state);
-  const words = `\0${monitorWords(state).join("\0")}\0`;
+  const words = `\0${monitorArgs(state).join("\0")}\0`;
   return readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
     .filter((pid) => {

@@ -2,7 +2,7 @@
 // epoll, so a busy log never delays the monitor's answers. Nothing in it waits for one container:
 // what cannot go on now (a full disk, an exec whose child holds its output) is a step of a later turn.
 // A write to a disk that stalls does wait, so each file system with logs has a thread of its own
-// (worker_client.ts).
+// (log_workers.ts).
 import { constants } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";

@@ -5,7 +5,7 @@ import type { Wire } from "./byte_stream.ts";
 import { ChunkQueue } from "./chunk_queue.ts";
 import * as f from "./spdy_frames.ts";
 import { HeaderReader, HeaderWriter, type Headers } from "./spdy_headers.ts";
-import { pingWhileStalled } from "./stalled.ts";
+import { pingWhileStalled } from "./stall_ping.ts";
 
 const PROTOCOL_ERROR = 1;
 const REFUSED_STREAM = 3;

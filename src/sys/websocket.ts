@@ -2,7 +2,7 @@
 // comes, so that none needs a bound.
 import { createHash, randomBytes } from "node:crypto";
 import type { Wire } from "./byte_stream.ts";
-import { pingWhileStalled } from "./stalled.ts";
+import { pingWhileStalled } from "./stall_ping.ts";
 
 /** A piece of a message; first: it begins one, last: it ends one. */
 export type Piece = { first: boolean; last: boolean; bytes: Buffer };

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { createLog } from "../../src/base/log.ts";
-import { boundOwnLog, ownLog } from "../../src/monitor/own_log.ts";
+import { trimMonitorLogFile, monitorLogFile } from "../../src/monitor/monitor_log_file.ts";
 import { Starter } from "../../src/monitor_client/starter.ts";
 import { until } from "../expect.ts";
 
@@ -21,7 +21,7 @@ test("one that ends at once is started again after longer and longer pauses", as
   });
   const end = performance.now() + 1500;
   for (starter.begin(); performance.now() < end; await sleep(5)) starter.startIfDue();
-  const starts = readFileSync(ownLog(state), "utf8").split("\n").length - 1;
+  const starts = readFileSync(monitorLogFile(state), "utf8").split("\n").length - 1;
   expect(starts).toBeWithin(2, 8); // at 0, 40, 120, 280, 600 and 1240 ms, or later
 });
 
@@ -31,7 +31,7 @@ test("one that is expected is given its time, and another is started when it end
     program: ["sh", "-c", "echo in its place"],
     log: createLog({ level: "error", format: "text" }),
   });
-  const starts = () => readFileSync(ownLog(state), "utf8").includes("in its place");
+  const starts = () => readFileSync(monitorLogFile(state), "utf8").includes("in its place");
   const expected = Bun.spawn(["sleep", "60"]);
   starter.begin();
   starter.expect(expected.pid);
@@ -48,11 +48,11 @@ test("one that is expected is given its time, and another is started when it end
 
 test("what they tell is cut to its newest whole lines", () => {
   const lines = Array.from({ length: 100_000 }, (_, index) => `line ${index}`);
-  writeFileSync(ownLog(state), `${lines.join("\n")}\n`);
-  boundOwnLog(state);
-  const kept = readFileSync(ownLog(state), "utf8").trimEnd().split("\n");
+  writeFileSync(monitorLogFile(state), `${lines.join("\n")}\n`);
+  trimMonitorLogFile(state);
+  const kept = readFileSync(monitorLogFile(state), "utf8").trimEnd().split("\n");
   expect(kept).toEqual(lines.slice(-kept.length));
   expect(kept.length).toBeWithin(10_000, 30_000);
-  boundOwnLog(state);
-  expect(readFileSync(ownLog(state), "utf8").trimEnd().split("\n")).toEqual(kept);
+  trimMonitorLogFile(state);
+  expect(readFileSync(monitorLogFile(state), "utf8").trimEnd().split("\n")).toEqual(kept);
 });

@@ -4,7 +4,7 @@ import { chmodSync, chownSync } from "node:fs";
 import { lsetxattr } from "./path.ts";
 
 /** Lets one group pass through a folder that nobody else needs. */
-export function letGroupPass(folder: string, gid: number): void {
+export function allowGroupTraversal(folder: string, gid: number): void {
   chownSync(folder, 0, gid);
   chmodSync(folder, 0o710);
 }
@@ -13,7 +13,7 @@ export function letGroupPass(folder: string, gid: number): void {
  * Lets just these groups pass through a folder that all of them share: an access control list, for a
  * folder has one group of its own.
  */
-export function letGroupsPass(folder: string, gids: readonly number[]): void {
+export function allowGroupsTraversal(folder: string, gids: readonly number[]): void {
   if (gids.length === 0) chmodSync(folder, 0o700); // a list that is left admits nobody through its mask
   else lsetxattr(folder, "system.posix_acl_access", accessList(gids));
 }

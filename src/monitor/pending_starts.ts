@@ -1,8 +1,8 @@
-// Starts of containers that have not ended. One start runs for each container; a remove, and a daemon whose
+// PendingStarts of containers that have not ended. One start runs for each container; a remove, and a daemon whose
 // predecessor asked for the start, wait for its end here.
 import type { Started } from "./protocol.ts";
 
-export class Starts {
+export class PendingStarts {
   readonly #underWay = new Map<string, Promise<Started>>();
 
   get ids(): string[] {

@@ -8,13 +8,13 @@ const bytesMax = 1 << 20;
 /** What stays, of the newest, when there is more. */
 const bytesKept = 256 << 10;
 
-export function ownLog(state: string): string {
+export function monitorLogFile(state: string): string {
   return join(state, "monitor.log");
 }
 
 /** Cuts the oldest off when it has become too long; a line that comes in that moment may go with it. */
-export function boundOwnLog(state: string): void {
-  const path = ownLog(state);
+export function trimMonitorLogFile(state: string): void {
+  const path = monitorLogFile(state);
   const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0;
   if (size <= bytesMax) return;
   const tail = Buffer.alloc(bytesKept);

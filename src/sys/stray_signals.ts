@@ -16,7 +16,7 @@ const survived = [
 ] as const;
 
 /** From now on. Handlers, because ignored signals would be ignored in every child and container too. */
-export function surviveSignals(log: Log): void {
+export function ignoreStraySignals(log: Log): void {
   for (const signal of survived) {
     process.on(signal, () => {
       log.warn("a signal means nothing here and was ignored; SIGTERM ends this process", {

@@ -1,4 +1,4 @@
-// PendingStarts isulad-ts, a container runtime daemon for Kubernetes nodes. The rooms, from the bottom up:
+// Starts isulad-ts, a container runtime daemon for Kubernetes nodes. The rooms, from the bottom up:
 //
 //   base      errors, configuration, log, locks      sys       the kernel's interface, files, processes
 //   proto     (generated) CRI's messages             spec      pure: CRI → OCI runtime spec

@@ -76,7 +76,7 @@ export class Execs {
     this.#ends.delete(key);
   }
 
-  /** PendingStarts a process whose streams are the caller's. */
+  /** Starts a process whose streams are the caller's. */
   async start(container: Container, request: StartExecRequest): Promise<ExecProcess> {
     const { key } = request;
     const cancelled = new AbortController();

@@ -1,4 +1,4 @@
-// PendingStarts of containers that have not ended. One start runs for each container; a remove, and a daemon whose
+// Starts of containers that have not ended. One start runs for each container; a remove, and a daemon whose
 // predecessor asked for the start, wait for its end here.
 import type { Started } from "./protocol.ts";
 

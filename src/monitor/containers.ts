@@ -23,7 +23,8 @@ import type {
   Started,
   StartRequest,
 } from "./protocol.ts";
-import { setAside, type RecordFolder, type RunRecord } from "./records.ts";
+import type { RunRecord } from "./record_schemas.ts";
+import { setAside, type RecordFolder } from "./records.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";

@@ -15,13 +15,8 @@ import { setOomScoreAdj, startTime } from "../sys/process.ts";
 import { markOf, newMark } from "../sys/process_mark.ts";
 import { reap } from "../sys/wait.ts";
 import { killTree, type ExecTree } from "./exec_tree.ts";
-import type {
-  ExecProcess,
-  ExecRequest,
-  ExecResult,
-  StartExecRequest,
-  StreamOwner,
-} from "./protocol.ts";
+import type { ExecProcess, ExecRequest, ExecResult, StartExecRequest } from "./protocol.ts";
+import type { StreamOwner } from "./record_schemas.ts";
 import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
 import type { LogWorkers } from "./log_workers.ts";
 

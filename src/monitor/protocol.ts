@@ -3,33 +3,9 @@
 import type { Socket } from "node:net";
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
-import type { CgroupPaths } from "../node/cgroup.ts";
-import type { OomLimit } from "../node/oom_limit.ts";
-import type { RuntimeCommand } from "../node/runtime.ts";
+import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 
-export type StreamOwner = { uid: number; gid: number };
-
-/** Everything the monitor needs to start a container and to look after it. */
-export type StartRequest = {
-  id: string;
-  runtime: RuntimeCommand;
-  bundle: string;
-  /** Folder with the FIFOs stdin, stdout and stderr; the monitor makes them. */
-  stdio: string;
-  /** CRI log, absolute; empty: output is discarded. */
-  logPath: string;
-  /** The container reads from the stdin FIFO; else from /dev/null. */
-  stdin: boolean;
-  /** A terminal instead of FIFOs: output is one stream. */
-  terminal: boolean;
-  /** The root of its user namespace, where it has one of its own: who its streams belong to. */
-  owner?: StreamOwner;
-  /** SELinux's of its streams, where it has labels. */
-  label?: string;
-  /** Where its memory is counted and its processes are found. */
-  cgroup: CgroupPaths;
-  timeoutMs: number;
-};
+export type { ExitRecord, StartRequest };
 
 export type ExecRequest = {
   id: string;
@@ -58,29 +34,12 @@ export type StartExecRequest = {
   console: string;
 };
 
-/** How a container ended. Times in nanoseconds since the epoch, as decimal text. */
-export type ExitRecord = {
-  id: string;
-  pid: number;
-  /** 128 + n for signal n; 255 when it cannot be known. */
-  exitCode: number;
-  known: boolean;
-  startedAtNs: string;
-  finishedAtNs: string;
-  /** The kernel killed a process of this container's cgroup for memory. */
-  oomKilled: boolean;
-  /** Whose memory limit it was; absent where that is not known, and from older monitors. */
-  oomLimit?: OomLimit;
-  /** Bytes of output that no log took (disk full), after everything was tried. */
-  lostLogBytes: number;
-};
+export type HeldStreams = Pick<StartRequest, "id" | "stdio" | "stdin" | "terminal">;
 
-export type HeldStreams = { id: string; stdio: string; stdin: boolean; terminal: boolean };
-
-/** A container that runs, as the daemon knows it. */
+/** A running container as the daemon knows it. */
 export type AdoptRequest = StartRequest & Started;
-export type RemoveRequest = { id: string; runtime: RuntimeCommand; timeoutMs: number };
-export type Started = { pid: number; startedAtNs: string };
+export type RemoveRequest = Pick<StartRequest, "id" | "runtime" | "timeoutMs">;
+export type Started = Pick<RunRecord, "pid" | "startedAtNs">;
 /** pidStartTime: with the pid it names one process. */
 export type ExecProcess = { pid: number; pidStartTime: string };
 export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };

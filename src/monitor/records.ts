@@ -3,56 +3,11 @@
 import { mkdirSync, readdirSync, readFileSync, renameSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
-import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
 import { replaceInMemory } from "../sys/file.ts";
 import { unpin } from "./init_process.ts";
-import type { ExitRecord } from "./protocol.ts";
-
-const Digits = v.pipe(v.string(), v.regex(/^\d+$/));
-/** Raised when an older monitor could not go on with what a newer one wrote. */
-const Version = v.optional(v.literal(1), 1);
-
-const RunSchema = v.object({
-  version: Version,
-  id: v.string(),
-  runtime: v.object({
-    path: v.string(),
-    args: v.array(v.string()),
-    root: v.string(),
-    systemdCgroup: v.boolean(),
-  }),
-  bundle: v.string(),
-  stdio: v.string(),
-  logPath: v.string(),
-  stdin: v.boolean(),
-  terminal: v.boolean(),
-  owner: v.optional(v.object({ uid: v.number(), gid: v.number() })),
-  cgroup: v.record(v.string(), v.string()),
-  timeoutMs: v.number(),
-  /** Init's; 0 before the runtime has made it. */
-  pid: v.number(),
-  /** Clock ticks since boot: with the pid, the name of one process. */
-  pidStartTime: v.string(),
-  startedAtNs: Digits,
-  /** The runtime's start has been called and has succeeded. */
-  started: v.optional(v.boolean(), true),
-});
-export type RunRecord = v.InferOutput<typeof RunSchema>;
-
-const ExitSchema = v.object({
-  version: Version,
-  id: v.string(),
-  pid: v.number(),
-  exitCode: v.number(),
-  known: v.boolean(),
-  startedAtNs: Digits,
-  finishedAtNs: Digits,
-  oomKilled: v.boolean(),
-  oomLimit: v.optional(v.picklist(["container", "pod", "node"])),
-  lostLogBytes: v.number(),
-});
+import { exitText, parseExit, parseRun, runText } from "./record_schemas.ts";
+import type { ExitRecord, RunRecord } from "./record_schemas.ts";
 
 type Kind = "containers" | "exits";
 export type Records = { runs: RunRecord[]; exits: ExitRecord[] };
@@ -98,11 +53,11 @@ export class RecordFolder {
   }
 
   writeRun(run: RunRecord): void {
-    replaceInMemory(this.#file("containers", run.id), jsonText(run));
+    replaceInMemory(this.#file("containers", run.id), runText(run));
   }
 
   writeExit(exit: ExitRecord): void {
-    replaceInMemory(this.#file("exits", exit.id), jsonText({ version: 1, ...exit }));
+    replaceInMemory(this.#file("exits", exit.id), exitText(exit));
   }
 
   /** With its pin. */
@@ -115,18 +70,18 @@ export class RecordFolder {
   /** Everything; onBad is told of a file that cannot be read, which is then left out. */
   read(onBad: (file: string, error: unknown) => void): Records {
     return {
-      runs: this.#all("containers", onBad, (json) => v.parse(RunSchema, json)),
-      exits: this.#all("exits", onBad, (json) => v.parse(ExitSchema, json)),
+      runs: this.#all("containers", onBad, parseRun),
+      exits: this.#all("exits", onBad, parseExit),
     };
   }
 
-  #all<T>(kind: Kind, onBad: (file: string, error: unknown) => void, parse: (json: unknown) => T) {
+  #all<T>(kind: Kind, onBad: (file: string, error: unknown) => void, parse: (text: string) => T) {
     const records: T[] = [];
     for (const name of readdirSync(join(this.#folder, kind))) {
       if (!name.endsWith(".json")) continue;
       const file = join(this.#folder, kind, name);
       try {
-        records.push(parse(jsonValue(readFileSync(file, "utf8"))));
+        records.push(parse(readFileSync(file, "utf8")));
       } catch (error) {
         onBad(file, error);
       }

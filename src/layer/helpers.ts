@@ -7,9 +7,9 @@ import { ownProgram } from "../base/build.ts";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
-import { clipStart } from "../base/text.ts";
 import { spawn } from "../sys/children.ts";
 import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
+import { endWithin, keepEnd } from "../sys/supervise.ts";
 import { Turns } from "../base/turns.ts";
 import type { WhiteoutForm } from "./whiteouts.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack.ts";
@@ -55,6 +55,8 @@ export class UnpackHelpers implements AsyncDisposable {
 }
 
 const stderrBytesMax = 4096;
+/** From the end of a helper's input to its exit. */
+const endMs = 1000;
 
 /** Several of these may have work for all cores: the daemon must still be given one at once. */
 const niceness = 10;
@@ -71,7 +73,7 @@ function answerOf(line: string): UnpackAnswer {
 class Helper {
   readonly #child: ChildProcessByStdio<Writable, Readable, Readable>;
   readonly #exited: Promise<void>;
-  #stderr = "";
+  #stderr: () => string;
   #onAnswer: ((answer: UnpackAnswer | undefined) => void) | undefined;
   #isGone = false;
 
@@ -85,16 +87,14 @@ class Helper {
       offerToOomKiller(this.#child.pid);
     }
     this.#child.stdin.on("error", () => {}); // its exit tells
-    this.#child.stderr.on("data", (chunk: Buffer) => {
-      this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
-    });
+    this.#stderr = keepEnd(this.#child.stderr, stderrBytesMax);
     const lines = createInterface({ input: this.#child.stdout });
     lines.on("line", (line) => this.#onAnswer?.(answerOf(line)));
     this.#exited = new Promise((resolve) => {
       const gone = (error?: Error) => {
         this.#kill(); // the rest of the group, should it have ended by itself
         this.#isGone = true;
-        if (error !== undefined) this.#stderr = error.message;
+        if (error !== undefined) this.#stderr = () => error.message;
         this.#onAnswer?.(undefined);
         resolve();
       };
@@ -127,7 +127,7 @@ class Helper {
       if (answer?.kind === "failed") throw new CriError(answer.code, answer.message);
       throw new CriError(
         "INTERNAL",
-        `the unpacking helper ended: ${this.#stderr.trim() || "it was killed, as the kernel does where memory runs out (dmesg tells)"}`,
+        `the unpacking helper ended: ${this.#stderr().trim() || "it was killed, as the kernel does where memory runs out (dmesg tells)"}`,
       );
     } finally {
       signal.removeEventListener("abort", kill);
@@ -143,8 +143,6 @@ class Helper {
 
   async end(): Promise<void> {
     this.#child.stdin.end();
-    const timer = setTimeout(() => this.#kill(), 1000);
-    await this.#exited;
-    clearTimeout(timer);
+    await endWithin(this.#exited, endMs, () => this.#kill());
   }
 }

@@ -3,13 +3,13 @@
 import { randomBytes } from "node:crypto";
 import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
-import { abortError, throwIfAborted } from "../base/abort.ts";
-import { CriError } from "../base/errors.ts";
+import { throwIfAborted } from "../base/abort.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
-import { killedMs, killGroup, unkillable } from "../sys/process.ts";
 import { withMark } from "../sys/process_mark.ts";
+import { superviseGroup } from "../sys/supervise.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
@@ -72,38 +72,21 @@ export class Spawner {
     }
   }
 
-  #run(argv: string[], verb: string, options: SpawnOptions): Promise<number> {
-    const start = performance.now();
+  async #run(argv: string[], verb: string, options: SpawnOptions): Promise<number> {
+    const what = `${argv[0]} ${verb}`;
     const late = AbortSignal.timeout(options.timeoutMs);
     const signal = options.signal === undefined ? late : AbortSignal.any([options.signal, late]);
-    throwIfAborted(`${argv[0]} ${verb}`, signal);
+    throwIfAborted(what, signal);
     const stdio = options.stdio?.map(({ fd }) => fd) ?? "ignore";
     const child = withMark(options.mark, () =>
       spawn(argv[0]!, argv.slice(1), { stdio, detached: true }),
     );
-    const { pid } = child;
-    return new Promise((resolve, reject) => {
-      let stuck: ReturnType<typeof setTimeout> | undefined;
-      const onAbort = () => {
-        if (pid !== undefined) killGroup(pid);
-        stuck = setTimeout(() => reject(unkillable(argv[0]!, pid, signal)), killedMs);
-      };
-      signal.addEventListener("abort", onAbort, { once: true });
-      const done = () => {
-        clearTimeout(stuck);
-        signal.removeEventListener("abort", onAbort);
-      };
-      child.on("error", (error) => {
-        done();
-        reject(new CriError("FAILED_PRECONDITION", `cannot run ${argv[0]}: ${error.message}`));
-      });
-      child.on("exit", (exitCode) => {
-        done();
-        const what = `${argv[0]} ${verb} (pid ${pid})`;
-        if (signal.aborted) reject(abortError(what, signal, performance.now() - start));
-        else resolve(exitCode ?? 255);
-      });
-    });
+    try {
+      return await superviseGroup(child, what, signal);
+    } catch (error) {
+      if (error instanceof CriError) throw error;
+      throw new CriError("FAILED_PRECONDITION", `cannot run ${argv[0]}: ${messageOf(error)}`);
+    }
   }
 }
 

@@ -3,7 +3,7 @@
 import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
 import type { MonitorLock } from "./monitor_lock.ts";
@@ -92,7 +92,7 @@ async function checkNext(argv: string[], state: string): Promise<void> {
   const result = await run(check, { signal: AbortSignal.timeout(checkMs), cwd: "/" });
   const { exitCode } = result;
   if (exitCode === 0) return;
-  const why = lastWords(result);
+  const why = failureOutput(result);
   throw new CriError("FAILED_PRECONDITION", `${check.join(" ")}: exit code ${exitCode}: ${why}`);
 }
 

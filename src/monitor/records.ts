@@ -1,5 +1,5 @@
-// What a monitor leaves on the state folder's tmpfs for the next one: of each container how it was
-// started, and of each that has ended how.
+// Keeps the monitor's records in the state folder's tmpfs for the next monitor: how each container was started
+// and, for those that have ended, how they ended.
 import { mkdirSync, readdirSync, readFileSync, renameSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -30,16 +30,16 @@ export class RecordFolder {
     }
   }
 
-  /** What tidies up /run may take the folders away under a monitor: the next call finds them again. */
+  /** Recreates the folders: programs that clean up /run may remove them. */
   keepFolders(): void {
     try {
       this.#makeFolders();
     } catch {
-      // The disk is full, say: whoever writes there is told.
+      // The next write into them reports the cause, a full disk for example.
     }
   }
 
-  /** Files of calls that an earlier monitor did not see the end of. */
+  /** Removes the files of calls that an earlier monitor left unfinished. */
   async #removeTemporary(): Promise<void> {
     for (const file of readdirSync(this.#folder, { recursive: true, encoding: "utf8" })) {
       if (!/^runtime-.*\.log$|^\.?exec-|^tty-|\.tmp$/.test(file)) continue;
@@ -47,7 +47,7 @@ export class RecordFolder {
     }
   }
 
-  /** Where a container's init is pinned (init_process.ts). */
+  /** The file on which a container's init is pinned (init_process.ts). */
   pinOf(id: string): string {
     return join(this.#folder, "pids", id);
   }
@@ -60,14 +60,14 @@ export class RecordFolder {
     replaceInMemory(this.#file("exits", exit.id), exitText(exit));
   }
 
-  /** With its pin. */
+  /** Removes a container's records and its pin. */
   async remove(id: string): Promise<void> {
     await rm(this.#file("containers", id), { force: true });
     await rm(this.#file("exits", id), { force: true });
     unpin(this.pinOf(id));
   }
 
-  /** Everything; onBad is told of a file that cannot be read, which is then left out. */
+  /** Reads all records; calls onBad for each file that cannot be read, and leaves it out. */
   read(onBad: (file: string, error: unknown) => void): Records {
     return {
       runs: this.#all("containers", onBad, parseRun),
@@ -94,16 +94,16 @@ export class RecordFolder {
   }
 }
 
-/** Keeps a record that cannot be read from being met again, where something lets it. */
+/** Renames a record that cannot be read, so that later monitors skip it; best effort. */
 export function setAside(file: string): void {
   try {
     renameSync(file, `${file}.damaged`);
   } catch {
-    // A folder of that name, say: it is told of at each start instead.
+    // A folder has that name, for example: the record is reported at each start instead.
   }
 }
 
-/** `monitor --check-state`: whether this executable can go on with a running monitor's records. */
+/** `monitor --check-state`. @throws when this executable cannot read a running monitor's records. */
 export function checkState(state: string): void {
   new RecordFolder(join(state, "monitor")).read((file, error) => {
     const message = `this executable cannot read ${file}: ${messageOf(error)}`;

@@ -1,5 +1,5 @@
-// Calls of the OCI runtime whose standard streams a container inherits: files and FIFOs only, and
-// what the runtime has to say goes to a log file of its own.
+// Runs the OCI runtime. The container inherits its standard streams, so these are files and FIFOs only, and the
+// runtime writes its messages to a log file.
 import { randomBytes } from "node:crypto";
 import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
@@ -13,9 +13,9 @@ import { superviseGroup } from "../sys/supervise.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
-  /** Ends the call before its time. */
+  /** Ends the call before its timeout. */
   signal?: AbortSignal;
-  /** Of the runtime's process and all its descendants (sys/process_mark.ts). */
+  /** Marks the runtime's process and all its descendants (sys/process_mark.ts). */
   mark?: number;
   /** /dev/null by default. */
   stdio?: ChildStdio;
@@ -26,7 +26,7 @@ export type ChildStdio = readonly [Descriptor, Descriptor, Descriptor];
 
 export class Spawner {
   readonly #folder: string;
-  /** When each of the starts that have not ended began, by performance.now(), the oldest first. */
+  /** The begin of each start under way, by performance.now(), the oldest first. */
   readonly #starts = new Map<symbol, number>();
 
   constructor(folder: string) {
@@ -37,12 +37,12 @@ export class Spawner {
     return this.#starts.size > 0;
   }
 
-  /** Since when processes may have come whose pids nobody knows yet; undefined: all are known. */
+  /** Since this time, processes may have been created whose pids are not known yet; undefined: none. */
   get startingSince(): number | undefined {
     return this.#starts.values().next().value;
   }
 
-  /** A process is about to come; until the disposal its pid must have become known. */
+  /** Announces a new process; its pid must be known before the disposal. */
   starting(): Disposable {
     const start = Symbol();
     this.#starts.set(start, performance.now());
@@ -54,7 +54,7 @@ export class Spawner {
   }
 
   /**
-   * Calls one verb of the runtime and waits for its end.
+   * Runs one verb of the runtime to its end.
    * @throws CriError with the runtime's own message; DEADLINE_EXCEEDED after timeoutMs.
    */
   async runtime(runtime: RuntimeCommand, verb: string[], options: SpawnOptions): Promise<void> {
@@ -64,8 +64,8 @@ export class Spawner {
     try {
       const exitCode = await this.#run(argv, verb[0]!, options);
       if (exitCode === 0) return;
-      const told = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
-      const message = told + (await littleSpace(this.#folder));
+      const reported = (await runtimeError(logFile)) ?? `exit status ${exitCode}`;
+      const message = reported + (await spaceHint(this.#folder));
       throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
     } finally {
       await rm(logFile, { force: true });
@@ -90,11 +90,11 @@ export class Spawner {
   }
 }
 
-/** Below this a full disk is the likely cause, though the runtime has removed its own files again. */
+/** Below this a full disk is the likely cause, even though the runtime has removed its files. */
 const littleBytes = 128 << 10;
 
-/** Why a runtime may have failed, and been unable to tell. */
-async function littleSpace(folder: string): Promise<string> {
+/** Explains a failure that a runtime could not report itself; "" where there is enough space. */
+async function spaceHint(folder: string): Promise<string> {
   const { bavail, bsize, ffree, files } = await statfs(folder);
   if (bavail * bsize < littleBytes || (files > 0 && ffree === 0)) {
     return ` (no space left on the disk of ${folder}: ${bavail * bsize} bytes, ${ffree} inodes)`;

@@ -1,8 +1,9 @@
-// Receives terminals that outlived a monitor. A terminal hangs up with its last descriptor, so the daemon keeps
-// one of each and gives it to the next monitor. (With both killed, the container's program gets SIGHUP.)
+// Receives terminals that outlived a monitor. A terminal hangs up with its last descriptor, so the daemon
+// keeps one of each and gives it to the next monitor. (With both killed, the container's program gets
+// SIGHUP.)
 //
-// Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the receiver listens
-// before it requests the descriptor: neither side ever blocks in a system call.
+// Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the receiver
+// listens before it requests the descriptor: neither side ever blocks in a system call.
 import type { Descriptor } from "../sys/descriptor.ts";
 import { Mailbox } from "../sys/unix_socket.ts";
 

@@ -1,5 +1,5 @@
-// Starts, watches and removes the monitor's containers. The OCI runtime starts them as grandchildren, which the
-// monitor adopts as a subreaper; it reaps them by pid, and records each exit before it announces it.
+// Starts, watches and removes the monitor's containers. The OCI runtime starts them as grandchildren, which
+// the monitor adopts as a subreaper; it reaps them by pid, and records each exit before it announces it.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { inTime } from "../base/abort.ts";
@@ -15,15 +15,8 @@ import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
 import { endOf, pin, signalInit, startTimeOfInit, unpin, type End } from "./init_process.ts";
-import type {
-  AdoptRequest,
-  ExitRecord,
-  Hello,
-  RemoveRequest,
-  Started,
-  StartRequest,
-} from "./protocol.ts";
-import type { RunRecord } from "./record_schemas.ts";
+import type { AdoptRequest, Hello, RemoveRequest, Started } from "./protocol.ts";
+import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 import { setAside, type RecordFolder } from "./records.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
@@ -141,8 +134,8 @@ export class Containers {
   }
 
   /**
-   * Adopts a container whose record was lost, from the daemon's record. When its process has ended, its exit is
-   * announced, with the code if the kernel kept it.
+   * Adopts a container whose record was lost, from the daemon's record. When its process has ended, its exit
+   * is announced, with the code if the kernel kept it.
    */
   async adopt(request: AdoptRequest): Promise<void> {
     const { id, pid, cgroup } = request;
@@ -210,7 +203,7 @@ export class Containers {
     this.#running.get(id)?.stdio.closeStdin();
   }
 
-  /** Rolls back a start that the end of its monitor interrupted; only the container's next call waits for it. */
+  /** Rolls back an interrupted start; only the next call for the container waits for its end. */
   #undo(record: RunRecord): void {
     const { id } = record;
     this.#log.warn("rolling back an interrupted start", { container: id });
@@ -364,7 +357,7 @@ export class Containers {
     return container !== undefined && signalInit(container.record, signal);
   }
 
-  /** Leaves further exits to the next build, and finishes those that were detected. */
+  /** Leaves further exits to the next build, until release(), and finishes those that were detected. */
   async quiesce(): Promise<void> {
     this.#quiet = true;
     const ended = [...this.#running.values()].filter((container) => container.ended);
@@ -372,7 +365,6 @@ export class Containers {
     await Promise.all(this.#deleting.values());
   }
 
-  /** Rolls quiesce() back. */
   release(): void {
     this.#quiet = false;
     this.check();

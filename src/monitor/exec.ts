@@ -1,5 +1,5 @@
-// Runs execs in containers: ExecSync, whose output is captured up to a bound, and execs with the daemon's streams.
-// Each is killed with all its descendants at its timeout, or when its caller has disconnected.
+// Runs execs in containers: ExecSync, whose output is captured up to a bound, and execs with the daemon's
+// streams. Each is killed with all its descendants at its timeout, or when its caller has disconnected.
 import { constants, fchownSync, fstatSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -221,8 +221,8 @@ export class Execs {
 }
 
 /**
- * Opens the process's ends of the caller's FIFOs. Each is first opened both ways, which never blocks: a caller that
- * has disconnected must not block the monitor.
+ * Opens the process's ends of the caller's FIFOs. Each is first opened both ways, which never blocks: a
+ * caller that has disconnected must not block the monitor.
  */
 function openEnds(request: StartExecRequest): Disposable & { stdio: ChildStdio } {
   using opened = new DisposableStack();
@@ -268,8 +268,8 @@ function endOf(pid: number): { exitCode: number } | { error: unknown } | undefin
 }
 
 /**
- * Sets the oom_score_adj of an exec: runc gives it the one that the container was created with, which an update may
- * have changed since.
+ * Sets the oom_score_adj of an exec: runc gives it the one that the container was created with, which an
+ * update may have changed since.
  */
 function applyOomScoreAdj(pid: number, process: string): void {
   const { oomScoreAdj: wanted } = jsonValue(process) as { oomScoreAdj?: number };

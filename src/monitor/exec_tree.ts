@@ -18,8 +18,8 @@ const attemptMs = 5_000;
 const turnMs = 5;
 
 /**
- * Stops the exec's processes until no new one is found, so that none forks any more, then kills them. False when
- * they fork faster than they can be stopped; the next attempt may succeed.
+ * Stops the exec's processes until no new one is found, so that none forks any more, then kills them. False
+ * when they fork faster than they can be stopped; the next attempt may succeed.
  */
 export async function killTree(tree: ExecTree): Promise<boolean> {
   const deadline = performance.now() + attemptMs;

@@ -1,5 +1,5 @@
-// Watches, signals and pins a container's init. A pin is its pidfd, mounted on a file of the state folder: with it
-// the kernel keeps the exit code for a later monitor, whichever process reaps the init.
+// Watches, signals and pins a container's init. A pin is its pidfd, mounted on a file of the state folder:
+// with it the kernel keeps the exit code for a later monitor, whichever process reaps the init.
 //
 // Decision: an exit code is looked up in this order.
 //   1. A child of this monitor, also after an upgrade in place, which keeps the children: waitpid.
@@ -7,9 +7,9 @@
 //   3. Reaped by another process, most likely by the node's init after daemon and monitor were both killed:
 //      PIDFD_INFO_EXIT of the pinned pidfd (Linux 6.15 and a libc with pidfd_open, open_tree and
 //      move_mount: glibc 2.36).
-// Otherwise the code is 255 and not known: on an older kernel (Debian 12 has 6.1) the container ended while neither
-// daemon nor monitor ran, or after it had become a child of the node's init.
-// The time of an exit is when it was detected: the kernel keeps none.
+// Otherwise the code is 255 and not known: on an older kernel (Debian 12 has 6.1) the container ended while
+// neither daemon nor monitor ran, or after it had become a child of the node's init. The time of an exit is
+// when it was detected: the kernel keeps none.
 import { constants, fstatSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
@@ -46,7 +46,8 @@ export function endOf(init: { pid: number; pidStartTime: string }, path: string)
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
   }
-  // A child of an earlier monitor, which the daemon has adopted and reaps after this monitor announced its exit.
+  // A child of an earlier monitor, which the daemon has adopted and reaps after this monitor announced its
+  // exit.
   const state = processState(init.pid, init.pidStartTime);
   if (state === "running") return undefined;
   const exitCode = state === "gone" ? pinnedExit(path) : state.exitCode;
@@ -54,8 +55,8 @@ export function endOf(init: { pid: number; pidStartTime: string }, path: string)
 }
 
 /**
- * Returns the start time of a container's init; "" when the pid belongs to another process or to none. An init is
- * the process that was pinned, or one in the container's cgroup.
+ * Returns the start time of a container's init; "" when the pid belongs to another process or to none. An
+ * init is the process that was pinned, or one in the container's cgroup.
  */
 export function startTimeOfInit(pid: number, path: string, cgroup: CgroupPaths): string {
   const isInit = isPin(path, pid) || processes(cgroup).includes(pid);

@@ -1,8 +1,9 @@
-// Starts the log threads (monitor_log/log_worker.ts) and sends them numbered requests, each with a wake-up from epoll.
+// Starts the log threads (monitor_log/log_worker.ts) and sends them numbered requests, each with a wake-up
+// from epoll.
 //
-// Decision: one thread for each file system with logs, and one for everything that writes no file (execs, containers
-// without a log, memory counters), each started when it is first needed. A disk that stalls then blocks only the
-// containers whose logs lie on it. A node usually has one such disk; a thread takes 5 MB.
+// Decision: one thread for each file system with logs, and one for everything that writes no file (execs,
+// containers without a log, memory counters), each started when it is first needed. A disk that stalls then
+// blocks only the containers whose logs lie on it. A node usually has one such disk; a thread takes 5 MB.
 import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
@@ -30,8 +31,8 @@ export class LogWorkers {
   #watches = 0;
 
   /**
-   * onFailure: called when a worker has ended, and with it its logs: the process must be replaced. lingerMs: time
-   * that a thread is kept after its last log.
+   * onFailure: called when a worker has ended, and with it its logs: the process must be replaced. lingerMs:
+   * time that a thread is kept after its last log.
    */
   constructor(onFailure: (error: unknown) => void, { lingerMs = 60_000 } = {}) {
     this.#onFailure = onFailure;
@@ -64,7 +65,9 @@ export class LogWorkers {
     thread.request({ op: "log", ...request, resumed: true }).catch(this.#onFailure);
   }
 
-  /** Ends the log of an exited container. @returns bytes that were lost. @throws CriError DEADLINE_EXCEEDED. */
+  /**
+   * Ends the log of an exited container. @returns bytes that were lost. @throws CriError DEADLINE_EXCEEDED.
+   */
   async end(id: string): Promise<number> {
     const thread = this.#logs.get(id);
     if (thread === undefined) return 0;

@@ -1,5 +1,5 @@
-// Runs the monitor: one process per node, subreaper and parent of every container, which outlives the daemon. This
-// file has its main loop: the socket, SIGCHLD, and the conditions for its end.
+// Runs the monitor: one process per node, subreaper and parent of every container, which outlives the daemon.
+// This file has its main loop: the socket, SIGCHLD, and the conditions for its end.
 import { EventEmitter } from "node:events";
 import type { Socket } from "node:net";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-// Holds the monitor's lock on the state folder, which only one monitor can have, and its socket. keep() is called
-// at intervals and restores what was removed.
+// Holds the monitor's lock on the state folder, which only one monitor can have, and its socket. keep() is
+// called at intervals and restores what was removed.
 import { chmodSync, fstatSync, statSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { createServer, type Server, type Socket } from "node:net";

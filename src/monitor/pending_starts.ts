@@ -1,5 +1,5 @@
-// Tracks the container starts under way, one per container. A remove, and a daemon whose predecessor requested the
-// start, wait here for its end.
+// Tracks the container starts under way, one per container. A remove, and a daemon whose predecessor
+// requested the start, wait here for its end.
 import type { Started } from "./protocol.ts";
 
 export class PendingStarts {

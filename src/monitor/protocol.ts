@@ -1,5 +1,5 @@
-// Defines the calls on the monitor's socket, and their framing: a JSON header and an optional body of raw bytes
-// (an exec's output), each preceded by its length.
+// Defines the calls on the monitor's socket, and their framing: a JSON header and an optional body of raw
+// bytes (an exec's output), each preceded by its length.
 import type { Socket } from "node:net";
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
@@ -102,8 +102,8 @@ const maxHeaderBytes = 4 << 20;
 const maxBodyBytes = 32 << 20;
 
 /**
- * Sends a frame. @throws CriError INVALID_ARGUMENT before sending one over the limits: the peer would close the
- * connection, and with it fail the calls of others.
+ * Sends a frame. @throws CriError INVALID_ARGUMENT before sending one over the limits: the peer would close
+ * the connection, and with it fail the calls of others.
  */
 export function writeFrame(socket: Socket, header: object, body: Uint8Array[] = []): void {
   const json = Buffer.from(jsonText(header));

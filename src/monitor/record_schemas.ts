@@ -1,5 +1,5 @@
-// Defines the monitor's records, for its files and for its socket: how a container was started, and how it ended.
-// Older and newer builds read them too: a key is added as an optional one, and none is renamed.
+// Defines the monitor's records, for its files and for its socket: how a container was started, and how it
+// ended. Older and newer builds read them too: a key is added as an optional one, and none is renamed.
 import * as v from "valibot";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { Digits } from "../state/digits.ts";

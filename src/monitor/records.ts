@@ -1,5 +1,5 @@
-// Keeps the monitor's records in the state folder's tmpfs for the next monitor: how each container was started
-// and, for those that have ended, how they ended.
+// Keeps the monitor's records in the state folder's tmpfs for the next monitor: how each container was
+// started and, for those that have ended, how they ended.
 import { mkdirSync, readdirSync, readFileSync, renameSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-// Runs the OCI runtime. The container inherits its standard streams, so these are files and FIFOs only, and the
-// runtime writes its messages to a log file.
+// Runs the OCI runtime. The container inherits its standard streams, so these are files and FIFOs only, and
+// the runtime writes its messages to a log file.
 import { randomBytes } from "node:crypto";
 import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";

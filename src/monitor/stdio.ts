@@ -1,7 +1,7 @@
 // Opens a container's standard streams: FIFOs that outlive the monitor, or a terminal.
 //
-// Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads; the output ends
-// when the container has exited and the FIFO is drained, never with an end of file.
+// Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads; the output
+// ends when the container has exited and the FIFO is drained, never with an end of file.
 import { chownSync, constants, existsSync, readdirSync, readlinkSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";

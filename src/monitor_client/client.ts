@@ -131,7 +131,9 @@ export class MonitorClient implements AsyncDisposable {
     await this.#start(request, this.#calls.send(socket, "adopt", request), { terminalHeld: false });
   }
 
-  /** Returns a descriptor of a running container's terminal; the caller closes it. @throws if it has ended. */
+  /**
+   * Returns a descriptor of a running container's terminal; the caller closes it. @throws if it has ended.
+   */
   async terminal(id: string): Promise<Descriptor> {
     const socket = await this.#connected();
     const terminal = await this.#terminals.borrow(id, this.#caller(socket));

@@ -1,4 +1,5 @@
-// Models the daemon's connection to its monitor: the states, and the decisions that lead from one to the next.
+// Models the daemon's connection to its monitor: the states, and the decisions that lead from one to the
+// next.
 //
 //   disconnected ──▶ starting ◀──▶ upgrading      the search fails, or the monitor ends ──▶ disconnected
 //                       └───▶ connected ◀───┘     the daemon ends ──▶ closed
@@ -53,7 +54,9 @@ export function upgrade(
   return { ...searching, state: "upgrading", candidate, deadlineMs: nowMs + searchMs };
 }
 
-/** `none`: nobody took the connection, or it closed at once; `silent`: a monitor took it and did not greet. */
+/**
+ * `none`: nobody took the connection, or it closed at once; `silent`: a monitor took it and did not greet.
+ */
 export type Unanswered = "none" | "silent";
 export type Verdict =
   | { do: "fail" }

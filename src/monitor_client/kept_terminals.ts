@@ -1,5 +1,5 @@
-// Keeps a descriptor of each container's terminal in the daemon, and gives it to the next monitor when one was
-// killed (monitor/awaited_terminals.ts).
+// Keeps a descriptor of each container's terminal in the daemon, and gives it to the next monitor when one
+// was killed (monitor/awaited_terminals.ts).
 import type { Descriptor } from "../sys/descriptor.ts";
 import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
 import type { Calls } from "../monitor/protocol.ts";

@@ -1,6 +1,6 @@
-// Keeps the containers' streams open in the daemon, so that none breaks when the monitor is killed: a reading end
-// of each output FIFO (the last output of an ended container stays in it for the next monitor) and the writing
-// end of stdin (without it the container would read an end of file).
+// Keeps the containers' streams open in the daemon, so that none breaks when the monitor is killed: a reading
+// end of each output FIFO (the last output of an ended container stays in it for the next monitor) and the
+// writing end of stdin (without it the container would read an end of file).
 import { constants } from "node:fs";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";

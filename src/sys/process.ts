@@ -9,12 +9,12 @@ import { check } from "./libc.ts";
 import { uptimeMs } from "./uptime.ts";
 import { waitStatus } from "./wait.ts";
 
-/** SIGKILL to a process group that a child of ours leads; it may have ended. */
+/** Sends SIGKILL to the process group of a child; it may have ended. */
 export function killGroup(pid: number): void {
   kill(-pid);
 }
 
-/** SIGKILL to a process, or to the group -pid; it may have ended. */
+/** Sends SIGKILL to a process, or to the group -pid; it may have ended. */
 export function kill(pid: number): void {
   try {
     process.kill(pid, "SIGKILL");
@@ -25,13 +25,10 @@ export function kill(pid: number): void {
 
 const PRIO_PROCESS = 0;
 
-/**
- * Lets other processes come before a process that has just begun; niceness as of nice(1), which is kept
- * where it is higher already.
- */
+/** Raises the niceness (nice(1)) of a process that has just started; a higher one is kept. */
 export function giveWay(pid: number, niceness: number): void {
   try {
-    // It has begun with ours. Each thread has its own; later ones take over their creator's.
+    // It inherited this process's. Each thread has its own, which the threads that it creates inherit.
     const value = Math.max(niceness, getPriority());
     for (const thread of readdirSync(`/proc/${pid}/task`)) {
       check("setpriority", `of thread ${thread} of ${pid}`, PRIO_PROCESS, Number(thread), value);
@@ -42,22 +39,22 @@ export function giveWay(pid: number, niceness: number): void {
 }
 
 /**
- * Lets the kernel take a process, and what it starts, before all others where memory runs out: the daemon
- * itself is protected from that, and its children inherit the protection.
+ * Makes a process and its descendants the OOM killer's first choice: the daemon is protected from it, and its
+ * children inherit that.
  */
 export function offerToOomKiller(pid: number): void {
   try {
     writeKernelFile(`/proc/${pid}/oom_score_adj`, "1000");
   } catch (error) {
-    // It has ended, or /proc is read-only: the work goes on without.
+    // Best effort: it has ended, or /proc is read-only.
     if (!["ESRCH", "ENOENT", "EROFS", "EACCES"].includes(errnoOf(error) ?? "")) throw error;
   }
 }
 
 /**
- * Sets a process's oom_score_adj, as far as the kernel lets this process lower it. isIt: asked when the
- * process is held, so that it cannot be another one of the same number.
- * @returns what it has now; undefined: it has ended.
+ * Sets a process's oom_score_adj, as far as this process may lower it. isIt: called with the process's file
+ * open, so that the pid cannot be reused after the check.
+ * @returns the resulting value; undefined: it has ended.
  */
 export function setOomScoreAdj(
   pid: number,
@@ -80,26 +77,26 @@ export function setOomScoreAdj(
   }
 }
 
-/** Becomes the leader of a process group, within its session. */
+/** Makes this process the leader of a new process group in its session. */
 export function leadGroup(): void {
   check("setpgid", "of this process", 0, 0);
 }
 
-/** A process's start time in clock ticks since boot: with the pid it names one process for a boot. */
+/** Returns a process's start time in clock ticks since boot: identifies one process together with the pid. */
 export function startTime(pid: number): string | undefined {
   return statFields(pid)?.[startTimeField];
 }
 
-/** How long ago a process began, on a clock that is not set; undefined: there is no such process. */
+/** Returns a process's age, by a clock that is never set; undefined: there is no such process. */
 export function processAgeMs(pid: number): number | undefined {
   const ticks = startTime(pid);
   return ticks === undefined ? undefined : uptimeMs() - Number(ticks) * (1000 / ticksPerSecond);
 }
 
-/** started: with the pid it names one process (startTime). */
+/** started: its startTime(). */
 export type Lineage = { parent: number; session: number; started: string };
 
-/** Parent, session and start time of a process; undefined: there is no such process. */
+/** Returns parent, session and start time of a process; undefined: there is no such process. */
 export function lineageOf(pid: number): Lineage | undefined {
   const fields = statFields(pid);
   if (fields === undefined) return undefined;
@@ -120,8 +117,8 @@ const exitCodeField = 49;
 const ticksPerSecond = 100;
 
 /**
- * How a process of another parent stands: an exit code is to be had while it is a zombie
- * (128 + n for signal n); gone: somebody reaped it.
+ * Returns the state of a process of another parent. Its exit code (128 + n for signal n) can be read while it
+ * is a zombie; "gone": it was reaped.
  */
 export function processState(
   pid: number,
@@ -133,13 +130,13 @@ export function processState(
   return waitStatus(Number(fields[exitCodeField]));
 }
 
-/** What of a process lies in memory, what it shares with others too; undefined: no such process. */
+/** Returns a process's resident memory, including shared memory; undefined: no such process. */
 export function residentBytes(pid: number): bigint | undefined {
   const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readKernelFile(`/proc/${pid}/status`) ?? "")?.[1];
   return kib === undefined ? undefined : BigInt(kib) * 1024n;
 }
 
-/** Whether a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt); gone: true. */
+/** True when a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt), or has ended. */
 export function catchesSignal(pid: number, signal: number): boolean {
   try {
     const mask = /^SigCgt:\s*([0-9a-f]+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
@@ -149,12 +146,12 @@ export function catchesSignal(pid: number, signal: number): boolean {
   }
 }
 
-/** From its start to its execve(2): a runtime's init has nothing else left to do. */
+/** Limit from the start to the execve(2), which is a runtime's init's next step. */
 const execMs = 200;
 
 /**
- * Waits, after `start`, until the process executes another file than before. A runtime answers a moment
- * earlier, and a signal that comes in that moment is the runtime's own, and lost.
+ * Calls `start` and waits until the process executes another file. A runtime's start returns a moment
+ * earlier, and a signal in that moment would be handled by the runtime's init and lost.
  */
 export async function executes(pid: number, start: () => Promise<void>): Promise<void> {
   const before = executableOf(pid);
@@ -173,7 +170,7 @@ function executableOf(pid: number): string | undefined {
   }
 }
 
-/** Command and state of a process, "sleep, state D", for messages. */
+/** Returns command and state of a process, "sleep, state D", for messages. */
 export function processName(pid: number): string {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");

@@ -1,17 +1,17 @@
-// A peer that has gone while nothing is read from it, and whose end therefore waits behind what it sent.
-// What is sent to such a one is answered by a reset, which epoll tells of.
+// Detects a peer that has disconnected while nothing is read from it: its end is queued behind its data, but
+// a ping provokes a reset, which epoll reports.
 
 const stalledMs = 2_000;
 
-/** Until its disposal, pings now and then; only one that is taken is followed by another. */
+/** Pings at intervals until its disposal, one ping at a time. */
 export function pingWhileStalled(ping: () => Promise<void>): Disposable {
-  let waiting = false;
+  let isPinging = false;
   const timer = setInterval(() => {
-    if (waiting) return;
-    waiting = true;
+    if (isPinging) return;
+    isPinging = true;
     ping().then(
-      () => (waiting = false),
-      () => {}, // it has gone: whoever reads learns of it
+      () => (isPinging = false),
+      () => {}, // the reader gets the error
     );
   }, stalledMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };

@@ -1,10 +1,9 @@
-// Keeps the process alive through signals that would end it by default, though nobody asks for its end: a
-// terminal that closes, a request to read logs or configuration anew that other daemons have, a timer.
-// SIGPIPE and SIGXFSZ are ignored by the engine, which also uses SIGPWR; SIGTERM, SIGINT and SIGQUIT ask for the
-// end.
+// Ignores signals that would end the process by default and are not meant to: a terminal's hang-up, the
+// reload signals of other daemons, timers. The engine itself ignores SIGPIPE and SIGXFSZ and uses SIGPWR;
+// SIGTERM, SIGINT and SIGQUIT end the process.
 import type { Log } from "../base/log.ts";
 
-const survived = [
+const stray = [
   "SIGHUP",
   "SIGUSR1",
   "SIGUSR2",
@@ -15,11 +14,11 @@ const survived = [
   "SIGXCPU",
 ] as const;
 
-/** From now on. Handlers, because ignored signals would be ignored in every child and container too. */
+/** Installs handlers; SIG_IGN would be inherited by every child and container. */
 export function ignoreStraySignals(log: Log): void {
-  for (const signal of survived) {
+  for (const signal of stray) {
     process.on(signal, () => {
-      log.warn("a signal means nothing here and was ignored; SIGTERM ends this process", {
+      log.warn("ignoring a signal without a meaning here; SIGTERM ends this process", {
         signal,
       });
     });

@@ -1,4 +1,5 @@
-// Supervises child processes: awaits an exit with a deadline, kills what does not end, keeps the end of stderr.
+// Supervises child processes: awaits an exit with a deadline, kills what does not end, keeps the end of
+// stderr.
 import type { ChildProcess } from "node:child_process";
 import { abortError } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";

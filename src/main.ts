@@ -20,7 +20,7 @@ import { isAbsolute } from "node:path";
 import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
 import { createLog, type Log } from "./base/log.ts";
-import { surviveSignals } from "./sys/survive.ts";
+import { ignoreStraySignals } from "./sys/stray_signals.ts";
 import { setUmask, usualUmask } from "./sys/umask.ts";
 
 /** For tests only: ISULAD_FAILPOINTS (base/failpoints.ts) counts with this flag, and stops the start without. */
@@ -37,7 +37,7 @@ async function main(words: string[]): Promise<number> {
   const [first, ...rest] = words;
   if (isHelper(words)) {
     if (first === "monitor") return runMonitor(rest);
-    surviveSignals(createLog({ level: "info", format: "text" }).child(first!));
+    ignoreStraySignals(createLog({ level: "info", format: "text" }).child(first!));
     if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
@@ -95,7 +95,7 @@ async function runMonitor(words: string[]): Promise<number> {
 /** Before anything is made: modes and signals are not left to whoever started this. */
 function settleProcess(log: Log): void {
   setUmask(usualUmask);
-  surviveSignals(log);
+  ignoreStraySignals(log);
 }
 
 async function checkMonitorState(state: string): Promise<number> {

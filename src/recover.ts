@@ -49,7 +49,7 @@ import { containersOf } from "./cri/sandbox.ts";
 import type { ExitRecord, Hello } from "./monitor/protocol.ts";
 import { lost, running, type Container } from "./state/container.ts";
 import { abandoned, ending, notReady, type Sandbox } from "./state/sandbox.ts";
-import { letGroupPass } from "./sys/passage.ts";
+import { allowGroupTraversal } from "./sys/group_access.ts";
 
 /**
  * Reads the records and brings them up to date with this boot; the monitor and zombies.ts come after.
@@ -106,7 +106,7 @@ function openPassages(context: Context): void {
     try {
       passages.open(sandbox.id, owner.gid);
       for (const { id } of containersOf(context, sandbox.id)) {
-        letGroupPass(containers.folderOf(id), owner.gid);
+        allowGroupTraversal(containers.folderOf(id), owner.gid);
       }
     } catch (error) {
       const fields = { sandbox: sandbox.id, error: messageOf(error) };

@@ -124,7 +124,11 @@ describe("readOwnLog", () => {
     ["a bad descriptor", `${at} WARN  monitor: closing failed error="EBADF: close"`, ["own log"]],
     ["a crash", `${at} INFO  monitor ready\nerror: tee\n      at main (x.ts:1:1)`, ["own log"]],
     ["nothing in what is no warning", `${at} INFO  EINVAL\n${at} DEBUG EPIPE`, []],
-    ["nothing in another warning", `${at} WARN  monitor: monitor gone, starting another`, []],
+    [
+      "nothing in another warning",
+      `${at} WARN  monitor: the monitor has ended, starting another`,
+      [],
+    ],
   ])("finds %s", (_, log, kinds) => {
     expect(kindsOf((faults) => readOwnLog(log, { who: "daemon", faults }))).toEqual(kinds);
   });

@@ -114,11 +114,11 @@ export class Disturber {
     const log = new AddedText(daemon.logFile);
     node.install();
     await this.restart("SIGTERM");
-    const stays = () => log.text.includes("the monitor stays as it is");
+    const stays = () => log.text.includes("the monitor was not upgraded");
     const became = () => daemon.monitors().some((pid) => node.isCurrent(pid));
     await until("the monitor is upgraded", () => became() || stays());
     if (stays())
-      this.#calls.fault("monitor", `not upgraded: ${lineWith(log.text, "stays as it is")}`);
+      this.#calls.fault("monitor", `not upgraded: ${lineWith(log.text, "was not upgraded")}`);
   }
 
   /** Upgrades while a creation takes longer than the monitor waits: the old monitor stays and serves. */
@@ -128,7 +128,7 @@ export class Disturber {
     const { ended } = await this.#beginSlowStart();
     node.install();
     await this.restart("SIGKILL");
-    const decided = () => /the monitor stays as it is/.test(log.text);
+    const decided = () => /the monitor was not upgraded/.test(log.text);
     await until("the upgrade has timed out", decided);
     node.sleep("create", 0);
     await ended;

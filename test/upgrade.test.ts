@@ -163,7 +163,7 @@ describe.skipIf(why !== "")(`the executable is replaced${why}`, () => {
       const logged = daemon.log.length;
       await changeOver(next, fault);
       await until("the monitor is asked", () =>
-        daemon.log.slice(logged).includes("stays as it is"),
+        daemon.log.slice(logged).includes("was not upgraded"),
       );
       expect(daemon.monitors()).toEqual([monitor!]);
       expect(runs(monitor!)).toContain("(deleted)");

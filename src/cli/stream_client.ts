@@ -7,7 +7,7 @@ import { CriError } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
-import { wireOf } from "../sys/node_wire.ts";
+import { wireOf } from "../sys/socket_wire.ts";
 import { channel } from "../sys/remote_command.ts";
 import { SpdySession } from "../sys/spdy.ts";
 import { acceptKey, closeNormal, WebSocketConnection } from "../sys/websocket.ts";

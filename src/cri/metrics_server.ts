@@ -4,7 +4,7 @@ import { createServer, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
-import { wireOf } from "../sys/node_wire.ts";
+import { wireOf } from "../sys/socket_wire.ts";
 import type { Context } from "./context.ts";
 import { metricsText } from "./metrics_text.ts";
 

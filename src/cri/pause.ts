@@ -12,7 +12,7 @@ import { relabel } from "../node/selinux.ts";
 import type { ImageProcess } from "../spec/spec_inputs.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { letGroupPass } from "../sys/passage.ts";
+import { allowGroupTraversal } from "../sys/group_access.ts";
 import { forget } from "./monitor_retry.ts";
 import { handlerOf, type Context } from "./context.ts";
 import { containerDefaults, hasCgroup, rootfsOwner, sandboxFacts } from "./facts.ts";
@@ -79,7 +79,7 @@ async function makeRootfs(
   if (reference === "") {
     const folder = context.sandboxes.folderOf(sandbox.id);
     const owner = rootfsOwner(sandbox);
-    if (owner !== undefined) letGroupPass(folder, owner.gid);
+    if (owner !== undefined) allowGroupTraversal(folder, owner.gid);
     const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(join(folder, "rootfs")));
     const policy = context.host.selinux?.policy;
     if (policy !== undefined) await relabel([rootfsPath], policy.readonlyFile, signal);

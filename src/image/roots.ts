@@ -3,7 +3,7 @@
 import { mkdir } from "node:fs/promises";
 import { resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
-import { letGroupPass } from "../sys/passage.ts";
+import { allowGroupTraversal } from "../sys/group_access.ts";
 import type { CopyJob } from "../layer/job_copy.ts";
 import type { UnpackPool } from "../layer/unpack_pool.ts";
 import { shortId, type LayerStore } from "../layer/layer_store.ts";
@@ -64,7 +64,7 @@ export class Roots {
     this.#mounts.set(absolute, lower); // first: from now on the layers stay
     // The folder of a container or pod is there, and closed; an image volume's is made in it.
     await mkdir(absolute, { recursive: true, mode: 0o711 });
-    if (parts.owner !== undefined) letGroupPass(absolute, parts.owner.gid);
+    if (parts.owner !== undefined) allowGroupTraversal(absolute, parts.owner.gid);
     const maker = this.#maker(image, signal);
     const root = await mountRootfs({ trees: layers.trees, lower, dir: absolute, ...parts }, maker);
     if (maker.copy !== undefined) this.#mounts.set(absolute, []); // a copy needs them no more

@@ -7,9 +7,9 @@ import { ownProgram } from "../base/build.ts";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
-import { clipStart } from "../base/text.ts";
 import { spawn } from "../sys/children.ts";
 import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
+import { endWithin, keepEnd } from "../sys/supervise.ts";
 import { Turns } from "../base/turns.ts";
 import type { WhiteoutForm } from "./whiteouts.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack_jobs.ts";
@@ -54,6 +54,8 @@ export class UnpackPool implements AsyncDisposable {
 }
 
 const stderrBytesMax = 4096;
+/** From the end of a helper's input to its exit. */
+const endMs = 1000;
 
 /** Helpers may use all cores; the daemon must still be scheduled at once. */
 const niceness = 10;
@@ -73,14 +75,13 @@ function parseAnswer(line: string): UnpackAnswer {
 class Helper {
   readonly #child: ChildProcessByStdio<Writable, Readable, Readable>;
   readonly #exited: Promise<void>;
-  #stderr = "";
+  #stderr: () => string;
   #onAnswer: ((answer: UnpackAnswer | undefined) => void) | undefined;
   #hasExited = false;
 
   constructor(argv: string[]) {
     // Not detached: that would start a session, and between sessions the kernel may ignore niceness
-    // (sched(7),
-    // autogroup). The helper makes itself the leader of a process group for its stream processors.
+    // (sched(7), autogroup). The helper makes itself the leader of a process group for its stream processors.
     this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
     // Set by the parent, so that it holds from the child's start.
     if (this.#child.pid !== undefined) {
@@ -88,16 +89,14 @@ class Helper {
       offerToOomKiller(this.#child.pid);
     }
     this.#child.stdin.on("error", () => {}); // its exit is reported instead
-    this.#child.stderr.on("data", (chunk: Buffer) => {
-      this.#stderr = clipStart(this.#stderr + chunk.toString("utf8"), stderrBytesMax);
-    });
+    this.#stderr = keepEnd(this.#child.stderr, stderrBytesMax);
     const lines = createInterface({ input: this.#child.stdout });
     lines.on("line", (line) => this.#onAnswer?.(parseAnswer(line)));
     this.#exited = new Promise((resolve) => {
       const onExit = (error?: Error) => {
         this.#kill(); // the rest of its group, in case it exited by itself
         this.#hasExited = true;
-        if (error !== undefined) this.#stderr = error.message;
+        if (error !== undefined) this.#stderr = () => error.message;
         this.#onAnswer?.(undefined);
         resolve();
       };
@@ -130,7 +129,7 @@ class Helper {
       if (answer?.kind === "failed") throw new CriError(answer.code, answer.message);
       throw new CriError(
         "INTERNAL",
-        `the unpack helper ended: ${this.#stderr.trim() || "it was killed, probably by the kernel's OOM killer (see dmesg)"}`,
+        `the unpack helper ended: ${this.#stderr().trim() || "it was killed, probably by the kernel's OOM killer (see dmesg)"}`,
       );
     } finally {
       signal.removeEventListener("abort", kill);
@@ -146,8 +145,6 @@ class Helper {
 
   async end(): Promise<void> {
     this.#child.stdin.end();
-    const timer = setTimeout(() => this.#kill(), 1000);
-    await this.#exited;
-    clearTimeout(timer);
+    await endWithin(this.#exited, endMs, () => this.#kill());
   }
 }

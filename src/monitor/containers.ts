@@ -1,5 +1,5 @@
-// The containers under the monitor: started by the OCI runtime as grandchildren, adopted because the
-// monitor is a subreaper, reaped by pid, their exits recorded before anyone is told.
+// Starts, watches and removes the monitor's containers. The OCI runtime starts them as grandchildren, which
+// the monitor adopts as a subreaper; it reaps them by pid, and records each exit before it announces it.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { inTime } from "../base/abort.ts";
@@ -14,22 +14,16 @@ import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
-import { endOf, pin, signalInit, startTimeOfInit, unpin, type End } from "./pin.ts";
-import type {
-  AdoptRequest,
-  ExitRecord,
-  Hello,
-  RemoveRequest,
-  Started,
-  StartRequest,
-} from "./protocol.ts";
-import { setAside, type RecordFolder, type RunRecord } from "./records.ts";
+import { endOf, pin, signalInit, startTimeOfInit, unpin, type End } from "./init_process.ts";
+import type { AdoptRequest, Hello, RemoveRequest, Started } from "./protocol.ts";
+import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
+import { setAside, type RecordFolder } from "./records.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { Spawner } from "./spawner.ts";
 import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
-import { Starts } from "./starts.ts";
-import { AwaitedTerminals } from "./terminals.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import { PendingStarts } from "./pending_starts.ts";
+import { AwaitedTerminals } from "./awaited_terminals.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
 type Container = {
   record: RunRecord;
@@ -52,11 +46,11 @@ export class Containers {
   readonly #running = new Map<string, Container>();
   readonly #exits = new Map<string, ExitRecord>();
   readonly #announce: (exit: ExitRecord) => void;
-  /** The runtime's delete, which runs behind an exit, or a start that was cut off. */
+  /** The runtime's delete after an exit, or after an interrupted start. */
   readonly #deleting = new Map<string, Promise<void>>();
-  /** The runtime's start: a container may end before it has, and delete would take its files away. */
+  /** The runtime's start: a container may end before it, and an early delete would remove its files. */
   readonly #starting = new Map<string, Promise<unknown>>();
-  readonly starts = new Starts();
+  readonly starts = new PendingStarts();
   readonly #terminals: AwaitedTerminals;
   #quiet = false;
 
@@ -91,7 +85,7 @@ export class Containers {
     return [...this.#exits.values()];
   }
 
-  /** Descriptors of the terminals, which no other process can open. */
+  /** The terminals' descriptors, which cannot be opened again. */
   get terminals(): Map<string, Descriptor> {
     const terminals = new Map<string, Descriptor>();
     for (const [id, { stdio }] of this.#running) {
@@ -104,16 +98,19 @@ export class Containers {
     return [...this.#running.values()].map(({ record }) => record.pid);
   }
 
-  /** A container that runs: its cgroup and its runtime. */
+  /** Returns a running container's cgroup and runtime. */
   find(id: string): { cgroup: CgroupPaths; runtime: RuntimeCommand } | undefined {
     return this.#running.get(id)?.record;
   }
 
-  /** Takes over what an earlier monitor left: containers that run, exits that were recorded. */
+  /** Adopts the running containers and recorded exits of an earlier monitor. */
   async resume(terminals: Map<string, Descriptor>): Promise<void> {
     await this.#records.make();
     const { runs, exits } = this.#records.read((file, error) => {
-      this.#log.error("setting a damaged record aside", { file, error: messageOf(error) });
+      this.#log.error("a record cannot be read: renaming it to .damaged", {
+        file,
+        error: messageOf(error),
+      });
       setAside(file);
     });
     for (const exit of exits) this.#exits.set(exit.id, exit);
@@ -123,23 +120,22 @@ export class Containers {
         else if (run.started) await this.#adopt(run, terminals.get(run.id));
         else this.#undo(run);
       } catch (error) {
-        // One container's trouble must not be that of all.
         const fields = { container: run.id, error: messageOf(error) };
-        this.#log.error("a container was not taken over", fields);
+        this.#log.error("adopting a container failed, going on with the others", fields);
       }
     }
   }
 
-  /** The folder was removed, and with it what was written there. */
+  /** Writes all records again after their folder was removed. */
   rewrite(): void {
     this.#records.keepFolders();
     for (const exit of this.#exits.values()) this.#records.writeExit(exit);
-    for (const { record } of this.#running.values()) this.#writeAgain(record);
+    for (const { record } of this.#running.values()) this.#rewriteRun(record);
   }
 
   /**
-   * Takes over a container of which no record is left, as the daemon knows it. Where that process is not
-   * there any more its exit follows, with the code if the kernel kept it.
+   * Adopts a container whose record was lost, from the daemon's record. When its process has ended, its exit
+   * is announced, with the code if the kernel kept it.
    */
   async adopt(request: AdoptRequest): Promise<void> {
     const { id, pid, cgroup } = request;
@@ -148,17 +144,18 @@ export class Containers {
     if (exit !== undefined) return this.#announce(exit);
     const pidStartTime = startTimeOfInit(pid, this.#records.pinOf(id), cgroup);
     const record: RunRecord = { ...request, version: 1, pidStartTime, started: true };
-    if (pidStartTime !== "") this.#writeAgain(record);
+    if (pidStartTime !== "") this.#rewriteRun(record);
     await this.#adopt(record, undefined);
   }
 
-  #writeAgain(record: RunRecord): void {
+  #rewriteRun(record: RunRecord): void {
     try {
       this.#records.writeRun(record);
       pin(record.pid, this.#records.pinOf(record.id));
     } catch (error) {
-      // Another monitor is told of it again.
-      this.#log.error("no record is kept", { container: record.id, error: messageOf(error) });
+      // The daemon has the next monitor adopt it again.
+      const fields = { container: record.id, error: messageOf(error) };
+      this.#log.error("writing the record of a running container failed", fields);
     }
   }
 
@@ -168,21 +165,23 @@ export class Containers {
       keepOnExec(terminal, false);
       this.#resumeTerminal(container, terminal);
     } else if (record.terminal) this.#terminals.expect(record.id);
-    this.#log.info("container taken over", { container: record.id, pid: record.pid });
-    // Without a pidfd, what is no child is looked at now and then.
+    this.#log.info("container adopted", { container: record.id, pid: record.pid });
+    // Without a pidfd, the main loop's checks detect the exit of a process that is no child.
     if (container.ended || lineageOf(record.pid)?.parent === process.pid) return;
     const pidfd = openPidfd(record.pid);
     if (pidfd === undefined) return;
     const ended = this.#workers.readable(pidfd).then(() => this.check());
-    ended.catch((error: unknown) => this.#log.error("no pidfd", { error: messageOf(error) }));
+    ended.catch((error: unknown) =>
+      this.#log.error("waiting for a pidfd failed", { error: messageOf(error) }),
+    );
   }
 
   #resumeTerminal({ record, stdio }: Container, terminal: Descriptor): void {
     resumeTerminal(stdio, terminal, { request: record, workers: this.#workers });
-    this.#terminals.came(record.id);
+    this.#terminals.received(record.id);
   }
 
-  /** Sends a descriptor of a terminal to the daemon, which keeps it for the next monitor. */
+  /** Sends a terminal's descriptor to the daemon, which keeps it for the next monitor. */
   lendTerminal(id: string, path: string): void {
     const terminal = this.#running.get(id)?.stdio.terminal;
     if (terminal !== undefined) sendDescriptors(path, [terminal]);
@@ -204,15 +203,15 @@ export class Containers {
     this.#running.get(id)?.stdio.closeStdin();
   }
 
-  /** A start that the end of its monitor has cut off. A runtime may hang: only its next call waits. */
+  /** Rolls back an interrupted start; only the next call for the container waits for its end. */
   #undo(record: RunRecord): void {
     const { id } = record;
-    this.#log.warn("undoing a start that was cut off", { container: id });
-    const forget = () => this.#records.remove(id).catch(() => {}); // who removes it is told
+    this.#log.warn("rolling back an interrupted start", { container: id });
+    const forget = () => this.#records.remove(id).catch(() => {}); // the removal reports it
     this.#deleting.set(id, this.#runtime.deleteIfPossible(record).then(forget));
   }
 
-  /** Creates and starts a container; its process is this process's child when this returns. */
+  /** Creates and starts a container; its init is a child of this process then. */
   async start(request: StartRequest): Promise<Started> {
     const { id } = request;
     if (this.#running.has(id) || this.starts.has(id)) {
@@ -221,7 +220,7 @@ export class Containers {
     return this.starts.run(id, this.#start(request));
   }
 
-  /** Waits for a start whose caller is gone. @throws as the start does; NOT_FOUND when it failed before. */
+  /** Waits for the start of an earlier caller. @throws as the start does; NOT_FOUND when it failed before. */
   async awaitStart(id: string): Promise<Started> {
     const { pid, startedAtNs } =
       (await this.starts.join(id)) ?? this.#running.get(id)?.record ?? this.#exits.get(id) ?? {};
@@ -232,11 +231,11 @@ export class Containers {
   async #start(request: StartRequest): Promise<Started> {
     const { id } = request;
     await this.#forget(id);
-    const { record, stdio } = await this.#make(request);
+    const { record, stdio } = await this.#create(request);
     this.#track(record, stdio);
     const started = this.#runtime.start(request, record.pid);
-    const over = started.catch(() => {}).finally(() => this.#starting.delete(id));
-    this.#starting.set(id, over);
+    const ended = started.catch(() => {}).finally(() => this.#starting.delete(id));
+    this.#starting.set(id, ended);
     try {
       await started;
       record.started = true;
@@ -248,8 +247,8 @@ export class Containers {
     return { pid: record.pid, startedAtNs: record.startedAtNs };
   }
 
-  /** Everything but the start. The record comes first, so that what was cut off is undone (`resume`). */
-  async #make(request: StartRequest): Promise<{ record: RunRecord; stdio: Stdio }> {
+  /** Creates a container. The record comes first, so that resume() rolls an interrupted start back. */
+  async #create(request: StartRequest): Promise<{ record: RunRecord; stdio: Stdio }> {
     const { id } = request;
     using _ = this.#spawner.starting();
     const intent = { pid: 0, pidStartTime: "", startedAtNs: "0", started: false };
@@ -289,7 +288,7 @@ export class Containers {
     };
     container.exit.catch((error: unknown) => {
       const fields = { container: record.id, error: messageOf(error) };
-      this.#log.error("recording an exit failed", fields);
+      this.#log.error("handling the exit of a container failed", fields);
     });
     this.#running.set(record.id, container);
     this.#oom.started(record, record.cgroup);
@@ -297,7 +296,7 @@ export class Containers {
     return container;
   }
 
-  /** Looks at every container's init: called on SIGCHLD, and now and then. */
+  /** Checks every container's init for its exit: called on SIGCHLD and at intervals. */
   check(): void {
     if (this.#quiet) return;
     for (const container of this.#running.values()) {
@@ -326,9 +325,9 @@ export class Containers {
       await step("exit-record", () => this.#records.writeExit(exit));
       unpin(this.#records.pinOf(record.id));
     } catch (error) {
-      // Told all the same: the daemon records it too, and until then the kernel knows it (pin.ts).
+      // Announced all the same: the daemon records it too, and until then the pin keeps it (init_process.ts).
       const fields = { container: record.id, error: messageOf(error) };
-      this.#log.error("an exit was not recorded", fields);
+      this.#log.error("recording the exit of a container failed", fields);
     }
     this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
@@ -339,12 +338,15 @@ export class Containers {
     return exit;
   }
 
-  /** A disk that stalls holds up no exit: the log is written on when it goes on. */
+  /** A disk that stalls delays no exit: the log is completed when the disk answers. */
   async #endLog(id: string): Promise<number> {
     try {
       return await this.#workers.end(id);
     } catch (error) {
-      this.#log.warn("the log is late", { container: id, error: messageOf(error) });
+      this.#log.warn("ending the log of a container is late, it is completed later", {
+        container: id,
+        error: messageOf(error),
+      });
       return 0;
     }
   }
@@ -355,7 +357,7 @@ export class Containers {
     return container !== undefined && signalInit(container.record, signal);
   }
 
-  /** Takes no more notice of exits, which the next build will, and finishes those that it has seen. */
+  /** Leaves further exits to the next build, until release(), and finishes those that were detected. */
   async quiesce(): Promise<void> {
     this.#quiet = true;
     const ended = [...this.#running.values()].filter((container) => container.ended);
@@ -363,7 +365,6 @@ export class Containers {
     await Promise.all(this.#deleting.values());
   }
 
-  /** Takes quiesce() back. */
   release(): void {
     this.#quiet = false;
     this.check();
@@ -376,17 +377,17 @@ export class Containers {
     await this.#workers.reopen(id);
   }
 
-  /** Kills what runs, and forgets the container; again and again if need be. */
+  /** Kills and forgets a container; idempotent. */
   async remove(request: RemoveRequest): Promise<void> {
     const { id, runtime } = request;
-    await this.starts.ended(id); // it has a deadline, and what it makes must go too
+    await this.starts.ended(id); // the start has a deadline, and its container is removed too
     const container = this.#running.get(id);
     if (container !== undefined) {
       this.kill(id, SIGKILL);
-      await inTime(container.exit, `the end of container ${id}`, request.timeoutMs);
+      await inTime(container.exit, `the exit of container ${id}`, request.timeoutMs);
     }
     await this.#forget(id);
-    // What a failed delete, or a monitor that was killed, left with the runtime.
+    // The runtime's state is left over after a failed delete, or after a monitor that was killed.
     if (existsSync(join(runtime.root, id))) await this.#runtime.delete(request);
   }
 

@@ -1,6 +1,5 @@
-// Further processes in a running container, each killed with its whole tree when its time is over or
-// nobody waits for it: ExecSync, whose output is kept up to a bound, and those whose streams are the
-// daemon's.
+// Runs execs in containers: ExecSync, whose output is captured up to a bound, and execs with the daemon's
+// streams. Each is killed with all its descendants at its timeout, or when its caller has disconnected.
 import { constants, fchownSync, fstatSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
@@ -15,34 +14,29 @@ import { setOomScoreAdj, startTime } from "../sys/process.ts";
 import { markOf, newMark } from "../sys/process_mark.ts";
 import { reap } from "../sys/wait.ts";
 import { killTree, type ExecTree } from "./exec_tree.ts";
-import type {
-  ExecProcess,
-  ExecRequest,
-  ExecResult,
-  StartExecRequest,
-  StreamOwner,
-} from "./protocol.ts";
+import type { ExecProcess, ExecRequest, ExecResult, StartExecRequest } from "./protocol.ts";
+import type { StreamOwner } from "./record_schemas.ts";
 import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
-/** Starting the process is the runtime's work, and has a deadline whatever the caller's limit is. */
+/** Limit for the runtime's start of the process, whatever the caller's limit is. */
 const startTimeoutMs = 60_000;
-/** What forks faster than it is killed is killed again after this. */
+/** Delay between attempts to kill processes that fork faster than they are killed. */
 const killAgainMs = 1_000;
 
 type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
 type Container = { cgroup: CgroupPaths; runtime: RuntimeCommand; owner?: StreamOwner };
 /** An exec whose first process is known. */
 type Started = ExecTree & { leader: number };
-type Waiting = { pid: number; onExit: (end: { exitCode: number } | { error: unknown }) => void };
+type Waiter = { pid: number; onExit: (end: { exitCode: number } | { error: unknown }) => void };
 
 export class Execs {
   readonly #folder: string;
   readonly #workers: LogWorkers;
   readonly #spawner: Spawner;
-  readonly #waiting = new Set<Waiting>();
+  readonly #waiting = new Set<Waiter>();
   readonly #kills = new Map<string, () => void>();
-  /** Of those that were started and not waited for to their end. */
+  /** The ends of execs that start() has started and whose wait() has not returned. */
   readonly #ends = new Map<string, Promise<{ exitCode: number }>>();
 
   constructor(options: { folder: string; workers: LogWorkers; spawner: Spawner }) {
@@ -55,7 +49,7 @@ export class Execs {
     return [...this.#waiting].map(({ pid }) => pid);
   }
 
-  /** Looks at every exec's process: called on SIGCHLD. */
+  /** Checks every exec's process for its exit: called on SIGCHLD. */
   check(): void {
     for (const waiting of this.#waiting) {
       const end = endOf(waiting.pid);
@@ -65,18 +59,18 @@ export class Execs {
     }
   }
 
-  /** Kills an exec of which nobody waits for the end any more. */
+  /** Kills an exec whose caller has cancelled it. */
   cancel(key: string): void {
     this.#kills.get(key)?.();
   }
 
-  /** Nobody will wait for it. */
+  /** Kills an exec whose caller has disconnected, and forgets its end. */
   abandon(key: string): void {
     this.cancel(key);
     this.#ends.delete(key);
   }
 
-  /** Starts a process whose streams are the caller's. */
+  /** Starts an exec with the caller's streams. */
   async start(container: Container, request: StartExecRequest): Promise<ExecProcess> {
     const { key } = request;
     const cancelled = new AbortController();
@@ -92,7 +86,7 @@ export class Execs {
       });
       const pid = started.leader;
       const end = this.#wait({ ...started, key, deadline: Infinity }, cancelled);
-      end.catch(() => {}); // told to who waits
+      end.catch(() => {}); // wait() rejects as well
       this.#ends.set(key, end);
       return { pid, pidStartTime: startTime(pid) ?? "" };
     } catch (error) {
@@ -101,10 +95,14 @@ export class Execs {
     }
   }
 
-  /** @throws CriError NOT_FOUND for one that was not started, or was waited for. */
+  /** @throws CriError NOT_FOUND for an exec that was not started, or whose end was returned before. */
   async wait(key: string): Promise<{ exitCode: number }> {
     const end = this.#ends.get(key);
-    if (end === undefined) throw new CriError("NOT_FOUND", `no exec ${key} is waited for`);
+    if (end === undefined)
+      throw new CriError(
+        "NOT_FOUND",
+        `exec ${key} was not started, or its end was returned before`,
+      );
     try {
       return { exitCode: (await end).exitCode };
     } finally {
@@ -117,11 +115,11 @@ export class Execs {
     using pipes = new DisposableStack();
     const [out, err] = [pipes.use(pipe()), pipes.use(pipe())];
     const cancelled = new AbortController();
-    this.#kills.set(request.key, () => cancelled.abort()); // at once: its cancelling may come next
+    this.#kills.set(request.key, () => cancelled.abort()); // before any await: a cancel may follow at once
     const streams = { stdout: out.reader.release(), stderr: err.reader.release() };
     await this.#workers.capture({ id: key, ...streams, maxBytes: request.maxOutputBytes });
     const outputs = [out.writer, err.writer] as const;
-    // Collected however it ends, or its streams would stay open.
+    // Collected even when it fails: its streams would stay open.
     const [ran] = await Promise.allSettled([
       this.#runCaptured(container, request, { outputs, cancelled }),
     ]);
@@ -154,7 +152,7 @@ export class Execs {
       if (performance.now() < deadline) throw error;
       return { exitCode: 137, timedOut: true };
     } finally {
-      for (const output of outputs) output.close(); // or their end would never be read
+      for (const output of outputs) output.close(); // an open writer would hide their end
     }
     return this.#wait({ ...started, key, deadline }, cancelled);
   }
@@ -176,17 +174,17 @@ export class Execs {
       const verb = ["exec", "--detach", ...files, ...options.args, request.id];
       await this.#spawner.runtime(runtime, verb, { ...options, mark });
       const leader = Number(await readFile(pidFile, "utf8"));
-      takeOomScoreAdj(leader, request.process);
+      applyOomScoreAdj(leader, request.process);
       return { leader, mark, cgroup };
     } catch (error) {
-      // The runtime may have been killed when its work was done, also before it wrote the pid.
+      // A runtime that was killed may have started the process, even before it wrote the pid.
       const made = await readFile(pidFile, "utf8").catch(() => "");
       await killTree({ leader: made === "" ? undefined : Number(made), mark, cgroup });
       throw error;
     } finally {
       await rm(processFile, { force: true });
       await rm(pidFile, { force: true });
-      await rm(join(this.#folder, `.${key}.pid`), { force: true }); // runc's, before it is renamed
+      await rm(join(this.#folder, `.${key}.pid`), { force: true }); // runc's temporary name
     }
   }
 
@@ -200,31 +198,31 @@ export class Execs {
       let killed: Promise<void> | undefined;
       let timer: ReturnType<typeof setTimeout> | undefined;
       const kill = () => {
-        killed ??= killAgain(tree);
-        killed.catch(() => {}); // who waits for the exec gets it
+        killed ??= killAll(tree);
+        killed.catch(() => {}); // the exec's promise rejects as well
       };
       this.#kills.set(key, kill);
       if (deadline !== Number.POSITIVE_INFINITY) {
         timer = setTimeout(kill, Math.max(0, deadline - performance.now()));
       }
-      const onExit: Waiting["onExit"] = (end) => {
+      const onExit: Waiter["onExit"] = (end) => {
         clearTimeout(timer);
         this.#kills.delete(key);
-        tree.leader = undefined; // its pid is somebody else's soon
+        tree.leader = undefined; // its pid may be reused
         if ("error" in end) reject(end.error);
         else if (killed === undefined) resolve({ exitCode: end.exitCode, timedOut: false });
         else killed.then(() => resolve({ exitCode: end.exitCode, timedOut: true }), reject);
       };
       this.#waiting.add({ pid, onExit });
-      if (cancelled.signal.aborted) kill(); // while the runtime was ending
+      if (cancelled.signal.aborted) kill(); // cancelled while the runtime was ending
       this.check();
     });
   }
 }
 
 /**
- * The process's ends of the caller's FIFOs. Each is first opened both ways, which never waits: a caller
- * that has gone meanwhile must not hold up the monitor.
+ * Opens the process's ends of the caller's FIFOs. Each is first opened both ways, which never blocks: a
+ * caller that has disconnected must not block the monitor.
  */
 function openEnds(request: StartExecRequest): Disposable & { stdio: ChildStdio } {
   using opened = new DisposableStack();
@@ -240,14 +238,14 @@ function openEnds(request: StartExecRequest): Disposable & { stdio: ChildStdio }
   return { stdio, [Symbol.dispose]: () => kept.dispose() };
 }
 
-/** As stdio.ts does it for the container's own. */
+/** Gives the exec's streams to the root of its user namespace, as stdio.ts does for the container's. */
 function giveStreams(streams: ChildStdio, { uid, gid }: StreamOwner): void {
   for (const { fd } of streams) {
     if (fstatSync(fd).isFIFO()) fchownSync(fd, uid, gid);
   }
 }
 
-/** Ends an exec that an earlier monitor has started; it may have ended. */
+/** Kills an exec that an earlier monitor has started; it may have ended. */
 export async function endExec(exec: ExecProcess, cgroup: CgroupPaths): Promise<void> {
   const { pid, pidStartTime } = exec;
   if (startTime(pid) !== pidStartTime) return;
@@ -255,12 +253,12 @@ export async function endExec(exec: ExecProcess, cgroup: CgroupPaths): Promise<v
   throw new CriError("INTERNAL", `exec (pid ${pid}) forks faster than it can be killed; try again`);
 }
 
-/** Kills an exec's processes until none is left, which a fork bomb may put off. */
-async function killAgain(tree: ExecTree): Promise<void> {
+/** Kills an exec's processes until none is left, which takes several attempts for a fork bomb. */
+async function killAll(tree: ExecTree): Promise<void> {
   while (!(await killTree(tree))) await sleep(killAgainMs);
 }
 
-/** One exec whose end cannot be known must not hide the ends of the others. */
+/** Returns an error instead of throwing it, so that check() goes on to the other execs. */
 function endOf(pid: number): { exitCode: number } | { error: unknown } | undefined {
   try {
     return reap(pid);
@@ -270,12 +268,12 @@ function endOf(pid: number): { exitCode: number } | { error: unknown } | undefin
 }
 
 /**
- * runc gives every exec the oom_score_adj that the container was created with: one that an update has
- * changed since is set as soon as the process is known.
+ * Sets the oom_score_adj of an exec: runc gives it the one that the container was created with, which an
+ * update may have changed since.
  */
-function takeOomScoreAdj(pid: number, process: string): void {
+function applyOomScoreAdj(pid: number, process: string): void {
   const { oomScoreAdj: wanted } = jsonValue(process) as { oomScoreAdj?: number };
   if (wanted === undefined) return;
   if (readKernelFile(`/proc/${pid}/oom_score_adj`) === `${wanted}\n`) return;
-  setOomScoreAdj(pid, wanted, () => true); // a child: its number stays its own until it is reaped here
+  setOomScoreAdj(pid, wanted, () => true); // a child keeps its pid until it is reaped here
 }

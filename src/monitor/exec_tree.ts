@@ -1,33 +1,32 @@
-// Kills an exec with all its descendants, and leaves the container's other processes alone.
+// Kills an exec with all its descendants, and none of the container's other processes.
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
 import { lineageOf, startTime, type Lineage } from "../sys/process.ts";
 import { markOf } from "../sys/process_mark.ts";
 
 export type ExecTree = {
-  /** The exec's first process, while nobody has reaped it; undefined: it has ended, or is not known. */
+  /** The exec's first process, until it is reaped; undefined: it has ended, or is not known. */
   leader: number | undefined;
-  /** Which all its descendants have (sys/process_mark.ts). */
+  /** The mark of all its descendants (sys/process_mark.ts). */
   mark: number | undefined;
-  /** The container's. */
+  /** The container's cgroup. */
   cgroup: CgroupPaths;
 };
 
-/** How long one attempt may take. */
 const attemptMs = 5_000;
-/** How long the monitor's other work waits at most: a fork bomb has thousands of processes. */
+/** Longest delay of the monitor's other work: a fork bomb has thousands of processes. */
 const turnMs = 5;
 
 /**
- * Stops what belongs to the exec until nothing new is found, so that nothing forks any more, then kills it.
- * False when it forks faster than it can be stopped; the next attempt may succeed.
+ * Stops the exec's processes until no new one is found, so that none forks any more, then kills them. False
+ * when they fork faster than they can be stopped; the next attempt may succeed.
  */
 export async function killTree(tree: ExecTree): Promise<boolean> {
   const deadline = performance.now() + attemptMs;
-  /** Pid → start time, which together name one process. */
+  /** Pid → start time, which together identify one process. */
   const doomed = new Map<number, string>();
   const { leader } = tree;
-  // Also where it has moved to another cgroup.
+  // It may have moved to another cgroup, where the search does not find it.
   if (leader !== undefined) stop({ pid: leader, started: startTime(leader) ?? "" }, doomed);
   for (;;) {
     const found = await stopNew(tree, doomed);
@@ -38,7 +37,7 @@ export async function killTree(tree: ExecTree): Promise<boolean> {
   }
 }
 
-/** Returns how many it has found that are not doomed yet. */
+/** Returns the number of processes that it has found and stopped. */
 async function stopNew(tree: ExecTree, doomed: Map<number, string>): Promise<number> {
   let found = 0;
   let turn = performance.now();
@@ -71,12 +70,12 @@ function stop(process: { pid: number; started: string }, doomed: Map<number, str
   signal(process, "SIGSTOP");
 }
 
-/** The start time is looked at in the same turn, since a pid is given out again. */
+/** Checks the start time in the same turn: pids are reused. */
 function signal({ pid, started }: { pid: number; started: string }, name: NodeJS.Signals): void {
   if (startTime(pid) !== started) return;
   try {
     process.kill(pid, name);
   } catch {
-    // It ended by itself.
+    // It has ended.
   }
 }

@@ -1,5 +1,5 @@
-// The monitor: one process a node, subreaper and parent of every container, which outlives the
-// daemon. Here is its main loop: the socket, SIGCHLD, and when it ends.
+// Runs the monitor: one process per node, subreaper and parent of every container, which outlives the daemon.
+// This file has its main loop: the socket, SIGCHLD, and the conditions for its end.
 import { EventEmitter } from "node:events";
 import type { Socket } from "node:net";
 import { join } from "node:path";
@@ -11,22 +11,22 @@ import { becomeSubreaper } from "../sys/wait.ts";
 import { shrinkWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { endExec, Execs } from "./exec.ts";
-import { boundOwnLog } from "./own_log.ts";
+import { trimMonitorLogFile } from "./monitor_log_file.ts";
 import { MonitorLock } from "./monitor_lock.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
 import { Gate, upgrade, type Inherited } from "./upgrade.ts";
-import { LogWorkers } from "./worker_client.ts";
+import { LogWorkers } from "./log_workers.ts";
 
-/** Nobody connected and nothing runs: after this the monitor ends. */
+/** The monitor ends after this long without a connection and a container. */
 const idleMs = 3_000;
-/** At the start: the file may be another one later. */
+/** Read at the start: the file may be replaced later. */
 const executable = executableId();
 
 type Parts = {
   state: string;
-  place: MonitorLock;
+  lock: MonitorLock;
   containers: Containers;
   execs: Execs;
   workers: LogWorkers;
@@ -34,7 +34,7 @@ type Parts = {
 };
 type Answer<Result = unknown> = { result: Result; body?: Uint8Array[] };
 
-/** Runs the monitor on `<state>/monitor`; returns when it is no longer needed. */
+/** Runs the monitor in `<state>/monitor`; returns when it is no longer needed. */
 export async function monitorMain(state: string, inherited: Inherited, log: Log): Promise<void> {
   const folder = join(state, "monitor");
   const connections = new Set<Socket>();
@@ -43,13 +43,13 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     socket.on("close", () => connections.delete(socket));
     serve(socket, parts, log, () => activity++);
   };
-  const place = await MonitorLock.take({ folder, lock: inherited.lock, onConnection });
-  if (place === undefined) return log.info("another monitor is there or ending");
+  const lock = await MonitorLock.take({ folder, lock: inherited.lock, onConnection });
+  if (lock === undefined) return log.info("another monitor has the lock, ending");
   becomeSubreaper();
   let activity = 0;
   const workers = new LogWorkers((error) => {
     log.error("log worker failed", { error: messageOf(error) });
-    process.exit(1); // The daemon starts another, which resumes the logs.
+    process.exit(1); // the daemon starts another, which resumes the logs
   });
   const spawner = new Spawner(folder);
   const records = new RecordFolder(folder);
@@ -63,7 +63,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
       connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
   });
   const execs = new Execs({ folder, workers, spawner });
-  const parts: Parts = { state, place, containers, execs, workers, gate: new Gate() };
+  const parts: Parts = { state, lock, containers, execs, workers, gate: new Gate() };
   await containers.resume(inherited.terminals);
   const check = () => {
     containers.check();
@@ -71,41 +71,41 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   };
   process.on("SIGCHLD", check);
   const signalled = endingSignals();
-  await place.listen();
+  await lock.listen();
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
   using _ = shrinkWhenIdle(() => ({ count: activity, goesOn: false }));
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();
     records.keepFolders();
-    keepPlace(parts, log).catch(logFailure(log, "the state folder is not kept"));
+    keepLock(parts, log).catch(logFailure(log, "keeping the state folder failed"));
     const known = new Set([...containers.pids, ...execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
     if (containers.running.length > 0 || spawner.busy) return "busy";
     return connections.size > 0 ? "connected" : "idle";
   });
-  await place.leave();
+  await lock.leave();
 }
 
-/** Ends this process when another monitor has its place: the daemon gives that one the containers. */
-async function keepPlace({ state, place, containers, gate }: Parts, log: Log): Promise<void> {
+/** Ends this process when another monitor has the lock: the daemon has that one adopt the containers. */
+async function keepLock({ state, lock, containers, gate }: Parts, log: Log): Promise<void> {
   try {
-    boundOwnLog(state);
-    // Not amid an upgrade, which passes the lock on.
-    const kept = await gate.pass(() => place.keep());
+    trimMonitorLogFile(state);
+    // Behind the gate: an upgrade passes the lock on.
+    const kept = await gate.pass(() => lock.keep());
     if (kept === "lost") {
-      log.error("ending: another monitor has the state folder");
+      log.error("another monitor has locked the state folder, ending");
       process.exit(1);
     }
     if (kept === "kept") return;
-    log.error("the folder was removed and is made again");
+    log.error("the state folder was removed: creating it and all records again");
     containers.rewrite();
   } catch (error) {
-    log.error("the state folder is not kept", { error: messageOf(error) });
+    log.error("keeping the state folder failed, retrying", { error: messageOf(error) });
   }
 }
 
-/** A signal ends a monitor that has no container; with containers it is needed, and stays. */
+/** Signals end a monitor that has no container; one with containers stays. */
 function endingSignals(): EventEmitter {
   const signalled = new EventEmitter();
   for (const signal of ["SIGINT", "SIGTERM", "SIGQUIT"] as const) {
@@ -135,7 +135,7 @@ function untilIdle(
 }
 
 function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void {
-  /** Execs that this connection waits for; nobody else will take their results. */
+  /** Execs of this connection, whose results nobody else can fetch. */
   const execs = new Map<string, { isCancelled: boolean }>();
   socket.on("error", (error) => log.warn("connection failed", { error: error.message }));
   socket.on("close", () => execs.forEach((_, key) => parts.execs.abandon(key)));
@@ -151,14 +151,15 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
     const isWanted = () => !socket.destroyed && !(beginsExec && exec.isCancelled);
     const answered = admit(parts, request, isWanted).then(({ result, body }) => {
       if (call === "exec" || call === "waitExec") execs.delete(key);
-      // One that was started for somebody who has gone meanwhile.
+      // Its caller has disconnected while it started.
       if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
       writeFrame(socket, { seq: request.seq, result }, body);
     });
     answered.catch((error: unknown) => {
       if (call !== "cancelExec") execs.delete(key);
       const failure = { code: codeOf(error), message: messageOf(error) };
-      if (call === "upgrade") log.error("not upgraded", { error: failure.message });
+      if (call === "upgrade")
+        log.error("the upgrade failed, this build goes on", { error: failure.message });
       writeFrame(socket, { seq: request.seq, error: failure });
     });
   });
@@ -167,23 +168,23 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
 const ungated: ReadonlySet<keyof Calls> = new Set(["upgrade", "cancelExec", "ping"]);
 
 /**
- * Calls wait while the monitor is about to be replaced; one that ends an exec is what it waits for.
- * @throws CriError CANCELLED for a call whose caller gave it up while it waited: it does not begin.
+ * Holds calls up while the monitor is being upgraded, except those that the upgrade waits for.
+ * @throws CriError CANCELLED for a call that was cancelled while it waited: it does not begin.
  */
 function admit(parts: Parts, request: RequestHeader, isWanted: () => boolean): Promise<Answer> {
   if (ungated.has(request.call)) return answer(parts, request);
   return parts.gate.pass(async () => {
     if (isWanted()) return answer(parts, request);
-    throw new CriError("CANCELLED", `${request.call}: its caller gave it up before it began`);
+    throw new CriError("CANCELLED", `${request.call} was cancelled before it began`);
   });
 }
 
 type Handlers = {
-  [Name in keyof Calls]: (parts: Parts, params: Calls[Name][0]) => Given<Calls[Name][1]>;
+  [Name in keyof Calls]: (parts: Parts, params: Calls[Name][0]) => HandlerResult<Calls[Name][1]>;
 };
-type Given<Result> = Answer<Result> | Promise<Answer<Result>> | Promise<void> | void;
+type HandlerResult<Result> = Answer<Result> | Promise<Answer<Result>> | Promise<void> | void;
 
-/** What gives no answer of its own answers {}. */
+/** A handler without a result answers {}. */
 const handlers: Handlers = {
   hello: ({ containers: { running, starts, exits } }) => ({
     result: { pid: process.pid, version, executable, running, starting: starts.ids, exits },
@@ -214,7 +215,7 @@ const handlers: Handlers = {
 };
 
 async function answer(parts: Parts, { call, params }: RequestHeader): Promise<Answer> {
-  // A newer daemon's.
+  // A newer daemon may have further calls.
   if (!Object.hasOwn(handlers, call)) {
     throw new CriError("UNIMPLEMENTED", `the monitor has no call ${call}`);
   }

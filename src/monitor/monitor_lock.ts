@@ -1,5 +1,5 @@
-// A monitor's place in the state folder: the lock, which only one can have, and the socket on which it
-// is found. Both are looked at now and then, for files are removed.
+// Holds the monitor's lock on the state folder, which only one monitor can have, and its socket. keep() is
+// called at intervals and restores what was removed.
 import { chmodSync, fstatSync, statSync } from "node:fs";
 import { mkdir, rm } from "node:fs/promises";
 import { createServer, type Server, type Socket } from "node:net";
@@ -13,8 +13,8 @@ export class MonitorLock {
   readonly #onConnection: (socket: Socket) => void;
   #lock: Descriptor;
   #server: Server | undefined;
-  #looking: Promise<"kept" | "retaken" | "lost"> | undefined;
-  /** Which file the socket is; "" before it is bound. */
+  #keeping: Promise<"kept" | "retaken" | "lost"> | undefined;
+  /** The socket's file; "" before it is bound. */
   #bound = "";
 
   private constructor(
@@ -28,7 +28,7 @@ export class MonitorLock {
     keepOnExec(lock, false);
   }
 
-  /** undefined: another monitor has it. lock: the lock, where an earlier build had it. */
+  /** Takes the lock; undefined: another monitor has it. lock: inherited from the build before an upgrade. */
   static async take(options: {
     folder: string;
     lock?: Descriptor | undefined;
@@ -38,11 +38,11 @@ export class MonitorLock {
     return lock === undefined ? undefined : new MonitorLock(options, lock);
   }
 
-  get lock(): Descriptor {
+  get descriptor(): Descriptor {
     return this.#lock;
   }
 
-  /** Connections are taken; those that there are stay. */
+  /** Accepts connections on a new socket; open connections stay. */
   async listen(): Promise<void> {
     this.#server?.close(); // first: it removes the path
     await rm(this.#socketPath, { recursive: true, force: true });
@@ -57,16 +57,15 @@ export class MonitorLock {
   }
 
   /**
-   * Takes back what was removed: the socket, or the whole folder ("retaken": it is empty). "lost": another
-   * monitor has come meanwhile.
+   * Restores a removed socket, or the whole folder ("retaken": it is empty now). "lost": another monitor has
+   * taken the lock meanwhile.
    */
   keep(): Promise<"kept" | "retaken" | "lost"> {
-    // A look that takes long must not meet the next one.
-    this.#looking ??= this.#look().finally(() => (this.#looking = undefined));
-    return this.#looking;
+    this.#keeping ??= this.#keep().finally(() => (this.#keeping = undefined));
+    return this.#keeping;
   }
 
-  async #look(): Promise<"kept" | "retaken" | "lost"> {
+  async #keep(): Promise<"kept" | "retaken" | "lost"> {
     const { dev, ino } = fstatSync(this.#lock.fd, { bigint: true });
     if (identity(this.#lockPath) === `${dev}:${ino}`) {
       if (identity(this.#socketPath) !== this.#bound) await this.listen();
@@ -85,13 +84,13 @@ export class MonitorLock {
   }
 }
 
-/** Two monitors would take each other's output; undefined when another one has the lock. */
+/** undefined when another monitor has the lock: two would take each other's output. */
 async function takeLock(path: string): Promise<Descriptor | undefined> {
   await mkdir(dirname(path), { recursive: true, mode: 0o700 });
   return openLocked(path);
 }
 
-/** Which file lies at path; "": none. */
+/** Identifies the file at path; "": none. */
 function identity(path: string): string {
   const stat = statSync(path, { throwIfNoEntry: false, bigint: true });
   return stat === undefined ? "" : `${stat.dev}:${stat.ino}`;

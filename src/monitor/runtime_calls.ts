@@ -1,4 +1,4 @@
-// What the monitor asks of the OCI runtime for a container: to make it, to start it, to take it away.
+// Calls the OCI runtime's create, start and delete for a container.
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { messageOf } from "../base/errors.ts";
@@ -28,33 +28,36 @@ export class RuntimeCalls {
         stdio: stdio.child,
       });
     } catch (error) {
-      await stdio.created().catch(() => {}); // there may be no terminal yet; the first error tells
+      await stdio.created().catch(() => {}); // without a terminal it fails too; the first error counts
       throw error;
     }
     await stdio.created();
     return Number(await readFile(pidFile, "utf8"));
   }
 
-  /** Returns when its init executes the container's program. */
+  /** Returns when the init executes the container's program. */
   start({ id, runtime, timeoutMs }: StartRequest, pid: number): Promise<void> {
     return step("runtime-start", () =>
       executes(pid, () => this.#spawner.runtime(runtime, ["start", id], { timeoutMs })),
     );
   }
 
-  /** The cgroup goes, and with it every process that is left in it. */
+  /** Removes the container and its cgroup, with every process that is left in it. */
   async delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
     await step("runtime-delete", () =>
       this.#spawner.runtime(runtime, ["delete", "--force", id], { timeoutMs }),
     );
   }
 
-  /** What fails now is found again when it is removed, or by the daemon's sweep of orphans. */
+  /** Best effort: the container's removal and the daemon's sweep of orphans delete it later. */
   async deleteIfPossible(request: RemoveRequest): Promise<void> {
     try {
       await this.delete(request);
     } catch (error) {
-      this.#log.warn("runtime delete failed", { container: request.id, error: messageOf(error) });
+      this.#log.warn("runtime delete of a container failed, its removal retries it", {
+        container: request.id,
+        error: messageOf(error),
+      });
     }
   }
 }

@@ -1,7 +1,7 @@
-// A container's standard streams: FIFOs that outlive the monitor, or a terminal.
+// Opens a container's standard streams: FIFOs that outlive the monitor, or a terminal.
 //
-// Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads;
-// the end of output is "exited and drained", never an end of file.
+// Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads; the output
+// ends when the container has exited and the FIFO is drained, never with an end of file.
 import { chownSync, constants, existsSync, readdirSync, readlinkSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -13,20 +13,20 @@ import { Mailbox } from "../sys/unix_socket.ts";
 import type { LogStreams } from "../monitor_log/container_log.ts";
 import type { StartRequest } from "./protocol.ts";
 import type { ChildStdio } from "./spawner.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
 export type Stdio = {
-  /** What the runtime's create gets; absent where the container runs already. */
+  /** Streams of the runtime's create; absent where the container runs already. */
   child?: ChildStdio;
-  /** Further arguments of create. */
+  /** Additional arguments of create. */
   args: string[];
-  /** The runtime's create is done, well or not: what only that needed is closed. */
+  /** Closes the descriptors that only create needed, after its success or failure; takes the terminal. */
   created(): Promise<void>;
-  /** The terminal, to be passed on; the log worker has a descriptor of its own. */
+  /** The terminal, to be lent and passed on in an upgrade; the log worker has its own descriptor. */
   terminal?: Descriptor;
-  /** What the container reads ends, for good: also for a later monitor there is no stdin then. */
+  /** Ends the container's stdin for good: also a later monitor does not open it. */
   closeStdin(): void;
-  /** The container's end, after its log is drained. */
+  /** Called after the container's exit, when its log is drained. */
   close(): void;
 };
 
@@ -37,10 +37,10 @@ const noStdio: Stdio = {
   close: () => {},
 };
 
-/** FIFO capacity: what a container may write while nobody reads. */
+/** Output that a container can write while nobody reads. */
 const fifoBytes = 1 << 20;
 
-/** folder: the monitor's own. @throws CriError FAILED_PRECONDITION when the log cannot be written. */
+/** folder: the monitor's. @throws CriError FAILED_PRECONDITION when the log cannot be written. */
 export async function openStdio(
   request: StartRequest,
   { workers, folder }: { workers: LogWorkers; folder: string },
@@ -51,7 +51,7 @@ export async function openStdio(
     const path = join(request.stdio, name);
     rmSync(path, { force: true });
     mkfifo(path, 0o600);
-    // What the node's root owns, a runtime in a user namespace cannot give to the program's user.
+    // A runtime in a user namespace cannot change the owner of files that the node's root owns.
     if (request.owner !== undefined) chownSync(path, request.owner.uid, request.owner.gid);
     if (request.label !== undefined) setSelinuxLabel(path, request.label);
   }
@@ -59,8 +59,8 @@ export async function openStdio(
 }
 
 /**
- * Those of a container that runs already; its terminal, which nobody can open, comes by itself. The rest
- * goes on without what cannot be opened, also not where the container has it open.
+ * Opens the streams of a container that runs already; its terminal, which cannot be opened, is received
+ * (resumeTerminal). The container goes on without a stream that cannot be opened.
  */
 export function reopenStdio(
   request: StartRequest & { pid: number },
@@ -80,17 +80,17 @@ export function reopenStdio(
       if (name !== "stdin") streams[name] = Descriptor.open(path, reading).release();
     } catch (error) {
       const fields = { container: request.id, stream: name, error: messageOf(error) };
-      log.error("a stream is lost, and what is written to it", fields);
+      log.error("opening a stream failed, its output is lost", fields);
     }
   }
   workers.resume({ id: request.id, path: request.logPath, ...streams });
   return { ...noStdio, ...keeping(request, kept) };
 }
 
-/** Where a FIFO can be opened: by its name, or, where that is gone, as the container has it open. */
+/** Returns a FIFO's path: its name, or, where that was removed, the container's open descriptor in /proc. */
 function fifoPath({ stdio, pid }: { stdio: string; pid: number }, name: StreamName): string {
   const path = join(stdio, name);
-  // Only stdin is ever removed by itself, and that for good.
+  // stdin alone is removed only by closeStdin().
   if (existsSync(path) || (name === "stdin" && existsSync(stdio))) return path;
   const folder = `/proc/${pid}/fd`;
   const deleted = `/${basename(stdio)}/${name} (deleted)`;
@@ -108,7 +108,7 @@ function linkOf(path: string): string {
   }
 }
 
-/** kept: an end of each FIFO that this process keeps open. */
+/** kept: this process's end of each FIFO. */
 function keeping(
   { stdio }: StartRequest,
   kept: Map<string, Descriptor>,
@@ -122,7 +122,7 @@ function keeping(
   };
 }
 
-/** A terminal that an earlier monitor had, or the daemon kept. */
+/** Takes a terminal that an earlier monitor passed on, or that the daemon returned. */
 export function resumeTerminal(
   stdio: Stdio,
   terminal: Descriptor,
@@ -153,7 +153,7 @@ async function openFifos(request: StartRequest, workers: LogWorkers): Promise<St
     fifoNames(request).map((name) => [name, open(at(name), constants.O_RDWR)] as const),
   );
   for (const fifo of kept.values()) setPipeSize(fifo, fifoBytes);
-  // Does not wait for a writing end: one is kept.
+  // Does not block: this process keeps a writing end.
   const stdin = open(request.stdin ? at("stdin") : "/dev/null", constants.O_RDONLY);
   const [stdout, stderr] = [open(at("stdout"), reading), open(at("stderr"), reading)];
   const streams = { stdout: stdout.release(), stderr: stderr.release(), terminal: false };
@@ -176,7 +176,7 @@ function openTerminal(request: StartRequest, workers: LogWorkers, folder: string
     args: ["--console-socket", mailbox.path],
     created: async () => {
       try {
-        // Sent by the runtime before its create ended, so it is there.
+        // The runtime has sent it before its create ended.
         const terminal = mailbox.take();
         keepTerminal(stdio, terminal);
         const stdout = terminal.duplicate().release();

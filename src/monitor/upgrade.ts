@@ -1,24 +1,24 @@
-// The monitor replaces itself by another build of the executable: execve in place, so that pid, children and
-// chosen descriptors stay. Everything that can fail comes before it and is taken back when it does.
+// Upgrades the monitor in place to another build of the executable: execve keeps its pid, its children and
+// chosen descriptors. Every step that can fail comes before it and is rolled back.
 import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import { execve } from "../sys/wait.ts";
 import type { Containers } from "./containers.ts";
 import type { MonitorLock } from "./monitor_lock.ts";
-import { monitorWords } from "./protocol.ts";
-import type { LogWorkers } from "./worker_client.ts";
+import { monitorArgs } from "./protocol.ts";
+import type { LogWorkers } from "./log_workers.ts";
 
 /** How long the new executable may take to read the records. */
 const checkMs = 10_000;
-/** How long calls that run (an exec) are waited for. */
+/** Limit for the calls under way (execs) to end. */
 const quiesceMs = 10_000;
 
-/** What is passed on from one build to the next, by number on its command line. */
+/** Descriptors passed from one build to the next, by number on its command line. */
 export type Inherited = { lock?: Descriptor; terminals: Map<string, Descriptor> };
 
-/** Calls pass here; closed, new ones wait. */
+/** Lets calls pass; while it is closed, new ones wait. */
 export class Gate {
   #closed: PromiseWithResolvers<void> | undefined;
   readonly #calls = new Set<Promise<unknown>>();
@@ -35,8 +35,8 @@ export class Gate {
   }
 
   /**
-   * Lets no more calls in and returns when the last has ended.
-   * @throws CriError FAILED_PRECONDITION while it is closed: calls would wait for the first close for ever.
+   * Holds new calls up and waits for the end of those under way.
+   * @throws CriError FAILED_PRECONDITION while it is closed: two upgrades would open it twice.
    */
   close(): Promise<void> {
     if (this.#closed !== undefined) {
@@ -52,54 +52,54 @@ export class Gate {
   }
 }
 
-/** Only returns by throwing: then this monitor goes on as if nothing had been. */
+/** Returns only by throwing; this monitor then goes on unchanged. */
 export async function upgrade(
   argv: string[],
   parts: {
     state: string;
-    place: MonitorLock;
+    lock: MonitorLock;
     gate: Gate;
     containers: Containers;
     workers: LogWorkers;
   },
 ): Promise<never> {
-  const { state, place, gate, containers, workers } = parts;
+  const { state, gate, containers, workers } = parts;
   await checkNext(argv, state);
   using undo = new DisposableStack();
   const closed = gate.close();
   undo.defer(() => gate.open());
   const late = AbortSignal.timeout(quiesceMs);
-  await untilAborted(closed, "waiting for the calls that run", late);
-  // A step of its own: after a roll-back nothing may begin that would stop the monitor from seeing exits.
+  await untilAborted(closed, "waiting for the calls under way", late);
+  // Not chained to `closed`: after a roll-back it must not begin, or the monitor would miss exits.
   const quiet = containers.quiesce();
   undo.defer(() => containers.release());
-  await untilAborted(quiet, "waiting for the ends of containers", late);
+  await untilAborted(quiet, "waiting for the exits of containers", late);
   undo.defer(() => workers.continue());
   await workers.pause();
   const terminals = containers.terminals;
-  const { lock } = place;
+  const { descriptor: lock } = parts.lock;
   for (const passed of [lock, ...terminals.values()]) {
     undo.defer(() => keepOnExec(passed, false));
     keepOnExec(passed, true);
   }
-  const next = [...argv, ...monitorWords(state), "--lock", String(lock.fd), "--terminals"];
+  const next = [...argv, ...monitorArgs(state), "--lock", String(lock.fd), "--terminals"];
   execve([...next, [...terminals].map(([id, { fd }]) => `${id}=${fd}`).join(",")], process.env);
 }
 
-/** @throws CriError FAILED_PRECONDITION when the new executable cannot go on with what there is. */
+/** @throws CriError FAILED_PRECONDITION when the new executable cannot read this monitor's records. */
 async function checkNext(argv: string[], state: string): Promise<void> {
   const check = [...argv, "monitor", "--check-state", state];
   const result = await run(check, { signal: AbortSignal.timeout(checkMs), cwd: "/" });
   const { exitCode } = result;
   if (exitCode === 0) return;
-  const why = lastWords(result);
+  const why = failureOutput(result);
   throw new CriError("FAILED_PRECONDITION", `${check.join(" ")}: exit code ${exitCode}: ${why}`);
 }
 
-/** What `upgrade` has put into the command line. @throws CriError INVALID_ARGUMENT. */
-export function inheritedFrom(words: string[]): Inherited {
-  const after = (name: string) => words[words.indexOf(name) + 1] ?? "";
-  if (!words.includes("--lock")) return { terminals: new Map() };
+/** Parses the arguments that `upgrade` has added to the command line. */
+export function inheritedFrom(args: string[]): Inherited {
+  const after = (name: string) => args[args.indexOf(name) + 1] ?? "";
+  if (!args.includes("--lock")) return { terminals: new Map() };
   const terminals = new Map<string, Descriptor>();
   for (const entry of after("--terminals").split(",").filter(Boolean)) {
     const [id = "", fd = ""] = entry.split("=");

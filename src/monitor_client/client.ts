@@ -1,5 +1,5 @@
-// The daemon's side of the monitor: starts it when there is none, finds it again when there is,
-// and connects anew when it was replaced.
+// Connects the daemon to its monitor: finds the running one or starts one, upgrades one of another build, and
+// reconnects when it has ended. connection.ts decides, this file carries it out.
 import { createConnection, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -8,11 +8,21 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { kill } from "../sys/process.ts";
+import {
+  search,
+  searchFailed,
+  socketClosed,
+  startIfDue,
+  unanswered,
+  upgrade,
+  type Connection,
+  type Searching,
+  type Unanswered,
+} from "./connection.ts";
 import { heartbeat } from "./heartbeat.ts";
 import { StdioKeepalive } from "./stdio_keepalive.ts";
 import {
   readFrames,
-  writeFrame,
   type AdoptRequest,
   type Calls,
   type EventHeader,
@@ -21,45 +31,46 @@ import {
   type ReplyHeader,
   type StartRequest,
 } from "../monitor/protocol.ts";
-import { ownLog } from "../monitor/own_log.ts";
+import { monitorLogFile } from "../monitor/monitor_log_file.ts";
 import { Starter } from "./starter.ts";
 import { KeptTerminals } from "./kept_terminals.ts";
+import { PendingCalls, type Reply } from "./pending_calls.ts";
 
-/** At the start: the file may be another one later. */
+/** Read at the start: the file may be replaced later. */
 const executable = executableId();
 
-type Reply = { result: unknown; body: Buffer };
+type Greeted = { socket: Socket; hello: Hello };
 
-/** From the start of a monitor to its first answer; a node that has much to do takes its time. */
-const startMs = 30_000;
+/** Between two attempts of a search. */
 const retryMs = 20;
-/** For the greeting alone: longer than one that is being upgraded lets calls wait. */
+/** For the greeting alone: longer than a monitor that is being upgraded holds calls up. */
 const helloMs = 15_000;
-/** For an upgrade: longer than the monitor takes to give one up (upgrade.ts). */
+/** For an upgrade: longer than the monitor takes to give one up (monitor/upgrade.ts). */
 const upgradeMs = 40_000;
-/** When none answered. */
-const retryLaterMs = 1_000;
+/** Between two searches after a loss. */
+const searchAgainMs = 1_000;
 
 export class MonitorClient implements AsyncDisposable {
   readonly #state: string;
+  /** The monitor's socket. */
+  readonly #path: string;
   /** Program and arguments that run this same executable. */
   readonly #program: string[];
   readonly #log: Log;
   readonly #starter: Starter;
   readonly #onExit: (exit: ExitRecord) => void;
   readonly #onHello: (hello: Hello) => Promise<void> | void;
-  readonly #waiting = new Map<number, PromiseWithResolvers<Reply>>();
-  readonly #held = new StdioKeepalive();
+  readonly #calls = new PendingCalls();
+  readonly #stdio = new StdioKeepalive();
   readonly #terminals: KeptTerminals;
-  /** Containers whose start has not been answered and whose exit has not been told. */
+  /** Containers whose start has not been answered and whose exit has not been announced. */
   readonly #starting = new Set<string>();
-  #socket: Socket | undefined;
+  #connection: Connection<Socket> = { state: "disconnected" };
+  /** The search under way; callers share it. */
   #connecting: Promise<Socket> | undefined;
+  /** onHello's end, for the latest monitor. */
   #greeted: Promise<void> | undefined;
-  #seq = 0;
-  #pid: number | undefined;
   #losses = 0;
-  #closed = false;
   #upgradeTried = false;
 
   constructor(options: {
@@ -67,10 +78,11 @@ export class MonitorClient implements AsyncDisposable {
     program: string[];
     log: Log;
     onExit: (exit: ExitRecord) => void;
-    /** After every connection: what runs, and what ended while nobody listened. */
+    /** Called for each new connection, with the running containers and those that ended meanwhile. */
     onHello: (hello: Hello) => Promise<void> | void;
   }) {
     this.#state = options.state;
+    this.#path = join(options.state, "monitor", "socket");
     this.#terminals = new KeptTerminals(join(options.state, "monitor"));
     this.#program = options.program;
     this.#log = options.log;
@@ -79,18 +91,22 @@ export class MonitorClient implements AsyncDisposable {
     this.#onHello = options.onHello;
   }
 
-  /** Of the monitor, while there is one. */
+  /** The serving monitor's; undefined while there is none. */
   get pid(): number | undefined {
-    return this.#pid;
+    return this.#connection.state === "connected" ? this.#connection.pid : undefined;
   }
 
-  /** How often a monitor was gone, so that another one had to be. */
+  get #isClosed(): boolean {
+    return this.#connection.state === "closed";
+  }
+
+  /** How often a serving monitor has ended. */
   get losses(): number {
     return this.#losses;
   }
 
   /**
-   * Finds or starts the monitor, and returns when onHello has dealt with its greeting.
+   * Finds or starts the monitor, and returns when onHello has handled its greeting.
    * @throws CriError UNAVAILABLE when it does not answer.
    */
   async connect(): Promise<void> {
@@ -103,19 +119,21 @@ export class MonitorClient implements AsyncDisposable {
     params: Calls[Name][0],
   ): Promise<{ result: Calls[Name][1]; body: Buffer }> {
     const socket = await this.#connected();
-    const sent = this.#send(socket, call, params);
+    const sent = this.#calls.send(socket, call, params);
     const reply = await (call === "start" ? this.#start(params as StartRequest, sent) : sent);
     if (call === "remove") this.#release((params as Calls["remove"][0]).id);
     return { result: reply.result as Calls[Name][1], body: reply.body };
   }
 
-  /** Gives the monitor a container that runs and that it does not know, with what is held of it. */
+  /** Gives the monitor a running container that it does not know, and its terminal. */
   async adopt(request: AdoptRequest): Promise<void> {
     const socket = await this.#connected();
-    await this.#start(request, this.#send(socket, "adopt", request), { terminalHeld: false });
+    await this.#start(request, this.#calls.send(socket, "adopt", request), { terminalHeld: false });
   }
 
-  /** A descriptor of a running container's terminal, the caller's to close. @throws when there is none. */
+  /**
+   * Returns a descriptor of a running container's terminal; the caller closes it. @throws if it has ended.
+   */
   async terminal(id: string): Promise<Descriptor> {
     const socket = await this.#connected();
     const terminal = await this.#terminals.borrow(id, this.#caller(socket));
@@ -126,10 +144,10 @@ export class MonitorClient implements AsyncDisposable {
     );
   }
 
-  /** What the container reads ends, for good. */
+  /** Ends the container's stdin for good. */
   async closeStdin(id: string): Promise<void> {
     await this.call("closeStdin", { id });
-    this.#held.closeStdin(id);
+    this.#stdio.closeStdin(id);
   }
 
   async #start(
@@ -140,9 +158,9 @@ export class MonitorClient implements AsyncDisposable {
     this.#starting.add(request.id);
     try {
       const reply = await sent;
-      if (this.#starting.has(request.id)) this.#held.hold(request);
-      if (request.terminal && this.#socket !== undefined) {
-        this.#keepTerminal(this.#socket, { id: request.id, terminalHeld });
+      if (this.#starting.has(request.id)) this.#stdio.hold(request);
+      if (request.terminal && this.#connection.state === "connected") {
+        this.#keepTerminal(this.#connection.socket, { id: request.id, terminalHeld });
       }
       return reply;
     } finally {
@@ -151,10 +169,10 @@ export class MonitorClient implements AsyncDisposable {
   }
 
   /**
-   * The terminals of what runs are kept, or given to a monitor that lacks them. What it does not know stays
-   * held: it is adopted or removed.
+   * Keeps the terminals of the running containers, or gives them to a monitor that has lost them. Streams of
+   * containers that it does not know stay open: those are adopted or removed.
    */
-  #takeOver(socket: Socket, { running, exits }: Hello): void {
+  #keepTerminals(socket: Socket, { running, exits }: Hello): void {
     for (const { id } of exits) this.#release(id);
     for (const { id, terminal, terminalHeld } of running) {
       if (terminal) this.#keepTerminal(socket, { id, terminalHeld });
@@ -162,7 +180,7 @@ export class MonitorClient implements AsyncDisposable {
   }
 
   #release(id: string): void {
-    this.#held.release(id);
+    this.#stdio.release(id);
     this.#terminals.release(id);
   }
 
@@ -175,13 +193,14 @@ export class MonitorClient implements AsyncDisposable {
       ? this.#terminals.borrow(id, call)
       : this.#terminals.giveBack(id, call);
     kept.catch((error: unknown) => {
-      this.#log.warn("a terminal is not kept", { container: id, error: messageOf(error) });
+      const fields = { container: id, error: messageOf(error) };
+      this.#log.warn("keeping a terminal for the next monitor failed", fields);
     });
   }
 
   #caller(socket: Socket) {
     return async <Name extends keyof Calls>(name: Name, params: Calls[Name][0]) =>
-      (await this.#send(socket, name, params)).result as Calls[Name][1];
+      (await this.#calls.send(socket, name, params)).result as Calls[Name][1];
   }
 
   #exited(exit: ExitRecord): void {
@@ -190,86 +209,106 @@ export class MonitorClient implements AsyncDisposable {
     this.#onExit(exit);
   }
 
-  #send(socket: Socket, call: keyof Calls, params: unknown): Promise<Reply> {
-    const seq = ++this.#seq;
-    const waiting = Promise.withResolvers<Reply>();
-    this.#waiting.set(seq, waiting);
-    try {
-      writeFrame(socket, { call, seq, params });
-    } catch (error) {
-      this.#waiting.delete(seq);
-      waiting.reject(error);
-    }
-    return waiting.promise;
-  }
-
   #connected(): Promise<Socket> {
-    if (this.#socket !== undefined) return Promise.resolve(this.#socket);
-    this.#connecting ??= this.#open().finally(() => (this.#connecting = undefined));
-    return this.#connecting;
-  }
-
-  /**
-   * A monitor that is ending may still take a connection: only its hello counts. One that gives none, and
-   * one that lets no other take its place, is killed.
-   */
-  async #open(): Promise<Socket> {
-    const path = join(this.#state, "monitor", "socket");
-    let deadline = performance.now() + startMs;
-    let ousted = false;
-    this.#starter.begin();
-    for (;;) {
-      const socket = await dial(path);
-      const hello = socket && (await this.#greet(socket));
-      const silent = hello === "silent";
-      if (hello !== undefined && !silent) {
-        // Before an upgrade: what the monitor itself has open of the streams goes with its program.
-        for (const container of hello.running) this.#held.hold(container);
-        if (!(await this.#upgrade(socket!, hello))) return this.#serve(socket!, hello);
-        this.#starter.expect(hello.pid);
-        deadline = performance.now() + startMs;
-        continue;
-      }
-      const late = silent || performance.now() > deadline;
-      if (this.#closed || (late && ousted)) {
-        const log = ownLog(this.#state);
-        throw new CriError("UNAVAILABLE", `the monitor does not answer on ${path}: see ${log}`);
-      }
-      if (late) {
-        ousted = true;
-        this.#starter.oust({ all: silent });
-        deadline = performance.now() + startMs;
-      }
-      this.#starter.startIfDue();
-      await sleep(retryMs);
+    switch (this.#connection.state) {
+      case "connected":
+        return Promise.resolve(this.#connection.socket);
+      case "closed":
+        return Promise.reject(closedError());
+      case "disconnected":
+      case "starting":
+      case "upgrading":
+        this.#connecting ??= this.#search().finally(() => (this.#connecting = undefined));
+        return this.#connecting;
     }
   }
 
-  #serve(socket: Socket, hello: Hello): Socket {
-    this.#log.debug("monitor found", { pid: hello.pid, version: hello.version });
-    this.#starter.serves(hello.pid);
-    this.#socket = socket;
-    this.#pid = hello.pid;
-    this.#watch(socket, hello.pid);
-    this.#takeOver(socket, hello);
+  async #search(): Promise<Socket> {
+    this.#starter.forgetStarted();
+    this.#connection = search(performance.now());
+    try {
+      for (;;) {
+        const found = await this.#dialAndGreet();
+        if (typeof found === "string") await this.#retry(found);
+        else if (await this.#isToServe(found)) return this.#serve(found);
+      }
+    } catch (error) {
+      this.#connection = searchFailed(this.#connection);
+      throw error;
+    }
+  }
+
+  /** @throws CriError UNAVAILABLE when this object was closed meanwhile. */
+  #searching(): Searching {
+    const connection = this.#connection;
+    if (connection.state === "starting" || connection.state === "upgrading") return connection;
+    throw closedError();
+  }
+
+  /** A monitor that is ending may still take a connection: only its greeting counts. */
+  async #dialAndGreet(): Promise<Greeted | Unanswered> {
+    const socket = await dial(this.#path);
+    const hello = socket && (await this.#greet(socket));
+    if (hello === undefined || hello === "silent") return hello ?? "none";
+    return { socket: socket!, hello };
+  }
+
+  /** Kills the monitors that do not serve, and starts another, where that is due. */
+  async #retry(outcome: Unanswered): Promise<void> {
+    const verdict = unanswered(this.#searching(), outcome, performance.now());
+    if (verdict.do === "fail") {
+      const log = monitorLogFile(this.#state);
+      const message = `the monitor does not answer on ${this.#path}: see ${log}`;
+      throw new CriError("UNAVAILABLE", message);
+    }
+    if (verdict.oust !== undefined) this.#starter.oust(verdict.oust);
+    const start = () => this.#starter.start();
+    this.#connection = startIfDue(verdict.next, performance.now(), start);
+    await sleep(retryMs);
+  }
+
+  /** False: the monitor becomes this build, and its next greeting counts. */
+  async #isToServe({ socket, hello }: Greeted): Promise<boolean> {
+    // Before an upgrade: the descriptors that the monitor itself has of the streams end with its program.
+    for (const container of hello.running) this.#stdio.hold(container);
+    if (hello.executable === executable || this.#upgradeTried || this.#isClosed) return true;
+    this.#upgradeTried = true;
+    const hasEnded = this.#starter.endOf(hello.pid);
+    this.#connection = upgrade(this.#searching(), performance.now(), hasEnded);
+    if (!(await this.#upgrade(socket, hello))) return true;
+    this.#connection = upgrade(this.#searching(), performance.now(), hasEnded);
+    return false;
+  }
+
+  #serve({ socket, hello }: Greeted): Socket {
+    const { pid, version } = hello;
+    if (this.#isClosed) {
+      socket.destroy();
+      throw closedError();
+    }
+    this.#log.debug("monitor found", { pid, version });
+    this.#starter.killOthers(pid);
+    this.#connection = { state: "connected", socket, pid };
+    this.#watch(socket, pid);
+    this.#keepTerminals(socket, hello);
     this.#greeted = Promise.resolve(this.#onHello(hello));
     return socket;
   }
 
-  /** A monitor that answers nothing is killed: containers outlive that, and the next one takes over. */
+  /** Kills a monitor that stops answering: its containers go on, and the next monitor adopts them. */
   #watch(socket: Socket, pid: number): void {
     const beat = heartbeat(
-      () => this.#send(socket, "ping", {}),
+      () => this.#calls.send(socket, "ping", {}),
       () => {
-        this.#log.error("the monitor answers nothing: killing it, another one takes over", { pid });
-        kill(pid); // its socket is open, so the pid is still its own
+        this.#log.error("the monitor does not answer: killing it and starting another", { pid });
+        kill(pid); // its socket is open, so the pid has not been reused
         socket.destroy();
       },
     );
     socket.on("close", () => beat[Symbol.dispose]());
   }
 
-  /** undefined: it ended; the next one is asked. */
+  /** undefined: the connection closed before the greeting. */
   async #greet(socket: Socket): Promise<Hello | "silent" | undefined> {
     this.#attach(socket);
     let silent = false;
@@ -278,7 +317,7 @@ export class MonitorClient implements AsyncDisposable {
       socket.destroy();
     }, helloMs);
     try {
-      return (await this.#send(socket, "hello", {})).result as Hello;
+      return (await this.#calls.send(socket, "hello", {})).result as Hello;
     } catch {
       return silent ? "silent" : undefined;
     } finally {
@@ -286,18 +325,16 @@ export class MonitorClient implements AsyncDisposable {
     }
   }
 
-  /** Asks a monitor of another build to become this one, once; true when it is to be greeted anew. */
-  async #upgrade(socket: Socket, hello: Hello): Promise<boolean> {
-    if (hello.executable === executable || this.#upgradeTried) return false;
-    this.#upgradeTried = true;
-    const builds = { pid: hello.pid, from: hello.executable, to: executable };
-    this.#log.info("upgrading the monitor", builds);
+  /** Asks a monitor of another build to become this one; true when it has dropped the connection to do so. */
+  async #upgrade(socket: Socket, { pid, executable: from }: Hello): Promise<boolean> {
+    this.#log.info("upgrading the monitor", { pid, from, to: executable });
     const late = setTimeout(() => socket.destroy(), upgradeMs);
     try {
-      await this.#send(socket, "upgrade", { argv: this.#program });
+      await this.#calls.send(socket, "upgrade", { argv: this.#program });
     } catch (error) {
-      if (socket.destroyed) return true; // whoever answers next is greeted; a silent one is killed
-      this.#log.error("the monitor stays as it is", { error: messageOf(error) });
+      if (socket.destroyed) return true; // the next greeting tells the outcome; a silent monitor is killed
+      const fields = { pid, error: messageOf(error) };
+      this.#log.error("the monitor was not upgraded and serves as its old build", fields);
     } finally {
       clearTimeout(late);
     }
@@ -307,46 +344,46 @@ export class MonitorClient implements AsyncDisposable {
   #attach(socket: Socket): void {
     socket.on("error", (error) => this.#log.debug("monitor connection", { error: error.message }));
     socket.on("close", () => {
-      const lost = new CriError("UNAVAILABLE", "the monitor ended during the call; try again");
-      for (const waiting of this.#waiting.values()) waiting.reject(lost);
-      this.#waiting.clear();
-      if (this.#closed || this.#socket !== socket) return;
-      this.#socket = undefined;
-      this.#pid = undefined;
+      this.#calls.fail();
+      const connection = socketClosed(this.#connection, socket);
+      if (connection === this.#connection) return;
+      this.#connection = connection;
       this.#losses++;
-      this.#log.warn("monitor gone, starting another");
-      this.#reconnect().catch(logFailure(this.#log, "no monitor"));
+      this.#log.warn("the monitor has ended, starting another");
+      this.#reconnect().catch(logFailure(this.#log, "reconnecting to a monitor failed"));
     });
     readFrames(socket, (header, body) => {
       if ("event" in header) this.#exited((header as EventHeader).exit);
-      else this.#settle(header as ReplyHeader, body);
+      else this.#calls.settle(header as ReplyHeader, body);
     });
   }
 
   async #reconnect(): Promise<void> {
-    while (!this.#closed) {
+    while (!this.#isClosed) {
       try {
         await this.#connected();
         return;
       } catch (error) {
-        this.#log.error("no monitor", { error: messageOf(error) });
-        await sleep(retryLaterMs);
+        const fields = { error: messageOf(error), retryMs: searchAgainMs };
+        this.#log.error("no monitor serves, retrying", fields);
+        await sleep(searchAgainMs);
       }
     }
   }
 
-  #settle(reply: ReplyHeader, body: Buffer): void {
-    const waiting = this.#waiting.get(reply.seq);
-    this.#waiting.delete(reply.seq);
-    if (reply.error === undefined) waiting?.resolve({ result: reply.result, body });
-    else waiting?.reject(new CriError(reply.error.code, reply.error.message));
-  }
-
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#closed = true;
+    const connection = this.#connection;
+    this.#connection = { state: "closed" };
     await this.#connecting?.catch(() => {});
-    this.#socket?.destroy();
+    if (connection.state === "connected") connection.socket.destroy();
   }
+}
+
+function closedError(): CriError {
+  return new CriError(
+    "UNAVAILABLE",
+    "the daemon ends and has closed its connection to the monitor",
+  );
 }
 
 function dial(path: string): Promise<Socket | undefined> {

@@ -1,27 +1,26 @@
-// Whether the monitor still answers. One that is stopped or stuck keeps its socket open, and would let
-// everybody's calls wait for ever.
+// Pings the monitor: one that is stopped or stuck keeps its socket open, and calls would wait for ever.
 
 const beatMs = 5_000;
-/** Beats are counted and not their time: while the whole node slept, none was missed. */
+/** Counts beats instead of time, so that a node in standby misses none. */
 const missedMax = 3;
 
-/** Asks at each beat, once at a time; `onSilence`, at most once, when several beats had no answer. */
-export function heartbeat(ask: () => Promise<unknown>, onSilence: () => void): Disposable {
-  let asked = false;
+/** Pings at each beat, one ping at a time; calls onSilence once when several beats had no answer. */
+export function heartbeat(ping: () => Promise<unknown>, onSilence: () => void): Disposable {
+  let isWaiting = false;
   let missed = 0;
   const answered = () => {
-    asked = false;
+    isWaiting = false;
     missed = 0;
   };
   const timer = setInterval(() => {
-    if (asked && ++missed < missedMax) return;
-    if (asked) {
+    if (isWaiting && ++missed < missedMax) return;
+    if (isWaiting) {
       clearInterval(timer);
       onSilence();
       return;
     }
-    asked = true;
-    ask().then(answered, answered); // a refusal, as of an older monitor, is an answer
+    isWaiting = true;
+    ping().then(answered, answered); // an error is an answer: older monitors have no ping
   }, beatMs);
   timer.unref();
   return { [Symbol.dispose]: () => clearInterval(timer) };

@@ -1,5 +1,5 @@
-// Keeps one descriptor of each container's terminal in the daemon, and gives it to the next monitor when one was
-// killed (monitor/terminals.ts).
+// Keeps a descriptor of each container's terminal in the daemon, and gives it to the next monitor when one
+// was killed (monitor/awaited_terminals.ts).
 import type { Descriptor } from "../sys/descriptor.ts";
 import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
 import type { Calls } from "../monitor/protocol.ts";
@@ -9,7 +9,6 @@ type MonitorCall = <Name extends "lendTerminal" | "awaitTerminal" | "takeTermina
   params: Calls[Name][0],
 ) => Promise<Calls[Name][1]>;
 
-/** In the daemon: the terminals that it keeps for the next monitor. */
 export class KeptTerminals {
   readonly #folder: string;
   /** undefined: the container had ended. */
@@ -21,27 +20,27 @@ export class KeptTerminals {
   }
 
   /**
-   * Asks the monitor for a descriptor of a terminal, once; it stays this object's. undefined: the container
-   * has ended.
+   * Requests a terminal's descriptor from the monitor, once; this object keeps owning it. undefined: the
+   * container has ended.
    */
   borrow(id: string, call: MonitorCall): Promise<Descriptor | undefined> {
     const kept = this.#kept.get(id);
     if (kept !== undefined) return kept;
-    const asked = this.#ask(id, call);
-    // Kept before it comes, so that an exit that is announced meanwhile releases it, too.
-    this.#kept.set(id, asked);
-    const forget = () => this.#kept.get(id) === asked && this.#kept.delete(id);
-    asked.then((terminal) => terminal ?? forget(), forget);
-    return asked;
+    const requested = this.#request(id, call);
+    // Kept before it arrives, so that an exit announced meanwhile releases it too.
+    this.#kept.set(id, requested);
+    const forget = () => this.#kept.get(id) === requested && this.#kept.delete(id);
+    requested.then((terminal) => terminal ?? forget(), forget);
+    return requested;
   }
 
-  async #ask(id: string, call: MonitorCall): Promise<Descriptor | undefined> {
+  async #request(id: string, call: MonitorCall): Promise<Descriptor | undefined> {
     using mailbox = new Mailbox(this.#folder);
     await call("lendTerminal", { id, path: mailbox.path });
     return mailbox.takeIfSent();
   }
 
-  /** Gives a terminal to a monitor that lacks it. */
+  /** Gives a terminal to the monitor that replaced the one it came from. */
   async giveBack(id: string, call: MonitorCall): Promise<void> {
     if (!this.#kept.has(id)) return;
     const { path } = await call("awaitTerminal", { id });
@@ -53,6 +52,6 @@ export class KeptTerminals {
   release(id: string): void {
     const released = this.#kept.get(id);
     this.#kept.delete(id);
-    released?.then((terminal) => terminal?.close()).catch(() => {}); // told to who asked for it
+    released?.then((terminal) => terminal?.close()).catch(() => {}); // borrow() rejects as well
   }
 }

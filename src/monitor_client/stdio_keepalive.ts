@@ -1,6 +1,6 @@
-// What the daemon holds of the containers' streams, so that a monitor which is killed takes nothing
-// with it: a reading end of each output FIFO (what an ended container wrote last stays in it until
-// another monitor reads it) and the writing end of stdin (or a container that reads it meets its end).
+// Keeps the containers' streams open in the daemon, so that none breaks when the monitor is killed: a reading
+// end of each output FIFO (the last output of an ended container stays in it for the next monitor) and the
+// writing end of stdin (without it the container would read an end of file).
 import { constants } from "node:fs";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
@@ -17,7 +17,7 @@ export class StdioKeepalive {
     this.#streams.set(id, { outputs, stdin: stdin ? openStdin(stdio) : [] });
   }
 
-  /** What the container reads ends, as far as it depends on this process. */
+  /** Closes this process's end; stdin ends when the monitor has closed its own. */
   closeStdin(id: string): void {
     for (const stdin of this.#streams.get(id)?.stdin ?? []) stdin.close();
   }
@@ -29,7 +29,7 @@ export class StdioKeepalive {
   }
 }
 
-/** A writing end of what a container reads; none: it has closed that, or it was closed for good. */
+/** Opens a writing end of a container's stdin; none where the container has closed it or it was removed. */
 export function openStdin(stdio: string): Descriptor[] {
   return openIfThere(join(stdio, "stdin"), constants.O_WRONLY | constants.O_NONBLOCK);
 }

@@ -1,7 +1,8 @@
-// Keeps the output of an exec up to a bound, and reads on beyond it, so that the program is not held up.
+// Captures the output of an exec up to a bound, and reads on beyond it, so that the program is not blocked.
 //
-// Decision: the bound is of both streams together. What fits is kept whole, however it is divided; of
-// what does not, each stream has at least half of the bound, and what the other leaves of its half.
+// Decision: the bound is for both streams together. Output within it is kept whole, however it is divided;
+// beyond it, each stream keeps at least half of the bound, and the part of the other half that the other
+// stream leaves.
 import { Descriptor, readNow, type Released } from "../sys/descriptor.ts";
 import type { Input } from "./inputs.ts";
 import type { Turn } from "./log_lines.ts";
@@ -68,7 +69,7 @@ export class Output implements Input {
     this.#length += bytes.length;
   }
 
-  /** Forgets what is kept beyond the first bytes. */
+  /** Keeps only the first bytes. */
   cutAt(bytesMax: number): void {
     while (this.#length > bytesMax) {
       const last = this.#chunks.pop()!;

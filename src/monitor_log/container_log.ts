@@ -1,11 +1,10 @@
-// One container's log file, and the streams it is written from.
+// Writes one container's log file from its streams.
 //
-// A line is taken from its stream after it was written: a FIFO's content is duplicated (tee(2)), and
-// what a write has put into the log is then thrown away from the FIFO. So a monitor that is killed
-// loses nothing, and at worst the next one writes a line again. A terminal cannot be duplicated: what
-// was read from it and not written is held here.
+// A line leaves its stream only after it was written: a FIFO's content is duplicated (tee(2)), written to the
+// log, and then discarded from the FIFO. A monitor that is killed therefore loses nothing; at worst the next
+// one writes a line twice. A terminal's input cannot be duplicated: it is buffered here until it is written.
 //
-// Decision: a program that reads its own standard output eats its log, as on a terminal.
+// Decision: a program that reads its own standard output consumes its log, as on a terminal.
 import { constants, fstatSync, ftruncateSync, mkdirSync, readSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
 import {
@@ -22,9 +21,9 @@ import type { Input } from "./inputs.ts";
 import { cut, LogOutput, maxLineBytes, rest, type Stream, type Turn } from "./log_lines.ts";
 import { Tap, type Sink } from "./tap.ts";
 
-/** A stream whose content is looked at before it is taken; data is valid until the next peek of any. */
+/** A stream that is peeked before it is consumed; data is valid until the next peek of any source. */
 type Source = { peek: () => { data: Buffer; state: Turn }; take: (bytes: number) => void };
-/** stdout, stderr: absent where there is none; a terminal has one stream, stdout. */
+/** A terminal has one stream, stdout. */
 export type LogStreams = {
   stdout?: Released | undefined;
   stderr?: Released | undefined;
@@ -33,9 +32,9 @@ export type LogStreams = {
 type LogInput = Input & { stream: Stream; source: Source; tap: Tap };
 
 const readBytes = 128 << 10;
-/** What is looked for in a log that an earlier monitor left: the end of its last whole line. */
+/** Bytes at a log's end in which the last newline of an earlier monitor is searched. */
 const tailBytes = 64 << 10;
-/** Every stream passes this one buffer and this one pipe: a thread reads them one after another. */
+/** Shared by all streams, because a thread reads them one after another. */
 const scratch = Buffer.allocUnsafeSlow(maxLineBytes + readBytes);
 const nothing = scratch.subarray(0, 0);
 const output = new LogOutput();
@@ -48,7 +47,7 @@ function openCopy(): NonNullable<typeof copy> {
   return opened;
 }
 
-/** At the end of its thread. */
+/** Closes the shared descriptors at the end of the thread. */
 export function closeCopy(): void {
   copy?.[Symbol.dispose]();
   copy?.devNull.close();
@@ -61,7 +60,7 @@ function fifoSource(fifo: Descriptor): Source {
     const count = tee(fifo, writer, readBytes);
     for (let got = 0; got < count;) {
       const more = readNow(reader, scratch.subarray(got, count));
-      // Bytes left in the one pipe would come out as another container's.
+      // Bytes left in the shared pipe would be read as another container's.
       if (more <= 0) throw new Error(`the copy of a FIFO lost ${count - got} of ${count} bytes`);
       got += more;
     }
@@ -78,24 +77,23 @@ function fifoSource(fifo: Descriptor): Source {
 }
 
 function terminalSource(terminal: Descriptor): Source {
-  let held = Buffer.alloc(0);
+  let buffered = Buffer.alloc(0);
   let ended = false;
   const peek = (): ReturnType<Source["peek"]> => {
-    held.copy(scratch);
-    const room = scratch.subarray(held.length);
+    buffered.copy(scratch);
+    const room = scratch.subarray(buffered.length);
     const count = ended || room.length === 0 ? -1 : readNow(terminal, room);
-    if (count > 0) held = Buffer.from(scratch.subarray(0, held.length + count));
+    if (count > 0) buffered = Buffer.from(scratch.subarray(0, buffered.length + count));
     ended ||= count === 0;
-    return { data: held, state: ended ? "end" : count > 0 ? "more" : "empty" };
+    return { data: buffered, state: ended ? "end" : count > 0 ? "more" : "empty" };
   };
-  return { peek, take: (bytes) => (held = held.subarray(bytes)) };
+  return { peek, take: (bytes) => (buffered = buffered.subarray(bytes)) };
 }
 
-/** Container output in CRI's format. While the disk takes nothing, nothing is read. */
+/** Writes container output in CRI's format. While the disk refuses writes, nothing is read. */
 export class ContainerLog {
   readonly #path: string;
   readonly #terminal: boolean;
-  /** What it is written from. */
   readonly inputs: readonly LogInput[];
   #file: Target = "not open";
   #blocked = false;
@@ -128,19 +126,19 @@ export class ContainerLog {
     return input;
   }
 
-  /** What the stream brings from now on goes to the sink too; a terminal has one stream, stdout. */
+  /** Copies the stream's further output to the sink; a terminal has one stream, stdout. */
   attach(stream: Stream, sink: Sink): void {
     const found = this.inputs.find((one) => one.stream === stream);
     if (found === undefined) sink.end();
     else found.tap.add(sink);
   }
 
-  /** The container has exited: no client is waited for any more. */
+  /** The container has exited: slow clients no longer block its streams. */
   ending(): void {
     for (const { tap } of this.inputs) tap.ending();
   }
 
-  /** The disk has refused what was read last; every turn is empty until `retry`. */
+  /** The disk has refused the last write; every turn is empty until `retry`. */
   get blocked(): boolean {
     return this.#blocked;
   }
@@ -150,7 +148,7 @@ export class ContainerLog {
     else this.#blocked = false;
   }
 
-  /** Writes what one stream has now. */
+  /** Writes the present content of one stream. */
   #turn({ stream, source, tap }: LogInput): Turn {
     if (this.#blocked) return "empty";
     if (tap.waiting) return "empty";
@@ -164,8 +162,8 @@ export class ContainerLog {
   }
 
   /**
-   * Writes what has no newline, when all else is written; as a partial line, so that readers add no newline
-   * that nobody wrote. False when the disk refuses.
+   * Writes the rest without a newline as a partial line, so that readers add none to the output. False when
+   * the disk refuses.
    */
   writeRest(): boolean {
     for (const { stream, source, tap } of this.inputs) {
@@ -179,16 +177,16 @@ export class ContainerLog {
     return true;
   }
 
-  /** Before another monitor goes on: what only this one has is written. False when the disk refuses. */
+  /** Writes what only this process buffers, before another monitor continues. False when the disk refuses. */
   flush(): boolean {
     return !this.#terminal || (!this.#blocked && this.writeRest());
   }
 
-  /** Bytes that no log will have; one look a page at most, for somebody may go on writing. */
+  /** Discards and counts the unwritten bytes; bounded, because another process may go on writing. */
   unwritten(): number {
     let bytes = 0;
     for (const { source } of this.inputs) {
-      for (let looks = 0; looks < 256; looks++) {
+      for (let peeks = 0; peeks < 256; peeks++) {
         const { length } = source.peek().data;
         if (length === 0) break;
         bytes += length;
@@ -198,7 +196,7 @@ export class ContainerLog {
     return bytes;
   }
 
-  /** The file was moved away: goes on in a new one at the same path. */
+  /** Continues in a new file at the same path, after a rotation has moved the old one. */
   reopen(): void {
     if (this.#path === "") return;
     const file = openLog(this.#path);
@@ -226,7 +224,7 @@ export class ContainerLog {
     }
   }
 
-  /** All of output, or nothing of it: what is there of it is cut off again when the disk is full. */
+  /** Writes all of `output` or nothing: a partial write is truncated when the disk is full. */
   #write(): boolean {
     const data = output.drain();
     const file = this.#file;
@@ -237,13 +235,13 @@ export class ContainerLog {
       while (written < data.length) written += writeSync(file.fd, data, written);
     } catch {
       this.#blocked = true;
-      if (written > 0) this.#takeBack(written);
+      if (written > 0) this.#truncate(written);
     }
     return !this.#blocked;
   }
 
-  /** A disk that has failed may not let it: then it is done when the log is opened anew (`retry`). */
-  #takeBack(bytes: number): void {
+  /** Rolls a partial write back; where a failing disk refuses that, reopening the log does it (`retry`). */
+  #truncate(bytes: number): void {
     const file = this.#file;
     try {
       if (file instanceof Descriptor) ftruncateSync(file.fd, fstatSync(file.fd).size - bytes);
@@ -254,12 +252,12 @@ export class ContainerLog {
   }
 }
 
-/** Whatever close(2) says, the descriptor is gone: NFS tells there of what it could not write. */
+/** Closes the log; ignores close(2)'s errors, by which NFS reports failed writes. */
 function closeLog(file: Target): void {
   try {
     if (file instanceof Descriptor) file.close();
   } catch {
-    // Nobody else has these lines: there is nothing to write again.
+    // The lines have left their stream and cannot be written again.
   }
 }
 
@@ -270,7 +268,7 @@ function openLog(path: string): Target {
   return Descriptor.open(path, flags, 0o640);
 }
 
-/** Cuts off what follows the last newline; what it was the start of is still in its stream. */
+/** Truncates a log after its last newline; the incomplete line is still in its stream. */
 function endAtLine(file: Target): void {
   if (!(file instanceof Descriptor) || !fstatSync(file.fd).isFile()) return;
   const { size } = fstatSync(file.fd);

@@ -1,30 +1,30 @@
-// Watches the descriptors of a log thread: each has one owner here, an input, which takes its turns and
-// is closed once. News of a descriptor comes by the tag of its watch, so news that is late never meets
-// another descriptor that has the same number by now.
+// Watches the descriptors of a log thread. Each belongs to one input, which gets turns and is closed once.
+// Events carry the tag of their watch, so a late event never reaches another descriptor that has reused the
+// number.
 import type { Descriptor } from "../sys/descriptor.ts";
 import { Epoll, EPOLLERR, EPOLLET, EPOLLIN, Tags, wakeTag } from "../sys/epoll.ts";
 import type { Turn } from "./log_lines.ts";
 
-/** One descriptor, and the work that it waits for. Its descriptor is the thread's until it is closed. */
+/** A descriptor and the work to do when it is ready. */
 export type Input = {
   readonly descriptor: Descriptor;
-  /** Does what can be done now. */
+  /** Does the work that is possible now. */
   turn(): Turn;
-  /** Of a FIFO that is written to: its reader has gone. */
+  /** Called for a FIFO open for writing when its reader has closed it. */
   cut?(): void;
 };
 
-/** Turns of one input in a row: enough to empty a FIFO, and a bound. */
+/** Consecutive turns of one input: enough to empty a FIFO. */
 const maxTurns = 64;
 
 export class Inputs implements Disposable {
   readonly #epoll = new Epoll();
   readonly #tags = new Tags<Input>();
   readonly #open = new Map<Input, number>();
-  /** Those that may have something: epoll tells of what came only once. */
+  /** Inputs that may have work: epoll reports each edge only once. */
   readonly #ready = new Set<Input>();
 
-  /** wake: readable when `wait` is to return for its own sake. */
+  /** wake: becomes readable to make `wait` return. */
   constructor(wake: Descriptor) {
     this.#epoll.add(wake, wakeTag);
   }
@@ -43,12 +43,12 @@ export class Inputs implements Disposable {
     return this.#open.has(input);
   }
 
-  /** It may go on where it has stopped. */
+  /** Schedules further turns of an input that has stopped. */
   wake(input: Input): void {
     if (this.#open.has(input)) this.#ready.add(input);
   }
 
-  /** Removed by hand: another process may have the same file open, which would keep it in epoll. */
+  /** Removes the descriptor from epoll explicitly: another process may keep the same file open. */
   close(input: Input): void {
     const tag = this.#open.get(input);
     if (tag === undefined) return;
@@ -59,7 +59,7 @@ export class Inputs implements Disposable {
     input.descriptor.close();
   }
 
-  /** Waits up to timeoutMs (-1: for ever) for news. wakened: of the wake-up; any: at all. */
+  /** Waits up to timeoutMs (-1: for ever) for events. wakened: the wake-up's; any: at least one. */
   wait(timeoutMs: number): { wakened: boolean; any: boolean } {
     const news = this.#epoll.wait(timeoutMs);
     for (const { tag, events } of news) {
@@ -71,12 +71,12 @@ export class Inputs implements Disposable {
     return { wakened: news.some(({ tag }) => tag === wakeTag), any: news.length > 0 };
   }
 
-  /** One turn of each that may have something. */
+  /** Gives each input that may have work one turn. */
   turns(): Turn[] {
     return [...this.#ready].map((input) => this.#turn(input));
   }
 
-  /** Reads what is there now; true when there was nothing more. */
+  /** Gives an input turns until it has no more work; false when the bound was reached first. */
   drain(input: Input): boolean {
     for (let turns = 0; turns < maxTurns; turns++) {
       const state = this.#turn(input);

@@ -1,5 +1,5 @@
-// CRI's log format: RFC 3339 time, stream, P (more of this line follows) or F, text.
-// A line is copied once, from the buffer it was read into to the one that is written.
+// Formats lines of CRI's log: RFC 3339 time, stream, P (more of this line follows) or F, text. A line is
+// copied once, from the input buffer to the output buffer.
 import { nowMs } from "../base/clock.ts";
 
 /** Content bytes of one log line; a longer one is written in pieces (kubelet's reader expects this). */
@@ -15,12 +15,12 @@ export function timestamp(): string {
 }
 
 export type Stream = "stdout" | "stderr";
-/** What a turn of one stream came to: there is more, all was taken, there was nothing, there will be none. */
+/** The result of a turn: there is more, all was taken, there was nothing, the stream has ended. */
 export type Turn = "more" | "some" | "empty" | "end";
 
 /**
- * Writes the whole lines at the start of data to out; returns how many bytes that were. What follows
- * is the start of a line whose end has not come, never longer than a line may be.
+ * Formats the complete lines at the start of data into out; returns their bytes. The rest is an incomplete
+ * line of at most maxLineBytes.
  */
 export function cut(stream: Stream, data: Buffer, out: LogOutput): number {
   const prefix = prefixOf(stream);
@@ -38,7 +38,7 @@ export function cut(stream: Stream, data: Buffer, out: LogOutput): number {
   }
 }
 
-/** Writes what has no newline, when no more of it comes: a part of a line. */
+/** Formats the end of a stream without a newline, as a partial line. */
 export function rest(stream: Stream, data: Buffer, out: LogOutput): void {
   if (data.length > 0) out.line(prefixOf(stream), "P", data, 0, data.length);
 }
@@ -71,7 +71,7 @@ export class LogOutput {
     this.#buffer = larger;
   }
 
-  /** What was collected; valid until the next line. */
+  /** Returns and clears the collected lines; valid until the next line. */
   drain(): Buffer {
     const data = this.#buffer.subarray(0, this.#length);
     this.#length = 0;

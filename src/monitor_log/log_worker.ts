@@ -1,8 +1,7 @@
-// A worker thread of the monitor: reads the output of containers and execs as it comes. It waits in
-// epoll, so a busy log never delays the monitor's answers. Nothing in it waits for one container:
-// what cannot go on now (a full disk, an exec whose child holds its output) is a step of a later turn.
-// A write to a disk that stalls does wait, so each file system with logs has a thread of its own
-// (worker_client.ts).
+// Reads the output of containers and execs, as a worker thread of the monitor: a busy log never delays the
+// monitor's answers. The thread waits only in epoll, never for one container: blocked work (a full disk, an
+// exec whose child keeps its output open) is retried in later turns. A write to a stalled disk does block, so
+// each file system with logs has its own thread (monitor/log_workers.ts).
 import { constants } from "node:fs";
 import { parentPort, workerData } from "node:worker_threads";
 import { messageOf } from "../base/errors.ts";
@@ -24,8 +23,8 @@ type CaptureRequest = {
   maxBytes: number;
 };
 /**
- * `end`: the container has exited. `collect`: the exec has exited. `pause`: nothing more is read, and
- * what only this thread knows is written, until `continue`.
+ * `end`: the container has exited. `collect`: the exec has exited. `pause`: stops reading until `continue`,
+ * after writing what only this thread buffers.
  */
 export type WorkerRequest = { seq: number } & (
   | LogRequest
@@ -33,12 +32,12 @@ export type WorkerRequest = { seq: number } & (
   | { op: "attach"; id: string; stdout: string; stderr: string }
   | { op: "reopen" | "end" | "collect"; id: string }
   | { op: "pause" | "continue" }
-  /** Answered when the process of a pidfd has ended. */
+  /** Answered when the pidfd's process has ended. */
   | { op: "await"; pidfd: Released }
   /** Reads a cgroup's memory.events at each change, until `unwatch`. */
   | { op: "watch"; watch: number; events: Released; counts: SharedArrayBuffer }
   | { op: "unwatch"; watch: number }
-  /** Ends this thread as soon as it has nothing left to write. */
+  /** Ends this thread when it has nothing left to write. */
   | { op: "stop" }
 );
 export type WorkerReply = {
@@ -51,20 +50,20 @@ export type WorkerReply = {
 type End = { seq: number; deadline: number };
 
 /**
- * Decision: whose output was taken whole is looked at again after this long, not at its next write. A
- * container that writes on and on is then not interrupted at each piece, and many pieces are one turn.
- * What a quiet one writes is taken at once, and what comes in that time waits in its FIFO, which has
- * room for what a program writes in several times as long.
+ * Decision: after reading all output of a container, the thread pauses this long instead of waking at the
+ * next write. A container that writes continuously is then not interrupted at each write, and many writes are
+ * handled in one turn. Output of an idle container is still read at once; meanwhile, its FIFO has room for
+ * several such pauses.
  */
 const gatherMs = 1;
 const nobody = new Int32Array(new SharedArrayBuffer(4));
-/** How often what could not go on is tried again. */
+/** Interval of retries of blocked work. */
 const stepMs = 20;
-/** How long the end of a container waits for a log that cannot be written. */
+/** Limit for writing the rest of an exited container's log. */
 const logEndMs = 5_000;
-/** How long after an exec's exit its output is awaited from children that keep it open. */
+/** Limit, after an exec's exit, for output of children that keep its streams open. */
 const collectMs = 100;
-/** How long nothing may have come until the memory of what came is freed. */
+/** Garbage is collected after this long without input. */
 const idleMs = 1_000;
 
 const { wake: released } = workerData as { wake: Released };
@@ -72,20 +71,19 @@ const wakeUp = Descriptor.adopt(released);
 const inputs = new Inputs(wakeUp);
 const logs = new Map<string, { log: ContainerLog; end?: End }>();
 const captures = new Map<string, { capture: Capture; end?: End }>();
-/** Cgroups whose memory.events are read, by the caller's number for each. */
+/** Watched cgroups' memory.events, by the caller's number. */
 const watches = new Map<number, Input>();
-/** Attached clients' FIFOs, and whose output they get. */
+/** Attached clients' FIFOs, and the log that they follow. */
 const sinks = new Map<Sink, ContainerLog>();
 const lagging = new Set<Sink>();
 const inbox: WorkerRequest[] = [];
 let paused = false;
-/** Ends when it has nothing left to write. */
 let stopping = false;
 
 function startLog({ id, path, resumed, ...streams }: LogRequest): void {
   const earlier = logs.get(id);
   const log = new ContainerLog(path, streams, resumed);
-  if (earlier !== undefined) closeLog(earlier); // its disk answered after its start was given up
+  if (earlier !== undefined) closeLog(earlier); // its disk answered after the start had timed out
   logs.set(id, { log });
   for (const input of log.inputs) inputs.add(input);
 }
@@ -96,13 +94,14 @@ function watchMemory(request: Extract<WorkerRequest, { op: "watch" }>): void {
   const input: Input = { descriptor, turn: () => (counts.read(descriptor), "empty") };
   watches.set(request.watch, input);
   inputs.add(input, EPOLLPRI | EPOLLET);
-  inputs.wake(input); // what has changed before
+  inputs.wake(input); // it may have changed before
 }
 
-/** Each path a FIFO that a client reads, or "". */
+/** Each path is a FIFO that a client reads, or "". */
 function attach(request: Extract<WorkerRequest, { op: "attach" }>): void {
   const found = logs.get(request.id);
-  if (found === undefined) throw new Error(`container ${request.id} has no output any more`);
+  if (found === undefined)
+    throw new Error(`container ${request.id} has ended and has no more output`);
   for (const stream of ["stdout", "stderr"] as const) {
     if (request[stream] === "") continue;
     const flags = constants.O_WRONLY | constants.O_NONBLOCK;
@@ -113,7 +112,7 @@ function attach(request: Extract<WorkerRequest, { op: "attach" }>): void {
   }
 }
 
-/** Closes what its client has left or got all of, goes on where one has caught up; true while any lags. */
+/** Closes finished sinks, wakes logs whose slow client has caught up; true while any client lags. */
 function stepSinks(): boolean {
   for (const [sink, log] of sinks) {
     sink.cutIfStuck();
@@ -126,7 +125,7 @@ function stepSinks(): boolean {
   return lagging.size > 0;
 }
 
-/** The container has exited, so what it wrote is in its FIFOs: their end is that they are empty. */
+/** Ends the log of an exited container: all its output is in its FIFOs, so they only need to be drained. */
 function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): void {
   const late = performance.now() > end.deadline;
   const drained = !log.blocked && log.inputs.every((input) => inputs.drain(input)) && !log.blocked;
@@ -189,7 +188,8 @@ function handle(request: WorkerRequest): void {
     }
     case "collect": {
       const capture = captures.get(request.id);
-      if (capture === undefined) throw new Error(`nothing is captured of exec ${request.id}`);
+      if (capture === undefined)
+        throw new Error(`the output of exec ${request.id} is not captured`);
       capture.end = { seq, deadline: performance.now() + collectMs };
       return;
     }
@@ -225,7 +225,7 @@ function wake(log: ContainerLog): void {
   for (const input of log.inputs) inputs.wake(input);
 }
 
-/** What could not be finished when it was asked for; true when some of it still cannot. */
+/** Retries unfinished work; true when some is still unfinished. */
 function step(): boolean {
   for (const { log } of logs.values()) {
     if (!log.blocked) continue;
@@ -244,7 +244,7 @@ function step(): boolean {
   );
 }
 
-/** Messages come with the event loop, which this thread turns only for them. */
+/** Runs the event loop until `count` messages have arrived: this thread does so only for them. */
 async function takeRequests(count: number): Promise<void> {
   for (let taken = 0; taken < count;) {
     const request = inbox.shift();
@@ -279,7 +279,7 @@ async function main(): Promise<void> {
     const turns = inputs.turns();
     unfinished = step();
     const gathers = turns.includes("some") && !turns.includes("more") && !unfinished;
-    if (gathers) Atomics.wait(nobody, 0, 0, gatherMs); // nobody wakes it
+    if (gathers) Atomics.wait(nobody, 0, 0, gatherMs); // a sleep
   }
 }
 

@@ -1,10 +1,10 @@
-// What attached clients get of one output stream of a container: everything that comes from now on, also
-// half a line, straight after it was written to the log.
+// Copies one output stream of a container to attached clients: all output after the attach, including
+// incomplete lines, right after it was written to the log.
 //
-// Decision: a client that reads slowly holds the container up, as its program's output would be by a
-// terminal or a pipe, because clients depend on every byte (`kubectl run -i … | tar x`); containerd does
-// the same. But one that takes nothing at all for 10 s is cut off, so no client stops a container or its
-// log, and other containers never notice. A container that has ended waits for nobody.
+// Decision: a slow client blocks the container, as a terminal or a pipe would, because clients depend on
+// every byte (`kubectl run -i … | tar x`); containerd does the same. A client that takes nothing for 10 s is
+// cut off, so that none can stop a container or its log for good. Other containers are not affected. A
+// container that has ended waits for no client.
 import { errnoOf } from "../base/errors.ts";
 import { writeNow, type Descriptor } from "../sys/descriptor.ts";
 import type { Input } from "./inputs.ts";
@@ -16,7 +16,7 @@ const stuckMs = 10_000;
 export class Sink implements Input {
   readonly descriptor: Descriptor;
   #pending: Buffer[] = [];
-  /** When it took something last, or something began to wait. */
+  /** Time of the last progress, or of the first pending byte. */
   #since = 0;
   #ended = false;
 
@@ -28,10 +28,10 @@ export class Sink implements Input {
     return this.#pending.length > 0 && !this.done;
   }
 
-  /** Nothing more will go through it: close it. */
+  /** The client has everything, or has disconnected: close it. */
   done = false;
 
-  /** Takes data as far as there is room; keeps a copy of the rest. */
+  /** Writes as much data as the FIFO takes; keeps a copy of the rest. */
   offer(data: Buffer): void {
     if (this.done) return;
     if (!this.waiting) this.#since = performance.now();
@@ -39,7 +39,7 @@ export class Sink implements Input {
     this.turn();
   }
 
-  /** Hands on what waits. */
+  /** Writes pending data. */
   turn(): Turn {
     while (this.waiting) {
       const count = this.#write(this.#pending[0]!);
@@ -53,13 +53,13 @@ export class Sink implements Input {
     return "empty";
   }
 
-  /** No more comes. */
+  /** Ends the output after the pending data. */
   end(): void {
     this.#ended = true;
     this.turn();
   }
 
-  /** The client has gone. */
+  /** The client has disconnected. */
   cut(): void {
     this.done = true;
   }
@@ -79,11 +79,11 @@ export class Sink implements Input {
   }
 }
 
-/** All clients of one stream. */
+/** The attached clients of one stream. */
 export class Tap {
   readonly #sinks = new Set<Sink>();
-  /** Bytes of what the stream holds now that clients have had. */
-  #told = 0;
+  /** Bytes at the start of the stream's present content that clients already have. */
+  #offered = 0;
   #ending = false;
 
   add(sink: Sink): void {
@@ -91,22 +91,22 @@ export class Tap {
     if (this.#ending) sink.end();
   }
 
-  /** A client has not taken what came last: nothing more is to be read. */
+  /** A client lags: the stream must not be read. */
   get waiting(): boolean {
     return !this.#ending && this.#sinks.values().some((sink) => sink.waiting);
   }
 
-  /** data: what the stream holds now, of which `taken` bytes are about to go. */
+  /** data: the stream's present content, of which `taken` bytes are about to be discarded. */
   offer(data: Buffer, taken: number): void {
-    const news = data.subarray(this.#told);
-    this.#told = data.length - taken;
+    const news = data.subarray(this.#offered);
+    this.#offered = data.length - taken;
     for (const sink of this.#sinks) {
       if (sink.done) this.#sinks.delete(sink);
       else if (news.length > 0) sink.offer(news);
     }
   }
 
-  /** The container has ended: what is left (a FIFO full at most) is kept for slow clients. */
+  /** The container has ended: the rest, at most a full FIFO, is buffered for slow clients. */
   ending(): void {
     this.#ending = true;
   }

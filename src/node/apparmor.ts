@@ -2,7 +2,7 @@
 // unless they ask for another.
 import { readFileSync } from "node:fs";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 
 const defaultProfileName = "isulad-ts-default";
 
@@ -51,7 +51,7 @@ async function load(profile: string): Promise<void> {
     throw new CriError("FAILED_PRECONDITION", hint, { cause: error });
   });
   if (result.exitCode !== 0) {
-    throw new CriError("INTERNAL", `apparmor_parser: ${lastWords(result)}`);
+    throw new CriError("INTERNAL", `apparmor_parser: ${failureOutput(result)}`);
   }
 }
 

@@ -3,7 +3,7 @@ import { existsSync } from "node:fs";
 import { copyFile, mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import { callRuntime, type RuntimeCommand } from "./runtime.ts";
 
 /** criu tries a lot of the kernel's interface; on a busy node that takes a while. */
@@ -63,7 +63,7 @@ async function requireCriu(signal: AbortSignal): Promise<void> {
 async function criuProblem(signal: AbortSignal): Promise<string | undefined> {
   try {
     const result = await run(["criu", "check"], { signal });
-    return result.exitCode === 0 ? undefined : lastWords(result);
+    return result.exitCode === 0 ? undefined : failureOutput(result);
   } catch (error) {
     if (codeOf(error) === "NOT_FOUND") return "it is not installed (package criu)";
     throw error;
@@ -81,5 +81,5 @@ async function archive(folder: string, path: string, signal: AbortSignal): Promi
     throw new CriError(codeOf(error), `writing ${path}: ${messageOf(error)}`, { cause: error });
   });
   if (result.exitCode === 0) return;
-  throw new CriError("FAILED_PRECONDITION", `cannot write ${path}: ${lastWords(result)}`);
+  throw new CriError("FAILED_PRECONDITION", `cannot write ${path}: ${failureOutput(result)}`);
 }

@@ -5,7 +5,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { CriError, codeOf, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { clip, printable, shorten } from "../base/text.ts";
-import { run, type RunResult } from "../sys/process.ts";
+import { type RunResult, run } from "../sys/run.ts";
 
 export type PluginCall = {
   command: "ADD" | "DEL" | "STATUS" | "GC";

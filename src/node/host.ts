@@ -5,7 +5,7 @@ import { arch } from "node:os";
 import { join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readBounded, readTextBounded } from "../sys/file.ts";
-import { kernelIsAtLeast } from "../sys/kernel.ts";
+import { kernelIsAtLeast } from "../sys/kernel_version.ts";
 import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";

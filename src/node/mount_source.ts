@@ -9,7 +9,7 @@ import type { Mount } from "../proto/types.ts";
 import { mountName } from "../spec/mounts.ts";
 import { remoteDisk } from "../sys/disk.ts";
 import type { MountEntry } from "../sys/mount_table.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 
 type Options = {
   table: MountEntry[];
@@ -54,6 +54,6 @@ async function lookFromChild(path: string, { rejectMissing, signal }: Options): 
   const env = { PATH: process.env["PATH"] ?? "/usr/sbin:/usr/bin:/sbin:/bin", LC_ALL: "C" };
   const result = await run(argv, { signal, env });
   if (result.exitCode === 0) return result.stdout.slice(0, -1);
-  const message = lastWords(result);
+  const message = failureOutput(result);
   throw new CriError(/No such file/.test(message) ? "NOT_FOUND" : "FAILED_PRECONDITION", message);
 }

@@ -9,7 +9,7 @@ import { mkdir, open, rmdir, unlink } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import type { UserNamespace } from "../spec/userns.ts";
 import { makeOwnedNamespaces } from "./user_namespace.ts";
 
@@ -149,7 +149,7 @@ async function runIn(prefix: string[], command: string[], signal: AbortSignal): 
 function checkExit(what: string, result: { pid: number; exitCode: number; stderr: string }): void {
   const { pid, exitCode } = result;
   if (exitCode === 0) return;
-  const said = lastWords(result);
+  const said = failureOutput(result);
   const code = exitCode === 3 ? "INVALID_ARGUMENT" : "INTERNAL";
   throw new CriError(code, `${what} (pid ${pid}): ${said}`);
 }

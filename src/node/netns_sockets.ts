@@ -4,7 +4,7 @@
 import { ownProgram } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import { lacksFamily, tcpSocket, type Family } from "../sys/tcp.ts";
 import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
 
@@ -48,7 +48,7 @@ export class NetnsSockets implements Disposable {
       isExpendable: true,
     });
     if (result.exitCode !== 0) {
-      const why = lastWords(result);
+      const why = failureOutput(result);
       throw new CriError("INTERNAL", `cannot enter the pod's network ${netns}: ${why}`);
     }
     const sockets = mailbox.takeAll();

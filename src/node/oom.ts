@@ -8,7 +8,8 @@ import { dirname } from "node:path";
 import { type CgroupPaths, oomKills } from "./cgroup.ts";
 import { readVictims, type Victim } from "./kernel_log.ts";
 import type { MemoryWatch } from "./memory_events.ts";
-import { LimitWatches, type LimitWatch, type OomLimit } from "./oom_limit.ts";
+import type { OomLimit } from "../state/exit.ts";
+import { LimitWatches, type LimitWatch } from "./oom_limit.ts";
 
 type Sources = {
   kills: (paths: CgroupPaths) => bigint | undefined;

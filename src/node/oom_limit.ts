@@ -8,10 +8,9 @@ import { constants } from "node:fs";
 import { dirname, join } from "node:path";
 import { Descriptor, drainEventfd, eventfd } from "../sys/descriptor.ts";
 import { readKernelFile, writeKernelFile } from "../sys/file.ts";
+import type { OomLimit } from "../state/exit.ts";
 import type { CgroupPaths } from "./cgroup.ts";
 import { parseKeyed } from "./cgroup_stats.ts";
-
-export type OomLimit = "container" | "pod" | "node";
 
 /** Of one container, from before its process runs. */
 export type LimitWatch = {

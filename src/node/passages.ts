@@ -1,7 +1,7 @@
 // Lets the runtimes of pods with a user namespace reach their root file systems: they run as the
 // namespace's root, which is no user of the node's, and graph is closed to all but root.
 import { CriError, messageOf } from "../base/errors.ts";
-import { letGroupsPass } from "../sys/passage.ts";
+import { allowGroupsTraversal } from "../sys/group_access.ts";
 
 export class Passages {
   readonly #folders: readonly string[];
@@ -31,6 +31,6 @@ export class Passages {
 
   /** Also takes away what an earlier daemon has let through. */
   apply(): void {
-    for (const folder of this.#folders) letGroupsPass(folder, [...this.#gids.values()]);
+    for (const folder of this.#folders) allowGroupsTraversal(folder, [...this.#gids.values()]);
   }
 }

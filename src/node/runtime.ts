@@ -4,7 +4,7 @@ import { CriError } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { printable, shorten } from "../base/text.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 
 /** An OCI runtime: program, arguments before the verb, its state folder, who manages cgroups. */
 export type RuntimeCommand = {
@@ -52,7 +52,7 @@ export async function callRuntime(
   try {
     const result = await run(runtimeArgv(runtime, logFile, verb), { signal });
     if (result.exitCode === 0) return;
-    const told = (await runtimeError(logFile)) ?? lastWords(result);
+    const told = (await runtimeError(logFile)) ?? failureOutput(result);
     throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${told}`);
   } finally {
     await rm(logFile, { force: true });

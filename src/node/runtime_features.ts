@@ -5,8 +5,8 @@ import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import type { RuntimeFacts } from "../spec/spec_inputs.ts";
-import { kernelIsAtLeast } from "../sys/kernel.ts";
-import { run } from "../sys/process.ts";
+import { kernelIsAtLeast } from "../sys/kernel_version.ts";
+import { run } from "../sys/run.ts";
 
 type Features = {
   ociVersionMax?: string;

@@ -6,7 +6,7 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { HostFacts } from "../spec/spec_inputs.ts";
 import { parsePolicy } from "../spec/selinux.ts";
 import { readTextBounded } from "../sys/file.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 
 /** Of one walk through a volume; a kubelet waits two minutes for a container. */
 const relabelMs = 100_000;
@@ -104,7 +104,7 @@ export async function relabel(
   if (failures.length === 0) return;
   throw new CriError(
     "INTERNAL",
-    `cannot label files with ${label}: ${lastWords({ stderr: failures[0] })}`,
+    `cannot label files with ${label}: ${failureOutput({ stderr: failures[0] })}`,
   );
 }
 

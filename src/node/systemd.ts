@@ -4,7 +4,7 @@ import { existsSync } from "node:fs";
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import { cgroupFolders, type CgroupDriver, type CgroupMounts, processes } from "./cgroup.ts";
 
 /** Slice of pods that come without a parent. */
@@ -98,6 +98,6 @@ async function stopSlice(slice: string, signal: AbortSignal): Promise<void> {
   const result = await run(["systemctl", "stop", "--quiet", slice], { signal });
   // 5: no such unit, because no container ever ran in it.
   if (result.exitCode !== 0 && result.exitCode !== 5) {
-    throw new CriError("INTERNAL", `cannot stop ${slice}: ${lastWords(result)}`);
+    throw new CriError("INTERNAL", `cannot stop ${slice}: ${failureOutput(result)}`);
   }
 }

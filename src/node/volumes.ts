@@ -4,7 +4,7 @@ import { chmod, chown, lstat, mkdir } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 import { resolveInRoot } from "./host.ts";
 
 const volumesMax = 256;
@@ -61,7 +61,7 @@ async function makeVolume(options: VolumeOptions, path: string, source: string):
   const argv = ["cp", "-a", "--", `${image}/.`, `${source}/`];
   const result = await run(argv, { signal: options.signal, isExpendable: true });
   if (result.exitCode !== 0) {
-    const why = lastWords(result);
+    const why = failureOutput(result);
     throw new CriError("INTERNAL", `cannot copy the image's ${path} to a volume: ${why}`);
   }
   await chown(source, info.uid, info.gid);

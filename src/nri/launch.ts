@@ -9,6 +9,7 @@ import { errnoOf, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { readTextIfExists } from "../sys/file.ts";
+import { endWithin } from "../sys/supervise.ts";
 import { checkIdentity, type Plugin } from "./plugin.ts";
 
 const againMsMin = 1_000;
@@ -177,7 +178,5 @@ async function endProcess(child: ChildProcess): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>();
   child.once("exit", () => resolve());
   child.kill("SIGTERM");
-  const late = setTimeout(() => child.kill("SIGKILL"), endMs);
-  await promise;
-  clearTimeout(late);
+  await endWithin(promise, endMs, () => child.kill("SIGKILL"));
 }

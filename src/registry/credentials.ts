@@ -7,7 +7,7 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import { run, type RunResult } from "../sys/process.ts";
+import { type RunResult, run } from "../sys/run.ts";
 import { parseAs } from "../base/schema.ts";
 
 /** CRI's AuthConfig; empty strings count as absent. */

@@ -9,7 +9,9 @@ import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from 
 import { isSignal } from "../sys/signals.ts";
 import { messageJson } from "./message_json.ts";
 import { reservedName, sandboxName, SelinuxSchema } from "./sandbox.ts";
-import { Digits, type StoreOptions } from "./store.ts";
+import { Digits } from "./digits.ts";
+import type { Exit } from "./exit.ts";
+import type { StoreOptions } from "./store.ts";
 
 const Phase = v.variant("phase", [
   v.object({ phase: v.literal("creating") }),
@@ -117,17 +119,6 @@ export function updateEnded(
 export function startSeen(container: Container, pid: number, startedAtNs: string): Container {
   return container.phase.phase === "created" ? running(container, pid, startedAtNs) : container;
 }
-
-export type Exit = {
-  exitCode: number;
-  known: boolean;
-  startedAtNs: string;
-  finishedAtNs: string;
-  oomKilled: boolean;
-  /** Whose memory limit it was, where that is known. */
-  oomLimit?: "container" | "pod" | "node";
-  lostLogBytes: number;
-};
 
 export function exited(container: Container, exit: Exit): Container {
   const { phase } = container;

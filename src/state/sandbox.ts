@@ -6,7 +6,8 @@ import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
 import { messageJson } from "./message_json.ts";
-import { Digits, type StoreOptions } from "./store.ts";
+import { Digits } from "./digits.ts";
+import type { StoreOptions } from "./store.ts";
 
 const Pinned = v.object({ path: v.string(), inode: Digits });
 

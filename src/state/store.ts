@@ -3,16 +3,12 @@
 import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { nowMs } from "../base/clock.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
 import { WriteBehind } from "./write_behind.ts";
-
-/** A 64-bit number in a record: JSON has none. */
-export const Digits = v.pipe(v.string(), v.regex(/^\d{1,20}$/));
 
 export type StoreOptions<Record> = {
   /** What a record is, for messages: "sandbox". */

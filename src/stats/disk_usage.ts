@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/clock.ts";
 import { type Log, logFailure } from "../base/log.ts";
-import { lastWords, run } from "../sys/process.ts";
+import { failureOutput, run } from "../sys/run.ts";
 
 /** What lies in a folder, in blocks of the disk and in inodes, the folder itself included. */
 export type DiskUsage = { atNs: bigint; bytes: bigint; inodes: bigint };
@@ -161,7 +161,7 @@ async function countFolders(asked: string[], signal: AbortSignal): Promise<Map<s
     // It keeps in mind each file of several names, of which a container may make millions.
     const { stdout, stderr } = await run(argv, { signal, isExpendable: true });
     // Files that go meanwhile make it fail, and it counts on.
-    if (stdout === "" && stderr !== "") throw new Error(lastWords({ stderr }));
+    if (stdout === "" && stderr !== "") throw new Error(failureOutput({ stderr }));
     return parseDu(stdout);
   };
   const bytes = await du("--block-size=1");

@@ -5,7 +5,7 @@
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { readKernelFile } from "../sys/file.ts";
-import { run } from "../sys/process.ts";
+import { run } from "../sys/run.ts";
 
 /** Counters since the interface was made. */
 export type InterfaceUsage = {

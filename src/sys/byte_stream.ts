@@ -1,21 +1,21 @@
-// A descriptor (socket, FIFO, terminal) as a stream of bytes with backpressure both ways: nothing is
-// read before it is asked for, and a write ends when the kernel has taken all of it.
+// Turns a descriptor (socket, FIFO, terminal) into a byte stream with backpressure both ways: it reads only
+// on request, and a write ends when the kernel has taken all bytes.
 import { errnoOf } from "../base/errors.ts";
 import { readNow, writeNow, type Descriptor } from "./descriptor.ts";
 import { shutdownWrite } from "./tcp.ts";
 import type { Poller } from "./poller.ts";
 
-/** What is spoken over: a descriptor, or messages inside another protocol. */
+/** A transport: a descriptor, or messages inside another protocol. */
 export type Wire = {
-  /** Chunks as they come, the receiver's to keep; ends when the peer sends no more or has gone. */
+  /** Yields chunks, which the receiver may keep; ends when the peer half-closes or disconnects. */
   chunks(): AsyncIterable<Buffer>;
-  /** Parts that belong together, unmixed with other sends. @throws when the peer has gone. */
+  /** Sends parts in one piece, not interleaved with other sends. @throws when the peer has disconnected. */
   send(...parts: Uint8Array[]): Promise<void>;
   close(): void;
 };
 
 const chunkBytes = 64 << 10;
-/** Less than this of a chunk is copied out of it, so that it does not hold the whole. */
+/** Smaller reads are copied, so that they do not keep a whole chunk in memory. */
 const smallBytes = 16 << 10;
 
 export class ByteStream implements Wire, Disposable {
@@ -24,7 +24,7 @@ export class ByteStream implements Wire, Disposable {
   #lastActive = performance.now();
   #sending: Promise<void> = Promise.resolve();
 
-  /** descriptor: does not block, and is this object's from here on. */
+  /** descriptor: non-blocking; this object owns it from here on. */
   constructor(descriptor: Descriptor, poller: Poller) {
     this.descriptor = descriptor;
     this.#poller = poller;
@@ -34,12 +34,12 @@ export class ByteStream implements Wire, Disposable {
     return !this.descriptor.isOpen;
   }
 
-  /** Milliseconds since bytes went either way. */
+  /** Milliseconds since the last transfer in either direction. */
   get idleMs(): number {
     return performance.now() - this.#lastActive;
   }
 
-  /** Bytes read; 0 at the end, also one that the peer has forced. */
+  /** Returns the number of bytes read; 0 at the end, also after a reset. */
   async read(buffer: Uint8Array): Promise<number> {
     while (!this.closed) {
       const count = this.readNow(buffer);
@@ -49,12 +49,12 @@ export class ByteStream implements Wire, Disposable {
     return 0;
   }
 
-  /** Until there may be something to read, or this is closed. */
+  /** Waits until there may be input, or the stream is closed. */
   async readable(): Promise<void> {
     if (!this.closed) await this.#poller.readable(this.descriptor);
   }
 
-  /** As read; -1 when there is nothing now. */
+  /** Like read(), without waiting: -1 when there is no input now. */
   readNow(buffer: Uint8Array): number {
     if (this.closed) return 0;
     try {
@@ -99,18 +99,18 @@ export class ByteStream implements Wire, Disposable {
     }
   }
 
-  /** A socket's peer has gone, or sends no more; told also while nothing is read. */
+  /** Calls react when a socket's peer closes or half-closes, even while nothing is read. */
   onHangup(react: () => void): void {
     this.#poller.onHangup(this.descriptor, react);
   }
 
-  /** Of a socket: what was sent is all that comes. */
+  /** Half-closes a socket, after all that was sent. */
   async endWrite(): Promise<void> {
     await this.#sending;
     if (!this.closed) shutdownWrite(this.descriptor);
   }
 
-  /** At once: what is being sent is cut off, and a read ends. */
+  /** Closes at once: sends are cut off, and reads end. */
   close(): void {
     this.#poller.forget(this.descriptor);
     this.descriptor.close();

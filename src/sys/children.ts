@@ -1,5 +1,5 @@
-// The children that the engine (Bun, Deno) waits for: whoever else reaped one would take its exit away,
-// and its caller would wait for ever.
+// Registers the children that the engine (Bun, Deno) waits for: if another caller reaped one, the engine
+// would wait for its exit for ever.
 import { spawn as nodeSpawn } from "node:child_process";
 import { CriError } from "../base/errors.ts";
 
@@ -13,7 +13,7 @@ export const spawn = ((program: string, args: string[], options: object) => {
   const child = nodeSpawn(program, args, options);
   const { pid } = child;
   if ((child.stdio as unknown) === undefined) {
-    child.on("error", () => {}); // EMFILE, ENFILE or ENOMEM, which is said here
+    child.on("error", () => {}); // EMFILE, ENFILE or ENOMEM: thrown below
     throw new CriError(
       "RESOURCE_EXHAUSTED",
       `cannot run ${program}: too many open files (LimitNOFILE of the daemon, fs.file-max of the node) or too little memory`,

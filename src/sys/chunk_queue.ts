@@ -1,4 +1,4 @@
-// Bytes between one who brings them and one who takes them, bounded: who brings waits.
+// Queues bytes from a producer to a consumer, with backpressure: the producer waits while the queue is full.
 
 const queueBytes = 256 << 10;
 
@@ -7,7 +7,7 @@ export class ChunkQueue {
   #bytes = 0;
   #ended = false;
   #discarding = false;
-  #taker: PromiseWithResolvers<void> | undefined;
+  #consumer: PromiseWithResolvers<void> | undefined;
   #room: PromiseWithResolvers<void> | undefined;
 
   /** Resolves when there is room for more. */
@@ -15,26 +15,26 @@ export class ChunkQueue {
     if (this.#ended || this.#discarding || chunk.length === 0) return;
     this.#chunks.push(chunk);
     this.#bytes += chunk.length;
-    this.#taker?.resolve();
+    this.#consumer?.resolve();
     if (this.#bytes < queueBytes) return;
     this.#room ??= Promise.withResolvers();
     await this.#room.promise;
   }
 
-  /** No more comes; what is there can still be taken. */
+  /** Ends the queue; queued chunks can still be taken. */
   end(): void {
     this.#ended = true;
-    this.#taker?.resolve();
+    this.#consumer?.resolve();
   }
 
-  /** Nobody takes any more: what is there and what comes is thrown away. */
+  /** Discards queued and further chunks: the consumer has ended. */
   discard(): void {
     this.#discarding = true;
     this.#chunks = [];
     this.#makeRoom(this.#bytes);
   }
 
-  /** For one taker. */
+  /** For one consumer. */
   async *chunks(): AsyncGenerator<Buffer> {
     try {
       for (;;) {
@@ -45,8 +45,8 @@ export class ChunkQueue {
         } else if (this.#ended) {
           return;
         } else {
-          this.#taker = Promise.withResolvers();
-          await this.#taker.promise;
+          this.#consumer = Promise.withResolvers();
+          await this.#consumer.promise;
         }
       }
     } finally {

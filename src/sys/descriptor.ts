@@ -1,37 +1,37 @@
-// Owns open descriptors: each has one owner, is closed once, and is never used after that. The kernel
-// gives a closed number out again at once, so a number that outlives its owner reads, or closes, somebody
-// else's file. Outside this room a descriptor is therefore never a bare number.
+// Owns open descriptors: each has one owner, is closed once, and is never used after that. The kernel reuses
+// closed numbers at once, so a stale number would read, or close, another file. Therefore a descriptor is
+// never a bare number outside this room.
 import { closeSync, constants, openSync } from "node:fs";
 import { check, failure, libc, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
 
-/** A descriptor between two owners: on its way to another thread, or kept over an execve. */
+/** A descriptor between two owners: passed to another thread, or kept across an execve. */
 export type Released = number & { readonly released: unique symbol };
 
 export class Descriptor implements Disposable {
   #fd: number;
 
-  /** fd: open, and this object's from here on. Rooms above sys use `open` and `adopt`. */
+  /** fd: open; this object owns it from here on. Rooms above sys use `open` and `adopt`. */
   constructor(fd: number) {
     this.#fd = fd;
   }
 
-  /** Opens a file, closed on exec. @throws what open(2) says. */
+  /** Opens a file, closed on exec. @throws open(2)'s errors. */
   static open(path: string | Buffer, flags: number, mode?: number): Descriptor {
     return new Descriptor(openSync(path, flags, mode));
   }
 
-  /** Makes a file that must not be there yet, and opens it to be written. @throws EEXIST. */
+  /** Creates a file for writing. @throws EEXIST. */
   static create(path: string | Buffer, mode = 0o600): Descriptor {
     const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;
     return Descriptor.open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, mode);
   }
 
-  /** Owns what another owner has released. */
+  /** Takes over a descriptor that another owner has released. */
   static adopt(released: Released): Descriptor {
     return new Descriptor(released);
   }
 
-  /** Owns what this process had open before it executed this program, by its number as text. */
+  /** Takes over a descriptor that was kept across execve, by its number as text. */
   static inherited(number: string): Descriptor {
     return new Descriptor(Number(number));
   }
@@ -46,7 +46,7 @@ export class Descriptor implements Disposable {
     return this.#fd !== closed;
   }
 
-  /** Another descriptor of the same open file, closed on exec. */
+  /** Returns another descriptor of the same open file, closed on exec. */
   duplicate(): Descriptor {
     const { fd } = this;
     const F_DUPFD_CLOEXEC = 1030;
@@ -62,8 +62,8 @@ export class Descriptor implements Disposable {
   }
 
   /**
-   * Closes once; a later call does nothing.
-   * @throws what close(2) says (NFS reports a failed write there); the descriptor is gone all the same.
+   * Closes the descriptor; idempotent.
+   * @throws close(2)'s errors (NFS reports failed writes there); the descriptor is closed all the same.
    */
   close(): void {
     const fd = this.#fd;
@@ -90,7 +90,7 @@ const SPLICE_F_NONBLOCK = 2;
 
 export type Pipe = Disposable & { reader: Descriptor; writer: Descriptor };
 
-/** An anonymous pipe, both ends closed on exec, the reading end not blocking. */
+/** Makes an anonymous pipe, both ends closed on exec, the reading end non-blocking. */
 export function pipe(): Pipe {
   const fds = new Int32Array(2);
   check("pipe2", "", new Uint8Array(fds.buffer), O_CLOEXEC);
@@ -103,12 +103,15 @@ export function pipe(): Pipe {
   return { reader, writer, [Symbol.dispose]: close };
 }
 
-/** Of one end of a pipe: whoever else has this same end shares it. */
+/** Sets the blocking mode of a pipe's end, for every process that shares this end. */
 export function setBlocking({ fd }: Descriptor, blocks: boolean): void {
   check("fcntl", `F_SETFL on descriptor ${fd}`, fd, F_SETFL, blocks ? 0 : O_NONBLOCK);
 }
 
-/** Bytes read into buffer; -1 when there is nothing now (EAGAIN), 0 at the end (of a terminal: EIO). */
+/**
+ * Reads into buffer; returns the count, -1 when there is no input now (EAGAIN), 0 at the end (terminals:
+ * EIO).
+ */
 export function readNow({ fd }: Descriptor, buffer: Uint8Array): number {
   const { call, errno } = libc();
   for (;;) {
@@ -122,8 +125,8 @@ export function readNow({ fd }: Descriptor, buffer: Uint8Array): number {
 }
 
 /**
- * Writes the parts one behind another as far as the descriptor takes them now (at most 64 parts); -1 when
- * it takes nothing (EAGAIN). @throws EPIPE, ECONNRESET when nobody reads any more.
+ * Writes at most 64 parts in a row, as far as the descriptor takes them now; returns the bytes written, -1
+ * for none (EAGAIN). @throws EPIPE, ECONNRESET when the reader has closed.
  */
 export function writeNow({ fd }: Descriptor, parts: readonly Uint8Array[]): number {
   const { call, errno, address } = libc();
@@ -142,7 +145,7 @@ export function writeNow({ fd }: Descriptor, parts: readonly Uint8Array[]): numb
   }
 }
 
-/** An eventfd: a counter that one thread raises to wake another from epoll. */
+/** Makes an eventfd, a counter that one thread raises to wake another from epoll. */
 export function eventfd(): Descriptor {
   return new Descriptor(check("eventfd", "", 0, O_CLOEXEC | O_NONBLOCK));
 }
@@ -152,44 +155,46 @@ export function signalEventfd({ fd }: Descriptor): void {
   check("write", `eventfd ${fd}`, fd, new Uint8Array(new BigUint64Array([1n]).buffer), 8);
 }
 
-/** Reads an eventfd and sets it back: how often it was raised. */
+/** Reads and resets an eventfd; returns how often it was raised. */
 export function drainEventfd(event: Descriptor): number {
   const count = new BigUint64Array(1);
   return readNow(event, new Uint8Array(count.buffer)) === 8 ? Number(count[0]) : 0;
 }
 
 /**
- * Copies what a FIFO holds, up to maxBytes, into a pipe without taking it from the FIFO; -1 when it
- * is empty. The pipe must be empty too.
+ * Copies up to maxBytes from a FIFO into an empty pipe without consuming them; returns the count, -1 when the
+ * FIFO is empty.
  */
 export function tee({ fd: fifo }: Descriptor, { fd: into }: Descriptor, maxBytes: number): number {
   const { call, errno } = libc();
   const count = Number(call.tee(fifo, into, maxBytes, SPLICE_F_NONBLOCK));
   if (count > 0) return count;
   const number = errno[0]!;
-  if (count === 0 || number === 11) return -1; // 0: nobody has it open for writing
+  if (count === 0 || number === 11) return -1; // 0: no process has it open for writing
   throw failure("tee", number, `descriptor ${fifo}`);
 }
 
-/** Takes up to count bytes from a FIFO and throws them away (into /dev/null); how many went. */
+/** Discards up to count bytes of a FIFO (into /dev/null); returns how many. */
 export function discard(
   { fd: fifo }: Descriptor,
   { fd: devNull }: Descriptor,
   count: number,
 ): number {
   const { call, errno } = libc();
-  let gone = 0;
-  while (gone < count) {
-    const took = Number(call.splice(fifo, null, devNull, null, count - gone, SPLICE_F_NONBLOCK));
+  let discarded = 0;
+  while (discarded < count) {
+    const took = Number(
+      call.splice(fifo, null, devNull, null, count - discarded, SPLICE_F_NONBLOCK),
+    );
     const number = errno[0]!;
-    if (took > 0) gone += took;
-    else if (took === 0 || number === 11) break; // its own writer has read it
+    if (took > 0) discarded += took;
+    else if (took === 0 || number === 11) break; // its writer has read them itself
     else throw failure("splice", number, `descriptor ${fifo}`);
   }
-  return gone;
+  return discarded;
 }
 
-/** Lets a descriptor pass an execve of this process. */
+/** Sets whether a descriptor stays open across this process's execve. */
 export function keepOnExec({ fd }: Descriptor, kept: boolean): void {
   const F_SETFD = 2;
   check("fcntl", `FD_CLOEXEC of descriptor ${fd}`, fd, F_SETFD, kept ? 0 : 1);

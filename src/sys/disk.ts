@@ -1,10 +1,10 @@
-// Which disk a path lies on, found out without asking the disk: its server may not answer, and a thread
-// that asks it waits for as long, the main one with all containers.
+// Finds the disk of a path without any access to the disk: a network file system's server may not answer, and
+// would block the calling thread, the main one with all containers.
 import { readlinkSync } from "node:fs";
 import { join } from "node:path";
 import { mountOf, readMountTable, type MountEntry } from "./mount_table.ts";
 
-/** What answers by itself, from a disk or memory; network file systems and FUSE need somebody else. */
+/** File systems that answer from a disk or memory; network file systems and FUSE depend on a server. */
 const local = new Set(
   "bcachefs btrfs erofs exfat ext2 ext3 ext4 f2fs iso9660 jffs2 ntfs3 overlay ramfs rootfs squashfs tmpfs ubifs vfat xfs zfs bpf cgroup cgroup2 configfs debugfs devpts devtmpfs efivarfs hugetlbfs mqueue nsfs proc pstore securityfs selinuxfs sysfs tracefs".split(
     " ",
@@ -13,20 +13,20 @@ const local = new Set(
 const linksMax = 40;
 
 /**
- * The file system that an absolute path is on, or will be on when it is made, by its device's numbers.
- * Symbolic links on a disk that may not answer are not followed.
+ * Returns the device numbers of an absolute path's file system, also of a path that does not exist yet. Does
+ * not follow symbolic links on a disk that may not answer.
  */
 export function diskOf(path: string, table = readMountTable()): string {
   return wayTo(path, table).mount?.device ?? "";
 }
 
-/** The first mount on the way to an absolute path that needs somebody else to answer; undefined: none does. */
+/** Returns the first mount on an absolute path that depends on a server; undefined: none does. */
 export function remoteDisk(path: string, table = readMountTable()): MountEntry | undefined {
   if (table.every(({ type }) => local.has(type))) return undefined;
   return wayTo(path, table).remote;
 }
 
-/** The mount that a path is on, and the first on the way to it that may not answer. */
+/** Returns the mount of a path, and the first one on the way to it that may not answer. */
 function wayTo(path: string, table: MountEntry[]): { mount?: MountEntry; remote?: MountEntry } {
   let folder = "/";
   let links = 0;
@@ -38,7 +38,7 @@ function wayTo(path: string, table: MountEntry[]): { mount?: MountEntry; remote?
     const mount = mountOf(next, table);
     const isLocal = local.has(mount?.type ?? "");
     if (!isLocal) remote ??= mount;
-    // What something is mounted on is no link, and lstat(2) would ask what is mounted there.
+    // A mount point is no link, and lstat(2) would access the mounted file system.
     const mayBeLink = name !== ".." && mount?.point !== next && isLocal;
     const target = mayBeLink && links < linksMax ? linkTarget(next) : undefined;
     if (target === undefined) {
@@ -52,7 +52,7 @@ function wayTo(path: string, table: MountEntry[]): { mount?: MountEntry; remote?
   return { mount: mountOf(folder, table), remote };
 }
 
-/** Undefined for what is no link, or is not there. */
+/** undefined: there is no symbolic link. */
 function linkTarget(path: string): string | undefined {
   try {
     return readlinkSync(path);

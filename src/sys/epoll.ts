@@ -3,28 +3,28 @@ import { errnoOf } from "../base/errors.ts";
 import { Descriptor, type Released } from "./descriptor.ts";
 import { check, O_CLOEXEC } from "./libc.ts";
 
-/** epoll(7)'s events; of ERR and HUP it tells always. */
+/** epoll(7)'s events; ERR and HUP are always reported. */
 export const EPOLLIN = 0x1;
-/** Of a file of the kernel's: it has changed since it was read. */
+/** A kernel file has changed since it was read. */
 export const EPOLLPRI = 0x2;
 export const EPOLLOUT = 0x4;
 export const EPOLLERR = 0x8;
 export const EPOLLHUP = 0x10;
-/** The peer of a socket sends no more, or has gone. */
+/** A socket's peer has closed or half-closed the connection. */
 export const EPOLLRDHUP = 0x2000;
-/** Told once of what came. */
+/** Edge-triggered. */
 export const EPOLLET = 0x80000000;
-/** Told once at all, until it is set again. */
+/** Reported once, until it is set again. */
 export const EPOLLONESHOT = 0x40000000;
 
 const EPOLL_CTL_ADD = 1;
 const EPOLL_CTL_DEL = 2;
 const EPOLL_CTL_MOD = 3;
 
-/** tag: which watch it is of; never the descriptor's number, which may be another one's by now. */
+/** tag: identifies the watch; a descriptor's number may have been reused. */
 export type Ready = { tag: number; events: number };
 
-/** The tag of the owner's own wake-up; never one of `Tags`. */
+/** The tag of the owner's wake-up; `Tags` never assigns it. */
 export const wakeTag = 0;
 
 /** Gives each watch a tag that no other watch has. */
@@ -39,7 +39,7 @@ export class Tags<Watch> {
     return this.#last;
   }
 
-  /** undefined: removed, while the news of it was under way. */
+  /** undefined: the watch was removed after the event was reported. */
   get(tag: number): Watch | undefined {
     return this.#watches.get(tag);
   }
@@ -49,7 +49,6 @@ export class Tags<Watch> {
   }
 }
 
-/** Readiness of many descriptors (epoll(7)). */
 export class Epoll implements Disposable {
   readonly #epoll: Descriptor;
   // struct epoll_event is packed on x86-64 only.
@@ -58,22 +57,22 @@ export class Epoll implements Disposable {
   readonly #events = new Uint8Array(16 * 64);
   readonly #view = new DataView(this.#events.buffer);
 
-  /** epoll: of one that another thread has made. */
+  /** epoll: a handle that another thread has made. */
   constructor(epoll = new Descriptor(check("epoll_create1", "", O_CLOEXEC))) {
     this.#epoll = epoll;
   }
 
-  /** Another handle of this same epoll, for another thread. */
+  /** Returns another handle of this epoll, for another thread. */
   share(): Released {
     return this.#epoll.duplicate().release();
   }
 
-  /** Watches a descriptor, by default for input, edge-triggered. tag: names this watch, 32 bits. */
+  /** Watches a descriptor, by default for input, edge-triggered. tag: identifies this watch, 32 bits. */
   add(watched: Descriptor, tag: number, events = EPOLLIN | EPOLLET): void {
     this.#control(EPOLL_CTL_ADD, watched, { events, tag });
   }
 
-  /** Watches a descriptor that was added for something else. */
+  /** Changes the events of a watched descriptor. */
   change(watched: Descriptor, tag: number, events: number): void {
     this.#control(EPOLL_CTL_MOD, watched, { events, tag });
   }
@@ -90,7 +89,7 @@ export class Epoll implements Disposable {
     check("epoll_ctl", `descriptor ${fd}`, this.#epoll.fd, operation, fd, event);
   }
 
-  /** Watches that are ready; waits up to timeoutMs, -1 = for ever. At most 64 a call. */
+  /** Waits up to timeoutMs (-1: for ever) for ready watches; returns at most 64. */
   wait(timeoutMs: number): Ready[] {
     let count: number;
     try {

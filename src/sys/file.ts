@@ -1,4 +1,4 @@
-// Files: written whole or not at all, read with bounds.
+// Writes files atomically and reads them with bounds.
 import { randomBytes } from "node:crypto";
 import {
   closeSync,
@@ -19,8 +19,8 @@ import type { Descriptor } from "./descriptor.ts";
 const modeDefault = 0o600;
 
 /**
- * Replaces path in one step: temporary file, rename; with fsync also for a power loss. Nothing of it is
- * done on this thread: under load even a small write or rename waits for the disk's journal.
+ * Replaces a file atomically: temporary file, rename; with fsync also across a power loss. Works on the
+ * thread pool: under load even a small write or rename waits for the disk's journal.
  */
 export async function writeFileAtomic(
   path: string,
@@ -38,10 +38,7 @@ export async function writeFileAtomic(
   if (fsync) await syncFile(dirname(path));
 }
 
-/**
- * The same for a file in memory (a tmpfs), done when this returns: nothing waits for a disk there, and
- * each hop to a thread pool costs more than all of it.
- */
+/** Replaces a file on a tmpfs, synchronously: no disk blocks it, and a thread pool would cost more time. */
 export function replaceInMemory(path: string, data: string): void {
   const temporary = temporaryFor(path);
   try {
@@ -57,12 +54,12 @@ function temporaryFor(path: string): string {
   return `${path}.${randomBytes(4).toString("hex")}.tmp`;
 }
 
-/** What a process that was killed amid a replacement of path has left of it. */
+/** True for the temporary file that a process left when it was killed while it replaced path. */
 export function isTemporaryFor(path: string, other: string): boolean {
   return other.startsWith(path) && /^\.[0-9a-f]{8}\.tmp$/.test(other.slice(path.length));
 }
 
-/** Brings a file's content, or a folder's entries (a rename, a new file), to the disk. */
+/** Flushes a file's content, or a folder's entries (a rename, a new file), to the disk. */
 async function syncFile(path: string): Promise<void> {
   const file = await open(path, constants.O_RDONLY);
   try {
@@ -72,7 +69,7 @@ async function syncFile(path: string): Promise<void> {
   }
 }
 
-/** The text of a file, or undefined where there is none. */
+/** Reads a text file; undefined where there is none. */
 export async function readTextIfExists(path: string): Promise<string | undefined> {
   try {
     return await readFile(path, "utf8");
@@ -82,7 +79,7 @@ export async function readTextIfExists(path: string): Promise<string | undefined
   }
 }
 
-/** The first bytes of a file that somebody else may have made as large as they like. */
+/** Reads at most maxBytes, of a file whose size is not under this program's control. */
 export function readBounded(path: string, maxBytes: number): Uint8Array {
   const fd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOCTTY);
   try {
@@ -100,8 +97,8 @@ export function readBounded(path: string, maxBytes: number): Uint8Array {
 }
 
 /**
- * The text of such a file, in UTF-8. fatal: bytes that are none are refused, not replaced.
- * @throws Error for one of more than bytesMax, and what the system says.
+ * Reads a UTF-8 file of bounded size. fatal: invalid bytes are refused instead of replaced.
+ * @throws for a file over bytesMax, and the errors of open(2) and read(2).
  */
 export function readTextBounded(path: string, bytesMax: number, { fatal = false } = {}): string {
   const bytes = readBounded(path, bytesMax + 1);
@@ -109,7 +106,7 @@ export function readTextBounded(path: string, bytesMax: number, { fatal = false 
   return new TextDecoder("utf-8", { fatal }).decode(bytes);
 }
 
-/** All of the bytes, however few write(2) takes at once; position: as in pwrite(2), absent: behind the last. */
+/** Writes all bytes; position: as in pwrite(2), absent: the descriptor's own. */
 export function writeAll({ fd }: Descriptor, bytes: Uint8Array, position?: number): void {
   for (let at = 0; at < bytes.length;) {
     const where = position === undefined ? null : position + at;
@@ -128,11 +125,11 @@ export function writeKernelFile(path: string, value: string): void {
 }
 
 /**
- * The text of a kernel file (cgroup, /proc); undefined where there is none, where it has just gone, or
- * where the kernel was built or started without it.
+ * Reads a kernel file (cgroup, /proc); undefined where there is none, where it was just removed, or where the
+ * kernel was built or booted without it.
  */
 export function readKernelFile(path: string): string | undefined {
-  // One call into the engine: opening, reading and closing by three takes longer than the kernel.
+  // One call into the engine: three, for open, read and close, take longer than the kernel's work.
   return ifThere(() => readFileSync(path, "latin1"));
 }
 
@@ -146,26 +143,25 @@ function ifThere<T>(action: () => T): T | undefined {
   }
 }
 
-/** A kernel file with figures has a few KiB at most. */
+/** Kernel files with counters have a few KiB at most. */
 const keptBytesMax = 64 << 10;
 
 /**
- * Kernel files that are read again and again. They stay open, since to open and close one takes many
- * times as long as the kernel needs for what it says.
+ * Keeps frequently read kernel files open: opening and closing one takes many times as long as reading it.
  */
 export class KernelFiles implements Disposable {
   readonly #max: number;
-  /** Descriptors by path, by whom they belong to. */
+  /** Owner → path → descriptor. */
   readonly #owners = new Map<string, Map<string, number>>();
   readonly #buffer = Buffer.allocUnsafeSlow(keptBytesMax);
   #count = 0;
 
-  /** max: files that are kept open; those beyond it are opened for each reading. */
+  /** max: files kept open; any others are opened for each read. */
   constructor(max: number) {
     this.#max = max;
   }
 
-  /** As readKernelFile, of at most 64 KiB. The file stays open until its owner's files are closed. */
+  /** Like readKernelFile, up to 64 KiB. The file stays open until its owner's files are closed. */
   read(owner: string, path: string): string | undefined {
     const open = this.#owners.get(owner)?.get(path);
     if (open === undefined && this.#count >= this.#max) return readKernelFile(path);
@@ -178,7 +174,7 @@ export class KernelFiles implements Disposable {
     return undefined;
   }
 
-  /** Whose files are open. */
+  /** The owners of open files. */
   owners(): string[] {
     return [...this.#owners.keys()];
   }

@@ -1,20 +1,20 @@
-// The head of an HTTP/1.1 request that asks for another protocol, and the answers to it; and the same
-// from the client's side. What follows the head on the connection is the other protocol's.
+// Reads and writes the heads of HTTP/1.1 upgrades to another protocol, for server and client. The bytes after
+// the head belong to the other protocol.
 import { quoted } from "../base/text.ts";
 import type { ByteStream, Wire } from "./byte_stream.ts";
 
 export type Head = {
   /** "GET /exec/abc HTTP/1.1", "HTTP/1.1 101 Switching Protocols" */
   line: string;
-  /** Names in lower case; of one that came several times all values. */
+  /** Names in lower case, with all values of a repeated header. */
   headers: Map<string, string[]>;
 };
 
 const headBytesMax = 16 << 10;
 
 /**
- * Reads a head and gives the connection back, with what came behind it.
- * @throws for what is no head, for one that is too long, and when the peer ends before it is whole.
+ * Reads a head; returns it with the bytes that arrived after it.
+ * @throws for an invalid head, for one that is too long, and when the connection ends before it is complete.
  */
 export async function readHead(wire: Wire): Promise<{ head: Head; rest: Wire }> {
   const chunks = wire.chunks()[Symbol.asyncIterator]();
@@ -40,7 +40,7 @@ export async function readHead(wire: Wire): Promise<{ head: Head; rest: Wire }> 
   }
 }
 
-/** @throws for a line that is no header. */
+/** @throws for an invalid header line. */
 export function parseHead(text: string): Head {
   const [line = "", ...lines] = text.split("\r\n");
   const headers = new Map<string, string[]>();
@@ -53,19 +53,19 @@ export function parseHead(text: string): Head {
   return { line, headers };
 }
 
-/** The words of a header that is a list, over all its lines. */
+/** Returns the items of a list header, of all its lines. */
 export function words(head: Head, name: string): string[] {
   const lines = head.headers.get(name) ?? [];
   return lines.flatMap((line) => line.split(",").map((word) => word.trim())).filter(Boolean);
 }
 
-/** A head as it is sent: first line, then headers. */
+/** Formats a head: first line, then headers. */
 export function headText(line: string, headers: [string, string][]): Buffer {
   const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`);
   return Buffer.from(`${line}\r\n${lines.join("")}\r\n`, "latin1");
 }
 
-/** Answers a request that gets no other protocol, and ends the connection. */
+/** Answers a request that is not upgraded, and ends the connection. */
 export async function refuse(
   stream: ByteStream,
   status: string,

@@ -1,5 +1,5 @@
-// The kernel's interface: libc functions by name (never by syscall number: arm64 is a target),
-// through bun:ffi or Deno.dlopen. Nothing else in the project loads a native symbol.
+// Calls libc functions, through bun:ffi or Deno.dlopen; by name and never by syscall number, because arm64 is
+// a target. No other file loads a native symbol.
 import { constants } from "node:os";
 import { quoted } from "../base/text.ts";
 
@@ -56,8 +56,7 @@ const signatures = {
 } as const satisfies Signatures;
 
 /**
- * Not in every libc from glibc 2.17 on. Where one is missing, its call fails with ENOSYS, and callers do
- * without or take the older one.
+ * Functions newer than glibc 2.17. Where one is missing, its call fails with ENOSYS and callers fall back.
  */
 const newer = {
   mknod: { args: ["buffer", "u32", "u64"], returns: "i32" }, // glibc 2.33; before, __xmknod
@@ -71,20 +70,20 @@ const newer = {
   mount_setattr: { args: ["i32", "buffer", "u32", "buffer", "usize"], returns: "i32" },
 } as const satisfies Signatures;
 
-/** What a libc must have; a test compares it with glibc 2.17. */
+/** Functions that every libc must have; a test compares them with glibc 2.17. */
 export const required: readonly string[] = ["__errno_location", ...Object.keys(signatures)];
 
 type Libc = {
   call: Record<keyof typeof signatures, Native> & Partial<Record<keyof typeof newer, Native>>;
   /**
-   * This thread's errno itself, to be read right after the call that failed.
+   * This thread's errno, to be read right after the call that failed.
    *
-   * Decision: it is memory, not a function. For the first call of a function, or the first since long (it
-   * forgets code that is not used), the engine allocates, so it may collect garbage, so it opens
-   * /proc/self/statm: in a chroot that fails, and errno is ENOENT.
+   * Decision: it is read as memory, not by a function call. The engine may allocate for a function's first
+   * call (also again, because it discards unused code), then collect garbage and open /proc/self/statm: in a
+   * chroot that fails and sets errno to ENOENT.
    */
   errno: Int32Array;
-  /** Where a buffer lies, for structures that point to others. */
+  /** A buffer's address, for structures with pointers. */
   address: (buffer: Uint8Array) => bigint;
 };
 
@@ -103,26 +102,25 @@ const errnoBytes = 4;
 
 let loaded: Libc | undefined;
 
-/** Opened at first use: commands that only speak gRPC never pay for it. */
+/** Opens libc at its first use: commands that only use gRPC do without. */
 export function libc(): Libc {
   loaded ??= "Deno" in globalThis ? loadDeno() : loadBun();
   return loaded;
 }
 
-/** glibc, then musl's loader, which is musl's libc itself. */
+/** glibc, then musl's loader, which contains musl's libc. */
 const libcFiles = [
   "libc.so.6",
   `/lib/ld-musl-${process.arch === "arm64" ? "aarch64" : "x86_64"}.so.1`,
 ];
 
-/** Of this program's libc, or of the only one that there is. */
+/** Files of this program's libc, or of the only one that exists. */
 const everyLibc = ["__errno_location"];
 
 type Bound<Library> = { library: Library; file: string };
 
 /**
- * Opens the libc with all of the functions named.
- * @throws Error that names the functions that the libc does not have, or the files that are not there.
+ * Opens the libc with all named functions. @throws with the names of missing functions, or of missing files.
  */
 export function openLibc<Library>(
   open: (file: string, functions: readonly string[]) => Library,
@@ -204,14 +202,14 @@ function loadDeno(): Libc {
   };
 }
 
-// Reversed, so that of two names the first one stays: EAGAIN, not EWOULDBLOCK.
+// Reversed, so that the first of two names wins: EAGAIN, not EWOULDBLOCK.
 const errnoNames = new Map(
   Object.entries(constants.errno)
     .toReversed()
     .map(([name, errno]) => [errno, name]),
 );
 
-/** A failed system call: `code` is errno's name, as node:fs has it. */
+/** Makes the error of a failed system call; `code` is errno's name, as in node:fs. */
 export function failure(call: string, errno: number, subject: string): NodeJS.ErrnoException {
   const code = errnoNames.get(errno) ?? `errno ${errno}`;
   const error: NodeJS.ErrnoException = new Error(`${code}: ${call} ${subject}`.trim());
@@ -221,7 +219,7 @@ export function failure(call: string, errno: number, subject: string): NodeJS.Er
   return error;
 }
 
-/** Calls a function that answers -1 on failure; throws with errno's name as `code`. */
+/** Calls a function that returns -1 on failure; throws with errno's name as `code`. */
 export function check(name: Name, subject: string, ...args: Value[]): number {
   const { call, errno } = libc();
   const native = call[name];
@@ -232,7 +230,7 @@ export function check(name: Name, subject: string, ...args: Value[]): number {
   return Number(result);
 }
 
-/** A C string. */
+/** Converts to a C string. */
 export function z(text: string | Buffer): Uint8Array {
   if (text.includes("\0")) throw new Error(`a NUL byte in ${quoted(String(text))}`);
   if (typeof text === "string") return Buffer.from(`${text}\0`);

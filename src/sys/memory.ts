@@ -1,8 +1,8 @@
-// The engine keeps what it once needed until it needs more. A daemon is idle most of its life, so what
-// a time of work has left is given back when that is over.
+// Returns the engine's unused memory to the kernel after each busy period; by itself the engine keeps it
+// until it needs more.
 
 const lookMs = 1_000;
-/** How long nothing may have happened until compiled code goes. */
+/** Compiled code is discarded after this long without work. */
 export const idleMs = 60_000;
 
 type Engine = { gc(force: boolean): void; shrink(): void };
@@ -10,18 +10,18 @@ type Engine = { gc(force: boolean): void; shrink(): void };
 /** Under Deno there is none. */
 const engine = (globalThis as unknown as { Bun?: Engine }).Bun;
 
-/** Frees what nothing refers to any more. A worker's loop, which never returns, can do no more. */
+/** Collects garbage, which is all that a worker can do whose loop never returns to the event loop. */
 export function collectGarbage(): void {
   engine?.gc(true);
 }
 
-/** A count of what was begun, of any kind, and whether some of it goes on. */
+/** count: pieces of work begun so far; goesOn: some has not ended. */
 export type Work = { count: number; goesOn: boolean };
 
 /**
- * Gives memory back once after each time of work: what nothing refers to after a second, compiled code
- * after a minute. That is a third of the heap, and without it the next calls take some ms longer, until
- * what they need is compiled again. Never amid work: it holds the loop up for some ms.
+ * Frees memory once after each busy period: garbage after a second, compiled code after a minute. That is a
+ * third of the heap; the next calls then take some ms longer, until their code is compiled again. Never
+ * during work: it blocks the event loop for some ms.
  */
 export function shrinkWhenIdle(work: () => Work): Disposable {
   let seen = work().count;

@@ -1,4 +1,4 @@
-// Mounts.
+// Mounts and unmounts file systems.
 import { readSync } from "node:fs";
 import { Descriptor } from "./descriptor.ts";
 import { check, O_CLOEXEC, z } from "./libc.ts";
@@ -15,7 +15,7 @@ export const MS_SHARED = 1 << 20;
 export const MNT_DETACH = 2;
 const UMOUNT_NOFOLLOW = 8;
 
-/** mount(2). data is the file system's own option string. */
+/** mount(2). data: the file system's option string. */
 export function mount(
   source: string,
   target: string,
@@ -31,12 +31,12 @@ export function unmount(target: string, flags = 0): void {
   check("umount2", target, z(target), flags | UMOUNT_NOFOLLOW);
 }
 
-/** A mount option with its value; one without is a flag. */
+/** A mount option; one without a value is a flag. */
 export type MountOption = readonly [key: string, value?: string];
 
 /**
- * Mounts by fsopen(2), which takes any number of options of any length where mount(2) has a page for
- * all of them. @throws ENOSYS where kernel or libc lack it; else with what the file system says.
+ * Mounts by fsopen(2), which takes options of any number and length; mount(2) limits all of them to a page.
+ * @throws ENOSYS where kernel or libc do not have it; otherwise with the file system's messages.
  */
 export function mountByOptions(
   type: string,
@@ -71,7 +71,7 @@ export function mountByOptions(
   }
 }
 
-/** What a file system says of a mount that failed: a line a read, with "e ", "w " or "i " before it. */
+/** Reads a file system's messages on a failed mount: one line per read, preceded by "e ", "w " or "i ". */
 function complaints({ fd: context }: Descriptor): string {
   const lines: string[] = [];
   const buffer = Buffer.alloc(1024);
@@ -82,7 +82,7 @@ function complaints({ fd: context }: Descriptor): string {
       if (line.startsWith("e ")) lines.push(line.slice(2));
     }
   } catch {
-    return lines.join("; "); // ENODATA: that was all
+    return lines.join("; "); // ENODATA: there are no more
   }
 }
 
@@ -90,7 +90,7 @@ const AT_FDCWD = -100;
 const AT_EMPTY_PATH = 0x1000;
 const OPEN_TREE_CLONE = 1;
 
-/** Bind-mounts an open descriptor's file at path, where mount(2) through /proc would be refused. */
+/** Bind-mounts an open descriptor's file at path; the kernel refuses that to mount(2) through /proc. */
 export function mountDescriptor({ fd }: Descriptor, path: string): void {
   const flags = OPEN_TREE_CLONE | AT_EMPTY_PATH | O_CLOEXEC;
   using tree = new Descriptor(check("open_tree", `descriptor ${fd}`, fd, z(""), flags));
@@ -98,8 +98,8 @@ export function mountDescriptor({ fd }: Descriptor, path: string): void {
 }
 
 /**
- * Bind-mounts a folder at path with its ids mapped as in a user namespace (mount_setattr(2)): what
- * root owns there, the namespace's root owns here. userns: of that namespace.
+ * Bind-mounts a folder at path with its ids mapped as in a user namespace (mount_setattr(2)): files of root
+ * there belong to the namespace's root here. userns: that namespace's descriptor.
  */
 export function mountIdmapped(source: string, path: string, userns: Descriptor): void {
   const flags = OPEN_TREE_CLONE | O_CLOEXEC;

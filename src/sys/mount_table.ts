@@ -1,21 +1,21 @@
-// What is mounted where: /proc/self/mountinfo (proc(5)). It is read without asking any file system, so
-// that one which does not answer holds nobody up. It knows no symbolic links.
+// Reads the mount table, /proc/self/mountinfo (proc(5)), without access to any file system: one that does not
+// answer blocks nobody. Symbolic links are not resolved.
 import { readFileSync } from "node:fs";
 
 export type MountEntry = {
-  /** Numbers of the device, "major:minor". */
+  /** Device numbers, "major:minor". */
   device: string;
   point: string;
   /** The optional fields: shared:N, master:N, propagate_from:N, unbindable. */
   tags: string[];
   type: string;
-  /** A device such as /dev/sda1, or what the file system says instead. */
+  /** A device such as /dev/sda1, or the file system's own text. */
   source: string;
   /** The superblock's options. */
   options: string;
 };
 
-/** In the order of mounting: each before what is mounted in or over it. */
+/** Returns the mounts in the order of mounting: each before those in it or over it. */
 export function readMountTable(
   mountinfo: string = readFileSync("/proc/self/mountinfo", "utf8"),
 ): MountEntry[] {
@@ -31,7 +31,7 @@ export function readMountTable(
   return entries;
 }
 
-/** The mount that a path lies on: the longest mount point, of equal ones the last. */
+/** Returns a path's mount: the longest mount point, of equal ones the last. */
 export function mountOf(path: string, table: readonly MountEntry[]): MountEntry | undefined {
   let best: MountEntry | undefined;
   for (const entry of table) {
@@ -40,7 +40,7 @@ export function mountOf(path: string, table: readonly MountEntry[]): MountEntry 
   return best;
 }
 
-/** Where something is mounted, at a path or below; each before what is mounted in it. */
+/** Returns the mount points at and below a path, each before those in it. */
 export function mountPoints(path: string): string[] {
   const points = readMountTable().map(({ point }) => point);
   return points.filter((point) => holds(path, point));

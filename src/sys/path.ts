@@ -1,4 +1,4 @@
-// What node:fs lacks of the calls that take a path, and of those on file systems.
+// Wraps system calls on paths and file systems that node:fs does not have.
 import { constants } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
@@ -8,7 +8,7 @@ export function mkfifo(path: string, mode: number): void {
   check("mkfifo", path, z(path), mode);
 }
 
-/** mknod(2): mode holds the type (S_IFCHR…) too; major and minor as the kernel counts them. */
+/** mknod(2). mode: includes the type (S_IFCHR…). */
 export function mknod(path: string | Buffer, mode: number, major: number, minor: number): void {
   const [high, low] = [BigInt(major), BigInt(minor)];
   // glibc's makedev: 32 bits of each, interleaved.
@@ -21,13 +21,13 @@ export function mknod(path: string | Buffer, mode: number, major: number, minor:
     check("mknod", path.toString(), z(path), mode, device);
     return;
   }
-  // glibc before 2.33 has mknod only in what programs are linked with; this is what that calls.
+  // glibc before 2.33 has mknod only in its static part, which calls this.
   const version = 0; // _MKNOD_VER
   const bytes = new Uint8Array(new BigUint64Array([device]).buffer);
   check("__xmknod", path.toString(), version, z(path), mode, bytes);
 }
 
-/** The numbers of a device as stat(2) gives it: glibc's gnu_dev_major and gnu_dev_minor. */
+/** Splits stat(2)'s device number, like glibc's gnu_dev_major and gnu_dev_minor. */
 export function deviceNumbers(device: bigint): { major: number; minor: number } {
   return {
     major: Number(((device >> 32n) & 0xfffff000n) | ((device >> 8n) & 0xfffn)),
@@ -35,13 +35,13 @@ export function deviceNumbers(device: bigint): { major: number; minor: number } 
   };
 }
 
-/** chroot(2) of this whole process, with the working directory moved to its new root. */
+/** Changes the root of this whole process (chroot(2)), and its working directory to the new root. */
 export function chroot(path: string): void {
   check("chroot", path, z(path));
   process.chdir("/");
 }
 
-/** Leaves a chroot through a descriptor of the folder that was the root before. */
+/** Leaves a chroot through a descriptor of the earlier root. */
 export function leaveChroot({ fd: root }: Descriptor): void {
   check("fchdir", `descriptor ${root}`, root);
   check("chroot", ".", z("."));
@@ -55,14 +55,14 @@ export function lsetxattr(path: string | Buffer, name: string, value: Uint8Array
   check("lsetxattr", what, z(path), z(name), bytes, value.length, 0);
 }
 
-/** SELinux's label of a file; of a link itself. */
+/** Sets a file's SELinux label; does not follow a link. */
 export function setSelinuxLabel(path: string | Buffer, label: string): void {
   lsetxattr(path, "security.selinux", new TextEncoder().encode(`${label}\0`));
 }
 
 const xattrBytesMax = 65536;
 
-/** The attribute's value, or undefined where there is none. */
+/** Reads an attribute; undefined where there is none. */
 export function lgetxattr(path: string | Buffer, name: string): Uint8Array | undefined {
   const value = new Uint8Array(xattrBytesMax);
   const what = `${name} of ${path.toString()}`;
@@ -74,7 +74,7 @@ export function lgetxattr(path: string | Buffer, name: string): Uint8Array | und
   }
 }
 
-/** The names of its attributes; none where the file system has no attributes. */
+/** Lists attribute names; none where the file system has no attributes. */
 export function llistxattr(path: string | Buffer): string[] {
   const names = Buffer.alloc(xattrBytesMax);
   try {
@@ -86,7 +86,7 @@ export function llistxattr(path: string | Buffer): string[] {
   }
 }
 
-/** Sets both times, to the nanosecond, of the path itself; s: since the epoch, 0 ≤ ns < 1e9. */
+/** Sets both times, to the nanosecond, without following a link; s: since the epoch, 0 ≤ ns < 1e9. */
 export function setTimes(path: string | Buffer, { s, ns }: { s: number; ns: number }): void {
   const AT_FDCWD = -100;
   const AT_SYMLINK_NOFOLLOW = 0x100;
@@ -95,12 +95,12 @@ export function setTimes(path: string | Buffer, { s, ns }: { s: number; ns: numb
   check("utimensat", path.toString(), AT_FDCWD, z(path), bytes, AT_SYMLINK_NOFOLLOW);
 }
 
-/** Writes back the whole file system that holds the file. */
+/** Flushes the whole file system of a file. */
 export function syncfs({ fd }: Descriptor): void {
   check("syncfs", `descriptor ${fd}`, fd);
 }
 
-/** Opens, or makes, a file that is locked as long as it stays open; undefined when somebody has it. */
+/** Opens or creates a file and locks it while it is open; undefined when another process has the lock. */
 export function openLocked(path: string): Descriptor | undefined {
   const { O_WRONLY, O_APPEND, O_CREAT } = constants;
   const file = Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600);

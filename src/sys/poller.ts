@@ -1,8 +1,8 @@
-// Readiness of descriptors as promises, for what node's own streams cannot wait for: FIFOs, terminals,
-// sockets of another network namespace, and a peer that goes while nothing is read from it.
+// Reports the readiness of descriptors as promises, where node's streams cannot: FIFOs, terminals, sockets of
+// another network namespace, and a peer that disconnects while nothing is read from it.
 //
-// Decision: a thread of its own waits in epoll and sends the tags of watches, never data. Each wait is
-// set anew (EPOLLONESHOT), straight from this thread: the other need not be woken for it.
+// Decision: a separate thread waits in epoll and sends the tags of watches, never data. Each wait is armed
+// anew (EPOLLONESHOT) by this thread, which does not need to wake the other one for it.
 import { Worker } from "node:worker_threads";
 import { build } from "../base/build.ts";
 import { eventfd, signalEventfd, type Descriptor } from "./descriptor.ts";
@@ -34,7 +34,7 @@ export class Poller implements Disposable {
   readonly #tags = new Tags<Watched>();
   #worker: Worker | undefined;
 
-  /** Until the descriptor may have something to read, or its end. One at a time. */
+  /** Waits until the descriptor may have input, or has ended. One caller at a time. */
   readable(descriptor: Descriptor): Promise<void> {
     const watched = this.#watch(descriptor);
     watched.reader ??= Promise.withResolvers();
@@ -42,7 +42,7 @@ export class Poller implements Disposable {
     return watched.reader.promise;
   }
 
-  /** Until it may take something again, or fails. One at a time. */
+  /** Waits until the descriptor may take output, or fails. One caller at a time. */
   writable(descriptor: Descriptor): Promise<void> {
     const watched = this.#watch(descriptor);
     watched.writer ??= Promise.withResolvers();
@@ -50,14 +50,14 @@ export class Poller implements Disposable {
     return watched.writer.promise;
   }
 
-  /** Calls back once when a socket's peer has gone or sends no more, also while nothing is read. */
+  /** Calls back once when a socket's peer closes or half-closes, even while nothing is read. */
   onHangup(descriptor: Descriptor, react: () => void): void {
     const watched = this.#watch(descriptor);
     watched.onHangup = react;
     this.#set(watched);
   }
 
-  /** Before the descriptor is closed: whoever waits for it goes on. */
+  /** Removes a descriptor before it is closed, and wakes its waiters. */
   forget(descriptor: Descriptor): void {
     const watched = this.#watched.get(descriptor);
     if (watched === undefined) return;
@@ -88,7 +88,7 @@ export class Poller implements Disposable {
   }
 
   #start(): Worker {
-    // Inside the executable a worker goes by its path from the build's root (dist/build.ts).
+    // In the compiled executable a worker's path is relative to the build's root (dist/build.ts).
     const entry =
       build === undefined
         ? new URL("./poller_worker.ts", import.meta.url)

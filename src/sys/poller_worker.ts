@@ -1,5 +1,5 @@
-// The thread that waits in epoll for a poller (poller.ts) and tells it what is ready. It looks at no
-// descriptor itself: data stays with the thread that has to do with it.
+// Waits in epoll, as a thread of a poller (poller.ts), and reports ready watches. It reads no descriptor
+// itself.
 import { parentPort, workerData } from "node:worker_threads";
 import { Descriptor, type Released } from "./descriptor.ts";
 import { Epoll, wakeTag } from "./epoll.ts";

@@ -1,157 +1,20 @@
-// Child processes with a deadline. What a container may inherit never passes here: see monitor/.
-import type { ChildProcess } from "node:child_process";
+// Reads and changes other processes: signals, priority, OOM score, and their state in /proc.
 import { constants, readdirSync, readFileSync, readlinkSync, readSync, writeSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { getPriority } from "node:os";
-import { abortError, throwIfAborted } from "../base/abort.ts";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { clipStart, printable } from "../base/text.ts";
-import { spawn } from "./children.ts";
+import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 import { readKernelFile, writeKernelFile } from "./file.ts";
 import { check } from "./libc.ts";
 import { uptimeMs } from "./uptime.ts";
 import { waitStatus } from "./wait.ts";
 
-export type RunOptions = {
-  signal: AbortSignal;
-  input?: string;
-  env?: Record<string, string>;
-  cwd?: string;
-  /** Where memory runs out, the kernel takes it before the daemon and any container. */
-  isExpendable?: boolean;
-  /** Output over this many bytes a stream is discarded; 1 MiB by default. */
-  maxOutputBytes?: number;
-};
-
-export type RunResult = {
-  pid: number;
-  exitCode: number;
-  stdout: string;
-  stderr: string;
-};
-
-const wordsBytesMax = 1_000;
-
-/** The end of what a program said of its failure, for a message. */
-export function lastWords({ exitCode, stdout, stderr }: Partial<RunResult>): string {
-  const said = printable(stderr?.trim() || stdout?.trim() || "");
-  return said === "" ? `exit code ${exitCode}` : clipStart(said, wordsBytesMax);
-}
-
-/** How long a process is waited for after SIGKILL; one in uninterruptible sleep does not end of it. */
-export const killedMs = 5_000;
-/** After the exit, how long a stream that a grandchild keeps open is still read. */
-const drainMs = 100;
-
-/**
- * Runs a program to its end; a non-zero exit is a result, not an error.
- * Its process group is killed when the signal aborts.
- * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND when
- * there is no such program.
- */
-export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
-  throwIfAborted(argv[0]!, options.signal);
-  const begin = performance.now();
-  const child = start(argv, options);
-  if (options.isExpendable && child.pid !== undefined) offerToOomKiller(child.pid);
-  const limit = options.maxOutputBytes ?? 1 << 20;
-  const stdout = collect(child.stdout!, limit);
-  const stderr = collect(child.stderr!, limit);
-  if (options.input !== undefined) {
-    child.stdin!.on("error", () => {}); // EPIPE: the program did not want its input; its exit tells.
-    child.stdin!.end(options.input);
-  }
-  const stuck = Promise.withResolvers<never>();
-  let timer: ReturnType<typeof setTimeout> | undefined;
-  const onAbort = () => {
-    if (child.pid !== undefined) killGroup(child.pid);
-    timer = setTimeout(() => {
-      stuck.reject(unkillable(argv[0]!, child.pid, options.signal));
-      child.stdout?.destroy();
-      child.stderr?.destroy();
-    }, killedMs);
-  };
-  options.signal.addEventListener("abort", onAbort, { once: true });
-  try {
-    const exitCode = await Promise.race([ended(child, argv[0]!), stuck.promise]);
-    if (options.signal.aborted) {
-      throw abortError(`${argv[0]} (pid ${child.pid})`, options.signal, performance.now() - begin);
-    }
-    return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
-  } finally {
-    clearTimeout(timer);
-    options.signal.removeEventListener("abort", onAbort);
-  }
-}
-
-/** Of a process that SIGKILL has not ended after killedMs: nobody waits for it any longer. */
-export function unkillable(
-  program: string,
-  pid: number | undefined,
-  signal: AbortSignal,
-): CriError {
-  const state = pid === undefined ? "" : `: ${processName(pid)}`;
-  const what = `${program} (pid ${pid}), which SIGKILL does not end${state}`;
-  const { code, message } = abortError(what, signal);
-  const next = "it waits in the kernel for a disk or a device, of which the kernel's log may tell";
-  return new CriError(code, `${message}; ${next}`);
-}
-
-function start(argv: string[], options: RunOptions): ChildProcess {
-  try {
-    return spawn(argv[0]!, argv.slice(1), {
-      stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
-      env: options.env ?? process.env,
-      cwd: options.cwd,
-      detached: true, // a process group of its own, to be killed as a whole
-    });
-  } catch (error) {
-    throw cannotRun(argv[0]!, error); // Bun throws some errors at once (ETXTBSY)
-  }
-}
-
-function cannotRun(program: string, error: unknown): CriError {
-  if (error instanceof CriError) return error;
-  const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL";
-  return new CriError(code, `cannot run ${program}: ${messageOf(error)}`, { cause: error });
-}
-
-function ended(child: ChildProcess, program: string): Promise<number> {
-  return new Promise((resolve, reject) => {
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const done = (exitCode: number) => {
-      clearTimeout(timer);
-      child.stdout?.destroy();
-      child.stderr?.destroy();
-      resolve(exitCode);
-    };
-    child.on("error", (error) => reject(cannotRun(program, error)));
-    child.on("close", (exitCode, signal) => done(exitCode ?? (signal === null ? 255 : 137)));
-    child.on("exit", (exitCode, signal) => {
-      timer = setTimeout(() => done(exitCode ?? (signal === null ? 255 : 137)), drainMs);
-    });
-  });
-}
-
-function collect(stream: NodeJS.ReadableStream, limit: number): () => string {
-  const chunks: Buffer[] = [];
-  let length = 0;
-  stream.on("data", (chunk: Buffer) => {
-    if (length >= limit) return;
-    chunks.push(chunk.subarray(0, limit - length));
-    length += chunk.length;
-  });
-  stream.on("error", () => {}); // the exit code tells
-  return () => Buffer.concat(chunks).toString("utf8");
-}
-
-/** SIGKILL to a process group that a child of ours leads; it may have ended. */
+/** Sends SIGKILL to the process group of a child; it may have ended. */
 export function killGroup(pid: number): void {
   kill(-pid);
 }
 
-/** SIGKILL to a process, or to the group -pid; it may have ended. */
+/** Sends SIGKILL to a process, or to the group -pid; it may have ended. */
 export function kill(pid: number): void {
   try {
     process.kill(pid, "SIGKILL");
@@ -162,13 +25,10 @@ export function kill(pid: number): void {
 
 const PRIO_PROCESS = 0;
 
-/**
- * Lets other processes come before a process that has just begun; niceness as of nice(1), which is kept
- * where it is higher already.
- */
+/** Raises the niceness (nice(1)) of a process that has just started; a higher one is kept. */
 export function giveWay(pid: number, niceness: number): void {
   try {
-    // It has begun with ours. Each thread has its own; later ones take over their creator's.
+    // It inherited this process's. Each thread has its own, which the threads that it creates inherit.
     const value = Math.max(niceness, getPriority());
     for (const thread of readdirSync(`/proc/${pid}/task`)) {
       check("setpriority", `of thread ${thread} of ${pid}`, PRIO_PROCESS, Number(thread), value);
@@ -179,22 +39,22 @@ export function giveWay(pid: number, niceness: number): void {
 }
 
 /**
- * Lets the kernel take a process, and what it starts, before all others where memory runs out: the daemon
- * itself is protected from that, and its children inherit the protection.
+ * Makes a process and its descendants the OOM killer's first choice: the daemon is protected from it, and its
+ * children inherit that.
  */
 export function offerToOomKiller(pid: number): void {
   try {
     writeKernelFile(`/proc/${pid}/oom_score_adj`, "1000");
   } catch (error) {
-    // It has ended, or /proc is read-only: the work goes on without.
+    // Best effort: it has ended, or /proc is read-only.
     if (!["ESRCH", "ENOENT", "EROFS", "EACCES"].includes(errnoOf(error) ?? "")) throw error;
   }
 }
 
 /**
- * Sets a process's oom_score_adj, as far as the kernel lets this process lower it. isIt: asked when the
- * process is held, so that it cannot be another one of the same number.
- * @returns what it has now; undefined: it has ended.
+ * Sets a process's oom_score_adj, as far as this process may lower it. isIt: called with the process's file
+ * open, so that the pid cannot be reused after the check.
+ * @returns the resulting value; undefined: it has ended.
  */
 export function setOomScoreAdj(
   pid: number,
@@ -217,26 +77,26 @@ export function setOomScoreAdj(
   }
 }
 
-/** Becomes the leader of a process group, within its session. */
+/** Makes this process the leader of a new process group in its session. */
 export function leadGroup(): void {
   check("setpgid", "of this process", 0, 0);
 }
 
-/** A process's start time in clock ticks since boot: with the pid it names one process for a boot. */
+/** Returns a process's start time in clock ticks since boot: identifies one process together with the pid. */
 export function startTime(pid: number): string | undefined {
   return statFields(pid)?.[startTimeField];
 }
 
-/** How long ago a process began, on a clock that is not set; undefined: there is no such process. */
+/** Returns a process's age, by a clock that is never set; undefined: there is no such process. */
 export function processAgeMs(pid: number): number | undefined {
   const ticks = startTime(pid);
   return ticks === undefined ? undefined : uptimeMs() - Number(ticks) * (1000 / ticksPerSecond);
 }
 
-/** started: with the pid it names one process (startTime). */
+/** started: its startTime(). */
 export type Lineage = { parent: number; session: number; started: string };
 
-/** Parent, session and start time of a process; undefined: there is no such process. */
+/** Returns parent, session and start time of a process; undefined: there is no such process. */
 export function lineageOf(pid: number): Lineage | undefined {
   const fields = statFields(pid);
   if (fields === undefined) return undefined;
@@ -257,8 +117,8 @@ const exitCodeField = 49;
 const ticksPerSecond = 100;
 
 /**
- * How a process of another parent stands: an exit code is to be had while it is a zombie
- * (128 + n for signal n); gone: somebody reaped it.
+ * Returns the state of a process of another parent. Its exit code (128 + n for signal n) can be read while it
+ * is a zombie; "gone": it was reaped.
  */
 export function processState(
   pid: number,
@@ -270,13 +130,13 @@ export function processState(
   return waitStatus(Number(fields[exitCodeField]));
 }
 
-/** What of a process lies in memory, what it shares with others too; undefined: no such process. */
+/** Returns a process's resident memory, including shared memory; undefined: no such process. */
 export function residentBytes(pid: number): bigint | undefined {
   const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readKernelFile(`/proc/${pid}/status`) ?? "")?.[1];
   return kib === undefined ? undefined : BigInt(kib) * 1024n;
 }
 
-/** Whether a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt); gone: true. */
+/** True when a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt), or has ended. */
 export function catchesSignal(pid: number, signal: number): boolean {
   try {
     const mask = /^SigCgt:\s*([0-9a-f]+)$/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1];
@@ -286,12 +146,12 @@ export function catchesSignal(pid: number, signal: number): boolean {
   }
 }
 
-/** From its start to its execve(2): a runtime's init has nothing else left to do. */
+/** Limit from the start to the execve(2), which is a runtime's init's next step. */
 const execMs = 200;
 
 /**
- * Waits, after `start`, until the process executes another file than before. A runtime answers a moment
- * earlier, and a signal that comes in that moment is the runtime's own, and lost.
+ * Calls `start` and waits until the process executes another file. A runtime's start returns a moment
+ * earlier, and a signal in that moment would be handled by the runtime's init and lost.
  */
 export async function executes(pid: number, start: () => Promise<void>): Promise<void> {
   const before = executableOf(pid);
@@ -310,7 +170,7 @@ function executableOf(pid: number): string | undefined {
   }
 }
 
-/** Command and state of a process, "sleep, state D", for messages. */
+/** Returns command and state of a process, "sleep, state D", for messages. */
 export function processName(pid: number): string {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");

@@ -1,13 +1,13 @@
-// Marks a process so that all its descendants are found, by a resource limit that every fork copies.
+// Marks a process so that all its descendants can be found, by a resource limit that every fork copies.
 //
-// Decision: the mark is the soft limit RLIMIT_RTTIME, set to a value of more than 140 years. It restricts
-// nothing, it is inherited by what leaves its session, its parent and its environment, it costs two system
-// calls, and it needs nothing from the OCI runtime, the cgroup version or the cgroup driver.
-// - A cgroup for each exec (`runc exec --cgroup`) changes what programs see: under v2 a JVM before 24, among
-//   others, looks for its memory limit in the cgroup that /proc/self/cgroup names, and finds none there. The
-//   kubelet's cAdvisor would also take each probe for a new container, and crun 1.8 refuses a hybrid host.
-// - A variable of the environment goes with `env -i`; sessions and parents go with setsid(2) and a double fork.
-// A process may raise its soft limit again, and is then only found by session and parent (exec_tree.ts).
+// Decision: the mark is the soft limit RLIMIT_RTTIME, set to more than 140 years. It restricts nothing,
+// processes that leave their session, parent and environment still inherit it, it costs two system calls, and
+// it needs nothing from the OCI runtime, the cgroup version or the cgroup driver.
+// - A cgroup for each exec (`runc exec --cgroup`) changes what programs see: under v2, for example, a JVM before
+//   24 looks for its memory limit in the cgroup of /proc/self/cgroup, and finds none there. The kubelet's
+//   cAdvisor would also take each probe for a new container, and crun 1.8 refuses a hybrid host.
+// - `env -i` removes an environment variable; setsid(2) and a double fork change session and parent.
+// A process may raise its soft limit again, and is then found only by session and parent (exec_tree.ts).
 import { randomBytes } from "node:crypto";
 import { readKernelFile } from "./file.ts";
 import { check } from "./libc.ts";
@@ -17,14 +17,14 @@ const RLIMIT_RTTIME = 15;
 const markMin = 2 ** 52;
 const markRange = 2 ** 48;
 
-/** A new mark; undefined where this process's own hard limit is too low to have marks. */
+/** Makes a new mark; undefined where this process's hard limit is too low for marks. */
 export function newMark(): number | undefined {
   const [, hard] = ownLimit();
   if (hard < BigInt(markMin + markRange)) return undefined;
   return markMin + randomBytes(6).readUIntBE(0, 6);
 }
 
-/** Starts a process that has the mark from its first moment; `spawn` must not wait for anything. */
+/** Starts a process that has the mark from its first moment; `spawn` must be synchronous. */
 export function withMark<T>(mark: number | undefined, spawn: () => T): T {
   if (mark === undefined) return spawn();
   const own = ownLimit();
@@ -36,14 +36,16 @@ export function withMark<T>(mark: number | undefined, spawn: () => T): T {
   }
 }
 
-/** The soft limit of a process, which is its mark where it has one; undefined: none, or it has ended. */
+/**
+ * Returns the soft limit of a process, which is its mark if it has one; undefined: no limit, or it has ended.
+ */
 export function markOf(pid: number): number | undefined {
   const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
   const soft = /^Max realtime timeout +(\d+) /m.exec(limits)?.[1];
   return soft === undefined ? undefined : Number(soft);
 }
 
-/** Soft and hard limit, of which the largest value means none. */
+/** Soft and hard limit; the largest value means no limit. */
 type Limit = BigUint64Array & { 0: bigint; 1: bigint };
 
 function ownLimit(): Limit {

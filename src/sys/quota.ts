@@ -1,8 +1,8 @@
-// Project quotas: what all files with one project id take on a file system, and may take.
+// Reads and sets project quotas: the usage and the limit of all files with one project id on a file system.
 import { closeSync, constants, openSync } from "node:fs";
 import { check, z } from "./libc.ts";
 
-/** A project's blocks and inodes; limitBytes 0: none. */
+/** limitBytes 0: no limit. */
 export type ProjectQuota = { usedBytes: bigint; usedInodes: bigint; limitBytes: bigint };
 
 // struct fsxattr of linux/fs.h: xflags, extsize, nextents, projid, cowextsize, padding.
@@ -28,14 +28,14 @@ function readAttributes(fd: number, folder: string): Uint8Array {
   return attributes;
 }
 
-/** A folder's project id, 0 for none. @throws ENOTTY where the file system has no such ids. */
+/** Returns a folder's project id, 0 for none. @throws ENOTTY where the file system has no project ids. */
 export function projectOf(folder: string): number {
   return withFolder(folder, (fd) =>
     new DataView(readAttributes(fd, folder).buffer).getUint32(projectAt, true),
   );
 }
 
-/** Gives an empty folder a project id, which all that is made in it inherits. */
+/** Sets the project id of an empty folder, which all files created in it inherit. */
 export function setProject(folder: string, project: number): void {
   withFolder(folder, (fd) => {
     const attributes = readAttributes(fd, folder);
@@ -48,7 +48,7 @@ export function setProject(folder: string, project: number): void {
 }
 
 // quotactl(2): QCMD(command, PRJQUOTA), struct dqblk of 64-bit fields: hard and soft limit of blocks of
-// 1 KiB, bytes used, hard and soft limit of inodes, inodes used, two times; then which of them count.
+// 1 KiB, bytes used, hard and soft limit of inodes, inodes used, two times; then the mask of valid fields.
 const PRJQUOTA = 2;
 const Q_GETQUOTA = 0x800007;
 const Q_SETQUOTA = 0x800008;
@@ -65,20 +65,20 @@ function quotactl(command: number, device: string, project: number, quota: Uint8
   check("quotactl", device, (command << 8) | PRJQUOTA, z(device), project, quota);
 }
 
-/** device: of the file system. @throws ESRCH where it counts no projects. */
+/** Returns a project's usage and limit on a device. @throws ESRCH where project quotas are off. */
 export function projectQuota(device: string, project: number): ProjectQuota {
   const quota = new BigUint64Array(dqblkBytes / 8);
   try {
     quotactl(Q_GETQUOTA, device, project, new Uint8Array(quota.buffer));
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error; // xfs: nobody has used it yet
+    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error; // xfs: the project has no files yet
   }
   return { limitBytes: quota[0]! * blockBytes, usedBytes: quota[2]!, usedInodes: quota[5]! };
 }
 
 /**
- * Whether limits of projects are kept to, beside being counted. A trial would not tell: ext4 lets whoever
- * has CAP_SYS_RESOURCE write on. @throws ENOSYS or ESRCH where there are no quotas at all.
+ * True when project limits are enforced, not only counted. A trial would not show it: ext4 lets a process
+ * with CAP_SYS_RESOURCE exceed them. @throws ENOSYS or ESRCH where there are no quotas.
  */
 export function limitsProjects(device: string): boolean {
   const state = new Uint8Array(fsQuotaStatBytes);
@@ -86,7 +86,7 @@ export function limitsProjects(device: string): boolean {
   return (new DataView(state.buffer).getUint16(qsFlagsAt, true) & FS_QUOTA_PDQ_ENFD) !== 0;
 }
 
-/** bytes: rounded up to a KiB; 0 takes the limit away. */
+/** Sets a project's limit; bytes: rounded up to a KiB, 0 removes it. */
 export function setProjectLimit(device: string, project: number, bytes: bigint): void {
   const blocks = (bytes + blockBytes - 1n) / blockBytes;
   const quota = new BigUint64Array(dqblkBytes / 8);

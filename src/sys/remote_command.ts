@@ -1,5 +1,4 @@
-// The channels of an exec or attach over WebSocket, for both ends: each message begins with the number of
-// its channel.
+// Numbers the channels of an exec or attach over WebSocket: each message begins with its channel's number.
 
-/** close: of v5, before the number of a channel that is half-closed. */
+/** close: v5, followed by the number of a channel that is half-closed. */
 export const channel = { stdin: 0, stdout: 1, stderr: 2, error: 3, resize: 4, close: 255 } as const;

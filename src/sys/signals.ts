@@ -1,9 +1,9 @@
-// Signals by the names that images and CRI use.
+// Parses signals by the names that images and CRI use.
 import { constants } from "node:os";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 
-/** The first real-time signal that libc leaves to programs (glibc and musl take the ones below). */
+/** The first real-time signal for programs; glibc and musl use the ones below. */
 const SIGRTMIN = 34;
 const SIGRTMAX = 64;
 
@@ -11,7 +11,9 @@ export function isSignal(name: string): boolean {
   return numberOf(name) !== undefined;
 }
 
-/** "SIGTERM", "term", "15", "SIGRTMIN+3" or CRI's "SIGRTMINPLUS3" as a number. @throws CriError INVALID_ARGUMENT. */
+/**
+ * Parses "SIGTERM", "term", "15", "SIGRTMIN+3" or CRI's "SIGRTMINPLUS3". @throws CriError INVALID_ARGUMENT.
+ */
 export function signalNumber(name: string): number {
   const number = numberOf(name);
   if (number !== undefined) return number;

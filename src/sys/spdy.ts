@@ -1,16 +1,16 @@
-// SPDY/3.1 as Kubernetes speaks it: streams over one connection, without the flow control of each that
-// the protocol has (its library never implemented that). So a stream that nobody reads holds up the
-// whole connection when its queue is full, as it does at the other end.
+// Speaks SPDY/3.1 as Kubernetes does: streams over one connection, without the protocol's flow control for
+// each stream, which Kubernetes' library never implemented. A stream that nobody reads therefore blocks the
+// whole connection when its queue is full, as at the other end.
 import type { Wire } from "./byte_stream.ts";
 import { ChunkQueue } from "./chunk_queue.ts";
 import * as f from "./spdy_frames.ts";
 import { HeaderReader, HeaderWriter, type Headers } from "./spdy_headers.ts";
-import { pingWhileStalled } from "./stalled.ts";
+import { pingWhileStalled } from "./stall_ping.ts";
 
 const PROTOCOL_ERROR = 1;
 const REFUSED_STREAM = 3;
 const CANCEL = 5;
-/** Of one connection at a time. */
+/** Open streams of a connection. */
 const streamsMax = 1000;
 
 export class SpdyStream {
@@ -18,10 +18,10 @@ export class SpdyStream {
   readonly headers: Headers;
   readonly inbox = new ChunkQueue();
   readonly #session: SpdySession;
-  /** The peer sends no more. */
-  theirsEnded = false;
+  /** The peer has half-closed the stream. */
+  peerEnded = false;
   readonly #broken = new AbortController();
-  #oursEnded = false;
+  #ended = false;
 
   constructor(id: number, headers: Headers, session: SpdySession) {
     this.id = id;
@@ -29,48 +29,48 @@ export class SpdyStream {
     this.#session = session;
   }
 
-  /** Aborts when it ends before its time: it was reset, or the connection is gone. */
+  /** Aborts when the stream is reset or the connection is lost. */
   get gone(): AbortSignal {
     return this.#broken.signal;
   }
 
-  /** What the peer sends, to its end. For one reader. */
+  /** Yields the peer's data to its end. For one reader. */
   chunks(): AsyncGenerator<Buffer> {
     return this.inbox.chunks();
   }
 
-  /** @throws when the connection has ended, or this stream. */
+  /** @throws when the connection or this stream has ended. */
   async write(bytes: Uint8Array): Promise<void> {
-    if (this.#oursEnded) throw new Error(`SPDY stream ${this.id} has ended`);
+    if (this.#ended) throw new Error(`SPDY stream ${this.id} has ended`);
     await this.#session.wire.send(f.dataHead(this.id, bytes.length, false), bytes);
   }
 
-  /** We send no more. */
+  /** Half-closes the stream. */
   async end(): Promise<void> {
-    if (this.#oursEnded) return;
-    this.#oursEnded = true;
+    if (this.#ended) return;
+    this.#ended = true;
     await this.#session.wire.send(f.dataHead(this.id, 0, true));
     this.settle();
   }
 
-  /** Neither side sends any more. */
+  /** Ends the stream in both directions. */
   async reset(): Promise<void> {
-    const over = this.#oursEnded && this.theirsEnded;
+    const over = this.#ended && this.peerEnded;
     this.close();
     if (!over) await this.#session.wire.send(f.controlFrame(f.RST_STREAM, [this.id, CANCEL]));
   }
 
-  /** Without a word to the peer: it has ended the stream, or the connection is gone. */
+  /** Ends the stream without notifying the peer, which has reset it, or has disconnected. */
   close(): void {
-    this.#oursEnded = true;
-    this.theirsEnded = true;
+    this.#ended = true;
+    this.peerEnded = true;
     this.inbox.end();
     this.settle();
     this.#broken.abort();
   }
 
   settle(): void {
-    if (this.#oursEnded && this.theirsEnded) this.#session.forget(this.id);
+    if (this.#ended && this.peerEnded) this.#session.forget(this.id);
   }
 }
 
@@ -81,16 +81,16 @@ export class SpdySession {
   readonly #writer = new HeaderWriter();
   readonly #onStream: (stream: SpdyStream) => void;
   #lastOpened = -1;
-  #lastTheirs = 0;
+  #lastPeerId = 0;
   #pings = 0;
 
-  /** onStream: is told of streams that the peer opens. */
+  /** onStream: called for each stream that the peer opens. */
   constructor(wire: Wire, onStream: (stream: SpdyStream) => void) {
     this.wire = wire;
     this.#onStream = onStream;
   }
 
-  /** Serves the connection to its end. @throws for what is no SPDY/3.1. */
+  /** Serves the connection to its end. @throws for a protocol violation. */
   async run(): Promise<void> {
     using headers = new HeaderReader();
     const reader = new f.FrameReader();
@@ -108,7 +108,7 @@ export class SpdySession {
     }
   }
 
-  /** As the client: opens a stream and waits for the peer to take it. */
+  /** As the client: opens a stream and waits until the peer accepts it. */
   async open(headers: Headers): Promise<SpdyStream> {
     this.#lastOpened += 2;
     const stream = new SpdyStream(this.#lastOpened, headers, this);
@@ -124,16 +124,16 @@ export class SpdySession {
     return stream;
   }
 
-  /** No more streams are taken; those that are there go on. */
+  /** Refuses further streams; open ones go on. */
   async goAway(status = 0): Promise<void> {
-    await this.wire.send(f.controlFrame(f.GOAWAY, [this.#lastTheirs, status]));
+    await this.wire.send(f.controlFrame(f.GOAWAY, [this.#lastPeerId, status]));
   }
 
   get #isClient(): boolean {
     return this.#lastOpened > 0;
   }
 
-  /** Odd ones are the client's. */
+  /** The client's ids are odd. */
   #nextPing(): number {
     this.#pings += 2;
     return this.#pings - (this.#isClient ? 1 : 0);
@@ -146,12 +146,12 @@ export class SpdySession {
   async #take(frame: f.Frame, headers: HeaderReader): Promise<void> {
     if (frame.type === "control") return this.#control(frame, headers);
     const stream = this.#streams.get(frame.stream);
-    if (stream === undefined) return; // it was ended while this came
+    if (stream === undefined) return; // it was closed while this frame was under way
     if (frame.bytes.length > 0) {
       using _ = pingWhileStalled(() => this.wire.send(f.controlFrame(f.PING, [this.#nextPing()])));
       await stream.inbox.put(frame.bytes);
     }
-    if (frame.fin) theirEnd(stream);
+    if (frame.fin) onPeerEnd(stream);
   }
 
   async #control(
@@ -163,12 +163,12 @@ export class SpdySession {
         const id = idOf(payload);
         await this.#opened(id, await headers.read(payload.subarray(10)));
         const stream = this.#streams.get(id);
-        if (stream !== undefined && (flags & f.FLAG_FIN) !== 0) theirEnd(stream);
+        if (stream !== undefined && (flags & f.FLAG_FIN) !== 0) onPeerEnd(stream);
         return;
       }
       case f.SYN_REPLY:
       case f.HEADERS: {
-        await headers.read(payload.subarray(4)); // of one compressed stream, so none can be left out
+        await headers.read(payload.subarray(4)); // all blocks are one compressed stream: none may be skipped
         if (kind === f.SYN_REPLY) this.#replies.get(idOf(payload))?.resolve();
         return;
       }
@@ -186,8 +186,8 @@ export class SpdySession {
   }
 
   async #opened(id: number, headers: Headers): Promise<void> {
-    if (id <= this.#lastTheirs) throw new Error(`SPDY stream ${id} after ${this.#lastTheirs}`);
-    this.#lastTheirs = id;
+    if (id <= this.#lastPeerId) throw new Error(`SPDY stream ${id} after ${this.#lastPeerId}`);
+    this.#lastPeerId = id;
     if (this.#streams.size >= streamsMax) {
       return this.wire.send(f.controlFrame(f.RST_STREAM, [id, REFUSED_STREAM]));
     }
@@ -198,8 +198,8 @@ export class SpdySession {
   }
 }
 
-function theirEnd(stream: SpdyStream): void {
-  stream.theirsEnded = true;
+function onPeerEnd(stream: SpdyStream): void {
+  stream.peerEnded = true;
   stream.inbox.end();
   stream.settle();
 }

@@ -1,4 +1,4 @@
-// SPDY/3.1's frames (section 2.2): taken apart as they come, cut anywhere, and put together.
+// Parses and builds SPDY/3.1 frames (section 2.2); chunks may cut them anywhere.
 
 export type Frame =
   /** A part of a data frame; fin: the last of its stream. */
@@ -14,17 +14,17 @@ export const HEADERS = 8;
 export const FLAG_FIN = 1;
 
 const version = 3;
-/** Of a control frame; what kubelets and clients send is below 1 KiB. */
+/** Limit of a control frame; those of kubelets and clients are below 1 KiB. */
 const controlBytesMax = 64 << 10;
 
-/** Never keeps more than one control frame. */
+/** Parses frames; buffers at most one control frame. */
 export class FrameReader {
-  /** The start of a frame's head or of a control frame, its end not come yet. */
+  /** An incomplete head or control frame. */
   #kept: Buffer = Buffer.alloc(0);
-  /** Of a data frame that has begun: bytes that have not come. */
+  /** The data frame that has begun, with the bytes that are missing. */
   #data: { stream: number; left: number; fin: boolean } | undefined;
 
-  /** The frames that are complete with this chunk, and the part of the data that it brings. */
+  /** Yields the frames that this chunk completes, and its part of a data frame. */
   *push(chunk: Buffer): Generator<Frame> {
     let rest = this.#kept.length === 0 ? chunk : Buffer.concat([this.#kept, chunk]);
     for (;;) {
@@ -46,7 +46,7 @@ export class FrameReader {
     this.#kept = rest;
   }
 
-  /** Bytes of the frame at the start; 0: it is not complete. */
+  /** Parses the frame at the start; returns its length, 0: it is not complete. */
   *#frame(bytes: Buffer): Generator<Frame, number> {
     const first = bytes.readUInt32BE(0);
     const flags = bytes[4]!;
@@ -68,7 +68,7 @@ export class FrameReader {
   }
 }
 
-/** What stands before a data frame's bytes. */
+/** Builds a data frame's head. */
 export function dataHead(stream: number, length: number, fin: boolean): Buffer {
   const head = Buffer.alloc(8);
   head.writeUInt32BE(stream);
@@ -86,7 +86,7 @@ export function controlFrame(kind: number, numbers: number[], block?: Buffer): B
   return block === undefined ? frame : Buffer.concat([frame, block]);
 }
 
-/** SYN_STREAM: its priority, two bytes, stands between the ids and the headers. */
+/** Builds a SYN_STREAM frame; two bytes of priority stand between the ids and the headers. */
 export function openingFrame(stream: number, block: Buffer): Buffer {
   return controlFrame(SYN_STREAM, [stream, 0], Buffer.concat([Buffer.alloc(2), block]));
 }

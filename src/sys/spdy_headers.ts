@@ -1,5 +1,5 @@
-// SPDY/3.1's header blocks (section 2.6.10): pairs of name and value, compressed in one zlib stream a
-// direction, which begins with a dictionary that both sides know.
+// Reads and writes SPDY/3.1 header blocks (section 2.6.10): pairs of name and value, compressed in one zlib
+// stream per direction, with a dictionary that both sides know.
 import { constants, createInflate, type Inflate } from "node:zlib";
 
 const names = `options head post put delete trace accept accept-charset accept-encoding accept-language
@@ -20,7 +20,7 @@ const tail =
 
 export type Headers = Record<string, string>;
 
-/** The dictionary of SPDY/3 and 3.1. */
+/** Returns the dictionary of SPDY/3 and 3.1. */
 export function spdyDictionary(): Buffer {
   const words = names.split(/\s+/).map((name) => withLength(name.replace("_", " ")));
   return Buffer.concat([...words, Buffer.from(tail)]);
@@ -33,7 +33,7 @@ function withLength(text: string): Buffer {
   return Buffer.concat([length, bytes]);
 }
 
-/** Writes header blocks; the zlib stream is one of stored blocks, for what we send is a few bytes. */
+/** Writes header blocks of a few bytes, as stored (uncompressed) blocks of a zlib stream. */
 export class HeaderWriter {
   #begun = false;
 
@@ -50,12 +50,12 @@ export class HeaderWriter {
     stored.writeUInt16LE(plain.length ^ 0xffff, 3);
     const begin = this.#begun ? [] : [Buffer.from([0x78, 0x01])];
     this.#begun = true;
-    // An empty block is what a flush looks like: readers give nothing out before it.
+    // An empty block marks a flush: readers return nothing before it.
     return Buffer.concat([...begin, stored, plain, Buffer.from([0, 0, 0, 0xff, 0xff])]);
   }
 }
 
-/** Of one block, when it is no longer compressed. */
+/** Limit of a block after decompression. */
 const blockBytesMax = 64 << 10;
 
 /** Reads header blocks, each after the one before. */
@@ -80,7 +80,7 @@ export class HeaderReader implements Disposable {
     });
   }
 
-  /** Names in lower case. @throws for what is no header block, or a large one. */
+  /** Reads a block; names are in lower case. @throws for an invalid block, or one over the limit. */
   async read(block: Uint8Array): Promise<Headers> {
     [this.#chunks, this.#bytes] = [[], 0];
     const flushed = new Promise<void>((resolve) => {

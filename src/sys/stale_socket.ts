@@ -1,10 +1,10 @@
-// Unix sockets that a process which was killed has left behind.
+// Removes unix sockets that a killed process has left behind.
 import { rmSync } from "node:fs";
 import { createConnection } from "node:net";
 import { CriError } from "../base/errors.ts";
 
 /**
- * Removes a socket that nobody answers. key: of daemon.json, which names it.
+ * Removes a socket on which nobody answers. key: the key of daemon.json that names it.
  * @throws CriError FAILED_PRECONDITION when another program answers on it.
  */
 export async function replaceStale(path: string, key: string): Promise<void> {

@@ -1,5 +1,5 @@
-// TCP sockets as descriptors: such a one can come from another network namespace, and epoll tells of
-// its peer's end also while nothing is read from it.
+// Makes TCP sockets as descriptors: they can belong to another network namespace, and epoll reports their
+// peer's end even while nothing is read.
 import { constants } from "node:os";
 import { throwIfAborted } from "../base/abort.ts";
 import { errnoOf } from "../base/errors.ts";
@@ -16,12 +16,12 @@ const SOL_SOCKET = 1;
 const SO_REUSEADDR = 2;
 const SO_ERROR = 4;
 const SHUT_WR = 1;
-/** Connections that wait to be taken; the kernel bounds it by net.core.somaxconn. */
+/** Backlog; the kernel bounds it by net.core.somaxconn. */
 const backlogMax = 4096;
 
 export type Family = "IPv4" | "IPv6";
 
-/** A socket that is not connected; its network namespace is that of this moment for ever. */
+/** Makes an unconnected socket; it stays in the thread's current network namespace. */
 export function tcpSocket(family: Family): Descriptor {
   const domain = family === "IPv4" ? AF_INET : AF_INET6;
   return new Descriptor(check("socket", family, domain, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0));
@@ -38,7 +38,7 @@ function loopback(family: Family, port: number): Uint8Array {
   return address;
 }
 
-/** Listens on 127.0.0.1; port 0: one that is free. @throws EADDRINUSE. */
+/** Listens on 127.0.0.1; port 0: any free port. @throws EADDRINUSE. */
 export function listenLoopback(port: number): { listener: Descriptor; port: number } {
   const listener = tcpSocket("IPv4");
   const { fd } = listener;
@@ -56,7 +56,7 @@ export function listenLoopback(port: number): { listener: Descriptor; port: numb
   }
 }
 
-/** A connection that waits to be taken; undefined: none does. */
+/** Accepts a pending connection; undefined: there is none. */
 export function accept({ fd: listener }: Descriptor): Descriptor | undefined {
   let connection: Descriptor;
   try {
@@ -104,16 +104,16 @@ export async function connectLoopback(
   setOption(socket, IPPROTO_TCP, TCP_NODELAY);
 }
 
-/** Sends the end of what we send; the peer may go on. */
+/** Half-closes a socket; the peer may go on sending. */
 export function shutdownWrite({ fd }: Descriptor): void {
   try {
     check("shutdown", `descriptor ${fd}`, fd, SHUT_WR);
   } catch (error) {
-    if (errnoOf(error) !== "ENOTCONN") throw error; // the peer has gone
+    if (errnoOf(error) !== "ENOTCONN") throw error; // the peer has disconnected
   }
 }
 
-/** Whether a connect failed because this kind of address is not there. */
+/** True when a connect failed because the address family is not available. */
 export function lacksFamily(error: unknown): boolean {
   const { EAFNOSUPPORT, EADDRNOTAVAIL } = constants.errno;
   const errno = -((error as NodeJS.ErrnoException).errno ?? 0);

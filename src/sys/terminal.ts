@@ -1,10 +1,10 @@
-// Terminals (tty_ioctl(4)).
+// Resizes terminals (tty_ioctl(4)).
 import type { Descriptor } from "./descriptor.ts";
 import { check } from "./libc.ts";
 
 const TIOCSWINSZ = 0x5414n;
 
-/** Tells a terminal's programs how large it is (SIGWINCH). */
+/** Sets a terminal's size; its programs get SIGWINCH. */
 export function setTerminalSize(
   { fd }: Descriptor,
   { columns, rows }: { columns: number; rows: number },

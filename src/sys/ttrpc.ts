@@ -1,14 +1,14 @@
-// ttrpc (containerd/ttrpc, PROTOCOL.md) both ways over one connection, with NRI's multiplexer below
-// (containerd/nri, pkg/net/multiplex).
+// Speaks ttrpc (containerd/ttrpc, PROTOCOL.md) in both directions over one connection, on top of NRI's
+// multiplexer (containerd/nri, pkg/net/multiplex).
 //
 //   multiplexer frame   u32 connection, u32 length, payload (≤ 4 MiB + 10)
 //   ttrpc message       u32 length, u32 stream, u8 type, u8 flags, body (≤ 4 MiB); all big-endian
 //
-// On connection 1 the peer serves and we call, on connection 2 the other way round. Frames and
-// messages have nothing to do with each other's ends, and neither with what one read returns.
+// On connection 1 the peer serves and this side calls, on connection 2 the other way round. Frames, messages
+// and reads end independently of each other.
 //
-// Whatever breaks these rules ends the connection with a reason. It never throws at the reader, and
-// never keeps more than one message for each connection.
+// A violation closes the connection with a reason. It never throws at the reader, and at most one message is
+// buffered for each connection.
 import type { Duplex } from "node:stream";
 import protobuf from "protobufjs/minimal.js";
 import { codeOf, CriError, grpcCodes, messageOf, type ErrorCode } from "../base/errors.ts";
@@ -16,7 +16,7 @@ import { toLong } from "../base/int64.ts";
 
 export const ttrpcBodyMax = 4 << 20;
 const headerBytes = 10;
-/** What the Go stub reads of one frame at once. */
+/** Bytes of a frame that the Go stub reads at once. */
 const smallBytesMax = 4096;
 const frameHeaderBytes = 8;
 const frameMax = ttrpcBodyMax + headerBytes;
@@ -27,20 +27,20 @@ const RESPONSE = 2;
 const OUTGOING = 1;
 const INCOMING = 2;
 
-/** Requests of the peer that are being answered; one more gets RESOURCE_EXHAUSTED. */
+/** Requests of the peer that are served at once; another one gets RESOURCE_EXHAUSTED. */
 const servedMax = 32;
-/** What a peer that does not read may leave unread. */
+/** Output buffered for a peer that does not read. */
 const unreadBytesMax = 16 << 20;
 
-/** No answer came: DEADLINE_EXCEEDED, or UNAVAILABLE when the connection has ended. */
+/** A call without an answer: DEADLINE_EXCEEDED, or UNAVAILABLE when the connection has ended. */
 export class NoAnswer extends CriError {}
 
 export type TtrpcOptions = {
-  /** The service that the peer may call, with its package. */
+  /** The full name of the service that the peer may call. */
   service: string;
-  /** Answers the peer's calls. @throws CriError, whose code and message the peer gets. */
+  /** Serves the peer's calls. @throws CriError, whose code and message the peer gets. */
   serve: (method: string, payload: Uint8Array) => Promise<Uint8Array>;
-  /** Told once, when the connection has ended. */
+  /** Called once, when the connection has ended. */
   onClose: (reason: string) => void;
 };
 
@@ -58,7 +58,7 @@ export class TtrpcConnection {
   readonly #options: TtrpcOptions;
   readonly #frames: Frames;
   readonly #pending = new Map<number, Pending>();
-  /** Of the next call; a client's are odd. */
+  /** The next call's; a client's are odd. */
   #stream = 1;
   #served = 0;
   #closed: string | undefined;
@@ -76,12 +76,12 @@ export class TtrpcConnection {
     socket.on("close", () => this.close("the peer has closed it"));
   }
 
-  /** Why the connection has ended; undefined: it has not. */
+  /** The reason for the connection's end; undefined while it is open. */
   get closed(): string | undefined {
     return this.#closed;
   }
 
-  /** Ends the connection; every call under way fails. */
+  /** Closes the connection; pending calls fail. */
   close(reason: string): void {
     if (this.#closed !== undefined) return;
     this.#closed = reason;
@@ -95,9 +95,9 @@ export class TtrpcConnection {
   }
 
   /**
-   * Calls a method of the peer's.
-   * @throws NoAnswer; CriError RESOURCE_EXHAUSTED, before anything is sent, for a payload that is too
-   * large; CriError with the peer's code and message.
+   * Calls a method of the peer.
+   * @throws NoAnswer; CriError RESOURCE_EXHAUSTED for a payload that is too large, before anything is sent;
+   * CriError with the peer's code and message.
    */
   call(
     service: string,
@@ -142,7 +142,7 @@ export class TtrpcConnection {
     if (pending === undefined) {
       const late = stream % 2 === 1 && stream < this.#stream;
       if (late) return; // its deadline had passed
-      throw new Error(`a response to stream ${stream}, on which nothing was asked`);
+      throw new Error(`a response to stream ${stream}, on which no call is pending`);
     }
     const response = decodeResponse(body);
     this.#pending.delete(stream);
@@ -161,7 +161,10 @@ export class TtrpcConnection {
     this.#served++;
     try {
       if (this.#served > servedMax) {
-        throw new CriError("RESOURCE_EXHAUSTED", `${servedMax} calls are being answered: wait`);
+        throw new CriError(
+          "RESOURCE_EXHAUSTED",
+          `${servedMax} calls are being served: retry later`,
+        );
       }
       if (service !== this.#options.service) {
         throw new CriError("UNIMPLEMENTED", `there is no service ${service} here`);
@@ -177,8 +180,8 @@ export class TtrpcConnection {
   }
 
   /**
-   * A small message is one frame. The header and a body of over 4 KiB have one each: together they end the
-   * reader of a plugin on the Go stub, and cut into more they overflow its queue of 256 frames.
+   * Sends a small message as one frame, and a body over 4 KiB in a frame after the header's: in one frame
+   * they end the reader of a plugin on the Go stub, and in more they overflow its queue of 256 frames.
    */
   #send(connection: number, { stream, type }: Omit<Message, "body">, body: Uint8Array[]): void {
     if (this.#closed !== undefined) return;
@@ -215,7 +218,7 @@ function tooLarge(method: string, bytes: number): CriError {
   return new CriError("RESOURCE_EXHAUSTED", text);
 }
 
-/** Fills a buffer from pieces: feed takes from a chunk what lacks, and tells how much that was. */
+/** Fills a buffer from chunks; feed() takes as much of a chunk as is missing. */
 class Filler {
   readonly bytes: Buffer;
   #filled = 0;
@@ -236,7 +239,7 @@ class Filler {
   }
 }
 
-/** Takes frames apart. What they carry goes on at once: a frame is never kept. */
+/** Parses frames and passes their payload on at once, without buffering a frame. */
 class Frames {
   readonly #connections: Record<number, Messages>;
   #header = new Filler(frameHeaderBytes);
@@ -247,7 +250,7 @@ class Frames {
     this.#connections = connections;
   }
 
-  /** @throws what is wrong with what was read. */
+  /** @throws for an invalid frame. */
   feed(chunk: Buffer, ended: () => boolean): void {
     let rest = chunk;
     while (rest.length > 0 && !ended()) {
@@ -275,7 +278,7 @@ class Frames {
   }
 }
 
-/** Puts messages together from what the frames of one connection carry. */
+/** Assembles messages from the frames of one connection. */
 class Messages {
   readonly #onMessage: (message: Message) => void;
   #header = new Filler(headerBytes);
@@ -328,7 +331,7 @@ function encodeRequest(request: Request & { timeoutMs: number }): Uint8Array[] {
   ];
 }
 
-/** @throws what is wrong with it. */
+/** @throws for an invalid message. */
 function decodeRequest(body: Uint8Array): Request {
   const request: Request = { service: "", method: "", payload: new Uint8Array() };
   eachField(body, (field, reader) => {
@@ -353,7 +356,7 @@ function encodeResponse({ code = 0, message = "", payload }: Partial<Response>):
   return writer.finish();
 }
 
-/** @throws what is wrong with it. */
+/** @throws for an invalid message. */
 function decodeResponse(body: Uint8Array): Response {
   const response: Response = { code: 0, message: "", payload: new Uint8Array() };
   eachField(body, (field, reader) => {
@@ -376,7 +379,9 @@ function decodeStatus(body: Uint8Array): { code: number; message: string } {
   return status;
 }
 
-/** take is given each field by its tag (number × 8 + wire type); false: not known, skipped. */
+/**
+ * Calls take for each field with its tag (number × 8 + wire type); it returns false to skip an unknown one.
+ */
 function eachField(
   body: Uint8Array,
   take: (tag: number, reader: protobuf.Reader) => boolean,

@@ -1,4 +1,4 @@
-// Unix sockets that carry descriptors (SCM_RIGHTS), which node:net cannot.
+// Sends and receives descriptors over unix sockets (SCM_RIGHTS), which node:net cannot.
 import { randomBytes } from "node:crypto";
 import { rmSync } from "node:fs";
 import { join } from "node:path";
@@ -24,13 +24,13 @@ function socketAddress(path: string): Uint8Array {
   return address;
 }
 
-/** Sends one datagram, without waiting; a path that begins with "@" is an abstract name (unix(7)). */
+/** Sends one datagram without blocking; a path that begins with "@" is an abstract name (unix(7)). */
 export function sendDatagram(path: string, text: string): void {
   using socket = unixSocket(SOCK_DGRAM, path);
   const address = socketAddress(path);
   const isAbstract = path.startsWith("@");
   if (isAbstract) address[2] = 0;
-  // An abstract name is as long as the address says.
+  // The address length delimits an abstract name.
   const length = isAbstract ? 2 + Buffer.byteLength(path) : address.length;
   check("connect", path, socket.fd, address, length);
   const bytes = Buffer.from(text);
@@ -41,7 +41,7 @@ function unixSocket(type: number, path: string): Descriptor {
   return new Descriptor(check("socket", path, AF_UNIX, type | O_CLOEXEC | O_NONBLOCK, 0));
 }
 
-/** A unix socket that listens at path; accepting from it never waits. */
+/** Makes a unix socket that listens at path; accepting from it never blocks. */
 function listenUnix(path: string): Descriptor {
   const address = socketAddress(path);
   const listener = unixSocket(SOCK_STREAM, path);
@@ -55,10 +55,7 @@ function listenUnix(path: string): Descriptor {
   }
 }
 
-/**
- * A struct msghdr (of 64-bit Linux) with all that it points to, in one buffer, which lives as long as the call
- * that it is given to.
- */
+/** Builds a struct msghdr (64-bit Linux) with everything that it points to, in one buffer. */
 class Message {
   static readonly #controlAt = 72;
   static readonly #dataAt = 136;
@@ -79,12 +76,15 @@ class Message {
   }
 }
 
-/** As many as fit a message's control part here. */
+/** Descriptors that fit into a message's control part here. */
 const descriptorsMax = 12;
 /** struct cmsghdr: length, level, type; then the descriptors. */
 const cmsgHeadBytes = 16;
 
-/** Sends descriptors, which stay the caller's, to who listens at path; there they wait. */
+/**
+ * Sends descriptors, which the caller keeps owning, to the socket that listens at path; they are queued
+ * there.
+ */
 export function sendDescriptors(path: string, descriptors: readonly Descriptor[]): void {
   using connection = unixSocket(SOCK_STREAM, path);
   const address = socketAddress(path);
@@ -108,8 +108,8 @@ function accept({ fd: listener }: Descriptor): Descriptor | undefined {
 }
 
 /**
- * Takes the descriptors that a peer, connected to a listening socket, has sent (SCM_RIGHTS); reads
- * from them do not wait. undefined: no peer has connected. @throws when it has sent none.
+ * Receives the descriptors that a peer has sent to a listening socket (SCM_RIGHTS), as non-blocking ones.
+ * undefined: no peer has connected. @throws when the peer has sent none.
  */
 function receiveDescriptors(listener: Descriptor): Descriptor[] | undefined {
   using connection = accept(listener);
@@ -134,9 +134,9 @@ function firstOf([first, ...others]: Descriptor[]): Descriptor {
   return first!;
 }
 
-/** Where descriptors are waited for. */
+/** A listening socket for descriptors, at a path of its own. */
 export class Mailbox implements Disposable {
-  /** Close to the root: a socket's path has 107 bytes at most, and a container's id takes 64. */
+  /** Short: a socket's path has at most 107 bytes, and a container's id takes 64. */
   readonly path: string;
   readonly #listener: Descriptor;
 
@@ -145,19 +145,19 @@ export class Mailbox implements Disposable {
     this.#listener = listenUnix(this.path);
   }
 
-  /** @throws CriError FAILED_PRECONDITION when nobody has sent them yet. */
+  /** @throws CriError FAILED_PRECONDITION when none was sent yet. */
   takeAll(): Descriptor[] {
     const received = receiveDescriptors(this.#listener);
     if (received !== undefined) return received;
-    throw new CriError("FAILED_PRECONDITION", `nobody has sent a descriptor to ${this.path}`);
+    throw new CriError("FAILED_PRECONDITION", `no descriptor was sent to ${this.path}`);
   }
 
-  /** The first of what was sent. @throws CriError FAILED_PRECONDITION when nobody has yet. */
+  /** Receives the first descriptor. @throws CriError FAILED_PRECONDITION when none was sent yet. */
   take(): Descriptor {
     return firstOf(this.takeAll());
   }
 
-  /** As take; undefined when nobody has sent any. */
+  /** Like take(); undefined when none was sent. */
   takeIfSent(): Descriptor | undefined {
     const received = receiveDescriptors(this.#listener);
     return received && firstOf(received);

@@ -1,7 +1,8 @@
-// The time since boot: it is never set, goes on in standby, and is the same for every process of a boot.
+// Reads the time since boot: a clock that is never set, runs on in standby, and is common to all processes of
+// a boot.
 import { readFileSync } from "node:fs";
 
-/** A moment that can be compared with others of the same boot, also by a later process. */
+/** A time that can be compared with others of the same boot, also by a later process. */
 export type BootTime = { bootId: string; uptimeMs: number };
 
 /** In milliseconds, to the hundredth of a second (proc(5), /proc/uptime). */

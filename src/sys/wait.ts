@@ -1,10 +1,10 @@
-// Ends of processes: of children by waitpid, of others by their pidfd.
+// Reaps children by waitpid, and reads the exit of other processes from their pidfd.
 import { constants } from "node:os";
 import { isEngineChild } from "./children.ts";
 import { Descriptor } from "./descriptor.ts";
 import { check, failure, libc, z } from "./libc.ts";
 
-/** Orphans among this process's descendants become its children (prctl(2), PR_SET_CHILD_SUBREAPER). */
+/** Makes this process adopt orphans among its descendants (prctl(2), PR_SET_CHILD_SUBREAPER). */
 export function becomeSubreaper(): void {
   check("prctl", "PR_SET_CHILD_SUBREAPER", 36, 1, 0, 0, 0);
 }
@@ -12,9 +12,9 @@ export function becomeSubreaper(): void {
 export type WaitStatus = { pid: number; exitCode: number; signal: number };
 
 /**
- * Reaps one known child without waiting: undefined while it runs. A signal n counts as exit code 128 + n.
- * Only ever by pid: to wait for any child would take those that the engine waits for itself. One of those may
- * also have the pid of a process that has long gone: it counts as no child.
+ * Reaps one known child without blocking: undefined while it runs. A signal n counts as exit code 128 + n.
+ * Always by pid: waitpid(-1) would steal the children that the engine waits for. Such a child may have reused
+ * the pid of an earlier process, and therefore counts as no child.
  * @throws ECHILD.
  */
 export function reap(pid: number): WaitStatus | undefined {
@@ -31,8 +31,7 @@ const pidfdInfoBytes = 64;
 const PIDFD_GET_INFO = 0xc040ff0bn;
 const PIDFD_INFO_EXIT = 8n;
 
-/** A descriptor that stands for one process, and becomes ready to read when it ends; undefined: no such
- * process, or no such call here. */
+/** Opens a pidfd, which becomes readable when its process ends; undefined: no such process or system call. */
 export function openPidfd(pid: number): Descriptor | undefined {
   try {
     return new Descriptor(check("pidfd_open", `pid ${pid}`, pid, 0));
@@ -42,8 +41,8 @@ export function openPidfd(pid: number): Descriptor | undefined {
 }
 
 /**
- * How the process of a pidfd ended, whoever reaped it (Linux 6.15); undefined: it was not reaped, or
- * the kernel does not tell.
+ * Returns how a pidfd's process ended, whichever process reaped it (Linux 6.15); undefined: it was not
+ * reaped, or the kernel is older.
  */
 export function exitOfPidfd({ fd: pidfd }: Descriptor): Omit<WaitStatus, "pid"> | undefined {
   const info = new BigUint64Array(pidfdInfoBytes / 8);
@@ -58,15 +57,15 @@ export function exitOfPidfd({ fd: pidfd }: Descriptor): Omit<WaitStatus, "pid"> 
   }
 }
 
-/** wait(2)'s status word. */
+/** Decodes wait(2)'s status word. */
 export function waitStatus(status: number): Omit<WaitStatus, "pid"> {
   const signal = status & 0x7f;
   return { signal, exitCode: signal === 0 ? (status >> 8) & 0xff : 128 + signal };
 }
 
 /**
- * Becomes another program: pid, children and the descriptors that are not closed on exec stay. Every
- * signal is let through again: the engine's mask would be inherited. Only returns by throwing.
+ * Replaces this process's program: pid, children and descriptors without close-on-exec stay. Unblocks all
+ * signals, because the engine's mask would be inherited. Returns only by throwing.
  */
 export function execve(argv: string[], env: Record<string, string | undefined>): never {
   const SIG_SETMASK = 2;
@@ -83,7 +82,9 @@ export function execve(argv: string[], env: Record<string, string | undefined>):
   }
 }
 
-/** Lists of C strings as execve wants them, in one buffer: tables of pointers, each ended by a null. */
+/**
+ * Packs lists of C strings for execve into one buffer: null-terminated tables of pointers, then the strings.
+ */
 function pack(lists: string[][]): { bytes: Uint8Array; starts: number[] } {
   const texts = lists.map((list) => list.map(z));
   const tableBytes = 8 * texts.reduce((sum, list) => sum + list.length + 1, 0);

@@ -1,10 +1,10 @@
-// WebSocket (RFC 6455) over a stream of bytes, for both ends. A message is handed on in pieces as it
-// comes, so that none needs a bound.
+// Speaks WebSocket (RFC 6455) over a byte stream, for both ends. A message is passed on in pieces as it
+// arrives, so that messages need no size limit.
 import { createHash, randomBytes } from "node:crypto";
 import type { Wire } from "./byte_stream.ts";
-import { pingWhileStalled } from "./stalled.ts";
+import { pingWhileStalled } from "./stall_ping.ts";
 
-/** A piece of a message; first: it begins one, last: it ends one. */
+/** A piece of a message; first, last: it begins or ends the message. */
 export type Piece = { first: boolean; last: boolean; bytes: Buffer };
 
 type Frame = { opcode: number; fin: boolean; mask: Buffer | undefined; left: number; at: number };
@@ -30,7 +30,7 @@ export class ProtocolError extends Error {
   }
 }
 
-/** What the server answers to the client's Sec-WebSocket-Key (section 4.2.2). */
+/** Returns the server's answer to the client's Sec-WebSocket-Key (section 4.2.2). */
 export function acceptKey(key: string): string {
   const magic = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
   return createHash("sha1")
@@ -40,14 +40,14 @@ export function acceptKey(key: string): string {
 
 export class WebSocketConnection {
   readonly #wire: Wire;
-  /** Clients mask what they send, servers do not; each refuses the contrary. */
+  /** Clients mask their frames, servers do not; each side refuses the opposite. */
   readonly #isClient: boolean;
   #kept: Buffer = Buffer.alloc(0);
   #frame: Frame | undefined;
   #control: Buffer[] = [];
-  /** Bytes of a message have come, and not its last. */
+  /** A message has begun and not ended. */
   #inMessage = false;
-  /** A frame has come that was not its message's last. */
+  /** The last data frame was not its message's final one. */
   #fragmented = false;
   #closeSent = false;
 
@@ -57,8 +57,8 @@ export class WebSocketConnection {
   }
 
   /**
-   * Messages to the end of the connection, text as its bytes; pings are answered.
-   * @throws for what is no WebSocket.
+   * Yields messages to the end of the connection, text as its bytes, and answers pings.
+   * @throws ProtocolError.
    */
   async *pieces(): AsyncGenerator<Piece> {
     try {
@@ -69,7 +69,7 @@ export class WebSocketConnection {
             yield piece;
           } else if (opcode === PING) await this.#send(PONG, piece.bytes);
           else if (opcode === CLOSE) {
-            await this.close(closeNormal).catch(() => {}); // who has said all need not hear it
+            await this.close(closeNormal).catch(() => {}); // the peer may have disconnected
             return;
           }
         }
@@ -80,17 +80,17 @@ export class WebSocketConnection {
     }
   }
 
-  /** One binary message of all parts. */
+  /** Sends all parts as one binary message. */
   async send(...parts: Uint8Array[]): Promise<void> {
     await this.#send(BINARY, ...parts);
   }
 
-  /** One text message. */
+  /** Sends one text message. */
   async sendText(text: string): Promise<void> {
     await this.#send(TEXT, Buffer.from(text));
   }
 
-  /** Says that no more is sent; once. */
+  /** Sends a close frame, once. */
   async close(code: number): Promise<void> {
     if (this.#closeSent) return;
     this.#closeSent = true;
@@ -146,7 +146,7 @@ export class WebSocketConnection {
     yield { opcode: BINARY, piece: { first, last, bytes } };
   }
 
-  /** Reads a frame's head; 0: it is not complete. */
+  /** Parses a frame's head; returns its length, 0: it is not complete. */
   #begin(bytes: Buffer): number {
     if (bytes.length < 2) return 0;
     const opcode = bytes[0]! & 0x0f;
@@ -180,7 +180,7 @@ export class WebSocketConnection {
     if (masked === this.#isClient) refuse(masked ? "a masked frame" : "a frame without a mask");
     if (![CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG].includes(opcode))
       refuse(`opcode ${opcode}`);
-    if (opcode === CONTINUATION && !this.#fragmented) refuse("a continuation of nothing");
+    if (opcode === CONTINUATION && !this.#fragmented) refuse("a continuation without a message");
     if ((opcode === TEXT || opcode === BINARY) && this.#fragmented)
       refuse("a message inside another");
     if (opcode >= CLOSE && (length > controlBytesMax || !fin)) refuse("a long control frame");
@@ -198,14 +198,14 @@ function headOf(opcode: number, length: number, masked: boolean): Buffer {
   return head;
 }
 
-/** In place; at: how much of the frame came before. The other way round it is the same. */
+/** Masks or unmasks in place; at: bytes of the frame before these. */
 function unmask(bytes: Uint8Array, mask: Uint8Array, at: number): void {
   for (let index = 0; index < bytes.length; index++) {
     bytes[index]! ^= mask[(at + index) & 3]!;
   }
 }
 
-/** Another protocol's bytes inside messages: SPDY/3.1+portforward.k8s.io. */
+/** Carries another protocol inside messages: SPDY/3.1+portforward.k8s.io. */
 export function tunnel(connection: WebSocketConnection, close: () => void): Wire {
   return {
     async *chunks() {

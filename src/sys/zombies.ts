@@ -1,21 +1,21 @@
-// Zombies that nobody waits for: a subreaper adopts what its children leave behind.
+// Reaps zombies that no code waits for: a subreaper adopts its descendants' orphans.
 import { readdirSync, readFileSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { isEngineChild } from "./children.ts";
 import { isZombie } from "./process.ts";
 import { reap } from "./wait.ts";
 
-/** How often a subreaper looks. */
+/** Interval of a subreaper's scans. */
 export const orphanScanMs = 1_000;
 
 export class Orphans {
-  /** When each was first seen, by performance.now(). */
+  /** Pid → time of the first scan that saw the zombie, by performance.now(). */
   #seen = new Map<number, number>();
 
   /**
-   * Reaps children that were zombies at the last look already, but none that the engine waits for: where
-   * the event loop is late, those are zombies for long. `kept` are waited for by others. Since `before`
-   * somebody starts a process whose pid is not in `kept` yet: only what was a zombie then is reaped.
+   * Reaps children that were zombies in the last scan already, except those that the engine waits for, which
+   * can stay zombies for long when the event loop is late, and those for which `kept` is true. before: the
+   * begin of a start whose pid `kept` does not know yet; only processes that were zombies by then are reaped.
    */
   reap(kept: (pid: number) => boolean, before = Number.POSITIVE_INFINITY): void {
     const now = performance.now();
@@ -36,7 +36,7 @@ function children(): number[] {
   );
 }
 
-/** The engine's threads come and go: of one that has ended the others have its children now. */
+/** The engine's threads come and go; the children of one that has ended belong to another thread. */
 function childrenOf(thread: string): string {
   try {
     return readFileSync(`/proc/self/task/${thread}/children`, "utf8");

@@ -28,7 +28,7 @@ test.concurrent("it is killed and replaced: calls end, containers and what they 
       () => false,
     ),
   );
-  expect(daemon.log).toContain("the monitor answers nothing");
+  expect(daemon.log).toContain("the monitor does not answer");
   await daemon.exec(id, "kill -USR1 1");
   const exit = await daemon.exited(id);
   expect(exit.exitCode).toBe(7);

@@ -1,58 +1,65 @@
-// Monitors that end at once: they are started less and less often, and what they tell has a bound.
+// Monitors that end at once: they are started at growing intervals, and their log file is bounded.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { createLog } from "../../src/base/log.ts";
-import { boundOwnLog, ownLog } from "../../src/monitor/own_log.ts";
+import { trimMonitorLogFile, monitorLogFile } from "../../src/monitor/monitor_log_file.ts";
+import {
+  search,
+  startIfDue,
+  upgrade,
+  type Searching,
+} from "../../src/monitor_client/connection.ts";
 import { Starter } from "../../src/monitor_client/starter.ts";
 import { until } from "../expect.ts";
 
 const state = mkdtempSync(join(tmpdir(), "isulad-starter-"));
 afterAll(() => rmSync(state, { recursive: true, force: true }));
 
-test("one that ends at once is started again after longer and longer pauses", async () => {
-  const program = ["sh", "-c", "echo started"];
-  const starter = new Starter({
-    state,
-    program,
-    log: createLog({ level: "error", format: "text" }),
-  });
+function starterOf(script: string): Starter {
+  const log = createLog({ level: "error", format: "text" });
+  return new Starter({ state, program: ["sh", "-c", script], log });
+}
+
+function step(searching: Searching, starter: Starter): Searching {
+  return startIfDue(searching, performance.now(), () => starter.start());
+}
+
+test("a monitor that ends at once is started at growing intervals", async () => {
+  const starter = starterOf("echo started");
   const end = performance.now() + 1500;
-  for (starter.begin(); performance.now() < end; await sleep(5)) starter.startIfDue();
-  const starts = readFileSync(ownLog(state), "utf8").split("\n").length - 1;
+  let searching: Searching = search(performance.now());
+  for (; performance.now() < end; await sleep(5)) searching = step(searching, starter);
+  const starts = readFileSync(monitorLogFile(state), "utf8").split("\n").length - 1;
   expect(starts).toBeWithin(2, 8); // at 0, 40, 120, 280, 600 and 1240 ms, or later
 });
 
-test("one that is expected is given its time, and another is started when it ends", async () => {
-  const starter = new Starter({
-    state,
-    program: ["sh", "-c", "echo in its place"],
-    log: createLog({ level: "error", format: "text" }),
-  });
-  const starts = () => readFileSync(ownLog(state), "utf8").includes("in its place");
-  const expected = Bun.spawn(["sleep", "60"]);
-  starter.begin();
-  starter.expect(expected.pid);
-  for (const end = performance.now() + 500; performance.now() < end; await sleep(5)) {
-    starter.startIfDue();
+test("a monitor that is being upgraded is waited for, and replaced when it ends", async () => {
+  const starter = starterOf("echo in its place");
+  const starts = () => readFileSync(monitorLogFile(state), "utf8").includes("in its place");
+  const upgraded = Bun.spawn(["sleep", "60"]);
+  const now = performance.now();
+  let searching: Searching = upgrade(search(now), now, starter.endOf(upgraded.pid));
+  for (const end = now + 500; performance.now() < end; await sleep(5)) {
+    searching = step(searching, starter);
   }
   expect(starts()).toBeFalse();
-  expected.kill();
+  upgraded.kill();
   await until("another is started", () => {
-    starter.startIfDue();
+    searching = step(searching, starter);
     return starts();
   });
 });
 
-test("what they tell is cut to its newest whole lines", () => {
+test("the monitors' log file is cut to its newest whole lines", () => {
   const lines = Array.from({ length: 100_000 }, (_, index) => `line ${index}`);
-  writeFileSync(ownLog(state), `${lines.join("\n")}\n`);
-  boundOwnLog(state);
-  const kept = readFileSync(ownLog(state), "utf8").trimEnd().split("\n");
+  writeFileSync(monitorLogFile(state), `${lines.join("\n")}\n`);
+  trimMonitorLogFile(state);
+  const kept = readFileSync(monitorLogFile(state), "utf8").trimEnd().split("\n");
   expect(kept).toEqual(lines.slice(-kept.length));
   expect(kept.length).toBeWithin(10_000, 30_000);
-  boundOwnLog(state);
-  expect(readFileSync(ownLog(state), "utf8").trimEnd().split("\n")).toEqual(kept);
+  trimMonitorLogFile(state);
+  expect(readFileSync(monitorLogFile(state), "utf8").trimEnd().split("\n")).toEqual(kept);
 });

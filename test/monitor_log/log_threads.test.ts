@@ -4,7 +4,7 @@ import { execFileSync } from "node:child_process";
 import { constants, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { LogWorkers } from "../../src/monitor/worker_client.ts";
+import { LogWorkers } from "../../src/monitor/log_workers.ts";
 import { Descriptor } from "../../src/sys/descriptor.ts";
 import { mkfifo } from "../../src/sys/path.ts";
 import { mountTmpfs } from "../host.ts";

@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { createConnection } from "node:net";
 import { headText, readHead } from "../../src/sys/http_upgrade.ts";
 import { WebSocketConnection } from "../../src/sys/websocket.ts";
-import { wireOf } from "../../src/sys/node_wire.ts";
+import { wireOf } from "../../src/sys/socket_wire.ts";
 
 /** The request line says GET unless `method` says otherwise; protocol "": none is named. */
 export type Asking = { protocol: string; method?: string; headers?: [string, string][] };

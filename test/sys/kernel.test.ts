@@ -37,7 +37,7 @@ test("descriptors that are sent to a mailbox are taken from it", () => {
   using folder = scratch();
   using mailbox = new Mailbox(folder.dir);
   expect(mailbox.takeIfSent()).toBeUndefined();
-  expect(() => mailbox.take()).toThrow(`nobody has sent a descriptor to ${mailbox.path}`);
+  expect(() => mailbox.take()).toThrow(`no descriptor was sent to ${mailbox.path}`);
   const files = Array.from({ length: 12 }, (_, index) => join(folder.dir, `file${index}`));
   files.forEach((file) => writeFileSync(file, file));
   const sent = files.map((file) => Descriptor.open(file, constants.O_RDONLY));

@@ -4,7 +4,8 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync, readlinkSync, realpathSync } from "node:fs";
 import { getPriority } from "node:os";
-import { executes, giveWay, offerToOomKiller, run } from "../../src/sys/process.ts";
+import { executes, giveWay, offerToOomKiller } from "../../src/sys/process.ts";
+import { run } from "../../src/sys/run.ts";
 
 test("executes() returns when the process executes another program, however long after the start", async () => {
   const script = "read go; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exec sleep 60";

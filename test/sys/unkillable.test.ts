@@ -4,7 +4,7 @@ import { mkdtempSync, readSync, rmSync, writeFileSync, writeSync } from "node:fs
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Spawner } from "../../src/monitor/spawner.ts";
-import { run } from "../../src/sys/process.ts";
+import { run } from "../../src/sys/run.ts";
 import { failure, until } from "../expect.ts";
 import { silentDisk } from "../silent_disk.ts";
 

@@ -5,7 +5,8 @@ import { setImmediate, setTimeout as sleep } from "node:timers/promises";
 import { Worker } from "node:worker_threads";
 import { spawn } from "../../src/sys/children.ts";
 import { Orphans } from "../../src/sys/zombies.ts";
-import { isZombie, run } from "../../src/sys/process.ts";
+import { isZombie } from "../../src/sys/process.ts";
+import { run } from "../../src/sys/run.ts";
 import { check } from "../../src/sys/libc.ts";
 import { becomeSubreaper } from "../../src/sys/wait.ts";
 

@@ -3,8 +3,8 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, mkdirSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { LogWorkers } from "../../../src/monitor/worker_client.ts";
-import { run } from "../../../src/sys/process.ts";
+import { LogWorkers } from "../../../src/monitor/log_workers.ts";
+import { run } from "../../../src/sys/run.ts";
 import { until } from "../../expect.ts";
 
 const top = "/sys/fs/cgroup";

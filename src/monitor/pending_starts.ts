@@ -1,8 +1,8 @@
-// Starts of containers that have not ended. One start runs for each container; a remove, and a daemon whose
-// predecessor asked for the start, wait for its end here.
+// Tracks the container starts under way, one per container. A remove, and a daemon whose predecessor
+// requested the start, wait here for its end.
 import type { Started } from "./protocol.ts";
 
-export class Starts {
+export class PendingStarts {
   readonly #underWay = new Map<string, Promise<Started>>();
 
   get ids(): string[] {
@@ -13,7 +13,7 @@ export class Starts {
     return this.#underWay.has(id);
   }
 
-  /** The caller has made sure that none is under way. */
+  /** The caller ensures that none is under way. */
   async run(id: string, start: Promise<Started>): Promise<Started> {
     this.#underWay.set(id, start);
     try {
@@ -28,7 +28,7 @@ export class Starts {
     return this.#underWay.get(id);
   }
 
-  /** Returns when none is under way, whether it has succeeded or not. */
+  /** Waits for the start under way, if there is one, whether it succeeds or fails. */
   async ended(id: string): Promise<void> {
     await this.#underWay.get(id)?.catch(() => {});
   }

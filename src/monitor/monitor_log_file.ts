@@ -1,20 +1,20 @@
-// What the monitor itself has to tell: a file on the state folder's tmpfs, which is memory, and so has a
-// bound. It is written with O_APPEND, by a monitor and by the one after it.
+// Bounds the monitor's own log file: it lies on the state folder's tmpfs, in memory. Monitors append to it
+// (O_APPEND), each after the one before.
 import { appendFileSync, constants, readSync, statSync, truncateSync } from "node:fs";
 import { join } from "node:path";
 import { Descriptor } from "../sys/descriptor.ts";
 
 const bytesMax = 1 << 20;
-/** What stays, of the newest, when there is more. */
+/** Bytes at the end that are kept when the file is cut. */
 const bytesKept = 256 << 10;
 
-export function ownLog(state: string): string {
+export function monitorLogFile(state: string): string {
   return join(state, "monitor.log");
 }
 
-/** Cuts the oldest off when it has become too long; a line that comes in that moment may go with it. */
-export function boundOwnLog(state: string): void {
-  const path = ownLog(state);
+/** Cuts the oldest lines off a file that is too long; a line written in that moment may be lost. */
+export function trimMonitorLogFile(state: string): void {
+  const path = monitorLogFile(state);
   const size = statSync(path, { throwIfNoEntry: false })?.size ?? 0;
   if (size <= bytesMax) return;
   const tail = Buffer.alloc(bytesKept);

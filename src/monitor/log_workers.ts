@@ -1,9 +1,9 @@
-// The main thread's side of the log workers: requests by number, and a nudge out of epoll.
+// Starts the log threads (monitor_log/log_worker.ts) and sends them numbered requests, each with a wake-up
+// from epoll.
 //
-// Decision: a thread for each file system that holds logs, and one for all that writes nothing (execs,
-// containers without a log, counters of memory), each started when it is first needed. A disk that
-// stalls then holds up the containers whose logs are on it, and no others. A node has one such disk; a
-// thread takes 5 MB.
+// Decision: one thread for each file system with logs, and one for everything that writes no file (execs,
+// containers without a log, memory counters), each started when it is first needed. A disk that stalls then
+// blocks only the containers whose logs lie on it. A node usually has one such disk; a thread takes 5 MB.
 import { dirname } from "node:path";
 import { Worker } from "node:worker_threads";
 import { inTime } from "../base/abort.ts";
@@ -17,22 +17,22 @@ import type { WorkerReply, WorkerRequest } from "../monitor_log/log_worker.ts";
 
 type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : never) : never;
 
-/** Longer than a worker takes for the end of a log that it cannot write. */
+/** Longer than a worker waits for a log that it cannot write to end. */
 const answerMs = 10_000;
-/** Pausing writes at most what terminals have left. */
+/** A pause writes only the rest of terminals' output. */
 const pauseMs = 2_000;
 
 export class LogWorkers {
   readonly #threads = new Map<string, LogWorker>();
-  /** By container: the thread that has its log. */
+  /** Container id → the thread that writes its log. */
   readonly #logs = new Map<string, LogWorker>();
   readonly #onFailure: (error: unknown) => void;
   readonly #lingerMs: number;
   #watches = 0;
 
   /**
-   * onFailure: a worker ended, and with it its logs; the process must be replaced. lingerMs: how long a
-   * thread is kept for the next log after its last one.
+   * onFailure: called when a worker has ended, and with it its logs: the process must be replaced. lingerMs:
+   * time that a thread is kept after its last log.
    */
   constructor(onFailure: (error: unknown) => void, { lingerMs = 60_000 } = {}) {
     this.#onFailure = onFailure;
@@ -40,7 +40,7 @@ export class LogWorkers {
   }
 
   /**
-   * Writes a log from descriptors, which are the worker's from here on, whatever comes.
+   * Writes a log from descriptors, which the worker owns from here on, even after a failure.
    * @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer.
    */
   async log(request: Omit<Extract<Body, { op: "log" }>, "op" | "resumed">): Promise<void> {
@@ -54,18 +54,20 @@ export class LogWorkers {
       );
     } catch (error) {
       this.#forget(id, thread);
-      thread.request({ op: "end", id }).catch(this.#onFailure); // when it is opened after all
+      thread.request({ op: "end", id }).catch(this.#onFailure); // closes it should the disk answer later
       throw error;
     }
   }
 
-  /** Goes on with a log that an earlier monitor wrote, as soon as its disk lets it. */
+  /** Continues a log that an earlier monitor wrote, as soon as its disk answers. */
   resume(request: Omit<Extract<Body, { op: "log" }>, "op" | "resumed">): void {
     const thread = this.#logThread(request);
     thread.request({ op: "log", ...request, resumed: true }).catch(this.#onFailure);
   }
 
-  /** The container has exited: bytes that its log lacks. @throws CriError DEADLINE_EXCEEDED. */
+  /**
+   * Ends the log of an exited container. @returns bytes that were lost. @throws CriError DEADLINE_EXCEEDED.
+   */
   async end(id: string): Promise<number> {
     const thread = this.#logs.get(id);
     if (thread === undefined) return 0;
@@ -84,14 +86,10 @@ export class LogWorkers {
    */
   async reopen(id: string): Promise<void> {
     const thread = this.#logOf(id);
-    await inTime(
-      thread.request({ op: "reopen", id }),
-      "opening the log anew on its disk",
-      answerMs,
-    );
+    await inTime(thread.request({ op: "reopen", id }), "reopening the log on its disk", answerMs);
   }
 
-  /** A container's output from now on goes into the FIFOs of these paths too. */
+  /** Copies a container's further output to the FIFOs at these paths. */
   async attach(request: Omit<Extract<Body, { op: "attach" }>, "op">): Promise<void> {
     const thread = this.#logOf(request.id);
     await inTime(thread.request({ op: "attach", ...request }), "attaching to the log", answerMs);
@@ -100,11 +98,11 @@ export class LogWorkers {
   #logOf(id: string): LogWorker {
     const thread = this.#logs.get(id);
     if (thread !== undefined) return thread;
-    const message = `container ${id} has no output any more: it has ended`;
+    const message = `container ${id} has ended and has no more output`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
 
-  /** Output of an exec, kept until it is collected. */
+  /** Captures the output of an exec until it is collected. */
   async capture(request: Omit<Extract<Body, { op: "capture" }>, "op">): Promise<void> {
     await this.#thread("").request({ op: "capture", ...request });
   }
@@ -114,32 +112,32 @@ export class LogWorkers {
     return { stdout: stdout!, stderr: stderr! };
   }
 
-  /** Waits until a pidfd's process has ended; owns the descriptor from here on. */
+  /** Waits for the end of a pidfd's process; owns the descriptor from here on. */
   async readable(pidfd: Descriptor): Promise<void> {
     await this.#thread("").request({ op: "await", pidfd: pidfd.release() });
   }
 
-  /** What a cgroup counts of its want of memory, read at each change; undefined where it does not. */
+  /** Reads a cgroup's memory events at each change; undefined where the kernel has none. */
   watchMemory(paths: CgroupPaths): MemoryWatch | undefined {
     const events = openMemoryEvents(paths);
     if (events === undefined) return undefined;
     const counts = new MemoryCounts();
     const watch = ++this.#watches;
-    const ask = (body: Body) => {
+    const request = (body: Body) => {
       this.#thread("").request(body).catch(this.#onFailure);
     };
-    ask({ op: "watch", watch, events: events.release(), counts: counts.shared });
-    return { counts, close: () => ask({ op: "unwatch", watch }) };
+    request({ op: "watch", watch, events: events.release(), counts: counts.shared });
+    return { counts, close: () => request({ op: "unwatch", watch }) };
   }
 
-  /** Nothing is read any more, and every log ends with a whole line. @throws CriError when one cannot. */
+  /** Stops all reading and ends every log with a whole line. @throws CriError when one cannot be written. */
   async pause(): Promise<void> {
     const threads = [...this.#threads.values()];
     const paused = threads.map((thread) => thread.request({ op: "pause" }));
     await inTime(Promise.all(paused), "pausing the logs on their disks", pauseMs);
   }
 
-  /** Takes a pause back, or the attempt at one. */
+  /** Ends a pause, also one that failed. */
   continue(): void {
     for (const thread of this.#threads.values()) {
       thread.request({ op: "continue" }).catch(this.#onFailure);
@@ -159,7 +157,7 @@ export class LogWorkers {
     return found;
   }
 
-  /** A file system may have gone with its last log: its thread goes too, unless another log comes soon. */
+  /** Ends a thread after its last log, unless another log follows soon: its file system may be unmounted. */
   #forget(id: string, thread: LogWorker): void {
     this.#logs.delete(id);
     thread.logs.delete(id);
@@ -174,7 +172,7 @@ export class LogWorkers {
 }
 
 class LogWorker {
-  /** Containers whose logs it has. */
+  /** Ids of the containers whose logs it writes. */
   readonly logs = new Set<string>();
   readonly #wake = eventfd();
   readonly #worker: Worker;
@@ -183,7 +181,7 @@ class LogWorker {
   #stopping = false;
 
   constructor(onFailure: (error: unknown) => void) {
-    // Inside the executable a worker goes by its path from the build's root (dist/build.ts).
+    // In the compiled executable a worker's path is relative to the build's root (dist/build.ts).
     const entry =
       build === undefined
         ? new URL("../monitor_log/log_worker.ts", import.meta.url)
@@ -213,9 +211,9 @@ class LogWorker {
     return waiting.promise;
   }
 
-  /** Nothing is asked of it any more: it ends when it has no log left that waits for its disk. */
+  /** Ends the thread when none of its logs waits for the disk; no further request may follow. */
   stop(): void {
     this.#stopping = true;
-    this.request({ op: "stop" }).catch(() => {}); // its disk does not answer: it stays
+    this.request({ op: "stop" }).catch(() => {}); // it stays while its disk does not answer
   }
 }

@@ -1,15 +1,15 @@
-// A container's init, pinned: its pidfd, mounted on a file of the state folder. So the kernel keeps how it
-// ended, whoever reaps it, for a monitor that comes later.
+// Watches, signals and pins a container's init. A pin is its pidfd, mounted on a file of the state folder:
+// with it the kernel keeps the exit code for a later monitor, whichever process reaps the init.
 //
-// Decision: how an exit becomes known, in the order in which it is tried.
-//   1. The monitor's own child: waitpid. Also after an upgrade in place, which keeps the children.
+// Decision: an exit code is looked up in this order.
+//   1. A child of this monitor, also after an upgrade in place, which keeps the children: waitpid.
 //   2. A zombie that the daemon, a subreaper, keeps after a monitor was killed: /proc/PID/stat.
-//   3. Reaped by somebody else, most likely by init after daemon and monitor were both killed:
+//   3. Reaped by another process, most likely by the node's init after daemon and monitor were both killed:
 //      PIDFD_INFO_EXIT of the pinned pidfd (Linux 6.15 and a libc with pidfd_open, open_tree and
-//      move_mount: glibc 2.36). Needs nobody to have been alive at the exit.
-// What remains is 255, not known: an older kernel (Debian 12 has 6.1) and an exit while neither daemon
-// nor monitor lived, or later but of a container that had lost both and is init's child since.
-// The time of an exit is when it was seen: the kernel keeps none.
+//      move_mount: glibc 2.36).
+// Otherwise the code is 255 and not known: on an older kernel (Debian 12 has 6.1) the container ended while
+// neither daemon nor monitor ran, or after it had become a child of the node's init. The time of an exit is
+// when it was detected: the kernel keeps none.
 import { constants, fstatSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { processes, type CgroupPaths } from "../node/cgroup.ts";
@@ -18,12 +18,12 @@ import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
 import { processState, startTime } from "../sys/process.ts";
 import { exitOfPidfd, openPidfd, reap } from "../sys/wait.ts";
 
-/** False where the kernel or libc cannot. */
+/** Pins an init; false where the kernel or libc cannot. */
 export function pin(pid: number, path: string): boolean {
   using pidfd = openPidfd(pid);
   if (pidfd === undefined) return false;
   try {
-    unpin(path); // what somebody else has put there
+    unpin(path); // a leftover of the same name
     writeFileSync(path, "", { mode: 0o600 });
     mountDescriptor(pidfd, path);
     return true;
@@ -35,10 +35,10 @@ export function pin(pid: number, path: string): boolean {
 
 export type End = { exitCode: number; known: boolean };
 
-/** How an init has ended; undefined while it runs. It is reaped where it is this process's child. */
+/** Returns how an init has ended, undefined while it runs. Reaps it where it is this process's child. */
 export function endOf(init: { pid: number; pidStartTime: string }, path: string): End | undefined {
   try {
-    // Without a start time the pid is another process's.
+    // Without a start time the pid belongs to another process.
     if (init.pidStartTime !== "") {
       const status = reap(init.pid);
       return status && { exitCode: status.exitCode, known: true };
@@ -46,7 +46,8 @@ export function endOf(init: { pid: number; pidStartTime: string }, path: string)
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
   }
-  // An earlier monitor's child, which is the daemon's now: that reaps it when we know of its end.
+  // A child of an earlier monitor, which the daemon has adopted and reaps after this monitor announced its
+  // exit.
   const state = processState(init.pid, init.pidStartTime);
   if (state === "running") return undefined;
   const exitCode = state === "gone" ? pinnedExit(path) : state.exitCode;
@@ -54,8 +55,8 @@ export function endOf(init: { pid: number; pidStartTime: string }, path: string)
 }
 
 /**
- * The start time of a pid that is said to be a container's init; "": it is another process's, or nobody's. It
- * is the one that was pinned, or it is in the container's cgroup.
+ * Returns the start time of a container's init; "" when the pid belongs to another process or to none. An
+ * init is the process that was pinned, or one in the container's cgroup.
  */
 export function startTimeOfInit(pid: number, path: string, cgroup: CgroupPaths): string {
   const isInit = isPin(path, pid) || processes(cgroup).includes(pid);
@@ -64,7 +65,7 @@ export function startTimeOfInit(pid: number, path: string, cgroup: CgroupPaths):
 
 /** Sends a signal to an init; false when it has ended. */
 export function signalInit(init: { pid: number; pidStartTime: string }, signal: number): boolean {
-  // What is not this process's child may have been reaped, and its pid be another's by now.
+  // A process that is no child of this one may have been reaped and its pid reused.
   if (processState(init.pid, init.pidStartTime) === "gone") return false;
   try {
     process.kill(init.pid, signal);
@@ -89,7 +90,7 @@ function isPin(path: string, pid: number): boolean {
   }
 }
 
-/** The exit code of a pinned process that was reaped; undefined when it cannot be known. */
+/** Returns the exit code of a pinned process that was reaped; undefined when it cannot be known. */
 function pinnedExit(path: string): number | undefined {
   try {
     using pidfd = Descriptor.open(path, constants.O_RDONLY);

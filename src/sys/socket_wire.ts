@@ -1,4 +1,4 @@
-// A node socket as a wire.
+// Adapts a node:net socket to a Wire (byte_stream.ts).
 import type { Socket } from "node:net";
 import type { Wire } from "./byte_stream.ts";
 

@@ -1,24 +1,23 @@
-// Folders that root keeps to itself, and that some groups may pass through all the same: a runtime in a
-// user namespace reaches a container's root as the group that the namespace maps to 0.
+// Lets groups traverse folders that are otherwise root's alone: a runtime in a user namespace reaches a
+// container's root as the group that the namespace maps to 0.
 import { chmodSync, chownSync } from "node:fs";
 import { lsetxattr } from "./path.ts";
 
-/** Lets one group pass through a folder that nobody else needs. */
-export function letGroupPass(folder: string, gid: number): void {
+/** Lets one group traverse a folder. */
+export function allowGroupTraversal(folder: string, gid: number): void {
   chownSync(folder, 0, gid);
   chmodSync(folder, 0o710);
 }
 
 /**
- * Lets just these groups pass through a folder that all of them share: an access control list, for a
- * folder has one group of its own.
+ * Lets exactly these groups traverse a folder, by an access control list: a folder has one group of its own.
  */
-export function letGroupsPass(folder: string, gids: readonly number[]): void {
-  if (gids.length === 0) chmodSync(folder, 0o700); // a list that is left admits nobody through its mask
+export function allowGroupsTraversal(folder: string, gids: readonly number[]): void {
+  if (gids.length === 0) chmodSync(folder, 0o700); // the mask of a remaining list admits nobody
   else lsetxattr(folder, "system.posix_acl_access", accessList(gids));
 }
 
-/** Entries of linux/posix_acl_xattr.h, in the order that the kernel wants. */
+/** Builds linux/posix_acl_xattr.h's entries, in the order that the kernel requires. */
 function accessList(gids: readonly number[]): Uint8Array {
   const [userOwner, groupOwner, group, mask, others] = [0x01, 0x04, 0x08, 0x10, 0x20];
   const [all, pass, none, noId] = [7, 1, 0, 0xffff_ffff];

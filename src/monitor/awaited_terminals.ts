@@ -1,16 +1,16 @@
-// Terminals that outlive a monitor. A terminal goes with its last descriptor, so the daemon keeps one
-// of each, and gives it to the next monitor when one was killed. (Both killed: the container's program
-// meets a hang-up, as when a person's terminal is closed.)
+// Receives terminals that outlived a monitor. A terminal hangs up with its last descriptor, so the daemon
+// keeps one of each and gives it to the next monitor. (With both killed, the container's program gets
+// SIGHUP.)
 //
-// Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the
-// receiver listens before the sender is asked: no side ever waits in a system call.
+// Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the receiver
+// listens before it requests the descriptor: neither side ever blocks in a system call.
 import type { Descriptor } from "../sys/descriptor.ts";
 import { Mailbox } from "../sys/unix_socket.ts";
 
-/** How long the end of a container waits for the terminal with its last output. */
+/** Delay of a container's exit for the terminal that holds its last output. */
 const dueMs = 2_000;
 
-/** In a new monitor: terminals that the daemon is expected to give back. */
+/** In a new monitor: the terminals that the daemon is expected to return. */
 export class AwaitedTerminals {
   readonly #folder: string;
   readonly #due = new Map<string, PromiseWithResolvers<void>>();
@@ -26,7 +26,7 @@ export class AwaitedTerminals {
     setTimeout(() => due.resolve(), dueMs);
   }
 
-  /** Until it has come, or will not come. */
+  /** Waits until the terminal has arrived, or is overdue. */
   async arrived(id: string): Promise<void> {
     await this.#due.get(id)?.promise;
     this.#due.delete(id);
@@ -39,7 +39,7 @@ export class AwaitedTerminals {
     return mailbox.path;
   }
 
-  /** @throws when nobody has sent it. */
+  /** @throws when it was not sent. */
   take(id: string): Descriptor {
     const mailbox = this.#mailboxes.get(id);
     if (mailbox === undefined) throw new Error(`no terminal of ${id} is awaited`);
@@ -48,7 +48,7 @@ export class AwaitedTerminals {
     return mailbox.take();
   }
 
-  came(id: string): void {
+  received(id: string): void {
     this.#due.get(id)?.resolve();
   }
 }

@@ -1,0 +1,113 @@
+// Models the daemon's connection to its monitor: the states, and the decisions that lead from one to the
+// next.
+//
+//   disconnected ──▶ starting ◀──▶ upgrading      the search fails, or the monitor ends ──▶ disconnected
+//                       └───▶ connected ◀───┘     the daemon ends ──▶ closed
+//
+// No I/O and no clock here: client.ts dials and greets, and carries the decisions out. Times are
+// performance.now()'s.
+
+/** A process that does not serve yet and may: the latest monitor that was started, or one being upgraded. */
+type Candidate = { sinceMs: number; hasEnded: () => boolean };
+
+type Search = {
+  /** When the monitors that do not serve are killed, and, after that, when the search fails. */
+  deadlineMs: number;
+  hasOusted: boolean;
+  candidate: Candidate | undefined;
+  /** Delay from one start to the next where the candidate has ended. */
+  pauseMs: number;
+};
+/** Dials until a monitor greets, and starts one when that is due. */
+type Starting = { state: "starting" } & Search;
+/** Waits for a monitor of another build to become this one; it keeps its pid and drops its connections. */
+type Upgrading = { state: "upgrading" } & Search;
+export type Searching = Starting | Upgrading;
+export type Connection<Socket> =
+  | { state: "disconnected" }
+  | Starting
+  | Upgrading
+  | { state: "connected"; socket: Socket; pid: number }
+  | { state: "closed" };
+
+/** From the start of a monitor to its first answer; a busy node takes its time. */
+const searchMs = 30_000;
+/** Another monitor is started when a candidate has neither ended nor answered after this long. */
+const candidateMs = 15_000;
+/** The pause doubles with each candidate that ends. */
+const pauseMinMs = 20;
+const pauseMaxMs = 2_000;
+
+export function search(nowMs: number): Starting {
+  const deadlineMs = nowMs + searchMs;
+  const candidate = undefined;
+  return { state: "starting", deadlineMs, hasOusted: false, candidate, pauseMs: pauseMinMs };
+}
+
+/** Gives the monitor that is upgraded a whole search's time; another is started only when it ends. */
+export function upgrade(
+  searching: Searching,
+  nowMs: number,
+  hasEnded: Candidate["hasEnded"],
+): Upgrading {
+  const candidate = { sinceMs: nowMs, hasEnded };
+  return { ...searching, state: "upgrading", candidate, deadlineMs: nowMs + searchMs };
+}
+
+/**
+ * `none`: nobody took the connection, or it closed at once; `silent`: a monitor took it and did not greet.
+ */
+export type Unanswered = "none" | "silent";
+export type Verdict =
+  | { do: "fail" }
+  /** oust: the monitors to kill first; `strangers` are those that this search has not started. */
+  | { do: "retry"; next: Searching; oust?: "all" | "strangers" };
+
+/** Judges an attempt that found no serving monitor. Those that block another are killed once a search. */
+export function unanswered(searching: Searching, outcome: Unanswered, nowMs: number): Verdict {
+  const isLate = outcome === "silent" || nowMs > searching.deadlineMs;
+  if (!isLate) return { do: "retry", next: searching };
+  if (searching.hasOusted) return { do: "fail" };
+  const next = { ...searching, hasOusted: true, deadlineMs: nowMs + searchMs };
+  return { do: "retry", next, oust: outcome === "silent" ? "all" : "strangers" };
+}
+
+/** Starts another monitor where the candidate has ended or is late; `start` returns its hasEnded. */
+export function startIfDue(
+  searching: Searching,
+  nowMs: number,
+  start: () => Candidate["hasEnded"],
+): Searching {
+  const { candidate, pauseMs } = searching;
+  const hasEnded = candidate?.hasEnded() ?? false;
+  const ageMs = nowMs - (candidate?.sinceMs ?? Number.NEGATIVE_INFINITY);
+  if (ageMs < (hasEnded ? pauseMs : candidateMs)) return searching;
+  return {
+    ...searching,
+    state: "starting",
+    candidate: { sinceMs: nowMs, hasEnded: start() },
+    pauseMs: hasEnded ? Math.min(pauseMs * 2, pauseMaxMs) : pauseMs,
+  };
+}
+
+/** Ends a search that failed; a connection that is served or closed stays. */
+export function searchFailed<Socket>(connection: Connection<Socket>): Connection<Socket> {
+  switch (connection.state) {
+    case "starting":
+    case "upgrading":
+      return { state: "disconnected" };
+    case "disconnected":
+    case "connected":
+    case "closed":
+      return connection;
+  }
+}
+
+/** A socket has closed; the same object returned: it was not the serving monitor's. */
+export function socketClosed<Socket>(
+  connection: Connection<Socket>,
+  socket: Socket,
+): Connection<Socket> {
+  const isServing = connection.state === "connected" && connection.socket === socket;
+  return isServing ? { state: "disconnected" } : connection;
+}

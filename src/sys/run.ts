@@ -1,0 +1,88 @@
+// Runs programs to their end, with a deadline and bounded output. A program whose streams a container may
+// inherit is run by monitor/spawner.ts instead.
+import type { ChildProcess } from "node:child_process";
+import { throwIfAborted } from "../base/abort.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { clipStart, printable } from "../base/text.ts";
+import { spawn } from "./children.ts";
+import { offerToOomKiller } from "./process.ts";
+import { superviseGroup } from "./supervise.ts";
+
+export type RunOptions = {
+  signal: AbortSignal;
+  input?: string;
+  env?: Record<string, string>;
+  cwd?: string;
+  /** Where memory runs out, the kernel kills it before the daemon and any container. */
+  isExpendable?: boolean;
+  /** Bytes of each stream that are kept; 1 MiB by default. */
+  maxOutputBytes?: number;
+};
+
+export type RunResult = {
+  pid: number;
+  exitCode: number;
+  stdout: string;
+  stderr: string;
+};
+
+const messageBytesMax = 1_000;
+
+/** Returns the end of a failed program's output, or its exit code, for a message. */
+export function failureOutput({ exitCode, stdout, stderr }: Partial<RunResult>): string {
+  const output = printable(stderr?.trim() || stdout?.trim() || "");
+  return output === "" ? `exit code ${exitCode}` : clipStart(output, messageBytesMax);
+}
+
+/**
+ * Runs a program to its end; a non-zero exit is a result, not an error.
+ * Its process group is killed when the signal aborts.
+ * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND when
+ * there is no such program.
+ */
+export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
+  const program = argv[0]!;
+  throwIfAborted(program, options.signal);
+  try {
+    const child = start(argv, options);
+    if (options.isExpendable && child.pid !== undefined) offerToOomKiller(child.pid);
+    const limit = options.maxOutputBytes ?? 1 << 20;
+    const stdout = keepStart(child.stdout!, limit);
+    const stderr = keepStart(child.stderr!, limit);
+    if (options.input !== undefined) {
+      child.stdin!.on("error", () => {}); // EPIPE: the program did not read its input; its exit code counts
+      child.stdin!.end(options.input);
+    }
+    const exitCode = await superviseGroup(child, program, options.signal);
+    return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
+  } catch (error) {
+    throw cannotRun(program, error);
+  }
+}
+
+function start(argv: string[], options: RunOptions): ChildProcess {
+  return spawn(argv[0]!, argv.slice(1), {
+    stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
+    env: options.env ?? process.env,
+    cwd: options.cwd,
+    detached: true, // a process group of its own, to be killed as a whole
+  });
+}
+
+function cannotRun(program: string, error: unknown): CriError {
+  if (error instanceof CriError) return error;
+  const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL";
+  return new CriError(code, `cannot run ${program}: ${messageOf(error)}`, { cause: error });
+}
+
+function keepStart(stream: NodeJS.ReadableStream, bytesMax: number): () => string {
+  const chunks: Buffer[] = [];
+  let length = 0;
+  stream.on("data", (chunk: Buffer) => {
+    if (length >= bytesMax) return;
+    chunks.push(chunk.subarray(0, bytesMax - length));
+    length += chunk.length;
+  });
+  stream.on("error", () => {}); // the exit code counts
+  return () => Buffer.concat(chunks).toString("utf8");
+}

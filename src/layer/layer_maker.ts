@@ -8,7 +8,7 @@ import { blobIn, type LayerStore, listingIn, recipeIn, treeIn } from "./layers.t
 import { decodingOf, type LayerDescriptor, type ProcessorOptions } from "./processors.ts";
 import type { LayerState } from "./layer_progress.ts";
 import { assertRoom } from "./disk_space.ts";
-import { withoutMirrors } from "../registry/distribution.ts";
+import { withoutMirrors } from "../registry/pull_session.ts";
 import { KeyedTurns, Turns } from "../base/turns.ts";
 import type { LayerSource } from "./unpack.ts";
 

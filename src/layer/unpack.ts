@@ -23,12 +23,13 @@ import { unpackLayer, type LayerLimits, type UnpackedLayer } from "./layer.ts";
 import { listingBytesMax, readListing, writeListing } from "./layer_manifest.ts";
 import { pack, type PackJob } from "./pack.ts";
 import type { Decoding } from "./processors.ts";
-import { readBlob, type Session } from "../registry/distribution.ts";
+import { readBlob } from "../registry/distribution.ts";
+import type { PullSession } from "../registry/pull_session.ts";
 import { type Differences, verify } from "./verify.ts";
 import { writeWhiteouts } from "./whiteouts.ts";
 
 export type LayerSource =
-  | { kind: "registry"; session: Session }
+  | { kind: "registry"; session: PullSession }
   | { kind: "file"; path: string; offset: number };
 
 export type UnpackJob =

@@ -3,20 +3,15 @@ import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "nod
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../src/base/log.ts";
-import type { RegistryOptions } from "../../src/registry/hosts.ts";
+import type { RegistryOptions } from "../../src/registry/resolve_endpoints.ts";
 import { openImageStore, type ImageStore, type ImageStoreOptions } from "../../src/image/store.ts";
 import { makeImage, makeLayer, ociArchive, type Layer, type TarEntry } from "../image_maker.ts";
 import { unmountRootfs } from "../../src/layer/rootfs.ts";
+import { registryOptions } from "../unit/fakes.ts";
+
+export { registryOptions };
 
 type LayerOptions = ImageStoreOptions["layers"];
-
-export const registryOptions: RegistryOptions = {
-  mirrors: [],
-  insecure: [],
-  configPath: "",
-  authFile: "",
-  progressTimeoutMs: 2000,
-};
 
 const layerOptions: LayerOptions = {
   limits: { bytesMax: 2 ** 33, entriesMax: 500_000, depthMax: 256, ratioMax: 200 },

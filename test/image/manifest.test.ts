@@ -1,10 +1,8 @@
-// Manifests, indexes and configs: which image a machine gets, and what is refused. Needs root.
+// Pulls and loads through manifests and indexes of every kind. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { codeOf, messageOf } from "../../src/base/errors.ts";
-import { parseConfig, parseManifest } from "../../src/image/manifest.ts";
-import { bestFor, hostPlatform } from "../../src/image/platform.ts";
 import { failure } from "../expect.ts";
 import {
   blob,
@@ -12,7 +10,6 @@ import {
   makeImage,
   makeLayer,
   mediaTypes,
-  sha256,
   writeOciLayout,
 } from "../image_maker.ts";
 import { FakeRegistry, withLayers } from "../registry/fake_registry.ts";
@@ -34,35 +31,6 @@ const pull = async (tag: string) =>
   await fixture.store.pull(`${fake.host}/a/b:${tag}`, { signal: within() });
 
 describe("an index", () => {
-  const entry = (text: string) => {
-    const [os, architecture, variant] = text.split("/");
-    return { ...descriptor(blob("", text)), platform: { os, architecture, variant } };
-  };
-  const v2 = "cx16 lahf_lm popcnt sse4_1 sse4_2 ssse3";
-  const v3 = `${v2} abm avx avx2 bmi1 bmi2 f16c fma movbe xsave`;
-  const v4 = `${v3} avx512f avx512bw avx512cd avx512dq avx512vl`;
-  test.each([
-    ["x64", v3, "linux/amd64 linux/amd64/v2 linux/amd64/v3 linux/amd64/v4", "linux/amd64/v3"],
-    ["x64", v4, "linux/amd64/v4 linux/amd64", "linux/amd64/v4"],
-    ["x64", "", "linux/amd64/v2 linux/amd64", "linux/amd64"],
-    ["x64", v2, "linux/386 windows/amd64 linux/amd64/v1", "linux/amd64/v1"],
-    ["arm64", "", "linux/arm/v7 linux/arm64", "linux/arm64"],
-    ["arm64", "", "linux/arm64 linux/arm64/v8", "linux/arm64/v8"],
-    ["arm", "", "linux/arm/v5 linux/arm/v6 linux/arm64/v8", "linux/arm/v6"],
-    ["riscv64", "", "linux/amd64 linux/riscv64", "linux/riscv64"],
-    ["x64", "", "linux/aarch64 linux/x86_64", "linux/x86_64"],
-    ["x64", v3, "linux/X86-64 linux/amd64/v3", "linux/amd64/v3"],
-    ["arm64", "", "linux/x86_64 linux/arm64 Linux/aarch64/8", "Linux/aarch64/8"],
-    ["arm", "", "linux/armel linux/armhf linux/arm/5", "linux/armhf"],
-  ])("on %s with %p: of %s it gives %s", (arch, flags, has, wanted) => {
-    const json = JSON.stringify({ manifests: has.split(" ").map(entry) });
-    const parsed = parseManifest(Buffer.from(json), "x");
-    if (parsed.kind !== "index") throw new Error("no index");
-    const platform = hostPlatform(arch, new Set(flags.split(" ")));
-    const chosen = bestFor(parsed.index.manifests, platform, (entry) => entry.platform);
-    expect(chosen?.digest).toBe(sha256(wanted));
-  });
-
   test("takes an entry without a system for this node's", async () => {
     fake.put("a/b", image.manifest.digest, image);
     const other = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
@@ -242,48 +210,5 @@ describe("a manifest", () => {
     expect(error.message).toContain(String(2 ** 50));
     expect(fake.paths().some((path) => path.includes(image.layers[0]!.digest))).toBe(false);
     expect(fixture.remains()).toEqual([]);
-  });
-});
-
-describe("a config", () => {
-  const rootfs = { type: "layers", diff_ids: [image.layers[0]!.diffId] };
-  const parse = (value: unknown) =>
-    parseConfig(Buffer.from(typeof value === "string" ? value : JSON.stringify(value)), "it");
-
-  test.each<[string, unknown]>([
-    ["that is empty", ""],
-    ["that is no JSON", "<html>"],
-    ["that is a list", []],
-    ["that nests without an end", "[".repeat(3_000_000)],
-    ["that is no UTF-8", "\ud800"],
-    ["without layers", { config: {} }],
-    ["of too many layers", { rootfs: { diff_ids: Array(128).fill(rootfs.diff_ids[0]) } }],
-    ["of a diff id that leads away", { rootfs: { diff_ids: ["sha256:../../../etc/passwd"] } }],
-    ["for another system", { os: "windows", rootfs }],
-    ["of a user of 1 MiB", { config: { User: "u".repeat(1 << 20) }, rootfs }],
-    ["of a user with a NUL", { config: { User: "a\0b" }, rootfs }],
-    ["of an entrypoint with a NUL", { config: { Entrypoint: ["a\0b"] }, rootfs }],
-    ["of an environment with a NUL", { config: { Env: ["A=\0"] }, rootfs }],
-    ["of an environment that is a map", { config: { Env: { A: "b" } }, rootfs }],
-    ["of labels that are no text", { config: { Labels: { a: { b: 1 } } }, rootfs }],
-    ["of a volume with a NUL", { config: { Volumes: { "/a\0b": {} } }, rootfs }],
-    ["of a working folder of 1 MiB", { config: { WorkingDir: "/x".repeat(1 << 19) }, rootfs }],
-    ["of a stop signal of 1 MiB", { config: { StopSignal: "S".repeat(1 << 20) }, rootfs }],
-    ["of an architecture of 1 MiB", { architecture: "a".repeat(1 << 20), rootfs }],
-  ])("%s is refused", (_, value) => {
-    expect(() => parse(value)).toThrow(expect.objectContaining({ code: "INVALID_ARGUMENT" }));
-  });
-
-  test("of many labels, of keys that JavaScript knows and of what is unknown is taken", () => {
-    const labels = Object.fromEntries(Array.from({ length: 5000 }, (_, i) => [`l${i}`, "v"]));
-    const text = JSON.stringify({
-      config: { Labels: { ...labels, constructor: "c" } },
-      rootfs,
-      x: 1,
-    });
-    const { config } = parse(text.replace('"l0"', '"__proto__"'));
-    expect(config.Labels!["l1"]).toBe("v");
-    expect(Object.keys(config.Labels!).length).toBeGreaterThanOrEqual(4999);
-    expect(({} as { v?: string }).v).toBeUndefined();
   });
 });

@@ -7,7 +7,7 @@ import { createServer as createTlsServer, type Server as TlsServer } from "node:
 import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { RegistryOptions } from "../../src/registry/hosts.ts";
+import type { RegistryOptions } from "../../src/registry/resolve_endpoints.ts";
 import { Authority } from "../certificates.ts";
 import { failure } from "../expect.ts";
 import { makeImage, makeLayer } from "../image_maker.ts";

@@ -4,7 +4,11 @@ import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseChallenges, tokenOf, tokenRequest } from "../../../src/registry/auth.ts";
-import { credentialsFor, ownCredentials, readAuthFile } from "../../../src/registry/credentials.ts";
+import {
+  credentialsFor,
+  nodeCredentials,
+  readAuthFile,
+} from "../../../src/registry/credentials.ts";
 import { failure } from "../../expect.ts";
 
 describe("parseChallenges", () => {
@@ -47,7 +51,7 @@ describe("credentials", () => {
     expect(tokenRequest(challenge!, { ...o, credentials: undefined }).headers).toEqual({});
     const [none] = parseChallenges("Bearer");
     expect(() => tokenRequest(none!, { ...o, credentials: user })).toThrow(
-      "no valid token service",
+      "an invalid token service",
     );
   });
 
@@ -106,7 +110,7 @@ describe("the node's own credentials", () => {
   const signal = new AbortController().signal;
   async function ask(file: object, host: string, repository = "a/b") {
     fs.writeFileSync(path, JSON.stringify(file));
-    return await ownCredentials(await readAuthFile(path), { host, repository, path, signal });
+    return await nodeCredentials(await readAuthFile(path), { host, repository, path, signal });
   }
 
   /** A credential helper, as a shell script; $1 is "get" and the server comes on standard input. */
@@ -167,7 +171,7 @@ describe("the node's own credentials", () => {
   });
 
   test.each([
-    ["fails", "echo s3cret; echo s3cret >&2; exit 3", "ended with 3"],
+    ["fails", "echo s3cret; echo s3cret >&2; exit 3", "exited with 3"],
     ["says something else", "echo s3cret", "not JSON"],
     ["lacks the secret", 'echo \'{"Username":"s3cret"}\'', "not JSON with"],
   ])("are a problem, and no secret of it shows, where a helper %s", async (_, script, why) => {
@@ -181,7 +185,7 @@ describe("the node's own credentials", () => {
   test("are a problem where the helper is missing or has a path for a name", async () => {
     const of = async (name: string) => (await ask({ credHelpers: { h: name } }, "h")).problem;
     expect(await of("absent")).toContain("cannot run docker-credential-absent");
-    expect(await of("../../bin/sh")).toContain("no program's name");
+    expect(await of("../../bin/sh")).toContain("not a program name");
   });
 
   test.each([
@@ -197,7 +201,7 @@ describe("the node's own credentials", () => {
   });
 
   test("refuse a file that is not there or too long", async () => {
-    expect((await failure(readAuthFile(join(dir, "absent")))).message).toContain("make it");
+    expect((await failure(readAuthFile(join(dir, "absent")))).message).toContain("create it");
     fs.writeFileSync(path, " ".repeat((1 << 20) + 1));
     expect((await failure(readAuthFile(path))).message).toContain("longer than");
     expect(await readAuthFile("")).toBeUndefined();

@@ -2,10 +2,10 @@ import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:tes
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { endpointsOf, isInsecure } from "../../src/registry/hosts.ts";
-import { Authority } from "../certificates.ts";
-import { failure } from "../expect.ts";
-import { registryOptions } from "../image/fixture.ts";
+import { resolveEndpoints, isInsecure } from "../../../src/registry/resolve_endpoints.ts";
+import { Authority } from "../../certificates.ts";
+import { failure } from "../../expect.ts";
+import { registryOptions } from "../fakes.ts";
 
 const dir = fs.mkdtempSync(join(tmpdir(), "isulad-hosts-"));
 const authority = new Authority(dir);
@@ -32,9 +32,9 @@ function configure(folder: string, files: Record<string, string>): void {
 }
 
 const urls = async (domain: string, o: Partial<typeof registryOptions> = {}) =>
-  (await endpointsOf(domain, { ...registryOptions, configPath, ...o })).map(({ url }) => url);
+  (await resolveEndpoints(domain, { ...registryOptions, configPath, ...o })).map(({ url }) => url);
 
-describe("endpointsOf", () => {
+describe("resolveEndpoints", () => {
   test("is the registry itself without any configuration", async () => {
     expect(await urls("docker.io")).toEqual(["https://registry-1.docker.io/v2"]);
     expect(await urls("r.example:5000")).toEqual(["https://r.example:5000/v2"]);
@@ -52,7 +52,7 @@ describe("endpointsOf", () => {
 
   test("tries an insecure registry without checking its certificate, then without TLS", async () => {
     const options = { ...registryOptions, configPath, insecure: ["r.example:5000"] };
-    const [first, second] = await endpointsOf("r.example:5000", options);
+    const [first, second] = await resolveEndpoints("r.example:5000", options);
     expect(first).toMatchObject({ url: "https://r.example:5000/v2", tls: { skipVerify: true } });
     expect(second).toMatchObject({ url: "http://r.example:5000/v2", isOrigin: true });
   });
@@ -81,7 +81,7 @@ skip_verify = true
     });
     const [file, more] = [join(configPath, "r.example_5000_/hosts.toml"), {}];
     const all = { isOrigin: false, canPull: true, canResolve: true, headers: more, from: file };
-    const found = await endpointsOf("r.example:5000", { ...registryOptions, configPath });
+    const found = await resolveEndpoints("r.example:5000", { ...registryOptions, configPath });
     expect(found).toEqual([
       {
         ...all,
@@ -117,7 +117,7 @@ skip_verify = true
       "hosts.toml":
         'server = "https://s"\nclient = ["both.pem", ["me.pem", "me.key"], ["both.pem", ""]]',
     });
-    const found = await endpointsOf("r.example", { ...registryOptions, configPath });
+    const found = await resolveEndpoints("r.example", { ...registryOptions, configPath });
     expect(found.map(({ url, tls }) => [url, tls.cert, tls.key])).toEqual([
       ["https://s/v2", both, both],
       ["https://s/v2", me.cert, me.key],
@@ -127,7 +127,7 @@ skip_verify = true
 
   test("asks a server of plain HTTP with settings for TLS by TLS first", async () => {
     configure("r.example", { "hosts.toml": 'server = "http://s.example"\nskip_verify = true' });
-    const found = await endpointsOf("r.example", { ...registryOptions, configPath });
+    const found = await resolveEndpoints("r.example", { ...registryOptions, configPath });
     expect(found.map(({ url, tls }) => [url, tls.skipVerify])).toEqual([
       ["https://s.example/v2", true],
       ["http://s.example/v2", true],
@@ -154,19 +154,19 @@ skip_verify = true
 
   test("knows a server that is listed as host too", async () => {
     configure("s.example", { "hosts.toml": '[host."https://s.example"]\nskip_verify = true' });
-    const same = await endpointsOf("s.example", { ...registryOptions, configPath });
+    const same = await resolveEndpoints("s.example", { ...registryOptions, configPath });
     expect(same).toMatchObject([{ url: "https://s.example/v2", isOrigin: true }]);
     configure("p.example", {
       "hosts.toml": '[host."https://p.example"]\ncapabilities = ["pull"]',
     });
-    const partly = await endpointsOf("p.example", { ...registryOptions, configPath });
+    const partly = await resolveEndpoints("p.example", { ...registryOptions, configPath });
     expect(partly.map(({ canResolve }) => canResolve)).toEqual([false, true]);
   });
 
   test("without a server means the registry as daemon.json has it", async () => {
     configure("r.example", { "hosts.toml": '[header]\nX-A = "b"' });
     configure("127.0.0.1_5000_", { "hosts.toml": '[host."https://m.example"]' });
-    const found = await endpointsOf("r.example", {
+    const found = await resolveEndpoints("r.example", {
       ...registryOptions,
       configPath,
       insecure: ["r.example"],
@@ -187,7 +187,7 @@ skip_verify = true
     configure("docker.io", files);
     configure("m.example", { "me.cert": both });
     const options = { ...registryOptions, configPath, mirrors: ["https://m.example"] };
-    const [mirror, only] = await endpointsOf("docker.io", options);
+    const [mirror, only] = await resolveEndpoints("docker.io", options);
     expect(mirror!.tls).toEqual({ cert: both, key: both, skipVerify: false, files: ["me.cert"] });
     expect(only!.tls).toEqual({
       ca: [authority.pem],
@@ -210,9 +210,9 @@ skip_verify = true
     ['client = ""', "client"],
     ['ca = ""', "ca"],
     ['capabilities = ["pull", "fetch"]', "capabilities"],
-    ['dial_timeout = "5"', "no duration"],
-    ['header = { "X Y" = "1" }', "no header's name"],
-    ['header = { Authorization = "s3cret\\r\\nX: y" }', "no header's value"],
+    ['dial_timeout = "5"', "not a duration"],
+    ['header = { "X Y" = "1" }', "not a header name"],
+    ['header = { Authorization = "s3cret\\r\\nX: y" }', "not a header value"],
     ['server = "http://u:s3cret@x:y"', "http://…@x:y"],
   ])("refuses %j with the file's name and no secret", async (text, why) => {
     configure("bad.example", { "hosts.toml": text, "other.key": other.key });

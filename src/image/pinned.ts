@@ -3,8 +3,8 @@ import type { ImageRecord } from "./records.ts";
 import { fullName, nameOrNone } from "../registry/reference.ts";
 
 /**
- * A pattern is a name in short or full form ("busybox:1.37"), a name with a digest, an id, or one of these with
- * "*" for any characters ("registry.example/base/*"). An invalid name matches nothing.
+ * A pattern is a name in short or full form ("busybox:1.37"), a name with a digest, an id, or one of these
+ * with "*" for any characters ("registry.example/base/*"). An invalid name matches nothing.
  */
 export function pinnedBy(patterns: readonly string[]): (image: ImageRecord) => boolean {
   const tests = patterns.map(nameTest);

@@ -1,7 +1,7 @@
 // Resolves an index, and indexes nested in it, to the manifest for this platform (OCI image-spec,
 // image-index.md).
 // Decision: as in containerd, an entry that states its platform is preferred. The platform of the others is
-// read from their configs, except that the only entry of an index is taken as it is.
+// read from their configs, except that the only entry of an index is used without reading its config.
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import {
   parseConfig,

@@ -51,7 +51,7 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
   };
 }
 
-/** Resolves an index to this platform's manifest; `top` may also be that manifest. @throws CriError NOT_FOUND. */
+/** Returns this platform's manifest of the index `top`, which may also be a manifest. @throws NOT_FOUND. */
 export async function imageManifest(
   session: PullSession,
   top: { bytes: Buffer; digest: string },

@@ -49,8 +49,8 @@ export class RootfsMounts {
 
   /**
    * Returns the path of the mounted root. After a failure, unmount() must clean up.
-   * @throws CriError FAILED_PRECONDITION if the image was removed, RESOURCE_EXHAUSTED without disk space for a
-   * copy, INTERNAL with the kernel's reason.
+   * @throws CriError FAILED_PRECONDITION if the image was removed, RESOURCE_EXHAUSTED without disk space for
+   * a copy, INTERNAL with the kernel's reason.
    */
   async mount(image: ImageRecord, { dir, signal, ...parts }: RootfsMountOptions): Promise<string> {
     const { layers } = this.#parts;

@@ -1,8 +1,8 @@
 // Saves images as an OCI archive that `load`, docker, podman and skopeo read.
-// Decision: the archive holds layers as uncompressed tar streams under their diff ids. So config and id do not
-// change, the same images give the same bytes, and images share layers. The manifest is new, because the
-// registry's compressed layers cannot be reproduced: names by digest (app@sha256:…) are lost. The extension of
-// the file chooses its compression.
+// Decision: the archive holds layers as uncompressed tar streams under their diff ids. So config and id do
+// not change, the same images give the same bytes, and images share layers. The manifest is new, because the
+// registry's compressed layers cannot be reproduced: names by digest (app@sha256:…) are lost. The extension
+// of the file chooses its compression.
 import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
 import * as fs from "node:fs/promises";
@@ -41,7 +41,7 @@ const types = {
   layer: "application/vnd.oci.image.layer.v1.tar",
 } as const;
 
-/** @throws CriError ALREADY_EXISTS, or FAILED_PRECONDITION with the file system's error. Leaves no file then. */
+/** Leaves no file on failure. @throws CriError ALREADY_EXISTS, or FAILED_PRECONDITION for other errors. */
 export async function writeArchive(images: SavedImage[], o: SaveOptions): Promise<void> {
   const { path, force, signal } = o;
   const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;

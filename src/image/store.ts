@@ -240,7 +240,8 @@ export class ImageStore implements AsyncDisposable {
   }
 
   /**
-   * Compares the layers of an image, or of all ("" as ref), with the manifest written when they were unpacked.
+   * Compares the layers of an image, or of all ("" as ref), with the manifest written when they were
+   * unpacked.
    * @throws CriError NOT_FOUND.
    */
   async *verify(ref: string, options: CheckOptions): AsyncGenerator<LayerCheck> {

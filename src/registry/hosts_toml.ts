@@ -143,7 +143,7 @@ function headersOf({ header }: Host): Record<string, string> {
   return Object.fromEntries(lines);
 }
 
-/** Reads `client`: "both.pem", ["both.pem", …] or [["client.cert", "client.key"], …]. Returns at least one. */
+/** Returns at least one. `client` is "both.pem", ["both.pem", …] or [["client.cert", "client.key"], …]. */
 async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promise<Tls[]> {
   const pem = (name: string) => pemFile(folder, name, file);
   const authorities = [host.ca].flat();

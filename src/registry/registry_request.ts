@@ -182,7 +182,7 @@ export function refusal(
   if (retryAfterMs <= retryAfterMsMax) {
     return new TransferError(code, message, { mayRetry: true, retryAfterMs });
   }
-  const later = `it wants to be asked again in ${Math.round(retryAfterMs / 1000)} s`;
+  const later = `its Retry-After of ${Math.round(retryAfterMs / 1000)} s is too long to wait`;
   return new TransferError(code, `${message}; ${later}`);
 }
 

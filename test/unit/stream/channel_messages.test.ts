@@ -54,8 +54,8 @@ test.each([
     for (let at = 0; at < bytes.length; at += size) decoder.push(bytes.subarray(at, at + size));
     decoder.end();
   };
-  expect(() => decode(100)).toThrow("no base64");
-  expect(() => decode(1)).toThrow("no base64");
+  expect(() => decode(100)).toThrow("not valid base64");
+  expect(() => decode(1)).toThrow("not valid base64");
 });
 
 describe.each(["channel.k8s.io", "v4.channel.k8s.io", "v5.channel.k8s.io", ""])(
@@ -111,7 +111,7 @@ describe.each(["base64.channel.k8s.io", "v4.base64.channel.k8s.io"])("%s", (prot
     const wire = played(Buffer.from(frame));
     const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
     const error = await channels(messages).catch((error: Error) => error.message);
-    expect(error).toContain("no base64");
+    expect(error).toContain("not valid base64");
     expect(wire.sent).toEqual([Buffer.from([0x88, 2, 1007 >> 8, 1007 & 255])]);
   });
 });

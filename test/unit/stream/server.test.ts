@@ -2,7 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { SizeReader, statusJson, statusText } from "../../../src/stream/channels.ts";
-import { negotiate, type Session } from "../../../src/stream/server.ts";
+import { negotiate, type StreamSession } from "../../../src/stream/server.ts";
 import { Tokens } from "../../../src/stream/tokens.ts";
 import { parseHead, readHead, words } from "../../../src/sys/http_upgrade.ts";
 import { collected, played } from "../../stream/wires.ts";
@@ -52,7 +52,7 @@ describe("an HTTP head", () => {
 });
 
 describe("the protocol", () => {
-  const session: Session = {
+  const session: StreamSession = {
     kind: "exec",
     spdy: ["v4", "v3", "v1"],
     websocket: ["w5", "w4", ""],

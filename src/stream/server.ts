@@ -162,24 +162,16 @@ export class StreamServer implements AsyncDisposable {
     }
   }
 
-  /** Checks all else first: taking the token uses it up. */
+  /** Takes the token last: that uses it up. */
   #sessionOf(line: string): StreamSession | Refused {
-    const match = /^(\S+) (?:https?:\/\/[^\s/]+)?(\/\S*) HTTP\/1\.[01]$/.exec(line);
-    if (match === null) {
-      return { status: "400 Bad Request", message: "the request is not HTTP/1.1 or HTTP/1.0" };
-    }
-    const [, method, path] = match;
-    if (method !== "GET" && method !== "POST") {
-      const message = `${method} is not allowed: request streams with GET or POST`;
-      return { status: "405 Method Not Allowed", message, headers: [["Allow", "GET, POST"]] };
-    }
+    const request = parseRequestLine(line);
+    if ("status" in request) return request;
     if (this.#accepted >= acceptedMax) {
       const message = `${acceptedMax} streams are open: close some, or retry later`;
       return { status: "503 Service Unavailable", message };
     }
-    const [, kind, token] = /^\/(\w+)\/([\w-]+)(?:\?|$)/.exec(path!) ?? [];
-    const session = token === undefined ? undefined : this.#tokens.take(token);
-    if (session !== undefined && session.kind === kind) return session;
+    const session = this.#tokens.take(request.token);
+    if (session !== undefined && session.kind === request.kind) return session;
     const message =
       "this URL is unknown, used or expired: each is valid for one use within a minute";
     return { status: "404 Not Found", message };
@@ -225,6 +217,21 @@ function disconnect(hangup: AbortSignal): Promise<void> {
 
 type Accepted = Upgrade & { headers: [string, string][] };
 type Refused = { status: string; message: string; headers?: [string, string][] };
+
+/** Returns the kind and token of the URL; both are "" if it has another form. */
+export function parseRequestLine(line: string): { kind: string; token: string } | Refused {
+  const match = /^(\S+) (?:https?:\/\/[^\s/]+)?(\/\S*) HTTP\/1\.[01]$/.exec(line);
+  if (match === null) {
+    return { status: "400 Bad Request", message: "the request is not HTTP/1.1 or HTTP/1.0" };
+  }
+  const [, method, path] = match;
+  if (method !== "GET" && method !== "POST") {
+    const message = `${method} is not allowed: request streams with GET or POST`;
+    return { status: "405 Method Not Allowed", message, headers: [["Allow", "GET, POST"]] };
+  }
+  const [, kind = "", token = ""] = /^\/(\w+)\/([\w-]+)(?:\?|$)/.exec(path!) ?? [];
+  return { kind, token };
+}
 
 /** Chooses the protocol: the client's first choice that the session supports. */
 export function negotiate(head: Head, session: StreamSession): Accepted | Refused {

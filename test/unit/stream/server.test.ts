@@ -2,7 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { SizeReader, statusJson, statusText } from "../../../src/stream/channels.ts";
-import { negotiate, type StreamSession } from "../../../src/stream/server.ts";
+import { negotiate, parseRequestLine, type StreamSession } from "../../../src/stream/server.ts";
 import { Tokens } from "../../../src/stream/tokens.ts";
 import { parseHead, readHead, words } from "../../../src/sys/http_upgrade.ts";
 import { collected, played } from "../../stream/wires.ts";
@@ -121,7 +121,29 @@ describe("the protocol", () => {
   });
 });
 
-test("sizes are read from JSON cut anywhere; what is none is passed over", () => {
+describe("parseRequestLine", () => {
+  test.each([
+    ["GET /exec/abc-_1 HTTP/1.1", "exec", "abc-_1"],
+    ["POST /attach/t?x=1 HTTP/1.0", "attach", "t"],
+    ["GET http://127.0.0.1:1/portforward/t HTTP/1.1", "portforward", "t"],
+    ["GET /exec/a/b HTTP/1.1", "", ""],
+    ["GET /exec HTTP/1.1", "", ""],
+    ["GET / HTTP/1.1", "", ""],
+  ])("of %s has the kind %j and the token %j", (line, kind, token) => {
+    expect(parseRequestLine(line)).toEqual({ kind, token });
+  });
+
+  test.each([
+    ["GET /exec/a HTTP/2", "400 Bad Request"],
+    ["GET exec/a HTTP/1.1", "400 Bad Request"],
+    ["GET /exec/a", "400 Bad Request"],
+    ["PUT /exec/a HTTP/1.1", "405 Method Not Allowed"],
+  ])("refuses %s with %s", (line, status) => {
+    expect(parseRequestLine(line)).toMatchObject({ status });
+  });
+});
+
+test("sizes are read from JSON chunks; anything else is ignored", () => {
   const text =
     '{"Width":80,"Height":24}\n{"Width":0,"Height":1}{"a":1}x}{"Width":3,"Height":70000}';
   const reader = new SizeReader();

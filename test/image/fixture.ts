@@ -1,4 +1,4 @@
-// An image store in a scratch folder, with our own program as its helpers.
+// Opens an image store in a scratch folder.
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -33,7 +33,7 @@ export function storeOptions(graph: string): ImageStoreOptions {
 export type Fixture = AsyncDisposable & {
   graph: string;
   store: ImageStore;
-  /** Layer trees and scratch folders that lie there. */
+  /** Lists leftover layer trees, scratch folders and image records. */
   remains(): string[];
   reopen(): Promise<ImageStore>;
 };
@@ -78,7 +78,7 @@ export function within(ms = 20_000): AbortSignal {
   return AbortSignal.timeout(ms);
 }
 
-/** Loads an image of these layers, which no image had before, and returns their trees, lowest first. */
+/** Loads an image of new layers and returns their trees, lowest first. */
 export async function loadLayers(
   fixture: Fixture,
   layers: (TarEntry[] | Layer)[],

@@ -31,7 +31,7 @@ const pull = async (tag: string) =>
   await fixture.store.pull(`${fake.host}/a/b:${tag}`, { signal: within() });
 
 describe("an index", () => {
-  test("takes an entry without a system for this node's", async () => {
+  test("may have an entry without an operating system", async () => {
     fake.put("a/b", image.manifest.digest, image);
     const other = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
     const manifests = [other, image].map(({ manifest, platform }) => ({
@@ -42,7 +42,7 @@ describe("an index", () => {
     expect((await pull("index")).id).toBe(image.config.digest);
   });
 
-  test("of Docker's kind, with attestations beside the images, works too", async () => {
+  test("in Docker's format may list attestations next to the images", async () => {
     fake.put("a/b", image.manifest.digest, image);
     const type = "application/vnd.docker.distribution.manifest.list.v2+json";
     const manifests = [
@@ -68,7 +68,7 @@ describe("an index", () => {
   const deeper = indexOf([descriptor(inner)]);
   const strange = indexOf([{ ...ours, platform: { os: "linux", architecture: "arm" } }]);
 
-  /** The ids or codes of a pull and a load of what an index of these entries means. */
+  /** Returns the ids or codes of a pull and a load of an index with these entries. */
   async function taken(entries: object[]): Promise<string[]> {
     const top = indexOf(entries);
     for (const one of [image, foreign, windows]) fake.put("a/b", one.manifest.digest, one);
@@ -100,21 +100,21 @@ describe("an index", () => {
   test.each<[string, object[]]>([
     ["in an index", [descriptor(inner)]],
     ["in an index in an index", [descriptor(deeper)]],
-    ["in an index that tells its platform", [{ ...descriptor(inner), platform: image.platform }]],
-    ["beside others in an index", [descriptor(strange), descriptor(inner)]],
+    ["in an index that states its platform", [{ ...descriptor(inner), platform: image.platform }]],
+    ["in a nested index next to others", [descriptor(strange), descriptor(inner)]],
     [
-      "in no index, where none tells its platform",
+      "next to others, none with a platform",
       [windows.manifest, chart, foreign.manifest, image.manifest].map(descriptor),
     ],
     [
-      "in no index, where another one tells it",
+      "next to another that states its platform",
       [{ ...descriptor(foreign.manifest), platform: foreign.platform }, ours],
     ],
-  ])("has the image that is %s", async (_, entries) => {
+  ])("leads to the image that is %s", async (_, entries) => {
     expect(await taken(entries)).toEqual([image.config.digest, image.config.digest]);
   });
 
-  test("of none that runs here says which there are", async () => {
+  test("for other platforms only lists those", async () => {
     const other = { ...ours, platform: { os: "linux", architecture: "arm", variant: "v5" } };
     for (const answer of await taken([other, descriptor(foreign.manifest), descriptor(chart)])) {
       expect(answer).toStartWith("NOT_FOUND");
@@ -122,7 +122,7 @@ describe("an index", () => {
     }
   });
 
-  test("that has no end is refused", async () => {
+  test("that is endless is refused", async () => {
     const many = Array.from({ length: 40 }, () => descriptor(foreign.manifest));
     for (const answer of await taken(many)) expect(answer).toStartWith("RESOURCE_EXHAUSTED");
   });
@@ -200,7 +200,7 @@ describe("a manifest", () => {
     await fixture.store.unmountRootfs(dir);
   });
 
-  test("whose layers no disk has room for is refused before they are fetched", async () => {
+  test("whose layers exceed the disk is refused before they are fetched", async () => {
     const large = { ...layer, size: 2 ** 50 };
     fake.put("a/b", "1", image);
     const manifest = JSON.stringify(withLayers(image, [large]));

@@ -170,7 +170,7 @@ describe("images verify --repair", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("leaves a layer that a container has mounted, and one that is not to be had", async () => {
+  test("leaves a layer that a container has mounted, and one without any source", async () => {
     const pulled = await pull();
     fs.rmSync(join(tree(0), "etc/conf"));
     const dir = join(fixture.graph, "containers/c2");
@@ -185,7 +185,7 @@ describe("images verify --repair", () => {
     };
     const [gone] = await verify(true);
     expect(gone).toMatchObject({ state: "damaged" });
-    expect(gone!.note).toContain("cannot be had again");
+    expect(gone!.note).toContain("repair failed");
     expect(fixture.store.list()).toHaveLength(1);
     fake.intercept = () => false;
     expect((await verify(true))[0]!.state).toBe("repaired");

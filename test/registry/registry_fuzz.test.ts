@@ -1,5 +1,5 @@
-// Mutated references, hosts.toml files and what registries say of themselves: each is either taken, and
-// then safe to use, or refused with its own error.
+// Mutates references, hosts.toml files and registries' challenges: each is refused with its own error, or
+// accepted and then safe to use.
 import { afterAll, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Parses manifests, indexes and configs, and chooses among platforms.
 import { describe, expect, test } from "bun:test";
 import { digestOf } from "../../../src/base/digest.ts";
 import { codeOf } from "../../../src/base/errors.ts";
@@ -130,20 +131,20 @@ describe("a config", () => {
 
   test.each<[string, unknown]>([
     ["that is empty", ""],
-    ["that is no JSON", "<html>"],
+    ["that is not JSON", "<html>"],
     ["that is a list", []],
-    ["that nests without an end", "[".repeat(200_000)],
-    ["that is no UTF-8", "\ud800"],
+    ["that nests endlessly", "[".repeat(200_000)],
+    ["that is not UTF-8", "\ud800"],
     ["without layers", { config: {} }],
     ["of too many layers", { rootfs: { diff_ids: Array(128).fill(rootfs.diff_ids[0]) } }],
-    ["of a diff id that leads away", { rootfs: { diff_ids: ["sha256:../../../etc/passwd"] } }],
+    ["with a diff id that is a path", { rootfs: { diff_ids: ["sha256:../../../etc/passwd"] } }],
     ["for another system", { os: "windows", rootfs }],
     ["of a user of 1 MiB", { config: { User: "u".repeat(1 << 20) }, rootfs }],
     ["of a user with a NUL", { config: { User: "a\0b" }, rootfs }],
     ["of an entrypoint with a NUL", { config: { Entrypoint: ["a\0b"] }, rootfs }],
     ["of an environment with a NUL", { config: { Env: ["A=\0"] }, rootfs }],
     ["of an environment that is a map", { config: { Env: { A: "b" } }, rootfs }],
-    ["of labels that are no text", { config: { Labels: { a: { b: 1 } } }, rootfs }],
+    ["with labels that are not text", { config: { Labels: { a: { b: 1 } } }, rootfs }],
     ["of a volume with a NUL", { config: { Volumes: { "/a\0b": {} } }, rootfs }],
     ["of a working folder of 1 MiB", { config: { WorkingDir: "/x".repeat(1 << 19) }, rootfs }],
     ["of a stop signal of 1 MiB", { config: { StopSignal: "S".repeat(1 << 20) }, rootfs }],
@@ -152,7 +153,7 @@ describe("a config", () => {
     expect(() => parse(value)).toThrow(expect.objectContaining({ code: "INVALID_ARGUMENT" }));
   });
 
-  test("of many labels, of keys that JavaScript knows and of what is unknown is taken", () => {
+  test("with many labels, special keys and unknown fields is accepted", () => {
     const labels = Object.fromEntries(Array.from({ length: 5000 }, (_, i) => [`l${i}`, "v"]));
     const text = JSON.stringify({
       config: { Labels: { ...labels, constructor: "c" } },

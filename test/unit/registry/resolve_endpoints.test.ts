@@ -1,3 +1,4 @@
+// Resolves registries through hosts.toml files, mirrors and insecure registries.
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
@@ -35,12 +36,12 @@ const urls = async (domain: string, o: Partial<typeof registryOptions> = {}) =>
   (await resolveEndpoints(domain, { ...registryOptions, configPath, ...o })).map(({ url }) => url);
 
 describe("resolveEndpoints", () => {
-  test("is the registry itself without any configuration", async () => {
+  test("returns the registry itself without any configuration", async () => {
     expect(await urls("docker.io")).toEqual(["https://registry-1.docker.io/v2"]);
     expect(await urls("r.example:5000")).toEqual(["https://r.example:5000/v2"]);
   });
 
-  test("asks mirrors of daemon.json first, for docker.io only", async () => {
+  test("puts mirrors of daemon.json first, for docker.io only", async () => {
     const mirrors = ["m.example", "http://n.example:81/proxy/", "docker.io"];
     expect(await urls("docker.io", { mirrors })).toEqual([
       "https://m.example/v2",
@@ -50,14 +51,14 @@ describe("resolveEndpoints", () => {
     expect(await urls("r.example", { mirrors })).toEqual(["https://r.example/v2"]);
   });
 
-  test("tries an insecure registry without checking its certificate, then without TLS", async () => {
+  test("returns an insecure registry without certificate verification, then without TLS", async () => {
     const options = { ...registryOptions, configPath, insecure: ["r.example:5000"] };
     const [first, second] = await resolveEndpoints("r.example:5000", options);
     expect(first).toMatchObject({ url: "https://r.example:5000/v2", tls: { skipVerify: true } });
     expect(second).toMatchObject({ url: "http://r.example:5000/v2", isOrigin: true });
   });
 
-  test("reads hosts.toml with all that it says, in its order", async () => {
+  test("reads every field of hosts.toml, in order", async () => {
     configure("r.example_5000_", {
       "hosts.toml": `server = "https://real.example/base/"
 skip_verify = true
@@ -112,7 +113,7 @@ skip_verify = true
     ]);
   });
 
-  test("has one for each client certificate", async () => {
+  test("returns one endpoint per client certificate", async () => {
     configure("r.example", {
       "hosts.toml":
         'server = "https://s"\nclient = ["both.pem", ["me.pem", "me.key"], ["both.pem", ""]]',
@@ -125,7 +126,7 @@ skip_verify = true
     ]);
   });
 
-  test("asks a server of plain HTTP with settings for TLS by TLS first", async () => {
+  test("tries TLS first at an http server with TLS settings", async () => {
     configure("r.example", { "hosts.toml": 'server = "http://s.example"\nskip_verify = true' });
     const found = await resolveEndpoints("r.example", { ...registryOptions, configPath });
     expect(found.map(({ url, tls }) => [url, tls.skipVerify])).toEqual([
@@ -134,7 +135,7 @@ skip_verify = true
     ]);
   });
 
-  test("takes the first folder that is there: HOST_PORT_, HOST:PORT, _default", async () => {
+  test("uses the first existing folder of HOST_PORT_, HOST:PORT, _default", async () => {
     const toml = (host: string) => ({ "hosts.toml": `[host."https://${host}"]` });
     configure("r.example:5000", toml("b.example"));
     expect(await urls("r.example:5000")).toEqual([
@@ -152,7 +153,7 @@ skip_verify = true
     expect(await urls("empty.example")).toEqual(["https://empty.example/v2"]);
   });
 
-  test("knows a server that is listed as host too", async () => {
+  test("recognizes the server among the hosts", async () => {
     configure("s.example", { "hosts.toml": '[host."https://s.example"]\nskip_verify = true' });
     const same = await resolveEndpoints("s.example", { ...registryOptions, configPath });
     expect(same).toMatchObject([{ url: "https://s.example/v2", isOrigin: true }]);
@@ -163,7 +164,7 @@ skip_verify = true
     expect(partly.map(({ canResolve }) => canResolve)).toEqual([false, true]);
   });
 
-  test("without a server means the registry as daemon.json has it", async () => {
+  test("without a server line uses the registry as configured in daemon.json", async () => {
     configure("r.example", { "hosts.toml": '[header]\nX-A = "b"' });
     configure("127.0.0.1_5000_", { "hosts.toml": '[host."https://m.example"]' });
     const found = await resolveEndpoints("r.example", {
@@ -182,7 +183,7 @@ skip_verify = true
     ]);
   });
 
-  test("takes certificates of Docker's layout where there is no hosts.toml", async () => {
+  test("reads certificates in Docker's layout if there is no hosts.toml", async () => {
     const files = { "ca.crt": authority.pem, "me.cert": me.cert, "me.key": me.key };
     configure("docker.io", files);
     configure("m.example", { "me.cert": both });

@@ -1,11 +1,11 @@
-// Images from files: OCI layouts as folders or archives, and docker archives, packed or not.
+// Reads images from files: OCI layouts as folders or archives, and docker archives, compressed or not.
 import type { Stats } from "node:fs";
 import { open, readFile, stat } from "node:fs/promises";
 import { join, posix } from "node:path";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf } from "../base/errors.ts";
-import { imageFor } from "./index_choice.ts";
+import { platformManifest } from "./platform_manifest.ts";
 import { digestOf } from "../base/digest.ts";
 import { parseAs, parseJson } from "../base/schema.ts";
 import { manifestBytesMax } from "../registry/distribution.ts";
@@ -19,9 +19,9 @@ import { isZstd } from "../layer/zstd_frames.ts";
 export type ArchiveLayer = LayerDescriptor & Place;
 
 export type ArchiveImage = {
-  /** As the archive has them; not yet checked. */
+  /** As in the archive, not validated. */
   names: string[];
-  /** Of an OCI layout that tells no more than these; which repository they are of, only the caller knows. */
+  /** Bare tags of an OCI layout; their repository is known only to the caller. */
   tags: string[];
   /** "" for a docker archive. */
   manifestDigest: string;
@@ -31,15 +31,15 @@ export type ArchiveImage = {
 };
 
 export type ArchiveOptions = {
-  /** An existing folder for the unpacked form of a packed archive. */
+  /** An existing folder for a decompressed copy of the archive. */
   scratch: string;
-  /** Unpacks a file into one that it makes. */
+  /** Decompresses a file into a new one. */
   inflate: (path: string, target: string) => Promise<void>;
   signal: AbortSignal;
 };
 
 type Place = { path: string; offset: number; size: number };
-/** Finds a file of the archive by its name in it. */
+/** Finds a file of the archive by its name. */
 type Lookup = (name: string) => Promise<Place | undefined>;
 
 const DockerManifest = v.array(
@@ -50,7 +50,7 @@ const DockerManifest = v.array(
   }),
 );
 
-/** @throws CriError NOT_FOUND without the file, INVALID_ARGUMENT when it holds no image. */
+/** @throws CriError NOT_FOUND without the file, INVALID_ARGUMENT if it is no image archive. */
 export async function readArchive(path: string, o: ArchiveOptions): Promise<ArchiveImage[]> {
   const lookup = await lookupIn(path, o);
   const index = await lookup("index.json");
@@ -78,28 +78,29 @@ async function lookupIn(path: string, o: ArchiveOptions): Promise<Lookup> {
       return found?.isFile() ? { path: file, offset: 0, size: found.size } : undefined;
     };
   }
-  // To open a pipe would wait for whoever writes to it.
-  if (!found.isFile()) throw new CriError("INVALID_ARGUMENT", `${path} is no file and no folder`);
-  const plain = (await isPacked(path)) ? join(o.scratch, "archive.tar") : path;
+  // Opening a FIFO would block until it has a writer.
+  if (!found.isFile())
+    throw new CriError("INVALID_ARGUMENT", `${path} is neither a file nor a folder`);
+  const plain = (await isCompressed(path)) ? join(o.scratch, "archive.tar") : path;
   if (plain !== path) await o.inflate(path, plain);
-  const entries = await scan(plain, o.signal);
+  const entries = await indexTar(plain, o.signal);
   return async (name) => entries.get(posix.normalize(name));
 }
 
-async function isPacked(path: string): Promise<boolean> {
+async function isCompressed(path: string): Promise<boolean> {
   await using file = await open(path);
   const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
   return buffer.readUInt16LE(0) === 0x8b1f || isZstd(buffer.readUInt32LE(0));
 }
 
-/** Of an archive: blobs, and little else. */
+/** Bounds of one archive, which holds little besides blobs. */
 const entriesMax = 100_000;
 const nameBytesMax = 16 << 20;
-/** Of all its images together. */
+/** For the configs of all its images together. */
 const configsBytesMax = 64 << 20;
 
-/** Where each file of a tar lies in it. Content is passed over, not read. */
-async function scan(path: string, signal: AbortSignal): Promise<Map<string, Place>> {
+/** Indexes the files of a tar by name, skipping their content. */
+async function indexTar(path: string, signal: AbortSignal): Promise<Map<string, Place>> {
   const places = new Map<string, Place>();
   const links: [string, string][] = [];
   let nameBytes = 0;
@@ -132,8 +133,8 @@ async function scan(path: string, signal: AbortSignal): Promise<Map<string, Plac
   }
   reader.end();
   if (at > (await file.stat()).size)
-    throw new CriError("DATA_LOSS", `${path} is cut off: copy or make it again`);
-  // Older docker saves a layer once and links to it.
+    throw new CriError("DATA_LOSS", `${path} is truncated: copy or save it again`);
+  // Old docker versions save a layer once and link to it.
   for (const [name, target] of links) {
     const place = places.get(target);
     if (place !== undefined) places.set(name, place);
@@ -153,7 +154,7 @@ async function readPlace(place: Place, bytesMax: number, what: string): Promise<
     place.size,
     place.offset,
   );
-  if (bytesRead < place.size) throw new CriError("DATA_LOSS", `${what} is cut off`);
+  if (bytesRead < place.size) throw new CriError("DATA_LOSS", `${what} is truncated`);
   return buffer;
 }
 
@@ -163,24 +164,24 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
   const what = `${path}: index.json`;
   const { manifests } = parseIndex(await readPlace(index, manifestBytesMax, what), what);
   const images = new Map<string, ArchiveImage>();
-  let other: NoImage | undefined;
+  let notAnImage: NoImage | undefined;
   for (const entry of manifests) {
     try {
       const known = images.get(entry.digest);
       const image = known ?? (await ociImage(path, entry, lookup));
-      // An archive for several platforms may hold only some of them.
+      // An archive of several platforms need not hold all of them.
       if (image === undefined) continue;
       addName(image, entry);
       images.set(entry.digest, image);
       assertConfigs(path, images.values());
     } catch (error) {
-      // Signatures and the like lie beside what they are about.
+      // Signatures and the like are listed next to the image they are for.
       if (!(error instanceof NoImage)) throw error;
-      other ??= error;
+      notAnImage ??= error;
     }
   }
   if (images.size > 0) return [...images.values()];
-  if (other !== undefined) throw other;
+  if (notAnImage !== undefined) throw notAnImage;
   const { architecture } = hostPlatform();
   throw new CriError("NOT_FOUND", `${path} holds no image for linux/${architecture}`);
 }
@@ -193,7 +194,7 @@ function addName({ names, tags }: ArchiveImage, { annotations }: Descriptor): vo
   }
   const name = annotations?.["org.opencontainers.image.ref.name"] ?? "";
   if (/^[^/:]+$/.test(name)) tags.push(name);
-  else if (nameOrNone(name) !== undefined) names.push(name); // else it means something to others only
+  else if (nameOrNone(name) !== undefined) names.push(name); // any other name has a private meaning
 }
 
 async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
@@ -201,13 +202,13 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
   if (platform?.architecture && !isArchitecture(platform, hostPlatform())) return undefined;
   const blob = async (digest: string, bytesMax: number) => {
     const place = await lookup(blobName(digest));
-    if (place === undefined) throw new CriError("NOT_FOUND", `${path} lacks the blob ${digest}`);
+    if (place === undefined) throw new CriError("NOT_FOUND", `${path} has no blob ${digest}`);
     const bytes = await readPlace(place, bytesMax, `${path}: blob ${digest}`);
     if (digestOf(bytes, digest) === digest) return bytes;
     throw new CriError("DATA_LOSS", `${path}: the blob ${digest} is damaged`);
   };
   const top = await blob(entry.digest, manifestBytesMax);
-  const { config, layers } = await imageFor(top, `${path}: ${entry.digest}`, {
+  const { config, layers } = await platformManifest(top, `${path}: ${entry.digest}`, {
     manifest: (digest) => blob(digest, manifestBytesMax),
     config: ({ digest }) => blob(digest, configBytesMax),
   });
@@ -222,14 +223,14 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
   for (const layer of layers) {
     const place = await lookup(blobName(layer.digest));
     if (place === undefined) {
-      throw new CriError("NOT_FOUND", `${path} lacks the layer ${layer.digest}`);
+      throw new CriError("NOT_FOUND", `${path} has no layer ${layer.digest}`);
     }
     image.layers.push({ ...layer, ...place });
   }
   return image;
 }
 
-/** Where an OCI layout has a blob. */
+/** Returns the path of a blob in an OCI layout. */
 export function blobName(digest: string): string {
   return `blobs/${digest.replace(":", "/")}`;
 }
@@ -245,7 +246,7 @@ async function readDocker(path: string, manifest: Place, lookup: Lookup): Promis
     const find = async (name: string) => {
       const place = await lookup(name);
       if (place !== undefined) return place;
-      throw new CriError("NOT_FOUND", `${path} lacks ${name}, which its manifest.json names`);
+      throw new CriError("NOT_FOUND", `${path} has no ${name}, which its manifest.json names`);
     };
     const config = await readPlace(await find(Config), configBytesMax, `${path}: ${Config}`);
     const layers: ArchiveLayer[] = [];
@@ -260,7 +261,7 @@ async function readDocker(path: string, manifest: Place, lookup: Lookup): Promis
   return images;
 }
 
-/** Any number of manifests may name one config. */
+/** Bounded in sum: any number of manifests may share one config. */
 function assertConfigs(path: string, images: Iterable<ArchiveImage>): void {
   const bytes = [...images].reduce((sum, { config }) => sum + config.length, 0);
   if (bytes <= configsBytesMax) return;

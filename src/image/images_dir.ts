@@ -1,4 +1,4 @@
-// Images that a node without a registry brings along: the files of one folder, loaded at the start.
+// Loads the archives of images-dir at the start, for nodes without a registry.
 import { readdir, readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -8,19 +8,19 @@ import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import type { ImageStore } from "./store.ts";
 
-/** What was loaded: a file that is the same is left alone while all its images are there. */
+/** The files loaded so far: an unchanged file is skipped while all its images exist. */
 const Loaded = v.object({
   version: v.literal(1),
   files: v.record(v.string(), v.object({ mark: v.string(), images: v.array(v.string()) })),
 });
 type Loaded = v.InferOutput<typeof Loaded>;
 
-/** memory: a file of ours that tells what was loaded. */
+/** memory: the file that records which files were loaded. */
 export type ImagesDirOptions = { folder: string; memory: string; log: Log };
 
 /**
- * Loads archives and OCI layout folders, one after another in the order of their names; what cannot be
- * loaded is reported and holds up nothing. It ends early when it is disposed of.
+ * Loads archives and OCI layout folders in the background, one after another in order of their names. One
+ * that fails is logged and skipped. Disposal ends the loading early.
  */
 export function loadImagesDir(store: ImageStore, options: ImagesDirOptions): AsyncDisposable {
   const ending = new AbortController();
@@ -53,13 +53,16 @@ async function loadAll(store: ImageStore, work: Work): Promise<void> {
     } catch (error) {
       if (signal.aborted) return;
       counts.failed++;
-      log.error("a file of images-dir was not loaded", { path, error: messageOf(error) });
+      log.error("loading a file of images-dir failed, skipping it", {
+        path,
+        error: messageOf(error),
+      });
     }
-    // After each file: an end in between does not load them all again.
+    // After each file, so that an interrupted start does not reload all of them.
     await writeMemory(work, { ...before, ...files });
   }
   await writeMemory(work, files);
-  log.info("images-dir was gone through", { folder, ...counts });
+  log.info("images-dir processed", { folder, ...counts });
 }
 
 async function load(store: ImageStore, path: string, signal: AbortSignal): Promise<string[]> {
@@ -67,17 +70,20 @@ async function load(store: ImageStore, path: string, signal: AbortSignal): Promi
   return images.map(({ id }) => id);
 }
 
-/** Hidden files, such as those that rsync has not finished, are passed over. */
+/** Skips hidden files, such as rsync's partial ones. */
 async function namesIn(folder: string, log: Log): Promise<string[]> {
   try {
     return (await readdir(folder)).filter((name) => !name.startsWith(".")).sort();
   } catch (error) {
-    log.error("images-dir cannot be read", { folder, error: messageOf(error) });
+    log.error("cannot read images-dir, loading nothing from it", {
+      folder,
+      error: messageOf(error),
+    });
     return [];
   }
 }
 
-/** Another one when the file, or the layout's index, is another. */
+/** Identifies a version of the file, or of the layout's index. */
 async function markOf(path: string): Promise<string> {
   const found = await stat(path, { bigint: true });
   const { ino, size, mtimeNs, ctimeNs } = found.isDirectory()
@@ -91,7 +97,7 @@ async function readMemory({ memory, log }: Work): Promise<Loaded["files"]> {
     return v.parse(Loaded, jsonValue(await readFile(memory, "utf8"))).files;
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return {};
-    log.warn("what was loaded from images-dir is loaded again: its list cannot be read", {
+    log.warn("cannot read the list of files loaded from images-dir, loading all again", {
       file: memory,
       error: messageOf(error),
     });
@@ -103,6 +109,6 @@ async function writeMemory({ memory, log }: Work, files: Loaded["files"]): Promi
   try {
     await writeFileAtomic(memory, jsonText({ version: 1, files } satisfies Loaded));
   } catch (error) {
-    log.warn("what was loaded from images-dir cannot be noted", { error: messageOf(error) });
+    log.warn("cannot write the list of files loaded from images-dir", { error: messageOf(error) });
   }
 }

@@ -1,4 +1,4 @@
-// Whether the layers on this node still are what was unpacked, and how one that is not is made again.
+// Verifies unpacked layers against their manifests and repairs damaged ones from a blob or a registry.
 import { CriError, messageOf } from "../base/errors.ts";
 import type { UnpackPool } from "../layer/unpack_pool.ts";
 import type { LayerMaker, LayerWant } from "../layer/layer_maker.ts";
@@ -10,14 +10,14 @@ import type { LayerSource } from "../layer/job_unpack.ts";
 
 export type LayerCheck = {
   chainId: string;
-  /** A name, or else the id, of each image that has it. */
+  /** A name, or else the id, of each image with this layer. */
   images: string[];
-  /** unknown: an earlier build unpacked it and wrote down nothing. */
+  /** unknown: an earlier build unpacked it without writing a manifest. */
   state: "intact" | "damaged" | "repaired" | "unknown";
-  /** Of all that differs, the first. */
+  /** The first differences. */
   differences: string[];
   differencesCount: number;
-  /** Why it is not repaired, or what was. */
+  /** Why it was not repaired, or from where it was. */
   note: string;
 };
 
@@ -25,15 +25,15 @@ export type LayerCheckParts = {
   layers: LayerStore;
   maker: LayerMaker;
   helpers: UnpackPool;
-  /** An image as a registry has it. */
+  /** Fetches an image's manifest from its registry. */
   fetch: (reference: string, signal: AbortSignal) => Promise<NewImage>;
-  /** How many containers have the layer mounted. */
+  /** Counts the containers with the layer mounted. */
   mounts: (chainId: string) => number;
 };
 
 export type CheckOptions = { repair: boolean; signal: AbortSignal };
 
-/** Each layer of the images once, lowest first. */
+/** Checks each layer of the images once, lowest first. */
 export async function* checkLayers(
   parts: LayerCheckParts,
   images: ImageRecord[],
@@ -44,20 +44,20 @@ export async function* checkLayers(
     for (const [index, chainId] of image.layers.entries()) {
       if (done.has(chainId)) continue;
       done.add(chainId);
-      const having = images.filter(({ layers }) => layers.includes(chainId));
-      yield await checkLayer(parts, { chainId, index, having }, options);
+      const users = images.filter(({ layers }) => layers.includes(chainId));
+      yield await checkLayer(parts, { chainId, index, users }, options);
     }
   }
 }
 
-type Place = { chainId: string; index: number; having: ImageRecord[] };
+type Place = { chainId: string; index: number; users: ImageRecord[] };
 
 async function checkLayer(
   parts: LayerCheckParts,
-  { chainId, index, having }: Place,
+  { chainId, index, users }: Place,
   { repair, signal }: CheckOptions,
 ): Promise<LayerCheck> {
-  const images = namesOf(having);
+  const images = namesOf(users);
   const check: LayerCheck = {
     chainId,
     images,
@@ -82,13 +82,13 @@ async function checkLayer(
     check.differencesCount = found.count;
   } catch (error) {
     if (signal.aborted) throw error;
-    check.differences = [`its list cannot be read: ${messageOf(error)}`];
+    check.differences = [`its manifest cannot be read: ${messageOf(error)}`];
     check.differencesCount = 1;
   }
   check.state = "damaged";
   if (!repair) return check;
   try {
-    check.note = await makeAgain(parts, { chainId, index, having }, signal);
+    check.note = await repairLayer(parts, { chainId, index, users }, signal);
     return { ...check, state: "repaired" };
   } catch (error) {
     if (signal.aborted) throw error;
@@ -100,11 +100,11 @@ function namesOf(images: ImageRecord[]): string[] {
   return images.map(({ repoTags, repoDigests, id }) => repoTags[0] ?? repoDigests[0] ?? id);
 }
 
-/** @returns from where. */
-async function makeAgain(parts: LayerCheckParts, place: Place, signal: AbortSignal) {
+/** Returns the source of the repair. */
+async function repairLayer(parts: LayerCheckParts, place: Place, signal: AbortSignal) {
   assertUnused(parts, place.chainId);
   const failures: string[] = [];
-  for await (const { wants, from } of origins(parts, place, { signal, failures })) {
+  for await (const { wants, from } of sourcesOf(parts, place, { signal, failures })) {
     const { helpers, maker } = parts;
     const before = () => assertUnused(parts, place.chainId);
     try {
@@ -120,11 +120,11 @@ async function makeAgain(parts: LayerCheckParts, place: Place, signal: AbortSign
       failures.push(messageOf(error));
     }
   }
-  const message = `it cannot be had again: ${failures.join("; ")}; remove its images (${namesOf(place.having).join(", ")}), then pull or load them again`;
+  const message = `repair failed: ${failures.join("; ")}; remove its images (${namesOf(place.users).join(", ")}), then pull or load them again`;
   throw new CriError("UNAVAILABLE", message);
 }
 
-/** A mounted layer must not change under its containers. */
+/** A mounted layer must not change while containers run on it. */
 function assertUnused(parts: LayerCheckParts, chainId: string): void {
   const mounts = parts.mounts(chainId);
   if (mounts === 0) return;
@@ -132,10 +132,10 @@ function assertUnused(parts: LayerCheckParts, chainId: string): void {
   throw new CriError("FAILED_PRECONDITION", message);
 }
 
-/** Where the layer may come from: the blob that was kept, then the registries of its images. */
-async function* origins(
+/** Yields the sources of a layer: its kept blob, then the registries of its images. */
+async function* sourcesOf(
   { layers, fetch }: LayerCheckParts,
-  { chainId, index, having }: Place,
+  { chainId, index, users }: Place,
   { signal, failures }: { signal: AbortSignal; failures: string[] },
 ): AsyncGenerator<{ wants: LayerWant[]; from: string }> {
   const blob = layers.blob(chainId);
@@ -147,9 +147,9 @@ async function* origins(
       size,
       source: { kind: "file", path, offset: 0 } as const,
     });
-    yield { wants: wantsOf(layers, having[0]!, part), from: "its kept blob" };
+    yield { wants: wantsOf(layers, users[0]!, part), from: "its kept blob" };
   }
-  for (const image of having) {
+  for (const image of users) {
     for (const reference of image.repoDigests) {
       try {
         const found = await fetch(reference, signal);
@@ -163,7 +163,7 @@ async function* origins(
       }
     }
   }
-  if (having.every(({ repoDigests }) => repoDigests.length === 0)) {
+  if (users.every(({ repoDigests }) => repoDigests.length === 0)) {
     failures.push("its images came from files");
   }
 }

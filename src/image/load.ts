@@ -1,12 +1,12 @@
-// What of an archive's images the store needs to make them the node's.
+// Prepares the images of an archive for registration: names them and points to their layers.
 import { CriError } from "../base/errors.ts";
 import type { ArchiveImage } from "./archive.ts";
 import type { NewImage } from "./pull.ts";
 import { parseReference } from "../registry/reference.ts";
 
 /**
- * given: the name for the image that brings none, or the repository of bare tags.
- * @throws CriError INVALID_ARGUMENT for an invalid name, and when several images would get the given one.
+ * given: the name of an image without one, or the repository of bare tags.
+ * @throws CriError INVALID_ARGUMENT for an invalid name, and if several images would get the given one.
  */
 export function imagesOfArchive(
   images: ArchiveImage[],
@@ -15,7 +15,7 @@ export function imagesOfArchive(
 ): NewImage[] {
   const nameless = images.filter(({ names, tags }) => names.length + tags.length === 0).length;
   if (given !== undefined && nameless > 1) {
-    const message = `${path} holds ${nameless} images without a name, and ${given} can only be one's: load it without a name, they are found by their ids`;
+    const message = `${path} holds ${nameless} images without a name, and only one can be ${given}: load them without --name and use their ids`;
     throw new CriError("INVALID_ARGUMENT", message);
   }
   return images.map((image) => newImage(image, path, given));

@@ -1,25 +1,25 @@
-// Manifests, indexes and image configs: JSON that somebody else wrote, so checked and bounded here.
+// Parses manifests, indexes and image configs: untrusted JSON, so validated and bounded here.
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
 import { parseAs, parseJson } from "../base/schema.ts";
 import { clip } from "../base/text.ts";
 
-/** Most layers one overlay mount takes with a page of options. */
+/** One page of options of an overlay mount names no more layers. */
 const layersMax = 127;
 const tooManyLayers = `are more than ${layersMax}: build the image with fewer layers`;
 export const configBytesMax = 8 << 20;
-/** How much of a media type or an address a message shows. */
+/** How much of a media type or URL a message shows. */
 const shownBytesMax = 200;
 
 const Digest = v.pipe(v.string(), v.check(isDigest, "not a sha256 or sha512 digest"));
 
-/** Lists that Go wrote: an empty one may be null, or left out. */
+/** A list of a Go program: an empty one may be null or absent. */
 export function listOf<Schema extends v.GenericSchema>(schema: Schema) {
   return v.pipe(v.nullish(v.array(schema), []), v.maxLength(layersMax, tooManyLayers));
 }
 
-/** What the kernel takes as an argument, a variable or a path ends at a NUL byte. */
+/** The kernel ends arguments, variables and paths at a NUL byte. */
 const Text = v.pipe(
   v.string(),
   v.check((text) => !text.includes("\0"), "holds a NUL byte"),
@@ -27,7 +27,7 @@ const Text = v.pipe(
 const short = v.pipe(Text, v.maxLength(256));
 const Os = v.pipe(
   v.optional(short, ""),
-  v.transform((os) => os || "linux"), // as containerd takes none: for this node
+  v.transform((os) => os || "linux"), // as in containerd
 );
 
 const Descriptor = v.object({
@@ -78,7 +78,7 @@ const ConfigFile = v.object({
   }),
 });
 
-/** What an image says about the containers made of it, and what it was built for. */
+/** An image's defaults for containers, and its platform. */
 export type ImageConfig = v.InferOutput<typeof ImageSettings> & {
   architecture: string;
   os: string;
@@ -90,14 +90,14 @@ export function parseIndex(bytes: Uint8Array, what: string): Index {
   return parseAs(Index, parseJson(bytes, what), what);
 }
 
-/** What lies behind a manifest's digest: one image, or a list of them by platform. */
+/** Parses an image's manifest, or an index of manifests by platform. */
 export function parseManifest(
   bytes: Uint8Array,
   what: string,
 ): { kind: "image"; manifest: Manifest } | { kind: "index"; index: Index } {
   const value = parseJson(bytes, what);
   if (typeof value === "object" && value !== null) {
-    // Told apart by content: the media type is only a claim, and one may not be both.
+    // By content: the media type is only a claim. A document that is both is ambiguous, so refused.
     if ("manifests" in value && !("layers" in value)) {
       return { kind: "index", index: parseAs(Index, value, what) };
     }
@@ -123,7 +123,7 @@ const configTypes = [
   "application/vnd.docker.container.image.v1+json",
 ];
 
-/** A manifest of something else than a container image: a chart, a signature, an attestation. */
+/** The manifest of something other than a container image: a chart, a signature, an attestation. */
 export class NoImage extends CriError {
   constructor(message: string) {
     super("INVALID_ARGUMENT", message);
@@ -131,7 +131,7 @@ export class NoImage extends CriError {
 }
 
 /**
- * What is no container image, and layers that its registry may not have.
+ * Refuses manifests of other artifacts, and layers that registries need not hold.
  * @throws NoImage, CriError FAILED_PRECONDITION.
  */
 function checkTypes({ config, layers }: Manifest, what: string): void {
@@ -141,18 +141,18 @@ function checkTypes({ config, layers }: Manifest, what: string): void {
   }
   for (const { mediaType, digest, urls } of layers) {
     if (/\.foreign\.|\.nondistributable\./.test(mediaType)) {
-      const where = urls?.length ? ` but lies at ${clip(urls.join(", "), shownBytesMax)}` : "";
-      const message = `${what}: layer ${digest} is not in the registry${where} (${clip(mediaType, shownBytesMax)}): such images are not supported; build it from a base that may be distributed`;
+      const where = urls?.length ? ` but at ${clip(urls.join(", "), shownBytesMax)}` : "";
+      const message = `${what}: layer ${digest} is not in the registry${where} (${clip(mediaType, shownBytesMax)}): such images are not supported; build it from a distributable base image`;
       throw new CriError("FAILED_PRECONDITION", message);
     }
     if (/[+/]json$|^text\//.test(mediaType)) {
-      const message = `${what}: layer ${digest} is no file system but ${clip(mediaType, shownBytesMax)}`;
+      const message = `${what}: layer ${digest} is not a file system but ${clip(mediaType, shownBytesMax)}`;
       throw new NoImage(message);
     }
   }
 }
 
-/** The config, and the diff ids of its layers, lowest first. @throws CriError INVALID_ARGUMENT. */
+/** Returns the config and its diff ids, lowest layer first. @throws CriError INVALID_ARGUMENT. */
 export function parseConfig(bytes: Uint8Array, what: string) {
   const file = parseAs(ConfigFile, parseJson(bytes, what), what);
   if (file.os !== "linux") {
@@ -163,7 +163,7 @@ export function parseConfig(bytes: Uint8Array, what: string) {
   return { config, diffIds: file.rootfs.diff_ids };
 }
 
-/** The chain id names a layer together with all layers below it (OCI image-spec, config.md). */
+/** Computes chain ids: each identifies a layer with all layers below it (OCI image-spec, config.md). */
 export function chainIds(diffIds: string[]): string[] {
   const chain: string[] = [];
   for (const diffId of diffIds) {

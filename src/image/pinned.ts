@@ -1,10 +1,10 @@
-// Images that the kubelet's garbage collection is to leave alone, by what daemon.json says.
+// Matches images against the configured patterns of those excluded from the kubelet's garbage collection.
 import type { ImageRecord } from "./records.ts";
 import { fullName, nameOrNone } from "../registry/reference.ts";
 
 /**
- * Patterns are names as people write them ("busybox:1.37"), names with a digest, ids, or any of these
- * with "*" for any characters ("registry.example/base/*"); one that can name nothing matches nothing.
+ * A pattern is a name in short or full form ("busybox:1.37"), a name with a digest, an id, or one of these
+ * with "*" for any characters ("registry.example/base/*"). An invalid name matches nothing.
  */
 export function pinnedBy(patterns: readonly string[]): (image: ImageRecord) => boolean {
   const tests = patterns.map(nameTest);
@@ -19,7 +19,7 @@ function nameTest(pattern: string): (name: string) => boolean {
     const name = isId(pattern) ? pattern : nameOrNone(pattern);
     return (other) => other === name;
   }
-  // "*" in front may stand for a registry too.
+  // A leading "*" also matches the registry.
   const whole = isId(pattern) || pattern.startsWith("*") ? pattern : fullName(pattern);
   const escaped = whole.replaceAll(/[^A-Za-z0-9*]/g, "\\$&").replaceAll(/\*+/g, ".*");
   const expression = new RegExp(`^${escaped}$`);

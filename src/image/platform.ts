@@ -1,30 +1,30 @@
-// What this machine runs, and what of several suits it best.
+// Detects this machine's platform and chooses the best match for it.
 import { readFileSync } from "node:fs";
 
 export type Platform = { architecture: string; variants: string[] };
 
-/** What each level of amd64 needs beyond the one before, as /proc/cpuinfo names it (psABI). */
+/** CPU flags that each amd64 level adds to the previous one, in the names of /proc/cpuinfo (psABI). */
 const amd64Levels = [
   ["cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"],
   ["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "xsave"],
   ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"],
 ];
 
-let known: ReadonlySet<string> | undefined;
+let cached: ReadonlySet<string> | undefined;
 
 function cpuFlags(): ReadonlySet<string> {
-  if (known !== undefined) return known;
+  if (cached !== undefined) return cached;
   const line = /^flags\s*:(.*)$/m.exec(readFileSync("/proc/cpuinfo", "utf8"))?.[1] ?? "";
-  known = new Set(line.trim().split(/\s+/));
-  return known;
+  cached = new Set(line.trim().split(/\s+/));
+  return cached;
 }
 
-/** A machine's architecture as image configs spell it, best variant first; by default this one's. */
+/** Returns the architecture in the spelling of image configs, and its variants, best first. */
 export function hostPlatform(arch: string = process.arch, flags = cpuFlags()): Platform {
   switch (arch) {
     case "x64": {
-      const lacking = amd64Levels.findIndex((level) => !level.every((flag) => flags.has(flag)));
-      const level = lacking < 0 ? amd64Levels.length + 1 : lacking + 1;
+      const unsupported = amd64Levels.findIndex((level) => !level.every((flag) => flags.has(flag)));
+      const level = unsupported < 0 ? amd64Levels.length + 1 : unsupported + 1;
       const better = Array.from({ length: level - 1 }, (_, i) => `v${level - i}`);
       return { architecture: "amd64", variants: [...better, "", "v1"] };
     }
@@ -37,8 +37,8 @@ export function hostPlatform(arch: string = process.arch, flags = cpuFlags()): P
   }
 }
 
-/** What others call an architecture (uname, Debian), as containerd reads it. */
-const spellings: Record<string, [architecture: string, variant?: string]> = {
+/** Other names of architectures (uname, Debian) that containerd accepts. */
+const aliases: Record<string, [architecture: string, variant?: string]> = {
   x86_64: ["amd64"],
   "x86-64": ["amd64"],
   aarch64: ["arm64"],
@@ -49,31 +49,31 @@ const spellings: Record<string, [architecture: string, variant?: string]> = {
 
 type Described = { os?: string; architecture?: string; variant?: string | undefined };
 
-function spelt({ architecture = "", variant = "" }: Described): [string, string] {
-  const small = architecture.toLowerCase();
-  const [name, implied] = spellings[small] ?? [small];
+function normalized({ architecture = "", variant = "" }: Described): [string, string] {
+  const lower = architecture.toLowerCase();
+  const [name, implied] = aliases[lower] ?? [lower];
   return [name, implied ?? variant.toLowerCase().replace(/^(?=\d)/, "v")];
 }
 
-/** Whether it is for this architecture, whatever the variant. */
+/** Compares the architecture only, not the variant. */
 export function isArchitecture(has: Described, platform: Platform): boolean {
-  return spelt(has)[0] === platform.architecture;
+  return normalized(has)[0] === platform.architecture;
 }
 
-/** What suits a platform best of what is for some platform or other. */
+/** Returns the item for the platform's best variant; undefined if none is for the platform. */
 export function bestFor<T>(
   list: T[],
   platform: Platform,
   of: (item: T) => Described | null | undefined,
 ): T | undefined {
-  const suits = (item: T, wanted: string) => {
+  const isFor = (item: T, wanted: string) => {
     const has = of(item) ?? {};
-    const [architecture, variant] = spelt(has);
+    const [architecture, variant] = normalized(has);
     const isLinux = (has.os || "linux").toLowerCase() === "linux";
     return isLinux && architecture === platform.architecture && variant === wanted;
   };
   for (const variant of platform.variants) {
-    const match = list.find((item) => suits(item, variant));
+    const match = list.find((item) => isFor(item, variant));
     if (match !== undefined) return match;
   }
   return undefined;

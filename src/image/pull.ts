@@ -1,17 +1,16 @@
-// From a name to the pieces of an image: manifest, platform, config; layers are fetched later.
+// Fetches an image's manifest for this platform and its config from a registry; layers follow later.
 import type { RegistryAuth } from "../registry/credentials.ts";
-import type { RegistryOptions } from "../registry/hosts.ts";
-import { imageFor } from "./index_choice.ts";
+import type { RegistryOptions } from "../registry/resolve_endpoints.ts";
+import { platformManifest } from "./platform_manifest.ts";
 import { configBytesMax, type Manifest } from "./manifest.ts";
 import type { Reference } from "../registry/reference.ts";
 import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import type { LayerWant } from "../layer/layer_maker.ts";
 import type { ImageSource } from "./records.ts";
 import { fetchBlob, fetchManifest } from "../registry/distribution.ts";
-import { openSession, type Session } from "../registry/pull_session.ts";
-import { hostOf } from "../registry/transfer.ts";
+import { openPullSession, type PullSession } from "../registry/pull_session.ts";
 
-/** What the store needs to know to make an image. */
+/** An image to register (register.ts), with the sources of its layers. */
 export type NewImage = {
   id: string;
   config: Buffer;
@@ -20,6 +19,7 @@ export type NewImage = {
   layers: (LayerDescriptor & Pick<LayerWant, "source">)[];
   source: ImageSource;
   runtimeHandler?: string | undefined;
+  /** Names it in messages. */
   what: string;
 };
 
@@ -29,10 +29,10 @@ export type FetchOptions = {
   signal: AbortSignal;
 };
 
-/** @throws CriError of the registry's answer, DATA_LOSS, or NOT_FOUND for this platform. */
+/** @throws CriError of the registry's response, DATA_LOSS, or NOT_FOUND for this platform. */
 export async function fetchImage(ref: Reference, options: FetchOptions): Promise<NewImage> {
   const { signal } = options;
-  const session = await openSession(ref, options.registry, options);
+  const session = await openPullSession(ref, options.registry, options);
   const top = await fetchManifest(session, ref, signal);
   const manifest = await imageManifest(session, top, { what: ref.name, signal });
   const { digest } = manifest.config;
@@ -46,22 +46,18 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
       ...layer,
       source: { kind: "registry", session },
     })),
-    source: {
-      kind: "registry",
-      name: ref.name,
-      host: hostOf(session.endpoints[session.answered]!.url),
-    },
+    source: { kind: "registry", name: ref.name, host: session.servedBy },
     what: ref.name,
   };
 }
 
-/** The manifest itself, or of an index the one of this platform. @throws CriError NOT_FOUND. */
+/** Returns this platform's manifest of the index `top`, which may also be a manifest. @throws NOT_FOUND. */
 export async function imageManifest(
-  session: Session,
+  session: PullSession,
   top: { bytes: Buffer; digest: string },
   { what, signal }: { what: string; signal: AbortSignal },
 ): Promise<Manifest> {
-  return await imageFor(top.bytes, what, {
+  return await platformManifest(top.bytes, what, {
     manifest: async (digest) => (await fetchManifest(session, { digest }, signal)).bytes,
     config: (config) => fetchBlob(session, config, { bytesMax: configBytesMax, signal }),
   });

@@ -1,4 +1,4 @@
-// What is known about the node's images: one file an image, and how a name finds it.
+// Stores the image records, one file each, and finds an image by name.
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -16,20 +16,20 @@ export type ImageRecord = {
   id: string;
   repoTags: string[];
   repoDigests: string[];
-  /** Content of all layers, unpacked. */
+  /** Size of the config and all unpacked layers. */
   sizeBytes: bigint;
   config: ImageConfig;
   /** Chain ids, lowest first. */
   layers: string[];
-  /** When it came, or came again. */
+  /** Time of the last pull or load. */
   pulledAtNs: bigint;
-  /** Unknown of images that an earlier build fetched. */
+  /** Absent for images of an earlier build. */
   source?: ImageSource;
-  /** The handler that it was pulled for; absent: the default one. */
+  /** The runtime handler it was pulled for; absent: the default. */
   runtimeHandler?: string;
 };
 
-/** Where an image came from: a registry's name for it and the host that had it, or a file. */
+/** The reference pulled and the host that served it, or the file loaded. */
 export type ImageSource = v.InferOutput<typeof ImageSource>;
 const ImageSource = v.variant("kind", [
   v.object({ kind: v.literal("registry"), name: v.string(), host: v.string() }),
@@ -78,7 +78,7 @@ export class ImageRecords {
       if (name.endsWith(".tmp")) await records.#discard(join(folder, name));
       else if (name.endsWith(".json")) await records.#read(join(folder, name));
     }
-    await records.#settleTags();
+    await records.#repairTags();
     for (const name of names.filter((name) => name.endsWith(".config"))) {
       const path = join(folder, name);
       const isOf = ({ id }: ImageRecord) => records.#configPath(id) === path;
@@ -87,27 +87,30 @@ export class ImageRecords {
     return records;
   }
 
-  /** A tag is of one image: where its move was cut off, of the one that was pulled later. */
-  async #settleTags(): Promise<void> {
+  /** Gives a tag that two images have, after a crash during its move, to the one pulled last. */
+  async #repairTags(): Promise<void> {
     const owners = new Map<string, string>();
     const byTime = this.list().toReversed();
     for (const { id, repoTags } of byTime) for (const tag of repoTags) owners.set(tag, id);
     for (const image of byTime) {
       const repoTags = image.repoTags.filter((tag) => owners.get(tag) === image.id);
       if (repoTags.length === image.repoTags.length) continue;
-      const settled = { ...image, repoTags };
-      this.#images.set(image.id, settled);
+      const repaired = { ...image, repoTags };
+      this.#images.set(image.id, repaired);
       try {
-        await this.#write(settled);
+        await this.#write(repaired);
       } catch (error) {
-        // The next start settles it again; the disk may be full, which is no reason not to start.
+        // A full disk must not prevent the start; the next one repairs again.
         const what = { image: image.id, error: messageOf(error) };
-        this.#log.warn("cannot write that an image has lost its tag", what);
+        this.#log.warn(
+          "cannot write an image record whose tag moved to another image, retrying at the next start",
+          what,
+        );
       }
     }
   }
 
-  /** The last pulled first: after a restart too. */
+  /** Returns the last pulled image first. */
   list(): ImageRecord[] {
     return [...this.#images.values()].toSorted(lastPulledFirst);
   }
@@ -117,8 +120,8 @@ export class ImageRecords {
   }
 
   /**
-   * By name, tag, digest, name@digest, id, or the start of an id.
-   * @throws CriError INVALID_ARGUMENT when several ids start so.
+   * Finds an image by name, tag, digest, name@digest, id, or a prefix of its id.
+   * @throws CriError INVALID_ARGUMENT for an ambiguous prefix.
    */
   find(ref: string): ImageRecord | undefined {
     const id = /^[0-9a-f]{64}$/.test(ref) ? `sha256:${ref}` : ref;
@@ -149,13 +152,13 @@ export class ImageRecords {
     return this.list().find(matches);
   }
 
-  /** The config as it came; undefined where it is not kept, or no longer what it was. */
+  /** Returns the original bytes of the config; undefined if they are missing or damaged. */
   async configOf(id: string): Promise<Buffer | undefined> {
     const bytes = await readFile(this.#configPath(id)).catch(() => undefined);
     return bytes !== undefined && digestOf(bytes, id) === id ? bytes : undefined;
   }
 
-  /** Adds an image, or names to one that is there; a tag leaves the image that had it. */
+  /** Adds an image, or names to an existing one; moves its tags from other images. */
   async add(image: ImageRecord, config: Uint8Array): Promise<ImageRecord> {
     const known = this.#images.get(image.id);
     const added: ImageRecord = {
@@ -204,11 +207,11 @@ export class ImageRecords {
   async #read(path: string): Promise<void> {
     try {
       const { version, ...image } = v.parse(ImageFile, jsonValue(await readFile(path, "utf8")));
-      if (path !== this.#path(image.id)) throw new Error(`version ${version} of another image`);
+      if (path !== this.#path(image.id)) throw new Error(`version ${version}, for another image`);
       this.#images.set(image.id, image);
     } catch (error) {
       const aside = `${path}.unreadable`;
-      this.#log.warn("image set aside: its record cannot be read", {
+      this.#log.warn("cannot read an image record, setting it aside", {
         file: aside,
         error: messageOf(error),
       });
@@ -216,17 +219,20 @@ export class ImageRecords {
     }
   }
 
-  /** What an earlier daemon left half written. */
+  /** Removes a partial write of an earlier daemon. */
   async #discard(path: string): Promise<void> {
     await this.#clear(path, () => rm(path, { recursive: true, force: true }));
   }
 
-  /** Nothing odd among the records stops the start. */
+  /** Best effort: a file that cannot be cleared must not prevent the start. */
   async #clear(file: string, action: () => Promise<void>): Promise<void> {
     try {
       await action();
     } catch (error) {
-      this.#log.warn("it stays among the images' records", { file, error: messageOf(error) });
+      this.#log.warn("cannot clear a file among the image records", {
+        file,
+        error: messageOf(error),
+      });
     }
   }
 }

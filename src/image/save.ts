@@ -1,8 +1,8 @@
-// Images into a file: an OCI archive that `load`, docker, podman and skopeo take.
-// Decision: layers are in it as plain tar streams under their diff ids, so config and id stay what they
-// were, the same images give the same bytes, and one layer of several images is there once. The manifest
-// is a new one, because the layers that the registry had were packed by somebody else: names by digest
-// (app@sha256:…) do not survive. The file as a whole can be packed, by what its name ends with.
+// Saves images as an OCI archive that `load`, docker, podman and skopeo read.
+// Decision: the archive holds layers as uncompressed tar streams under their diff ids. So config and id do
+// not change, the same images give the same bytes, and images share layers. The manifest is new, because the
+// registry's compressed layers cannot be reproduced: names by digest (app@sha256:…) are lost. The extension
+// of the file chooses its compression.
 import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
 import * as fs from "node:fs/promises";
@@ -17,7 +17,7 @@ import { ProgressTracker, type OnProgress } from "../layer/layer_progress.ts";
 import type { ImageRecord, ImageRecords } from "./records.ts";
 import { nameOrNone } from "../registry/reference.ts";
 
-/** names: full ones, with a tag each. */
+/** names: full form, with tag. */
 export type SavedImage = {
   record: ImageRecord;
   names: string[];
@@ -27,7 +27,7 @@ export type SavedImage = {
 
 export type SaveOptions = {
   path: string;
-  /** A file that is there is replaced. */
+  /** Replaces an existing file. */
   force: boolean;
   helpers: UnpackPool;
   signal: AbortSignal;
@@ -41,7 +41,7 @@ const types = {
   layer: "application/vnd.oci.image.layer.v1.tar",
 } as const;
 
-/** @throws CriError ALREADY_EXISTS, or what the file system has against it; then no file is left. */
+/** Leaves no file on failure. @throws CriError ALREADY_EXISTS, or FAILED_PRECONDITION for other errors. */
 export async function writeArchive(images: SavedImage[], o: SaveOptions): Promise<void> {
   const { path, force, signal } = o;
   const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
@@ -56,7 +56,7 @@ export async function writeArchive(images: SavedImage[], o: SaveOptions): Promis
       entries,
     } as const;
     await o.helpers.run(job, { signal, onBytes: progressOf(images, entries, o.onProgress) });
-    // By an empty file and not by a hard link, which a memory stick's file system does not have.
+    // Claimed by an empty file: FAT has no hard links.
     if (!force) await fs.writeFile(path, "", { flag: "wx", mode: 0o600 });
     await fs.rename(temporary, path);
   } catch (error) {
@@ -70,7 +70,7 @@ export async function writeArchive(images: SavedImage[], o: SaveOptions): Promis
 }
 
 function refuse(path: string): never {
-  throw new CriError("ALREADY_EXISTS", `${path} is there: --force replaces it`);
+  throw new CriError("ALREADY_EXISTS", `${path} exists: --force replaces it`);
 }
 
 function compressionOf(path: string): PackJob["compression"] {
@@ -78,7 +78,7 @@ function compressionOf(path: string): PackJob["compression"] {
   return /\.(zst|tzst)$/.test(path) ? "zstd" : "none";
 }
 
-/** The bytes that are written go to the layers in the order in which they stand in the archive. */
+/** Assigns the bytes written to the layers in archive order. */
 function progressOf(images: SavedImage[], entries: PackEntry[], onProgress: OnProgress) {
   const layers = entries.flatMap(({ content }) => ("layer" in content ? [content.layer] : []));
   const shown = layers.map(({ diffId, streamBytes }) => ({
@@ -98,7 +98,7 @@ function progressOf(images: SavedImage[], entries: PackEntry[], onProgress: OnPr
   };
 }
 
-/** What an archive holds: first what is small, then the layers, each once. */
+/** Lists the archive's entries: the small ones first, then each layer once. */
 function archiveEntries(images: SavedImage[]): PackEntry[] {
   const texts = new Map<string, string>([["oci-layout", '{"imageLayoutVersion":"1.0.0"}']]);
   const layers = new Map<string, PackedLayer>();
@@ -141,7 +141,7 @@ function annotationsOf(name: string): Record<string, string> {
   };
 }
 
-/** For tools that know only what `docker save` wrote. */
+/** For tools that read only the format of `docker save`. */
 function dockerManifest(images: SavedImage[]): string {
   const entries = images.map(({ record, names, layers }) => ({
     Config: blobName(record.id),
@@ -151,7 +151,7 @@ function dockerManifest(images: SavedImage[]): string {
   return jsonText(entries);
 }
 
-/** @throws CriError FAILED_PRECONDITION for a layer whose tar stream cannot be made again. */
+/** @throws CriError FAILED_PRECONDITION for a layer whose tar stream cannot be reproduced. */
 export async function savedImages(
   found: { ref: string; record: ImageRecord }[],
   from: { records: ImageRecords; layers: LayerStore },
@@ -173,7 +173,7 @@ async function savedImage(
   const what = record.repoTags[0] ?? record.id;
   const config = await records.configOf(record.id);
   if (config === undefined) {
-    const message = `${what} cannot be saved: its config is not kept, or damaged; pull it again`;
+    const message = `${what} cannot be saved: its config is missing or damaged; pull it again`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
   const saved = record.layers.map((chainId): PackedLayer => {
@@ -185,7 +185,7 @@ async function savedImage(
     }
     throw new CriError(
       "FAILED_PRECONDITION",
-      `${what} cannot be saved: its layer ${diffId ?? chainId} cannot be packed again byte for byte (an entry of it replaces another, or an earlier isulad-ts unpacked it); copy the image from its registry`,
+      `${what} cannot be saved: its layer ${diffId ?? chainId} cannot be reproduced byte for byte (an entry of it replaces another, or an earlier isulad-ts unpacked it); copy the image from its registry`,
     );
   });
   return { record, names: [], config: config.toString("utf8"), layers: saved };

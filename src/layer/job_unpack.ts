@@ -5,7 +5,8 @@ import * as fs from "node:fs";
 import { Readable } from "node:stream";
 import { algorithmOf } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
-import { readBlob, type Session } from "../registry/distribution.ts";
+import { readBlob } from "../registry/distribution.ts";
+import type { PullSession } from "../registry/pull_session.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { ChrootJail } from "./chroot_jail.ts";
@@ -19,7 +20,7 @@ import { TarSplitWriter } from "./tar_split.ts";
 import { Untar } from "./untar.ts";
 
 export type LayerSource =
-  | { kind: "registry"; session: Session }
+  | { kind: "registry"; session: PullSession }
   | { kind: "file"; path: string; offset: number };
 
 export type LayerLimits = {

@@ -9,7 +9,7 @@ import { scratchPaths, type LayerStore } from "./layer_store.ts";
 import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./processor_choice.ts";
 import type { LayerState } from "./layer_progress.ts";
 import { assertDiskSpace } from "./disk_space.ts";
-import { withoutMirrors } from "../registry/distribution.ts";
+import { withoutMirrors } from "../registry/pull_session.ts";
 import { KeyedTurns, Turns } from "../base/turns.ts";
 
 export type LayerWant = LayerDescriptor & {

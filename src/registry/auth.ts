@@ -1,11 +1,11 @@
-// What a registry's 401 asks for: Basic, or a token from its token service.
+// Answers a registry's 401 challenge: with Basic credentials, or a token from its token service.
 import { URL, URLSearchParams } from "node:url";
 import type { Credentials } from "./credentials.ts";
-import { TransferError } from "./transfer.ts";
+import { TransferError } from "./http_request.ts";
 
 export type Challenge = { scheme: string; params: Map<string, string> };
 
-/** Challenges of a WWW-Authenticate header (RFC 9110, 11.6.1); several may stand in one. */
+/** Parses a WWW-Authenticate header (RFC 9110, 11.6.1), which may hold several challenges. */
 export function parseChallenges(header: string): Challenge[] {
   const challenges: Challenge[] = [];
   const token =
@@ -30,22 +30,22 @@ export type TokenRequest = {
   body?: string;
 };
 
-/** The request to a token service (distribution's token and OAuth2 specifications). */
+/** Builds the request to a token service (distribution's token and OAuth2 specifications). */
 export function tokenRequest(
   challenge: Challenge,
   o: { scope: string; credentials: Credentials | undefined; registryUrl: string },
 ): TokenRequest {
   const realm = challenge.params.get("realm") ?? "";
   if (!URL.canParse(realm) || !/^https?:/.test(realm)) {
-    throw new TransferError("UNAUTHENTICATED", `${o.registryUrl} names no valid token service`);
+    throw new TransferError("UNAUTHENTICATED", `${o.registryUrl} names an invalid token service`);
   }
   const url = new URL(realm);
   if (o.registryUrl.startsWith("https:") && url.protocol === "http:" && o.credentials) {
-    const message = `${o.registryUrl} wants the password sent unencrypted to ${url.host}: refused`;
+    const message = `${o.registryUrl} asks to send the password unencrypted to ${url.host}: refused`;
     throw new TransferError("UNAUTHENTICATED", message);
   }
   const service = challenge.params.get("service");
-  // Ours too, as containerd asks: a challenge may name none, or what a proxy calls the repository.
+  // Add this repository's, like containerd: a challenge may have none, or a proxy's name for the repository.
   const named = (challenge.params.get("scope") ?? "").split(" ").filter((scope) => scope !== "");
   const scopes = new Set([o.scope, ...named]);
   if (o.credentials?.identityToken !== undefined) {
@@ -66,18 +66,18 @@ export function tokenRequest(
   return { url: url.href, method: "GET", headers };
 }
 
-/** What registries and proxies take of a header, with room to spare. */
+/** Registries and proxies accept no longer headers. */
 const tokenBytesMax = 64 << 10;
 
-/** @throws TransferError UNAUTHENTICATED when the answer holds no token, RESOURCE_EXHAUSTED a huge one. */
+/** @throws TransferError UNAUTHENTICATED without a token, RESOURCE_EXHAUSTED for a huge one. */
 export function tokenOf(answer: unknown, service: string): string {
   const { token, access_token: accessToken } = (answer ?? {}) as Record<string, unknown>;
-  const found = token || accessToken; // some send both, one of them empty
+  const found = token || accessToken; // some services send both, one of them empty
   if (typeof found === "string" && found.length > tokenBytesMax) {
     const message = `${service} answered with a token of ${found.length} bytes, over ${tokenBytesMax}`;
     throw new TransferError("RESOURCE_EXHAUSTED", message);
   }
-  // A header's value must not break out of its line.
+  // Printable ASCII only: the token becomes a header.
   if (typeof found === "string" && /^[\x21-\x7e]+$/.test(found)) return found;
   throw new TransferError("UNAUTHENTICATED", `${service} answered without a token`);
 }

@@ -1,33 +1,33 @@
-// Certificates and keys of registries, from the folders of a certs.d tree.
+// Reads certificates and keys of registries from the folders of a certs.d tree.
 import { readdir, readFile } from "node:fs/promises";
 import { isAbsolute, join } from "node:path";
 import { createSecureContext } from "node:tls";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Tls } from "./endpoint.ts";
 
-/** A file of PEM texts, and who names it. */
-type Named = { path: string; by: string };
+/** by: the file or folder that refers to it, for messages. */
+type PemFile = { path: string; by: string };
 
-export function named(folder: string, name: string, by: string): Named {
+export function pemFile(folder: string, name: string, by: string): PemFile {
   return { path: isAbsolute(name) ? name : join(folder, name), by };
 }
 
-/** @throws CriError FAILED_PRECONDITION when one is missing or has no certificate. */
-export async function readAuthority(file: Named): Promise<string> {
+/** @throws CriError FAILED_PRECONDITION if it is missing or holds no certificate. */
+export async function readAuthority(file: PemFile): Promise<string> {
   return await readPem(file, "CERTIFICATE");
 }
 
-/** Both may stand in one file. @throws CriError FAILED_PRECONDITION when one lacks its part. */
+/** Both may be the same file. @throws CriError FAILED_PRECONDITION if either part is missing. */
 export async function readPair(
-  certFile: Named,
-  keyFile: Named,
+  certFile: PemFile,
+  keyFile: PemFile,
 ): Promise<{ cert: string; key: string }> {
   const cert = await readPem(certFile, "CERTIFICATE");
   const key = await readPem(keyFile, "PRIVATE KEY");
   return { cert, key };
 }
 
-async function readPem({ path, by }: Named, what: string): Promise<string> {
+async function readPem({ path, by }: PemFile, what: string): Promise<string> {
   let text: string;
   try {
     text = await readFile(path, "utf8");
@@ -40,8 +40,8 @@ async function readPem({ path, by }: Named, what: string): Promise<string> {
   throw new CriError("FAILED_PRECONDITION", message);
 }
 
-/** @throws CriError FAILED_PRECONDITION when TLS cannot be done with them, as a key of another one. */
-export function usable(tls: Tls, by: string): Tls {
+/** @throws CriError FAILED_PRECONDITION if TLS rejects them, such as a key of another certificate. */
+export function checkedTls(tls: Tls, by: string): Tls {
   const { ca, cert, key, files = [] } = tls;
   try {
     createSecureContext({ ca, cert, key });
@@ -53,8 +53,8 @@ export function usable(tls: Tls, by: string): Tls {
 }
 
 /**
- * Docker's layout: *.crt are authorities, NAME.cert is the client's with the key in NAME.key or in
- * itself; of several the first in lexical order. undefined: the folder has none.
+ * Reads Docker's layout: *.crt are CAs, NAME.cert is the client certificate with its key in NAME.key or in
+ * the same file; the first of several in lexical order. undefined: the folder has none.
  */
 export async function dockerCertificates(folder: string): Promise<Tls | undefined> {
   const names = (await namesIn(folder)).sort();
@@ -62,15 +62,15 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
   const certName = names.find((name) => name.endsWith(".cert"));
   if (authorities.length === 0 && certName === undefined) return undefined;
   const tls: Tls = { skipVerify: false, files: authorities };
-  const file = (name: string) => named(folder, name, folder);
+  const file = (name: string) => pemFile(folder, name, folder);
   if (authorities.length > 0) {
     tls.ca = await Promise.all(authorities.map((name) => readAuthority(file(name))));
   }
-  if (certName === undefined) return usable(tls, folder);
+  if (certName === undefined) return checkedTls(tls, folder);
   const ownKey = certName.replace(/cert$/, "key");
   const keyName = names.includes(ownKey) ? ownKey : certName;
   const pair = await readPair(file(certName), file(keyName));
-  return usable({ ...tls, ...pair, files: [...authorities, certName] }, folder);
+  return checkedTls({ ...tls, ...pair, files: [...authorities, certName] }, folder);
 }
 
 async function namesIn(folder: string): Promise<string[]> {

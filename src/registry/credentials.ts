@@ -1,5 +1,5 @@
-// Whose user and password a registry sees: those of the pull, else the node's own, from a file in the
-// form of Docker's config.json (auths, credHelpers, credsStore).
+// Chooses the credentials for a registry: those of the pull, else the node's own from a file in the format
+// of Docker's config.json (auths, credHelpers, credsStore).
 import { stat } from "node:fs/promises";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
@@ -28,18 +28,18 @@ export type Credentials = {
   registryToken?: string;
 };
 
-/** What one endpoint may see. Plain data: it travels to the helper that fetches layers. */
-export type Choice = {
+/** The credentials for one endpoint. Plain data: it is sent to the helper that fetches layers. */
+export type ResolvedCredentials = {
   credentials?: Credentials;
-  /** Why there are none, though there should be; told where the registry asks for them. */
+  /** Why configured credentials are missing; reported only if the registry asks for them. */
   problem?: string;
-  /** Where they are from, without a secret, for a person to read. */
+  /** Their source without any secret, for messages. */
   from: string;
 };
 
 /**
- * The credentials of a pull that this registry may see, or undefined.
- * @throws CriError INVALID_ARGUMENT when `auth` is not base64 of user:password.
+ * Returns the credentials of a pull if they are for this registry.
+ * @throws CriError INVALID_ARGUMENT if `auth` is not base64 of user:password.
  */
 export function credentialsFor(
   domain: string,
@@ -64,7 +64,7 @@ function userAndPassword(auth: string): Credentials {
   return { username, password: password.replace(/\0+$/, "") };
 }
 
-/** A registry's name, whatever way it is written. */
+/** Normalizes the spellings of a registry's address. */
 function hostOf(address: string): string {
   const host = address.replace(/^https?:\/\//, "").split("/")[0]!;
   const isDocker = host === "index.docker.io" || host === "registry-1.docker.io";
@@ -96,7 +96,7 @@ type AuthFile = v.InferOutput<typeof AuthFile>;
 const fileBytesMax = 1 << 20;
 const helperMs = 10_000;
 
-/** @throws CriError FAILED_PRECONDITION that shows nothing of what stands in the file. */
+/** @throws CriError FAILED_PRECONDITION that shows nothing of the file's content. */
 export async function readAuthFile(path: string): Promise<AuthFile | undefined> {
   if (path === "") return undefined;
   let parsed: unknown;
@@ -106,7 +106,7 @@ export async function readAuthFile(path: string): Promise<AuthFile | undefined> 
     parsed = jsonValue((await readTextIfExists(path)) ?? "{}");
   } catch (error) {
     const reason = error instanceof SyntaxError ? "it is not JSON" : messageOf(error);
-    const hint = errnoOf(error) === "ENOENT" ? "; make it, or unset registry-auth-file" : "";
+    const hint = errnoOf(error) === "ENOENT" ? "; create it, or unset registry-auth-file" : "";
     throw new CriError("FAILED_PRECONDITION", `registry-auth-file ${path}: ${reason}${hint}`);
   }
   try {
@@ -116,30 +116,38 @@ export async function readAuthFile(path: string): Promise<AuthFile | undefined> 
   }
 }
 
-export type Asked = {
-  /** The registry that the endpoint is, or the mirror's host. */
+export type CredentialsLookup = {
+  /** The registry, or the mirror's host. */
   host: string;
   repository: string;
+  /** The auth file, for messages. */
   path: string;
   signal: AbortSignal;
 };
 
-/** As Docker looks: the host's own helper, the store, what stands in the file. */
-export async function ownCredentials(file: AuthFile | undefined, asked: Asked): Promise<Choice> {
+/** Looks in Docker's order: the registry's own helper, the common store, the file's entries. */
+export async function nodeCredentials(
+  file: AuthFile | undefined,
+  lookup: CredentialsLookup,
+): Promise<ResolvedCredentials> {
   if (file === undefined) return { from: "none" };
-  const host = hostOf(asked.host);
+  const host = hostOf(lookup.host);
   const [server] = Object.keys(file.credHelpers).filter((name) => hostOf(name) === host);
-  if (server !== undefined) return await askHelper(file.credHelpers[server]!, server, asked);
+  if (server !== undefined) return await runHelper(file.credHelpers[server]!, server, lookup);
   if (file.credsStore !== "") {
     const stored = host === "docker.io" ? "https://index.docker.io/v1/" : host;
-    const choice = await askHelper(file.credsStore, stored, asked);
-    if (choice.credentials !== undefined || choice.problem !== undefined) return choice;
+    const found = await runHelper(file.credsStore, stored, lookup);
+    if (found.credentials !== undefined || found.problem !== undefined) return found;
   }
-  return entryOf(file, host, asked);
+  return entryOf(file, host, lookup);
 }
 
-/** A key may name a part of the registry, as registry.example/team; the longest one speaks. */
-function entryOf(file: AuthFile, host: string, { repository, path }: Asked): Choice {
+/** A key may name a part of the registry, such as registry.example/team; the longest match wins. */
+function entryOf(
+  file: AuthFile,
+  host: string,
+  { repository, path }: CredentialsLookup,
+): ResolvedCredentials {
   const keys = Object.keys(file.auths).filter((key) => {
     const part = partOf(key);
     return hostOf(key) === host && `${repository}/`.startsWith(part === "" ? "" : `${part}/`);
@@ -156,7 +164,7 @@ function entryOf(file: AuthFile, host: string, { repository, path }: Asked): Cho
   }
 }
 
-/** What follows the host, but for the version that Docker writes there. */
+/** Returns the path of a key without the API version that Docker appends. */
 function partOf(key: string): string {
   const [, ...parts] = key.replace(/^https?:\/\//, "").split("/");
   return parts.join("/").replace(/^v[12]$|^v[12]\/$|\/+$/g, "");
@@ -164,29 +172,33 @@ function partOf(key: string): string {
 
 const HelperAnswer = v.object({ Username: v.string(), Secret: v.string() });
 
-/** docker-credential-NAME get (github.com/docker/docker-credential-helpers). */
-async function askHelper(name: string, server: string, { path, signal }: Asked): Promise<Choice> {
+/** Runs docker-credential-NAME get (github.com/docker/docker-credential-helpers). */
+async function runHelper(
+  name: string,
+  server: string,
+  { path, signal }: CredentialsLookup,
+): Promise<ResolvedCredentials> {
   const program = `docker-credential-${name}`;
   const from = `${program} (${path})`;
   const failed = (why: string) => ({ problem: `${program} for ${server}: ${why}`, from });
-  if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(name)) return failed("it is no program's name");
+  if (!/^[A-Za-z0-9][A-Za-z0-9._-]*$/.test(name)) return failed("it is not a program name");
   let result: RunResult;
   try {
-    const inTime = AbortSignal.any([signal, AbortSignal.timeout(helperMs)]);
-    result = await run([program, "get"], { input: server, signal: inTime });
+    const bounded = AbortSignal.any([signal, AbortSignal.timeout(helperMs)]);
+    result = await run([program, "get"], { input: server, signal: bounded });
   } catch (error) {
     throwIfAborted(program, signal);
     return failed(messageOf(error));
   }
   if (result.exitCode !== 0) {
-    // Whatever else it says may be a secret.
+    // Its output is not shown: it may hold a secret.
     const isAbsent = /credentials not found/i.test(result.stdout + result.stderr);
     if (isAbsent) return { from: `none (${program} has none for ${server})` };
-    return failed(`it ended with ${result.exitCode}; try: echo ${server} | ${program} get`);
+    return failed(`it exited with ${result.exitCode}; try: echo ${server} | ${program} get`);
   }
   try {
     const { Username, Secret } = parseAs(HelperAnswer, jsonValue(result.stdout), "its answer");
-    // So a helper marks what is a token and no password.
+    // The helpers' marker for an identity token instead of a password.
     if (Username === "<token>") return { credentials: { identityToken: Secret }, from };
     return { credentials: { username: Username, password: Secret }, from };
   } catch {

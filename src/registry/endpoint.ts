@@ -1,41 +1,41 @@
-// One place to ask for images, as hosts.toml or daemon.json describe it.
+// Describes one address that images can be pulled from, as configured in hosts.toml or daemon.json.
 import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
 
-/** Plain data: it travels to the helper that fetches layers. */
+/** Plain data: it is sent to the helper that fetches layers. */
 export type Endpoint = {
-  /** What goes before /REPOSITORY/manifests/…; ends in /v2 as a rule, never in a slash. */
+  /** Prefix of /REPOSITORY/manifests/…; usually ends in /v2, never in a slash. */
   url: string;
-  /** The registry itself, which credentials for it may be shown to. */
+  /** The registry itself, not a mirror: credentials for the registry are sent only to it. */
   isOrigin: boolean;
-  /** Whether manifests by digest, and blobs, may be asked for. */
+  /** Serves blobs, and manifests by digest. */
   canPull: boolean;
-  /** Whether it may say which image a tag means now. */
+  /** Serves manifests by tag. */
   canResolve: boolean;
-  /** Names in small letters. */
+  /** Names are lower case. */
   headers: Record<string, string>;
   tls: Tls;
-  /** For a connection to come about; without it only silence counts. */
+  /** Bounds the TCP connect; undefined: only progressTimeoutMs applies. */
   dialTimeoutMs?: number;
-  /** Where it is configured, for a person to read. */
+  /** The file or setting that configures it, for messages. */
   from: string;
 };
 
-/** PEM texts, not paths: the helper reads them where the files are out of reach. */
+/** PEM texts instead of paths: the helper cannot open the files. */
 export type Tls = {
-  /** Beside the system's authorities. */
+  /** Trusted in addition to the system CAs. */
   ca?: string[];
   cert?: string;
   key?: string;
   skipVerify: boolean;
-  /** The names of the files that these are from, for a person to read. */
+  /** Names of the files these were read from, for messages. */
   files?: string[];
 };
 
-/** @throws CriError FAILED_PRECONDITION; where: what names the address. */
+/** @throws CriError FAILED_PRECONDITION prefixed with `where`, the setting that holds the address. */
 export function registryUrl(text: string, where: string): URL {
   const url = URL.canParse(text) ? new URL(text) : undefined;
   if (url !== undefined && /^https?:$/.test(url.protocol)) return url;
-  const shown = text.replace(/\/\/[^/]*@/, "//…@"); // what stands before @ may be a password
+  const shown = text.replace(/\/\/[^/]*@/, "//…@"); // may hold a password
   throw new CriError("FAILED_PRECONDITION", `${where}: ${shown} is not an http or https address`);
 }

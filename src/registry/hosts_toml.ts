@@ -1,18 +1,21 @@
-// containerd's hosts.toml (docs/hosts.md there): where else a registry's images are, and with what
-// certificates and headers. What containerd reads in it means the same here.
+// Reads containerd's hosts.toml (its docs/hosts.md): a registry's mirrors with their certificates and
+// headers. Every field that containerd reads means the same here.
 import { parse as parseToml } from "smol-toml";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
-import { named, readAuthority, readPair, usable } from "./certificates.ts";
+import { checkedTls, pemFile, readAuthority, readPair } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { parseAs } from "../base/schema.ts";
 
-/** What a header may be (RFC 9110, 5.1 and 5.5): a line's end would begin another one. */
-const HeaderName = v.pipe(v.string(), v.regex(/^[\w!#$%&'*+.^`|~-]+$/, "is no header's name"));
-const HeaderLine = v.pipe(v.string(), v.regex(/^[\t\x20-\x7e\x80-\xff]*$/, "is no header's value"));
+/** RFC 9110, 5.1 and 5.5: a line break in a value would begin another header. */
+const HeaderName = v.pipe(v.string(), v.regex(/^[\w!#$%&'*+.^`|~-]+$/, "is not a header name"));
+const HeaderLine = v.pipe(
+  v.string(),
+  v.regex(/^[\t\x20-\x7e\x80-\xff]*$/, "is not a header value"),
+);
 
-const FileName = v.pipe(v.string(), v.minLength(1, "names no file"));
-/** A certificate and its key; where that is "", both are in one file. */
+const FileName = v.pipe(v.string(), v.minLength(1, "is an empty file name"));
+/** Certificate and key; with an empty key, the first file holds both. */
 const Pair = v.strictTuple([FileName, v.string()]);
 
 const HostFields = {
@@ -28,7 +31,7 @@ const HostFields = {
   override_path: v.optional(v.boolean(), false),
   header: v.optional(v.record(HeaderName, v.union([HeaderLine, v.array(HeaderLine)])), {}),
   dial_timeout: v.optional(
-    v.pipe(v.string(), v.transform(durationMs), v.number("is no duration such as 5s")),
+    v.pipe(v.string(), v.transform(durationMs), v.number("is not a duration such as 5s")),
   ),
 };
 const Host = v.object(HostFields);
@@ -40,10 +43,10 @@ const HostsFile = v.object({
 });
 export type HostsFile = v.InferOutput<typeof HostsFile>;
 
-/** Longer than timers are, and no bound at all. */
+/** The longest timer. */
 const durationMsMax = 2 ** 31 - 1;
 
-/** Go's time.ParseDuration, in milliseconds; undefined where it is none. */
+/** Parses a duration like Go's time.ParseDuration into milliseconds; undefined if it is none. */
 function durationMs(text: string): number | undefined {
   const unitMs = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 };
   if (!/^(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+)$/.test(text)) return undefined;
@@ -54,7 +57,7 @@ function durationMs(text: string): number | undefined {
   return Math.min(sum, durationMsMax);
 }
 
-/** @throws CriError FAILED_PRECONDITION with the file's name and what is wrong in it. */
+/** @throws CriError FAILED_PRECONDITION with the file name and the reason. */
 export function parseHostsFile(text: string, file: string): HostsFile {
   try {
     return parseAs(HostsFile, parseToml(text), "the file");
@@ -63,11 +66,11 @@ export function parseHostsFile(text: string, file: string): HostsFile {
   }
 }
 
-/** origins: the registry itself as it is asked where the file names no server. */
+/** origins: the registry's own endpoints, used if the file names no server. */
 export type HostsFolder = { file: string; folder: string; origins: Endpoint[] };
 
-/** In the order to try. @throws CriError FAILED_PRECONDITION with the file that is wrong. */
-export async function hostsEndpoints(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
+/** Returns them in order of preference. @throws CriError FAILED_PRECONDITION naming the wrong file. */
+export async function endpointsOfHostsFile(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
   const endpoints: Endpoint[] = [];
   for (const [address, host] of Object.entries(parsed.host)) {
     endpoints.push(...(await endpointsAt(address, host, { ...o, isOrigin: false })));
@@ -87,22 +90,22 @@ export async function hostsEndpoints(parsed: HostsFile, o: HostsFolder): Promise
 async function originsIn(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
   if (parsed.server !== "")
     return await endpointsAt(parsed.server, parsed, { ...o, isOrigin: true });
-  // As in containerd, a registry that is not named can do everything.
+  // As in containerd, a registry without a server line has all capabilities.
   const given = await certificatesOf(parsed, o);
   return o.origins.flatMap((origin) =>
     given.map((tls) => ({
       ...origin,
       headers: headersOf(parsed),
       tls: { ...tls, skipVerify: parsed.skip_verify ?? origin.tls.skipVerify },
-      dialTimeoutMs: parsed.dial_timeout || undefined, // 0 is none in Go
+      dialTimeoutMs: parsed.dial_timeout || undefined, // Go: 0 is no timeout
       from: o.file,
     })),
   );
 }
 
 /**
- * One for each client certificate. Plain HTTP with settings for TLS is asked with TLS first, as
- * containerd does unless the port is 80: such a file was written for a registry that speaks either.
+ * Returns one endpoint per client certificate. An http address with TLS settings is tried with TLS first,
+ * as in containerd unless the port is 80: such a file was written for a registry that speaks either.
  */
 async function endpointsAt(
   address: string,
@@ -114,12 +117,12 @@ async function endpointsAt(
   const root = host.override_path || path.endsWith("/v2") ? path : `${path}/v2`;
   const certificates = await certificatesOf(host, o);
   const hasTls = host.skip_verify !== undefined || certificates.some(({ files }) => files?.length);
-  // URL drops the port that makes it certain that there is no TLS.
+  // Tested on the text: URL drops the default port.
   const isPlain = /^http:\/\/[^/?#]*:80(?:[/?#]|$)/i.test(address);
   const isEither = url.protocol === "http:" && hasTls && !isPlain;
   const can = (capability: "pull" | "resolve") =>
     host.capabilities.length === 0 || host.capabilities.includes(capability);
-  const at = (protocol: string, tls: Tls): Endpoint => ({
+  const endpoint = (protocol: string, tls: Tls): Endpoint => ({
     url: `${protocol}//${url.host}${root}`,
     isOrigin: o.isOrigin,
     canPull: can("pull"),
@@ -129,8 +132,8 @@ async function endpointsAt(
     dialTimeoutMs: host.dial_timeout || undefined,
     from: o.file,
   });
-  const secure = certificates.map((tls) => at(isEither ? "https:" : url.protocol, tls));
-  return isEither ? [...secure, at("http:", { skipVerify: false })] : secure;
+  const secure = certificates.map((tls) => endpoint(isEither ? "https:" : url.protocol, tls));
+  return isEither ? [...secure, endpoint("http:", { skipVerify: false })] : secure;
 }
 
 function headersOf({ header }: Host): Record<string, string> {
@@ -140,19 +143,19 @@ function headersOf({ header }: Host): Record<string, string> {
   return Object.fromEntries(lines);
 }
 
-/** "both.pem", ["both.pem", …] or [["client.cert", "client.key"], ["both.pem", ""], …]; at least one Tls. */
+/** Returns at least one. `client` is "both.pem", ["both.pem", …] or [["client.cert", "client.key"], …]. */
 async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promise<Tls[]> {
-  const read = (name: string) => named(folder, name, file);
+  const pem = (name: string) => pemFile(folder, name, file);
   const authorities = [host.ca].flat();
-  const ca = await Promise.all(authorities.map((name) => readAuthority(read(name))));
+  const ca = await Promise.all(authorities.map((name) => readAuthority(pem(name))));
   const base: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
   const clients = typeof host.client === "string" ? [host.client] : host.client;
-  if (clients.length === 0) return [usable(base, file)];
+  if (clients.length === 0) return [checkedTls(base, file)];
   return await Promise.all(
     clients.map(async (client) => {
       const [cert, key] = typeof client === "string" ? [client, ""] : client;
-      const pair = await readPair(read(cert), read(key || cert));
-      return usable({ ...base, ...pair, files: [...authorities, cert] }, file);
+      const pair = await readPair(pem(cert), pem(key || cert));
+      return checkedTls({ ...base, ...pair, files: [...authorities, cert] }, file);
     }),
   );
 }

@@ -1,6 +1,5 @@
-// Which proxy a request goes through: HTTP_PROXY, HTTPS_PROXY and NO_PROXY, in capitals or not, as
-// Go's standard library reads them (golang.org/x/net/http/httpproxy). A node that ran containerd
-// needs no other environment.
+// Chooses the proxy of a request from HTTP_PROXY, HTTPS_PROXY and NO_PROXY, in either case, like Go
+// (golang.org/x/net/http/httpproxy): a node that ran containerd keeps its environment.
 import { isIP } from "node:net";
 import { URL } from "node:url";
 import { CriError } from "../base/errors.ts";
@@ -9,15 +8,15 @@ import { inNetwork, isLoopback, isSameAddress } from "./ip_network.ts";
 export type Environment = Record<string, string | undefined>;
 
 export type Proxy = {
-  /** With the user and password that it wants. */
+  /** Includes user and password. */
   url: string;
-  /** Without them, and where it is from. */
+  /** The address without them, and the variable it is from, for messages. */
   about: string;
 };
 
 /**
- * undefined: the request goes to its host directly.
- * @throws CriError FAILED_PRECONDITION when the variable names no HTTP proxy.
+ * undefined: connect directly.
+ * @throws CriError FAILED_PRECONDITION if the variable is not the address of an HTTP proxy.
  */
 export function proxyFor(target: URL, env: Environment = process.env): Proxy | undefined {
   const name = target.protocol === "https:" ? "HTTPS_PROXY" : "HTTP_PROXY";
@@ -32,7 +31,7 @@ function variableOf(env: Environment, name: string): { variable: string; value: 
   return { variable, value: env[variable] ?? "" };
 }
 
-/** The value may hold a password, so that no message shows it. */
+/** No message shows the value: it may hold a password. */
 function proxyUrl(value: string, variable: string): URL {
   const text = /^(?:https?|socks5):\/\//i.test(value) ? value : `http://${value}`;
   const url = URL.canParse(text) ? new URL(text) : undefined;
@@ -54,7 +53,7 @@ function isExempt(target: URL, noProxy: string): boolean {
 
 function matches(entry: string, host: string, port: string): boolean {
   if (entry === "*" || inNetwork(host, entry)) return true;
-  // An address with more than one colon and no brackets has no port.
+  // An IPv6 address without brackets has no port.
   const [, named = entry, onlyPort = ""] = /^(\[.*\]|[^:]*):(.*)$/.exec(entry) ?? [];
   const name = isIP(entry) > 0 ? entry : named;
   if (name === "" || (name === named && onlyPort !== "" && onlyPort !== port)) return false;
@@ -63,7 +62,7 @@ function matches(entry: string, host: string, port: string): boolean {
   return suffix.startsWith(".") ? host.endsWith(suffix) : `.${host}`.endsWith(`.${suffix}`);
 }
 
-/** Bun's fetch reads the variables by other rules, even where it is told a proxy: not while this runs. */
+/** Hides the variables from Bun's fetch, which applies rules of its own even when given a proxy. */
 export function withoutProxyVariables<T>(work: () => T): T {
   const hidden = new Map<string, string>();
   for (const name of ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"]) {

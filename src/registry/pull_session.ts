@@ -1,98 +1,98 @@
-// What is known about one repository while a pull lasts.
+// Holds the state of a pull from one repository: its upstreams, their credentials, tokens and health.
 import { throwIfAborted } from "../base/abort.ts";
 import {
   credentialsFor,
-  ownCredentials,
+  nodeCredentials,
   readAuthFile,
-  type Choice,
+  type ResolvedCredentials,
   type RegistryAuth,
 } from "./credentials.ts";
 import type { Endpoint } from "./endpoint.ts";
-import { endpointsOf, type RegistryOptions } from "./hosts.ts";
+import { hostOf } from "./http_request.ts";
 import type { Reference } from "./reference.ts";
-import { hostOf } from "./transfer.ts";
+import { resolveEndpoints, type RegistryOptions } from "./resolve_endpoints.ts";
 
-/** Plain data: it travels to the helper that fetches layers. The lists go by endpoint. */
-export type Session = {
+/** An endpoint together with what this pull may send it and has learned about it. */
+export type Upstream = Endpoint & {
+  auth: ResolvedCredentials;
+  /** Authorization header obtained for the last challenge. */
+  authorization: string | null;
+  /** Its last request failed in a way that may pass: healthy upstreams are tried first. */
+  isFailing: boolean;
+  /** A connection was established; only tested where dialTimeoutMs is set. */
+  isReachable: boolean;
+  /** A response came from a registry, not from some other web server at that address. */
+  isRegistry: boolean;
+};
+
+/** Plain data: it is sent to the helper that fetches layers. */
+export type PullSession = {
   domain: string;
   repository: string;
-  endpoints: Endpoint[];
-  choices: Choice[];
-  /** Authorization header, as far as one was asked for. */
-  authorizations: (string | null)[];
-  /** Did not answer, or not well, when it was last asked: it comes after the others. */
-  unwell: boolean[];
-  /** Whose answer was taken last. */
-  answered: number;
-  /** Whether a connection came about, where that has a bound of its own. */
-  reached: boolean[];
-  /** Whether a registry answered, and not whatever else may listen there. */
-  spoke: boolean[];
-  /** How often all are asked before it is given up. */
-  roundsMax: number;
+  /** In order of preference. */
+  upstreams: Upstream[];
+  /** Host of the upstream that served the last request; "" before the first. */
+  servedBy: string;
+  /** Attempts per upstream before a request fails. */
+  triesMax: number;
+  firstBackoffMs: number;
   progressTimeoutMs: number;
 };
 
-const roundsMax = 4;
+const triesMax = 4;
+const firstBackoffMs = 500;
 
 /** @throws CriError FAILED_PRECONDITION for a wrong file, INVALID_ARGUMENT for wrong credentials. */
-export async function openSession(
+export async function openPullSession(
   ref: Reference,
   options: RegistryOptions,
-  o: { auth: RegistryAuth | undefined; signal: AbortSignal },
-): Promise<Session> {
-  throwIfAborted(ref.name, o.signal);
-  const endpoints = await endpointsOf(ref.domain, options);
+  { auth, signal }: { auth: RegistryAuth | undefined; signal: AbortSignal },
+): Promise<PullSession> {
+  throwIfAborted(ref.name, signal);
+  const endpoints = await resolveEndpoints(ref.domain, options);
   const file = await readAuthFile(options.authFile);
-  const choose = async (endpoint: Endpoint): Promise<Choice> => {
-    const given = givenFor(endpoint, ref.domain, o.auth);
+  const resolve = async (endpoint: Endpoint): Promise<ResolvedCredentials> => {
+    const given = givenCredentials(endpoint, ref.domain, auth);
     if (given !== undefined) return given;
     const host = endpoint.isOrigin ? ref.domain : hostOf(endpoint.url);
-    const asked = { host, repository: ref.path, path: options.authFile, signal: o.signal };
-    return await ownCredentials(file, asked);
+    return await nodeCredentials(file, {
+      host,
+      repository: ref.path,
+      path: options.authFile,
+      signal,
+    });
   };
   return {
     domain: ref.domain,
     repository: ref.path,
-    endpoints,
-    choices: await Promise.all(endpoints.map(choose)),
-    authorizations: endpoints.map(() => null),
-    unwell: endpoints.map(() => false),
-    answered: 0,
-    reached: endpoints.map(() => false),
-    spoke: endpoints.map(() => false),
-    roundsMax,
+    upstreams: await Promise.all(
+      endpoints.map(async (endpoint) => newUpstream(endpoint, await resolve(endpoint))),
+    ),
+    servedBy: "",
+    triesMax,
+    firstBackoffMs,
     progressTimeoutMs: options.progressTimeoutMs,
   };
 }
 
-/** Mirrors are somebody else: they see what was given for them by their own name alone. */
-function givenFor(
+export function newUpstream(endpoint: Endpoint, auth: ResolvedCredentials): Upstream {
+  const learned = { isFailing: false, isReachable: false, isRegistry: false };
+  return { ...endpoint, auth, authorization: null, ...learned };
+}
+
+/** Mirrors are third parties: they get the pull's credentials only if serverAddress names them. */
+export function givenCredentials(
   endpoint: Endpoint,
   domain: string,
   auth: RegistryAuth | undefined,
-): Choice | undefined {
-  const isForMirror = Boolean(auth?.serverAddress) && !endpoint.isOrigin;
-  const host = endpoint.isOrigin ? domain : isForMirror ? hostOf(endpoint.url) : undefined;
-  const credentials = host === undefined ? undefined : credentialsFor(host, auth);
+): ResolvedCredentials | undefined {
+  if (!endpoint.isOrigin && !auth?.serverAddress) return undefined;
+  const credentials = credentialsFor(endpoint.isOrigin ? domain : hostOf(endpoint.url), auth);
   return credentials && { credentials, from: "given with the pull" };
 }
 
-/** The session with those of its endpoints alone that `keep` picks. */
-export function withEndpoints(
-  session: Session,
-  keep: (at: Endpoint, i: number) => boolean,
-): Session {
-  const isKept = session.endpoints.map(keep);
-  const pick = <T>(list: T[]) => list.filter((_, index) => isKept[index]);
-  return {
-    ...session,
-    endpoints: pick(session.endpoints),
-    choices: pick(session.choices),
-    authorizations: pick(session.authorizations),
-    unwell: pick(session.unwell),
-    answered: 0,
-    reached: pick(session.reached),
-    spoke: pick(session.spoke),
-  };
+/** Returns the session limited to the registry itself, or undefined if it has no mirrors. */
+export function withoutMirrors(session: PullSession): PullSession | undefined {
+  const upstreams = session.upstreams.filter(({ isOrigin }) => isOrigin);
+  return upstreams.length === session.upstreams.length ? undefined : { ...session, upstreams };
 }

@@ -1,4 +1,4 @@
-// Image names as people write them, and the one full form that records carry.
+// Parses image references into the full form that records store.
 import { URL } from "node:url";
 import { isDigest } from "../base/digest.ts";
 import { CriError } from "../base/errors.ts";
@@ -28,10 +28,10 @@ export function parseReference(text: string): Reference {
   if (text === "") throw fail("it is empty");
   const { rest, tag, digest } = splitSuffixes(text);
   if (digest !== undefined && !isDigest(digest)) {
-    throw fail("after @ a digest is expected: sha256: and 64 hex digits");
+    throw fail("expected a digest after @: sha256: and 64 hex digits");
   }
   if (tag !== undefined && !tagName.test(tag)) {
-    throw fail(`the tag ${quoted(tag)} has a character that tags do not have`);
+    throw fail(`the tag ${quoted(tag)} has a character that tags must not have`);
   }
   const { domain, path } = splitDomain(rest);
   if (!isHost(domain)) throw fail(`${quoted(domain)} is not a host name`);
@@ -52,12 +52,12 @@ function splitSuffixes(text: string): { rest: string; tag?: string; digest?: str
   const digest = at < 0 ? undefined : text.slice(at + 1);
   const named = at < 0 ? text : text.slice(0, at);
   const colon = named.lastIndexOf(":");
-  // A colon before the last slash is a port's.
+  // A colon before a slash begins a port.
   if (colon < 0 || named.indexOf("/", colon) >= 0) return { rest: named, digest };
   return { rest: named.slice(0, colon), tag: named.slice(colon + 1), digest };
 }
 
-/** The first part is a host when it looks like one: a dot, a port, upper case, or localhost. */
+/** The first part is a host if it has a dot, a port or upper case, or is localhost. */
 function splitDomain(rest: string): { domain: string; path: string } {
   const slash = rest.indexOf("/");
   const first = rest.slice(0, Math.max(slash, 0));
@@ -69,7 +69,7 @@ function splitDomain(rest: string): { domain: string; path: string } {
   return { domain: "docker.io", path };
 }
 
-/** The full form of a name; undefined of what no image can be called, such as the start of an id. */
+/** Returns the full form of a name; undefined for an invalid name. */
 export function nameOrNone(text: string): string | undefined {
   try {
     return parseReference(text).name;
@@ -78,15 +78,15 @@ export function nameOrNone(text: string): string | undefined {
   }
 }
 
-/** A name, or a pattern of names, with the registry that it means: "busybox" is docker.io/library/busybox. */
+/** Completes a name or a pattern of names with its registry: "busybox" is docker.io/library/busybox. */
 export function fullName(text: string): string {
   const { domain, path } = splitDomain(text);
   return `${domain}/${path}`;
 }
 
 /**
- * A URL must take it as it is: 2130706433 and 0x7f.1 are other spellings of an address, which would
- * go past what is configured for that one.
+ * Requires that URL parsing leaves it unchanged: 2130706433 and 0x7f.1 are spellings of an address that would
+ * bypass the configuration for that address.
  */
 function isHost(domain: string): boolean {
   if (!domainName.test(domain) || !URL.canParse(`http://${domain}/`)) return false;

@@ -1,122 +1,138 @@
-// One request to one endpoint, with the authorization that it asks for, and what its refusal means.
-import { nowMs } from "../base/clock.ts";
+// Sends one request to one upstream, authorizes it when challenged, and explains a refusal.
 import { URL } from "node:url";
+import { nowMs } from "../base/clock.ts";
 import { jsonValue } from "../base/json.ts";
 import { clip } from "../base/text.ts";
 import { basic, parseChallenges, tokenOf, tokenRequest, type Challenge } from "./auth.ts";
 import { isReachable } from "./connection.ts";
-import { isOwnHost } from "./hosts.ts";
-import type { Session } from "./pull_session.ts";
-import { discard, hostOf, readAll, transfer, TransferError, type Transfer } from "./transfer.ts";
+import {
+  discard,
+  hostOf,
+  httpRequest,
+  readAll,
+  TransferError,
+  type HttpResponse,
+} from "./http_request.ts";
+import type { PullSession, Upstream } from "./pull_session.ts";
+import { isOwnHost } from "./resolve_endpoints.ts";
 
-export type Question = {
-  /** Of the endpoint. */
-  index: number;
-  /** After the repository. */
+export type RegistryRequest = {
+  /** Follows the repository in the URL. */
   path: string;
   headers: Record<string, string>;
   signal: AbortSignal;
 };
 
-/** A kubelet's own back-off goes on from there, and other pulls may wait for this one. */
+/** A longer wait fails the pull: the kubelet backs off itself, and serialized pulls would queue behind it. */
 const retryAfterMsMax = 120_000;
-/** A token goes into a header, and registries bound those: real ones have a few KiB. */
+/** A token becomes a header, which registries bound; real ones take a few KiB. */
 const tokenAnswerBytesMax = 256 << 10;
-/** How much of a registry's own words a message has. */
+const errorBytesMax = 64 << 10;
+/** How much of a registry's own error a message shows. */
 const detailBytesMax = 300;
 
-/** Its answer, 200 or 206. @throws TransferError */
-export async function ask(session: Session, question: Question): Promise<Transfer> {
-  const { index, path, signal } = question;
-  const endpoint = session.endpoints[index]!;
-  const url = new URL(`${endpoint.url}/${session.repository}${path}`);
-  // A mirror of several registries learns from ns which of them is meant.
+/** Returns the response if it is 200 or 206. @throws TransferError */
+export async function registryRequest(
+  session: PullSession,
+  upstream: Upstream,
+  request: RegistryRequest,
+): Promise<HttpResponse> {
+  const { path, signal } = request;
+  const { progressTimeoutMs: timeoutMs } = session;
+  const url = new URL(`${upstream.url}/${session.repository}${path}`);
+  // containerd's convention: a mirror of several registries reads the upstream registry from `ns`.
   if (!isOwnHost(session.domain, url.host)) url.searchParams.set("ns", session.domain);
-  await reach(session, index, signal);
+  await assertReachable(upstream, signal);
   for (let attempt = 0; ; attempt++) {
-    const headers = { ...endpoint.headers, ...question.headers };
-    const authorization = session.authorizations[index];
+    const { authorization, tls } = upstream;
+    const headers = { ...upstream.headers, ...request.headers };
     if (authorization) headers["authorization"] = authorization;
-    const timeoutMs = session.progressTimeoutMs;
-    const tls = endpoint.tls;
-    const answer = await transfer({ url: url.href, headers, tls, timeoutMs, signal });
-    if (answer.status === 200 || answer.status === 206) return answer;
-    const detail = await errorDetail(answer, secretsOf(session, index));
-    const challenges = parseChallenges(answer.headers.get("www-authenticate") ?? "");
-    session.spoke[index] ||= isOfRegistry(answer, challenges, detail);
-    // Once: what we have may be too old by now; what was just got is not.
-    if (answer.status !== 401 || attempt > 0) throw refusal(answer, url.host, detail);
-    session.authorizations[index] = await authorize(session, { index, challenges, signal });
+    const response = await httpRequest({ url: url.href, headers, tls, timeoutMs, signal });
+    if (response.status === 200 || response.status === 206) return response;
+    const detail = await errorDetail(response, secretsOf(upstream));
+    const challenges = parseChallenges(response.headers.get("www-authenticate") ?? "");
+    upstream.isRegistry ||= isFromRegistry(response, challenges, detail);
+    // Once: a cached token may have expired, the one obtained here has not.
+    if (response.status !== 401 || attempt > 0) throw refusal(response, url.host, detail);
+    upstream.authorization = await authorize(session, upstream, { challenges, signal });
   }
 }
 
-/** Web servers refuse too, but not in the words of the distribution protocol. */
-function isOfRegistry({ headers }: Transfer, challenges: Challenge[], detail: string): boolean {
+/** Plain web servers refuse requests too, but without any mark of the distribution protocol. */
+function isFromRegistry({ headers }: HttpResponse, challenges: Challenge[], detail: string) {
   const hasVersion = headers.has("docker-distribution-api-version");
   return hasVersion || detail !== "" || challenges.some(({ scheme }) => scheme === "bearer");
 }
 
-/** A mirror that is down is passed over as soon as its dial_timeout says so. */
-async function reach(session: Session, index: number, signal: AbortSignal): Promise<void> {
-  const { url, dialTimeoutMs } = session.endpoints[index]!;
-  if (dialTimeoutMs === undefined || session.reached[index]) return;
-  session.reached[index] = await isReachable(url, dialTimeoutMs, signal);
-  if (session.reached[index] || signal.aborted) return;
+/** Lets a mirror that is down fail after its dial_timeout instead of the longer progress timeout. */
+async function assertReachable(upstream: Upstream, signal: AbortSignal): Promise<void> {
+  const { url, dialTimeoutMs } = upstream;
+  if (dialTimeoutMs === undefined || upstream.isReachable) return;
+  upstream.isReachable = await isReachable(url, dialTimeoutMs, signal);
+  if (upstream.isReachable || signal.aborted) return;
   const message = `${hostOf(url)}: no connection within ${dialTimeoutMs} ms (dial_timeout)`;
   throw new TransferError("UNAVAILABLE", message, { mayRetry: true });
 }
 
-type Authorize = { index: number; challenges: Challenge[]; signal: AbortSignal };
+type AuthorizeOptions = { challenges: Challenge[]; signal: AbortSignal };
 
-async function authorize(session: Session, o: Authorize): Promise<string> {
-  const { index, challenges, signal } = o;
-  const endpoint = session.endpoints[index]!;
-  const host = hostOf(endpoint.url);
-  const { credentials, problem } = session.choices[index]!;
+/** Returns the Authorization header that meets the challenges. @throws TransferError UNAUTHENTICATED. */
+async function authorize(
+  session: PullSession,
+  upstream: Upstream,
+  { challenges, signal }: AuthorizeOptions,
+): Promise<string> {
+  const host = hostOf(upstream.url);
+  const { credentials, problem } = upstream.auth;
   if (problem !== undefined) {
-    throw new TransferError("UNAUTHENTICATED", `${host} wants credentials, and ${problem}`);
+    throw new TransferError("UNAUTHENTICATED", `${host} requires credentials, but ${problem}`);
   }
   if (credentials?.registryToken !== undefined) {
     return `Bearer ${tokenOf({ token: credentials.registryToken }, "registry_token")}`;
   }
   const bearer = challenges.find(({ scheme }) => scheme === "bearer");
-  if (bearer !== undefined) {
-    const scope = `repository:${session.repository}:pull`;
-    const request = tokenRequest(bearer, { scope, credentials, registryUrl: endpoint.url });
-    // Who is also the registry may see what the registry sees.
-    const isSame = new URL(request.url).origin === new URL(endpoint.url).origin;
-    const tls = isSame ? endpoint.tls : { ...endpoint.tls, cert: undefined, key: undefined };
-    const headers = isSame ? { ...endpoint.headers, ...request.headers } : request.headers;
-    const timeoutMs = session.progressTimeoutMs;
-    const answer = await transfer({ ...request, headers, tls, timeoutMs, signal });
-    const service = `token service ${hostOf(request.url)}`;
-    if (answer.status !== 200) {
-      const detail = await errorDetail(answer, secretsOf(session, index));
-      throw refusal(answer, service, detail);
-    }
-    await assertNoWebPage(answer, service);
-    const bytes = await readAll(answer, tokenAnswerBytesMax, `the answer of ${service}`);
-    return `Bearer ${tokenOf(parseAnswer(bytes), service)}`;
-  }
+  if (bearer !== undefined) return await bearerToken(session, upstream, { bearer, signal });
   if (challenges.some(({ scheme }) => scheme === "basic") && credentials?.username) {
     return basic(credentials);
   }
-  throw new TransferError("UNAUTHENTICATED", `${host} wants a user name and a password`);
+  throw new TransferError("UNAUTHENTICATED", `${host} requires a user name and a password`);
 }
 
-/** @throws TransferError where a login page or a proxy's words came instead of the answer. */
-export async function assertNoWebPage(answer: Transfer, host: string): Promise<void> {
-  if (!isWebPage(answer)) return;
-  await discard(answer);
+async function bearerToken(
+  { repository, progressTimeoutMs: timeoutMs }: PullSession,
+  upstream: Upstream,
+  { bearer, signal }: { bearer: Challenge; signal: AbortSignal },
+): Promise<string> {
+  const { credentials } = upstream.auth;
+  const scope = `repository:${repository}:pull`;
+  const request = tokenRequest(bearer, { scope, credentials, registryUrl: upstream.url });
+  // Client certificate and configured headers are for the registry's own origin only.
+  const isSame = new URL(request.url).origin === new URL(upstream.url).origin;
+  const tls = isSame ? upstream.tls : { ...upstream.tls, cert: undefined, key: undefined };
+  const headers = isSame ? { ...upstream.headers, ...request.headers } : request.headers;
+  const response = await httpRequest({ ...request, headers, tls, timeoutMs, signal });
+  const service = `token service ${hostOf(request.url)}`;
+  if (response.status !== 200) {
+    throw refusal(response, service, await errorDetail(response, secretsOf(upstream)));
+  }
+  await assertNoWebPage(response, service);
+  const bytes = await readAll(response, tokenAnswerBytesMax, `the answer of ${service}`);
+  return `Bearer ${tokenOf(jsonOrNone(bytes), service)}`;
+}
+
+/** @throws TransferError for the HTML of a login page or a captive proxy. */
+export async function assertNoWebPage(response: HttpResponse, host: string): Promise<void> {
+  if (!isWebPage(response)) return;
+  await discard(response);
   const message = `${host} answered with a web page: is a login page or a proxy in between?`;
   throw new TransferError("UNAVAILABLE", message);
 }
 
-export function isWebPage({ headers }: Transfer): boolean {
+export function isWebPage({ headers }: Pick<HttpResponse, "headers">): boolean {
   return /^\s*text\/html\b/i.test(headers.get("content-type") ?? "");
 }
 
-function parseAnswer(bytes: Buffer): unknown {
+function jsonOrNone(bytes: Buffer): unknown {
   try {
     return jsonValue(bytes.toString("utf8"));
   } catch {
@@ -124,50 +140,53 @@ function parseAnswer(bytes: Buffer): unknown {
   }
 }
 
-/** What a message must not show of an endpoint, whoever wrote it. */
-function secretsOf(session: Session, index: number): string[] {
-  const { password, identityToken, registryToken } = session.choices[index]?.credentials ?? {};
-  const headers = [
-    session.authorizations[index],
-    ...Object.values(session.endpoints[index]!.headers),
-  ];
-  const values = headers.flatMap((line) => [line, line?.split(" ").at(-1)]);
-  const all = [password, identityToken, registryToken, ...values];
-  return all.filter((secret) => typeof secret === "string" && secret !== "") as string[];
+/** Values that no message may show. */
+function secretsOf({ auth, authorization, headers }: Upstream): string[] {
+  const { password, identityToken, registryToken } = auth.credentials ?? {};
+  const lines = [authorization, ...Object.values(headers)];
+  const all = [password, identityToken, registryToken, ...lines];
+  const tokens = lines.map((line) => line?.split(" ").at(-1)); // without the scheme
+  return [...all, ...tokens].filter(
+    (secret) => typeof secret === "string" && secret !== "",
+  ) as string[];
 }
 
-/** The registry's own words, if it says any; it may repeat what it was sent. */
-async function errorDetail(answer: Transfer, secrets: string[]): Promise<string> {
-  const bytes = await readAll(answer, 64 << 10, "error").catch(() => Buffer.alloc(0));
-  const parsed = parseAnswer(bytes) as { errors?: { message?: unknown }[] } | undefined;
+/** The registry's first error message; it may echo secrets of the request, which are masked. */
+async function errorDetail(response: HttpResponse, secrets: string[]): Promise<string> {
+  const bytes = await readAll(response, errorBytesMax, "error").catch(() => Buffer.alloc(0));
+  const parsed = jsonOrNone(bytes) as { errors?: { message?: unknown }[] } | undefined;
   const message = Array.isArray(parsed?.errors) ? parsed.errors[0]?.message : undefined;
   if (typeof message !== "string") return "";
   const safe = secrets.reduce((shown, secret) => shown.replaceAll(secret, "…"), message);
   return `: ${clip(safe, detailBytesMax)}`;
 }
 
-function refusal(answer: Transfer, host: string, detail: string): TransferError {
-  const { status } = answer;
+/** Explains a status that is an error. */
+export function refusal(
+  { status, headers }: Pick<HttpResponse, "status" | "headers">,
+  host: string,
+  detail: string,
+): TransferError {
   const message = `${host} answered ${status}${detail}`;
   if (status === 401) return new TransferError("UNAUTHENTICATED", message);
   if (status === 403) return new TransferError("PERMISSION_DENIED", message);
   if (status === 404 || status === 410) return new TransferError("NOT_FOUND", message);
   if (status === 407) {
-    const hint = "HTTP_PROXY and HTTPS_PROXY take http://user:password@host:port";
-    return new TransferError("UNAVAILABLE", `the proxy wants a password (407): ${hint}`);
+    const hint = "set HTTP_PROXY and HTTPS_PROXY to http://user:password@host:port";
+    return new TransferError("UNAVAILABLE", `the proxy requires a password (407): ${hint}`);
   }
   const isBusy = status === 429;
   const code = isBusy ? "RESOURCE_EXHAUSTED" : "UNAVAILABLE";
   if (!isBusy && status !== 408 && status < 500) return new TransferError(code, message);
-  const retryAfterMs = retryAfter(answer.headers.get("retry-after") ?? "");
+  const retryAfterMs = retryAfter(headers.get("retry-after") ?? "");
   if (retryAfterMs <= retryAfterMsMax) {
     return new TransferError(code, message, { mayRetry: true, retryAfterMs });
   }
-  const later = `it wants to be asked again in ${Math.round(retryAfterMs / 1000)} s`;
+  const later = `its Retry-After of ${Math.round(retryAfterMs / 1000)} s is too long to wait`;
   return new TransferError(code, `${message}; ${later}`);
 }
 
-/** Seconds or a date (RFC 9110, 10.2.3), in milliseconds from now; 0 for none. */
+/** Parses seconds or a date (RFC 9110, 10.2.3) into milliseconds from now; 0 for anything else. */
 function retryAfter(text: string): number {
   const ms = /^\d+$/.test(text) ? Number(text) * 1000 : Date.parse(text) - nowMs();
   return Math.max(ms || 0, 0);

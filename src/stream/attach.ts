@@ -1,57 +1,57 @@
-// Attach: a client of a container's own streams. Its output comes from the monitor's log worker (tap.ts),
-// from now on and not from the past; what it types goes straight into the container's stdin or terminal.
-// A client that leaves does not end the container.
+// Serves Attach: connects a client to a container's own streams. New output comes from the monitor's log
+// worker (tap.ts); input goes straight into the container's stdin or terminal. The container outlives the
+// client.
 import { messageOf } from "../base/errors.ts";
 import { openStdin } from "../monitor_client/stdio_keepalive.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import { setTerminalSize } from "../sys/terminal.ts";
-import type { Channels, Outcome, Wanted } from "./channels.ts";
-import { copyOutput } from "./copy.ts";
+import type { Channels, Outcome, WantedStreams } from "./channels.ts";
+import { copyOutput } from "./copy_output.ts";
 import type { StreamParts } from "./exec.ts";
-import { Fifos } from "./fifo.ts";
+import { Fifos } from "./fifos.ts";
 
 export type AttachSession = {
   containerId: string;
-  /** Folder of the container's FIFOs. */
+  /** The folder of the container's FIFOs. */
   stdio: string;
-  /** Its stdin ends with that of the first client. */
+  /** The container's stdin ends with the first client's. */
   stdinOnce: boolean;
-  /** Until its exit is committed, if it has ended: whoever hears of that here can ask for its code. */
+  /** Resolves once the exit is committed, so that a client whose stream ends can query the exit code. */
   exited: () => Promise<void>;
-  wanted: Wanted;
+  wanted: WantedStreams;
 };
 
 const never = new Promise<never>(() => {});
 
-/** Until the container ends, the client goes, or what it types ends. */
+/** Returns when the container ends, the client disconnects, or its stdin ends. */
 export async function serveAttach(
   parts: StreamParts,
   session: AttachSession,
   channels: Channels,
-  gone: AbortSignal,
+  hangup: AbortSignal,
 ): Promise<Outcome> {
   const { containerId: id, wanted } = session;
   try {
-    // Standard output in any case: its end is the container's.
+    // stdout even if unwanted: its end signals the container's.
     const names: ("stdout" | "stderr")[] = wanted.stderr ? ["stdout", "stderr"] : ["stdout"];
     using fifos = new Fifos(names, parts);
     const input = await openInput(parts, session);
     using _ = { [Symbol.dispose]: () => input?.close() };
     await parts.monitor.call("attach", { id, ...fifos.paths });
     fifos.connected();
-    if (wanted.tty) resize(input, channels).catch(() => {}); // the terminal has gone
+    if (wanted.tty) resize(input, channels).catch(() => {}); // the terminal is closed
     const copies = names.map((name) =>
       copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes), never),
     );
     const ended = Promise.all(copies).then(() => session.exited());
-    await Promise.race([ended, leave(parts, session, { channels, input, gone })]);
+    await Promise.race([ended, clientDone(parts, session, { channels, input, hangup })]);
     return { exitCode: 0 };
   } catch (error) {
     return { error: messageOf(error) };
   }
 }
 
-/** Where what the client types goes; undefined: nowhere. */
+/** Opens the container's stdin or terminal; undefined: the container takes no input. */
 async function openInput(
   { monitor, poller }: StreamParts,
   { containerId, stdio, wanted }: AttachSession,
@@ -62,28 +62,30 @@ async function openInput(
 }
 
 /**
- * Resolves when this client is done, because it has gone or half-closed what it types. Then the container's
- * stdin ends too if it is for one client only; else the client is let go, as containerd does.
+ * Resolves when the client has disconnected or, as in containerd, half-closed its stdin. With stdinOnce the
+ * end of its stdin closes the container's instead, and the client keeps receiving output.
  */
-async function leave(
+async function clientDone(
   { monitor }: StreamParts,
   { containerId, stdinOnce, wanted }: AttachSession,
-  client: { channels: Channels; input: ByteStream | undefined; gone: AbortSignal },
+  client: { channels: Channels; input: ByteStream | undefined; hangup: AbortSignal },
 ): Promise<void> {
-  const { channels, input, gone } = client;
-  const hungUp = new Promise<"gone">((resolve) => {
-    if (gone.aborted) resolve("gone");
-    gone.addEventListener("abort", () => resolve("gone"), { once: true });
+  const { channels, input, hangup } = client;
+  const disconnected = new Promise<"hangup">((resolve) => {
+    if (hangup.aborted) resolve("hangup");
+    hangup.addEventListener("abort", () => resolve("hangup"), { once: true });
   });
-  const done = wanted.stdin ? await Promise.race([feed(channels.stdin, input), hungUp]) : "unread";
+  const done = wanted.stdin
+    ? await Promise.race([feed(channels.stdin, input), disconnected])
+    : "unread";
   if (stdinOnce && wanted.stdin && !wanted.tty) {
     input?.close();
     await monitor.closeStdin(containerId);
   } else if (done === "ended") return;
-  await hungUp; // what the container answers to its input is still to come
+  await disconnected; // output in response to the input may follow
 }
 
-/** unread: the container takes no more, which is no reason for the client to go. */
+/** unread: the container closed its stdin, which does not end the client. */
 async function feed(
   stdin: AsyncIterable<Buffer>,
   input: ByteStream | undefined,

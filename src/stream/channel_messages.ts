@@ -1,9 +1,9 @@
-// Numbered channels in WebSocket messages, as k8s.io/streaming/pkg/httpstream/wsstream has them. In the
-// raw form a binary message begins with the channel as a byte; in the base64 form a text message begins
-// with the channel as a digit, and base64 follows. A client may send either kind of message in both forms.
+// Multiplexes numbered channels over WebSocket messages like k8s.io/streaming/pkg/httpstream/wsstream. In the
+// raw form a binary message starts with the channel as a byte; in the base64 form a text message starts with
+// the channel as a digit, followed by base64. Clients may send text and binary messages in both forms.
 import { closeInvalidData, ProtocolError, type WebSocketConnection } from "../sys/websocket.ts";
 
-/** A piece of a channel's bytes, which may be empty. */
+/** Consecutive bytes of a channel; may be empty. */
 export type ChannelPiece = { channel: number; bytes: Buffer };
 
 const digitZero = 0x30;
@@ -12,13 +12,13 @@ export class ChannelMessages {
   readonly #connection: WebSocketConnection;
   readonly #isBase64: boolean;
 
-  /** protocol: as agreed on; "" where the client has named none. */
+  /** protocol: as negotiated; "" if the client named none. */
   constructor(connection: WebSocketConnection, protocol: string) {
     this.#connection = connection;
     this.#isBase64 = protocol.endsWith("base64.channel.k8s.io");
   }
 
-  /** One message. @throws when the client has gone. */
+  /** Sends one message. @throws if the client has disconnected. */
   send(channel: number, bytes: Uint8Array): Promise<void> {
     if (!this.#isBase64) return this.#connection.send(Uint8Array.of(channel), bytes);
     const { buffer, byteOffset, length } = bytes;
@@ -28,9 +28,9 @@ export class ChannelMessages {
   }
 
   /**
-   * What the client sends, to its end. Base64 that cannot be decoded ends the connection with 1007:
-   * wsstream drops such a message, and the command would miss bytes without a word.
-   * @throws for what is no WebSocket.
+   * Yields what the client sends, to its end. Invalid base64 closes the connection with 1007: wsstream drops
+   * such a message, so that the command misses bytes silently.
+   * @throws ProtocolError for invalid frames.
    */
   async *pieces(): AsyncGenerator<ChannelPiece> {
     let channel: number | undefined;
@@ -53,37 +53,37 @@ export class ChannelMessages {
     }
   }
 
-  /** Ends the connection: nothing more is sent. */
+  /** Sends the close frame; nothing may be sent after it. */
   async close(code: number): Promise<void> {
     await this.#connection.close(code);
   }
 }
 
-/** Decodes one message of RFC 4648, section 4, cut anywhere; line ends are skipped, as Go does. */
+/** Decodes the base64 (RFC 4648, section 4) of one message in chunks; skips line breaks, as Go does. */
 export class Base64Decoder {
-  /** Up to three characters that wait for the rest of their group. */
-  #kept = "";
+  /** Up to three characters of an incomplete group. */
+  #pending = "";
   #padded = false;
 
-  /** @throws ProtocolError for what is no base64. */
+  /** @throws ProtocolError for invalid base64. */
   push(bytes: Buffer): Buffer {
-    const text = this.#kept + bytes.toString("latin1").replaceAll(/[\r\n]/g, "");
+    const text = this.#pending + bytes.toString("latin1").replaceAll(/[\r\n]/g, "");
     const whole = text.slice(0, text.length - (text.length % 4));
-    this.#kept = text.slice(whole.length);
-    if (whole === "" && this.#kept === "") return Buffer.alloc(0);
+    this.#pending = text.slice(whole.length);
+    if (whole === "" && this.#pending === "") return Buffer.alloc(0);
     const isWrong = this.#padded || !/^[A-Za-z0-9+/]*={0,2}$/.test(whole);
-    if (isWrong || !/^[A-Za-z0-9+/]*=?$/.test(this.#kept)) throw invalidBase64();
+    if (isWrong || !/^[A-Za-z0-9+/]*=?$/.test(this.#pending)) throw invalidBase64();
     this.#padded = whole.endsWith("=");
-    if (this.#padded && this.#kept !== "") throw invalidBase64();
+    if (this.#padded && this.#pending !== "") throw invalidBase64();
     return Buffer.from(whole, "base64");
   }
 
-  /** The message is complete. @throws ProtocolError when its last group is not. */
+  /** Ends the message. @throws ProtocolError if its last group is incomplete. */
   end(): void {
-    if (this.#kept !== "") throw invalidBase64();
+    if (this.#pending !== "") throw invalidBase64();
   }
 }
 
 function invalidBase64(): ProtocolError {
-  return new ProtocolError(closeInvalidData, "WebSocket: a message that is no base64");
+  return new ProtocolError(closeInvalidData, "WebSocket: a message is not valid base64");
 }

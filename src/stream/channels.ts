@@ -1,30 +1,30 @@
-// The streams between a client and a command, whatever protocol carries them.
+// Defines the streams between a client and a command, independent of the protocol that carries them.
 import { jsonText, jsonValue } from "../base/json.ts";
 
-/** What the client was promised by Exec or Attach. */
-export type Wanted = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
+/** The streams requested in Exec or Attach. */
+export type WantedStreams = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
 
-/** How it ended: an exit code, or what kept it from running. */
+/** The exit code, or the reason that the command did not run. */
 export type Outcome = { exitCode: number } | { error: string };
 
 export type Size = { columns: number; rows: number };
 
-/** The server's side of one client that has connected. */
+/** The server's side of one connected client. */
 export type Channels = {
-  /** What the client types, to its half-close or its end. */
+  /** Ends when the client half-closes or disconnects. */
   stdin: AsyncIterable<Buffer>;
-  /** Sizes of the client's terminal as they change. */
+  /** The client's terminal sizes as they change. */
   resizes: AsyncIterable<Size>;
-  /** Waits while the client is slow. @throws when it has gone. */
+  /** Waits while the client is slow. @throws if it has disconnected. */
   write(stream: "stdout" | "stderr", bytes: Uint8Array): Promise<void>;
-  /** Tells how it ended, and that nothing more comes. @throws when the client has gone. */
+  /** Sends the outcome and ends the streams. @throws if the client has disconnected. */
   finish(outcome: Outcome): Promise<void>;
 };
 
-/** Streams end, and the client's connection with them. */
-export type Serve = (channels: Channels, gone: AbortSignal) => Promise<Outcome>;
+/** Serves a client until its command ends. hangup: aborts when the client disconnects. */
+export type Serve = (channels: Channels, hangup: AbortSignal) => Promise<Outcome>;
 
-/** Kubernetes's Status (v4 and v5 on the error stream) as clients read it. */
+/** Encodes the outcome as Kubernetes' Status, for the error stream of v4 and v5. */
 export function statusJson(outcome: Outcome): Buffer {
   return Buffer.from(jsonText(statusOf(outcome)));
 }
@@ -49,7 +49,7 @@ function statusOf(outcome: Outcome): object {
   return { metadata: {}, status: "Failure", message, reason: "NonZeroExitCode", details };
 }
 
-/** The same for v1 to v3, where any text is a failure. */
+/** Encodes the outcome for v1 to v3, where any text means failure. */
 export function statusText(outcome: Outcome): string {
   if ("error" in outcome) return outcome.error;
   if (outcome.exitCode === 0) return "";
@@ -59,18 +59,18 @@ export function statusText(outcome: Outcome): string {
 const sizeMax = 65_535;
 const messageBytesMax = 1024;
 
-/** {"Width":80,"Height":24}, one JSON object after another, cut anywhere; anything else is ignored. */
+/** Parses {"Width":80,"Height":24}{…}… from chunks; ignores anything else. */
 export class SizeReader {
-  #kept = "";
+  #pending = "";
 
   *push(bytes: Buffer): Generator<Size> {
-    this.#kept += bytes.toString("latin1");
-    for (let end = this.#kept.indexOf("}"); end !== -1; end = this.#kept.indexOf("}")) {
-      const size = sizeOf(this.#kept.slice(0, end + 1));
-      this.#kept = this.#kept.slice(end + 1);
+    this.#pending += bytes.toString("latin1");
+    for (let end = this.#pending.indexOf("}"); end !== -1; end = this.#pending.indexOf("}")) {
+      const size = sizeOf(this.#pending.slice(0, end + 1));
+      this.#pending = this.#pending.slice(end + 1);
       if (size !== undefined) yield size;
     }
-    if (this.#kept.length > messageBytesMax) this.#kept = "";
+    if (this.#pending.length > messageBytesMax) this.#pending = "";
   }
 }
 

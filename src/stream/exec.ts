@@ -1,6 +1,6 @@
-// Exec: a command in a running container, its streams over FIFOs that this process reads and writes, or
-// over a terminal that the runtime sends it. So bytes take no way through the monitor, and when this
-// process ends the command meets the end of its streams; the monitor, its parent, kills it then.
+// Serves Exec: runs a command in a container, with its streams over FIFOs between it and this process, or
+// over a terminal that the runtime sends. The bytes bypass the monitor. When this process ends, the command's
+// streams end, and the monitor, its parent, kills it.
 import { randomBytes } from "node:crypto";
 import { codeOf, messageOf } from "../base/errors.ts";
 import type { MonitorClient } from "../monitor_client/client.ts";
@@ -9,57 +9,59 @@ import { ByteStream } from "../sys/byte_stream.ts";
 import type { Poller } from "../sys/poller.ts";
 import { setTerminalSize } from "../sys/terminal.ts";
 import { Mailbox } from "../sys/unix_socket.ts";
-import type { Channels, Outcome, Wanted } from "./channels.ts";
-import { copyOutput } from "./copy.ts";
-import { Fifos } from "./fifo.ts";
+import type { Channels, Outcome, WantedStreams } from "./channels.ts";
+import { copyOutput } from "./copy_output.ts";
+import { Fifos } from "./fifos.ts";
 
 export type ExecSession = {
   containerId: string;
   /** OCI process as JSON. */
   process: string;
-  /** SELinux's of the streams, where the container has labels. */
+  /** SELinux label of the streams, if the container has one. */
   label?: string;
-  wanted: Wanted;
+  wanted: WantedStreams;
 };
 
 export type StreamParts = { monitor: MonitorClient; poller: Poller; folder: string };
 
-/** Runs the command to its end; it is killed when the client goes, or its streams fail. */
+/** Runs the command to its end; kills it if the client disconnects or its streams fail. */
 export async function serveExec(
   parts: StreamParts,
   session: ExecSession,
   channels: Channels,
-  gone: AbortSignal,
+  hangup: AbortSignal,
 ): Promise<Outcome> {
   const key = randomBytes(16).toString("hex");
-  let over = false;
+  let hasExited = false;
   const cancel = () => {
-    if (!over) parts.monitor.call("cancelExec", { key }).catch(() => {}); // without a monitor it is ended anyway
+    if (!hasExited) parts.monitor.call("cancelExec", { key }).catch(() => {}); // a dead monitor's execs are killed anyway
   };
-  gone.addEventListener("abort", cancel, { once: true });
+  hangup.addEventListener("abort", cancel, { once: true });
   try {
     using io = session.wanted.tty ? new TerminalIo(parts) : new FifoIo(parts, session);
     const { containerId: id, process } = session;
     const { result } = await parts.monitor.call("startExec", { id, key, process, ...io.request });
-    if (gone.aborted) cancel(); // it may have come before the monitor knew of the exec
-    const exited = waitExec(parts.monitor, { id, key, ...result }).finally(() => (over = true));
-    exited.catch(() => {}); // told to who waits
+    if (hangup.aborted) cancel(); // the first cancel may have preceded the exec
+    const exited = waitExec(parts.monitor, { id, key, ...result }).finally(
+      () => (hasExited = true),
+    );
+    exited.catch(() => {}); // reported by its other awaiters
     io.started();
-    return await attend(io, channels, exited);
+    return await copyStreams(io, channels, exited);
   } catch (error) {
     return { error: messageOf(error) };
   } finally {
-    gone.removeEventListener("abort", cancel);
+    hangup.removeEventListener("abort", cancel);
     cancel();
   }
 }
 
-async function attend(io: Io, channels: Channels, exited: Promise<number>): Promise<Outcome> {
-  feed(io, channels.stdin).catch(() => {}); // EPIPE: the command reads no more
-  resize(io, channels).catch(() => {}); // the terminal has gone, and the session with it
+async function copyStreams(io: Io, channels: Channels, exited: Promise<number>): Promise<Outcome> {
+  feed(io, channels.stdin).catch(() => {}); // EPIPE: the command closed its stdin
+  resize(io, channels).catch(() => {}); // the terminal is closed, so the session ends
   const copies = io.outputs.map(({ name, stream }) =>
     copyOutput(stream, (bytes) => channels.write(name, bytes), exited).finally(() =>
-      // A client that has gone reads no more, but its command must not wait for that.
+      // The command must not block on a client that has disconnected.
       stream.close(),
     ),
   );
@@ -67,7 +69,7 @@ async function attend(io: Io, channels: Channels, exited: Promise<number>): Prom
   return { exitCode };
 }
 
-/** @throws when it cannot be known; the process is ended then. */
+/** Returns the exit code. @throws if the monitor died; its successor then kills the process. */
 async function waitExec(
   monitor: MonitorClient,
   exec: { id: string; key: string } & ExecProcess,
@@ -77,13 +79,13 @@ async function waitExec(
     const { result } = await monitor.call("waitExec", { key });
     return result.exitCode;
   } catch (error) {
-    // Its parent, the monitor, was killed: the next one ends what it left.
+    // The monitor, its parent, died: the next one kills the orphan.
     if (codeOf(error) === "UNAVAILABLE") await monitor.call("endExec", { id, pid, pidStartTime });
     throw error;
   }
 }
 
-/** What the client types; a command that does not want it ends that, not the session. */
+/** Copies the client's stdin; a command that closes its stdin ends only this copy. */
 async function feed(io: Io, stdin: AsyncIterable<Buffer>): Promise<void> {
   try {
     for await (const chunk of stdin) await io.input?.send(chunk);
@@ -153,13 +155,13 @@ class TerminalIo implements Io {
     this.request = { stdin: "", stdout: "", stderr: "", console: this.#mailbox.path };
   }
 
-  /** The runtime has sent it before it ended. */
+  /** The runtime has sent the terminal by now. */
   started(): void {
     this.input = new ByteStream(this.#mailbox.take(), this.#poller);
     this.outputs.push({ name: "stdout", stream: this.input });
   }
 
-  /** Nothing: as with a person's terminal, that would be a hang-up. */
+  /** Does nothing: closing the terminal would hang up the command. */
   endInput(): void {}
 
   resize(columns: number, rows: number): void {

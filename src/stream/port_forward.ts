@@ -1,30 +1,30 @@
-// One forwarded connection: between a client's stream, whatever protocol carries it, and a port on localhost
-// in the pod's network namespace, IPv4 first.
+// Forwards one connection between a client's stream, over any protocol, and a port on localhost in the pod's
+// network namespace, IPv4 first.
 import { throwIfAborted } from "../base/abort.ts";
 import { messageOf } from "../base/errors.ts";
 import type { NetnsSockets } from "../node/netns_sockets.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import type { Poller } from "../sys/poller.ts";
 import { connectLoopback } from "../sys/tcp.ts";
-import { copyOutput } from "./copy.ts";
+import { copyOutput } from "./copy_output.ts";
 
 const connectMs = 10_000;
-/** After one side has ended, for what the other still sends or takes. */
+/** How long the other side may finish after one side has ended. */
 const lingerMs = 1_000;
 
 /** A client's end of one connection. */
 export type ForwardClient = {
-  /** What it sends, to its half-close or its end. */
+  /** Yields what it sends, until it half-closes or disconnects. */
   chunks(): AsyncIterable<Buffer>;
-  /** Aborts when nobody hears an answer any more. */
-  gone: AbortSignal;
-  /** Waits while the client is slow. @throws when it has gone. */
+  /** Aborts when the client no longer receives. */
+  hangup: AbortSignal;
+  /** Waits while the client is slow. @throws if it has disconnected. */
   write(bytes: Uint8Array): Promise<void>;
-  /** The port sends no more. */
+  /** Half-closes: the port sends no more. */
   end(): Promise<void>;
-  /** Nothing more is taken from it. */
+  /** Discards anything more that it sends. */
   close(): Promise<void>;
-  /** Instead of a connection: tells why there is none. */
+  /** Reports why there is no connection. */
   fail(message: string): Promise<void>;
 };
 
@@ -32,28 +32,28 @@ export type ForwardTarget = { sockets: NetnsSockets; poller: Poller; port: numbe
 
 const never = new Promise<never>(() => {});
 
-/** Connects to the port and copies both ways, to the end of both. @throws when the client has gone. */
+/** Connects to the port and copies both ways until both ends. @throws if the client has disconnected. */
 export async function forward(client: ForwardClient, target: ForwardTarget): Promise<void> {
-  using socket = await connected(client, target);
+  using socket = await connectOrFail(client, target);
   if (socket === undefined) return;
   const progress = { lastMs: performance.now() };
   using _ = closeAfter(client, socket, progress);
   const sent = upload(client, socket, progress);
   try {
-    await copyOutput(socket, (bytes) => answer(client, bytes), never);
-    if (!client.gone.aborted) await client.end();
+    await copyOutput(socket, (bytes) => download(client, bytes), never);
+    if (!client.hangup.aborted) await client.end();
     await Promise.race([sent, new Promise((resolve) => setTimeout(resolve, lingerMs))]);
   } finally {
     await client.close();
   }
 }
 
-/** undefined: the client has heard why there is no connection. */
-async function connected(
+/** undefined: the client was sent the reason. */
+async function connectOrFail(
   client: ForwardClient,
   target: ForwardTarget,
 ): Promise<ByteStream | undefined> {
-  const signal = AbortSignal.any([client.gone, AbortSignal.timeout(connectMs)]);
+  const signal = AbortSignal.any([client.hangup, AbortSignal.timeout(connectMs)]);
   try {
     return await dial(target, signal);
   } catch (failure) {
@@ -62,13 +62,13 @@ async function connected(
   }
 }
 
-/** A client that has gone is not answered; what it sent before still gets to the port. */
-async function answer(client: ForwardClient, bytes: Uint8Array): Promise<void> {
-  if (client.gone.aborted) return;
+/** Ignores a disconnected client: what it sent must still reach the port. */
+async function download(client: ForwardClient, bytes: Uint8Array): Promise<void> {
+  if (client.hangup.aborted) return;
   try {
     await client.write(bytes);
   } catch (error) {
-    if (!client.gone.aborted) throw error;
+    if (!client.hangup.aborted) throw error;
   }
 }
 
@@ -84,13 +84,13 @@ async function upload(
     }
     await socket.endWrite();
   } catch {
-    // The pod's side takes no more; what it sends is read to its end.
+    // The port closed its receiving side; its output is still copied.
   }
 }
 
-/** When the client has gone, the port has a moment for each piece of what it sent, and to end. */
+/** After a disconnect, closes the socket once an upload of lingerMs made no progress. */
 function closeAfter(
-  { gone }: ForwardClient,
+  { hangup }: ForwardClient,
   socket: ByteStream,
   progress: { lastMs: number },
 ): Disposable {
@@ -101,17 +101,17 @@ function closeAfter(
       if (performance.now() - progress.lastMs >= lingerMs) socket.close();
     }, lingerMs / 4);
   };
-  if (gone.aborted) begin();
-  else gone.addEventListener("abort", begin, { once: true });
+  if (hangup.aborted) begin();
+  else hangup.addEventListener("abort", begin, { once: true });
   return {
     [Symbol.dispose]: () => {
-      gone.removeEventListener("abort", begin);
+      hangup.removeEventListener("abort", begin);
       clearInterval(timer);
     },
   };
 }
 
-/** The caller's to close. @throws when the signal aborts: no socket is left then. */
+/** Returns a socket that the caller closes. @throws if no family connects or the signal aborts. */
 async function dial(
   { sockets, poller, port }: ForwardTarget,
   signal: AbortSignal,
@@ -130,5 +130,5 @@ async function dial(
       refused.push(error);
     }
   }
-  throw new Error(refused.map(messageOf).join("; ") || "the pod's network is gone");
+  throw new Error(refused.map(messageOf).join("; ") || "the pod has no network namespace");
 }

@@ -1,5 +1,5 @@
-// PortForward over SPDY (portforward.k8s.io): for each connection the client opens two streams with the
-// port in their headers, one for the data and one for what went wrong.
+// Serves PortForward over SPDY (portforward.k8s.io): per connection the client opens a data and an error
+// stream with the port in their headers.
 import type { NetnsSockets } from "../node/netns_sockets.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import type { Poller } from "../sys/poller.ts";
@@ -8,18 +8,18 @@ import { forward, type ForwardClient } from "./port_forward.ts";
 
 export const portForwardProtocol = "portforward.k8s.io";
 
-/** For the second stream of a pair, as in kubelet. */
+/** Time for the second stream of a pair to arrive, as in kubelet. */
 const pairMs = 30_000;
 
-type Pair = { port: number; data?: SpdyStream; error?: SpdyStream; late: NodeJS.Timeout };
+type Pair = { port: number; data?: SpdyStream; error?: SpdyStream; timer: NodeJS.Timeout };
 type OnPair = (client: ForwardClient, port: number) => Promise<void>;
 
-/** Serves one client until it goes. gone: aborts when its connection has ended. */
+/** Serves one client until it disconnects, which aborts `hangup`. */
 export async function forwardSpdy(
   wire: Wire,
-  { gone, ...options }: { sockets: NetnsSockets; poller: Poller; gone: AbortSignal },
+  { hangup, ...options }: { sockets: NetnsSockets; poller: Poller; hangup: AbortSignal },
 ): Promise<void> {
-  const pairs = new Pairs(gone, (client, port) => forward(client, { ...options, port }));
+  const pairs = new Pairs(hangup, (client, port) => forward(client, { ...options, port }));
   const session = new SpdySession(wire, (stream) => pairs.add(stream));
   try {
     await session.run();
@@ -32,15 +32,15 @@ export async function forwardSpdy(
 class Pairs {
   readonly #waiting = new Map<string, Pair>();
   readonly #running = new Set<Promise<void>>();
-  readonly #gone: AbortSignal;
+  readonly #hangup: AbortSignal;
   readonly #onPair: OnPair;
 
-  constructor(gone: AbortSignal, onPair: OnPair) {
-    this.#gone = gone;
+  constructor(hangup: AbortSignal, onPair: OnPair) {
+    this.#hangup = hangup;
     this.#onPair = onPair;
   }
 
-  /** Old clients number no requests: there the error stream comes first, the data stream next. */
+  /** Old clients send no request id: they open the error stream, then the data stream. */
   add(stream: SpdyStream): void {
     const { streamtype: type, requestid, port: text } = stream.headers;
     const port = Number(text);
@@ -57,25 +57,25 @@ class Pairs {
     pair[type] = stream;
     if (pair.data === undefined || pair.error === undefined) return;
     this.#forget(id, pair);
-    const client = clientOf(pair.data, pair.error, this.#gone);
+    const client = clientOf(pair.data, pair.error, this.#hangup);
     const running = this.#onPair(client, port)
-      .catch(() => {}) // the client has gone
+      .catch(() => {}) // the client has disconnected
       .finally(() => this.#running.delete(running));
     this.#running.add(running);
   }
 
   #expect(id: string, port: number): Pair {
-    const late = setTimeout(() => {
+    const timer = setTimeout(() => {
       for (const stream of [pair.data, pair.error]) stream?.reset().catch(() => {});
       this.#forget(id, pair);
     }, pairMs);
-    const pair: Pair = { port, late };
+    const pair: Pair = { port, timer };
     this.#waiting.set(id, pair);
     return pair;
   }
 
-  #forget(id: string, { late }: Pair): void {
-    clearTimeout(late);
+  #forget(id: string, { timer }: Pair): void {
+    clearTimeout(timer);
     this.#waiting.delete(id);
   }
 
@@ -92,11 +92,11 @@ function isPort(port: number): boolean {
   return port >= 1 && port <= 65_535;
 }
 
-function clientOf(data: SpdyStream, error: SpdyStream, gone: AbortSignal): ForwardClient {
+function clientOf(data: SpdyStream, error: SpdyStream, hangup: AbortSignal): ForwardClient {
   error.inbox.discard();
   return {
     chunks: () => data.chunks(),
-    gone: AbortSignal.any([gone, data.gone]),
+    hangup: AbortSignal.any([hangup, data.gone]),
     write: (bytes) => data.write(bytes),
     end: () => data.end(),
     async close() {

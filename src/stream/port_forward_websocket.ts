@@ -1,7 +1,7 @@
-// PortForward over WebSocket, as k8s.io/cri-streaming/pkg/streaming/portforward has it: the ports are those
-// of the CRI call, each connected to once. Port n has channels 2n for data and 2n + 1 for what went wrong;
-// the first message of each is the port as a little-endian uint16. The connection ends with the last of
-// its ports.
+// Serves PortForward over WebSocket like k8s.io/cri-streaming/pkg/streaming/portforward: the CRI call names
+// the ports, each is connected once. The n-th port has channels 2n for data and 2n + 1 for errors; the first
+// message of each is the port as a little-endian uint16. The WebSocket closes when the last port's connection
+// ends.
 import type { NetnsSockets } from "../node/netns_sockets.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { ChunkQueue } from "../sys/chunk_queue.ts";
@@ -10,10 +10,10 @@ import { closeNormal, WebSocketConnection } from "../sys/websocket.ts";
 import { ChannelMessages } from "./channel_messages.ts";
 import { forward, type ForwardClient } from "./port_forward.ts";
 
-/** The best first; "": the client names none. */
+/** In order of preference; "": the client names none. */
 export const portForwardChannelProtocols = ["v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""];
 
-/** Serves one client until it goes or no port has more to send. gone: its connection has ended. */
+/** Serves one client until it disconnects, which aborts `hangup`, or all ports have ended. */
 export async function forwardWebSocket(
   wire: Wire,
   options: {
@@ -21,27 +21,27 @@ export async function forwardWebSocket(
     protocol: string;
     sockets: NetnsSockets;
     poller: Poller;
-    gone: AbortSignal;
+    hangup: AbortSignal;
   },
 ): Promise<void> {
   const { ports, protocol, sockets, poller } = options;
   const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
-  const left = new AbortController();
-  const gone = AbortSignal.any([options.gone, left.signal]);
+  const disconnected = new AbortController();
+  const hangup = AbortSignal.any([options.hangup, disconnected.signal]);
   const inboxes = ports.map(() => new ChunkQueue());
   for (const [index, port] of ports.entries()) {
     await messages.send(2 * index, littleEndian(port));
     await messages.send(2 * index + 1, littleEndian(port));
   }
-  const received = receive(messages, inboxes).finally(() => left.abort());
+  const received = receive(messages, inboxes).finally(() => disconnected.abort());
   received.catch(() => {}); // awaited at the end
   const forwarded = ports.map((port, index) => {
-    const client = clientOf(messages, { index, inbox: inboxes[index]!, gone });
-    return forward(client, { sockets, poller, port }).catch(() => {}); // the client has gone
+    const client = clientOf(messages, { index, inbox: inboxes[index]!, hangup });
+    return forward(client, { sockets, poller, port }).catch(() => {}); // the client has disconnected
   });
   await Promise.all(forwarded);
   await messages.close(closeNormal);
-  if (left.signal.aborted) await received; // its error is the reason of the end
+  if (disconnected.signal.aborted) await received; // throws what ended the connection
 }
 
 function littleEndian(port: number): Buffer {
@@ -53,7 +53,7 @@ function littleEndian(port: number): Buffer {
 async function receive(messages: ChannelMessages, inboxes: ChunkQueue[]): Promise<void> {
   try {
     for await (const { channel, bytes } of messages.pieces()) {
-      // What comes on a channel for errors, or on one that is none, means nothing.
+      // Error channels are one-way, others unknown: their input is ignored.
       if (channel % 2 === 0) await inboxes[channel / 2]?.put(bytes);
     }
   } finally {
@@ -63,13 +63,13 @@ async function receive(messages: ChannelMessages, inboxes: ChunkQueue[]): Promis
 
 function clientOf(
   messages: ChannelMessages,
-  { index, inbox, gone }: { index: number; inbox: ChunkQueue; gone: AbortSignal },
+  { index, inbox, hangup }: { index: number; inbox: ChunkQueue; hangup: AbortSignal },
 ): ForwardClient {
   return {
     chunks: () => inbox.chunks(),
-    gone,
+    hangup,
     write: (bytes) => messages.send(2 * index, bytes),
-    end: async () => {}, // no message tells it
+    end: async () => {}, // the protocol has no half-close
     close: async () => inbox.discard(),
     async fail(message) {
       inbox.discard();

@@ -1,9 +1,9 @@
-// The one HTTP server that Exec, Attach and PortForward send their clients to (the kubelet, which
-// proxies, or crictl). It listens on loopback; who knows a token's URL may use it once.
+// Serves the HTTP upgrade requests of streaming clients (the kubelet's proxy, crictl) for Exec, Attach and
+// PortForward. Listens on loopback; a URL's token authorizes one use.
 //
-// Decision: its sockets are descriptors of ours and not node's. So epoll tells at once when a client has
-// gone while its command takes no input and nothing is read; and bytes go from a FIFO to the client
-// through one buffer, no faster than it takes them.
+// Decision: sockets are plain descriptors instead of node's. So epoll reports a disconnect even while nothing
+// is read because the command takes no input, and bytes pass from FIFO to client through one buffer, with
+// backpressure.
 import { setImmediate as nextTurn, setTimeout as sleep } from "node:timers/promises";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
@@ -16,26 +16,26 @@ import { accept, listenLoopback } from "../sys/tcp.ts";
 import { acceptKey } from "../sys/websocket.ts";
 import { Tokens } from "./tokens.ts";
 
-/** What a URL stands for: the protocols it is spoken in, the best first, and what is then done. */
-export type Session = {
+/** What a URL gives access to. Protocols are in order of preference. */
+export type StreamSession = {
   kind: "exec" | "attach" | "portforward";
   spdy: string[];
   websocket: string[];
-  /** Serves one client to its end. gone: it is no longer there. */
-  serve(wire: Wire, upgrade: Upgrade, gone: AbortSignal): Promise<void>;
+  /** Serves one client to its end. hangup: aborts when it disconnects. */
+  serve(wire: Wire, upgrade: Upgrade, hangup: AbortSignal): Promise<void>;
 };
 export type Upgrade = { over: "spdy" | "websocket"; protocol: string };
 
-/** For a client to send its request, and how many may be doing that. */
+/** Time for a client to send its request, and how many may be sending one. */
 const headMs = 5_000;
 const unacceptedMax = 1024;
-/** Each has at least this, however many come: a client on this node sends at once. */
+/** Guaranteed to each even if more connect: a client on this node sends immediately. */
 const graceMs = 250;
-/** Taken before calls are answered again. */
+/** Accepted in a row before other calls run. */
 const acceptsMax = 64;
-/** How long a client may take to end its side after ours. */
-const farewellMs = 2_000;
-/** Accepted clients at a time; the next is told to come again. */
+/** Time for a client to close its side after the server's half-close. */
+const disconnectMs = 2_000;
+/** Clients served at a time; others get 503. */
 const acceptedMax = 1000;
 
 export class StreamServer implements AsyncDisposable {
@@ -43,7 +43,7 @@ export class StreamServer implements AsyncDisposable {
   readonly #poller: Poller;
   readonly #log: Log;
   readonly #idleMs: number;
-  readonly #tokens = new Tokens<Session>();
+  readonly #tokens = new Tokens<StreamSession>();
   readonly #clients = new Map<ByteStream, Promise<void>>();
   readonly #unaccepted = new Lobby<ByteStream>({
     peersMax: unacceptedMax,
@@ -57,7 +57,7 @@ export class StreamServer implements AsyncDisposable {
   #served = 0;
   #closed = false;
 
-  /** port 0: one that is free. @throws CriError FAILED_PRECONDITION when it is taken. */
+  /** port 0: a free one. @throws CriError FAILED_PRECONDITION if it is in use. */
   constructor(options: { port: number; poller: Poller; log: Log; idleMs: number }) {
     this.#poller = options.poller;
     this.#log = options.log;
@@ -66,20 +66,20 @@ export class StreamServer implements AsyncDisposable {
       const { listener, port } = listenLoopback(options.port);
       [this.#listener, this.port] = [listener, port];
     } catch (cause) {
-      const message = `cannot serve streams: ${messageOf(cause)}: another port by websocket-server-listening-port, or 0 for a free one`;
+      const message = `cannot serve streams: ${messageOf(cause)}: set websocket-server-listening-port to another port, or 0 for a free one`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
   }
 
-  /** How many clients have come and gone. */
+  /** Counts the clients that have disconnected. */
   get served(): number {
     return this.#served;
   }
 
-  /** The path of a URL that is good for one use. @throws CriError RESOURCE_EXHAUSTED. */
-  offer(session: Session): string {
+  /** Returns the path of a URL for one use. @throws CriError RESOURCE_EXHAUSTED. */
+  offer(session: StreamSession): string {
     const path = `/${session.kind}/${this.#tokens.put(session)}`;
-    this.#accepting ??= this.#acceptAll(); // before, there is no URL, and no need of a thread
+    this.#accepting ??= this.#acceptAll(); // lazily: accepting needs the poller's thread
     return path;
   }
 
@@ -93,21 +93,23 @@ export class StreamServer implements AsyncDisposable {
         }
         const connection = accept(this.#listener);
         if (connection === undefined) await this.#poller.readable(this.#listener);
-        else this.#take(new ByteStream(connection, this.#poller));
+        else this.#start(new ByteStream(connection, this.#poller));
         if (++taken % acceptsMax === 0) await nextTurn();
       } catch (error) {
-        // No descriptors left, say: those that are there go on.
-        this.#log.error("a stream's client was not taken", { error: messageOf(error) });
+        // For example out of descriptors: connected clients continue.
+        this.#log.error("accepting a stream client failed, retrying in 100 ms", {
+          error: messageOf(error),
+        });
         await sleep(100);
       }
     }
   }
 
-  #take(stream: ByteStream): void {
+  #start(stream: ByteStream): void {
     this.#unaccepted.enter(stream);
     const client = this.#serve(stream)
       .catch((error: unknown) => {
-        this.#log.debug("a stream ended", { error: messageOf(error), code: codeOf(error) });
+        this.#log.debug("a stream failed", { error: messageOf(error), code: codeOf(error) });
       })
       .finally(() => {
         stream.close();
@@ -119,7 +121,7 @@ export class StreamServer implements AsyncDisposable {
   }
 
   async #serve(stream: ByteStream): Promise<void> {
-    await stream.readable(); // one that is silent costs no buffer
+    await stream.readable(); // a silent client costs no buffer
     if (stream.closed) return;
     let request: Awaited<ReturnType<typeof readHead>>;
     try {
@@ -140,66 +142,59 @@ export class StreamServer implements AsyncDisposable {
         this.#accepted--;
       },
     };
-    await this.#converse(stream, { rest, session, upgrade });
+    await this.#run(stream, { rest, session, upgrade });
   }
 
-  async #converse(
+  async #run(
     stream: ByteStream,
-    { rest, session, upgrade }: { rest: Wire; session: Session; upgrade: Accepted },
+    { rest, session, upgrade }: { rest: Wire; session: StreamSession; upgrade: Accepted },
   ): Promise<void> {
     await stream.send(headText("HTTP/1.1 101 Switching Protocols", upgrade.headers));
-    const gone = new AbortController();
-    stream.onHangup(() => gone.abort());
-    using _ = this.#closeWhenIdle(stream, gone);
+    const hangup = new AbortController();
+    stream.onHangup(() => hangup.abort());
+    using _ = this.#closeWhenIdle(stream, hangup);
     try {
-      await session.serve(rest, upgrade, gone.signal);
+      await session.serve(rest, upgrade, hangup.signal);
       await stream.endWrite();
-      if (!gone.signal.aborted) await farewell(gone.signal);
+      if (!hangup.signal.aborted) await disconnect(hangup.signal);
     } finally {
-      gone.abort();
+      hangup.abort();
     }
   }
 
-  /** A token is used up only by a request that can be served now. */
-  #sessionOf(line: string): Session | Refused {
-    const match = /^(\S+) (?:https?:\/\/[^\s/]+)?(\/\S*) HTTP\/1\.[01]$/.exec(line);
-    if (match === null) {
-      return { status: "400 Bad Request", message: "the request is no HTTP/1.1 or HTTP/1.0" };
-    }
-    const [, method, path] = match;
-    if (method !== "GET" && method !== "POST") {
-      const message = `${method}: streams are asked for by GET or POST`;
-      return { status: "405 Method Not Allowed", message, headers: [["Allow", "GET, POST"]] };
-    }
+  /** Takes the token last: that uses it up. */
+  #sessionOf(line: string): StreamSession | Refused {
+    const request = parseRequestLine(line);
+    if ("status" in request) return request;
     if (this.#accepted >= acceptedMax) {
-      const message = `${acceptedMax} streams are open: close some, or try again later`;
+      const message = `${acceptedMax} streams are open: close some, or retry later`;
       return { status: "503 Service Unavailable", message };
     }
-    const [, kind, token] = /^\/(\w+)\/([\w-]+)(?:\?|$)/.exec(path!) ?? [];
-    const session = token === undefined ? undefined : this.#tokens.take(token);
-    if (session !== undefined && session.kind === kind) return session;
-    const message = "this URL stands for no stream: each is good for one use and a minute";
+    const session = this.#tokens.take(request.token);
+    if (session !== undefined && session.kind === request.kind) return session;
+    const message =
+      "this URL is unknown, used or expired: each is valid for one use within a minute";
     return { status: "404 Not Found", message };
   }
 
-  #closeWhenIdle(stream: ByteStream, gone: AbortController): Disposable {
+  #closeWhenIdle(stream: ByteStream, hangup: AbortController): Disposable {
     let timer: ReturnType<typeof setTimeout>;
-    const look = () => {
+    const check = () => {
       const left = this.#idleMs - stream.idleMs;
       if (left > 0) {
-        timer = setTimeout(look, left);
+        timer = setTimeout(check, left);
         timer.unref();
         return;
       }
-      this.#log.info("a stream was idle for too long", { idleMs: Math.round(stream.idleMs) });
+      this.#log.info("closing an idle stream", { idleMs: Math.round(stream.idleMs) });
       stream.close();
-      gone.abort();
+      hangup.abort();
     };
-    look();
+    check();
     return { [Symbol.dispose]: () => clearTimeout(timer) };
   }
 
-  /** Clients are cut off, which ends their commands. */
+  /** Disconnects all clients, which ends their commands. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     this.#poller.forget(this.#listener);
@@ -210,10 +205,10 @@ export class StreamServer implements AsyncDisposable {
   }
 }
 
-function farewell(gone: AbortSignal): Promise<void> {
+function disconnect(hangup: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
-    const timer = setTimeout(resolve, farewellMs);
-    gone.addEventListener("abort", () => {
+    const timer = setTimeout(resolve, disconnectMs);
+    hangup.addEventListener("abort", () => {
       clearTimeout(timer);
       resolve();
     });
@@ -223,20 +218,35 @@ function farewell(gone: AbortSignal): Promise<void> {
 type Accepted = Upgrade & { headers: [string, string][] };
 type Refused = { status: string; message: string; headers?: [string, string][] };
 
-/** Which protocol both sides speak: the client's first choice among ours. */
-export function negotiate(head: Head, session: Session): Accepted | Refused {
-  const connection = words(head, "connection").map((word) => word.toLowerCase());
-  const upgrade = words(head, "upgrade").map((word) => word.toLowerCase());
+/** Returns the kind and token of the URL; both are "" if it has another form. */
+export function parseRequestLine(line: string): { kind: string; token: string } | Refused {
+  const match = /^(\S+) (?:https?:\/\/[^\s/]+)?(\/\S*) HTTP\/1\.[01]$/.exec(line);
+  if (match === null) {
+    return { status: "400 Bad Request", message: "the request is not HTTP/1.1 or HTTP/1.0" };
+  }
+  const [, method, path] = match;
+  if (method !== "GET" && method !== "POST") {
+    const message = `${method} is not allowed: request streams with GET or POST`;
+    return { status: "405 Method Not Allowed", message, headers: [["Allow", "GET, POST"]] };
+  }
+  const [, kind = "", token = ""] = /^\/(\w+)\/([\w-]+)(?:\?|$)/.exec(path!) ?? [];
+  return { kind, token };
+}
+
+/** Chooses the protocol: the client's first choice that the session supports. */
+export function negotiate(head: Head, session: StreamSession): Accepted | Refused {
+  const connection = words(head, "connection").map((value) => value.toLowerCase());
+  const upgrade = words(head, "upgrade").map((value) => value.toLowerCase());
   if (connection.includes("upgrade")) {
     if (upgrade.includes("websocket")) return websocketUpgrade(head, session);
     if (upgrade.includes("spdy/3.1")) return spdyUpgrade(head, session);
   }
   const message =
-    "this URL is for clients that ask for Connection: Upgrade and Upgrade: SPDY/3.1 or websocket";
+    "this URL requires the headers Connection: Upgrade and Upgrade: SPDY/3.1 or websocket";
   return { status: "400 Bad Request", message };
 }
 
-function spdyUpgrade(head: Head, session: Session): Accepted | Refused {
+function spdyUpgrade(head: Head, session: StreamSession): Accepted | Refused {
   const offered = words(head, "x-stream-protocol-version");
   const protocol = offered.find((one) => session.spdy.includes(one));
   if (protocol === undefined && offered.length > 0) {
@@ -258,9 +268,9 @@ function spdyUpgrade(head: Head, session: Session): Accepted | Refused {
   };
 }
 
-function websocketUpgrade(head: Head, session: Session): Accepted | Refused {
+function websocketUpgrade(head: Head, session: StreamSession): Accepted | Refused {
   if (!head.line.startsWith("GET ")) {
-    const message = "a WebSocket is asked for by GET";
+    const message = "request a WebSocket with GET";
     return { status: "405 Method Not Allowed", message, headers: [["Allow", "GET"]] };
   }
   const key = head.headers.get("sec-websocket-key")?.[0] ?? "";
@@ -278,7 +288,7 @@ function websocketUpgrade(head: Head, session: Session): Accepted | Refused {
     ["Upgrade", "websocket"],
     ["Sec-WebSocket-Accept", acceptKey(key)],
   ];
-  // A client that has named none takes none (RFC 6455, section 4.1).
+  // Only if the client named one (RFC 6455, section 4.1).
   if (protocol !== "") headers.push(["Sec-WebSocket-Protocol", protocol]);
   return { over: "websocket", protocol, headers };
 }

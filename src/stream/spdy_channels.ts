@@ -1,11 +1,17 @@
-// A command's streams over SPDY (channel.k8s.io and v2 to v4): the client opens one for each, with its
-// name in a header, in any order.
+// Carries a command's streams over SPDY (channel.k8s.io, v2 to v4): the client opens each in any order, named
+// by a header.
 import { inTime } from "../base/abort.ts";
 import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
 import type { Wire } from "../sys/byte_stream.ts";
-import { SizeReader, statusJson, statusText, type Channels, type Wanted } from "./channels.ts";
+import {
+  SizeReader,
+  statusJson,
+  statusText,
+  type Channels,
+  type WantedStreams,
+} from "./channels.ts";
 
-/** The best first. */
+/** In order of preference. */
 export const spdyProtocols = [
   "v4.channel.k8s.io",
   "v3.channel.k8s.io",
@@ -13,15 +19,15 @@ export const spdyProtocols = [
   "channel.k8s.io",
 ];
 
-/** For a client to open its streams, as in kubelet. */
+/** Time for a client to open its streams, as in kubelet. */
 const openMs = 30_000;
 
 type Opened = Map<string, SpdyStream>;
 
-/** Serves the connection; ended: settles when the client has gone. @throws when it opens no streams. */
+/** ended: settles when the client disconnects. @throws if it does not open its streams in time. */
 export async function spdyChannels(
   wire: Wire,
-  wanted: Wanted,
+  wanted: WantedStreams,
   protocol: string,
 ): Promise<{ channels: Channels; ended: Promise<void> }> {
   const resize = wanted.tty && (protocol.startsWith("v3") || protocol.startsWith("v4"));
@@ -42,7 +48,7 @@ export async function spdyChannels(
   const ended = session.run();
   ended.catch(() => {});
   const lost = ended.then(() => {
-    throw new Error(`the client ended before it had opened ${names.join(", ")}`);
+    throw new Error(`the client disconnected before it opened ${names.join(", ")}`);
   });
   await inTime(Promise.race([all.promise, lost]), "waiting for the client's streams", openMs);
   return { channels: channelsOf(session, opened, protocol), ended };

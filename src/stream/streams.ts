@@ -1,4 +1,4 @@
-// Exec, Attach and PortForward as URLs: what the CRI room asks for.
+// Issues the URLs of Exec, Attach and PortForward, and owns the server behind them.
 import { mkdirSync, rmSync } from "node:fs";
 import type { Log } from "../base/log.ts";
 import type { MonitorClient } from "../monitor_client/client.ts";
@@ -6,7 +6,7 @@ import { NetnsSockets } from "../node/netns_sockets.ts";
 import { Poller } from "../sys/poller.ts";
 import { tunnel, WebSocketConnection } from "../sys/websocket.ts";
 import { serveAttach, type AttachSession } from "./attach.ts";
-import { commandSession } from "./commands.ts";
+import { commandSession } from "./command_session.ts";
 import { serveExec, type ExecSession, type StreamParts } from "./exec.ts";
 import { forwardSpdy, portForwardProtocol } from "./port_forward_spdy.ts";
 import { forwardWebSocket, portForwardChannelProtocols } from "./port_forward_websocket.ts";
@@ -16,10 +16,9 @@ import { startTlsFront, type TlsFiles, type TlsFront } from "./tls_front.ts";
 export type StreamOptions = {
   monitor: MonitorClient;
   log: Log;
-  /** For sockets and FIFOs; what an earlier daemon left there goes. */
+  /** For sockets and FIFOs; cleared at the start. */
   folder: string;
-  /** How this program is started again. */
-  /** 0: one that is free. */
+  /** 0: a free one. */
   port: number;
   idleMs: number;
   tls: TlsFiles | undefined;
@@ -42,7 +41,7 @@ export class Streams implements AsyncDisposable {
     this.#front = made.front;
   }
 
-  /** @throws CriError FAILED_PRECONDITION when the port is taken or the certificate cannot be used. */
+  /** @throws CriError FAILED_PRECONDITION if the port is in use or the certificate unusable. */
   static async open(options: StreamOptions): Promise<Streams> {
     rmSync(options.folder, { recursive: true, force: true });
     mkdirSync(options.folder, { mode: 0o700 });
@@ -59,7 +58,7 @@ export class Streams implements AsyncDisposable {
     }
   }
 
-  /** How many clients have come and gone. */
+  /** Counts the clients that have disconnected. */
   get served(): number {
     return this.#server.served;
   }
@@ -69,7 +68,7 @@ export class Streams implements AsyncDisposable {
     return this.#url(
       commandSession("exec", {
         wanted,
-        serve: (channels, gone) => serveExec(this.#parts, session, channels, gone),
+        serve: (channels, hangup) => serveExec(this.#parts, session, channels, hangup),
       }),
     );
   }
@@ -79,14 +78,14 @@ export class Streams implements AsyncDisposable {
     return this.#url(
       commandSession("attach", {
         wanted,
-        serve: (channels, gone) => serveAttach(this.#parts, session, channels, gone),
+        serve: (channels, hangup) => serveAttach(this.#parts, session, channels, hangup),
       }),
     );
   }
 
   /**
-   * netns: the file of the pod's network namespace; undefined: it is in the host's. ports: those of a client
-   * that cannot name any itself.
+   * netns: path of the pod's network namespace; undefined: the host's. ports: for clients whose protocol
+   * cannot name ports.
    */
   portForward({ netns, ports }: { netns: string | undefined; ports: number[] }): string {
     const { poller, folder } = this.#parts;
@@ -97,9 +96,9 @@ export class Streams implements AsyncDisposable {
         `SPDY/3.1+${portForwardProtocol}`,
         ...(ports.length > 0 ? portForwardChannelProtocols : []),
       ],
-      serve: async (wire, { over, protocol }, gone) => {
+      serve: async (wire, { over, protocol }, hangup) => {
         using sockets = new NetnsSockets({ netns, folder });
-        const options = { sockets, poller, gone };
+        const options = { sockets, poller, hangup };
         if (over === "spdy") return await forwardSpdy(wire, options);
         if (portForwardChannelProtocols.includes(protocol)) {
           return await forwardWebSocket(wire, { ...options, ports, protocol });
@@ -111,14 +110,14 @@ export class Streams implements AsyncDisposable {
   }
 
   #url(session: Parameters<StreamServer["offer"]>[0]): string {
-    // What tidies up /run may have taken it away since.
+    // A cleaner of /run may have removed it.
     mkdirSync(this.#parts.folder, { recursive: true, mode: 0o700 });
     const path = this.#server.offer(session);
     if (this.#front !== undefined) return `https://127.0.0.1:${this.#front.port}${path}`;
     return `http://127.0.0.1:${this.#server.port}${path}`;
   }
 
-  /** Clients are cut off; their commands end, containers go on. */
+  /** Disconnects all clients: their commands end, containers continue. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#front?.[Symbol.dispose]();
     await this.#server[Symbol.asyncDispose]();

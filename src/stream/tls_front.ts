@@ -1,4 +1,4 @@
-// TLS before the stream server: node's, which hands the plain bytes on over loopback.
+// Terminates TLS in front of the stream server, with node's TLS server, and relays over loopback.
 import { readFileSync } from "node:fs";
 import { createConnection, type AddressInfo, type Socket } from "node:net";
 import { createServer } from "node:tls";
@@ -10,21 +10,21 @@ import type { Log } from "../base/log.ts";
 export type TlsFiles = { cert: string; key: string };
 export type TlsFront = Disposable & { port: number };
 
-/** For a client's handshake, and how many may be doing that; what comes then is the stream server's. */
+/** Time for a client's handshake; afterwards the stream server's limits apply. */
 const handshakeMs = 20_000;
-/** Many more than node takes of the listener's queue at once (512): all have a turn before they can be out. */
+/** Far above the 512 that node accepts at once: a client gets its turn before it can be expelled. */
 const handshakesMax = 4096;
 
 /**
- * Listens on 127.0.0.1 (port 0: one that is free) and connects its clients to another port there.
- * @throws CriError FAILED_PRECONDITION when the files cannot be used or the port is taken.
+ * Listens on 127.0.0.1 (port 0: a free one) and relays its clients to the port `to` there.
+ * @throws CriError FAILED_PRECONDITION if the files are unusable or the port is in use.
  */
 export async function startTlsFront(
   files: TlsFiles,
   { port, to, log }: { port: number; to: number; log: Log },
 ): Promise<TlsFront> {
   const clients = new Set<Socket>();
-  const unproven = new Lobby<Socket>({
+  const handshaking = new Lobby<Socket>({
     peersMax: handshakesMax,
     deadlineMs: handshakeMs,
     graceMs: 0,
@@ -33,18 +33,18 @@ export async function startTlsFront(
   try {
     const options = { cert: readFileSync(files.cert), key: readFileSync(files.key) };
     const server = createServer(options, (client) => {
-      unproven.leave(client);
+      handshaking.leave(client);
       const inner = createConnection({ host: "127.0.0.1", port: to, noDelay: true });
-      join(client, inner, log);
+      relay(client, inner, log);
       clients.add(client);
       client.once("close", () => clients.delete(client));
     });
     server.on("connection", (client) => {
-      unproven.enter(client);
-      client.once("close", () => unproven.leave(client));
+      handshaking.enter(client);
+      client.once("close", () => handshaking.leave(client));
     });
     server.on("tlsClientError", (error, client) => {
-      log.debug("no TLS", { error: error.message });
+      log.debug("a TLS handshake failed", { error: error.message });
       client.destroy();
     });
     await new Promise<void>((resolve, reject) => {
@@ -55,7 +55,7 @@ export async function startTlsFront(
       port: (server.address() as AddressInfo).port,
       [Symbol.dispose]: () => {
         server.close();
-        unproven[Symbol.dispose]();
+        handshaking[Symbol.dispose]();
         for (const client of clients) client.destroy();
       },
     };
@@ -65,15 +65,15 @@ export async function startTlsFront(
   }
 }
 
-/** One's end is the other's: neither SPDY nor WebSocket half-closes a connection. */
-function join(client: Socket, inner: Socket, log: Log): void {
+/** Closes both together: neither SPDY nor WebSocket half-closes a connection. */
+function relay(client: Socket, inner: Socket, log: Log): void {
   client.pipe(inner);
   inner.pipe(client);
   for (const [one, other] of [
     [client, inner],
     [inner, client],
   ] as const) {
-    one.on("error", (error) => log.debug("a TLS stream ended", { error: error.message }));
+    one.on("error", (error) => log.debug("a TLS stream failed", { error: error.message }));
     one.once("close", () => other.destroy());
   }
 }

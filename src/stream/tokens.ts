@@ -1,28 +1,28 @@
-// The secrets in the URLs that Exec, Attach and PortForward answer: each good for one use and a minute.
+// Issues the tokens in the URLs of Exec, Attach and PortForward: each is valid for one use within a minute.
 import { randomBytes } from "node:crypto";
 import { CriError } from "../base/errors.ts";
 
 const lifeMs = 60_000;
-/** As many as kubelet's own cache keeps. */
+/** As in kubelet's cache. */
 const tokensMax = 1000;
 
 export class Tokens<Value> {
-  /** The oldest first. */
+  /** Oldest first. */
   readonly #values = new Map<string, { value: Value; until: number }>();
   readonly #now: () => number;
 
-  /** now: milliseconds of a clock that never goes back. */
+  /** now: milliseconds of a monotonic clock. */
   constructor(now = () => performance.now()) {
     this.#now = now;
   }
 
-  /** @throws CriError RESOURCE_EXHAUSTED while too many wait to be used. */
+  /** @throws CriError RESOURCE_EXHAUSTED if too many are unused. */
   put(value: Value): string {
-    this.#forgetOld();
+    this.#dropExpired();
     if (this.#values.size >= tokensMax) {
       throw new CriError(
         "RESOURCE_EXHAUSTED",
-        `${tokensMax} streams wait for their clients: try again in a minute`,
+        `${tokensMax} streams wait for their clients: retry in a minute`,
       );
     }
     const token = randomBytes(16).toString("base64url");
@@ -30,15 +30,15 @@ export class Tokens<Value> {
     return token;
   }
 
-  /** What it stands for, once; undefined: it was used, is too old, or never was. */
+  /** Returns the token's value once; undefined if it was used, has expired or is unknown. */
   take(token: string): Value | undefined {
-    this.#forgetOld();
+    this.#dropExpired();
     const found = this.#values.get(token);
     this.#values.delete(token);
     return found?.value;
   }
 
-  #forgetOld(): void {
+  #dropExpired(): void {
     for (const [token, { until }] of this.#values) {
       if (until > this.#now()) return;
       this.#values.delete(token);

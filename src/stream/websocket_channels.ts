@@ -1,5 +1,5 @@
-// A command's streams over WebSocket (sys/remote_command.ts): the daemon's end. Protocols and formats are
-// those of k8s.io/cri-streaming/pkg/streaming/remotecommand, and v5, which API servers speak.
+// Carries a command's streams over WebSocket, on the server's side (sys/remote_command.ts): the protocols of
+// k8s.io/cri-streaming/pkg/streaming/remotecommand, and v5 of API servers.
 import type { Wire } from "../sys/byte_stream.ts";
 import { ChunkQueue } from "../sys/chunk_queue.ts";
 import { channel } from "../sys/remote_command.ts";
@@ -12,10 +12,10 @@ import {
   type Channels,
   type Outcome,
   type Size,
-  type Wanted,
+  type WantedStreams,
 } from "./channels.ts";
 
-/** The best first; "": the client names none. */
+/** In order of preference; "": the client names none. */
 export const websocketProtocols = [
   "v5.channel.k8s.io",
   "v4.channel.k8s.io",
@@ -25,10 +25,10 @@ export const websocketProtocols = [
   "",
 ];
 
-/** Serves the connection; ended: settles when the client has gone. */
+/** ended: settles when the client disconnects. */
 export async function websocketChannels(
   wire: Wire,
-  wanted: Wanted,
+  wanted: WantedStreams,
   protocol: string,
 ): Promise<{ channels: Channels; ended: Promise<void> }> {
   const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
@@ -37,7 +37,7 @@ export async function websocketChannels(
   if (!wanted.tty) resizes.discard();
   const ended = receive(messages, { stdin, resizes, halfClose: protocol.startsWith("v5") });
   ended.catch(() => {});
-  // Clients wait for a first message before they believe that they are connected, as kubelet sends it.
+  // Clients wait for a first, empty message before they count as connected, as from kubelet.
   const [first = "error"] = (["stdout", "stderr"] as const).filter((stream) => wanted[stream]);
   await messages.send(channel[first], Buffer.alloc(0));
   const channels: Channels = {
@@ -55,7 +55,7 @@ export async function websocketChannels(
   return { channels, ended };
 }
 
-/** Before v4 a failure is told as text, and a success by no message at all. */
+/** Before v4 a failure is plain text, and success sends no message. */
 function statusOf(outcome: Outcome, protocol: string): Buffer {
   const isJson = protocol.startsWith("v4.") || protocol.startsWith("v5.");
   return isJson ? statusJson(outcome) : Buffer.from(statusText(outcome));

@@ -240,7 +240,7 @@ describe("too late", () => {
     };
     const error = await refusal();
     expect(error.code).toBe("UNAVAILABLE");
-    expect(error.message).toMatch(/asked again in (86400|3[56]\d\d) s/);
+    expect(error.message).toMatch(/Retry-After of (86400|3[56]\d\d) s/);
     expect(fake.requests).toHaveLength(1);
   });
 

@@ -1,4 +1,4 @@
-// Image archives as tools write them: what they say, leave out and pack differently. Needs root.
+// Loads image archives in the variants that tools write. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
@@ -42,7 +42,7 @@ function randomImage(): TestImage {
 const image = randomImage();
 
 describe("an archive", () => {
-  test("may be filled up with zeros behind its compressed part", async () => {
+  test("may be padded with zeros after its compressed part", async () => {
     const archive = ociArchive([{ image, name: "docker.io/x/y:1" }]);
     for (const packed of [gzipSync(archive), Bun.zstdCompressSync(archive)]) {
       const [loaded] = await load(Buffer.concat([packed, Buffer.alloc(512)]));
@@ -50,13 +50,13 @@ describe("an archive", () => {
     }
   });
 
-  test("may begin with a frame that is to be skipped, as pzstd writes it", async () => {
+  test("may begin with a skippable frame, as pzstd writes it", async () => {
     const frame = Buffer.from("502a4d180400000000010000", "hex");
     const packed = Bun.zstdCompressSync(ociArchive([{ image, name: "x/y:1" }]));
     expect(await load(Buffer.concat([frame, packed]))).toHaveLength(1);
   });
 
-  test("without layers gives its image, whether it says so by an empty list or by none", async () => {
+  test("without layers is loaded, whether its list is empty or missing", async () => {
     const text = JSON.stringify({ architecture: "amd64", os: "linux", rootfs: { diff_ids: null } });
     const config = blob("", text);
     const manifest = blob(
@@ -79,7 +79,7 @@ describe("an archive", () => {
 
 test.each([
   [
-    "of names without end",
+    "with endless names",
     () =>
       Array.from({ length: 40 }, (_, i) => ({
         name: "f",
@@ -88,12 +88,12 @@ test.each([
     "the names in it",
   ],
   [
-    "of files without end",
+    "with endless files",
     () => Array.from({ length: 100_001 }, (_, i) => ({ name: String(i) })),
     "more than 100000 entries",
   ],
   [
-    "of one large config for any number of images",
+    "that shares one large config among many images",
     () => sharedConfig(20),
     "the configs of its images",
   ],
@@ -146,12 +146,12 @@ describe("the names of an OCI layout", () => {
     },
   );
 
-  test("are taken where they are whole", async () => {
+  test("are used if they are full references", async () => {
     const [named] = await from(await layout([[image, "quay.io/me/mine:3"]]), "me/other:1");
     expect(named!.repoTags).toEqual(["quay.io/me/mine:3"]);
   });
 
-  test("may lack for one image where one is given, not for two", async () => {
+  test("may be missing for one image if a name is given, not for two", async () => {
     const other = randomImage();
     const folder = await layout([[image], [other]]);
     const error = await failure(from(folder, "me/mine:2"));
@@ -163,7 +163,7 @@ describe("the names of an OCI layout", () => {
     expect(tagged!.repoTags).toEqual(["docker.io/me/mine:2"]);
   });
 
-  test("do not matter to what is no image: it is passed over beside one, refused alone", async () => {
+  test("of other artifacts are ignored next to an image; alone, an artifact is refused", async () => {
     const empty = blob("application/vnd.oci.empty.v1+json", "{}");
     const signature = blob(
       mediaTypes.manifest,
@@ -199,7 +199,7 @@ describe("archives", () => {
         return join(fixture.graph, "layout");
       },
     ],
-  ])("%s gives its image", async (_, write) => {
+  ])("%s is loaded", async (_, write) => {
     const made = makeImage([
       makeLayer([{ name: "one", data: randomBytes(100_000) }]),
       makeLayer([{ name: "two", data: "2" }], "none"),
@@ -213,7 +213,7 @@ describe("archives", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("without names take the given one; several images come out of one file", async () => {
+  test("without names get the given one; one file may hold several images", async () => {
     const file = save(ociArchive([{ image }]));
     const [named] = await fixture.store.load(file, { name: "me/mine:2", signal: within() });
     expect(named!.repoTags).toEqual(["docker.io/me/mine:2"]);
@@ -230,7 +230,7 @@ describe("archives", () => {
     expect(fixture.store.find("me/c:1")!.id).toBe(other.config.digest);
   });
 
-  test("for another machine, damaged, cut off, or no archive are refused", async () => {
+  test("for another platform, damaged, truncated or not archives are refused", async () => {
     const foreign = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
     const good = ociArchive([{ image, name: "x" }]);
     const damaged = Buffer.from(good);

@@ -1,22 +1,17 @@
-// An image store in a scratch folder, with our own program as its helpers.
+// Opens an image store in a scratch folder.
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../src/base/log.ts";
-import type { RegistryOptions } from "../../src/registry/hosts.ts";
+import type { RegistryOptions } from "../../src/registry/resolve_endpoints.ts";
 import { openImageStore, type ImageStore, type ImageStoreOptions } from "../../src/image/store.ts";
 import { makeImage, makeLayer, ociArchive, type Layer, type TarEntry } from "../image_maker.ts";
 import { unmountRootfs } from "../../src/layer/rootfs.ts";
+import { registryOptions } from "../unit/fakes.ts";
+
+export { registryOptions };
 
 type LayerOptions = ImageStoreOptions["layers"];
-
-export const registryOptions: RegistryOptions = {
-  mirrors: [],
-  insecure: [],
-  configPath: "",
-  authFile: "",
-  progressTimeoutMs: 2000,
-};
 
 const layerOptions: LayerOptions = {
   limits: { bytesMax: 2 ** 33, entriesMax: 500_000, depthMax: 256, ratioMax: 200 },
@@ -38,7 +33,7 @@ export function storeOptions(graph: string): ImageStoreOptions {
 export type Fixture = AsyncDisposable & {
   graph: string;
   store: ImageStore;
-  /** Layer trees and scratch folders that lie there. */
+  /** Lists leftover layer trees, scratch folders and image records. */
   remains(): string[];
   reopen(): Promise<ImageStore>;
 };
@@ -83,7 +78,7 @@ export function within(ms = 20_000): AbortSignal {
   return AbortSignal.timeout(ms);
 }
 
-/** Loads an image of these layers, which no image had before, and returns their trees, lowest first. */
+/** Loads an image of new layers and returns their trees, lowest first. */
 export async function loadLayers(
   fixture: Fixture,
   layers: (TarEntry[] | Layer)[],

@@ -1,4 +1,4 @@
-// ocicrypt from the Go module proxy, as a program that encrypts layers and is their stream processor.
+// Builds ocicrypt from the Go module proxy: a program that encrypts layers and serves as stream processor.
 import { join } from "node:path";
 import { buildGo, hasGo } from "../go.ts";
 

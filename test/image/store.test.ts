@@ -37,7 +37,7 @@ function save(bytes: Uint8Array): string {
 }
 
 describe("names", () => {
-  test("find the image by tag, digest, id and the start of the id", async () => {
+  test("find the image by tag, digest, id and a prefix of the id", async () => {
     const pulled = await pull("a/b:1");
     const { id } = pulled;
     for (const ref of [
@@ -64,7 +64,7 @@ describe("names", () => {
     expect(pulled.sizeBytes).toBe(BigInt(1000 + image.config.size));
   });
 
-  test("that start several ids are INVALID_ARGUMENT", async () => {
+  test("that are prefixes of several ids are INVALID_ARGUMENT", async () => {
     // With 3 hex digits of 4096, some two of 200 configs start alike.
     const byStart = new Map<string, TestImage>();
     let pair: TestImage[] = [];
@@ -97,7 +97,7 @@ describe("names", () => {
     });
   });
 
-  test("all go with the image; what is not there is no error", async () => {
+  test("are all removed with the image; removing a missing one is no error", async () => {
     fake.put("a/b", "2", image);
     await pull("a/b:1");
     await pull("a/b:2");
@@ -109,7 +109,7 @@ describe("names", () => {
   });
 });
 
-describe("pulls at once", () => {
+describe("concurrent pulls", () => {
   /** Holds the layers back until it is called. */
   function holdLayers(): () => void {
     const held: (() => void)[] = [];
@@ -129,7 +129,7 @@ describe("pulls at once", () => {
     expect(condition()).toBe(true);
   };
 
-  test("of one name are one pull, with progress for each", async () => {
+  test("of one name share one run, with progress for each", async () => {
     const release = holdLayers();
     const progress: number[] = [];
     const onProgress = ({ layers }: ImageProgress) => progress.push(layers[0]!.doneBytes);
@@ -144,7 +144,7 @@ describe("pulls at once", () => {
     expect(progress.at(-1)).toBe(image.layers[0]!.size);
   });
 
-  test("go on for the others when one caller leaves", async () => {
+  test("continue for the others when one caller cancels", async () => {
     const release = holdLayers();
     const leaver = new AbortController();
     const left = failure(pull("a/b:1", leaver.signal));
@@ -156,7 +156,7 @@ describe("pulls at once", () => {
     expect((await stays).id).toBe(image.config.digest);
   });
 
-  test("that everybody left leave nothing", async () => {
+  test("that all callers cancelled leave nothing", async () => {
     holdLayers();
     const errors = [300, 320].map((ms) => failure(pull("a/b:1", AbortSignal.timeout(ms))));
     for (const error of await Promise.all(errors)) expect(error.code).toBe("DEADLINE_EXCEEDED");
@@ -165,7 +165,7 @@ describe("pulls at once", () => {
     expect((await pull("a/b:1")).id).toBe(image.config.digest);
   });
 
-  test("of two images share a layer that both need; one takes over when the other ends", async () => {
+  test("of two images share a common layer; one continues it if the other is cancelled", async () => {
     const second = makeImage([...image.layers, makeLayer([{ name: "g", data: "g" }])]);
     fake.put("c/d", "1", second);
     const release = holdLayers();
@@ -184,7 +184,7 @@ describe("pulls at once", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("with other credentials do not join", async () => {
+  test("with different credentials are separate", async () => {
     const release = holdLayers();
     const ref = `${fake.host}/a/b:1`;
     const auth = { username: "u", password: "p" };
@@ -199,7 +199,7 @@ describe("pulls at once", () => {
 });
 
 describe("a restart", () => {
-  test("finds the images again, and removes what was half made", async () => {
+  test("finds the images, and removes partial ones", async () => {
     const before = await pull("a/b:1");
     const layers = join(fixture.graph, "layers");
     fs.mkdirSync(join(layers, "l/0123456789ab/x"), { recursive: true });
@@ -212,7 +212,7 @@ describe("a restart", () => {
     expect(fs.existsSync(join(fixture.graph, "images/broken.json.unreadable"))).toBe(true);
   });
 
-  test("leaves a tag whose move was cut off to the image that was pulled later", async () => {
+  test("gives a tag whose move was interrupted to the image pulled later", async () => {
     const { id } = await pull("a/b:1");
     const path = join(fixture.graph, "images", `${id.slice(7)}.json`);
     const record = fs.readFileSync(path);
@@ -228,7 +228,7 @@ describe("a restart", () => {
     }
   });
 
-  test("after a power loss drops layers that were not on the disk yet", async () => {
+  test("after a power loss drops layers that were not synced", async () => {
     await pull("a/b:1");
     const store = await fixture.reopen();
     const [record] = fs.globSync(join(fixture.graph, "layers/*.json"));
@@ -240,7 +240,7 @@ describe("a restart", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("is not waited for: a new layer's mark goes while nobody waits", async () => {
+  test("does not wait for syncing: a new layer is marked as synced in the background", async () => {
     await pull("a/b:1");
     const [record] = fs.globSync(join(fixture.graph, "layers/*.json"));
     for (let i = 0; i < 200; i++) {
@@ -252,7 +252,7 @@ describe("a restart", () => {
 });
 
 describe("a mounted root", () => {
-  test("keeps its layers when the image goes, over a restart too, until it is unmounted", async () => {
+  test("keeps its layers after the image's removal and a restart, until it is unmounted", async () => {
     const pulled = await pull("a/b:1");
     const dir = join(fixture.graph, "containers/c1");
     const root = await fixture.store.mountRootfs(pulled, { dir });
@@ -266,7 +266,7 @@ describe("a mounted root", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("under a graph folder that is a symlink is found again too", async () => {
+  test("under a symlinked graph folder is found after a restart", async () => {
     const link = `${fixture.graph}.link`;
     fs.symlinkSync(fixture.graph, link);
     try {
@@ -317,7 +317,7 @@ describe("a mounted root", () => {
     expect((await failure(refused)).code).toBe("INVALID_ARGUMENT");
   }, 90_000);
 
-  test("of an image that was removed is FAILED_PRECONDITION and leaves nothing", async () => {
+  test("of a removed image is FAILED_PRECONDITION and leaves nothing", async () => {
     const pulled = await pull("a/b:1");
     await fixture.store.remove(pulled.id);
     const dir = join(fixture.graph, "containers/c3");

@@ -175,7 +175,7 @@ describe("images verify --repair", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
-  test("leaves a layer that a container uses, and one that no registry has", async () => {
+  test("leaves a layer that a container has mounted, and one without any source", async () => {
     const pulled = await pull();
     fs.rmSync(join(tree(0), "etc/conf"));
     const dir = join(fixture.graph, "containers/c2");
@@ -190,7 +190,7 @@ describe("images verify --repair", () => {
     };
     const [gone] = await verify(true);
     expect(gone).toMatchObject({ state: "damaged" });
-    expect(gone!.note).toContain("cannot be had again");
+    expect(gone!.note).toContain("repair failed");
     expect(fixture.store.list()).toHaveLength(1);
     fake.intercept = () => false;
     expect((await verify(true))[0]!.state).toBe("repaired");

@@ -1,5 +1,5 @@
-// Pulls from the real docker-registry: an image that runs, of an index, behind a certificate of nobody,
-// as a mirror. test/cri/registries.test.ts has passwords, tokens and certificates.
+// Pulls from the real docker-registry: an image that runs, from an index, behind an untrusted certificate,
+// through a mirror. test/cri/registries.test.ts has passwords, tokens and certificates.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import * as fs from "node:fs";
@@ -29,7 +29,7 @@ afterAll(async () => {
 });
 
 describe("docker-registry", () => {
-  test("gives an image that runs: owners, hard links, and its config", async () => {
+  test("serves an image that runs: owners, hard links, and its config", async () => {
     await using fixture = await openFixture();
     const ref = `${plain.host}/library/busybox`;
     const pulled = await fixture.store.pull(ref, { signal: within() });
@@ -46,7 +46,7 @@ describe("docker-registry", () => {
     expect(run("stat -c %h /bin/ls")).toBe(`${applets}\n`);
   });
 
-  test("gives this machine's image of an index", async () => {
+  test("serves this machine's image of an index", async () => {
     const { architecture } = hostPlatform();
     const other = architecture === "amd64" ? "arm64" : "amd64";
     const foreign = makeImage(image.layers, {}, { os: "linux", architecture: other });
@@ -58,7 +58,7 @@ describe("docker-registry", () => {
     expect(pulled.repoDigests).toEqual([`${plain.host}/multi@${index.digest}`]);
   });
 
-  test("behind a certificate of nobody serves as an insecure registry", async () => {
+  test("behind an untrusted certificate serves as an insecure registry", async () => {
     await using fixture = await openFixture({ insecure: [secure.host] });
     const name = `${secure.host}/library/busybox`;
     const pulled = await fixture.store.pull(name, { signal: within() });

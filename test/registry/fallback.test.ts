@@ -1,5 +1,5 @@
-// Who is asked next: plain HTTP where TLS brings no registry, and what comes after a registry that
-// hosts.toml lists before others. Needs root, for the ports 80 and 443.
+// Falls back to plain HTTP where no registry speaks TLS, and to mirrors that hosts.toml lists after the
+// registry. Needs root, for the ports 80 and 443.
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomInt } from "node:crypto";
 import * as fs from "node:fs";
@@ -7,7 +7,7 @@ import { createServer as createTlsServer, type Server as TlsServer } from "node:
 import { createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { RegistryOptions } from "../../src/registry/hosts.ts";
+import type { RegistryOptions } from "../../src/registry/resolve_endpoints.ts";
 import { Authority } from "../certificates.ts";
 import { failure } from "../expect.ts";
 import { makeImage, makeLayer } from "../image_maker.ts";
@@ -36,7 +36,7 @@ async function listen(server: Server | TlsServer): Promise<void> {
   stack.defer(() => new Promise<void>((resolve) => void server.close(() => resolve())));
 }
 
-/** What listens at port 443 and answers with this; the paths that it was asked for. */
+/** Listens on port 443 with this answer; returns the paths requested. */
 async function listenWithTls(
   status: number,
   headers: Record<string, string>,
@@ -72,19 +72,22 @@ describe("an insecure registry of plain HTTP", () => {
     ],
   ];
 
-  test.each(ways)("of %s is found beside a port for TLS that says nothing", async (_, options) => {
-    const sockets = new Set<{ destroy(): unknown }>();
-    await listen(createServer((socket) => void sockets.add(socket.on("error", () => {}))));
-    stack.defer(() => sockets.forEach((socket) => socket.destroy()));
-    expect((await pull(options())).id).toBe(image.config.digest);
-  });
+  test.each(ways)(
+    "of %s is found although port 443 accepts and stays silent",
+    async (_, options) => {
+      const sockets = new Set<{ destroy(): unknown }>();
+      await listen(createServer((socket) => void sockets.add(socket.on("error", () => {}))));
+      stack.defer(() => sockets.forEach((socket) => socket.destroy()));
+      expect((await pull(options())).id).toBe(image.config.digest);
+    },
+  );
 
   test.each<[number, Record<string, string>, string]>([
     [404, { "content-type": "text/html" }, "<h1>not found</h1>"],
     [200, { "content-type": "text/html" }, "<h1>welcome</h1>"],
     [401, { "www-authenticate": 'Basic realm="router"' }, ""],
     [403, {}, "forbidden"],
-  ])("is found beside a web server that answers %d", async (status, headers, body) => {
+  ])("is found although a web server on port 443 answers %d", async (status, headers, body) => {
     const paths = await listenWithTls(status, headers, body);
     for (const [, options] of ways) {
       expect((await pull(options())).id).toBe(image.config.digest);
@@ -92,7 +95,7 @@ describe("an insecure registry of plain HTTP", () => {
     expect(paths).not.toEqual([]);
   });
 
-  test("is not asked where a registry spoke by TLS", async () => {
+  test("is not used where a registry spoke TLS", async () => {
     const unknown = '{"errors":[{"code":"MANIFEST_UNKNOWN","message":"unknown by TLS"}]}';
     await listenWithTls(404, { "content-type": "application/json" }, unknown);
     const error = await failure(pull({ insecure: [address] }));
@@ -101,7 +104,7 @@ describe("an insecure registry of plain HTTP", () => {
     expect(plain.requests).toEqual([]);
   });
 
-  test("is not asked where its certificate is not trusted, be it the registry or a mirror", async () => {
+  test("is not used where the certificate of the registry or mirror is not trusted", async () => {
     await listenWithTls(200, {}, "{}");
     fs.writeFileSync(join(dir, "other.pem"), new Authority(dir, "other").pem);
     const ca = `ca = "${join(dir, "other.pem")}"`;
@@ -116,7 +119,7 @@ describe("an insecure registry of plain HTTP", () => {
     expect(plain.requests).toEqual([]);
   });
 
-  test("at port 80 is asked without TLS at once", async () => {
+  test("at port 80 is used without trying TLS", async () => {
     const paths = await listenWithTls(200, {}, "{}");
     const toml = `[host."http://${address}:80"]\nskip_verify = true`;
     const configPath = hostsToml(toml, "r.example");
@@ -133,7 +136,7 @@ describe("a registry that hosts.toml lists before a mirror", () => {
     mirror = stack.use(await FakeRegistry.start());
   });
 
-  test("gives way to it where it lacks the image or a part of it", async () => {
+  test("falls back to the mirror for a missing image or blob", async () => {
     mirror.put("a/c", "1", image);
     const name = `${address}/a/c:1`;
     expect((await pull({ configPath: configPath() }, name)).id).toBe(image.config.digest);
@@ -142,7 +145,7 @@ describe("a registry that hosts.toml lists before a mirror", () => {
     expect(mirror.requests.every(({ headers }) => !headers.authorization)).toBe(true);
   });
 
-  test("speaks for both where neither has it, and asks no one twice", async () => {
+  test("determines the error if neither has the image, after one request each", async () => {
     const error = await failure(pull({ configPath: configPath() }, `${address}/a/d:1`));
     expect(error.code).toBe("NOT_FOUND");
     expect(plain.requests).toHaveLength(1);

@@ -1,4 +1,4 @@
-// The registry client against a registry that misbehaves: authorization, mirrors, broken transfers.
+// Pulls from a registry that misbehaves: authorization, mirrors, broken transfers.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";
@@ -6,7 +6,7 @@ import { join } from "node:path";
 import type { RegistryAuth } from "../../src/registry/credentials.ts";
 import { parseReference } from "../../src/registry/reference.ts";
 import { fetchManifest } from "../../src/registry/distribution.ts";
-import { openSession } from "../../src/registry/pull_session.ts";
+import { openPullSession } from "../../src/registry/pull_session.ts";
 import { failure } from "../expect.ts";
 import {
   blob,
@@ -51,7 +51,7 @@ function hostsToml(text: string): void {
 const blobPath = () => `/v2/a/b/blobs/${image.layers[0]!.digest}`;
 
 describe("authorization", () => {
-  /** Wants a token of its own token service for everything, and user:pass for the token. */
+  /** Requires a token of its own token service, which requires a user and password. */
   function wantToken(o: { anonymous?: boolean } = {}): void {
     fake.intercept = (request, response, url) => {
       if (url.pathname === "/token") {
@@ -69,7 +69,7 @@ describe("authorization", () => {
   const basicHeader = `Basic ${Buffer.from("user:pa:ss").toString("base64")}`;
   const user = { username: "user", password: "pa:ss" };
 
-  test("by token without a password, asked for once", async () => {
+  test("by an anonymous token, requested once", async () => {
     wantToken({ anonymous: true });
     expect((await pull()).id).toBe(image.config.digest);
     const tokens = fake.requests.filter(({ url }) => url.startsWith("/token"));
@@ -131,21 +131,21 @@ describe("authorization", () => {
       response.writeHead(401, { "www-authenticate": 'Basic realm="x"' }).end();
       return true;
     };
-    expect((await failure(pull())).message).toContain("wants a user name and a password");
+    expect((await failure(pull())).message).toContain("requires a user name and a password");
     const error = await failure(pull({ username: "user", password: "wrong" }));
     expect(error.code).toBe("UNAUTHENTICATED");
     expect(error.message).not.toContain("wrong");
     expect((await pull(user)).id).toBe(image.config.digest);
   });
 
-  test("shows a password to nobody it was not given for", async () => {
+  test("sends a password only to the registry it is for", async () => {
     wantToken();
     const auth = { ...user, serverAddress: "other.example" };
     expect((await failure(pull(auth))).code).toBe("UNAUTHENTICATED");
     expect(fake.requests.every(({ headers }) => headers.authorization === undefined)).toBe(true);
   });
 
-  test("does not follow a redirect to another host", async () => {
+  test("is not sent along with a redirect to another host", async () => {
     mirror.putBlob("x", image.layers[0]!.digest, image.layers[0]!);
     fake.intercept = (request, response, url) => {
       if (request.headers.authorization === undefined) {
@@ -165,7 +165,7 @@ describe("authorization", () => {
 describe("mirrors of hosts.toml", () => {
   const toml = (more = "") => `server = "${fake.url}"\n[host."${mirror.url}"]\n${more}`;
 
-  test("come first, with their own headers, the registry's name and no password", async () => {
+  test("come first, get their own headers and the registry's name, but no password", async () => {
     mirror.put("a/b", "1", image);
     hostsToml(toml('[host.HOST.header]\n"X-Mine" = ["1", "2"]').replace("HOST", `"${mirror.url}"`));
     await pull({ username: "user", password: "pass" });
@@ -176,8 +176,8 @@ describe("mirrors of hosts.toml", () => {
   });
 
   test.each<[string, number]>([
-    ["lacks the image", 404],
-    ["wants a password", 401],
+    ["does not have the image", 404],
+    ["requires a password", 401],
   ])("give way to the registry when one %s", async (_, status) => {
     mirror.intercept = (_request, response) => {
       response.writeHead(status, { "www-authenticate": "Basic" }).end();
@@ -187,7 +187,7 @@ describe("mirrors of hosts.toml", () => {
     expect((await pull()).id).toBe(image.config.digest);
   });
 
-  test("may lack the layers, damage them or cut them off", async () => {
+  test("may have no layers, damaged or truncated ones", async () => {
     hostsToml(toml());
     mirror.put("a/b", "1", image);
     const damaged = Buffer.from(image.layers[0]!.bytes);
@@ -210,7 +210,7 @@ describe("mirrors of hosts.toml", () => {
     }
   }, 30_000);
 
-  test("without the right to resolve are asked for digests only", async () => {
+  test("without the resolve capability serve digests only", async () => {
     hostsToml(toml('capabilities = ["pull"]'));
     mirror.put("a/b", "1", image);
     await pull();
@@ -220,7 +220,7 @@ describe("mirrors of hosts.toml", () => {
     expect(mirror.paths().some((path) => path.includes("/manifests/sha256"))).toBe(true);
   });
 
-  test("in a file with a fault are FAILED_PRECONDITION with its name", async () => {
+  test("in an invalid file fail with FAILED_PRECONDITION and its name", async () => {
     hostsToml("server = 7");
     const error = await failure(pull());
     expect(error.code).toBe("FAILED_PRECONDITION");
@@ -244,13 +244,13 @@ describe("a manifest", () => {
     expect(error.message).toContain("linux/riscv64");
   });
 
-  test("by a digest that it does not have is DATA_LOSS", async () => {
+  test("with another digest than requested is DATA_LOSS", async () => {
     const digest = `sha256:${"1".repeat(64)}`;
     fake.putManifest("a/b", digest, image.manifest);
     expect((await failure(pull(undefined, `@${digest}`))).code).toBe("DATA_LOSS");
   });
 
-  test("that is none, too long, or lies about its layers is refused", async () => {
+  test("that is invalid, too long or has bad layers is refused", async () => {
     const json = (value: unknown) => blob(mediaTypes.manifest, JSON.stringify(value));
     const many = Array.from({ length: 128 }, () => withLayers(image, []));
     for (const [tag, manifest] of Object.entries({
@@ -284,7 +284,7 @@ describe("a transfer", () => {
   const rangesOf = () =>
     fake.requests.filter(({ url }) => url === blobPath()).map(({ headers }) => headers.range);
 
-  test("that breaks goes on where it broke", async () => {
+  test("that breaks is resumed", async () => {
     const { bytes, size } = image.layers[0]!;
     breakLayer(1, ([, response]) => {
       response.writeHead(200, { "content-length": size });
@@ -296,7 +296,7 @@ describe("a transfer", () => {
     expect(second).toMatch(/^bytes=[1-9]\d*-$/);
   });
 
-  test("that breaks at a registry without ranges starts again and loses nothing", async () => {
+  test("that breaks at a registry without ranges skips what it has", async () => {
     const layer = image.layers[0]!;
     let count = 0;
     breakLayer(2, ([, response]) => {
@@ -309,7 +309,7 @@ describe("a transfer", () => {
     expect((await pull()).id).toBe(image.config.digest);
   });
 
-  test("that falls silent is taken up again, and given up when it stays silent", async () => {
+  test("that falls silent is resumed, and fails if it stays silent", async () => {
     const { bytes, size } = image.layers[0]!;
     const stall = ([, response]: Parameters<FakeRegistry["intercept"]>) => {
       response.writeHead(200, { "content-length": size });
@@ -327,7 +327,7 @@ describe("a transfer", () => {
     expect(fixture.remains()).toEqual([]);
   }, 60_000);
 
-  test("is tried again after 503 and 429", async () => {
+  test("is retried after 503 and 429", async () => {
     let count = 0;
     fake.intercept = (_request, response) => {
       if (count++ >= 2) return false;
@@ -337,7 +337,7 @@ describe("a transfer", () => {
     expect((await pull()).id).toBe(image.config.digest);
   }, 30_000);
 
-  test("waits as long as a busy registry says, and tells what for", async () => {
+  test("waits for a busy registry's Retry-After, and names the reason when cancelled", async () => {
     fake.intercept = (_request, response) => {
       response.writeHead(429, { "retry-after": "100" }).end();
       return true;
@@ -345,14 +345,14 @@ describe("a transfer", () => {
     hostsToml(`server = "${fake.url}"`);
     const ref = parseReference(`${fake.host}/a/b:1`);
     const o = { auth: undefined, signal: within() };
-    const session = await openSession(ref, { ...registryOptions, configPath }, o);
+    const session = await openPullSession(ref, { ...registryOptions, configPath }, o);
     const error = await failure(fetchManifest(session, ref, AbortSignal.timeout(500)));
     expect(error.code).toBe("DEADLINE_EXCEEDED");
     expect(error.message).toContain("waiting 100 s");
     expect(error.message).toContain(`${fake.host} answered 429`);
   });
 
-  test("of more or of other bytes than named is DATA_LOSS and leaves nothing", async () => {
+  test("of more or other bytes than declared is DATA_LOSS and leaves nothing", async () => {
     const layer = image.layers[0]!;
     const longer = Buffer.concat([layer.bytes, Buffer.from("more")]);
     const other = Buffer.from(layer.bytes);
@@ -366,15 +366,15 @@ describe("a transfer", () => {
     expect((await failure(pull())).code).toBe("DATA_LOSS");
   });
 
-  test("that redirects in circles ends", async () => {
+  test("in a redirect loop fails", async () => {
     fake.intercept = (_request, response) => {
       response.writeHead(302, { location: fake.url }).end();
       return true;
     };
-    expect((await failure(pull())).message).toContain("redirects without an end");
+    expect((await failure(pull())).message).toContain("redirects more than 10 times");
   });
 
-  test("that redirects and then breaks off is followed all the same", async () => {
+  test("follows a redirect whose body breaks", async () => {
     const path = "/v2/a/b/manifests/1";
     fake.intercept = (_request, response, url) => {
       if (url.pathname !== path || url.search === "?moved") return false;

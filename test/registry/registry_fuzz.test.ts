@@ -1,12 +1,12 @@
-// Mutated references, hosts.toml files and what registries say of themselves: each is either taken, and
-// then safe to use, or refused with its own error.
+// Mutates references, hosts.toml files and registries' challenges: each is refused with its own error, or
+// accepted and then safe to use.
 import { afterAll, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CriError } from "../../src/base/errors.ts";
 import { parseChallenges, tokenRequest } from "../../src/registry/auth.ts";
-import { endpointsOf } from "../../src/registry/hosts.ts";
+import { resolveEndpoints } from "../../src/registry/resolve_endpoints.ts";
 import { proxyFor } from "../../src/registry/proxy.ts";
 import { parseReference } from "../../src/registry/reference.ts";
 import { Authority } from "../certificates.ts";
@@ -122,7 +122,7 @@ test(
       const text = mutated(hostsToml, words);
       fs.writeFileSync(join(folder, "hosts.toml"), text);
       const code = await codeFor(text, async () => {
-        const endpoints = await endpointsOf(domain, { ...registryOptions, configPath: dir });
+        const endpoints = await resolveEndpoints(domain, { ...registryOptions, configPath: dir });
         for (const { url, headers, dialTimeoutMs, canPull, canResolve } of endpoints) {
           expect(url).toMatch(/^https?:\/\/[^/]+(\/.*[^/])?$/);
           expect(new URL(`${url}/a/b/manifests/1`).pathname).toEndWith("/a/b/manifests/1");

@@ -1,4 +1,4 @@
-// A program for tests: holds connections to 127.0.0.1 that prove nothing, and opens each anew when it is
+// Holds unauthenticated connections to 127.0.0.1, for tests, and reopens each that is
 // closed. `bun silent_clients.ts PORT COUNT KIND`: silent sends nothing; half begins a request; tls shakes
 // hands and is silent then; churn closes each itself after 50 ms. Prints how many it has opened, each second.
 import { connect, type Socket } from "node:net";

@@ -1,4 +1,4 @@
-// Which images pinned-images means.
+// Matches images against pinned-images.
 import { expect, test } from "bun:test";
 import { pinnedBy } from "../../../src/image/pinned.ts";
 import type { ImageRecord } from "../../../src/image/store.ts";
@@ -32,7 +32,7 @@ test.each([
   "*1.37",
   `${image.id.slice(0, 20)}*`,
   "busybox@sha256:ddd*",
-])("%s pins it", (pattern) => {
+])("%s matches", (pattern) => {
   expect(pinnedBy(["none", pattern])(image)).toBe(true);
 });
 
@@ -48,7 +48,7 @@ test.each([
   "busybox.1.37*",
   "*:1.38",
   "1".repeat(12),
-])("%s does not", (pattern) => {
+])("%s does not match", (pattern) => {
   expect(pinnedBy([pattern])(image)).toBe(false);
   expect(pinnedBy([])(image)).toBe(false);
 });

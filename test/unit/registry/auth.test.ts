@@ -1,10 +1,14 @@
-// Credentials: which a registry sees, where the node's own are from, and how a token is asked for.
+// Tests the choice of credentials, their sources on the node, and token requests.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseChallenges, tokenOf, tokenRequest } from "../../../src/registry/auth.ts";
-import { credentialsFor, ownCredentials, readAuthFile } from "../../../src/registry/credentials.ts";
+import {
+  credentialsFor,
+  nodeCredentials,
+  readAuthFile,
+} from "../../../src/registry/credentials.ts";
 import { failure } from "../../expect.ts";
 
 describe("parseChallenges", () => {
@@ -47,11 +51,11 @@ describe("credentials", () => {
     expect(tokenRequest(challenge!, { ...o, credentials: undefined }).headers).toEqual({});
     const [none] = parseChallenges("Bearer");
     expect(() => tokenRequest(none!, { ...o, credentials: user })).toThrow(
-      "no valid token service",
+      "an invalid token service",
     );
   });
 
-  test("are for what the challenge names and for this repository", () => {
+  test("request the scope of the challenge and of this repository", () => {
     const ours = "repository:a/b:pull";
     const scopesOf = (params: string, credentials?: object) => {
       const [challenge] = parseChallenges(`Bearer realm="https://t.example/?x=1"${params}`);
@@ -72,7 +76,7 @@ describe("credentials", () => {
     expect(scopesOf(`,scope="${other}"`, { identityToken: "id" })).toEqual([`${ours} ${other}`]);
   });
 
-  test("as a token must fit into a header", () => {
+  test("that are tokens must fit into a header", () => {
     expect(tokenOf({ token: "a.b-c" }, "x")).toBe("a.b-c");
     expect(tokenOf({ access_token: "t" }, "x")).toBe("t");
     expect(tokenOf({ token: "", access_token: "t" }, "x")).toBe("t");
@@ -106,7 +110,7 @@ describe("the node's own credentials", () => {
   const signal = new AbortController().signal;
   async function ask(file: object, host: string, repository = "a/b") {
     fs.writeFileSync(path, JSON.stringify(file));
-    return await ownCredentials(await readAuthFile(path), { host, repository, path, signal });
+    return await nodeCredentials(await readAuthFile(path), { host, repository, path, signal });
   }
 
   /** A credential helper, as a shell script; $1 is "get" and the server comes on standard input. */
@@ -115,7 +119,7 @@ describe("the node's own credentials", () => {
     fs.writeFileSync(file, `#!/bin/sh\n${script}\n`, { mode: 0o755 });
   }
 
-  test("stand in auths, in every way that Docker and its successors write them", async () => {
+  test("are read from auths in every form that Docker and compatible tools write", async () => {
     const auths = {
       "https://index.docker.io/v1/": { auth: base64("hub:p:w") },
       "r.example:5000": { username: "u", password: "p" },
@@ -132,7 +136,7 @@ describe("the node's own credentials", () => {
     expect(await of("empty.example")).toBeUndefined();
   });
 
-  test("may be of a part of a registry; the longest part speaks", async () => {
+  test("may be for a part of a registry; the longest match wins", async () => {
     const auths = {
       "r.example": { auth: base64("all:1") },
       "r.example/team": { auth: base64("team:2") },
@@ -147,7 +151,7 @@ describe("the node's own credentials", () => {
     expect(await of("team/app/x")).toBe("app");
   });
 
-  test("come from a helper of the host, or from the store, before auths", async () => {
+  test("are taken from the registry's helper or the store before auths", async () => {
     const answer = 'printf \'{"ServerURL":"%s","Username":"%s","Secret":"s3"}\' "$(cat)"';
     helper("mine", `[ "$1" = get ] && ${answer} mine`);
     helper(
@@ -167,10 +171,10 @@ describe("the node's own credentials", () => {
   });
 
   test.each([
-    ["fails", "echo s3cret; echo s3cret >&2; exit 3", "ended with 3"],
-    ["says something else", "echo s3cret", "not JSON"],
-    ["lacks the secret", 'echo \'{"Username":"s3cret"}\'', "not JSON with"],
-  ])("are a problem, and no secret of it shows, where a helper %s", async (_, script, why) => {
+    ["fails", "echo s3cret; echo s3cret >&2; exit 3", "exited with 3"],
+    ["prints something else", "echo s3cret", "not JSON"],
+    ["prints no secret", 'echo \'{"Username":"s3cret"}\'', "not JSON with"],
+  ])("are a problem without any secret shown, if a helper %s", async (_, script, why) => {
     helper("bad", script);
     const choice = await ask({ credHelpers: { "r.example": "bad" } }, "r.example");
     expect(choice.credentials).toBeUndefined();
@@ -178,17 +182,17 @@ describe("the node's own credentials", () => {
     expect(JSON.stringify(choice)).not.toContain("s3cret");
   });
 
-  test("are a problem where the helper is missing or has a path for a name", async () => {
+  test("are a problem if the helper is missing or its name is a path", async () => {
     const of = async (name: string) => (await ask({ credHelpers: { h: name } }, "h")).problem;
     expect(await of("absent")).toContain("cannot run docker-credential-absent");
-    expect(await of("../../bin/sh")).toContain("no program's name");
+    expect(await of("../../bin/sh")).toContain("not a program name");
   });
 
   test.each([
     ["{", "not JSON"],
     ['{"auths": {"r": {"auth": 1}}}', "auths"],
     ["null", "not valid"],
-  ])("refuse the file %j by its name", async (text, why) => {
+  ])("refuse the file %j with its path", async (text, why) => {
     fs.writeFileSync(path, text);
     const error = await failure(readAuthFile(path));
     expect(error.code).toBe("FAILED_PRECONDITION");
@@ -196,8 +200,8 @@ describe("the node's own credentials", () => {
     expect(error.message).toContain(why);
   });
 
-  test("refuse a file that is not there or too long", async () => {
-    expect((await failure(readAuthFile(join(dir, "absent")))).message).toContain("make it");
+  test("refuse a missing or too long file", async () => {
+    expect((await failure(readAuthFile(join(dir, "absent")))).message).toContain("create it");
     fs.writeFileSync(path, " ".repeat((1 << 20) + 1));
     expect((await failure(readAuthFile(path))).message).toContain("longer than");
     expect(await readAuthFile("")).toBeUndefined();

@@ -1,3 +1,4 @@
+// Chooses proxies from environment variables.
 import { describe, expect, test } from "bun:test";
 import { proxyFor, type Environment } from "../../../src/registry/proxy.ts";
 
@@ -54,7 +55,7 @@ describe("proxyFor", () => {
     }
   });
 
-  test("tells where it is from, and never its password", () => {
+  test("is described with its variable, without its password", () => {
     const env = { https_proxy: "http://me:s3cret@proxy.example:3128" };
     const found = proxyFor(new URL("https://r.example"), env)!;
     expect(found.url).toContain("me:s3cret@");

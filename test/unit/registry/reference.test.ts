@@ -1,3 +1,4 @@
+// Parses image references.
 import { describe, expect, test } from "bun:test";
 import { parseReference } from "../../../src/registry/reference.ts";
 
@@ -24,7 +25,7 @@ describe("parseReference", () => {
     expect(parseReference(parseReference(text).name).name).toBe(name);
   });
 
-  test("keeps the parts", () => {
+  test("returns the parts", () => {
     expect(parseReference(`r.example:5/a/b:t@${digest}`)).toMatchObject({
       domain: "r.example:5",
       path: "a/b",

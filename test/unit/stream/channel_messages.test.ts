@@ -1,4 +1,4 @@
-// Numbered channels in WebSocket messages: raw and base64, messages cut anywhere.
+// Tests numbered channels in WebSocket messages: raw and base64, in chunks.
 import { describe, expect, test } from "bun:test";
 import { Base64Decoder, ChannelMessages } from "../../../src/stream/channel_messages.ts";
 import { WebSocketConnection } from "../../../src/sys/websocket.ts";
@@ -54,8 +54,8 @@ test.each([
     for (let at = 0; at < bytes.length; at += size) decoder.push(bytes.subarray(at, at + size));
     decoder.end();
   };
-  expect(() => decode(100)).toThrow("no base64");
-  expect(() => decode(1)).toThrow("no base64");
+  expect(() => decode(100)).toThrow("not valid base64");
+  expect(() => decode(1)).toThrow("not valid base64");
 });
 
 describe.each(["channel.k8s.io", "v4.channel.k8s.io", "v5.channel.k8s.io", ""])(
@@ -69,7 +69,7 @@ describe.each(["channel.k8s.io", "v4.channel.k8s.io", "v5.channel.k8s.io", ""])(
       expect(wire.sent).toEqual([Buffer.from([0x82, 1, 1]), Buffer.from([0x82, 3, 2, 0, 255])]);
     });
 
-    test("takes binary and text messages, and skips empty ones", async () => {
+    test("accepts binary and text messages, and skips empty ones", async () => {
       const { server, client } = pair(protocol);
       await client.send(Buffer.from([0, 1, 2]));
       await client.send();
@@ -95,7 +95,7 @@ describe.each(["base64.channel.k8s.io", "v4.base64.channel.k8s.io"])("%s", (prot
     ]);
   });
 
-  test("takes messages of several MB, by text and binary", async () => {
+  test("accepts messages of several MB, text and binary", async () => {
     const { server, client } = pair(protocol);
     const random = seeded(seed);
     const bytes = Buffer.from(Array.from({ length: 3_000_001 }, () => random(256)));
@@ -106,12 +106,12 @@ describe.each(["base64.channel.k8s.io", "v4.base64.channel.k8s.io"])("%s", (prot
     expect((await all).get(0)!.equals(Buffer.concat([bytes, bytes]))).toBe(true);
   });
 
-  test.each(["0Zm9", "0Zm!v"])("ends with 1007 for %s, which is no base64", async (text) => {
+  test.each(["0Zm9", "0Zm!v"])("closes with 1007 for the invalid base64 %s", async (text) => {
     const frame = [0x81, 0x80 | text.length, 0, 0, 0, 0, ...Buffer.from(text)];
     const wire = played(Buffer.from(frame));
     const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
     const error = await channels(messages).catch((error: Error) => error.message);
-    expect(error).toContain("no base64");
+    expect(error).toContain("not valid base64");
     expect(wire.sent).toEqual([Buffer.from([0x88, 2, 1007 >> 8, 1007 & 255])]);
   });
 });

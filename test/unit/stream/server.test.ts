@@ -1,14 +1,14 @@
-// The stream server's parts that need no container: tokens, HTTP heads, protocols, terminal sizes.
+// Tests tokens, HTTP heads, protocol negotiation and terminal sizes of the stream server.
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { SizeReader, statusJson, statusText } from "../../../src/stream/channels.ts";
-import { negotiate, type Session } from "../../../src/stream/server.ts";
+import { negotiate, parseRequestLine, type StreamSession } from "../../../src/stream/server.ts";
 import { Tokens } from "../../../src/stream/tokens.ts";
 import { parseHead, readHead, words } from "../../../src/sys/http_upgrade.ts";
 import { collected, played } from "../../stream/wires.ts";
 
 describe("tokens", () => {
-  test("are good once, and for a minute", () => {
+  test("are valid once, within a minute", () => {
     let now = 0;
     const tokens = new Tokens<string>(() => now);
     const [one, other] = [tokens.put("one"), tokens.put("other")];
@@ -22,7 +22,7 @@ describe("tokens", () => {
     expect(tokens.take("never")).toBeUndefined();
   });
 
-  test("wait a thousand at a time, and again when these are old", () => {
+  test("are limited to a thousand unexpired ones", () => {
     let now = 0;
     const tokens = new Tokens<number>(() => now);
     const all = new Set(Array.from({ length: 1000 }, (_, index) => tokens.put(index)));
@@ -36,14 +36,17 @@ describe("tokens", () => {
 describe("an HTTP head", () => {
   const text = "GET /exec/abc HTTP/1.1\r\nHost: x\r\nUPGRADE: a, b\r\nupgrade:c\r\n\r\n";
 
-  test.each([1, 3, 1000])("is read in pieces of %d bytes; what follows is left", async (size) => {
-    const { head, rest } = await readHead(played(Buffer.from(`${text}the rest`), size));
-    expect(head.line).toBe("GET /exec/abc HTTP/1.1");
-    expect(words(head, "upgrade")).toEqual(["a", "b", "c"]);
-    expect(await collected(rest.chunks())).toBe("the rest");
-  });
+  test.each([1, 3, 1000])(
+    "is read in pieces of %d bytes; the bytes after it stay unread",
+    async (size) => {
+      const { head, rest } = await readHead(played(Buffer.from(`${text}the rest`), size));
+      expect(head.line).toBe("GET /exec/abc HTTP/1.1");
+      expect(words(head, "upgrade")).toEqual(["a", "b", "c"]);
+      expect(await collected(rest.chunks())).toBe("the rest");
+    },
+  );
 
-  test("is refused when it is long, cut off, or none", () => {
+  test("is refused if it is too long, truncated or invalid", () => {
     const long = `GET / HTTP/1.1\r\nx: ${"y".repeat(20_000)}\r\n\r\n`;
     expect(readHead(played(Buffer.from(long), 100))).rejects.toThrow("16384 bytes");
     expect(readHead(played(Buffer.from(text.slice(0, 30))))).rejects.toThrow("ended");
@@ -52,7 +55,7 @@ describe("an HTTP head", () => {
 });
 
 describe("the protocol", () => {
-  const session: Session = {
+  const session: StreamSession = {
     kind: "exec",
     spdy: ["v4", "v3", "v1"],
     websocket: ["w5", "w4", ""],
@@ -66,7 +69,7 @@ describe("the protocol", () => {
   const version = "Sec-WebSocket-Version: 13";
   const websocket = ["Connection: Upgrade", "Upgrade: websocket", key, version];
 
-  test("is the client's first choice among ours; clients that name none speak the oldest", () => {
+  test("is the client's first supported choice; the oldest for SPDY clients that name none", () => {
     const name = "X-Stream-Protocol-Version";
     expect(chosen(...spdy, `${name}: v9`, `${name}: v3, v4`)).toMatchObject({ protocol: "v3" });
     expect(chosen(...spdy)).toMatchObject({ over: "spdy", protocol: "v1" });
@@ -74,7 +77,7 @@ describe("the protocol", () => {
     expect(chosen(...websocket, offer)).toMatchObject({ over: "websocket", protocol: "w4" });
   });
 
-  test("is none over WebSocket when the client names none, and the answer names none", () => {
+  test("is empty over WebSocket if the client names none, and not in the response", () => {
     for (const more of [[], ["Sec-WebSocket-Protocol:"]]) {
       const answer = chosen(...websocket, ...more);
       expect(answer).toMatchObject({ over: "websocket", protocol: "" });
@@ -85,7 +88,7 @@ describe("the protocol", () => {
     expect((strict as { message: string }).message).toContain("offers none at all");
   });
 
-  test("is refused with 403 where there is none in common", () => {
+  test("is refused with 403 if there is none in common", () => {
     const refused = chosen(...spdy, "X-Stream-Protocol-Version: v9");
     expect(refused).toMatchObject({ status: "403 Forbidden" });
     expect(refused.headers).toContainEqual(["X-Accepted-Stream-Protocol-Versions", "v4"]);
@@ -121,7 +124,29 @@ describe("the protocol", () => {
   });
 });
 
-test("sizes are read from JSON cut anywhere; what is none is passed over", () => {
+describe("parseRequestLine", () => {
+  test.each([
+    ["GET /exec/abc-_1 HTTP/1.1", "exec", "abc-_1"],
+    ["POST /attach/t?x=1 HTTP/1.0", "attach", "t"],
+    ["GET http://127.0.0.1:1/portforward/t HTTP/1.1", "portforward", "t"],
+    ["GET /exec/a/b HTTP/1.1", "", ""],
+    ["GET /exec HTTP/1.1", "", ""],
+    ["GET / HTTP/1.1", "", ""],
+  ])("of %s has the kind %j and the token %j", (line, kind, token) => {
+    expect(parseRequestLine(line)).toEqual({ kind, token });
+  });
+
+  test.each([
+    ["GET /exec/a HTTP/2", "400 Bad Request"],
+    ["GET exec/a HTTP/1.1", "400 Bad Request"],
+    ["GET /exec/a", "400 Bad Request"],
+    ["PUT /exec/a HTTP/1.1", "405 Method Not Allowed"],
+  ])("refuses %s with %s", (line, status) => {
+    expect(parseRequestLine(line)).toMatchObject({ status });
+  });
+});
+
+test("sizes are read from JSON chunks; anything else is ignored", () => {
   const text =
     '{"Width":80,"Height":24}\n{"Width":0,"Height":1}{"a":1}x}{"Width":3,"Height":70000}';
   const reader = new SizeReader();
@@ -138,7 +163,7 @@ test("sizes are read from JSON cut anywhere; what is none is passed over", () =>
   expect([...reader.push(Buffer.from('{"Width":1,"Height":2}'))]).toHaveLength(1);
 });
 
-test("a status tells the exit code as Kubernetes's clients read it", () => {
+test("a status has the exit code as Kubernetes clients read it", () => {
   const parsed = (outcome: Parameters<typeof statusJson>[0]): unknown =>
     JSON.parse(statusJson(outcome).toString());
   expect(parsed({ exitCode: 0 })).toEqual({ metadata: {}, status: "Success" });

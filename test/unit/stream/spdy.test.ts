@@ -1,4 +1,4 @@
-// SPDY/3.1: frames cut anywhere, headers in both zlib forms, streams, and what is none of it.
+// Tests SPDY/3.1: frames in chunks, headers in both zlib forms, streams, and invalid input.
 import { describe, expect, test } from "bun:test";
 import { constants, createDeflate } from "node:zlib";
 import { adler32 } from "../../stream/adler32.ts";
@@ -33,7 +33,7 @@ test("the dictionary is the specification's", () => {
 });
 
 describe("headers", () => {
-  test("what is written is read again, block after block", async () => {
+  test("written blocks are read back one after another", async () => {
     using reader = new HeaderReader();
     const writer = new HeaderWriter();
     const all: Headers[] = [{ streamtype: "error" }, {}, { streamtype: "stdin", port: "80" }];
@@ -42,7 +42,7 @@ describe("headers", () => {
     }
   });
 
-  test("blocks that are compressed with the dictionary are read, names in lower case", async () => {
+  test("blocks compressed with the dictionary are read, with names in lower case", async () => {
     using reader = new HeaderReader();
     const deflate = createDeflate({ dictionary: spdyDictionary() });
     const chunks: Buffer[] = [];
@@ -58,7 +58,7 @@ describe("headers", () => {
     }
   });
 
-  test("what is no zlib, and what is cut off, is refused", async () => {
+  test("invalid and truncated zlib is refused", async () => {
     using one = new HeaderReader();
     expect(one.read(Buffer.from("no zlib at all"))).rejects.toThrow();
     using other = new HeaderReader();
@@ -105,7 +105,7 @@ describe("frames", () => {
     expect(seen).toEqual(["control 1 49", "control 6 4", "end of 1"]);
   });
 
-  test("a control frame over 64 KiB, or of another version, is refused before it is kept", () => {
+  test("a control frame over 64 KiB or of another version is refused before it is buffered", () => {
     const large = controlFrame(PING, [1]);
     large.writeUIntBE(70_000, 5, 3);
     expect(() => [...new FrameReader().push(large)]).toThrow("70000 bytes");
@@ -134,7 +134,7 @@ describe("a session", () => {
     await Promise.all(ends);
   });
 
-  test("a stream that is reset ends for both, and the others go on", async () => {
+  test("a reset stream ends for both sides, the others continue", async () => {
     const { client, opened, ends, close } = sessions();
     const [one, other] = [await client.open({}), await client.open({})];
     await one.reset();
@@ -148,7 +148,7 @@ describe("a session", () => {
     await Promise.all(ends);
   });
 
-  test("who sends waits for who reads: no more than the queues' bounds is held", async () => {
+  test("a sender waits for a slow reader: buffers stay bounded", async () => {
     const { client, opened, ends, close } = sessions();
     const stream = await client.open({});
     let sent = 0;
@@ -167,7 +167,7 @@ describe("a session", () => {
     await Promise.all(ends);
   });
 
-  test("the end of the connection ends what is read, and fails what is opened", async () => {
+  test("the end of the connection ends reads and fails opens", async () => {
     const { client, opened, ends, close } = sessions();
     const stream = await client.open({});
     const read = collected(opened[0]!.chunks());
@@ -193,7 +193,7 @@ describe("a session", () => {
     expect(wire.sent).toEqual([controlFrame(PING, [7])]);
   });
 
-  test("random bytes end it with an error or its end, never in another way", async () => {
+  test("random bytes end it with an error or normally", async () => {
     const seed = 20_261_121;
     const random = seeded(seed);
     for (let round = 0; round < 300; round++) {

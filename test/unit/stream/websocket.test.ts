@@ -1,4 +1,4 @@
-// WebSocket: frames cut anywhere, of both ends, and what RFC 6455 says to refuse.
+// Tests WebSocket frames of both sides in chunks, and those that RFC 6455 forbids.
 import { describe, expect, test } from "bun:test";
 import { acceptKey, tunnel, WebSocketConnection, type Piece } from "../../../src/sys/websocket.ts";
 import { collected, played, seeded, wirePair } from "../../stream/wires.ts";
@@ -88,13 +88,13 @@ describe("a server", () => {
     expect(wire.sent.at(-1)!.readUInt16BE(2)).toBe(code);
   });
 
-  test("refuses a length that no number holds", () => {
+  test("refuses a length beyond safe integers", () => {
     const huge = Buffer.from([0x82, 0xff, 255, 255, 255, 255, 255, 255, 255, 255, 1, 2, 3, 4]);
     const pieces = new WebSocketConnection(played(huge), "server").pieces();
     expect(messages(pieces)).rejects.toThrow("without end");
   });
 
-  test("random bytes end it with an error or its end, never in another way", async () => {
+  test("random bytes end it with an error or normally", async () => {
     const seed = 4_711;
     const random = seeded(seed);
     for (let round = 0; round < 500; round++) {
@@ -122,7 +122,7 @@ test.each([
   expect(await read).toEqual(texts);
 });
 
-test("a tunnel carries another protocol's bytes, whatever the messages are", async () => {
+test("a tunnel carries another protocol's bytes, independent of message boundaries", async () => {
   const [one, other] = wirePair();
   const client = new WebSocketConnection(one, "client");
   const inside = tunnel(new WebSocketConnection(other, "server"), () => other.close());

@@ -1,17 +1,17 @@
-// Bytes from a descriptor to a client.
+// Copies output from a descriptor to a client.
 import { setTimeout as sleep } from "node:timers/promises";
 import type { ByteStream } from "../sys/byte_stream.ts";
 
-/** After its process's exit, how long output is awaited from children that keep it open. */
+/** After the process's exit, the wait for output of children that keep the stream open. */
 const lingerMs = 100;
 const chunkBytes = 256 << 10;
-/** Those that no copy uses now: a stream that is idle has none. */
+/** Free buffers: an idle stream holds none. */
 const spare: Buffer[] = [];
 const spareMax = 4;
 
 /**
- * Copies until the source's end, or until it is empty a moment after `exited`. `write` waits while the
- * client is slow, and then nothing is read.
+ * Copies until the source ends, or is empty lingerMs after `exited`. Reads nothing while `write` waits for a
+ * slow client (backpressure).
  */
 export async function copyOutput(
   source: ByteStream,
@@ -19,14 +19,14 @@ export async function copyOutput(
   exited: Promise<unknown>,
 ): Promise<void> {
   let late = false;
-  const ended = exited.catch(() => {}); // told to who waits for it
+  const ended = exited.catch(() => {}); // reported by its other awaiters
   const lastCall = ended.then(() => sleep(lingerMs)).then(() => (late = true));
   for (;;) {
     const wasLate = late;
     const state = await copyNow(source, write);
     if (state === "end" || (state === "empty" && wasLate)) return;
     if (state === "empty") await Promise.race([source.readable(), lastCall]);
-    else await new Promise((resolve) => setImmediate(resolve)); // calls are answered meanwhile
+    else await new Promise((resolve) => setImmediate(resolve)); // lets other calls run
   }
 }
 

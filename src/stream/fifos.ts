@@ -1,5 +1,5 @@
-// FIFOs between this process and one that the monitor gives the other end to: a folder for each stream's
-// client, gone from the disk as soon as both sides have theirs open.
+// Makes the FIFOs between this process and a command: one folder per client, removed once both sides have
+// opened their ends.
 import { constants, mkdirSync, rmSync } from "node:fs";
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
@@ -13,15 +13,15 @@ export type StreamName = "stdin" | "stdout" | "stderr";
 const fifoBytes = 256 << 10;
 
 export class Fifos implements Disposable {
-  /** Of each FIFO; "" where none was asked for. */
+  /** "" for a stream that was not requested. */
   readonly paths = { stdin: "", stdout: "", stderr: "" };
-  /** Our ends. */
+  /** The ends of this process. */
   readonly streams: Partial<Record<StreamName, ByteStream>> = {};
   readonly #folder: string;
-  /** Open both ways until the other side has its ends: before, ours would meet their end. */
-  #kept: Descriptor[] = [];
+  /** Opened read-write so that no end sees EOF before the other side has opened its own. */
+  #keepalive: Descriptor[] = [];
 
-  /** folder: where a folder of these is made. label: SELinux's of what uses them, where it has one. */
+  /** folder: the parent of the new folder. label: SELinux label of the container, if any. */
   constructor(
     names: StreamName[],
     { folder, poller, label }: { folder: string; poller: Poller; label?: string },
@@ -43,15 +43,15 @@ export class Fifos implements Disposable {
     if (label !== undefined) setSelinuxLabel(path, label);
     this.paths[name] = path;
     const { O_RDWR, O_WRONLY, O_RDONLY, O_NONBLOCK } = constants;
-    const kept = Descriptor.open(path, O_RDWR | O_NONBLOCK);
-    this.#kept.push(kept);
-    setPipeSize(kept, fifoBytes);
+    const keepalive = Descriptor.open(path, O_RDWR | O_NONBLOCK);
+    this.#keepalive.push(keepalive);
+    setPipeSize(keepalive, fifoBytes);
     return Descriptor.open(path, (name === "stdin" ? O_WRONLY : O_RDONLY) | O_NONBLOCK);
   }
 
-  /** The other side has its ends. */
+  /** Call when the other side has opened its ends. */
   connected(): void {
-    for (const kept of this.#kept.splice(0)) kept.close();
+    for (const keepalive of this.#keepalive.splice(0)) keepalive.close();
     rmSync(this.#folder, { recursive: true, force: true });
   }
 

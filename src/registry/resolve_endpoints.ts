@@ -1,17 +1,15 @@
-// Where a registry's images may be fetched from: containerd's hosts.toml, else the mirrors and
-// insecure registries of daemon.json, else the registry itself.
-// Decision: where a hosts.toml speaks for a registry, it alone does; registry-mirrors stand for
-// docker.io only, as they do in Docker and iSulad.
+// Resolves a registry to its endpoints: those of containerd's hosts.toml, else the mirrors and insecure
+// registries of daemon.json, else the registry itself.
+// Decision: a hosts.toml for a registry replaces daemon.json's settings for it; registry-mirrors apply to
+// docker.io only, as in Docker and iSulad.
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { dockerCertificates } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
-import { hostsEndpoints, parseHostsFile } from "./hosts_toml.ts";
+import { endpointsOfHostsFile, parseHostsFile } from "./hosts_toml.ts";
 import { inNetwork, isLoopback } from "./ip_network.ts";
-
-export type { Endpoint } from "./endpoint.ts";
 
 export type RegistryOptions = {
   mirrors: string[];
@@ -21,28 +19,34 @@ export type RegistryOptions = {
   configPath: string;
   /** Docker's config.json with the node's own credentials; "" for none. */
   authFile: string;
-  /** How long a transfer may bring no byte. */
+  /** How long a transfer may receive no byte. */
   progressTimeoutMs: number;
 };
 
 const defaultHosts: Record<string, string> = { "docker.io": "registry-1.docker.io" };
 
-/** In the order to try. @throws CriError FAILED_PRECONDITION with the file that is wrong. */
-export async function endpointsOf(domain: string, options: RegistryOptions): Promise<Endpoint[]> {
+/** Returns them in order of preference. @throws CriError FAILED_PRECONDITION naming the wrong file. */
+export async function resolveEndpoints(
+  domain: string,
+  options: RegistryOptions,
+): Promise<Endpoint[]> {
   const origins = originsOf(domain, options);
   const folder = await configFolder(domain, options.configPath);
   const file = folder === undefined ? "" : join(folder, "hosts.toml");
   const text = file === "" ? undefined : await readText(file);
   if (folder !== undefined && text) {
-    return await hostsEndpoints(parseHostsFile(text, file), { file, folder, origins });
+    return await endpointsOfHostsFile(parseHostsFile(text, file), { file, folder, origins });
   }
   const tls = folder === undefined ? undefined : await dockerCertificates(folder);
   const mirrors = domain === "docker.io" ? options.mirrors : [];
   const ofMirrors = mirrors.map((mirror) => mirrorEndpoints(mirror, domain, options));
-  return [...(await Promise.all(ofMirrors)).flat(), ...origins.map((at) => withTls(at, tls))];
+  return [
+    ...(await Promise.all(ofMirrors)).flat(),
+    ...origins.map((origin) => withTls(origin, tls)),
+  ];
 }
 
-/** What is asked with a registry's own name, not that of a mirror. */
+/** Tests whether a request to the host addresses the registry itself, not a mirror of it. */
 export function isOwnHost(domain: string, host: string): boolean {
   return host === domain || host === defaultHosts[domain];
 }
@@ -55,10 +59,10 @@ async function readText(file: string): Promise<string | undefined> {
   }
 }
 
-/** The first one that is there speaks, even if it is empty (containerd, HostDirFromRoot). */
+/** Returns the first that exists, even if it is empty (containerd, HostDirFromRoot). */
 async function configFolder(domain: string, configPath: string): Promise<string | undefined> {
   if (configPath === "") return undefined;
-  // HOST_PORT_ is how a port is spelt where file names take no colon.
+  // HOST_PORT_ is the form for file systems without colons in names.
   const names = new Set([domain.replace(/:(\d+)$/, "_$1_"), domain, "_default"]);
   for (const name of names) {
     const folder = join(configPath, name);
@@ -81,13 +85,13 @@ function originsOf(domain: string, options: RegistryOptions): Endpoint[] {
   const o = {
     isOrigin: true,
     skipVerify: isListed,
-    from: isListed ? whyInsecure(domain) : "default",
+    from: isListed ? insecureBy(domain) : "default",
   };
   const secure = endpoint(`https://${host}/v2`, o);
   return isListed ? [secure, endpoint(`http://${host}/v2`, o)] : [secure];
 }
 
-function whyInsecure(domain: string): string {
+function insecureBy(domain: string): string {
   return isLoopback(hostName(domain)) ? "default of loopback" : "insecure-registries";
 }
 
@@ -98,8 +102,8 @@ async function mirrorEndpoints(
 ): Promise<Endpoint[]> {
   const base = mirror.includes("://") ? mirror : `https://${mirror}`;
   const url = registryUrl(base, "registry-mirrors");
-  if (isOwnHost(domain, url.host)) return []; // comes last anyway
-  // Docker keeps the certificates of each mirror in a folder of that one's name.
+  if (isOwnHost(domain, url.host)) return []; // the registry itself comes last anyway
+  // As in Docker, a mirror's certificates are in the folder named after the mirror.
   const folder = await configFolder(url.host, options.configPath);
   const tls = folder === undefined ? undefined : await dockerCertificates(folder);
   const skipVerify = isInsecure(url.host, options.insecure);
@@ -110,19 +114,19 @@ async function mirrorEndpoints(
   return [found, endpoint(`http://${path}`, o)];
 }
 
-type Kind = { isOrigin: boolean; skipVerify: boolean; from: string };
+type EndpointKind = { isOrigin: boolean; skipVerify: boolean; from: string };
 
-function endpoint(url: string, { isOrigin, skipVerify, from }: Kind): Endpoint {
+function endpoint(url: string, { isOrigin, skipVerify, from }: EndpointKind): Endpoint {
   const all = { canPull: true, canResolve: true, headers: {} };
   return { url, isOrigin, ...all, tls: { skipVerify }, from };
 }
 
-function withTls(at: Endpoint, tls: Tls | undefined): Endpoint {
-  if (tls === undefined) return at;
-  return { ...at, tls: { ...tls, skipVerify: at.tls.skipVerify } };
+function withTls(endpoint: Endpoint, tls: Tls | undefined): Endpoint {
+  if (tls === undefined) return endpoint;
+  return { ...endpoint, tls: { ...tls, skipVerify: endpoint.tls.skipVerify } };
 }
 
-/** Loopback counts as insecure without being listed: nobody else can listen in. */
+/** Tests for a listed registry; loopback needs no listing, because its traffic stays on this host. */
 export function isInsecure(domain: string, insecure: string[]): boolean {
   const host = hostName(domain);
   if (isLoopback(host)) return true;

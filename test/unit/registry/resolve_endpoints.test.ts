@@ -1,11 +1,12 @@
+// Resolves registries through hosts.toml files, mirrors and insecure registries.
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { endpointsOf, isInsecure } from "../../src/registry/hosts.ts";
-import { Authority } from "../certificates.ts";
-import { failure } from "../expect.ts";
-import { registryOptions } from "../image/fixture.ts";
+import { resolveEndpoints, isInsecure } from "../../../src/registry/resolve_endpoints.ts";
+import { Authority } from "../../certificates.ts";
+import { failure } from "../../expect.ts";
+import { registryOptions } from "../fakes.ts";
 
 const dir = fs.mkdtempSync(join(tmpdir(), "isulad-hosts-"));
 const authority = new Authority(dir);
@@ -32,15 +33,15 @@ function configure(folder: string, files: Record<string, string>): void {
 }
 
 const urls = async (domain: string, o: Partial<typeof registryOptions> = {}) =>
-  (await endpointsOf(domain, { ...registryOptions, configPath, ...o })).map(({ url }) => url);
+  (await resolveEndpoints(domain, { ...registryOptions, configPath, ...o })).map(({ url }) => url);
 
-describe("endpointsOf", () => {
-  test("is the registry itself without any configuration", async () => {
+describe("resolveEndpoints", () => {
+  test("returns the registry itself without any configuration", async () => {
     expect(await urls("docker.io")).toEqual(["https://registry-1.docker.io/v2"]);
     expect(await urls("r.example:5000")).toEqual(["https://r.example:5000/v2"]);
   });
 
-  test("asks mirrors of daemon.json first, for docker.io only", async () => {
+  test("puts mirrors of daemon.json first, for docker.io only", async () => {
     const mirrors = ["m.example", "http://n.example:81/proxy/", "docker.io"];
     expect(await urls("docker.io", { mirrors })).toEqual([
       "https://m.example/v2",
@@ -50,14 +51,14 @@ describe("endpointsOf", () => {
     expect(await urls("r.example", { mirrors })).toEqual(["https://r.example/v2"]);
   });
 
-  test("tries an insecure registry without checking its certificate, then without TLS", async () => {
+  test("returns an insecure registry without certificate verification, then without TLS", async () => {
     const options = { ...registryOptions, configPath, insecure: ["r.example:5000"] };
-    const [first, second] = await endpointsOf("r.example:5000", options);
+    const [first, second] = await resolveEndpoints("r.example:5000", options);
     expect(first).toMatchObject({ url: "https://r.example:5000/v2", tls: { skipVerify: true } });
     expect(second).toMatchObject({ url: "http://r.example:5000/v2", isOrigin: true });
   });
 
-  test("reads hosts.toml with all that it says, in its order", async () => {
+  test("reads every field of hosts.toml, in order", async () => {
     configure("r.example_5000_", {
       "hosts.toml": `server = "https://real.example/base/"
 skip_verify = true
@@ -81,7 +82,7 @@ skip_verify = true
     });
     const [file, more] = [join(configPath, "r.example_5000_/hosts.toml"), {}];
     const all = { isOrigin: false, canPull: true, canResolve: true, headers: more, from: file };
-    const found = await endpointsOf("r.example:5000", { ...registryOptions, configPath });
+    const found = await resolveEndpoints("r.example:5000", { ...registryOptions, configPath });
     expect(found).toEqual([
       {
         ...all,
@@ -112,12 +113,12 @@ skip_verify = true
     ]);
   });
 
-  test("has one for each client certificate", async () => {
+  test("returns one endpoint per client certificate", async () => {
     configure("r.example", {
       "hosts.toml":
         'server = "https://s"\nclient = ["both.pem", ["me.pem", "me.key"], ["both.pem", ""]]',
     });
-    const found = await endpointsOf("r.example", { ...registryOptions, configPath });
+    const found = await resolveEndpoints("r.example", { ...registryOptions, configPath });
     expect(found.map(({ url, tls }) => [url, tls.cert, tls.key])).toEqual([
       ["https://s/v2", both, both],
       ["https://s/v2", me.cert, me.key],
@@ -125,16 +126,16 @@ skip_verify = true
     ]);
   });
 
-  test("asks a server of plain HTTP with settings for TLS by TLS first", async () => {
+  test("tries TLS first at an http server with TLS settings", async () => {
     configure("r.example", { "hosts.toml": 'server = "http://s.example"\nskip_verify = true' });
-    const found = await endpointsOf("r.example", { ...registryOptions, configPath });
+    const found = await resolveEndpoints("r.example", { ...registryOptions, configPath });
     expect(found.map(({ url, tls }) => [url, tls.skipVerify])).toEqual([
       ["https://s.example/v2", true],
       ["http://s.example/v2", true],
     ]);
   });
 
-  test("takes the first folder that is there: HOST_PORT_, HOST:PORT, _default", async () => {
+  test("uses the first existing folder of HOST_PORT_, HOST:PORT, _default", async () => {
     const toml = (host: string) => ({ "hosts.toml": `[host."https://${host}"]` });
     configure("r.example:5000", toml("b.example"));
     expect(await urls("r.example:5000")).toEqual([
@@ -152,21 +153,21 @@ skip_verify = true
     expect(await urls("empty.example")).toEqual(["https://empty.example/v2"]);
   });
 
-  test("knows a server that is listed as host too", async () => {
+  test("recognizes the server among the hosts", async () => {
     configure("s.example", { "hosts.toml": '[host."https://s.example"]\nskip_verify = true' });
-    const same = await endpointsOf("s.example", { ...registryOptions, configPath });
+    const same = await resolveEndpoints("s.example", { ...registryOptions, configPath });
     expect(same).toMatchObject([{ url: "https://s.example/v2", isOrigin: true }]);
     configure("p.example", {
       "hosts.toml": '[host."https://p.example"]\ncapabilities = ["pull"]',
     });
-    const partly = await endpointsOf("p.example", { ...registryOptions, configPath });
+    const partly = await resolveEndpoints("p.example", { ...registryOptions, configPath });
     expect(partly.map(({ canResolve }) => canResolve)).toEqual([false, true]);
   });
 
-  test("without a server means the registry as daemon.json has it", async () => {
+  test("without a server line uses the registry as configured in daemon.json", async () => {
     configure("r.example", { "hosts.toml": '[header]\nX-A = "b"' });
     configure("127.0.0.1_5000_", { "hosts.toml": '[host."https://m.example"]' });
-    const found = await endpointsOf("r.example", {
+    const found = await resolveEndpoints("r.example", {
       ...registryOptions,
       configPath,
       insecure: ["r.example"],
@@ -182,12 +183,12 @@ skip_verify = true
     ]);
   });
 
-  test("takes certificates of Docker's layout where there is no hosts.toml", async () => {
+  test("reads certificates in Docker's layout if there is no hosts.toml", async () => {
     const files = { "ca.crt": authority.pem, "me.cert": me.cert, "me.key": me.key };
     configure("docker.io", files);
     configure("m.example", { "me.cert": both });
     const options = { ...registryOptions, configPath, mirrors: ["https://m.example"] };
-    const [mirror, only] = await endpointsOf("docker.io", options);
+    const [mirror, only] = await resolveEndpoints("docker.io", options);
     expect(mirror!.tls).toEqual({ cert: both, key: both, skipVerify: false, files: ["me.cert"] });
     expect(only!.tls).toEqual({
       ca: [authority.pem],
@@ -210,9 +211,9 @@ skip_verify = true
     ['client = ""', "client"],
     ['ca = ""', "ca"],
     ['capabilities = ["pull", "fetch"]', "capabilities"],
-    ['dial_timeout = "5"', "no duration"],
-    ['header = { "X Y" = "1" }', "no header's name"],
-    ['header = { Authorization = "s3cret\\r\\nX: y" }', "no header's value"],
+    ['dial_timeout = "5"', "not a duration"],
+    ['header = { "X Y" = "1" }', "not a header name"],
+    ['header = { Authorization = "s3cret\\r\\nX: y" }', "not a header value"],
     ['server = "http://u:s3cret@x:y"', "http://…@x:y"],
   ])("refuses %j with the file's name and no secret", async (text, why) => {
     configure("bad.example", { "hosts.toml": text, "other.key": other.key });

@@ -1,4 +1,4 @@
-// One HTTP request to a registry: redirects, silence and bounds are dealt with here.
+// Sends one HTTP request: follows redirects, ends it when the server falls silent, bounds what it reads.
 import { URL } from "node:url";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, type ErrorCode } from "../base/errors.ts";
@@ -6,11 +6,11 @@ import { clip } from "../base/text.ts";
 import { failureOf, send } from "./connection.ts";
 import type { Tls } from "./endpoint.ts";
 
-/** Something that one endpoint did; another try or another endpoint may do better. */
+/** A failure of one upstream; a retry or another upstream may succeed. */
 export class TransferError extends CriError {
   readonly mayRetry: boolean;
   readonly retryAfterMs: number;
-  /** Its certificate is not trusted: nobody may answer in its place. */
+  /** The certificate is not trusted: no fallback to plain HTTP. */
   readonly isUntrusted: boolean;
 
   constructor(code: ErrorCode, message: string, o: TransferErrorOptions = {}) {
@@ -28,55 +28,56 @@ type TransferErrorOptions = {
   cause?: unknown;
 };
 
-export type TransferRequest = {
+export type HttpRequest = {
   url: string;
   method?: "GET" | "POST";
   headers: Record<string, string>;
   body?: string;
   tls: Tls;
-  /** How long no byte may come. */
+  /** The longest wait for the next byte. */
   timeoutMs: number;
   signal: AbortSignal;
 };
 
-export type Transfer = {
+export type HttpResponse = {
   status: number;
   headers: Headers;
-  /** To be read, to its end or not, or given to discard(): that frees the connection. */
+  /** Must be iterated, even in part, or given to discard(): either frees the connection. */
   body: AsyncGenerator<Uint8Array, void, undefined>;
 };
 
 const redirectsMax = 10;
+
 /**
- * Sends a request and follows redirects; any status that is no redirect is a result.
- * @throws TransferError when there is no answer; CriError CANCELLED or DEADLINE_EXCEEDED.
+ * Returns the response, whatever its status.
+ * @throws TransferError without a response; CriError CANCELLED or DEADLINE_EXCEEDED.
  */
-export async function transfer(request: TransferRequest): Promise<Transfer> {
+export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
   let { url, headers, tls } = request;
   for (let redirects = 0; redirects <= redirectsMax; redirects++) {
-    const silence = new Silence(request, url);
+    const watchdog = new Watchdog(request, url);
     const init: RequestInit = {
       method: request.method ?? "GET",
       headers: { "user-agent": "isulad-ts", "accept-encoding": "identity", ...headers },
       body: request.body,
       redirect: "manual",
-      signal: silence.signal,
+      signal: watchdog.signal,
     };
-    const response = await silence.watch(() => send(url, init, tls));
+    const response = await watchdog.watch(() => send(url, init, tls));
     const location = response.headers.get("location");
     if (![301, 302, 303, 307, 308].includes(response.status) || location === null) {
       return {
         status: response.status,
         headers: response.headers,
-        body: bodyOf(response, silence),
+        body: bodyOf(response, watchdog),
       };
     }
-    // Nobody needs this body: a connection that breaks meanwhile fails no request.
+    // A connection that breaks while a redirect's body is dropped does not matter.
     await response.body?.cancel().catch(() => {});
     const next = redirected(url, location, tls);
     if (next.origin !== new URL(url).origin) {
       if (request.body !== undefined) {
-        const message = `${hostOf(url)} sends what it asked for on to ${clip(next.host, hostBytesMax)}: refused`;
+        const message = `${hostOf(url)} redirects credentials to ${clip(next.host, hostBytesMax)}: refused`;
         throw new TransferError("UNAVAILABLE", message);
       }
       headers = publicHeaders(headers);
@@ -84,10 +85,13 @@ export async function transfer(request: TransferRequest): Promise<Transfer> {
     }
     url = next.href;
   }
-  throw new TransferError("UNAVAILABLE", `${hostOf(request.url)} redirects without an end`);
+  throw new TransferError(
+    "UNAVAILABLE",
+    `${hostOf(request.url)} redirects more than ${redirectsMax} times`,
+  );
 }
 
-/** How much of an address a message shows; a host's name has up to 253. */
+/** How much of an address a message shows; a host name has up to 253. */
 const hostBytesMax = 300;
 
 function redirected(from: string, location: string, tls: Tls): URL {
@@ -105,37 +109,37 @@ function redirected(from: string, location: string, tls: Tls): URL {
   return next;
 }
 
-/** What a redirect to another host keeps: what was asked, never who asked. */
+/** The headers kept on a redirect to another host: none that identifies the client. */
 function publicHeaders(headers: Record<string, string>): Record<string, string> {
   const isPublic = ([name]: [string, string]) => ["accept", "range"].includes(name.toLowerCase());
   return Object.fromEntries(Object.entries(headers).filter(isPublic));
 }
 
-async function* bodyOf(response: Response, silence: Silence): Transfer["body"] {
+async function* bodyOf(response: Response, watchdog: Watchdog): HttpResponse["body"] {
   const reader = response.body?.getReader();
   if (reader === undefined) return;
   try {
     for (;;) {
-      // Only while we wait: a slow disk of ours is not the registry's silence.
-      const { done, value } = await silence.watch(() => reader.read());
+      // Runs only during the read: a slow consumer is not the registry's silence.
+      const { done, value } = await watchdog.watch(() => reader.read());
       if (done) return;
       yield value;
     }
   } finally {
-    silence.abort();
+    watchdog.abort();
     await reader.cancel().catch(() => {});
   }
 }
 
-/** Ends a request whose other side says nothing for too long. */
-class Silence {
-  readonly #request: TransferRequest;
+/** Ends a request whose server sends nothing for too long. */
+class Watchdog {
+  readonly #request: HttpRequest;
   readonly #host: string;
   readonly #own = new AbortController();
   readonly signal: AbortSignal;
   #timedOut = false;
 
-  constructor(request: TransferRequest, url: string) {
+  constructor(request: HttpRequest, url: string) {
     this.#request = request;
     this.#host = hostOf(url);
     this.signal = AbortSignal.any([request.signal, this.#own.signal]);
@@ -173,8 +177,8 @@ class Silence {
   }
 }
 
-/** For an answer that nobody reads. A generator that never began cannot clean up behind itself. */
-export async function discard({ body }: Pick<Transfer, "body">): Promise<void> {
+/** Drops a body. Starts it first: a generator that never ran does not run its finally block. */
+export async function discard({ body }: Pick<HttpResponse, "body">): Promise<void> {
   await body.next().catch(() => {});
   await body.return();
 }
@@ -183,11 +187,15 @@ export function hostOf(url: string): string {
   return new URL(url).host;
 }
 
-/** The whole body. @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax. */
-export async function readAll(from: Transfer, bytesMax: number, what: string): Promise<Buffer> {
+/** Reads the whole body. @throws TransferError RESOURCE_EXHAUSTED when it is longer than bytesMax. */
+export async function readAll(
+  { body }: Pick<HttpResponse, "body">,
+  bytesMax: number,
+  what: string,
+): Promise<Buffer> {
   const chunks: Uint8Array[] = [];
   let length = 0;
-  for await (const chunk of from.body) {
+  for await (const chunk of body) {
     length += chunk.length;
     if (length > bytesMax) {
       throw new TransferError("RESOURCE_EXHAUSTED", `${what} is longer than ${bytesMax} bytes`);

@@ -1,0 +1,94 @@
+// Registers an image on the node: makes its missing layers, then writes its record.
+import { nowNs } from "../base/clock.ts";
+import { CriError } from "../base/errors.ts";
+import { step } from "../base/failpoints.ts";
+import { Turns } from "../base/turns.ts";
+import type { UnpackPool } from "../layer/unpack_pool.ts";
+import { asResourceExhausted } from "../layer/disk_space.ts";
+import type { LayerMaker, LayerWant } from "../layer/layer_maker.ts";
+import { ProgressTracker, type OnProgress } from "../layer/layer_progress.ts";
+import type { LayerStore } from "../layer/layer_store.ts";
+import type { LayerGc } from "./layer_gc.ts";
+import { chainIds, parseConfig } from "./manifest.ts";
+import type { NewImage } from "./pull.ts";
+import type { ImageRecord, ImageRecords } from "./records.ts";
+
+export type RegisterOptions = { signal: AbortSignal; onProgress?: OnProgress };
+
+type RegistrarParts = {
+  layers: LayerStore;
+  maker: LayerMaker;
+  records: ImageRecords;
+  gc: LayerGc;
+  startHelpers: () => UnpackPool;
+};
+
+export class Registrar {
+  readonly #parts: RegistrarParts;
+  /** Serializes writes of records. */
+  readonly #writes = new Turns(1);
+
+  constructor(parts: RegistrarParts) {
+    this.#parts = parts;
+  }
+
+  async register(image: NewImage, o: RegisterOptions): Promise<ImageRecord> {
+    const { layers, gc, records } = this.#parts;
+    const { config, wants } = layersOf(image);
+    const chain = wants.map(({ chainId }) => chainId);
+    await using _ = gc.hold(chain);
+    try {
+      const name = image.repoTags[0] ?? image.repoDigests[0] ?? image.id;
+      await step("image-layers", () => this.#makeLayers(name, wants, o));
+      const sizes = chain.map((chainId) => BigInt(layers.sizeOf(chainId)));
+      const record: ImageRecord = {
+        id: image.id,
+        repoTags: image.repoTags,
+        repoDigests: image.repoDigests,
+        sizeBytes: sizes.reduce((sum, size) => sum + size, BigInt(image.config.length)),
+        config,
+        layers: chain,
+        pulledAtNs: nowNs(),
+        source: image.source,
+        runtimeHandler: image.runtimeHandler,
+      };
+      return await step("image-register", () =>
+        this.#writes.run(o.signal, () => records.add(record, image.config)),
+      );
+    } catch (error) {
+      throw asResourceExhausted(error);
+    }
+  }
+
+  async remove(id: string, signal: AbortSignal): Promise<void> {
+    await this.#writes.run(signal, () => this.#parts.records.remove(id));
+    await this.#parts.gc.collect();
+  }
+
+  async #makeLayers(name: string, wants: LayerWant[], o: RegisterOptions): Promise<void> {
+    const shown = wants.map(({ digest, diffId, size }) => ({
+      digest: digest === "" ? diffId : digest,
+      totalBytes: size,
+    }));
+    const board = new ProgressTracker(name, shown, o.onProgress ?? (() => {}));
+    const onLayer = board.set.bind(board);
+    await using helpers = this.#parts.startHelpers();
+    await this.#parts.maker.ensure(wants, { helpers, signal: o.signal, onLayer });
+  }
+}
+
+/** Pairs the layers with the config's diff ids. @throws CriError INVALID_ARGUMENT if they do not match. */
+export function layersOf(image: Pick<NewImage, "config" | "layers" | "what">) {
+  const { config, diffIds } = parseConfig(image.config, `the config of ${image.what}`);
+  if (diffIds.length !== image.layers.length) {
+    const message = `${image.what} has ${image.layers.length} layers and ${diffIds.length} diff ids`;
+    throw new CriError("INVALID_ARGUMENT", message);
+  }
+  const chain = chainIds(diffIds);
+  const wants: LayerWant[] = image.layers.map((layer, index) => ({
+    ...layer,
+    diffId: diffIds[index]!,
+    chainId: chain[index]!,
+  }));
+  return { config, wants };
+}

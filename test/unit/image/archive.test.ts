@@ -1,0 +1,224 @@
+// Reads archives and layouts without unpacking their layers.
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import * as fs from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { gunzipSync, gzipSync } from "node:zlib";
+import { readArchive } from "../../../src/image/archive.ts";
+import { imagesOfArchive } from "../../../src/image/load.ts";
+import { failure } from "../../expect.ts";
+import {
+  blob,
+  descriptor,
+  dockerArchive,
+  makeImage,
+  makeLayer,
+  mediaTypes,
+  ociArchive,
+  tar,
+  writeOciLayout,
+} from "../../image_maker.ts";
+
+let dir: string;
+beforeEach(() => {
+  dir = fs.mkdtempSync(join(tmpdir(), "isulad-archive-"));
+});
+afterEach(() => fs.rmSync(dir, { recursive: true }));
+
+const image = makeImage([makeLayer([{ name: "f", data: "x" }])]);
+const other = makeImage([makeLayer([{ name: "g", data: "y" }])]);
+const foreign = makeImage(image.layers, {}, { os: "linux", architecture: "s390x" });
+const layer = image.layers[0]!;
+
+async function read(bytes: Uint8Array | string) {
+  const path = join(dir, "archive");
+  if (typeof bytes !== "string") fs.writeFileSync(path, bytes);
+  const inflate = async (from: string, to: string) =>
+    fs.writeFileSync(to, gunzipSync(fs.readFileSync(from)));
+  const o = { scratch: dir, inflate, signal: new AbortController().signal };
+  return await readArchive(typeof bytes === "string" ? bytes : path, o);
+}
+const codeFor = async (bytes: Uint8Array | string) => (await failure(read(bytes))).code;
+const bytesOf = ({ path, offset, size }: { path: string; offset: number; size: number }) =>
+  fs.readFileSync(path).subarray(offset, offset + size);
+
+/** An OCI layout whose index has these entries. */
+async function layout(entries: object[]): Promise<string> {
+  await writeOciLayout(dir, [{ image }, { image: other }, { image: foreign }]);
+  fs.writeFileSync(join(dir, "index.json"), JSON.stringify({ manifests: entries }));
+  return dir;
+}
+const entry = ({ manifest, platform }: typeof image, annotations = {}) => ({
+  ...descriptor(manifest),
+  platform,
+  annotations,
+});
+
+describe("readArchive", () => {
+  test("finds names, config and layers in an OCI archive, compressed or not", async () => {
+    const archive = ociArchive([{ image, name: "docker.io/x/y:1" }, { image: foreign }]);
+    for (const bytes of [archive, gzipSync(archive)]) {
+      const [found, ...more] = await read(bytes);
+      expect(more).toEqual([]);
+      expect(found).toMatchObject({
+        names: ["docker.io/x/y:1"],
+        manifestDigest: image.manifest.digest,
+        configDigest: image.config.digest,
+      });
+      expect(bytesOf(found!.layers[0]!)).toEqual(Buffer.from(layer.bytes));
+    }
+  });
+
+  test("finds the same in a docker archive, whose layers have no digest", async () => {
+    const [found] = await read(dockerArchive([{ image, name: "x/y:1" }]));
+    expect(found).toMatchObject({
+      names: ["x/y:1"],
+      manifestDigest: "",
+      configDigest: image.config.digest,
+    });
+    expect(found!.layers[0]!.digest).toBe("");
+    expect(bytesOf(found!.layers[0]!)).toEqual(gunzipSync(layer.bytes));
+  });
+
+  test("follows links between the layers of an old docker archive", async () => {
+    const config = Buffer.from(image.config.bytes).toString();
+    const manifest = JSON.stringify([{ Config: "c.json", RepoTags: null, Layers: ["a/l", "b/l"] }]);
+    const [found] = await read(
+      tar([
+        { name: "c.json", data: config },
+        { name: "manifest.json", data: manifest },
+        { name: "a/l", data: "layer" },
+        { name: "b/l", type: "2", link: "../a/l" },
+      ]),
+    );
+    expect(found!.layers.map((one) => bytesOf(one).toString())).toEqual(["layer", "layer"]);
+  });
+
+  test("collects the names of one image in a layout: full ones, bare tags, no private ones", async () => {
+    const ref = "org.opencontainers.image.ref.name";
+    const [found] = await read(
+      await layout([
+        entry(image, { "io.containerd.image.name": "r.test/a:1", [ref]: "1" }),
+        entry(image, { [ref]: "v2" }),
+        entry(image, { [ref]: "r.test/b:2" }),
+        entry(image, { [ref]: "UPPER/x: y" }),
+      ]),
+    );
+    expect(found).toMatchObject({ names: ["r.test/a:1", "r.test/b:2"], tags: ["v2"] });
+  });
+
+  test("skips other artifacts and platforms next to an image", async () => {
+    const chart = blob(
+      mediaTypes.manifest,
+      JSON.stringify({
+        config: { ...descriptor(image.config), mediaType: "application/vnd.x+json" },
+      }),
+    );
+    const path = await layout([descriptor(chart), entry(foreign), entry(image)]);
+    const file = join(path, "blobs", chart.digest.replace(":", "/"));
+    fs.writeFileSync(file, chart.bytes);
+    expect(await read(path)).toHaveLength(1);
+    await layout([descriptor(chart)]);
+    expect(await codeFor(path)).toBe("INVALID_ARGUMENT");
+    await layout([entry(foreign)]);
+    expect(await codeFor(path)).toBe("NOT_FOUND");
+  });
+
+  test("refuses a layout with a missing or damaged blob", async () => {
+    const path = await layout([entry(image)]);
+    const file = (digest: string) => join(path, "blobs", digest.replace(":", "/"));
+    fs.rmSync(file(layer.digest));
+    expect(await codeFor(path)).toBe("NOT_FOUND");
+    fs.writeFileSync(file(layer.digest), layer.bytes);
+    fs.writeFileSync(file(image.config.digest), "damaged");
+    expect(await codeFor(path)).toBe("DATA_LOSS");
+    fs.rmSync(file(image.config.digest));
+    expect(await codeFor(path)).toBe("NOT_FOUND");
+  });
+
+  test.each<[string, () => Uint8Array | string, string]>([
+    ["a missing file", () => join(dir, "none"), "NOT_FOUND"],
+    ["a device", () => "/dev/null", "INVALID_ARGUMENT"],
+    ["an empty folder", () => dir, "INVALID_ARGUMENT"],
+    ["an empty file", () => Buffer.alloc(0), "INVALID_ARGUMENT"],
+    ["a tar of other files", () => tar([{ name: "f", data: "x" }]), "INVALID_ARGUMENT"],
+    ["a truncated archive", () => ociArchive([{ image }]).subarray(0, -4000), "DATA_LOSS"],
+    [
+      "a manifest that is no JSON",
+      () => tar([{ name: "manifest.json", data: "<" }]),
+      "INVALID_ARGUMENT",
+    ],
+    [
+      "a manifest that names a missing file",
+      () => tar([{ name: "manifest.json", data: '[{"Config":"c","Layers":[]}]' }]),
+      "NOT_FOUND",
+    ],
+    [
+      "a manifest of 5 MiB",
+      () => tar([{ name: "manifest.json", data: " ".repeat(5 << 20) }]),
+      "INVALID_ARGUMENT",
+    ],
+    [
+      "names of 20 MB",
+      () =>
+        tar(
+          Array.from({ length: 40 }, (_, i) => ({
+            name: "f",
+            pax: { path: `${i}${"x".repeat(500_000)}` },
+          })),
+        ),
+      "RESOURCE_EXHAUSTED",
+    ],
+  ])("refuses %s", async (_, make, code) => {
+    expect(await codeFor(make())).toBe(code as "NOT_FOUND");
+  });
+});
+
+describe("imagesOfArchive", () => {
+  const found = {
+    manifestDigest: "",
+    configDigest: "sha256:c",
+    config: Buffer.alloc(0),
+    layers: [],
+  };
+  const of = (
+    images: { names?: string[]; tags?: string[] }[],
+    given?: string,
+    manifestDigest = "",
+  ) => {
+    const all = images.map((one) => ({ ...found, names: [], tags: [], manifestDigest, ...one }));
+    return imagesOfArchive(all, "/f.tar", given).map(({ repoTags }) => repoTags);
+  };
+
+  test("names images by the archive, and nameless ones and bare tags by the name given", () => {
+    expect(of([{ names: ["app"] }])).toEqual([["docker.io/library/app:latest"]]);
+    expect(of([{}, { names: ["b:1"] }], "r.test/a:2")).toEqual([
+      ["r.test/a:2"],
+      ["docker.io/library/b:1"],
+    ]);
+    expect(of([{ tags: ["v1", "v2"] }], "r.test/a")).toEqual([["r.test/a:v1", "r.test/a:v2"]]);
+    expect(of([{ tags: ["v1"] }])).toEqual([[]]);
+  });
+
+  test("refuses one name for several images", () => {
+    expect(() => of([{}, {}], "a")).toThrow("2 images without a name");
+    expect(of([{}, {}])).toEqual([[], []]);
+  });
+
+  test("records the manifest's digest under each repository, and no tag for a name by digest", () => {
+    const digest = `sha256:${"a".repeat(64)}`;
+    const names = ["r.test/a:1", `r.test/b@${digest}`];
+    const [one] = imagesOfArchive(
+      [{ ...found, names, tags: [], manifestDigest: digest }],
+      "/f",
+      undefined,
+    );
+    expect(one).toMatchObject({
+      repoTags: ["r.test/a:1"],
+      repoDigests: [`r.test/a@${digest}`, `r.test/b@${digest}`],
+    });
+    expect(
+      imagesOfArchive([{ ...found, names, tags: [] }], "/f", undefined)[0]!.repoDigests,
+    ).toEqual([]);
+  });
+});

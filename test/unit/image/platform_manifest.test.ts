@@ -1,0 +1,120 @@
+// Resolves indexes kept in a map, as this machine's platform would.
+import { describe, expect, test } from "bun:test";
+import { CriError } from "../../../src/base/errors.ts";
+import { hostPlatform } from "../../../src/image/platform.ts";
+import { platformManifest } from "../../../src/image/platform_manifest.ts";
+import { failure } from "../../expect.ts";
+import {
+  blob,
+  descriptor,
+  makeImage,
+  makeLayer,
+  mediaTypes,
+  type Blob,
+} from "../../image_maker.ts";
+
+const platform = { os: "linux", architecture: hostPlatform().architecture };
+const foreignPlatform = { os: "linux", architecture: "s390x" };
+const layer = makeLayer([{ name: "f", data: "x" }]);
+const image = makeImage([layer], {}, platform);
+const foreign = makeImage([layer], {}, foreignPlatform);
+const windows = makeImage([layer], {}, { ...platform, os: "windows" });
+const chart = blob(
+  mediaTypes.manifest,
+  JSON.stringify({
+    config: { ...descriptor(image.config), mediaType: "application/vnd.x.v1+json" },
+  }),
+);
+const indexOf = (entries: object[]) =>
+  blob(mediaTypes.index, JSON.stringify({ manifests: entries }));
+const stated = (of: typeof image) => ({ ...descriptor(of.manifest), platform: of.platform });
+const absent = descriptor(blob(mediaTypes.manifest, "absent"));
+
+/** Returns the config's digest of the manifest chosen from an index with these entries. */
+async function resolve(entries: object[], more: Blob[] = []): Promise<string> {
+  const blobs = new Map<string, Blob>();
+  for (const one of [image, foreign, windows]) {
+    for (const part of [one.manifest, one.config]) blobs.set(part.digest, part);
+  }
+  for (const one of [chart, ...more]) blobs.set(one.digest, one);
+  const read = async (digest: string) => {
+    const found = blobs.get(digest);
+    if (found === undefined) throw new CriError("NOT_FOUND", `there is no ${digest}`);
+    return found.bytes;
+  };
+  const reader = { manifest: read, config: ({ digest }: { digest: string }) => read(digest) };
+  return (await platformManifest(indexOf(entries).bytes, "it", reader)).config.digest;
+}
+
+describe("platformManifest", () => {
+  const nested = indexOf([descriptor(foreign.manifest), stated(image)]);
+
+  test.each<[string, object[]]>([
+    ["states its platform", [stated(foreign), stated(image)]],
+    [
+      "states its platform, before one that does not",
+      [descriptor(foreign.manifest), stated(image)],
+    ],
+    ["is the only one, without a platform", [descriptor(image.manifest)]],
+    ["is the only one for linux", [stated(windows), descriptor(image.manifest), stated(windows)]],
+    [
+      "has this platform in its config",
+      [foreign, windows, image].map((one) => descriptor(one.manifest)),
+    ],
+    [
+      "follows a chart and a missing manifest",
+      [descriptor(chart), absent, descriptor(image.manifest)],
+    ],
+    ["is in a nested index", [descriptor(nested), descriptor(foreign.manifest)]],
+  ])("chooses the entry that %s", async (_, entries) => {
+    expect(await resolve(entries, [nested])).toBe(image.config.digest);
+  });
+
+  test("accepts a manifest in place of an index", async () => {
+    const reader = {
+      manifest: () => Promise.reject(new Error("not needed")),
+      config: () => Promise.reject(new Error("not needed")),
+    };
+    const { config } = await platformManifest(foreign.manifest.bytes, "it", reader);
+    expect(config.digest).toBe(foreign.config.digest);
+  });
+
+  test("takes the only linux entry even if its config is for another platform", async () => {
+    expect(await resolve([descriptor(foreign.manifest)])).toBe(foreign.config.digest);
+  });
+
+  test("lists the platforms found if none matches", async () => {
+    const arm = {
+      ...descriptor(image.manifest),
+      platform: { os: "linux", architecture: "arm", variant: "v5" },
+    };
+    const unknown = { ...absent, platform: { os: "unknown", architecture: "unknown" } };
+    const error = await failure(
+      resolve([arm, unknown, descriptor(foreign.manifest), descriptor(chart)]),
+    );
+    expect(error.code).toBe("NOT_FOUND");
+    expect(error.message).toEndWith("it has linux/arm/v5, linux/s390x");
+    const empty = await failure(resolve([]));
+    expect(empty.message).toEndWith("it has none");
+  });
+
+  test("reports the first problem if no entry has a known platform", async () => {
+    expect((await failure(resolve([absent, descriptor(chart)]))).message).toContain(`there is no`);
+  });
+
+  test("passes on errors that say nothing about the entry", async () => {
+    const reader = {
+      manifest: () => Promise.reject(new CriError("UNAVAILABLE", "down")),
+      config: () => Promise.reject(new CriError("UNAVAILABLE", "down")),
+    };
+    const top = indexOf([descriptor(foreign.manifest), descriptor(image.manifest)]);
+    expect((await failure(platformManifest(top.bytes, "it", reader))).code).toBe("UNAVAILABLE");
+  });
+
+  test("reads at most 32 manifests", async () => {
+    const entries = Array.from({ length: 33 }, () => descriptor(foreign.manifest));
+    expect((await failure(resolve(entries))).code).toBe("RESOURCE_EXHAUSTED");
+    entries[32] = descriptor(image.manifest);
+    expect(await resolve(entries.slice(1))).toBe(image.config.digest);
+  });
+});

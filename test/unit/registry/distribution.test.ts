@@ -1,0 +1,209 @@
+// Fetches from registries on loopback that misbehave, with delays of a millisecond.
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import { fetchBlob, fetchManifest, readBlob } from "../../../src/registry/distribution.ts";
+import { failure } from "../../expect.ts";
+import { blob, makeImage, makeLayer, mediaTypes } from "../../image_maker.ts";
+import { FakeRegistry, sendFile, type Handler } from "../../registry/fake_registry.ts";
+import { pullSession, upstream } from "../fakes.ts";
+
+const image = makeImage([makeLayer([{ name: "f", data: "x".repeat(1000) }], "none")]);
+const layer = image.layers[0]!;
+const layerBytes = Buffer.from(layer.bytes);
+const { signal } = new AbortController();
+
+let fake: FakeRegistry;
+let other: FakeRegistry;
+beforeEach(async () => {
+  [fake, other] = [await FakeRegistry.start(), await FakeRegistry.start()];
+  fake.put("a/b", "1", image);
+});
+afterEach(async () => {
+  for (const one of [fake, other]) await one[Symbol.asyncDispose]();
+});
+
+function session(progressTimeoutMs = 2000) {
+  const upstreams = [upstream(`${fake.url}/v2`, { isOrigin: false }), upstream(`${other.url}/v2`)];
+  return pullSession(upstreams, { firstBackoffMs: 1, progressTimeoutMs });
+}
+
+const read = async (o = session()) =>
+  Buffer.concat(await Array.fromAsync(readBlob(o, layer, { signal })));
+const codeOfFailure = async (call: Promise<unknown>) => (await failure(call)).code;
+
+/** Answers requests for a path that contains `part`. */
+function answer(part: string, how: Handler): void {
+  fake.intercept = (request, response, url) =>
+    url.pathname.includes(part) && how(request, response, url);
+}
+
+describe("fetchManifest", () => {
+  const { bytes, digest } = image.manifest;
+
+  test("by tag asks for all manifest types and names the registry that a mirror stands for", async () => {
+    const found = await fetchManifest(session(), { tag: "1" }, signal);
+    expect(found).toEqual({ bytes: Buffer.from(bytes), digest });
+    expect(fake.paths()).toEqual(["/v2/a/b/manifests/1?ns=registry.test"]);
+    expect(fake.requests[0]!.headers.accept).toContain(mediaTypes.index);
+  });
+
+  test("verifies the digest requested, or else the one claimed", async () => {
+    const wrong = `sha256:${"1".repeat(64)}`;
+    fake.putManifest("a/b", wrong, image.manifest);
+    expect(await codeOfFailure(fetchManifest(session(), { digest: wrong }, signal))).toBe(
+      "NOT_FOUND",
+    );
+    other.putManifest("a/b", wrong, image.manifest);
+    expect(await codeOfFailure(fetchManifest(session(), { digest: wrong }, signal))).toBe(
+      "DATA_LOSS",
+    );
+    for (const [claimed, result] of [
+      [wrong, "DATA_LOSS"],
+      ["md5:1", digest],
+      [digest, digest],
+    ] as const) {
+      answer("/manifests/", (_, response) => {
+        response.writeHead(200, { "docker-content-digest": claimed }).end(bytes);
+        return true;
+      });
+      const alone = { ...session(), upstreams: [upstream(`${fake.url}/v2`)] };
+      const fetched = fetchManifest(alone, { tag: "1" }, signal);
+      if (result === "DATA_LOSS") expect(await codeOfFailure(fetched)).toBe(result);
+      else expect((await fetched).digest).toBe(result);
+    }
+  });
+
+  test("refuses a web page and goes on with the next upstream", async () => {
+    answer("/manifests/", (_, response) => {
+      response.writeHead(200, { "content-type": "text/html" }).end("<h1>log in</h1>");
+      return true;
+    });
+    other.put("a/b", "1", image);
+    const of = session();
+    expect((await fetchManifest(of, { tag: "1" }, signal)).digest).toBe(digest);
+    expect(of.servedBy).toBe(other.host);
+  });
+});
+
+describe("readBlob", () => {
+  const cutAt =
+    (count: number): Handler =>
+    (_, response) => {
+      response.writeHead(200, { "content-length": layer.size });
+      response.write(layer.bytes.subarray(0, count), () =>
+        setTimeout(() => response.destroy(), 20),
+      );
+      return true;
+    };
+  const once = (how: Handler): Handler => {
+    let isFirst = true;
+    return (...of) => isFirst && !(isFirst = false) && how(...of);
+  };
+
+  test("resumes a broken transfer with a range", async () => {
+    answer("/blobs/", once(cutAt(600)));
+    expect(await read()).toEqual(layerBytes);
+    expect(fake.requests.map(({ headers }) => headers.range)).toEqual([undefined, "bytes=600-"]);
+  });
+
+  test("skips the bytes it has if the server ignores ranges", async () => {
+    let count = 0;
+    answer("/blobs/", (request, response, url) => {
+      if (count++ === 0) return cutAt(600)(request, response, url);
+      sendFile(response, layer);
+      return true;
+    });
+    expect(await read()).toEqual(layerBytes);
+  });
+
+  test.each<[string, Handler]>([
+    [
+      "another range",
+      (request, response) => {
+        if (request.headers.range === undefined)
+          return cutAt(600)(request, response, new URL("http://x"));
+        response.writeHead(206, { "content-range": "bytes 3-9/10" }).end("x");
+        return true;
+      },
+    ],
+    [
+      "another size",
+      (_, response) => (response.writeHead(200, { "content-length": 3 }).end("abc"), true),
+    ],
+    [
+      "a web page",
+      (_, response) => {
+        response.writeHead(200, { "content-type": "text/html", "transfer-encoding": "chunked" });
+        response.end("<h1>log in</h1>");
+        return true;
+      },
+    ],
+  ])("goes on at the next upstream when one offers %s", async (_, how) => {
+    answer("/blobs/", how);
+    other.put("a/b", "1", image);
+    expect(await read()).toEqual(layerBytes);
+  });
+
+  test("refuses more bytes than the manifest says", async () => {
+    answer("/blobs/", (_, response) => {
+      response.writeHead(200, { "transfer-encoding": "chunked" });
+      response.end(Buffer.concat([layer.bytes, Buffer.from("more")]));
+      return true;
+    });
+    const error = await failure(read());
+    expect(error.code).toBe("DATA_LOSS");
+    expect(error.message).toContain("longer than it should be");
+  });
+
+  test("gives up when connections bring nothing", async () => {
+    other.put("a/b", "1", image);
+    answer("/blobs/", (_, response) => {
+      response.writeHead(200, { "transfer-encoding": "chunked" }).end();
+      return true;
+    });
+    const error = await failure(read());
+    expect(error.code).toBe("DATA_LOSS");
+    expect(error.message).toContain("is cut off");
+    expect(fake.requests).toHaveLength(4);
+  });
+
+  test("fails with DEADLINE_EXCEEDED when the server falls silent", async () => {
+    answer("/blobs/", (_, response) => {
+      response.writeHead(200, { "content-length": layer.size }).flushHeaders();
+      return true;
+    });
+    const error = await failure(read(session(50)));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(error.message).toContain("sent nothing for 50 ms");
+  });
+
+  test("ends with its signal while it waits for a busy registry", async () => {
+    answer("/blobs/", (_, response) => {
+      response.writeHead(429, { "retry-after": "100" }).end();
+      return true;
+    });
+    const aborted = AbortSignal.timeout(100);
+    const alone = { ...session(), upstreams: [upstream(`${fake.url}/v2`)] };
+    const error = await failure(Array.fromAsync(readBlob(alone, layer, { signal: aborted })));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(error.message).toContain("waiting 100 s to retry");
+  });
+});
+
+describe("fetchBlob", () => {
+  test("verifies the digest", async () => {
+    const { config } = image;
+    const o = { bytesMax: 10_000, signal };
+    expect(await fetchBlob(session(), config, o)).toEqual(Buffer.from(config.bytes));
+    const changed = Buffer.from(config.bytes);
+    changed[5]! ^= 1;
+    fake.putBlob("a/b", config.digest, blob(config.mediaType, changed));
+    other.putBlob("a/b", config.digest, config);
+    expect(await fetchBlob(session(), config, o)).toEqual(Buffer.from(config.bytes));
+  });
+
+  test("refuses one over the limit without a request", async () => {
+    const o = { bytesMax: 10, signal };
+    expect(await codeOfFailure(fetchBlob(session(), image.config, o))).toBe("RESOURCE_EXHAUSTED");
+    expect(fake.requests).toEqual([]);
+  });
+});

@@ -18,7 +18,7 @@ import { ExitWaiters } from "./cri/exits.ts";
 import { Instruments } from "./stats/instruments.ts";
 import { serveMetrics } from "./cri/metrics_server.ts";
 import { openHandlers } from "./cri/handlers.ts";
-import { SingleFlight } from "./cri/single_flight.ts";
+import { SingleFlight } from "./base/single_flight.ts";
 import { createServer } from "./cri/server.ts";
 import { knownCgroups } from "./cri/stats.ts";
 import { loadImagesDir } from "./image/images_dir.ts";

@@ -24,7 +24,7 @@ import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exits.ts";
 import type { Instruments } from "../stats/instruments.ts";
 import type { NriEvents } from "./nri_events.ts";
-import type { SingleFlight } from "./single_flight.ts";
+import type { SingleFlight } from "../base/single_flight.ts";
 
 /** A runtime handler (handlers.ts). */
 export type Handler = {

@@ -11,7 +11,7 @@ import { readArchive } from "./archive.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
 import { UnpackHelpers } from "../layer/helpers.ts";
 import type { RegistryOptions } from "../registry/hosts.ts";
-import { JoinedPulls } from "./joined.ts";
+import { CountedFlight } from "../base/single_flight.ts";
 import {
   asFull,
   LayerMaker,
@@ -24,7 +24,7 @@ import { LayerStore, shortId, type LayerFacts } from "../layer/layers.ts";
 import { imagesOfArchive } from "./load.ts";
 import { chainIds, parseConfig } from "./manifest.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
-import { LayerBoard, type OnProgress } from "../layer/layer_progress.ts";
+import { type ImageProgress, LayerBoard, type OnProgress } from "../layer/layer_progress.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
@@ -33,7 +33,7 @@ import { checkRegistry, type EndpointCheck } from "./pull_check.ts";
 import { Roots, type RootParts } from "./roots.ts";
 import { savedImages, writeArchive } from "./save.ts";
 import { openStorage, type Storage, type StorageOptions } from "../layer/storage.ts";
-import { Turns } from "../base/turns.ts";
+import { Semaphore } from "../base/semaphore.ts";
 
 export type { RegistryAuth } from "../registry/credentials.ts";
 export type { LayerCheck } from "./layer_checks.ts";
@@ -101,7 +101,7 @@ export class ImageStore implements AsyncDisposable {
   readonly #layers: LayerStore;
   readonly storage: Storage;
   readonly #maker: LayerMaker;
-  readonly #pulls: JoinedPulls<ImageRecord>;
+  readonly #pulls = new CountedFlight<ImageRecord, ImageProgress>("pull");
   /** Whether the kubelet's garbage collection is to leave an image alone. */
   readonly pinned: (image: ImageRecord) => boolean;
   readonly sync: LayerSync;
@@ -109,7 +109,7 @@ export class ImageStore implements AsyncDisposable {
   /** Layers of images that are being made, by how many. */
   readonly #wanted = new Map<string, number>();
   /** Records are written one after another. */
-  readonly #writing = new Turns(1);
+  readonly #writing = new Semaphore(1);
   readonly #closing = new AbortController();
 
   constructor(options: ImageStoreOptions, parts: StoreParts) {
@@ -118,7 +118,6 @@ export class ImageStore implements AsyncDisposable {
     this.#layers = parts.layers;
     this.storage = parts.storage;
     this.#maker = new LayerMaker(parts.layers, { ...options.layers, log: options.log });
-    this.#pulls = new JoinedPulls();
     const { graph } = options;
     const startHelpers = () => this.#startHelpers();
     this.sync = new LayerSync(parts.layers, startHelpers, options.log);
@@ -370,7 +369,7 @@ export class ImageStore implements AsyncDisposable {
   /** Ends what is under way; mounts stay. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort(new CriError("CANCELLED", "the daemon stops"));
-    await this.#pulls.end();
+    await this.#pulls.end(new CriError("CANCELLED", "the daemon stops"));
     await this.sync.end();
   }
 }

@@ -9,7 +9,8 @@ import { decodingOf, type LayerDescriptor, type ProcessorOptions } from "./proce
 import type { LayerState } from "./layer_progress.ts";
 import { assertRoom } from "./disk_space.ts";
 import { withoutMirrors } from "../registry/distribution.ts";
-import { KeyedTurns, Turns } from "../base/turns.ts";
+import { KeyedLock } from "../base/keyed_lock.ts";
+import { Semaphore } from "../base/semaphore.ts";
 import type { LayerSource } from "./unpack.ts";
 
 /** A layer that must be there, and where to get it. */
@@ -36,7 +37,7 @@ export type LayerMakerOptions = {
   log: Log;
 };
 
-type OneOptions = EnsureOptions & { downloads: Turns; below: Promise<void> };
+type OneOptions = EnsureOptions & { downloads: Semaphore; below: Promise<void> };
 
 /** What a layer's own blob was; a layer that was linked has none. */
 type Made = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
@@ -46,9 +47,9 @@ type Made = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
 export class LayerMaker {
   readonly #store: LayerStore;
   readonly #options: LayerMakerOptions;
-  readonly #byChain = new KeyedTurns();
+  readonly #byChain = new KeyedLock();
   /** Whoever holds one of these waits for nobody else's work. */
-  readonly #byContent = new KeyedTurns();
+  readonly #byContent = new KeyedLock();
   /** Diff id → scratch folder of a layer that is made and waits for those below it. */
   readonly #pending = new Map<string, string>();
 
@@ -68,7 +69,7 @@ export class LayerMaker {
     await this.#assertRoom(missing);
     const failed = new AbortController();
     const signal = AbortSignal.any([options.signal, failed.signal]);
-    const downloads = new Turns(this.#options.downloadsMax);
+    const downloads = new Semaphore(this.#options.downloadsMax);
     let below = Promise.resolve();
     const tasks: Promise<void>[] = [];
     for (const index of wants.keys()) {
@@ -100,7 +101,6 @@ export class LayerMaker {
   async #make(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const want = wants[index]!;
     const { diffId } = want;
-    const never = new AbortController().signal;
     const scratch = await this.#store.makeScratch();
     try {
       const made = await this.#byContent.run(diffId, o.signal, async () => {
@@ -118,7 +118,7 @@ export class LayerMaker {
       });
     } finally {
       // With the turn: nobody links from what is going.
-      await this.#byContent.run(diffId, never, async () => {
+      await this.#byContent.run(diffId, undefined, async () => {
         this.#settle(diffId, scratch);
         await rm(scratch, { recursive: true, force: true });
       });
@@ -143,7 +143,7 @@ export class LayerMaker {
     await this.#byChain.run(want.chainId, options.signal, async () => {
       const scratch = await this.#store.makeScratch();
       try {
-        const o = { ...options, index, downloads: new Turns(1), below: Promise.resolve() };
+        const o = { ...options, index, downloads: new Semaphore(1), below: Promise.resolve() };
         const made = await this.#unpacked(want, scratch, o);
         await this.#inherit(wants, index, { ...o, scratch, implicit: made.implicit });
         options.before();

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { KeyedLock } from "../base/keyed_lock.ts";
 import { nowMs } from "../base/clock.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
@@ -40,7 +41,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   readonly #records = new Ordered<Record>();
   /** Reserved name → id. */
   readonly #names = new Map<string, string>();
-  readonly #locks = new Map<string, Promise<void>>();
+  readonly #locks = new KeyedLock();
   /** By id. */
   readonly #files = new Map<string, RecordFiles>();
   /** Folders that load() has found on their way out. */
@@ -366,18 +367,8 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   }
 
   /** One holder at a time for each key, in the order of asking. */
-  async lock(key: string): Promise<Disposable> {
-    const before = this.#locks.get(key) ?? Promise.resolve();
-    const held = Promise.withResolvers<void>();
-    const tail = before.then(() => held.promise);
-    this.#locks.set(key, tail);
-    await before;
-    return {
-      [Symbol.dispose]: () => {
-        if (this.#locks.get(key) === tail) this.#locks.delete(key);
-        held.resolve();
-      },
-    };
+  lock(key: string): Promise<Disposable> {
+    return this.#locks.acquire(key);
   }
 }
 

@@ -1,4 +1,5 @@
 // What is written behind everything else: of records that have changed, what outlives a reboot.
+import { Semaphore } from "../base/semaphore.ts";
 
 /** Most containers of a job are gone before it is worth a write. */
 const settleMs = 1_000;
@@ -13,7 +14,7 @@ export class WriteBehind {
   readonly #failed = new Set<string>();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #againTimer: ReturnType<typeof setTimeout> | undefined;
-  #running = Promise.resolve();
+  readonly #passes = new Semaphore(1);
 
   /** onFailed is told once of each pass in which some could not be settled: they are due again later. */
   constructor(
@@ -44,8 +45,7 @@ export class WriteBehind {
   async #settleDue(): Promise<void> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
-    this.#running = this.#running.then(() => this.#pass());
-    await this.#running;
+    await this.#passes.run(undefined, () => this.#pass());
   }
 
   async #pass(): Promise<void> {

@@ -43,9 +43,10 @@ import { Sampler } from "./stats/sampler.ts";
 import { openSelinux } from "./node/selinux.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { Streams } from "./stream/streams.ts";
-import { sweepOrphans } from "./orphans.ts";
 import { claimGraph, closeFolder, lockFolder, makeFolder, refuseAlien } from "./folders.ts";
-import { recover, syncWithMonitor } from "./recover.ts";
+import { syncWithMonitor } from "./recovery/monitor.ts";
+import { recoverRecords } from "./recovery/start.ts";
+import { startSweeps } from "./recovery/sweep.ts";
 import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
@@ -102,13 +103,13 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     shrinkWhenIdle(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
   prepareNetnsFolder(log);
-  await recover(context);
+  await recoverRecords(context);
   await context.monitor.connect();
   if (config.nri.support) {
     const { openNri } = await import("./cri/nri.ts");
     stack.use(await openNri(context, log.child("nri")));
   }
-  stack.use(sweepOrphans(context)); // after the plugins, which are told of what it ends
+  stack.use(startSweeps(context)); // after the plugins, which are told of what it ends
   if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
   await listen(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));

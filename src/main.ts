@@ -8,12 +8,11 @@
 //   monitor_log     reads containers' output         nri       plugins that see and change containers
 //   monitor         parent of all containers         stream    exec, attach, port-forward
 //   monitor_client  the daemon's side of both        cri       one file an RPC, or a few small ones
-//   cli       the commands of a terminal
+//   recovery  records, monitor, node: reconciled     cli       the commands of a terminal
 //
 // Each process runs its own rooms: monitor and monitor_log run in the monitor (the latter in a thread),
 // layer/unpack.ts and node/netns_sockets.ts in short-lived helpers, cli in the commands, all else in the daemon.
-// daemon.ts puts the daemon together, folders.ts claims its folders, recover.ts reconciles the records of an
-// earlier daemon with what still runs.
+// daemon.ts puts the daemon together, folders.ts claims its folders.
 //
 // This file only chooses which of these processes this one is. Each loads no more than it needs.
 import { isAbsolute } from "node:path";

@@ -39,6 +39,7 @@ const mayImport: Record<string, string[]> = {
     "stream",
     "proto",
   ],
+  recovery: ["base", "sys", "state", "node", "monitor", "cri"],
   cli: ["base", "sys", "proto"],
 };
 /** What is started without being imported: the program, and the worker that is compiled in. */

@@ -55,6 +55,8 @@ const Phase = v.variant("phase", [
   v.object({ phase: v.literal("notready"), message: v.string() }),
 ]);
 
+export type SandboxPhase = v.InferOutput<typeof Phase>;
+
 const SandboxSchema = v.object({
   version: v.literal(1),
   id: v.string(),

@@ -191,7 +191,7 @@ async function createContext(
     ending: new SingleFlight(),
   };
   stack.defer(async () => {
-    await Promise.all([context.sandboxes.settle(), context.containers.settle()]);
+    await Promise.all([context.sandboxes.flush(), context.containers.flush()]);
   });
   return context;
 }

@@ -29,7 +29,7 @@ export async function recoverRecords(context: Context): Promise<void> {
   const records = { sandboxes: sandboxes.list(), containers: containers.list() };
   refuseOtherDriver(cgroup.name, bootId, records);
   openPassages(context);
-  removeRemains(context).catch(
+  finishRemovals(context).catch(
     logFailure(log, "the folders of removed records were not all removed"),
   );
   for (const container of containers.list()) {
@@ -68,9 +68,9 @@ const sandboxEffects: Record<keyof typeof sandboxesAtStart, (old: Sandbox) => Sa
 };
 
 /** In the background: the files that a removed container has written may be many. */
-async function removeRemains({ sandboxes, containers, log }: Context): Promise<void> {
+async function finishRemovals({ sandboxes, containers, log }: Context): Promise<void> {
   for (const store of [sandboxes, containers]) {
-    for (const problem of await store.removeRemains()) log.error(problem);
+    for (const problem of await store.finishRemovals()) log.error(problem);
   }
 }
 

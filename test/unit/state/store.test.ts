@@ -73,7 +73,7 @@ test("load removes what was cut off amid its first record, and sets aside what h
     fromJson: (json) => json as Thing,
   });
   expect(await things.load(aside)).toEqual([
-    expect.stringMatching(/^thing lost cannot be read \(it is not there\): moved to /),
+    expect.stringMatching(/^thing lost cannot be read \(it does not exist\): moved to /),
   ]);
   expect(readdirSync(folder)).toEqual([]);
   expect(readdirSync(aside)).toEqual([expect.stringMatching(/^thing-lost-/)]);
@@ -129,11 +129,11 @@ describe("RecordFiles", () => {
     expect(open().texts()).toEqual(["fifth", "fourth"]);
   });
 
-  test("settled, a change outlives the loss of state", async () => {
+  test("a flushed change outlives the loss of state", async () => {
     const files = open();
     files.texts();
     await files.write("sixth", false);
-    await files.settle("sixth");
+    await files.flush("sixth");
     expect(open().texts()).toEqual(["sixth", "sixth", "fourth"]);
     files.removeChange();
     expect(open().texts()).toEqual(["sixth", "fourth"]);

@@ -112,7 +112,7 @@ bun_path() {
   version=$(bun_version)
   platform=$(bun_platform)
   cache="$here/.cache/bun-$version"
-  for bun in "$(command -v bun || true)" "$cache/bin/bun" "$cache/node_modules/@oven/$platform/bin/bun"; do
+  for bun in "$(command -v bun || true)" "$cache/node_modules/@oven/$platform/bin/bun"; do
     if [ -n "$bun" ] && bun_is_new_enough "$bun" "$version"; then
       echo "$bun"
       return 0
@@ -120,53 +120,19 @@ bun_path() {
   done
   mkdir -p "$cache"
   say "getting Bun $version from npm"
-  if have npm; then
-    bun_by_npm "$cache" "$platform" "$version"
-  else
-    have curl || have wget || install_packages "curl ca-certificates|curl ca-certificates" || true
-    if ! bun_by_download "$cache" "$platform" "$version"; then
-      say "the registry cannot be reached without npm, so npm is installed"
-      install_packages "npm|npm" || die "please install Bun $version or npm by hand"
-      bun_by_npm "$cache" "$platform" "$version"
-    fi
-  fi
-  for bun in "$cache/bin/bun" "$cache/node_modules/@oven/$platform/bin/bun"; do
-    if bun_is_new_enough "$bun" "$version"; then
-      echo "$bun"
-      return 0
-    fi
-  done
-  die "the Bun that npm gave does not run here (it needs a CPU with AVX2 and glibc 2.17 or musl)"
+  have npm || install_packages "npm|npm" || die "please install Bun $version or npm"
+  npm install --prefix "$cache" --no-audit --no-fund --no-package-lock --ignore-scripts --loglevel=error \
+    "@oven/$platform@$version" >&2 || die "npm cannot install @oven/$platform@$version"
+  bun="$cache/node_modules/@oven/$platform/bin/bun"
+  bun_is_new_enough "$bun" "$version" ||
+    die "the Bun that npm installed does not run on this machine (it needs a CPU with AVX2 and glibc 2.17 or musl)"
+  echo "$bun"
 }
 
 bun_is_new_enough() {
   local found
   found=$("$1" --version 2>/dev/null) || return 1
   [ "$(printf '%s\n%s\n' "$2" "$found" | sort -V | head -n 1)" = "$2" ]
-}
-
-bun_by_npm() {
-  npm install --prefix "$1" --no-audit --no-fund --no-package-lock --ignore-scripts --loglevel=error \
-    "@oven/$2@$3" >&2 || die "npm cannot install @oven/$2@$3"
-}
-
-# The archive that npm would take; its checksum is the one in bun.lock.
-bun_by_download() {
-  local url="https://registry.npmjs.org/@oven/$2/-/$2-$3.tgz" file="$1/bun.tgz" want got
-  if have curl; then
-    curl -fsSL --retry 2 --connect-timeout 15 -o "$file" "$url" || return 1
-  elif have wget; then
-    wget -q --timeout=15 -O "$file" "$url" || return 1
-  else
-    return 1
-  fi
-  want=$(sed -n "s|^ *\"@oven/$2\": .*\"sha512-\([^\"]*\)\".*|\1|p" "$here/bun.lock")
-  # shellcheck disable=SC2059
-  got=$(printf "$(sha512sum "$file" | cut -d' ' -f1 | sed 's/../\\x&/g')" | base64 -w0)
-  [ "$want" = "$got" ] || die "$url is not the file that bun.lock names"
-  mkdir -p "$1/bin"
-  tar -xzf "$file" -C "$1/bin" --strip-components=2 package/bin/bun
-  rm -f "$file"
 }
 
 # Leaves the executable's path in $built.

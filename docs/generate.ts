@@ -70,7 +70,7 @@ function keyTable(keys: readonly Key[]): string {
   const isLong = ({ kind }: Key) => kind.allowed.length > cellCharsMax;
   const rows = keys.map((key) => {
     const values = isLong(key) ? "see below" : allowed(key);
-    return row([names(key), shownDefault(key), values, key.about.replace(/^ours: /, "")]);
+    return row([names(key), shownDefault(key), values, key.about]);
   });
   const notes = keys.filter(isLong).map((key) => `- \`${key.key}\`: ${allowed(key)}`);
   const table = [row(["key", "default", "values", "meaning"]), "|---|---|---|---|", ...rows];

@@ -10,7 +10,7 @@ import type { Config, LoadedConfig } from "./base/config.ts";
 import { groupId } from "./base/config_host.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
-import { Mailbox } from "./base/mailbox.ts";
+import { EventBus } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context } from "./cri/context.ts";
 import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
@@ -18,7 +18,7 @@ import { ExitWaiters } from "./cri/exits.ts";
 import { Instruments } from "./stats/instruments.ts";
 import { serveMetrics } from "./cri/metrics_server.ts";
 import { openHandlers } from "./cri/handlers.ts";
-import { SingleFlight } from "./cri/single_flight.ts";
+import { SingleFlight } from "./base/single_flight.ts";
 import { createServer } from "./cri/server.ts";
 import { knownCgroups } from "./cri/stats.ts";
 import { loadImagesDir } from "./image/images_dir.ts";
@@ -43,9 +43,10 @@ import { Sampler } from "./stats/sampler.ts";
 import { openSelinux } from "./node/selinux.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { Streams } from "./stream/streams.ts";
-import { sweepOrphans } from "./orphans.ts";
 import { claimGraph, closeFolder, lockFolder, makeFolder, refuseAlien } from "./folders.ts";
-import { recover, syncWithMonitor } from "./recover.ts";
+import { syncWithMonitor } from "./recovery/monitor.ts";
+import { recoverRecords } from "./recovery/start.ts";
+import { startSweeps } from "./recovery/sweep.ts";
 import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
@@ -58,23 +59,23 @@ import { bootId } from "./sys/uptime.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
 import { shrinkWhenIdle } from "./sys/memory.ts";
 
-/** Until an exit is committed, its container cannot be stopped or removed. */
+/** Short, since a container cannot be stopped or removed until its exit is committed. */
 const commitAgainMs = 1_000;
-/** For CNI plugins whose call was cancelled: most take less than a second. */
+/** Grace for CNI plugins whose call was cancelled: most take less than a second. */
 const cniGraceMs = 10_000;
-/** Calls under way get this long to finish at the end; the rest is cut off. */
+/** Calls under way may finish for so long at shutdown. */
 const drainMs = 1_000;
-/** For all of the end: streams, plugins, calls, pulls. */
+/** Deadline of the whole shutdown: streams, plugins, calls, pulls. */
 const endMsMax = 15_000;
-/** Of pod events: what may wait for one client, and how many clients may listen. */
+/** Limits of pod events: queued for one client, and clients. */
 const eventsMax = 2_000;
 const subscribersMax = 32;
 
-/** A promise that failed where nobody waits for it is a fault of ours, but ends no pod. */
+/** An unhandled rejection is a bug, but must not end the daemon. */
 function reportRejections(log: Log): void {
   process.on("unhandledRejection", (error) => {
     const stack = error instanceof Error ? error.stack : undefined;
-    log.error("a failure was not handled", { error: messageOf(error), stack });
+    log.error("unhandled rejection", { error: messageOf(error), stack });
   });
 }
 
@@ -102,13 +103,13 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     shrinkWhenIdle(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
   prepareNetnsFolder(log);
-  await recover(context);
+  await recoverRecords(context);
   await context.monitor.connect();
   if (config.nri.support) {
     const { openNri } = await import("./cri/nri.ts");
     stack.use(await openNri(context, log.child("nri")));
   }
-  stack.use(sweepOrphans(context)); // after the plugins, which are told of what it ends
+  stack.use(startSweeps(context)); // after the plugins, which are told of what it ends
   if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
   await listen(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
@@ -123,9 +124,9 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
   service.ready(config.hosts[0]!);
   const signal = await endSignal();
   service.ending();
-  log.info("ending; containers go on", { signal });
+  log.info("shutting down; containers continue", { signal });
   setTimeout(() => {
-    log.error("the end takes too long and is cut off", { afterMs: endMsMax });
+    log.error("the shutdown exceeds its deadline and is cut off", { afterMs: endMsMax });
     process.exit(1);
   }, endMsMax).unref();
 }
@@ -181,7 +182,7 @@ async function createContext(
     monitor,
     streams,
     exits,
-    events: new Mailbox<PodEvent>({ eventsMax, subscribersMax }),
+    events: new EventBus<PodEvent>({ eventsMax, subscribersMax }),
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
     starting: new Map(),
     levels: new Set(),
@@ -190,7 +191,7 @@ async function createContext(
     ending: new SingleFlight(),
   };
   stack.defer(async () => {
-    await Promise.all([context.sandboxes.settle(), context.containers.settle()]);
+    await Promise.all([context.sandboxes.flush(), context.containers.flush()]);
   });
   return context;
 }
@@ -210,7 +211,7 @@ function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwor
 function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDriver {
   const absent = absentControllers(mounts).join(" ");
   if (absent !== "") {
-    log.info("controllers are absent: what they limit is refused, what they count is unset", {
+    log.info("cgroup controllers are absent: their limits are refused, their statistics unset", {
       absent,
     });
   }
@@ -270,12 +271,12 @@ function onExit(context: Context, exit: ExitRecord): void {
   reapOrphan(exit.pid);
   commitExit(context, exit.id, exit).catch((error: unknown) => {
     const fields = { container: exit.id, error: messageOf(error) };
-    context.log.error("an exit was not committed; it is tried again", fields);
+    context.log.error("the exit of a container was not committed, retrying in 1 s", fields);
     setTimeout(() => onExit(context, exit), commitAgainMs);
   });
 }
 
-/** What plugins and tools leave behind; a container's init keeps its exit code until it is recorded. */
+/** Reaps processes that plugins and tools left; not a container's init, whose exit code is not recorded yet. */
 function reapOrphans(context: Context): Disposable {
   const orphans = new Orphans();
   const timer = setInterval(() => {
@@ -288,7 +289,7 @@ function reapOrphans(context: Context): Disposable {
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }
 
-/** A container whose monitor was killed has become this process's child. */
+/** Reaps a container that became this process's child when its monitor was killed. */
 function reapOrphan(pid: number): void {
   try {
     reap(pid);
@@ -297,14 +298,16 @@ function reapOrphan(pid: number): void {
   }
 }
 
-/** It is for others: a start does without. */
-/** Pods can be made without it, until somebody else prepares the folder. */
+/** Best effort: pods can be created without it. */
 function prepareNetnsFolder(log: Log): void {
   try {
     shareNetnsFolder(netnsFolder);
   } catch (error) {
     const fields = { path: netnsFolder, error: messageOf(error) };
-    log.warn("the folder of network namespaces is no mount point of its own", fields);
+    log.warn(
+      "the folder of network namespaces cannot be made a mount point; pods start without it",
+      fields,
+    );
   }
 }
 
@@ -318,7 +321,7 @@ async function writePidfile({ config, log }: Context, stack: AsyncDisposableStac
   }
 }
 
-/** Another daemon's, begun since with the same path, stays. */
+/** Keeps the file of another daemon that was started with the same path. */
 function removePidfile(path: string): void {
   try {
     if (readFileSync(path, "utf8").trim() === String(process.pid)) rmSync(path, { force: true });
@@ -342,7 +345,7 @@ async function listen(context: Context, stack: AsyncDisposableStack): Promise<vo
       server.bindAsync(`unix:${path}`, grpc.ServerCredentials.createInsecure(), done);
     });
     stack.defer(() => rmSync(path, { force: true }));
-    // Until here root alone could connect: with the process's umask nobody else may write to the socket.
+    // Until here only root could connect, because of the process's umask.
     if (gid !== undefined) chownSync(path, 0, gid);
     chmodSync(path, gid === undefined ? 0o600 : 0o660);
   }

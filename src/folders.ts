@@ -1,6 +1,6 @@
-// The daemon's two folders, graph and state: made where they are not there, locked against a second
-// daemon, and graph marked as ours. What cannot be used is refused with its path and what to do, and not
-// a byte in it is changed.
+// Claims the daemon's folders: makes graph (persistent data) and state (runtime state), locks them against a
+// second daemon, and marks graph as isulad-ts's. An unusable folder is refused with its path and a remedy, and
+// nothing in it is changed.
 import { randomBytes } from "node:crypto";
 import {
   chmodSync,
@@ -22,14 +22,14 @@ import type { Descriptor } from "./sys/descriptor.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 import { openLocked } from "./sys/path.ts";
 
-/** What marks a graph folder as ours: its layout, and a name for it. */
+/** Marks a graph folder as isulad-ts's: holds its layout and its instance. */
 const markFile = "isulad-ts.json";
 const layoutKnown = 1;
-/** What a first start that was cut off may have left. */
+/** Matches the remains of a first start that was cut off. */
 const markBegun = /^isulad-ts\.json\.[0-9a-f]{8}\.tmp$/;
 const lockFile = "daemon.lock";
 
-/** Which key of daemon.json names a folder. */
+/** The key of daemon.json that names a folder. */
 type Key = "graph" | "state";
 
 /** @throws CriError FAILED_PRECONDITION when it cannot be made. */
@@ -42,8 +42,8 @@ export function makeFolder(path: string, key: Key): void {
 }
 
 /**
- * Takes all permissions for others from a folder and its first two levels, which earlier builds left open:
- * what a container makes in its root, such as a set-uid program, is not for the node's users.
+ * Removes the permissions of others from a folder and its first two levels, which earlier builds left open:
+ * files of containers, such as set-uid programs, must not be accessible to the node's users.
  * @throws CriError FAILED_PRECONDITION when one cannot be closed.
  */
 export function closeFolder(folder: string, key: Key): void {
@@ -75,12 +75,12 @@ function unwritable(path: string, key: Key, cause: unknown): CriError {
   const why = `${path} cannot be written (${messageOf(cause)})`;
   const next =
     errnoOf(cause) === "EROFS"
-      ? `its file system is read-only: mount it read-write (after an error of the disk, which the kernel's log tells, check it with fsck first), or set "${key}" to another folder`
-      : `put that right, or set "${key}" to another folder`;
+      ? `its file system is read-only: mount it read-write (after a disk error, see the kernel's log, run fsck first), or set "${key}" to another folder`
+      : `correct that, or set "${key}" to another folder`;
   return new CriError("FAILED_PRECONDITION", `${why}: ${next}`, { cause });
 }
 
-/** One daemon for a folder. @throws CriError FAILED_PRECONDITION when another has it. */
+/** Locks a folder for one daemon. @throws CriError FAILED_PRECONDITION if another daemon holds it. */
 export function lockFolder(folder: string, key: Key): Disposable {
   const path = join(folder, lockFile);
   const lock = openLock(path, key);
@@ -102,16 +102,16 @@ function openLock(path: string, key: Key): Descriptor | undefined {
 }
 
 /**
- * To be asked before even a lock is laid into the folder.
- * @throws CriError FAILED_PRECONDITION for a folder that is not ours, or of a newer version.
+ * Checks the folder, before even the lock file is created in it.
+ * @throws CriError FAILED_PRECONDITION for a folder of another program, or of a newer version.
  */
 export async function refuseAlien(graph: string): Promise<void> {
   await readMark(graph);
 }
 
 /**
- * Returns the graph folder's instance: 8 hexadecimal digits. The folder is locked, so that no two first
- * starts make one each.
+ * Returns the graph folder's instance, 8 hexadecimal digits, and makes it at the first start. The caller has
+ * locked the folder, so that two first starts do not conflict.
  * @throws CriError FAILED_PRECONDITION as refuseAlien does, and where the mark cannot be written.
  */
 export async function claimGraph(graph: string): Promise<string> {
@@ -138,7 +138,7 @@ function markText(instance: string): string {
   return `${jsonText({ layout: layoutKnown, instance })}\n`;
 }
 
-/** The instance; undefined: the folder is empty, and may become ours. */
+/** Reads the instance; undefined for an empty folder, which may be claimed. */
 async function readMark(graph: string): Promise<string | undefined> {
   const path = join(graph, markFile);
   let mark: v.InferOutput<typeof Mark>;
@@ -157,7 +157,7 @@ async function readMark(graph: string): Promise<string | undefined> {
   if (mark.layout === layoutKnown) return mark.instance;
   throw new CriError(
     "FAILED_PRECONDITION",
-    `${path} tells of layout ${mark.layout}, which a newer isulad-ts made: use that, or another graph folder`,
+    `${path} has layout ${mark.layout} of a newer isulad-ts: run that one, or use another graph folder`,
   );
 }
 
@@ -168,12 +168,12 @@ function refuseStrange(graph: string): undefined {
   if (strange.length === 0) return undefined;
   const some = strange.slice(0, 5).join(", ");
   const message = existsSync(join(graph, lockFile))
-    ? `${join(graph, markFile)}, which marks the graph folder, is gone, though ${graph} holds files (${some}) and the lock of an isulad-ts: if the files are its own, ${mending(graph)}; else set graph to a folder of its own`
+    ? `${join(graph, markFile)}, which marks the graph folder, is missing, though ${graph} holds files (${some}) and the lock of an isulad-ts: if the files are its own, ${mending(graph)}; else set graph to a folder of its own`
     : `${graph} holds files of another program (${some}): set graph to a folder of its own`;
   throw new CriError("FAILED_PRECONDITION", message);
 }
 
-/** How a mark that is lost is made again: pods know the instance by the names of their namespaces. */
+/** Describes how to restore a lost mark: names of pods' namespaces contain the instance. */
 function mending(graph: string): string {
   const instance = recordedInstance(graph);
   const text = markText(instance ?? "0badf00d").trim();
@@ -191,7 +191,7 @@ function recordedInstance(graph: string): string | undefined {
       if (found !== null) return found[1];
     }
   } catch {
-    // It is a hint: what cannot be read gives none.
+    // Best effort: the instance is only a hint.
   }
   return undefined;
 }

@@ -8,12 +8,11 @@
 //   monitor_log     reads containers' output         nri       plugins that see and change containers
 //   monitor         parent of all containers         stream    exec, attach, port-forward
 //   monitor_client  the daemon's side of both        cri       one file an RPC, or a few small ones
-//   cli       the commands of a terminal
+//   recovery  records, monitor, node: reconciled     cli       the commands of a terminal
 //
 // Each process runs its own rooms: monitor and monitor_log run in the monitor (the latter in a thread),
 // layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli in the commands, all else in the daemon.
-// daemon.ts puts the daemon together, folders.ts claims its folders, recover.ts reconciles the records of an
-// earlier daemon with what still runs.
+// daemon.ts puts the daemon together, folders.ts claims its folders.
 //
 // This file only chooses which of these processes this one is. Each loads no more than it needs.
 import { isAbsolute } from "node:path";
@@ -23,29 +22,29 @@ import { createLog, type Log } from "./base/log.ts";
 import { ignoreStraySignals } from "./sys/stray_signals.ts";
 import { setUmask, usualUmask } from "./sys/umask.ts";
 
-/** For tests only: ISULAD_FAILPOINTS (base/failpoints.ts) counts with this flag, and stops the start without. */
+/** For tests: ISULAD_FAILPOINTS (base/failpoints.ts) stops the start without this flag. */
 const allowFailpoints = "--allow-failpoints";
 
 const name = "isulad-ts";
 
 process.exitCode = await main(process.argv.slice(2));
 
-async function main(words: string[]): Promise<number> {
-  // Of a parent that is a Bun program too; nothing that we start shall take orders from it.
+async function main(args: string[]): Promise<number> {
+  // Set by a parent that is a Bun program; they would affect our children.
   delete process.env["BUN_OPTIONS"];
   delete process.env["BUN_BE_BUN"];
-  const [first, ...rest] = words;
-  if (isHelper(words)) {
+  const [first, ...rest] = args;
+  if (isHelper(args)) {
     if (first === "monitor") return runMonitor(rest);
     ignoreStraySignals(createLog({ level: "info", format: "text" }).child(first!));
     if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
-  const isCommand = words[0] !== undefined && !words[0].startsWith("-");
-  return isCommand ? runCommand(words) : runDaemonCommand(words);
+  const isCommand = args[0] !== undefined && !args[0].startsWith("-");
+  return isCommand ? runCommand(args) : runDaemonCommand(args);
 }
 
-/** Started by the daemon with just these words; anybody else has mistyped a command. */
+/** True for the exact arguments with which the daemon starts a helper; others are mistyped commands. */
 function isHelper([first, second, third]: string[]): boolean {
   if (first === "unpack") return second === "native" || second === "overlay";
   if (first === "netns-sockets") return isAbsolute(second ?? "") && third === undefined;
@@ -53,7 +52,7 @@ function isHelper([first, second, third]: string[]): boolean {
   return isMonitor && isAbsolute(third ?? "");
 }
 
-async function runCommand(words: string[]): Promise<number> {
+async function runCommand(args: string[]): Promise<number> {
   const { commands, passthrough } = await import("./cli/commands.ts");
   const { configArgs, showName } = await import("./cli/config.ts");
   const { runProgram } = await import("./cli/program.ts");
@@ -62,7 +61,7 @@ async function runCommand(words: string[]): Promise<number> {
   const parseThemselves = [showName];
   return runProgram(
     { name, version: versionText(), commands, main, passthrough, parseThemselves },
-    words,
+    args,
   );
 }
 
@@ -71,29 +70,29 @@ function versionText(): string {
   return `isulad-ts ${version} (commit ${build?.commit ?? "none"}, ${engine})`;
 }
 
-/** `--state DIR`, with what an upgrade passes on; `--check-state DIR`: can this build go on with it? */
-async function runMonitor(words: string[]): Promise<number> {
-  const state = words[1] ?? "";
-  if (words[0] === "--check-state") return checkMonitorState(state);
+/** Runs `--state DIR` with what an upgrade inherits, or `--check-state DIR`: can this build read it? */
+async function runMonitor(args: string[]): Promise<number> {
+  const state = args[1] ?? "";
+  if (args[0] === "--check-state") return checkMonitorState(state);
   const { inheritedFrom } = await import("./monitor/upgrade.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
   const { armFailpoints } = await import("./base/failpoints.ts");
   const log = createLog({ level: "info", format: "text" });
-  settleProcess(log);
-  // Only a daemon starts this, and it has checked that failpoints are allowed.
+  prepareProcess(log);
+  // The daemon, which starts the monitor, has checked that failpoints are allowed.
   armFailpoints(process.env["ISULAD_FAILPOINTS"] ?? "", (failpoint, action) =>
     log.warn("failpoint", { failpoint, action }),
   );
   process.on("uncaughtException", (error) => {
     log.error("the monitor failed", { error: messageOf(error), stack: error.stack });
-    process.exit(1); // The daemon starts another, which takes the containers over.
+    process.exit(1); // The daemon starts another monitor, which adopts the containers.
   });
-  await monitorMain(state, inheritedFrom(words.slice(2)), log);
-  process.exit(0); // its worker waits in the kernel
+  await monitorMain(state, inheritedFrom(args.slice(2)), log);
+  process.exit(0); // Its worker still waits in the kernel.
 }
 
-/** Before anything is made: modes and signals are not left to whoever started this. */
-function settleProcess(log: Log): void {
+/** Sets umask and signal handlers independently of the parent process, before any file is made. */
+function prepareProcess(log: Log): void {
   setUmask(usualUmask);
   ignoreStraySignals(log);
 }
@@ -109,20 +108,20 @@ async function checkMonitorState(state: string): Promise<number> {
   }
 }
 
-async function runDaemonCommand(words: string[]): Promise<number> {
+async function runDaemonCommand(args: string[]): Promise<number> {
   const { parseFlags } = await import("./cli/config.ts");
   const { UsageError } = await import("./cli/options.ts");
   const { loadConfig } = await import("./base/config.ts");
   const { runDaemon } = await import("./daemon.ts");
   try {
-    const own = words.filter((word) => word !== allowFailpoints);
+    const own = args.filter((word) => word !== allowFailpoints);
     const { file, flags, asked } = parseFlags(name, own);
     if (asked !== undefined) return await runCommand([`--${asked}`]);
     const loaded = loadConfig(file, flags);
     const { logLevel: level, logFormat: format } = loaded.config;
     const log = createLog({ level, format });
-    settleProcess(log);
-    await allowedFailpoints(words.includes(allowFailpoints), log);
+    prepareProcess(log);
+    await allowedFailpoints(args.includes(allowFailpoints), log);
     await runDaemon(loaded, log);
     process.exit(0);
   } catch (error) {

@@ -39,6 +39,7 @@ const mayImport: Record<string, string[]> = {
     "stream",
     "proto",
   ],
+  recovery: ["base", "sys", "state", "node", "monitor", "cri"],
   cli: ["base", "sys", "proto"],
 };
 /** Files that are started without an import: the program and its workers. */

@@ -1,4 +1,4 @@
-// Work that its deadline or its caller may end, and how it says so.
+// Cancellation: errors for work that a deadline or its caller ended, and waits that can be given up.
 import { CriError } from "./errors.ts";
 
 /** @throws CriError DEADLINE_EXCEEDED or CANCELLED when the signal has aborted. */
@@ -6,7 +6,7 @@ export function throwIfAborted(what: string, signal: AbortSignal): void {
   if (signal.aborted) throw abortError(what, signal);
 }
 
-/** The error for work that its deadline or its caller ended. */
+/** Makes the error of work that its deadline or its caller ended. */
 export function abortError(what: string, signal: AbortSignal, elapsedMs?: number): CriError {
   const after = elapsedMs === undefined ? "" : ` after ${Math.round(elapsedMs)} ms`;
   const reason: unknown = signal.reason;
@@ -24,8 +24,8 @@ export function abortError(what: string, signal: AbortSignal, elapsedMs?: number
 }
 
 /**
- * A result that may be dropped. What must be closed may not: it would stay open where it comes after its
- * waiter has gone. Such work takes the signal, ends by it, and closes what it has made.
+ * A result that may be dropped. A disposable may not: nobody would close one that arrives after its waiter has
+ * given up. Work with such a result takes the signal itself, and closes the result on abort.
  */
 export type Droppable =
   | string
@@ -37,7 +37,7 @@ export type Droppable =
   | (object & { [Symbol.dispose]?: never; [Symbol.asyncDispose]?: never });
 
 /**
- * Waits for something that cannot be ended, until the signal aborts; it goes on by itself then.
+ * Waits for work that cannot be cancelled until the signal aborts; the work goes on in the background.
  * @throws CriError DEADLINE_EXCEEDED or CANCELLED.
  */
 export async function untilAborted<T extends Droppable>(
@@ -45,7 +45,7 @@ export async function untilAborted<T extends Droppable>(
   what: string,
   signal: AbortSignal,
 ): Promise<T> {
-  promise.catch(() => {}); // its failure after the abort is nobody's
+  promise.catch(() => {}); // its failure after the abort is ignored
   throwIfAborted(what, signal);
   const begin = performance.now();
   const { promise: aborted, reject } = Promise.withResolvers<never>();
@@ -59,8 +59,8 @@ export async function untilAborted<T extends Droppable>(
 }
 
 /**
- * Aborts `ms` after the signal does, with its reason: for work that leaves something half done when it is
- * ended at once.
+ * Returns a signal that aborts `ms` after the given one, with its reason: for work that would be left half
+ * done by an abort at once.
  */
 export function afterGrace(signal: AbortSignal, ms: number): AbortSignal {
   const controller = new AbortController();
@@ -70,7 +70,7 @@ export function afterGrace(signal: AbortSignal, ms: number): AbortSignal {
   return controller.signal;
 }
 
-/** untilAborted with a deadline. @throws CriError DEADLINE_EXCEEDED. */
+/** Waits like untilAborted, with a deadline. @throws CriError DEADLINE_EXCEEDED. */
 export function inTime<T extends Droppable>(
   promise: Promise<T>,
   what: string,

@@ -1,4 +1,4 @@
-// When what has failed is due again: for each key after a longer time, up to a bound.
+// Backoff: after each failure of a key its next retry is due later, up to a bound.
 
 export class Backoff {
   readonly #firstMs: number;

@@ -1,4 +1,4 @@
-// What the build put into the executable (dist/build.ts, --define); from source there is nothing.
+// Identifies the executable: version and commit from dist/build.ts (--define), absent when run from source.
 import { statSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -8,19 +8,16 @@ declare const ISULAD_BUILD: { version: string; commit: string } | undefined;
 /** Version and commit of this executable; undefined when it runs from source. */
 export const build = typeof ISULAD_BUILD === "undefined" ? undefined : ISULAD_BUILD;
 
-/** What callers are told of the version: semantic, as CRI's VersionResponse wants it. */
+/** The version for callers: semantic, as CRI's VersionResponse requires. */
 export const version = build?.version ?? "0.1.0-source";
 
-/**
- * Names the executable that this process runs, also after its file was replaced: two processes of one
- * build have the same.
- */
+/** Identifies this process's executable, also after its file was replaced; equal for processes of one build. */
 export function executableId(): string {
   const { size, mtimeMs } = statSync("/proc/self/exe");
   return `${version} ${build?.commit ?? "source"} ${size} ${Math.trunc(mtimeMs)}`;
 }
 
-/** Program and arguments that start this same executable again: the monitor and the helpers run in it. */
+/** Returns the program and arguments that start this executable again: monitor and helpers run in it. */
 export function ownProgram(): string[] {
   if (build !== undefined) return [process.execPath];
   const source = join(import.meta.dirname, "../main.ts");

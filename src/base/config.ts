@@ -1,6 +1,6 @@
-// The daemon's configuration: daemon.json, flags over it, defaults under it.
-// Decision: all that is wrong is told at once, each with file, line, key and what is allowed; an
-// unknown key stops the start, because a misspelt one would silently leave a node as it was.
+// Loads the daemon's configuration: flags override daemon.json, which overrides the defaults.
+// Decision: the error lists all mistakes, each with file, line, key and allowed values; an unknown key stops
+// the start, because a misspelt one would silently have no effect.
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import * as v from "valibot";
@@ -26,7 +26,7 @@ import {
   plainValue,
 } from "./json.ts";
 import { clip } from "./text.ts";
-import { nearest } from "./nearest.ts";
+import { nearest } from "./edit_distance.ts";
 
 const defaultConfigFile = "/etc/isulad/daemon.json";
 
@@ -37,32 +37,33 @@ export type Config = Omit<
   Values<typeof daemonKeys>,
   "criRuntimes" | "enableCriV1" | "systemdCgroup"
 > & {
-  /** The driver is systemd's; "auto" is settled. */
+  /** Selects systemd's cgroup driver; "auto" is resolved. */
   systemdCgroup: boolean;
-  /** Of storage-opts: what a container may write into its own layer; 0: as much as there is. */
+  /** Bytes that a container may write into its own layer (storage-opts); 0: no limit. */
   containerBytes: number;
   nri: Values<typeof nriKeys>;
 };
 
 export type LoadedConfig = {
   config: Config;
-  /** Where each key's value came from: "default", "flag", or "file:LINE". */
+  /** The source of each key's value: "default", "flag", or "file:LINE". */
   origin: Map<string, string>;
   warnings: string[];
-  /** The file that was read; undefined where the default one does not exist. */
+  /** The file that was read; undefined if the default one does not exist. */
   file: string | undefined;
 };
 
 const bytesMax = 1024 * 1024;
 
-/** A value that was given, before its kind is known to fit. */
+/** A configured value that is not validated yet. */
 type Given = { value: unknown; where: string; origin: string; node?: JsonNode };
 
-/** Values of the command line, each as text. */
+/** Flags of the command line, as text. */
 export type Flags = ReadonlyMap<Key | IdleKey, string>;
 
 /**
- * Reads the file (the default one may be missing) and lays the flags over it. @throws CriError INVALID_ARGUMENT that lists every mistake.
+ * Reads the file (the default one may be missing) and overrides it with the flags.
+ * @throws CriError INVALID_ARGUMENT that lists every mistake.
  */
 export function loadConfig(
   file: string | undefined,
@@ -86,8 +87,8 @@ export function loadConfig(
     const from = given.get(key);
     const value = from && from.value !== "" ? checked(key, from, problems) : undefined;
     if ("why" in key) {
-      if (from && value !== undefined && !asksForNothing(value, key.same)) {
-        warnings.push(`${from.where}: "${key.key}" means nothing here: ${key.why}`);
+      if (from && value !== undefined && !hasNoEffect(value, key.same)) {
+        warnings.push(`${from.where}: "${key.key}" has no effect: ${key.why}`);
       }
       continue;
     }
@@ -102,7 +103,7 @@ export function loadConfig(
   };
   if (problems.length === 0) {
     const place = (name: string) => given.get(findKey(name)!)?.where ?? "default";
-    settle(loaded, values, { host, place, problems });
+    resolveValues(loaded, values, { host, place, problems });
   }
   if (problems.length > 0) throw new CriError("INVALID_ARGUMENT", problems.join("\n"));
   return loaded;
@@ -159,7 +160,7 @@ function unknownKey(spelling: string): string {
   return `"${spelling}"; the nearest known key is "${other.key}" (${other.kind.allowed})`;
 }
 
-/** What the flag's text would be in the file; text that does not fit is left for the check. */
+/** Converts a flag's text to its value in the file; the check rejects text that does not fit. */
 function flagValue(shape: Shape, text: string): unknown {
   if (shape === "text" || text === "") return text;
   if (shape === "switch") return text === "true" ? true : text === "false" ? false : text;
@@ -193,21 +194,21 @@ function checked(key: Key | IdleKey, from: Given, problems: string[]): unknown {
   return undefined;
 }
 
-/** As it was given: an issue's own input may be transformed already. */
+/** Returns the configured value, since the input of an issue may be transformed already. */
 function valueAt(value: unknown, steps: readonly (string | number)[]): unknown {
   let at = value;
   for (const step of steps) at = (at as Record<string | number, unknown> | undefined)?.[step];
   return at;
 }
 
-/** How much of a wrong value a message shows. */
+/** Bounds a wrong value in a message. */
 const shownBytesMax = 60;
 
 function clipped(value: unknown): string {
   return value === undefined ? "undefined" : clip(jsonText(value), shownBytesMax);
 }
 
-function asksForNothing(value: unknown, same: unknown): boolean {
+function hasNoEffect(value: unknown, same: unknown): boolean {
   if (value === false || value === 0 || (same !== undefined && value === same)) return true;
   return typeof value === "object" && value !== null && Object.keys(value).length === 0;
 }
@@ -219,32 +220,32 @@ function configOf(values: Map<string, unknown>): Config {
   return { ...rest, containerBytes: 0, nri: pick(nriKeys) } as Config;
 }
 
-type Settling = { host: HostFacts; place: (key: string) => string; problems: string[] };
+type Resolution = { host: HostFacts; place: (key: string) => string; problems: string[] };
 
-/** What depends on the host or on several keys. */
-function settle(loaded: LoadedConfig, values: Map<string, unknown>, s: Settling): void {
+/** Resolves values that depend on the host or on several keys. */
+function resolveValues(loaded: LoadedConfig, values: Map<string, unknown>, s: Resolution): void {
   const { config, warnings } = loaded;
   if (values.get("enable-cri-v1") === false) {
     s.problems.push(
-      `${s.place("enable-cri-v1")}: "enable-cri-v1" must be true: CRI v1 is what is served; kubelets of 1.20 to 1.25 get runtime.v1alpha2 under the same messages`,
+      `${s.place("enable-cri-v1")}: "enable-cri-v1" must be true: the daemon serves CRI v1, and runtime.v1alpha2 with the same messages for kubelets 1.20 to 1.25`,
     );
   }
   if (config.group !== "" && s.host.groupId(config.group) === undefined) {
     warnings.push(
-      `${s.place("group")}: there is no group "${config.group}": the socket is for root alone (groupadd ${config.group} would make it)`,
+      `${s.place("group")}: there is no group "${config.group}", so only root may use the socket; groupadd ${config.group} creates it`,
     );
     config.group = "";
   }
   checkSockets(config, s);
-  settleStorage(config, { ...s, warnings });
-  settleRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
-  settleProcessors(config, { ...s, warnings });
+  resolveStorage(config, { ...s, warnings });
+  resolveRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
+  resolveProcessors(config, { ...s, warnings });
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
-  settleCgroupParent(config, s);
+  resolveCgroupParent(config, s);
 }
 
-/** The group could not pass through a folder that is root's alone. */
-function checkSockets({ group, hosts, graph, state }: Config, s: Settling): void {
+/** Refuses a socket for a group in a folder that only root may enter. */
+function checkSockets({ group, hosts, graph, state }: Config, s: Resolution): void {
   if (group === "") return;
   for (const host of hosts) {
     const path = plainPath(host.replace(/^unix:(\/\/)?/, ""));
@@ -261,14 +262,14 @@ function plainPath(path: string): string {
   return resolve(path).replace(/^\/var\/run\//, "/run/");
 }
 
-/** iSulad's overlay2.* options: a size, and the kernel check that nobody needs. */
-function settleStorage(config: Config, s: Settling & { warnings: string[] }): void {
+/** Applies iSulad's overlay2.* options: a size, and the kernel check, which is not needed. */
+function resolveStorage(config: Config, s: Resolution & { warnings: string[] }): void {
   const at = s.place("storage-opts");
   for (const option of config.storageOpts) {
     const [name = "", value = ""] = option.split("=");
     if (name === "overlay2.override_kernel_check") continue;
     if (name !== "overlay2.size" && name !== "overlay2.basesize") {
-      s.warnings.push(`${at}: "storage-opts" means nothing here: ${option}`);
+      s.warnings.push(`${at}: "storage-opts": ${option} has no effect`);
       continue;
     }
     const bytes = bytesOf(value);
@@ -280,7 +281,7 @@ function settleStorage(config: Config, s: Settling & { warnings: string[] }): vo
   }
 }
 
-/** Of "10G": by powers of 1024, as docker counts; "0" is no limit. */
+/** Parses "10G" in powers of 1024, as docker does; "0" is no limit. */
 function bytesOf(size: string): number | undefined {
   const [, count, unit = ""] = /^(\d{1,12})([KMGT]?)(?:i?B)?$/i.exec(size) ?? [];
   if (count === undefined) return undefined;
@@ -288,10 +289,10 @@ function bytesOf(size: string): number | undefined {
   return bytes === 0 || (bytes >= 2 ** 20 && bytes <= 2 ** 52) ? bytes : undefined;
 }
 
-function settleRuntimes(
+function resolveRuntimes(
   config: Config,
   aliases: Record<string, string>,
-  s: Settling & { warnings: string[] },
+  s: Resolution & { warnings: string[] },
 ): void {
   const at = s.place("runtimes");
   const found = new Map<string, RuntimeEntry>();
@@ -302,7 +303,7 @@ function settleRuntimes(
     const path = entry.path.startsWith("/") ? entry.path : s.host.findExecutable(entry.path);
     if (path === undefined || !s.host.isExecutable(path)) {
       s.warnings.push(
-        `${at}: "runtimes.${name}": ${entry.path} is not there: the handler fails until it is`,
+        `${at}: "runtimes.${name}": ${entry.path} does not exist: the handler fails until it is installed`,
       );
     }
     found.set(name, { ...entry, path: path ?? entry.path });
@@ -315,13 +316,13 @@ function settleRuntimes(
   if (dead.length > 0) {
     const list = dead.map(([name, target]) => `${name} (${target})`).join(", ");
     s.warnings.push(
-      `${s.place("cri-runtimes")}: "cri-runtimes" names what is not in "runtimes", so these handlers do not exist here: ${list}`,
+      `${s.place("cri-runtimes")}: "cri-runtimes" names runtimes that are not in "runtimes", so these handlers do not exist: ${list}`,
     );
   }
   config.runtimes = Object.fromEntries(found);
   if (config.defaultRuntime === "lcr") {
     s.warnings.push(
-      `${s.place("default-runtime")}: there is no lcr here: runc is the default runtime`,
+      `${s.place("default-runtime")}: lcr is not supported: runc is the default runtime`,
     );
     config.defaultRuntime = "runc";
   }
@@ -332,12 +333,12 @@ function settleRuntimes(
   }
 }
 
-function settleProcessors(config: Config, s: Settling & { warnings: string[] }): void {
+function resolveProcessors(config: Config, s: Resolution & { warnings: string[] }): void {
   const found = Object.entries(config.streamProcessors).map(([name, entry]) => {
     const path = entry.path.startsWith("/") ? entry.path : s.host.findExecutable(entry.path);
     if (path === undefined || !s.host.isExecutable(path)) {
       s.warnings.push(
-        `${s.place("stream-processors")}: "stream-processors.${name}": ${entry.path} is not there: what it should decode cannot be pulled until it is`,
+        `${s.place("stream-processors")}: "stream-processors.${name}": ${entry.path} does not exist: images that need it cannot be pulled until it is installed`,
       );
     }
     return [name, { ...entry, path: path ?? entry.path }] as const;
@@ -345,7 +346,7 @@ function settleProcessors(config: Config, s: Settling & { warnings: string[] }):
   config.streamProcessors = Object.fromEntries(found);
 }
 
-function settleCgroupParent(config: Config, s: Settling): void {
+function resolveCgroupParent(config: Config, s: Resolution): void {
   const parent = config.cgroupParent;
   if (parent === "") {
     config.cgroupParent = config.systemdCgroup ? "isulad.slice" : "/isulad";

@@ -1,19 +1,19 @@
-// What the configuration must know of this machine; tests pass their own.
+// Reads the facts of this machine that the configuration depends on; tests pass fakes.
 import { accessSync, constants, existsSync, readFileSync } from "node:fs";
 
 export type HostFacts = {
-  /** The group's id by name or number, as /etc/group has it. */
+  /** Returns a group's id by name (/etc/group) or number. */
   groupId(name: string): number | undefined;
   isExecutable(path: string): boolean;
-  /** The absolute path of an installed program. */
+  /** Returns the absolute path of an installed program. */
   findExecutable(name: string): string | undefined;
-  /** Whether systemd is what this host runs under. */
+  /** True if systemd is this host's init. */
   systemdRuns(): boolean;
 };
 
 export const hostFacts: HostFacts = { groupId, isExecutable, findExecutable, systemdRuns };
 
-// Debian keeps runc in /usr/sbin, which a service's PATH may lack: so not $PATH.
+// Not $PATH: Debian keeps runc in /usr/sbin, which the PATH of a service may not contain.
 const programFolders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
 
 export function groupId(name: string): number | undefined {
@@ -38,7 +38,7 @@ function findExecutable(name: string): string | undefined {
   return programFolders.map((folder) => `${folder}/${name}`).find(isExecutable);
 }
 
-/** sd_booted(3). */
+/** Tests like sd_booted(3). */
 function systemdRuns(): boolean {
   return existsSync("/run/systemd/system");
 }

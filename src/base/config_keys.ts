@@ -1,5 +1,4 @@
-// Every key of daemon.json: its kind, its default, and for those that mean nothing here the reason.
-// The names are iSulad's; those marked "ours" have no counterpart there.
+// Lists every key of daemon.json with its kind and default; for iSulad's keys without effect, the reason.
 import * as k from "./config_values.ts";
 import type { Kind, Ulimit } from "./config_values.ts";
 
@@ -8,7 +7,7 @@ export type Key<Output = unknown> = {
   kind: Kind<Output>;
   fallback: Output;
   about: string;
-  /** Other spellings, beside "_" for "-". */
+  /** Other spellings, in addition to "_" for "-". */
   also: readonly string[];
 };
 
@@ -36,12 +35,15 @@ export const daemonKeys = {
   group: key("group", k.text, {
     fallback: "",
     about:
-      "group that may use the socket (then 0660, else 0600), which must lie outside of graph and state",
+      "group that may use the socket (mode 0660, else 0600), which must be outside of graph and state",
   }),
-  graph: key("graph", k.folder, { fallback: "/var/lib/isulad", about: "what survives a boot" }),
+  graph: key("graph", k.folder, {
+    fallback: "/var/lib/isulad",
+    about: "folder of persistent data",
+  }),
   state: key("state", k.folder, {
     fallback: "/var/run/isulad",
-    about: "what lasts until the next boot",
+    about: "folder of runtime state, cleared at boot",
   }),
   pidfile: key("pidfile", k.folder, {
     fallback: "/var/run/isulad.pid",
@@ -53,7 +55,7 @@ export const daemonKeys = {
   }),
   logFormat: key("log-format", k.choice(["text", "json"]), {
     fallback: "text",
-    about: "ours: text or json",
+    about: "text or json",
   }),
   defaultRuntime: key("default-runtime", k.text, {
     fallback: "runc",
@@ -61,7 +63,7 @@ export const daemonKeys = {
   }),
   runtimes: key("runtimes", k.runtimes, {
     fallback: {},
-    about: "OCI runtimes by handler; runc and crun are found by themselves",
+    about: "OCI runtimes by handler; installed runc and crun are always included",
   }),
   criRuntimes: key("cri-runtimes", k.handlerNames, {
     fallback: {},
@@ -70,54 +72,54 @@ export const daemonKeys = {
   }),
   cgroupParent: key("cgroup-parent", k.text, {
     fallback: "",
-    about: "parent of pods that bring none (/isulad, or isulad.slice)",
+    about: "parent of pods without a cgroup_parent (/isulad, or isulad.slice)",
   }),
   systemdCgroup: key("systemd-cgroup", k.flagOrAuto, {
     fallback: false,
-    about: 'the systemd cgroup driver instead of cgroupfs; "auto": where systemd runs the host',
+    about: 'the systemd cgroup driver instead of cgroupfs; "auto": if systemd is the init',
   }),
   podSandboxImage: key("pod-sandbox-image", k.text, {
     fallback: "",
-    about: "image of the pause container, where one is needed; without it a built-in program",
+    about: "image of the pause container, if a pod needs one; default: a built-in program",
   }),
   pinnedImages: key("pinned-images", k.imagePatterns, {
     fallback: [] as string[],
-    about: "ours: images that the kubelet's garbage collection leaves; `*` for any characters",
+    about: "images excluded from the kubelet's garbage collection; `*` for any characters",
   }),
   imagesDir: key("images-dir", k.folder, {
     fallback: "",
-    about: "ours: a folder of image archives and OCI layouts that are loaded at the start",
+    about: "folder of image archives and OCI layouts that are loaded at the start",
   }),
   networkPlugin: key("network-plugin", k.choice(["cni"]), { fallback: "cni", about: "cni" }),
   cniBinDirs: key("cni-bin-dir", k.folders, {
     fallback: ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"],
-    about: "where CNI plugins are looked for",
+    about: "folders searched for CNI plugins",
   }),
   cniConfDir: key("cni-conf-dir", k.folder, { fallback: "/etc/cni/net.d", about: "CNI lists" }),
   cniConfTemplate: key("cni-conf-template", k.folder, {
     fallback: "",
-    about: "ours: template of the CNI list that is written when the kubelet tells the pod CIDR",
+    about: "template of the CNI list that is written when the kubelet reports the pod CIDR",
   }),
   registryMirrors: key("registry-mirrors", k.registries, {
     fallback: [] as string[],
-    about: "asked before docker.io",
+    about: "mirrors, tried before docker.io",
   }),
   insecureRegistries: key("insecure-registries", k.registries, {
     fallback: [] as string[],
-    about: "registries by plain HTTP, or with a certificate nobody knows",
+    about: "registries with plain HTTP, or with an unverified certificate",
     also: ["insecure-registry"],
   }),
   registryConfigPath: key("registry-config-path", k.folder, {
     fallback: "/etc/isulad/certs.d",
-    about: "ours: a certs.d tree with hosts.toml files",
+    about: "a certs.d tree with hosts.toml files",
   }),
   registryAuthFile: key("registry-auth-file", k.folder, {
     fallback: "",
-    about: "ours: the node's own credentials, a file in the form of Docker's config.json",
+    about: "the node's own credentials, a file in the format of Docker's config.json",
   }),
   streamProcessors: key("stream-processors", k.streamProcessors, {
     fallback: {},
-    about: "ours: programs that decode layers by media type, as containerd's stream_processors",
+    about: "programs that decode layers by media type, as containerd's stream_processors",
   }),
   storageDriver: key("storage-driver", k.storageDriver, {
     fallback: "auto",
@@ -125,7 +127,7 @@ export const daemonKeys = {
   }),
   storageOpts: key("storage-opts", k.texts, {
     fallback: [] as string[],
-    about: "overlay2.size=10G (or basesize): what a container may write into its own layer",
+    about: "overlay2.size=10G (or basesize): limit of a container's writable layer",
     also: ["storage-opt"],
   }),
   defaultUlimits: key("default-ulimits", k.ulimits, {
@@ -139,54 +141,54 @@ export const daemonKeys = {
   }),
   startTimeoutMs: key("start-timeout", k.duration(secondMs), {
     fallback: 2 * minuteMs,
-    about: "for a container to start",
+    about: "timeout of a container's start",
   }),
   runtimeTimeoutMs: key("runtime-timeout", k.duration(secondMs), {
     fallback: minuteMs,
     about:
-      "ours: for any other call of the OCI runtime, for a volume's remote disk to answer, and for processes to end of SIGKILL",
+      "timeout of any other call of the OCI runtime, of a volume's remote disk, and of processes to end after SIGKILL",
   }),
   maxConfNum: key("max-conf-num", k.integer(0, 16), {
     fallback: 1,
-    about: "ours: how many CNI lists each pod is attached to (eth0, eth1, …); 0: all",
+    about: "number of CNI lists that each pod is attached to (eth0, eth1, …); 0: all",
     also: ["cni-max-conf-num"],
   }),
   ipPreference: key("ip-preference", k.choice(["ipv4", "ipv6", "cni"]), {
     fallback: "ipv4",
-    about: "ours: which of a pod's addresses is its ip: ipv4, ipv6, or cni: the first one there is",
+    about: "address family of a pod's ip: ipv4, ipv6, or cni: the first address of the result",
     also: ["ip-pref"],
   }),
   cniTimeoutMs: key("cni-timeout", k.duration(secondMs), {
     fallback: minuteMs,
-    about: "ours: for one CNI ADD or DEL, all plugins together",
+    about: "timeout of a CNI ADD or DEL, all plugins together",
   }),
   pullProgressTimeoutMs: key("pull-progress-timeout", k.duration(secondMs), {
     fallback: minuteMs,
-    about: "ours: a pull ends when no byte came for so long",
+    about: "timeout of a pull without a received byte",
   }),
   maxConcurrentDownloads: key("max-concurrent-downloads", k.integer(1, 32), {
     fallback: 3,
-    about: "ours: layers of one image that are fetched at once",
+    about: "layers of one image that are fetched concurrently",
   }),
   layerMaxMib: key("layer-max-mib", k.integer(1, 1 << 24), {
     fallback: 8192,
-    about: "ours: what one layer may unpack to, in MiB",
+    about: "limit of a layer's unpacked size, in MiB",
   }),
   layerMaxEntries: key("layer-max-entries", k.integer(1, 4_000_000), {
     fallback: 500_000,
-    about: "ours: files, folders and links that one layer may hold, and parts of its sparse files",
+    about: "limit of a layer's files, folders, links, and parts of sparse files",
   }),
   layerMaxDepth: key("layer-max-depth", k.integer(1, 1000), {
     fallback: 256,
-    about: "ours: how deep a layer's folders may lie",
+    about: "limit of the depth of a layer's folders",
   }),
   layerMaxRatio: key("layer-max-ratio", k.integer(1, 1_000_000), {
     fallback: 200,
-    about: "ours: how many times its packed size a layer may unpack to, beyond 256 MiB",
+    about: "limit of a layer's unpacked size in multiples of its packed size, beyond 256 MiB",
   }),
   keepBlobs: key("keep-blobs", k.flag, {
     fallback: false,
-    about: "ours: layers also stay as they came, for `images verify --repair` without a registry",
+    about: "keep layers also in packed form, for `images verify --repair` without a registry",
   }),
   metricsPort: key("metrics-port", k.integer(0, 65_535), {
     fallback: 0,
@@ -194,39 +196,39 @@ export const daemonKeys = {
   }),
   streamPort: key("websocket-server-listening-port", k.integer(0, 65_535), {
     fallback: 0,
-    about: "loopback port of exec, attach and port-forward streams; 0: one that is free",
+    about: "loopback port of exec, attach and port-forward streams; 0: any free port",
   }),
   streamIdleMs: key("stream-idle-timeout", k.duration(secondMs), {
     fallback: 4 * 60 * minuteMs,
-    about: "ours: a stream ends when no byte went either way for so long",
+    about: "timeout of a stream without a byte in either direction",
   }),
   streamTlsCert: key("stream-tls-cert", k.text, {
     fallback: "",
-    about: "ours: PEM file with the certificate of the streams' server; then with TLS",
+    about: "PEM file with the certificate of the stream server; enables TLS",
   }),
   streamTlsKey: key("stream-tls-key", k.text, {
     fallback: "",
-    about: "ours: PEM file with the key of that certificate",
+    about: "PEM file with the key of that certificate",
   }),
   restrictOomScoreAdj: key("restrict-oom-score-adj", k.flag, {
     fallback: false,
-    about: "ours: no container gets a lower oom_score_adj than the daemon's",
+    about: "raise a lower oom_score_adj of a container to the daemon's",
   }),
   enableUnprivilegedPorts: key("enable-unprivileged-ports", k.flag, {
     fallback: true,
-    about: "ours: any user of a pod may listen on ports below 1024",
+    about: "any user of a pod may listen on ports below 1024",
   }),
   enableUnprivilegedIcmp: key("enable-unprivileged-icmp", k.flag, {
     fallback: true,
-    about: "ours: any user of a pod may send pings",
+    about: "any user of a pod may send pings",
   }),
   rejectMissingMountSources: key("reject-missing-mount-sources", k.flag, {
     fallback: false,
-    about: "ours: a container whose host_path is missing is refused; else it becomes a folder",
+    about: "refuse a container whose host_path does not exist, instead of making a folder",
   }),
   enableCriV1: key("enable-cri-v1", k.flag, {
     fallback: true,
-    about: "true: CRI v1 is what is served",
+    about: "true: the daemon serves CRI v1",
   }),
   enablePodEvents: key("enable-pod-events", k.flag, {
     fallback: false,
@@ -234,11 +236,11 @@ export const daemonKeys = {
   }),
   deviceOwnershipFromSecurityContext: key("device-ownership-from-security-context", k.flag, {
     fallback: false,
-    about: "ours: devices belong to run_as_user and run_as_group, not to whom the node's do",
+    about: "devices belong to run_as_user and run_as_group instead of the owner on the node",
   }),
   selinuxEnabled: key("selinux-enabled", k.flag, {
     fallback: false,
-    about: "containers get SELinux labels, where the kernel runs SELinux",
+    about: "containers get SELinux labels, if the kernel has SELinux enabled",
   }),
   enableCdi: key("enable-cdi", k.flag, {
     fallback: false,
@@ -246,17 +248,16 @@ export const daemonKeys = {
   }),
   blockioConfigFile: key("blockio-config-file", k.text, {
     fallback: "",
-    about:
-      "ours: classes of block I/O for NRI plugins, in the form of containerd's blockio_config_file",
+    about: "classes of block I/O for NRI plugins, in the form of containerd's blockio_config_file",
   }),
   rdtConfigFile: key("rdt-config-file", k.text, {
     fallback: "",
     about:
-      "ours: classes of cache and memory bandwidth for NRI plugins, in the form of containerd's rdt_config_file",
+      "classes of cache and memory bandwidth for NRI plugins, in the form of containerd's rdt_config_file",
   }),
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, {
     fallback: ["/etc/cdi", "/var/run/cdi"],
-    about: "where CDI specs lie",
+    about: "folders of CDI specs",
   }),
 } as const;
 
@@ -281,20 +282,20 @@ export const nriKeys = {
   }),
   registrationTimeoutMs: key("plugin-registration-timeout", k.duration(1), {
     fallback: 5 * secondMs,
-    about: "for an NRI plugin to register",
+    about: "timeout of an NRI plugin's registration",
   }),
   requestTimeoutMs: key("plugin-request-timeout", k.duration(1), {
     fallback: 2 * secondMs,
-    about: "for an NRI plugin to answer",
+    about: "timeout of a request to an NRI plugin",
     also: ["plugin-requst-timeout"],
   }),
   synchronizeTimeoutMs: key("plugin-synchronize-timeout", k.duration(1), {
     fallback: 30 * secondMs,
-    about: "ours: for an NRI plugin to take note of all pods and containers",
+    about: "timeout of the synchronization of an NRI plugin with all pods and containers",
   }),
   requiredPlugins: key("nri-required-plugins", k.texts, {
     fallback: [],
-    about: "ours: NRI plugins (`10-name` or `name`) without which no pod or container is made",
+    about: "NRI plugins (`10-name` or `name`) without which no pod or container is created",
   }),
 } as const;
 
@@ -303,7 +304,7 @@ export type IdleKey = {
   kind: Kind<unknown>;
   why: string;
   also: readonly string[];
-  /** The value that is how it is here anyway, and so needs no warning. */
+  /** The value that matches the behaviour, and so needs no warning. */
   same?: unknown;
 };
 
@@ -318,7 +319,7 @@ function idle(
 
 const onlyUnix = "only unix sockets are served, which need no TLS";
 
-/** iSulad's keys that mean nothing here. Each gets one warning, unless it asks for nothing. */
+/** iSulad's keys without effect. Each causes a warning, unless its value requests nothing. */
 const idleKeys: readonly IdleKey[] = [
   idle(
     "log-driver",
@@ -329,7 +330,7 @@ const idleKeys: readonly IdleKey[] = [
   idle("log-opts", k.textMap, "the log goes to standard error and to no file", {
     also: ["log-opt"],
   }),
-  idle("container-log", k.anyMap, "logs lie where the CRI client says, in CRI's format"),
+  idle("container-log", k.anyMap, "the CRI client chooses the path of logs, in CRI's format"),
   idle("hook-spec", k.text, "OCI hooks come from NRI plugins and CDI devices, not from a file"),
   idle("image-layer-check", k.flag, "every layer is checked against its digest when it is pulled"),
   idle("use-decrypted-key", k.flag, "credentials come with each pull from the CRI client"),
@@ -345,7 +346,7 @@ const idleKeys: readonly IdleKey[] = [
   idle("tls", k.flag, onlyUnix),
   idle("tls-verify", k.flag, onlyUnix, { also: ["tlsverify"] }),
   idle("tls-config", k.textMap, onlyUnix),
-  idle("userns-remap", k.text, "user namespaces are asked for by each pod (hostUsers: false)"),
+  idle("userns-remap", k.text, "each pod requests its user namespace (hostUsers: false)"),
   idle("cpu-rt-period", k.integer(0, 1_000_000), "real-time scheduling is not set for whole nodes"),
   idle(
     "cpu-rt-runtime",
@@ -365,7 +366,7 @@ export const allKeys: readonly (Key | IdleKey)[] = [
 
 const bySpelling = new Map(allKeys.flatMap((k) => [k.key, ...k.also].map((name) => [name, k])));
 
-/** Every name that findKey knows, "_" not counted. */
+/** Every name that findKey accepts, without those with "_". */
 export const spellings: readonly string[] = [...bySpelling.keys()];
 
 export function findKey(spelling: string): Key | IdleKey | undefined {

@@ -1,8 +1,8 @@
-// The kinds of value that daemon.json holds: how each is written, and what it becomes.
+// Kinds of values in daemon.json: the schema of each, and its conversion.
 import * as v from "valibot";
 import type { LogLevel } from "./log.ts";
 
-/** "text" is passed on as it is; the others tell how a flag's text becomes a JSON value. */
+/** Selects the conversion of a flag's text to a JSON value; "text" stays unchanged. */
 export type Shape = "text" | "switch" | "number" | "list" | "map";
 
 export type Kind<Output> = {
@@ -22,7 +22,7 @@ function kind<Output>(
 
 export const flag = kind("switch", "true or false", v.boolean());
 
-/** "auto": what fits the host. */
+/** "auto" is resolved by the host. */
 export const flagOrAuto = kind(
   "switch",
   'true, false or "auto"',
@@ -36,7 +36,7 @@ export const folder = kind("text", "an absolute path", path());
 const hourMs = 3_600_000;
 const unitMs: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: hourMs };
 
-/** Becomes milliseconds. */
+/** Converts to milliseconds. */
 export function duration(minMs: number, maxMs = 24 * hourMs): Kind<number> {
   return kind(
     "text",
@@ -80,7 +80,7 @@ export function choice<const T extends readonly string[]>(options: T): Kind<T[nu
   return kind("text", allowed, v.picklist(options));
 }
 
-/** One of several spellings, each of which means a value of ours. */
+/** One of several names, each converted to a value. */
 export function meaning<T>(names: Record<string, T>, normal = (s: string) => s): Kind<T> {
   const allowed = `one of ${Object.keys(names)
     .map((n) => `"${n}"`)
@@ -97,7 +97,7 @@ export function meaning<T>(names: Record<string, T>, normal = (s: string) => s):
   );
 }
 
-/** iSulad's levels, in either case; we have four. */
+/** iSulad's levels in any case, converted to one of four. */
 export const logLevel = meaning<LogLevel>(
   {
     FATAL: "error",
@@ -114,7 +114,7 @@ export const logLevel = meaning<LogLevel>(
   (level) => level.toUpperCase(),
 );
 
-/** "overlay" is what iSulad calls overlay2, too. */
+/** "overlay" is iSulad's other name of overlay2. */
 export const storageDriver = meaning<"auto" | "overlay2" | "native">({
   auto: "auto",
   overlay2: "overlay2",
@@ -122,7 +122,7 @@ export const storageDriver = meaning<"auto" | "overlay2" | "native">({
   native: "native",
 });
 
-/** An absolute path without "..", which the kernel takes. */
+/** An absolute path without ".." and NUL. */
 function path() {
   return v.pipe(
     v.string(),
@@ -132,12 +132,12 @@ function path() {
   );
 }
 
-/** The longest path that fits sockaddr_un's sun_path with its end mark. */
+/** The longest path in sockaddr_un's sun_path, with its NUL. */
 const socketPathBytesMax = 107;
 
 export const sockets = kind(
   "list",
-  `a list of unix sockets such as "unix:///var/run/isulad.sock", of at most ${socketPathBytesMax} bytes each (no TCP: whoever reaches it is root here)`,
+  `a list of unix sockets such as "unix:///var/run/isulad.sock", of at most ${socketPathBytesMax} bytes each (no TCP: any client of the socket is root on the node)`,
   v.pipe(
     v.array(
       v.pipe(
@@ -184,23 +184,23 @@ export const registries = kind(
   ),
 );
 
-/** RFC 1123 label: what a RuntimeClass may name as its handler. */
+/** RFC 1123 label, as for the handler of a RuntimeClass. */
 const handlerName = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
 
-/** A runtime handler; what is absent was not given. */
+/** A runtime handler; absent fields are not configured. */
 export type RuntimeEntry = {
   path: string;
   runtimeArgs: string[];
-  /** A JSON file with the OCI spec that containers start from. */
+  /** A JSON file with the base OCI spec of containers. */
   baseRuntimeSpec?: string;
-  /** Patterns of the annotations that reach the runtime: a pod's, a container's. */
+  /** Patterns of the pod's and container's annotations that are passed to the runtime. */
   podAnnotations?: string[];
   containerAnnotations?: string[];
   privilegedWithoutHostDevices?: boolean;
   cniConfDir?: string;
 };
 
-/** How daemon.json calls a handler's fields. */
+/** Names of a handler's fields in daemon.json. */
 export const runtimeEntryKeys: Record<keyof RuntimeEntry, string> = {
   path: "path",
   runtimeArgs: "runtime-args",
@@ -211,7 +211,7 @@ export const runtimeEntryKeys: Record<keyof RuntimeEntry, string> = {
   cniConfDir: "cni-conf-dir",
 };
 
-/** Of annotations: "*" and "?" stand for what is no "/". */
+/** In patterns of annotations "*" and "?" do not match "/". */
 const annotationPatterns = v.array(
   v.pipe(v.string(), v.regex(/^[A-Za-z0-9*?](?:[A-Za-z0-9._/*?-]*[A-Za-z0-9*?])?$/)),
 );
@@ -244,15 +244,15 @@ export const runtimes = kind(
   ),
 );
 
-/** containerd's stream_processors: a program that makes layers of one media type of another's. */
+/** A program that converts layers of one media type to another, as containerd's stream_processors. */
 export type StreamProcessor = {
-  /** Media types of what it reads from its standard input. */
+  /** Media types that it reads from standard input. */
   accepts: string[];
-  /** Media type of what it writes to its standard output. */
+  /** The media type that it writes to standard output. */
   returns: string;
   path: string;
   args: string[];
-  /** "NAME=value", beside the daemon's own environment. */
+  /** "NAME=value", added to the daemon's environment. */
   env: string[];
 };
 
@@ -318,7 +318,7 @@ export const ulimits = kind(
   ),
 );
 
-/** For keys that mean nothing here: the type is checked all the same. */
+/** For keys without effect, whose type is checked nevertheless. */
 export const textMap = kind("map", "a map of strings", v.record(v.string(), v.string()));
 
 export const anyMap = kind("map", "a map", v.record(v.string(), v.unknown()));

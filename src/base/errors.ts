@@ -1,4 +1,4 @@
-// One error class for everything that a caller is told; cri/server.ts maps it to a gRPC status.
+// CriError: the error class of everything that reaches a caller; cri/server.ts maps it to a gRPC status.
 import { shorten } from "./text.ts";
 
 /** gRPC status codes by name (grpc/grpc, doc/statuscodes.md). */
@@ -23,7 +23,7 @@ export const grpcCodes = {
 
 export type ErrorCode = keyof typeof grpcCodes;
 
-/** What went wrong, for whom, and where it can be told apart: what to try next. */
+/** Carries a gRPC code; the message says what went wrong with which object, and if known what to do next. */
 export class CriError extends Error {
   override readonly name = "CriError";
   readonly code: ErrorCode;
@@ -34,13 +34,13 @@ export class CriError extends Error {
   }
 }
 
-/** A message may hold what a plugin or a runtime has written. */
+/** Bounds messages, which may contain the output of a plugin or a runtime. */
 const messageBytesMax = 16 << 10;
 
-/** The message of anything thrown, well-formed and bounded; of a failed undo (SuppressedError) the original cause first. */
+/** Returns the message of any thrown value, well-formed and bounded; for a failed roll-back the cause first. */
 export function messageOf(error: unknown): string {
   if (error instanceof SuppressedError) {
-    return `${messageOf(error.suppressed)} (and undoing it failed: ${messageOf(error.error)})`;
+    return `${messageOf(error.suppressed)} (and its roll-back failed: ${messageOf(error.error)})`;
   }
   try {
     return shorten(String(error instanceof Error ? error.message : error), messageBytesMax);
@@ -49,7 +49,7 @@ export function messageOf(error: unknown): string {
   }
 }
 
-/** Of what the node has too little: disk, descriptors, memory. */
+/** Errors of an exhausted node: disk, descriptors, memory. */
 const exhausted: readonly (string | undefined)[] = [
   "ENOSPC",
   "EDQUOT",
@@ -58,7 +58,7 @@ const exhausted: readonly (string | undefined)[] = [
   "ENOMEM",
 ];
 
-/** The code of anything thrown: a CriError's own, a deadline's or cancellation's, errno's, else INTERNAL. */
+/** Returns the code of any thrown value: of a CriError, deadline, cancellation, or errno; else INTERNAL. */
 export function codeOf(error: unknown): ErrorCode {
   if (error instanceof SuppressedError) return codeOf(error.suppressed);
   if (error instanceof CriError) return error.code;
@@ -67,7 +67,7 @@ export function codeOf(error: unknown): ErrorCode {
   return exhausted.includes(errnoOf(error)) ? "RESOURCE_EXHAUSTED" : "INTERNAL";
 }
 
-/** errno's name ("ENOENT") of a failed system call, or undefined. */
+/** Returns errno's name ("ENOENT") of a failed system call, or undefined. */
 export function errnoOf(error: unknown): string | undefined {
   const code = error instanceof Error ? (error as NodeJS.ErrnoException).code : undefined;
   return typeof code === "string" && /^E[A-Z0-9]+$/.test(code) ? code : undefined;

@@ -1,9 +1,9 @@
-// External steps by name: what changes the world outside this process. Each has a failpoint before
-// and after it, so that tests can end, delay or fail the daemon or the monitor anywhere.
+// Failpoints: before and after each step with effects outside this process, tests can kill, delay or fail the
+// daemon or the monitor.
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "./errors.ts";
 
-/** Every step, in the order in which a pod meets them. */
+/** Every step, in the order of a pod's life. */
 export const stepNames = [
   // RunPodSandbox
   "sandbox-record",
@@ -59,17 +59,17 @@ export type StepName = (typeof stepNames)[number];
 type Action = { kind: "error" } | { kind: "kill" } | { kind: "delay"; ms: number };
 
 const armed = new Map<string, Action>();
-let told: (failpoint: string, action: string) => void = () => {};
+let reportHit: (failpoint: string, action: string) => void = () => {};
 
 /**
  * Arms failpoints: `before:cni-add=error,after:runtime-create=delay:1000,before:cni-del=kill`.
- * onHit is told of each that is reached. @throws CriError INVALID_ARGUMENT.
+ * onHit is called for each that is reached. @throws CriError INVALID_ARGUMENT.
  */
 export function armFailpoints(
   text: string,
   onHit: (failpoint: string, action: string) => void,
 ): void {
-  told = onHit;
+  reportHit = onHit;
   for (const entry of text.split(",").filter(Boolean)) {
     const [name = "", action = ""] = entry.split("=");
     const [when, step] = name.split(":");
@@ -77,7 +77,7 @@ export function armFailpoints(
       const known = stepNames.join(", ");
       throw new CriError(
         "INVALID_ARGUMENT",
-        `ISULAD_FAILPOINTS: no failpoint ${name}: before: or after: one of ${known}`,
+        `ISULAD_FAILPOINTS: unknown failpoint ${name}: use before: or after: with one of ${known}`,
       );
     }
     armed.set(name, actionOf(name, action));
@@ -90,7 +90,7 @@ function actionOf(name: string, text: string): Action {
   if (ms !== undefined) return { kind: "delay", ms: Number(ms) };
   throw new CriError(
     "INVALID_ARGUMENT",
-    `ISULAD_FAILPOINTS: ${name}=${text}: error, delay:MILLISECONDS or kill`,
+    `ISULAD_FAILPOINTS: ${name}=${text}: use error, delay:MILLISECONDS or kill`,
   );
 }
 
@@ -106,7 +106,7 @@ export async function step<T>(name: StepName, act: () => T | Promise<T>): Promis
 async function failpoint(name: string): Promise<void> {
   const action = armed.get(name);
   if (action === undefined) return;
-  told(name, action.kind);
+  reportHit(name, action.kind);
   switch (action.kind) {
     case "delay":
       await sleep(action.ms);
@@ -115,7 +115,7 @@ async function failpoint(name: string): Promise<void> {
       process.kill(process.pid, "SIGKILL");
       return;
     case "error":
-      armed.delete(name); // Once: what comes after has to get over it.
+      armed.delete(name); // once, so that tests see the recovery
       throw new CriError("INTERNAL", `failpoint ${name}`);
   }
 }

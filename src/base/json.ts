@@ -1,42 +1,42 @@
-// JSON of values with bigints, JSON from outside, and a reader that remembers the line of everything it
-// reads, because a message about daemon.json names the line: strict (RFC 8259), and a key that is given
-// twice is an error. No other file of src calls JSON.stringify or JSON.parse (test/tidy.test.ts).
+// Reads and writes JSON: with bigints, with lone surrogates repaired, and with a strict reader (RFC 8259, no
+// duplicate keys) that knows the line of each value, for messages about daemon.json. No other file of src
+// calls JSON.stringify or JSON.parse (test/tidy.test.ts).
 
-// TypeScript's library does not know rawJSON yet; Bun and Deno both have it.
+// TypeScript's library does not declare rawJSON yet.
 const raw = JSON as unknown as { rawJSON(text: string): unknown };
 
-/** Any value as JSON; a bigint keeps every digit. */
+/** Returns any value as JSON; a bigint keeps every digit. */
 export function jsonText(value: unknown, indent?: number): string {
   const exact = (_key: string, part: unknown) =>
     typeof part === "bigint" ? raw.rawJSON(part.toString()) : part;
   return JSON.stringify(value, exact, indent) ?? "null";
 }
 
-/** An escape of a surrogate pair, of one surrogate, or any other. */
+/** Matches an escape of a surrogate pair, of one surrogate, or any other. */
 const escapes =
   /\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|u[dD][89a-fA-F][\da-fA-F]{2}|[^])/g;
-/** Of the escape of a surrogate that stands alone. */
+/** The length of the escape of a lone surrogate. */
 const surrogateLength = 6;
 
 export type Reviver = (key: string, value: unknown, context: { source?: string }) => unknown;
 
 /**
- * The value of a JSON text, with well-formed strings: "\\ud800" is valid JSON and becomes U+FFFD, as in
- * Go. @throws SyntaxError
+ * Parses a JSON text, with well-formed strings: "\\ud800" is valid JSON and becomes U+FFFD, as in Go.
+ * @throws SyntaxError
  */
 export function jsonValue(text: string, revive?: Reviver): unknown {
   const source = /\\u[dD][89a-fA-F]/.test(text) ? text.replaceAll(escapes, repaired) : text;
   return JSON.parse(source.toWellFormed(), revive as (key: string, value: unknown) => unknown);
 }
 
-/** For jsonValue(): integers that a number cannot hold become bigint. */
+/** Reviver for jsonValue(): integers that a number cannot hold become bigint. */
 export const exactIntegers: Reviver = (_key, value, { source = "" }) =>
   Number.isInteger(value) && !Number.isSafeInteger(value) && /^-?\d+$/.test(source)
     ? BigInt(source)
     : value;
 
 /**
- * The value of what jsonText() wrote, as it was: in names of a layer's files surrogates stand for bytes
+ * Parses text of jsonText() without repairing surrogates, which stand for bytes in names of a layer's files
  * (layer/tar_fields.ts). @throws SyntaxError
  */
 export function ownJsonValue(text: string): unknown {
@@ -67,7 +67,7 @@ export class JsonSyntaxError extends Error {
 
 const depthMax = 64;
 
-/** @throws JsonSyntaxError with the line. */
+/** Parses with the lines of values. @throws JsonSyntaxError with the line. */
 export function parseJson(text: string): JsonNode {
   const reader = new Reader(text.startsWith("\uFEFF") ? text.slice(1) : text);
   const node = reader.value(0);
@@ -75,14 +75,14 @@ export function parseJson(text: string): JsonNode {
   return node;
 }
 
-/** The plain value; a key such as "__proto__" becomes an ordinary property. */
+/** Returns the plain value; a key such as "__proto__" becomes an ordinary property. */
 export function plainValue(node: JsonNode): unknown {
   if (node.kind === "scalar") return node.value;
   if (node.kind === "list") return node.items.map(plainValue);
   return Object.fromEntries(node.members.map(({ key, node }) => [key, plainValue(node)]));
 }
 
-/** The line of the value at `path`, or of the deepest part of the path that exists. */
+/** Returns the line of the value at `path`, or of the deepest existing part of the path. */
 export function lineAt(node: JsonNode, path: readonly (string | number)[]): number {
   let { line } = node;
   let at: JsonNode | undefined = node;

@@ -1,18 +1,19 @@
-// Peers that have not shown yet what they may do: bounded in number and in time, the oldest out first. So
-// they can keep nobody else out, and what is accepted has a budget of its own.
+// Lobby: holds peers that have not authenticated yet, bounded in number and in time, and expels the oldest
+// first. So they cannot lock others out, and accepted peers have a budget of their own.
+
 type LobbyOptions<Peer> = {
   peersMax: number;
-  /** How long one may stay. */
+  /** The longest stay. */
   deadlineMs: number;
-  /** How long one may stay in any case; who can wait with the next peer does so (roomInMs). */
+  /** The guaranteed stay, if the caller delays the next peer by roomInMs(). */
   graceMs: number;
-  /** Closes the connection of one that may stay no longer. */
+  /** Closes the connection of a peer that may no longer stay. */
   expel: (peer: Peer) => void;
 };
 
 export class Lobby<Peer> implements Disposable {
   readonly #options: LobbyOptions<Peer>;
-  /** When each came, in milliseconds; the oldest first. */
+  /** Arrival times in milliseconds, the oldest first. */
   readonly #peers = new Map<Peer, number>();
   readonly #now: () => number;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -27,7 +28,7 @@ export class Lobby<Peer> implements Disposable {
     return this.#peers.size;
   }
 
-  /** A peer comes; the oldest goes where there is no room. */
+  /** Adds a peer; expels the oldest if there is no room. */
   enter(peer: Peer): void {
     const [oldest] = this.#peers.keys();
     if (this.#peers.size >= this.#options.peersMax) this.#expel(oldest!);
@@ -35,12 +36,12 @@ export class Lobby<Peer> implements Disposable {
     this.#schedule();
   }
 
-  /** A peer is accepted, or has gone. @returns false when it was expelled before. */
+  /** Removes a peer that is accepted or has disconnected. @returns false if it was expelled before. */
   leave(peer: Peer): boolean {
     return this.#peers.delete(peer);
   }
 
-  /** Milliseconds until a peer can come without one going that has just come; 0: now. */
+  /** Returns the milliseconds until a peer can enter without expelling one within its grace; 0: now. */
   roomInMs(): number {
     const { peersMax, graceMs } = this.#options;
     if (this.#peers.size < peersMax) return 0;
@@ -57,7 +58,7 @@ export class Lobby<Peer> implements Disposable {
     this.#options.expel(peer);
   }
 
-  /** One timer, for the oldest; who comes later is looked at when that one has had its time. */
+  /** One timer, for the oldest peer; its expiry schedules the next. */
   #schedule(): void {
     if (this.#timer !== undefined || this.#peers.size === 0) return;
     const inMs = this.#oldestMs() + this.#options.deadlineMs - this.#now();

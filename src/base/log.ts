@@ -1,5 +1,4 @@
-// The daemon's log: one line an event, as text for a person or as JSON for a collector.
-import { createConsola, LogLevels, type LogObject } from "consola";
+// The daemon's log: writes one line an event, as text for people or as JSON for collectors.
 import { messageOf } from "./errors.ts";
 import { jsonText } from "./json.ts";
 import { shorten } from "./text.ts";
@@ -22,79 +21,69 @@ export type Log = {
 export type LogOptions = {
   level: LogLevel;
   format: LogFormat;
-  /** Standard error if none is given: it is what systemd's journal keeps. */
+  /** By default standard error, which systemd's journal keeps. */
   stream?: { write(text: string): unknown };
 };
 
+const levels: readonly LogLevel[] = ["error", "warn", "info", "debug"];
+
 export function createLog(options: LogOptions): Log {
   const stream = options.stream ?? process.stderr;
-  const line = options.format === "json" ? jsonLine : textLine;
-  const consola = createConsola({
-    level: LogLevels[options.level],
-    throttle: -1, // Equal lines count: consola would fold them into one.
-    reporters: [
-      {
-        log: (entry) => {
-          stream.write(`${line(entry)}\n`);
-        },
-      },
-    ],
-  });
-  return roomLog(consola, "");
+  const format = options.format === "json" ? jsonLine : textLine;
+  const enabled = new Set(levels.slice(0, levels.indexOf(options.level) + 1));
+  const write = (line: Line) => {
+    if (enabled.has(line.level)) stream.write(`${format(line)}\n`);
+  };
+  return roomLog(write, "");
 }
 
-/** For tests and for short-lived helpers that have nothing to say. */
+/** A log that writes nothing, for tests and short-lived helpers. */
 export function silentLog(): Log {
   return createLog({ level: "error", format: "text", stream: { write: () => true } });
 }
 
-/** For work that nobody waits for: logs its failure. */
+/** Logs the failure of background work. */
 export function logFailure(log: Log, msg: string): (error: unknown) => void {
   return (error) => log.error(msg, { error: messageOf(error) });
 }
 
-function roomLog(consola: ReturnType<typeof createConsola>, room: string): Log {
-  const tagged = room === "" ? consola : consola.withTag(room);
+type Line = { level: LogLevel; room: string; msg: string; fields: Fields | undefined };
+
+function roomLog(write: (line: Line) => void, room: string): Log {
   return {
-    error: (msg, fields) => tagged.error({ message: msg, args: [fields] }),
-    warn: (msg, fields) => tagged.warn({ message: msg, args: [fields] }),
-    info: (msg, fields) => tagged.info({ message: msg, args: [fields] }),
-    debug: (msg, fields) => tagged.debug({ message: msg, args: [fields] }),
-    child: (name) => roomLog(consola, room === "" ? name : `${room}/${name}`),
+    error: (msg, fields) => write({ level: "error", room, msg, fields }),
+    warn: (msg, fields) => write({ level: "warn", room, msg, fields }),
+    info: (msg, fields) => write({ level: "info", room, msg, fields }),
+    debug: (msg, fields) => write({ level: "debug", room, msg, fields }),
+    child: (name) => roomLog(write, room === "" ? name : `${room}/${name}`),
   };
 }
 
-function partsOf(entry: LogObject): { msg: string; fields: [string, string | number | boolean][] } {
-  const [msg, fields] = entry.args as [string, Fields | undefined];
+function boundedFields(fields: Fields = {}): [string, string | number | boolean][] {
   const kept: [string, string | number | boolean][] = [];
-  for (const [name, value] of Object.entries(fields ?? {})) {
+  for (const [name, value] of Object.entries(fields)) {
     if (typeof value === "string") kept.push([name, shorten(value, partBytesMax)]);
     else if (value !== undefined)
       kept.push([name, typeof value === "bigint" ? String(value) : value]);
   }
-  return { msg: shorten(msg, partBytesMax), fields: kept };
+  return kept;
 }
 
-function jsonLine(entry: LogObject): string {
-  const { msg, fields } = partsOf(entry);
-  const own = {
-    time: entry.date.toISOString(),
-    level: entry.type,
-    room: entry.tag || undefined,
-    msg,
-  };
-  // Ours last, so that a field named "level" cannot pose as the line's.
-  return jsonText({ ...own, ...Object.fromEntries(fields), ...own });
+function jsonLine({ level, room, msg, fields }: Line): string {
+  const time = new Date().toISOString();
+  const own = { time, level, room: room || undefined, msg: shorten(msg, partBytesMax) };
+  // Again after the fields, so that a field named "level" cannot replace the line's.
+  return jsonText({ ...own, ...Object.fromEntries(boundedFields(fields)), ...own });
 }
 
-function textLine(entry: LogObject): string {
-  const { msg, fields } = partsOf(entry);
-  const room = entry.tag ? `${entry.tag}: ` : "";
-  const tail = fields.map(([name, value]) => ` ${name}=${fieldText(value)}`).join("");
-  return `${entry.date.toISOString()} ${entry.type.toUpperCase().padEnd(5)} ${room}${oneLine(msg)}${tail}`;
+function textLine({ level, room, msg, fields }: Line): string {
+  const head = `${new Date().toISOString()} ${level.toUpperCase().padEnd(5)}`;
+  const text = oneLine(shorten(msg, partBytesMax));
+  const tail = boundedFields(fields).map(([name, value]) => ` ${name}=${fieldText(value)}`);
+  return `${head} ${room === "" ? "" : `${room}: `}${text}${tail.join("")}`;
 }
 
-/** Of one field or message: some are what a plugin or a registry has said. */
+/** Bound of one field or message: plugins and registries supply some. */
 const partBytesMax = 8 << 10;
 
 function fieldText(value: string | number | boolean): string {
@@ -103,7 +92,7 @@ function fieldText(value: string | number | boolean): string {
   return String(value);
 }
 
-/** What a container, a plugin or a registry says must not be able to forge a line of ours. */
+/** Text from containers, plugins and registries must not forge a line of the log. */
 function oneLine(text: string): string {
   return text.replaceAll(/[\p{Cc}\u2028\u2029]/gu, (c) => {
     if (c === "\n") return String.raw`\n`;

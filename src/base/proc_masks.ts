@@ -1,5 +1,5 @@
-// What of /proc and /sys a container does not get to see or to write. The kubelet sends such lists
-// with every container; here they are for callers that say nothing, and for our own command line.
+// Default lists of masked and read-only paths in /proc and /sys, for callers that send none, unlike the
+// kubelet, and for the CLI.
 
 const maskedPaths = [
   "/proc/acpi",
@@ -18,7 +18,7 @@ const maskedPaths = [
 
 const readonlyPaths = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/** As fields of a security context. */
+/** Returns the lists as fields of a security context. */
 export function procMasks(): { masked_paths: string[]; readonly_paths: string[] } {
   return { masked_paths: [...maskedPaths], readonly_paths: [...readonlyPaths] };
 }

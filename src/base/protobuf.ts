@@ -1,5 +1,5 @@
-// Writes protobuf messages whose strings are UTF-8: protobufjs writes a lone surrogate as three bytes
-// that no Go client reads, which fails the whole message, be it a list of all containers.
+// Encodes protobuf messages with valid UTF-8: protobufjs writes a lone surrogate as three bytes, on which a Go
+// client rejects the whole message, even a list of all containers.
 import protobuf from "protobufjs/minimal.js";
 
 export type Encoder<Message> = {
@@ -13,7 +13,7 @@ class TextWriter extends protobuf.BufferWriter {
   }
 }
 
-/** The bytes of a message. */
+/** Encodes a message. */
 export function encodeMessage<Message>(type: Encoder<Message>, message: Message): Buffer {
   const { buffer, byteOffset, byteLength } = type.encode(message, new TextWriter()).finish();
   return Buffer.from(buffer, byteOffset, byteLength);

@@ -1,4 +1,4 @@
-// Parses bytes and values from outside by a valibot schema, with the error of a CRI call.
+// Validates untrusted JSON and values with valibot schemas; failures are CRI errors.
 import * as v from "valibot";
 import { CriError } from "./errors.ts";
 import { jsonValue } from "./json.ts";

@@ -1,14 +1,14 @@
-// Shapes an error's message into the text of a gRPC status, which travels percent-encoded in a header.
+// Bounds an error's message for a gRPC status, whose text is percent-encoded in a header.
 import { clip, clipStart, printable } from "./text.ts";
 
 /**
- * Of the encoded text. gRPC clients refuse headers of 8 KiB in all, and a longer one may end the
- * connection, with everybody's calls on it; the rest is for the status's other headers.
+ * Limit of the encoded text. gRPC clients refuse more than 8 KiB of headers, and may close the connection
+ * with all its calls; the difference is for the status's other headers.
  */
 export const encodedBytesMax = 7_680;
 const gap = " […] ";
 
-/** Printable and bounded; beginning and end are kept, as by shorten(). */
+/** Returns printable, bounded text that keeps beginning and end, like shorten(). */
 export function statusText(message: string): string {
   const text = printable(message);
   if (text.length <= encodedBytesMax && encodeURI(text).length <= encodedBytesMax) return text;
@@ -18,7 +18,7 @@ export function statusText(message: string): string {
   return begin.join("") + gap + end.toReversed().join("");
 }
 
-/** The first characters that take no more than these bytes, encoded. */
+/** Returns the first characters that fit the encoded bytes. */
 function within(characters: string[], bytesMax: number): string[] {
   let bytes = 0;
   const end = characters.findIndex((one) => (bytes += encodeURI(one).length) > bytesMax);

@@ -1,39 +1,39 @@
-// Bounds and cleans text from outside: registries, images, plugins, runtimes, clients. A lone surrogate
-// throws where text becomes UTF-8 (a gRPC status, a protobuf string), a cut by UTF-16 length makes one,
-// and a message without a bound floods logs and headers. Every cut of such text is made here.
+// Bounds and cleans untrusted text: from registries, images, plugins, runtimes, clients. All such text is
+// cut here: a cut by UTF-16 length can leave a lone surrogate, which throws when encoded as UTF-8 (gRPC status,
+// protobuf string), and unbounded text floods logs and headers.
 
 const encoder = new TextEncoder();
 const ellipsis = "…";
 const ellipsisBytes = 3;
 const gap = " […] ";
-/** What a message shows of a name, a media type or another short text. */
+/** Bounds a name, a media type or another short text in a message. */
 const quotedBytesMax = 200;
 
-/** Well-formed, of at most bytesMax bytes of UTF-8; what is cut off at the end is marked. */
+/** Returns well-formed text of at most bytesMax bytes of UTF-8; an ellipsis marks a cut at the end. */
 export function clip(text: string, bytesMax: number): string {
   if (fits(text, bytesMax)) return text.toWellFormed();
   return text.slice(0, unitsWithin(text, bytesMax - ellipsisBytes)).toWellFormed() + ellipsis;
 }
 
-/** As clip(), but the end is kept: of a program's output the last words say why it failed. */
+/** Like clip(), but keeps the end: a program's last output says why it failed. */
 export function clipStart(text: string, bytesMax: number): string {
   if (fits(text, bytesMax)) return text.toWellFormed();
   return ellipsis + endWithin(text, bytesMax - ellipsisBytes);
 }
 
-/** As clip(), but beginning and end are kept: who says it, and why. */
+/** Like clip(), but keeps beginning and end: the speaker and the reason. */
 export function shorten(text: string, bytesMax: number): string {
   if (fits(text, bytesMax)) return text.toWellFormed();
   const half = Math.floor((bytesMax - Buffer.byteLength(gap)) / 2);
   return text.slice(0, unitsWithin(text, half)).toWellFormed() + gap + endWithin(text, half);
 }
 
-/** In quotes, with escapes: for names inside a message. */
+/** Returns text in quotes, with escapes, for names inside a message. */
 export function quoted(text: string, bytesMax = quotedBytesMax): string {
   return JSON.stringify(clip(text, bytesMax));
 }
 
-/** Without control characters but newline and tab: they move a terminal's cursor, or end a string. */
+/** Replaces control characters except newline and tab: they move a terminal's cursor, or end a string. */
 export function printable(text: string): string {
   return text
     .toWellFormed()
@@ -41,7 +41,7 @@ export function printable(text: string): string {
     .replaceAll(/[^\P{Cc}\n\t]/gu, "\uFFFD");
 }
 
-/** A value from JSON or YAML with every string and key well-formed. */
+/** Makes every string and key of a JSON or YAML value well-formed. */
 export function wellFormed(value: unknown): unknown {
   if (typeof value === "string") return value.toWellFormed();
   if (Array.isArray(value)) return value.map(wellFormed);
@@ -56,12 +56,12 @@ function fits(text: string, bytesMax: number): boolean {
   return text.length * 3 <= bytesMax || Buffer.byteLength(text) <= bytesMax;
 }
 
-/** How many UTF-16 units, whole characters only, these bytes hold. */
+/** Returns the UTF-16 units of the whole characters that fit these bytes. */
 function unitsWithin(text: string, bytesMax: number): number {
   return encoder.encodeInto(text, new Uint8Array(Math.max(0, bytesMax))).read;
 }
 
-/** The last whole characters that these bytes hold. */
+/** Returns the last whole characters that fit these bytes. */
 function endWithin(text: string, bytesMax: number): string {
   const bytes = Buffer.from(text.slice(-bytesMax));
   let start = Math.max(0, bytes.length - bytesMax);

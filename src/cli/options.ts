@@ -3,7 +3,7 @@
 import type { ArgDef, ArgsDef } from "citty";
 import { quoted } from "../base/text.ts";
 import { CriError } from "../base/errors.ts";
-import { nearest } from "../base/nearest.ts";
+import { nearest } from "../base/edit_distance.ts";
 
 /** The command line is wrong. */
 export class UsageError extends CriError {

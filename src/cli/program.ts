@@ -3,7 +3,7 @@
 import { stripVTControlCharacters } from "node:util";
 import { type ArgsDef, type CommandDef, parseArgs, renderUsage, type SubCommandsDef } from "citty";
 import { messageOf } from "../base/errors.ts";
-import { nearest } from "../base/nearest.ts";
+import { nearest } from "../base/edit_distance.ts";
 import { checkWords, takesValue, UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
 

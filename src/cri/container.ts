@@ -146,7 +146,7 @@ async function endFailedStart(
     const { runtimeTimeoutMs: timeoutMs } = context.config;
     await askAgain(context, "remove", { id, runtime, timeoutMs });
   } catch (error) {
-    // Recovery ends what runs although its record says that it has exited (recover.ts).
+    // Recovery ends what runs although its record says that it has exited (recovery/rules.ts).
     context.log.warn("a failed start was not undone yet", {
       container: id,
       error: messageOf(error),

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import type { Config } from "../base/config.ts";
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
-import type { Mailbox } from "../base/mailbox.ts";
+import type { EventBus } from "../base/event_bus.ts";
 import { quoted } from "../base/text.ts";
 import type { ImageStore } from "../image/store.ts";
 import type { MonitorClient } from "../monitor_client/client.ts";
@@ -24,7 +24,7 @@ import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exits.ts";
 import type { Instruments } from "../stats/instruments.ts";
 import type { NriEvents } from "./nri_events.ts";
-import type { SingleFlight } from "./single_flight.ts";
+import type { SingleFlight } from "../base/single_flight.ts";
 
 /** A runtime handler (handlers.ts). */
 export type Handler = {
@@ -63,7 +63,7 @@ export type Context = {
   /** Absent: plugins are not wanted (nri-support), or not started yet. */
   nri?: NriEvents;
   instruments: Instruments;
-  events: Mailbox<PodEvent>;
+  events: EventBus<PodEvent>;
   /** Of events and of statuses that are to be ordered with them. */
   eventClock: EventClock;
   /** Containers whose start is under way, and its end: its outcome is committed then. */

@@ -30,7 +30,7 @@ export function sandboxFacts(context: Context, sandbox: Sandbox): SandboxFacts {
   };
 }
 
-/** The other driver's cgroups were of an earlier boot (recover.ts), and went with it. */
+/** The other driver's cgroups were of an earlier boot (recovery/cgroup_driver.ts), and went with it. */
 export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
   return sandbox.cgroup.driver === cgroup.name;
 }

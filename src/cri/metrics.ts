@@ -2,7 +2,7 @@
 import { throwIfAborted } from "../base/abort.ts";
 import { nowNs } from "../base/clock.ts";
 import { toLong } from "../base/int64.ts";
-import { Slices } from "../base/slices.ts";
+import { Slices } from "../base/time_slices.ts";
 import { processes } from "../node/cgroup.ts";
 import { readDetails } from "../stats/cgroup_details.ts";
 import { diskName, diskSpace } from "../stats/disks.ts";

@@ -3,6 +3,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
+import { KeyedLock } from "../base/keyed_lock.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
@@ -37,7 +38,7 @@ class Nri implements NriEvents, AsyncDisposable {
   /** CreateContainer was told of, and nothing after it. */
   readonly #creating = new Map<string, ContainerFacts>();
   /** What is being told of a container, until the last of it has been. */
-  readonly #order = new Map<string, Promise<void>>();
+  readonly #order = new KeyedLock();
   readonly #pods = new NriLedger();
   readonly #containers = new NriLedger();
 
@@ -75,7 +76,7 @@ class Nri implements NriEvents, AsyncDisposable {
     if (!this.#pods.stop(sandbox.id) || this.#host.isEmpty) return;
     const containers = this.#context.containers.list();
     const own = containers.filter(({ sandboxId }) => sandboxId === sandbox.id);
-    await Promise.all(own.flatMap(({ id }) => this.#order.get(id) ?? []));
+    await Promise.all(own.map(({ id }) => this.#order.run(id, undefined, async () => {})));
     await this.#host.notify("StopPodSandbox", this.#pod(sandbox));
   }
 
@@ -161,7 +162,7 @@ class Nri implements NriEvents, AsyncDisposable {
 
   async startContainer(sandbox: Sandbox, container: Container): Promise<void> {
     if (this.#host.isEmpty) return;
-    await this.#inOrder(container.id, async () => {
+    await this.#order.run(container.id, undefined, async () => {
       await this.#host.startContainer(this.#pod(sandbox), await this.#facts(container));
     });
   }
@@ -188,7 +189,7 @@ class Nri implements NriEvents, AsyncDisposable {
   ): Promise<ResourceChange> {
     if (this.#host.isEmpty) return { resources };
     const sandbox = this.#context.sandboxes.get(container.sandboxId);
-    return await this.#inOrder(container.id, async () => {
+    return await this.#order.run(container.id, undefined, async () => {
       const facts = await this.#facts(container);
       return await this.#host.updateContainer(this.#pod(sandbox), facts, resources);
     });
@@ -218,8 +219,8 @@ class Nri implements NriEvents, AsyncDisposable {
     tell: (pod: PodFacts, container: ContainerFacts) => Promise<void>,
   ): Promise<void> {
     // Who has gone meanwhile may still be being told of it.
-    if (this.#host.isEmpty && !this.#order.has(container.id)) return Promise.resolve();
-    return this.#inOrder(container.id, async () => {
+    if (this.#host.isEmpty && !this.#order.isHeld(container.id)) return Promise.resolve();
+    return this.#order.run(container.id, undefined, async () => {
       try {
         const sandbox = this.#context.sandboxes.get(container.sandboxId);
         await tell(this.#pod(sandbox), await this.#facts(container));
@@ -227,21 +228,6 @@ class Nri implements NriEvents, AsyncDisposable {
         this.#logFailure(event, container.id, error);
       }
     });
-  }
-
-  /** After what is still being told of this container. */
-  #inOrder<Result>(id: string, act: () => Promise<Result>): Promise<Result> {
-    const result = (this.#order.get(id) ?? Promise.resolve()).then(act);
-    const settled: Promise<void> = result
-      .then(
-        () => {},
-        () => {}, // its caller's to deal with
-      )
-      .then(() => {
-        if (this.#order.get(id) === settled) this.#order.delete(id);
-      });
-    this.#order.set(id, settled);
-    return result;
   }
 
   /** Nobody waits for what plugins are told afterwards. */

@@ -2,7 +2,7 @@
 import { nowNs } from "../base/clock.ts";
 import { CriError } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
-import { Turns } from "../base/turns.ts";
+import { Semaphore } from "../base/semaphore.ts";
 import type { UnpackPool } from "../layer/unpack_pool.ts";
 import { asResourceExhausted } from "../layer/disk_space.ts";
 import type { LayerMaker, LayerWant } from "../layer/layer_maker.ts";
@@ -26,7 +26,7 @@ type RegistrarParts = {
 export class Registrar {
   readonly #parts: RegistrarParts;
   /** Serializes writes of records. */
-  readonly #writes = new Turns(1);
+  readonly #writes = new Semaphore(1);
 
   constructor(parts: RegistrarParts) {
     this.#parts = parts;

@@ -9,7 +9,7 @@ import { readArchive } from "./archive.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
 import { UnpackPool } from "../layer/unpack_pool.ts";
 import type { RegistryOptions } from "../registry/resolve_endpoints.ts";
-import { JoinedPulls } from "./joined.ts";
+import { CountedFlight } from "../base/single_flight.ts";
 import { LayerMaker, type LayerMakerOptions } from "../layer/layer_maker.ts";
 import { LayerGc } from "./layer_gc.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
@@ -17,6 +17,7 @@ import { asResourceExhausted } from "../layer/disk_space.ts";
 import { LayerSync } from "../layer/layer_sync.ts";
 import { LayerStore, shortId, type LayerInfo } from "../layer/layer_store.ts";
 import { imagesOfArchive } from "./load.ts";
+import type { ImageProgress } from "../layer/layer_progress.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
 import { fetchImage, type NewImage } from "./pull.ts";
 import { Registrar, type RegisterOptions } from "./register.ts";
@@ -90,7 +91,7 @@ export class ImageStore implements AsyncDisposable {
   readonly #layers: LayerStore;
   readonly storage: Storage;
   readonly #maker: LayerMaker;
-  readonly #pulls: JoinedPulls<ImageRecord>;
+  readonly #pulls = new CountedFlight<ImageRecord, ImageProgress>("pull");
   /** Tests whether an image is excluded from the kubelet's garbage collection. */
   readonly pinned: (image: ImageRecord) => boolean;
   readonly sync: LayerSync;
@@ -105,7 +106,6 @@ export class ImageStore implements AsyncDisposable {
     this.#layers = parts.layers;
     this.storage = parts.storage;
     this.#maker = new LayerMaker(parts.layers, { ...options.layers, log: options.log });
-    this.#pulls = new JoinedPulls();
     const { graph } = options;
     const startHelpers = () => this.#startHelpers();
     this.sync = new LayerSync(parts.layers, startHelpers, options.log);
@@ -293,7 +293,7 @@ export class ImageStore implements AsyncDisposable {
   /** Cancels running pulls; mounts stay. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort(new CriError("CANCELLED", "the daemon stops"));
-    await this.#pulls.end();
+    await this.#pulls.end(new CriError("CANCELLED", "the daemon stops"));
     await this.sync.end();
   }
 }

@@ -10,7 +10,8 @@ import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./p
 import type { LayerState } from "./layer_progress.ts";
 import { assertDiskSpace } from "./disk_space.ts";
 import { withoutMirrors } from "../registry/pull_session.ts";
-import { KeyedTurns, Turns } from "../base/turns.ts";
+import { KeyedLock } from "../base/keyed_lock.ts";
+import { Semaphore } from "../base/semaphore.ts";
 
 export type LayerWant = LayerDescriptor & {
   chainId: string;
@@ -34,7 +35,7 @@ export type LayerMakerOptions = {
   log: Log;
 };
 
-type OneOptions = EnsureOptions & { downloads: Turns; below: Promise<void> };
+type OneOptions = EnsureOptions & { downloads: Semaphore; below: Promise<void> };
 
 /** A layer in its scratch folder; digest: of its blob, which a cloned layer does not have. */
 type MadeLayer = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
@@ -44,9 +45,9 @@ type MadeLayer = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
 export class LayerMaker {
   readonly #store: LayerStore;
   readonly #options: LayerMakerOptions;
-  readonly #byChain = new KeyedTurns();
+  readonly #byChain = new KeyedLock();
   /** Holders of these locks wait for no other layer, so they cannot deadlock. */
-  readonly #byContent = new KeyedTurns();
+  readonly #byContent = new KeyedLock();
   /** Diff ID → scratch folder of a finished layer that waits for the layers below it. */
   readonly #pending = new Map<string, string>();
 
@@ -66,7 +67,7 @@ export class LayerMaker {
     await this.#assertDiskSpace(missing);
     const failed = new AbortController();
     const signal = AbortSignal.any([options.signal, failed.signal]);
-    const downloads = new Turns(this.#options.downloadsMax);
+    const downloads = new Semaphore(this.#options.downloadsMax);
     let below = Promise.resolve();
     const tasks: Promise<void>[] = [];
     for (const index of wants.keys()) {
@@ -98,7 +99,6 @@ export class LayerMaker {
   async #make(wants: LayerWant[], index: number, o: OneOptions): Promise<void> {
     const want = wants[index]!;
     const { diffId } = want;
-    const never = new AbortController().signal;
     const scratch = await this.#store.makeScratch();
     try {
       const made = await this.#byContent.run(diffId, o.signal, async () => {
@@ -116,7 +116,7 @@ export class LayerMaker {
       });
     } finally {
       // Under the lock: no other layer may be cloned from a folder that is being removed.
-      await this.#byContent.run(diffId, never, async () => {
+      await this.#byContent.run(diffId, undefined, async () => {
         this.#clearPending(diffId, scratch);
         await rm(scratch, { recursive: true, force: true });
       });
@@ -141,7 +141,7 @@ export class LayerMaker {
     await this.#byChain.run(want.chainId, options.signal, async () => {
       const scratch = await this.#store.makeScratch();
       try {
-        const o = { ...options, index, downloads: new Turns(1), below: Promise.resolve() };
+        const o = { ...options, index, downloads: new Semaphore(1), below: Promise.resolve() };
         const made = await this.#unpackLayer(want, scratch, o);
         await this.#inherit(wants, index, { ...o, scratch, implicit: made.implicit });
         options.beforeReplace();

@@ -10,7 +10,7 @@ import { jsonText, jsonValue } from "../base/json.ts";
 import { spawn } from "../sys/children.ts";
 import { giveWay, killGroup, offerToOomKiller } from "../sys/process.ts";
 import { endWithin, keepEnd } from "../sys/supervise.ts";
-import { Turns } from "../base/turns.ts";
+import { Semaphore } from "../base/semaphore.ts";
 import type { WhiteoutForm } from "./whiteouts.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack_jobs.ts";
 
@@ -21,7 +21,7 @@ export class UnpackPool implements AsyncDisposable {
   readonly #argv: string[];
   readonly #idle: Helper[] = [];
   readonly #all = new Set<Helper>();
-  readonly #starts = new Turns(1);
+  readonly #starts = new Semaphore(1);
 
   constructor(whiteouts: WhiteoutForm) {
     this.#argv = [...ownProgram(), "unpack", whiteouts];

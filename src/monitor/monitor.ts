@@ -5,6 +5,7 @@ import type { Socket } from "node:net";
 import { join } from "node:path";
 import { executableId, version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { Gate } from "../base/gate.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { Orphans, orphanScanMs } from "../sys/zombies.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
@@ -16,7 +17,7 @@ import { MonitorLock } from "./monitor_lock.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
 import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
-import { Gate, upgrade, type Inherited } from "./upgrade.ts";
+import { upgrade, type Inherited } from "./upgrade.ts";
 import { LogWorkers } from "./log_workers.ts";
 
 /** The monitor ends after this long without a connection and a container. */
@@ -63,7 +64,14 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
       connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
   });
   const execs = new Execs({ folder, workers, spawner });
-  const parts: Parts = { state, lock, containers, execs, workers, gate: new Gate() };
+  const parts: Parts = {
+    state,
+    lock,
+    containers,
+    execs,
+    workers,
+    gate: new Gate("the monitor's calls under way"),
+  };
   await containers.resume(inherited.terminals);
   const check = () => {
     containers.check();

@@ -2,6 +2,7 @@
 // chosen descriptors. Every step that can fail comes before it and is rolled back.
 import { untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
+import type { Gate } from "../base/gate.ts";
 import { Descriptor, keepOnExec } from "../sys/descriptor.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import { execve } from "../sys/wait.ts";
@@ -18,40 +19,6 @@ const quiesceMs = 10_000;
 /** Descriptors passed from one build to the next, by number on its command line. */
 export type Inherited = { lock?: Descriptor; terminals: Map<string, Descriptor> };
 
-/** Lets calls pass; while it is closed, new ones wait. */
-export class Gate {
-  #closed: PromiseWithResolvers<void> | undefined;
-  readonly #calls = new Set<Promise<unknown>>();
-
-  async pass<T>(act: () => Promise<T>): Promise<T> {
-    while (this.#closed !== undefined) await this.#closed.promise;
-    const call = act();
-    this.#calls.add(call);
-    try {
-      return await call;
-    } finally {
-      this.#calls.delete(call);
-    }
-  }
-
-  /**
-   * Holds new calls up and waits for the end of those under way.
-   * @throws CriError FAILED_PRECONDITION while it is closed: two upgrades would open it twice.
-   */
-  close(): Promise<void> {
-    if (this.#closed !== undefined) {
-      throw new CriError("FAILED_PRECONDITION", "another upgrade of the monitor is under way");
-    }
-    this.#closed = Promise.withResolvers();
-    return Promise.allSettled(this.#calls).then(() => {});
-  }
-
-  open(): void {
-    this.#closed?.resolve();
-    this.#closed = undefined;
-  }
-}
-
 /** Returns only by throwing; this monitor then goes on unchanged. */
 export async function upgrade(
   argv: string[],
@@ -66,11 +33,13 @@ export async function upgrade(
   const { state, gate, containers, workers } = parts;
   await checkNext(argv, state);
   using undo = new DisposableStack();
-  const closed = gate.close();
-  undo.defer(() => gate.open());
+  // Not queued: the first upgrade, when it succeeds, never opens the gate.
+  if (gate.isClosed) {
+    throw new CriError("FAILED_PRECONDITION", "another upgrade of the monitor is under way");
+  }
   const late = AbortSignal.timeout(quiesceMs);
-  await untilAborted(closed, "waiting for the calls under way", late);
-  // Not chained to `closed`: after a roll-back it must not begin, or the monitor would miss exits.
+  undo.use(await gate.close(late));
+  // A step of its own: after a roll-back nothing may begin that would stop the monitor from seeing exits.
   const quiet = containers.quiesce();
   undo.defer(() => containers.release());
   await untilAborted(quiet, "waiting for the exits of containers", late);

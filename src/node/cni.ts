@@ -9,10 +9,12 @@
 // the plugins make what all pods share (bridge, iptables chains), and portmap fails when two do so.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
-import { afterGrace, throwIfAborted, untilAborted } from "../base/abort.ts";
+import { afterGrace, throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
+import { Gate } from "../base/gate.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
+import { Semaphore } from "../base/semaphore.ts";
 import { readTextBounded, writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
@@ -38,7 +40,7 @@ import { podNetworks, networksAnnotation } from "./cni_networks.ts";
 import { renderCniTemplate } from "./cni_template.ts";
 import { failedForMs } from "./cni_failing.ts";
 import { collectGarbage, type RecordedPod, whenIdle } from "./cni_gc.ts";
-import { Gate, StatusProbe } from "./cni_upkeep.ts";
+import { StatusProbe } from "./cni_status.ts";
 import { isNamespaceFile } from "./namespaces.ts";
 
 export { podAddresses, podMac, type PodAddress } from "./cni_result.ts";
@@ -85,8 +87,9 @@ export class CniNetwork implements AsyncDisposable {
   readonly #confs = new Map<string, { conf: ConfDir; told: string }>();
   /** List and capabilities of the ADDs that have passed. */
   readonly #proven = new Set<string>();
-  #turn: Promise<void> = Promise.resolve();
-  readonly #gate = new Gate();
+  readonly #firstAdds = new Semaphore(1, "the pod network's first ADD");
+  /** GC must not meet an ADD whose pod it does not know yet. */
+  readonly #gate = new Gate("the pod network's GC");
   readonly #probe: StatusProbe;
 
   constructor(options: CniOptions) {
@@ -215,21 +218,15 @@ export class CniNetwork implements AsyncDisposable {
 
   async #inTurn<T>(kind: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     if (this.#proven.has(kind)) return work();
-    const { promise: done, resolve: pass } = Promise.withResolvers<void>();
-    const before = this.#turn;
-    this.#turn = before.then(() => done);
-    try {
-      await untilAborted(before, "waiting for the pod network's first ADD", signal);
-      if (this.#proven.has(kind)) {
-        pass();
-        return await work();
+    {
+      using _ = await this.#firstAdds.acquire(signal);
+      if (!this.#proven.has(kind)) {
+        const result = await work();
+        this.#proven.add(kind);
+        return result;
       }
-      const result = await work();
-      this.#proven.add(kind);
-      return result;
-    } finally {
-      pass();
     }
+    return await work();
   }
 
   /**

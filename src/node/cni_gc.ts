@@ -2,6 +2,7 @@
 // pods' records and from the cache, and where the two differ nothing is collected: a lost file must not
 // release the address of a running pod.
 import { setTimeout as sleep } from "node:timers/promises";
+import type { Gate } from "../base/gate.ts";
 import { jsonText } from "../base/json.ts";
 import type { Log } from "../base/log.ts";
 import { messageOf } from "../base/errors.ts";
@@ -9,7 +10,7 @@ import { pluginInput } from "./cni_args.ts";
 import { cachedPods, usableAttachments, writeCache } from "./cni_cache.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
 import { execPlugin } from "./cni_exec.ts";
-import { knowsNoSuchCommand, type Gate } from "./cni_upkeep.ts";
+import { knowsNoSuchCommand } from "./cni_status.ts";
 
 /** GC waits so long for a moment without ADD and DEL, and may take so long for a network. */
 const idleMs = 30_000;
@@ -94,7 +95,7 @@ function key(...parts: string[]): string {
 /** Alone in the gate, once nobody is in it; undefined: somebody was, for so long. */
 export async function whenIdle(gate: Gate, ms: number): Promise<Disposable | undefined> {
   for (const end = performance.now() + ms; performance.now() < end; await sleep(20)) {
-    const alone = gate.enterAlone();
+    const alone = gate.tryClose();
     if (alone !== undefined) return alone;
   }
   return undefined;

@@ -82,7 +82,7 @@ export class NriHost implements AsyncDisposable {
     this.#set.checkRequired(what);
   }
 
-  /** For a change, from its event to its record (gate.ts). */
+  /** For a change, from its event to its record (PluginSet.gate). */
   enter(): Promise<Disposable> {
     return this.#set.gate.enter();
   }
@@ -134,7 +134,7 @@ export class NriHost implements AsyncDisposable {
     const creation = new Creation(original);
     {
       // The updates come after: they wait for other changes, and those may wait for their turn here.
-      using _ = await this.#set.turns.take();
+      using _ = await this.#set.turns.acquire();
       // What no plugin has changed is encoded once.
       let message = creationMessage(pod, creation);
       for (const plugin of this.#set.plugins) {
@@ -222,7 +222,7 @@ export class NriHost implements AsyncDisposable {
     const [pod, container] = [nriPod(podFacts), nriContainer(containerFacts)];
     const asked = new UpdateRequest(containerFacts.id, fromCri(resources));
     {
-      using _ = await this.#set.turns.take();
+      using _ = await this.#set.turns.acquire();
       for (const plugin of this.#set.plugins) {
         const request = { pod, container, linux_resources: asked.updates.requested() };
         const message = new EventMessage("UpdateContainer", { pod, container }, () =>
@@ -258,7 +258,7 @@ export class NriHost implements AsyncDisposable {
     const message = new EventMessage("UpdatePodSandbox", { pod }, () =>
       encodeMessage(api.UpdatePodSandboxRequest, request),
     );
-    using _ = await this.#set.turns.take();
+    using _ = await this.#set.turns.acquire();
     for (const plugin of this.#set.plugins) await this.#set.deliver(plugin, message);
   }
 
@@ -270,7 +270,7 @@ export class NriHost implements AsyncDisposable {
     onAnswer: (plugin: Plugin, answer: Uint8Array) => void = () => {},
   ): Promise<void> {
     if (this.isEmpty) return;
-    using _ = await this.#set.turns.take();
+    using _ = await this.#set.turns.acquire();
     const subject: Subject = { pod: nriPod(pod) };
     if (container !== undefined) subject.container = nriContainer(container);
     const message = new EventMessage(event, subject);

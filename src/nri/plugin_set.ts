@@ -5,6 +5,8 @@ import { createServer, type Server } from "node:net";
 import { dirname } from "node:path";
 import type { Duplex } from "node:stream";
 import type { Config } from "../base/config.ts";
+import { Gate } from "../base/gate.ts";
+import { Semaphore } from "../base/semaphore.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { ContainerUpdate } from "../proto/nri_types.ts";
@@ -12,7 +14,6 @@ import { replaceStale } from "../sys/stale_socket.ts";
 import { NoAnswer } from "../sys/ttrpc.ts";
 import type { Changes, World } from "./changes.ts";
 import { nriContainer, nriPod } from "./convert.ts";
-import { Gate, Turns } from "./gate.ts";
 import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launch.ts";
 import { Plugin, type EventMessage, type EventName } from "./plugin.ts";
 import { synchronizeMessages } from "./synchronize.ts";
@@ -23,8 +24,10 @@ const connectionsMax = 100;
 export type PluginSetOptions = { config: Config["nri"]; log: Log; world: World; changes: Changes };
 
 export class PluginSet implements AsyncDisposable {
+  /** Changes enter from event to record; closed while a plugin is synchronized, so that it misses none. */
   readonly gate = new Gate();
-  readonly turns = new Turns();
+  /** One event at a time. */
+  readonly turns = new Semaphore(1);
   readonly #options: PluginSetOptions;
   /** Connected; those in service also in #plugins. */
   readonly #connected = new Set<Plugin>();
@@ -134,10 +137,10 @@ export class PluginSet implements AsyncDisposable {
     let updates: ContainerUpdate[];
     {
       using alone = new DisposableStack();
-      alone.use(await this.gate.closed());
+      alone.use(await this.gate.close());
       this.#admitted++;
       alone.defer(() => this.#admitted--);
-      alone.use(await this.turns.take());
+      alone.use(await this.turns.acquire());
       const { pods, containers } = await world.state();
       const messages = synchronizeMessages(pods.map(nriPod), containers.map(nriContainer));
       const response = await plugin.synchronize(messages);

@@ -1,8 +1,8 @@
-// A container as it is recorded, and the pure steps of its life:
+// Container record: its schema and pure state transitions.
 //
 //   creating ──▶ created ──▶ running ──▶ exited     created ──▶ exited (reason StartError)
 //
-// One that is creating is not listed.
+// A container in phase creating is not listed.
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
@@ -49,14 +49,14 @@ const ContainerSchema = v.object({
   image: v.object({
     /** The image's id, CRI's image_id. */
     id: v.string(),
-    /** The name the user gave, for CRI's image.image. */
+    /** The name that the user requested, for CRI's image.image. */
     name: v.string(),
     /** The digest reference, CRI's image_ref. */
     ref: v.string(),
   }),
   runtimeHandler: v.string(),
   createdAtNs: Digits,
-  /** What made its cgroup; absent in records of builds that did not say. */
+  /** The driver that made its cgroup; absent in records of earlier builds. */
   cgroupDriver: v.optional(v.picklist(["cgroupfs", "systemd"])),
   bootId: v.string(),
   /** Absolute; empty: output is discarded. */
@@ -65,11 +65,11 @@ const ContainerSchema = v.object({
   stopSignal: v.pipe(v.string(), v.check(isSignal, "no signal's name")),
   /** Of the container's first process. */
   user: v.object({ uid: Id, gid: Id, groups: v.array(Id) }),
-  /** Its SELinux labels, where it has them; one that is privileged runs without the process's. */
+  /** SELinux labels; a privileged container runs without the process label. */
   selinux: v.optional(SelinuxSchema),
-  /** OCI's cgroupsPath, where an NRI plugin chose it; absent: the cgroup driver's. */
+  /** OCI's cgroupsPath if an NRI plugin chose it; absent: the cgroup driver's. */
   cgroupsPath: v.optional(v.string()),
-  /** What the last update that had any said beside its resources; NRI plugins are given it. */
+  /** Annotations of the last update that had any, passed to NRI plugins. */
   updateAnnotations: v.optional(v.record(v.string(), v.string())),
   /** An update is under way: the bundle's limits from before (cri/container_update.ts), as JSON. */
   updating: v.optional(v.string()),
@@ -103,7 +103,7 @@ export function updateBegun(container: Container, before: string): Container {
   return { ...container, updating: before };
 }
 
-/** The update has ended, with these resources. */
+/** Ends the update, with these resources. */
 export function updateEnded(
   container: Container,
   resources: LinuxContainerResources,
@@ -115,7 +115,7 @@ export function updateEnded(
   return annotations ? { ...updated, updateAnnotations: annotations } : updated;
 }
 
-/** Its end tells that it has run, where its start was cut off before it was recorded. */
+/** Records a start that was cut off before its record: a reported exit proves that the container ran. */
 export function startSeen(container: Container, pid: number, startedAtNs: string): Container {
   return container.phase.phase === "created" ? running(container, pid, startedAtNs) : container;
 }
@@ -163,7 +163,7 @@ function reasonOf(exit: Exit): "Completed" | "Error" | "OOMKilled" | "Unknown" {
   return exit.exitCode === 0 ? "Completed" : "Error";
 }
 
-/** It could not be started; 128 is containerd's code for that. */
+/** EXITED after a failed start; exit code 128 is containerd's for that. */
 export function startFailed(container: Container, message: string, atNs: string): Container {
   return {
     ...container,
@@ -179,8 +179,8 @@ export function startFailed(container: Container, message: string, atNs: string)
 }
 
 /**
- * Nobody saw its end: the node was rebooted, or the monitor's record is lost. One that was created may
- * have run: what is on record after a power loss may be a little older than what was.
+ * EXITED without a known exit code: the node was rebooted, or the monitor's record is lost. Also for a
+ * created container, since the record after a power loss may be older than its start.
  */
 export function lost(container: Container, message: string, atNs: string): Container {
   const { phase } = container;
@@ -199,7 +199,7 @@ export function lost(container: Container, message: string, atNs: string): Conta
   };
 }
 
-/** How the store keeps them. */
+/** Store options of container records. */
 export function containerRecords(folder: string, changes: string): StoreOptions<Container> {
   return {
     kind: "container",

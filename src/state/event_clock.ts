@@ -1,11 +1,11 @@
-// Times that order events and statuses: each is later than all before it, also when the wall clock is set
-// back and when the daemon is started again. A client drops what is not newer than what it has.
+// Event clock: issues timestamps for events and statuses, each later than all before, also after the wall
+// clock was set back or the daemon restarted. A client drops an event that is not newer than its last one.
 import { readFileSync, rmSync } from "node:fs";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/clock.ts";
 import { replaceInMemory } from "../sys/file.ts";
 
-/** How far ahead times are reserved on disk: one write a second at most, and so much of a jump. */
+/** Reserved ahead on disk: bounds the writes to one a second, and the jump after a restart to one second. */
 const reserveNs = 1_000_000_000n;
 
 export class EventClock {
@@ -14,16 +14,16 @@ export class EventClock {
   #lastNs: bigint;
   #reservedNs: bigint;
 
-  /** file: where the reservation is kept; it need not outlive a boot, as no client does. */
+  /** file: keeps the reservation; it need not outlive a boot, as no client does. */
   constructor(file: string, onUnwritten: (problem: string) => void) {
     this.#file = file;
     this.#onUnwritten = onUnwritten;
     this.#lastNs = this.#readReserved();
     this.#reservedNs = this.#lastNs;
-    this.next(); // a file that cannot be written shows at the start
+    this.next(); // reports an unwritable file at the start
   }
 
-  /** Nanoseconds since the epoch; ahead of the wall clock by what that was set back. */
+  /** Nanoseconds since the epoch; ahead of a wall clock that was set back. */
   next(): bigint {
     const now = nowNs();
     this.#lastNs = now > this.#lastNs ? now : this.#lastNs + 1n;
@@ -50,7 +50,7 @@ export class EventClock {
     }
   }
 
-  /** A folder, say; where it stays, the next reservation tells. */
+  /** A folder, for example; if it cannot be removed, the next reservation reports it. */
   #removeUnreadable(): void {
     try {
       rmSync(this.#file, { recursive: true, force: true });

@@ -1,22 +1,22 @@
-// Pod events: what a committed change of a record means to who listens (CRI's GetContainerEvents).
+// Derives pod events (CRI's GetContainerEvents) from committed changes of records.
 import type { Container } from "./container.ts";
 import type { Sandbox } from "./sandbox.ts";
 
 export type PodEventType = "CREATED" | "STARTED" | "STOPPED" | "DELETED";
 
-/** Everything as of one commit; records are never changed in place. */
+/** Holds the state as of one commit; records are never changed in place. */
 export type PodEvent = {
   /** The container's, or the sandbox's for its own events. */
   id: string;
   type: PodEventType;
   createdAtNs: bigint;
-  /** The last one there was, when it is the sandbox that is deleted. */
+  /** For a deleted sandbox, its last record. */
   sandbox: Sandbox | undefined;
-  /** All that are listed for the pod. */
+  /** All listed containers of the pod. */
   containers: Container[];
 };
 
-/** undefined: not listed (yet, or any more). */
+/** Undefined stands for a record that is not listed: not yet, or no longer. */
 export function containerEvents(
   before: Container | undefined,
   after: Container | undefined,
@@ -35,7 +35,7 @@ export function containerEvents(
   }
 }
 
-/** A sandbox is created and started in one step; one whose start could not be undone has stopped. */
+/** A sandbox is created and started in one step; one whose failed start could not be rolled back has stopped. */
 export function sandboxEvents(
   before: Sandbox | undefined,
   after: Sandbox | undefined,

@@ -1,10 +1,10 @@
-// CRI messages as JSON, for records and for what a status tells.
+// Converts CRI messages to JSON, for records and for the verbose info of a status.
 type MessageType<Message> = {
   fromObject(json: object): Message;
   toObject(message: Message, options: object): object;
 };
 
-/** By field names; 64-bit numbers and bytes (base64) as text, enums as numbers or by their names. */
+/** Returns JSON with proto field names: 64-bit numbers and bytes (base64) are text, enums numbers or names. */
 export function messageJson<Message>(
   type: MessageType<Message>,
   message: object,

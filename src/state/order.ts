@@ -1,9 +1,9 @@
-// The order of records: newest first, by creation times that never go back within a pod.
+// Orders records newest first, by creation times that never go back within a pod.
 import { nowNs } from "../base/clock.ts";
 
 type Created = { id: string; createdAtNs: string };
 
-/** For toSorted(): the newest first; of two that were created at once, the one with the smaller id. */
+/** Compares for toSorted(): the newest first; equal times are ordered by id. */
 export function newestFirst(a: Created, b: Created): number {
   const [timeA, timeB] = [BigInt(a.createdAtNs), BigInt(b.createdAtNs)];
   if (timeA !== timeB) return timeA > timeB ? -1 : 1;
@@ -11,8 +11,8 @@ export function newestFirst(a: Created, b: Created): number {
 }
 
 /**
- * Records by id, listed newest first. A kubelet takes the first container of a name in a pod's status for
- * the newest one; and the order of a folder or of a Map would be another after a restart.
+ * Holds records by id and lists them newest first. A kubelet takes the first container of a name in a pod's
+ * status for the newest one, and the order of a folder or of a Map would differ after a restart.
  */
 export class Ordered<Record extends Created> {
   readonly #records = new Map<string, Record>();
@@ -49,8 +49,8 @@ export class Ordered<Record extends Created> {
 }
 
 /**
- * The creation time of what follows `earlier`, in nanoseconds since the epoch: now, or just after the
- * newest of them where the wall clock was set back. Clients take the latest attempt for the current one.
+ * Returns a creation time after all of `earlier`, in nanoseconds since the epoch: now, or just after the
+ * newest of them if the wall clock was set back. Clients take the latest attempt for the current one.
  */
 export function createdAfter(earlier: readonly { createdAtNs: string }[]): string {
   let time = nowNs();

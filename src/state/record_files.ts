@@ -1,8 +1,8 @@
-// One record on disk, in up to three places: `<kind>.json` in its folder under graph, for what must
-// survive a power loss; `<kind>-<id>.json` under state, a tmpfs, with every change since then; and
-// `<kind>.settled.json` beside the first, where the changes come a second later. A change waits for no
-// disk that way, and none is lost with kill -9. After a reboot the settled one is the newest that there
-// is; it is a file of its own, since a power loss may leave nothing of what nobody has waited for.
+// The files of one record: `<kind>.json` in its folder under graph, synced to survive a power loss;
+// `<kind>-<id>.json` under state, a tmpfs, with the newest change; and `<kind>.settled.json` next to the
+// first, to which write-behind copies the change a second later. So no change waits for a disk, and kill -9
+// loses none. After a reboot the settled file is the newest; it is a file of its own because it is not
+// synced: a power loss may leave it empty.
 import { mkdirSync, readdirSync, readFileSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { dirname, join } from "node:path";
@@ -16,7 +16,7 @@ export class RecordFiles {
   readonly #change: string;
   #begun = false;
 
-  /** folder: the record's own; changes: the one where all records' changes lie. */
+  /** folder: the record's own; changes: the folder of all records' changes. */
   constructor(kind: string, id: string, at: { folder: string; changes: string }) {
     this.#folder = at.folder;
     this.#base = join(at.folder, `${kind}.json`);
@@ -24,7 +24,7 @@ export class RecordFiles {
     this.#change = join(at.changes, `${kind}-${id}.json`);
   }
 
-  /** What there is, the newest first; an error for what is there and cannot be read. */
+  /** Reads the files that exist, newest first; an error stands for one that cannot be read. */
   texts(): (string | Error)[] {
     const base = read(this.#base);
     this.#begun = base !== undefined;
@@ -32,8 +32,8 @@ export class RecordFiles {
   }
 
   /**
-   * durable: it must survive a power loss. The first one begins the record's folder.
-   * @throws CriError RESOURCE_EXHAUSTED on a full disk, or as codeOf() has it.
+   * Writes the record; durable: synced to disk. The first write makes the record's folder.
+   * @throws CriError RESOURCE_EXHAUSTED on a full disk, otherwise with the code of codeOf().
    */
   async write(text: string, durable: boolean): Promise<void> {
     const inMemory = this.#begun && !durable;
@@ -55,36 +55,36 @@ export class RecordFiles {
       replaceInMemory(this.#change, text);
     } catch (error) {
       if (errnoOf(error) !== "ENOENT") throw error;
-      // What tidies up /run has taken the folder away under the daemon.
+      // A cleaner of /run has removed the folder under the running daemon.
       mkdirSync(dirname(this.#change), { recursive: true, mode: 0o700 });
       replaceInMemory(this.#change, text);
     }
   }
 
   /**
-   * Brings what has changed into the record's folder too, so that it outlives the boot. Its text is the
-   * caller's: the change's file may have gone since, with all of state.
+   * Copies the newest change into the record's folder, so that it outlives the boot. The caller passes the
+   * text: the file of the change may have been removed since, with all of state.
    */
-  async settle(text: string): Promise<void> {
+  async flush(text: string): Promise<void> {
     await writeFileAtomic(this.#settled, text);
   }
 
-  /** Whether nothing of a record was ever there: its folder was made for a first one that was cut off. */
+  /** True if the folder never held a whole record: its first write was cut off. */
   isUnbegun(): boolean {
     try {
       const names = readdirSync(this.#folder);
       return names.every((name) => isTemporaryFor(this.#base, join(this.#folder, name)));
     } catch {
-      return false; // no folder: damage
+      return false; // without a folder it is damage
     }
   }
 
-  /** The record's folder is gone. */
+  /** For a record whose folder is removed. */
   removeChange(): void {
     rmSync(this.#change, { recursive: true, force: true });
   }
 
-  /** Takes away what no text can be had of, and would be in the way of the next one. */
+  /** Removes files that cannot be read, since they would block the next write. */
   removeUnreadable(): void {
     for (const path of [this.#change, this.#settled, this.#base]) {
       if (read(path) instanceof Error) rmSync(path, { recursive: true, force: true });
@@ -92,8 +92,8 @@ export class RecordFiles {
   }
 }
 
-/** No fault of the file that is read: it would be found with every other one. */
-const ownTroubles = ["EMFILE", "ENFILE", "ENOMEM"];
+/** Failures of the node, not of the file: reading any other file would fail, too. */
+const nodeFailures = ["EMFILE", "ENFILE", "ENOMEM"];
 
 function read(path: string): string | Error | undefined {
   try {
@@ -102,7 +102,7 @@ function read(path: string): string | Error | undefined {
     const errno = errnoOf(error) ?? "";
     if (["ENOENT", "ENOTDIR"].includes(errno)) return undefined;
     const cause = new Error(`${path}: ${messageOf(error)}`, { cause: error });
-    if (ownTroubles.includes(errno)) throw cause;
+    if (nodeFailures.includes(errno)) throw cause;
     return cause;
   }
 }

@@ -1,7 +1,7 @@
-// A pod sandbox as it is recorded, and the pure steps of its life:
+// Sandbox record: its schema and pure state transitions.
 //
 //   creating ──▶ ready ──▶ notready        creating ──▶ notready (a failed start that could not be
-//                                                       undone: Stop and Remove finish it)
+//                                                       rolled back: Stop and Remove finish it)
 import * as v from "valibot";
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
@@ -11,7 +11,7 @@ import type { StoreOptions } from "./store.ts";
 
 const Pinned = v.object({ path: v.string(), inode: Digits });
 
-/** One address of each family, as iSulad's network settings have them. */
+/** One address of each family, as in iSulad's network settings. */
 const addressFields = {
   IPAddress: v.optional(v.string(), ""),
   IPPrefixLen: v.optional(v.number(), 0),
@@ -22,7 +22,7 @@ const addressFields = {
   MacAddress: v.optional(v.string(), ""),
 };
 
-/** A network that the pod is attached to, by the name of its list. */
+/** A network that the pod is attached to. */
 const Network = v.object({ ...addressFields, InterfaceName: v.string() });
 export type NetworkEndpoint = v.InferOutput<typeof Network>;
 
@@ -33,16 +33,16 @@ const PortMapping = v.object({
   hostIP: v.string(),
 });
 
-/** What the pod's network is known by, under iSulad's names: its own fields are the default network's. */
+/** The pod's network, under iSulad's field names: the top-level fields are the default network's. */
 const NetworkSettings = v.object({
   SandboxID: v.string(),
   /** The network namespace's file; empty in the host's network. */
   SandboxKey: v.string(),
   ...addressFields,
-  /** All of the default network, CRI's ip first. */
+  /** All addresses of the default network, CRI's ip first. */
   IPs: v.optional(v.array(v.string()), []),
   CNIPorts: v.optional(v.array(PortMapping), []),
-  /** Whether the network is set up. */
+  /** True while the network is set up. */
   Activation: v.optional(v.boolean(), false),
   Networks: v.optional(v.record(v.string(), Network), {}),
 });
@@ -55,6 +55,8 @@ const Phase = v.variant("phase", [
   v.object({ phase: v.literal("ready") }),
   v.object({ phase: v.literal("notready"), message: v.string() }),
 ]);
+
+export type SandboxPhase = v.InferOutput<typeof Phase>;
 
 const SandboxSchema = v.object({
   version: v.literal(1),
@@ -80,34 +82,34 @@ const SandboxSchema = v.object({
   }),
   cgroup: v.object({
     driver: v.picklist(["cgroupfs", "systemd"]),
-    /** What CRI gave; empty: one of the daemon's own for this pod. */
+    /** CRI's cgroup_parent; empty: a cgroup of the daemon's own for this pod. */
     parent: v.string(),
-    /** The topmost cgroup that was made for the pod, ours to remove. */
+    /** The topmost cgroup that the daemon made for the pod, and has to remove. */
     made: v.optional(v.string()),
   }),
   /**
-   * The plan before CNI ADD, its result after: what DEL needs (node/cni.ts CniAttachments). Damage in it
-   * is no reason to lose the rest: DEL has a cache for what it cannot use.
+   * Before CNI ADD the plan, after it the result: the input of DEL (node/cni.ts CniAttachments). Not
+   * checked, so that damage here does not lose the record: DEL falls back to its cache.
    */
   cni: v.optional(
     v.pipe(
       v.unknown(),
-      v.transform((cni): unknown[] => (Array.isArray(cni) ? cni : [cni])), // one of the first builds
+      v.transform((cni): unknown[] => (Array.isArray(cni) ? cni : [cni])), // as the first builds wrote it
     ),
   ),
-  /** CNI DEL, unmounting: what Stop does once. */
+  /** True after CNI DEL and unmounting, which Stop does once. */
   torndown: v.boolean(),
-  /** What was begun and has failed so far: recovery and zombies.ts go on with it. */
+  /** A teardown or roll-back that has not succeeded yet: the sweep (recovery/sweep.ts) retries it. */
   ending: v.optional(v.picklist(["stop", "undo"])),
-  /** Its SELinux labels, where it has them; its containers' are made of them. */
+  /** SELinux labels, from which its containers' labels are derived. */
   selinux: v.optional(SelinuxSchema),
-  /** The first process of the pid namespace that the pod shares, where it does; 0: not started yet. */
+  /** The first process of a shared pid namespace; 0: not started yet. */
   pause: v.optional(v.object({ pid: v.number() })),
   phase: Phase,
 });
 export type Sandbox = v.InferOutput<typeof SandboxSchema>;
 
-/** Parts joined by "_", which is escaped in them: no two lists of parts give one name. */
+/** Joins parts by "_" and escapes it in them, so that no two lists of parts give the same name. */
 export function reservedName(parts: (string | number)[]): string {
   return parts.map((part) => String(part).replace(/[%_]/g, encodeChar)).join("_");
 }
@@ -121,7 +123,7 @@ export function sandboxName(config: PodSandboxConfig): string {
   return reservedName([name ?? "", namespace ?? "", uid ?? "", attempt ?? 0]);
 }
 
-/** Whether two sandboxes are attempts of one pod. */
+/** True if two sandboxes are attempts of one pod. */
 export function isSamePod(a: PodSandboxConfig, b: PodSandboxConfig): boolean {
   const [one, other] = [a.metadata ?? {}, b.metadata ?? {}];
   return (["uid", "namespace", "name"] as const).every((key) => one[key] === other[key]);
@@ -140,25 +142,25 @@ export function notReady(sandbox: Sandbox, message: string): Sandbox {
   return { ...sandbox, phase: { phase: "notready", message } };
 }
 
-/** It is to be torn down, whoever asks for it or not. */
+/** NOTREADY, and to be torn down even if no client calls StopPodSandbox. */
 export function ending(sandbox: Sandbox, how: "stop" | "undo", message: string): Sandbox {
   if (sandbox.torndown || sandbox.ending === how) return notReady(sandbox, message);
   return { ...notReady(sandbox, message), ending: how };
 }
 
-/** Its folder was lost: all that is left of it is to go, though some of it may have been torn down. */
+/** Its folder was lost: the remainder is removed, though parts may have been torn down before. */
 export function abandoned(sandbox: Sandbox): Sandbox {
   return { ...notReady(sandbox, "its folder in the graph was lost"), ending: "undo" };
 }
 
-/** Its network and its namespaces are gone. */
+/** Its network and its namespaces are removed. */
 export function tornDown(old: Sandbox): Sandbox {
   const { ending: _, ...sandbox } = old;
   const networkSettings = { ...sandbox.networkSettings, Activation: false };
   return { ...notReady(sandbox, "stopped"), networkSettings, torndown: true };
 }
 
-/** How the store keeps them. */
+/** Store options of sandbox records. */
 export function sandboxRecords(folder: string, changes: string): StoreOptions<Sandbox> {
   return {
     kind: "sandbox",

@@ -1,34 +1,35 @@
-// Records in memory and on disk: an index by id and by reserved name, one change at a time for each
-// record, written before it is seen.
+// Store: keeps records in memory and on disk, indexed by id and by reserved name. Serializes the changes of
+// a record, and writes each before it is visible.
 import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
+import { KeyedLock } from "../base/keyed_lock.ts";
 import { nowMs } from "../base/clock.ts";
 import { Ordered } from "./order.ts";
 import { RecordFiles } from "./record_files.ts";
 import { WriteBehind } from "./write_behind.ts";
 
 export type StoreOptions<Record> = {
-  /** What a record is, for messages: "sandbox". */
+  /** Names a record in messages: "sandbox". */
   kind: string;
-  /** `<folder>/<id>/` holds one record (record_files.ts) and what else belongs to it. */
+  /** `<folder>/<id>/` holds one record (record_files.ts) and its other files. */
   folder: string;
-  /** Where changes lie at first. */
+  /** The folder of changes that are not written behind yet. */
   changes: string;
-  /** Of the records that are written. */
+  /** The version of records that this build writes. */
   version: number;
   toJson: (record: Record) => object;
-  /** @throws what is wrong with it. */
+  /** @throws with the reason why the JSON is no record. */
   fromJson: (json: unknown) => Record;
-  /** A change that happened could not be written, or one that was would not outlive a reboot. */
+  /** Called if a change that happened cannot be written, or would not outlive a reboot. */
   onUnwritten?: (problem: string) => void;
-  /** Told of each change of the list when it is made; undefined: not listed. */
+  /** Called at each change of the list; undefined: not listed. */
   onCommit?: (before: Record | undefined, after: Record | undefined) => void;
 };
 
-/** Folders of records that are on their way out; what a crash left of them goes at the next start. */
+/** Marks folders that are being removed; the next start finishes a removal that a crash cut off. */
 const removing = ".removing-";
 
 export class Store<Record extends { id: string; name: string; createdAtNs: string }> {
@@ -36,14 +37,14 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   readonly #records = new Ordered<Record>();
   /** Reserved name → id. */
   readonly #names = new Map<string, string>();
-  readonly #locks = new Map<string, Promise<void>>();
+  readonly #locks = new KeyedLock();
   /** By id. */
   readonly #files = new Map<string, RecordFiles>();
-  /** Folders that load() has found on their way out. */
-  readonly #remains: string[] = [];
+  /** Folders of interrupted removals that load() found. */
+  readonly #interrupted: string[] = [];
   readonly #writeBehind = new WriteBehind(
-    (id) => this.#settle(id),
-    (failures) => this.#tellUnsettled(failures),
+    (id) => this.#flush(id),
+    (failures) => this.#reportUnflushed(failures),
   );
 
   constructor(options: StoreOptions<Record>) {
@@ -51,10 +52,10 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   }
 
   /**
-   * Reads all records; one that is damaged is moved aside and told of, and never stops the start. What
-   * was cut off before its first record was whole, and so had done nothing yet, is removed.
-   * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is touched;
-   * what the system says where none can be read at all, for then all would be taken for gone.
+   * Reads all records; a damaged one is moved aside, and never stops the start. A folder whose first record
+   * was cut off is removed: nothing had been done for it. Returns the problems, for the log.
+   * @throws CriError FAILED_PRECONDITION for a record of a newer version, before anything is changed; the
+   * system's error if no record can be read, for otherwise all would be taken for removed.
    */
   async load(setAside: string): Promise<string[]> {
     const { folder, kind } = this.#options;
@@ -84,21 +85,21 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       }
       await attempt(() => files.removeUnreadable(), problems);
     }
-    this.#remains.push(...names.filter((name) => name.startsWith(removing)));
+    this.#interrupted.push(...names.filter((name) => name.startsWith(removing)));
     return problems;
   }
 
-  /** What a removal that was cut off had not come to; it may take long, as much as a container has written. */
-  async removeRemains(): Promise<string[]> {
+  /** Finishes interrupted removals; slow if a container has written many files. Returns the problems. */
+  async finishRemovals(): Promise<string[]> {
     const problems: string[] = [];
-    for (const name of this.#remains.splice(0)) {
+    for (const name of this.#interrupted.splice(0)) {
       const path = join(this.#options.folder, name);
       await attempt(() => rm(path, { recursive: true, force: true }), problems);
     }
     return problems;
   }
 
-  /** Takes a damaged record out of the way; what became of it. A full disk may not even take that. */
+  /** Moves a damaged record aside, as far as a full disk allows. Returns the outcome, for the log. */
   async #moveAside(id: string, files: RecordFiles, setAside: string): Promise<string> {
     const from = this.folderOf(id);
     const to = join(setAside, `${this.#options.kind}-${id}-${Math.trunc(nowMs())}`);
@@ -108,13 +109,13 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       files.removeChange();
       return `moved to ${to}`;
     } catch (error) {
-      return `it is passed over, and stays in ${from} (${messageOf(error)})`;
+      return `ignored, it stays in ${from} (${messageOf(error)})`;
     }
   }
 
   /**
-   * Before load(): brings back records of which nothing is left but a change, for their folders were lost,
-   * as `change` makes them. Returns what cannot be brought back, in words; it never stops the start.
+   * Restores, before load(), records whose folders were lost and of which only a change is left, as `change`
+   * transforms them. Returns the problems; it never stops the start.
    */
   async restoreStrays(change: (stray: Record) => Record): Promise<string[]> {
     const { kind, folder, changes } = this.#options;
@@ -122,19 +123,19 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     for (const name of existsSync(changes) ? await readdir(changes) : []) {
       const id = name.slice(kind.length + 1, -".json".length);
       if (name !== `${kind}-${id}.json`) continue;
-      // Not where its removal was cut off after all that belongs to it was gone.
+      // Not after an interrupted removal, whose resources had been released.
       if ([id, `${removing}${id}`].some((left) => existsSync(join(folder, left)))) continue;
       try {
         const stray = this.#parse(await readFile(join(changes, name), "utf8"));
         if (stray.id === id) await this.write(change(stray));
       } catch (error) {
-        problems.push(`what is left of ${kind} ${id} is of no use: ${messageOf(error)}`);
+        problems.push(`${kind} ${id} cannot be restored from ${name}: ${messageOf(error)}`);
       }
     }
     return problems;
   }
 
-  /** What kill -9 left among the changes: files half written, and those of records that are gone. */
+  /** Removes files that kill -9 left among the changes: half-written ones, and those of removed records. */
   async #removeStrays(ids: ReadonlySet<string>, problems: string[]): Promise<void> {
     const { kind, changes } = this.#options;
     for (const name of await readdir(changes)) {
@@ -148,14 +149,14 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   #add(id: string, record: Record): void {
     if (record.id !== id) throw new Error(`its id is ${record.id}`);
     const other = this.#names.get(record.name);
-    if (other !== undefined) throw new Error(`its name is the one of ${other}`);
+    if (other !== undefined) throw new Error(`its name belongs to ${other}`);
     this.#records.set(record);
     this.#names.set(record.name, id);
   }
 
-  /** The newest that can be read. @throws what is wrong with the newest when none can. */
+  /** Returns the newest readable record. @throws the problem of the newest if there is none. */
   #newest(id: string, texts: (string | Error)[], problems: string[]): Record {
-    let failure: unknown = new Error("it is not there");
+    let failure: unknown = new Error("it does not exist");
     for (const [index, text] of texts.entries()) {
       try {
         const record = this.#parse(text);
@@ -184,7 +185,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       if (found <= version) continue;
       throw new CriError(
         "FAILED_PRECONDITION",
-        `${kind} ${id} has version ${found} and this isulad-ts knows ${version}: a newer isulad-ts made it; run that one`,
+        `${kind} ${id} has version ${found}, which a newer isulad-ts wrote; this one knows version ${version}: run the newer one`,
       );
     }
   }
@@ -194,31 +195,31 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     return new RecordFiles(kind, id, { folder: this.folderOf(id), changes });
   }
 
-  /** What has changed reaches the disk, now instead of in a second: the daemon ends. */
-  async settle(): Promise<void> {
-    await this.#writeBehind.settleAll();
+  /** Flushes changed records to disk at once, for the daemon's end. */
+  async flush(): Promise<void> {
+    await this.#writeBehind.flushAll();
   }
 
-  /** Not locked: nobody may wait for a disk, and what changes meanwhile is settled after it. */
-  async #settle(id: string): Promise<void> {
+  /** Takes no lock, so that nobody waits for a disk; a change meanwhile is due again. */
+  async #flush(id: string): Promise<void> {
     const record = this.#records.get(id);
     if (record === undefined) return;
     try {
-      await this.#files.get(id)?.settle(jsonText(this.#options.toJson(record)));
+      await this.#files.get(id)?.flush(jsonText(this.#options.toJson(record)));
     } catch (error) {
-      if (this.#records.has(id)) throw error; // otherwise it was removed meanwhile
+      if (this.#records.has(id)) throw error; // otherwise the record was removed meanwhile
     }
   }
 
-  #tellUnsettled(failures: Map<string, unknown>): void {
+  #reportUnflushed(failures: Map<string, unknown>): void {
     const { kind, onUnwritten } = this.#options;
     const [[id, error] = []] = failures;
     onUnwritten?.(
-      `after a reboot ${failures.size} ${kind} records would be older ones, ${id} among them: ${messageOf(error)}`,
+      `${failures.size} changed ${kind} records cannot be copied to disk and would be lost by a reboot, ${id} among them; retrying in 60 s: ${messageOf(error)}`,
     );
   }
 
-  /** The folder of one record, for what else belongs to it. */
+  /** Returns the folder of a record, which also holds the other files of its object. */
   folderOf(id: string): string {
     return join(this.#options.folder, id);
   }
@@ -236,17 +237,17 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     this.#names.set(name, id);
   }
 
-  /** Frees a name where this id holds it still: its next holder may have come meanwhile. */
+  /** Frees a name if this id still holds it. */
   release(name: string, id: string): void {
     if (this.#names.get(name) === id) this.#names.delete(name);
   }
 
-  /** Whether an id is listed, or is being made. */
+  /** True for an id that is listed or being created. */
   knows(id: string): boolean {
     return this.#records.has(id) || this.#names.values().some((holder) => holder === id);
   }
 
-  /** The same for the start of an id. */
+  /** As knows(), by the prefix of an id. */
   knowsPrefix(prefix: string): boolean {
     const begins = (id: string) => id.startsWith(prefix);
     return this.#records.ids().some(begins) || this.#names.values().some(begins);
@@ -262,7 +263,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     return this.#records.get(id);
   }
 
-  /** By id or unambiguous prefix. @throws CriError INVALID_ARGUMENT when several begin so. */
+  /** Finds by id or unambiguous prefix. @throws CriError INVALID_ARGUMENT for an ambiguous one. */
   find(idOrPrefix: string): Record | undefined {
     const exact = this.#records.get(idOrPrefix);
     if (exact !== undefined || idOrPrefix === "") return exact;
@@ -270,7 +271,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     if (found.length > 1) {
       throw new CriError(
         "INVALID_ARGUMENT",
-        `${this.#options.kind} id ${idOrPrefix} is ambiguous: ${found.length} ids begin so; give more of it`,
+        `${this.#options.kind} id ${idOrPrefix} is ambiguous: ${found.length} ids have this prefix; use a longer one`,
       );
     }
     return found[0];
@@ -284,7 +285,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     throw new CriError("NOT_FOUND", `${kind} ${idOrPrefix || '""'} not found on this node`);
   }
 
-  /** Writes a record that is not to be listed yet. durable: it must survive a power loss. */
+  /** Writes a record without listing it. durable: synced, to survive a power loss. */
   async write(record: Record, options: { durable?: boolean } = {}): Promise<void> {
     const { toJson } = this.#options;
     const { id } = record;
@@ -293,7 +294,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     await files.write(jsonText(toJson(record)), options.durable === true);
   }
 
-  /** Writes, then lists. happened: as update() has it. */
+  /** Writes a record, then lists it. happened: see update(). */
   async put(
     record: Record,
     options: { durable?: boolean; happened?: boolean } = {},
@@ -306,9 +307,9 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   }
 
   /**
-   * Changes a listed record; one change at a time. A record that is gone meanwhile stays gone.
-   * happened: it is so already (an exit), and is listed even when a full disk does not take it;
-   * otherwise nothing could be stopped and removed to make room. A new daemon finds out again.
+   * Changes a listed record, one change at a time; a removed record stays removed.
+   * happened: the change is a fact already (an exit), and is listed even if a full disk rejects it: otherwise
+   * nothing could be stopped and removed to make room. A restarted daemon detects it again.
    */
   async update(
     id: string,
@@ -327,7 +328,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     return changed;
   }
 
-  /** happened: a record that the disk does not take is an error in the log, and no other. */
+  /** happened: a failed write is only reported. */
   async #writeOrReport(
     record: Record,
     options: { durable?: boolean; happened?: boolean },
@@ -340,13 +341,13 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     }
   }
 
-  /** Removes a record's folder, listed or not, takes it off the list and frees its name. */
+  /** Removes a record and its folder, listed or not, and frees its name. */
   async remove(id: string): Promise<void> {
     using _ = await this.lock(`write ${id}`);
-    const gone = join(this.#options.folder, `${removing}${id}`);
+    const doomed = join(this.#options.folder, `${removing}${id}`);
     try {
-      // In one step, so that a crash leaves the whole record or none.
-      await rename(this.folderOf(id), gone);
+      // Atomic: a crash leaves the whole record or none.
+      await rename(this.folderOf(id), doomed);
     } catch (error) {
       if (errnoOf(error) !== "ENOENT") throw error;
     }
@@ -358,30 +359,20 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
       this.release(record.name, id);
       this.#options.onCommit?.(record, undefined);
     }
-    await rm(gone, { recursive: true, force: true });
+    await rm(doomed, { recursive: true, force: true });
   }
 
-  /** One holder at a time for each key, in the order of asking. */
-  async lock(key: string): Promise<Disposable> {
-    const before = this.#locks.get(key) ?? Promise.resolve();
-    const held = Promise.withResolvers<void>();
-    const tail = before.then(() => held.promise);
-    this.#locks.set(key, tail);
-    await before;
-    return {
-      [Symbol.dispose]: () => {
-        if (this.#locks.get(key) === tail) this.#locks.delete(key);
-        held.resolve();
-      },
-    };
+  /** Locks a key; callers are served in order. */
+  lock(key: string): Promise<Disposable> {
+    return this.#locks.acquire(key);
   }
 }
 
-/** What hinders the start no further than that it is told of. */
+/** Collects a failure as a problem, instead of failing the start. */
 async function attempt(action: () => Promise<void> | void, problems: string[]): Promise<void> {
   try {
     await action();
   } catch (error) {
-    problems.push(`what is left of a record cannot be removed: ${messageOf(error)}`);
+    problems.push(`leftover files of a record cannot be removed: ${messageOf(error)}`);
   }
 }

@@ -1,65 +1,64 @@
-// What is written behind everything else: of records that have changed, what outlives a reboot.
+// Write-behind: copies changed records to disk a second later, so that they outlive a reboot.
+import { Semaphore } from "../base/semaphore.ts";
 
-/** Most containers of a job are gone before it is worth a write. */
-const settleMs = 1_000;
-/** After one that failed. */
-const againMs = 60_000;
+/** Most containers of a job are removed before a write is worthwhile. */
+const delayMs = 1_000;
+const retryMs = 60_000;
 
 export class WriteBehind {
-  readonly #settle: (id: string) => Promise<void>;
+  readonly #write: (id: string) => Promise<void>;
   readonly #onFailed: (failures: Map<string, unknown>) => void;
   readonly #due = new Set<string>();
-  /** Due later: they must not hold the others up. */
+  /** Retried later, so that they do not hold up the others. */
   readonly #failed = new Set<string>();
   #timer: ReturnType<typeof setTimeout> | undefined;
-  #againTimer: ReturnType<typeof setTimeout> | undefined;
-  #running = Promise.resolve();
+  #retryTimer: ReturnType<typeof setTimeout> | undefined;
+  readonly #passes = new Semaphore(1);
 
-  /** onFailed is told once of each pass in which some could not be settled: they are due again later. */
+  /** onFailed is called once a pass with the ids that could not be written; they are retried. */
   constructor(
-    settle: (id: string) => Promise<void>,
+    write: (id: string) => Promise<void>,
     onFailed: (failures: Map<string, unknown>) => void,
   ) {
-    this.#settle = settle;
+    this.#write = write;
     this.#onFailed = onFailed;
   }
 
-  /** It has changed. */
+  /** Schedules the record for the next pass. */
   add(id: string): void {
     this.#due.add(id);
     this.#timer ??= setTimeout(() => {
-      this.#settleDue().catch((error) => this.#onFailed(new Map([["all", error]])));
-    }, settleMs).unref();
+      this.#flushDue().catch((error) => this.#onFailed(new Map([["all", error]])));
+    }, delayMs).unref();
   }
 
-  /** Settles all that is due, now, and what has failed before. */
-  async settleAll(): Promise<void> {
-    clearTimeout(this.#againTimer);
-    this.#againTimer = undefined;
+  /** Writes all that is due, including earlier failures, without delay. */
+  async flushAll(): Promise<void> {
+    clearTimeout(this.#retryTimer);
+    this.#retryTimer = undefined;
     for (const id of this.#failed) this.#due.add(id);
     this.#failed.clear();
-    await this.#settleDue();
+    await this.#flushDue();
   }
 
-  async #settleDue(): Promise<void> {
+  async #flushDue(): Promise<void> {
     clearTimeout(this.#timer);
     this.#timer = undefined;
-    this.#running = this.#running.then(() => this.#pass());
-    await this.#running;
+    await this.#passes.run(undefined, () => this.#pass());
   }
 
   async #pass(): Promise<void> {
     const failures = new Map<string, unknown>();
     const due = [...this.#due];
-    this.#due.clear(); // before: what changes meanwhile is due again
+    this.#due.clear(); // before the writes: a record that changes meanwhile is due again
     for (const id of due) {
-      await this.#settle(id).catch((error: unknown) => failures.set(id, error));
+      await this.#write(id).catch((error: unknown) => failures.set(id, error));
     }
     if (failures.size === 0) return;
     for (const id of failures.keys()) this.#failed.add(id);
-    this.#againTimer ??= setTimeout(() => {
-      this.settleAll().catch((error) => this.#onFailed(new Map([["all", error]])));
-    }, againMs).unref();
+    this.#retryTimer ??= setTimeout(() => {
+      this.flushAll().catch((error) => this.#onFailed(new Map([["all", error]])));
+    }, retryMs).unref();
     this.#onFailed(failures);
   }
 }

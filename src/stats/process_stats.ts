@@ -1,7 +1,7 @@
 // What the processes of a container have open.
 import { readlinkSync } from "node:fs";
 import { readdir, stat } from "node:fs/promises";
-import { Slices } from "../base/slices.ts";
+import { Slices } from "../base/time_slices.ts";
 import { readKernelFile } from "../sys/file.ts";
 
 export type OpenFiles = { files: bigint; sockets: bigint };

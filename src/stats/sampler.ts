@@ -8,7 +8,7 @@
 // Decision: meanwhile the files of each cgroup stay open, as far as the process may have them: the kernel
 // takes several times as long to open and close them as to read them. An open file does not hold its
 // cgroup, and costs the kernel a page.
-import { Slices } from "../base/slices.ts";
+import { Slices } from "../base/time_slices.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { KernelFiles } from "../sys/file.ts";
 import { type CgroupUsage, readUsage } from "../node/cgroup_stats.ts";

@@ -1,4 +1,5 @@
-// Fakes and samples for the unit tests.
+// Fakes, samples and helpers that the unit tests share.
+import { messageOf } from "../../src/base/errors.ts";
 import { newUpstream, type PullSession, type Upstream } from "../../src/registry/pull_session.ts";
 import type { RegistryOptions } from "../../src/registry/resolve_endpoints.ts";
 
@@ -28,4 +29,11 @@ export function pullSession(upstreams: Upstream[], o: Partial<PullSession> = {})
     progressTimeoutMs: 2000,
     ...o,
   };
+}
+
+/** Returns the message that a promise rejects with. @throws when it resolves. */
+export async function failureOf(promise: Promise<unknown>): Promise<string> {
+  const value = await promise.catch((error: unknown) => ({ message: messageOf(error) }));
+  if (value instanceof Object && "message" in value) return String(value.message);
+  throw new Error("expected a rejection");
 }

@@ -1,9 +1,7 @@
-// Pods and containers as plugins see them, what they are told when they come, and who waits for whom.
+// Pods and containers as plugins see them and the messages that synchronize a plugin.
 import { expect, test } from "bun:test";
-import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt, toLong } from "../../../src/base/int64.ts";
 import { fromCri, nriContainer, nriPod, toCri } from "../../../src/nri/convert.ts";
-import { Gate, Turns } from "../../../src/nri/gate.ts";
 import { synchronizeMessages } from "../../../src/nri/synchronize.ts";
 import { nri } from "../../../src/proto/nri.js";
 import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
@@ -167,44 +165,4 @@ test("all pods and containers come in as many messages as they need, each once",
   expect(codeAndMessage(() => synchronizeMessages(large, [], 1000))).toContain(
     "RESOURCE_EXHAUSTED",
   );
-});
-
-test("the gate closes when nobody is inside, and those who come later wait", async () => {
-  const gate = new Gate();
-  const order: string[] = [];
-  const first = await gate.enter();
-  const closing = gate.closed().then((closed) => {
-    order.push("closed");
-    return closed;
-  });
-  const second = gate.enter().then((inside) => {
-    order.push("second is inside");
-    return inside;
-  });
-  const third = gate.closed().then((closed) => {
-    order.push("closed again");
-    return closed;
-  });
-  await sleep(5);
-  expect(order).toEqual([]);
-  first[Symbol.dispose]();
-  (await closing)[Symbol.dispose]();
-  (await Promise.race([second, third]))[Symbol.dispose]();
-  (await third)[Symbol.dispose]();
-  (await second)[Symbol.dispose]();
-  expect(order[0]).toBe("closed");
-  expect(order).toHaveLength(3);
-});
-
-test("turns come in the order of asking", async () => {
-  const turns = new Turns();
-  const order: number[] = [];
-  await Promise.all(
-    [1, 2, 3].map(async (number) => {
-      using _ = await turns.take();
-      await sleep(5 - number);
-      order.push(number);
-    }),
-  );
-  expect(order).toEqual([1, 2, 3]);
 });

@@ -73,7 +73,7 @@ test("load removes what was cut off amid its first record, and sets aside what h
     fromJson: (json) => json as Thing,
   });
   expect(await things.load(aside)).toEqual([
-    expect.stringMatching(/^thing lost cannot be read \(it is not there\): moved to /),
+    expect.stringMatching(/^thing lost cannot be read \(it does not exist\): moved to /),
   ]);
   expect(readdirSync(folder)).toEqual([]);
   expect(readdirSync(aside)).toEqual([expect.stringMatching(/^thing-lost-/)]);
@@ -100,6 +100,55 @@ test("release leaves a name alone that has another holder by now", async () => {
   things.release("web", "b");
   expect(things.knows("b")).toBe(false);
   rmSync(dir, { recursive: true });
+});
+
+describe("a store of changes", () => {
+  const dir = mkdtempSync(join(tmpdir(), "isulad-store-"));
+  const folder = join(dir, "graph");
+  const changes = join(dir, "state");
+  const open = () =>
+    new Store<Thing>({
+      kind: "thing",
+      version: 1,
+      folder,
+      changes,
+      toJson: (thing) => thing,
+      fromJson: (json) => json as Thing,
+    });
+  const thing = (id: string) => ({ id, name: id, createdAtNs: "1", state: "new" });
+  const write = (id: string) =>
+    writeFileSync(join(changes, `thing-${id}.json`), JSON.stringify(thing(id)));
+  afterAll(() => rmSync(dir, { recursive: true }));
+
+  test("flushes what has changed, and forgets what was removed meanwhile", async () => {
+    const things = open();
+    await things.load(join(dir, "aside"));
+    for (const id of ["kept", "removed"]) await things.put(thing(id));
+    await things.remove("removed");
+    await things.flush();
+    expect(readdirSync(join(folder, "kept")).toSorted()).toEqual([
+      "thing.json",
+      "thing.settled.json",
+    ]);
+    expect(readdirSync(folder)).toEqual(["kept"]);
+  });
+
+  test("restores a record whose folder is lost, and no other", async () => {
+    for (const id of ["kept", "lost", "half"]) write(id);
+    writeFileSync(join(changes, "other-lost.json"), "{}");
+    writeFileSync(join(changes, "thing-bad.json"), "{");
+    mkdirSync(join(folder, ".removing-half"));
+    const things = open();
+    const problems = await things.restoreStrays((stray) => ({ ...stray, state: "restored" }));
+    expect(problems).toEqual([expect.stringContaining("thing bad cannot be restored")]);
+    await things.load(join(dir, "aside"));
+    expect(things.list().map(({ id, state }) => `${id} ${state}`)).toEqual([
+      "kept new",
+      "lost restored",
+    ]);
+    expect(await things.finishRemovals()).toEqual([]);
+    expect(readdirSync(folder).toSorted()).toEqual(["kept", "lost"]);
+  });
 });
 
 describe("RecordFiles", () => {
@@ -129,11 +178,19 @@ describe("RecordFiles", () => {
     expect(open().texts()).toEqual(["fifth", "fourth"]);
   });
 
-  test("settled, a change outlives the loss of state", async () => {
+  test("a change makes the folder of changes again if a cleaner has removed it", async () => {
+    const files = open();
+    files.texts();
+    rmSync(at.changes, { recursive: true });
+    await files.write("fifth", false);
+    expect(names()).toEqual([["thing.json"], ["thing-a.json"]]);
+  });
+
+  test("a flushed change outlives the loss of state", async () => {
     const files = open();
     files.texts();
     await files.write("sixth", false);
-    await files.settle("sixth");
+    await files.flush("sixth");
     expect(open().texts()).toEqual(["sixth", "sixth", "fourth"]);
     files.removeChange();
     expect(open().texts()).toEqual(["sixth", "fourth"]);

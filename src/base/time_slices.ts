@@ -1,13 +1,13 @@
-// Long loops that must not hold other calls up.
+// Time slices: let long loops yield to other calls.
 import { setImmediate as nextTurn } from "node:timers/promises";
 
 const sliceMs = 5;
 
-/** Work in slices of time, between which everybody else gets a turn. */
+/** Divides work into slices, between which the event loop serves others. */
 export class Slices {
   #endMs = performance.now() + sliceMs;
 
-  /** To be called after each piece of work, which should be short. */
+  /** Yields if the slice is over; call it after each short piece of work. */
   async pause(): Promise<void> {
     if (performance.now() < this.#endMs) return;
     await nextTurn();

@@ -1,8 +1,8 @@
-// CNI 1.1's STATUS, whether a network would take a pod now; and the gate between ADD, DEL and GC.
+// Asks CNI plugins for their STATUS (CNI 1.1): would the network take a pod now?
 import { setTimeout as sleep } from "node:timers/promises";
-import { untilAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
+import { SingleFlight } from "../base/single_flight.ts";
 import { pluginInput } from "./cni_args.ts";
 import { isSince11, type ConfList } from "./cni_conf.ts";
 import { execPlugin, type CniErrorCause } from "./cni_exec.ts";
@@ -14,6 +14,7 @@ const patienceMs = 500;
 /** For all plugins of a list together. */
 const statusMs = 5_000;
 const answersMax = 32;
+const never = new AbortController().signal;
 
 type Answer = { problem: string | undefined; atMs: number };
 
@@ -21,7 +22,7 @@ type Answer = { problem: string | undefined; atMs: number };
 export class StatusProbe {
   readonly #binDirs: string[];
   readonly #answers = new Map<string, Answer>();
-  readonly #asking = new Map<string, Promise<Answer>>();
+  readonly #asking = new SingleFlight<Answer>();
 
   constructor(binDirs: string[]) {
     this.#binDirs = binDirs;
@@ -33,22 +34,18 @@ export class StatusProbe {
     const key = jsonText(list);
     const last = this.#answers.get(key);
     if (last !== undefined && performance.now() - last.atMs < freshMs) return last.problem;
-    const asking = this.#asking.get(key) ?? this.#ask(key, list);
+    const asking = this.#asking.join(key, never, () => this.#ask(key, list));
     if (last === undefined) return (await asking).problem;
     const waited = sleep(patienceMs, last, { ref: false });
     return (await Promise.race([asking, waited])).problem;
   }
 
-  #ask(key: string, list: ConfList): Promise<Answer> {
-    const asking = this.#problem(list).then((problem) => {
-      const answer = { problem, atMs: performance.now() };
-      if (this.#answers.size >= answersMax) this.#answers.clear(); // of lists that were
-      this.#answers.set(key, answer);
-      this.#asking.delete(key);
-      return answer;
-    });
-    this.#asking.set(key, asking);
-    return asking;
+  async #ask(key: string, list: ConfList): Promise<Answer> {
+    const problem = await this.#problem(list);
+    const answer = { problem, atMs: performance.now() };
+    if (this.#answers.size >= answersMax) this.#answers.clear(); // of lists that were
+    this.#answers.set(key, answer);
+    return answer;
   }
 
   async #problem(list: ConfList): Promise<string | undefined> {
@@ -71,36 +68,4 @@ export function knowsNoSuchCommand(error: unknown): boolean {
   const unknownCommand = 4; // "Invalid necessary environment variables, like CNI_COMMAND"
   const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
   return cause?.cniCode === unknownCommand;
-}
-
-/** Many may be in at once, or one alone: GC must not meet an ADD whose pod it does not know yet. */
-export class Gate {
-  #inside = 0;
-  #alone: Promise<void> | undefined;
-
-  /** Waits while somebody is in alone. @throws CriError when the signal aborts. */
-  async enter(signal: AbortSignal): Promise<Disposable> {
-    while (this.#alone !== undefined) {
-      await untilAborted(this.#alone, "waiting for the pod network's GC", signal);
-    }
-    this.#inside++;
-    return {
-      [Symbol.dispose]: () => {
-        this.#inside--;
-      },
-    };
-  }
-
-  /** Nobody is kept waiting for it: undefined when one is inside. */
-  enterAlone(): Disposable | undefined {
-    if (this.#inside > 0 || this.#alone !== undefined) return undefined;
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#alone = promise;
-    return {
-      [Symbol.dispose]: () => {
-        this.#alone = undefined;
-        resolve();
-      },
-    };
-  }
 }

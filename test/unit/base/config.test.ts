@@ -2,10 +2,10 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { loadConfig } from "../../src/base/config.ts";
-import { findKey } from "../../src/base/config_keys.ts";
-import type { HostFacts } from "../../src/base/config_host.ts";
-import { CriError } from "../../src/base/errors.ts";
+import { loadConfig } from "../../../src/base/config.ts";
+import { findKey } from "../../../src/base/config_keys.ts";
+import type { HostFacts } from "../../../src/base/config_host.ts";
+import { CriError } from "../../../src/base/errors.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-config-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -259,7 +259,7 @@ test("loadConfig warns of a runtime that is not installed", () => {
   const { warnings, config } = load({
     runtimes: { kata: { path: "/opt/kata", "runtime-args": ["--x"] } },
   });
-  expect(warnings[0]).toContain('"runtimes.kata": /opt/kata is not there');
+  expect(warnings[0]).toContain('"runtimes.kata": /opt/kata does not exist');
   expect(config.runtimes["kata"]).toEqual({ path: "/opt/kata", runtimeArgs: ["--x"] });
 });
 
@@ -323,7 +323,7 @@ test("loadConfig finds stream processors by name, warns of absent ones and refus
     far: { ...decoder, path: "/opt/decoder", args: ["-x"], env: [] },
   });
   expect(warnings).toHaveLength(1);
-  expect(warnings[0]).toContain('"stream-processors.far": /opt/decoder is not there');
+  expect(warnings[0]).toContain('"stream-processors.far": /opt/decoder does not exist');
   for (const wrong of [
     { ...decoder, path: "../decoder" },
     { ...decoder, path: "/x", accepts: [] },
@@ -349,5 +349,5 @@ test("loadConfig reads the size of containers' own layers as iSulad writes it", 
     ]);
   }
   const { warnings } = load({ "storage-opts": ["overlay2.skip_mount_home=true"] });
-  expect(warnings[0]).toContain('"storage-opts" means nothing here: overlay2.skip_mount_home=true');
+  expect(warnings[0]).toContain('"storage-opts": overlay2.skip_mount_home=true has no effect');
 });

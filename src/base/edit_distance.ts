@@ -1,4 +1,6 @@
-/** Of some names the one with the smallest edit distance to `name`: "did you mean …?". */
+// Finds the nearest name by edit distance, for messages such as "did you mean …?".
+
+/** Returns the name with the smallest edit distance to `name`. */
 export function nearest(name: string, names: readonly string[]): string {
   let best = "";
   let least = Number.POSITIVE_INFINITY;

@@ -1,13 +1,13 @@
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
-import { Mailbox } from "../../../src/base/mailbox.ts";
+import { EventBus } from "../../../src/base/event_bus.ts";
 
 const never = new AbortController().signal;
-const open = (eventsMax = 3) => new Mailbox<number>({ eventsMax, subscribersMax: 2 });
+const open = (eventsMax = 3) => new EventBus<number>({ eventsMax, subscribersMax: 2 });
 const settled = () => Bun.sleep(1);
 
 /** Starts to collect; `pause` holds deliveries back. */
-function collect(mailbox: Mailbox<number>, signal = never, pause?: Promise<void>) {
+function collect(mailbox: EventBus<number>, signal = never, pause?: Promise<void>) {
   const seen: number[] = [];
   const subscription = mailbox.subscribe();
   const end = subscription
@@ -19,7 +19,7 @@ function collect(mailbox: Mailbox<number>, signal = never, pause?: Promise<void>
   return { seen, end, subscription };
 }
 
-describe("Mailbox", () => {
+describe("EventBus", () => {
   test("gives each subscriber each event once, in order, from its subscription on", async () => {
     const mailbox = open();
     mailbox.publish(0);

@@ -1,24 +1,24 @@
-// Events for any number of subscribers: each gets every event once, in the order of publishing, through
-// a bounded queue of its own. Who does not keep up loses the subscription, never an event in its midst,
-// and delays neither the publisher nor the others.
+// Event bus: delivers every event once to each subscriber, in order, through a bounded queue of its own. A
+// subscriber that does not keep up loses its subscription, never a single event, and delays neither the
+// publisher nor the others.
 import { CriError } from "./errors.ts";
 
-export type MailboxOptions = {
+export type EventBusOptions = {
   /** Events that may wait for one subscriber. */
   eventsMax: number;
   subscribersMax: number;
 };
 
-export class Mailbox<Event> {
-  readonly #options: MailboxOptions;
+export class EventBus<Event> {
+  readonly #options: EventBusOptions;
   readonly #subscriptions = new Set<Subscription<Event>>();
   #closed: CriError | undefined;
 
-  constructor(options: MailboxOptions) {
+  constructor(options: EventBusOptions) {
     this.#options = options;
   }
 
-  /** Whether anybody listens; without, an event need not be made. */
+  /** True with subscribers; otherwise events need not be made. */
   get isWatched(): boolean {
     return this.#subscriptions.size > 0;
   }
@@ -28,7 +28,7 @@ export class Mailbox<Event> {
     for (const subscription of this.#subscriptions) subscription.offer(event);
   }
 
-  /** From the next event on. @throws CriError RESOURCE_EXHAUSTED when too many listen already. */
+  /** Subscribes from the next event on. @throws CriError RESOURCE_EXHAUSTED for too many subscribers. */
   subscribe(): Subscription<Event> {
     if (this.#closed !== undefined) throw this.#closed;
     const { eventsMax, subscribersMax } = this.#options;
@@ -45,7 +45,7 @@ export class Mailbox<Event> {
     return subscription;
   }
 
-  /** Ends all subscriptions, and refuses new ones, with this reason. */
+  /** Ends all subscriptions and refuses new ones, for this reason. */
   close(reason: CriError): void {
     this.#closed = reason;
     for (const subscription of this.#subscriptions) subscription.end(reason);
@@ -74,7 +74,7 @@ export class Subscription<Event> implements Disposable {
     this.end(new CriError("RESOURCE_EXHAUSTED", message));
   }
 
-  /** What waits is dropped: behind a gap it would mislead. */
+  /** Drops queued events: after a gap they would mislead. */
   end(reason: Error): void {
     this.#leave();
     this.#queue = [];
@@ -83,8 +83,8 @@ export class Subscription<Event> implements Disposable {
   }
 
   /**
-   * Hands each event to `deliver`, one after another, until the subscription ends; also in the midst of
-   * a delivery. @throws why it has ended: the reason, the signal's, or what `deliver` threw.
+   * Passes each event to `deliver`, one after another, until the subscription ends, even during a delivery.
+   * @throws the reason of the end: of end(), of the signal, or the error of `deliver`.
    */
   async forward(deliver: (event: Event) => Promise<void>, signal: AbortSignal): Promise<never> {
     const onAbort = () => this.end(signal.reason as Error);

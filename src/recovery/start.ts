@@ -1,0 +1,94 @@
+// Reconciles the records of an earlier daemon with this boot, before the monitor is connected.
+import { join } from "node:path";
+import { nowNs } from "../base/clock.ts";
+import { messageOf } from "../base/errors.ts";
+import { logFailure } from "../base/log.ts";
+import { undoContainer } from "../cri/container_create.ts";
+import type { Context } from "../cri/context.ts";
+import { rootfsOwner } from "../cri/facts.ts";
+import { containersOf } from "../cri/sandbox.ts";
+import { lost, type Container } from "../state/container.ts";
+import { abandoned, ending, type Sandbox } from "../state/sandbox.ts";
+import { allowGroupTraversal } from "../sys/group_access.ts";
+import { refuseOtherDriver } from "./cgroup_driver.ts";
+import { containersAtStart, decide, sandboxesAtStart } from "./rules.ts";
+
+/**
+ * Reads the records and applies the rules of the start.
+ * @throws CriError FAILED_PRECONDITION for records of a newer version, and for those of the other cgroup driver.
+ */
+export async function recoverRecords(context: Context): Promise<void> {
+  const { sandboxes, containers, config, bootId, cgroup, log } = context;
+  const setAside = join(config.graph, "set-aside");
+  const problems = [
+    ...(await sandboxes.restoreStrays(abandoned)),
+    ...(await sandboxes.load(setAside)),
+    ...(await containers.load(setAside)),
+  ];
+  for (const problem of problems) log.error(problem);
+  const records = { sandboxes: sandboxes.list(), containers: containers.list() };
+  refuseOtherDriver(cgroup.name, bootId, records);
+  openPassages(context);
+  finishRemovals(context).catch(
+    logFailure(log, "the folders of removed records were not all removed"),
+  );
+  for (const container of containers.list()) {
+    const { phase } = container.phase;
+    const rule = decide(containersAtStart, { phase, isThisBoot: container.bootId === bootId });
+    if (rule !== undefined) await containerEffects[rule](context, container);
+  }
+  for (const { id, bootId: boot, phase } of sandboxes.list()) {
+    const hasContainers = containersOf(context, id).length > 0;
+    const facts = { phase: phase.phase, isThisBoot: boot === bootId, hasContainers };
+    const rule = decide(sandboxesAtStart, facts);
+    if (rule !== undefined) await sandboxes.update(id, sandboxEffects[rule], { happened: true });
+  }
+}
+
+const rebooted = "the node was restarted";
+
+const containerEffects: Record<
+  keyof typeof containersAtStart,
+  (context: Context, container: Container) => Promise<void>
+> = {
+  undoCreate: async (context, container) => {
+    context.log.warn("undoing a CreateContainer that was cut off", { container: container.id });
+    await undoContainer(context, container);
+  },
+  loseInReboot: async ({ containers }, { id }) => {
+    const change = (old: Container) => lost(old, rebooted, String(nowNs()));
+    await containers.update(id, change, { happened: true });
+  },
+};
+
+const sandboxEffects: Record<keyof typeof sandboxesAtStart, (old: Sandbox) => Sandbox> = {
+  stopAfterReboot: (old) => ending(old, "stop", rebooted),
+  stopUnrecorded: (old) => ending(old, "stop", "its later records are lost"),
+  undoRun: (old) => ending(old, "undo", "its RunPodSandbox was cut off"),
+};
+
+/** In the background: the files that a removed container has written may be many. */
+async function finishRemovals({ sandboxes, containers, log }: Context): Promise<void> {
+  for (const store of [sandboxes, containers]) {
+    for (const problem of await store.finishRemovals()) log.error(problem);
+  }
+}
+
+/** Existing pods with a user namespace start further containers, also pods of a build without passages. */
+function openPassages(context: Context): void {
+  const { sandboxes, containers, passages, log } = context;
+  passages.apply();
+  for (const sandbox of sandboxes.list()) {
+    const owner = rootfsOwner(sandbox);
+    if (owner === undefined) continue;
+    try {
+      passages.open(sandbox.id, owner.gid);
+      for (const { id } of containersOf(context, sandbox.id)) {
+        allowGroupTraversal(containers.folderOf(id), owner.gid);
+      }
+    } catch (error) {
+      const fields = { sandbox: sandbox.id, error: messageOf(error) };
+      log.error("containers of a pod with a user namespace cannot be started", fields);
+    }
+  }
+}

@@ -1,0 +1,237 @@
+// Sweeps the node at the start and every minute: applies the rules of the table `orphans`, pass by pass.
+import { existsSync, readdirSync, realpathSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import { Backoff } from "../base/backoff.ts";
+import { messageOf } from "../base/errors.ts";
+import { podFolder, type Context } from "../cri/context.ts";
+import { logFailure } from "../base/log.ts";
+import { checkSandbox, containersOf } from "../cri/sandbox.ts";
+import { endSandbox } from "../cri/sandbox_teardown.ts";
+import type { RecordedPod } from "../node/cni_gc.ts";
+import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
+import type { Container } from "../state/container.ts";
+import { MNT_DETACH, unmount } from "../sys/mount.ts";
+import { mountPoints } from "../sys/mount_table.ts";
+import { orphans } from "./rules.ts";
+
+const sweepEveryMs = 60_000;
+const backoffMsMax = 60 * 60_000;
+/** For one sweep; a hung plugin must not stop the ones after. */
+const sweepMs = 300_000;
+
+/** State from one sweep to the next. */
+type Sweeper = {
+  context: Context;
+  /** Of pods whose network or namespaces could not be removed. */
+  backoff: Backoff;
+  /** When CNI GC ran last, by performance.now(). */
+  collectedMs: number;
+};
+
+/** Starts the sweeps; the first one runs at once, in the background. */
+export function startSweeps(context: Context): Disposable {
+  const backoff = new Backoff({ firstMs: sweepEveryMs, maxMs: backoffMsMax });
+  const sweeper = { context, backoff, collectedMs: -Infinity };
+  let isRunning = false;
+  const run = async () => {
+    if (isRunning) return;
+    isRunning = true;
+    await sweep(sweeper).finally(() => (isRunning = false));
+  };
+  const failed = logFailure(context.log, "the sweep failed, retrying in 60 s");
+  run().catch(failed);
+  const timer = setInterval(() => {
+    run().catch(failed);
+  }, sweepEveryMs);
+  return { [Symbol.dispose]: () => clearInterval(timer) };
+}
+
+type Pass = (sweeper: Sweeper, signal: AbortSignal) => Promise<void>;
+
+const passes: Record<keyof typeof orphans, Pass> = {
+  removeContainers,
+  endSandboxes,
+  checkSandboxes,
+  removeMounts,
+  removeStreamFolders,
+  detachNetworks,
+  removeNetns,
+  removePods,
+  collectNetworks,
+};
+
+async function sweep(sweeper: Sweeper): Promise<void> {
+  const signal = AbortSignal.timeout(sweepMs);
+  for (const name of Object.keys(orphans) as (keyof typeof orphans)[]) {
+    try {
+      await passes[name](sweeper, signal);
+    } catch (error) {
+      const fields = { pass: name, error: messageOf(error) };
+      sweeper.context.log.warn("a pass of the sweep failed, retrying in 60 s", fields);
+    }
+  }
+}
+
+/** Call after listing: a pod or container that is being made has its id before anything else. */
+function hasRecord(context: Context, id: string): boolean {
+  return context.sandboxes.knows(id) || context.containers.knows(id);
+}
+
+function entries(folder: string): string[] {
+  return existsSync(folder) ? readdirSync(folder) : [];
+}
+
+/** Runs a step; a failure is logged, and holds up no other step. */
+async function attempt(
+  context: Context,
+  fields: Record<string, string>,
+  act: () => unknown,
+): Promise<void> {
+  try {
+    await act();
+  } catch (error) {
+    context.log.warn("a step of the sweep failed, retrying in 60 s", {
+      ...fields,
+      error: messageOf(error),
+    });
+  }
+}
+
+/** Runs each that is due; a failure delays only its own retry. */
+async function eachDue(
+  { context, backoff }: Sweeper,
+  ids: string[],
+  act: (id: string) => Promise<void>,
+): Promise<void> {
+  for (const id of ids.filter((one) => backoff.isDue(one))) {
+    try {
+      await act(id);
+      backoff.succeeded(id);
+    } catch (error) {
+      backoff.failed(id);
+      context.log.warn("a sandbox was not released, retrying later", {
+        sandbox: id,
+        error: messageOf(error),
+      });
+    }
+  }
+}
+
+async function endSandboxes(sweeper: Sweeper, signal: AbortSignal): Promise<void> {
+  const { context } = sweeper;
+  const due = context.sandboxes.list().filter(({ id, ending }) => {
+    const hasRunning = containersOf(context, id).some(isRunning);
+    return orphans.endSandboxes.applies({ isEnding: ending !== undefined, hasRunning });
+  });
+  const ids = due.map(({ id }) => id);
+  await eachDue(sweeper, ids, (id) => endSandbox(context, id, signal));
+}
+
+function isRunning({ phase }: Container): boolean {
+  return phase.phase === "running";
+}
+
+async function checkSandboxes({ context }: Sweeper): Promise<void> {
+  for (const sandbox of context.sandboxes.list()) {
+    const { phase } = sandbox.phase;
+    if (orphans.checkSandboxes.applies({ phase })) await checkSandbox(context, sandbox);
+  }
+}
+
+async function removeContainers({ context }: Sweeper): Promise<void> {
+  const commands = new Set([...context.handlers.values()].map(({ command }) => command));
+  for (const runtime of commands) {
+    for (const id of entries(runtime.root)) {
+      if (!orphans.removeContainers.applies({ hasRecord: hasRecord(context, id) })) continue;
+      context.log.warn("removing a container without a record", { container: id });
+      const timeoutMs = context.config.runtimeTimeoutMs;
+      const remove = () => context.monitor.call("remove", { id, runtime, timeoutMs });
+      await attempt(context, { container: id }, remove);
+    }
+  }
+}
+
+/** Root file systems, /dev/shm and pinned namespaces; in the set-aside folders too. */
+async function removeMounts({ context }: Sweeper): Promise<void> {
+  const { graph, state } = context.config;
+  // mountinfo has no symbolic links, and /var/run is one.
+  for (const [top, kinds] of [
+    [realpathSync(graph), ["sandboxes", "containers", "set-aside"]],
+    [realpathSync(state), ["sandboxes"]],
+  ] as const) {
+    for (const path of mountPoints(top).toReversed()) {
+      const [kind = "", id = ""] = path.slice(top.length + 1).split("/");
+      if (!kinds.some((known) => known === kind)) continue;
+      const facts = { hasRecord: hasRecord(context, id), isSetAside: kind === "set-aside" };
+      if (!orphans.removeMounts.applies(facts)) continue;
+      context.log.warn("unmounting a mount without a record", { path });
+      await attempt(context, { path }, () => unmount(path, MNT_DETACH));
+    }
+  }
+}
+
+async function removeStreamFolders({ context }: Sweeper): Promise<void> {
+  const folder = join(context.config.state, "stdio");
+  for (const id of entries(folder)) {
+    if (!orphans.removeStreamFolders.applies({ hasRecord: hasRecord(context, id) })) continue;
+    const path = join(folder, id);
+    await attempt(context, { path }, () => rm(path, { recursive: true, force: true }));
+  }
+}
+
+async function detachNetworks(sweeper: Sweeper, signal: AbortSignal): Promise<void> {
+  const { context } = sweeper;
+  const attached = await context.cni.attached();
+  const ids = attached.filter((id) =>
+    orphans.detachNetworks.applies({ hasRecord: context.sandboxes.knows(id) }),
+  );
+  await eachDue(sweeper, ids, async (id) => {
+    context.log.warn("CNI DEL for a pod without a record", { sandbox: id });
+    await context.cni.del({ id, netnsPath: netnsPath(context.instance, id) }, undefined, signal);
+  });
+}
+
+async function removeNetns({ context }: Sweeper): Promise<void> {
+  const prefix = netnsPrefix(context.instance);
+  const attached = await context.cni.attached();
+  for (const name of entries(netnsFolder).filter((name) => name.startsWith(prefix))) {
+    const id = name.slice(prefix.length);
+    const facts = {
+      hasRecord: context.sandboxes.knowsPrefix(id),
+      isAttached: attached.some((one) => one.startsWith(id)),
+    };
+    if (!orphans.removeNetns.applies(facts)) continue;
+    context.log.warn("removing a network namespace without a record", { name });
+    const path = join(netnsFolder, name);
+    await attempt(context, { path }, () => unpinNamespace(path, { unlink: true }));
+  }
+}
+
+async function collectNetworks(sweeper: Sweeper): Promise<void> {
+  const { context, collectedMs } = sweeper;
+  if (!orphans.collectNetworks.applies({ sinceLastMs: performance.now() - collectedMs })) return;
+  const done = await context.cni.collectGarbage(
+    () => attachedPods(context),
+    (id) => context.sandboxes.knows(id),
+  );
+  if (done) sweeper.collectedMs = performance.now();
+}
+
+function attachedPods({ sandboxes }: Context): RecordedPod[] {
+  return sandboxes.list().flatMap(({ id, cni: recorded, torndown, networkSettings }) => {
+    if (recorded === undefined || torndown) return [];
+    return [{ id, netnsPath: networkSettings.SandboxKey, recorded }];
+  });
+}
+
+async function removePods({ context }: Sweeper, signal: AbortSignal): Promise<void> {
+  for (const id of entries(join(context.config.state, "sandboxes"))) {
+    if (!orphans.removePods.applies({ hasRecord: context.sandboxes.knows(id) })) continue;
+    context.log.warn("removing cgroup and folder of a pod without a record", { sandbox: id });
+    await attempt(context, { sandbox: id }, async () => {
+      await context.cgroup.removePodCgroup(context.cgroup.ownPod(id), signal);
+      await rm(podFolder(context, id), { recursive: true, force: true });
+    });
+  }
+}

@@ -5,7 +5,7 @@ import { CriError, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import type { OomLimit } from "../node/oom_limit.ts";
-import type { RuntimeCommand } from "../node/runtime.ts";
+import type { RuntimeCommand } from "../node/oci_runtime.ts";
 
 export type StreamOwner = { uid: number; gid: number };
 

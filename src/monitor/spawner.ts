@@ -5,7 +5,7 @@ import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
-import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
+import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/oci_runtime.ts";
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { killedMs, killGroup, unkillable } from "../sys/process.ts";

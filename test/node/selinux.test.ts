@@ -38,7 +38,7 @@ describe("openSelinux()", () => {
 
   test("labels nothing where the kernel or the configuration does not want it", () => {
     expect(openSelinux(false, rootWith({}))).toEqual({});
-    expect(openSelinux(true, rootWith({})).problem).toContain("without SELinux");
+    expect(openSelinux(true, rootWith({})).problem).toContain("SELinux is off");
     expect(openSelinux(false, rootWith(kernel))).toEqual({ selinux: {} });
   });
 

@@ -47,8 +47,8 @@ test("a class is weights and rates, of the devices that its patterns name", () =
 
 test.each([
   ["", "x", "no classes are configured"],
-  ["Classes: {}", "x", "has only none"],
-  ["Classes: {A: [], B: []}", "toString", "has only A, B"],
+  ["Classes: {}", "x", "defines no classes"],
+  ["Classes: {A: [], B: []}", "toString", "defines A, B"],
   ["Classes: {A: [{Weight: 5}]}", "A", "Classes.A.0.Weight"],
   ["Classes: {A: [{ThrottleReadBps: 5.5}]}", "A", "Classes.A.0.ThrottleReadBps"],
   ["Classes: {A: [{Devices: [sda]}]}", "A", "is not absolute"],

@@ -47,12 +47,12 @@ describe("parseConfList", () => {
   });
 
   test.each([
-    ["half a file", '{"cniVersion":"1.0.0","na', "is no JSON"],
-    ["no object", "[]", "must hold an object"],
+    ["half a file", '{"cniVersion":"1.0.0","na', "is not JSON"],
+    ["no object", "[]", "must contain an object"],
     ["no name", '{"plugins":[{"type":"a"}]}', "name is missing"],
     ["a name with a slash", '{"name":"a/b","plugins":[{"type":"a"}]}', "name must begin"],
     ["no plugins", '{"name":"a"}', "plugins is missing"],
-    ["an empty list", '{"name":"a","plugins":[]}', "plugins must hold at least one plugin"],
+    ["an empty list", '{"name":"a","plugins":[]}', "plugins must contain at least one plugin"],
     ["a plugin without type", '{"name":"a","plugins":[{}]}', "plugins.0.type is missing"],
     [
       "a type that is a path",
@@ -67,7 +67,7 @@ describe("parseConfList", () => {
     [
       "a version of the future",
       '{"cniVersion":"2.0.0","name":"a","plugins":[{"type":"a"}]}',
-      "cniVersion 2.0.0 is not supported; known are",
+      "cniVersion 2.0.0 is not supported (supported:",
     ],
   ])("refuses %s and says where", (_, text, message) => {
     expect(() => parseConfList(text, "10-a.conflist")).toThrow(
@@ -106,7 +106,7 @@ describe("ConfDir", () => {
     writeFileSync(join(dir, "10-a.conflist"), list("a2").slice(0, 30));
     expect(conf.current()).toMatchObject({
       list: { name: "a" },
-      problem: expect.stringContaining("10-a.conflist: is no JSON"),
+      problem: expect.stringContaining("10-a.conflist: is not JSON"),
     });
     writeFileSync(join(dir, "10-a.conflist"), list("a2"));
     const state = conf.current();

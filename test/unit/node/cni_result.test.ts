@@ -33,9 +33,9 @@ describe("parseResult", () => {
 
   test.each([
     ["nothing", "", "printed no result"],
-    ["text", "hello", "printed a result that is no JSON"],
-    ["a list", "[]", "printed a bad result"],
-    ["a bad address", '{"ips":[{"address":"10.0.0/8"}]}', "ips.0.address: is no IP address"],
+    ["text", "hello", "printed a result that is not JSON"],
+    ["a list", "[]", "printed an invalid result"],
+    ["a bad address", '{"ips":[{"address":"10.0.0/8"}]}', "ips.0.address: is not an IP address"],
     ["an address that is missing", '{"ips":[{}]}', "ips.0.address"],
     ["a bad index", '{"ips":[{"address":"10.0.0.1/8","interface":"x"}]}', "ips.0.interface"],
   ])("refuses %s and names the plugin", (_, text, message) => {

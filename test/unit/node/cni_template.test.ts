@@ -26,7 +26,7 @@ describe("renderCniTemplate()", () => {
     ["{{.Nothing}}", "{{.Nothing}}"],
     ["{{range $i, $x := .PodCIDR}}{{end}}", ".PodCIDR"],
     ["{{if .PodCIDR}}", "{{end}} is missing"],
-    ["{{end}}", "ends nothing"],
+    ["{{end}}", "closes nothing"],
     ['{{template "x"}}', "template"],
     ["{{__proto__}}", "__proto__"],
   ])("%s is FAILED_PRECONDITION", (text, said) => {

@@ -15,7 +15,7 @@ function ledgerOver(counts: Record<string, bigint>, victims?: Victim[]): OomLedg
 /** The same, and what was read of each at its changes: limits that were met, and kills. */
 function watchedLedger(
   counts: Record<string, bigint>,
-  seen: Record<string, { limitsMet: bigint; kills: bigint }>,
+  seen: Record<string, { limitHits: bigint; kills: bigint }>,
   closed: string[] = [],
 ): OomLedger {
   return new OomLedger({
@@ -93,14 +93,14 @@ describe("OomLedger", () => {
   test("knows of a cgroup that is gone what was read at its last change", () => {
     const counts: Record<string, bigint> = { a: 0n, b: 0n, c: 0n, d: 0n };
     const seen = Object.fromEntries(
-      Object.keys(counts).map((id) => [id, { limitsMet: 0n, kills: 0n }]),
+      Object.keys(counts).map((id) => [id, { limitHits: 0n, kills: 0n }]),
     );
     const closed: string[] = [];
     const ledger = watchedLedger(counts, seen, closed);
     for (const id of Object.keys(counts)) ledger.started(init(id), at(id));
-    Object.assign(seen["a"]!, { limitsMet: 1n, kills: 1n });
-    Object.assign(seen["b"]!, { limitsMet: 0n, kills: 1n }); // by a limit above
-    Object.assign(seen["c"]!, { limitsMet: 1n, kills: 0n }); // gone before its last change was told
+    Object.assign(seen["a"]!, { limitHits: 1n, kills: 1n });
+    Object.assign(seen["b"]!, { limitHits: 0n, kills: 1n }); // by a limit above
+    Object.assign(seen["c"]!, { limitHits: 1n, kills: 0n }); // gone before its last change was told
     for (const id of Object.keys(counts)) delete counts[id];
     expect(ledger.ended("a", 137)).toEqual({ oomKilled: true, oomLimit: "container" });
     expect(ledger.ended("b", 137)).toEqual({ oomKilled: true });
@@ -111,8 +111,8 @@ describe("OomLedger", () => {
 
   test("takes a kill that was seen and is in the pod's count for one", () => {
     const counts: Record<string, bigint> = { pod: 0n, a: 0n, b: 0n, c: 0n };
-    const seen = { a: { limitsMet: 1n, kills: 1n }, b: { limitsMet: 0n, kills: 0n } };
-    const ledger = watchedLedger(counts, { ...seen, c: { limitsMet: 0n, kills: 0n } });
+    const seen = { a: { limitHits: 1n, kills: 1n }, b: { limitHits: 0n, kills: 0n } };
+    const ledger = watchedLedger(counts, { ...seen, c: { limitHits: 0n, kills: 0n } });
     for (const id of ["a", "b", "c"]) ledger.started(init(id), at(id));
     counts["pod"] = 1n;
     delete counts["a"];

@@ -2,10 +2,8 @@ import { afterAll, describe, expect, test } from "bun:test";
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 import type { CgroupPaths } from "../../../src/node/cgroup.ts";
-import { limited, parseKeyed, parsePressure, readUsage } from "../../../src/node/cgroup_stats.ts";
-import { Sampler } from "../../../src/stats/sampler.ts";
+import { parsePressure, readUsage } from "../../../src/stats/cgroup_usage.ts";
 
 const golden = join(import.meta.dirname, "../../golden");
 const scratch = mkdtempSync(join(tmpdir(), "isulad-stats-"));
@@ -86,65 +84,8 @@ describe("readUsage()", () => {
   });
 });
 
-describe("the parsers", () => {
-  test("parseKeyed() finds whole keys and numbers only", () => {
-    const stat = parseKeyed("a 1\nnot_b 2\nb 3\nc max\nd -4\ne 18446744073709551615");
-    expect(["a", "b", "c", "d", "e", "not"].map(stat)).toEqual([
-      1n,
-      3n,
-      undefined,
-      undefined,
-      18_446_744_073_709_551_615n,
-      undefined,
-    ]);
-  });
-
-  test("parsePressure() takes nothing from what is no pressure file", () => {
-    expect(parsePressure(undefined)).toBeUndefined();
-    expect(parsePressure("")).toBeUndefined();
-    expect(parsePressure("some avg10=x")).toBeUndefined();
-  });
-
-  test("limited() knows v1's largest number as no limit", () => {
-    expect(limited(9_223_372_036_854_771_712n)).toBeUndefined();
-    expect(limited(4096n)).toBe(4096n);
-  });
-});
-
-describe("Sampler", () => {
-  function cgroup(name: string) {
-    const folder = join(scratch, name);
-    cpSync(join(golden, "cgroup_v2"), folder, { recursive: true });
-    const used = (usec: number) => writeFileSync(join(folder, "cpu.stat"), `usage_usec ${usec}\n`);
-    return { id: name, paths: { unified: folder }, used };
-  }
-
-  test("reads once a second, and tells the rate between two readings", async () => {
-    const one = cgroup("rate");
-    using sampler = new Sampler(() => [one]);
-    one.used(1_000_000);
-    const first = (await sampler.sample([one])).get("rate")!;
-    expect(first.nanoCores).toBeUndefined();
-    one.used(1_600_000);
-    expect((await sampler.sample([one])).get("rate")).toBe(first);
-    await sleep(1_050);
-    const second = (await sampler.sample([one])).get("rate")!;
-    expect(second.cpuNs).toBe(1_600_000_000n);
-    // 600 ms of CPU in a second and something, however busy this machine is
-    expect(second.nanoCores).toBeGreaterThan(60_000_000n);
-    expect(second.nanoCores).toBeLessThan(600_000_000n);
-  });
-
-  test("has no rate for a cgroup that began anew, and no figures of one that is gone", async () => {
-    const one = cgroup("anew");
-    const gone = { id: "gone", paths: { unified: join(scratch, "none") } };
-    using sampler = new Sampler(() => [one, gone]);
-    one.used(1_000_000);
-    await sampler.sample([one]);
-    one.used(5);
-    await sleep(1_050);
-    const samples = await sampler.sample([one, gone]);
-    expect(samples.get("anew")).toMatchObject({ cpuNs: 5000n, nanoCores: undefined });
-    expect(samples.has("gone")).toBe(false);
-  });
+test("parsePressure() takes nothing from what is no pressure file", () => {
+  expect(parsePressure(undefined)).toBeUndefined();
+  expect(parsePressure("")).toBeUndefined();
+  expect(parsePressure("some avg10=x")).toBeUndefined();
 });

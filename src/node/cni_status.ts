@@ -1,0 +1,73 @@
+// Runs CNI 1.1's STATUS, which tells whether a network can take a pod now, and caches the result.
+import { setTimeout as sleep } from "node:timers/promises";
+import { CriError, messageOf } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
+import { pluginInput } from "./cni_args.ts";
+import { isSince11, type ConfList } from "./cni_conf.ts";
+import { execPlugin, type CniErrorCause } from "./cni_exec.ts";
+
+/** A result is reused for this long: clients call Status every few seconds. */
+const freshMs = 1_000;
+/** A Status call waits this long for a new result before it uses the previous one. */
+const waitMs = 500;
+/** Limit for all plugins of a list together. */
+const statusMs = 5_000;
+const resultsMax = 32;
+
+type Result = { problem: string | undefined; atMs: number };
+
+/** Runs STATUS of a list's plugins, single-flight. */
+export class StatusProbe {
+  readonly #binDirs: string[];
+  readonly #results = new Map<string, Result>();
+  readonly #running = new Map<string, Promise<Result>>();
+
+  constructor(binDirs: string[]) {
+    this.#binDirs = binDirs;
+  }
+
+  /** Returns why the network cannot take pods; undefined: it can, or its plugins do not support STATUS. */
+  async problemOf(list: ConfList): Promise<string | undefined> {
+    if (!isSince11(list)) return undefined;
+    const key = jsonText(list);
+    const last = this.#results.get(key);
+    if (last !== undefined && performance.now() - last.atMs < freshMs) return last.problem;
+    const running = this.#running.get(key) ?? this.#start(key, list);
+    if (last === undefined) return (await running).problem;
+    const waited = sleep(waitMs, last, { ref: false });
+    return (await Promise.race([running, waited])).problem;
+  }
+
+  #start(key: string, list: ConfList): Promise<Result> {
+    const running = this.#run(list).then((problem) => {
+      const result = { problem, atMs: performance.now() };
+      if (this.#results.size >= resultsMax) this.#results.clear(); // edited lists leave stale keys behind
+      this.#results.set(key, result);
+      this.#running.delete(key);
+      return result;
+    });
+    this.#running.set(key, running);
+    return running;
+  }
+
+  async #run(list: ConfList): Promise<string | undefined> {
+    const signal = AbortSignal.timeout(statusMs);
+    for (const plugin of list.plugins) {
+      try {
+        const input = pluginInput(list, plugin, { capabilityArgs: {} });
+        const call = { plugin: plugin.type, binDirs: this.#binDirs, input };
+        await execPlugin({ command: "STATUS", ...call }, signal);
+      } catch (error) {
+        if (!isUnknownCommand(error)) return messageOf(error);
+      }
+    }
+    return undefined;
+  }
+}
+
+/** Plugins built with a library older than CNI 1.1 reject STATUS and GC, whatever versions they claim. */
+export function isUnknownCommand(error: unknown): boolean {
+  const unknownCommand = 4; // "Invalid necessary environment variables, like CNI_COMMAND"
+  const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
+  return cause?.cniCode === unknownCommand;
+}

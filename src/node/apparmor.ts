@@ -1,4 +1,4 @@
-// Lists the loaded AppArmor profiles and loads the default one, which containers get unless they name another.
+// Lists the loaded AppArmor profiles and loads the default one for containers.
 import { readFileSync } from "node:fs";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { lastWords, run } from "../sys/process.ts";

@@ -1,5 +1,5 @@
-// Finds, reads, kills and removes cgroups through their folders. The drivers (cgroupfs.ts, systemd.ts) name the
-// folders; daemon.ts chooses a driver.
+// Finds, reads, kills and removes cgroups through their folders. The drivers (cgroupfs.ts, systemd.ts) name
+// the folders; daemon.ts chooses a driver.
 import { existsSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -49,8 +49,8 @@ export type CgroupDriver = {
    */
   limitPod(podId: string, limits: OciResources): void;
   /**
-   * Returns removePodCgroup's argument for a pod under the default parent whose record is lost. Another daemon
-   * may share that parent: the caller must know that the pod was its own.
+   * Returns removePodCgroup's argument for a pod under the default parent whose record is lost. Another
+   * daemon may share that parent: the caller must know that the pod was its own.
    */
   ownPod(podId: string): MadePodCgroup;
   /** Idempotent. Removes only what createPodCgroup has created. */

@@ -1,4 +1,4 @@
-// Writes limits of pods that have no parent cgroup of the kubelet's. The OCI runtime writes containers' limits.
+// Writes limits of pods without a parent cgroup of the kubelet's. Containers' limits are up to the OCI runtime.
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { OciResources } from "../spec/oci_types.ts";

@@ -23,8 +23,8 @@ export type CheckpointOptions = {
 
 /**
  * Writes the archive: checkpoint/ with criu's images, and config.json. The container continues to run.
- * @throws CriError UNIMPLEMENTED when criu does not work, ALREADY_EXISTS when location exists, UNKNOWN with the
- * runtime's message, DEADLINE_EXCEEDED or CANCELLED; partial files are removed.
+ * @throws CriError UNIMPLEMENTED when criu does not work, ALREADY_EXISTS when location exists, UNKNOWN with
+ * the runtime's message, DEADLINE_EXCEEDED or CANCELLED; partial files are removed.
  */
 export async function writeCheckpoint(options: CheckpointOptions): Promise<void> {
   const { id, runtime, scratch, location, signal } = options;

@@ -6,7 +6,7 @@
 // log, because removing a network add-on also removes its plugins.
 //
 // Decision: ADDs with the same list and capabilities run one at a time until the first succeeds. On a fresh
-// node the plugins create what all pods share (bridge, iptables chains), and portmap fails if two do so at once.
+// node the plugins create what all pods share (bridge, iptables chains), and portmap fails if two race.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { afterGrace, throwIfAborted, untilAborted } from "../base/abort.ts";
@@ -266,7 +266,7 @@ export class CniNetwork implements AsyncDisposable {
     await removeCache(cacheDir, target.id);
   }
 
-  /** False when the failure cannot be recorded (disk full): the caller then gets DEL's own error and retries. */
+  /** Returns false when the failure cannot be recorded (disk full), so that the caller retries. */
   async #hasFailedForLong(id: string): Promise<boolean> {
     const { cacheDir, log } = this.#options;
     try {

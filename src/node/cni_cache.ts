@@ -59,7 +59,7 @@ export async function writeCache(
     result,
   });
   const path = join(dir, "results", fileName(pod.id, attachment));
-  // On ext4 a rename over an existing file waits for the disk. If this is lost, the caller has its own record.
+  // On ext4 a rename over an existing file waits for the disk. If this is lost, the caller has a record.
   await rm(path, { force: true });
   try {
     await writeFileAtomic(path, text);

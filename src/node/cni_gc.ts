@@ -1,6 +1,6 @@
-// Runs CNI 1.1's GC: plugins free resources that belong to no valid attachment. Valid attachments come from the
-// pods' records and from the cache; if the two disagree GC is postponed, because a lost cache file must not
-// release the address of a running pod.
+// Runs CNI 1.1's GC: plugins free resources that belong to no valid attachment. Valid attachments come from
+// the pods' records and from the cache; if the two disagree GC is postponed, because a lost cache file must
+// not release the address of a running pod.
 import { jsonText } from "../base/json.ts";
 import type { Log } from "../base/log.ts";
 import { messageOf } from "../base/errors.ts";
@@ -30,8 +30,8 @@ export type GcOptions = {
 type Valid = { network: string; containerID: string; ifname: string };
 
 /**
- * Runs GC of the lists. knows: tells whether a pod exists, listed or being created. Returns false to ask for a
- * retry soon: ADDs and DELs never paused, or the cache had to be repaired from the records.
+ * Runs GC of the lists. knows: tells whether a pod exists, listed or being created. Returns false to ask
+ * for a retry soon: ADDs and DELs never paused, or the cache had to be repaired from the records.
  */
 export async function collectGarbage(
   options: GcOptions,

@@ -1,5 +1,5 @@
-// A readers-writer lock between CNI commands: ADDs and DELs share it, GC holds it exclusively, because GC would
-// free the addresses of an ADD that is not yet recorded.
+// A readers-writer lock between CNI commands: ADDs and DELs share it, GC holds it exclusively, because GC
+// would free the addresses of an ADD that is not yet recorded.
 import { setTimeout as sleep } from "node:timers/promises";
 import { untilAborted } from "../base/abort.ts";
 

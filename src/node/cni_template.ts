@@ -1,6 +1,7 @@
-// Renders a CNI list from a template and the node's pod CIDRs, for nodes where the kubelet hands out CIDRs and no
-// network add-on writes lists. Supports the part of Go's text/template that containerd's conf_template
-// needs: {{.PodCIDR}}, {{range $i, $range := .PodCIDRRanges}} and .Routes, {{$range}}, {{if $i}}, {{end}}.
+// Renders a CNI list from a template and the node's pod CIDRs, for nodes where the kubelet hands out CIDRs
+// and no network add-on writes lists. Supports the part of Go's text/template that containerd's
+// conf_template needs: {{.PodCIDR}}, {{range $i, $range := .PodCIDRRanges}} and .Routes, {{$range}},
+// {{if $i}}, {{end}}.
 import { CriError, messageOf } from "../base/errors.ts";
 import { readTextBounded } from "../sys/file.ts";
 

@@ -1,5 +1,5 @@
-// Creates an image's volumes (Volumes in its config): each becomes a writable directory of the container, with a
-// copy of the image's content at that path, and is removed with the container.
+// Creates an image's volumes (Volumes in its config): each becomes a writable directory of the container,
+// with a copy of the image's content at that path, and is removed with the container.
 import { chmod, chown, lstat, mkdir } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
@@ -24,7 +24,7 @@ export type VolumeOptions = {
   signal: AbortSignal;
 };
 
-/** @throws CriError FAILED_PRECONDITION for invalid volumes, DEADLINE_EXCEEDED when the copy takes too long. */
+/** @throws CriError FAILED_PRECONDITION for invalid volumes, DEADLINE_EXCEEDED for a copy that takes too long. */
 export async function makeVolumes(
   options: VolumeOptions,
 ): Promise<{ path: string; source: string }[]> {

@@ -1,5 +1,5 @@
-// Reads a container's OOM counters (cgroup v2, memory.events) at each change, because systemd may remove the scope
-// before its exit is handled. The kernel signals a change before the victim dies.
+// Reads a container's OOM counters (cgroup v2, memory.events) at each change, because systemd may remove
+// the scope before its exit is handled. The kernel signals a change before the victim dies.
 //
 // A thread that waits in epoll reads the counters; other threads get the last values through shared memory.
 import { constants, readSync } from "node:fs";

@@ -1,8 +1,8 @@
 // Resolves the host path of a mount, creating a missing directory.
 //
-// Decision: on a file system that may hang (NFS, CIFS, FUSE) a child process resolves the path, with a deadline.
-// The engine's file calls share a few threads: two containers with volumes of an unreachable server would
-// block the creation of all others.
+// Decision: on a file system that may hang (NFS, CIFS, FUSE) a child process resolves the path, with a
+// deadline. The engine's file calls share a few threads: two containers with volumes of an unreachable
+// server would block the creation of all others.
 import { mkdir, realpath } from "node:fs/promises";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import type { Mount } from "../proto/types.ts";

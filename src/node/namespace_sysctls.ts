@@ -8,8 +8,8 @@ const perInterface = /^net\.(ipv4|ipv6)\.(conf|neigh)\./;
 
 /**
  * Sorts sysctls into those to write at once, by file, those of the uts namespace, by file, and those of
- * interfaces, by name: CNI creates the interfaces later and may set these sysctls itself.
- * owned: the namespaces that the pod does not share. @throws CriError INVALID_ARGUMENT for a sysctl of the node.
+ * interfaces, by name: CNI creates the interfaces later and may set these sysctls itself. owned: the
+ * namespaces that the pod does not share. @throws CriError INVALID_ARGUMENT for a sysctl of the node.
  */
 export function splitSysctls(sysctls: Record<string, string>, owned: readonly string[]) {
   const now: Record<string, string> = {};

@@ -1,5 +1,5 @@
-// Makes the folder of network namespaces a shared mount point, as ip-netns(8) and the CNI plugins' library do.
-// If they did it later, their mount of the whole folder would cover the namespaces pinned in it, whose
+// Makes the folder of network namespaces a shared mount point, as ip-netns(8) and the CNI plugins' library
+// do. If they did it later, their mount of the whole folder would cover the namespaces pinned in it, whose
 // files could then not be removed (EBUSY).
 import { mkdirSync, realpathSync } from "node:fs";
 import { mount, MS_BIND, MS_REC, MS_SHARED } from "../sys/mount.ts";

@@ -1,5 +1,5 @@
-// Provides TCP sockets in a pod's network namespace. A socket belongs forever to the namespace in which it was
-// created, so a short-lived child creates some there and sends them to the daemon, which never enters a
+// Provides TCP sockets in a pod's network namespace. A socket belongs forever to the namespace in which it
+// was created, so a short-lived child creates some there and sends them to the daemon, which never enters a
 // namespace but can connect them.
 import { ownProgram } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";

@@ -62,7 +62,7 @@ export class LimitWatches {
   }
 }
 
-/** Decides from the events signalled at the container, its pod and the pod's parent: each includes those above. */
+/** Decides from the events at the container, its pod and the pod's parent; each count includes those above. */
 export function limitV1(events: { own: number; pod: number; above: number }): OomLimit {
   if (events.own > events.pod) return "container";
   return events.pod > events.above ? "pod" : "node";
@@ -76,7 +76,7 @@ export function limitV2(before: LimitHits, now: LimitHits): OomLimit | undefined
   if (now.own !== undefined && now.own > 0n) return "container";
   if (now.pod === undefined || before.pod === undefined) return undefined;
   if (now.pod > before.pod) return "pod";
-  // systemd removes a scope with its last process: a hit in the pod's tree but not in the pod was in the scope.
+  // systemd removes a scope with its last process: a hit below the pod was in that scope.
   const isBelow = (now.podTree ?? 0n) > (before.podTree ?? 0n);
   return now.own === undefined && isBelow ? "container" : "node";
 }

@@ -1,5 +1,6 @@
-// Creates RDT classes for NRI plugins: groups of the kernel's resctrl file system, as the file of rdt-config-file
-// defines them (spec/rdt.ts). The OCI runtime puts a container's processes into the group of its class.
+// Creates RDT classes for NRI plugins: groups of the kernel's resctrl file system, as the file of
+// rdt-config-file defines them (spec/rdt.ts). The OCI runtime puts a container's processes into the group
+// of its class.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";

@@ -20,8 +20,9 @@ const systemFolders = new Set(
 );
 
 /**
- * Reads the policy from which containers' labels are built. enabled: the key selinux-enabled; root: for tests.
- * @throws CriError FAILED_PRECONDITION when SELinux is enabled and its policy has no labels for containers.
+ * Reads the policy from which containers' labels are built. enabled: the key selinux-enabled; root: for
+ * tests. @throws CriError FAILED_PRECONDITION when SELinux is enabled and its policy has no labels for
+ * containers.
  */
 export function openSelinux(
   enabled: boolean,
@@ -59,7 +60,7 @@ function readTextOrNone(path: string): string {
   }
 }
 
-/** @throws CriError INVALID_ARGUMENT when the loaded policy does not accept the label (selinuxfs: context). */
+/** @throws CriError INVALID_ARGUMENT when the loaded policy rejects the label (selinuxfs: context). */
 export function checkLabel(label: string, root = "/"): void {
   try {
     writeFileSync(join(root, "sys/fs/selinux/context"), label);

@@ -1,5 +1,5 @@
-// The systemd driver names slices and scopes: the OCI runtime requests a scope for each container from systemd,
-// which creates the pod's slice with the first scope.
+// The systemd driver names slices and scopes: the OCI runtime requests a scope for each container from
+// systemd, which creates the pod's slice with the first scope.
 import { existsSync } from "node:fs";
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";

@@ -1,6 +1,6 @@
-// Creates namespaces that a new user namespace owns. One unshare(1) cannot create and pin them, because a process
-// in the user namespace may not mount on the node. So a child creates them and waits, while the daemon,
-// which enters none of them, writes the id maps and pins /proc/PID/ns.
+// Creates namespaces that a new user namespace owns. One unshare(1) cannot create and pin them, because a
+// process in the user namespace may not mount on the node. So a child creates them and waits, while the
+// daemon, which enters none of them, writes the id maps and pins /proc/PID/ns.
 import { createInterface } from "node:readline";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -23,8 +23,8 @@ export type OwnedOptions = {
   signal: AbortSignal;
 };
 
-// Keeps its capabilities, because the new root does not exist before the id map. $1: the options of the second
-// unshare, $2: its script.
+// Keeps its capabilities, because the new root does not exist before the id map. $1: the options of the
+// second unshare, $2: its script.
 const childScript = `echo unshared; read -r _ || exit 1
 flags=$1 script=$2; shift 2
 exec unshare $flags --setgid 0 --setuid 0 -- sh -c "$script

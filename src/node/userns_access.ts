@@ -1,5 +1,5 @@
-// Grants pods with a user namespace access to their root file systems: their OCI runtime runs as the namespace's
-// root, an unprivileged user of the node, and only root may enter graph.
+// Grants pods with a user namespace access to their root file systems: their OCI runtime runs as the
+// namespace's root, an unprivileged user of the node, and only root may enter graph.
 import { CriError, messageOf } from "../base/errors.ts";
 import { letGroupsPass } from "../sys/passage.ts";
 

@@ -1,5 +1,5 @@
-// Reads the cgroup figures that only metrics need: limits, disk I/O, throttling, huge pages. Figures that this
-// host does not provide are undefined.
+// Reads the cgroup figures that only metrics need: limits, disk I/O, throttling, huge pages. Figures that
+// this host does not provide are undefined.
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { readKernelFile } from "../sys/file.ts";

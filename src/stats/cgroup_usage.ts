@@ -1,5 +1,5 @@
-// Reads CPU, memory and pressure figures of a cgroup on v1, v2 and hybrid hosts (v1, with pressure figures in a
-// cgroup2 without controllers). Figures that this host does not provide are undefined, never 0.
+// Reads CPU, memory and pressure figures of a cgroup on v1, v2 and hybrid hosts (v1, with pressure figures
+// in a cgroup2 without controllers). Figures that this host does not provide are undefined, never 0.
 import { nowNs } from "../base/clock.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, processes } from "../node/cgroup.ts";

@@ -1,12 +1,13 @@
 // Samples cgroups for CRI's stats and metrics calls and for the CLI.
 //
-// Decision: a call reads a cgroup only if the last sample is older than freshMs, so any number of clients costs
-// one reading per second. A timer continues sampling for a while after a call, so that a kubelet, which
-// calls every ten seconds, gets the CPU rate of those ten seconds. Without calls the timer stops and all
-// samples are dropped.
+// Decision: a call reads a cgroup only if the last sample is older than freshMs, so any number of clients
+// costs one reading per second. A timer continues sampling for a while after a call, so that a kubelet,
+// which calls every ten seconds, gets the CPU rate of those ten seconds. Without calls the timer stops and
+// all samples are dropped.
 //
-// Decision: meanwhile the files of each cgroup stay open, within the process's limit, because opening and closing
-// takes several times as long as reading. An open file does not pin its cgroup and costs the kernel a page.
+// Decision: meanwhile the files of each cgroup stay open, within the process's limit, because opening and
+// closing takes several times as long as reading. An open file does not pin its cgroup and costs the kernel
+// a page.
 import { Slices } from "../base/slices.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { KernelFiles } from "../sys/file.ts";

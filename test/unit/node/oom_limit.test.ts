@@ -1,0 +1,38 @@
+import { expect, test } from "bun:test";
+import { limitV1, limitV2, type LimitHits, type OomLimit } from "../../../src/node/oom_limit.ts";
+
+test.each<[string, [number, number, number], OomLimit]>([
+  ["the container alone", [1, 0, 0], "container"],
+  ["the container, and once the pod", [2, 1, 0], "container"],
+  ["the pod", [1, 1, 0], "pod"],
+  ["a cgroup above the pod", [1, 1, 1], "node"],
+  ["no limit: the node ran out of memory", [0, 0, 0], "node"],
+])("limitV1() attributes events of %s", (_, [own, pod, above], limit) => {
+  expect(limitV1({ own, pod, above })).toBe(limit);
+});
+
+const none: LimitHits = { own: 0n, pod: 0n, podTree: 0n };
+
+test.each<[string, LimitHits, LimitHits, OomLimit | undefined]>([
+  ["a hit of the container's limit", none, { own: 1n, pod: 1n, podTree: 2n }, "container"],
+  ["a hit of the pod's limit", none, { ...none, pod: 1n, podTree: 1n }, "pod"],
+  [
+    "a hit from before the container",
+    { ...none, pod: 1n, podTree: 1n },
+    { ...none, pod: 1n },
+    "node",
+  ],
+  ["no hit: the node ran out of memory", none, none, "node"],
+  ["a hit below the pod, the scope being removed", none, { pod: 0n, podTree: 1n }, "container"],
+  ["a hit in another container of the pod", none, { own: 0n, pod: 0n, podTree: 1n }, "node"],
+  ["no hit, the scope being removed", none, { pod: 0n, podTree: 0n }, "node"],
+  [
+    "a kernel without memory.events.local",
+    { own: 0n, podTree: 0n },
+    { own: 0n, podTree: 1n },
+    undefined,
+  ],
+  ["a pod that was removed", none, {}, undefined],
+])("limitV2() attributes %s", (_, before, now, limit) => {
+  expect(limitV2(before, now)).toBe(limit);
+});

@@ -1,6 +1,6 @@
 // Probes the features of an OCI runtime with `RUNTIME features` (runtime-spec, features.md; runc ≥ 1.1,
-// crun ≥ 1.8). Probes again when the executable has changed, since runtimes are upgraded under a running
-// daemon.
+// crun ≥ 1.8). Probes again when the executable has changed, because runtimes are upgraded
+// under a running daemon.
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";

@@ -20,9 +20,8 @@ const systemFolders = new Set(
 );
 
 /**
- * Reads the policy from which containers' labels are built. enabled: the key selinux-enabled; root: for
- * tests. @throws CriError FAILED_PRECONDITION when SELinux is enabled and its policy has no labels for
- * containers.
+ * Reads the policy from which containers' labels are built. enabled: the key selinux-enabled.
+ * @throws CriError FAILED_PRECONDITION when SELinux is enabled but its policy has no labels for containers.
  */
 export function openSelinux(
   enabled: boolean,

@@ -1,5 +1,5 @@
-// Converts readings to CRI's stats messages. Pure. Unknown figures stay unset, because clients take 0
-// literally.
+// Converts readings to CRI's stats messages. Pure. Unknown figures stay unset, because 0 would
+// be taken literally.
 import { toLong } from "../base/int64.ts";
 import type { MemoryUsage, Pressure, Pressures } from "./cgroup_usage.ts";
 import type { DiskUsage } from "./disk_usage.ts";

@@ -125,7 +125,7 @@ describe("cgroupfsDriver()", () => {
     const root = hierarchy("v2-refusing", "memory\n"); // The folders made in it have no kernel files.
     const mounts: CgroupMounts = { version: 2, roots: { unified: root } };
     const refused = cgroupfsDriver(mounts, "").createPodCgroup("", "p", signal());
-    expect(refused).rejects.toThrow(/^cannot make cgroup \/isulad\/p: .*cgroup\.controllers/);
+    expect(refused).rejects.toThrow(/^cannot create cgroup \/isulad\/p: .*cgroup\.controllers/);
     await refused.catch(() => {});
     expect(existsSync(join(root, "isulad"))).toBe(false);
   });

@@ -16,7 +16,6 @@ import { openFilesMax } from "./open_files.ts";
 
 /** Minimum time between two readings of a cgroup, and so the shortest period of a rate. */
 const freshMs = 1_000;
-const intervalMs = 10_000;
 /** Sampling continues for this long after the last call. */
 const idleMs = 60_000;
 /** The files of some hundred cgroups, and at most a quarter of the process's limit. */
@@ -36,15 +35,17 @@ type Entry = { sample: Sample; monotonicMs: number };
 
 export class Sampler implements Disposable {
   readonly #list: () => Cgroup[];
+  readonly #intervalMs: number;
   readonly #entries = new Map<string, Entry>();
   readonly #files = new KernelFiles(filesMax());
   #timer: ReturnType<typeof setInterval> | undefined;
   #requestedMs = 0;
   #sampling = false;
 
-  /** list: returns all current cgroups. */
-  constructor(list: () => Cgroup[]) {
+  /** list: returns all current cgroups; intervalMs: of sampling between calls. */
+  constructor(list: () => Cgroup[], intervalMs = 10_000) {
     this.#list = list;
+    this.#intervalMs = intervalMs;
   }
 
   /** Returns the samples of those cgroups that exist, by id. */
@@ -52,7 +53,7 @@ export class Sampler implements Disposable {
     this.#requestedMs = performance.now();
     this.#timer ??= setInterval(() => {
       this.#tick().catch(() => {}); // the next call gets the same error
-    }, intervalMs).unref();
+    }, this.#intervalMs).unref();
     return this.#read(cgroups);
   }
 

@@ -40,11 +40,11 @@ test("the deadline is for all plugins of a list together", async () => {
     code: "DEADLINE_EXCEEDED",
     message: expect.stringContaining("CNI plugin second"),
   });
-  // What the first one took is not given to the second one again.
+  // The time of the first plugin counts for the second one.
   expect(performance.now() - start).toBeWithin(500, 780);
 });
 
-test("a plugin that its installer still writes is tried again", async () => {
+test("a plugin that its installer is still writing (ETXTBSY) is retried", async () => {
   recordingPlugin("one", ok.replace("$V", "1.0.0"));
   writeList("1.0.0", [{ type: "one" }]);
   const fd = openSync(join(dir, "bin/one"), "r+");
@@ -55,20 +55,20 @@ test("a plugin that its installer still writes is tried again", async () => {
   expect((await added)[0].ips).toEqual(["10.9.0.7"]);
 });
 
-test("the first ADDs of a list run one after another, later ones at once", async () => {
+test("the first ADDs of a list run one at a time, later ones concurrently", async () => {
   recordingPlugin("one", ok.replace("$V", "1.0.0"), "echo in >> log; sleep 0.1; echo out >> log");
   writeList("1.0.0", [{ type: "one" }]);
   const cni = openNetwork();
   const add = (ids: string[]) => Promise.all(ids.map((id) => cni.add(podOf(id), signal)));
-  const told = () => readFileSync(join(dir, "log"), "utf8").replaceAll("\n", " ");
+  const logged = () => readFileSync(join(dir, "log"), "utf8").replaceAll("\n", " ");
   await add(["p1", "p2", "p3"]);
-  expect(told()).toStartWith("in out in in ");
+  expect(logged()).toStartWith("in out in in ");
   rmSync(join(dir, "log"));
   await add(["p4", "p5"]);
-  expect(told()).toBe("in in out out ");
+  expect(logged()).toBe("in in out out ");
 });
 
-test("an ADD that waits for the first one gives up with its caller", async () => {
+test("an ADD that waits for the first one ends when its caller cancels", async () => {
   writePlugin("slow", `touch ${dir}/begun; exec sleep 300`);
   writeList("1.0.0", [{ type: "slow" }]);
   const cni = openNetwork(1_000);
@@ -91,7 +91,7 @@ test("the caller's cancellation ends a plugin that hangs, after a grace period",
   expect(performance.now() - start).toBeWithin(550, 5_000);
 });
 
-test("many who ask at once cost one STATUS; one that hangs holds nobody up for long", async () => {
+test("concurrent status() calls run one STATUS, and a hanging STATUS delays them only briefly", async () => {
   writePlugin("one", `echo asked >> ${dir}/calls; [ ! -e ${dir}/hang ] || exec sleep 300`);
   writeList("1.1.0", [{ type: "one" }]);
   const cni = openNetwork();
@@ -105,13 +105,13 @@ test("many who ask at once cost one STATUS; one that hangs holds nobody up for l
   expect(performance.now() - start).toBeLessThan(3_000);
 });
 
-test("GC waits for an ADD under way, and an ADD for GC; it is not for lists with disableGC", async () => {
+test("GC waits for a running ADD, ADD waits for GC, and lists with disableGC have none", async () => {
   const gc = `{ echo gc-in; sleep 0.3; echo gc-out; } >> ${dir}/log`;
   const add = `{ echo add-in; sleep 0.3; echo add-out; } >> ${dir}/log; echo '{"cniVersion":"1.1.0"}'`;
   writePlugin("one", `input=$(cat); [ $CNI_COMMAND = GC ] && { ${gc}; exit 0; }; ${add}`);
   writeList("1.1.0", [{ type: "one" }]);
   const cni = openNetwork();
-  const told = () => readFileSync(join(dir, "log"), "utf8").trim().split("\n");
+  const logged = () => readFileSync(join(dir, "log"), "utf8").trim().split("\n");
   const first = cni.add(podOf("p1"), signal);
   await sleep(50);
   const collected = cni.collectGarbage(
@@ -119,10 +119,10 @@ test("GC waits for an ADD under way, and an ADD for GC; it is not for lists with
     () => true,
   );
   await first;
-  while (!told().includes("gc-in")) await sleep(5);
+  while (!logged().includes("gc-in")) await sleep(5);
   await cni.add(podOf("p2"), signal);
   expect(await collected).toBe(true);
-  expect(told()).toEqual(["add-in", "add-out", "gc-in", "gc-out", "add-in", "add-out"]);
+  expect(logged()).toEqual(["add-in", "add-out", "gc-in", "gc-out", "add-in", "add-out"]);
   rmSync(join(dir, "log"));
   const list = { cniVersion: "1.1.0", name: "pods", disableGC: true, plugins: [{ type: "one" }] };
   writeFileSync(join(dir, "net.d/10-pods.conflist"), JSON.stringify(list));

@@ -1,4 +1,4 @@
-// A conf dir, plugin folder and cache of a test's own, and a network that uses them.
+// Creates a conf dir, plugin folder and cache for each test, and a network that uses them.
 import { afterEach, beforeEach } from "bun:test";
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,7 +10,7 @@ export const signal = new AbortController().signal;
 
 const graceMs = 500;
 export let dir = "";
-/** What was logged, without debug lines. */
+/** The logged lines, without debug ones. */
 export let lines: string[] = [];
 
 export function useScratch(): void {

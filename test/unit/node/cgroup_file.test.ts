@@ -13,7 +13,7 @@ test("parseKeyed() finds whole keys and numbers only", () => {
   ]);
 });
 
-test("limited() knows v1's largest number as no limit", () => {
+test("limited() treats v1's largest number as no limit", () => {
   expect(limited(9_223_372_036_854_771_712n)).toBeUndefined();
   expect(limited(4096n)).toBe(4096n);
 });

@@ -1,4 +1,4 @@
-// Runs shell scripts as CNI plugins: what they get, and what becomes of their results and errors.
+// CniNetwork with shell scripts as plugins: their input, and the handling of results and errors.
 import { describe, expect, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -25,7 +25,7 @@ function writeNamed(name: string, plugins: object[], file: string): void {
   writeFileSync(join(dir, "net.d", file), text);
 }
 
-describe("CniNetwork with plugins that tell what they see", () => {
+describe("CniNetwork", () => {
   test("ADD runs the list in order, DEL in reverse with what ADD had", async () => {
     recordingPlugin("one", ok.replace("$V", "1.0.0"));
     recordingPlugin("two", ok.replace("$V", "1.0.0").replace(".7/", ".8/"));
@@ -58,7 +58,7 @@ CNI_PATH=${dir}/bin
     expect(input("two.DEL")).toMatchObject({ prevResult: attachment.result, runtimeConfig });
   });
 
-  test("DEL without the caller's record takes the cached one, and nothing when there is none", async () => {
+  test("DEL without the caller's record uses the cache, and does nothing without either", async () => {
     recordingPlugin("one", ok.replace("$V", "1.0.0"));
     writeList("1.0.0", [{ type: "one" }]);
     const [{ result }] = await openNetwork().add(podOf("p1"), signal);
@@ -90,12 +90,12 @@ CNI_PATH=${dir}/bin
     },
   );
 
-  test("DEL with neither a record that can be used nor a cache is told of", async () => {
+  test("DEL with neither a usable record nor a cache is logged", async () => {
     await openNetwork().del(podOf("p1"), [{}], signal);
     expect(lines).toEqual(["warn CNI DEL skipped: neither record nor cache has an attachment"]);
   });
 
-  test("a failed ADD leaves its attempt for DEL, which runs every plugin", async () => {
+  test("a failed ADD leaves its attempt in the cache for DEL, which runs every plugin", async () => {
     recordingPlugin("one", ok.replace("$V", "1.0.0"));
     const error = '{"cniVersion":"1.0.0","code":11,"msg":"busy","details":"no address free"}';
     recordingPlugin("two", ok, `[ $CNI_COMMAND = DEL ] || { echo '${error}'; exit 1; }`);
@@ -112,7 +112,7 @@ CNI_PATH=${dir}/bin
     expect(input("one.DEL")).not.toHaveProperty("prevResult");
   });
 
-  test("DEL stops at a plugin that fails and starts over the next time", async () => {
+  test("DEL stops at a plugin that fails and starts over on retry", async () => {
     recordingPlugin("one", ok.replace("$V", "1.0.0"));
     recordingPlugin(
       "two",
@@ -132,7 +132,7 @@ CNI_PATH=${dir}/bin
     expect(calls().slice(2)).toEqual(["DEL two", "DEL two", "DEL one"]);
   });
 
-  test("DEL passes no prevResult to a list of 0.3.1 and no path of a namespace that is gone", async () => {
+  test("DEL passes no prevResult to a list of 0.3.1 and no path of a missing namespace", async () => {
     recordingPlugin(
       "one",
       '{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.9.0.7/24"}]}',
@@ -216,7 +216,7 @@ CNI_PATH=${dir}/bin
       "second-p1-eth1",
       "third-p1-net1",
     ]);
-    // As after the loss of the caller's record: the cache knows all of them.
+    // Without the caller's record: the cache has all of them.
     await openNetwork().del(pod, undefined, signal);
     expect(calls()).toEqual(["ADD one", "ADD two", "ADD two", "DEL two", "DEL two", "DEL one"]);
     expect(readdirSync(join(dir, "cache/results"))).toEqual([]);
@@ -234,8 +234,8 @@ CNI_PATH=${dir}/bin
   });
 });
 
-describe("what CNI 1.1 brings", () => {
-  test("STATUS is asked for lists of 1.1 alone, of each plugin, until one says no", async () => {
+describe("CNI 1.1", () => {
+  test("STATUS runs only for lists of 1.1, for each plugin until one fails", async () => {
     const script = (name: string, code: number) =>
       `echo "$CNI_COMMAND $CNI_CONTAINERID$CNI_NETNS$CNI_IFNAME ${name}" >> ${dir}/calls; exit ${code}`;
     writePlugin("one", script("one", 0));

@@ -34,7 +34,7 @@ describe("parseConfList", () => {
     });
   });
 
-  test("takes the newest version that a list offers and we know", () => {
+  test("chooses the newest supported version that a list offers", () => {
     const text = (offered: string[], version = "0.4.0") =>
       JSON.stringify({
         cniVersion: version,
@@ -60,7 +60,7 @@ describe("parseConfList", () => {
       "plugins.0.type must be a file name",
     ],
     [
-      "a capability that is no boolean",
+      "a capability that is not a boolean",
       '{"name":"a","plugins":[{"type":"a","capabilities":{"dns":"yes"}}]}',
       "plugins.0.capabilities.dns must be true or false",
     ],
@@ -86,7 +86,7 @@ describe("ConfDir", () => {
   });
   afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-  test("serves the first list in lexical order and ignores other files", () => {
+  test("chooses the first list in lexical order and ignores other files", () => {
     const conf = new ConfDir(dir);
     writeFileSync(join(dir, "20-b.conflist"), list("b"));
     writeFileSync(join(dir, "05-x.conflist.tmp"), "{");
@@ -99,7 +99,7 @@ describe("ConfDir", () => {
     expect(conf.current().list?.name).toBe("b");
   });
 
-  test("keeps the last good list while a new one is broken, and tells of it", () => {
+  test("keeps the last valid list while a new one is broken, and reports the problem", () => {
     const conf = new ConfDir(dir);
     writeFileSync(join(dir, "10-a.conflist"), list("a"));
     conf.current();

@@ -2,7 +2,7 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { deviceNode, lookupDevice } from "../../../src/node/devices.ts";
+import { deviceNode, hostDevices, lookupDevice } from "../../../src/node/devices.ts";
 import { failure } from "../../expect.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-devices-"));
@@ -32,4 +32,10 @@ test("lookupDevice() refuses paths without a device", async () => {
     code: "INVALID_ARGUMENT",
   });
   expect(await deviceNode("/proc/self/status", "/x")).toBeUndefined();
+});
+
+test("hostDevices() lists the node's devices without pseudo-terminals", async () => {
+  const paths = (await hostDevices()).map(({ hostPath }) => hostPath);
+  expect(paths).toContain("/dev/null");
+  expect(paths.filter((path) => /^\/dev\/(pts\/|shm\/|console$)/.test(path))).toEqual([]);
 });

@@ -1,5 +1,14 @@
 import { expect, test } from "bun:test";
-import { limitV1, limitV2, type LimitHits, type OomLimit } from "../../../src/node/oom_limit.ts";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import {
+  limitV1,
+  limitV2,
+  LimitWatches,
+  type LimitHits,
+  type OomLimit,
+} from "../../../src/node/oom_limit.ts";
 
 test.each<[string, [number, number, number], OomLimit]>([
   ["the container alone", [1, 0, 0], "container"],
@@ -35,4 +44,43 @@ test.each<[string, LimitHits, LimitHits, OomLimit | undefined]>([
   ["a pod that was removed", none, {}, undefined],
 ])("limitV2() attributes %s", (_, before, now, limit) => {
   expect(limitV2(before, now)).toBe(limit);
+});
+
+test("LimitWatches shares v1's eventfds within a pod, and knows nothing without them", () => {
+  const scratch = mkdtempSync(join(tmpdir(), "isulad-oom-"));
+  const paths = ["a", "b"].map((name) => ({ memory: join(scratch, "pod", name) }));
+  for (const { memory } of paths) mkdirSync(memory, { recursive: true });
+  const watches = new LimitWatches();
+  using stack = new DisposableStack();
+  stack.defer(() => rmSync(scratch, { recursive: true }));
+  const without = watches.open(paths[0]!);
+  expect(without.limit()).toBeUndefined();
+  without.close();
+  for (const folder of [scratch, join(scratch, "pod"), ...paths.map(({ memory }) => memory)]) {
+    for (const file of ["memory.oom_control", "cgroup.event_control"]) {
+      writeFileSync(join(folder, file), "");
+    }
+  }
+  const [a, b] = paths.map((one) => watches.open(one));
+  expect([a!.limit(), b!.limit()]).toEqual(["node", "node"]); // no events
+  a!.close();
+  expect(b!.limit()).toBe("node");
+  b!.close();
+  expect(watches.open({}).limit()).toBeUndefined();
+});
+
+test("LimitWatches reads v2's counters", () => {
+  const scratch = mkdtempSync(join(tmpdir(), "isulad-oom-"));
+  using stack = new DisposableStack();
+  stack.defer(() => rmSync(scratch, { recursive: true }));
+  const unified = join(scratch, "c");
+  mkdirSync(unified);
+  writeFileSync(join(unified, "memory.events"), "oom 0\n");
+  writeFileSync(join(scratch, "memory.events.local"), "oom 3\n");
+  const watch = new LimitWatches().open({ unified });
+  expect(watch.limit()).toBe("node");
+  writeFileSync(join(scratch, "memory.events.local"), "oom 4\n");
+  expect(watch.limit()).toBe("pod");
+  writeFileSync(join(unified, "memory.events"), "oom 1\n");
+  expect(watch.limit()).toBe("container");
 });

@@ -10,15 +10,15 @@ const calls = join(folder, "calls");
 afterAll(() => rmSync(folder, { recursive: true }));
 beforeEach(() => writeFileSync(calls, ""));
 
-/** An OCI runtime of a few lines of shell, as a new file. */
+/** Installs a shell script as OCI runtime, as a new file. */
 function install(script: string): void {
   rmSync(program, { force: true });
   writeFileSync(program, `#!/bin/sh\necho "$@" >> ${calls}\n${script}\n`);
   chmodSync(program, 0o755);
 }
 
-const told = (json: object) => `echo '${JSON.stringify(json)}'`;
-const asked = () => readFileSync(calls, "utf8").split("\n").filter(Boolean);
+const printing = (json: object) => `echo '${JSON.stringify(json)}'`;
+const invocations = () => readFileSync(calls, "utf8").split("\n").filter(Boolean);
 
 function open() {
   const problems: string[] = [];
@@ -26,7 +26,7 @@ function open() {
 }
 
 test("concurrent refreshes run the runtime once, with its configured arguments", async () => {
-  install(told({ mountOptions: ["ro", "rro"], linux: { mountExtensions: {} } }));
+  install(printing({ mountOptions: ["ro", "rro"], linux: { mountExtensions: {} } }));
   const { features, problems } = open();
   expect(features.facts).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
   const seen = await Promise.all(
@@ -37,21 +37,24 @@ test("concurrent refreshes run the runtime once, with its configured arguments",
   );
   expect(seen).toEqual([true, true, true]);
   await features.refresh();
-  expect({ asked: asked(), problems }).toEqual({ asked: ["--own features"], problems: [] });
+  expect({ invocations: invocations(), problems }).toEqual({
+    invocations: ["--own features"],
+    problems: [],
+  });
 });
 
 test("a replaced executable is probed again, and a removed one has no features", async () => {
-  install(told({ mountOptions: ["rro"] }));
+  install(printing({ mountOptions: ["rro"] }));
   const { features, problems } = open();
   await features.refresh();
-  install(told({ linux: { mountExtensions: { idmap: { enabled: true } } } }));
+  install(printing({ linux: { mountExtensions: { idmap: { enabled: true } } } }));
   await features.refresh();
   expect(features.facts).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: true });
   rmSync(program);
   await features.refresh();
   expect(features.facts).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
   expect(problems[0]).toContain(program);
-  install(told({ mountOptions: ["rro"] }));
+  install(printing({ mountOptions: ["rro"] }));
   await features.refresh();
   expect(features.facts.recursiveReadOnlyMounts).toBe(true);
 });
@@ -69,7 +72,7 @@ test("a failed probe is reported and not repeated at each call", async () => {
   const { features, problems } = open();
   await Promise.all([features.refresh(), features.refresh()]);
   await features.refresh();
-  expect(asked()).toHaveLength(1);
+  expect(invocations()).toHaveLength(1);
   expect(problems).toEqual([expect.stringContaining("features failed, retrying in 60 s")]);
 });
 

@@ -9,7 +9,7 @@ const golden = join(import.meta.dirname, "../../golden");
 const scratch = mkdtempSync(join(tmpdir(), "isulad-stats-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
 
-/** A folder that the kernel would fill, with all controllers in one. */
+/** Returns paths with all controllers in one folder. */
 function v1Paths(folder: string): CgroupPaths {
   const names = ["cpu", "cpuacct", "memory", "pids", "freezer", "hybrid"];
   return Object.fromEntries(names.map((name) => [name, folder]));
@@ -21,7 +21,7 @@ const nothing = { avg10: 0, avg60: 0, avg300: 0, totalNs: 0n };
 const some = { avg10: 1.5, avg60: 0.25, avg300: 0.05, totalNs: 22_408_000n };
 
 describe("readUsage()", () => {
-  test("reads a v1 cgroup with those below it, and a hybrid host's pressure", () => {
+  test("reads a v1 cgroup including those below, and a hybrid host's pressure", () => {
     expect(readUsage(v1(), { processes: true })).toEqual({
       atNs: expect.any(BigInt),
       cpuNs: 13_123_632n,
@@ -46,7 +46,7 @@ describe("readUsage()", () => {
     });
   });
 
-  test("reads a v2 cgroup; what a kernel does not have is unset", () => {
+  test("reads a v2 cgroup; figures that the kernel lacks are unset", () => {
     expect(readUsage(v2())).toEqual({
       atNs: expect.any(BigInt),
       cpuNs: 12_500_000_000n,
@@ -71,12 +71,12 @@ describe("readUsage()", () => {
     });
   });
 
-  test("knows nothing of a cgroup that is gone", () => {
+  test("returns nothing for a removed cgroup", () => {
     expect(readUsage({ unified: join(scratch, "gone") })).toBeUndefined();
     expect(readUsage(v1Paths(join(scratch, "gone")))).toBeUndefined();
   });
 
-  test("never tells a working set below 0: the counters are read one after another", () => {
+  test("never reports a negative working set, although the counters are not read atomically", () => {
     const folder = join(scratch, "inactive");
     cpSync(join(golden, "cgroup_v2"), folder, { recursive: true });
     writeFileSync(join(folder, "memory.current"), "4096\n");
@@ -84,7 +84,7 @@ describe("readUsage()", () => {
   });
 });
 
-test("parsePressure() takes nothing from what is no pressure file", () => {
+test("parsePressure() returns nothing for other texts", () => {
   expect(parsePressure(undefined)).toBeUndefined();
   expect(parsePressure("")).toBeUndefined();
   expect(parsePressure("some avg10=x")).toBeUndefined();

@@ -9,7 +9,7 @@ import { type DiskUsage, DiskUsages } from "../../../src/stats/disk_usage.ts";
 const used: DiskUsage = { atNs: 1n, bytes: 4096n, inodes: 1n };
 
 describe("DiskUsages", () => {
-  test("counts blocks and inodes as du does", async () => {
+  test("measures blocks and inodes as du does", async () => {
     const folder = mkdtempSync(join(tmpdir(), "isulad-du-"));
     mkdirSync(join(folder, "a b"));
     writeFileSync(join(folder, "a b", "file"), "x".repeat(100_000));
@@ -22,7 +22,7 @@ describe("DiskUsages", () => {
     rmSync(folder, { recursive: true });
   });
 
-  test("counts what is asked for first in one go, and tells the same until the next", async () => {
+  test("measures new folders in one run, and returns the same figures until the next run", async () => {
     const rounds: string[][] = [];
     using usages = new DiskUsages(silentLog(), (folders) => {
       rounds.push(folders);
@@ -35,7 +35,7 @@ describe("DiskUsages", () => {
     expect(rounds).toEqual([["/a", "/b"], ["/c"]]);
   });
 
-  test("does not keep its callers waiting, and gives less to one child when one failed", async () => {
+  test("does not block its callers, and gives a child fewer folders after a failure", async () => {
     const rounds: number[] = [];
     using usages = new DiskUsages(silentLog(), async (folders) => {
       rounds.push(folders.length);

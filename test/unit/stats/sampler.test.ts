@@ -3,6 +3,7 @@ import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { until } from "../../expect.ts";
 import { cpuRate, Sampler } from "../../../src/stats/sampler.ts";
 
 const golden = join(import.meta.dirname, "../../golden");
@@ -30,7 +31,7 @@ describe("Sampler", () => {
     return { id: name, paths: { unified: folder }, used };
   }
 
-  test("reads once a second, and tells the rate between two readings", async () => {
+  test("reads once a second, and returns the rate between two readings", async () => {
     const one = cgroup("rate");
     using sampler = new Sampler(() => [one]);
     one.used(1_000_000);
@@ -46,7 +47,7 @@ describe("Sampler", () => {
     expect(second.nanoCores).toBeLessThan(600_000_000n);
   });
 
-  test("has no rate for a cgroup that began anew, and no figures of one that is gone", async () => {
+  test("has no rate for a recreated cgroup, and no figures for a removed one", async () => {
     const one = cgroup("anew");
     const gone = { id: "gone", paths: { unified: join(scratch, "none") } };
     using sampler = new Sampler(() => [one, gone]);
@@ -57,5 +58,17 @@ describe("Sampler", () => {
     const samples = await sampler.sample([one, gone]);
     expect(samples.get("anew")).toMatchObject({ cpuNs: 5000n, nanoCores: undefined });
     expect(samples.has("gone")).toBe(false);
+  });
+
+  test("drops cgroups that are no longer listed, between calls", async () => {
+    const [kept, dropped] = [cgroup("kept"), cgroup("dropped")];
+    let listings = 0;
+    const list = () => (listings++, [kept]);
+    using sampler = new Sampler(list, 10);
+    const first = await sampler.sample([kept, dropped]);
+    await until("it has sampled twice", () => listings > 1);
+    const second = await sampler.sample([kept, dropped]);
+    expect(second.get("kept")).toBe(first.get("kept")!);
+    expect(second.get("dropped")).not.toBe(first.get("dropped")!);
   });
 });

@@ -55,19 +55,6 @@ test("a plugin that its installer is still writing (ETXTBSY) is retried", async 
   expect((await added)[0].ips).toEqual(["10.9.0.7"]);
 });
 
-test("the first ADDs of a list run one at a time, later ones concurrently", async () => {
-  recordingPlugin("one", ok.replace("$V", "1.0.0"), "echo in >> log; sleep 0.1; echo out >> log");
-  writeList("1.0.0", [{ type: "one" }]);
-  const cni = openNetwork();
-  const add = (ids: string[]) => Promise.all(ids.map((id) => cni.add(podOf(id), signal)));
-  const logged = () => readFileSync(join(dir, "log"), "utf8").replaceAll("\n", " ");
-  await add(["p1", "p2", "p3"]);
-  expect(logged()).toStartWith("in out in in ");
-  rmSync(join(dir, "log"));
-  await add(["p4", "p5"]);
-  expect(logged()).toBe("in in out out ");
-});
-
 test("an ADD that waits for the first one ends when its caller cancels", async () => {
   writePlugin("slow", `touch ${dir}/begun; exec sleep 300`);
   writeList("1.0.0", [{ type: "slow" }]);

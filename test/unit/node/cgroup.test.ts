@@ -7,13 +7,18 @@ import {
   cgroupFolders,
   cgroupMounts,
   type CgroupMounts,
+  killAll,
+  killOnce,
   oomKills,
   parseOomKills,
   processes,
+  removeCgroup,
+  survivors,
 } from "../../../src/node/cgroup.ts";
 import { cgroupfsDriver } from "../../../src/node/cgroupfs.ts";
 import { systemdDriver } from "../../../src/node/systemd.ts";
 import { readMountTable } from "../../../src/sys/mount_table.ts";
+import { failure } from "../../expect.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "isulad-cgroup-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
@@ -230,6 +235,45 @@ describe("systemdDriver()", () => {
       await own.removePodCgroup(given, signal());
       expect(called()).toBe("stop --quiet a.slice\n");
     });
+  });
+});
+
+describe("killing and removing", () => {
+  test("killOnce() writes cgroup.kill on v2, else kills each process", async () => {
+    const unified = hierarchy("kill");
+    writeFileSync(join(unified, "cgroup.kill"), "");
+    killOnce({ unified });
+    expect(readFileSync(join(unified, "cgroup.kill"), "utf8")).toBe("1");
+    const child = Bun.spawn(["sleep", "600"]);
+    const freezer = hierarchy("freezer");
+    writeFileSync(join(freezer, "cgroup.procs"), `${child.pid}\n`);
+    writeFileSync(join(freezer, "freezer.state"), "");
+    killOnce({ freezer });
+    await child.exited;
+    expect(child.signalCode).toBe("SIGKILL");
+    expect(readFileSync(join(freezer, "freezer.state"), "utf8")).toBe("THAWED");
+  });
+
+  test("killAll() names the survivors when its signal aborts", async () => {
+    const unified = hierarchy("survivors");
+    writeFileSync(join(unified, "cgroup.kill"), "");
+    writeFileSync(join(unified, "cgroup.procs"), `${process.pid}\n`);
+    const error = await failure(killAll({ unified }, AbortSignal.timeout(20)));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(error.message).toContain(`SIGKILL has not ended process ${process.pid} (`);
+    writeFileSync(join(unified, "cgroup.procs"), "");
+    await killAll({ unified }, signal());
+    expect(survivors({ unified })).toContain("its cgroup is empty");
+  });
+
+  test("removeCgroup() removes child cgroups, and fails at once unless the kernel is busy", async () => {
+    const unified = join(scratch, "removed");
+    mkdirSync(join(unified, "a/b"), { recursive: true });
+    await removeCgroup({ unified }, signal());
+    await removeCgroup({ unified }, signal());
+    expect(existsSync(unified)).toBe(false);
+    const refused = await failure(removeCgroup({ unified: hierarchy("refused") }, signal()));
+    expect(refused).toMatchObject({ code: "FAILED_PRECONDITION" });
   });
 });
 

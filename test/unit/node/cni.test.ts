@@ -234,6 +234,19 @@ CNI_PATH=${dir}/bin
   });
 });
 
+test("the first ADDs of a list run one at a time, later ones concurrently", async () => {
+  recordingPlugin("one", ok.replace("$V", "1.0.0"), "echo in >> log; sleep 0.1; echo out >> log");
+  writeList("1.0.0", [{ type: "one" }]);
+  const cni = openNetwork();
+  const add = (ids: string[]) => Promise.all(ids.map((id) => cni.add(podOf(id), signal)));
+  const logged = () => readFileSync(join(dir, "log"), "utf8").replaceAll("\n", " ");
+  await add(["p1", "p2", "p3"]);
+  expect(logged()).toStartWith("in out in in ");
+  rmSync(join(dir, "log"));
+  await add(["p4", "p5"]);
+  expect(logged()).toBe("in in out out ");
+});
+
 describe("CNI 1.1", () => {
   test("STATUS runs only for lists of 1.1, for each plugin until one fails", async () => {
     const script = (name: string, code: number) =>

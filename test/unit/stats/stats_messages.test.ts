@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import Long from "long";
 import {
   cgroupStats,
   containerOnlyStats,
@@ -9,12 +10,12 @@ import type { MemoryUsage } from "../../../src/stats/cgroup_usage.ts";
 import type { InterfaceUsage } from "../../../src/stats/network_stats.ts";
 
 /** Makes protobuf's 64-bit numbers comparable. */
-const plain = (message: unknown) =>
-  JSON.parse(
-    JSON.stringify(message, (_, value: unknown) =>
-      typeof value === "object" && value !== null && "low" in value ? String(value) : value,
-    ) ?? "null",
-  ) as unknown;
+function plain(message: unknown): unknown {
+  const text = JSON.stringify(message, (_, value: unknown) =>
+    Long.isLong(value) ? value.toString() : value,
+  );
+  return JSON.parse(text) as unknown;
+}
 
 const memory: MemoryUsage = {
   usage: 100n,
@@ -42,7 +43,7 @@ test.each<[string, bigint | undefined, { value: string } | undefined]>([
   const stats = plain(cgroupStats({ atNs: 1n, memory: { ...memory, limit } })) as {
     memory: { available_bytes?: object; rss_bytes: object };
   };
-  expect(stats.memory.available_bytes).toEqual(available!);
+  expect(stats.memory.available_bytes).toEqual(available);
   expect(stats.memory.rss_bytes).toEqual({ value: "50" });
 });
 
@@ -90,6 +91,6 @@ test.each([
   const sent = { txBytes: 1n, txPackets: 1n, txErrors: 1n, txDropped: 1n };
   const interfaces: InterfaceUsage[] = names.map((name) => ({ name, ...counters, ...sent }));
   const usage = networkUsage(1n, interfaces);
-  expect(usage.default_interface?.name as string | undefined).toBe(first!);
+  expect(usage.default_interface?.name as string | undefined).toBe(first);
   expect(usage.interfaces?.map(({ name }) => name)).toEqual(others);
 });

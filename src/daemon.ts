@@ -35,10 +35,10 @@ import {
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { type CniNetwork, openCni } from "./node/cni.ts";
 import { DiskUsages } from "./stats/disk_usage.ts";
-import { readHostFacts } from "./node/host.ts";
+import { readHostFacts } from "./node/host_probe.ts";
 import { netnsFolder } from "./node/namespaces.ts";
 import { shareNetnsFolder } from "./node/netns_folder.ts";
-import { Passages } from "./node/passages.ts";
+import { UsernsAccess } from "./node/userns_access.ts";
 import { Sampler } from "./stats/sampler.ts";
 import { openSelinux } from "./node/selinux.ts";
 import { systemdDriver } from "./node/systemd.ts";
@@ -175,7 +175,9 @@ async function createContext(
     images,
     cni: stack.use(openNetworks({ config, log })),
     cgroup: openCgroup(mounts, config, log),
-    passages: new Passages(["", "containers", "sandboxes"].map((name) => join(config.graph, name))),
+    usernsAccess: new UsernsAccess(
+      ["", "containers", "sandboxes"].map((name) => join(config.graph, name)),
+    ),
     instruments: new Instruments(),
     sampler: stack.use(new Sampler(() => knownCgroups(context))),
     layers: stack.use(new DiskUsages(log.child("stats"))),

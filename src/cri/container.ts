@@ -8,7 +8,7 @@ import { step } from "../base/failpoints.ts";
 import { isRootMounted } from "../layer/rootfs.ts";
 import type { Started, StartRequest } from "../monitor/protocol.ts";
 import { writeCheckpoint } from "../node/checkpoint.ts";
-import type { RuntimeCommand } from "../node/runtime.ts";
+import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import type {
   CheckpointContainerRequest,
   ExecSyncRequest,

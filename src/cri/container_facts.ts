@@ -2,8 +2,8 @@
 import { CriError } from "../base/errors.ts";
 import type { ImageRecord, RootfsOwner } from "../image/store.ts";
 import { resolveCdi } from "../node/cdi.ts";
-import { lookupContainer } from "../node/host.ts";
-import { makeVolumes } from "../node/volumes.ts";
+import { lookupContainer } from "../node/container_lookup.ts";
+import { makeVolumes } from "../node/image_volumes.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { cdiNames } from "../spec/cdi.ts";
 import type { CdiEdits, ContainerFacts } from "../spec/spec_inputs.ts";

@@ -7,7 +7,7 @@ import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
 import { step } from "../base/failpoints.ts";
 import { parentCpuset, processes } from "../node/cgroup.ts";
-import { callRuntime } from "../node/runtime.ts";
+import { callRuntime } from "../node/oci_runtime.ts";
 import type { ResourceChange } from "../nri/convert.ts";
 import type { LinuxContainerResources, UpdateContainerResourcesRequest } from "../proto/types.ts";
 import { ociJson, parseOciJson, type OciResources } from "../spec/oci_types.ts";

@@ -11,8 +11,8 @@ import type { MonitorClient } from "../monitor_client/client.ts";
 import type { CgroupDriver } from "../node/cgroup.ts";
 import type { CniNetwork } from "../node/cni.ts";
 import type { DiskUsages } from "../stats/disk_usage.ts";
-import type { Passages } from "../node/passages.ts";
-import type { RuntimeCommand } from "../node/runtime.ts";
+import type { UsernsAccess } from "../node/userns_access.ts";
+import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import type { Sampler } from "../stats/sampler.ts";
 import type { HandlerRules, HostFacts, RuntimeFacts } from "../spec/spec_inputs.ts";
 import type { Container } from "../state/container.ts";
@@ -53,7 +53,7 @@ export type Context = {
   cni: CniNetwork;
   cgroup: CgroupDriver;
   /** Through graph, for the runtimes of pods with a user namespace. */
-  passages: Passages;
+  usernsAccess: UsernsAccess;
   sampler: Sampler;
   /** What containers have written into their own layers. */
   layers: DiskUsages;

@@ -8,7 +8,7 @@ import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { ImageRecord } from "../image/store.ts";
-import { folderInRoot } from "../node/host.ts";
+import { folderInRoot } from "../node/path_in_root.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { mountName } from "../spec/mounts.ts";
 import type { Container } from "../state/container.ts";

@@ -6,7 +6,7 @@ import { Slices } from "../base/time_slices.ts";
 import { processes } from "../node/cgroup.ts";
 import { readDetails } from "../stats/cgroup_details.ts";
 import { diskName, diskSpace } from "../stats/disks.ts";
-import { countOpenFiles, openFilesMax } from "../stats/process_stats.ts";
+import { countOpenFiles, openFilesMax } from "../stats/open_files.ts";
 import type { Cgroup } from "../stats/sampler.ts";
 import { runtime } from "../proto/messages.js";
 import type {
@@ -21,7 +21,7 @@ import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
 import { Encoded, listItem, sendItems } from "./lists.ts";
-import { type Facts, metricTable } from "../stats/metric_table.ts";
+import { type MetricSources, metricTable } from "../stats/metric_table.ts";
 import { cgroupsOf, isReady, layersOf, networksOf, podCgroup, runningByPod } from "./stats.ts";
 
 const { MetricType } = runtime.v1;
@@ -92,11 +92,11 @@ async function podFacts(
   context: Context,
   sandboxes: Sandbox[],
   byPod: Map<string, Container[]>,
-): Promise<Map<string, Facts>> {
+): Promise<Map<string, MetricSources>> {
   const cgroups = sandboxes.map((sandbox) => podCgroup(context, sandbox));
   const samples = await context.sampler.sample(cgroups);
   const networks = await networksOf(context, sandboxes, byPod);
-  const facts = new Map<string, Facts>();
+  const facts = new Map<string, MetricSources>();
   for (const { id } of sandboxes) {
     const [sample, interfaces] = [samples.get(id), networks.get(id)];
     facts.set(id, { nowNs: nowNs(), sample, interfaces, diskName });
@@ -109,14 +109,14 @@ async function containerFacts(
   context: Context,
   containers: Container[],
   call: Call,
-): Promise<Map<string, Facts>> {
+): Promise<Map<string, MetricSources>> {
   const cgroups = cgroupsOf(context, containers);
   const samples = await context.sampler.sample(cgroups);
   const layers = await layersOf(context, containers);
   const space = await diskSpace(context.config.graph);
   const paths = new Map(cgroups.map((cgroup) => [cgroup.id, cgroup.paths]));
   const slices = new Slices();
-  const facts = new Map<string, Facts>();
+  const facts = new Map<string, MetricSources>();
   for (const { id, phase } of containers) {
     const sample = samples.get(id);
     throwIfAborted("reading metrics", call.signal);
@@ -141,15 +141,15 @@ async function ownFacts(paths: Cgroup["paths"], pid: number) {
   };
 }
 
-function metricsOf(facts: Facts, labels: string[]): Metric[] {
+function metricsOf(facts: MetricSources, labels: string[]): Metric[] {
   // When the cgroup was read, which may be a moment ago; the rest is of now.
   const timestamp = toLong(facts.sample?.atNs ?? facts.nowNs);
   return metricTable.flatMap(({ name, type, values }) =>
-    values(facts).map(({ value, further }) => ({
+    values(facts).map(({ value, labels: own }) => ({
       name,
       timestamp,
       metric_type: MetricType[type],
-      label_values: [...labels, ...further],
+      label_values: [...labels, ...own],
       value: { value: toLong(value) },
     })),
   );

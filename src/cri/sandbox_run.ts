@@ -175,7 +175,7 @@ async function makeFiles({ context, sandbox }: Making): Promise<void> {
   const files = podFiles(podFolder(context, sandbox.id), sandbox.namespaces.ipc === undefined);
   const hostNetwork = sandbox.networkMode === "host";
   const owner = rootfsOwner(sandbox);
-  if (owner !== undefined) context.passages.open(sandbox.id, owner.gid);
+  if (owner !== undefined) context.usernsAccess.grant(sandbox.id, owner.gid);
   await makePodFiles(files, sandbox.config, { hostNetwork, owner });
 }
 

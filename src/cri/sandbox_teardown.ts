@@ -55,7 +55,7 @@ export async function release(
     await context.cgroup.removePodCgroup({ ...cgroup, podId: id }, signal);
   });
   await rm(podFolder(context, id), { recursive: true, force: true });
-  context.passages.close(id);
+  context.usernsAccess.revoke(id);
   await step("sandbox-remove", () => context.sandboxes.remove(id));
   context.sandboxes.release(sandbox.name, id);
 }

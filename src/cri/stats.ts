@@ -23,7 +23,7 @@ import { containerCgroup } from "./facts.ts";
 import { selectContainers, selectSandboxes } from "./filter.ts";
 import { Encoded, encoded, framed, itemsField, recordItems, sendItems } from "./lists.ts";
 import { unready } from "./sandbox.ts";
-import { cgroupStats, networkUsage, ownStats, value } from "../stats/stats_messages.ts";
+import { cgroupStats, networkUsage, containerOnlyStats, value } from "../stats/stats_messages.ts";
 
 const { ContainerAttributes, ContainerStats, LinuxPodSandboxStats, PodSandboxAttributes } =
   runtime.v1;
@@ -178,7 +178,10 @@ const bodyOfSample = new WeakMap<Sample, Body>();
 function bodyOf(context: Context, { container, sample, layer }: Parts): Uint8Array {
   const known = bodyOfSample.get(sample);
   if (known?.container === container && known.layer === layer) return known.bytes;
-  const stats = { ...cgroupStats(sample), ...ownStats(sample, layer, context.config.graph) };
+  const stats = {
+    ...cgroupStats(sample),
+    ...containerOnlyStats(sample, layer, context.config.graph),
+  };
   const parts = [containerAttributes(container), encoded(ContainerStats, stats)];
   const bytes = new Uint8Array(Buffer.concat(parts));
   bodyOfSample.set(sample, { container, layer, bytes });

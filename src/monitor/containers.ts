@@ -9,7 +9,7 @@ import { step } from "../base/failpoints.ts";
 import type { Log } from "../base/log.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { OomLedger } from "../node/oom.ts";
-import type { RuntimeCommand } from "../node/runtime.ts";
+import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
-import type { RuntimeCommand } from "../node/runtime.ts";
+import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import { Descriptor, pipe } from "../sys/descriptor.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { setOomScoreAdj, startTime } from "../sys/process.ts";

@@ -5,7 +5,7 @@ import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/runtime.ts";
+import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/oci_runtime.ts";
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { withMark } from "../sys/process_mark.ts";

@@ -1,5 +1,4 @@
-// AppArmor, where the kernel has it: which profiles are loaded, and the one that containers run under
-// unless they ask for another.
+// Lists the loaded AppArmor profiles and loads the default one for containers.
 import { readFileSync } from "node:fs";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { failureOutput, run } from "../sys/run.ts";
@@ -10,7 +9,7 @@ const enabledFile = "/sys/module/apparmor/parameters/enabled";
 const profilesFile = "/sys/kernel/security/apparmor/profiles";
 const loadMs = 30_000;
 
-/** Names of the loaded profiles; undefined: this kernel runs without AppArmor. */
+/** Returns the names of the loaded profiles; undefined: AppArmor is not enabled in this kernel. */
 export function loadedProfiles(): string[] | undefined {
   try {
     if (readFileSync(enabledFile, "utf8")[0] !== "Y") return undefined;
@@ -23,8 +22,8 @@ export function loadedProfiles(): string[] | undefined {
 }
 
 /**
- * Loads the default profile, over one of an earlier version. Without apparmor_parser containers that
- * ask for no profile run unconfined, and those that ask for the default one are refused.
+ * Loads the default profile, replacing that of an earlier version. Without apparmor_parser, containers that
+ * name no profile run unconfined, and those that name the default one are refused.
  */
 export async function openApparmor(): Promise<{
   apparmor?: { defaultProfile?: string };
@@ -35,10 +34,10 @@ export async function openApparmor(): Promise<{
     await load(profileText(defaultProfileName));
     return { apparmor: { defaultProfile: defaultProfileName } };
   } catch (error) {
-    const isThere = loadedProfiles()?.includes(defaultProfileName) === true;
-    const apparmor = isThere ? { defaultProfile: defaultProfileName } : {};
-    const what = "AppArmor's default profile of containers was not loaded";
-    return { apparmor, problem: `${what}: ${messageOf(error)}` };
+    const isLoaded = loadedProfiles()?.includes(defaultProfileName) === true;
+    const apparmor = isLoaded ? { defaultProfile: defaultProfileName } : {};
+    const problem = `cannot load the AppArmor profile ${defaultProfileName}: ${messageOf(error)}`;
+    return { apparmor, problem };
   }
 }
 
@@ -47,7 +46,7 @@ async function load(profile: string): Promise<void> {
   const options = { signal: AbortSignal.timeout(loadMs), input: profile };
   const result = await run(argv, options).catch((error: unknown) => {
     if (codeOf(error) !== "NOT_FOUND") throw error;
-    const hint = "install the package apparmor, which has apparmor_parser";
+    const hint = "apparmor_parser is missing: install the package apparmor";
     throw new CriError("FAILED_PRECONDITION", hint, { cause: error });
   });
   if (result.exitCode !== 0) {
@@ -56,9 +55,9 @@ async function load(profile: string): Promise<void> {
 }
 
 /**
- * Everything a container's other limits leave it, but the kernel's own switches and mounts: a
- * container may write only those sysctls that belong to its network and ipc namespaces, and sees
- * other processes only if they run under the same profile.
+ * Returns a profile that denies mounts and the kernel's own switches and leaves the rest to a container's
+ * other limits. A container may write only the sysctls of its network and ipc namespaces, and may trace and
+ * signal only processes under the same profile.
  */
 export function profileText(name: string): string {
   return `profile ${name} flags=(attach_disconnected, mediate_deleted) {

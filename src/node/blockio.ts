@@ -1,5 +1,5 @@
-// Classes of block I/O by name, for NRI plugins: a YAML or JSON file of the form that goresctrl has given
-// it (intel/goresctrl, pkg/blockio), which containerd reads too:
+// Resolves block I/O classes by name, for NRI plugins. The YAML or JSON file has the format of goresctrl
+// (intel/goresctrl, pkg/blockio), which containerd reads too:
 //
 //   Classes:
 //     Slow:
@@ -12,12 +12,12 @@ import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { OciBlockIO } from "../spec/oci_types.ts";
 import { deviceNumbers } from "../sys/path.ts";
-import { readBySchema } from "./schema_file.ts";
+import { readYamlFile } from "./yaml_file.ts";
 
 const fileBytesMax = 1 << 20;
 const devicesMax = 1_000;
 
-/** 50, "50", "50k"; k, M, G and T are powers of 1000, Ki, Mi, Gi and Ti of 1024. */
+/** 50, "50" or "50k"; k, M, G and T are powers of 1000; Ki, Mi, Gi and Ti of 1024. */
 const Amount = v.pipe(
   v.union([v.number(), v.string()]),
   v.transform(String),
@@ -51,22 +51,22 @@ const throttles = {
 } as const;
 
 /**
- * What a class means on this node. file "": none is configured.
- * @throws CriError FAILED_PRECONDITION for a class that there is not, and for a file that is none.
+ * Resolves a class for the devices of this node. file "": no file is configured.
+ * @throws CriError FAILED_PRECONDITION for an unknown class or an invalid file.
  */
 export function blockioClass(file: string, name: string): OciBlockIO {
-  const refused = (why: string, cause?: unknown) =>
-    new CriError("FAILED_PRECONDITION", `blockio_class ${name}: ${why}`, { cause });
+  const refused = (reason: string, cause?: unknown) =>
+    new CriError("FAILED_PRECONDITION", `blockio_class ${name}: ${reason}`, { cause });
   if (file === "") throw refused("no classes are configured (blockio-config-file in daemon.json)");
   let classes: v.InferOutput<typeof BlockioFile>["Classes"];
   try {
-    classes = readBySchema(file, fileBytesMax, BlockioFile).Classes;
+    classes = readYamlFile(file, fileBytesMax, BlockioFile).Classes;
   } catch (error) {
     throw refused(`${file}: ${messageOf(error)}`, error);
   }
   const found = new Map(Object.entries(classes)).get(name);
   if (found === undefined) {
-    throw refused(`${file} has only ${Object.keys(classes).join(", ") || "none"}`);
+    throw refused(`${file} defines ${Object.keys(classes).join(", ") || "no classes"}`);
   }
   const result: OciBlockIO = {};
   for (const parameters of found) addParameters(result, parameters);
@@ -90,7 +90,7 @@ function addParameters(result: OciBlockIO, parameters: v.InferOutput<typeof Para
   }
 }
 
-/** The block devices that a path names; `*` and `?` stand for parts of its last element. */
+/** Expands a path to block devices; its last element may contain `*` and `?`. */
 function blockDevices(path: string): { major: number; minor: number }[] {
   const folder = dirname(path);
   const pattern = basename(path)

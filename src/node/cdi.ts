@@ -1,5 +1,5 @@
-// CDI files: read when a container asks for a device, so that what a device plugin wrote a moment ago
-// counts. A file that cannot be used is no one's business until a device cannot be found.
+// Resolves CDI devices. Files are read for each container, so that a device plugin's latest changes count.
+// Unusable files are reported only when a device cannot be found.
 import { readdirSync } from "node:fs";
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
@@ -8,55 +8,56 @@ import type { CdiDeviceNode, CdiFileEdits } from "../spec/cdi.ts";
 import type { CdiDevice, CdiEdits } from "../spec/spec_inputs.ts";
 import { CdiSpec } from "../spec/cdi.ts";
 import { deviceNode } from "./devices.ts";
-import { readBySchema } from "./schema_file.ts";
+import { readYamlFile } from "./yaml_file.ts";
 
 const fileBytesMax = 4 << 20;
 const filesMax = 1_000;
 
 type Found = { file: string; spec: CdiSpec; device: CdiSpec["devices"][number] };
 
-/** All devices of the folders: a later folder wins over an earlier one. */
-type Devices = { found: Map<string, Found>; twice: Map<string, string[]>; problems: string[] };
+/** All devices of the folders; a later folder takes precedence. */
+type Devices = { found: Map<string, Found>; ambiguous: Map<string, string[]>; problems: string[] };
 
 /**
- * What the named devices change in a container.
- * @throws CriError INVALID_ARGUMENT for a device that no file in dirs has, or that two files of one
- * folder have; FAILED_PRECONDITION for one that needs what is not there.
+ * Collects the container edits of the named devices.
+ * @throws CriError INVALID_ARGUMENT for a device that no file in dirs defines or two files of one folder
+ * define; FAILED_PRECONDITION for one that needs a missing file or an unsupported feature.
  */
 export async function resolveCdi(names: string[], dirs: string[]): Promise<CdiEdits> {
   const edits: CdiEdits = { env: [], devices: [], mounts: [], hooks: [], gids: [] };
   if (names.length === 0) return edits;
   const devices = readDevices(dirs);
-  const files = new Set<string>();
+  const added = new Set<string>();
   for (const name of names) {
     const { file, spec, device } = deviceOf(devices, name, dirs);
     const what = `CDI device ${name} (${file})`;
-    if (!files.has(file)) await add(edits, spec.containerEdits, what); // once, whatever of it is used
-    files.add(file);
-    await add(edits, device.containerEdits, what);
+    if (!added.has(file)) await addEdits(edits, spec.containerEdits, what);
+    added.add(file);
+    await addEdits(edits, device.containerEdits, what);
   }
   return edits;
 }
 
-function deviceOf({ found, twice, problems }: Devices, name: string, dirs: string[]): Found {
-  const files = twice.get(name);
+function deviceOf({ found, ambiguous, problems }: Devices, name: string, dirs: string[]): Found {
+  const files = ambiguous.get(name);
   if (files !== undefined) {
     throw new CriError(
       "INVALID_ARGUMENT",
-      `CDI device ${name} is in ${files.join(" and in ")}: remove one of them`,
+      `CDI device ${name} is defined in ${files.join(" and in ")}: remove one of them`,
     );
   }
   const device = found.get(name);
   if (device !== undefined) return device;
-  const why = problems.length === 0 ? "" : ` (not read: ${problems.slice(0, 3).join("; ")})`;
+  const unusable =
+    problems.length === 0 ? "" : ` (unusable files: ${problems.slice(0, 3).join("; ")})`;
   throw new CriError(
     "INVALID_ARGUMENT",
-    `CDI device ${name} is in no file of ${dirs.join(", ")}${why}`,
+    `CDI device ${name} is not defined in ${dirs.join(", ")}${unusable}`,
   );
 }
 
 function readDevices(dirs: string[]): Devices {
-  const all: Devices = { found: new Map(), twice: new Map(), problems: [] };
+  const all: Devices = { found: new Map(), ambiguous: new Map(), problems: [] };
   for (const dir of dirs) {
     const here = new Map<string, Found>();
     for (const file of specFiles(dir)) {
@@ -66,8 +67,8 @@ function readDevices(dirs: string[]): Devices {
           const name = `${spec.kind}=${device.name}`;
           const other = here.get(name);
           if (other === undefined) here.set(name, { file, spec, device });
-          else all.twice.set(name, [other.file, file]);
-          if (other === undefined) all.twice.delete(name);
+          else all.ambiguous.set(name, [other.file, file]);
+          if (other === undefined) all.ambiguous.delete(name);
         }
       } catch (error) {
         all.problems.push(`${file}: ${messageOf(error)}`);
@@ -93,15 +94,15 @@ function specFiles(dir: string): string[] {
   }
 }
 
-/** @throws Error with what is wrong with it. */
+/** @throws Error with the reason, without the file name. */
 export function readSpec(file: string): CdiSpec {
-  return readBySchema(file, fileBytesMax, CdiSpec);
+  return readYamlFile(file, fileBytesMax, CdiSpec);
 }
 
-async function add(edits: CdiEdits, from: CdiFileEdits, what: string): Promise<void> {
+async function addEdits(edits: CdiEdits, from: CdiFileEdits, what: string): Promise<void> {
   if (from.netDevices.length > 0 || from.intelRdt !== undefined) {
-    const which = from.intelRdt === undefined ? "netDevices" : "intelRdt";
-    throw new CriError("FAILED_PRECONDITION", `${what}: ${which} is not supported`);
+    const feature = from.intelRdt === undefined ? "netDevices" : "intelRdt";
+    throw new CriError("FAILED_PRECONDITION", `${what}: ${feature} is not supported`);
   }
   edits.env.push(...from.env);
   for (const node of from.deviceNodes) edits.devices.push(await lookupNode(node, what));
@@ -117,26 +118,26 @@ async function add(edits: CdiEdits, from: CdiFileEdits, what: string): Promise<v
   edits.gids.push(...from.additionalGids);
 }
 
-/** What a file leaves out of a device, the node's own device tells. */
+/** Completes a device node with the properties of the host's device. */
 async function lookupNode(node: CdiDeviceNode, what: string): Promise<CdiDevice> {
   const { path, hostPath = path, uid, gid, permissions } = node;
   const access = permissions === "none" ? "" : permissions || "rwm";
   const type = node.type === "u" ? "c" : node.type || undefined; // u: c, unbuffered
-  const needsLook = type === undefined || (node.major === undefined && type !== "p");
-  const own = needsLook ? await deviceNode(hostPath, path).catch(missing(what)) : undefined;
-  if (needsLook && own === undefined) {
+  const isIncomplete = type === undefined || (node.major === undefined && type !== "p");
+  const host = isIncomplete ? await deviceNode(hostPath, path).catch(missing(what)) : undefined;
+  if (isIncomplete && host === undefined) {
     throw new CriError("FAILED_PRECONDITION", `${what}: ${hostPath} is not a device`);
   }
-  if (type !== undefined && own !== undefined && own.type !== type) {
-    const message = `${what}: ${hostPath} is of type ${own.type}, and ${type} is asked for`;
+  if (type !== undefined && host !== undefined && host.type !== type) {
+    const message = `${what}: ${hostPath} has type ${host.type}, but the file says ${type}`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
   const device = {
     path,
-    type: type ?? own!.type,
-    major: node.major ?? own?.major ?? 0,
-    minor: (node.major === undefined ? own?.minor : node.minor) ?? 0,
-    fileMode: node.fileMode ?? own?.fileMode ?? 0o666,
+    type: type ?? host!.type,
+    major: node.major ?? host?.major ?? 0,
+    minor: (node.major === undefined ? host?.minor : node.minor) ?? 0,
+    fileMode: node.fileMode ?? host?.fileMode ?? 0o666,
   };
   return { node: device, hostPath, access, uid, gid };
 }

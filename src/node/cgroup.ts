@@ -1,5 +1,5 @@
-// Cgroups as folders: where they are mounted, who is in them, what the kernel counted. The drivers
-// (cgroupfs.ts, systemd.ts) decide which folders those are; daemon.ts chooses one.
+// Finds, reads, kills and removes cgroups through their folders. The drivers (cgroupfs.ts, systemd.ts) name
+// the folders; daemon.ts chooses a driver.
 import { existsSync, readdirSync, readFileSync, rmdirSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -11,55 +11,55 @@ import { readMountTable } from "../sys/mount_table.ts";
 import { processName } from "../sys/process.ts";
 
 /**
- * Folder of one cgroup by hierarchy: under v2 only "unified"; under v1 by controller ("memory",
- * "name=systemd"), and "hybrid" for a cgroup2 without controllers beside them.
+ * The folders of one cgroup by hierarchy: under v2 only "unified"; under v1 by controller ("memory",
+ * "name=systemd"), plus "hybrid" for an additional cgroup2 without controllers.
  */
 export type CgroupPaths = Record<string, string>;
 
-/** What of a pod's cgroup has to be taken down again: the topmost name that we made. */
+/** The topmost part of a pod's cgroup path that we created and must remove. */
 export type PodCgroupMade = { made?: string };
 
-/** A pod as createPodCgroup was asked for it, and what that returned. */
+/** The arguments of createPodCgroup with its result. */
 export type MadePodCgroup = { parent: string; podId: string } & PodCgroupMade;
 
 export type CgroupDriver = {
   readonly name: "cgroupfs" | "systemd";
   readonly version: 1 | 2;
   /**
-   * @param parent the kubelet's cgroup_parent; "" for a pod of our own.
+   * @param parent the kubelet's cgroup_parent; "" for the configured default.
    * @throws CriError INVALID_ARGUMENT for a parent that this driver cannot use.
    */
   podCgroup(parent: string, podId: string): { ociParent: string; paths: CgroupPaths };
-  /** OCI's linux.cgroupsPath. */
+  /** Returns OCI's linux.cgroupsPath. */
   containerCgroupsPath(parent: string, podId: string, containerId: string): string;
   containerPaths(parent: string, podId: string, containerId: string): CgroupPaths;
   /**
-   * Of a linux.cgroupsPath that somebody else chose.
-   * @throws CriError INVALID_ARGUMENT for one that this driver cannot use.
+   * Returns the folders of a linux.cgroupsPath chosen by an NRI plugin.
+   * @throws CriError INVALID_ARGUMENT for a path that this driver cannot use.
    */
   pathsOf(cgroupsPath: string): CgroupPaths;
-  /** Annotations that make the runtime set up the container's cgroup as we need it. */
+  /** Returns annotations that make the runtime set up the container's cgroup as required. */
   containerAnnotations(): Record<string, string>;
-  /** The topmost part that createPodCgroup would make, for the record of the intent; undefined: none. */
+  /** Returns the topmost part that createPodCgroup would create, so that the caller can record it first. */
   missingPodCgroup(parent: string, podId: string): string | undefined;
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;
   /**
-   * Limits a pod under our own parent: CPU and memory, -1 for none. @throws CriError FAILED_PRECONDITION
-   * with what the kernel refuses.
+   * Sets CPU and memory limits of a pod under the default parent; -1: none. @throws CriError
+   * FAILED_PRECONDITION with the value that the kernel refuses.
    */
   limitPod(podId: string, limits: OciResources): void;
   /**
-   * What removePodCgroup needs for a pod under our own parent whose record is lost. The parent may be
-   * another daemon's, too: who asks has to know that the pod was its own.
+   * Returns removePodCgroup's argument for a pod under the default parent whose record is lost. Another
+   * daemon may share that parent: the caller must know that the pod was its own.
    */
   ownPod(podId: string): MadePodCgroup;
-  /** Idempotent. Removes only what createPodCgroup has made. */
+  /** Idempotent. Removes only what createPodCgroup has created. */
   removePodCgroup(pod: MadePodCgroup, signal: AbortSignal): Promise<void>;
 };
 
 export type CgroupMounts = { version: 1 | 2; roots: CgroupPaths };
 
-/** Where this host mounts cgroups; a hybrid host counts as v1, because that is where limits are. */
+/** Finds the host's cgroup mounts; a hybrid host counts as v1, whose hierarchies have its controllers. */
 export function cgroupMounts(table = readMountTable()): CgroupMounts {
   const roots: CgroupPaths = {};
   let unified: string | undefined;
@@ -71,7 +71,7 @@ export function cgroupMounts(table = readMountTable()): CgroupMounts {
     }
   }
   if (Object.keys(roots).some((name) => controllers.has(name))) {
-    // Runtimes make their folder in a hybrid host's unified hierarchy as well.
+    // Runtimes create a container's cgroup in a hybrid host's unified hierarchy as well.
     return { version: 1, roots: unified === undefined ? roots : { ...roots, hybrid: unified } };
   }
   if (unified === undefined) {
@@ -89,19 +89,19 @@ const controllers = new Set(
   ),
 );
 
-/** Controllers that this host does not have, or has not mounted: limits and figures that need them. */
+/** Lists the controllers that this host lacks or has not mounted. */
 export function absentControllers({ version, roots }: CgroupMounts): string[] {
   const unified = roots["unified"];
-  const there = new Set(
+  const available = new Set(
     unified === undefined
       ? Object.keys(roots)
       : readFileSync(join(unified, "cgroup.controllers"), "utf8").trim().split(" "),
   );
   const names = ["cpu", "cpuset", "memory", "pids", "hugetlb", version === 1 ? "blkio" : "io"];
-  return names.filter((name) => !there.has(name));
+  return names.filter((name) => !available.has(name));
 }
 
-/** The folders of the cgroup that lies at path, in each hierarchy once. */
+/** Returns the folder of a cgroup in each hierarchy. */
 export function cgroupFolders(mounts: CgroupMounts, path: string): CgroupPaths {
   return Object.fromEntries(
     Object.entries(mounts.roots).map(([name, root]) => [name, join(root, path)]),
@@ -109,8 +109,8 @@ export function cgroupFolders(mounts: CgroupMounts, path: string): CgroupPaths {
 }
 
 /**
- * Processes that the OOM killer took in this cgroup; undefined once it is gone. Synchronous: under
- * systemd the folder goes with its last process, and whoever waits for a turn of the loop loses.
+ * Returns the number of OOM kills in this cgroup; undefined once it has been removed. Synchronous: systemd
+ * removes a scope with its last process, so a turn of the event loop may be too late.
  */
 export function oomKills(paths: CgroupPaths): bigint | undefined {
   const file =
@@ -125,13 +125,13 @@ export function oomKills(paths: CgroupPaths): bigint | undefined {
   }
 }
 
-/** The oom_kill line of memory.events (v2) or memory.oom_control (v1); 0 where there is none. */
+/** Reads the oom_kill line of memory.events (v2) or memory.oom_control (v1); 0 without one. */
 export function parseOomKills(text: string): bigint {
   const count = /^oom_kill (\d+)$/m.exec(text)?.[1];
   return count === undefined ? 0n : BigInt(count);
 }
 
-/** The CPUs and memory nodes that a cgroup's parent has, and so those of one that asks for none. */
+/** Returns the CPUs and memory nodes of a cgroup's parent, which a cgroup without a setting inherits. */
 export function parentCpuset(paths: CgroupPaths): { cpus?: string; mems?: string } {
   const folder = dirname(paths["unified"] ?? paths["cpuset"] ?? "");
   const suffix = paths["unified"] === undefined ? "" : ".effective";
@@ -139,49 +139,48 @@ export function parentCpuset(paths: CgroupPaths): { cpus?: string; mems?: string
     try {
       return readFileSync(join(folder, `cpuset.${name}${suffix}`), "utf8").trim() || undefined;
     } catch (error) {
-      if (isGone(error)) return undefined; // no such controller
+      if (isGone(error)) return undefined; // no cpuset controller
       throw error;
     }
   };
   return { cpus: read("cpus"), mems: read("mems") };
 }
 
-/** Pids in the cgroup and all cgroups below it; none once it is gone. */
+/** Lists the pids in the cgroup and all cgroups below it; empty once it has been removed. */
 export function processes(paths: CgroupPaths): number[] {
   const pids = new Set<number>();
-  // v1: one hierarchy is enough, since a runtime joins all; freezer is also the one that kills.
+  // v1: one hierarchy suffices, since a runtime joins all. Prefer freezer, which killOnce() uses.
   const folder = paths["unified"] ?? paths["freezer"] ?? paths["memory"] ?? Object.values(paths)[0];
   if (folder !== undefined) collectPids(folder, pids);
   return [...pids];
 }
 
 /**
- * SIGKILLs everything in the cgroup, forks in flight too, and waits until it is empty.
- * @throws CriError CANCELLED or DEADLINE_EXCEEDED with what is left when the signal aborts.
+ * Sends SIGKILL to all processes of the cgroup, including concurrent forks, and waits until it is empty.
+ * @throws CriError CANCELLED or DEADLINE_EXCEEDED naming the survivors when the signal aborts.
  */
 export async function killAll(paths: CgroupPaths, signal: AbortSignal): Promise<void> {
   for (let waitMs = 1; ; waitMs = Math.min(waitMs * 2, 100)) {
     killOnce(paths);
-    const left = processes(paths);
-    if (left.length === 0) return;
+    if (processes(paths).length === 0) return;
     if (signal.aborted) throw abortError(survivors(paths), signal);
     await sleep(waitMs);
   }
 }
 
-/** A cgroup stays busy for a moment after its last process is reaped. */
+/** The kernel returns EBUSY for a moment after the last process is reaped. */
 const removeRetriesMax = 100;
 const removeRetryMs = 5;
 
 /**
- * Removes a cgroup and those below it; it may be gone.
- * @throws CriError FAILED_PRECONDITION when processes are left in it.
+ * Removes a cgroup and those below it. Idempotent.
+ * @throws CriError FAILED_PRECONDITION when processes remain in it.
  */
 export async function removeCgroup(paths: CgroupPaths, signal: AbortSignal): Promise<void> {
-  for (const folder of new Set(Object.values(paths))) await removeSoon(folder, signal);
+  for (const folder of new Set(Object.values(paths))) await removeRetrying(folder, signal);
 }
 
-async function removeSoon(folder: string, signal: AbortSignal): Promise<void> {
+async function removeRetrying(folder: string, signal: AbortSignal): Promise<void> {
   for (let attempt = 0; ; attempt++) {
     try {
       return removeTree(folder);
@@ -209,23 +208,23 @@ function removeTree(folder: string): void {
   }
 }
 
-/** Who is left, for a message: what sleeps uninterruptibly (state D) dies when the kernel lets it. */
+/** Describes the processes that survived SIGKILL: one in state D dies only when its system call returns. */
 export function survivors(paths: CgroupPaths): string {
   const left = processes(paths);
-  // An init is gone only when its namespace's processes have been reaped by their parents outside.
+  // A pid namespace's init ends only when processes with parents outside have been reaped by those.
   if (left.length === 0) return "its cgroup is empty, but its first process is still ending";
-  const told = left.slice(0, 8).map((pid) => `${pid} (${processName(pid)})`);
-  return `SIGKILL has not ended process ${told.join(", ")}${left.length > 8 ? ", …" : ""}`;
+  const named = left.slice(0, 8).map((pid) => `${pid} (${processName(pid)})`);
+  return `SIGKILL has not ended process ${named.join(", ")}${left.length > 8 ? ", …" : ""}`;
 }
 
-/** SIGKILL to everything in the cgroup, without waiting. */
+/** Sends SIGKILL to all processes of the cgroup without waiting. */
 export function killOnce(paths: CgroupPaths): void {
   const { unified, freezer } = paths;
   if (unified !== undefined && existsSync(join(unified, "cgroup.kill"))) {
     ignoreGone(() => writeKernelFile(join(unified, "cgroup.kill"), "1"));
     return;
   }
-  // Frozen, nothing can fork away between the reading of a pid and its signal.
+  // Freeze first: otherwise a process could fork between the listing and its signal.
   const freeze = (state: string) => {
     if (freezer !== undefined) {
       ignoreGone(() => writeKernelFile(join(freezer, "freezer.state"), state));
@@ -252,7 +251,7 @@ function collectPids(folder: string, pids: Set<number>): void {
   }
 }
 
-/** A threaded cgroup (v2) has no list: its processes stand in the one above. */
+/** A threaded cgroup (v2) has no process list: its processes appear in the parent's. */
 function readProcs(folder: string): string {
   try {
     return readFileSync(join(folder, "cgroup.procs"), "utf8");
@@ -270,7 +269,7 @@ function ignoreGone(action: () => void): void {
   }
 }
 
-/** A cgroup that vanishes gives ENOENT by name, ENODEV by an open file; a process ESRCH. */
+/** A removed cgroup gives ENOENT by path and ENODEV by an open file; an ended process gives ESRCH. */
 export function isGone(error: unknown): boolean {
   return ["ENOENT", "ENODEV", "ESRCH"].includes(errnoOf(error) ?? "");
 }

@@ -1,5 +1,4 @@
-// Limits written into a cgroup that is ours: a pod's without a kubelet's parent. Containers' limits are
-// the OCI runtime's.
+// Writes limits of pods without a parent cgroup of the kubelet's. Containers' limits are up to the OCI runtime.
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { OciResources } from "../spec/oci_types.ts";
@@ -7,21 +6,25 @@ import { writeKernelFile } from "../sys/file.ts";
 import { isGone, type CgroupPaths } from "./cgroup.ts";
 
 /**
- * CPU and memory limits; -1 is none.
- * @throws CriError FAILED_PRECONDITION with file and value that the kernel refuses.
+ * Writes CPU and memory limits; -1: none.
+ * @throws CriError FAILED_PRECONDITION with the file and value that the kernel refuses.
  */
 export function writeLimits(paths: CgroupPaths, resources: OciResources): void {
-  for (const [file, value] of paths["unified"] === undefined
-    ? v1Files(paths, resources)
-    : v2Files(paths["unified"], resources)) {
+  for (const [file, value] of limitFiles(paths, resources)) {
     try {
       writeKernelFile(file, value);
     } catch (cause) {
-      const hint = isGone(cause) ? " (is the controller there?)" : "";
+      const hint = isGone(cause) ? " (is the controller enabled?)" : "";
       const message = `cannot write ${value} to ${file}: ${messageOf(cause)}${hint}`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
   }
+}
+
+/** Returns the files to write, with their values, in order. */
+export function limitFiles(paths: CgroupPaths, resources: OciResources): [string, string][] {
+  const { unified } = paths;
+  return unified === undefined ? v1Files(paths, resources) : v2Files(unified, resources);
 }
 
 /** Kernel documentation, cgroup-v1: memory.rst, sched-bwc.rst. */
@@ -32,7 +35,7 @@ function v1Files({ memory, cpu }: CgroupPaths, limits: OciResources): [string, s
   };
   put(memory, "memory.limit_in_bytes", limits.memory?.limit);
   put(cpu, "cpu.shares", limits.cpu?.shares);
-  // Without a quota first: the old one may not fit the new period.
+  // Remove the old quota first: it may be invalid with the new period.
   if (limits.cpu?.period !== undefined) put(cpu, "cpu.cfs_quota_us", -1n);
   put(cpu, "cpu.cfs_period_us", limits.cpu?.period);
   put(cpu, "cpu.cfs_quota_us", limits.cpu?.quota);
@@ -56,7 +59,7 @@ function max(value: bigint): string {
   return value < 0n ? "max" : `${value}`;
 }
 
-/** v1's 2 to 262144 onto v2's 1 to 10000, as runc does it; undefined: nothing is said of it. */
+/** Maps v1's shares (2 to 262144) to v2's weight (1 to 10000), as runc does; undefined: not set. */
 function cpuWeight({ cpu, unified }: OciResources): string | undefined {
   if (cpu?.shares === undefined) return unified?.["cpu.weight"];
   return `${1n + ((cpu.shares - 2n) * 9_999n) / 262_142n}`;

@@ -1,4 +1,4 @@
-// The cgroupfs driver: cgroups are folders that we make and remove ourselves.
+// The cgroupfs driver creates and removes the cgroups of pods itself.
 import { existsSync, mkdirSync, readFileSync, rmdirSync } from "node:fs";
 import { dirname, join, posix } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -13,17 +13,17 @@ import {
   type CgroupMounts,
 } from "./cgroup.ts";
 
-/** Parent of pods that come without one; ours, so it goes with the last of them. */
+/** Default parent of pods; removed with the last of them. */
 const ownParent = "/isulad";
 
-/** @param defaultParent the key cgroup-parent; "" for our own. */
+/** @param defaultParent the key cgroup-parent; "": /isulad. */
 export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): CgroupDriver {
   const fallback = defaultParent === "" ? ownParent : checkedParent(defaultParent);
   const podPath = (parent: string, podId: string) =>
     parent === "" ? posix.join(fallback, podId) : checkedParent(parent);
   const containerPath = (parent: string, podId: string, containerId: string) =>
     posix.join(podPath(parent, podId), containerId);
-  // Above the pods; whichever pod made it, the last one takes it away.
+  // Topmost created part of the default parent; removed with the last pod, whichever pod created it.
   let madeAbove: string | undefined;
   return {
     name: "cgroupfs",
@@ -36,7 +36,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
     containerPaths: (parent, podId, containerId) =>
       cgroupFolders(mounts, containerPath(parent, podId, containerId)),
     pathsOf(cgroupsPath) {
-      // To the runtime a relative one lies below its own cgroup.
+      // The runtime would resolve a relative path below its own cgroup.
       if (cgroupsPath.startsWith("/")) return cgroupFolders(mounts, checkedParent(cgroupsPath));
       const text = `cgroups path ${quoted(cgroupsPath)} is not absolute (like /kubepods/pod1/c1)`;
       throw new CriError("INVALID_ARGUMENT", text);
@@ -50,10 +50,10 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       try {
         create(mounts, path);
       } catch (cause) {
-        const left = await remove(mounts, { path, own, made, above: undefined }, signal).catch(
-          (error: unknown) => `; removing the part that was made failed too: ${messageOf(error)}`,
+        const leftover = await remove(mounts, { path, own, made, above: undefined }, signal).catch(
+          (error: unknown) => `; removing its created part failed too: ${messageOf(error)}`,
         );
-        const message = `cannot make cgroup ${path}: ${messageOf(cause)}${left ?? ""}`;
+        const message = `cannot create cgroup ${path}: ${messageOf(cause)}${leftover ?? ""}`;
         throw new CriError("INTERNAL", message, { cause });
       }
       if (own && made !== undefined && made.length <= fallback.length) madeAbove = made;
@@ -69,7 +69,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
   };
 }
 
-/** own: one of ours below our parent, which holds nothing but this pod. */
+/** own: under the default parent, so the cgroup holds only this pod. */
 type PodCgroup = {
   path: string;
   own: boolean;
@@ -89,7 +89,7 @@ function checkedParent(parent: string): string {
   return path.endsWith("/") ? path.slice(0, -1) : path;
 }
 
-/** The topmost part of path that does not exist yet; undefined when all of it does. */
+/** Returns the topmost part of path that does not exist yet, or undefined. */
 function missingPart(mounts: CgroupMounts, path: string): string | undefined {
   const probe =
     mounts.roots["unified"] ?? mounts.roots["memory"] ?? Object.values(mounts.roots)[0]!;
@@ -111,13 +111,13 @@ function makeFolder(folder: string): void {
       mkdirSync(folder, { recursive: true });
       return;
     } catch (error) {
-      // The last pod of our own parent may be going at this moment, and takes the parent along.
+      // Another pod's removal may be removing the default parent at this moment.
       if (errnoOf(error) !== "ENOENT" || attempt === 10) throw error;
     }
   }
 }
 
-/** Hands every controller that the root has down to path, where runtimes make containers. */
+/** Enables all controllers of the root down to path, where runtimes create containers. */
 function enableControllers(root: string, path: string): void {
   let folder = root;
   for (const name of path.split("/")) {
@@ -129,23 +129,21 @@ function enableControllers(root: string, path: string): void {
       try {
         writeKernelFile(join(folder, "cgroup.subtree_control"), `+${controller}`);
       } catch (error) {
-        // A controller may refuse (cpu with real-time processes); the runtime says so if it matters.
+        // cpu refuses with real-time processes present; the runtime reports it if the container needs it.
         if (errnoOf(error) !== "EBUSY" && errnoOf(error) !== "EINVAL") throw error;
       }
     }
   }
 }
 
-/** The pod's own cgroup must go; what was made above it goes when no other pod is in it. */
+/** Removes the pod's own cgroup, and created folders above it if no other pod uses them. */
 async function remove(mounts: CgroupMounts, pod: PodCgroup, signal: AbortSignal): Promise<void> {
   const { made, above, path, own } = pod;
   if (made === undefined) return;
-  if (own) {
-    await removeCgroup(cgroupFolders(mounts, path), signal);
-  }
+  if (own) await removeCgroup(cgroupFolders(mounts, path), signal);
   const isIn = (at: string, top = "none") => at === top || at.startsWith(`${top}/`);
-  const isOurs = (at: string) => isIn(at, made) || isIn(at, above) || at === ownParent;
-  for (let at = own ? dirname(path) : path; isOurs(at); at = dirname(at)) {
+  const isCreated = (at: string) => isIn(at, made) || isIn(at, above) || at === ownParent;
+  for (let at = own ? dirname(path) : path; isCreated(at); at = dirname(at)) {
     removeIfEmpty(mounts, at);
   }
 }
@@ -155,7 +153,7 @@ function removeIfEmpty(mounts: CgroupMounts, path: string): void {
     try {
       rmdirSync(folder);
     } catch (error) {
-      // Other pods live in it.
+      // EBUSY, ENOTEMPTY: other pods use it.
       if (!isGone(error) && !["EBUSY", "ENOTEMPTY"].includes(errnoOf(error) ?? "")) throw error;
     }
   }

@@ -1,36 +1,36 @@
-// A running container's state as one file: criu's images, by the OCI runtime, in a tar archive.
+// Checkpoints a running container: the OCI runtime writes criu's images, which go into a tar archive.
 import { existsSync } from "node:fs";
 import { copyFile, mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { failureOutput, run } from "../sys/run.ts";
-import { callRuntime, type RuntimeCommand } from "./runtime.ts";
+import { callRuntime, type RuntimeCommand } from "./oci_runtime.ts";
 
-/** criu tries a lot of the kernel's interface; on a busy node that takes a while. */
+/** criu checks many kernel features, which takes a while on a busy node. */
 const probeMs = 20_000;
 
 export type CheckpointOptions = {
   id: string;
   runtime: RuntimeCommand;
-  /** The bundle's config.json, which the archive holds too. */
+  /** The bundle's config.json, which is added to the archive. */
   specFile: string;
-  /** A folder of our own, which is made and removed. */
+  /** A temporary folder, created and removed. */
   scratch: string;
-  /** The archive, an absolute path where nothing is yet. */
+  /** The absolute path of the archive, which must not exist. */
   location: string;
   signal: AbortSignal;
 };
 
 /**
- * Writes the archive: checkpoint/ with criu's images, config.json. The container runs on.
- * @throws CriError UNIMPLEMENTED where criu does not work, ALREADY_EXISTS for a location that is taken,
- * UNKNOWN with the runtime's message, DEADLINE_EXCEEDED or CANCELLED; nothing is left then.
+ * Writes the archive: checkpoint/ with criu's images, and config.json. The container continues to run.
+ * @throws CriError UNIMPLEMENTED when criu does not work, ALREADY_EXISTS when location exists, UNKNOWN with
+ * the runtime's message, DEADLINE_EXCEEDED or CANCELLED; partial files are removed.
  */
 export async function writeCheckpoint(options: CheckpointOptions): Promise<void> {
   const { id, runtime, scratch, location, signal } = options;
   await requireCriu(signal);
   if (existsSync(location)) {
-    throw new CriError("ALREADY_EXISTS", `location ${location} exists: nothing is written over it`);
+    throw new CriError("ALREADY_EXISTS", `checkpoint location ${location} exists already`);
   }
   const images = join(scratch, "checkpoint");
   const partial = `${location}.partial`;
@@ -55,11 +55,11 @@ async function requireCriu(signal: AbortSignal): Promise<void> {
   if (problem === undefined) return;
   throw new CriError(
     "UNIMPLEMENTED",
-    `checkpoints need criu, which does not work here: ${problem}`,
+    `checkpoints need criu, which does not work on this node: ${problem}`,
   );
 }
 
-/** What `criu check` says is wrong, or undefined. */
+/** Returns the problem that `criu check` reports, or undefined. */
 async function criuProblem(signal: AbortSignal): Promise<string | undefined> {
   try {
     const result = await run(["criu", "check"], { signal });
@@ -74,9 +74,7 @@ async function archive(folder: string, path: string, signal: AbortSignal): Promi
   const argv = ["tar", "--create", "--file", path, "--directory", folder];
   const result = await run(
     ["sh", "-c", 'umask 077; exec "$@"', "sh", ...argv, "checkpoint", "config.json"],
-    {
-      signal,
-    },
+    { signal },
   ).catch((error: unknown) => {
     throw new CriError(codeOf(error), `writing ${path}: ${messageOf(error)}`, { cause: error });
   });

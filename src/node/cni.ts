@@ -1,12 +1,12 @@
-// The node's pod networks: for each CNI list the plugins run in order for ADD and in reverse for DEL.
+// Attaches pods to CNI networks: runs the plugins of each list in order for ADD and in reverse for DEL.
 //
-// Decision: DEL stops at the first plugin that fails, as the reference library does, although going on
-// would release more: once an address is free while an earlier plugin's rules still point to it, the
-// next pod gets another pod's traffic. The caller repeats DEL until it passes; for a day, then it is told
-// of as given up, because plugins go with the network add-on that they came with.
+// Decision: DEL stops at the first plugin that fails, as libcni does, although continuing would release
+// more: if an address were freed while an earlier plugin's rules still point to it, the next pod would get
+// another pod's traffic. The caller retries DEL for up to a day; then DEL is abandoned with an error in the
+// log, because removing a network add-on also removes its plugins.
 //
-// Decision: until an ADD of one kind has passed, ADDs of that kind wait for each other. On a fresh node
-// the plugins make what all pods share (bridge, iptables chains), and portmap fails when two do so.
+// Decision: ADDs with the same list and capabilities run one at a time until the first succeeds. On a fresh
+// node the plugins create what all pods share (bridge, iptables chains), and portmap fails if two race.
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { afterGrace, throwIfAborted } from "../base/abort.ts";
@@ -20,7 +20,7 @@ import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
   attachmentsOf,
   cachedPods,
-  giveUp,
+  quarantineCache,
   readCache,
   removeCache,
   writeCache,
@@ -37,8 +37,8 @@ import {
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
 import { podNetworks, networksAnnotation } from "./cni_networks.ts";
-import { renderCniTemplate } from "./cni_template.ts";
-import { failedForMs } from "./cni_failing.ts";
+import { readCniTemplate, renderCniTemplate } from "./cni_template.ts";
+import { recordDelFailure } from "./cni_del_failures.ts";
 import { collectGarbage, type RecordedPod, whenIdle } from "./cni_gc.ts";
 import { StatusProbe } from "./cni_status.ts";
 import { isNamespaceFile } from "./namespaces.ts";
@@ -49,32 +49,31 @@ export type { CniAttachment, CniPod };
 export type CniOptions = {
   confDir: string;
   binDirs: string[];
-  /** Must outlive a boot, as the plugins' own leases do. */
+  /** Persistent, because the plugins' own leases are. */
   cacheDir: string;
   log: Log;
-  /** For one ADD or DEL, all plugins of a network together. */
+  /** Limit for one ADD or DEL of a network, all plugins together. */
   timeoutMs: number;
-  /** How long a plugin that has begun still runs when its caller gives up. */
+  /** How long a running plugin may continue after its caller has cancelled. */
   graceMs: number;
-  /** How many lists every pod is attached to; 0: all. */
+  /** Number of lists that every pod is attached to; 0: all. */
   maxConfNum: number;
 };
 
-/** How a pod is attached: its default network first. */
+/** The attachments of a pod, its default network first. */
 export type CniAttachments = [CniAttachment, ...CniAttachment[]];
 
 export type CniStatus = { ready: boolean; reason: string; message: string; name?: string };
 
-/** What DEL needs to know of a pod beside its attachment. */
+/** The pod of a DEL, without its attachments. */
 export type CniTarget = { id: string; netnsPath: string };
 
-/** At the daemon's end, for plugins under way. */
-const endMs = 5_000;
-/** After failing for so long a DEL is given up. */
-const giveUpMs = 24 * 60 * 60_000;
-/** The list that writeList() makes; names before it win. */
-const writtenList = "10-isulad-net.conflist";
-const templateBytesMax = 1 << 20;
+/** At shutdown, plugins still running after this are killed. */
+const shutdownMs = 5_000;
+/** A DEL that has failed for this long is abandoned. */
+const abandonMs = 24 * 60 * 60_000;
+/** The list that writeList() writes; a file that sorts before it takes precedence. */
+const generatedList = "10-isulad-net.conflist";
 
 export function openCni(options: CniOptions): CniNetwork {
   return new CniNetwork(options);
@@ -83,12 +82,12 @@ export function openCni(options: CniOptions): CniNetwork {
 export class CniNetwork implements AsyncDisposable {
   readonly #options: CniOptions;
   readonly #ending = new AbortController();
-  /** By folder: a runtime handler may have one of its own. */
-  readonly #confs = new Map<string, { conf: ConfDir; told: string }>();
-  /** List and capabilities of the ADDs that have passed. */
+  /** By folder, since a runtime handler may have its own; logged: the state that was logged last. */
+  readonly #confs = new Map<string, { conf: ConfDir; logged: string }>();
+  /** Keys of list and capabilities for which an ADD has succeeded. */
   readonly #proven = new Set<string>();
   readonly #firstAdds = new Semaphore(1, "the pod network's first ADD");
-  /** GC must not meet an ADD whose pod it does not know yet. */
+  /** Keeps GC apart from an ADD whose pod is not recorded yet. */
   readonly #gate = new Gate("the pod network's GC");
   readonly #probe: StatusProbe;
 
@@ -97,40 +96,43 @@ export class CniNetwork implements AsyncDisposable {
     this.#probe = new StatusProbe(options.binDirs);
   }
 
-  /** CRI's NetworkReady: a list is loaded, its plugins are installed, and say that they would work. */
+  /** Returns CRI's NetworkReady: a list is loaded, its plugins are installed, and their STATUS succeeds. */
   async status(): Promise<CniStatus> {
-    const { list, lists, file, problem } = this.#look();
-    const not = (message: string) => ({ ready: false, reason: "NetworkPluginNotReady", message });
-    if (list === undefined) return not(problem ?? emptyMessage(this.#options.confDir));
-    const everywhere = this.#everywhere(lists);
-    const missing = executables(everywhere.flatMap(({ plugins }) => plugins)).find(
+    const { list, lists, file, problem } = this.#confState();
+    const notReady = (message: string) => ({
+      ready: false,
+      reason: "NetworkPluginNotReady",
+      message,
+    });
+    if (list === undefined) return notReady(problem ?? emptyMessage(this.#options.confDir));
+    const defaults = this.#defaultLists(lists);
+    const missing = executables(defaults.flatMap(({ plugins }) => plugins)).find(
       (type) => findPlugin(type, this.#options.binDirs) === undefined,
     );
     if (missing !== undefined) {
       const dirs = this.#options.binDirs.join(", ");
-      return not(`CNI plugin ${missing}, which ${file} asks for, is in none of ${dirs}`);
+      return notReady(`CNI plugin ${missing}, required by ${file}, was not found in ${dirs}`);
     }
-    const unfit = await Promise.all(everywhere.map((one) => this.#probe.problemOf(one)));
-    const why = unfit.find((one) => one !== undefined);
-    if (why !== undefined) return not(why);
+    const problems = await Promise.all(defaults.map((one) => this.#probe.problemOf(one)));
+    const failed = problems.find((one) => one !== undefined);
+    if (failed !== undefined) return notReady(failed);
     const message = problem === undefined ? "" : `still using ${list.name}: ${problem}`;
     return { ready: true, reason: "", message, name: list.name };
   }
 
   /**
-   * Writes the list of a node that has no other: the template's, with the node's pod CIDRs. It replaces
-   * the one that was written so before. @throws CriError FAILED_PRECONDITION for a template that gives
-   * no list.
+   * Renders the template with the node's pod CIDRs and writes the list, unless the node has another one.
+   * @throws CriError FAILED_PRECONDITION when the template does not render to a valid list.
    */
   async writeList(template: string, cidrs: string[]): Promise<void> {
-    const path = join(this.#options.confDir, writtenList);
-    const { list, file } = this.#look();
+    const path = join(this.#options.confDir, generatedList);
+    const { list, file } = this.#confState();
     if (list !== undefined && file !== path) return;
-    const text = renderCniTemplate(readTemplate(template), cidrs);
+    const text = renderCniTemplate(readCniTemplate(template), cidrs);
     try {
       parseConfList(text, path);
     } catch (cause) {
-      const message = `the CNI template ${template} gives no list: ${messageOf(cause)}`;
+      const message = `CNI template ${template} does not render to a valid list: ${messageOf(cause)}`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
     await mkdir(this.#options.confDir, { recursive: true, mode: 0o755 });
@@ -139,12 +141,12 @@ export class CniNetwork implements AsyncDisposable {
   }
 
   /**
-   * How add() would wire the pod now; a caller that must know of the attempt after a power loss
-   * checkpoints it before add(). confDir: where the list lies, if not in the default folder.
-   * @throws CriError UNAVAILABLE while no list is loaded, INVALID_ARGUMENT for what CNI cannot carry.
+   * Returns the attachments that add() would make. A caller that must be able to run DEL after a power loss
+   * records the plan before add(). confDir: the folder of the lists, if not the default one.
+   * @throws CriError UNAVAILABLE while no list is loaded, INVALID_ARGUMENT for values that CNI cannot carry.
    */
   plan(pod: CniPod, confDir = this.#options.confDir): CniAttachments {
-    const { lists, problem } = this.#look(confDir);
+    const { lists, problem } = this.#confState(confDir);
     const [list, ...others] = lists;
     if (list === undefined) {
       throw new CriError(
@@ -152,28 +154,27 @@ export class CniNetwork implements AsyncDisposable {
         `the pod network is not ready: ${problem ?? emptyMessage(confDir)}`,
       );
     }
-    const asked = pod.annotations[networksAnnotation];
-    const networks = podNetworks([list, ...others], this.#options.maxConfNum, asked);
-    const { args, capabilityArgs } = runtimeConfOf(pod);
-    // A host's port leads to one address of the pod.
-    const { portMappings: _, ...furtherArgs } = capabilityArgs;
+    const annotation = pod.annotations[networksAnnotation];
+    const networks = podNetworks([list, ...others], this.#options.maxConfNum, annotation);
+    const { args, capabilityArgs: all } = runtimeConfOf(pod);
+    // A host port can forward to one address only, so only the default network gets the mappings.
+    const { portMappings: _, ...withoutPorts } = all;
     const [first, ...further] = networks.map(({ list: confList, ifName }, index) => {
-      const own = index === 0 ? capabilityArgs : furtherArgs;
-      return { confList, ifName, args, capabilityArgs: own, ips: [] };
+      const capabilityArgs = index === 0 ? all : withoutPorts;
+      return { confList, ifName, args, capabilityArgs, ips: [] };
     });
     return [first!, ...further];
   }
 
-  /** The lists that every pod is attached to. */
-  #everywhere(lists: ConfList[]): ConfList[] {
+  /** Returns the lists that every pod is attached to. */
+  #defaultLists(lists: ConfList[]): ConfList[] {
     const { maxConfNum } = this.#options;
     return maxConfNum === 0 ? lists : lists.slice(0, maxConfNum);
   }
 
   /**
-   * Runs ADD of each plugin of each network. After a failure the caller owes a del(): plugins may hold
-   * addresses. @throws CriError as plan() and execPlugin() do, and INTERNAL for a result that makes no
-   * sense.
+   * Runs ADD of each plugin of each network. After a failure the caller must run del(): plugins may hold
+   * addresses. @throws CriError as plan() and execPlugin() do, and INTERNAL for an invalid result.
    */
   async add(
     pod: CniPod,
@@ -188,12 +189,12 @@ export class CniNetwork implements AsyncDisposable {
   }
 
   async #addOne(pod: CniPod, plan: CniAttachment, signal: AbortSignal): Promise<CniAttachment> {
-    // The attempt is on record before the first plugin can take an address.
+    // Record the attempt first, so that DEL can free what a plugin takes before a crash.
     await writeCache(this.#options.cacheDir, pod, plan);
-    const kind = jsonText([plan.confList, Object.keys(plan.capabilityArgs)]);
-    const attachment = await this.#inTurn(kind, signal, () => this.#addAll(pod, plan, signal));
+    const key = jsonText([plan.confList, Object.keys(plan.capabilityArgs)]);
+    const attachment = await this.#firstAlone(key, signal, () => this.#addAll(pod, plan, signal));
     if (attachment.ips.length === 0) {
-      this.#options.log.warn("CNI gave the pod no address", {
+      this.#options.log.warn("CNI ADD returned no address for the sandbox", {
         sandbox: pod.id,
         network: plan.confList.name,
       });
@@ -211,30 +212,29 @@ export class CniNetwork implements AsyncDisposable {
       const printed = await this.#exec("ADD", plugin, { pod, attachment }, within);
       result = parseResult(printed, plugin.type, plan.confList.cniVersion);
     }
-    if (result === undefined) throw new CriError("INTERNAL", "a CNI list without plugins");
+    if (result === undefined) throw new CriError("INTERNAL", "the CNI list has no plugins");
     result = convertResult(result, plan.confList.cniVersion);
     return { ...plan, result, ips: podIps(result, plan.ifName) };
   }
 
-  async #inTurn<T>(kind: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
-    if (this.#proven.has(kind)) return work();
+  async #firstAlone<T>(key: string, signal: AbortSignal, add: () => Promise<T>): Promise<T> {
+    if (this.#proven.has(key)) return add();
     {
       using _ = await this.#firstAdds.acquire(signal);
-      if (!this.#proven.has(kind)) {
-        const result = await work();
-        this.#proven.add(kind);
+      if (!this.#proven.has(key)) {
+        const result = await add();
+        this.#proven.add(key);
         return result;
       }
     }
-    return await work();
+    return await add();
   }
 
   /**
-   * Runs DEL of each plugin in reverse, with the lists and results of the pod's ADD; again and again
-   * if need be. recorded: the attachments that the caller has on record, undefined without a record; of
-   * what is not there, or of no use, the cached ones are taken. Where there are none either, nothing
-   * was ever added. What has failed for a day is told of, and taken as done.
-   * @throws CriError as execPlugin() does; the caller tries again later.
+   * Runs DEL of each plugin in reverse, with the lists and results of the pod's ADD. Idempotent.
+   * recorded: the attachments in the caller's record, undefined without a record; missing or unreadable ones
+   * are replaced by the cached ones. With neither, no ADD was ever attempted. A DEL that has failed for a
+   * day is abandoned and counts as done. @throws CriError as execPlugin() does; the caller retries later.
    */
   async del(
     target: CniTarget,
@@ -243,68 +243,68 @@ export class CniNetwork implements AsyncDisposable {
   ): Promise<void> {
     const { cacheDir, log } = this.#options;
     const cached = await readCache(cacheDir, target.id);
-    const used = attachmentsOf(recorded ?? [], cached);
+    const attachments = attachmentsOf(recorded ?? [], cached);
     const sandbox = target.id;
-    if (used.length === 0) {
+    if (attachments.length === 0) {
       if (recorded === undefined) log.debug("no CNI attachment to delete", { sandbox });
-      else log.warn("neither record nor cache tells what CNI plugins gave the pod", { sandbox });
+      else log.warn("CNI DEL skipped: neither record nor cache has an attachment", { sandbox });
     }
     using _ = await this.#gate.enter(signal);
     try {
-      for (const one of used.toReversed()) await this.#delOne(target, one, signal);
+      for (const one of attachments.toReversed()) await this.#delOne(target, one, signal);
     } catch (error) {
       if (signal.aborted) throw error;
       if (!(await this.#hasFailedForLong(target.id))) throw error;
-      const kept = await giveUp(cacheDir, target.id);
+      const kept = await quarantineCache(cacheDir, target.id);
       const fields = { sandbox, error: messageOf(error), kept };
-      log.error("CNI DEL has failed for a day and is given up: free what it held by hand", fields);
+      log.error("CNI DEL abandoned after failing for a day: free its addresses manually", fields);
     }
     await removeCache(cacheDir, target.id);
   }
 
-  /** A full disk keeps no count: then nothing is given up, and DEL's own error is what the caller gets. */
+  /** Returns false when the failure cannot be recorded (disk full), so that the caller retries. */
   async #hasFailedForLong(id: string): Promise<boolean> {
     const { cacheDir, log } = this.#options;
     try {
-      return (await failedForMs(cacheDir, id)) >= giveUpMs;
+      return (await recordDelFailure(cacheDir, id)) >= abandonMs;
     } catch (error) {
-      log.warn("a failed CNI DEL was not counted", { sandbox: id, error: messageOf(error) });
+      log.warn("cannot record the CNI DEL failure", { sandbox: id, error: messageOf(error) });
       return false;
     }
   }
 
-  async #delOne(target: CniTarget, used: CniAttachment, signal: AbortSignal): Promise<void> {
-    // An unmounted file is no namespace: plugins then release what they hold without entering it.
+  async #delOne(target: CniTarget, added: CniAttachment, signal: AbortSignal): Promise<void> {
+    // An unmounted file is not a namespace: with "" plugins release addresses without entering it.
     const netnsPath = isNamespaceFile(target.netnsPath) ? target.netnsPath : "";
-    const hasPrevResult = !/^0\.[123]\./.test(used.confList.cniVersion);
+    const { plugins, cniVersion } = added.confList;
+    const attachment = delHasPrevResult(cniVersion) ? added : { ...added, result: undefined };
     const pod = { id: target.id, netnsPath };
     const within = this.#within(signal);
-    for (const plugin of used.confList.plugins.toReversed()) {
+    for (const plugin of plugins.toReversed()) {
       throwIfAborted(`CNI DEL of sandbox ${target.id}`, signal);
-      const seen = hasPrevResult ? used : { ...used, result: undefined };
-      await this.#exec("DEL", plugin, { pod, attachment: seen }, within);
+      await this.#exec("DEL", plugin, { pod, attachment }, within);
     }
   }
 
-  /** Pods of which an ADD was begun and no DEL has passed. */
+  /** Returns the pods with an ADD that no successful DEL has followed. */
   async attached(): Promise<string[]> {
     const pods = await cachedPods(this.#options.cacheDir);
     return [...new Set(pods.map(({ id }) => id))];
   }
 
-  /** CNI 1.1's GC of every network whose plugins can (cni_gc.ts); false: to be tried again soon. */
+  /** Runs CNI 1.1's GC of every network that supports it; false: retry soon (see cni_gc.ts). */
   collectGarbage(pods: () => RecordedPod[], knows: (id: string) => boolean): Promise<boolean> {
     const { cacheDir, binDirs, log } = this.#options;
     const folders = new Set([this.#options.confDir, ...this.#confs.keys()]);
     const lists = [...folders]
-      .flatMap((folder) => this.#look(folder).lists)
+      .flatMap((folder) => this.#confState(folder).lists)
       .filter((list) => isSince11(list) && !list.disableGC);
     return collectGarbage({ lists, cacheDir, binDirs, log, gate: this.#gate }, pods, knows);
   }
 
   /**
-   * For the plugins of one ADD or DEL. A plugin whose caller gives up may be about to write down what it has
-   * taken: killed in between, it never gives that back (host-local then leaks an empty lease).
+   * Returns the signal for the plugins of one ADD or DEL. A plugin may be about to record the address that it
+   * has taken; killing it in between leaks that address (host-local leaves an empty lease), hence the grace.
    */
   #within(signal: AbortSignal): AbortSignal {
     const { graceMs, timeoutMs } = this.#options;
@@ -312,10 +312,10 @@ export class CniNetwork implements AsyncDisposable {
     return AbortSignal.any([...ends, this.#ending.signal]);
   }
 
-  /** Waits for the plugins under way, which the next daemon must not meet; those that hang are killed. */
+  /** Waits for running plugins, which must not overlap with those of the next daemon; kills hanging ones. */
   async [Symbol.asyncDispose](): Promise<void> {
-    using _ = await whenIdle(this.#gate, endMs);
-    this.#ending.abort(new CriError("CANCELLED", "the daemon ends"));
+    using _ = await whenIdle(this.#gate, shutdownMs);
+    this.#ending.abort(new CriError("CANCELLED", "the daemon is shutting down"));
   }
 
   async #exec(
@@ -354,19 +354,18 @@ export class CniNetwork implements AsyncDisposable {
     return stdout;
   }
 
-  /** Looks into a conf dir and logs what changed there, once. */
-  #look(confDir = this.#options.confDir): ConfState {
-    const seen = this.#confs.get(confDir) ?? { conf: new ConfDir(confDir), told: "" };
-    this.#confs.set(confDir, seen);
-    const state = seen.conf.current();
-    const told = jsonText([state.list, state.file, state.problem]);
-    if (told === seen.told) return state;
-    seen.told = told;
+  /** Reads a conf dir and logs changes once. */
+  #confState(confDir = this.#options.confDir): ConfState {
+    const known = this.#confs.get(confDir) ?? { conf: new ConfDir(confDir), logged: "" };
+    this.#confs.set(confDir, known);
+    const state = known.conf.current();
+    const key = jsonText([state.list, state.file, state.problem]);
+    if (key === known.logged) return state;
+    known.logged = key;
     const { log } = this.#options;
-    const fields = { file: state.file, network: state.list?.name };
     if (state.problem !== undefined) log.warn(state.problem, { "still using": state.list?.name });
     else if (state.list === undefined) log.warn(emptyMessage(confDir));
-    else log.info("CNI network loaded", fields);
+    else log.info("CNI network loaded", { file: state.file, network: state.list.name });
     return state;
   }
 }
@@ -375,19 +374,15 @@ function emptyMessage(confDir: string): string {
   return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json)`;
 }
 
-/** The executables a list needs: its plugins and the address managers they name. */
+/** CNI specification: DEL gets a prevResult since 0.4.0. */
+function delHasPrevResult(cniVersion: string): boolean {
+  return !/^0\.[123]\./.test(cniVersion);
+}
+
+/** Returns the executables that plugins need: their own and those of their IPAM plugins. */
 function executables(plugins: PluginConf[]): string[] {
   const ipam = (plugin: PluginConf) => (plugin["ipam"] as { type?: unknown } | undefined)?.type;
   return plugins
     .flatMap((plugin) => [plugin.type, ipam(plugin)])
     .filter((type): type is string => typeof type === "string" && type !== "");
-}
-
-function readTemplate(path: string): string {
-  try {
-    return readTextBounded(path, templateBytesMax);
-  } catch (cause) {
-    const message = `cannot read the CNI template ${path} (key cni-conf-template): ${messageOf(cause)}`;
-    throw new CriError("FAILED_PRECONDITION", message, { cause });
-  }
 }

@@ -1,4 +1,4 @@
-// What a pod passes to CNI plugins: CNI_ARGS, capability arguments, and each plugin's input.
+// Builds what CNI plugins get for a pod: CNI_ARGS, capability arguments, and each plugin's input.
 import { CriError } from "../base/errors.ts";
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
@@ -11,7 +11,7 @@ export type CniPortMapping = {
   hostIP: string;
 };
 
-/** A pod as CNI sees it. */
+/** The properties of a pod that CNI plugins get. */
 export type CniPod = {
   id: string;
   name: string;
@@ -21,11 +21,11 @@ export type CniPod = {
   portMappings: CniPortMapping[];
   annotations: Record<string, string>;
   dns?: { servers: string[]; searches: string[]; options: string[] };
-  /** Pod cgroup under its hierarchy's root, with a leading slash. */
+  /** The pod's cgroup below the hierarchy's root, with a leading slash. */
   cgroupPath?: string;
 };
 
-/** What ADD was called with beside the list; DEL gets the same. */
+/** The arguments of ADD apart from the list; DEL gets the same ones. */
 export type CniRuntimeConf = {
   args: [string, string][];
   capabilityArgs: Record<string, unknown>;
@@ -33,7 +33,7 @@ export type CniRuntimeConf = {
 
 const protocols = ["tcp", "udp", "sctp"] as const;
 
-/** The CNI side of a CRI sandbox config. */
+/** Converts a CRI sandbox config. @throws CriError INVALID_ARGUMENT for an invalid port mapping. */
 export function cniPodOf(
   config: PodSandboxConfig,
   own: { id: string; netnsPath: string; cgroupPath?: string },
@@ -63,13 +63,13 @@ function portMappingOf(
   if (hostPort > 0 && (hostPort > 65535 || containerPort < 1 || containerPort > 65535)) {
     throw new CriError(
       "INVALID_ARGUMENT",
-      `port_mappings: ${hostPort} to ${containerPort}: ports are 1 to 65535`,
+      `port_mappings: ${hostPort} to ${containerPort}: ports must be 1 to 65535`,
     );
   }
   return { hostPort, containerPort, protocol, hostIP: mapping.host_ip ?? "" };
 }
 
-/** @throws CriError INVALID_ARGUMENT for metadata that CNI_ARGS cannot carry or a bad bandwidth. */
+/** @throws CriError INVALID_ARGUMENT for metadata that CNI_ARGS cannot carry or an invalid bandwidth. */
 export function runtimeConfOf(pod: CniPod): CniRuntimeConf {
   const args: [string, string][] = [
     ["IgnoreUnknown", "1"],
@@ -79,9 +79,12 @@ export function runtimeConfOf(pod: CniPod): CniRuntimeConf {
     ["K8S_POD_UID", pod.uid],
   ];
   for (const [key, value] of args) {
-    // CNI_ARGS has no escapes: a ';' in a name would add arguments of the pod's choice.
+    // CNI_ARGS has no escaping: a ';' in a name would let the pod inject arguments.
     if (/[;=\0]/.test(value)) {
-      throw new CriError("INVALID_ARGUMENT", `${key} "${value}" may not hold ';' or '=' for CNI`);
+      throw new CriError(
+        "INVALID_ARGUMENT",
+        `${key} "${value}" must not contain ';' or '=': CNI_ARGS cannot escape them`,
+      );
     }
   }
   const capabilityArgs: Record<string, unknown> = {
@@ -95,31 +98,31 @@ export function runtimeConfOf(pod: CniPod): CniRuntimeConf {
   return { args, capabilityArgs };
 }
 
-/** The burst that the bandwidth plugin takes as no limit of its own. */
+/** The bandwidth plugin's maximum, which it treats as unlimited. */
 const unlimitedBurst = 2 ** 31 - 1;
 
 function bandwidthOf(annotations: Record<string, string>): Record<string, number> | undefined {
   const out: Record<string, number> = {};
-  for (const way of ["ingress", "egress"]) {
-    const key = `kubernetes.io/${way}-bandwidth`;
+  for (const direction of ["ingress", "egress"]) {
+    const key = `kubernetes.io/${direction}-bandwidth`;
     const text = annotations[key];
     if (text === undefined) continue;
     const rate = quantity(text);
     if (rate === undefined || rate < 1e3 || rate > 1e15) {
       throw new CriError(
         "INVALID_ARGUMENT",
-        `annotation ${key} "${text}": a quantity of bits a second from 1k to 1P is needed, like 10M`,
+        `annotation ${key} "${text}": must be 1k to 1P bits per second, such as 10M`,
       );
     }
-    out[`${way}Rate`] = Math.ceil(rate);
-    out[`${way}Burst`] = unlimitedBurst;
+    out[`${direction}Rate`] = Math.ceil(rate);
+    out[`${direction}Burst`] = unlimitedBurst;
   }
   return Object.keys(out).length > 0 ? out : undefined;
 }
 
 const decimal = ["", "k", "M", "G", "T", "P", "E"];
 
-/** A Kubernetes quantity ("10M", "1.5Gi", "2e6") as a number. */
+/** Parses a Kubernetes quantity ("10M", "1.5Gi", "2e6"). */
 function quantity(text: string): number | undefined {
   const match = /^(\d+\.?\d*|\.\d+)(?:([kMGTPE]?)|([KMGTPE])i|[eE]([+-]?\d{1,2}))$/.exec(text);
   if (match === null) return undefined;
@@ -132,8 +135,8 @@ function quantity(text: string): number | undefined {
 }
 
 /**
- * The input of one plugin of a list: its configuration with the list's name and version, the
- * capability arguments that it asked for, and what the plugin before it gave.
+ * Returns the stdin of one plugin: its configuration with the list's name and version, the capability
+ * arguments that it declares, and the previous plugin's result.
  */
 export function pluginInput(
   list: ConfList,
@@ -141,12 +144,12 @@ export function pluginInput(
   runtime: { capabilityArgs: Record<string, unknown>; prevResult?: CniResult },
 ): Record<string, unknown> {
   const { capabilities, ...conf } = plugin;
-  const asked = Object.entries(runtime.capabilityArgs).filter(([name]) => capabilities?.[name]);
+  const declared = Object.entries(runtime.capabilityArgs).filter(([name]) => capabilities?.[name]);
   return {
     ...conf,
     name: list.name,
     cniVersion: list.cniVersion,
-    ...(asked.length > 0 ? { runtimeConfig: Object.fromEntries(asked) } : {}),
+    ...(declared.length > 0 ? { runtimeConfig: Object.fromEntries(declared) } : {}),
     ...(runtime.prevResult === undefined
       ? {}
       : { prevResult: convertResult(runtime.prevResult, list.cniVersion) }),

@@ -1,16 +1,16 @@
-// What each pod was wired with, as files in libcni's form: DEL finds it even when the caller's own
-// record is lost, and so do other tools that read <cache>/results.
+// Caches each pod's CNI attachments as files in libcni's format, so that DEL works even when the pod's record
+// is lost. Other tools read <cache>/results too.
 import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
 import { readTextIfExists, writeFileAtomic } from "../sys/file.ts";
 import { errnoOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
-import { failingFile } from "./cni_failing.ts";
+import { delFailureFile } from "./cni_del_failures.ts";
 import { parseConfList, type ConfList } from "./cni_conf.ts";
 import { parseResult, podIps, type CniResult } from "./cni_result.ts";
 
-/** How a pod is wired, or, without a result, how it was tried: DEL needs it as it was at ADD. */
+/** One attachment of a pod, with the arguments of its ADD, which DEL needs; no result: ADD did not finish. */
 export type CniAttachment = {
   confList: ConfList;
   ifName: string;
@@ -22,7 +22,7 @@ export type CniAttachment = {
 };
 
 const kind = "cniCacheV1";
-/** The rest is as in an attachment. */
+/** The other fields are those of Attachment. */
 const CacheFile = v.looseObject({
   kind: v.literal(kind),
   config: v.string(),
@@ -59,7 +59,7 @@ export async function writeCache(
     result,
   });
   const path = join(dir, "results", fileName(pod.id, attachment));
-  // ext4 makes a rename over a file wait for the disk; what is lost in between, the caller has.
+  // On ext4 a rename over an existing file waits for the disk. If this is lost, the caller has a record.
   await rm(path, { force: true });
   try {
     await writeFileAtomic(path, text);
@@ -70,7 +70,7 @@ export async function writeCache(
   }
 }
 
-/** What the pod was last wired with, of each network; none where no plugin ever ran for it. */
+/** Returns the pod's last attachment to each network; empty when no plugin ever ran for it. */
 export async function readCache(dir: string, id: string): Promise<CniAttachment[]> {
   const attachments: CniAttachment[] = [];
   for (const name of await cacheFiles(dir, id)) {
@@ -84,28 +84,28 @@ export async function removeCache(dir: string, id: string): Promise<void> {
   for (const name of await cacheFiles(dir, id)) {
     await rm(join(dir, "results", name), { force: true });
   }
-  await rm(failingFile(dir, id), { force: true });
+  await rm(delFailureFile(dir, id), { force: true });
 }
 
-/** Puts what is known of the pod away, for a person; returns where it is. */
-export async function giveUp(dir: string, id: string): Promise<string> {
+/** Moves the pod's cache files to "given-up" for an administrator to inspect; returns that folder. */
+export async function quarantineCache(dir: string, id: string): Promise<string> {
   const folder = join(dir, "given-up");
   await mkdir(folder, { recursive: true, mode: 0o700 });
   for (const name of await cacheFiles(dir, id)) {
     await rename(join(dir, "results", name), join(folder, name));
   }
-  await rm(failingFile(dir, id), { force: true });
+  await rm(delFailureFile(dir, id), { force: true });
   return folder;
 }
 
-/** The pods that the cache knows of, by network. */
+/** One pod in one network, as named by a cache file. */
 export type CachedPod = { id: string; network: string; ifName: string };
 
 export async function cachedPods(dir: string): Promise<CachedPod[]> {
   const pods: CachedPod[] = [];
   for (const name of await cacheFiles(dir, "")) {
-    // The name says it: a file whose content is lost is still one of the pod.
-    const id = /-([\da-f]{64})-/.exec(name)?.[1] ?? (await idWithin(join(dir, "results", name)));
+    // Prefer the name: it identifies the pod even when the content is lost.
+    const id = /-([\da-f]{64})-/.exec(name)?.[1] ?? (await idInFile(join(dir, "results", name)));
     if (id === undefined) continue;
     const [network = "", ifName = ""] = name.split(`-${id}-`);
     pods.push({ id, network, ifName });
@@ -113,13 +113,13 @@ export async function cachedPods(dir: string): Promise<CachedPod[]> {
   return pods;
 }
 
-/** Of a file that another program has named. */
-async function idWithin(path: string): Promise<string | undefined> {
+/** Returns the pod's id from a file that another program has named. */
+async function idInFile(path: string): Promise<string | undefined> {
   const text = (await readTextIfExists(path)) ?? "";
   return /"containerId":"([^"]+)"/.exec(text)?.[1];
 }
 
-/** Of one pod; id "": of all. */
+/** Lists the file names of one pod, or with id "" of all pods. */
 async function cacheFiles(dir: string, id: string): Promise<string[]> {
   try {
     const names = await readdir(join(dir, "results"));
@@ -141,7 +141,7 @@ function parseCache(text: string): CniAttachment | undefined {
   }
 }
 
-/** Those on record that can be used, with the cached results where they have none, and the other cached ones. */
+/** Merges recorded and cached attachments; a recorded one wins if it has a result. */
 export function attachmentsOf(
   recorded: readonly unknown[],
   cached: CniAttachment[],
@@ -156,17 +156,17 @@ export function attachmentsOf(
   return [...found.values()];
 }
 
-/** Those on record that a plugin could be run with. */
+/** Returns the recorded attachments that are well-formed enough to run a plugin with. */
 export function usableAttachments(recorded: readonly unknown[]): CniAttachment[] {
   return recorded.map(parseAttachment).filter((one) => one !== undefined);
 }
 
-/** What has become JSON and is one again; undefined where it is none that a plugin could be run with. */
+/** Returns undefined when no plugin could be run with the attachment. */
 function parseAttachment(json: unknown): CniAttachment | undefined {
   try {
     const { confList: list, result: printed, ...rest } = v.parse(Attachment, json);
     const confList = parseConfList(jsonText(list), "attachment.conflist");
-    const result = parsePrinted(printed, confList.cniVersion);
+    const result = resultOrNone(printed, confList.cniVersion);
     const ips = result === undefined ? [] : podIps(result, rest.ifName);
     return { ...rest, confList, result, ips };
   } catch {
@@ -174,8 +174,8 @@ function parseAttachment(json: unknown): CniAttachment | undefined {
   }
 }
 
-/** One that cannot be read is as if ADD had failed: DEL runs without it. */
-function parsePrinted(printed: unknown, version: string): CniResult | undefined {
+/** Treats an unreadable result as a failed ADD: DEL runs without it. */
+function resultOrNone(printed: unknown, version: string): CniResult | undefined {
   try {
     return printed === undefined
       ? undefined

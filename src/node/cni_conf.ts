@@ -1,8 +1,8 @@
-// CNI network lists: what a file of the conf dir may hold, and which file serves.
+// Parses CNI network lists and chooses the default one of a conf dir.
 //
-// Decision: the folder is looked at whenever a list is needed (a readdir and one stat, 30 µs) instead of
-// being watched. Nothing is told before the next Status or RunPodSandbox anyway, and a look cannot miss
-// a rename, a folder deleted and made again, or a file system without inotify.
+// Decision: the folder is read whenever a list is needed (one readdir, one stat per file, 30 µs) instead of
+// being watched. Nobody needs the result before the next Status or RunPodSandbox, and reading cannot miss
+// a rename, a recreated folder, or changes on a file system without inotify.
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import * as v from "valibot";
@@ -10,12 +10,12 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { readTextBounded } from "../sys/file.ts";
 
-/** Since this version plugins know STATUS and GC. */
+/** Tells whether the list's version defines STATUS and GC. */
 export function isSince11(list: ConfList): boolean {
   return !/^(0\.|1\.0\.)/.test(list.cniVersion);
 }
 
-/** Versions of the CNI specification whose results and configurations are understood. */
+/** Supported versions of the CNI specification, oldest first. */
 const cniVersions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 const maxConfBytes = 1 << 20;
@@ -25,7 +25,7 @@ const Name = v.pipe(
   v.string("must be a string"),
   v.regex(
     /^[A-Za-z0-9][A-Za-z0-9_.-]*$/,
-    "must begin with a letter or digit and hold only letters, digits, '_', '.' and '-'",
+    "must begin with a letter or digit and contain only letters, digits, '_', '.' and '-'",
   ),
 );
 const PluginConf = v.looseObject(
@@ -47,34 +47,34 @@ const ConfListFile = v.looseObject({
   disableGC: v.optional(v.union([v.boolean(), v.picklist(["true", "false"])]), false),
   plugins: v.pipe(
     v.array(PluginConf, "must be an array of plugin configurations"),
-    v.minLength(1, "must hold at least one plugin"),
+    v.minLength(1, "must contain at least one plugin"),
   ),
 });
 
 export type PluginConf = v.InferOutput<typeof PluginConf>;
 
-/** A network list as its plugins are run with it; kept with each pod, for DEL. */
+/** A network list, normalized; recorded with each pod for its DEL. */
 export type ConfList = {
   name: string;
   cniVersion: string;
   plugins: PluginConf[];
-  /** Others use this network too, whose attachments we do not know: no GC. */
+  /** Other runtimes share this network, so GC would free their attachments. */
   disableGC?: true;
 };
 
 /**
- * Reads the text of a .conflist file, or of a .conf or .json file with one plugin.
- * @throws CriError INVALID_ARGUMENT with file, key and what is wrong.
+ * Parses a .conflist file, or a .conf or .json file with a single plugin.
+ * @throws CriError INVALID_ARGUMENT with file, key and reason.
  */
 export function parseConfList(text: string, file: string): ConfList {
   let json: unknown;
   try {
     json = jsonValue(text);
   } catch (error) {
-    throw invalid(file, `is no JSON: ${messageOf(error)}`, error);
+    throw invalid(file, `is not JSON: ${messageOf(error)}`, error);
   }
   if (typeof json !== "object" || json === null || Array.isArray(json)) {
-    throw invalid(file, "must hold an object");
+    throw invalid(file, "must contain an object");
   }
   const parsed = v.safeParse(ConfListFile, file.endsWith(".conflist") ? json : listOfOne(json));
   if (!parsed.success) {
@@ -94,7 +94,7 @@ function listOfOne(json: object): object {
   return { name, cniVersion, plugins: [json] };
 }
 
-/** Spec 1.1: a list that offers several versions is used with the newest that both sides know. */
+/** CNI 1.1: of several offered versions the newest supported one is used. */
 function chooseVersion(file: string, version: string, offered: string[] | undefined): string {
   const newest = [version, ...(offered ?? [])]
     .filter((one) => cniVersions.includes(one))
@@ -103,7 +103,7 @@ function chooseVersion(file: string, version: string, offered: string[] | undefi
   if (newest !== undefined) return newest;
   throw invalid(
     file,
-    `cniVersion ${version} is not supported; known are ${cniVersions.join(", ")}`,
+    `cniVersion ${version} is not supported (supported: ${cniVersions.join(", ")})`,
   );
 }
 
@@ -112,16 +112,16 @@ function invalid(file: string, problem: string, cause?: unknown): CriError {
 }
 
 /**
- * What the conf dir says now. list is the last good one when problem tells of a newer broken one; lists
- * has it first, then those of the other files, of each name the first.
+ * The state of a conf dir. list: the default one, or its last valid version while problem describes a broken
+ * newer one. lists: the default one, then those of the other files; of equal names the first.
  */
 export type ConfState = { list?: ConfList; file?: string; lists: ConfList[]; problem?: string };
 
 type ConfFile = { path: string; signature: string; list?: ConfList; problem?: string };
 
 /**
- * The conf dir: the first file in lexical order serves, and the last good list while that is broken; the
- * others are there for pods that ask for them by name.
+ * A conf dir: the first file in lexical order is the default list, in its last valid version while it is
+ * broken; pods request the others by name.
  */
 export class ConfDir {
   readonly path: string;
@@ -132,7 +132,7 @@ export class ConfDir {
     this.path = path;
   }
 
-  /** Reads again what is new or has changed. */
+  /** Reads new and changed files. */
   current(): ConfState {
     let paths: string[];
     try {
@@ -150,24 +150,24 @@ export class ConfDir {
   #stateOf(files: ConfFile[]): ConfState {
     const [first] = files;
     if (first === undefined) return { lists: [] };
-    const serving = first.list ? { list: first.list, file: first.path } : lastGood(this.#state);
-    const good = [serving.list, ...files.map((file) => file.list)];
-    const lists = [...new Set(good.filter((list) => list !== undefined))];
+    const chosen = first.list ? { list: first.list, file: first.path } : lastValid(this.#state);
+    const valid = [chosen.list, ...files.map((file) => file.list)];
+    const lists = [...new Set(valid.filter((list) => list !== undefined))];
     const byName = new Map(lists.toReversed().map((list) => [list.name, list]));
     const problem = files.find((file) => file.problem !== undefined)?.problem;
     return {
-      ...serving,
+      ...chosen,
       lists: lists.filter((list) => byName.get(list.name) === list),
       ...(problem === undefined ? {} : { problem }),
     };
   }
 }
 
-function lastGood({ list, file }: ConfState): { list?: ConfList; file?: string } {
+function lastValid({ list, file }: ConfState): { list?: ConfList; file?: string } {
   return list === undefined ? {} : { list, file };
 }
 
-/** before: what was last read of this file; its list stays while there is nothing better. */
+/** before: the previous read of this file; its list is kept while the new content is invalid. */
 function readConfFile(path: string, before: ConfFile | undefined): ConfFile {
   try {
     const { ino, ctimeNs, size } = statSync(path, { bigint: true });
@@ -175,7 +175,7 @@ function readConfFile(path: string, before: ConfFile | undefined): ConfFile {
     if (before !== undefined && signature === before.signature) return before;
     return { path, signature, list: parseConfList(textOf(path), path) };
   } catch (error) {
-    // No signature: a file that was caught half-written is read again at the next look.
+    // No signature: the file may be half-written, so it is read again next time.
     const unread = { path, signature: "", problem: messageOf(error) };
     return before?.list === undefined ? unread : { ...unread, list: before.list };
   }

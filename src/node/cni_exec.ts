@@ -1,4 +1,4 @@
-// Runs one CNI plugin: environment, input, deadline, and its error told in our words.
+// Runs one CNI plugin with environment, input and deadline, and converts its error to a CriError.
 import { accessSync, constants } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -11,10 +11,10 @@ export type PluginCall = {
   command: "ADD" | "DEL" | "STATUS" | "GC";
   plugin: string;
   binDirs: string[];
-  /** The pod, for ADD and DEL. */
+  /** Set for ADD and DEL. */
   pod?: {
     containerId: string;
-    /** "" where the namespace is gone. */
+    /** "" when the namespace no longer exists. */
     netnsPath: string;
     ifName: string;
     args: [string, string][];
@@ -22,10 +22,10 @@ export type PluginCall = {
   input: Record<string, unknown>;
 };
 
-/** A plugin's own error code (CNI specification, Error), as the cause of what execPlugin() throws. */
+/** Cause of execPlugin()'s error: the plugin's own error code (CNI specification, Error). */
 export type CniErrorCause = { cniCode: number | undefined };
 
-/** The plugin's executable in the first folder that has it. */
+/** Finds the plugin's executable in the first folder that has it. */
 export function findPlugin(plugin: string, binDirs: string[]): string | undefined {
   for (const dir of binDirs) {
     const path = join(dir, plugin);
@@ -40,16 +40,16 @@ export function findPlugin(plugin: string, binDirs: string[]): string | undefine
 }
 
 /**
- * Runs the plugin to its end and gives what it printed.
- * @throws CriError with plugin, command, pid and time: FAILED_PRECONDITION when there is no such
- * plugin, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE when it asks for another try, else INTERNAL.
+ * Runs the plugin and returns its output.
+ * @throws CriError with plugin, command, pid and duration: FAILED_PRECONDITION when the plugin is not
+ * installed, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE when its error code says to retry, else INTERNAL.
  */
 export async function execPlugin(
   call: PluginCall,
   signal: AbortSignal,
 ): Promise<{ stdout: string; stderr: string }> {
-  const of = call.pod === undefined ? "" : ` of sandbox ${call.pod.containerId}`;
-  const what = `CNI plugin ${call.plugin}: ${call.command}${of}`;
+  const sandbox = call.pod === undefined ? "" : ` of sandbox ${call.pod.containerId}`;
+  const what = `CNI plugin ${call.plugin}: ${call.command}${sandbox}`;
   const path = findPlugin(call.plugin, call.binDirs);
   if (path === undefined) {
     throw new CriError(
@@ -62,7 +62,7 @@ export async function execPlugin(
   try {
     result = await runRetrying(path, call, signal);
   } catch (error) {
-    // A script without its interpreter: not what NOT_FOUND means to a caller of ours.
+    // A script whose interpreter is missing. To our callers NOT_FOUND would mean that the pod is missing.
     const code = codeOf(error) === "NOT_FOUND" ? "FAILED_PRECONDITION" : codeOf(error);
     throw new CriError(code, `${what}: ${messageOf(error)}`, { cause: error });
   }
@@ -73,7 +73,7 @@ export async function execPlugin(
   throw new CriError(code, `${what} failed: ${message} ${after}`, { cause });
 }
 
-/** An installer may still hold the executable open for writing: ETXTBSY passes. */
+/** Retries ETXTBSY: an installer may still have the executable open for writing. */
 async function runRetrying(
   path: string,
   call: PluginCall,
@@ -88,7 +88,7 @@ async function runRetrying(
     try {
       return await run([path], options);
     } catch (error) {
-      // Bun throws it from spawn itself, Node and Deno give it to run() as an event.
+      // Bun throws it from spawn itself; Node and Deno emit an event, which run() wraps.
       const errno =
         errnoOf(error) ?? (error instanceof CriError ? errnoOf(error.cause) : undefined);
       if (errno !== "ETXTBSY" || attempt === 10) throw error;
@@ -115,14 +115,13 @@ function podEnvironment(pod: NonNullable<PluginCall["pod"]>): Record<string, str
   };
 }
 
-/** How much of a plugin's own words a message has. */
-const wordsBytesMax = 2_000;
+const messageBytesMax = 2_000;
 
-/** Error codes of the CNI specification that say: later it may work. */
-const tryAgainCodes = [11, 50, 51];
+/** CNI specification: "try again later", and the two "not available" codes of STATUS. */
+const retryCodes = [11, 50, 51];
 
-/** Reads the error object that a plugin prints on stdout, or whatever else it said. */
-function pluginError(result: { exitCode: number; stdout: string; stderr: string }): {
+/** Reads the error object that a plugin prints on stdout; without one, uses its stderr or stdout. */
+export function pluginError(result: { exitCode: number; stdout: string; stderr: string }): {
   code: ErrorCode;
   message: string;
   cniCode?: number;
@@ -131,20 +130,20 @@ function pluginError(result: { exitCode: number; stdout: string; stderr: string 
     const error = jsonValue(result.stdout) as { code?: unknown; msg?: unknown; details?: unknown };
     if (typeof error.msg === "string" && error.msg !== "") {
       const cniCode = typeof error.code === "number" ? error.code : undefined;
-      const again = cniCode !== undefined && tryAgainCodes.includes(cniCode);
+      const isTemporary = cniCode !== undefined && retryCodes.includes(cniCode);
       const details =
         typeof error.details === "string" && error.details ? `: ${error.details}` : "";
       const number = cniCode === undefined ? "" : ` [CNI error ${cniCode}]`;
       return {
-        code: again ? "UNAVAILABLE" : "INTERNAL",
-        message: `${shorten(printable(`${error.msg}${details}`), wordsBytesMax)}${number}`,
+        code: isTemporary ? "UNAVAILABLE" : "INTERNAL",
+        message: `${shorten(printable(`${error.msg}${details}`), messageBytesMax)}${number}`,
         cniCode,
       };
     }
   } catch {
-    // no error object: its output is all there is
+    // no error object
   }
-  const said = clip(printable(result.stderr.trim() || result.stdout.trim()), wordsBytesMax);
-  const message = `exit code ${result.exitCode}${said === "" ? "" : `: ${said}`}`;
+  const output = clip(printable(result.stderr.trim() || result.stdout.trim()), messageBytesMax);
+  const message = `exit code ${result.exitCode}${output === "" ? "" : `: ${output}`}`;
   return { code: "INTERNAL", message };
 }

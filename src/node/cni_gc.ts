@@ -1,22 +1,23 @@
-// CNI 1.1's GC: plugins free what belongs to none of the attachments that are valid. These come from the
-// pods' records and from the cache, and where the two differ nothing is collected: a lost file must not
-// release the address of a running pod.
+// Runs CNI 1.1's GC: plugins free resources that belong to no valid attachment. Valid attachments come from
+// the pods' records and from the cache; if the two disagree GC is postponed, because a lost cache file must
+// not release the address of a running pod.
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Gate } from "../base/gate.ts";
 import { jsonText } from "../base/json.ts";
 import type { Log } from "../base/log.ts";
 import { messageOf } from "../base/errors.ts";
 import { pluginInput } from "./cni_args.ts";
-import { cachedPods, usableAttachments, writeCache } from "./cni_cache.ts";
+import { cachedPods, type CniAttachment, usableAttachments, writeCache } from "./cni_cache.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
 import { execPlugin } from "./cni_exec.ts";
-import { knowsNoSuchCommand } from "./cni_status.ts";
+import { isUnknownCommand } from "./cni_status.ts";
 
-/** GC waits so long for a moment without ADD and DEL, and may take so long for a network. */
+/** Limit for waiting until no ADD or DEL runs. */
 const idleMs = 30_000;
+/** Limit for all plugins of one network. */
 const gcMs = 15_000;
 
-/** A pod that is listed, with what its record has of its attachments. */
+/** A listed pod with the attachments in its record. */
 export type RecordedPod = { id: string; netnsPath: string; recorded: readonly unknown[] };
 
 export type GcOptions = {
@@ -30,8 +31,8 @@ export type GcOptions = {
 type Valid = { network: string; containerID: string; ifname: string };
 
 /**
- * Runs GC of the lists. knows: whether a pod exists, listed or being made. false: it is to be tried again
- * soon, for ADDs and DELs never paused, or the cache had to be mended from the records.
+ * Runs GC of the lists. knows: tells whether a pod exists, listed or being created. Returns false to ask
+ * for a retry soon: ADDs and DELs never paused, or the cache had to be repaired from the records.
  */
 export async function collectGarbage(
   options: GcOptions,
@@ -42,57 +43,59 @@ export async function collectGarbage(
   for (const list of lists) {
     using alone = await whenIdle(options.gate, idleMs);
     if (alone === undefined) return false;
-    const cached = await validOfCache(options.cacheDir, knows);
-    const { lost, problems } = await compare(options.cacheDir, pods(), cached);
-    for (const problem of [...lost, ...problems]) {
-      log.warn(`CNI GC is put off, for it would release what a pod uses: ${problem}`);
+    const cached = await cachedAttachments(options.cacheDir, knows);
+    const { missing, unreadable } = missingAttachments(pods(), cached);
+    for (const { id, netnsPath, attachment } of missing) {
+      const fields = { sandbox: id, network: attachment.confList.name };
+      log.warn("CNI GC postponed: restoring a lost cache file from the pod's record", fields);
+      await writeCache(options.cacheDir, { id, netnsPath }, attachment);
     }
-    if (problems.length > 0) return true; // in an hour: somebody has to look first
-    if (lost.length > 0) return false;
+    for (const sandbox of unreadable) {
+      log.warn("CNI GC postponed: the pod's record has unreadable attachments", { sandbox });
+    }
+    if (unreadable.length > 0) return true; // retrying soon would not help
+    if (missing.length > 0) return false;
     const valid = cached.filter(({ network }) => network === list.name);
     const attachments = valid.map(({ containerID, ifname }) => ({ containerID, ifname }));
     const signal = AbortSignal.timeout(gcMs);
     for (const problem of await runGc(list, attachments, { binDirs, signal })) log.warn(problem);
-    log.info("CNI GC", { network: list.name, attachments: attachments.length });
+    log.info("CNI GC done", { network: list.name, attachments: attachments.length });
   }
   return true;
 }
 
-async function validOfCache(dir: string, knows: (id: string) => boolean): Promise<Valid[]> {
+async function cachedAttachments(dir: string, knows: (id: string) => boolean): Promise<Valid[]> {
   const pods = (await cachedPods(dir)).filter(({ id }) => knows(id));
   return pods.map(({ id, network, ifName }) => ({ network, containerID: id, ifname: ifName }));
 }
 
-/** lost: cache files that were not there, and are again; problems: records that tell nothing. */
-async function compare(
-  dir: string,
+type Missing = { id: string; netnsPath: string; attachment: CniAttachment };
+
+/** Finds recorded attachments without a cache file, and pods whose attachments neither source can name. */
+export function missingAttachments(
   pods: RecordedPod[],
   cached: Valid[],
-): Promise<{ lost: string[]; problems: string[] }> {
+): { missing: Missing[]; unreadable: string[] } {
   const known = new Set(cached.map((one) => key(one.network, one.containerID, one.ifname)));
-  const lost: string[] = [];
-  const problems: string[] = [];
+  const missing: Missing[] = [];
+  const unreadable: string[] = [];
   for (const { id, netnsPath, recorded } of pods) {
     const usable = usableAttachments(recorded);
     const isCached = cached.some(({ containerID }) => containerID === id);
-    if (usable.length < recorded.length && !isCached) {
-      problems.push(`the record of sandbox ${id} has attachments that cannot be read`);
-    }
+    if (usable.length < recorded.length && !isCached) unreadable.push(id);
     for (const attachment of usable) {
-      const network = attachment.confList.name;
-      if (known.has(key(network, id, attachment.ifName))) continue;
-      lost.push(`${dir} has no file of sandbox ${id} in network ${network}; it is written again`);
-      await writeCache(dir, { id, netnsPath }, attachment);
+      if (known.has(key(attachment.confList.name, id, attachment.ifName))) continue;
+      missing.push({ id, netnsPath, attachment });
     }
   }
-  return { lost, problems };
+  return { missing, unreadable };
 }
 
 function key(...parts: string[]): string {
   return jsonText(parts);
 }
 
-/** Alone in the gate, once nobody is in it; undefined: somebody was, for so long. */
+/** Closes the gate once no call is inside it; undefined: calls were inside it for `ms`. */
 export async function whenIdle(gate: Gate, ms: number): Promise<Disposable | undefined> {
   for (const end = performance.now() + ms; performance.now() < end; await sleep(20)) {
     const alone = gate.tryClose();
@@ -103,7 +106,7 @@ export async function whenIdle(gate: Gate, ms: number): Promise<Disposable | und
 
 type Attachment = Omit<Valid, "network">;
 
-/** GC of each plugin of a list; goes on behind a failure. Returns what failed, in words. */
+/** Runs GC of each plugin, continues after failures, and returns their messages. */
 async function runGc(
   list: ConfList,
   valid: Attachment[],
@@ -115,7 +118,7 @@ async function runGc(
       const input = gcInput(list, plugin, valid);
       await execPlugin({ command: "GC", plugin: plugin.type, binDirs, input }, signal);
     } catch (error) {
-      if (!knowsNoSuchCommand(error)) problems.push(messageOf(error));
+      if (!isUnknownCommand(error)) problems.push(messageOf(error));
     }
   }
   return problems;
@@ -125,6 +128,6 @@ function gcInput(list: ConfList, plugin: PluginConf, valid: Attachment[]) {
   return {
     ...pluginInput(list, plugin, { capabilityArgs: {} }),
     "cni.dev/valid-attachments": valid,
-    "cni.dev/attachments": valid, // its name in the first text of CNI 1.1, which libcni sends too
+    "cni.dev/attachments": valid, // the key in the first draft of CNI 1.1; libcni sends both
   };
 }

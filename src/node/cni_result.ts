@@ -1,4 +1,4 @@
-// What a plugin prints: results of CNI 0.1.0 to 1.1.0, and a result of one version told in another.
+// Parses CNI results of versions 0.1.0 to 1.1.0 and converts them between versions.
 import { isIP } from "node:net";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -6,7 +6,7 @@ import { jsonValue } from "../base/json.ts";
 
 const Cidr = v.pipe(
   v.string(),
-  v.check((text) => isIP(addressOf(text)) !== 0, "is no IP address with prefix length"),
+  v.check((text) => isIP(addressOf(text)) !== 0, "is not an IP address with prefix length"),
 );
 const Interface = v.looseObject({
   name: v.string(),
@@ -34,21 +34,21 @@ const Result = v.looseObject({
   dns: v.optional(v.unknown()),
 });
 
-/** A plugin's result as it was printed, its version always set. */
+/** A plugin's result, unchanged except that its version is always set. */
 export type CniResult = v.InferOutput<typeof Result> & { cniVersion: string };
 
 /**
- * Reads what ADD printed; a result without a version is taken to be of the one that was asked for.
+ * Parses the stdout of ADD; a result without a version gets listVersion.
  * @throws CriError INTERNAL that names the plugin.
  */
-export function parseResult(text: string, plugin: string, askedVersion: string): CniResult {
+export function parseResult(text: string, plugin: string, listVersion: string): CniResult {
   let json: unknown;
   try {
     json = jsonValue(text);
   } catch (error) {
-    const shown =
-      text.trim() === "" ? "no result" : `a result that is no JSON: ${messageOf(error)}`;
-    throw new CriError("INTERNAL", `CNI plugin ${plugin} printed ${shown}`, { cause: error });
+    const problem =
+      text.trim() === "" ? "no result" : `a result that is not JSON: ${messageOf(error)}`;
+    throw new CriError("INTERNAL", `CNI plugin ${plugin} printed ${problem}`, { cause: error });
   }
   const parsed = v.safeParse(Result, Array.isArray(json) ? undefined : json);
   if (!parsed.success) {
@@ -56,13 +56,13 @@ export function parseResult(text: string, plugin: string, askedVersion: string):
     const key = v.getDotPath(issue) ?? "it";
     throw new CriError(
       "INTERNAL",
-      `CNI plugin ${plugin} printed a bad result: ${key}: ${issue.message}`,
+      `CNI plugin ${plugin} printed an invalid result: ${key}: ${issue.message}`,
     );
   }
-  return { ...parsed.output, cniVersion: parsed.output.cniVersion || askedVersion };
+  return { ...parsed.output, cniVersion: parsed.output.cniVersion || listVersion };
 }
 
-/** The same result in the words of another version, for a prevResult (each plugin reads the list's). */
+/** Converts a result to another version: a prevResult must have the version of the list. */
 export function convertResult(result: CniResult, version: string): CniResult {
   if (result.cniVersion === version) return result;
   const modern = toModern(result);
@@ -108,8 +108,8 @@ function toLegacy(modern: CniResult): CniResult {
 export type PodAddress = { ip: string; prefixLength: number; gateway: string };
 
 /**
- * The pod's addresses, in the plugin's order: those of the interface that was asked for, or, where the
- * result ties none to it, all that are not of a host interface.
+ * Returns the pod's addresses in the plugin's order: those of the requested interface, or, if the result
+ * assigns none to it, all that do not belong to a host interface.
  */
 export function podAddresses(result: CniResult, ifName: string): PodAddress[] {
   const { ips, interfaces } = toModern(result);
@@ -127,12 +127,12 @@ export function podAddresses(result: CniResult, ifName: string): PodAddress[] {
   return [...byIp.values()];
 }
 
-/** The same without prefix length and gateway. */
+/** Returns the pod's addresses without prefix length and gateway. */
 export function podIps(result: CniResult, ifName: string): string[] {
   return podAddresses(result, ifName).map(({ ip }) => ip);
 }
 
-/** The hardware address of the pod's interface; "" where the result tells none. */
+/** Returns the MAC address of the pod's interface; "" when the result has none. */
 export function podMac({ interfaces }: CniResult, ifName: string): string {
   return interfaces?.find(({ name, sandbox }) => name === ifName && sandbox)?.mac ?? "";
 }

@@ -1,4 +1,4 @@
-// The node's devices, as containers get them.
+// Looks up host devices for containers.
 import { readdir, realpath, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -10,8 +10,8 @@ import { deviceNumbers } from "../sys/path.ts";
 const devicesMax = 10_000;
 
 /**
- * The device nodes that one of CRI's devices stands for: several where host_path is a folder.
- * @throws CriError INVALID_ARGUMENT for a path that leads to no device.
+ * Returns the device nodes of a CRI device: several when host_path is a directory.
+ * @throws CriError INVALID_ARGUMENT when host_path has no device.
  */
 export async function lookupDevice(device: Device): Promise<DeviceFact[]> {
   const hostPath = device.host_path ?? "";
@@ -31,13 +31,13 @@ export async function lookupDevice(device: Device): Promise<DeviceFact[]> {
   if (found.length === 0) {
     throw new CriError(
       "INVALID_ARGUMENT",
-      `device ${hostPath}: it is not a device, nor a folder of some`,
+      `device ${hostPath} is neither a device nor a directory of devices`,
     );
   }
   return found;
 }
 
-/** What a privileged container sees; pseudo-terminals and shared memory are its own. */
+/** Returns the devices of a privileged container, without /dev/pts and others that are its own. */
 export function hostDevices(): Promise<DeviceFact[]> {
   return walkDevices(
     "/dev",
@@ -69,7 +69,7 @@ async function walkDevices(
   return result;
 }
 
-/** The node at path, as it is to be in a container; undefined: it is no device. */
+/** Returns the device at path with its path in the container; undefined: not a device. */
 export async function deviceNode(
   path: string,
   containerPath: string,

@@ -1,24 +1,24 @@
-// The kernel's log, for what it tells nowhere else.
+// Reads OOM kills from the kernel log (/dev/kmsg).
 import { constants, readSync } from "node:fs";
 import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 
 const recordBytesMax = 8 << 10;
-/** Far more than a ring has. */
+/** Far more than the ring buffer can hold. */
 const recordsMax = 200_000;
 
-/** A process that the kernel killed for memory. */
+/** A process killed by the OOM killer. */
 export type Victim = {
   pid: number;
-  /** Microseconds since the boot. */
+  /** Microseconds since boot. */
   atUs: number;
-  /** The limit was a cgroup's, not the node's memory. */
+  /** A cgroup limit caused the kill, not the node's memory. */
   byCgroup: boolean;
 };
 
 /**
- * The line of each kill; unlike the report above it, it is not held back when there are many.
- * Documentation/ABI/testing/dev-kmsg: "6,1234,5678901,-;text"; what users write has a facility, from 8.
+ * Parses the line of a kill, which, unlike the report above it, is not rate-limited.
+ * Documentation/ABI/testing/dev-kmsg: "6,1234,5678901,-;text"; users' records have a facility, so 8 or more.
  */
 export function parseVictim(record: string): Victim | undefined {
   const match =
@@ -26,11 +26,11 @@ export function parseVictim(record: string): Victim | undefined {
       record,
     );
   if (match === null) return undefined;
-  const [, atUs, whose, pid] = match;
-  return { pid: Number(pid), atUs: Number(atUs), byCgroup: whose === "Memory cgroup out" };
+  const [, atUs, scope, pid] = match;
+  return { pid: Number(pid), atUs: Number(atUs), byCgroup: scope === "Memory cgroup out" };
 }
 
-/** All that the log still has, the oldest first; undefined where it cannot be read. */
+/** Returns all kills in the log, oldest first; undefined when it cannot be read. */
 export function readVictims(path = "/dev/kmsg"): Victim[] | undefined {
   const victims: Victim[] = [];
   using log = openIfPossible(path);
@@ -53,12 +53,12 @@ function openIfPossible(path: string): Descriptor | undefined {
   }
 }
 
-/** One record a read; 0 at the end, -1 for one that was overwritten meanwhile. */
+/** Reads one record; returns 0 at the end, -1 for a record that was overwritten meanwhile. */
 function readRecord({ fd }: Descriptor, buffer: Buffer): number {
   try {
     return readSync(fd, buffer, 0, buffer.length, null);
   } catch (error) {
     if (errnoOf(error) === "EPIPE") return -1;
-    return 0; // EAGAIN: no more; EINVAL, EIO: no log to be had
+    return 0; // EAGAIN: no more records; EINVAL, EIO: unreadable
   }
 }

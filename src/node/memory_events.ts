@@ -1,29 +1,28 @@
-// What cgroup v2 counts of a container's want of memory (memory.events), read at each change: a scope of
-// systemd's may be gone before its end is known, and what was counted with it. The kernel tells of a
-// change before the victim dies.
+// Reads a container's OOM counters (cgroup v2, memory.events) at each change, because systemd may remove
+// the scope before its exit is handled. The kernel signals a change before the victim dies.
 //
-// A thread that waits in epoll reads; who asks, in another, takes what it has read last.
+// A thread that waits in epoll reads the counters; other threads get the last values through shared memory.
 import { constants, readSync } from "node:fs";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { type CgroupPaths, parseOomKills } from "./cgroup.ts";
-import { parseKeyed } from "./cgroup_stats.ts";
+import { parseKeyed } from "./cgroup_file.ts";
 
 const bytesMax = 4_096;
 
-/** A descriptor for MemoryCounts.read(), EPOLLPRI when there is news; undefined: there is none (v1). */
+/** Opens the file for MemoryCounts.read(); EPOLLPRI signals a change. undefined: no such file (v1). */
 export function openMemoryEvents({ unified }: CgroupPaths): Descriptor | undefined {
   if (unified === undefined) return undefined;
   try {
     return Descriptor.open(join(unified, "memory.events"), constants.O_RDONLY);
   } catch (error) {
-    if (errnoOf(error) === "ENOENT") return undefined; // ended already, or no memory controller
+    if (errnoOf(error) === "ENOENT") return undefined; // removed already, or no memory controller
     throw error;
   }
 }
 
-/** Counters of one cgroup that threads share. */
+/** The counters of one cgroup in memory that threads share. */
 export class MemoryCounts {
   readonly shared: SharedArrayBuffer;
   readonly #values: BigInt64Array;
@@ -33,17 +32,17 @@ export class MemoryCounts {
     this.#values = new BigInt64Array(shared);
   }
 
-  /** How often a limit in it, and not one above it, was met with nothing left to reclaim. */
-  get limitsMet(): bigint {
+  /** How often the limit of this cgroup or one below it was hit with nothing left to reclaim. */
+  get limitHits(): bigint {
     return Atomics.load(this.#values, 0);
   }
 
-  /** Processes that the kernel took. */
+  /** Processes killed by the kernel. */
   get kills(): bigint {
     return Atomics.load(this.#values, 1);
   }
 
-  /** Reads them anew; of a cgroup that is gone they stay. */
+  /** Updates the counters; those of a removed cgroup keep their last values. */
   read({ fd }: Descriptor): void {
     const buffer = Buffer.allocUnsafe(bytesMax);
     try {
@@ -56,8 +55,8 @@ export class MemoryCounts {
   }
 }
 
-/** One cgroup that is watched. */
+/** A watch on one cgroup. */
 export type MemoryWatch = {
-  counts: Pick<MemoryCounts, "limitsMet" | "kills">;
+  counts: Pick<MemoryCounts, "limitHits" | "kills">;
   close(): void;
 };

@@ -1,8 +1,8 @@
-// Where what a container mounts lies on the host.
+// Resolves the host path of a mount, creating a missing directory.
 //
-// Decision: on a disk that may not answer (NFS, CIFS, FUSE) a child process looks, with a deadline. The
-// engine looks with a few threads, which all files share: two containers with a volume of a server that is
-// gone would keep every other one from being made.
+// Decision: on a file system that may hang (NFS, CIFS, FUSE) a child process resolves the path, with a
+// deadline. The engine's file calls share a few threads: two containers with volumes of an unreachable
+// server would block the creation of all others.
 import { mkdir, realpath } from "node:fs/promises";
 import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import type { Mount } from "../proto/types.ts";
@@ -13,19 +13,19 @@ import { failureOutput, run } from "../sys/run.ts";
 
 type Options = {
   table: MountEntry[];
-  /** Refuse what is missing, instead of making a folder. */
+  /** Refuse a missing path instead of creating a directory. */
   rejectMissing: boolean;
   signal: AbortSignal;
 };
 
-/** With links followed. @throws CriError naming the mount; DEADLINE_EXCEEDED when its disk does not answer. */
+/** Follows links. @throws CriError naming the mount; DEADLINE_EXCEEDED when its file system hangs. */
 export async function mountSource(mount: Mount, options: Options): Promise<string> {
   const { table, rejectMissing } = options;
   const hostPath = mount.host_path ?? "";
   const disk = remoteDisk(hostPath, table);
   const what = `${mountName(mount)}: host_path`;
   try {
-    if (disk !== undefined) return await lookFromChild(hostPath, options);
+    if (disk !== undefined) return await resolveInChild(hostPath, options);
     if (!rejectMissing) {
       await mkdir(hostPath, { recursive: true, mode: 0o755 }).catch((error: unknown) => {
         if (errnoOf(error) !== "EEXIST") throw error;
@@ -35,8 +35,8 @@ export async function mountSource(mount: Mount, options: Options): Promise<strin
   } catch (cause) {
     const code = codeOf(cause);
     if (disk !== undefined && (code === "DEADLINE_EXCEEDED" || code === "CANCELLED")) {
-      const where = `${disk.type} of ${disk.source} on ${disk.point}`;
-      const message = `${what} ${hostPath}: its disk (${where}) does not answer: ${messageOf(cause)}`;
+      const device = `${disk.type} of ${disk.source} on ${disk.point}`;
+      const message = `${what} ${hostPath}: its file system (${device}) does not answer: ${messageOf(cause)}`;
       throw new CriError(code, message, { cause });
     }
     const missing = errnoOf(cause) === "ENOENT" || code === "NOT_FOUND";
@@ -45,11 +45,11 @@ export async function mountSource(mount: Mount, options: Options): Promise<strin
   }
 }
 
-/** $1: the path, absolute; $2: "make" where it is to be made. */
+/** $1: the absolute path; $2: "make" to create a missing one. */
 const script = `[ -e "$1" ] || { [ "$2" = make ] && umask 022 && mkdir -p "$1"; } || { ls -d "$1"; exit 1; }
 exec realpath "$1"`;
 
-async function lookFromChild(path: string, { rejectMissing, signal }: Options): Promise<string> {
+async function resolveInChild(path: string, { rejectMissing, signal }: Options): Promise<string> {
   const argv = ["sh", "-c", script, "sh", path, rejectMissing ? "" : "make"];
   const env = { PATH: process.env["PATH"] ?? "/usr/sbin:/usr/bin:/sbin:/bin", LC_ALL: "C" };
   const result = await run(argv, { signal, env });

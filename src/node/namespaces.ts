@@ -1,9 +1,9 @@
-// A pod's namespaces, kept alive as files that containers join by path.
+// Creates a pod's namespaces and pins them as files that containers join by path.
 //
-// Decision: unshare(1) of util-linux makes them, for the daemon must never enter a namespace itself
-// (its engine's threads would stay there). The same child names the host, writes the sysctls and sets
-// loopback up before it ends: one process start, where the CNI loopback plugin would be a second.
-// A pod with a user namespace of its own takes one more (user_namespace.ts).
+// Decision: unshare(1) of util-linux creates them, because the daemon must never enter a namespace itself
+// (its engine's threads would stay there). The same child sets the hostname, writes the sysctls and brings
+// loopback up, which saves the second process that the CNI loopback plugin would need.
+// A pod with its own user namespace needs one more child (user_namespace.ts).
 import { accessSync, constants, statSync } from "node:fs";
 import { mkdir, open, rmdir, unlink } from "node:fs/promises";
 import { delimiter, dirname, join } from "node:path";
@@ -11,33 +11,34 @@ import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import type { UserNamespace } from "../spec/userns.ts";
+import { splitSysctls, sysctlPath } from "./namespace_sysctls.ts";
 import { makeOwnedNamespaces } from "./user_namespace.ts";
 
 export type NamespaceKind = "net" | "ipc" | "uts" | "user";
 export type PinnedNamespace = { path: string; inode: bigint };
 export type PinnedNamespaces = Partial<Record<NamespaceKind, PinnedNamespace>> & {
-  /** Sysctls of network interfaces, to be applied once the interfaces are there. */
+  /** Sysctls of network interfaces, to be applied once CNI has created the interfaces. */
   laterSysctls: Record<string, string>;
 };
 
 export type PinOptions = Partial<Record<NamespaceKind, string>> & {
-  /** With user: its ids. The other namespaces belong to it then. */
+  /** The ids of the user namespace, which then owns the other namespaces. */
   mappings?: UserNamespace;
-  /** Only with uts; "" leaves the node's. */
+  /** Only with uts; "" keeps the node's hostname. */
   hostname: string;
   sysctls: Record<string, string>;
   signal: AbortSignal;
 };
 
-/** Where ip-netns(8) and everybody else looks for them. */
+/** The folder that ip-netns(8) and other tools use. */
 export const netnsFolder = "/var/run/netns";
 
-/** The file of a pod's network namespace; instance: of the daemon's graph folder. */
+/** Returns the file of a pod's network namespace; instance: that of the daemon's graph folder. */
 export function netnsPath(instance: string, podId: string): string {
   return join(netnsFolder, `${netnsPrefix(instance)}${podId.slice(0, 32)}`);
 }
 
-/** How the names of one daemon's files begin. */
+/** Returns the common prefix of one daemon's file names. */
 export function netnsPrefix(instance: string): string {
   return `isulad-${instance}-`;
 }
@@ -45,7 +46,7 @@ export function netnsPrefix(instance: string): string {
 const maxHostnameLength = 64;
 const kinds: NamespaceKind[] = ["net", "ipc", "uts", "user"];
 
-// $1 the loopback command, then pairs of file and value. A shell's own echo needs no further process.
+// $1: the loopback command, then pairs of file and value. The shell's builtin printf saves a process.
 const writeAll = `lo=$1; shift
 while [ $# -gt 0 ]; do
   printf '%s' "$2" > "$1" || { echo "cannot write $2 to $1" >&2; exit 3; }
@@ -53,16 +54,16 @@ while [ $# -gt 0 ]; do
 done
 [ -z "$lo" ] || `;
 const script = `${writeAll}exec $lo`;
-const heldScript = `${writeAll}$lo || exit`;
+const scriptWithoutExec = `${writeAll}$lo || exit`;
 
 /**
- * Makes the namespaces for which a file is given; on failure nothing stays.
- * @throws CriError INVALID_ARGUMENT for a sysctl outside these namespaces or one that the kernel
- * refuses, ALREADY_EXISTS when a file is there, else what the child said.
+ * Creates the namespaces for which a file is given; on failure all are removed again.
+ * @throws CriError INVALID_ARGUMENT for a sysctl outside these namespaces or one that the kernel refuses,
+ * ALREADY_EXISTS when a file exists, else INTERNAL with the child's message.
  */
 export async function pinNamespaces(options: PinOptions): Promise<PinnedNamespaces> {
   const wanted = kinds.filter((kind) => options[kind] !== undefined);
-  const { now, later } = splitSysctls(options.sysctls, wanted);
+  const { now, uts, later } = splitSysctls(options.sysctls, wanted);
   if (wanted.length === 0) return { laterSysctls: {} };
   await using undo = new AsyncDisposableStack();
   for (const kind of wanted) {
@@ -71,9 +72,9 @@ export async function pinNamespaces(options: PinOptions): Promise<PinnedNamespac
     undo.defer(() => unpinNamespace(path, { unlink: true }));
   }
   const writes = Object.entries(now).flat();
-  const names = utsWrites(options, wanted);
-  if (wanted.includes("user")) await makeOwned(options, writes, names);
-  else await makePlain(options, [...writes, ...names]);
+  const utsWrites = [...hostnameWrites(options), ...Object.entries(uts).flat()];
+  if (wanted.includes("user")) await makeOwned(options, writes, utsWrites);
+  else await makePlain(options, [...writes, ...utsWrites]);
   const pinned: PinnedNamespaces = { laterSysctls: later };
   for (const kind of wanted) {
     const path = options[kind]!;
@@ -83,18 +84,14 @@ export async function pinNamespaces(options: PinOptions): Promise<PinnedNamespac
   return pinned;
 }
 
-/** What names the pod, as pairs of file and value. */
-function utsWrites({ hostname, sysctls }: PinOptions, wanted: NamespaceKind[]): string[] {
-  if (!wanted.includes("uts")) return [];
+/** Returns a pair of file and value, or nothing. */
+function hostnameWrites({ uts, hostname }: PinOptions): string[] {
+  if (uts === undefined) return [];
   if (hostname.length > maxHostnameLength) {
-    const length = `${hostname.length} characters; the kernel takes ${maxHostnameLength}`;
-    throw new CriError("INVALID_ARGUMENT", `hostname ${hostname} has ${length}`);
+    const problem = `over the kernel's limit of ${maxHostnameLength} characters`;
+    throw new CriError("INVALID_ARGUMENT", `hostname ${hostname} is ${problem}`);
   }
-  const writes = hostname === "" ? [] : ["/proc/sys/kernel/hostname", hostname];
-  for (const [key, value] of Object.entries(sysctls)) {
-    if (namespaceOf(dotted(key)) === "uts") writes.push(sysctlPath(key), value);
-  }
-  return writes;
+  return hostname === "" ? [] : ["/proc/sys/kernel/hostname", hostname];
 }
 
 async function makePlain(options: PinOptions, writes: string[]): Promise<void> {
@@ -106,23 +103,28 @@ async function makePlain(options: PinOptions, writes: string[]): Promise<void> {
   await runIn(["unshare", ...flags, "--"], command, options.signal);
 }
 
-/** names: only the node's root may write them, whoever the namespace belongs to. */
-async function makeOwned(options: PinOptions, writes: string[], names: string[]): Promise<void> {
+/** utsWrites: only the node's root may make these, even if a user namespace owns the uts namespace. */
+async function makeOwned(
+  options: PinOptions,
+  writes: string[],
+  utsWrites: string[],
+): Promise<void> {
   const { net, ipc, uts, user, mappings, signal } = options;
   const lo = net === undefined ? "" : loopbackCommand();
   const made = await makeOwnedNamespaces({
     files: { user: user!, net, ipc, uts },
     mappings: mappings!,
-    script: heldScript,
+    script: scriptWithoutExec,
     args: [lo, ...writes],
     signal,
   });
   checkExit("unshare --user", made);
-  if (names.length === 0) return;
-  await runIn(["nsenter", `--uts=${uts}`, "--"], ["sh", "-c", script, "sh", "", ...names], signal);
+  if (utsWrites.length === 0) return;
+  const command = ["sh", "-c", script, "sh", "", ...utsWrites];
+  await runIn(["nsenter", `--uts=${uts}`, "--"], command, signal);
 }
 
-/** Writes sysctls that pinNamespaces put off, after CNI has made the pod's interfaces. */
+/** Writes the sysctls of interfaces (laterSysctls), once CNI has created the interfaces. */
 export async function applySysctls(
   netns: string,
   sysctls: Record<string, string>,
@@ -130,11 +132,8 @@ export async function applySysctls(
 ): Promise<void> {
   const writes = Object.entries(sysctls).flatMap(([key, value]) => [sysctlPath(key), value]);
   if (writes.length === 0) return;
-  await runIn(
-    ["nsenter", `--net=${netns}`, "--"],
-    ["sh", "-c", script, "sh", "", ...writes],
-    signal,
-  );
+  const command = ["sh", "-c", script, "sh", "", ...writes];
+  await runIn(["nsenter", `--net=${netns}`, "--"], command, signal);
 }
 
 async function runIn(prefix: string[], command: string[], signal: AbortSignal): Promise<void> {
@@ -149,9 +148,8 @@ async function runIn(prefix: string[], command: string[], signal: AbortSignal): 
 function checkExit(what: string, result: { pid: number; exitCode: number; stderr: string }): void {
   const { pid, exitCode } = result;
   if (exitCode === 0) return;
-  const said = failureOutput(result);
   const code = exitCode === 3 ? "INVALID_ARGUMENT" : "INTERNAL";
-  throw new CriError(code, `${what} (pid ${pid}): ${said}`);
+  throw new CriError(code, `${what} (pid ${pid}): ${failureOutput(result)}`);
 }
 
 async function createFile(path: string): Promise<void> {
@@ -164,64 +162,13 @@ async function createFile(path: string): Promise<void> {
     });
   } catch (error) {
     const code = errnoOf(error) === "EEXIST" ? "ALREADY_EXISTS" : "INTERNAL";
-    throw new CriError(code, `cannot make the namespace file ${path}: ${errnoOf(error)}`, {
+    throw new CriError(code, `cannot create the namespace file ${path}: ${errnoOf(error)}`, {
       cause: error,
     });
   }
 }
 
-/** Sysctls that a namespace of its own gives its own value; all others are the node's. */
-const ipcSysctl = /^(kernel\.(shm(max|all|mni|_rmid_forced)|msg(max|mnb|mni)|sem)|fs\.mqueue\..+)$/;
-const sysctlFile = /^\/proc\/sys(\/[\w@:-][\w@:.-]*){2,}$/; // no segment is "..": it stays inside
-const perInterface = /^net\.(ipv4|ipv6)\.(conf|neigh)\./;
-
-/**
- * Sorts sysctls into those to write at once (by file) and those of interfaces (by name), which CNI
- * makes later and may set itself. Those of the uts namespace go with the hostname.
- * @throws CriError INVALID_ARGUMENT for one that would change the node.
- */
-function splitSysctls(sysctls: Record<string, string>, wanted: NamespaceKind[]) {
-  const now: Record<string, string> = {};
-  const later: Record<string, string> = {};
-  for (const [key, value] of Object.entries(sysctls)) {
-    const path = sysctlPath(key);
-    const kind = namespaceOf(dotted(key));
-    if (kind === undefined || !sysctlFile.test(path)) {
-      throw new CriError("INVALID_ARGUMENT", `sysctl ${key} belongs to no namespace of a pod`);
-    }
-    if (!wanted.includes(kind)) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `sysctl ${key} would change the node: the pod shares the node's ${kind} namespace`,
-      );
-    }
-    if (perInterface.test(dotted(key))) later[key] = value;
-    else if (kind !== "uts") now[path] = value;
-  }
-  return { now, later };
-}
-
-function namespaceOf(name: string): NamespaceKind | undefined {
-  if (name.startsWith("net.")) return "net";
-  if (name === "kernel.domainname") return "uts";
-  return ipcSysctl.test(name) ? "ipc" : undefined;
-}
-
-/** Where the first separator is a slash, dots belong to names ("net/ipv4/conf/eth0.5/x"). */
-function dotted(key: string): string {
-  const slash = key.search(/[./]/);
-  return key[slash] === "/" ? swapSeparators(key) : key;
-}
-
-function sysctlPath(key: string): string {
-  return `/proc/sys/${swapSeparators(dotted(key))}`;
-}
-
-function swapSeparators(key: string): string {
-  return key.replace(/[./]/g, (separator) => (separator === "." ? "/" : "."));
-}
-
-/** The first of ip, ifconfig and busybox that is installed, as a command for loopback. */
+/** Returns the command that brings loopback up: the first of ip, ifconfig and busybox that is installed. */
 function loopbackCommand(): string {
   const dirs = [...(process.env["PATH"] ?? "").split(delimiter), "/usr/sbin", "/sbin", "/usr/bin"];
   const tools = [
@@ -243,11 +190,11 @@ function loopbackCommand(): string {
   }
   throw new CriError(
     "FAILED_PRECONDITION",
-    "no program sets a pod's loopback up: install iproute2 (ip), net-tools or busybox",
+    "cannot bring up a pod's loopback: install iproute2 (ip), net-tools or busybox",
   );
 }
 
-/** Unmounts the file (again, if it was pinned twice) and removes it when asked; a missing one is fine. */
+/** Unmounts the file, as often as it was mounted, and optionally removes it. Idempotent. */
 export async function unpinNamespace(path: string, options: { unlink: boolean }): Promise<void> {
   try {
     while (isNamespaceFile(path)) unmount(path, MNT_DETACH);
@@ -259,7 +206,7 @@ export async function unpinNamespace(path: string, options: { unlink: boolean })
   if (options.unlink) await removeFile(path);
 }
 
-/** Or an empty folder: some tools make one where they find nothing to mount on. */
+/** Removes a file or an empty directory: some tools create the latter as a mount point. */
 async function removeFile(path: string): Promise<void> {
   try {
     await unlink(path);
@@ -271,20 +218,20 @@ async function removeFile(path: string): Promise<void> {
   }
 }
 
-/** Of the kernel's own file system for namespaces; all namespaces have one device. */
+/** The device of nsfs, to which all namespaces belong. */
 let namespaceDevice: bigint | undefined;
 
-/** Whether a namespace is mounted on the file; of a missing file no. */
+/** Tells whether a namespace is mounted on the file; false for a missing file. */
 export function isNamespaceFile(path: string): boolean {
   return namespaceInode(path) !== undefined;
 }
 
-/** Whether the file still holds the namespace that was pinned there (within one boot). */
+/** Tells whether the file still holds the namespace that was pinned there (within one boot). */
 export function isPinned(path: string, inode: bigint): boolean {
   return namespaceInode(path) === inode;
 }
 
-// Asked at each call on a pod, so without leaving the thread: these files lie in memory.
+// Synchronous, because each call on a pod needs it and nsfs is in memory.
 function namespaceInode(path: string): bigint | undefined {
   if (path === "") return undefined;
   namespaceDevice ??= statSync("/proc/self/ns/net", { bigint: true }).dev;

@@ -1,6 +1,6 @@
-// TCP sockets of a pod's network namespace. A socket belongs for ever to the namespace it was made in, so
-// a short-lived child makes some there and sends them here (the daemon itself never enters one); this
-// process then connects them as any other.
+// Provides TCP sockets in a pod's network namespace. A socket belongs forever to the namespace in which it
+// was created, so a short-lived child creates some there and sends them to the daemon, which never enters a
+// namespace but can connect them.
 import { ownProgram } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
@@ -8,7 +8,7 @@ import { failureOutput, run } from "../sys/run.ts";
 import { lacksFamily, tcpSocket, type Family } from "../sys/tcp.ts";
 import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
 
-/** Of each family at a time; a message takes 12 descriptors. */
+/** Sockets of each family per child; a message carries at most 12 descriptors. */
 const batch = 5;
 const childMs = 10_000;
 
@@ -20,16 +20,13 @@ export class NetnsSockets implements Disposable {
   #hasIPv6 = true;
   #closed = false;
 
-  /**
-   * netns: the namespace's file; undefined: the host's.
-   * folder: for a socket of the child's.
-   */
+  /** netns: the namespace's file; undefined: the host's. folder: for the socket on which the child sends. */
   constructor(options: { netns: string | undefined; folder: string }) {
     this.#netns = options.netns;
     this.#folder = options.folder;
   }
 
-  /** One that is not connected, the caller's to close; undefined: no such addresses there. */
+  /** Returns an unconnected socket, which the caller closes; undefined: the namespace lacks this family. */
   async take(family: Family): Promise<Descriptor | undefined> {
     if (this.#netns === undefined) return makeSocket(family);
     while (this.#spare[family].length === 0) {
@@ -48,8 +45,8 @@ export class NetnsSockets implements Disposable {
       isExpendable: true,
     });
     if (result.exitCode !== 0) {
-      const why = failureOutput(result);
-      throw new CriError("INTERNAL", `cannot enter the pod's network ${netns}: ${why}`);
+      const reason = failureOutput(result);
+      throw new CriError("INTERNAL", `cannot enter the network namespace ${netns}: ${reason}`);
     }
     const sockets = mailbox.takeAll();
     this.#hasIPv6 = sockets.length > batch;
@@ -66,7 +63,7 @@ export class NetnsSockets implements Disposable {
   }
 }
 
-/** The child: sends as many of each family as there are to be to who listens at path. */
+/** Runs in the child: creates the sockets and sends them to the listener at path. */
 export function netnsSocketsMain([path = ""]: string[]): number {
   const make = (family: Family) => Array.from({ length: batch }, () => makeSocket(family));
   const sockets = [...make("IPv4"), ...make("IPv6")].filter((socket) => socket !== undefined);

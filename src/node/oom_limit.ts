@@ -1,25 +1,25 @@
-// Whose memory limit it was that made the kernel kill: the container's own, its pod's, or one above
-// (the node's memory, or what the kubelet leaves to pods).
+// Finds whose memory limit caused an OOM kill: the container's own, its pod's, or one above (the node's
+// memory, or the kubelet's share for pods).
 //
-// cgroup v2 counts in memory.events how often a limit was met with nothing left to reclaim, each at the
-// cgroup that has the limit and, but for memory.events.local, at all above it. v1 has no such counter:
-// an eventfd on memory.oom_control is raised for each such event at the cgroup or above it.
+// cgroup v2 counts in memory.events how often a limit was hit with nothing left to reclaim, in the cgroup
+// that has the limit and in all above it; memory.events.local counts only the former. v1 has no such
+// counter: the kernel signals an eventfd on memory.oom_control for each event in the cgroup or above it.
 import { constants } from "node:fs";
 import { dirname, join } from "node:path";
 import { Descriptor, drainEventfd, eventfd } from "../sys/descriptor.ts";
 import { readKernelFile, writeKernelFile } from "../sys/file.ts";
 import type { OomLimit } from "../state/exit.ts";
 import type { CgroupPaths } from "./cgroup.ts";
-import { parseKeyed } from "./cgroup_stats.ts";
+import { parseKeyed } from "./cgroup_file.ts";
 
-/** Of one container, from before its process runs. */
+/** Watches one container, starting before its process runs. */
 export type LimitWatch = {
-  /** Of what the kernel killed since; undefined where it does not tell. */
+  /** Returns whose limit caused the kills since the start; undefined when the kernel does not provide it. */
   limit(): OomLimit | undefined;
   close(): void;
 };
 
-/** Watches for many containers; those of a pod share what they need to know of it. */
+/** Opens watches for many containers; v1 watches of one pod share its eventfds. */
 export class LimitWatches {
   readonly #events = new Map<string, SharedEvents>();
 
@@ -36,12 +36,11 @@ export class LimitWatches {
     const before = shared.map((events) => events.count());
     return {
       limit: () => {
-        if (!shared[0]!.counts || !shared[1]!.counts) return undefined;
+        if (!shared[0]!.isOpen || !shared[1]!.isOpen) return undefined;
         const [own = 0, pod = 0, above = 0] = shared.map(
           (events, index) => events.count() - before[index]!,
         );
-        if (own > pod) return "container";
-        return pod > above ? "pod" : "node";
+        return limitV1({ own, pod, above });
       },
       close: () => folders.forEach((at) => this.#release(at)),
     };
@@ -62,7 +61,26 @@ export class LimitWatches {
   }
 }
 
-/** How often a v1 cgroup, or one above it, had no memory left. */
+/** Decides from the events at the container, its pod and the pod's parent; each count includes those above. */
+export function limitV1(events: { own: number; pod: number; above: number }): OomLimit {
+  if (events.own > events.pod) return "container";
+  return events.pod > events.above ? "pod" : "node";
+}
+
+/** The "oom" counters of the container, of the pod alone, and of the pod's tree; undefined: no such file. */
+export type LimitHits = { own?: bigint; pod?: bigint; podTree?: bigint };
+
+/** Decides from the counters before the container ran and now. */
+export function limitV2(before: LimitHits, now: LimitHits): OomLimit | undefined {
+  if (now.own !== undefined && now.own > 0n) return "container";
+  if (now.pod === undefined || before.pod === undefined) return undefined;
+  if (now.pod > before.pod) return "pod";
+  // systemd removes a scope with its last process: a hit below the pod was in that scope.
+  const isBelow = (now.podTree ?? 0n) > (before.podTree ?? 0n);
+  return now.own === undefined && isBelow ? "container" : "node";
+}
+
+/** Counts the OOM events of a v1 cgroup and those above it, with a reference count. */
 class SharedEvents {
   users = 0;
   readonly #events: Descriptor | undefined;
@@ -72,8 +90,7 @@ class SharedEvents {
     this.#events = openEvents(folder);
   }
 
-  /** False where the kernel tells nothing. */
-  get counts(): boolean {
+  get isOpen(): boolean {
     return this.#events !== undefined;
   }
 
@@ -87,7 +104,7 @@ class SharedEvents {
   }
 }
 
-/** Documentation/admin-guide/cgroup-v1/memory.rst, 10; undefined where the kernel has none of it. */
+/** Documentation/admin-guide/cgroup-v1/memory.rst, 10; undefined when the kernel does not support it. */
 function openEvents(folder: string): Descriptor | undefined {
   const events = eventfd();
   try {
@@ -102,26 +119,16 @@ function openEvents(folder: string): Descriptor | undefined {
 
 function watchV2(folder: string): LimitWatch {
   const pod = dirname(folder);
-  const own = () => met(join(folder, "memory.events"));
-  const podOwn = () => met(join(pod, "memory.events.local")); // since Linux 5.2
-  const podTree = () => met(join(pod, "memory.events"));
-  const before = { podOwn: podOwn(), podTree: podTree() };
-  return {
-    limit: () => {
-      const now = own();
-      if (now !== undefined && now > 0n) return "container";
-      const podNow = podOwn();
-      if (podNow === undefined || before.podOwn === undefined) return undefined;
-      if (podNow > before.podOwn) return "pod";
-      // A scope goes with its last process; what no limit above met was met in it.
-      const below = (podTree() ?? 0n) > (before.podTree ?? 0n);
-      return now === undefined && below ? "container" : "node";
-    },
-    close: () => {},
-  };
+  const read = (): LimitHits => ({
+    own: oomCount(join(folder, "memory.events")),
+    pod: oomCount(join(pod, "memory.events.local")), // since Linux 5.2
+    podTree: oomCount(join(pod, "memory.events")),
+  });
+  const before = read();
+  return { limit: () => limitV2(before, read()), close: () => {} };
 }
 
-function met(file: string): bigint | undefined {
+function oomCount(file: string): bigint | undefined {
   const text = readKernelFile(file);
   return text === undefined ? undefined : parseKeyed(text)("oom");
 }

@@ -1,4 +1,4 @@
-// pause_x86_64.s for aarch64: the same in its system call numbers.
+// pause_x86_64.s for aarch64, with its system call numbers.
 //
 //   aarch64-linux-gnu-as -o pause.o pause_aarch64.s
 //   aarch64-linux-gnu-objcopy -O binary -j .text pause.o pause

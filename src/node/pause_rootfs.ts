@@ -1,9 +1,9 @@
-// The root file system of pause containers that need no image: one program of 300 bytes.
+// Creates the root file system of the built-in pause container: one program of 300 bytes, no image.
 import { chmod, mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 
-/** By node:process's arch, in base64: what pause_x86_64.s and pause_aarch64.s become. */
+/** The assembled pause_x86_64.s and pause_aarch64.s in base64, by process.arch. */
 const programs: Record<string, string[]> = {
   x64: [
     "f0VMRgIBAQAAAAAAAAAAAAIAPgABAAAAuABAAAAAAABAAAAAAAAAAAAAAAAAAAAAAAAAAEAAOAACAEAAAAAA",
@@ -21,26 +21,26 @@ const programs: Record<string, string[]> = {
   ],
 };
 
-/** A pause image's configuration, for this root. It needs no right to anything. */
+/** The image configuration for this root; pause needs no privileges. */
 export const pauseImage = { Entrypoint: ["/pause"], User: "65535:65535" };
 
-/** The executable. @throws CriError UNIMPLEMENTED for an architecture that has none. */
+/** Returns the executable. @throws CriError UNIMPLEMENTED for other architectures. */
 export function pauseProgram(arch: string): Uint8Array {
   const program = programs[arch];
   if (program !== undefined) return Buffer.from(program.join(""), "base64");
   throw new CriError(
     "UNIMPLEMENTED",
-    `there is no built-in pause program for ${arch}: set pod-sandbox-image`,
+    `no built-in pause program for ${arch}: set pod-sandbox-image`,
   );
 }
 
 /**
- * Makes the root in the folder, a pod's own, and returns its path. It is on the disk: many nodes let
- * nothing be executed on the tmpfs of /run.
+ * Creates the root in a pod's folder and returns its path. The folder is on disk, because many nodes mount
+ * /run noexec.
  */
 export async function makePauseRootfs(folder: string): Promise<string> {
   const program = pauseProgram(process.arch);
-  // Where mounts go; else each runtime would make them here.
+  // Mount points; otherwise the runtime would create them.
   for (const name of ["dev", "etc", "proc", "sys"]) {
     await mkdir(join(folder, name), { recursive: true, mode: 0o755 });
   }
@@ -49,6 +49,6 @@ export async function makePauseRootfs(folder: string): Promise<string> {
   }
   const path = join(folder, "pause");
   await writeFile(path, program);
-  for (const one of [folder, path]) await chmod(one, 0o555); // whatever the umask
+  for (const one of [folder, path]) await chmod(one, 0o555); // regardless of the umask
   return folder;
 }

@@ -1,10 +1,10 @@
-# The first process of a pid namespace that a pod shares: reaps what loses its parent, and ends on
-# SIGINT and SIGTERM. The assembler's output is the whole executable, headers and all, so that any
-# binutils give the same bytes:
+# The pause program: first process of a pod's shared pid namespace. It reaps orphans and exits on SIGINT and
+# SIGTERM. The assembler's output is the whole executable, headers and all, so that any binutils give the
+# same bytes:
 #
 #   as -o pause.o pause_x86_64.s && objcopy -O binary -j .text pause.o pause
 #
-# pause_rootfs.ts holds them; test/unit/node/pause.test.ts compares.
+# pause_rootfs.ts contains the result; test/unit/node/pause.test.ts compares them.
 	.set	base, 0x400000
 	.text
 
@@ -56,7 +56,7 @@ wait:	mov	$128, %eax		# rt_sigtimedwait(&signals, NULL, NULL, 8)
 	syscall
 	cmp	$17, %eax		# SIGCHLD
 	je	reap
-	cmp	$-4, %eax		# EINTR: it was stopped and goes on
+	cmp	$-4, %eax		# EINTR: it was stopped and continued
 	je	wait
 	xor	%edi, %edi
 	test	%eax, %eax

@@ -1,5 +1,4 @@
-// What every container of a pod sees beside its image: /etc/hosts, /etc/hostname, /etc/resolv.conf
-// and one /dev/shm.
+// Creates the files that a pod's containers share: /etc/hosts, /etc/hostname, /etc/resolv.conf and /dev/shm.
 import { chown, mkdir, writeFile } from "node:fs/promises";
 import { hostname as nodeName } from "node:os";
 import { join } from "node:path";
@@ -9,11 +8,11 @@ import type { PodFiles } from "../spec/spec_inputs.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { MNT_DETACH, mount, MS_NODEV, MS_NOEXEC, MS_NOSUID, unmount } from "../sys/mount.ts";
 
-/** Docker's and containerd's size of /dev/shm. */
+/** The size that Docker and containerd use. */
 const shmBytes = 64 << 20;
 const hostShm = "/dev/shm";
 
-/** Where a pod's files lie; hostIpc: it shares the node's /dev/shm. */
+/** Returns the paths of a pod's files; hostIpc: the pod uses the node's /dev/shm. */
 export function podFiles(folder: string, hostIpc: boolean): PodFiles {
   return {
     hosts: join(folder, "hosts"),
@@ -23,13 +22,13 @@ export function podFiles(folder: string, hostIpc: boolean): PodFiles {
   };
 }
 
-/** The hostname that the pod's containers see: its own, else the node's in the node's network. */
+/** Returns the pod's hostname; "" for an unnamed pod outside the node's network. */
 export function podHostname(config: PodSandboxConfig, hostNetwork: boolean): string {
   if (config.hostname) return config.hostname;
   return hostNetwork ? nodeName() : "";
 }
 
-/** Writes the files and mounts the shm. owner: the root of the pod's own user namespace. */
+/** Writes the files and mounts the shm. owner: the root of the pod's user namespace. */
 export async function makePodFiles(
   files: PodFiles,
   config: PodSandboxConfig,
@@ -49,18 +48,18 @@ export async function makePodFiles(
   mount("shm", files.shm, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, `mode=1777,size=${shmBytes}`);
 }
 
-/** Unmounts the shm; again and again if need be. */
+/** Unmounts the shm. Idempotent. */
 export function removePodFiles(files: PodFiles): void {
   if (files.shm === hostShm) return;
   try {
     unmount(files.shm, MNT_DETACH);
   } catch (error) {
     const errno = errnoOf(error);
-    if (errno !== "EINVAL" && errno !== "ENOENT") throw error; // not mounted, or never made
+    if (errno !== "EINVAL" && errno !== "ENOENT") throw error; // EINVAL: not mounted
   }
 }
 
-/** The pod's own DNS settings; without any, the node's. */
+/** Renders the pod's DNS settings; without any, copies the node's. */
 async function resolvConf(config: PodSandboxConfig): Promise<string> {
   const { servers = [], searches = [], options = [] } = config.dns_config ?? {};
   if (servers!.length + searches!.length + options!.length === 0) {

@@ -1,32 +1,32 @@
-// Classes of resource control by name, for NRI plugins: groups of the kernel's resctrl file system, made
-// as a file says (spec/rdt.ts). The OCI runtime puts a container's processes into its class's group.
+// Creates RDT classes for NRI plugins: groups of the kernel's resctrl file system, as the file of
+// rdt-config-file defines them (spec/rdt.ts). The OCI runtime puts a container's processes into the group
+// of its class.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { RdtFile, rdtSchemata, type RdtHost } from "../spec/rdt.ts";
-import { readBySchema } from "./schema_file.ts";
+import { readYamlFile } from "./yaml_file.ts";
 
 const fileBytesMax = 1 << 20;
 export const resctrlFolder = "/sys/fs/resctrl";
 
 /**
- * Sees to it that the class's group exists and is as the file says. file "": none is configured, and
- * the group must have been made by somebody else.
- * @throws CriError FAILED_PRECONDITION with the class and why it cannot be.
+ * Ensures that the class's group exists with the schemata of the file. file "": no file is configured, so the
+ * group must exist already. @throws CriError FAILED_PRECONDITION with the class and the reason.
  */
 export function prepareRdtClass(file: string, name: string, folder = resctrlFolder): void {
   try {
     if (!existsSync(join(folder, "schemata"))) {
-      throw new Error(`this node has no resource control (${folder} is not mounted)`);
+      throw new Error(`this node has no resctrl file system (${folder} is not mounted)`);
     }
     if (name === "DEFAULT") {
-      throw new Error("that is the root group, where containers without a class are: set none");
+      throw new Error("DEFAULT is the root group: set no class instead");
     }
     const group = join(folder, name);
     if (file === "") {
       if (existsSync(join(group, "schemata"))) return;
       throw new Error(
-        `no classes are configured (rdt-config-file in daemon.json), nor is ${group}`,
+        `${group} does not exist and no classes are configured (rdt-config-file in daemon.json)`,
       );
     }
     const lines = classLines(file, name, folder);
@@ -41,13 +41,13 @@ export function prepareRdtClass(file: string, name: string, folder = resctrlFold
 
 function classLines(file: string, name: string, folder: string): string[] {
   try {
-    return rdtSchemata(readBySchema(file, fileBytesMax, RdtFile), name, rdtHost(folder));
+    return rdtSchemata(readYamlFile(file, fileBytesMax, RdtFile), name, rdtHost(folder));
   } catch (error) {
     throw new Error(`${file}: ${messageOf(error)}`, { cause: error });
   }
 }
 
-/** What the kernel can divide on this node, as the root group's schemata and info/ tell. */
+/** Reads from the root group's schemata and info/ which resources the kernel can partition. */
 export function rdtHost(folder: string): RdtHost {
   const host: RdtHost = { caches: [] };
   const info = (resource: string, name: string) =>
@@ -80,7 +80,9 @@ function makeGroup(group: string): void {
   } catch (error) {
     if (errnoOf(error) === "EEXIST") return;
     if (errnoOf(error) !== "ENOSPC") throw error;
-    throw new Error(`${group}: the kernel has no class left; remove another one`, { cause: error });
+    throw new Error(`${group}: the hardware has no class left; remove another group`, {
+      cause: error,
+    });
   }
 }
 

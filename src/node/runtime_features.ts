@@ -1,6 +1,6 @@
-// What an OCI runtime can do, by its own word: `RUNTIME features` (runtime-spec, features.md; runc ≥ 1.1,
-// crun ≥ 1.8). It is asked again when another executable lies at the path: runtimes are upgraded below
-// a daemon that goes on.
+// Probes the features of an OCI runtime with `RUNTIME features` (runtime-spec, features.md; runc ≥ 1.1,
+// crun ≥ 1.8). Probes again when the executable has changed, because runtimes are upgraded
+// under a running daemon.
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
@@ -8,46 +8,46 @@ import type { RuntimeFacts } from "../spec/spec_inputs.ts";
 import { kernelIsAtLeast } from "../sys/kernel_version.ts";
 import { run } from "../sys/run.ts";
 
-type Features = {
+export type Features = {
   ociVersionMax?: string;
   mountOptions?: string[];
   linux?: { mountExtensions?: { idmap?: { enabled?: boolean } } };
 };
 
-/** A start, a Status or a RunPodSandbox waits for it. */
+/** Status, RunPodSandbox and the daemon's start wait for the probe. */
 const probeMs = 5_000;
-/** After a failure; a program that hangs shall not hold up every Status. */
-const againMs = 60_000;
+/** Retry interval after a failure, so that a hanging runtime does not delay every Status. */
+const retryMs = 60_000;
 
-const nothing: RuntimeFacts = { recursiveReadOnlyMounts: false, idmapMounts: false };
+const none: RuntimeFacts = { recursiveReadOnlyMounts: false, idmapMounts: false };
 
 export class RuntimeFeatures {
   readonly #argv: string[];
   readonly #onProblem: (problem: string) => void;
-  #facts = nothing;
-  /** Which executable #facts are of. */
+  #features = none;
+  /** Identifies the executable that was probed. */
   #identity: string | undefined;
   #probing = Promise.resolve();
   /** By performance.now(). */
-  #againAt = Number.POSITIVE_INFINITY;
+  #retryAtMs = Number.POSITIVE_INFINITY;
 
-  /** argv: the runtime with its own arguments. */
+  /** argv: the runtime with its configured arguments. */
   constructor(argv: string[], onProblem: (problem: string) => void) {
     this.#argv = argv;
     this.#onProblem = onProblem;
   }
 
-  /** As of the last refresh; nothing, where the runtime cannot be asked. */
+  /** The features as of the last refresh; none when the probe failed. */
   get facts(): RuntimeFacts {
-    return this.#facts;
+    return this.#features;
   }
 
-  /** Asks, unless the answer is known or on its way. */
+  /** Probes the runtime unless the result is known; single-flight. */
   async refresh(): Promise<void> {
     const identity = identityOf(this.#argv[0]!);
-    if (identity !== this.#identity || performance.now() >= this.#againAt) {
+    if (identity !== this.#identity || performance.now() >= this.#retryAtMs) {
       this.#identity = identity;
-      this.#againAt = Number.POSITIVE_INFINITY;
+      this.#retryAtMs = Number.POSITIVE_INFINITY;
       this.#probing = this.#probing.then(() => this.#probe());
     }
     await this.#probing;
@@ -57,19 +57,21 @@ export class RuntimeFeatures {
     try {
       const signal = AbortSignal.timeout(probeMs);
       const result = await run([...this.#argv, "features"], { signal });
-      // A runtime that does not know the word has none of them.
-      this.#facts = result.exitCode === 0 ? factsOf(jsonValue(result.stdout) as Features) : nothing;
+      // A runtime without the verb supports none of the features.
+      this.#features =
+        result.exitCode === 0 ? supported(jsonValue(result.stdout) as Features) : none;
     } catch (error) {
-      this.#facts = nothing;
-      this.#againAt = performance.now() + againMs;
-      this.#onProblem(`OCI runtime ${this.#argv[0]} cannot be asked: ${messageOf(error)}`);
+      this.#features = none;
+      this.#retryAtMs = performance.now() + retryMs;
+      const retry = `retrying in ${retryMs / 1000} s`;
+      const call = `${this.#argv.join(" ")} features`;
+      this.#onProblem(`OCI runtime: ${call} failed, ${retry}: ${messageOf(error)}`);
     }
   }
 }
 
-function factsOf(features: Features): RuntimeFacts {
-  // Both take mount_setattr(2).
-  const kernel = kernelIsAtLeast(5, 12);
+/** @param kernel whether the kernel has mount_setattr(2), which both mount features need. */
+export function supported(features: Features, kernel = kernelIsAtLeast(5, 12)): RuntimeFacts {
   return {
     ociVersion: features.ociVersionMax,
     recursiveReadOnlyMounts: kernel && features.mountOptions?.includes("rro") === true,
@@ -77,7 +79,7 @@ function factsOf(features: Features): RuntimeFacts {
   };
 }
 
-/** Another text for another file, or for a file that was changed; "" for none. */
+/** Returns a text that differs for another or a changed file; "" for a missing one. */
 function identityOf(path: string): string {
   const found = statSync(path, { bigint: true, throwIfNoEntry: false });
   if (found === undefined) return "";

@@ -1,5 +1,4 @@
-// SELinux, where the kernel runs it and daemon.json wants it: the policy's labels of containers, whether
-// the kernel knows a label, and the labels of files.
+// Reads the SELinux policy's labels for containers, validates labels and relabels files.
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -8,11 +7,11 @@ import { parsePolicy } from "../spec/selinux.ts";
 import { readTextBounded } from "../sys/file.ts";
 import { failureOutput, run } from "../sys/run.ts";
 
-/** Of one walk through a volume; a kubelet waits two minutes for a container. */
+/** Limit for one volume; a kubelet waits two minutes for a container. */
 const relabelMs = 100_000;
 const policyBytesMax = 1 << 16;
 
-/** No container's own: whoever shares one of these with a container shares what is in it. */
+/** Directories and files that relabel() refuses: processes of the host need their labels. */
 const systemFolders = new Set(
   (
     "/ /bin /boot /dev /etc /etc/passwd /etc/pki /etc/shadow /home /lib /lib64 /media /opt /proc /root " +
@@ -21,18 +20,18 @@ const systemFolders = new Set(
 );
 
 /**
- * What containers' labels are made of. root: where the node's /sys, /etc and /usr lie.
- * @throws CriError FAILED_PRECONDITION where labels are wanted and the policy has none for containers.
+ * Reads the policy from which containers' labels are built. enabled: the key selinux-enabled.
+ * @throws CriError FAILED_PRECONDITION when SELinux is enabled but its policy has no labels for containers.
  */
 export function openSelinux(
-  wanted: boolean,
+  enabled: boolean,
   root = "/",
 ): { selinux?: HostFacts["selinux"]; problem?: string } {
   if (!existsSync(join(root, "sys/fs/selinux/enforce"))) {
-    if (!wanted) return {};
-    return { problem: "selinux-enabled: this kernel runs without SELinux, so nothing is labelled" };
+    if (!enabled) return {};
+    return { problem: "selinux-enabled: SELinux is off in this kernel, so nothing is labelled" };
   }
-  if (!wanted) return { selinux: {} };
+  if (!enabled) return { selinux: {} };
   for (const path of contextFiles(root)) {
     const policy = parsePolicy(readTextOrNone(path));
     if (policy !== undefined) return { selinux: { policy } };
@@ -43,7 +42,7 @@ export function openSelinux(
   );
 }
 
-/** Where libselinux looks for them (container_contexts(5), lxc_contexts). */
+/** Returns the files that libselinux reads (container_contexts(5), lxc_contexts). */
 function contextFiles(root: string): string[] {
   const config = readTextOrNone(join(root, "etc/selinux/config"));
   const type = /^\s*SELINUXTYPE\s*=\s*"?([\w.-]+)"?\s*$/m.exec(config)?.[1];
@@ -60,28 +59,23 @@ function readTextOrNone(path: string): string {
   }
 }
 
-/**
- * Whether the loaded policy knows a label (selinuxfs: context).
- * @throws CriError INVALID_ARGUMENT
- */
+/** @throws CriError INVALID_ARGUMENT when the loaded policy rejects the label (selinuxfs: context). */
 export function checkLabel(label: string, root = "/"): void {
   try {
     writeFileSync(join(root, "sys/fs/selinux/context"), label);
   } catch (cause) {
     throw new CriError(
       "INVALID_ARGUMENT",
-      `selinux_options: the node's SELinux policy does not take ${label}: ${messageOf(cause)}`,
+      `selinux_options: the node's SELinux policy does not accept ${label}: ${messageOf(cause)}`,
       { cause },
     );
   }
 }
 
 /**
- * Gives a label to these files and to all that lies under them; links themselves, and never what they
- * lead to, also while somebody changes the tree. What has the label costs no write; a file system
- * without labels is left as it is. Paths are real ones.
- * @throws CriError INVALID_ARGUMENT for a folder of the system, before anything is labelled;
- * DEADLINE_EXCEEDED.
+ * Labels these files recursively. Labels links themselves, never their targets, even while the tree changes;
+ * skips files that have the label and file systems without labels. Paths must be real paths.
+ * @throws CriError INVALID_ARGUMENT for a system directory, before anything is labelled; DEADLINE_EXCEEDED.
  */
 export async function relabel(
   paths: readonly string[],
@@ -90,7 +84,7 @@ export async function relabel(
 ): Promise<void> {
   const system = paths.find((path) => systemFolders.has(path));
   if (system !== undefined) {
-    const hint = "it is the system's: name a folder of its own";
+    const hint = "it belongs to the system: use a directory of its own";
     throw new CriError("INVALID_ARGUMENT", `selinux_relabel of ${system}: ${hint}`);
   }
   if (paths.length === 0) return;
@@ -108,7 +102,7 @@ export async function relabel(
   );
 }
 
-/** Somebody removed it meanwhile, or its file system has no labels, as NFS. */
+/** The file was removed meanwhile, or its file system has no labels, like NFS. */
 function isHarmless(line: string): boolean {
   return /: (No such file or directory|Operation not supported)$/.test(line);
 }

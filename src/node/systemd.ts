@@ -1,5 +1,5 @@
-// The systemd driver: a container is a scope that the runtime asks systemd for, a pod is a slice
-// that systemd makes with its first scope.
+// The systemd driver names slices and scopes: the OCI runtime requests a scope for each container from
+// systemd, which creates the pod's slice with the first scope.
 import { existsSync } from "node:fs";
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
@@ -7,12 +7,12 @@ import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import { cgroupFolders, type CgroupDriver, type CgroupMounts, processes } from "./cgroup.ts";
 
-/** Slice of pods that come without a parent. */
+/** Default parent of pods. */
 const ownParent = "isulad.slice";
 /** Scopes are named isulad-<container id>.scope. */
 const scopePrefix = "isulad";
 
-/** @param defaultParent the key cgroup-parent; "" for our own slice. */
+/** @param defaultParent the key cgroup-parent; "": isulad.slice. */
 export function systemdDriver(mounts: CgroupMounts, defaultParent: string): CgroupDriver {
   const fallback = defaultParent === "" ? ownParent : checkedSlice(defaultParent);
   const podSlice = (parent: string, podId: string) =>
@@ -47,16 +47,16 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
       const scope = `${prefix}-${name}.scope`;
       return cgroupFolders(mounts, posix.join(slicePath(checkedSlice(slice)), scope));
     },
-    // One process killed for memory must not end its container: that is for the container to say.
+    // An OOM kill of one process must not stop the container; its first process decides.
     containerAnnotations: () => ({ "org.systemd.property.OOMPolicy": "'continue'" }),
     missingPodCgroup,
     createPodCgroup: (parent, podId) => Promise.resolve({ made: missingPodCgroup(parent, podId) }),
-    // The slice is systemd's, and comes with its first scope.
+    // systemd creates the slice later, with its first scope.
     limitPod: () => {},
     ownPod: (podId) => ({ parent: "", podId, made: podSlice("", podId) }),
     async removePodCgroup({ parent, made }, signal) {
       if (made === undefined) return;
-      // Whoever gave the parent may have put other pods there; they would end with the slice.
+      // A given parent may contain other pods, which would stop with the slice.
       const isShared =
         parent !== "" && processes(cgroupFolders(mounts, slicePath(made))).length > 0;
       if (!isShared) await stopSlice(made, signal);
@@ -69,8 +69,8 @@ function isUnitPart(text: string): boolean {
 }
 
 /**
- * The last element, which is the slice's whole name: the kubelet passes its full path.
- * @throws CriError INVALID_ARGUMENT when it is not a slice.
+ * Returns the last element of the kubelet's path, which is the slice's whole name.
+ * @throws CriError INVALID_ARGUMENT when it is not a valid slice name.
  */
 function checkedSlice(parent: string): string {
   const name = posix.basename(parent);
@@ -84,7 +84,7 @@ function checkedSlice(parent: string): string {
   return name;
 }
 
-/** a-b-c.slice lies at /a.slice/a-b.slice/a-b-c.slice. */
+/** Returns the path of a slice: a-b-c.slice is at /a.slice/a-b.slice/a-b-c.slice. */
 function slicePath(slice: string): string {
   const parts = slice.slice(0, -".slice".length).split("-");
   return parts.reduce(
@@ -96,7 +96,7 @@ function slicePath(slice: string): string {
 /** A slice stays active when its last scope ends. */
 async function stopSlice(slice: string, signal: AbortSignal): Promise<void> {
   const result = await run(["systemctl", "stop", "--quiet", slice], { signal });
-  // 5: no such unit, because no container ever ran in it.
+  // 5: no such unit, because no container ever ran in the slice.
   if (result.exitCode !== 0 && result.exitCode !== 5) {
     throw new CriError("INTERNAL", `cannot stop ${slice}: ${failureOutput(result)}`);
   }

@@ -1,6 +1,6 @@
-// Namespaces that belong to a user namespace of their own. One unshare(1) cannot make and pin them:
-// once it is in the user namespace it may mount nothing here. So a child makes them and waits, and the
-// daemon, which enters none of them, writes the id maps and pins what it finds under /proc/PID/ns.
+// Creates namespaces that a new user namespace owns. One unshare(1) cannot create and pin them, because a
+// process in the user namespace may not mount on the node. So a child creates them and waits, while the
+// daemon, which enters none of them, writes the id maps and pins /proc/PID/ns.
 import { createInterface } from "node:readline";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -11,21 +11,21 @@ import { writeKernelFile } from "../sys/file.ts";
 import { MS_BIND, mount } from "../sys/mount.ts";
 import { killGroup } from "../sys/process.ts";
 
-/** Where each namespace is to be pinned; the files exist. */
+/** The existing files on which to pin each namespace. */
 export type OwnedNamespaces = { user: string; net?: string; ipc?: string; uts?: string };
 
 export type OwnedOptions = {
   files: OwnedNamespaces;
   mappings: UserNamespace;
-  /** Run as the new root in all of them: a shell's script and its arguments ($1 and on). */
+  /** A shell script with its arguments, run as the new root in all of the namespaces. */
   script: string;
   args: string[];
   signal: AbortSignal;
 };
 
-// The capabilities are kept, for the new root does not exist before its map does. $1 the options of
-// the second unshare, $2 what it runs.
-const holder = `echo unshared; read -r _ || exit 1
+// Keeps its capabilities, because the new root does not exist before the id map. $1: the options of the
+// second unshare, $2: its script.
+const childScript = `echo unshared; read -r _ || exit 1
 flags=$1 script=$2; shift 2
 exec unshare $flags --setgid 0 --setuid 0 -- sh -c "$script
 echo done; read -r _" sh "$@"`;
@@ -33,8 +33,8 @@ echo done; read -r _" sh "$@"`;
 const stderrBytesMax = 4_096;
 
 /**
- * Makes and pins them. @returns the exit code and messages of the child: 0, or what the script said.
- * @throws CriError DEADLINE_EXCEEDED or CANCELLED with the signal, INTERNAL when a step here failed.
+ * Creates and pins the namespaces. @returns the exit code and stderr of the child.
+ * @throws CriError DEADLINE_EXCEEDED or CANCELLED with the signal, else when a step of the daemon fails.
  */
 export async function makeOwnedNamespaces(
   options: OwnedOptions,
@@ -46,7 +46,7 @@ export async function makeOwnedNamespaces(
   const flags = kinds.map((kind) => `--${kind}`).join(" ");
   const child = spawn(
     "unshare",
-    ["--user", "--keep-caps", "--", "sh", "-c", holder, "sh", flags, options.script].concat(
+    ["--user", "--keep-caps", "--", "sh", "-c", childScript, "sh", flags, options.script].concat(
       options.args,
     ),
     { stdio: ["pipe", "pipe", "pipe"], env: process.env, detached: true },
@@ -68,7 +68,7 @@ export async function makeOwnedNamespaces(
   child.stderr.on("data", (text: Buffer) => {
     stderr = clip(stderr + text.toString(), stderrBytesMax);
   });
-  child.stdin.on("error", () => {}); // it has ended; the exit code tells
+  child.stdin.on("error", () => {}); // the child has exited; its exit code is checked below
   try {
     for await (const line of createInterface({ input: child.stdout })) {
       if (line === "unshared") mapIds(child.pid!, options.mappings);
@@ -93,7 +93,7 @@ function mapIds(pid: number, { uidMappings, gidMappings }: UserNamespace): void 
     writeKernelFile(`/proc/${pid}/gid_map`, idMapText(gidMappings));
   } catch (cause) {
     const ids = idMapText(uidMappings);
-    const message = `cannot map a user namespace's ids (${ids}): ${messageOf(cause)}`;
+    const message = `cannot write the id map of a user namespace (${ids}): ${messageOf(cause)}`;
     throw new CriError("INVALID_ARGUMENT", message, { cause });
   }
 }

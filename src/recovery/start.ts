@@ -74,15 +74,15 @@ async function finishRemovals({ sandboxes, containers, log }: Context): Promise<
   }
 }
 
-/** Existing pods with a user namespace start further containers, also pods of a build without passages. */
+/** Existing pods with a user namespace start further containers, also those of a build without it. */
 function openPassages(context: Context): void {
-  const { sandboxes, containers, passages, log } = context;
-  passages.apply();
+  const { sandboxes, containers, usernsAccess, log } = context;
+  usernsAccess.apply();
   for (const sandbox of sandboxes.list()) {
     const owner = rootfsOwner(sandbox);
     if (owner === undefined) continue;
     try {
-      passages.open(sandbox.id, owner.gid);
+      usernsAccess.grant(sandbox.id, owner.gid);
       for (const { id } of containersOf(context, sandbox.id)) {
         allowGroupTraversal(containers.folderOf(id), owner.gid);
       }

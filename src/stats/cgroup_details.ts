@@ -1,12 +1,12 @@
-// What only the metrics tell of a cgroup, beside cgroup_stats.ts: its limits, its disks, how often it was
-// slowed down. As there: what is not counted on this host is not there.
+// Reads the cgroup figures that only metrics need: limits, disk I/O, throttling, huge pages. Figures that
+// this host does not provide are undefined.
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, isGone, oomKills } from "../node/cgroup.ts";
-import { limited, numberIn, parseKeyed } from "../node/cgroup_stats.ts";
+import { limited, numberIn, parseKeyed } from "../node/cgroup_file.ts";
 
-/** One disk's share; operation: Read, Write and others, as the kernel names them. */
+/** I/O on one disk; operation: Read, Write and others, named by the kernel. */
 export type DiskIo = {
   major: number;
   minor: number;
@@ -22,16 +22,16 @@ export type CgroupDetails = {
     periods?: bigint;
     throttledPeriods?: bigint;
     throttledNs?: bigint;
-    /** Of v1's 1,024 for one core's share; made from the weight on v2. */
+    /** v1's unit (default 1,024); converted from the weight on v2. */
     shares?: bigint;
-    /** Microseconds; quota undefined: no limit. */
+    /** In microseconds; quota undefined: no limit. */
     periodUs?: bigint;
     quotaUs?: bigint;
   };
   memory: {
     maxUsage?: bigint;
     kernel?: bigint;
-    /** How often the limit was met. */
+    /** How often the limit was hit. */
     failures?: bigint;
     /** Undefined: no limit. */
     limit?: bigint;
@@ -50,8 +50,8 @@ export type CgroupDetails = {
 
 export function readDetails(paths: CgroupPaths): CgroupDetails {
   const { unified } = paths;
-  const own = unified === undefined ? detailsV1(paths) : detailsV2(unified);
-  return { ...own, oomKills: oomKills(paths) };
+  const details = unified === undefined ? detailsV1(paths) : detailsV2(unified);
+  return { ...details, oomKills: oomKills(paths) };
 }
 
 function detailsV1(paths: CgroupPaths): CgroupDetails {
@@ -73,7 +73,7 @@ function detailsV1(paths: CgroupPaths): CgroupDetails {
       throttledNs: stat("throttled_time"),
       shares: number("cpu", "cpu.shares"),
       periodUs: number("cpu", "cpu.cfs_period_us"),
-      quotaUs: number("cpu", "cpu.cfs_quota_us"), // -1, no limit, is no number here
+      quotaUs: number("cpu", "cpu.cfs_quota_us"), // -1 (no limit) parses as undefined
     },
     memory: {
       maxUsage: number("memory", "memory.max_usage_in_bytes"),
@@ -116,7 +116,7 @@ function detailsV2(folder: string): CgroupDetails {
     },
     memory: {
       maxUsage: number("memory.peak"),
-      kernel: memory("kernel") ?? memory("kernel_stack"), // the sum is there since 5.18
+      kernel: memory("kernel") ?? memory("kernel_stack"), // the sum exists since Linux 5.18
       failures: parseKeyed(text("memory.events"))("max"),
       limit: number("memory.max"),
       reservation: number("memory.low"),
@@ -129,7 +129,7 @@ function detailsV2(folder: string): CgroupDetails {
   };
 }
 
-/** runtimes make weights 1 to 10,000 from shares 2 to 262,144 in a straight line; this is the way back. */
+/** Inverts the runtimes' linear mapping of shares (2 to 262,144) to weights (1 to 10,000). */
 function sharesOf(weight: bigint | undefined): bigint | undefined {
   return weight === undefined ? undefined : 2n + ((weight - 1n) * 262_142n) / 9_999n;
 }
@@ -138,7 +138,7 @@ function digits(text: string): bigint | undefined {
   return /^\d+$/.test(text) ? BigInt(text) : undefined;
 }
 
-/** v1: lines such as "8:0 Read 4096", and a total at the end. */
+/** Parses v1's lines such as "8:0 Read 4096", without the totals. */
 function parseBlkio(bytes: string, requests: string): DiskIo[] {
   const found = new Map<string, DiskIo>();
   const collect = (text: string, field: "bytes" | "requests") => {
@@ -158,7 +158,7 @@ function parseBlkio(bytes: string, requests: string): DiskIo[] {
   return [...found.values()];
 }
 
-/** v2: lines such as "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0". */
+/** Parses v2's lines such as "8:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0". */
 function parseIoStat(text: string): DiskIo[] {
   const operations = [
     ["Read", "r"],
@@ -176,7 +176,7 @@ function parseIoStat(text: string): DiskIo[] {
   });
 }
 
-/** By page size; v2 has no largest usage. */
+/** Reads the usage by page size; v2 has no maximum usage. */
 function hugepages(
   folder: string | undefined,
   usageFile: string,

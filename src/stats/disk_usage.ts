@@ -1,8 +1,8 @@
-// How much each container has written into its own layer, counted by du(1) in the background.
+// Measures containers' writable layers in the background with du(1).
 //
-// Decision: a child counts, since a container may have made millions of files: their names would fill
-// the daemon's memory, and reading them would hold its calls up. What somebody asked for is counted in
-// one go; then it rests twenty times as long as that took. It ends when nobody asks any more.
+// Decision: a child process measures, because a container may have millions of files, whose names would
+// fill the daemon's memory and delay its calls. All requested folders are measured in one run, followed by
+// a pause of twenty times its duration. Measuring stops when no caller requests it any more.
 import { existsSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../base/errors.ts";
@@ -10,47 +10,44 @@ import { nowNs } from "../base/clock.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { failureOutput, run } from "../sys/run.ts";
 
-/** What lies in a folder, in blocks of the disk and in inodes, the folder itself included. */
+/** A folder's allocated bytes and inodes, including the folder itself. */
 export type DiskUsage = { atNs: bigint; bytes: bigint; inodes: bigint };
 
-const restMsMin = 10_000;
-const restShare = 20;
-/** A folder that nobody asked for in so long is forgotten. */
+const pauseMsMin = 10_000;
+const pauseFactor = 20;
+/** A folder that was not requested for this long is forgotten. */
 const idleMs = 60_000;
-/** Who asks for a folder that was never counted waits so long for it. */
+/** A caller waits this long for the first measurement of a folder. */
 const firstMs = 1_000;
-/** For one child; fewer folders are given to the next one when it was not enough. */
-const countMs = 60_000;
+/** Limit for one child; after a failure the next child gets fewer folders. */
+const measureMs = 60_000;
 const foldersMax = 200;
 
-type Entry = { askedMs: number; triedMs: number; usage?: DiskUsage; first: Promise<void> };
-type Count = (folders: string[], signal: AbortSignal) => Promise<Map<string, DiskUsage>>;
+type Entry = { requestedMs: number; triedMs: number; usage?: DiskUsage; first: Promise<void> };
+type Measure = (folders: string[], signal: AbortSignal) => Promise<Map<string, DiskUsage>>;
 
 export class DiskUsages implements Disposable {
   readonly #log: Log;
-  readonly #count: Count;
+  readonly #measure: Measure;
   readonly #entries = new Map<string, Entry>();
   readonly #firsts = new Map<string, () => void>();
   readonly #closing = new AbortController();
   #wake = () => {};
   #running = false;
-  /** Why counting fails is told once. */
-  #told = false;
+  #failureLogged = false;
   #foldersMax = foldersMax;
 
-  constructor(log: Log, count: Count = countFolders) {
+  constructor(log: Log, measure: Measure = measureFolders) {
     this.#log = log;
-    this.#count = count;
+    this.#measure = measure;
   }
 
-  /** The last figures of each folder; one that was never counted is waited for, but not for long. */
+  /** Returns the last figures of each folder; waits briefly for folders that were never measured. */
   async of(folders: string[]): Promise<Map<string, DiskUsage>> {
-    const waiting = folders.map((folder) => this.#ask(folder));
+    const waiting = folders.map((folder) => this.#request(folder));
     if (!this.#running && this.#entries.size > 0) {
       this.#run()
-        .catch(
-          logFailure(this.#log, "counting written layers ended; the next question begins anew"),
-        )
+        .catch(logFailure(this.#log, "measuring writable layers failed; the next call restarts it"))
         .finally(() => (this.#running = false));
     }
     if (this.#firsts.size > 0) {
@@ -65,52 +62,52 @@ export class DiskUsages implements Disposable {
     return found;
   }
 
-  #ask(folder: string): Promise<void> {
-    const askedMs = performance.now();
+  #request(folder: string): Promise<void> {
+    const requestedMs = performance.now();
     const known = this.#entries.get(folder);
     if (known !== undefined) {
-      known.askedMs = askedMs;
+      known.requestedMs = requestedMs;
       return known.first;
     }
     const { promise: first, resolve } = Promise.withResolvers<void>();
-    this.#entries.set(folder, { askedMs, triedMs: 0, first });
+    this.#entries.set(folder, { requestedMs, triedMs: 0, first });
     this.#firsts.set(folder, resolve);
     return first;
   }
 
   async #run(): Promise<void> {
     this.#running = true;
-    let nextMs = performance.now() + restMsMin; // when all are counted again
+    let nextMs = performance.now() + pauseMsMin; // of the next run over all folders
     while (this.#forgetIdle() > 0 && !this.#closing.signal.aborted) {
       const beginMs = performance.now();
       if (this.#firsts.size > 0) {
-        await this.#countSome([...this.#firsts.keys()]);
+        await this.#measureSome([...this.#firsts.keys()]);
       } else if (beginMs < nextMs) {
-        await this.#rest(nextMs - beginMs);
+        await this.#pause(nextMs - beginMs);
       } else {
-        await this.#countSome([...this.#entries.keys()]);
+        await this.#measureSome([...this.#entries.keys()]);
         const tookMs = performance.now() - beginMs;
-        nextMs = performance.now() + Math.max(restMsMin, restShare * tookMs);
+        nextMs = performance.now() + Math.max(pauseMsMin, pauseFactor * tookMs);
       }
     }
   }
 
-  /** As many as one child gets, those that were not tried for the longest time. */
-  async #countSome(all: string[]): Promise<void> {
+  /** Measures as many folders as one child gets, least recently tried first. */
+  async #measureSome(all: string[]): Promise<void> {
     const triedMs = (folder: string) => this.#entries.get(folder)?.triedMs ?? 0;
     const folders = all.sort((a, b) => triedMs(a) - triedMs(b)).slice(0, this.#foldersMax);
-    const signal = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(countMs)]);
+    const signal = AbortSignal.any([this.#closing.signal, AbortSignal.timeout(measureMs)]);
     try {
-      const usages = await this.#count(folders, signal);
+      const usages = await this.#measure(folders, signal);
       for (const [folder, usage] of usages) {
         const entry = this.#entries.get(folder);
         if (entry !== undefined) entry.usage = usage;
       }
       this.#foldersMax = Math.min(foldersMax, this.#foldersMax * 2);
-      this.#told = false;
+      this.#failureLogged = false;
     } catch (error) {
       this.#foldersMax = Math.max(1, Math.floor(folders.length / 2));
-      if (!this.#closing.signal.aborted) this.#tell(folders.length, error);
+      if (!this.#closing.signal.aborted) this.#logFailure(folders.length, error);
     }
     for (const folder of folders) {
       const entry = this.#entries.get(folder);
@@ -120,14 +117,16 @@ export class DiskUsages implements Disposable {
     }
   }
 
-  #tell(folders: number, error: unknown): void {
+  /** Logs the first of consecutive failures. */
+  #logFailure(folders: number, error: unknown): void {
     const fields = { folders, error: messageOf(error) };
-    if (!this.#told) this.#log.warn("writable layers are not counted (by GNU du)", fields);
-    this.#told = true;
+    const message = "measuring writable layers with du failed; retrying with fewer at a time";
+    if (!this.#failureLogged) this.#log.warn(message, fields);
+    this.#failureLogged = true;
   }
 
-  /** Until the time is over, or somebody asks for folders that were never counted. */
-  async #rest(ms: number): Promise<void> {
+  /** Waits for the given time or a request for a folder that was never measured. */
+  async #pause(ms: number): Promise<void> {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#wake = resolve;
     const timer = setTimeout(resolve, ms).unref();
@@ -137,8 +136,8 @@ export class DiskUsages implements Disposable {
 
   #forgetIdle(): number {
     const oldest = performance.now() - idleMs;
-    for (const [folder, { askedMs }] of this.#entries) {
-      if (askedMs >= oldest) continue;
+    for (const [folder, { requestedMs }] of this.#entries) {
+      if (requestedMs >= oldest) continue;
       this.#entries.delete(folder);
       this.#firsts.get(folder)?.();
       this.#firsts.delete(folder);
@@ -152,15 +151,18 @@ export class DiskUsages implements Disposable {
   }
 }
 
-/** By GNU du: blocks, then inodes; the second time the kernel has it all in memory. */
-async function countFolders(asked: string[], signal: AbortSignal): Promise<Map<string, DiskUsage>> {
-  const folders = asked.filter((folder) => existsSync(folder));
+/** Runs GNU du twice, for bytes and inodes; the second run finds everything in the kernel's caches. */
+async function measureFolders(
+  requested: string[],
+  signal: AbortSignal,
+): Promise<Map<string, DiskUsage>> {
+  const folders = requested.filter((folder) => existsSync(folder));
   if (folders.length === 0) return new Map();
   const du = async (unit: string) => {
     const argv = ["nice", "-n", "19", "du", "-s", "-x", unit, "--", ...folders];
-    // It keeps in mind each file of several names, of which a container may make millions.
+    // Expendable: du remembers every hard-linked file, and a container may create millions.
     const { stdout, stderr } = await run(argv, { signal, isExpendable: true });
-    // Files that go meanwhile make it fail, and it counts on.
+    // Files removed meanwhile make du exit non-zero, although its figures are usable.
     if (stdout === "" && stderr !== "") throw new Error(failureOutput({ stderr }));
     return parseDu(stdout);
   };
@@ -174,7 +176,7 @@ async function countFolders(asked: string[], signal: AbortSignal): Promise<Map<s
   return found;
 }
 
-/** Lines of a number, a tab and a folder. */
+/** Parses lines of a number, a tab and a folder. */
 function parseDu(text: string): Map<string, bigint> {
   const lines = text.matchAll(/^(\d+)\t(.+)$/gm);
   return new Map([...lines].map(([, count, folder]) => [folder!, BigInt(count!)]));

@@ -1,12 +1,12 @@
-// What the daemon counts of itself, for the Prometheus metrics of metrics-port.
+// Counts the daemon's own calls, pulls and OOM kills for the Prometheus metrics of metrics-port.
 import { build, version } from "../base/build.ts";
 import { codeOf } from "../base/errors.ts";
 import { nowMs } from "../base/clock.ts";
 import { LoopLag } from "./loop_lag.ts";
 import { Counter, type Family, gauge, Histogram } from "./prometheus.ts";
 
-/** Seconds. */
-const boundsOfLag = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5];
+/** In seconds. */
+const lagBounds = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5];
 
 export class Instruments {
   readonly #calls = new Counter("isulad_calls_total", "Answered calls by method and gRPC code");
@@ -16,16 +16,16 @@ export class Instruments {
   readonly #lag = new Histogram(
     "isulad_loop_lag_seconds",
     "How late the daemon's loop turned, while images were pulled",
-    boundsOfLag,
+    lagBounds,
   );
   readonly #loop = new LoopLag((lateMs) => this.#lag.observe({}, lateMs / 1000));
   readonly #startedS = Math.floor(nowMs() / 1000);
 
   constructor() {
-    this.#oomKills.add({}, 0); // so that it is there before the first one
+    this.#oomKills.add({}, 0); // exports 0 before the first kill
   }
 
-  /** method: one that is served; code: of a gRPC status. */
+  /** method: an existing one, to bound the labels; code: of the gRPC status. */
   called(method: string, code: string, ms: number): void {
     this.#calls.add({ method, code });
     this.#seconds.observe({ method }, ms / 1000);
@@ -35,7 +35,7 @@ export class Instruments {
     this.#oomKills.add();
   }
 
-  /** Counts a pull's end, whichever it is. */
+  /** Counts a pull's result and measures the loop lag during it. */
   async pull<T>(pull: Promise<T>): Promise<T> {
     using _ = this.#loop.watch();
     try {
@@ -48,7 +48,6 @@ export class Instruments {
     }
   }
 
-  /** All that was counted. */
   families(): Family[] {
     return [
       this.#calls.family(),

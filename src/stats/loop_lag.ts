@@ -1,9 +1,9 @@
-// How late this process's event loop is: what every caller waits for, whatever they asked.
+// Measures the lag of this process's event loop, which delays every call.
 
-/** What is shorter than this may not be seen. */
+/** Shorter lags may go unnoticed. */
 const tickMs = 5;
 
-/** Ticks while it is watched only: a process that has nothing to do is not woken for it. */
+/** Ticks only while it is watched, so that it does not wake an idle process. */
 export class LoopLag {
   readonly #onLate: (lateMs: number) => void;
   #watchers = 0;
@@ -14,14 +14,14 @@ export class LoopLag {
     this.#onLate = onLate;
   }
 
-  /** From now until that is disposed of. */
+  /** Starts measuring; the result stops it. */
   watch(): Disposable {
     if (this.#watchers++ === 0) this.#tick();
     return {
       [Symbol.dispose]: () => {
         if (--this.#watchers > 0) return;
         clearTimeout(this.#timer);
-        this.#tell(); // what held the loop up may have been the last of it
+        this.#report(); // the loop may have been blocked until now
       },
     };
   }
@@ -29,12 +29,12 @@ export class LoopLag {
   #tick(): void {
     this.#dueMs = performance.now() + tickMs;
     this.#timer = setTimeout(() => {
-      this.#tell();
+      this.#report();
       this.#tick();
     }, tickMs);
   }
 
-  #tell(): void {
+  #report(): void {
     const lateMs = performance.now() - this.#dueMs;
     if (lateMs > 0) this.#onLate(lateMs);
   }

@@ -1,15 +1,15 @@
-// Every metric of ListMetricDescriptors, under cAdvisor's names, and where its values come from. Pure.
-// CRI's values are whole numbers, so seconds are cut.
+// Defines the metrics of ListMetricDescriptors, with cAdvisor's names and the source of each value. Pure.
+// CRI's values are integers, so seconds are truncated.
 import type { CgroupDetails, DiskIo } from "./cgroup_details.ts";
-import type { Pressures } from "../node/cgroup_stats.ts";
+import type { Pressures } from "./cgroup_usage.ts";
 import type { DiskSpace } from "./disks.ts";
 import type { DiskUsage } from "./disk_usage.ts";
 import type { InterfaceUsage } from "./network_stats.ts";
-import type { OpenFiles } from "./process_stats.ts";
+import type { OpenFiles } from "./open_files.ts";
 import type { Sample } from "./sampler.ts";
 
-/** What is known of one container or pod; whatever is missing has no metrics. */
-export type Facts = {
+/** The readings of one container or pod; missing ones have no metrics. */
+export type MetricSources = {
   nowNs: bigint;
   startedAtNs?: bigint;
   sample?: Sample;
@@ -22,24 +22,24 @@ export type Facts = {
   diskName: (major: number, minor: number) => string;
 };
 
-/** further: of the labels that only this metric has. */
-type Value = { value: bigint; further: string[] };
+/** labels: the values of the metric's own labels. */
+type Value = { value: bigint; labels: string[] };
 
 export type MetricDefinition = {
   name: string;
   help: string;
   type: "COUNTER" | "GAUGE";
-  /** Names of labels after those that every metric has. */
+  /** Names of the metric's own labels, which follow the common ones. */
   labels: string[];
-  values: (facts: Facts) => Value[];
+  values: (sources: MetricSources) => Value[];
 };
 
-type Figure = (facts: Facts) => bigint | undefined;
+type Figure = (sources: MetricSources) => bigint | undefined;
 
-function one(figure: Figure): (facts: Facts) => Value[] {
-  return (facts) => {
-    const value = figure(facts);
-    return value === undefined ? [] : [{ value, further: [] }];
+function one(figure: Figure): (sources: MetricSources) => Value[] {
+  return (sources) => {
+    const value = figure(sources);
+    return value === undefined ? [] : [{ value, labels: [] }];
   };
 }
 
@@ -55,7 +55,7 @@ function seconds(nanoseconds: bigint | undefined): bigint | undefined {
   return nanoseconds === undefined ? undefined : nanoseconds / 1_000_000_000n;
 }
 
-/** cAdvisor's word for no limit. */
+/** cAdvisor's value for "no limit". */
 const noLimit = 0n;
 
 const cpu: MetricDefinition[] = [
@@ -68,21 +68,25 @@ const cpu: MetricDefinition[] = [
   ),
   counter(
     "cpu_cfs_periods_total",
-    "Periods of the CPU limit",
+    "Elapsed periods of the CPU limit",
     ({ details }) => details?.cpu.periods,
   ),
   counter(
     "cpu_cfs_throttled_periods_total",
-    "Periods in which the CPU limit was met",
+    "Periods in which the CPU limit was hit",
     ({ details }) => details?.cpu.throttledPeriods,
   ),
-  counter("cpu_cfs_throttled_seconds_total", "Time stopped by the CPU limit", ({ details }) =>
+  counter("cpu_cfs_throttled_seconds_total", "Time throttled by the CPU limit", ({ details }) =>
     seconds(details?.cpu.throttledNs),
   ),
 ];
 
 const memory: MetricDefinition[] = [
-  gauge("memory_usage_bytes", "Memory in use, caches too", ({ sample }) => sample?.memory?.usage),
+  gauge(
+    "memory_usage_bytes",
+    "Memory in use, including caches",
+    ({ sample }) => sample?.memory?.usage,
+  ),
   gauge(
     "memory_working_set_bytes",
     "Memory in use without inactive file pages",
@@ -104,13 +108,13 @@ const memory: MetricDefinition[] = [
   ),
   gauge(
     "memory_max_usage_bytes",
-    "Most memory that was in use",
+    "Maximum memory in use",
     ({ details }) => details?.memory.maxUsage,
   ),
   gauge("memory_kernel_usage", "Kernel memory in bytes", ({ details }) => details?.memory.kernel),
   counter(
     "memory_failcnt",
-    "How often the memory limit was met",
+    "How often the memory limit was hit",
     ({ details }) => details?.memory.failures,
   ),
   {
@@ -118,16 +122,16 @@ const memory: MetricDefinition[] = [
     labels: ["failure_type", "scope"],
     values: ({ sample }) => pageFaults(sample),
   },
-  counter("oom_events_total", "Processes killed for memory", ({ details }) => details?.oomKills),
+  counter("oom_events_total", "OOM kills", ({ details }) => details?.oomKills),
 ];
 
-/** A container's cgroup with those below it is the container: both of cAdvisor's scopes are one. */
+/** Our figures include the cgroups below, so cAdvisor's two scopes have the same values. */
 function pageFaults(sample: Sample | undefined): Value[] {
   if (sample?.memory === undefined) return [];
   const { pageFaults: all, majorPageFaults: major } = sample.memory;
   return ["container", "hierarchy"].flatMap((scope) => [
-    { value: all, further: ["pgfault", scope] },
-    { value: major, further: ["pgmajfault", scope] },
+    { value: all, labels: ["pgfault", scope] },
+    { value: major, labels: ["pgmajfault", scope] },
   ]);
 }
 
@@ -147,8 +151,8 @@ function network(
   help: string,
   figure: (usage: InterfaceUsage) => bigint,
 ): MetricDefinition {
-  const values = ({ interfaces = [] }: Facts) =>
-    interfaces.map((usage) => ({ value: figure(usage), further: [usage.name] }));
+  const values = ({ interfaces = [] }: MetricSources) =>
+    interfaces.map((usage) => ({ value: figure(usage), labels: [usage.name] }));
   return { ...counter(`network_${name}`, help, () => undefined), labels: ["interface"], values };
 }
 
@@ -174,11 +178,11 @@ const networks: MetricDefinition[] = [
 function onDisk(
   name: string,
   help: string,
-  figure: (space: DiskSpace, facts: Facts) => bigint | undefined,
+  figure: (space: DiskSpace, sources: MetricSources) => bigint | undefined,
 ): MetricDefinition {
-  const values = (facts: Facts) => {
-    const value = facts.space && figure(facts.space, facts);
-    return value === undefined ? [] : [{ value, further: [facts.space!.device] }];
+  const values = (sources: MetricSources) => {
+    const value = sources.space && figure(sources.space, sources);
+    return value === undefined ? [] : [{ value, labels: [sources.space!.device] }];
   };
   return { ...gauge(`fs_${name}`, help, () => undefined), labels: ["device"], values };
 }
@@ -189,44 +193,44 @@ function io(
   operation: string,
   field: "bytes" | "requests",
 ): MetricDefinition {
-  const values = ({ details, diskName }: Facts) =>
+  const values = ({ details, diskName }: MetricSources) =>
     (details?.io ?? [])
       .filter((disk) => disk.operation === operation && disk[field] !== undefined)
-      .map((disk) => ({ value: disk[field]!, further: [diskName(disk.major, disk.minor)] }));
+      .map((disk) => ({ value: disk[field]!, labels: [diskName(disk.major, disk.minor)] }));
   return { ...counter(`fs_${name}`, help, () => undefined), labels: ["device"], values };
 }
 
 const disks: MetricDefinition[] = [
+  onDisk("usage_bytes", "Bytes in the container's writable layer", (_, { layer }) => layer?.bytes),
+  onDisk("limit_bytes", "Size of the file system of the writable layer", ({ bytes }) => bytes),
+  onDisk("inodes_total", "Inodes of the file system of the writable layer", ({ inodes }) => inodes),
   onDisk(
-    "usage_bytes",
-    "Bytes written into the container's own layer",
-    (_, { layer }) => layer?.bytes,
+    "inodes_free",
+    "Free inodes of the file system of the writable layer",
+    ({ inodesFree }) => inodesFree,
   ),
-  onDisk("limit_bytes", "Size of the file system of that layer", ({ bytes }) => bytes),
-  onDisk("inodes_total", "Inodes of that file system", ({ inodes }) => inodes),
-  onDisk("inodes_free", "Free inodes of that file system", ({ inodesFree }) => inodesFree),
   io("reads_bytes_total", "Bytes read from disks", "Read", "bytes"),
   io("reads_total", "Reads from disks", "Read", "requests"),
   io("writes_bytes_total", "Bytes written to disks", "Write", "bytes"),
   io("writes_total", "Writes to disks", "Write", "requests"),
   {
-    ...counter("blkio_device_usage_total", "Bytes by disk and operation", () => undefined),
+    ...counter("blkio_device_usage_total", "Bytes by device and operation", () => undefined),
     labels: ["device", "major", "minor", "operation"],
     values: ({ details, diskName }) =>
       (details?.io ?? []).flatMap((disk) => byOperation(disk, diskName)),
   },
 ];
 
-function byOperation(disk: DiskIo, diskName: Facts["diskName"]): Value[] {
+function byOperation(disk: DiskIo, diskName: MetricSources["diskName"]): Value[] {
   const { major, minor, operation, bytes } = disk;
   if (bytes === undefined) return [];
-  return [{ value: bytes, further: [diskName(major, minor), `${major}`, `${minor}`, operation] }];
+  return [{ value: bytes, labels: [diskName(major, minor), `${major}`, `${minor}`, operation] }];
 }
 
 const processes: MetricDefinition[] = [
   gauge("processes", "Processes", ({ sample }) => sample?.processes),
   gauge("threads", "Threads", ({ details }) => details?.tasks),
-  gauge("threads_max", "Most threads allowed; 0: no limit", ({ details }) =>
+  gauge("threads_max", "Maximum number of threads; 0: no limit", ({ details }) =>
     details?.tasks === undefined ? undefined : (details.tasksMax ?? noLimit),
   ),
   gauge("file_descriptors", "Open file descriptors", ({ openFiles }) => openFiles?.files),
@@ -235,35 +239,35 @@ const processes: MetricDefinition[] = [
     ...gauge("ulimits_soft", "Soft limits of the first process", () => undefined),
     labels: ["ulimit"],
     values: ({ openFilesMax: value }) =>
-      value === undefined ? [] : [{ value, further: ["max_open_files"] }],
+      value === undefined ? [] : [{ value, labels: ["max_open_files"] }],
   },
 ];
 
 const limits: MetricDefinition[] = [
   gauge(
     "spec_cpu_period",
-    "Microseconds of a period of the CPU limit",
+    "Period of the CPU limit in microseconds",
     ({ details }) => details?.cpu.periodUs,
   ),
   gauge(
     "spec_cpu_quota",
-    "Microseconds of CPU time in a period; none: no limit",
+    "CPU time per period in microseconds; absent: no limit",
     ({ details }) => details?.cpu.quotaUs,
   ),
-  gauge("spec_cpu_shares", "Share of the CPU", ({ details }) => details?.cpu.shares),
+  gauge("spec_cpu_shares", "CPU shares", ({ details }) => details?.cpu.shares),
   gauge(
     "spec_memory_limit_bytes",
-    "Memory limit; 0: none",
+    "Memory limit in bytes; 0: none",
     ({ details }) => details && (details.memory.limit ?? noLimit),
   ),
   gauge(
     "spec_memory_reservation_limit_bytes",
-    "Memory that is kept; 0: none",
+    "Memory reservation in bytes; 0: none",
     ({ details }) => details && (details.memory.reservation ?? noLimit),
   ),
   gauge(
     "spec_memory_swap_limit_bytes",
-    "Swap limit, on cgroup v1 with the memory's; 0: none",
+    "Swap limit in bytes, on cgroup v1 including memory; 0: none",
     ({ details }) => details && (details.memory.swapLimit ?? noLimit),
   ),
 ];
@@ -273,10 +277,10 @@ function hugetlb(
   help: string,
   figure: (pages: CgroupDetails["hugepages"][number]) => bigint | undefined,
 ): MetricDefinition {
-  const values = ({ details }: Facts) =>
+  const values = ({ details }: MetricSources) =>
     (details?.hugepages ?? []).flatMap((pages) => {
       const value = figure(pages);
-      return value === undefined ? [] : [{ value, further: [pages.size] }];
+      return value === undefined ? [] : [{ value, labels: [pages.size] }];
     });
   return { ...gauge(`hugetlb_${name}`, help, () => undefined), labels: ["pagesize"], values };
 }
@@ -289,12 +293,10 @@ export const metricTable: readonly MetricDefinition[] = [
   ...disks,
   ...processes,
   ...limits,
-  hugetlb("usage_bytes", "Huge pages in use", ({ usage }) => usage),
-  hugetlb("max_usage_bytes", "Most huge pages that were in use", ({ maxUsage }) => maxUsage),
-  gauge("last_seen", "When it was last seen, seconds since the epoch", ({ nowNs }) =>
-    seconds(nowNs),
-  ),
-  gauge("start_time_seconds", "When it was started, seconds since the epoch", ({ startedAtNs }) =>
+  hugetlb("usage_bytes", "Bytes of huge pages in use", ({ usage }) => usage),
+  hugetlb("max_usage_bytes", "Maximum bytes of huge pages in use", ({ maxUsage }) => maxUsage),
+  gauge("last_seen", "Time of the reading, seconds since the epoch", ({ nowNs }) => seconds(nowNs)),
+  gauge("start_time_seconds", "Start time, seconds since the epoch", ({ startedAtNs }) =>
     seconds(startedAtNs),
   ),
 ];

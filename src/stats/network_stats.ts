@@ -1,13 +1,13 @@
-// What a pod's network interfaces have carried, asked from inside its namespace.
+// Reads the counters of pods' network interfaces from inside their namespaces.
 //
-// Decision: /proc/PID/net/dev of any process there costs one file and no lock. A pod without a process
-// needs a child that enters the namespace (the daemon never does): one child for all such pods.
+// Decision: reading /proc/PID/net/dev of any process in the namespace costs one file and no lock. For pods
+// without a process, one child enters all their namespaces, because the daemon itself never does.
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { run } from "../sys/run.ts";
 
-/** Counters since the interface was made. */
+/** Counters since the interface was created. */
 export type InterfaceUsage = {
   name: string;
   rxBytes: bigint;
@@ -20,13 +20,13 @@ export type InterfaceUsage = {
   txDropped: bigint;
 };
 
-/** A pod's network namespace: its file, what is mounted there, and processes that should be in it. */
+/** A pod's network namespace: file, expected inode, and processes that should be in it. */
 export type PodNetwork = { id: string; path: string; inode: bigint; pids: number[] };
 
-/** For the child that enters namespaces, all of them together. */
+/** Limit for the child, all namespaces together. */
 const enterMs = 5_000;
 
-/** By pod; a pod whose namespace is gone, or cannot be entered, is not there. */
+/** Returns the counters by pod; omits pods whose namespace is missing or cannot be entered. */
 export async function readNetworks(
   pods: PodNetwork[],
   onProblem: (problem: string) => void,
@@ -49,19 +49,19 @@ export async function readNetworks(
   return found;
 }
 
-/** A pid may be another process's by now, and a process may have left its pod's namespace. */
+/** Checks the namespace, because the pid may have been reused or the process may have left. */
 function isIn(pid: number, inode: bigint): boolean {
   try {
     return statSync(`/proc/${pid}/ns/net`, { bigint: true }).ino === inode;
   } catch {
-    return false; // it has ended; at that moment the kernel may say EACCES
+    return false; // the process has ended (ENOENT) or is ending (EACCES)
   }
 }
 
 const separator = "=====";
 const script = `for path; do nsenter --net="$path" cat /proc/self/net/dev; echo ${separator}; done`;
 
-/** The text of each pod's /proc/net/dev; "" for a pod that cannot be entered. */
+/** Returns the text of each pod's /proc/net/dev; "" if its namespace cannot be entered. */
 async function enterAll(pods: PodNetwork[]): Promise<string[]> {
   if (pods.length === 0) return [];
   const paths = pods.map(({ path }) => path);
@@ -70,7 +70,7 @@ async function enterAll(pods: PodNetwork[]): Promise<string[]> {
   return stdout.split(`${separator}\n`).slice(0, pods.length);
 }
 
-/** proc(5), /proc/PID/net/dev: two lines of headings, then a name and 16 counters a line; without lo. */
+/** Parses /proc/PID/net/dev without lo (proc(5): two header lines, then a name and 16 counters per line). */
 export function parseNetDev(text: string): InterfaceUsage[] {
   const found: InterfaceUsage[] = [];
   for (const line of text.split("\n")) {

@@ -1,14 +1,14 @@
-// Counters and histograms, and Prometheus' text format (version 0.0.4) for them and for gauges.
+// Implements counters and histograms, and Prometheus' text format (version 0.0.4).
 import { jsonText } from "../base/json.ts";
 
 export type Labels = Record<string, string>;
 
-/** One metric as it is told: all its samples, under its name. */
+/** One metric with all its samples. */
 export type Family = { name: string; help: string; type: "counter" | "gauge" | "histogram" } & {
   samples: { suffix?: string; labels: Labels; value: number | bigint }[];
 };
 
-/** Counts by labels, whose values must come from a set that does not grow. */
+/** Counts by labels, whose values must come from a bounded set. */
 export class Counter {
   readonly #name: string;
   readonly #help: string;
@@ -32,22 +32,22 @@ export class Counter {
   }
 }
 
-/** From what a list takes to what a pull does, in seconds. */
-const boundsOfCalls = [
+/** In seconds: from a list call to an image pull. */
+const callBounds = [
   0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 ];
 
 type Series = { labels: Labels; counts: number[]; sum: number };
 
-/** Durations in seconds by labels. */
+/** Distribution of durations by labels. */
 export class Histogram {
   readonly #name: string;
   readonly #help: string;
   readonly #bounds: readonly number[];
   readonly #series = new Map<string, Series>();
 
-  /** bounds: of the buckets, in seconds. */
-  constructor(name: string, help: string, bounds: readonly number[] = boundsOfCalls) {
+  /** bounds: upper bounds of the buckets, in seconds. */
+  constructor(name: string, help: string, bounds: readonly number[] = callBounds) {
     this.#name = name;
     this.#help = help;
     this.#bounds = bounds;

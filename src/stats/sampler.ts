@@ -1,63 +1,63 @@
-// One sampler of cgroups for all who ask: the CRI calls, its metrics, the person's commands.
+// Samples cgroups for CRI's stats and metrics calls and for the CLI.
 //
-// Decision: a figure is read when somebody asks and the last reading is older than freshMs, so that any
-// number of consumers costs one reading a second. After a question, a timer goes on reading for a while:
-// a kubelet, which asks every ten seconds, then gets the CPU rate of these ten seconds. When nobody asks
-// any more it ends, and everything is forgotten.
+// Decision: a call reads a cgroup only if the last sample is older than freshMs, so any number of clients
+// costs one reading per second. A timer continues sampling for a while after a call, so that a kubelet,
+// which calls every ten seconds, gets the CPU rate of those ten seconds. Without calls the timer stops and
+// all samples are dropped.
 //
-// Decision: meanwhile the files of each cgroup stay open, as far as the process may have them: the kernel
-// takes several times as long to open and close them as to read them. An open file does not hold its
-// cgroup, and costs the kernel a page.
+// Decision: meanwhile the files of each cgroup stay open, within the process's limit, because opening and
+// closing takes several times as long as reading. An open file does not pin its cgroup and costs the kernel
+// a page.
 import { Slices } from "../base/time_slices.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { KernelFiles } from "../sys/file.ts";
-import { type CgroupUsage, readUsage } from "../node/cgroup_stats.ts";
-import { openFilesMax } from "./process_stats.ts";
+import { type CgroupUsage, readUsage } from "./cgroup_usage.ts";
+import { openFilesMax } from "./open_files.ts";
 
-/** Two readings of one cgroup are at least so far apart; also a rate's shortest time. */
+/** Minimum time between two readings of a cgroup, and so the shortest period of a rate. */
 const freshMs = 1_000;
-const everyMs = 10_000;
-/** Readings go on for so long after the last question. */
+/** Sampling continues for this long after the last call. */
 const idleMs = 60_000;
-/** Some hundred cgroups' files; and never more than this share of what the process may have open. */
-const keptFilesMax = 4096;
-const keptShare = 4;
+/** The files of some hundred cgroups, and at most a quarter of the process's limit. */
+const openFilesCap = 4096;
+const limitShare = 4;
 
-/** processes: they are counted too, which costs a file for each cgroup below. */
+/** processes: also count processes, which costs one file for each cgroup below. */
 export type Cgroup = { id: string; paths: CgroupPaths; processes?: boolean };
 
-/** One reading, kept until the next one. */
+/** One reading of a cgroup. */
 export type Sample = CgroupUsage & {
-  /** CPU time a second between this reading and the one before, in nanoseconds. */
+  /** CPU nanoseconds per second since the previous reading. */
   nanoCores?: bigint;
 };
 
 type Entry = { sample: Sample; monotonicMs: number };
 
 export class Sampler implements Disposable {
-  readonly #known: () => Cgroup[];
+  readonly #list: () => Cgroup[];
+  readonly #intervalMs: number;
   readonly #entries = new Map<string, Entry>();
   readonly #files = new KernelFiles(filesMax());
   #timer: ReturnType<typeof setInterval> | undefined;
-  #askedMs = 0;
-  #reading = false;
+  #requestedMs = 0;
+  #sampling = false;
 
-  /** known: every cgroup that somebody may ask for, as things are now. */
-  constructor(known: () => Cgroup[]) {
-    this.#known = known;
+  /** list: returns all current cgroups; intervalMs: of sampling between calls. */
+  constructor(list: () => Cgroup[], intervalMs = 10_000) {
+    this.#list = list;
+    this.#intervalMs = intervalMs;
   }
 
-  /** The figures of each cgroup that is there, by id. */
+  /** Returns the samples of those cgroups that exist, by id. */
   async sample(cgroups: Cgroup[]): Promise<Map<string, Sample>> {
-    this.#askedMs = performance.now();
+    this.#requestedMs = performance.now();
     this.#timer ??= setInterval(() => {
-      // Whoever asks next meets the same, and is told.
-      this.#tick().catch(() => {});
-    }, everyMs).unref();
+      this.#tick().catch(() => {}); // the next call gets the same error
+    }, this.#intervalMs).unref();
     return this.#read(cgroups);
   }
 
-  /** The cgroup has ended, and with it what is kept of it. */
+  /** Drops the last sample and open files of a cgroup. */
   forget(id: string): undefined {
     this.#entries.delete(id);
     this.#files.close(id);
@@ -80,24 +80,24 @@ export class Sampler implements Disposable {
     if (before !== undefined && monotonicMs - before.monotonicMs < freshMs) return before.sample;
     const usage = readUsage(paths, { processes, read: (path) => this.#files.read(id, path) });
     if (usage === undefined) return this.forget(id);
-    const nanoCores = rate(before, usage, monotonicMs);
-    const sample = { ...usage, nanoCores };
+    const last = before && { cpuNs: before.sample.cpuNs, monotonicMs: before.monotonicMs };
+    const sample = { ...usage, nanoCores: cpuRate(last, { cpuNs: usage.cpuNs, monotonicMs }) };
     this.#entries.set(id, { sample, monotonicMs });
     return sample;
   }
 
   async #tick(): Promise<void> {
-    if (performance.now() - this.#askedMs > idleMs) return this[Symbol.dispose]();
-    if (this.#reading) return;
-    this.#reading = true;
+    if (performance.now() - this.#requestedMs > idleMs) return this[Symbol.dispose]();
+    if (this.#sampling) return;
+    this.#sampling = true;
     try {
-      const cgroups = this.#known();
+      const cgroups = this.#list();
       const ids = new Set(cgroups.map(({ id }) => id));
-      const kept = new Set([...this.#entries.keys(), ...this.#files.owners()]);
-      for (const id of kept) if (!ids.has(id)) this.forget(id);
+      const known = new Set([...this.#entries.keys(), ...this.#files.owners()]);
+      for (const id of known) if (!ids.has(id)) this.forget(id);
       await this.#read(cgroups);
     } finally {
-      this.#reading = false;
+      this.#sampling = false;
     }
   }
 
@@ -110,18 +110,16 @@ export class Sampler implements Disposable {
 }
 
 function filesMax(): number {
-  return Math.min(keptFilesMax, Number(openFilesMax(process.pid) ?? Infinity) / keptShare);
+  return Math.min(openFilesCap, Number(openFilesMax(process.pid) ?? Infinity) / limitShare);
 }
 
-/** By the clock that nobody sets; undefined where there is nothing to compare with. */
-function rate(
-  before: Entry | undefined,
-  usage: CgroupUsage,
-  monotonicMs: number,
-): bigint | undefined {
-  const [from, to] = [before?.sample.cpuNs, usage.cpuNs];
-  // Less than before: the cgroup is another one under the same name.
+type CpuReading = { cpuNs: bigint | undefined; monotonicMs: number };
+
+/** Returns CPU nanoseconds per second; undefined without a comparable earlier reading. */
+export function cpuRate(before: CpuReading | undefined, now: CpuReading): bigint | undefined {
+  const [from, to] = [before?.cpuNs, now.cpuNs];
+  // A lower counter means that another cgroup has the same name.
   if (before === undefined || from === undefined || to === undefined || to < from) return undefined;
-  const passedUs = BigInt(Math.round((monotonicMs - before.monotonicMs) * 1000));
+  const passedUs = BigInt(Math.round((now.monotonicMs - before.monotonicMs) * 1000));
   return passedUs <= 0n ? undefined : ((to - from) * 1_000_000n) / passedUs;
 }

@@ -1,7 +1,7 @@
-// What the node's rooms have read, as CRI's stats messages. Pure. A figure that is not known stays
-// unset: a client takes 0 for the truth.
+// Converts readings to CRI's stats messages. Pure. Unknown figures stay unset, because 0 would
+// be taken literally.
 import { toLong } from "../base/int64.ts";
-import type { MemoryUsage, Pressure, Pressures } from "../node/cgroup_stats.ts";
+import type { MemoryUsage, Pressure, Pressures } from "./cgroup_usage.ts";
 import type { DiskUsage } from "./disk_usage.ts";
 import type { InterfaceUsage } from "./network_stats.ts";
 import type { Sample } from "./sampler.ts";
@@ -18,7 +18,7 @@ import type {
   UInt64Value,
 } from "../proto/types.ts";
 
-/** Of a container or a pod: what both messages have by the same names. */
+/** Returns the fields that the stats of containers and pods have in common. */
 export function cgroupStats(sample: Sample): Pick<LinuxPodSandboxStats, "cpu" | "memory" | "io"> {
   const timestamp = toLong(sample.atNs);
   const { cpuNs, nanoCores, memory, ioPressure } = sample;
@@ -49,8 +49,8 @@ function memoryUsage(memory: MemoryUsage): CriMemoryUsage {
   };
 }
 
-/** What only a container's stats have. */
-export function ownStats(
+/** Returns the fields that only a container's stats have. */
+export function containerOnlyStats(
   sample: Sample,
   layer: DiskUsage | undefined,
   mountpoint: string,
@@ -68,7 +68,7 @@ function swapUsage({ atNs, memory }: Sample): SwapUsage | undefined {
   };
 }
 
-/** inodes: left unset where they are not known. */
+/** inodes: undefined if unknown. */
 export function filesystemUsage(
   { atNs, bytes, inodes }: Omit<DiskUsage, "inodes"> & { inodes: bigint | undefined },
   mountpoint: string,
@@ -81,7 +81,7 @@ export function filesystemUsage(
   };
 }
 
-/** Of a pod's interfaces eth0 is the default one, as CNI names it; without it the first. */
+/** The default interface is eth0, CNI's name for it, or else the first. */
 export function networkUsage(atNs: bigint, interfaces: InterfaceUsage[]): NetworkUsage {
   const first = interfaces.find(({ name }) => name === "eth0") ?? interfaces[0];
   return {

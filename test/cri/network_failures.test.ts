@@ -69,7 +69,7 @@ describe("plugins that fail", () => {
     expect((await failure(stop())).message).toContain("gone for good");
     set(dayMs);
     await stop();
-    expect(daemon.log).toContain("CNI DEL has failed for a day and is given up");
+    expect(daemon.log).toContain("CNI DEL abandoned after failing for a day");
     expect(files("graph/cni/given-up").join()).toContain(podId);
     expect(existsSync(failing)).toBe(false);
     await daemon.removePod(podId);
@@ -258,7 +258,7 @@ describe("CNI 1.1", () => {
     writeFileSync(emptied!, "");
     const logged = daemon.log.length;
     await daemon.start();
-    await until("it is put off", () => daemon.log.slice(logged).includes("CNI GC is put off"));
+    await until("it is postponed", () => daemon.log.slice(logged).includes("CNI GC postponed"));
     expect(existsSync(told)).toBe(false);
     expect(existsSync(lost!)).toBe(true); // written again, from the record
     await daemon.restart();

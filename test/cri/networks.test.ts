@@ -93,14 +93,14 @@ describe("several networks", () => {
   });
 
   test.each([
-    ["nonsense", "not json", /is needed/],
-    ["an unknown network", '[{"name":"no-such","interface":"net1"}]', /no network "no-such"/],
-    ["a bad interface", '[{"name":"x","interface":"a/b"}]', /is needed/],
-    ["the default network again", '[{"name":"$-first","interface":"net1"}]', /attached already/],
+    ["nonsense", "not json", /must be a list such as/],
+    ["an unknown network", '[{"name":"no-such","interface":"net1"}]', /unknown network "no-such"/],
+    ["a bad interface", '[{"name":"x","interface":"a/b"}]', /must be a list such as/],
+    ["the default network again", '[{"name":"$-first","interface":"net1"}]', /already attached/],
     [
       "one interface twice",
       '[{"name":"$-storage","interface":"net1"},{"name":"$-third","interface":"net1"}]',
-      /interface net1 is taken already/,
+      /interface net1 is already in use/,
     ],
   ])("%s in the annotation is refused, and nothing is made", async (_, text, message) => {
     for (const name of ["first", "storage", "third"]) writeList(name, [bridge(["4"])]);

@@ -65,7 +65,7 @@ test("volumes that an image names are the container's own, with what the image h
   for (const [volume, Hostile] of [
     ["/", { "/../..": {} }],
     ["/proc/sys", { "/proc/sys": {} }],
-    ["is no folder", { "/bin/busybox": {} }],
+    ["is not a directory", { "/bin/busybox": {} }],
     ["1000 volumes", Object.fromEntries(Array.from({ length: 1000 }, (_, n) => [`/v${n}`, {}]))],
   ] as const) {
     const hostile = "example.test/hostile-volumes:1";

@@ -1,5 +1,5 @@
-// A pod of real parts, without the daemon: a root folder of busybox, pinned namespaces, a cgroup, and
-// the runtime's command line. Disposing of it leaves nothing.
+// Sets up a pod without the daemon: a busybox root, pinned namespaces, a cgroup and the OCI runtime. Disposal
+// removes everything.
 import { spawnSync } from "node:child_process";
 import {
   chmodSync,
@@ -15,7 +15,8 @@ import { join } from "node:path";
 import process from "node:process";
 import { type CgroupDriver, cgroupMounts } from "../../src/node/cgroup.ts";
 import { cgroupfsDriver } from "../../src/node/cgroupfs.ts";
-import { lookupContainer, readHostFacts } from "../../src/node/host.ts";
+import { lookupContainer } from "../../src/node/container_lookup.ts";
+import { readHostFacts } from "../../src/node/host_probe.ts";
 import { pinNamespaces, unpinNamespace } from "../../src/node/namespaces.ts";
 import { systemdDriver } from "../../src/node/systemd.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
@@ -31,7 +32,7 @@ import { noRules } from "../spec/facts.ts";
 
 const runtimeProgram = process.env["ISULAD_TEST_RUNTIME"] ?? "runc";
 
-/** Why real containers cannot be run here, or "". */
+/** The reason why containers cannot run on this machine, or "". */
 export function cannotRun(): string {
   if (process.getuid!() !== 0) return "needs root";
   if (spawnSync(runtimeProgram, ["--version"]).status !== 0) return `needs ${runtimeProgram}`;
@@ -98,7 +99,7 @@ export class Pod implements AsyncDisposable {
     return pod;
   }
 
-  /** Writes the bundle of a container; its id is the name with the pod's. */
+  /** Writes a container's bundle; its id combines the name and the pod's id. */
   async bundle(
     name: string,
     config: ContainerConfig,
@@ -116,7 +117,7 @@ export class Pod implements AsyncDisposable {
     return { id, dir: this.#write(id, spec), spec };
   }
 
-  /** What the specs of all that runs in the pod are made of. */
+  /** Returns the inputs of the specs in this pod. */
   async #specParts(id: string, config: ContainerConfig) {
     const signal = AbortSignal.timeout(10_000);
     return {
@@ -139,7 +140,7 @@ export class Pod implements AsyncDisposable {
     return dir;
   }
 
-  /** Runs a pause container: its pid namespace becomes the pod's. */
+  /** Runs a pause container, whose pid namespace becomes the pod's. */
   async pause(): Promise<number> {
     const id = `pause-${this.id}`;
     const spec = sandboxSpec({
@@ -170,7 +171,7 @@ export class Pod implements AsyncDisposable {
     return { exitCode: status ?? -1, stdout, stderr };
   }
 
-  /** Starts a container that keeps running; its output goes nowhere. */
+  /** Starts a container that keeps running and discards its output. */
   runDetached(id: string, dir: string): Ended {
     const all = ["--root", join(this.dir, "run"), ...this.#driverArgs()];
     const { status } = spawnSync(runtimeProgram, [...all, "run", "--detach", "--bundle", dir, id], {
@@ -180,7 +181,7 @@ export class Pod implements AsyncDisposable {
     return { exitCode: status ?? -1, stdout: "", stderr: "" };
   }
 
-  /** Runs a script to its end in a container of its own. */
+  /** Runs a script in a new container and waits for its exit. */
   async run(name: string, script: string, config: ContainerConfig = {}): Promise<Ended> {
     const { id, dir } = await this.bundle(name, { command: ["/bin/sh", "-c", script], ...config });
     return this.runtime(["run", "--bundle", dir, id]);

@@ -1,4 +1,4 @@
-// What a plugin leaves when its caller gives up, and when DEL is given up.
+// Cancelled ADDs and abandoned DELs.
 import { expect, setSystemTime, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -15,7 +15,7 @@ import {
 
 useScratch();
 
-test("after a cancellation the plugin under way ends its work, and no other one begins", async () => {
+test("after a cancellation the running plugin finishes and the next one does not start", async () => {
   const lease = join(dir, "lease");
   const add = `: > ${lease}; sleep 0.3; echo whole > ${lease}; echo '{"cniVersion":"1.0.0"}'`;
   writePlugin("leases", add);
@@ -27,7 +27,7 @@ test("after a cancellation the plugin under way ends its work, and no other one 
   expect(existsSync(join(dir, "next"))).toBe(false);
 });
 
-test("a DEL that fails is not given up for a wall clock that is set two days ahead", async () => {
+test("setting the wall clock two days ahead does not abandon a failing DEL", async () => {
   writePlugin("gone", "exit 1");
   writeList("1.0.0", [{ type: "gone" }]);
   const cni = openNetwork();

@@ -1,6 +1,6 @@
-// A conf dir, plugin folder and cache of a test's own, and a network that uses them.
+// Creates a conf dir, plugin folder and cache for each test, and a network that uses them.
 import { afterEach, beforeEach } from "bun:test";
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Log } from "../../src/base/log.ts";
@@ -10,7 +10,7 @@ export const signal = new AbortController().signal;
 
 const graceMs = 500;
 export let dir = "";
-/** What was logged, without debug lines. */
+/** The logged lines, without debug ones. */
 export let lines: string[] = [];
 
 export function useScratch(): void {
@@ -53,3 +53,18 @@ export function podOf(id: string, netnsPath = ""): CniPod {
 }
 
 export const failure = (promise: Promise<unknown>) => promise.catch((error: unknown) => error);
+
+export const ok = '{"cniVersion":"$V","ips":[{"address":"10.9.0.7/24"}]}';
+/** Installs a plugin that records its calls, input and environment in files, and prints a result. */
+export const recordingPlugin = (name: string, result: string, before = "") =>
+  writePlugin(
+    name,
+    `cd ${dir}; echo "$CNI_COMMAND ${name}" >> calls
+cat > ${name}.$CNI_COMMAND; env | grep ^CNI_ | sort > ${name}.env
+${before}
+[ $CNI_COMMAND = DEL ] || cat <<X
+${result}
+X`,
+  );
+export const input = (name: string) => JSON.parse(readFileSync(join(dir, name), "utf8")) as object;
+export const calls = () => readFileSync(join(dir, "calls"), "utf8").trim().split("\n");

@@ -18,13 +18,13 @@ import {
 } from "./cni_fixture.ts";
 
 const plugins = "/usr/lib/cni";
-/** Of the Go module proxy (test/run): those that know STATUS. */
+/** Plugins with STATUS, built from the Go module proxy (test/run). */
 const newPlugins = join(import.meta.dirname, "../.cache/cni");
 if (!existsSync(newPlugins))
   console.error(`skipped, ${newPlugins} is not there (no Go?): STATUS, GC`);
 useScratch();
 
-// The plugins run in a network namespace that plays the node: no bridge or rule touches the real one.
+// The plugins run in a separate network namespace, so that no bridge or rule touches the node's.
 describe("CniNetwork with the real plugins", () => {
   let node = "";
   let count = 0;
@@ -78,7 +78,7 @@ describe("CniNetwork with the real plugins", () => {
   }
 
   test.each(["0.3.1", "0.4.0", "1.0.0", ...(existsSync(newPlugins) ? ["1.1.0"] : [])])(
-    "a list of %s gives a pod both families and takes them back, twice if asked",
+    "a list of %s gives a pod both families and frees them, also repeatedly",
     async (version) => {
       if (version === "1.1.0") wrapPlugins(node, newPlugins);
       await withPod(async (pod) => {
@@ -154,7 +154,7 @@ describe("CniNetwork with the real plugins", () => {
     });
   });
 
-  test("DEL frees the addresses after the namespace is gone, as after a reboot", async () => {
+  test("DEL frees the addresses without the namespace, as after a reboot", async () => {
     await withPod(async (pod) => {
       writeList("1.0.0", [bridgeConf(), portmap]);
       const [attachment] = await openNetwork().add(pod, signal);
@@ -164,7 +164,7 @@ describe("CniNetwork with the real plugins", () => {
     });
   });
 
-  test("an ADD that fails after the bridge is taken back by DEL", async () => {
+  test("DEL undoes an ADD that failed after the bridge plugin", async () => {
     await withPod(async (pod) => {
       writePlugin("fails", '[ $CNI_COMMAND = DEL ] || { echo "out of luck"; exit 1; }');
       writeList("1.0.0", [bridgeConf(), portmap, { type: "fails" }]);
@@ -198,7 +198,7 @@ describe("CniNetwork with the real plugins", () => {
     expect(leases()).toEqual([]);
   });
 
-  test("the plugin's own words reach the caller when addresses run out", async () => {
+  test("the plugin's message reaches the caller when addresses run out", async () => {
     await withPod(async (pod) => {
       const conf = bridgeConf();
       conf.ipam.ranges = [[{ subnet: "10.222.250.0/30" }]];

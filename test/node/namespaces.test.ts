@@ -36,7 +36,7 @@ describe("namespaces", () => {
     return result.stdout.toString().trim() + result.stderr.toString();
   }
 
-  test("pinNamespaces pins three namespaces of their own, with hostname, sysctls and loopback", async () => {
+  test("pinNamespaces pins three new namespaces, with hostname, sysctls and loopback", async () => {
     const paths = files();
     const sysctls = {
       "net.ipv4.ip_unprivileged_port_start": "81",
@@ -64,7 +64,7 @@ describe("namespaces", () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test("pinNamespaces pins only what is asked for, and keeps the node's hostname without one", async () => {
+  test("pinNamespaces pins only the requested namespaces, and keeps the node's hostname without one", async () => {
     const { net, uts } = files();
     const pinned = await pinNamespaces({ ...base, net, uts });
     expect(Object.keys(pinned).sort()).toEqual(["laterSysctls", "net", "uts"]);
@@ -77,7 +77,7 @@ describe("namespaces", () => {
     expect(await pinNamespaces(base)).toEqual({ laterSysctls: {} });
   });
 
-  test("pinNamespaces takes hostname and sysctl values as they are, never as shell text", async () => {
+  test("pinNamespaces does not interpret hostname and sysctl values as shell text", async () => {
     const paths = files();
     const odd = "$(touch /tmp/x);`id`%s";
     await pinNamespaces({ ...base, ...paths, hostname: odd });
@@ -103,7 +103,7 @@ describe("namespaces", () => {
     ["of a shared namespace", { "kernel.msgmax": "9000" }, "shares the node's ipc namespace"],
     ["that does not exist", { "net.ipv4.no_such": "1" }, "cannot write 1 to /proc/sys/net/ipv4"],
     ["that the kernel refuses", { "net.core.somaxconn": "many" }, "cannot write many to"],
-  ])("pinNamespaces refuses a sysctl %s and leaves nothing", async (_, sysctls, message) => {
+  ])("pinNamespaces refuses a sysctl %s and removes its files", async (_, sysctls, message) => {
     const { net, uts } = files();
     const failed = pinNamespaces({ ...base, net, uts, hostname: "x", sysctls });
     expect(failed).rejects.toMatchObject({
@@ -114,7 +114,7 @@ describe("namespaces", () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test("pinNamespaces refuses a hostname that the kernel would cut", async () => {
+  test("pinNamespaces refuses a hostname that the kernel would truncate", async () => {
     const { uts } = files();
     const failed = pinNamespaces({ ...base, uts, hostname: "h".repeat(65) });
     expect(await failed.catch((error: unknown) => error)).toMatchObject({
@@ -123,7 +123,7 @@ describe("namespaces", () => {
     expect(existsSync(uts)).toBe(false);
   });
 
-  test("pinNamespaces leaves a file that is already there alone", async () => {
+  test("pinNamespaces keeps an existing file unchanged", async () => {
     const { net, ipc } = files();
     writeFileSync(ipc, "precious");
     const failed = pinNamespaces({ ...base, net, ipc });
@@ -133,14 +133,14 @@ describe("namespaces", () => {
     rmSync(ipc);
   });
 
-  test("pinNamespaces undoes its files when it is cancelled", async () => {
+  test("pinNamespaces removes its files when it is cancelled", async () => {
     const { net } = files();
     const failed = pinNamespaces({ ...base, net, signal: AbortSignal.abort() });
     expect(await failed.catch((error: unknown) => error)).toMatchObject({ code: "CANCELLED" });
     expect(existsSync(net)).toBe(false);
   });
 
-  test("unpinNamespace unmounts, keeps the file unless told, and may be repeated", async () => {
+  test("unpinNamespace unmounts, removes the file on request, and is idempotent", async () => {
     const { net } = files();
     const pinned = await pinNamespaces({ ...base, net });
     await unpinNamespace(net, { unlink: false });

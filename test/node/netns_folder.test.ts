@@ -1,4 +1,4 @@
-// The folder of network namespaces: a mount point of its own before the first one is pinned in it.
+// The folder of network namespaces becomes a mount point before the first namespace is pinned in it.
 import { afterAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, unlinkSync, writeFileSync } from "node:fs";
@@ -16,7 +16,7 @@ afterAll(() => {
 });
 
 const isExit0 = (...argv: string[]) => spawnSync(argv[0]!, argv.slice(1)).status === 0;
-/** As `ip netns add` prepares the folder. */
+/** Prepares the folder as `ip netns add` does. */
 function prepare(folder: string): void {
   if (isExit0("mount", "--make-rshared", folder)) return;
   expect(isExit0("mount", "--rbind", folder, folder)).toBe(true);
@@ -27,7 +27,7 @@ function pin(file: string): void {
   mount("/proc/self/ns/net", file, "none", MS_BIND);
 }
 
-test("a namespace can be unpinned after somebody else has prepared the folder", () => {
+test("a namespace can be unpinned after another tool has prepared the folder", () => {
   const folder = join(dir, "shared");
   shareNetnsFolder(folder);
   pin(join(folder, "pod"));
@@ -38,7 +38,7 @@ test("a namespace can be unpinned after somebody else has prepared the folder", 
   expect(mountPoints(folder)).toEqual([folder]);
 });
 
-test("without it the file stays busy", () => {
+test("without shareNetnsFolder() the file stays busy", () => {
   const folder = join(dir, "plain");
   mkdirSync(folder);
   pin(join(folder, "pod"));
@@ -47,7 +47,7 @@ test("without it the file stays busy", () => {
   expect(() => unlinkSync(join(folder, "pod"))).toThrow("EBUSY");
 });
 
-test("a folder with namespaces that are pinned already is left alone", () => {
+test("a folder with pinned namespaces stays unchanged", () => {
   const folder = join(dir, "used");
   mkdirSync(folder);
   pin(join(folder, "pod"));

@@ -1,4 +1,4 @@
-// Specs as the runtime takes them: real containers on this host's cgroups, without the daemon.
+// Generated specs work with the OCI runtime: real containers on this host's cgroups, without the daemon.
 import { describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
@@ -34,7 +34,7 @@ describe.skipIf(why !== "")("a generated spec", () => {
     expect(stdout).not.toContain("vda");
   });
 
-  test("confines a user of the image's under the default seccomp profile", async () => {
+  test("confines an image's user under the default seccomp profile", async () => {
     await using pod = await Pod.start();
     const script = `id; ${status}; echo > /file; unshare -m true || echo confined`;
     const { stdout, stderr } = await pod.run("user", script, {
@@ -71,7 +71,7 @@ describe.skipIf(why !== "")("a generated spec", () => {
     expect(Number(stdout.trim().split("\n").at(-1))).toBeGreaterThan(20);
   });
 
-  test("mounts what CRI asks: sources by link, read-only, made where missing, in order", async () => {
+  test("mounts as CRI requests: linked, read-only and missing sources, in order", async () => {
     await using pod = await Pod.start();
     const file = (name: string) => join(pod.dir, name);
     mkdirSync(file("data"));
@@ -90,7 +90,7 @@ describe.skipIf(why !== "")("a generated spec", () => {
     execFileSync("test", ["-e", file("new/folder/made")]);
   });
 
-  test("gives the devices that were asked for, and no others", async () => {
+  test("gives the requested devices only", async () => {
     await using pod = await Pod.start();
     const device = { container_path: "/dev/mine", host_path: "/dev/zero", permissions: "r" };
     const script =
@@ -115,7 +115,7 @@ describe.skipIf(why !== "")("a pod's containers", () => {
     expect((await pod.run("alone", "echo $$", alone)).stdout).toBe("1\n");
   });
 
-  test("pass mounts on in the directions that were asked for", async () => {
+  test("propagate mounts in the requested directions", async () => {
     await using pod = await Pod.start(privileged);
     const volume = join(pod.dir, "volume");
     mkdirSync(volume);
@@ -142,7 +142,7 @@ describe.skipIf(why !== "")("a pod's containers", () => {
 });
 
 describe.skipIf(why !== "")("a container's cgroup", () => {
-  test("holds its limits and counts its OOM kills while it runs on", async () => {
+  test("keeps its limits and counts OOM kills while it continues to run", async () => {
     await using pod = await Pod.start();
     const { id, dir, spec } = await pod.bundle("oom", {
       command: ["/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=200M count=1; sleep 60"],
@@ -173,7 +173,7 @@ describe.skipIf(why !== "")("a container's cgroup", () => {
     expect(processes(paths)).toEqual([]);
   });
 
-  test("is gone from every hierarchy when the pod is", async () => {
+  test("is removed from every hierarchy with the pod", async () => {
     let paths: string[];
     {
       await using pod = await Pod.start();

@@ -1,5 +1,5 @@
-// What of SELinux needs no kernel that runs it: its files, made up, and labels of files, which every
-// kernel keeps for root.
+// Tests SELinux support without an SELinux kernel: policy files are made up, and every kernel stores labels of
+// files for root.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -16,7 +16,7 @@ beforeAll(() => {
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** A node's root with these files. */
+/** Creates a root folder with these files. */
 function rootWith(files: Record<string, string>): string {
   const root = mkdtempSync(join(folder, "root-"));
   for (const [path, text] of Object.entries(files)) {
@@ -36,13 +36,13 @@ describe("openSelinux()", () => {
   const kernel = { "sys/fs/selinux/enforce": "1", "sys/fs/selinux/context": "" };
   const lxc = "etc/selinux/targeted/contexts/lxc_contexts";
 
-  test("labels nothing where the kernel or the configuration does not want it", () => {
+  test("labels nothing if the kernel or the configuration has SELinux off", () => {
     expect(openSelinux(false, rootWith({}))).toEqual({});
-    expect(openSelinux(true, rootWith({})).problem).toContain("without SELinux");
+    expect(openSelinux(true, rootWith({})).problem).toContain("SELinux is off");
     expect(openSelinux(false, rootWith(kernel))).toEqual({ selinux: {} });
   });
 
-  test("reads the labels of container-selinux, else of the policy that is chosen", () => {
+  test("reads the labels of container-selinux, else of the configured policy", () => {
     const policy = (files: Record<string, string>) =>
       openSelinux(true, rootWith({ ...kernel, ...files })).selinux?.policy?.process;
     const shared = { "usr/share/containers/selinux/contexts": contexts("shared_t") };
@@ -54,7 +54,7 @@ describe("openSelinux()", () => {
     expect(policy(chosen)).toBe("u:r:lxc_t:s0");
   });
 
-  test("refuses to start where the policy has no labels for containers", () => {
+  test("refuses to start if the policy has no labels for containers", () => {
     const unchosen = { ...kernel, [lxc]: contexts("t") };
     for (const root of [rootWith(kernel), rootWith(unchosen)]) {
       expect(codeAndMessage(() => openSelinux(true, root))).toMatch(
@@ -63,7 +63,7 @@ describe("openSelinux()", () => {
     }
   });
 
-  test("checkLabel() names a label that the kernel does not take", () => {
+  test("checkLabel() names a label that the kernel rejects", () => {
     const root = rootWith(kernel);
     checkLabel(label, root);
     rmSync(join(root, "sys/fs/selinux/context"));
@@ -77,7 +77,7 @@ describe("openSelinux()", () => {
 describe("relabel()", () => {
   const signal = AbortSignal.timeout(60_000);
 
-  test("labels all that lies there, and nothing that a link leads to", async () => {
+  test("labels a tree recursively without following links", async () => {
     const [tree, outside] = [rootWith({ "a/b": "", c: "" }), rootWith({ secret: "" })];
     mkfifo(join(tree, "fifo"), 0o600);
     symlinkSync(join(outside, "secret"), join(tree, "a/link"));
@@ -89,7 +89,7 @@ describe("relabel()", () => {
     expect([labelOf(outside), labelOf(join(outside, "secret"))]).toEqual([undefined, undefined]);
   });
 
-  test("refuses the system's folders before it labels anything", async () => {
+  test("refuses system directories before it labels anything", async () => {
     const root = rootWith({ a: "" });
     const error = await failure(relabel([root, "/etc"], label, signal));
     expect([error.code, error.message]).toEqual([
@@ -99,7 +99,7 @@ describe("relabel()", () => {
     expect(labelOf(root)).toBeUndefined();
   });
 
-  test("takes what is gone or has no labels as it is, and ends with its deadline", async () => {
+  test("ignores removed files and file systems without labels, and respects its deadline", async () => {
     await relabel([join(folder, "gone"), "/proc/self/net/dev"], label, signal);
     const late = await failure(relabel([folder], label, AbortSignal.timeout(0)));
     expect(late.code).toBe("DEADLINE_EXCEEDED");

@@ -328,7 +328,7 @@ test("a class of block I/O is set", async () => {
 
 test.each([
   ["blockioClass", "blockio_class slow: "],
-  ["rdtClass", "rdt_class slow: this node has no resource control"],
+  ["rdtClass", "rdt_class slow: this node has no resctrl file system"],
 ])("a %s that this node has not is refused, and the plugin stays", async (field, why) => {
   const adjust = { linux: { resources: { [field]: { value: "slow" } } } };
   await plugins.adjusting([["10", "v061", { adjust }]], async (name) => {

@@ -5,7 +5,7 @@ import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
-import { readHostFacts } from "../../src/node/host.ts";
+import { readHostFacts } from "../../src/node/host_probe.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";

@@ -1,4 +1,4 @@
-// Classes of block I/O: a file as containerd reads it, and what it means on this node.
+// Block I/O classes: the file format of containerd, resolved for this node's devices.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,14 +10,14 @@ const dir = mkdtempSync(join(tmpdir(), "isulad-blockio-"));
 const file = join(dir, "blockio.yaml");
 afterAll(() => rmSync(dir, { recursive: true }));
 
-/** A block device of this node, and its numbers as the kernel tells them. */
+/** A block device of this node with its numbers. */
 const device = readdirSync("/sys/block")[0]!;
 const [major, minor] = readFileSync(`/sys/block/${device}/dev`, "utf8")
   .trim()
   .split(":")
   .map(Number);
 
-test("a class is weights and rates, of the devices that its patterns name", () => {
+test("a class has weights and rates for the devices that its patterns match", () => {
   writeFileSync(
     file,
     `Classes:
@@ -47,20 +47,20 @@ test("a class is weights and rates, of the devices that its patterns name", () =
 
 test.each([
   ["", "x", "no classes are configured"],
-  ["Classes: {}", "x", "has only none"],
-  ["Classes: {A: [], B: []}", "toString", "has only A, B"],
+  ["Classes: {}", "x", "defines no classes"],
+  ["Classes: {A: [], B: []}", "toString", "defines A, B"],
   ["Classes: {A: [{Weight: 5}]}", "A", "Classes.A.0.Weight"],
   ["Classes: {A: [{ThrottleReadBps: 5.5}]}", "A", "Classes.A.0.ThrottleReadBps"],
   ["Classes: {A: [{Devices: [sda]}]}", "A", "is not absolute"],
   ["Classes: {A: [{Speed: 5}]}", "A", "Speed"],
   ["][", "A", file],
-])("%s: a class that is none is refused", (text, name, why) => {
+])("%s: an invalid class is refused", (text, name, why) => {
   writeFileSync(file, text);
   const failure = codeAndMessage(() => blockioClass(text === "" ? "" : file, name));
   expect(failure).toStartWith(`FAILED_PRECONDITION: blockio_class ${name}: `);
   expect(failure).toContain(why);
 });
 
-test("a file that is not there is told of", () => {
+test("a missing file is reported", () => {
   expect(codeAndMessage(() => blockioClass("/none/blockio.yaml", "A"))).toContain("ENOENT");
 });

@@ -52,7 +52,7 @@ devices:
 `;
 
 describe("resolveCdi()", () => {
-  test("reads YAML and JSON, and asks the node what a file leaves out", async () => {
+  test("reads YAML and JSON, and completes devices from the node", async () => {
     writeFileSync(join(low, "gpu.yaml"), yaml);
     writeFileSync(join(low, "c.json"), spec("C"));
     const edits = await resolveCdi(
@@ -90,7 +90,7 @@ describe("resolveCdi()", () => {
     });
   });
 
-  test("lets a later folder win, and refuses what one folder has twice", async () => {
+  test("prefers a later folder, and refuses a device that one folder defines twice", async () => {
     writeFileSync(join(low, "a.json"), spec("LOW", ["0", "1"]));
     writeFileSync(join(low, "b.json"), spec("TWICE", ["1", "2"]));
     writeFileSync(join(high, "a.json"), spec("HIGH", ["0"]));
@@ -105,7 +105,7 @@ describe("resolveCdi()", () => {
     expect((await resolveCdi(["v.com/c=1"], dirs)).env).toEqual(["HIGH_1=1"]);
   });
 
-  test("names the folders and the files that cannot be read when a device is not there", async () => {
+  test("names folders and unusable files when a device is not defined", async () => {
     writeFileSync(join(low, "bad.json"), "{");
     writeFileSync(join(low, "ok.json"), spec("OK"));
     writeFileSync(join(low, "ignored.txt"), spec("TXT", ["3"]));
@@ -115,7 +115,7 @@ describe("resolveCdi()", () => {
     for (const word of ["v.com/c=3", low, high, "bad.json"]) expect(error.message).toContain(word);
   });
 
-  test("refuses a device whose parts are not on the node, or that it does not know", async () => {
+  test("refuses a device whose parts are missing on the node, or with unsupported edits", async () => {
     const edits = {
       missing: { deviceNodes: [{ path: "/dev/no-such-device" }] },
       file: { deviceNodes: [{ path: "/etc/passwd" }] },
@@ -142,8 +142,8 @@ describe("resolveCdi()", () => {
 describe("readSpec()", () => {
   test.each([
     ["a version of the future", spec("X", ["0"], { cdiVersion: "2.0.0" }), "cdiVersion"],
-    ["a kind that is none", spec("X", ["0"], { kind: "gpu" }), "kind"],
-    ["a device's name that is none", spec("X", ["a b"]), "devices.0.name"],
+    ["an invalid kind", spec("X", ["0"], { kind: "gpu" }), "kind"],
+    ["an invalid device name", spec("X", ["a b"]), "devices.0.name"],
     ["no devices", spec("X", []), "devices"],
     ["an unknown key", spec("X", ["0"], { extra: 1 }), "extra"],
     ["an environment without a name", spec("=X"), "devices.0.containerEdits.env.0"],
@@ -153,7 +153,7 @@ describe("readSpec()", () => {
     expect(() => readSpec(file)).toThrow(field);
   });
 
-  test("is not fooled by YAML that grows, nor by a file without an end", () => {
+  test("bounds expanding YAML and endless files", () => {
     const bomb = ["a: &a [x,x,x,x,x,x,x,x,x]"];
     for (let i = 0; i < 12; i++) {
       const [name, last] = ["bcdefghijklmn"[i]!, "abcdefghijklm"[i]!];

@@ -1,4 +1,4 @@
-import { afterAll, describe, expect, test } from "bun:test";
+import { afterAll, afterEach, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -7,20 +7,25 @@ import {
   cgroupFolders,
   cgroupMounts,
   type CgroupMounts,
+  killAll,
+  killOnce,
   oomKills,
   parseOomKills,
   processes,
+  removeCgroup,
+  survivors,
 } from "../../../src/node/cgroup.ts";
 import { cgroupfsDriver } from "../../../src/node/cgroupfs.ts";
 import { systemdDriver } from "../../../src/node/systemd.ts";
 import { readMountTable } from "../../../src/sys/mount_table.ts";
+import { failure } from "../../expect.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "isulad-cgroup-"));
 afterAll(() => rmSync(scratch, { recursive: true, force: true }));
 
 const signal = () => AbortSignal.timeout(5000);
 
-/** A hierarchy of plain folders: what a cgroup file system makes by itself is made by hand. */
+/** Creates a hierarchy of plain folders with the files that a cgroup file system would have. */
 function hierarchy(name: string, controllers = ""): string {
   const root = join(scratch, name);
   mkdirSync(root, { recursive: true });
@@ -38,7 +43,7 @@ describe("cgroupMounts()", () => {
   const line = (folder: string, type: string, options: string) =>
     `30 23 0:26 / ${folder} rw,nosuid - ${type} ${type} rw,${options}\n`;
 
-  test("takes a hybrid host for v1, with the unified hierarchy beside it", () => {
+  test("treats a hybrid host as v1 with an additional unified hierarchy", () => {
     const text =
       line("/sys/fs/cgroup", "tmpfs", "mode=755") +
       line("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "cpu,cpuacct") +
@@ -55,7 +60,7 @@ describe("cgroupMounts()", () => {
     });
   });
 
-  test("finds v2, and says so where there is nothing", () => {
+  test("finds v2, and reports a host without cgroups", () => {
     const text = line("/sys/fs/cgroup", "cgroup2", "nsdelegate");
     expect(cgroupMounts(readMountTable(text))).toEqual({
       version: 2,
@@ -77,13 +82,18 @@ describe("cgroupfsDriver()", () => {
     expect(driver.containerPaths("", "p", "c")["memory"]).toBe(join(scratch, "memory/isulad/p/c"));
   });
 
+  test("pathsOf() accepts absolute paths only", () => {
+    expect(driver.pathsOf("/a/b")["memory"]).toBe(join(scratch, "memory/a/b"));
+    expect(() => driver.pathsOf("a/b")).toThrow("is not absolute");
+  });
+
   test("refuses parents that leave the hierarchy", () => {
     for (const parent of ["/", "..", "/a/../../b", "/a b", "/a\n"]) {
       expect(() => driver.podCgroup(parent, "p")).toThrow(CriError);
     }
   });
 
-  test("a configured parent goes with its last pod, whichever pod came first", async () => {
+  test("a configured parent is removed with its last pod, in any order", async () => {
     const configured = cgroupfsDriver(v1, "/node/pods");
     const one = await configured.createPodCgroup("", "one", signal());
     const two = await configured.createPodCgroup("", "two", signal());
@@ -94,7 +104,7 @@ describe("cgroupfsDriver()", () => {
     expect(existsSync(join(scratch, "memory/node"))).toBe(false);
   });
 
-  test("removes what it made, our parent with the last pod, and no folder of others", async () => {
+  test("removes what it created, /isulad with the last pod, and no other folders", async () => {
     const one = await driver.createPodCgroup("", "one", signal());
     const two = await driver.createPodCgroup("", "two", signal());
     expect([one.made, two.made]).toEqual(["/isulad/one", "/isulad/two"]);
@@ -121,16 +131,16 @@ describe("cgroupfsDriver()", () => {
     expect(existsSync(join(scratch, "memory/kubepods/burstable"))).toBe(false);
   });
 
-  test("a pod's cgroup that is refused half way is removed", async () => {
+  test("a partially created pod cgroup is removed after a failure", async () => {
     const root = hierarchy("v2-refusing", "memory\n"); // The folders made in it have no kernel files.
     const mounts: CgroupMounts = { version: 2, roots: { unified: root } };
     const refused = cgroupfsDriver(mounts, "").createPodCgroup("", "p", signal());
-    expect(refused).rejects.toThrow(/^cannot make cgroup \/isulad\/p: .*cgroup\.controllers/);
+    expect(refused).rejects.toThrow(/^cannot create cgroup \/isulad\/p: .*cgroup\.controllers/);
     await refused.catch(() => {});
     expect(existsSync(join(root, "isulad"))).toBe(false);
   });
 
-  test("hands v2's controllers down to the pod", async () => {
+  test("enables v2's controllers down to the pod", async () => {
     const root = hierarchy("v2", "memory\n");
     for (const folder of ["isulad", "isulad/p"]) hierarchy(`v2/${folder}`, "memory\n");
     const mounts: CgroupMounts = { version: 2, roots: { unified: root } };
@@ -144,7 +154,7 @@ describe("cgroupfsDriver()", () => {
 describe("systemdDriver()", () => {
   const driver = systemdDriver({ version: 2, roots: { unified: "/c" } }, "");
 
-  test("takes the last element of the kubelet's path, and finds its folder by its name", () => {
+  test("uses the last element of the kubelet's path, and derives the folder from it", () => {
     const parent = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice";
     expect(driver.containerCgroupsPath(parent, "p", "c")).toBe(
       "kubepods-burstable-pod1_2.slice:isulad:c",
@@ -158,7 +168,7 @@ describe("systemdDriver()", () => {
     });
   });
 
-  test("refuses a parent that is no slice, and says what to do", () => {
+  test("refuses a parent that is not a slice, and says what to do", () => {
     for (const parent of ["/kubepods/pod1", "a--b.slice", "-.slice", ".slice", "a b.slice"]) {
       expect(() => driver.podCgroup(parent, "p")).toThrow("needs the name of a slice");
     }
@@ -166,10 +176,109 @@ describe("systemdDriver()", () => {
       "systemd-cgroup to false",
     );
   });
+
+  test.each(["a.slice", "a.slice:b", "a.slice:b:c:d", "a.slice::c", "a.slice:b:c/d", "/a:b:c"])(
+    "pathsOf() refuses %s",
+    (path) => {
+      expect(() => driver.pathsOf(path)).toThrow(CriError);
+    },
+  );
+
+  test("pathsOf() accepts SLICE:PREFIX:NAME", () => {
+    expect(driver.pathsOf("a-b.slice:cri:c1")).toEqual({
+      unified: "/c/a.slice/a-b.slice/cri-c1.scope",
+    });
+  });
+
+  describe("removePodCgroup()", () => {
+    const bin = join(scratch, "bin");
+    const path = process.env["PATH"];
+    const calls = join(scratch, "systemctl-calls");
+    const unified = hierarchy("systemd");
+    const own = systemdDriver({ version: 2, roots: { unified } }, "");
+    mkdirSync(bin);
+    afterEach(() => {
+      process.env["PATH"] = path;
+    });
+
+    /** Installs a systemctl that exits with the code, and returns the calls. */
+    function fakeSystemctl(exitCode: number): () => string {
+      writeFileSync(calls, "");
+      const text = `#!/bin/sh\necho "$@" >> ${calls}\nexit ${exitCode}\n`;
+      writeFileSync(join(bin, "systemctl"), text, { mode: 0o755 });
+      process.env["PATH"] = `${bin}:${path}`;
+      return () => readFileSync(calls, "utf8");
+    }
+
+    test.each([0, 5])("stops the slice; systemctl may exit with %d", async (exitCode) => {
+      const called = fakeSystemctl(exitCode);
+      await own.removePodCgroup(own.ownPod("p"), signal());
+      expect(called()).toBe("stop --quiet isulad-podp.slice\n");
+    });
+
+    test("fails with systemctl", async () => {
+      fakeSystemctl(1);
+      expect(own.removePodCgroup(own.ownPod("p"), signal())).rejects.toThrow(
+        "cannot stop isulad-podp",
+      );
+    });
+
+    test("keeps a slice that existed before, and a given one with other pods", async () => {
+      const called = fakeSystemctl(0);
+      await own.removePodCgroup({ parent: "", podId: "p" }, signal());
+      mkdirSync(join(unified, "a.slice"));
+      writeFileSync(join(unified, "a.slice/cgroup.procs"), "1\n");
+      const given = { parent: "a.slice", podId: "p", made: "a.slice" };
+      await own.removePodCgroup(given, signal());
+      expect(called()).toBe("");
+      writeFileSync(join(unified, "a.slice/cgroup.procs"), "");
+      await own.removePodCgroup(given, signal());
+      expect(called()).toBe("stop --quiet a.slice\n");
+    });
+  });
+});
+
+describe("killing and removing", () => {
+  test("killOnce() writes cgroup.kill on v2, else kills each process", async () => {
+    const unified = hierarchy("kill");
+    writeFileSync(join(unified, "cgroup.kill"), "");
+    killOnce({ unified });
+    expect(readFileSync(join(unified, "cgroup.kill"), "utf8")).toBe("1");
+    const child = Bun.spawn(["sleep", "600"]);
+    const freezer = hierarchy("freezer");
+    writeFileSync(join(freezer, "cgroup.procs"), `${child.pid}\n`);
+    writeFileSync(join(freezer, "freezer.state"), "");
+    killOnce({ freezer });
+    await child.exited;
+    expect(child.signalCode).toBe("SIGKILL");
+    expect(readFileSync(join(freezer, "freezer.state"), "utf8")).toBe("THAWED");
+  });
+
+  test("killAll() names the survivors when its signal aborts", async () => {
+    const unified = hierarchy("survivors");
+    writeFileSync(join(unified, "cgroup.kill"), "");
+    writeFileSync(join(unified, "cgroup.procs"), `${process.pid}\n`);
+    const error = await failure(killAll({ unified }, AbortSignal.timeout(20)));
+    expect(error.code).toBe("DEADLINE_EXCEEDED");
+    expect(error.message).toContain(`SIGKILL has not ended process ${process.pid} (`);
+    writeFileSync(join(unified, "cgroup.procs"), "");
+    await killAll({ unified }, signal());
+    expect(survivors({ unified })).toContain("its cgroup is empty");
+  });
+
+  test("removeCgroup() removes child cgroups, and fails at once unless the kernel is busy", async () => {
+    const unified = join(scratch, "removed");
+    mkdirSync(join(unified, "a/b"), { recursive: true });
+    await removeCgroup({ unified }, signal());
+    await removeCgroup({ unified }, signal());
+    expect(existsSync(unified)).toBe(false);
+    const refused = await failure(removeCgroup({ unified: hierarchy("refused") }, signal()));
+    expect(refused).toMatchObject({ code: "FAILED_PRECONDITION" });
+  });
 });
 
 describe("counters and processes", () => {
-  test("oom kills are read from either version's file, and unknown once the cgroup is gone", () => {
+  test("OOM kills are read from either version's file, and unknown once the cgroup is removed", () => {
     expect(parseOomKills("low 0\nhigh 0\nmax 3\noom 3\noom_kill 2\noom_group_kill 0\n")).toBe(2n);
     expect(parseOomKills("oom_kill_disable 0\nunder_oom 0\noom_kill 18446744073709551615\n")).toBe(
       18_446_744_073_709_551_615n,

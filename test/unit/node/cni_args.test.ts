@@ -37,7 +37,7 @@ describe("runtimeConfOf", () => {
     });
   });
 
-  test("refuses a name that would add arguments of its own", () => {
+  test("refuses a name that would inject arguments", () => {
     const pod = cniPodOf({ metadata: { name: "a;K8S_POD_NAME=b" } }, own);
     expect(() => runtimeConfOf(pod)).toThrow("K8S_POD_NAME");
   });
@@ -75,7 +75,7 @@ describe("pluginInput", () => {
   const list = { name: "pods", cniVersion: "0.4.0", plugins: [] };
   const capabilityArgs = { portMappings: [1], dns: { servers: [] } };
 
-  test("passes the capabilities that a plugin asks for, under the list's name and version", () => {
+  test("passes the capabilities that a plugin declares, with the list's name and version", () => {
     const plugin = {
       type: "portmap",
       name: "other",
@@ -91,7 +91,7 @@ describe("pluginInput", () => {
     });
   });
 
-  test("passes the result before it in the list's version", () => {
+  test("passes the previous result in the list's version", () => {
     const prevResult = { cniVersion: "1.0.0", ips: [{ address: "10.0.0.2/8" }] };
     expect(pluginInput(list, { type: "x" }, { capabilityArgs: {}, prevResult })).toEqual({
       type: "x",

@@ -34,7 +34,7 @@ describe("parseConfList", () => {
     });
   });
 
-  test("takes the newest version that a list offers and we know", () => {
+  test("chooses the newest supported version that a list offers", () => {
     const text = (offered: string[], version = "0.4.0") =>
       JSON.stringify({
         cniVersion: version,
@@ -47,12 +47,12 @@ describe("parseConfList", () => {
   });
 
   test.each([
-    ["half a file", '{"cniVersion":"1.0.0","na', "is no JSON"],
-    ["no object", "[]", "must hold an object"],
+    ["half a file", '{"cniVersion":"1.0.0","na', "is not JSON"],
+    ["no object", "[]", "must contain an object"],
     ["no name", '{"plugins":[{"type":"a"}]}', "name is missing"],
     ["a name with a slash", '{"name":"a/b","plugins":[{"type":"a"}]}', "name must begin"],
     ["no plugins", '{"name":"a"}', "plugins is missing"],
-    ["an empty list", '{"name":"a","plugins":[]}', "plugins must hold at least one plugin"],
+    ["an empty list", '{"name":"a","plugins":[]}', "plugins must contain at least one plugin"],
     ["a plugin without type", '{"name":"a","plugins":[{}]}', "plugins.0.type is missing"],
     [
       "a type that is a path",
@@ -60,14 +60,14 @@ describe("parseConfList", () => {
       "plugins.0.type must be a file name",
     ],
     [
-      "a capability that is no boolean",
+      "a capability that is not a boolean",
       '{"name":"a","plugins":[{"type":"a","capabilities":{"dns":"yes"}}]}',
       "plugins.0.capabilities.dns must be true or false",
     ],
     [
       "a version of the future",
       '{"cniVersion":"2.0.0","name":"a","plugins":[{"type":"a"}]}',
-      "cniVersion 2.0.0 is not supported; known are",
+      "cniVersion 2.0.0 is not supported (supported:",
     ],
   ])("refuses %s and says where", (_, text, message) => {
     expect(() => parseConfList(text, "10-a.conflist")).toThrow(
@@ -86,7 +86,7 @@ describe("ConfDir", () => {
   });
   afterEach(() => rmSync(dir, { recursive: true, force: true }));
 
-  test("serves the first list in lexical order and ignores other files", () => {
+  test("chooses the first list in lexical order and ignores other files", () => {
     const conf = new ConfDir(dir);
     writeFileSync(join(dir, "20-b.conflist"), list("b"));
     writeFileSync(join(dir, "05-x.conflist.tmp"), "{");
@@ -99,14 +99,14 @@ describe("ConfDir", () => {
     expect(conf.current().list?.name).toBe("b");
   });
 
-  test("keeps the last good list while a new one is broken, and tells of it", () => {
+  test("keeps the last valid list while a new one is broken, and reports the problem", () => {
     const conf = new ConfDir(dir);
     writeFileSync(join(dir, "10-a.conflist"), list("a"));
     conf.current();
     writeFileSync(join(dir, "10-a.conflist"), list("a2").slice(0, 30));
     expect(conf.current()).toMatchObject({
       list: { name: "a" },
-      problem: expect.stringContaining("10-a.conflist: is no JSON"),
+      problem: expect.stringContaining("10-a.conflist: is not JSON"),
     });
     writeFileSync(join(dir, "10-a.conflist"), list("a2"));
     const state = conf.current();

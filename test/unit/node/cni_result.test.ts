@@ -18,25 +18,25 @@ const parse = (value: unknown, version = "1.0.0") =>
   parseResult(JSON.stringify(value), "bridge", version);
 
 describe("parseResult", () => {
-  test("keeps what a plugin printed, unknown keys too", () => {
+  test("keeps unknown keys", () => {
     const value = { ...modern, "x-more": { a: [1] } };
     expect(parse(value)).toEqual(value);
   });
 
-  test("takes a result without a version to be of the one asked for", () => {
+  test("gives a result without a version that of the list", () => {
     expect(parse({ ips: [] }, "0.4.0").cniVersion).toBe("0.4.0");
   });
 
-  test("takes null for lists, as Go programs print them", () => {
+  test("accepts null for lists, as Go programs print them", () => {
     expect(podIps(parse({ cniVersion: "0.3.1", interfaces: null, ips: null }), "eth0")).toEqual([]);
   });
 
   test.each([
     ["nothing", "", "printed no result"],
-    ["text", "hello", "printed a result that is no JSON"],
-    ["a list", "[]", "printed a bad result"],
-    ["a bad address", '{"ips":[{"address":"10.0.0/8"}]}', "ips.0.address: is no IP address"],
-    ["an address that is missing", '{"ips":[{}]}', "ips.0.address"],
+    ["text", "hello", "printed a result that is not JSON"],
+    ["a list", "[]", "printed an invalid result"],
+    ["a bad address", '{"ips":[{"address":"10.0.0/8"}]}', "ips.0.address: is not an IP address"],
+    ["a missing address", '{"ips":[{}]}', "ips.0.address"],
     ["a bad index", '{"ips":[{"address":"10.0.0.1/8","interface":"x"}]}', "ips.0.interface"],
   ])("refuses %s and names the plugin", (_, text, message) => {
     expect(() => parseResult(text, "bridge", "1.0.0")).toThrow(
@@ -45,7 +45,7 @@ describe("parseResult", () => {
     expect(() => parseResult(text, "bridge", "1.0.0")).toThrow("CNI plugin bridge");
   });
 
-  test("never fails but with a CriError, whatever bytes a plugin prints", () => {
+  test("fails only with a CriError, whatever bytes a plugin prints", () => {
     const text = JSON.stringify(modern);
     let seed = 20261121;
     const next = (below: number) => {
@@ -68,7 +68,7 @@ describe("parseResult", () => {
 });
 
 describe("convertResult", () => {
-  test("tells a 1.0.0 result in 0.4.0 with the family of each address", () => {
+  test("converts 1.0.0 to 0.4.0 with the family of each address", () => {
     const old = convertResult(parse(modern), "0.4.0");
     expect(old.cniVersion).toBe("0.4.0");
     expect(old.ips).toEqual([
@@ -78,7 +78,7 @@ describe("convertResult", () => {
     expect(convertResult(old, "1.0.0")).toEqual(modern);
   });
 
-  test("reads 0.2.0 and writes it", () => {
+  test("converts from and to 0.2.0", () => {
     const legacy = {
       cniVersion: "0.2.0",
       ip4: { ip: "10.1.0.5/16", gateway: "10.1.0.1", routes: [{ dst: "0.0.0.0/0" }] },
@@ -94,14 +94,14 @@ describe("convertResult", () => {
     expect(convertResult(converted, "0.2.0")).toEqual(legacy);
   });
 
-  test("leaves a result of the same version as it is", () => {
+  test("returns a result of the same version unchanged", () => {
     const result = parse(modern);
     expect(convertResult(result, "1.0.0")).toBe(result);
   });
 });
 
 describe("podIps", () => {
-  test("gives the addresses of the pod's interface in the plugin's order", () => {
+  test("returns the addresses of the pod's interface in the plugin's order", () => {
     expect(podIps(parse(modern), "eth0")).toEqual(["10.1.0.5", "fd00::5"]);
   });
 
@@ -110,11 +110,11 @@ describe("podIps", () => {
     expect(podIps(parse({ ...modern, ips }), "eth0")).toEqual(["10.1.0.5", "fd00::5"]);
   });
 
-  test("takes addresses that are tied to no interface", () => {
+  test("includes addresses without an interface", () => {
     expect(podIps(parse({ ips: [{ address: "10.1.0.5/16" }] }), "eth0")).toEqual(["10.1.0.5"]);
   });
 
-  test("takes a sandbox interface of another name where the one asked for has none", () => {
+  test("falls back to a sandbox interface of another name", () => {
     const interfaces = [modern.interfaces[0], { name: "net1", sandbox: "/x" }];
     expect(podIps(parse({ ...modern, interfaces }), "eth0")).toEqual(["10.1.0.5", "fd00::5"]);
   });

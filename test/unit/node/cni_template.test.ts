@@ -6,7 +6,7 @@ const ranges = `"ranges": [{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{en
 const routes = `"routes": [{{ range $i, $route := .Routes }}{{ if $i }}, {{ end }}{"dst": "{{ $route }}"}{{ end }}]`;
 
 describe("renderCniTemplate()", () => {
-  test("fills the CIDR, its ranges and their routes in, as containerd does", () => {
+  test("renders the CIDR, ranges and routes as containerd does", () => {
     const both = ["10.1.0.0/24", "fd00::/64"];
     expect(renderCniTemplate('"subnet": "{{.PodCIDR}}"', both)).toBe('"subnet": "10.1.0.0/24"');
     expect(JSON.parse(`{${renderCniTemplate(`${ranges}, ${routes}`, both)}}`)).toEqual({
@@ -26,12 +26,12 @@ describe("renderCniTemplate()", () => {
     ["{{.Nothing}}", "{{.Nothing}}"],
     ["{{range $i, $x := .PodCIDR}}{{end}}", ".PodCIDR"],
     ["{{if .PodCIDR}}", "{{end}} is missing"],
-    ["{{end}}", "ends nothing"],
+    ["{{end}}", "closes nothing"],
     ['{{template "x"}}', "template"],
     ["{{__proto__}}", "__proto__"],
   ])("%s is FAILED_PRECONDITION", (text, said) => {
-    const told = codeAndMessage(() => renderCniTemplate(text, ["::/0"]));
-    expect(told).toContain("FAILED_PRECONDITION");
-    expect(told).toContain(said);
+    const message = codeAndMessage(() => renderCniTemplate(text, ["::/0"]));
+    expect(message).toContain("FAILED_PRECONDITION");
+    expect(message).toContain(said);
   });
 });

@@ -1,4 +1,4 @@
-// A mount's source is the same on a remote disk, which a child looks at, as on a local one.
+// mountSource() gives the same results on remote file systems (in a child) as on local ones.
 import { afterAll, describe, expect, test } from "bun:test";
 import {
   existsSync,
@@ -19,7 +19,7 @@ const dir = realpathSync(mkdtempSync(join(tmpdir(), "isulad-source-")));
 afterAll(() => rmSync(dir, { recursive: true }));
 const entry = { device: "0:99", point: dir, tags: [], source: "server:/export", options: "" };
 
-describe.each(["ext4", "nfs4"])("of a disk of type %s", (type) => {
+describe.each(["ext4", "nfs4"])("on a file system of type %s", (type) => {
   const top = join(dir, type);
   mkdirSync(join(top, "a folder\n"), { recursive: true });
   writeFileSync(join(top, "file"), "");
@@ -39,12 +39,12 @@ describe.each(["ext4", "nfs4"])("of a disk of type %s", (type) => {
     expect(await sourceOf(name)).toBe(join(top, real));
   });
 
-  test("what is missing is made, for all to read", async () => {
+  test("a missing source becomes a directory that all may read", async () => {
     expect(await sourceOf("new/one")).toBe(join(top, "new/one"));
     expect(statSync(join(top, "new")).mode & 0o777).toBe(0o755);
   });
 
-  test("or refused, with the key that says so", async () => {
+  test("a missing source is refused with the key that forbids it", async () => {
     const { code, message } = await failure(sourceOf("none", true));
     expect(code).toBe("FAILED_PRECONDITION");
     expect(message).toContain(join(top, "none"));
@@ -52,7 +52,7 @@ describe.each(["ext4", "nfs4"])("of a disk of type %s", (type) => {
     expect(existsSync(join(top, "none"))).toBe(false);
   });
 
-  test("what lies below a file is FAILED_PRECONDITION with its path", async () => {
+  test("a path below a file is FAILED_PRECONDITION with the path", async () => {
     const { code, message } = await failure(sourceOf("file/x"));
     expect(code).toBe("FAILED_PRECONDITION");
     expect(message).toContain('"/data"');

@@ -3,7 +3,7 @@ import type { CgroupPaths } from "../../../src/node/cgroup.ts";
 import { parseVictim, type Victim } from "../../../src/node/kernel_log.ts";
 import { OomLedger } from "../../../src/node/oom.ts";
 
-/** Counters by name; a name that is missing is a cgroup that is gone. */
+/** counts: counters by name; a missing name is a removed cgroup. */
 function ledgerOver(counts: Record<string, bigint>, victims?: Victim[]): OomLedger {
   return new OomLedger({
     kills: (paths) => counts[paths["unified"]!.replace("pod/", "")],
@@ -12,10 +12,10 @@ function ledgerOver(counts: Record<string, bigint>, victims?: Victim[]): OomLedg
   });
 }
 
-/** The same, and what was read of each at its changes: limits that were met, and kills. */
+/** As ledgerOver(), with the counters of each container's last change. */
 function watchedLedger(
   counts: Record<string, bigint>,
-  seen: Record<string, { limitsMet: bigint; kills: bigint }>,
+  seen: Record<string, { limitHits: bigint; kills: bigint }>,
   closed: string[] = [],
 ): OomLedger {
   return new OomLedger({
@@ -29,12 +29,12 @@ function watchedLedger(
   });
 }
 
-/** Its pid is the letter's code, its start 100 s after the boot. */
+/** A first process whose pid is the letter's code and which started 100 s after boot. */
 const init = (id: string) => ({ id, pid: id.charCodeAt(0), pidStartTime: "10000" });
 const at = (name: string): CgroupPaths => ({ unified: `pod/${name}` });
 
 describe("OomLedger", () => {
-  test("reads the container's own counter while it is there", () => {
+  test("reads the container's own counter while it exists", () => {
     const counts: Record<string, bigint> = { pod: 0n, a: 0n };
     const ledger = ledgerOver(counts);
     ledger.started(init("a"), at("a"));
@@ -43,7 +43,7 @@ describe("OomLedger", () => {
     expect(ledger.ended("a", 137).oomKilled).toBe(false);
   });
 
-  test("takes what the pod counts and no other container does when the cgroup is gone", () => {
+  test("attributes the pod's kills that no other container accounts for to a removed cgroup", () => {
     const counts: Record<string, bigint> = { pod: 7n, a: 0n, b: 0n, c: 0n };
     const ledger = ledgerOver(counts);
     for (const id of ["a", "b", "c"]) ledger.started(init(id), at(id));
@@ -61,7 +61,7 @@ describe("OomLedger", () => {
     expect(ledger.ended("d", 137).oomKilled).toBe(false);
   });
 
-  test("begins with containers that ran before it, and forgets kills from before", () => {
+  test("accepts containers that ran before it, and ignores earlier kills", () => {
     const counts: Record<string, bigint> = { pod: 5n, a: 2n, b: 1n };
     const ledger = ledgerOver(counts);
     ledger.started(init("a"), at("a"));
@@ -71,7 +71,7 @@ describe("OomLedger", () => {
     expect(ledger.ended("a", 137).oomKilled).toBe(true);
   });
 
-  test("knows nothing where the pod's counter is gone or counts only itself", () => {
+  test("reports no kill when the pod's counter is missing or excludes child cgroups", () => {
     const counts: Record<string, bigint> = { a: 0n };
     const ledger = ledgerOver(counts);
     ledger.started(init("a"), at("a"));
@@ -79,7 +79,7 @@ describe("OomLedger", () => {
     expect(ledger.ended("a", 137).oomKilled).toBe(false);
   });
 
-  test("a first process that ends well was not killed, and an old kill tells of no limit", () => {
+  test("an exit code of 0 is no OOM kill, and an old kill has no limit", () => {
     const counts: Record<string, bigint> = { pod: 0n, a: 0n, b: 1n, c: 0n };
     const ledger = ledgerOver(counts);
     for (const id of ["a", "b", "c"]) ledger.started(init(id), at(id));
@@ -90,17 +90,17 @@ describe("OomLedger", () => {
     expect(ledger.ended("c", 1)).toEqual({ oomKilled: true, oomLimit: "container" });
   });
 
-  test("knows of a cgroup that is gone what was read at its last change", () => {
+  test("uses the counters of the last change of a removed cgroup", () => {
     const counts: Record<string, bigint> = { a: 0n, b: 0n, c: 0n, d: 0n };
     const seen = Object.fromEntries(
-      Object.keys(counts).map((id) => [id, { limitsMet: 0n, kills: 0n }]),
+      Object.keys(counts).map((id) => [id, { limitHits: 0n, kills: 0n }]),
     );
     const closed: string[] = [];
     const ledger = watchedLedger(counts, seen, closed);
     for (const id of Object.keys(counts)) ledger.started(init(id), at(id));
-    Object.assign(seen["a"]!, { limitsMet: 1n, kills: 1n });
-    Object.assign(seen["b"]!, { limitsMet: 0n, kills: 1n }); // by a limit above
-    Object.assign(seen["c"]!, { limitsMet: 1n, kills: 0n }); // gone before its last change was told
+    Object.assign(seen["a"]!, { limitHits: 1n, kills: 1n });
+    Object.assign(seen["b"]!, { limitHits: 0n, kills: 1n }); // by a limit above
+    Object.assign(seen["c"]!, { limitHits: 1n, kills: 0n }); // removed before its last change was read
     for (const id of Object.keys(counts)) delete counts[id];
     expect(ledger.ended("a", 137)).toEqual({ oomKilled: true, oomLimit: "container" });
     expect(ledger.ended("b", 137)).toEqual({ oomKilled: true });
@@ -109,10 +109,10 @@ describe("OomLedger", () => {
     expect(closed).toEqual(["a", "b", "c", "d"]);
   });
 
-  test("takes a kill that was seen and is in the pod's count for one", () => {
+  test("counts a kill once that both the container and the pod have counted", () => {
     const counts: Record<string, bigint> = { pod: 0n, a: 0n, b: 0n, c: 0n };
-    const seen = { a: { limitsMet: 1n, kills: 1n }, b: { limitsMet: 0n, kills: 0n } };
-    const ledger = watchedLedger(counts, { ...seen, c: { limitsMet: 0n, kills: 0n } });
+    const seen = { a: { limitHits: 1n, kills: 1n }, b: { limitHits: 0n, kills: 0n } };
+    const ledger = watchedLedger(counts, { ...seen, c: { limitHits: 0n, kills: 0n } });
     for (const id of ["a", "b", "c"]) ledger.started(init(id), at(id));
     counts["pod"] = 1n;
     delete counts["a"];
@@ -123,7 +123,7 @@ describe("OomLedger", () => {
     expect(ledger.ended("c", 137).oomKilled).toBe(false);
   });
 
-  test("asks the kernel's log where no counter is left, and of two that went at once", () => {
+  test("reads the kernel log without counters, and for two cgroups removed at once", () => {
     const victim = (id: string, atUs: number, byCgroup = true) => ({
       pid: id.charCodeAt(0),
       atUs,
@@ -147,7 +147,7 @@ describe("OomLedger", () => {
   });
 });
 
-test("parseVictim reads the line that tells of a kill", () => {
+test("parseVictim reads the line of a kill", () => {
   const text = "Killed process 1234 (dd) total-vm:206068kB, anon-rss:19000kB";
   expect(parseVictim(`3,77,123456789,-;Memory cgroup out of memory: ${text}`)).toEqual({
     pid: 1234,

@@ -1,4 +1,4 @@
-// The built-in pause program is what its source says, and does what a namespace's init must.
+// The built-in pause program matches its source, reaps processes and exits on signals.
 import { expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -49,6 +49,6 @@ test.each(["SIGINT", "SIGTERM"] as const)("it ends on %s with exit code 0", asyn
   rmSync(dir, { recursive: true });
 });
 
-test("an architecture without one is told of the key", () => {
+test("an architecture without a pause program names the key to set", () => {
   expect(() => pauseProgram("riscv64")).toThrow("pod-sandbox-image");
 });

@@ -1,5 +1,5 @@
-// Classes of cache and memory bandwidth: a file as containerd reads it, and what it means on a node. No
-// machine of ours has a processor with resource control: its file system is a folder here.
+// RDT classes: the file format of containerd, applied to a plain folder instead of resctrl, because no test machine
+// has a processor with RDT.
 import { afterAll, beforeEach, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -45,14 +45,14 @@ partitions:
       besteffort: {l3Allocation: "50%", mbAllocation: {all: ["10%", "1000MBps"], "1-3": ["50%"]}}
 `;
 
-test("a node tells what it can divide", () => {
+test("rdtHost() reads which resources can be partitioned", () => {
   expect(rdtHost(resctrl)).toEqual({
     caches: [{ name: "L3", ids: [0, 1], bits: 20, bitsMin: 2 }],
     bandwidth: { ids: [0, 1], percentMin: 10, inMBps: false },
   });
 });
 
-test("a class's group is made and given its share", () => {
+test("prepareRdtClass() creates the group with its share", () => {
   writeFileSync(file, usual);
   prepareRdtClass(file, "besteffort", resctrl);
   // The partition has bits 0 to 7, and 0 to 3 of cache 1.
@@ -67,11 +67,11 @@ const lines = (text: string, name: string, host: RdtHost = rdtHost(resctrl)) =>
 test.each([
   ["guaranteed", ["L3:0=fff00;1=ffff0", "MB:0=100;1=100"]],
   ["burstable", ["L3:0=ff;1=f", "MB:0=50;1=50"]],
-])("%s has its part of its partition", (name, expected) => {
+])("%s gets its share of its partition", (name, expected) => {
   expect(lines(usual, name)).toEqual(expected);
 });
 
-test("shares in bits, ranges of percent, code and data, and MBps", () => {
+test("shares can be bits, percent ranges, code and data, and MBps", () => {
   const text = `
 partitions:
   a:
@@ -129,7 +129,7 @@ test.each([
   ["partitions: {a: {speed: 5}}", "x", "partitions.a.speed"],
   ["][", "x", file],
   ["partitions: {a: {classes: {DEFAULT: }}}", "DEFAULT", "root group"],
-])("%s: a class that cannot be is refused", (text, name, why) => {
+])("%s: an impossible class is refused", (text, name, why) => {
   writeFileSync(file, text);
   const failure = codeAndMessage(() => prepareRdtClass(file, name, resctrl));
   expect(failure).toStartWith(`FAILED_PRECONDITION: rdt_class ${name}: `);
@@ -137,7 +137,7 @@ test.each([
   expect(existsSync(join(resctrl, name))).toBe(false);
 });
 
-test("without a file only what somebody else has made is a class; without resctrl there is none", () => {
+test("without a file only existing groups are classes; without resctrl there are none", () => {
   expect(codeAndMessage(() => prepareRdtClass("", "x", resctrl))).toContain("rdt-config-file");
   mkdirSync(join(resctrl, "x"));
   writeFileSync(join(resctrl, "x/schemata"), "");

@@ -77,7 +77,7 @@ describe("readDetails()", () => {
     });
   });
 
-  test("knows nothing of a cgroup that is gone", () => {
+  test("returns nothing for a removed cgroup", () => {
     expect(readDetails({ unified: join(golden, "none") })).toMatchObject({ io: [], hugepages: [] });
     expect(readDetails({ memory: join(golden, "none") })).toMatchObject({ io: [], hugepages: [] });
   });

@@ -1,4 +1,4 @@
-// How late the event loop is, measured while it is watched.
+// The event loop's lag is measured while it is watched.
 import { expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { LoopLag } from "../../../src/stats/loop_lag.ts";
@@ -7,33 +7,33 @@ function hold(ms: number): void {
   for (const end = performance.now() + ms; performance.now() < end;);
 }
 
-test("LoopLag tells how long the loop was held up, at most a tick less", async () => {
-  const told: number[] = [];
-  const lag = new LoopLag((ms) => told.push(ms));
+test("LoopLag reports how long the loop was blocked, at most a tick less", async () => {
+  const reported: number[] = [];
+  const lag = new LoopLag((ms) => reported.push(ms));
   using _ = lag.watch();
   await sleep(20);
   hold(100);
   await sleep(20);
-  expect(Math.max(...told)).toBeGreaterThan(90);
+  expect(Math.max(...reported)).toBeGreaterThan(90);
 });
 
-test("LoopLag tells of what held the loop up until nobody watched any more", () => {
-  const told: number[] = [];
-  const lag = new LoopLag((ms) => told.push(ms));
+test("LoopLag reports a block that lasts until the last watcher stops", () => {
+  const reported: number[] = [];
+  const lag = new LoopLag((ms) => reported.push(ms));
   const [first, second] = [lag.watch(), lag.watch()];
   hold(50);
   first[Symbol.dispose]();
-  expect(told).toEqual([]);
+  expect(reported).toEqual([]);
   second[Symbol.dispose]();
-  expect(told).toHaveLength(1);
-  expect(told[0]).toBeGreaterThan(40);
+  expect(reported).toHaveLength(1);
+  expect(reported[0]).toBeGreaterThan(40);
 });
 
-test("LoopLag does not tick while nobody watches", async () => {
-  const told: number[] = [];
-  const lag = new LoopLag((ms) => told.push(ms));
+test("LoopLag does not tick without a watcher", async () => {
+  const reported: number[] = [];
+  const lag = new LoopLag((ms) => reported.push(ms));
   lag.watch()[Symbol.dispose]();
   hold(20);
   await sleep(50);
-  expect(told).toEqual([]);
+  expect(reported).toEqual([]);
 });

@@ -13,7 +13,7 @@ made_total{what="d"} 3
 `);
 });
 
-test("exposition() writes a histogram's buckets as sums, the last one of all", () => {
+test("exposition() writes a histogram's buckets cumulatively", () => {
   const histogram = new Histogram("took_seconds", "How long");
   for (const seconds of [0.0001, 0.001, 0.2, 1000]) histogram.observe({ call: "x" }, seconds);
   const lines = exposition([histogram.family()]).split("\n");

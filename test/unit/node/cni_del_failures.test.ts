@@ -1,9 +1,9 @@
-// The time for which CNI DEL has been failing: it counts the node's running time, not its clock.
+// Records of failing CNI DELs count the node's uptime, not its clock.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { failedForMs, failingFile } from "../../../src/node/cni_failing.ts";
+import { recordDelFailure, delFailureFile } from "../../../src/node/cni_del_failures.ts";
 import { bootTime } from "../../../src/sys/uptime.ts";
 
 const hourMs = 3_600_000;
@@ -12,9 +12,9 @@ beforeEach(() => void (dir = mkdtempSync(join(tmpdir(), "cni-failing-"))));
 afterEach(() => rmSync(dir, { recursive: true }));
 
 const failed = (bootId: string, hours: number) =>
-  failedForMs(dir, "pod", { bootId, uptimeMs: hours * hourMs });
+  recordDelFailure(dir, "pod", { bootId, uptimeMs: hours * hourMs });
 
-test("failedForMs() sums up the times between failures of a boot, and goes on in the next one", async () => {
+test("recordDelFailure() sums the times between failures within a boot, and continues after a reboot", async () => {
   expect(await failed("one", 1)).toBe(0);
   expect(await failed("one", 2)).toBe(hourMs);
   expect(await failed("one", 3.5)).toBe(2.5 * hourMs);
@@ -22,16 +22,16 @@ test("failedForMs() sums up the times between failures of a boot, and goes on in
   expect(await failed("two", 1.1)).toBe(3.5 * hourMs);
 });
 
-test("failedForMs() counts a long pause, in which nobody tried, as a short one", async () => {
+test("recordDelFailure() caps a long pause without retries", async () => {
   await failed("one", 1);
   expect(await failed("one", 200)).toBe(2 * hourMs);
 });
 
 test.each(["1795462800000", "", "{", '{"bootId":1}'])(
-  "failedForMs() begins anew over a file that has %p",
+  "recordDelFailure() restarts at 0 when the file contains %p",
   async (text) => {
     mkdirSync(join(dir, "failing"));
-    writeFileSync(failingFile(dir, "pod"), text);
+    writeFileSync(delFailureFile(dir, "pod"), text);
     expect(await failed("one", 1)).toBe(0);
     expect(await failed("one", 2)).toBe(hourMs);
   },

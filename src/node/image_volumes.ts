@@ -1,45 +1,42 @@
-// The volumes that an image names (Volumes in its config): each becomes a folder of the container's
-// own, with what the image has at that place, that is writable and goes with the container.
+// Creates an image's volumes (Volumes in its config): each becomes a writable directory of the container,
+// with a copy of the image's content at that path, and is removed with the container.
 import { chmod, chown, lstat, mkdir } from "node:fs/promises";
 import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
-import { resolveInRoot } from "./host.ts";
+import { resolveInRoot } from "./path_in_root.ts";
 
 const volumesMax = 256;
-/** Nothing that the kernel or the pod has there can be a volume. */
-const taken = /^\/(proc|sys|dev)?$|^\/(proc|sys)\//;
+/** Paths that a volume must not cover. */
+const reserved = /^\/(proc|sys|dev)?$|^\/(proc|sys)\//;
 
 export type VolumeOptions = {
-  /** The container's; the volumes come to lie in "volumes" there. */
+  /** The container's folder; volumes are created in its subfolder "volumes". */
   folder: string;
   rootfs: string;
-  /** The image's: hostile input. */
+  /** From the image: hostile input. */
   paths: string[];
-  /** Where the container has mounts: nothing is made for those. */
+  /** Destinations of the container's mounts, which replace volumes. */
   destinations: string[];
   /** The root of the container's user namespace. */
   owner?: { uid: number; gid: number };
   signal: AbortSignal;
 };
 
-/**
- * Makes them. @throws CriError FAILED_PRECONDITION for an image whose volumes cannot be had,
- * DEADLINE_EXCEEDED when the copy takes longer than the signal allows.
- */
+/** @throws CriError FAILED_PRECONDITION for invalid volumes, DEADLINE_EXCEEDED for a copy that takes too long. */
 export async function makeVolumes(
   options: VolumeOptions,
 ): Promise<{ path: string; source: string }[]> {
   const paths = new Set(options.paths.map(normal));
   if (paths.size > volumesMax) {
-    throw broken(`it names ${paths.size} volumes, over ${volumesMax}`);
+    throw broken(`${paths.size} volumes exceed the limit of ${volumesMax}`);
   }
   for (const destination of options.destinations) paths.delete(normal(destination));
   const made: { path: string; source: string }[] = [];
   for (const path of paths) {
-    if (taken.test(path) || path.includes("\0")) {
-      throw broken(`its volume ${quoted(path)} would cover what is the system's`);
+    if (reserved.test(path) || path.includes("\0")) {
+      throw broken(`volume ${quoted(path)} would cover a system directory`);
     }
     const source = join(options.folder, "volumes", String(made.length));
     await makeVolume(options, path, source);
@@ -57,12 +54,12 @@ async function makeVolume(options: VolumeOptions, path: string, source: string):
     return;
   }
   const info = await lstat(image);
-  if (!info.isDirectory()) throw broken(`its volume ${path} is no folder`);
+  if (!info.isDirectory()) throw broken(`volume ${path} is not a directory`);
   const argv = ["cp", "-a", "--", `${image}/.`, `${source}/`];
   const result = await run(argv, { signal: options.signal, isExpendable: true });
   if (result.exitCode !== 0) {
-    const why = failureOutput(result);
-    throw new CriError("INTERNAL", `cannot copy the image's ${path} to a volume: ${why}`);
+    const reason = failureOutput(result);
+    throw new CriError("INTERNAL", `cannot copy the image's ${path} to a volume: ${reason}`);
   }
   await chown(source, info.uid, info.gid);
   await chmod(source, info.mode & 0o7777);
@@ -73,6 +70,6 @@ function normal(path: string): string {
   return full.length > 1 && full.endsWith("/") ? full.slice(0, -1) : full;
 }
 
-function broken(why: string): CriError {
-  return new CriError("FAILED_PRECONDITION", `the image cannot be run: ${why}`);
+function broken(reason: string): CriError {
+  return new CriError("FAILED_PRECONDITION", `cannot use the image: ${reason}`);
 }

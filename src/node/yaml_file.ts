@@ -1,12 +1,12 @@
-// Files in forms that others have given them, in YAML or JSON (which *.json has to be).
+// Reads YAML or JSON files (*.json must be JSON) and validates them against a schema.
 import * as v from "valibot";
 import { parse } from "yaml";
 import { jsonValue } from "../base/json.ts";
 import { wellFormed } from "../base/text.ts";
 import { readTextBounded } from "../sys/file.ts";
 
-/** What the file holds, by its schema. @throws Error with what is wrong with it, but not the file's name. */
-export function readBySchema<Schema extends v.GenericSchema>(
+/** @throws Error with the key and the reason, without the file name. */
+export function readYamlFile<Schema extends v.GenericSchema>(
   file: string,
   bytesMax: number,
   schema: Schema,

@@ -1,4 +1,4 @@
-// OCI runtimes by their command line (runc ≥ 1.1, crun): what to call, and what a failure said.
+// Calls OCI runtimes by their command line (runc ≥ 1.1, crun) and reads their error messages.
 import { rm } from "node:fs/promises";
 import { CriError } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
@@ -6,7 +6,7 @@ import { printable, shorten } from "../base/text.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { failureOutput, run } from "../sys/run.ts";
 
-/** An OCI runtime: program, arguments before the verb, its state folder, who manages cgroups. */
+/** An OCI runtime: program, arguments before the verb, state folder, and whether systemd manages cgroups. */
 export type RuntimeCommand = {
   path: string;
   args: string[];
@@ -14,7 +14,7 @@ export type RuntimeCommand = {
   systemdCgroup: boolean;
 };
 
-/** The call of one verb; the runtime tells its errors to logFile as JSON lines. */
+/** Returns the command line of one verb; the runtime writes errors to logFile as JSON lines. */
 export function runtimeArgv(runtime: RuntimeCommand, logFile: string, verb: string[]): string[] {
   const argv = [runtime.path, ...runtime.args, "--root", runtime.root];
   argv.push("--log", logFile, "--log-format", "json");
@@ -24,7 +24,7 @@ export function runtimeArgv(runtime: RuntimeCommand, logFile: string, verb: stri
 
 const messageBytesMax = 4_000;
 
-/** The last error in a runtime's log, or undefined when it told none. */
+/** Returns the last error in a runtime's log, or undefined. */
 export async function runtimeError(logFile: string): Promise<string | undefined> {
   const text = (await readTextIfExists(logFile)) ?? "";
   let last: string | undefined;
@@ -33,7 +33,7 @@ export async function runtimeError(logFile: string): Promise<string | undefined>
       const entry = jsonValue(line) as { level?: string; msg?: string };
       if (entry.level === "error" || entry.level === "fatal") last = String(entry.msg ?? last);
     } catch {
-      // Not every runtime keeps to JSON in every message.
+      // Some runtimes print some messages as plain text.
       if (line.trim() !== "") last = line.trim();
     }
   }
@@ -41,8 +41,8 @@ export async function runtimeError(logFile: string): Promise<string | undefined>
 }
 
 /**
- * Calls a verb from which no container's process comes (those are the monitor's), and waits for its end.
- * @throws CriError UNKNOWN with the runtime's own message, DEADLINE_EXCEEDED or CANCELLED.
+ * Runs a verb that starts no process in a container (the monitor runs those) and waits for its exit.
+ * @throws CriError UNKNOWN with the runtime's message, DEADLINE_EXCEEDED or CANCELLED.
  */
 export async function callRuntime(
   runtime: RuntimeCommand,
@@ -52,8 +52,8 @@ export async function callRuntime(
   try {
     const result = await run(runtimeArgv(runtime, logFile, verb), { signal });
     if (result.exitCode === 0) return;
-    const told = (await runtimeError(logFile)) ?? failureOutput(result);
-    throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${told}`);
+    const message = (await runtimeError(logFile)) ?? failureOutput(result);
+    throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
   } finally {
     await rm(logFile, { force: true });
   }

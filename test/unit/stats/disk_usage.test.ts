@@ -1,4 +1,3 @@
-// What containers write and pods send: du in the background, /proc/PID/net/dev.
 import { describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -6,12 +5,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../../src/base/log.ts";
 import { type DiskUsage, DiskUsages } from "../../../src/stats/disk_usage.ts";
-import { parseNetDev } from "../../../src/stats/network_stats.ts";
 
 const used: DiskUsage = { atNs: 1n, bytes: 4096n, inodes: 1n };
 
 describe("DiskUsages", () => {
-  test("counts blocks and inodes as du does", async () => {
+  test("measures blocks and inodes as du does", async () => {
     const folder = mkdtempSync(join(tmpdir(), "isulad-du-"));
     mkdirSync(join(folder, "a b"));
     writeFileSync(join(folder, "a b", "file"), "x".repeat(100_000));
@@ -24,7 +22,7 @@ describe("DiskUsages", () => {
     rmSync(folder, { recursive: true });
   });
 
-  test("counts what is asked for first in one go, and tells the same until the next", async () => {
+  test("measures new folders in one run, and returns the same figures until the next run", async () => {
     const rounds: string[][] = [];
     using usages = new DiskUsages(silentLog(), (folders) => {
       rounds.push(folders);
@@ -37,7 +35,7 @@ describe("DiskUsages", () => {
     expect(rounds).toEqual([["/a", "/b"], ["/c"]]);
   });
 
-  test("does not keep its callers waiting, and gives less to one child when one failed", async () => {
+  test("does not block its callers, and gives a child fewer folders after a failure", async () => {
     const rounds: number[] = [];
     using usages = new DiskUsages(silentLog(), async (folders) => {
       rounds.push(folders.length);
@@ -50,28 +48,4 @@ describe("DiskUsages", () => {
     using stuck = new DiskUsages(silentLog(), () => new Promise(() => {}));
     expect((await stuck.of(["/a"])).size).toBe(0);
   });
-});
-
-test("parseNetDev() reads every interface but lo", () => {
-  const text = `Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo:    1000       10    0    0    0     0          0         0     1000       10    0    0    0     0       0          0
-  eth0: 18446744073709551615       9    3    1    0     0          0         0     4126       42    2    4    0     0       0          0
-eth0.5:12       1    0    0    0     0          0         0     13       2    0    0    0     0       0          0
-`;
-  expect(parseNetDev(text)).toMatchObject([
-    {
-      name: "eth0",
-      rxBytes: 18_446_744_073_709_551_615n,
-      rxPackets: 9n,
-      rxErrors: 3n,
-      rxDropped: 1n,
-      txBytes: 4126n,
-      txPackets: 42n,
-      txErrors: 2n,
-      txDropped: 4n,
-    },
-    { name: "eth0.5", rxBytes: 12n, txBytes: 13n },
-  ]);
-  expect(parseNetDev("")).toEqual([]);
 });

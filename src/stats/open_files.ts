@@ -1,4 +1,4 @@
-// What the processes of a container have open.
+// Counts the open descriptors and sockets of a container's processes.
 import { readlinkSync } from "node:fs";
 import { readdir, stat } from "node:fs/promises";
 import { Slices } from "../base/time_slices.ts";
@@ -6,10 +6,10 @@ import { readKernelFile } from "../sys/file.ts";
 
 export type OpenFiles = { files: bigint; sockets: bigint };
 
-/** Each costs a call to the kernel, and a container may open millions. */
+/** Each costs a system call, and a container may open millions. */
 const filesMax = 20_000;
 
-/** Open descriptors of all these processes, and how many are sockets; undefined: too many to count. */
+/** Counts the open descriptors of all these processes; undefined: too many to count. */
 export async function countOpenFiles(pids: number[]): Promise<OpenFiles | undefined> {
   const slices = new Slices();
   let [files, sockets] = [0, 0];
@@ -26,10 +26,10 @@ export async function countOpenFiles(pids: number[]): Promise<OpenFiles | undefi
   return { files: BigInt(files), sockets: BigInt(sockets) };
 }
 
-/** The paths of a process's descriptors, none once it has ended; undefined: too many. */
+/** Lists the paths of a process's descriptors, none once it has ended; undefined: too many. */
 async function openFiles(folder: string): Promise<string[] | undefined> {
   try {
-    // Since Linux 6.2 it is the number of descriptors, before that 0.
+    // The number of descriptors since Linux 6.2, 0 before that.
     const { size } = await stat(folder);
     if (size > filesMax) return undefined;
     return (await readdir(folder)).map((name) => `${folder}/${name}`);
@@ -46,7 +46,7 @@ function isSocket(path: string): boolean {
   }
 }
 
-/** The soft limit of open files (proc(5), /proc/PID/limits); undefined: none, or no such process. */
+/** Returns the soft limit of open files (proc(5), /proc/PID/limits); undefined: none, or no such process. */
 export function openFilesMax(pid: number): bigint | undefined {
   const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
   const soft = /^Max open files\s+(\d+)\s/m.exec(limits)?.[1];

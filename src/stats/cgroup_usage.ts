@@ -1,18 +1,19 @@
-// What the kernel counts for a cgroup, the same for v1, v2 and a hybrid host (v1 whose empty cgroup2
-// has the pressure figures). What is not counted on this host is not there, and never 0.
+// Reads CPU, memory and pressure figures of a cgroup on v1, v2 and hybrid hosts (v1, with pressure figures
+// in a cgroup2 without controllers). Figures that this host does not provide are undefined, never 0.
 import { nowNs } from "../base/clock.ts";
 import { readKernelFile } from "../sys/file.ts";
-import { type CgroupPaths, processes } from "./cgroup.ts";
+import { type CgroupPaths, processes } from "../node/cgroup.ts";
+import { limited, numberIn, parseKeyed, type Read } from "../node/cgroup_file.ts";
 
-/** Share of the time in percent (avg…) in which work waited; total in nanoseconds. */
+/** Percentage of time in which tasks waited (avg…), and the total. */
 export type Pressure = { avg10: number; avg60: number; avg300: number; totalNs: bigint };
 /** some: at least one task waited; full: all did. */
 export type Pressures = { some?: Pressure; full?: Pressure };
 
-/** In bytes, as cAdvisor tells them. */
+/** In bytes, with cAdvisor's definitions. */
 export type MemoryUsage = {
   usage: bigint;
-  /** usage without inactive file pages, which the kernel could drop at once. */
+  /** usage without inactive file pages, which the kernel can drop at once. */
   workingSet: bigint;
   /** Anonymous memory. */
   rss: bigint;
@@ -22,30 +23,27 @@ export type MemoryUsage = {
   inactiveFile: bigint;
   pageFaults: bigint;
   majorPageFaults: bigint;
-  /** undefined: none, also none above it. */
+  /** undefined: no limit here or above. */
   limit?: bigint;
-  /** undefined: this host does not count swap. */
+  /** undefined: this host does not account swap. */
   swap?: bigint;
-  /** Of swap alone; undefined: none. */
+  /** Limit of swap alone; undefined: no limit. */
   swapLimit?: bigint;
 };
 
 export type CgroupUsage = {
-  /** When it was read, nanoseconds since the epoch. */
+  /** Time of the reading, nanoseconds since the epoch. */
   atNs: bigint;
   cpuNs?: bigint;
   memory?: MemoryUsage;
-  /** Also those of the cgroups below; only where it was asked for. */
+  /** Includes cgroups below; only if requested. */
   processes?: bigint;
   cpuPressure?: Pressures;
   memoryPressure?: Pressures;
   ioPressure?: Pressures;
 };
 
-/** The text of a kernel file, undefined where there is none. */
-type Read = (path: string) => string | undefined;
-
-/** undefined once the cgroup is gone. */
+/** Returns undefined once the cgroup has been removed. */
 export function readUsage(
   paths: CgroupPaths,
   options: { processes?: boolean; read?: Read } = {},
@@ -71,7 +69,7 @@ function readV1(paths: CgroupPaths, read: Read): Omit<CgroupUsage, "atNs"> {
   };
 }
 
-/** Keys of memory.stat, where the versions differ; v1's total_ are of this cgroup and those below it. */
+/** The keys of memory.stat that differ between versions; v1's total_ counters include the cgroups below. */
 const keysV1 = { rss: "rss", cache: "cache", mapped: "mapped_file", prefix: "total_" };
 const keysV2 = { rss: "anon", cache: "file", mapped: "file_mapped", prefix: "" };
 
@@ -100,17 +98,20 @@ function readMemoryV1(folder: string, read: Read): MemoryUsage | undefined {
   const text = read(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
-  // The lowest of this cgroup and those above it.
+  // The lowest limit of this cgroup and those above it.
   const limit = limited(stat("hierarchical_memory_limit"));
-  const both = stat("hierarchical_memsw_limit");
+  const memorySwapLimit = stat("hierarchical_memsw_limit");
   return {
     ...memoryCounts(usage, stat, keysV1),
     limit,
-    // v1 limits memory and swap together.
-    swap: both === undefined ? undefined : (stat("total_swap") ?? 0n),
-    swapLimit:
-      limit === undefined || limited(both) === undefined ? undefined : atLeast0(both! - limit),
+    swap: memorySwapLimit === undefined ? undefined : (stat("total_swap") ?? 0n),
+    swapLimit: swapLimitV1(limit, limited(memorySwapLimit)),
   };
+}
+
+/** v1 limits memory and swap together. */
+function swapLimitV1(limit: bigint | undefined, both: bigint | undefined): bigint | undefined {
+  return limit === undefined || both === undefined ? undefined : atLeast0(both - limit);
 }
 
 function readV2(folder: string, read: Read): Omit<CgroupUsage, "atNs"> {
@@ -147,7 +148,7 @@ const pressureLine =
   /^(some|full) avg10=([\d.]+) avg60=([\d.]+) avg300=([\d.]+) total=(\d{1,20})$/gm;
 
 /**
- * A pressure file: lines such as "some avg10=1.50 avg60=0.25 avg300=0.05 total=22408", the total in
+ * Parses a pressure file: lines such as "some avg10=1.50 avg60=0.25 avg300=0.05 total=22408", the total in
  * microseconds (Documentation/accounting/psi.rst).
  */
 export function parsePressure(text: string | undefined): Pressures | undefined {
@@ -161,36 +162,6 @@ export function parsePressure(text: string | undefined): Pressures | undefined {
     };
   }
   return found.some === undefined && found.full === undefined ? undefined : found;
-}
-
-/** Looks numbers up in lines of a key, a space and a number. */
-export function parseKeyed(text: string): (key: string) => bigint | undefined {
-  const lines = `\n${text}`;
-  return (key) => {
-    const at = lines.indexOf(`\n${key} `);
-    if (at === -1) return undefined;
-    const begin = at + key.length + 2;
-    const end = lines.indexOf("\n", begin);
-    return parseCount(end === -1 ? lines.slice(begin) : lines.slice(begin, end));
-  };
-}
-
-/** The number that a file holds; undefined for no such file and for no limit ("max"). */
-export function numberIn(path: string, read: Read = readKernelFile): bigint | undefined {
-  const text = read(path);
-  return text === undefined ? undefined : parseCount(text.trimEnd());
-}
-
-function parseCount(text: string): bigint | undefined {
-  return /^\d{1,20}$/.test(text) ? BigInt(text) : undefined;
-}
-
-/** v1 has no word for it: the largest number of pages, which differs among architectures. */
-const unlimitedMin = 1n << 62n;
-
-/** A v1 limit, or undefined where it limits nothing. */
-export function limited(limit: bigint | undefined): bigint | undefined {
-  return limit === undefined || limit >= unlimitedMin ? undefined : limit;
 }
 
 function atLeast0(value: bigint): bigint {

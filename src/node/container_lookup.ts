@@ -1,0 +1,83 @@
+// Looks up the host files that a container's spec depends on: mounts, devices, accounts, security profiles.
+import { CriError, messageOf } from "../base/errors.ts";
+import { readTextBounded } from "../sys/file.ts";
+import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
+import type { ContainerConfig, Mount } from "../proto/types.ts";
+import type { ContainerFacts, MountFact } from "../spec/spec_inputs.ts";
+import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
+import { loadedProfiles } from "./apparmor.ts";
+import { hostDevices, lookupDevice } from "./devices.ts";
+import { mountSource } from "./mount_source.ts";
+import { readInRoot } from "./path_in_root.ts";
+
+const accountFileBytesMax = 4 << 20;
+const seccompBytesMax = 4 << 20;
+
+export type LookupOptions = {
+  rootfsPath: string;
+  /** Mount points of image volumes, by index in config.mounts. */
+  imageMounts?: ReadonlyMap<number, string>;
+  /** Refuse missing mount sources instead of creating them. */
+  rejectMissing?: boolean;
+  /** Ends lookups on a file system that hangs. */
+  signal: AbortSignal;
+};
+
+/**
+ * Looks up all inputs of one container's spec. Missing mount sources become directories, as in other CRI
+ * runtimes; pods with untyped hostPath volumes rely on that.
+ * @throws CriError naming the mount, device or profile that is unavailable.
+ */
+export async function lookupContainer(
+  config: ContainerConfig,
+  options: LookupOptions,
+): Promise<ContainerFacts> {
+  const security = config.linux?.security_context;
+  const profile = seccompProfileFile(security);
+  return {
+    mounts: await lookupMounts(config.mounts ?? [], options),
+    devices: await Promise.all((config.devices ?? []).map(lookupDevice)),
+    hostDevices: security?.privileged ? await hostDevices() : [],
+    passwd: await readInRoot(options.rootfsPath, "/etc/passwd", accountFileBytesMax),
+    group: await readInRoot(options.rootfsPath, "/etc/group", accountFileBytesMax),
+    ...(profile === undefined ? {} : { seccompProfile: readProfile(profile) }),
+    ...(namesApparmorProfile(security) ? { apparmorProfiles: loadedProfiles() ?? [] } : {}),
+  };
+}
+
+async function lookupMounts(
+  mounts: readonly Mount[],
+  { imageMounts, rejectMissing = false, signal }: LookupOptions,
+): Promise<MountFact[]> {
+  if (mounts.length === 0) return [];
+  const table = readMountTable();
+  const facts: MountFact[] = [];
+  for (const [index, mount] of mounts.entries()) {
+    const image = imageMounts?.get(index);
+    const source = image ?? (await mountSource(mount, { table, rejectMissing, signal }));
+    facts.push({ source, propagation: "private" });
+  }
+  if (!mounts.some((mount) => mount.propagation)) return facts;
+  const after = readMountTable(); // the lookup may have triggered an automount
+  return facts.map(({ source }) => ({ source, propagation: propagationOf(source, after) }));
+}
+
+/** Returns the propagation of the mount that contains path. */
+function propagationOf(path: string, table: MountEntry[]): MountFact["propagation"] {
+  const tags = mountOf(path, table)?.tags ?? [];
+  const shared = tags.some((tag) => tag.startsWith("shared:"));
+  const slave = tags.some((tag) => tag.startsWith("master:"));
+  if (shared) return slave ? "slave+shared" : "shared";
+  if (slave) return "slave";
+  return tags.includes("unbindable") ? "unbindable" : "private";
+}
+
+function readProfile(path: string): string {
+  try {
+    return readTextBounded(path, seccompBytesMax);
+  } catch (cause) {
+    throw new CriError("INVALID_ARGUMENT", `seccomp profile ${path}: ${messageOf(cause)}`, {
+      cause,
+    });
+  }
+}

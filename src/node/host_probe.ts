@@ -1,0 +1,58 @@
+// Probes the host for what the spec generator needs to know: cgroups, capabilities, page sizes, architecture.
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { arch } from "node:os";
+import { join } from "node:path";
+import { capabilityNames } from "../spec/capabilities.ts";
+import type { HostFacts } from "../spec/spec_inputs.ts";
+import { kernelIsAtLeast } from "../sys/kernel_version.ts";
+import { readMountTable } from "../sys/mount_table.ts";
+import type { CgroupMounts } from "./cgroup.ts";
+
+/** Reads the properties of the host that do not change while the daemon runs. */
+export function readHostFacts(
+  cgroups: CgroupMounts,
+  { apparmor, selinux }: Pick<HostFacts, "apparmor" | "selinux">,
+): HostFacts {
+  const status = readFileSync("/proc/self/status", "utf8");
+  const bounding = BigInt(`0x${/^CapBnd:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? "0"}`);
+  return {
+    cgroupVersion: cgroups.version,
+    cgroupOptions: readCgroupOptions(cgroups),
+    hugepageSizes: readHugepageSizes(cgroups),
+    swapLimit: hasSwapLimit(cgroups),
+    capabilities: capabilityNames.filter((_name, bit) => (bounding >> BigInt(bit)) & 1n),
+    oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
+    ...(apparmor === undefined ? {} : { apparmor }),
+    idmappedLayers: kernelIsAtLeast(5, 19),
+    ...(selinux === undefined ? {} : { selinux }),
+    arch: arch(),
+  };
+}
+
+function readHugepageSizes({ version, roots }: CgroupMounts): string[] {
+  const limited =
+    version === 1
+      ? roots["hugetlb"] !== undefined
+      : readFileSync(join(roots["unified"]!, "cgroup.controllers"), "utf8").includes("hugetlb");
+  if (!limited || !existsSync("/sys/kernel/mm/hugepages")) return [];
+  return readdirSync("/sys/kernel/mm/hugepages").map((name) => {
+    const kib = Number(/(\d+)kB/.exec(name)?.[1]);
+    if (kib >= 1 << 20) return `${kib / (1 << 20)}GB`;
+    return kib >= 1 << 10 ? `${kib / (1 << 10)}MB` : `${kib}KB`;
+  });
+}
+
+function readCgroupOptions({ version, roots }: CgroupMounts): string[] {
+  if (version === 1) return [];
+  const mounted = readMountTable().find(
+    ({ type, point }) => type === "cgroup2" && point === roots["unified"],
+  );
+  const options = mounted?.options.split(",") ?? [];
+  return options.filter((option) => ["nsdelegate", "memory_recursiveprot"].includes(option));
+}
+
+/** v2 has memory.swap.max if the kernel supports swap; v1 needs swap accounting. */
+function hasSwapLimit({ version, roots }: CgroupMounts): boolean {
+  if (version === 2) return existsSync("/proc/swaps");
+  return existsSync(join(roots["memory"] ?? "", "memory.memsw.limit_in_bytes"));
+}

@@ -1,0 +1,56 @@
+// Resolves paths inside an image's root file system, which is hostile input: links never lead out of it.
+import { lstat, readlink } from "node:fs/promises";
+import { join, posix } from "node:path";
+import { CriError, errnoOf } from "../base/errors.ts";
+import { readBounded } from "../sys/file.ts";
+
+const linksMax = 40;
+
+/**
+ * Reads a file of an image as text; "" when it is missing or not a regular file.
+ * @throws CriError FAILED_PRECONDITION when it is larger than maxBytes.
+ */
+export async function readInRoot(root: string, path: string, maxBytes: number): Promise<string> {
+  const real = await resolveInRoot(root, path);
+  if (real === undefined || !(await lstat(real)).isFile()) return "";
+  const bytes = readBounded(real, maxBytes + 1);
+  if (bytes.length > maxBytes) {
+    throw new CriError("FAILED_PRECONDITION", `${path} of the image is over ${maxBytes} bytes`);
+  }
+  return new TextDecoder().decode(bytes);
+}
+
+/** Returns the host path of a file in root, or undefined. The tree must not change during the call. */
+export async function resolveInRoot(root: string, path: string): Promise<string | undefined> {
+  let todo = path.split("/");
+  let at = "/";
+  for (let links = 0; todo.length > 0;) {
+    const name = todo.shift()!;
+    const next = posix.join(at, name); // ".." stops at "/"
+    try {
+      if ((await lstat(join(root, next))).isSymbolicLink()) {
+        if (++links > linksMax) return undefined;
+        const target = await readlink(join(root, next));
+        if (target.startsWith("/")) at = "/";
+        todo = [...target.split("/"), ...todo];
+      } else {
+        at = next;
+      }
+    } catch (error) {
+      if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
+      throw error;
+    }
+  }
+  return join(root, at);
+}
+
+/**
+ * Returns the host path of a directory in the root file system of a mounted image.
+ * @throws CriError NOT_FOUND, or FAILED_PRECONDITION when it is not a directory.
+ */
+export async function folderInRoot(root: string, path: string): Promise<string> {
+  const real = await resolveInRoot(root, path);
+  if (real === undefined) throw new CriError("NOT_FOUND", `the image has no ${path}`);
+  if ((await lstat(real)).isDirectory()) return real;
+  throw new CriError("FAILED_PRECONDITION", `${path} of the image is not a directory`);
+}

@@ -13,7 +13,6 @@ import { CountedFlight } from "../base/single_flight.ts";
 import { LayerMaker, type LayerMakerOptions } from "../layer/layer_maker.ts";
 import { LayerGc } from "./layer_gc.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
-import { asResourceExhausted } from "../layer/disk_space.ts";
 import { LayerSync } from "../layer/layer_sync.ts";
 import { LayerStore, shortId, type LayerInfo } from "../layer/layer_store.ts";
 import { imagesOfArchive } from "./load.ts";

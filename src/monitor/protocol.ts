@@ -3,8 +3,6 @@
 import type { Socket } from "node:net";
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
-import type { CgroupPaths } from "../node/cgroup.ts";
-import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 
 export type { ExitRecord, StartRequest };

@@ -15,7 +15,7 @@ import { Gate } from "../base/gate.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
 import { Semaphore } from "../base/semaphore.ts";
-import { readTextBounded, writeFileAtomic } from "../sys/file.ts";
+import { writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
 import {
   attachmentsOf,

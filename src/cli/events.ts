@@ -1,7 +1,7 @@
 // isulad-ts events: pod events as they come, in crictl's form.
 import { defineCommand } from "citty";
 import { runtime } from "../proto/messages.js";
-import { hostArg, printJson, withClient } from "./shared.ts";
+import { hostArg, printJson, withClient } from "./daemon_command.ts";
 import { jsonForm, protoJson } from "./text.ts";
 
 export const events = defineCommand({

@@ -5,7 +5,7 @@ import { toBigInt } from "../base/int64.ts";
 import { print, say } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { follow } from "./progress.ts";
-import { forEach, hostArg, withClient } from "./shared.ts";
+import { forEach, hostArg, withClient } from "./daemon_command.ts";
 import { shortId, size } from "./text.ts";
 
 const quietArg = {

@@ -4,7 +4,7 @@ import { toBigInt } from "../base/int64.ts";
 import type { VerifiedLayer } from "../proto/types.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
-import { hostArg, withClient } from "./shared.ts";
+import { hostArg, withClient } from "./daemon_command.ts";
 
 export const verify = defineCommand({
   meta: { description: "Compare layers with what was unpacked; fails where one is damaged" },

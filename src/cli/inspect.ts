@@ -4,7 +4,7 @@ import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import { repeatable } from "./options.ts";
 import { print } from "./output.ts";
-import { forEach, hostArg, printJson, withClient } from "./shared.ts";
+import { forEach, hostArg, printJson, withClient } from "./daemon_command.ts";
 import { infoJson, jsonForm, protoJson, readableTimes } from "./text.ts";
 
 type Answer = { status?: object; image?: object | null; info?: Record<string, string> | null };

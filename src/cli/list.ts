@@ -16,7 +16,7 @@ import {
   quietArg,
   truncArg,
   withClient,
-} from "./shared.ts";
+} from "./daemon_command.ts";
 import { age, jsonForm, protoJson, shortId, size, table } from "./text.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;

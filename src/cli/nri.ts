@@ -3,7 +3,7 @@ import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { NriPlugin } from "../proto/types.ts";
-import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
+import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
 import { protoJson, table } from "./text.ts";
 
 const eventCount = 14;

@@ -8,7 +8,7 @@ import { defineCommand } from "citty";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { ContainerStatus } from "../proto/types.ts";
 import type { Client } from "./client.ts";
-import { stopContainer } from "./end.ts";
+import { stopContainer } from "./stop_remove.ts";
 import { catchInterrupts, type Interrupts } from "./interrupts.ts";
 import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
@@ -16,9 +16,9 @@ import { repeatable } from "./options.ts";
 import { everyValue } from "./program.ts";
 import { follow } from "./progress.ts";
 import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
-import { hostArg, withClient } from "./shared.ts";
-import { ourFailureCode, startFailureCode } from "./start_failure.ts";
-import { waitForExit } from "./wait.ts";
+import { hostArg, withClient } from "./daemon_command.ts";
+import { ourFailureCode, startFailureCode } from "./start_exit_code.ts";
+import { waitForExit } from "./wait_for_exit.ts";
 
 const graceSeconds = 10;
 // CNI plugins and runtimes have deadlines of their own in the daemon; this is the last resort.

@@ -15,7 +15,7 @@ import {
   secondsOf,
   truncArg,
   withClient,
-} from "./shared.ts";
+} from "./daemon_command.ts";
 import { jsonForm, protoJson, shortId, size, table } from "./text.ts";
 
 /** More than the second in which the daemon reads its figures only once. */

@@ -10,8 +10,8 @@ import type { Client } from "./client.ts";
 import { catchInterrupts } from "./interrupts.ts";
 import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
-import { hostArg, secondsOf, withClient } from "./shared.ts";
-import { startFailureCode } from "./start_failure.ts";
+import { hostArg, secondsOf, withClient } from "./daemon_command.ts";
+import { startFailureCode } from "./start_exit_code.ts";
 import { openSpdy, runRemote } from "./stream_client.ts";
 import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
 

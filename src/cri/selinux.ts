@@ -4,7 +4,7 @@ import { CriError } from "../base/errors.ts";
 import { podFiles } from "../node/pod_files.ts";
 import { checkLabel, relabel } from "../node/selinux.ts";
 import type { ContainerConfig, PodSandboxConfig, SELinuxOption } from "../proto/types.ts";
-import type { ContainerFacts } from "../spec/spec_inputs.ts";
+import type { ResolvedInputs } from "../spec/spec_inputs.ts";
 import {
   asksForLabels,
   containerLabels,
@@ -65,7 +65,7 @@ export function holdLevel({ levels }: Context, { selinux }: Sandbox): Disposable
 export async function labelFiles(
   context: Context,
   { sandboxId, config, selinux }: Container,
-  { mounts, volumes = [], call }: Pick<ContainerFacts, "mounts" | "volumes"> & { call: Call },
+  { mounts, volumes = [], call }: Pick<ResolvedInputs, "mounts" | "volumes"> & { call: Call },
 ): Promise<void> {
   if (selinux === undefined) return;
   const sandbox = context.sandboxes.get(sandboxId);

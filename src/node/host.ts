@@ -9,7 +9,7 @@ import { kernelIsAtLeast } from "../sys/kernel_version.ts";
 import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { capabilityNames } from "../spec/capabilities.ts";
-import type { ContainerFacts, HostFacts, MountFact } from "../spec/spec_inputs.ts";
+import type { ResolvedInputs, HostInfo, MountSource } from "../spec/spec_inputs.ts";
 import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
 import { loadedProfiles } from "./apparmor.ts";
 import type { CgroupMounts } from "./cgroup.ts";
@@ -21,10 +21,10 @@ const seccompBytesMax = 4 << 20;
 const linksMax = 40;
 
 /** What of the host stays the same while the daemon runs. */
-export function readHostFacts(
+export function readHostInfo(
   cgroups: CgroupMounts,
-  { apparmor, selinux }: Pick<HostFacts, "apparmor" | "selinux">,
-): HostFacts {
+  { apparmor, selinux }: Pick<HostInfo, "apparmor" | "selinux">,
+): HostInfo {
   const status = readFileSync("/proc/self/status", "utf8");
   const bounding = BigInt(`0x${/^CapBnd:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? "0"}`);
   return {
@@ -59,7 +59,7 @@ export type LookupOptions = {
 export async function lookupContainer(
   config: ContainerConfig,
   options: LookupOptions,
-): Promise<ContainerFacts> {
+): Promise<ResolvedInputs> {
   const security = config.linux?.security_context;
   const profile = seccompProfileFile(security);
   return {
@@ -125,22 +125,22 @@ export async function folderInRoot(root: string, path: string): Promise<string> 
 async function lookupMounts(
   mounts: readonly Mount[],
   { imageMounts, rejectMissing = false, signal }: LookupOptions,
-): Promise<MountFact[]> {
+): Promise<MountSource[]> {
   if (mounts.length === 0) return [];
   const table = readMountTable();
-  const facts: MountFact[] = [];
+  const sources: MountSource[] = [];
   for (const [index, mount] of mounts.entries()) {
     const given = imageMounts?.get(index);
     const source = given ?? (await mountSource(mount, { table, rejectMissing, signal }));
-    facts.push({ source, propagation: "private" });
+    sources.push({ source, propagation: "private" });
   }
-  if (!mounts.some((mount) => mount.propagation)) return facts;
+  if (!mounts.some((mount) => mount.propagation)) return sources;
   const now = readMountTable(); // to look may have mounted something (autofs)
-  return facts.map(({ source }) => ({ source, propagation: propagationOf(source, now) }));
+  return sources.map(({ source }) => ({ source, propagation: propagationOf(source, now) }));
 }
 
 /** Of the mount that a path lies on. */
-function propagationOf(path: string, table: MountEntry[]): MountFact["propagation"] {
+function propagationOf(path: string, table: MountEntry[]): MountSource["propagation"] {
   const tags = mountOf(path, table)?.tags ?? [];
   const shared = tags.some((tag) => tag.startsWith("shared:"));
   const slave = tags.some((tag) => tag.startsWith("master:"));

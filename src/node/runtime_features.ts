@@ -4,7 +4,7 @@
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
-import type { RuntimeFacts } from "../spec/spec_inputs.ts";
+import type { RuntimeSupport } from "../spec/spec_inputs.ts";
 import { kernelIsAtLeast } from "../sys/kernel_version.ts";
 import { run } from "../sys/run.ts";
 
@@ -19,7 +19,7 @@ const probeMs = 5_000;
 /** After a failure; a program that hangs shall not hold up every Status. */
 const againMs = 60_000;
 
-const nothing: RuntimeFacts = { recursiveReadOnlyMounts: false, idmapMounts: false };
+const nothing: RuntimeSupport = { recursiveReadOnlyMounts: false, idmapMounts: false };
 
 export class RuntimeFeatures {
   readonly #argv: string[];
@@ -38,7 +38,7 @@ export class RuntimeFeatures {
   }
 
   /** As of the last refresh; nothing, where the runtime cannot be asked. */
-  get facts(): RuntimeFacts {
+  get facts(): RuntimeSupport {
     return this.#facts;
   }
 
@@ -67,7 +67,7 @@ export class RuntimeFeatures {
   }
 }
 
-function factsOf(features: Features): RuntimeFacts {
+function factsOf(features: Features): RuntimeSupport {
   // Both take mount_setattr(2).
   const kernel = kernelIsAtLeast(5, 12);
   return {

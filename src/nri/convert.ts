@@ -2,7 +2,7 @@
 import { toBigInt, toLong } from "../base/int64.ts";
 import { nri } from "../proto/nri.js";
 import type {
-  Container,
+  Container as NriContainer,
   Hooks,
   LinuxContainer,
   LinuxDevice,
@@ -10,7 +10,7 @@ import type {
   LinuxResources,
   LinuxSeccomp,
   Mount,
-  PodSandbox,
+  PodSandbox as NriPod,
   SecurityProfile,
 } from "../proto/nri_types.ts";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
@@ -19,7 +19,7 @@ import type { OciHook, OciNamespace, OciResources, OciSeccomp, OciSpec } from ".
 const { ContainerState, IOPrioClass, LinuxSchedulerFlag, LinuxSchedulerPolicy } =
   nri.pkg.api.v1alpha1;
 
-export type PodFacts = {
+export type PodSnapshot = {
   id: string;
   config: PodSandboxConfig;
   runtimeHandler: string;
@@ -30,7 +30,7 @@ export type PodFacts = {
   cgroupsPath: string;
 };
 
-export type ContainerFacts = {
+export type ContainerSnapshot = {
   id: string;
   sandboxId: string;
   config: ContainerConfig;
@@ -49,37 +49,37 @@ export type ContainerFacts = {
   message: string;
 };
 
-export function nriPod(facts: PodFacts): PodSandbox {
-  const { config } = facts;
+export function nriPod(snapshot: PodSnapshot): NriPod {
+  const { config } = snapshot;
   const { metadata, linux } = config;
   return {
-    id: facts.id,
+    id: snapshot.id,
     name: metadata?.name ?? "",
     uid: metadata?.uid ?? "",
     namespace: metadata?.namespace ?? "",
     labels: config.labels ?? {},
     annotations: config.annotations ?? {},
-    runtime_handler: facts.runtimeHandler,
-    pid: facts.pid,
-    ips: facts.ips,
+    runtime_handler: snapshot.runtimeHandler,
+    pid: snapshot.pid,
+    ips: snapshot.ips,
     linux: {
       ...(linux?.overhead ? { pod_overhead: fromCri(linux.overhead) } : {}),
       ...(linux?.resources ? { pod_resources: fromCri(linux.resources) } : {}),
       cgroup_parent: linux?.cgroup_parent ?? "",
-      cgroups_path: facts.cgroupsPath,
-      namespaces: facts.namespaces,
+      cgroups_path: snapshot.cgroupsPath,
+      namespaces: snapshot.namespaces,
     },
   };
 }
 
-export function nriContainer(facts: ContainerFacts): Container {
-  const { config, spec } = facts;
+export function nriContainer(snapshot: ContainerSnapshot): NriContainer {
+  const { config, spec } = snapshot;
   const { uid, gid, additionalGids = [] } = spec.process.user;
   return {
-    id: facts.id,
-    pod_sandbox_id: facts.sandboxId,
+    id: snapshot.id,
+    pod_sandbox_id: snapshot.sandboxId,
     name: config.metadata?.name ?? "",
-    state: ContainerState[`CONTAINER_${facts.state.toUpperCase() as "RUNNING"}`],
+    state: ContainerState[`CONTAINER_${snapshot.state.toUpperCase() as "RUNNING"}`],
     labels: config.labels ?? {},
     annotations: config.annotations ?? {},
     args: spec.process.args,
@@ -91,25 +91,25 @@ export function nriContainer(facts: ContainerFacts): Container {
       options,
     })),
     hooks: nriHooks(spec),
-    linux: nriLinux(facts),
-    pid: facts.pid,
+    linux: nriLinux(snapshot),
+    pid: snapshot.pid,
     rlimits: (spec.process.rlimits ?? []).map(({ type, soft, hard }) => ({
       type,
       soft: toLong(soft),
       hard: toLong(hard),
     })),
-    created_at: toLong(facts.createdAtNs),
-    started_at: toLong(facts.startedAtNs),
-    finished_at: toLong(facts.finishedAtNs),
-    exit_code: facts.exitCode,
-    status_reason: facts.reason,
-    status_message: facts.message,
+    created_at: toLong(snapshot.createdAtNs),
+    started_at: toLong(snapshot.startedAtNs),
+    finished_at: toLong(snapshot.finishedAtNs),
+    exit_code: snapshot.exitCode,
+    status_reason: snapshot.reason,
+    status_message: snapshot.message,
     CDI_devices: (config.CDI_devices ?? []).map(({ name }) => ({ name })),
     user: { uid, gid, additional_gids: additionalGids },
     image: {
-      name: facts.image.name,
-      digest: facts.image.ref.split("@")[1] ?? "",
-      config_digest: facts.image.id,
+      name: snapshot.image.name,
+      digest: snapshot.image.ref.split("@")[1] ?? "",
+      config_digest: snapshot.image.id,
     },
   };
 }
@@ -132,7 +132,7 @@ function nriHooks({ hooks }: OciSpec): Hooks {
   };
 }
 
-function nriLinux({ spec, config }: ContainerFacts): LinuxContainer {
+function nriLinux({ spec, config }: ContainerSnapshot): LinuxContainer {
   const { linux, process } = spec;
   const { ioPriority, scheduler, oomScoreAdj } = process;
   const profile = config.linux?.security_context?.seccomp;

@@ -8,25 +8,29 @@ import { encodeMessage } from "../base/protobuf.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { nri } from "../proto/nri.js";
-import type { Container, ContainerAdjustment, PodSandbox } from "../proto/nri_types.ts";
+import type {
+  Container as NriContainer,
+  ContainerAdjustment,
+  PodSandbox as NriPod,
+} from "../proto/nri_types.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { NoAnswer } from "../sys/ttrpc.ts";
-import { Changes, refuseOthers, type World } from "./changes.ts";
-import { checkAdjustment, checkUpdate } from "./check.ts";
+import { UpdateApplier, refuseOthers, type NriBackend } from "./apply_updates.ts";
+import { checkAdjustment, checkUpdate } from "./check_answers.ts";
 import {
   fromCri,
   nriContainer,
   nriPod,
   toCri,
-  type ContainerFacts,
-  type PodFacts,
+  type ContainerSnapshot,
+  type PodSnapshot,
   type ResourceChange,
 } from "./convert.ts";
-import { Creation } from "./merge.ts";
-import { Owners } from "./owners.ts";
+import { AdjustmentMerge } from "./merge_adjustments.ts";
+import { FieldOwners } from "./field_owners.ts";
 import { EventMessage, type Calls, type EventName, type Plugin, type Subject } from "./plugin.ts";
 import { PluginSet } from "./plugin_set.ts";
-import { UpdateRequest, Updates } from "./updates.ts";
+import { ResourceUpdateMerge, UpdateMerge } from "./merge_updates.ts";
 
 const api = nri.pkg.api.v1alpha1;
 
@@ -39,16 +43,16 @@ export type PluginState = {
   lastError: string;
 };
 
-type Options = { config: Config["nri"]; log: Log; world: World };
+type Options = { config: Config["nri"]; log: Log; world: NriBackend };
 
 export class NriHost implements AsyncDisposable {
   readonly #log: Log;
-  readonly #changes: Changes;
+  readonly #changes: UpdateApplier;
   readonly #set: PluginSet;
 
   constructor(options: Options) {
     this.#log = options.log;
-    this.#changes = new Changes(options.world, options.log);
+    this.#changes = new UpdateApplier(options.world, options.log);
     this.#set = new PluginSet({ ...options, changes: this.#changes });
   }
 
@@ -91,28 +95,28 @@ export class NriHost implements AsyncDisposable {
    * Each plugin may refuse the pod; those that were told of it are then told that it is gone.
    * @throws CriError with the plugin and what it said.
    */
-  async runPodSandbox(facts: PodFacts): Promise<void> {
+  async runPodSandbox(pod: PodSnapshot): Promise<void> {
     try {
-      await this.#tell("RunPodSandbox", facts);
+      await this.#tell("RunPodSandbox", pod);
     } catch (error) {
-      await this.podSandboxGone(facts);
+      await this.podSandboxGone(pod);
       throw error;
     }
   }
 
   /** Stop and Remove of a pod whose RunPodSandbox has failed. */
-  async podSandboxGone(facts: PodFacts): Promise<void> {
-    await this.notify("StopPodSandbox", facts);
-    await this.notify("RemovePodSandbox", facts);
+  async podSandboxGone(pod: PodSnapshot): Promise<void> {
+    await this.notify("StopPodSandbox", pod);
+    await this.notify("RemovePodSandbox", pod);
   }
 
   /** @throws CriError with the plugin and what it said. */
-  async startContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
+  async startContainer(pod: PodSnapshot, container: ContainerSnapshot): Promise<void> {
     await this.#tell("StartContainer", pod, container);
   }
 
   /** Of what has happened, and of what no plugin may hold up: errors are told of in the log. */
-  async notify(event: EventName, pod: PodFacts, container?: ContainerFacts): Promise<void> {
+  async notify(event: EventName, pod: PodSnapshot, container?: ContainerSnapshot): Promise<void> {
     try {
       await this.#tell(event, pod, container);
     } catch (error) {
@@ -121,17 +125,17 @@ export class NriHost implements AsyncDisposable {
   }
 
   /**
-   * Changes of a container that is being created, and those of its resources that CRI has a word for;
+   * UpdateApplier of a container that is being created, and those of its resources that CRI has a word for;
    * changes of other containers are done.
    * @throws CriError for a plugin that refuses it, a conflict, or an update that fails.
    */
   async createContainer(
-    podFacts: PodFacts,
-    containerFacts: ContainerFacts,
+    podSnapshot: PodSnapshot,
+    snapshot: ContainerSnapshot,
   ): Promise<{ adjust: ContainerAdjustment; resources: LinuxContainerResources }> {
-    const pod = nriPod(podFacts);
-    const original = nriContainer(containerFacts);
-    const creation = new Creation(original);
+    const pod = nriPod(podSnapshot);
+    const original = nriContainer(snapshot);
+    const creation = new AdjustmentMerge(original);
     {
       // The updates come after: they wait for other changes, and those may wait for their turn here.
       using _ = await this.#set.turns.acquire();
@@ -150,7 +154,7 @@ export class NriHost implements AsyncDisposable {
   }
 
   /** Whether the plugin changes the container. */
-  async #ask(plugin: Plugin, creation: Creation, message: EventMessage): Promise<boolean> {
+  async #ask(plugin: Plugin, creation: AdjustmentMerge, message: EventMessage): Promise<boolean> {
     let isChanged = false;
     await this.#set.deliver(plugin, message, (answer) => {
       const response = plugin.decoded(api.CreateContainerResponse, answer);
@@ -169,8 +173,8 @@ export class NriHost implements AsyncDisposable {
 
   /** Validators see the whole result, and who has set what. */
   async #validate(
-    creation: Creation,
-    subject: { pod: PodSandbox; container: Container },
+    creation: AdjustmentMerge,
+    subject: { pod: NriPod; container: NriContainer },
   ): Promise<void> {
     const { plugins } = this.#set;
     const message = new EventMessage("ValidateContainerAdjustment", subject, () =>
@@ -196,8 +200,8 @@ export class NriHost implements AsyncDisposable {
   }
 
   /** The container has ended; plugins may change others. */
-  async stopContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
-    const updates = new Updates(new Owners());
+  async stopContainer(pod: PodSnapshot, container: ContainerSnapshot): Promise<void> {
+    const updates = new UpdateMerge(new FieldOwners());
     try {
       await this.#tell("StopContainer", pod, container, (plugin, answer) => {
         const { update } = plugin.decoded(api.StopContainerResponse, answer);
@@ -215,12 +219,12 @@ export class NriHost implements AsyncDisposable {
    * @throws CriError for a plugin that refuses it, a conflict, or an update that fails.
    */
   async updateContainer(
-    podFacts: PodFacts,
-    containerFacts: ContainerFacts,
+    podSnapshot: PodSnapshot,
+    snapshot: ContainerSnapshot,
     resources: LinuxContainerResources,
   ): Promise<ResourceChange> {
-    const [pod, container] = [nriPod(podFacts), nriContainer(containerFacts)];
-    const asked = new UpdateRequest(containerFacts.id, fromCri(resources));
+    const [pod, container] = [nriPod(podSnapshot), nriContainer(snapshot)];
+    const asked = new ResourceUpdateMerge(snapshot.id, fromCri(resources));
     {
       using _ = await this.#set.turns.acquire();
       for (const plugin of this.#set.plugins) {
@@ -237,7 +241,7 @@ export class NriHost implements AsyncDisposable {
       }
     }
     const { others, ...wanted } = toCri(asked.updates.requested());
-    refuseOthers(containerFacts.id, others);
+    refuseOthers(snapshot.id, others);
     await this.#changes.applyAll("UpdateContainer", asked.updates.others());
     this.#changes.evict(asked.evictions);
     return wanted;
@@ -245,11 +249,11 @@ export class NriHost implements AsyncDisposable {
 
   /** CRI's UpdatePodSandboxResources, before it is done. @throws CriError for a plugin that refuses. */
   async updatePodSandbox(
-    facts: PodFacts,
+    podSnapshot: PodSnapshot,
     overhead: LinuxContainerResources,
     resources: LinuxContainerResources,
   ): Promise<void> {
-    const pod = nriPod(facts);
+    const pod = nriPod(podSnapshot);
     const request = {
       pod,
       overhead_linux_resources: fromCri(overhead),
@@ -265,8 +269,8 @@ export class NriHost implements AsyncDisposable {
   /** To all plugins, one after the other. @throws the first error of RunPodSandbox and StartContainer. */
   async #tell(
     event: EventName,
-    pod: PodFacts,
-    container?: ContainerFacts,
+    pod: PodSnapshot,
+    container?: ContainerSnapshot,
     onAnswer: (plugin: Plugin, answer: Uint8Array) => void = () => {},
   ): Promise<void> {
     if (this.isEmpty) return;
@@ -286,7 +290,7 @@ export class NriHost implements AsyncDisposable {
   }
 }
 
-function creationMessage(pod: PodSandbox, creation: Creation): EventMessage {
+function creationMessage(pod: NriPod, creation: AdjustmentMerge): EventMessage {
   const subject = { pod, container: creation.container() };
   return new EventMessage("CreateContainer", subject, () =>
     encodeMessage(api.CreateContainerRequest, subject),

@@ -8,9 +8,9 @@ import type { Log } from "../base/log.ts";
 import { clip, quoted } from "../base/text.ts";
 import { nri } from "../proto/nri.js";
 import type {
-  Container,
+  Container as NriContainer,
   FailurePolicy,
-  PodSandbox,
+  PodSandbox as NriPod,
   UpdateContainersRequest,
   UpdateContainersResponse,
 } from "../proto/nri_types.ts";
@@ -57,7 +57,7 @@ const stateChanges: ReadonlySet<EventName> = new Set([
   "PostUpdatePodSandbox",
 ]);
 
-export type Subject = { pod?: PodSandbox; container?: Container };
+export type Subject = { pod?: NriPod; container?: NriContainer };
 
 /** An event as plugins are told of it, encoded once for all of them and only where one is. */
 export class EventMessage {

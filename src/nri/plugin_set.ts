@@ -12,19 +12,24 @@ import type { Log } from "../base/log.ts";
 import type { ContainerUpdate } from "../proto/nri_types.ts";
 import { replaceStale } from "../sys/stale_socket.ts";
 import { NoAnswer } from "../sys/ttrpc.ts";
-import type { Changes, World } from "./changes.ts";
+import type { UpdateApplier, NriBackend } from "./apply_updates.ts";
 import { nriContainer, nriPod } from "./convert.ts";
-import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launch.ts";
+import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launcher.ts";
 import { Plugin, type EventMessage, type EventName } from "./plugin.ts";
 import { synchronizeMessages } from "./synchronize.ts";
 
 /** Plugins at once; one more that comes by itself is refused. */
 const connectionsMax = 100;
 
-export type PluginSetOptions = { config: Config["nri"]; log: Log; world: World; changes: Changes };
+export type PluginSetOptions = {
+  config: Config["nri"];
+  log: Log;
+  world: NriBackend;
+  changes: UpdateApplier;
+};
 
 export class PluginSet implements AsyncDisposable {
-  /** Changes enter from event to record; closed while a plugin is synchronized, so that it misses none. */
+  /** UpdateApplier enter from event to record; closed while a plugin is synchronized, so that it misses none. */
   readonly gate = new Gate();
   /** One event at a time. */
   readonly turns = new Semaphore(1);

@@ -3,7 +3,7 @@ import protobuf from "protobufjs/minimal.js";
 import { CriError } from "../base/errors.ts";
 import { encodeMessage } from "../base/protobuf.ts";
 import { nri } from "../proto/nri.js";
-import type { Container, PodSandbox } from "../proto/nri_types.ts";
+import type { Container as NriContainer, PodSandbox as NriPod } from "../proto/nri_types.ts";
 import { ttrpcBodyMax } from "../sys/ttrpc.ts";
 
 const api = nri.pkg.api.v1alpha1;
@@ -20,8 +20,8 @@ const moreField = Uint8Array.of(24, 1);
  * @throws CriError RESOURCE_EXHAUSTED for a pod or container that fills more than a message.
  */
 export function synchronizeMessages(
-  pods: readonly PodSandbox[],
-  containers: readonly Container[],
+  pods: readonly NriPod[],
+  containers: readonly NriContainer[],
   bytesMax = ttrpcBodyMax - overheadBytes,
 ): Uint8Array[] {
   const pieces = [

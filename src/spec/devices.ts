@@ -1,6 +1,6 @@
 // Devices that a container sees and may use.
 import type { ContainerConfig } from "../proto/types.ts";
-import type { ContainerFacts, DeviceFact } from "./spec_inputs.ts";
+import type { ResolvedInputs, DeviceSource } from "./spec_inputs.ts";
 import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
 
 const denyAll: OciDeviceRule = { allow: false, access: "rwm" };
@@ -16,15 +16,15 @@ export type DeviceOptions = {
 /** The usual ones (null, zero, full, random, urandom, tty, ptmx) every runtime adds itself. */
 export function containerDevices(
   config: ContainerConfig,
-  facts: ContainerFacts,
+  resolved: ResolvedInputs,
   { privileged, owner, userns }: DeviceOptions,
 ): PlacedDevices & { rules: OciDeviceRule[] } {
-  const found = new Map<string, DeviceFact>();
-  if (privileged) for (const device of facts.hostDevices) found.set(device.node.path, device);
+  const found = new Map<string, DeviceSource>();
+  if (privileged) for (const device of resolved.hostDevices) found.set(device.node.path, device);
   const rules: OciDeviceRule[] = [privileged ? { allow: true, access: "rwm" } : denyAll];
   for (const [index, device] of (config.devices ?? []).entries()) {
     const access = device.permissions || "rwm";
-    for (const { node, hostPath } of facts.devices[index] ?? []) {
+    for (const { node, hostPath } of resolved.devices[index] ?? []) {
       const { uid, gid } = { uid: owner?.uid || node.uid, gid: owner?.gid || node.gid };
       found.set(node.path, { node: { ...node, uid, gid }, hostPath });
       const rule = deviceRule(node, access);
@@ -40,8 +40,8 @@ export type PlacedDevices = { nodes: OciDevice[]; mounts: OciMount[] };
  * Nodes to be made, or in a user namespace, where nobody may make one, bound. Runtimes bind what the
  * host has at the container's path: from another path it takes a mount.
  */
-export function placeDevices(devices: DeviceFact[], userns: boolean): PlacedDevices {
-  const isMount = ({ node, hostPath }: DeviceFact) => userns && node.path !== hostPath;
+export function placeDevices(devices: DeviceSource[], userns: boolean): PlacedDevices {
+  const isMount = ({ node, hostPath }: DeviceSource) => userns && node.path !== hostPath;
   return {
     nodes: devices.filter((device) => !isMount(device)).map(({ node }) => node),
     mounts: devices.filter(isMount).map(({ node, hostPath }) => ({

@@ -6,12 +6,12 @@ import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { baseMounts, type BaseSpec } from "./base_spec.ts";
 import type {
-  ContainerFacts,
-  HostFacts,
-  MountFact,
+  ResolvedInputs,
+  HostInfo,
+  MountSource,
   PodFiles,
   PodNamespaces,
-  RuntimeFacts,
+  RuntimeSupport,
 } from "./spec_inputs.ts";
 import type { OciMount } from "./oci_types.ts";
 import { idMappings } from "./userns.ts";
@@ -22,11 +22,11 @@ const mountOptionNames = new Set(["noexec", "nodev", "nosuid"]);
 
 export type MountInput = {
   config: ContainerConfig;
-  facts: ContainerFacts;
+  resolved: ResolvedInputs;
   files: PodFiles;
   namespaces: PodNamespaces;
-  host: HostFacts;
-  runtime: RuntimeFacts;
+  host: HostInfo;
+  runtime: RuntimeSupport;
   base: BaseSpec | undefined;
   privileged: boolean;
   readonlyRootfs: boolean;
@@ -41,7 +41,7 @@ export function containerMounts(input: MountInput): {
   rootfsPropagation?: "rslave" | "rshared";
 } {
   const asked = (input.config.mounts ?? []).map((mount, index) =>
-    criMount(mount, input.facts.mounts[index], input.runtime),
+    criMount(mount, input.resolved.mounts[index], input.runtime),
   );
   const destinations = new Set(asked.map((mount) => mount.destination));
   // Whoever mounts a /dev or /sys of their own gets nothing of ours into it but the pod's files,
@@ -51,7 +51,7 @@ export function containerMounts(input: MountInput): {
   const files = podMounts(input.files, input.readonlyRootfs).filter(
     (mount) => !destinations.has(mount.destination),
   );
-  const volumes = (input.facts.volumes ?? []).map(({ path, source }) =>
+  const volumes = (input.resolved.volumes ?? []).map(({ path, source }) =>
     mount(path, "bind", source, ["rbind", "rprivate", "rw"]),
   );
   const taken = new Set([...asked, ...volumes, ...files].map(({ destination }) => destination));
@@ -70,7 +70,7 @@ export function containerMounts(input: MountInput): {
 export function sandboxMounts(
   files: PodFiles,
   namespaces: PodNamespaces,
-  host: HostFacts,
+  host: HostInfo,
 ): OciMount[] {
   const system = systemMounts({ privileged: false, namespaces, host });
   return [...system, ...podMounts(files, true)];
@@ -124,18 +124,18 @@ function podMounts(files: PodFiles, readonlyRootfs: boolean): OciMount[] {
  * What can be told of mounts before anything is made for them, where fields depend on each other.
  * @throws CriError INVALID_ARGUMENT, or FAILED_PRECONDITION for what the runtime lacks.
  */
-export function checkMounts(mounts: readonly Mount[], runtimeFacts: RuntimeFacts): void {
-  for (const mount of mounts) checkMount(mount, runtimeFacts);
+export function checkMounts(mounts: readonly Mount[], support: RuntimeSupport): void {
+  for (const mount of mounts) checkMount(mount, support);
 }
 
-function checkMount(asked: Mount, runtimeFacts: RuntimeFacts): void {
+function checkMount(asked: Mount, support: RuntimeSupport): void {
   const what = mountName(asked);
   const destination = posix.normalize(asked.container_path ?? "");
   if (!posix.isAbsolute(destination) || destination === "/") {
     throw invalid(`${what}: container_path must be absolute and not the root itself`);
   }
   checkSource(asked, what);
-  if (asked.recursive_read_only) checkRecursive(asked, runtimeFacts, what);
+  if (asked.recursive_read_only) checkRecursive(asked, support, what);
   for (const option of asked.mount_options ?? []) {
     if (mountOptionNames.has(option)) continue;
     const known = [...mountOptionNames].join(", ");
@@ -159,12 +159,12 @@ function checkSource(asked: Mount, what: string): void {
   }
 }
 
-function checkRecursive(asked: Mount, runtimeFacts: RuntimeFacts, what: string): void {
+function checkRecursive(asked: Mount, support: RuntimeSupport, what: string): void {
   if (!asked.readonly) throw invalid(`${what}: recursive_read_only needs readonly`);
   if ((asked.propagation ?? 0) !== MountPropagation.PROPAGATION_PRIVATE) {
     throw invalid(`${what}: recursive_read_only needs private propagation`);
   }
-  if (!runtimeFacts.recursiveReadOnlyMounts) {
+  if (!support.recursiveReadOnlyMounts) {
     // A kubelet knows it by the first word (cri-api, pkg/errors).
     throw new CriError(
       "FAILED_PRECONDITION",
@@ -178,8 +178,8 @@ export function mountName({ container_path: path }: Mount): string {
   return `mount at ${quoted(path ?? "")}`;
 }
 
-function criMount(asked: Mount, fact: MountFact | undefined, runtimeFacts: RuntimeFacts): OciMount {
-  checkMount(asked, runtimeFacts);
+function criMount(asked: Mount, fact: MountSource | undefined, support: RuntimeSupport): OciMount {
+  checkMount(asked, support);
   const what = mountName(asked);
   if (fact === undefined) throw invalid(`${what}: it has no source`);
   const options = [
@@ -191,10 +191,10 @@ function criMount(asked: Mount, fact: MountFact | undefined, runtimeFacts: Runti
   const destination = stripSlash(posix.normalize(asked.container_path!));
   const result = mount(destination, "bind", fact.source, options);
   // An image's layers have the pod's ids already.
-  return asked.image ? result : addMappings(result, asked, runtimeFacts, what);
+  return asked.image ? result : addMappings(result, asked, support, what);
 }
 
-function propagationOption(asked: Mount, fact: MountFact, what: string): string {
+function propagationOption(asked: Mount, fact: MountSource, what: string): string {
   const propagation = asked.propagation ?? MountPropagation.PROPAGATION_PRIVATE;
   const shared = fact.propagation === "shared" || fact.propagation === "slave+shared";
   switch (propagation) {
@@ -209,7 +209,7 @@ function propagationOption(asked: Mount, fact: MountFact, what: string): string 
   }
 }
 
-function notPropagating(what: string, fact: MountFact, alternative: string): CriError {
+function notPropagating(what: string, fact: MountSource, alternative: string): CriError {
   return new CriError(
     "FAILED_PRECONDITION",
     `${what}: its propagation needs ${fact.source} on a shared ${alternative}mount, and it is on a ${fact.propagation} one (try: mount --make-rshared on the mount that holds it)`,
@@ -219,13 +219,13 @@ function notPropagating(what: string, fact: MountFact, alternative: string): Cri
 function addMappings(
   result: OciMount,
   asked: Mount,
-  runtimeFacts: RuntimeFacts,
+  support: RuntimeSupport,
   what: string,
 ): OciMount {
   const uidMappings = idMappings(asked.uidMappings);
   const gidMappings = idMappings(asked.gidMappings);
   if (uidMappings.length === 0 && gidMappings.length === 0) return result;
-  if (!runtimeFacts.idmapMounts) {
+  if (!support.idmapMounts) {
     throw new CriError(
       "FAILED_PRECONDITION",
       `${what}: id mappings need a runtime with id-mapped mounts (runc 1.2 or newer)`,

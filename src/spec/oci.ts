@@ -16,12 +16,12 @@ import { applyCdi } from "./cdi.ts";
 import { containerDevices } from "./devices.ts";
 import type {
   ContainerDefaults,
-  ContainerFacts,
-  HandlerRules,
-  HostFacts,
+  ResolvedInputs,
+  HandlerSettings,
+  HostInfo,
   ImageProcess,
-  RuntimeFacts,
-  SandboxFacts,
+  RuntimeSupport,
+  SandboxInfo,
 } from "./spec_inputs.ts";
 import { containerMounts, sandboxMounts } from "./mounts.ts";
 import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
@@ -50,10 +50,10 @@ const ociVersion = "1.0.2";
 
 /** What the specs of a container and of a pod's pause container both depend on. */
 type SpecInput = {
-  sandbox: SandboxFacts;
+  sandbox: SandboxInfo;
   image: ImageProcess;
-  host: HostFacts;
-  handler: HandlerRules;
+  host: HostInfo;
+  handler: HandlerSettings;
   defaults: ContainerDefaults;
   /** CgroupDriver.containerCgroupsPath(). */
   cgroupsPath: string;
@@ -69,8 +69,8 @@ type SpecInput = {
 export type ContainerSpecInput = SpecInput & {
   id: string;
   config: ContainerConfig;
-  facts: ContainerFacts;
-  runtime: RuntimeFacts;
+  resolved: ResolvedInputs;
+  runtime: RuntimeSupport;
   /** For pid mode TARGET: the init of the target container. */
   targetPid?: number;
 };
@@ -81,7 +81,7 @@ export type ContainerSpecInput = SpecInput & {
  * this host or runtime cannot run.
  */
 export function containerSpec(input: ContainerSpecInput): OciSpec {
-  const { config, sandbox, facts, host } = input;
+  const { config, sandbox, resolved, host } = input;
   const asked = config.linux?.security_context;
   const security = asked ?? {};
   const privileged = security.privileged === true;
@@ -90,7 +90,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const process = containerProcess(input, security, resources.oom_score_adj);
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
   const userns = userNamespaceOf(sandbox);
-  const devices = containerDevices(config, facts, {
+  const devices = containerDevices(config, resolved, {
     privileged: privileged && !input.handler.privilegedWithoutHostDevices,
     owner: { uid, gid },
     userns: userns !== undefined,
@@ -98,7 +98,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const readonly = security.readonly_rootfs === true;
   const { mounts, rootfsPropagation } = containerMounts({
     config,
-    facts,
+    resolved,
     files: sandbox.files,
     namespaces: sandbox.namespaces,
     host,
@@ -109,7 +109,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   });
   const seccomp = seccompFilter(security, {
     bounding: process.capabilities.bounding,
-    profileText: facts.seccompProfile,
+    profileText: resolved.seccompProfile,
     host,
   });
   const spec: OciSpec = {
@@ -131,12 +131,12 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     },
   };
   const based = overBase(input.handler.baseSpec, spec, privileged);
-  if (facts.cdi === undefined) return based;
-  return applyCdi(based, facts.cdi, userns);
+  if (resolved.cdi === undefined) return based;
+  return applyCdi(based, resolved.cdi, userns);
 }
 
 export type SandboxSpecInput = SpecInput & {
-  facts: Pick<ContainerFacts, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
+  resolved: Pick<ResolvedInputs, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
 };
 
 /** The spec of a pod's pause container: first process of the pid namespace that the pod shares. */
@@ -146,12 +146,12 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
   const caps = capabilities({ drop_capabilities: ["ALL"] }, false, host.capabilities);
   const seccomp = seccompFilter(security, {
     bounding: caps.bounding,
-    profileText: input.facts.seccompProfile,
+    profileText: input.resolved.seccompProfile,
     host,
   });
   // As its pod's containers': the default profile lets them signal only what runs under it, too.
-  const apparmor = apparmorProfile(security, host, input.facts.apparmorProfiles ?? []);
-  const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.facts });
+  const apparmor = apparmorProfile(security, host, input.resolved.apparmorProfiles ?? []);
+  const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.resolved });
   return {
     ociVersion,
     process: {
@@ -191,8 +191,8 @@ function containerProcess(
   security: LinuxContainerSecurityContext,
   oomScore: Parameters<typeof toBigInt>[0],
 ): OciProcess {
-  const { config, image, facts, host, defaults } = input;
-  const apparmor = apparmorProfile(security, host, facts.apparmorProfiles ?? []);
+  const { config, image, resolved, host, defaults } = input;
+  const apparmor = apparmorProfile(security, host, resolved.apparmorProfiles ?? []);
   const adjusted = oomScoreAdj(toBigInt(oomScore), host, defaults.restrictOomScoreAdj);
   return {
     terminal: config.tty === true,
@@ -200,8 +200,8 @@ function containerProcess(
       ...resolveUser({
         security,
         imageUser: image.User ?? "",
-        passwd: facts.passwd,
-        group: facts.group,
+        passwd: resolved.passwd,
+        group: resolved.group,
       }),
       ...(defaults.umask === undefined ? {} : { umask: defaults.umask }),
     },
@@ -233,7 +233,7 @@ function mountLabel(selinux: SelinuxLabels | undefined): { mountLabel?: string }
   return selinux === undefined ? {} : { mountLabel: selinux.mount };
 }
 
-function checkSecurity(security: LinuxContainerSecurityContext, sandbox: SandboxFacts): void {
+function checkSecurity(security: LinuxContainerSecurityContext, sandbox: SandboxInfo): void {
   if (security.privileged && !sandbox.config.linux?.security_context?.privileged) {
     throw new CriError(
       "FAILED_PRECONDITION",
@@ -244,7 +244,7 @@ function checkSecurity(security: LinuxContainerSecurityContext, sandbox: Sandbox
 }
 
 /** The pod decides about all namespaces but the pids'; a container can only say the same. */
-function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: SandboxFacts): void {
+function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: SandboxInfo): void {
   if (!options?.userns_options) return;
   const [own, pods] = [
     userNamespace(options),
@@ -308,11 +308,7 @@ function pidNamespace(
   }
 }
 
-function podNamespaces(
-  sandbox: SandboxFacts,
-  host: HostFacts,
-  privileged: boolean,
-): OciNamespace[] {
+function podNamespaces(sandbox: SandboxInfo, host: HostInfo, privileged: boolean): OciNamespace[] {
   const { user, net, ipc, uts } = sandbox.namespaces;
   const result: OciNamespace[] = [];
   if (user !== undefined) result.push({ type: "user", path: user });
@@ -324,13 +320,13 @@ function podNamespaces(
 }
 
 /** Not every runtime reads the mappings of a namespace that it joins. */
-function userNamespaceOf(sandbox: SandboxFacts): UserNamespace | undefined {
+function userNamespaceOf(sandbox: SandboxInfo): UserNamespace | undefined {
   if (sandbox.namespaces.user === undefined) return undefined;
   return userNamespace(sandbox.config.linux?.security_context?.namespace_options);
 }
 
 // VM runtimes read ours to tell pods and containers apart.
-function podAnnotations(sandbox: SandboxFacts, handler: HandlerRules): Record<string, string> {
+function podAnnotations(sandbox: SandboxInfo, handler: HandlerSettings): Record<string, string> {
   const metadata = sandbox.config.metadata ?? {};
   return {
     ...passedAnnotations(sandbox.config.annotations, handler.podAnnotations),

@@ -2,7 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
-import type { HostFacts } from "./spec_inputs.ts";
+import type { HostInfo } from "./spec_inputs.ts";
 import type { OciDeviceRule, OciResources } from "./oci_types.ts";
 
 /** oom_score_adj of a process that outlives the containers it serves: pause, like kubelet's own. */
@@ -15,7 +15,7 @@ export const sandboxOomScoreAdj = -998;
 export function ociResources(
   resources: LinuxContainerResources,
   devices: OciDeviceRule[],
-  host: HostFacts,
+  host: HostInfo,
 ): OciResources {
   const result: OciResources = { devices };
   const cpu = cpuResources(resources);
@@ -121,7 +121,7 @@ const [periodDefault, sharesDefault, weightDefault] = [100_000n, 1_024n, "100"];
  */
 export function explicitResources(
   resources: OciResources,
-  host: HostFacts,
+  host: HostInfo,
   cpuset: { cpus?: string; mems?: string },
 ): OciResources {
   const { memory, cpu, unified } = resources;
@@ -149,7 +149,7 @@ export function explicitResources(
  * The oom_score_adj to run with. Lowering it below the daemon's own needs CAP_SYS_RESOURCE.
  * @throws CriError INVALID_ARGUMENT outside −1000–1000.
  */
-export function oomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean): number {
+export function oomScoreAdj(wanted: bigint, host: HostInfo, restrict: boolean): number {
   if (wanted < -1000n || wanted > 1000n) {
     throw new CriError("INVALID_ARGUMENT", `oom_score_adj ${wanted} is outside -1000–1000`);
   }
@@ -161,7 +161,7 @@ export function oomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean):
  * The oom_score_adj that an update can set: an update is not refused for what the kernel forbids.
  * @throws CriError INVALID_ARGUMENT outside −1000–1000.
  */
-export function possibleOomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean): number {
+export function possibleOomScoreAdj(wanted: bigint, host: HostInfo, restrict: boolean): number {
   const mayLower = host.capabilities.includes("CAP_SYS_RESOURCE");
   return oomScoreAdj(wanted, host, restrict || !mayLower);
 }
@@ -169,7 +169,7 @@ export function possibleOomScoreAdj(wanted: bigint, host: HostFacts, restrict: b
 /** The resources without a swap limit that this host does not hold; undefined: there is none. */
 export function withoutSwapLimit(
   resources: LinuxContainerResources | null | undefined,
-  host: HostFacts,
+  host: HostInfo,
 ): LinuxContainerResources | undefined {
   if (host.swapLimit || toBigInt(resources?.memory_swap_limit_in_bytes) === 0n) return undefined;
   return { ...resources, memory_swap_limit_in_bytes: toLong(0n) };
@@ -193,7 +193,7 @@ function cpuResources(resources: LinuxContainerResources): OciResources["cpu"] {
 
 function memoryResources(
   resources: LinuxContainerResources,
-  host: HostFacts,
+  host: HostInfo,
 ): OciResources["memory"] {
   const limit = toBigInt(resources.memory_limit_in_bytes);
   let swap = toBigInt(resources.memory_swap_limit_in_bytes);
@@ -215,7 +215,7 @@ function memoryResources(
 
 function hugepageLimits(
   resources: LinuxContainerResources,
-  host: HostFacts,
+  host: HostInfo,
 ): NonNullable<OciResources["hugepageLimits"]> {
   const result = [];
   for (const { page_size, limit } of resources.hugepage_limits ?? []) {

@@ -3,7 +3,7 @@ import { CriError } from "../base/errors.ts";
 import { procMasks } from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/types.ts";
-import type { HostFacts } from "./spec_inputs.ts";
+import type { HostInfo } from "./spec_inputs.ts";
 import type { OciSeccomp } from "./oci_types.ts";
 import { defaultSeccomp } from "./seccomp.ts";
 import { parseSeccompProfile } from "./seccomp_profile.ts";
@@ -34,7 +34,7 @@ export function seccompProfileFile(
  */
 export function seccompFilter(
   security: LinuxContainerSecurityContext,
-  options: { bounding: string[]; profileText: string | undefined; host: HostFacts },
+  options: { bounding: string[]; profileText: string | undefined; host: HostInfo },
 ): OciSeccomp | undefined {
   if (security.privileged) return undefined;
   const asked = askedSeccomp(security);
@@ -60,7 +60,7 @@ export function namesApparmorProfile(
  */
 export function apparmorProfile(
   security: LinuxContainerSecurityContext,
-  host: HostFacts,
+  host: HostInfo,
   loaded: string[],
 ): string | undefined {
   const asked = askedApparmor(security);

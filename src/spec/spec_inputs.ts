@@ -5,7 +5,7 @@ import type { BaseSpec } from "./base_spec.ts";
 import type { SelinuxPolicy } from "./selinux.ts";
 
 /** What stays the same while the daemon runs. */
-export type HostFacts = {
+export type HostInfo = {
   cgroupVersion: 1 | 2;
   /** How the node's cgroup2 is mounted: a mount in its cgroup namespace without them ends them. */
   cgroupOptions: string[];
@@ -28,7 +28,7 @@ export type HostFacts = {
 };
 
 /** What the runtime handler can do, by its `features` and the kernel. */
-export type RuntimeFacts = {
+export type RuntimeSupport = {
   recursiveReadOnlyMounts: boolean;
   idmapMounts: boolean;
   /** Its ociVersionMax; absent: it does not tell. */
@@ -36,7 +36,7 @@ export type RuntimeFacts = {
 };
 
 /** What daemon.json says about a runtime handler's containers. */
-export type HandlerRules = {
+export type HandlerSettings = {
   baseSpec?: BaseSpec;
   /** Patterns of what reaches the runtime of a pod's annotations, and of a container's. */
   podAnnotations: string[];
@@ -46,7 +46,7 @@ export type HandlerRules = {
 };
 
 /** One CRI mount's source, looked up at creation. */
-export type MountFact = {
+export type MountSource = {
   /** The path with symbolic links resolved; for an image mount, where it is mounted. */
   source: string;
   /** Of the mount that holds the source. */
@@ -54,16 +54,16 @@ export type MountFact = {
 };
 
 /** A device node as it is to be, and where it is on the host. */
-export type DeviceFact = { node: OciDevice; hostPath: string };
+export type DeviceSource = { node: OciDevice; hostPath: string };
 
 /** What of host and image one container's spec depends on. */
-export type ContainerFacts = {
+export type ResolvedInputs = {
   /** One for each of config.mounts, in its order. */
-  mounts: MountFact[];
+  mounts: MountSource[];
   /** One for each of config.devices, in its order; a folder gives several. */
-  devices: DeviceFact[][];
+  devices: DeviceSource[][];
   /** The host's devices; looked up for privileged containers only. */
-  hostDevices: DeviceFact[];
+  hostDevices: DeviceSource[];
   /** What the CDI devices that are asked for change. */
   cdi?: CdiEdits;
   /** Folders of this container for the image's volumes, by where they go. */
@@ -99,7 +99,7 @@ export type PodNamespaces = {
 /** Files on the host that every container of the pod sees. */
 export type PodFiles = { hosts: string; hostname: string; resolvConf: string; shm: string };
 
-export type SandboxFacts = {
+export type SandboxInfo = {
   id: string;
   config: PodSandboxConfig;
   namespaces: PodNamespaces;

@@ -5,7 +5,7 @@ import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
-import { readHostFacts } from "../../src/node/host.ts";
+import { readHostInfo } from "../../src/node/host.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
@@ -70,7 +70,7 @@ function refusal(need: Need | undefined, handler: string): string | undefined {
     "OCI 1.3": [versions.get(handler)! >= 1.3, "this needs 1.3"],
     resctrl: [existsSync("/sys/fs/resctrl/schemata"), "has no resource control"],
     "cgroup v2": [mounts.version === 2, "it needs cgroup v2"],
-    hugetlb: [readHostFacts(mounts, {}).hugepageSizes.includes("2MB"), "has none such"],
+    hugetlb: [readHostInfo(mounts, {}).hugepageSizes.includes("2MB"), "has none such"],
   };
   if (need === undefined || words[need][0]) return undefined;
   return words[need][1];

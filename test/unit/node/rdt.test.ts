@@ -8,7 +8,7 @@ import * as v from "valibot";
 import { parse } from "yaml";
 import { prepareRdtClass, rdtHost } from "../../../src/node/rdt.ts";
 import { RdtFile, rdtSchemata, type RdtHost } from "../../../src/spec/rdt.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-rdt-"));
 const file = join(dir, "rdt.yaml");

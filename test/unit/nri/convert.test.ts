@@ -5,9 +5,9 @@ import { fromCri, nriContainer, nriPod, toCri } from "../../../src/nri/convert.t
 import { synchronizeMessages } from "../../../src/nri/synchronize.ts";
 import { nri } from "../../../src/proto/nri.js";
 import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
-import { adjustedSpec } from "../../../src/spec/adjust.ts";
+import { adjustedSpec } from "../../../src/spec/nri_adjustment.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, host, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, host, specInput } from "../../spec/inputs.ts";
 
 const api = nri.pkg.api.v1alpha1;
 const int = (value: number) => ({ value: toLong(value) });
@@ -83,8 +83,8 @@ const adjustment: ContainerAdjustment = {
 };
 
 test("a container is shown as it is run: what plugins set, later plugins see", () => {
-  const facts = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
-  const spec = adjustedSpec(containerSpec(specInput({})), adjustment, facts);
+  const options = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
+  const spec = adjustedSpec(containerSpec(specInput({})), adjustment, options);
   const container = nriContainer({
     id: "c1",
     sandboxId: "p1",

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { parseBaseSpec } from "../../../src/spec/base_spec.ts";
 import { containerSpec, ociJson } from "../../../src/spec/oci.ts";
 import type { ContainerConfig } from "../../../src/proto/types.ts";
-import { codeAndMessage, noRules, sandboxFacts, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, noSettings, sandboxInfo, specInput } from "../../spec/inputs.ts";
 
 function specOver(base: object | string, config: ContainerConfig = {}, privileged = false) {
   const baseSpec = parseBaseSpec(typeof base === "string" ? base : JSON.stringify(base));
@@ -10,7 +10,7 @@ function specOver(base: object | string, config: ContainerConfig = {}, privilege
   return containerSpec(
     specInput(
       { ...config, linux: { ...config.linux, ...(privileged ? linux : {}) } },
-      { handler: { ...noRules, baseSpec }, sandbox: sandboxFacts(privileged ? { linux } : {}) },
+      { handler: { ...noSettings, baseSpec }, sandbox: sandboxInfo(privileged ? { linux } : {}) },
     ),
   );
 }
@@ -108,10 +108,10 @@ describe("a base spec", () => {
     expect(at(spec, "/dev/shm").map(({ type }) => type)).toEqual(["bind"]);
     expect(at(spec, "/run")).toEqual([]);
     const own = { mounts: [{ container_path: "/dev/extra", host_path: "/h" }] };
-    const facts = [{ source: "/h", propagation: "private" as const }];
-    const handler = { ...noRules, baseSpec: parseBaseSpec(JSON.stringify({ mounts })) };
+    const sources = [{ source: "/h", propagation: "private" as const }];
+    const handler = { ...noSettings, baseSpec: parseBaseSpec(JSON.stringify({ mounts })) };
     const covering = containerSpec(
-      specInput(own, { handler, facts: { ...specInput({}).facts, mounts: facts } }),
+      specInput(own, { handler, resolved: { ...specInput({}).resolved, mounts: sources } }),
     );
     expect(at(covering, "/dev/extra").map(({ source }) => source)).toEqual(["/h"]);
   });

@@ -3,7 +3,7 @@ import type { ContainerConfig } from "../../../src/proto/types.ts";
 import { applyCdi, cdiNames } from "../../../src/spec/cdi.ts";
 import type { CdiEdits } from "../../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, specInput } from "../../spec/inputs.ts";
 
 const none: CdiEdits = { env: [], devices: [], mounts: [], hooks: [], gids: [] };
 

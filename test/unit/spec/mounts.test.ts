@@ -1,19 +1,29 @@
 import { describe, expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import type { Mount } from "../../../src/proto/types.ts";
-import type { MountFact } from "../../../src/spec/spec_inputs.ts";
+import type { MountSource } from "../../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, emptyFacts, host, sandboxFacts, specInput } from "../../spec/facts.ts";
+import {
+  codeAndMessage,
+  nothingResolved,
+  host,
+  sandboxInfo,
+  specInput,
+} from "../../spec/inputs.ts";
 
 const { PROPAGATION_BIDIRECTIONAL, PROPAGATION_HOST_TO_CONTAINER } = runtime.v1.MountPropagation;
 
-function specWith(mounts: Mount[], propagation: MountFact["propagation"] = "private", rro = true) {
-  const facts = mounts.map((mount) => ({ source: mount.host_path ?? "", propagation }));
+function specWith(
+  mounts: Mount[],
+  propagation: MountSource["propagation"] = "private",
+  rro = true,
+) {
+  const sources = mounts.map((mount) => ({ source: mount.host_path ?? "", propagation }));
   return containerSpec(
     specInput(
       { mounts },
       {
-        facts: { ...emptyFacts, mounts: facts },
+        resolved: { ...nothingResolved, mounts: sources },
         runtime: { recursiveReadOnlyMounts: rro, idmapMounts: false },
       },
     ),
@@ -79,7 +89,7 @@ describe("containerMounts()", () => {
     const cgroup = (privileged: boolean) => {
       const linux = { security_context: { privileged } };
       const node = { ...host, cgroupOptions: ["nsdelegate"] };
-      const sandbox = sandboxFacts({ linux });
+      const sandbox = sandboxInfo({ linux });
       const { mounts } = containerSpec(specInput({ linux }, { sandbox, host: node }));
       return mounts.find(({ destination }) => destination === "/sys/fs/cgroup")!.options;
     };

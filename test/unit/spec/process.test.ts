@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { processArgs, processEnv, workingDir } from "../../../src/spec/process.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 const image = { Entrypoint: ["/e"], Cmd: ["c"], Env: ["A=1", "BARE", "=x"], WorkingDir: "srv/" };
 const bytes = (text: string) => Buffer.from(text);

@@ -9,7 +9,7 @@ import {
   updatedResources,
   withoutSwapLimit,
 } from "../../../src/spec/resources.ts";
-import { host } from "../../spec/facts.ts";
+import { host } from "../../spec/inputs.ts";
 
 test("possibleOomScoreAdj() is no lower than the daemon's without CAP_SYS_RESOURCE or where restricted", () => {
   const weak = { ...host, oomScoreAdj: -500, capabilities: ["CAP_KILL"] };

@@ -7,7 +7,7 @@ import type {
   LinuxContainerSecurityContext,
 } from "../../../src/proto/types.ts";
 import { capabilities, capabilityNames } from "../../../src/spec/capabilities.ts";
-import type { HostFacts } from "../../../src/spec/spec_inputs.ts";
+import type { HostInfo } from "../../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
 import { ociResources, oomScoreAdj } from "../../../src/spec/resources.ts";
 import {
@@ -17,7 +17,7 @@ import {
   seccompFilter,
   seccompProfileFile,
 } from "../../../src/spec/security.ts";
-import { codeAndMessage, emptyFacts, host, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, nothingResolved, host, specInput } from "../../spec/inputs.ts";
 
 const { RuntimeDefault, Unconfined, Localhost } = runtime.v1.SecurityProfile.ProfileType;
 
@@ -118,7 +118,7 @@ describe("seccompFilter()", () => {
 
 describe("apparmorProfile()", () => {
   const local = { apparmor: { profile_type: Localhost, localhost_ref: "mine" } };
-  const armed: HostFacts = { ...host, apparmor: { defaultProfile: "d" } };
+  const armed: HostInfo = { ...host, apparmor: { defaultProfile: "d" } };
   const loaded = ["d", "mine"];
 
   test("is the host's default, or the loaded one asked for", () => {
@@ -136,7 +136,7 @@ describe("apparmorProfile()", () => {
   });
 
   test("refuses a profile that is not loaded, or a host without AppArmor", () => {
-    const unarmed: HostFacts = { ...host, apparmor: {} };
+    const unarmed: HostInfo = { ...host, apparmor: {} };
     const byDefault = [
       { apparmor: { profile_type: RuntimeDefault } },
       { apparmor_profile: "runtime/default" },
@@ -161,8 +161,8 @@ test("maskedPaths() adds nothing to lists that were given, empty ones too", () =
 });
 
 describe("ociResources()", () => {
-  const resources = (asked: LinuxContainerResources, facts: HostFacts = host) =>
-    ociResources(asked, [], facts);
+  const resources = (asked: LinuxContainerResources, on: HostInfo = host) =>
+    ociResources(asked, [], on);
 
   test("limits swap together with memory unless asked otherwise", () => {
     const asked = { memory_limit_in_bytes: toLong(100n) };
@@ -190,10 +190,10 @@ describe("ociResources()", () => {
   });
 
   test("oomScoreAdj() is clamped only where the configuration says so", () => {
-    const facts = { ...host, oomScoreAdj: 0 };
-    expect(oomScoreAdj(-998n, facts, true)).toBe(0);
-    expect(oomScoreAdj(-998n, facts, false)).toBe(-998);
-    expect(codeAndMessage(() => oomScoreAdj(1001n, facts, true))).toContain("1001");
+    const daemon = { ...host, oomScoreAdj: 0 };
+    expect(oomScoreAdj(-998n, daemon, true)).toBe(0);
+    expect(oomScoreAdj(-998n, daemon, false)).toBe(-998);
+    expect(codeAndMessage(() => oomScoreAdj(1001n, daemon, true))).toContain("1001");
   });
 });
 
@@ -203,7 +203,7 @@ test("containerDevices() gives devices to who runs, where the configuration says
   const owner = (security_context: LinuxContainerSecurityContext, deviceOwnership = true) => {
     const input = specInput(
       { devices: [{ container_path: "/dev/x", host_path: "/dev/x" }], linux: { security_context } },
-      { facts: { ...emptyFacts, devices: [[{ node: owned, hostPath: "/dev/x" }]] } },
+      { resolved: { ...nothingResolved, devices: [[{ node: owned, hostPath: "/dev/x" }]] } },
     );
     input.defaults.deviceOwnership = deviceOwnership;
     const [{ uid, gid }] = containerSpec(input).linux.devices as [typeof owned];

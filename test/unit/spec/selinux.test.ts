@@ -9,7 +9,7 @@ import {
   podLabels,
   unusedLevel,
 } from "../../../src/spec/selinux.ts";
-import { codeAndMessage, host, noRules, sandboxFacts, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, host, noSettings, sandboxInfo, specInput } from "../../spec/inputs.ts";
 
 const policy = {
   process: "system_u:system_r:container_t:s0",
@@ -109,15 +109,15 @@ test("parsePolicy() reads a policy's contexts file", () => {
 describe("a labelled spec", () => {
   const labels = (privileged: boolean) => {
     const linux = { security_context: { privileged } };
-    const sandbox = sandboxFacts({ linux });
+    const sandbox = sandboxInfo({ linux });
     const spec = containerSpec(specInput({ linux }, { selinux: pod, sandbox }));
     const pause = sandboxSpec({
       ...specInput({}),
       sandbox,
       image: { Entrypoint: ["/pause"] },
-      facts: { passwd: "", group: "" },
+      resolved: { passwd: "", group: "" },
       host,
-      handler: noRules,
+      handler: noSettings,
       selinux: pod,
     });
     return [spec, pause].map(({ process, linux }) => [process.selinuxLabel, linux.mountLabel]);

@@ -3,12 +3,12 @@ import { toLong } from "../../../src/base/int64.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import type { LinuxContainerSecurityContext } from "../../../src/proto/types.ts";
 import { imageUserOf, resolveUser } from "../../../src/spec/users.ts";
-import { codeAndMessage, emptyFacts } from "../../spec/facts.ts";
+import { codeAndMessage, nothingResolved } from "../../spec/inputs.ts";
 
 const { Strict } = runtime.v1.SupplementalGroupsPolicy;
 
 function resolve(security: LinuxContainerSecurityContext, imageUser = "", files = {}) {
-  const { passwd, group } = { ...emptyFacts, ...files };
+  const { passwd, group } = { ...nothingResolved, ...files };
   return resolveUser({ security, imageUser, passwd, group });
 }
 

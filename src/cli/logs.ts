@@ -4,8 +4,8 @@ import { CriError } from "../base/errors.ts";
 import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, writeOut } from "./output.ts";
 import { UsageError } from "./options.ts";
-import { waitForExit } from "./wait.ts";
-import { hostArg, withClient } from "./shared.ts";
+import { waitForExit } from "./wait_for_exit.ts";
+import { hostArg, withClient } from "./daemon_command.ts";
 
 export const logs = defineCommand({
   meta: { description: "Show what a container wrote" },

@@ -6,7 +6,7 @@ import type { EndpointCheck } from "../proto/types.ts";
 import { credentialsOf } from "./image_commands.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
-import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
+import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
 import { protoJson } from "./text.ts";
 
 const check = defineCommand({

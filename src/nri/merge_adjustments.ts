@@ -5,7 +5,7 @@
 // has added, whose claim ends. The same plugin may add it anew.
 import { nri } from "../proto/nri.js";
 import type {
-  Container,
+  Container as NriContainer,
   ContainerAdjustment,
   ContainerEviction,
   CreateContainerResponse,
@@ -13,17 +13,17 @@ import type {
   LinuxContainerAdjustment,
   LinuxRdt,
 } from "../proto/nri_types.ts";
-import { marked, Owners, unmarked, type FieldId } from "./owners.ts";
+import { marked, FieldOwners, unmarked, type FieldId } from "./field_owners.ts";
 import {
   byKey,
   entriesOf,
   isSet,
   mergeResources,
-  Updates,
+  UpdateMerge,
   type Claim,
   type Entries,
   type Plain,
-} from "./updates.ts";
+} from "./merge_updates.ts";
 
 const { Field } = nri.pkg.api.v1alpha1;
 
@@ -64,7 +64,7 @@ class Keyed<Item> {
     this.seen = new Map(seen);
   }
 
-  apply(entries: Entries<Item>, container: string, plugin: string, owners: Owners): void {
+  apply(entries: Entries<Item>, container: string, plugin: string, owners: FieldOwners): void {
     const asked = entries.map(([key, item]) => ({ ...unmarked(key), item }));
     for (const { key } of asked.filter(({ removed }) => removed)) {
       owners.clear(container, plugin, this.field, key);
@@ -92,14 +92,14 @@ class Keyed<Item> {
 }
 
 /** The creation of one container, plugin after plugin. */
-export class Creation {
-  readonly owners = new Owners();
+export class AdjustmentMerge {
+  readonly owners = new FieldOwners();
   /** Of other containers. */
-  readonly updates: Updates;
+  readonly updates: UpdateMerge;
   readonly evictions: ContainerEviction[] = [];
   /** Of the container. */
   readonly id: string;
-  readonly #container: Container;
+  readonly #container: NriContainer;
   readonly #annotations;
   readonly #mounts;
   readonly #env;
@@ -117,10 +117,10 @@ export class Creation {
   #rdt: LinuxRdt | undefined;
 
   /** container: as it would be without plugins. */
-  constructor(container: Container) {
+  constructor(container: NriContainer) {
     this.#container = container;
     this.id = container.id ?? "";
-    this.updates = new Updates(this.owners, { creating: this.id });
+    this.updates = new UpdateMerge(this.owners, { creating: this.id });
     const linux = container.linux ?? {};
     this.#linux = { ...linux, resources: linux.resources ?? {} };
     this.#annotations = new Keyed(Field.Annotations, entriesOf(container.annotations));
@@ -209,7 +209,7 @@ export class Creation {
   }
 
   /** As the next plugin sees it. */
-  container(): Container {
+  container(): NriContainer {
     return {
       ...this.#container,
       annotations: Object.fromEntries(this.#annotations.seen),

@@ -20,10 +20,10 @@ export function marked(key: string): string {
   return removalMark + key;
 }
 
-type FieldOwners = { simple: Map<FieldId, string>; compound: Map<FieldId, Map<string, string>> };
+type Claims = { simple: Map<FieldId, string>; compound: Map<FieldId, Map<string, string>> };
 
-export class Owners {
-  readonly #containers = new Map<string, FieldOwners>();
+export class FieldOwners {
+  readonly #containers = new Map<string, Claims>();
 
   /** @throws CriError FAILED_PRECONDITION naming both plugins, the field and its key. */
   claim(container: string, plugin: string, field: FieldId, key?: string): void {

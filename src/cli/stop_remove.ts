@@ -7,7 +7,7 @@ import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
 import { print } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
-import { forEach, hostArg, secondsOf, withClient } from "./shared.ts";
+import { forEach, hostArg, secondsOf, withClient } from "./daemon_command.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
 const graceSecondsDefault = 10;

@@ -8,7 +8,7 @@ import type {
   LinuxResources,
   UpdateContainerResponse,
 } from "../proto/nri_types.ts";
-import { Owners, type FieldId } from "./owners.ts";
+import { FieldOwners, type FieldId } from "./field_owners.ts";
 
 const { Field } = nri.pkg.api.v1alpha1;
 
@@ -40,9 +40,9 @@ export type Entries<Item> = [key: string, item: Item][];
 
 type Requested = { id: string; resources: LinuxResources };
 
-/** Updates of containers that exist, plugin after plugin. */
-export class Updates {
-  readonly #owners: Owners;
+/** UpdateMerge of containers that exist, plugin after plugin. */
+export class UpdateMerge {
+  readonly #owners: FieldOwners;
   readonly #creating: string | undefined;
   readonly #requested: Requested | undefined;
   readonly #updates = new Map<string, ContainerUpdate>();
@@ -51,7 +51,7 @@ export class Updates {
    * creating: a container that cannot be updated yet. requested: the container that CRI's
    * UpdateContainerResources changes, and how.
    */
-  constructor(owners: Owners, given: { creating?: string; requested?: Requested } = {}) {
+  constructor(owners: FieldOwners, given: { creating?: string; requested?: Requested } = {}) {
     this.#owners = owners;
     this.#creating = given.creating;
     this.#requested = given.requested;
@@ -103,12 +103,12 @@ export class Updates {
 }
 
 /** CRI's UpdateContainerResources, plugin after plugin. */
-export class UpdateRequest {
-  readonly updates: Updates;
+export class ResourceUpdateMerge {
+  readonly updates: UpdateMerge;
   readonly evictions: ContainerEviction[] = [];
 
   constructor(id: string, resources: LinuxResources) {
-    this.updates = new Updates(new Owners(), { requested: { id, resources } });
+    this.updates = new UpdateMerge(new FieldOwners(), { requested: { id, resources } });
   }
 
   apply(plugin: string, response: UpdateContainerResponse): void {

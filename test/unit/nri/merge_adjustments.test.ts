@@ -2,9 +2,9 @@
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import type { CriError } from "../../../src/base/errors.ts";
-import { checkAdjustment, checkUpdate } from "../../../src/nri/check.ts";
-import { Creation } from "../../../src/nri/merge.ts";
-import { UpdateRequest } from "../../../src/nri/updates.ts";
+import { checkAdjustment, checkUpdate } from "../../../src/nri/check_answers.ts";
+import { AdjustmentMerge } from "../../../src/nri/merge_adjustments.ts";
+import { ResourceUpdateMerge } from "../../../src/nri/merge_updates.ts";
 import { nri } from "../../../src/proto/nri.js";
 import type { Container, ContainerAdjustment } from "../../../src/proto/nri_types.ts";
 
@@ -27,8 +27,8 @@ const container: Container = {
   },
 };
 
-function merged(...answers: ContainerAdjustment[]): Creation {
-  const creation = new Creation(container);
+function merged(...answers: ContainerAdjustment[]): AdjustmentMerge {
+  const creation = new AdjustmentMerge(container);
   for (const [index, adjust] of answers.entries()) creation.apply(`${index}0-p`, { adjust });
   return creation;
 }
@@ -204,7 +204,7 @@ test("owners are told by field and key", () => {
 });
 
 test("updates of other containers are merged; of the one being created, refused", () => {
-  const creation = new Creation(container);
+  const creation = new AdjustmentMerge(container);
   const update = (name: "shares" | "period", value: number, id = "c2") => ({
     container_id: id,
     linux: { resources: { cpu: { [name]: int(value) } } },
@@ -221,7 +221,7 @@ test("updates of other containers are merged; of the one being created, refused"
 });
 
 test("an update that was asked for is changed by plugins, the other containers' come apart", () => {
-  const request = new UpdateRequest("c1", { memory: { limit: int(100) } });
+  const request = new ResourceUpdateMerge("c1", { memory: { limit: int(100) } });
   const linux = { resources: { cpu: { shares: int(7) } } };
   request.apply("1-a", {
     update: [

@@ -2,7 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type { LinuxCPU, LinuxMemory, LinuxResources } from "../proto/nri_types.ts";
-import type { HostFacts } from "./spec_inputs.ts";
+import type { HostInfo } from "./spec_inputs.ts";
 import type { OciBlockIO, OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
 
 const memoryFields = {
@@ -25,7 +25,7 @@ const cpuFields = {
 export function adjustedResources(
   old: OciResources,
   given: LinuxResources,
-  { host, blockIO }: { host: HostFacts; blockIO?: OciBlockIO },
+  { host, blockIO }: { host: HostInfo; blockIO?: OciBlockIO },
 ): OciResources {
   const result = { ...old };
   const memory = adjustedMemory(old.memory ?? {}, given.memory ?? {}, host);
@@ -69,7 +69,7 @@ export function adjustedResources(
 }
 
 /** A limit without a word about swap means just that, as with CRI's (resources.ts). */
-function adjustedMemory(old: OciMemory, given: LinuxMemory, host: HostFacts): OciMemory {
+function adjustedMemory(old: OciMemory, given: LinuxMemory, host: HostInfo): OciMemory {
   const result = { ...old };
   for (const [from, to] of Object.entries(memoryFields)) {
     const value = given[from as keyof typeof memoryFields];

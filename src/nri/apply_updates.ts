@@ -7,16 +7,16 @@ import type {
   UpdateContainersRequest,
   UpdateContainersResponse,
 } from "../proto/nri_types.ts";
-import { checkUpdate } from "./check.ts";
-import { toCri, type ContainerFacts, type PodFacts, type ResourceChange } from "./convert.ts";
+import { checkUpdate } from "./check_answers.ts";
+import { toCri, type ContainerSnapshot, type PodSnapshot, type ResourceChange } from "./convert.ts";
 
 /** A change of a container that exists. */
 export type Change = ResourceChange & { id: string };
 
 /** What the host is told about pods and containers, and does to them when a plugin asks for it. */
-export type World = {
+export type NriBackend = {
   /** Those that plugins are told of when they come: no container that has ended. */
-  state: () => Promise<{ pods: PodFacts[]; containers: ContainerFacts[] }>;
+  state: () => Promise<{ pods: PodSnapshot[]; containers: ContainerSnapshot[] }>;
   /** Whether it exists and has not ended. */
   isLive: (id: string) => boolean;
   /** @throws CriError when it cannot be done; then nothing is. */
@@ -24,11 +24,11 @@ export type World = {
   evict: (id: string, reason: string) => Promise<void>;
 };
 
-export class Changes {
-  readonly #world: World;
+export class UpdateApplier {
+  readonly #world: NriBackend;
   readonly #log: Log;
 
-  constructor(world: World, log: Log) {
+  constructor(world: NriBackend, log: Log) {
     this.#world = world;
     this.#log = log;
   }

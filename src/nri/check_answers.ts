@@ -14,8 +14,8 @@ import type {
   Mount,
   POSIXRlimit,
 } from "../proto/nri_types.ts";
-import { hookKinds } from "./merge.ts";
-import { unmarked } from "./owners.ts";
+import { hookKinds } from "./merge_adjustments.ts";
+import { unmarked } from "./field_owners.ts";
 
 /** Of processors or memory nodes. */
 const numberList = /^\d+(-\d+)?(,\d+(-\d+)?)*$/;

@@ -2,16 +2,21 @@
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
-import { adjustedSpec, type AdjustFacts } from "../../../src/spec/adjust.ts";
+import { adjustedSpec, type AdjustOptions } from "../../../src/spec/nri_adjustment.ts";
 import { containerSpec, ociJson, parseOciSpec, type OciSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, host, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, host, specInput } from "../../spec/inputs.ts";
 
 const int = (value: number) => ({ value: toLong(value) });
-const facts: AdjustFacts = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
+const options: AdjustOptions = {
+  host,
+  ociVersion: "1.3.0",
+  resctrl: true,
+  restrictOomScoreAdj: false,
+};
 const before = containerSpec(specInput({}));
 
-function after(adjust: ContainerAdjustment, more: Partial<AdjustFacts> = {}): OciSpec {
-  const spec = adjustedSpec(before, adjust, { ...facts, ...more });
+function after(adjust: ContainerAdjustment, more: Partial<AdjustOptions> = {}): OciSpec {
+  const spec = adjustedSpec(before, adjust, { ...options, ...more });
   expect(parseOciSpec(ociJson(spec))).toEqual(JSON.parse(JSON.stringify(spec, big), unbig));
   return spec;
 }
@@ -92,7 +97,7 @@ test("devices come with a permission, and go", () => {
     gid: 0,
   });
   expect(spec.linux.resources.devices.at(-1)).toMatchObject({ allow: true, major: 1, minor: 3 });
-  const gone = adjustedSpec(spec, { linux: { devices: [{ path: "-/dev/n" }] } }, facts);
+  const gone = adjustedSpec(spec, { linux: { devices: [{ path: "-/dev/n" }] } }, options);
   expect(gone.linux.devices).toEqual(before.linux.devices);
 });
 
@@ -130,13 +135,13 @@ test("a class of block I/O is what it means here, and none takes it away", () =>
   const slow = { linux: { resources: { blockio_class: { value: "slow" } } } };
   const spec = after(slow, { blockIO });
   expect(spec.linux.resources.blockIO).toEqual(blockIO);
-  const none = adjustedSpec(spec, { linux: { resources: { blockio_class: {} } } }, facts);
+  const none = adjustedSpec(spec, { linux: { resources: { blockio_class: {} } } }, options);
   expect(none.linux.resources).not.toHaveProperty("blockIO");
 });
 
 test("rlimits replace those of their type", () => {
   const core = (soft: number) => ({ type: "RLIMIT_CORE", soft: toLong(soft), hard: toLong(9) });
-  const spec = adjustedSpec(after({ rlimits: [core(1)] }), { rlimits: [core(2)] }, facts);
+  const spec = adjustedSpec(after({ rlimits: [core(1)] }), { rlimits: [core(2)] }, options);
   expect(spec.process.rlimits?.filter(({ type }) => type === "RLIMIT_CORE")).toEqual([
     { type: "RLIMIT_CORE", soft: 2n, hard: 9n },
   ]);
@@ -187,7 +192,7 @@ test("namespaces, sysctls, seccomp, cgroups path, net devices, rdt and memory po
 });
 
 const v1 = { ...host, cgroupVersion: 1 as const };
-test.each<[string, ContainerAdjustment, Partial<AdjustFacts>]>([
+test.each<[string, ContainerAdjustment, Partial<AdjustOptions>]>([
   ["needs 1.1", { linux: { scheduler: { policy: 1 } } }, { ociVersion: "1.0.2-dev" }],
   ["needs 1.1", { linux: { io_priority: { class: 1 } } }, { ociVersion: "1.0.2" }],
   ["needs 1.3", { linux: { net_devices: { a: {} } } }, { ociVersion: "1.2.1" }],

@@ -6,7 +6,7 @@ import { checkLabel, relabel } from "../node/selinux.ts";
 import type { ContainerConfig, PodSandboxConfig, SELinuxOption } from "../proto/types.ts";
 import type { ResolvedInputs } from "../spec/spec_inputs.ts";
 import {
-  asksForLabels,
+  requestsLabels,
   containerLabels,
   levelOf,
   podLabels,
@@ -88,7 +88,7 @@ function policyFor(
   { host }: Context,
   asked: SELinuxOption | null | undefined,
 ): SelinuxPolicy | undefined {
-  if (host.selinux === undefined || host.selinux.policy !== undefined || !asksForLabels(asked)) {
+  if (host.selinux === undefined || host.selinux.policy !== undefined || !requestsLabels(asked)) {
     return host.selinux?.policy;
   }
   const { user, role, type, level } = asked!;
@@ -100,7 +100,7 @@ function policyFor(
 }
 
 function known(asked: SELinuxOption | null | undefined, labels: SelinuxLabels): SelinuxLabels {
-  if (asksForLabels(asked)) [labels.process, labels.mount].forEach((label) => checkLabel(label));
+  if (requestsLabels(asked)) [labels.process, labels.mount].forEach((label) => checkLabel(label));
   return labels;
 }
 

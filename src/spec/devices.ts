@@ -1,4 +1,4 @@
-// Devices that a container sees and may use.
+// Computes a container's device nodes and the cgroup rules that allow their use.
 import type { ContainerConfig } from "../proto/types.ts";
 import type { ResolvedInputs, DeviceSource } from "./spec_inputs.ts";
 import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
@@ -7,13 +7,13 @@ const denyAll: OciDeviceRule = { allow: false, access: "rwm" };
 
 export type DeviceOptions = {
   privileged: boolean;
-  /** Who the devices that are asked for shall belong to; 0: whom they belong to on the node. */
+  /** Owner of the requested devices; 0: the owner on the host. */
   owner?: { uid: number; gid: number };
-  /** The container has a user namespace of its own. */
+  /** The container runs in its own user namespace. */
   userns: boolean;
 };
 
-/** The usual ones (null, zero, full, random, urandom, tty, ptmx) every runtime adds itself. */
+/** Leaves out the default devices (null, zero, full, random, urandom, tty, ptmx): every runtime adds them. */
 export function containerDevices(
   config: ContainerConfig,
   resolved: ResolvedInputs,
@@ -37,8 +37,8 @@ export function containerDevices(
 export type PlacedDevices = { nodes: OciDevice[]; mounts: OciMount[] };
 
 /**
- * Nodes to be made, or in a user namespace, where nobody may make one, bound. Runtimes bind what the
- * host has at the container's path: from another path it takes a mount.
+ * Splits devices into nodes and bind mounts. In a user namespace mknod is forbidden, so runtimes bind-mount
+ * the host's node of the same path; a device from another host path needs an explicit bind mount.
  */
 export function placeDevices(devices: DeviceSource[], userns: boolean): PlacedDevices {
   const isMount = ({ node, hostPath }: DeviceSource) => userns && node.path !== hostPath;
@@ -53,7 +53,7 @@ export function placeDevices(devices: DeviceSource[], userns: boolean): PlacedDe
   };
 }
 
-/** Lets the container use it; a FIFO needs no permission. */
+/** Returns the cgroup rule that allows the device; undefined for a FIFO, which needs none. */
 export function deviceRule(node: OciDevice, access: string): OciDeviceRule | undefined {
   if (node.type === "p") return undefined;
   return { allow: true, type: node.type, major: node.major, minor: node.minor, access };

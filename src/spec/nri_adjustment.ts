@@ -1,5 +1,5 @@
-// What NRI plugins change in the spec of a container that is being created. Pure, and after
-// everything else: plugins have the last word. What they ask for was checked before (nri/check.ts).
+// Applies NRI plugins' merged adjustment to the spec of a container that is being created. Runs last, so that
+// plugins override CRI and the base spec. Pure; nri/check_answers.ts has validated the adjustment.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type {
@@ -26,7 +26,7 @@ import type {
 } from "./oci_types.ts";
 import { oomScoreAdj } from "./resources.ts";
 
-// Names by NRI's numbers. Not from the generated code, which is only loaded where plugins are.
+// Names by NRI's enum values. The generated enums are loaded only when plugins are enabled.
 const ioClasses = ["NONE", "RT", "BE", "IDLE"].map((name) => `IOPRIO_CLASS_${name}`);
 const policies = ["NONE", "OTHER", "FIFO", "RR", "BATCH", "ISO", "IDLE", "DEADLINE"];
 const schedulerFlags = [
@@ -51,11 +51,11 @@ const memoryFlags = ["STATIC_NODES", "RELATIVE_NODES", "NUMA_BALANCING"];
 
 export type AdjustOptions = {
   host: HostInfo;
-  /** The runtime's ociVersionMax: an older one ignores what it does not know. */
+  /** The runtime's ociVersionMax: it ignores fields of later versions. */
   ociVersion: string;
-  /** What the class of block I/O that a plugin asks for means here. */
+  /** The parameters of the block I/O class that a plugin sets. */
   blockIO?: OciBlockIO;
-  /** Classes of the kernel's resource control exist (/sys/fs/resctrl is mounted). */
+  /** /sys/fs/resctrl is mounted. */
   resctrl: boolean;
   restrictOomScoreAdj: boolean;
 };
@@ -70,8 +70,8 @@ const hookNames: [from: keyof NonNullable<ContainerAdjustment["hooks"]>, to: Oci
 ];
 
 /**
- * The spec with an adjustment applied; CDI devices are left to the caller.
- * @throws CriError FAILED_PRECONDITION for what this host or runtime cannot do.
+ * Returns the spec with the adjustment applied; the caller injects CDI devices.
+ * @throws CriError FAILED_PRECONDITION for fields that this host or runtime does not support.
  */
 export function adjustedSpec(
   spec: OciSpec,
@@ -90,7 +90,7 @@ export function adjustedSpec(
   };
 }
 
-/** Entries removed ("-key") and set. */
+/** Sets entries, and removes those whose key is marked ("-key"). */
 function changed(
   old: Record<string, string> | undefined,
   changes: { [key: string]: string } | null | undefined,
@@ -170,7 +170,7 @@ function adjustedMounts(
       ...(source ? { source } : {}),
       options: options ?? [],
     });
-    // A mount receives or passes on what is mounted later only if the root does.
+    // Mount events reach a mount in the container only if its rootfs propagates them.
     if (options?.includes("rshared")) propagation = "rshared";
     else if (options?.includes("rslave") && propagation !== "rshared") propagation = "rslave";
   }
@@ -231,7 +231,7 @@ function adjustedLinux(
   return result;
 }
 
-/** A device that is added may be read, written and made. */
+/** Adds and removes devices; an added device gets access "rwm". */
 function adjustDevices(linux: OciLinux, changes: readonly LinuxDevice[]): void {
   if (changes.length === 0) return;
   const nodes = new Map(linux.devices.map((node) => [node.path, node]));
@@ -315,13 +315,13 @@ function adjustRdt(
   if (rdt?.enable_monitoring) result.enableMonitoring = rdt.enable_monitoring.value ?? false;
   if (Object.keys(result).length === 0) return;
   if (!options.resctrl) {
-    throw cannot("rdt", "this host has no resource control (/sys/fs/resctrl is not mounted)");
+    throw cannot("rdt", "/sys/fs/resctrl is not mounted on this host");
   }
   if (rdt?.schemata || rdt?.enable_monitoring) needs(options, "1.3", "rdt");
   linux.intelRdt = result;
 }
 
-/** A runtime that does not know a field runs the container without a word about it. */
+/** A runtime silently ignores fields that it does not know. */
 function needs({ ociVersion }: AdjustOptions, version: string, field: string): void {
   const numbers = (text: string) => text.split(/[.+-]/).map(Number);
   const [major = 0, minor = 0] = numbers(ociVersion);
@@ -329,7 +329,7 @@ function needs({ ociVersion }: AdjustOptions, version: string, field: string): v
   if (major > majorMin || (major === majorMin && minor >= minorMin)) return;
   throw cannot(
     field,
-    `the OCI runtime knows version ${ociVersion} of the specification and this needs ${version}`,
+    `it needs OCI runtime specification ${version}; the runtime supports ${ociVersion}`,
   );
 }
 

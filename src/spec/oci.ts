@@ -1,4 +1,5 @@
-// CRI → OCI runtime spec. Pure: everything it depends on comes in, so that golden files can hold it.
+// Converts CRI configurations to OCI runtime specs. Pure: all inputs are arguments, so golden files can test
+// it.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
@@ -45,10 +46,10 @@ export { execProcess } from "./process.ts";
 
 const { NamespaceMode } = runtime.v1;
 
-/** Of the specification, not of a runtime: 1.0.2 is what runc 1.1 knows. */
+/** Version of the OCI specification; 1.0.2 is what runc 1.1 supports. */
 const ociVersion = "1.0.2";
 
-/** What the specs of a container and of a pod's pause container both depend on. */
+/** Inputs common to the specs of containers and of pause containers. */
 type SpecInput = {
   sandbox: SandboxInfo;
   image: ImageProcess;
@@ -58,11 +59,11 @@ type SpecInput = {
   /** CgroupDriver.containerCgroupsPath(). */
   cgroupsPath: string;
   rootfsPath: string;
-  /** The pod's HOSTNAME, as the container sees it. */
+  /** Value of $HOSTNAME in the container. */
   hostname: string;
   /** CgroupDriver.containerAnnotations(). */
   runtimeAnnotations: Record<string, string>;
-  /** Absent: nothing is labelled. */
+  /** Absent: processes and mounts get no SELinux labels. */
   selinux?: SelinuxLabels;
 };
 
@@ -71,19 +72,19 @@ export type ContainerSpecInput = SpecInput & {
   config: ContainerConfig;
   resolved: ResolvedInputs;
   runtime: RuntimeSupport;
-  /** For pid mode TARGET: the init of the target container. */
+  /** For pid mode TARGET: pid of the target container's init. */
   targetPid?: number;
 };
 
 /**
- * The spec of a container in a pod.
- * @throws CriError INVALID_ARGUMENT for a config that cannot be run, FAILED_PRECONDITION for one that
- * this host or runtime cannot run.
+ * Returns the spec of a container in a pod.
+ * @throws CriError INVALID_ARGUMENT for an invalid config, FAILED_PRECONDITION for one that this host or
+ * runtime does not support.
  */
 export function containerSpec(input: ContainerSpecInput): OciSpec {
   const { config, sandbox, resolved, host } = input;
-  const asked = config.linux?.security_context;
-  const security = asked ?? {};
+  const requested = config.linux?.security_context;
+  const security = requested ?? {};
   const privileged = security.privileged === true;
   checkSecurity(security, sandbox);
   const resources = config.linux?.resources ?? {};
@@ -126,7 +127,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
       resources: ociResources(resources, devices.rules, host),
       ...(seccomp === undefined ? {} : { seccomp }),
       ...(rootfsPropagation === undefined ? {} : { rootfsPropagation }),
-      ...maskedPaths(asked),
+      ...maskedPaths(requested),
       ...mountLabel(input.selinux),
     },
   };
@@ -139,7 +140,7 @@ export type SandboxSpecInput = SpecInput & {
   resolved: Pick<ResolvedInputs, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
 };
 
-/** The spec of a pod's pause container: first process of the pid namespace that the pod shares. */
+/** Returns the spec of a pod's pause container, the first process of the pod's shared pid namespace. */
 export function sandboxSpec(input: SandboxSpecInput): OciSpec {
   const { sandbox, host } = input;
   const security = { ...sandbox.config.linux?.security_context, privileged: false };
@@ -149,7 +150,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
     profileText: input.resolved.seccompProfile,
     host,
   });
-  // As its pod's containers': the default profile lets them signal only what runs under it, too.
+  // Same profile as the pod's containers: the default profile lets them signal only processes under it.
   const apparmor = apparmorProfile(security, host, input.resolved.apparmorProfiles ?? []);
   const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.resolved });
   return {
@@ -163,7 +164,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       noNewPrivileges: true,
       ...(apparmor === undefined ? {} : { apparmorProfile: apparmor }),
       ...processLabel(input.selinux, sandbox.config.linux?.security_context?.privileged),
-      // Never an error: a daemon without CAP_SYS_RESOURCE runs pods all the same.
+      // Clamped, never an error: pods must also run when the daemon lacks CAP_SYS_RESOURCE.
       oomScoreAdj: oomScoreAdj(BigInt(sandboxOomScoreAdj), host, true),
     },
     root: { path: input.rootfsPath, readonly: true },
@@ -221,7 +222,10 @@ function containerProcess(
   };
 }
 
-/** Who is privileged runs unconfined; its files keep the label that the pod's others can read. */
+/**
+ * Privileged processes run unconfined; their mounts keep the pod's label so that its other containers can
+ * read.
+ */
 function processLabel(
   selinux: SelinuxLabels | undefined,
   privileged: boolean | null | undefined,
@@ -237,13 +241,13 @@ function checkSecurity(security: LinuxContainerSecurityContext, sandbox: Sandbox
   if (security.privileged && !sandbox.config.linux?.security_context?.privileged) {
     throw new CriError(
       "FAILED_PRECONDITION",
-      "a privileged container needs a privileged pod (security_context.privileged of its sandbox)",
+      "a privileged container needs a privileged pod (set security_context.privileged of its sandbox)",
     );
   }
   checkNamespaces(security.namespace_options, sandbox);
 }
 
-/** The pod decides about all namespaces but the pids'; a container can only say the same. */
+/** All namespaces but pid are the pod's; a container's options must agree with them. */
 function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: SandboxInfo): void {
   if (!options?.userns_options) return;
   const [own, pods] = [
@@ -253,13 +257,13 @@ function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: S
   if (own === pods) return;
   throw new CriError(
     "INVALID_ARGUMENT",
-    `namespace_options.userns_options: ${own ?? "the node's ids"}, and the pod has ${pods ?? "the node's"}`,
+    `namespace_options.userns_options: ${own ?? "the host's ids"} differs from the pod's: ${pods ?? "the host's ids"}`,
   );
 }
 
 /**
- * Whether the pod's containers share one pid namespace, which needs a pause container. POD is the
- * mode's zero value: it counts only where namespace_options says anything at all.
+ * Returns whether the pod's containers share a pid namespace, which needs a pause container. POD is the
+ * mode's zero value, so it counts only if namespace_options is present.
  */
 export function sharesPidNamespace(config: PodSandboxConfig): boolean {
   const options = config.linux?.security_context?.namespace_options;
@@ -292,7 +296,7 @@ function pidNamespace(
       if (shared !== undefined) return { type: "pid", path: shared };
       throw new CriError(
         "FAILED_PRECONDITION",
-        "pid mode POD: this pod was made without a shared pid namespace (its own namespace_options.pid is not POD)",
+        "pid mode POD: this pod has no shared pid namespace (its own namespace_options.pid is not POD)",
       );
     case NamespaceMode.CONTAINER:
       return { type: "pid" };
@@ -319,13 +323,13 @@ function podNamespaces(sandbox: SandboxInfo, host: HostInfo, privileged: boolean
   return result;
 }
 
-/** Not every runtime reads the mappings of a namespace that it joins. */
+/** Returns the pod's mappings: not every runtime reads them from the namespace that it joins. */
 function userNamespaceOf(sandbox: SandboxInfo): UserNamespace | undefined {
   if (sandbox.namespaces.user === undefined) return undefined;
   return userNamespace(sandbox.config.linux?.security_context?.namespace_options);
 }
 
-// VM runtimes read ours to tell pods and containers apart.
+// VM runtimes use these annotations to tell pods from containers.
 function podAnnotations(sandbox: SandboxInfo, handler: HandlerSettings): Record<string, string> {
   const metadata = sandbox.config.metadata ?? {};
   return {

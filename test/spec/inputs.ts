@@ -1,4 +1,4 @@
-// Inputs of the spec's pure functions for tests: a host, a pod, an image, all made up.
+// Provides inputs for tests of src/spec: a fake host, pod and image.
 import { CriError } from "../../src/base/errors.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { capabilityNames } from "../../src/spec/capabilities.ts";
@@ -53,7 +53,7 @@ export const noSettings: HandlerSettings = {
   privilegedWithoutHostDevices: false,
 };
 
-/** A whole input around a container's config; overrides replace its top-level parts. */
+/** Returns a complete input with the container's config; overrides replace top-level fields. */
 export function specInput(
   config: ContainerConfig,
   overrides: Partial<ContainerSpecInput> = {},
@@ -82,7 +82,7 @@ export function specInput(
   };
 }
 
-/** "CODE: message" of the CriError that action throws. */
+/** Returns "CODE: message" of the CriError that action throws. */
 export function codeAndMessage(action: () => unknown): string {
   try {
     action();

@@ -1,4 +1,4 @@
-// What NRI plugins change in a spec.
+// Tests that NRI adjustments are applied to a spec.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
@@ -47,7 +47,7 @@ test("annotations, env and args are set, replaced and removed", () => {
   expect(spec.process.args).toEqual(["/bin/true", "x"]);
 });
 
-test("mounts are added below their parents, replaced, removed, and propagate through the root", () => {
+test("mounts are added after their parents, replaced, removed, and set the rootfs propagation", () => {
   const spec = after({
     mounts: [
       { destination: "/a/b", type: "bind", source: "/srv", options: ["rbind", "rslave"] },
@@ -84,7 +84,7 @@ test("hooks of all six kinds are appended", () => {
   });
 });
 
-test("devices come with a permission, and go", () => {
+test("devices are added with a cgroup rule, and removed", () => {
   const device = { path: "/dev/n", type: "c", major: toLong(1), minor: toLong(3) };
   const spec = after({ linux: { devices: [{ ...device, file_mode: { value: 0o600 } }] } });
   expect(spec.linux.devices.at(-1)).toEqual({
@@ -101,7 +101,7 @@ test("devices come with a permission, and go", () => {
   expect(gone.linux.devices).toEqual(before.linux.devices);
 });
 
-test("resources are set field by field, exactly", () => {
+test("resources are set field by field, with exact integers", () => {
   const large = 9_007_199_254_740_993n;
   const spec = after({
     linux: {
@@ -130,7 +130,7 @@ test("resources are set field by field, exactly", () => {
   });
 });
 
-test("a class of block I/O is what it means here, and none takes it away", () => {
+test("a block I/O class sets its parameters, and an empty class removes them", () => {
   const blockIO = { weight: 80, throttleReadBpsDevice: [{ major: 8, minor: 0, rate: 5n }] };
   const slow = { linux: { resources: { blockio_class: { value: "slow" } } } };
   const spec = after(slow, { blockIO });
@@ -147,7 +147,7 @@ test("rlimits replace those of their type", () => {
   ]);
 });
 
-test("what a process is run with: oom_score_adj, I/O priority, scheduler", () => {
+test("oom_score_adj, I/O priority and scheduler of the process are set", () => {
   const { process } = after({
     linux: {
       oom_score_adj: int(-7),
@@ -193,10 +193,10 @@ test("namespaces, sysctls, seccomp, cgroups path, net devices, rdt and memory po
 
 const v1 = { ...host, cgroupVersion: 1 as const };
 test.each<[string, ContainerAdjustment, Partial<AdjustOptions>]>([
-  ["needs 1.1", { linux: { scheduler: { policy: 1 } } }, { ociVersion: "1.0.2-dev" }],
-  ["needs 1.1", { linux: { io_priority: { class: 1 } } }, { ociVersion: "1.0.2" }],
-  ["needs 1.3", { linux: { net_devices: { a: {} } } }, { ociVersion: "1.2.1" }],
-  ["needs 1.3", { linux: { memory_policy: { mode: 1 } } }, { ociVersion: "1.2.0" }],
+  ["specification 1.1", { linux: { scheduler: { policy: 1 } } }, { ociVersion: "1.0.2-dev" }],
+  ["specification 1.1", { linux: { io_priority: { class: 1 } } }, { ociVersion: "1.0.2" }],
+  ["specification 1.3", { linux: { net_devices: { a: {} } } }, { ociVersion: "1.2.1" }],
+  ["specification 1.3", { linux: { memory_policy: { mode: 1 } } }, { ociVersion: "1.2.0" }],
   ["resctrl is not", { linux: { resources: { rdt_class: { value: "a" } } } }, { resctrl: false }],
   ["needs cgroup v2", { linux: { resources: { unified: { "a.b": "1" } } } }, { host: v1 }],
   [

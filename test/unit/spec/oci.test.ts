@@ -1,4 +1,4 @@
-// Whole specs against golden files: UPDATE_GOLDEN=1 rewrites them, in a commit of its own.
+// Compares whole specs with golden files. UPDATE_GOLDEN=1 rewrites them; commit that separately.
 import { describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -129,11 +129,11 @@ const kubeletResolved = {
 };
 
 describe("containerSpec()", () => {
-  test("gives a container that asks for nothing the image's process and the pod's files", () => {
+  test("gives a container without options the image's process and the pod's files", () => {
     expectGolden("container-plain", containerSpec(specInput({})));
   });
 
-  test("gives a kubelet's container everything it asks for", () => {
+  test("applies all options that a kubelet sets", () => {
     expectGolden(
       "container-kubelet",
       containerSpec(specInput(kubeletConfig, { resolved: kubeletResolved })),
@@ -160,7 +160,7 @@ describe("containerSpec()", () => {
     expectGolden("container-privileged", spec);
   });
 
-  test("applies the default seccomp profile when RuntimeDefault is asked", () => {
+  test("applies the default seccomp profile for RuntimeDefault", () => {
     const seccomp = { profile_type: ProfileType.RuntimeDefault };
     expectGolden(
       "container-seccomp",
@@ -180,7 +180,7 @@ describe("containerSpec()", () => {
     expect(linux.uidMappings).toEqual([{ containerID: 0, hostID: 100_000, size: 65_536 }]);
   });
 
-  test("joins the pid namespace that the modes name", () => {
+  test("joins the pid namespace of the requested mode", () => {
     const pidOf = (options: NamespaceOption | undefined, pid?: string, targetPid?: number) => {
       const sandbox = sandboxInfo();
       if (pid !== undefined) sandbox.namespaces.pid = pid;
@@ -210,12 +210,12 @@ describe("containerSpec()", () => {
     expect(namespaces.map(({ type }) => type)).toEqual(["cgroup", "pid", "mount"]);
   });
 
-  test("refuses a privileged container in a pod that is not", () => {
+  test("rejects a privileged container in an unprivileged pod", () => {
     const input = specInput({ linux: { security_context: { privileged: true } } });
     expect(codeAndMessage(() => containerSpec(input))).toStartWith("FAILED_PRECONDITION: ");
   });
 
-  test("passes on no annotation of the pod or the container", () => {
+  test("passes no annotations of the pod or the container by default", () => {
     const annotations = { "io.katacontainers.config.hypervisor.path": "/tmp/evil" };
     const spec = containerSpec(
       specInput({ annotations }, { sandbox: sandboxInfo({ annotations }) }),
@@ -224,7 +224,7 @@ describe("containerSpec()", () => {
   });
 });
 
-describe("a handler's rules", () => {
+describe("a handler's settings", () => {
   const annotations = {
     "io.katacontainers.config.hypervisor.default_vcpus": "2",
     "io.katacontainers.other/part": "x",
@@ -233,7 +233,7 @@ describe("a handler's rules", () => {
   };
   const patterns = ["io.katacontainers.*", "a.b/c?", "io.kubernetes.cri.*"];
 
-  test("pass on the annotations that match, and never over ours", () => {
+  test("pass matching annotations, which never override the daemon's", () => {
     const ofPod = containerSpec(
       specInput(
         {},
@@ -259,7 +259,7 @@ describe("a handler's rules", () => {
     expect(other["a.b/c1"]).toBeUndefined();
   });
 
-  test("keep the host's devices from a privileged container, but not what it asks for", () => {
+  test("limit a privileged container to the devices that it requests", () => {
     const node = { path: "/dev/x", type: "c", major: 9, minor: 9, fileMode: 0, uid: 0, gid: 0 };
     const resolved = {
       ...nothingResolved,
@@ -300,11 +300,11 @@ describe("sandboxSpec()", () => {
     ...overrides,
   });
 
-  test("runs the pause image without capabilities, in a pid namespace to be shared", () => {
+  test("runs the pause image without capabilities in a new pid namespace", () => {
     expectGolden("sandbox-pause", sandboxSpec(pauseInput()));
   });
 
-  test("runs under the AppArmor profile of the pod's containers, which may signal it then", () => {
+  test("uses the AppArmor profile of the pod's containers", () => {
     const armed = { ...host, apparmor: { defaultProfile: "d" } };
     const profileOf = (security_context: LinuxSandboxSecurityContext) => {
       const sandbox = sandboxInfo({ linux: { security_context } });
@@ -322,7 +322,7 @@ describe("sandboxSpec()", () => {
     expect(profileOf({ apparmor: { profile_type: ProfileType.Unconfined } })).toBeUndefined();
   });
 
-  test("is needed only when the pod asks for one pid namespace", () => {
+  test("is needed only if the pod shares a pid namespace", () => {
     const asks = (namespace_options: NamespaceOption | undefined) =>
       sharesPidNamespace({ linux: { security_context: { namespace_options } } });
     expect(sharesPidNamespace({})).toBe(false);
@@ -333,7 +333,7 @@ describe("sandboxSpec()", () => {
 });
 
 describe("execProcess()", () => {
-  test("keeps who the container is and changes what runs", () => {
+  test("keeps the container's user and environment and changes the command", () => {
     const { process: main } = containerSpec(
       specInput(kubeletConfig, { resolved: kubeletResolved }),
     );
@@ -341,7 +341,7 @@ describe("execProcess()", () => {
     expect(execed).toEqual({ ...main, args: ["id"], terminal: false });
   });
 
-  test("adds TERM only for a terminal, and only where it is missing", () => {
+  test("adds TERM only for a terminal, and only if it is missing", () => {
     const { process: main } = containerSpec(specInput({}));
     expect(execProcess(main, ["sh"], true).env).toContain("TERM=xterm");
     const own = { ...main, env: ["TERM=dumb"] };
@@ -351,7 +351,7 @@ describe("execProcess()", () => {
 });
 
 describe("ociJson()", () => {
-  test("keeps every digit of 64-bit values, there and back", () => {
+  test("round-trips 64-bit integers exactly", () => {
     const spec = containerSpec(specInput(kubeletConfig, { resolved: kubeletResolved }));
     expect(ociJson(spec)).toContain('"limit":9007199254740993,"swap":9007199254740995');
     expect(parseOciSpec(ociJson(spec))).toEqual(JSON.parse(JSON.stringify(spec, keep), revive));

@@ -8,7 +8,7 @@ import { type Log, logFailure } from "../base/log.ts";
 import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
-import type { Change, NriBackend } from "../nri/apply_updates.ts";
+import type { ContainerChange, NriBackend } from "../nri/apply_updates.ts";
 import type { ContainerSnapshot, PodSnapshot, ResourceChange } from "../nri/convert.ts";
 import type { NriHost, PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
@@ -273,13 +273,13 @@ class Nri implements NriEvents, AsyncDisposable {
 /** Starts the pre-installed plugins, and listens for others: the context's plugins from here on. */
 export async function openNri(context: Context, log: Log): Promise<AsyncDisposable> {
   const { NriHost } = await import("../nri/host.ts");
-  const world: NriBackend = {
+  const backend: NriBackend = {
     state: () => nri.state(),
     isLive: (id) => (context.containers.find(id)?.phase.phase ?? "exited") !== "exited",
     update: (change) => update(context, change),
     evict: (id) => evict(context, id),
   };
-  const host = new NriHost({ config: context.config.nri, log, world });
+  const host = new NriHost({ config: context.config.nri, log, backend });
   await using undo = new AsyncDisposableStack();
   const nri = undo.use(new Nri(context, host));
   context.nri = nri; // before any plugin: what ends while the first one synchronizes is owed to it
@@ -288,7 +288,7 @@ export async function openNri(context: Context, log: Log): Promise<AsyncDisposab
   return nri;
 }
 
-async function update(context: Context, { id, ...change }: Change): Promise<void> {
+async function update(context: Context, { id, ...change }: ContainerChange): Promise<void> {
   const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
   await changeResources(context, context.containers.get(id).id, change, { signal });
 }

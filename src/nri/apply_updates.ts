@@ -1,4 +1,4 @@
-// What plugins want done to containers that exist.
+// Applies plugins' updates and evictions to existing containers.
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type {
@@ -10,34 +10,37 @@ import type {
 import { checkUpdate } from "./check_answers.ts";
 import { toCri, type ContainerSnapshot, type PodSnapshot, type ResourceChange } from "./convert.ts";
 
-/** A change of a container that exists. */
-export type Change = ResourceChange & { id: string };
+/** A resource change of an existing container. */
+export type ContainerChange = ResourceChange & { id: string };
 
-/** What the host is told about pods and containers, and does to them when a plugin asks for it. */
+/** Gives the NRI host access to pods and containers. */
 export type NriBackend = {
-  /** Those that plugins are told of when they come: no container that has ended. */
+  /** Lists pods and containers for Synchronize, without exited containers. */
   state: () => Promise<{ pods: PodSnapshot[]; containers: ContainerSnapshot[] }>;
-  /** Whether it exists and has not ended. */
+  /** Whether the container exists and has not exited. */
   isLive: (id: string) => boolean;
-  /** @throws CriError when it cannot be done; then nothing is. */
-  update: (change: Change) => Promise<void>;
+  /** Applies the change completely or not at all. @throws CriError */
+  update: (change: ContainerChange) => Promise<void>;
   evict: (id: string, reason: string) => Promise<void>;
 };
 
 export class UpdateApplier {
-  readonly #world: NriBackend;
+  readonly #backend: NriBackend;
   readonly #log: Log;
 
-  constructor(world: NriBackend, log: Log) {
-    this.#world = world;
+  constructor(backend: NriBackend, log: Log) {
+    this.#backend = backend;
     this.#log = log;
   }
 
   /**
-   * What a plugin asks for by itself; each that can be is done.
-   * @throws CriError INVALID_ARGUMENT for what cannot be at all; then nothing is.
+   * Applies updates that a plugin requests outside of an event, and returns those that failed.
+   * @throws CriError INVALID_ARGUMENT for an invalid update; then none is applied.
    */
-  async asked(plugin: string, request: UpdateContainersRequest): Promise<UpdateContainersResponse> {
+  async applyUnsolicited(
+    plugin: string,
+    request: UpdateContainersRequest,
+  ): Promise<UpdateContainersResponse> {
     const failed: ContainerUpdate[] = [];
     for (const update of request.update ?? []) checkUpdate(update);
     for (const update of request.update ?? []) {
@@ -46,7 +49,7 @@ export class UpdateApplier {
       } catch (error) {
         failed.push(update);
         const fields = { plugin, container: update.container_id ?? "" };
-        this.#log.warn("a plugin's update failed", { ...fields, error: messageOf(error) });
+        this.#log.warn("NRI update failed", { ...fields, error: messageOf(error) });
       }
     }
     this.evict(request.evict ?? []);
@@ -54,63 +57,63 @@ export class UpdateApplier {
   }
 
   /**
-   * Without those of containers that are not there: no reason to fail the request that they came with.
-   * creating: one that is not there yet, and may not be updated.
+   * Drops updates of containers that do not exist or have exited: they must not fail the request.
+   * creating: the container being created, whose update is kept (and rejected when it is merged).
    */
-  live(plugin: string, updates: readonly ContainerUpdate[], creating?: string): ContainerUpdate[] {
+  withoutStale(
+    plugin: string,
+    updates: readonly ContainerUpdate[],
+    creating?: string,
+  ): ContainerUpdate[] {
     return updates.filter(({ container_id }) => {
       const id = container_id ?? "";
-      if (id === creating || this.#world.isLive(id)) return true;
-      const why = "there is none such that has not ended";
-      this.#log.warn("a plugin's update failed", { plugin, container: id, error: why });
+      if (id === creating || this.#backend.isLive(id)) return true;
+      const error = "the container does not exist or has exited";
+      this.#log.warn("NRI update dropped", { plugin, container: id, error });
       return false;
     });
   }
 
-  /** @throws CriError of the first that fails and whose failure matters. */
-  async applyAll(who: string, updates: readonly ContainerUpdate[]): Promise<void> {
+  /** @throws CriError of the first failed update of a live container without ignore_failure. */
+  async applyAll(request: string, updates: readonly ContainerUpdate[]): Promise<void> {
     for (const update of updates) {
       try {
         await this.#apply(update);
       } catch (error) {
         const id = update.container_id ?? "";
-        if (!update.ignore_failure && this.#world.isLive(id)) {
-          throw new CriError(codeOf(error), `${who}: update of ${id}: ${messageOf(error)}`, {
-            cause: error,
-          });
+        if (!update.ignore_failure && this.#backend.isLive(id)) {
+          const text = `${request}: update of container ${id} failed: ${messageOf(error)}`;
+          throw new CriError(codeOf(error), text, { cause: error });
         }
-        this.#log.info("an update failed", { container: id, error: messageOf(error) });
+        this.#log.info("failed NRI update ignored", { container: id, error: messageOf(error) });
       }
     }
   }
 
   async #apply(update: ContainerUpdate): Promise<void> {
     const id = update.container_id ?? "";
-    const { others, ...change } = toCri(update.linux?.resources ?? {});
-    refuseOthers(id, others);
-    await this.#world.update({ id, ...change });
+    const { fixed, ...change } = toCri(update.linux?.resources ?? {});
+    rejectFixed(id, fixed);
+    await this.#backend.update({ id, ...change });
   }
 
-  /** Stops containers; who asked for it does not wait. */
+  /** Stops containers without waiting for their end. */
   evict(evictions: readonly ContainerEviction[]): void {
     for (const { container_id, reason } of evictions) {
       const id = container_id ?? "";
-      this.#log.info("a plugin evicts a container", {
-        container: id,
-        reason: reason ?? "",
-      });
-      this.#world.evict(id, reason ?? "").catch((error: unknown) => {
-        this.#log.warn("an eviction failed", { container: id, error: messageOf(error) });
+      this.#log.info("NRI plugin evicts a container", { container: id, reason: reason ?? "" });
+      this.#backend.evict(id, reason ?? "").catch((error: unknown) => {
+        this.#log.warn("NRI eviction failed", { container: id, error: messageOf(error) });
       });
     }
   }
 }
 
-/** @throws CriError FAILED_PRECONDITION for what cannot be changed after the creation. */
-export function refuseOthers(id: string, others: string[]): void {
-  if (others.length === 0) return;
+/** @throws CriError FAILED_PRECONDITION if an update sets fields that are fixed after creation. */
+export function rejectFixed(id: string, fixed: string[]): void {
+  if (fixed.length === 0) return;
   throw new CriError(
     "FAILED_PRECONDITION",
-    `container ${id}: ${others.join(", ")} can only be set when a container is created`,
+    `container ${id}: ${fixed.join(", ")} can only be set when a container is created`,
   );
 }

@@ -1,4 +1,4 @@
-// Pods and containers as plugins see them, and CRI's resources in NRI's form and back. Pure.
+// Converts pods and containers to NRI's messages, and resources between CRI, OCI and NRI. Pure.
 import { toBigInt, toLong } from "../base/int64.ts";
 import { nri } from "../proto/nri.js";
 import type {
@@ -19,26 +19,28 @@ import type { OciHook, OciNamespace, OciResources, OciSeccomp, OciSpec } from ".
 const { ContainerState, IOPrioClass, LinuxSchedulerFlag, LinuxSchedulerPolicy } =
   nri.pkg.api.v1alpha1;
 
+/** A pod's state at the time of an event. */
 export type PodSnapshot = {
   id: string;
   config: PodSandboxConfig;
   runtimeHandler: string;
-  /** Of its pause container; 0: it has none. */
+  /** Pid of its pause container; 0: it has none. */
   pid: number;
   ips: string[];
   namespaces: OciNamespace[];
   cgroupsPath: string;
 };
 
+/** A container's state at the time of an event. */
 export type ContainerSnapshot = {
   id: string;
   sandboxId: string;
   config: ContainerConfig;
-  /** As it is, or is to be, run. */
+  /** Spec that the container runs or will run with. */
   spec: OciSpec;
   image: { id: string; name: string; ref: string };
   state: "created" | "running" | "stopped";
-  /** 0: it does not run. */
+  /** 0: not running. */
   pid: number;
   /** Nanoseconds since the epoch; 0: not yet. */
   createdAtNs: bigint;
@@ -192,7 +194,7 @@ function nriRdt(rdt: NonNullable<OciSpec["linux"]["intelRdt"]>): LinuxContainer[
   };
 }
 
-/** CRI and NRI number the three kinds alike: RuntimeDefault, Unconfined, Localhost. */
+/** CRI and NRI have the same numbers for RuntimeDefault, Unconfined and Localhost. */
 function seccompProfile(type: number, path: string | null | undefined): SecurityProfile {
   return {
     profile_type: type,
@@ -223,7 +225,7 @@ function seccompPolicy(seccomp: OciSeccomp): LinuxSeccomp {
   };
 }
 
-/** A number that may be absent, in NRI's message for one. */
+/** Wraps an optional number in NRI's message. */
 function optional(
   value: bigint | number | undefined,
 ): { value: ReturnType<typeof toLong> } | undefined {
@@ -269,7 +271,7 @@ function fromOci(resources: OciResources): LinuxResources {
   };
 }
 
-/** CRI's resources: there 0 means "not specified". */
+/** Converts CRI's resources, where 0 means "unspecified". */
 export function fromCri(resources: LinuxContainerResources): LinuxResources {
   const given = (value: LinuxContainerResources["cpu_quota"]) =>
     toBigInt(value) === 0n ? undefined : { value: toLong(toBigInt(value)) };
@@ -293,7 +295,7 @@ export function fromCri(resources: LinuxContainerResources): LinuxResources {
   };
 }
 
-/** What CRI's resources have no word for. */
+/** Fields that CRI's resources lack. */
 const onlyNri = {
   memory: [
     "reservation",
@@ -306,18 +308,18 @@ const onlyNri = {
   cpu: ["realtime_runtime", "realtime_period"],
 } as const;
 
-/** What can be changed of a container that exists: CRI's resources, and what runtimes change beside. */
+/** Changeable resources of an existing container: CRI's resources and the pids limit. */
 export type ResourceChange = {
   resources: LinuxContainerResources;
-  /** -1: none. */
+  /** -1: unlimited. */
   pidsLimit?: bigint;
 };
 
-/** NRI's resources as what can be changed, and the names of those that nobody changes. */
-export function toCri(resources: LinuxResources): ResourceChange & { others: string[] } {
+/** Converts NRI's resources; `fixed` names the given fields that cannot be changed after creation. */
+export function toCri(resources: LinuxResources): ResourceChange & { fixed: string[] } {
   const { memory, cpu, pids } = resources;
   const number = (given: LinuxMemory["limit"]) => toLong(toBigInt(given?.value));
-  const others = [
+  const fixed = [
     ...onlyNri.memory.filter((name) => memory?.[name]).map((name) => `memory.${name}`),
     ...onlyNri.cpu.filter((name) => cpu?.[name]).map((name) => `cpu.${name}`),
     ...(["blockio_class", "rdt_class"] as const).filter((name) => resources[name]),
@@ -339,6 +341,6 @@ export function toCri(resources: LinuxResources): ResourceChange & { others: str
       unified: resources.unified ?? {},
     },
     ...(pids ? { pidsLimit: toBigInt(pids.limit) > 0n ? toBigInt(pids.limit) : -1n } : {}),
-    others,
+    fixed,
   };
 }

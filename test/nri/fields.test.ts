@@ -1,5 +1,5 @@
-// Tests that every field which plugins can adjust reaches the container's OCI spec, or is rejected if this host
-// or runtime does not support it. Uses real plugins with the oldest and the newest stub.
+// Tests that every field which plugins can adjust reaches the container's OCI spec, or is rejected if this
+// host or runtime does not support it. Uses real plugins with the oldest and the newest stub.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";

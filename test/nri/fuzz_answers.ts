@@ -1,5 +1,5 @@
-// Mutated answers of plugins, through all that is done with them: whatever they say, it is either
-// applied or refused with a CriError, and the spec that comes of it can be written.
+// Fuzzes plugins' answers through decoding, checks, merging and the spec: each mutated answer must be applied
+// or rejected with a CriError, and the resulting spec must be serializable.
 import { CriError } from "../../src/base/errors.ts";
 import { toLong } from "../../src/base/int64.ts";
 import { checkAdjustment, checkUpdate } from "../../src/nri/check_answers.ts";
@@ -15,7 +15,7 @@ const api = nri.pkg.api.v1alpha1;
 const int = (value: number) => ({ value: toLong(value) });
 const hook = { path: "/h", args: ["h"], env: ["A=1"], timeout: int(3) };
 
-/** All that there is. */
+/** An adjustment with every field. */
 const answer: CreateContainerResponse = {
   adjust: {
     annotations: { a: "1", "-b": "" },
@@ -66,7 +66,7 @@ const bytes = api.CreateContainerResponse.encode(answer).finish();
 const spec = containerSpec(specInput({}));
 const options = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
 
-/** @throws what is no CriError, which nothing may. */
+/** @throws errors other than CriError, which are bugs. */
 export function fuzzAnswer(next: () => number): "garbage" | "refused" | "applied" {
   const mutated = Buffer.from(bytes);
   mutate(mutated, next);

@@ -1,5 +1,4 @@
-// Implements `isulad-ts config check` and `config show`, and parses the daemon's flags: the keys of
-// daemon.json.
+// Implements `isulad-ts config check` and `config show`, and parses the daemon's flags (daemon.json's keys).
 import { defineCommand, type ArgsDef } from "citty";
 import { loadConfig, type Config, type Flags, type LoadedConfig } from "../base/config.ts";
 import {

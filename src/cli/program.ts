@@ -1,5 +1,4 @@
-// Runs a command line: finds the command, checks its arguments, prints help and errors, and returns the exit
-// code. citty parses the options.
+// Runs a command line: finds the command, checks its arguments, prints help and errors. citty parses options.
 import { stripVTControlCharacters } from "node:util";
 import { type ArgsDef, type CommandDef, parseArgs, renderUsage, type SubCommandsDef } from "citty";
 import { messageOf } from "../base/errors.ts";

@@ -1,5 +1,4 @@
-// Implements isulad-ts registry check: tries every endpoint of a pull and shows its TLS, credentials and
-// answer.
+// Implements isulad-ts registry check: tries every endpoint of a pull and shows its TLS, auth and answer.
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";

@@ -1,5 +1,4 @@
-// Implements isulad-ts run: runs one container in a new pod, shows its output, returns its exit code, and
-// removes the pod.
+// Implements isulad-ts run: runs a container in a new pod, shows its output, and removes the pod.
 import { randomUUID } from "node:crypto";
 import { mkdtempSync } from "node:fs";
 import { rm } from "node:fs/promises";

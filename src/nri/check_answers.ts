@@ -1,5 +1,4 @@
-// Validates plugins' answers before they are merged. Such an error is one plugin's fault, unlike a conflict
-// between two (field_owners.ts).
+// Validates plugins' answers before they are merged; field_owners.ts detects conflicts between plugins.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";

@@ -1,5 +1,4 @@
-// Merges plugins' resource changes: of existing containers, and (for merge_adjustments.ts) of a container
-// that is being created. Pure.
+// Merges plugins' resource changes of existing and (for merge_adjustments.ts) new containers. Pure.
 import { CriError } from "../base/errors.ts";
 import { nri } from "../proto/nri.js";
 import type {

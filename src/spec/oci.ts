@@ -1,5 +1,4 @@
-// Converts CRI configurations to OCI runtime specs. Pure: all inputs are arguments, so golden files can test
-// it.
+// Converts CRI configurations to OCI runtime specs. Pure, so that golden files can test it.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
@@ -78,8 +77,7 @@ export type ContainerSpecInput = SpecInput & {
 
 /**
  * Returns the spec of a container in a pod.
- * @throws CriError INVALID_ARGUMENT for an invalid config, FAILED_PRECONDITION for one that this host or
- * runtime does not support.
+ * @throws CriError INVALID_ARGUMENT for an invalid config, FAILED_PRECONDITION for an unsupported one.
  */
 export function containerSpec(input: ContainerSpecInput): OciSpec {
   const { config, sandbox, resolved, host } = input;
@@ -222,10 +220,7 @@ function containerProcess(
   };
 }
 
-/**
- * Privileged processes run unconfined; their mounts keep the pod's label so that its other containers can
- * read.
- */
+/** Privileged processes run unconfined; their mounts keep the label, which the pod's others can read. */
 function processLabel(
   selinux: SelinuxLabels | undefined,
   privileged: boolean | null | undefined,

@@ -9,8 +9,7 @@ import type { OciDeviceRule, OciResources } from "./oci_types.ts";
 export const sandboxOomScoreAdj = -998;
 
 /**
- * @throws CriError INVALID_ARGUMENT for contradictory values, FAILED_PRECONDITION for limits that this host
- * does not support.
+ * @throws CriError INVALID_ARGUMENT for contradictory values, FAILED_PRECONDITION for unsupported limits.
  */
 export function ociResources(
   resources: LinuxContainerResources,

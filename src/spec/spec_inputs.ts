@@ -7,10 +7,7 @@ import type { SelinuxPolicy } from "./selinux.ts";
 /** Properties of the host and the daemon; constant while the daemon runs. */
 export type HostInfo = {
   cgroupVersion: 1 | 2;
-  /**
-   * Options of the host's cgroup2 mount: mounting cgroup2 in its cgroup namespace without them would reset
-   * them.
-   */
+  /** Options of the host's cgroup2 mount: a mount in its cgroup namespace without them resets them. */
   cgroupOptions: string[];
   /** Page sizes of the hugetlb controller ("2MB"); empty without the controller. */
   hugepageSizes: string[];

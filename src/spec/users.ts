@@ -1,6 +1,5 @@
-// Resolves the user and groups of a container's process from CRI's security context and the image's USER,
-// using the image's passwd and group files. These are untrusted input: reading is bounded and tolerates
-// malformed lines.
+// Resolves the user and groups of a container's process from CRI's security context, the image's USER and its
+// passwd and group files: untrusted input, so reading is bounded and tolerates malformed lines.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";

@@ -142,7 +142,7 @@ test("a container in a plugin's cgroup has its statistics, limits and end there"
   const cgroupsPath = `${daemon.cgroupParent}/chosen`;
   const adjust = { linux: { cgroupsPath, resources: { memory: { limit: int(24 << 20) } } } };
   await plugins.adjusting([["10", "v061", { adjust }]], async (name) => {
-    // No execs any more: the OOM killer might choose one of them.
+    // All execs come before the OOM: the kernel might kill one of them instead.
     const command = `while [ ! -e /go ]; do sleep 0.1; done
       head -c 100m /dev/zero | tail >/dev/null & wait $!; echo killed; exec sleep 600`;
     const id = await daemon.run(podId, pod, command, { metadata: { name } });

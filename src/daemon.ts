@@ -35,7 +35,7 @@ import {
 import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { type CniNetwork, openCni } from "./node/cni.ts";
 import { DiskUsages } from "./stats/disk_usage.ts";
-import { readHostFacts } from "./node/host_probe.ts";
+import { readHostInfo } from "./node/host_probe.ts";
 import { netnsFolder } from "./node/namespaces.ts";
 import { shareNetnsFolder } from "./node/netns_folder.ts";
 import { UsernsAccess } from "./node/userns_access.ts";
@@ -160,7 +160,7 @@ async function createContext(
     log: log.child("cri"),
     instance,
     bootId: bootId(),
-    host: readHostFacts(mounts, { apparmor, selinux }),
+    host: readHostInfo(mounts, { apparmor, selinux }),
     handlers: await openHandlers(config, log),
     sandboxes: new Store({
       ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),

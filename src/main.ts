@@ -54,11 +54,11 @@ function isHelper([first, second, third]: string[]): boolean {
 
 async function runCommand(args: string[]): Promise<number> {
   const { commands, passthrough } = await import("./cli/commands.ts");
-  const { configArgs, showName } = await import("./cli/config.ts");
+  const { configArgs, configShowName } = await import("./cli/config.ts");
   const { runProgram } = await import("./cli/program.ts");
   const description = "A container runtime daemon: without a command, it runs as the daemon";
   const main = { meta: { name, description }, args: configArgs };
-  const parseThemselves = [showName];
+  const parseThemselves = [configShowName];
   return runProgram(
     { name, version: versionText(), commands, main, passthrough, parseThemselves },
     args,
@@ -115,8 +115,8 @@ async function runDaemonCommand(args: string[]): Promise<number> {
   const { runDaemon } = await import("./daemon.ts");
   try {
     const own = args.filter((word) => word !== allowFailpoints);
-    const { file, flags, asked } = parseFlags(name, own);
-    if (asked !== undefined) return await runCommand([`--${asked}`]);
+    const { file, flags, info } = parseFlags(name, own);
+    if (info !== undefined) return await runCommand([`--${info}`]);
     const loaded = loadConfig(file, flags);
     const { logLevel: level, logFormat: format } = loaded.config;
     const log = createLog({ level, format });

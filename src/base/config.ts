@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import * as v from "valibot";
-import { hostFacts, type HostFacts } from "./config_host.ts";
+import { hostFacts, type HostInfo } from "./config_host.ts";
 import {
   allKeys,
   daemonKeys,
@@ -68,7 +68,7 @@ export type Flags = ReadonlyMap<Key | IdleKey, string>;
 export function loadConfig(
   file: string | undefined,
   flags: Flags = new Map(),
-  host: HostFacts = hostFacts,
+  host: HostInfo = hostFacts,
 ): LoadedConfig {
   const path = file ?? defaultConfigFile;
   const text = readConfigFile(path, file === undefined);
@@ -220,7 +220,7 @@ function configOf(values: Map<string, unknown>): Config {
   return { ...rest, containerBytes: 0, nri: pick(nriKeys) } as Config;
 }
 
-type Resolution = { host: HostFacts; place: (key: string) => string; problems: string[] };
+type Resolution = { host: HostInfo; place: (key: string) => string; problems: string[] };
 
 /** Resolves values that depend on the host or on several keys. */
 function resolveValues(loaded: LoadedConfig, values: Map<string, unknown>, s: Resolution): void {

@@ -1,7 +1,7 @@
 // Reads the facts of this machine that the configuration depends on; tests pass fakes.
 import { accessSync, constants, existsSync, readFileSync } from "node:fs";
 
-export type HostFacts = {
+export type HostInfo = {
   /** Returns a group's id by name (/etc/group) or number. */
   groupId(name: string): number | undefined;
   isExecutable(path: string): boolean;
@@ -11,7 +11,7 @@ export type HostFacts = {
   systemdRuns(): boolean;
 };
 
-export const hostFacts: HostFacts = { groupId, isExecutable, findExecutable, systemdRuns };
+export const hostFacts: HostInfo = { groupId, isExecutable, findExecutable, systemdRuns };
 
 // Not $PATH: Debian keeps runc in /usr/sbin, which the PATH of a service may not contain.
 const programFolders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];

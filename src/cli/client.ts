@@ -1,5 +1,4 @@
-// The daemon's gRPC services as typed functions, over its unix socket. Used by the person's commands
-// and by the tests.
+// Typed client of the daemon's gRPC services over its unix socket, for the CLI and tests.
 import * as grpc from "@grpc/grpc-js";
 import { CriError, type ErrorCode, grpcCodes } from "../base/errors.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
@@ -7,7 +6,7 @@ import { ImageService, NodeService, RuntimeService } from "../proto/services.ts"
 
 export const defaultHost = "unix:///var/run/isulad.sock";
 
-/** timeoutMs 0 = no deadline; an aborted signal cancels the call. */
+/** timeoutMs: 0 for no deadline. signal: cancels the call when aborted. */
 export type CallOptions = { timeoutMs?: number; signal?: AbortSignal };
 
 type Method = {
@@ -22,7 +21,7 @@ type Call<M extends Method> = M["stream"] extends true
   : (request: Request<M>, options?: CallOptions) => Promise<Response<M>>;
 type Calls<S extends Record<string, Method>> = { [Name in keyof S]: Call<S[Name]> };
 
-/** Every RPC by its CRI name. Failures are CriErrors with the daemon's code and message. */
+/** All RPCs by name. They throw CriError with the daemon's code and message. */
 export type Client = Calls<typeof RuntimeService> &
   Calls<typeof ImageService> &
   Calls<typeof NodeService> & { close(): void; [Symbol.dispose](): void };
@@ -34,10 +33,10 @@ const services: Record<string, Record<string, Method>> = {
 };
 
 const timeoutMsDefault = 120_000;
-// The kubelet's own limit: what it could not read, we should not get away with.
+// The kubelet's limit, so that tests fail on messages that it cannot read.
 const messageBytesMax = 16 * 1024 * 1024;
 
-/** host: `unix:///path`, `unix:path` or a bare path. Connects at the first call. */
+/** host: `unix:///path`, `unix:path` or a bare path. Connects on the first call. */
 export function connect(host: string = defaultHost): Client {
   const target = host.includes(":") ? host : `unix:${host}`;
   const channel = new grpc.Client(target, grpc.credentials.createInsecure(), {
@@ -96,7 +95,7 @@ async function* serverStream(
     throw asCriError(error, target);
   } finally {
     unlink();
-    call.on("error", () => {}); // The cancel below is reported here, to nobody.
+    call.on("error", () => {}); // The cancellation below emits an error.
     call.cancel();
   }
 }
@@ -120,11 +119,11 @@ function cancelOnAbort(call: { cancel(): void }, signal: AbortSignal | undefined
 function asCriError(error: unknown, target: Target): CriError {
   const { code, details } = (error ?? {}) as Partial<grpc.ServiceError>;
   const name = nameOfCode(code);
-  // Only grpc-js itself says so: the daemon was not there to choose a message.
+  // grpc-js's own error, without an answer of the daemon.
   if (name === "UNAVAILABLE" && details?.startsWith("No connection established")) {
     return new CriError(
       name,
-      `Cannot reach the daemon at ${target.host}: ${reasonOf(details)}. Is it running? --host names another socket.`,
+      `Cannot reach the daemon at ${target.host}: ${reasonOf(details)}. Is it running? Use --host for another socket.`,
       { cause: error },
     );
   }
@@ -134,8 +133,8 @@ function asCriError(error: unknown, target: Target): CriError {
 function reasonOf(details: string): string {
   const errno = /\bE[A-Z]{3,}\b/.exec(details)?.[0] ?? "";
   const known: Record<string, string> = {
-    ENOENT: "there is no such socket",
-    ECONNREFUSED: "nobody listens there",
+    ENOENT: "no such socket",
+    ECONNREFUSED: "connection refused",
     EACCES: "permission denied",
   };
   return known[errno] ?? details;

@@ -1,8 +1,8 @@
-// The person's commands, by name; program.ts finds and runs them.
+// Table of the CLI's commands by name; program.ts finds and runs them.
 import type { SubCommandsDef } from "citty";
 import { configCommand } from "./config.ts";
-import { logs } from "./container_commands.ts";
-import { rm, rmi, rmp, stop, stopp } from "./end.ts";
+import { logs } from "./logs.ts";
+import { rm, rmi, rmp, stop, stopp } from "./stop_remove.ts";
 import { load, pull, save } from "./image_commands.ts";
 import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
 import { events } from "./events.ts";
@@ -10,10 +10,10 @@ import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import { nri } from "./nri.ts";
 import type { PassThrough } from "./program.ts";
-import { registry } from "./registry.ts";
+import { registry } from "./registry_check.ts";
 import { run } from "./run.ts";
 import { attach, exec, portForward } from "./stream_commands.ts";
-import { ourFailureCode } from "./start_failure.ts";
+import { isuladFailureCode } from "./start_exit_code.ts";
 import { stats, top } from "./stats.ts";
 
 export const commands: SubCommandsDef = {
@@ -23,7 +23,7 @@ export const commands: SubCommandsDef = {
   images,
   pull,
   load,
-  import: load, // ctr's name for it
+  import: load, // ctr's name for load
   save,
   logs,
   exec,
@@ -49,6 +49,6 @@ export const commands: SubCommandsDef = {
 };
 
 export const passthrough: Record<string, PassThrough> = {
-  run: { operands: 1, failureCode: ourFailureCode },
-  exec: { operands: 1, failureCode: ourFailureCode },
+  run: { operands: 1, failureCode: isuladFailureCode },
+  exec: { operands: 1, failureCode: isuladFailureCode },
 };

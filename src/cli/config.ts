@@ -1,5 +1,4 @@
-// `isulad-ts config check FILE` and `isulad-ts config show`; and the daemon's flags, which are the
-// keys of daemon.json.
+// Implements `isulad-ts config check` and `config show`, and parses the daemon's flags (daemon.json's keys).
 import { defineCommand, type ArgsDef } from "citty";
 import { loadConfig, type Config, type Flags, type LoadedConfig } from "../base/config.ts";
 import {
@@ -12,15 +11,21 @@ import {
 } from "../base/config_keys.ts";
 import { runtimeEntryKeys, type RuntimeEntry } from "../base/config_values.ts";
 import { jsonText } from "../base/json.ts";
-import { emptyValue, givenTwice, unexpectedWord, unknownOption, UsageError } from "./options.ts";
+import {
+  emptyValue,
+  givenTwice,
+  unexpectedArgument,
+  unknownOption,
+  UsageError,
+} from "./options.ts";
 
 const fileArg = {
   type: "string",
   valueHint: "FILE",
-  description: "configuration (default /etc/isulad/daemon.json)",
+  description: "Configuration file (default /etc/isulad/daemon.json)",
 } as const;
 
-/** For the usage text; the values are taken by parseFlags, which tells a flag that does not exist. */
+/** For the usage text only; parseFlags parses the values and rejects unknown flags. */
 export const configArgs: ArgsDef = {
   config: fileArg,
   ...Object.fromEntries(
@@ -37,12 +42,12 @@ export const configArgs: ArgsDef = {
 export type ParsedFlags = {
   file: string | undefined;
   flags: Flags;
-  /** What to print instead of anything else. */
-  asked: "help" | "version" | undefined;
+  /** Print this and exit. */
+  info: "help" | "version" | undefined;
 };
 
-/** iSulad's letters; -s is --storage-opt to iSulad and --storage-driver to docker, so it is neither. */
-const letters: Record<string, readonly (Key | IdleKey)[]> = {
+/** iSulad's short flags. -s is ambiguous: iSulad's --storage-opt, docker's --storage-driver. */
+const shortFlags: Record<string, readonly (Key | IdleKey)[]> = {
   H: [daemonKeys.hosts],
   G: [daemonKeys.group],
   g: [daemonKeys.graph],
@@ -52,7 +57,7 @@ const letters: Record<string, readonly (Key | IdleKey)[]> = {
   e: [findKey("engine")!],
   s: [daemonKeys.storageOpts, daemonKeys.storageDriver],
 };
-const questions: Record<string, ParsedFlags["asked"]> = {
+const infoFlags: Record<string, ParsedFlags["info"]> = {
   "--help": "help",
   "-h": "help",
   "--version": "version",
@@ -62,24 +67,24 @@ const questions: Record<string, ParsedFlags["asked"]> = {
 const flagNames = ["config", ...allKeys.map(({ key }) => key)];
 
 /**
- * `--key value`, `--key=value`, `-k value` for iSulad's letters, or `--key` alone for a switch; a list may
- * be given several times.
+ * Parses `--key value`, `--key=value`, `-k value` for iSulad's short flags, and `--key` alone for a switch.
+ * Lists may be repeated.
  * @throws UsageError for anything else.
  */
 export function parseFlags(command: string, argv: readonly string[]): ParsedFlags {
   const see = `See ${command} --help.`;
   const flags = new Map<Key | IdleKey, string>();
-  const parsed: ParsedFlags = { file: undefined, flags, asked: undefined };
+  const parsed: ParsedFlags = { file: undefined, flags, info: undefined };
   for (let i = 0; i < argv.length; i++) {
-    const word = argv[i]!;
-    if (questions[word] !== undefined) {
-      parsed.asked ??= questions[word];
+    const arg = argv[i]!;
+    if (infoFlags[arg] !== undefined) {
+      parsed.info ??= infoFlags[arg];
       continue;
     }
-    if (!/^-[^-]|^--[^=]/.test(word)) throw unexpectedWord(word, see);
-    const [, name = "", inline] = /^([^=]+)(?:=(.*))?$/s.exec(word)!;
+    if (!/^-[^-]|^--[^=]/.test(arg)) throw unexpectedArgument(arg, see);
+    const [, name = "", inline] = /^([^=]+)(?:=(.*))?$/s.exec(arg)!;
     const key = keyOf(name, see);
-    if (key === undefined) throw unknownOption(command, word, flagNames);
+    if (key === undefined) throw unknownOption(command, arg, flagNames);
     const isBareSwitch = key !== "config" && key.kind.shape === "switch" && inline === undefined;
     if (isBareSwitch && !/^(true|false|auto)$/.test(argv[i + 1] ?? "")) {
       addFlag(flags, { name, key, value: "true", see });
@@ -89,7 +94,7 @@ export function parseFlags(command: string, argv: readonly string[]): ParsedFlag
     if (value === undefined) throw new UsageError(`${name} needs a value. ${see}`);
     if (value === "") throw emptyValue(name, see);
     if (inline === undefined && value.startsWith("-")) {
-      throw new UsageError(`${name} needs a value, not the flag ${value}. ${see}`);
+      throw new UsageError(`${name} needs a value, but is followed by the flag ${value}. ${see}`);
     }
     if (key !== "config") addFlag(flags, { name, key, value, see });
     else if (parsed.file !== undefined) throw givenTwice(name, see);
@@ -98,14 +103,14 @@ export function parseFlags(command: string, argv: readonly string[]): ParsedFlag
   return parsed;
 }
 
-/** name: with its dashes. @throws UsageError for a letter that means several. */
+/** name: with its dashes. @throws UsageError for an ambiguous short flag. */
 function keyOf(name: string, see: string): Key | IdleKey | "config" | undefined {
   if (name === "--config") return "config";
   if (name.startsWith("--")) return findKey(name.slice(2));
-  const [key, ...others] = letters[name.slice(1)] ?? [];
+  const [key, ...others] = shortFlags[name.slice(1)] ?? [];
   if (key === undefined || others.length === 0) return key;
   const long = [key, ...others].map((other) => `--${other.key}`).join(" or ");
-  throw new UsageError(`${name} is ${long}: write which. ${see}`);
+  throw new UsageError(`${name} is ambiguous: use ${long}. ${see}`);
 }
 
 function addFlag(
@@ -118,8 +123,8 @@ function addFlag(
 }
 
 const check = defineCommand({
-  meta: { name: "check", description: "Say whether a daemon.json is right, and what is not" },
-  args: { file: { type: "positional", valueHint: "FILE", description: "a daemon.json" } },
+  meta: { name: "check", description: "Check a configuration file for errors" },
+  args: { file: { type: "positional", valueHint: "FILE", description: "Path of a daemon.json" } },
   run: ({ args }) => {
     const { warnings } = loadConfig(args.file);
     for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
@@ -127,24 +132,24 @@ const check = defineCommand({
   },
 });
 
-/** Its words are the daemon's, and so is what may be wrong with them. */
-export const showName = "isulad-ts config show";
+/** This command takes the daemon's flags, so parseFlags parses its arguments. */
+export const configShowName = "isulad-ts config show";
 
 const show = defineCommand({
-  meta: { name: "show", description: "The values in effect, and where each came from" },
+  meta: { name: "show", description: "Show the effective values and their sources" },
   args: configArgs,
   run: ({ rawArgs }) => {
-    const { file, flags } = parseFlags(showName, rawArgs);
+    const { file, flags } = parseFlags(configShowName, rawArgs);
     process.stdout.write(configTable(loadConfig(file, flags)));
   },
 });
 
 export const configCommand = defineCommand({
-  meta: { name: "config", description: "Check a configuration, or show the one in effect" },
+  meta: { name: "config", description: "Check a configuration file, or show the effective values" },
   subCommands: { check, show },
 });
 
-/** KEY, VALUE as it could stand in the file, and FROM. */
+/** Formats a table of KEY, VALUE (in the file's syntax) and FROM. */
 export function configTable({ config, origin, warnings, file }: LoadedConfig): string {
   const rows: string[][] = [["KEY", "VALUE", "FROM"]];
   const add = (keys: Record<string, Key>, values: Record<string, unknown>) => {
@@ -159,7 +164,7 @@ export function configTable({ config, origin, warnings, file }: LoadedConfig): s
   const lines = rows.map(([key = "", value = "", from = ""]) =>
     `${key.padEnd(widths[0] ?? 0)}  ${value.padEnd(widths[1] ?? 0)}  ${from}`.trimEnd(),
   );
-  const head = `# ${file ?? "no file: every value is a flag's or the default"}`;
+  const head = `# ${file ?? "no file: all values are flags or defaults"}`;
   return [head, ...lines, ...warnings.map((w) => `# warning: ${w}`), ""].join("\n");
 }
 
@@ -182,7 +187,7 @@ function shownRuntimes(runtimes: Config["runtimes"]): string {
 function shownUlimits(ulimits: Config["defaultUlimits"]): string {
   const entries = ulimits.map(({ type, hard, soft }) => {
     const name = type.replace("RLIMIT_", "").toLowerCase();
-    // As signed 64 bit, no limit is -1 again.
+    // Signed 64 bit, so that "no limit" is -1.
     return [
       name,
       { Name: name, Hard: Number(BigInt.asIntN(64, hard)), Soft: Number(BigInt.asIntN(64, soft)) },

@@ -1,11 +1,11 @@
-// isulad-ts events: pod events as they come, in crictl's form.
+// Implements isulad-ts events: prints events of pods and containers in crictl's JSON.
 import { defineCommand } from "citty";
 import { runtime } from "../proto/messages.js";
-import { hostArg, printJson, withClient } from "./shared.ts";
+import { hostArg, printJson, withClient } from "./daemon_command.ts";
 import { jsonForm, protoJson } from "./text.ts";
 
 export const events = defineCommand({
-  meta: { description: "Print what happens to pods and containers from now on" },
+  meta: { description: "Print events of pods and containers as they happen" },
   args: { ...hostArg },
   run: ({ args }) =>
     withClient(args, async (client) => {

@@ -1,29 +1,29 @@
-// isulad-ts pull, load, save and images prune.
+// Implements isulad-ts pull, load, save and images prune.
 import { resolve } from "node:path";
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { print, say } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { follow } from "./progress.ts";
-import { forEach, hostArg, withClient } from "./shared.ts";
+import { forEach, hostArg, withClient } from "./daemon_command.ts";
 import { shortId, size } from "./text.ts";
 
 const quietArg = {
-  quiet: { type: "boolean", alias: "q", description: "No progress, and only names or ids" },
+  quiet: { type: "boolean", alias: "q", description: "Print only names or ids, and no progress" },
 } as const;
 
 export const pull = defineCommand({
-  meta: { description: "Fetch images from their registries" },
+  meta: { description: "Pull images from registries" },
   args: {
     image: {
       type: "positional",
-      description: "Names, as docker.io/library/busybox:1.37",
+      description: "Names, such as docker.io/library/busybox:1.37",
       ...repeatable,
     },
     creds: {
       type: "string",
       valueHint: "user:password",
-      description: "For a registry that asks; $ISULAD_CREDS keeps it out of the process list",
+      description: "Credentials; $ISULAD_CREDS keeps them out of the process list",
     },
     ...quietArg,
     ...hostArg,
@@ -40,7 +40,7 @@ export const pull = defineCommand({
     }),
 });
 
-/** Of `--creds`, else of $ISULAD_CREDS; undefined: none are given. @throws UsageError. */
+/** Returns the credentials in `--creds`, else in $ISULAD_CREDS, if any. @throws UsageError */
 export function credentialsOf(args: {
   creds?: string | undefined;
 }): { username: string; password: string } | undefined {
@@ -54,11 +54,11 @@ export function credentialsOf(args: {
 export const load = defineCommand({
   meta: {
     description:
-      "Take images from OCI or docker archives (packed by gzip or zstd, or not) or OCI layout folders",
+      "Load images from OCI or docker archives (plain, gzip or zstd) or OCI layout folders",
   },
   args: {
     file: { type: "positional", description: "Paths on the daemon's host", ...repeatable },
-    name: { type: "string", description: "A name for an image that brings none, or only a tag" },
+    name: { type: "string", description: "Name for an image that has none, or only a tag" },
     ...quietArg,
     ...hostArg,
   },
@@ -71,7 +71,7 @@ export const load = defineCommand({
         for (const image of images) {
           print(quiet ? image : `Loaded image: ${image}`);
           if (quiet || !/^sha\d+:/.test(image)) continue;
-          say("It has no name, or only a tag: load it with --name to give it one");
+          say("It has no name, or only a tag: use --name to give it one");
         }
       }),
     ),
@@ -80,7 +80,7 @@ export const load = defineCommand({
 export const save = defineCommand({
   meta: {
     description:
-      "Write images into an OCI archive, which load, docker, podman and skopeo take. Ids stay what they are; the manifests are new, so a name with a digest does not find a loaded image",
+      "Save images to an OCI archive for load, docker, podman and skopeo. Image ids stay the same, but manifest digests change",
   },
   args: {
     image: {
@@ -88,9 +88,9 @@ export const save = defineCommand({
       ...repeatable,
       valueHint: "image… file",
       description:
-        "Names or ids; then the file's path on the daemon's host, packed if it ends with .gz, .tgz, .zst or .tzst",
+        "Names or ids, then the file's path on the daemon's host; compressed if it ends with .gz, .tgz, .zst or .tzst",
     },
-    force: { type: "boolean", alias: "f", description: "Replace a file that is there" },
+    force: { type: "boolean", alias: "f", description: "Overwrite an existing file" },
     ...quietArg,
     ...hostArg,
   },
@@ -98,7 +98,7 @@ export const save = defineCommand({
     withClient(args, async (client) => {
       const images = args._.slice(0, -1);
       const file = args._.at(-1)!;
-      if (images.length === 0) throw new UsageError("save takes images, and then the file's path");
+      if (images.length === 0) throw new UsageError("save takes images, then the file's path");
       const request = { images, path: resolve(file), force: args.force };
       const quiet = args.quiet === true;
       await follow(client.Save(request), { title: `Saving into ${file}`, quiet });
@@ -107,9 +107,9 @@ export const save = defineCommand({
 });
 
 export const prune = defineCommand({
-  meta: { description: "Remove the images that no container uses; pinned ones stay" },
+  meta: { description: "Remove unused images, except pinned ones" },
   args: {
-    "dry-run": { type: "boolean", description: "Only tell what would go" },
+    "dry-run": { type: "boolean", description: "Only print the images that would be removed" },
     ...quietArg,
     ...hostArg,
   },

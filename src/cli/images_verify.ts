@@ -1,16 +1,16 @@
-// isulad-ts images verify: whether the layers on the disk still are what was unpacked.
+// Implements isulad-ts images verify: compares layers on disk with their content when they were unpacked.
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import type { VerifiedLayer } from "../proto/types.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
-import { hostArg, withClient } from "./shared.ts";
+import { hostArg, withClient } from "./daemon_command.ts";
 
 export const verify = defineCommand({
-  meta: { description: "Compare layers with what was unpacked; fails where one is damaged" },
+  meta: { description: "Check layers on disk for damage; exits with 1 if a layer is damaged" },
   args: {
-    image: { type: "positional", required: false, description: "Only this image's layers" },
-    repair: { type: "boolean", description: "Fetch again what is damaged, and nothing else" },
+    image: { type: "positional", required: false, description: "Check only this image's layers" },
+    repair: { type: "boolean", description: "Pull damaged layers again" },
     ...hostArg,
   },
   run: ({ args }) =>
@@ -20,7 +20,7 @@ export const verify = defineCommand({
       for await (const layer of client.VerifyImages(request)) {
         const state = layer.state ?? "";
         counts.set(state, (counts.get(state) ?? 0) + 1);
-        if (state !== "intact") print(told(layer));
+        if (state !== "intact") print(layerReport(layer));
       }
       const all = [...counts].map(([state, count]) => `${count} ${state}`).join(", ");
       print(`Layers: ${all || "none"}`);
@@ -28,7 +28,7 @@ export const verify = defineCommand({
     }),
 });
 
-function told(layer: VerifiedLayer): string {
+function layerReport(layer: VerifiedLayer): string {
   const { chain_id, images = [], state, differences = [], note } = layer;
   const more = Number(toBigInt(layer.differences_count)) - differences!.length;
   const head = `${state} ${chain_id} of ${images!.join(", ")}${note ? `: ${note}` : ""}`;

@@ -1,10 +1,10 @@
-// isulad-ts inspect, inspectp, inspecti, info and version: one thing in full, as JSON.
+// Implements isulad-ts inspect, inspectp, inspecti, info and version.
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import { repeatable } from "./options.ts";
 import { print } from "./output.ts";
-import { forEach, hostArg, printJson, withClient } from "./shared.ts";
+import { forEach, hostArg, printJson, withClient } from "./daemon_command.ts";
 import { infoJson, jsonForm, protoJson, readableTimes } from "./text.ts";
 
 type Answer = { status?: object; image?: object | null; info?: Record<string, string> | null };
@@ -16,11 +16,11 @@ function show(answer: Answer): void {
 
 const idArg = (what: string) =>
   ({
-    id: { type: "positional", description: `Id of a ${what}, or how it begins`, ...repeatable },
+    id: { type: "positional", description: `Id or id prefix of a ${what}`, ...repeatable },
   }) as const;
 
 export const inspect = defineCommand({
-  meta: { description: "Show all about containers" },
+  meta: { description: "Show containers in full, as JSON" },
   args: { ...idArg("container"), ...hostArg },
   run: ({ args }) =>
     withClient(args, (client) =>
@@ -32,7 +32,7 @@ export const inspect = defineCommand({
 });
 
 export const inspectp = defineCommand({
-  meta: { description: "Show all about pods" },
+  meta: { description: "Show pods in full, as JSON" },
   args: { ...idArg("pod"), ...hostArg },
   run: ({ args }) =>
     withClient(args, (client) =>
@@ -45,7 +45,7 @@ export const inspectp = defineCommand({
 });
 
 export const inspecti = defineCommand({
-  meta: { description: "Show all about images" },
+  meta: { description: "Show images in full, as JSON" },
   args: {
     image: { type: "positional", description: "Name, digest or id", ...repeatable },
     ...hostArg,
@@ -55,7 +55,7 @@ export const inspecti = defineCommand({
       forEach(args._, async (image) => {
         const response = await client.ImageStatus({ image: { image }, verbose: true });
         if (!response.image) {
-          throw new CriError("NOT_FOUND", `no such image; isulad-ts pull ${image} would fetch it`);
+          throw new CriError("NOT_FOUND", `no such image; isulad-ts pull ${image} may fetch it`);
         }
         const { image: status, info } = runtime.v1.ImageStatusResponse.toObject(response, jsonForm);
         show({ status, info });

@@ -1,18 +1,18 @@
-// Signals that ask us to end, while there is something to clean up first.
+// Catches SIGINT, SIGTERM and SIGHUP, so that commands can clean up before they exit.
 import { constants } from "node:os";
 
 const names = ["SIGINT", "SIGTERM", "SIGHUP"] as const;
 
 export type Interrupts = Disposable & {
-  /** Aborted by the first signal. */
+  /** Aborts on the first signal. */
   readonly signal: AbortSignal;
-  /** 128 + the first signal's number, once there was one. */
+  /** 128 + the first signal's number; undefined before it. */
   readonly exitCode: number | undefined;
-  /** Calls back for each signal, those before too, with how many there were. */
+  /** Calls back on each signal with the count so far; at once if there was one already. */
   onEach(react: (count: number) => void): void;
 };
 
-/** From now on the signals no longer end the process, until it is disposed of. */
+/** Keeps the signals from ending the process until disposed. */
 export function catchInterrupts(): Interrupts {
   const abort = new AbortController();
   let exitCode: number | undefined;

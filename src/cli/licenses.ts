@@ -1,10 +1,10 @@
-// isulad-ts licenses: what the executable is made of, and on which terms.
+// Implements isulad-ts licenses: lists the bundled packages and their licences.
 import { defineCommand } from "citty";
 import { print } from "./output.ts";
 import { table } from "./text.ts";
 
 export const licenses = defineCommand({
-  meta: { description: "Show what is bundled, and its licences" },
+  meta: { description: "Show bundled packages and their licences" },
   run: async () => print(licenseText(await import("../proto/licenses.ts"))),
 });
 
@@ -13,7 +13,7 @@ type Bundled = {
   packages: readonly { name: string; version: string; license: string; text: string }[];
 };
 
-/** A table of all parts, then each text once, above it whose it is. */
+/** Formats a table of all packages, then each licence text once under its packages' names. */
 export function licenseText({ bunVersion, packages }: Bundled): string {
   const byText = new Map<string, string[]>();
   for (const { name, version, text } of packages) {
@@ -23,13 +23,13 @@ export function licenseText({ bunVersion, packages }: Bundled): string {
   const rule = "-".repeat(72);
   return [
     "isulad-ts is under the Apache License, Version 2.0; its LICENSE file has the text.",
-    "The executable contains the following.",
+    "The executable contains these packages:",
     "",
     table([["PACKAGE", "VERSION", "LICENSE"], ["bun", bunVersion, "MIT"], ...rows]),
     `Bun ${bunVersion} statically links other libraries, among them JavaScriptCore (LGPL-2).`,
     `Their licences, and how to build Bun with a changed one:`,
     `https://github.com/oven-sh/bun/blob/bun-v${bunVersion}/LICENSE.md`,
-    "With a Bun of your own, `bun run build` makes isulad-ts anew.",
+    "`bun run build` rebuilds isulad-ts with your own Bun.",
     ...[...byText].map(([text, names]) => `\n${rule}\n${names.join(", ")}\n${rule}\n${text}`),
   ].join("\n");
 }

@@ -1,4 +1,4 @@
-// isulad-ts pods, ps and images: crictl's tables.
+// Implements isulad-ts pods, ps and images, with crictl's tables.
 import { defineCommand } from "citty";
 import { messageOf } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
@@ -16,7 +16,7 @@ import {
   quietArg,
   truncArg,
   withClient,
-} from "./shared.ts";
+} from "./daemon_command.ts";
 import { age, jsonForm, protoJson, shortId, size, table } from "./text.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
@@ -33,7 +33,7 @@ const containerStates: Record<number, string> = {
 };
 
 const nameArg = {
-  name: { type: "string", valueHint: "regexp", description: "Only those with such a name" },
+  name: { type: "string", valueHint: "regexp", description: "Only names that match" },
 } as const;
 export const pods = defineCommand({
   meta: { description: "List pods" },
@@ -67,8 +67,13 @@ export function podTable(items: readonly PodSandbox[], whole: boolean): string {
 export const ps = defineCommand({
   meta: { description: "List running containers" },
   args: {
-    all: { type: "boolean", alias: "a", description: "Those that do not run, too" },
-    pod: { type: "string", alias: "p", valueHint: "id", description: "Only those of this pod" },
+    all: { type: "boolean", alias: "a", description: "Include containers that are not running" },
+    pod: {
+      type: "string",
+      alias: "p",
+      valueHint: "id",
+      description: "Only containers of this pod",
+    },
     ...nameArg,
     ...quietArg,
     ...truncArg,
@@ -116,8 +121,8 @@ export const images = defineCommand({
   meta: { description: "List images" },
   subCommands: { prune, verify },
   args: {
-    image: { type: "positional", required: false, description: "Only the one of this name" },
-    digests: { type: "boolean", description: "Digests, too" },
+    image: { type: "positional", required: false, description: "Only the image of this name" },
+    digests: { type: "boolean", description: "Show digests" },
     ...quietArg,
     ...truncArg,
     ...outputArg,
@@ -135,7 +140,7 @@ export const images = defineCommand({
     }),
 });
 
-/** A line for each name; an image without one shows the repository of its digest. */
+/** Formats a line for each name; an image without a name shows the repository of its digest. */
 export function imageTable(
   items: readonly Image[],
   show: { whole: boolean; digests: boolean },
@@ -160,7 +165,7 @@ function printIds(items: readonly { id?: string | null }[]): void {
   for (const item of items) print(item.id ?? "");
 }
 
-/** Of --name; without it all names match. @throws UsageError. */
+/** Parses --name; the default matches all names. @throws UsageError */
 function pattern(name = ""): RegExp {
   try {
     return new RegExp(name);

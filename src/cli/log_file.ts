@@ -1,14 +1,14 @@
-// Reads a container's log in CRI's format: "TIME STREAM TAGS TEXT\n", where the tag P says that the
-// line goes on in the next entry (kubernetes, kubelet-cri-logging).
+// Reads a container's log in CRI's format: "TIME STREAM TAGS TEXT\n", where tag P means that the next entry
+// continues the line (kubernetes, kubelet-cri-logging).
 import { watch } from "node:fs";
 import { type FileHandle, open, stat } from "node:fs/promises";
 import { errnoOf } from "../base/errors.ts";
 import type { StreamName } from "./output.ts";
 
 export type LogOptions = {
-  /** How many of the last lines to begin with; all when undefined. */
+  /** Start with this many of the last lines; undefined: all. */
   tail?: number | undefined;
-  /** Keep reading until this is aborted and what was written before it is read; else to the end. */
+  /** Follow the log until this is aborted and all earlier output is read; undefined: stop at the end. */
   follow?: AbortSignal | undefined;
   timestamps?: boolean | undefined;
 };
@@ -17,16 +17,16 @@ export type Piece = { stream: StreamName; bytes: Uint8Array };
 const chunkBytes = 256 * 1024;
 const space = 0x20;
 const newline = 0x0a;
-// Where inotify is not there (some network file systems), this is how late output comes.
+// Delay of output on file systems without inotify (some network file systems).
 const pollMs = 500;
 
-/** What the container wrote, in order; neighbouring entries of one stream come as one piece. */
+/** Yields the output in order; consecutive entries of one stream are one piece. */
 export async function* readLog(path: string, options: LogOptions = {}): AsyncGenerator<Piece> {
   await using log = await openLog(path, options.tail);
   using changes = watchFile(path);
   const middleOfLine = new Set<StreamName>();
   for (;;) {
-    // Asked first: what was written before the container's end is then certainly read.
+    // Checked before reading, so that all output before the container's exit is read.
     const last = options.follow === undefined || options.follow.aborted;
     const seen = changes.count();
     for await (const lines of log.lines()) {
@@ -47,7 +47,7 @@ async function openLog(path: string, tail: number | undefined) {
   let rest = Buffer.alloc(0);
   const buffer = Buffer.alloc(chunkBytes);
 
-  /** Every whole line that is there now; an unfinished one waits for its end. */
+  /** Yields the complete lines so far; keeps an incomplete one for the next call. */
   async function* lines(): AsyncGenerator<Buffer[]> {
     for (;;) {
       const { bytesRead } = await file.read(buffer, 0, chunkBytes, offset);
@@ -60,14 +60,14 @@ async function openLog(path: string, tail: number | undefined) {
     }
   }
 
-  /** The kubelet renames a log and has a new one opened: go on there. */
+  /** Opens the new file if the kubelet has rotated the log. */
   async function reopenIfRotated(): Promise<boolean> {
     const now = await stat(path).catch((error: unknown) => {
       if (errnoOf(error) === "ENOENT") return undefined;
       throw error;
     });
-    const ours = await file.stat();
-    if (now === undefined || (now.ino === ours.ino && now.size >= offset)) return false;
+    const opened = await file.stat();
+    if (now === undefined || (now.ino === opened.ino && now.size >= offset)) return false;
     await file.close();
     file = await open(path);
     offset = 0;
@@ -88,7 +88,7 @@ function splitLines(bytes: Buffer): Buffer[] {
   return lines;
 }
 
-/** Where the last `count` lines begin. Entries that a later one finishes belong to its line. */
+/** Returns the offset of the last `count` lines. Partial entries belong to the line that they start. */
 async function tailOffset(file: FileHandle, count: number): Promise<number> {
   const { size } = await file.stat();
   if (count === 0) return size;
@@ -102,14 +102,14 @@ async function tailOffset(file: FileHandle, count: number): Promise<number> {
   }
 }
 
-/** whole: the bytes are the whole file, so their first line is not cut. */
+/** whole: the bytes are the whole file, so their first line is complete. */
 function lastLines(bytes: Buffer, count: number, whole: boolean): number | undefined {
   let end = bytes.lastIndexOf(newline) + 1;
   let finished = 0;
   for (let atEnd = true; end > 0; atEnd = false) {
     const start = bytes.lastIndexOf(newline, end - 2) + 1;
-    if (start === 0 && !whole) return undefined; // Perhaps cut: a larger window will tell.
-    // The last one is a line's end even without a newline of its own.
+    if (start === 0 && !whole) return undefined; // Possibly cut off: retry with a larger window.
+    // A final partial entry ends the last line.
     if (atEnd || parseEntry(bytes.subarray(start, end - 1))?.partial !== true) finished++;
     if (finished > count) return end;
     end = start;
@@ -119,7 +119,7 @@ function lastLines(bytes: Buffer, count: number, whole: boolean): number | undef
 
 export type LogEntry = { time: Buffer; stream: StreamName; partial: boolean; text: Buffer };
 
-/** One line of the file without its newline; undefined if it is not in CRI's format. */
+/** Parses a line without its newline; undefined if it is not in CRI's format. */
 export function parseEntry(line: Buffer): LogEntry | undefined {
   const afterTime = line.indexOf(space);
   const afterStream = line.indexOf(space, afterTime + 1);
@@ -136,12 +136,12 @@ export function parseEntry(line: Buffer): LogEntry | undefined {
 const newlineBytes = Buffer.from("\n");
 const spaceBytes = Buffer.from(" ");
 
-/** middleOfLine: the streams whose last entry was partial; given where times are wanted. */
+/** middleOfLine: streams whose last entry was partial; undefined: no timestamps. */
 function* pieces(lines: readonly Buffer[], middleOfLine?: Set<StreamName>): Generator<Piece> {
   let stream: StreamName = "stdout";
   let parts: Buffer[] = [];
   for (const line of lines) {
-    // What is in another format is shown as it is.
+    // Lines in another format are shown unchanged.
     const entry: Partial<LogEntry> = parseEntry(line) ?? {};
     if (entry.stream && entry.stream !== stream && parts.length > 0) {
       yield { stream, bytes: Buffer.concat(parts) };
@@ -157,7 +157,7 @@ function* pieces(lines: readonly Buffer[], middleOfLine?: Set<StreamName>): Gene
   if (parts.length > 0) yield { stream, bytes: Buffer.concat(parts) };
 }
 
-/** Counts the changes of a file, so that none between a read and the wait for more is missed. */
+/** Counts a file's changes, so that none between a read and the following wait is missed. */
 function watchFile(path: string) {
   let count = 0;
   let wake = () => {};
@@ -166,13 +166,13 @@ function watchFile(path: string) {
       count++;
       wake();
     });
-    watcher.on("error", () => {}); // Polling goes on.
+    watcher.on("error", () => {}); // Polling continues.
     return watcher;
   };
   let watcher = start();
   return {
     count: () => count,
-    /** Follows the path to a new file. */
+    /** Watches the new file of the path. */
     restart(): void {
       watcher.close();
       watcher = start();

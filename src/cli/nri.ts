@@ -1,13 +1,13 @@
-// isulad-ts nri: the plugins that see and change containers.
+// Implements isulad-ts nri: lists NRI plugins.
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { NriPlugin } from "../proto/types.ts";
-import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
+import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
 import { protoJson, table } from "./text.ts";
 
 const eventCount = 14;
-/** More events are only counted; -o json names them. */
+/** Longer lists of events show only their count; -o json names them. */
 const namedMax = 3;
 
 export const nri = defineCommand({
@@ -24,7 +24,7 @@ export const nri = defineCommand({
     }),
 });
 
-/** Plugins in the order in which they are asked. */
+/** Formats plugins in the order in which they get events. */
 function pluginTable(plugins: readonly NriPlugin[]): string {
   const heads = [
     "PLUGIN",

@@ -1,58 +1,58 @@
-// Checks the words of a command line against the options and operands that a command takes: citty ignores
-// what it does not know, takes the last of several values, and lets an empty one pass.
+// Checks a command line against the options and operands of its command: citty ignores unknown options, takes
+// the last of several values, and accepts empty ones.
 import type { ArgDef, ArgsDef } from "citty";
 import { quoted } from "../base/text.ts";
 import { CriError } from "../base/errors.ts";
 import { nearest } from "../base/edit_distance.ts";
 
-/** The command line is wrong. */
+/** The command line is invalid. */
 export class UsageError extends CriError {
   constructor(message: string) {
     super("INVALID_ARGUMENT", message);
   }
 }
 
-/** Spread into an option or operand that may be given several times. */
+/** Spread into an option or operand that may be repeated. */
 export const repeatable = { repeatable: true } as const;
 
 /**
- * @throws UsageError for an unknown option, one given twice, one without a value or with one that it does
- * not take, an empty word, and a word too many.
+ * @throws UsageError for an unknown or repeated option, a missing or unexpected value, and an empty or
+ * surplus operand.
  */
-export function checkWords(name: string, words: readonly string[], args: ArgsDef): void {
+export function checkArguments(name: string, argv: readonly string[], args: ArgsDef): void {
   const see = `See ${name} --help.`;
   const seen = new Set<string>();
   const operands: string[] = [];
-  for (let i = 0; i < words.length; i++) {
-    const word = words[i]!;
-    if (word === "--") {
-      operands.push(...words.slice(i + 1));
+  for (let i = 0; i < argv.length; i++) {
+    const arg = argv[i]!;
+    if (arg === "--") {
+      operands.push(...argv.slice(i + 1));
       break;
     }
-    if (!word.startsWith("-") || word === "-") {
-      operands.push(word);
+    if (!arg.startsWith("-") || arg === "-") {
+      operands.push(arg);
       continue;
     }
-    const { given, value } = splitOption(word, args);
+    const { given, value } = splitOption(arg, args);
     for (const key of given) {
       const found = option(key, args);
-      if (found === undefined) throw unknownOption(name, word, optionNames(args));
+      if (found === undefined) throw unknownOption(name, arg, optionNames(args));
       if (seen.has(found.key) && !isRepeatable(found.def)) throw givenTwice(`--${found.key}`, see);
       seen.add(found.key);
     }
     const { def } = option(given.at(-1)!, args)!;
     if (def.type === "boolean") {
-      if (value !== undefined) throw new UsageError(`${word} takes no value. ${see}`);
+      if (value !== undefined) throw new UsageError(`${arg} takes no value. ${see}`);
       continue;
     }
-    checkValue(word.split("=")[0]!, value ?? words[++i], value === undefined, args, see);
+    checkValue(arg.split("=")[0]!, value ?? argv[++i], value === undefined, args, see);
   }
   checkOperands(operands, args, see);
 }
 
-/** "-abc" as three letters unless the command has an option of that name; value: what follows "=". */
-function splitOption(word: string, args: ArgsDef): { given: string[]; value: string | undefined } {
-  const [, dashes = "", key = "", value] = /^(--?)([^=]*)(?:=(.*))?$/s.exec(word)!;
+/** Splits "-abc" into three options unless the command has an option "abc"; value: the part after "=". */
+function splitOption(arg: string, args: ArgsDef): { given: string[]; value: string | undefined } {
+  const [, dashes = "", key = "", value] = /^(--?)([^=]*)(?:=(.*))?$/s.exec(arg)!;
   const isWhole = dashes === "--" || option(key, args) !== undefined;
   return { given: isWhole ? [key] : key.split(""), value };
 }
@@ -60,44 +60,44 @@ function splitOption(word: string, args: ArgsDef): { given: string[]; value: str
 function checkValue(
   option: string,
   value: string | undefined,
-  isNextWord: boolean,
+  isNextArg: boolean,
   args: ArgsDef,
   see: string,
 ): void {
   if (value === undefined) throw new UsageError(`${option} needs a value. ${see}`);
   if (value === "") throw emptyValue(option, see);
-  if (isNextWord && isOption(value, args)) {
-    throw new UsageError(`${option} needs a value, not the option ${value}. ${see}`);
+  if (isNextArg && isOption(value, args)) {
+    throw new UsageError(`${option} needs a value, but is followed by the option ${value}. ${see}`);
   }
 }
 
 function checkOperands(operands: readonly string[], args: ArgsDef, see: string): void {
-  if (operands.includes("")) throw new UsageError(`An empty word names nothing. ${see}`);
+  if (operands.includes("")) throw new UsageError(`An argument is empty. ${see}`);
   const places = Object.values(args).filter(({ type }) => type === "positional");
   if (operands.length <= places.length || places.some(isRepeatable)) return;
-  throw unexpectedWord(operands[places.length]!, see);
+  throw unexpectedArgument(operands[places.length]!, see);
 }
 
-export function unexpectedWord(word: string, see: string): UsageError {
-  return new UsageError(`Unexpected word ${quoted(word)}. ${see}`);
+export function unexpectedArgument(arg: string, see: string): UsageError {
+  return new UsageError(`Unexpected argument ${quoted(arg)}. ${see}`);
 }
 
-/** An unset variable of a script, as a rule. */
+/** An empty value usually comes from a script's unset variable. */
 export function emptyValue(option: string, see: string): UsageError {
-  return new UsageError(`${option} has an empty value: leave it out for the default. ${see}`);
+  return new UsageError(`${option} has an empty value: omit it for the default. ${see}`);
 }
 
 export function givenTwice(option: string, see: string): UsageError {
   return new UsageError(`${option} is given twice. ${see}`);
 }
 
-/** names: the options that there are, the likeliest first. */
-export function unknownOption(command: string, word: string, names: readonly string[]): UsageError {
-  const [typed = ""] = word.split("=");
+/** names: known options, the likeliest first. */
+export function unknownOption(command: string, arg: string, names: readonly string[]): UsageError {
+  const [typed = ""] = arg.split("=");
   const name = typed.replace(/^--?/, "");
   const sameLetter = names.find((other) => name !== "" && other.startsWith(name.toLowerCase()));
   const hint = name.length > 2 ? nearest(name, names) : sameLetter;
-  const advice = hint === undefined ? "." : `; is it --${hint}?`;
+  const advice = hint === undefined ? "." : `; did you mean --${hint}?`;
   return new UsageError(`${command} has no option ${typed}${advice} See ${command} --help.`);
 }
 
@@ -119,12 +119,12 @@ function option(name: string, args: ArgsDef): { key: string; def: ArgDef } | und
   return undefined;
 }
 
-function isOption(word: string, args: ArgsDef): boolean {
-  const [, key] = /^--?([^=]+)/.exec(word) ?? [];
+function isOption(arg: string, args: ArgsDef): boolean {
+  const [, key] = /^--?([^=]+)/.exec(arg) ?? [];
   return key !== undefined && option(key, args) !== undefined;
 }
 
-export function takesValue(word: string, args: ArgsDef): boolean {
-  const found = option(word.replace(/^--?/, ""), args);
+export function takesValue(arg: string, args: ArgsDef): boolean {
+  const found = option(arg.replace(/^--?/, ""), args);
   return found !== undefined && found.def.type !== "boolean";
 }

@@ -1,38 +1,38 @@
-// Our own standard output and error: lines for a person, and bytes at the reader's pace.
+// Writes to standard output and error: lines for the user, and bytes with backpressure.
 
-/** A line on standard output: what was asked for. */
+/** Prints a line of the command's result to standard output. */
 export function print(line: string): void {
   process.stdout.write(`${line}\n`);
 }
 
-/** A line on standard error: what a person should know besides. */
+/** Prints a message to standard error. */
 export function say(line: string): void {
   process.stderr.write(`${line}\n`);
 }
 
-/** Whoever read our output has gone, as in `isulad-ts logs … | head`: nothing more to do. */
+/** The reader of the output has closed it, as in `isulad-ts logs … | head`. */
 export class ReaderGone extends Error {}
 
-/** The exit code of a program that SIGPIPE ends. */
+/** Exit code of a program that SIGPIPE ended. */
 export const readerGoneCode = 141;
 
 export type StreamName = "stdout" | "stderr";
 
-/** Waits until the bytes are taken. @throws ReaderGone */
+/** Resolves when the bytes are written. @throws ReaderGone */
 export async function writeOut(stream: StreamName, bytes: Uint8Array): Promise<void> {
   const target = process[stream];
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   const failed = (error: Error) => reject(error);
-  target.once("error", failed); // Without a listener Node would end the process here.
+  target.once("error", failed); // Without a listener the error would end the process.
   target.write(bytes, (error) => (error ? reject(error) : resolve()));
   try {
     await promise;
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    if (code === "EPIPE") throw new ReaderGone("the reader of our output has gone");
+    if (code === "EPIPE") throw new ReaderGone("the reader has closed the output");
     throw error;
   } finally {
-    // After a failure the event comes late, so the listener stays.
+    // After a failure the listener stays: the event comes later.
     await promise.then(() => target.off("error", failed)).catch(() => {});
   }
 }

@@ -1,40 +1,41 @@
-// Runs the command that a command line names: finds it, has its words checked, prints help and errors,
-// and returns the exit code. citty parses the options themselves.
+// Runs a command line: finds the command, checks its arguments, prints help and errors. citty parses options.
 import { stripVTControlCharacters } from "node:util";
 import { type ArgsDef, type CommandDef, parseArgs, renderUsage, type SubCommandsDef } from "citty";
 import { messageOf } from "../base/errors.ts";
 import { nearest } from "../base/edit_distance.ts";
-import { checkWords, takesValue, UsageError } from "./options.ts";
+import { checkArguments, takesValue, UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
 
 export type Program = {
   name: string;
   version: string;
   commands: SubCommandsDef;
-  /** What the program does without a command's name. */
+  /** Runs if the command line names no command. */
   main: CommandDef;
-  /** Commands after whose first operands everything belongs to the command in the container. */
+  /** Commands that pass all arguments after their first operands to a command in a container. */
   passthrough: Record<string, PassThrough>;
-  /** Full names of commands that parse and check all their words. */
+  /** Full names of commands that parse and check their arguments themselves. */
   parseThemselves?: readonly string[];
 };
-/** operands: how many words are ours; failureCode: the exit code that tells us from the container. */
+/**
+ * operands: number of the command's own operands; failureCode: exit code of failures outside the container.
+ */
 export type PassThrough = { operands: number; failureCode: number };
 
 export const failureCode = 1;
 export const usageCode = 2;
 
-/** Runs what the words ask for and returns the exit code. Never throws. */
-export async function runProgram(program: Program, words: readonly string[]): Promise<number> {
-  const first = words[0] ?? "";
+/** Runs the command line and returns the exit code. Never throws. */
+export async function runProgram(program: Program, argv: readonly string[]): Promise<number> {
+  const first = argv[0] ?? "";
   try {
-    if (words.length === 1 && /^(--version|-v|-V)$/.test(first)) {
+    if (argv.length === 1 && /^(--version|-v|-V)$/.test(first)) {
       print(program.version);
       return 0;
     }
-    const isCommand = words.length > 0 && !first.startsWith("-");
-    if (!isCommand) return await runLeaf(program, program.main, { name: program.name, words });
-    const found = await find(program, words);
+    const isCommand = argv.length > 0 && !first.startsWith("-");
+    if (!isCommand) return await runLeaf(program, program.main, { name: program.name, argv });
+    const found = await find(program, argv);
     return await runLeaf(program, found.command, found);
   } catch (error) {
     say(`${program.name}: ${messageOf(error)}`);
@@ -43,18 +44,18 @@ export async function runProgram(program: Program, words: readonly string[]): Pr
   }
 }
 
-type Found = { command: CommandDef; name: string; words: readonly string[] };
+type Found = { command: CommandDef; name: string; argv: readonly string[] };
 
-async function find(program: Program, words: readonly string[]): Promise<Found> {
+async function find(program: Program, argv: readonly string[]): Promise<Found> {
   let commands: SubCommandsDef | undefined = program.commands;
-  let found: Found = { command: program.main, name: program.name, words };
+  let found: Found = { command: program.main, name: program.name, argv };
   while (commands) {
-    const [name, ...rest] = found.words;
+    const [name, ...rest] = found.argv;
     if (name === undefined || name.startsWith("-")) break;
     const next: unknown = await resolve(commands[name]);
     if (!next && found.command.run && found.command !== program.main) break; // an operand
     if (!next) throw unknownCommand(found.name, name, Object.keys(commands));
-    found = { command: next, name: `${found.name} ${name}`, words: rest };
+    found = { command: next, name: `${found.name} ${name}`, argv: rest };
     commands = (await resolve(found.command.subCommands)) as SubCommandsDef | undefined;
   }
   return found;
@@ -65,7 +66,7 @@ async function resolve(value: unknown): Promise<unknown> {
 }
 
 function unknownCommand(parent: string, name: string, known: string[]): UsageError {
-  const hint = name.length > 2 ? `; is it ${nearest(name, known)}?` : ".";
+  const hint = name.length > 2 ? `; did you mean ${nearest(name, known)}?` : ".";
   const typed = name === "" ? '""' : name;
   return new UsageError(`Unknown command ${typed}${hint} See ${parent} --help.`);
 }
@@ -73,13 +74,13 @@ function unknownCommand(parent: string, name: string, known: string[]): UsageErr
 async function runLeaf(program: Program, command: CommandDef, found: Omit<Found, "command">) {
   const args = ((await resolve(command.args)) ?? {}) as ArgsDef;
   const rule = program.passthrough[found.name.split(" ")[1] ?? ""];
-  const { ours, theirs } = split(found.words, args, rule?.operands ?? Infinity);
-  if (ours.some((word) => word === "--help" || word === "-h")) {
+  const { own, passed } = split(found.argv, args, rule?.operands ?? Infinity);
+  if (own.some((arg) => arg === "--help" || arg === "-h")) {
     const isMain = command === program.main;
     const shown = isMain ? { ...command, subCommands: program.commands } : command;
     const meta = { ...(await metaOf(command)), name: found.name };
     const usage = (await renderUsage({ ...shown, meta })).replaceAll(/ +$/gm, "");
-    print(process.stdout.isTTY ? usage : stripVTControlCharacters(usage)); // citty always colours.
+    print(process.stdout.isTTY ? usage : stripVTControlCharacters(usage)); // citty always adds colours
     return 0;
   }
   const subCommands = (await resolve(command.subCommands)) as SubCommandsDef | undefined;
@@ -89,8 +90,8 @@ async function runLeaf(program: Program, command: CommandDef, found: Omit<Found,
     );
   }
   const parsesItself = program.parseThemselves?.includes(found.name) === true;
-  if (!parsesItself) checkWords(found.name, ours, args);
-  const rawArgs = theirs.length > 0 ? [...ours, "--", ...theirs] : [...ours];
+  if (!parsesItself) checkArguments(found.name, own, args);
+  const rawArgs = passed.length > 0 ? [...own, "--", ...passed] : [...own];
   const result: unknown = await command.run({
     rawArgs,
     args: parse(found.name, parsesItself ? [] : rawArgs, args),
@@ -111,27 +112,27 @@ function parse(name: string, rawArgs: string[], args: ArgsDef) {
   }
 }
 
-/** The words up to and with the last operand that is ours, and the container's. */
-function split(words: readonly string[], args: ArgsDef, operands: number) {
-  if (operands === Infinity) return { ours: words, theirs: [] };
+/** Splits the arguments behind the command's last own operand; the rest is passed to the container. */
+function split(argv: readonly string[], args: ArgsDef, operands: number) {
+  if (operands === Infinity) return { own: argv, passed: [] };
   let seen = 0;
-  for (let i = 0; i < words.length; i++) {
-    const word = words[i]!;
-    if (word === "--") return { ours: words.slice(0, i), theirs: words.slice(i + 1) };
-    if (word.startsWith("-") && word !== "-") {
-      if (!word.includes("=") && takesValue(word, args)) i++;
+  for (let i = 0; i < argv.length; i++) {
+    const arg = argv[i]!;
+    if (arg === "--") return { own: argv.slice(0, i), passed: argv.slice(i + 1) };
+    if (arg.startsWith("-") && arg !== "-") {
+      if (!arg.includes("=") && takesValue(arg, args)) i++;
       continue;
     }
     seen++;
     if (seen === operands) {
-      const theirs = words.slice(i + 1);
-      return { ours: words.slice(0, i + 1), theirs: theirs[0] === "--" ? theirs.slice(1) : theirs };
+      const passed = argv.slice(i + 1);
+      return { own: argv.slice(0, i + 1), passed: passed[0] === "--" ? passed.slice(1) : passed };
     }
   }
-  return { ours: words, theirs: [] };
+  return { own: argv, passed: [] };
 }
 
-/** The values of an option given several times; citty keeps only the last. */
+/** Returns all values of a repeated option; citty keeps only the last. */
 export function everyValue(rawArgs: readonly string[], names: readonly string[]): string[] {
   const values: string[] = [];
   for (let i = 0; i < rawArgs.length && rawArgs[i] !== "--"; i++) {

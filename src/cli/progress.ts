@@ -1,5 +1,5 @@
-// Progress of a Pull, Load or Save on standard error: on a terminal a line for each layer, drawn again
-// and again, and gone at the end; elsewhere a line for each layer that begins or ends.
+// Shows the progress of a Pull, Load or Save on standard error: on a terminal as lines redrawn in place and
+// cleared at the end, elsewhere as a line for each layer that starts or finishes.
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { ImageProgress, LayerProgress } from "../proto/types.ts";
@@ -10,15 +10,15 @@ const { LayerState } = isulad.v1;
 
 const drawMs = 100;
 const barWidth = 25;
-/** The rate is that of the last seconds. */
+/** Window of the transfer rate. */
 const rateMs = 5_000;
-/** Where nobody has set the terminal's size. */
+/** For terminals that do not report their size. */
 const columnsDefault = 80;
 const rowsDefault = 24;
 
 /**
- * Takes a stream to its end; returns the images that its last message names.
- * title: what is said first, such as "Pulling busybox"; nothing is with quiet.
+ * Consumes a stream of progress; returns the images in its last message.
+ * title: first line, such as "Pulling busybox"; quiet prints nothing.
  */
 export async function follow(
   steps: AsyncIterable<ImageProgress>,
@@ -33,7 +33,7 @@ export async function follow(
   return images;
 }
 
-/** Plain lines, one for each thing that happens. */
+/** Prints a line for each change of a layer. */
 class Lines implements Disposable {
   readonly #before = new Map<string, number>();
 
@@ -56,12 +56,12 @@ class Lines implements Disposable {
 
 export function plainLine({ digest, state, total_bytes }: LayerProgress): string {
   const name = shortDigest(digest);
-  if (state === LayerState.LAYER_PRESENT) return `${name}: is here already`;
+  if (state === LayerState.LAYER_PRESENT) return `${name}: already present`;
   const done = state === LayerState.LAYER_DONE ? ", done" : "";
   return `${name}: ${size(total_bytes)}${done}`;
 }
 
-/** Lines on a terminal, drawn in place. */
+/** Draws lines in place on a terminal. */
 class Screen implements Disposable {
   readonly #title: string;
   readonly #rates = new Map<string, Rate>();
@@ -111,7 +111,7 @@ class Screen implements Disposable {
   }
 }
 
-/** Bytes a second over the last while. */
+/** Computes the transfer rate over the last rateMs. */
 class Rate {
   readonly #samples: { ms: number; bytes: number }[] = [];
 
@@ -129,7 +129,9 @@ class Rate {
 
 export type LayerView = LayerProgress & { bytesPerSecond: number };
 
-/** One line a layer; where there are too many for the terminal, those that move, and how many do not. */
+/**
+ * Formats a line for each layer; if they exceed the terminal, only moving layers and a count of the others.
+ */
 export function layerLines(
   layers: readonly LayerView[],
   { columns, rows }: { columns: number; rows: number },
@@ -144,7 +146,7 @@ export function layerLines(
   return [...shown.map((layer) => layerLine(layer, columns)), rest.slice(0, columns - 1)];
 }
 
-/** Fits into `columns`: the bar gives way first, then the time, then all but the name. */
+/** Formats a layer to fit into `columns`: drops the bar first, then the time, then all but the name. */
 export function layerLine(layer: LayerView, columns: number): string {
   const name = shortDigest(layer.digest);
   const { done, total } = bytesOf(layer);
@@ -154,7 +156,7 @@ export function layerLine(layer: LayerView, columns: number): string {
     case LayerState.LAYER_DONE:
       return fit([`${name} done ${size(total)}`]);
     case LayerState.LAYER_PRESENT:
-      return fit([`${name} is here already`]);
+      return fit([`${name} already present`]);
     case LayerState.LAYER_MOVING: {
       const filled = total > 0 ? Math.min(barWidth, Math.round((done / total) * barWidth)) : 0;
       const bar = `[${"=".repeat(filled)}${" ".repeat(barWidth - filled)}]`;
@@ -180,7 +182,7 @@ function shortDigest(digest: string | null | undefined): string {
   return (digest ?? "").replace(/^sha\d+:/, "").slice(0, 12);
 }
 
-/** Whole seconds, with minutes and hours where there are some. */
+/** Formats seconds as 5s, 2m5s or 1h2m. */
 function duration(seconds: number): string {
   const whole = Math.ceil(seconds);
   if (whole < 60) return `${whole}s`;

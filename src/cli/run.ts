@@ -1,4 +1,4 @@
-// isulad-ts run: a pod with one container, its output live, its exit code as ours, nothing left.
+// Implements isulad-ts run: runs a container in a new pod, shows its output, and removes the pod.
 import { randomUUID } from "node:crypto";
 import { mkdtempSync } from "node:fs";
 import { rm } from "node:fs/promises";
@@ -8,7 +8,7 @@ import { defineCommand } from "citty";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { ContainerStatus } from "../proto/types.ts";
 import type { Client } from "./client.ts";
-import { stopContainer } from "./end.ts";
+import { stopContainer } from "./stop_remove.ts";
 import { catchInterrupts, type Interrupts } from "./interrupts.ts";
 import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
@@ -16,25 +16,25 @@ import { repeatable } from "./options.ts";
 import { everyValue } from "./program.ts";
 import { follow } from "./progress.ts";
 import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
-import { hostArg, withClient } from "./shared.ts";
-import { ourFailureCode, startFailureCode } from "./start_failure.ts";
-import { waitForExit } from "./wait.ts";
+import { hostArg, withClient } from "./daemon_command.ts";
+import { isuladFailureCode, startFailureCode } from "./start_exit_code.ts";
+import { waitForExit } from "./wait_for_exit.ts";
 
 const graceSeconds = 10;
-// CNI plugins and runtimes have deadlines of their own in the daemon; this is the last resort.
+// A last resort: the daemon has its own, shorter deadlines for CNI plugins and runtimes.
 const startTimeoutMs = 240_000;
 
 export const run = defineCommand({
   meta: { description: "Run a command in a new pod, show its output, and remove the pod" },
   args: {
     image: { type: "positional", description: "Name or id of an image; a command may follow" },
-    name: { type: "string", description: "Name of pod and container (else from the image's)" },
+    name: { type: "string", description: "Name of pod and container (default: from the image)" },
     env: {
       type: "string",
       alias: "e",
       ...repeatable,
       valueHint: "NAME=VALUE",
-      description: "Variable; repeatable",
+      description: "Environment variable; repeatable",
     },
     volume: {
       type: "string",
@@ -48,13 +48,13 @@ export const run = defineCommand({
       alias: "p",
       ...repeatable,
       valueHint: "host:pod[/udp]",
-      description: "Make a port of the pod one of the host; repeatable",
+      description: "Publish a port of the pod on the host; repeatable",
     },
     workdir: { type: "string", alias: "w", description: "Working directory" },
-    "host-network": { type: "boolean", description: "The host's network instead of a pod's own" },
-    privileged: { type: "boolean", description: "All capabilities and devices" },
-    runtime: { type: "string", valueHint: "handler", description: "Another runtime handler" },
-    pull: { type: "boolean", description: "Ask the registry even if the image is here" },
+    "host-network": { type: "boolean", description: "Use the host's network" },
+    privileged: { type: "boolean", description: "Allow all capabilities and devices" },
+    runtime: { type: "string", valueHint: "handler", description: "Runtime handler" },
+    pull: { type: "boolean", description: "Pull the image even if it is present" },
     ...hostArg,
   },
   run: ({ args, rawArgs }) => {
@@ -75,9 +75,9 @@ export const run = defineCommand({
   },
 });
 
-/** The exit code for our process. @throws CriError for what is not the container's doing */
+/** Returns the exit code for this process. @throws CriError for failures outside the container */
 async function runImage(client: Client, options: RunOptions, pull: boolean) {
-  podConfig(options, "", ""); // What is wrong in the options is said before anything is fetched.
+  podConfig(options, "", ""); // Reports invalid options before an image is pulled.
   containerConfig(options, "", "");
   using interrupts = catchInterrupts();
   try {
@@ -140,18 +140,18 @@ async function runPod(
   return interrupts.exitCode ?? exitCodeOf(status);
 }
 
-/** Copies the container's output to ours until it has ended; an interrupt stops it. */
+/** Copies the container's output until it exits; an interrupt stops the container. */
 async function showUntilExit(client: Client, id: string, interrupts: Interrupts) {
   interrupts.onEach((count) => {
-    if (count === 1) say("isulad-ts: stopping the container; once more kills it");
+    if (count === 1) say("isulad-ts: stopping the container; interrupt again to kill it");
     const stopped = stopContainer(client, id, count === 1 ? graceSeconds : 0);
-    stopped.catch((error) => say(`isulad-ts: cannot stop ${id}: ${messageOf(error)}`));
+    stopped.catch((error) => say(`isulad-ts: cannot stop container ${id}: ${messageOf(error)}`));
   });
   const { status } = await client.ContainerStatus({ container_id: id });
   const ended = new AbortController();
   const unwanted = new AbortController();
   const exited = waitForExit(client, id, unwanted.signal).finally(() => ended.abort());
-  // A reader that goes away, or a log that cannot be read, ends the wait as well.
+  // A closed output or an unreadable log also ends the wait.
   const copied = copyLog(status?.log_path ?? "", ended.signal).finally(() => unwanted.abort());
   const [last] = await Promise.all([exited, copied]);
   return last;
@@ -172,15 +172,15 @@ async function copyLog(path: string, ended: AbortSignal): Promise<void> {
 
 function exitCodeOf(status: ContainerStatus | undefined): number {
   if (status === undefined) {
-    say("isulad-ts: the container was removed by somebody else");
-    return ourFailureCode;
+    say("isulad-ts: another client removed the container");
+    return isuladFailureCode;
   }
-  if (status.reason === "OOMKilled") say("isulad-ts: out of memory: it was killed");
-  if (status.reason === "Unknown") say(`isulad-ts: ${status.message || "exit unknown"}`);
+  if (status.reason === "OOMKilled") say("isulad-ts: the container was killed: out of memory");
+  if (status.reason === "Unknown") say(`isulad-ts: ${status.message || "unknown exit code"}`);
   return status.exit_code ?? 0;
 }
 
-/** Never throws: the container's exit code is worth more than the report of a failed removal. */
+/** Never throws: a failed removal must not hide the container's exit code. */
 async function removePods(client: Client, uid: string): Promise<void> {
   try {
     const { items } = await client.ListPodSandbox({
@@ -191,7 +191,7 @@ async function removePods(client: Client, uid: string): Promise<void> {
       await client.RemovePodSandbox({ pod_sandbox_id: id });
     }
   } catch (error) {
-    const hint = "see isulad-ts pods, and remove it with isulad-ts rmp --force";
-    say(`isulad-ts: the pod could not be removed: ${messageOf(error)}; ${hint}`);
+    const hint = "find it with isulad-ts pods, and remove it with isulad-ts rmp --force";
+    say(`isulad-ts: cannot remove the pod: ${messageOf(error)}; ${hint}`);
   }
 }

@@ -1,4 +1,4 @@
-// What `isulad-ts run` asks of the daemon, made of its options. Pure.
+// Builds the pod and container configurations of `isulad-ts run` from its options. Pure.
 import { basename, resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { procMasks } from "../base/proc_masks.ts";
@@ -26,7 +26,7 @@ export type RunOptions = {
   runtimeHandler: string;
 };
 
-/** By this label `run` finds its pod again, whatever happened to the answer of RunPodSandbox. */
+/** Label by which `run` finds its pod to remove it, even if RunPodSandbox's answer was lost. */
 export const runLabel = "isulad-ts.run";
 const namespace = "default";
 
@@ -60,7 +60,7 @@ export function containerConfig(
   return {
     metadata: { name, attempt: 0 },
     image: { image: imageId, user_specified_image: options.image },
-    // As with docker run: the words replace the image's command and leave its entry point.
+    // Like docker run: replaces the image's Cmd and keeps its Entrypoint.
     args: options.command,
     working_dir: options.workdir,
     envs: options.env.map(variable),
@@ -71,14 +71,14 @@ export function containerConfig(
       security_context: {
         namespace_options: namespaces(options),
         privileged: options.privileged,
-        // Empty lists would mean an unmasked /proc, as the kubelet's do.
+        // Without these lists /proc would be unmasked.
         ...procMasks(),
       },
     },
   };
 }
 
-/** Of pods with a pid namespace for each container the daemon needs no pause container. */
+/** One pid namespace per container, so that the daemon needs no pause container. */
 function namespaces(options: RunOptions): NamespaceOption {
   return {
     network: options.hostNetwork ? NamespaceMode.NODE : NamespaceMode.POD,
@@ -97,7 +97,7 @@ function labels(name: string, uid: string): Record<string, string> {
   };
 }
 
-/** --name, else the last word of the image's name as a DNS label: quay.io/a/My_App:1 → my-app. */
+/** Returns --name, else the last part of the image's name as a DNS label: quay.io/a/My_App:1 → my-app. */
 export function nameOf(options: Pick<RunOptions, "image" | "name">): string {
   const source = options.name ?? basename(options.image.split("@")[0]!).split(":")[0]!;
   const name = source
@@ -105,7 +105,11 @@ export function nameOf(options: Pick<RunOptions, "image" | "name">): string {
     .replaceAll(/[^a-z0-9]+/g, "-")
     .replaceAll(/^-+|-+$/g, "");
   if (options.name !== undefined && name !== options.name) {
-    throw invalid("--name", options.name, `small letters, digits and "-", such as ${name || "a"}`);
+    throw invalid(
+      "--name",
+      options.name,
+      `lowercase letters, digits and "-", as in ${name || "a"}`,
+    );
   }
   return name || "pod";
 }
@@ -113,7 +117,7 @@ export function nameOf(options: Pick<RunOptions, "image" | "name">): string {
 function variable(text: string): { key: string; value: Uint8Array } {
   const equals = text.indexOf("=");
   const key = equals < 0 ? text : text.slice(0, equals);
-  if (key === "") throw invalid("--env", text, "NAME=VALUE, or NAME to pass on our own");
+  if (key === "") throw invalid("--env", text, "NAME=VALUE, or NAME to pass this shell's value");
   const value = equals < 0 ? (process.env[key] ?? "") : text.slice(equals + 1);
   return { key, value: new TextEncoder().encode(value) };
 }
@@ -122,7 +126,7 @@ function mount(text: string): Mount {
   const [hostPath = "", containerPath = "", mode, more] = text.split(":");
   const known = mode === undefined || mode === "ro" || mode === "rw";
   if (!hostPath || !containerPath.startsWith("/") || !known || more !== undefined) {
-    throw invalid("--volume", text, "HOST-PATH:/PATH-IN-CONTAINER, and :ro behind it if wanted");
+    throw invalid("--volume", text, "HOST-PATH:/PATH-IN-CONTAINER[:ro]");
   }
   return {
     host_path: resolve(hostPath),
@@ -151,5 +155,5 @@ function portMapping(text: string): PortMapping {
 }
 
 function invalid(option: string, text: string, form: string): CriError {
-  return new CriError("INVALID_ARGUMENT", `${option} "${text}": it has the form ${form}`);
+  return new CriError("INVALID_ARGUMENT", `${option} "${text}": must have the form ${form}`);
 }

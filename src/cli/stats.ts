@@ -1,4 +1,4 @@
-// isulad-ts stats and top: what containers use, once or again and again.
+// Implements isulad-ts stats and top: show containers' resource usage once or repeatedly.
 import { defineCommand } from "citty";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt } from "../base/int64.ts";
@@ -15,25 +15,25 @@ import {
   secondsOf,
   truncArg,
   withClient,
-} from "./shared.ts";
+} from "./daemon_command.ts";
 import { jsonForm, protoJson, shortId, size, table } from "./text.ts";
 
-/** More than the second in which the daemon reads its figures only once. */
+/** Longer than the daemon caches its samples (1 s). */
 const betweenMs = 1_100;
 
 const whichArgs = {
   container: {
     type: "positional",
     required: false,
-    description: "Only these, or how they begin",
+    description: "Ids or id prefixes (default: all)",
     ...repeatable,
   },
-  pod: { type: "string", alias: "p", valueHint: "id", description: "Only those of this pod" },
+  pod: { type: "string", alias: "p", valueHint: "id", description: "Only containers of this pod" },
   ...truncArg,
 } as const;
 
 export const stats = defineCommand({
-  meta: { description: "Show what running containers use" },
+  meta: { description: "Show the resource usage of running containers" },
   args: { ...whichArgs, ...outputArg, ...hostArg },
   run: ({ args }) =>
     withClient(args, async (client) => {
@@ -49,7 +49,7 @@ export const stats = defineCommand({
 });
 
 export const top = defineCommand({
-  meta: { description: "Show what running containers use, the busiest first, until interrupted" },
+  meta: { description: "Show the resource usage of running containers repeatedly, busiest first" },
   args: {
     ...whichArgs,
     delay: {
@@ -57,13 +57,13 @@ export const top = defineCommand({
       alias: "d",
       default: "2",
       valueHint: "seconds",
-      description: "Between two tables",
+      description: "Delay between two tables",
     },
     iterations: {
       type: "string",
       alias: "n",
       valueHint: "count",
-      description: "End after so many tables",
+      description: "Exit after this many tables",
     },
     ...hostArg,
   },
@@ -77,7 +77,7 @@ export const top = defineCommand({
       for (let shown = 0; shown < tables; shown++) {
         const waitMs = shown === 0 ? betweenMs : Math.max(betweenMs, delayS * 1000);
         await sleep(waitMs, undefined, { signal: interrupts.signal }).catch(() => {});
-        if (interrupts.signal.aborted) break; // that is how it is ended
+        if (interrupts.signal.aborted) break; // the normal end
         const now = await readStats(client, args._, args.pod);
         const usages = usagesOf(before, now).sort((a, b) => (b.cores ?? 0) - (a.cores ?? 0));
         const home = process.stdout.isTTY ? "\u001b[H\u001b[J" : "";
@@ -95,7 +95,7 @@ function countOf(text: string): number {
   throw new UsageError(`--iterations takes a number of tables, not "${text}"`);
 }
 
-/** @throws CriError NOT_FOUND for an id that is not there, FAILED_PRECONDITION for one that ended. */
+/** @throws CriError NOT_FOUND for an unknown id, FAILED_PRECONDITION for an exited container. */
 async function readStats(
   client: Client,
   ids: readonly string[],
@@ -109,10 +109,10 @@ async function readStats(
   return answers.flatMap(({ stats }) => stats ?? []);
 }
 
-/** A container's stats, and how many cores it kept busy; undefined: not known yet. */
+/** A container's stats with its CPU usage in cores; undefined: not known yet. */
 type Usage = { stats: ContainerStats; cores: number | undefined };
 
-/** The rate between two answers; of a container that is only in the second one, the daemon's own. */
+/** Computes CPU usage between two answers; for containers only in the second, uses the daemon's rate. */
 export function usagesOf(before: ContainerStats[], now: ContainerStats[]): Usage[] {
   const earlier = new Map(before.map((stats) => [stats.attributes?.id, stats.cpu]));
   return now.map((stats) => {

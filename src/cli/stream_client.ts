@@ -1,4 +1,4 @@
-// The client's side of Exec, Attach and PortForward: connects to a URL that the daemon has answered.
+// Client of Exec, Attach and PortForward: connects to the URL from the daemon's answer.
 import { randomBytes } from "node:crypto";
 import { createConnection } from "node:net";
 import { connect as connectTls } from "node:tls";
@@ -14,10 +14,10 @@ import { acceptKey, closeNormal, WebSocketConnection } from "../sys/websocket.ts
 
 async function connectTo(url: URL): Promise<Wire> {
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  // Half-open: the daemon's end of its output must not make an error of what we are still sending, which
-  // would take what we have not read yet along.
+  // Half-close: when the daemon ends its output, pending writes must not fail, which would discard unread
+  // data.
   const options = { host: url.hostname, port: Number(url.port), allowHalfOpen: true };
-  // Who gave us the URL, with its secret, over a socket of root's, is whom we connect to.
+  // No certificate check: the URL and its token come from the daemon over root's socket.
   const socket =
     url.protocol === "https:"
       ? connectTls({ ...options, rejectUnauthorized: false }, resolve)
@@ -29,7 +29,7 @@ async function connectTo(url: URL): Promise<Wire> {
   } catch (cause) {
     throw new CriError("UNAVAILABLE", `cannot connect to ${url.host}: ${String(cause)}`, { cause });
   }
-  socket.on("error", () => {}); // reads and writes tell
+  socket.on("error", () => {}); // reads and writes report it
   return wireOf(socket);
 }
 
@@ -53,10 +53,10 @@ export async function openWebSocket(address: string, protocol: string): Promise<
   ]);
   if (head.headers.get("sec-websocket-accept")?.[0] === acceptKey(key)) return wire;
   wire.close();
-  throw new CriError("UNAVAILABLE", "the answer to a WebSocket request is none");
+  throw new CriError("UNAVAILABLE", "invalid Sec-WebSocket-Accept in the answer to the upgrade");
 }
 
-/** For streams that we open; the peer's are refused. */
+/** Opens a session for client-side streams; streams of the peer are reset. */
 export async function openSpdy(address: string, protocol: string): Promise<SpdySession> {
   const { wire } = await upgrade("POST", new URL(address), [
     ["Upgrade", "SPDY/3.1"],
@@ -67,22 +67,22 @@ export async function openSpdy(address: string, protocol: string): Promise<SpdyS
   });
 }
 
-/** What a command gets from a person, and where what it writes goes. */
+/** Local ends of a remote command's streams. */
 export type Local = {
   stdin?: AsyncIterable<Buffer>;
   sizes?: AsyncIterable<{ columns: number; rows: number }>;
-  /** Waits until the bytes are taken. */
+  /** Resolves when the bytes are written. */
   write(stream: "stdout" | "stderr", bytes: Buffer): Promise<void>;
 };
 
 type Status = { status?: string; message?: string; details?: { causes?: Cause[] } };
 type Cause = { reason?: string; message?: string };
 
-/** Runs to the end of the command. @returns its exit code. @throws CriError when it did not run. */
+/** Runs the command to its end. @returns its exit code. @throws CriError if it did not run */
 export async function runRemote(address: string, local: Local): Promise<number> {
   const wire = await openWebSocket(address, "v5.channel.k8s.io");
   const connection = new WebSocketConnection(wire, "client");
-  const lost = () => {}; // what is read tells of it
+  const lost = () => {}; // receive() reports it
   sendInput(connection, local.stdin).catch(lost);
   sendSizes(connection, local.sizes).catch(lost);
   try {
@@ -107,7 +107,7 @@ async function sendSizes(connection: WebSocketConnection, sizes: Local["sizes"])
   }
 }
 
-/** The bytes of the error channel. */
+/** Writes the command's output; returns the content of the error channel. */
 async function receive(connection: WebSocketConnection, local: Local): Promise<string> {
   const status: Buffer[] = [];
   let number: number | undefined;
@@ -129,5 +129,5 @@ function exitCodeOf(text: string): number {
   if (status === "Success") return 0;
   const cause = details?.causes?.find(({ reason }) => reason === "ExitCode");
   if (cause !== undefined) return Number(cause.message);
-  throw new CriError("UNKNOWN", message ?? "it failed");
+  throw new CriError("UNKNOWN", message ?? "the command failed without a message");
 }

@@ -1,4 +1,4 @@
-// isulad-ts exec, attach and port-forward.
+// Implements isulad-ts exec, attach and port-forward.
 import { createServer, type AddressInfo, type Socket } from "node:net";
 import { defineCommand } from "citty";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -10,16 +10,16 @@ import type { Client } from "./client.ts";
 import { catchInterrupts } from "./interrupts.ts";
 import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
-import { hostArg, secondsOf, withClient } from "./shared.ts";
-import { startFailureCode } from "./start_failure.ts";
+import { hostArg, secondsOf, withClient } from "./daemon_command.ts";
+import { startFailureCode } from "./start_exit_code.ts";
 import { openSpdy, runRemote } from "./stream_client.ts";
 import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
 
-// An exec has no deadline of its own with --timeout 0; with one, the daemon's answer comes first.
+// Added to --timeout for the call's deadline, so that the daemon's own timeout comes first.
 const execMarginMs = 30_000;
 
 const inputArg = {
-  interactive: { type: "boolean", alias: "i", description: "Pass our standard input on" },
+  interactive: { type: "boolean", alias: "i", description: "Pass standard input" },
 } as const;
 
 export const exec = defineCommand({
@@ -27,25 +27,25 @@ export const exec = defineCommand({
   args: {
     container: { type: "positional", description: "Id of a container; the command follows" },
     ...inputArg,
-    tty: { type: "boolean", alias: "t", description: "A terminal for the command" },
-    sync: { type: "boolean", alias: "s", description: "Print what it wrote when it has ended" },
+    tty: { type: "boolean", alias: "t", description: "Allocate a terminal" },
+    sync: { type: "boolean", alias: "s", description: "Print the output when the command exits" },
     timeout: {
       type: "string",
       default: "0",
       valueHint: "seconds",
-      description: "With --sync: kill the command after so long; 0 waits",
+      description: "With --sync: kill the command after this time; 0: no limit",
     },
     ...hostArg,
   },
   run: ({ args }) =>
     withClient(args, async (client) => {
       const [container_id = "", ...cmd] = args._;
-      if (cmd.length === 0) throw new UsageError("Say which command to run");
+      if (cmd.length === 0) throw new UsageError("A command is required");
       const seconds = secondsOf(args.timeout, "--timeout");
       if (args.sync && (args.interactive || args.tty)) {
-        throw new UsageError("--sync gives neither input nor a terminal: leave -i and -t away");
+        throw new UsageError("--sync excludes -i and -t");
       }
-      if (seconds > 0 && !args.sync) throw new UsageError("--timeout is for --sync");
+      if (seconds > 0 && !args.sync) throw new UsageError("--timeout needs --sync");
       const wanted = { stdin: args.interactive === true, tty: args.tty === true };
       try {
         if (args.sync) return await execSync(client, { container_id, cmd }, seconds);
@@ -72,7 +72,7 @@ async function execSync(
   return answer.exit_code ?? 0;
 }
 
-/** Our terminal or streams are the command's until it ends; its exit code. */
+/** Connects the terminal or standard streams to the command until it exits; returns its exit code. */
 async function converse(url: string, wanted: { stdin: boolean; tty: boolean }): Promise<number> {
   using _ = wanted.tty && wanted.stdin ? rawTerminal() : undefined;
   try {
@@ -87,11 +87,11 @@ async function converse(url: string, wanted: { stdin: boolean; tty: boolean }): 
 }
 
 export const attach = defineCommand({
-  meta: { description: "Show what a running container writes from now on, until it ends" },
+  meta: { description: "Attach to a running container's output until it exits" },
   args: {
-    container: { type: "positional", description: "Id of a container, or how it begins" },
+    container: { type: "positional", description: "Id or id prefix of a container" },
     ...inputArg,
-    tty: { type: "boolean", alias: "t", description: "It has a terminal (else we ask)" },
+    tty: { type: "boolean", alias: "t", description: "It has a terminal (default: look it up)" },
     ...hostArg,
   },
   run: ({ args }) =>
@@ -120,20 +120,20 @@ async function hasTerminal(client: Client, container_id: string): Promise<boolea
 }
 
 export const portForward = defineCommand({
-  meta: { description: "Make ports of a pod ports of this machine's loopback, until interrupted" },
+  meta: { description: "Forward local ports to a pod until interrupted" },
   args: {
     pod: {
       type: "positional",
-      description: "Id of a pod; [LOCAL:]PORT follows, several times",
+      description: "Id of a pod, then one or more [LOCAL:]PORT",
       ...repeatable,
     },
     ...hostArg,
   },
   run: ({ args }) =>
     withClient(args, async (client) => {
-      const [pod_sandbox_id = "", ...words] = args._;
-      const ports = words.map(portsOf);
-      if (ports.length === 0) throw new UsageError("Say which ports: [LOCAL:]PORT");
+      const [pod_sandbox_id = "", ...mappings] = args._;
+      const ports = mappings.map(portsOf);
+      if (ports.length === 0) throw new UsageError("At least one [LOCAL:]PORT is required");
       const { url } = await client.PortForward({ pod_sandbox_id });
       using interrupts = catchInterrupts();
       const session = await openSpdy(url, "portforward.k8s.io");
@@ -145,17 +145,17 @@ export const portForward = defineCommand({
       await Promise.race([session.run(), interrupted]);
       session.wire.close();
       if (interrupts.exitCode !== undefined) return interrupts.exitCode;
-      throw new CriError("UNAVAILABLE", "the pod or the daemon has ended the connection");
+      throw new CriError("UNAVAILABLE", "the pod or the daemon closed the connection");
     }),
 });
 
-function portsOf(word: string): { local: number; remote: number } {
-  const match = /^(?:(\d{1,5}):)?(\d{1,5})$/.exec(word);
+function portsOf(arg: string): { local: number; remote: number } {
+  const match = /^(?:(\d{1,5}):)?(\d{1,5})$/.exec(arg);
   const [local, remote] = [Number(match?.[1] ?? match?.[2]), Number(match?.[2])];
   if (match !== null && local <= 65_535 && remote >= 1 && remote <= 65_535) {
     return { local, remote };
   }
-  throw new UsageError(`"${word}" is no [LOCAL:]PORT; ports go to 65535, LOCAL 0 is a free one`);
+  throw new UsageError(`"${arg}" is not [LOCAL:]PORT (1 to 65535; LOCAL 0 picks a free port)`);
 }
 
 async function listen(
@@ -166,7 +166,7 @@ async function listen(
   const clients = new Set<Socket>();
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
     clients.add(client);
-    client.on("error", () => {}); // reads and writes tell
+    client.on("error", () => {}); // reads and writes report it
     client.once("close", () => clients.delete(client));
     forward(session, client, remote).catch((error: unknown) => {
       say(`port ${remote}: ${messageOf(error)}`);
@@ -197,7 +197,7 @@ async function forward(session: SpdySession, client: Socket, remote: number): Pr
     for await (const chunk of client) await data.write(chunk as Buffer);
     await data.end();
   })();
-  up.catch(() => {}); // the pod's side has ended, or this connection
+  up.catch(() => {}); // the pod's side or this connection was closed
   for await (const chunk of data.chunks()) {
     if (!client.write(chunk)) await new Promise((resolve) => client.once("drain", resolve));
   }

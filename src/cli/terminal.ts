@@ -1,6 +1,6 @@
-// The person's terminal while a command in a container has it: every key goes there, and its size.
+// Connects the user's terminal to a command in a container: raw input and window size.
 
-/** Keys go through unchanged, until this is disposed of; nothing where standard input is no terminal. */
+/** Puts the terminal into raw mode until disposed; does nothing if standard input is not a terminal. */
 export function rawTerminal(): Disposable {
   const { stdin } = process;
   if (!stdin.isTTY) return { [Symbol.dispose]: () => {} };
@@ -12,7 +12,7 @@ export function rawTerminal(): Disposable {
   };
 }
 
-/** Standard input as it comes. Once begun it must be let go of (`releaseInput`), or we never end. */
+/** Yields standard input. Afterwards call releaseInput(), or the process does not exit. */
 export async function* input(): AsyncGenerator<Buffer> {
   for await (const chunk of process.stdin) yield chunk as Buffer;
 }
@@ -21,7 +21,7 @@ export function releaseInput(): void {
   process.stdin.destroy();
 }
 
-/** The terminal's size now and at each change; none where standard output is no terminal. */
+/** Yields the terminal's size now and on each change; nothing if standard output is not a terminal. */
 export async function* sizes(): AsyncGenerator<{ columns: number; rows: number }> {
   const { stdout } = process;
   if (!stdout.isTTY) return;

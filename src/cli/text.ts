@@ -1,4 +1,4 @@
-// How the commands print: crictl's tables, its short ids, and its JSON. Pure.
+// Formats tables, ids, times, sizes and JSON like crictl. Pure.
 import type Long from "long";
 import { toBigInt } from "../base/int64.ts";
 import { exactIntegers, jsonValue } from "../base/json.ts";
@@ -6,7 +6,7 @@ import { exactIntegers, jsonValue } from "../base/json.ts";
 const columnWidthMin = 20;
 const columnGap = 3;
 
-/** Left-aligned columns as crictl prints them; the last one is not padded. */
+/** Formats left-aligned columns like crictl; the last one is not padded. */
 export function table(rows: readonly (readonly string[])[]): string {
   const widths: number[] = [];
   for (const row of rows) {
@@ -19,7 +19,7 @@ export function table(rows: readonly (readonly string[])[]): string {
   return rows.map((row) => `${line(row)}\n`).join("");
 }
 
-/** The first 13 characters of an id, without a digest's algorithm. */
+/** Returns the first 13 characters of an id without a digest's algorithm. */
 export function shortId(id: string): string {
   return id.replace(/^sha256:/, "").slice(0, 13);
 }
@@ -34,7 +34,7 @@ const ages: readonly [limitSeconds: number, unitSeconds: number, unit: string][]
   [Infinity, 365 * 86400, "year"],
 ];
 
-/** How long ago a time in nanoseconds since the epoch was, as crictl says it. */
+/** Formats the age of a time in nanoseconds since the epoch, like crictl. */
 export function age(atNs: Long | number | null | undefined, nowMs: number = Date.now()): string {
   const seconds = Math.floor((nowMs - Number(toBigInt(atNs) / 1_000_000n)) / 1000);
   if (seconds < 1) return "Less than a second ago";
@@ -45,7 +45,7 @@ export function age(atNs: Long | number | null | undefined, nowMs: number = Date
   return `${count} ${unit}${count === 1 ? "" : "s"} ago`;
 }
 
-/** Bytes in decimal units with three significant digits: 4.26MB. */
+/** Formats bytes in decimal units with three significant digits: 4.26MB. */
 export function size(bytes: Long | number | bigint | null | undefined): string {
   let value = Number(typeof bytes === "bigint" ? bytes : toBigInt(bytes));
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -55,13 +55,13 @@ export function size(bytes: Long | number | bigint | null | undefined): string {
 }
 
 const timeFields = new Set(["createdAt", "startedAt", "finishedAt"]);
-// Their keys are the caller's, not field names.
+// Maps whose keys are user data, not field names.
 const mapFields = new Set(["labels", "annotations", "info", "sysctls", "unified"]);
 
-/** What protobufjs's toObject is to make of an answer, for protoJson. */
+/** Options of protobufjs's toObject for protoJson. */
 export const jsonForm = { longs: String, enums: String, bytes: String, defaults: true };
 
-/** What protobufjs's toObject made, as crictl prints JSON: camelCase, sorted, nothing null. */
+/** Converts toObject's result to crictl's JSON: camelCase, sorted keys, no nulls. */
 export function protoJson(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(protoJson);
   if (value === null || typeof value !== "object") return value;
@@ -74,7 +74,7 @@ export function protoJson(value: unknown): unknown {
   return out;
 }
 
-/** A status in JSON with its times readable, the way crictl's inspect commands show them. */
+/** Converts a status's times to RFC 3339, like crictl's inspect commands. */
 export function readableTimes(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(readableTimes);
   if (value === null || typeof value !== "object") return value;
@@ -87,13 +87,13 @@ export function readableTimes(value: unknown): unknown {
   return Object.fromEntries(entries);
 }
 
-/** RFC 3339 with nanoseconds, in UTC. */
+/** Formats RFC 3339 with nanoseconds, in UTC. */
 export function timestamp(ns: bigint): string {
   const seconds = new Date(Number(ns / 1_000_000_000n) * 1000).toISOString().slice(0, 19);
   return `${seconds}.${String(ns % 1_000_000_000n).padStart(9, "0")}Z`;
 }
 
-/** The info map of a verbose answer: its values are JSON where they look like it. */
+/** Parses the values of a verbose answer's info map as JSON, if they are. */
 export function infoJson(info: Record<string, string> | null | undefined): object {
   const parse = (text: string): unknown => {
     try {

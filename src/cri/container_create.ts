@@ -21,7 +21,7 @@ import { signalNumber } from "../sys/signals.ts";
 import { specFile } from "./bundle.ts";
 import { handlerOf, newId, type Call, type Context } from "./context.ts";
 import { containerFacts, type MountedImages } from "./container_facts.ts";
-import { containerDefaults, rootfsOwner, sandboxFacts } from "./facts.ts";
+import { containerDefaults, rootfsOwner, sandboxInfo } from "./facts.ts";
 import { heldResources } from "./held_resources.ts";
 import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
 import { checkSandbox, containersOf, unready } from "./sandbox.ts";
@@ -206,9 +206,9 @@ async function specOf(
   return containerSpec({
     id,
     config,
-    sandbox: sandboxFacts(context, sandbox),
+    sandbox: sandboxInfo(context, sandbox),
     image: image.config,
-    facts: await containerFacts(context, container, { ...mounted, image, owner, call }),
+    resolved: await containerFacts(context, container, { ...mounted, image, owner, call }),
     host: context.host,
     runtime: handler.facts,
     handler: handler.rules,

@@ -6,7 +6,7 @@ import { lookupContainer } from "../node/container_lookup.ts";
 import { makeVolumes } from "../node/image_volumes.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { cdiNames } from "../spec/cdi.ts";
-import type { CdiEdits, ContainerFacts } from "../spec/spec_inputs.ts";
+import type { CdiEdits, ResolvedInputs } from "../spec/spec_inputs.ts";
 import type { Container } from "../state/container.ts";
 import { stepSignal, type Call, type Context } from "./context.ts";
 import { labelFiles } from "./selinux.ts";
@@ -21,7 +21,7 @@ export async function containerFacts(
   context: Context,
   container: Container,
   { image, owner, call, ...mounted }: Parts,
-): Promise<ContainerFacts> {
+): Promise<ResolvedInputs> {
   const { id, config } = container;
   const { rejectMissingMountSources: rejectMissing } = context.config;
   const cdi = await cdiEdits(context, config);

@@ -14,7 +14,7 @@ import type { DiskUsages } from "../stats/disk_usage.ts";
 import type { UsernsAccess } from "../node/userns_access.ts";
 import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import type { Sampler } from "../stats/sampler.ts";
-import type { HandlerRules, HostFacts, RuntimeFacts } from "../spec/spec_inputs.ts";
+import type { HandlerSettings, HostInfo, RuntimeSupport } from "../spec/spec_inputs.ts";
 import type { Container } from "../state/container.ts";
 import type { EventClock } from "../state/event_clock.ts";
 import type { PodEvent } from "../state/events.ts";
@@ -30,10 +30,10 @@ import type { SingleFlight } from "../base/single_flight.ts";
 export type Handler = {
   command: RuntimeCommand;
   /** What its runtime can do, as of the last refresh. */
-  readonly facts: RuntimeFacts;
+  readonly facts: RuntimeSupport;
   /** Asks the runtime again if it has been replaced; cheap if not. */
   refresh: () => Promise<void>;
-  rules: HandlerRules;
+  rules: HandlerSettings;
   /** Absent: the default one. */
   cniConfDir?: string;
 };
@@ -44,7 +44,7 @@ export type Context = {
   /** Of this graph folder: tells our things in shared places from another isulad-ts's. */
   instance: string;
   bootId: string;
-  host: HostFacts;
+  host: HostInfo;
   /** By name; the default one also by "". */
   handlers: ReadonlyMap<string, Handler>;
   sandboxes: Store<Sandbox>;

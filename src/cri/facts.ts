@@ -1,5 +1,5 @@
 // From records and configuration to what the spec's pure functions want to be told.
-import type { ContainerDefaults, PodNamespaces, SandboxFacts } from "../spec/spec_inputs.ts";
+import type { ContainerDefaults, PodNamespaces, SandboxInfo } from "../spec/spec_inputs.ts";
 import { podFiles } from "../node/pod_files.ts";
 import type { RootfsOwner } from "../image/store.ts";
 import { userNamespace } from "../spec/userns.ts";
@@ -20,7 +20,7 @@ function podNamespaces(sandbox: Sandbox): PodNamespaces {
   };
 }
 
-export function sandboxFacts(context: Context, sandbox: Sandbox): SandboxFacts {
+export function sandboxInfo(context: Context, sandbox: Sandbox): SandboxInfo {
   const hostIpc = sandbox.namespaces.ipc === undefined;
   return {
     id: sandbox.id,

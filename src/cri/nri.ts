@@ -8,11 +8,11 @@ import { type Log, logFailure } from "../base/log.ts";
 import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
-import type { Change, World } from "../nri/changes.ts";
-import type { ContainerFacts, PodFacts, ResourceChange } from "../nri/convert.ts";
+import type { ContainerChange, NriBackend } from "../nri/apply_updates.ts";
+import type { ContainerSnapshot, PodSnapshot, ResourceChange } from "../nri/convert.ts";
 import type { NriHost, PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
-import { adjustedSpec } from "../spec/adjust.ts";
+import { adjustedSpec } from "../spec/nri_adjustment.ts";
 import { applyCdi } from "../spec/cdi.ts";
 import type { OciNamespace, OciSpec } from "../spec/oci.ts";
 import { mergedResources } from "../spec/resources.ts";
@@ -23,7 +23,7 @@ import { readSpec } from "./bundle.ts";
 import { stopContainerProcess } from "./container_end.ts";
 import { changeResources } from "./container_update.ts";
 import { handlerOf, type Context } from "./context.ts";
-import { hasCgroup, sandboxFacts } from "./facts.ts";
+import { hasCgroup, sandboxInfo } from "./facts.ts";
 import type { NriEvents } from "./nri_events.ts";
 import { NriLedger } from "./nri_ledger.ts";
 
@@ -36,7 +36,7 @@ class Nri implements NriEvents, AsyncDisposable {
   /** Of containers that exist, as they are run; read from their bundles when they are first needed. */
   readonly #specs = new Map<string, OciSpec>();
   /** CreateContainer was told of, and nothing after it. */
-  readonly #creating = new Map<string, ContainerFacts>();
+  readonly #creating = new Map<string, ContainerSnapshot>();
   /** What is being told of a container, until the last of it has been. */
   readonly #order = new KeyedLock();
   readonly #pods = new NriLedger();
@@ -173,7 +173,8 @@ class Nri implements NriEvents, AsyncDisposable {
 
   stoppedContainer(container: Container): void {
     if (!this.#containers.stop(container.id)) return;
-    const stop = (pod: PodFacts, facts: ContainerFacts) => this.#host.stopContainer(pod, facts);
+    const stop = (pod: PodSnapshot, facts: ContainerSnapshot) =>
+      this.#host.stopContainer(pod, facts);
     this.#background(this.#tell("StopContainer", container, stop));
   }
 
@@ -216,7 +217,7 @@ class Nri implements NriEvents, AsyncDisposable {
   #tell(
     event: string,
     container: Container,
-    tell: (pod: PodFacts, container: ContainerFacts) => Promise<void>,
+    tell: (pod: PodSnapshot, container: ContainerSnapshot) => Promise<void>,
   ): Promise<void> {
     // Who has gone meanwhile may still be being told of it.
     if (this.#host.isEmpty && !this.#order.isHeld(container.id)) return Promise.resolve();
@@ -240,11 +241,11 @@ class Nri implements NriEvents, AsyncDisposable {
     this.#context.log.warn("plugins were not told", fields);
   }
 
-  #pod(sandbox: Sandbox): PodFacts {
+  #pod(sandbox: Sandbox): PodSnapshot {
     return podFacts(this.#context, sandbox);
   }
 
-  async #facts(container: Container): Promise<ContainerFacts> {
+  async #facts(container: Container): Promise<ContainerSnapshot> {
     const { id } = container;
     const spec = this.#specs.get(id) ?? (await readSpec(this.#context, id));
     if (this.#context.containers.find(id) !== undefined) this.#specs.set(id, spec);
@@ -252,10 +253,10 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   /** What a plugin that comes is told of. */
-  async state(): Promise<{ pods: PodFacts[]; containers: ContainerFacts[] }> {
+  async state(): Promise<{ pods: PodSnapshot[]; containers: ContainerSnapshot[] }> {
     const { sandboxes, containers, log } = this.#context;
     const live = containers.list().filter(({ id }) => this.#containers.isLive(id));
-    const facts: ContainerFacts[] = [];
+    const facts: ContainerSnapshot[] = [];
     for (const container of live) {
       try {
         facts.push(await this.#facts(container));
@@ -272,13 +273,13 @@ class Nri implements NriEvents, AsyncDisposable {
 /** Starts the pre-installed plugins, and listens for others: the context's plugins from here on. */
 export async function openNri(context: Context, log: Log): Promise<AsyncDisposable> {
   const { NriHost } = await import("../nri/host.ts");
-  const world: World = {
+  const backend: NriBackend = {
     state: () => nri.state(),
     isLive: (id) => (context.containers.find(id)?.phase.phase ?? "exited") !== "exited",
     update: (change) => update(context, change),
     evict: (id) => evict(context, id),
   };
-  const host = new NriHost({ config: context.config.nri, log, world });
+  const host = new NriHost({ config: context.config.nri, log, backend });
   await using undo = new AsyncDisposableStack();
   const nri = undo.use(new Nri(context, host));
   context.nri = nri; // before any plugin: what ends while the first one synchronizes is owed to it
@@ -287,7 +288,7 @@ export async function openNri(context: Context, log: Log): Promise<AsyncDisposab
   return nri;
 }
 
-async function update(context: Context, { id, ...change }: Change): Promise<void> {
+async function update(context: Context, { id, ...change }: ContainerChange): Promise<void> {
   const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
   await changeResources(context, context.containers.get(id).id, change, { signal });
 }
@@ -305,9 +306,9 @@ function withResources(container: Container, given: LinuxContainerResources): Co
   return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
 }
 
-function podFacts(context: Context, sandbox: Sandbox): PodFacts {
+function podFacts(context: Context, sandbox: Sandbox): PodSnapshot {
   const { id, config, runtimeHandler, networkSettings, pause, cgroup, torndown } = sandbox;
-  const { namespaces } = sandboxFacts(context, sandbox);
+  const { namespaces } = sandboxInfo(context, sandbox);
   const { net, ipc, uts, user, pid } = namespaces;
   const named = { network: net, ipc, uts, user, pid };
   return {
@@ -332,7 +333,7 @@ const states = {
   exited: "stopped",
 } as const;
 
-function containerFacts(container: Container, spec: OciSpec): ContainerFacts {
+function containerFacts(container: Container, spec: OciSpec): ContainerSnapshot {
   const { id, sandboxId, image, phase, updateAnnotations } = container;
   const annotations = { ...container.config.annotations, ...updateAnnotations };
   const config = { ...container.config, annotations };

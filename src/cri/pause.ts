@@ -15,7 +15,7 @@ import type { Sandbox } from "../state/sandbox.ts";
 import { allowGroupTraversal } from "../sys/group_access.ts";
 import { forget } from "./monitor_retry.ts";
 import { handlerOf, type Context } from "./context.ts";
-import { containerDefaults, hasCgroup, rootfsOwner, sandboxFacts } from "./facts.ts";
+import { containerDefaults, hasCgroup, rootfsOwner, sandboxInfo } from "./facts.ts";
 
 /** Starts it under the sandbox's id; returns its pid. */
 export async function startPause(
@@ -31,9 +31,9 @@ export async function startPause(
   const security_context = { seccomp, seccomp_profile_path, apparmor };
   const { command, rules } = handlerOf(context, sandbox.runtimeHandler);
   const spec = sandboxSpec({
-    sandbox: sandboxFacts(context, sandbox),
+    sandbox: sandboxInfo(context, sandbox),
     image,
-    facts: await lookupContainer({ linux: { security_context } }, { rootfsPath, signal }),
+    resolved: await lookupContainer({ linux: { security_context } }, { rootfsPath, signal }),
     host: context.host,
     handler: rules,
     defaults: containerDefaults(context),

@@ -4,9 +4,9 @@ import { CriError } from "../base/errors.ts";
 import { podFiles } from "../node/pod_files.ts";
 import { checkLabel, relabel } from "../node/selinux.ts";
 import type { ContainerConfig, PodSandboxConfig, SELinuxOption } from "../proto/types.ts";
-import type { ContainerFacts } from "../spec/spec_inputs.ts";
+import type { ResolvedInputs } from "../spec/spec_inputs.ts";
 import {
-  asksForLabels,
+  requestsLabels,
   containerLabels,
   levelOf,
   podLabels,
@@ -65,7 +65,7 @@ export function holdLevel({ levels }: Context, { selinux }: Sandbox): Disposable
 export async function labelFiles(
   context: Context,
   { sandboxId, config, selinux }: Container,
-  { mounts, volumes = [], call }: Pick<ContainerFacts, "mounts" | "volumes"> & { call: Call },
+  { mounts, volumes = [], call }: Pick<ResolvedInputs, "mounts" | "volumes"> & { call: Call },
 ): Promise<void> {
   if (selinux === undefined) return;
   const sandbox = context.sandboxes.get(sandboxId);
@@ -88,7 +88,7 @@ function policyFor(
   { host }: Context,
   asked: SELinuxOption | null | undefined,
 ): SelinuxPolicy | undefined {
-  if (host.selinux === undefined || host.selinux.policy !== undefined || !asksForLabels(asked)) {
+  if (host.selinux === undefined || host.selinux.policy !== undefined || !requestsLabels(asked)) {
     return host.selinux?.policy;
   }
   const { user, role, type, level } = asked!;
@@ -100,7 +100,7 @@ function policyFor(
 }
 
 function known(asked: SELinuxOption | null | undefined, labels: SelinuxLabels): SelinuxLabels {
-  if (asksForLabels(asked)) [labels.process, labels.mount].forEach((label) => checkLabel(label));
+  if (requestsLabels(asked)) [labels.process, labels.mount].forEach((label) => checkLabel(label));
   return labels;
 }
 

@@ -5,7 +5,7 @@
 // Decision: node:net sends no descriptors, so each passes through a socket of its own, on which the receiver
 // listens before it requests the descriptor: neither side ever blocks in a system call.
 import type { Descriptor } from "../sys/descriptor.ts";
-import { Mailbox } from "../sys/unix_socket.ts";
+import { DescriptorInbox } from "../sys/unix_socket.ts";
 
 /** Delay of a container's exit for the terminal that holds its last output. */
 const dueMs = 2_000;
@@ -14,7 +14,7 @@ const dueMs = 2_000;
 export class AwaitedTerminals {
   readonly #folder: string;
   readonly #due = new Map<string, PromiseWithResolvers<void>>();
-  readonly #mailboxes = new Map<string, Mailbox>();
+  readonly #mailboxes = new Map<string, DescriptorInbox>();
 
   constructor(folder: string) {
     this.#folder = folder;
@@ -34,7 +34,7 @@ export class AwaitedTerminals {
 
   listen(id: string): string {
     this.#mailboxes.get(id)?.[Symbol.dispose]();
-    const mailbox = new Mailbox(this.#folder);
+    const mailbox = new DescriptorInbox(this.#folder);
     this.#mailboxes.set(id, mailbox);
     return mailbox.path;
   }

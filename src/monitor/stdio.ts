@@ -9,7 +9,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
-import { Mailbox } from "../sys/unix_socket.ts";
+import { DescriptorInbox } from "../sys/unix_socket.ts";
 import type { LogStreams } from "../monitor_log/container_log.ts";
 import type { StartRequest } from "./protocol.ts";
 import type { ChildStdio } from "./spawner.ts";
@@ -168,7 +168,7 @@ async function openFifos(request: StartRequest, workers: LogWorkers): Promise<St
 }
 
 function openTerminal(request: StartRequest, workers: LogWorkers, folder: string): Stdio {
-  const mailbox = new Mailbox(folder);
+  const mailbox = new DescriptorInbox(folder);
   const none = Descriptor.open("/dev/null", constants.O_RDWR);
   const stdio: Stdio = {
     ...noStdio,

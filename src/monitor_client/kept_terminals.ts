@@ -1,7 +1,7 @@
 // Keeps a descriptor of each container's terminal in the daemon, and gives it to the next monitor when one
 // was killed (monitor/awaited_terminals.ts).
 import type { Descriptor } from "../sys/descriptor.ts";
-import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
+import { DescriptorInbox, sendDescriptors } from "../sys/unix_socket.ts";
 import type { Calls } from "../monitor/protocol.ts";
 
 type MonitorCall = <Name extends "lendTerminal" | "awaitTerminal" | "takeTerminal">(
@@ -35,7 +35,7 @@ export class KeptTerminals {
   }
 
   async #request(id: string, call: MonitorCall): Promise<Descriptor | undefined> {
-    using mailbox = new Mailbox(this.#folder);
+    using mailbox = new DescriptorInbox(this.#folder);
     await call("lendTerminal", { id, path: mailbox.path });
     return mailbox.takeIfSent();
   }

@@ -3,7 +3,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { readTextBounded } from "../sys/file.ts";
 import { mountOf, readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
-import type { ContainerFacts, MountFact } from "../spec/spec_inputs.ts";
+import type { ResolvedInputs, MountSource } from "../spec/spec_inputs.ts";
 import { namesApparmorProfile, seccompProfileFile } from "../spec/security.ts";
 import { loadedProfiles } from "./apparmor.ts";
 import { hostDevices, lookupDevice } from "./devices.ts";
@@ -31,7 +31,7 @@ export type LookupOptions = {
 export async function lookupContainer(
   config: ContainerConfig,
   options: LookupOptions,
-): Promise<ContainerFacts> {
+): Promise<ResolvedInputs> {
   const security = config.linux?.security_context;
   const profile = seccompProfileFile(security);
   return {
@@ -48,10 +48,10 @@ export async function lookupContainer(
 async function lookupMounts(
   mounts: readonly Mount[],
   { imageMounts, rejectMissing = false, signal }: LookupOptions,
-): Promise<MountFact[]> {
+): Promise<MountSource[]> {
   if (mounts.length === 0) return [];
   const table = readMountTable();
-  const facts: MountFact[] = [];
+  const facts: MountSource[] = [];
   for (const [index, mount] of mounts.entries()) {
     const image = imageMounts?.get(index);
     const source = image ?? (await mountSource(mount, { table, rejectMissing, signal }));
@@ -63,7 +63,7 @@ async function lookupMounts(
 }
 
 /** Returns the propagation of the mount that contains path. */
-function propagationOf(path: string, table: MountEntry[]): MountFact["propagation"] {
+function propagationOf(path: string, table: MountEntry[]): MountSource["propagation"] {
   const tags = mountOf(path, table)?.tags ?? [];
   const shared = tags.some((tag) => tag.startsWith("shared:"));
   const slave = tags.some((tag) => tag.startsWith("master:"));

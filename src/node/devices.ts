@@ -3,7 +3,7 @@ import { readdir, realpath, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Device } from "../proto/types.ts";
-import type { DeviceFact } from "../spec/spec_inputs.ts";
+import type { DeviceSource } from "../spec/spec_inputs.ts";
 import type { OciDevice } from "../spec/oci_types.ts";
 import { deviceNumbers } from "../sys/path.ts";
 
@@ -13,10 +13,10 @@ const devicesMax = 10_000;
  * Returns the device nodes of a CRI device: several when host_path is a directory.
  * @throws CriError INVALID_ARGUMENT when host_path has no device.
  */
-export async function lookupDevice(device: Device): Promise<DeviceFact[]> {
+export async function lookupDevice(device: Device): Promise<DeviceSource[]> {
   const hostPath = device.host_path ?? "";
   const containerPath = device.container_path || hostPath;
-  const found: DeviceFact[] = [];
+  const found: DeviceSource[] = [];
   try {
     const real = await realpath(hostPath);
     if ((await stat(real)).isDirectory()) {
@@ -38,7 +38,7 @@ export async function lookupDevice(device: Device): Promise<DeviceFact[]> {
 }
 
 /** Returns the devices of a privileged container, without /dev/pts and others that are its own. */
-export function hostDevices(): Promise<DeviceFact[]> {
+export function hostDevices(): Promise<DeviceSource[]> {
   return walkDevices(
     "/dev",
     "/dev",
@@ -50,8 +50,8 @@ async function walkDevices(
   folder: string,
   containerFolder: string,
   skip: ReadonlySet<string>,
-): Promise<DeviceFact[]> {
-  const result: DeviceFact[] = [];
+): Promise<DeviceSource[]> {
+  const result: DeviceSource[] = [];
   for (const entry of (await readdir(folder, { withFileTypes: true })).sort(byName)) {
     const path = join(folder, entry.name);
     const target = join(containerFolder, entry.name);

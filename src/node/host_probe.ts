@@ -3,16 +3,16 @@ import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { arch } from "node:os";
 import { join } from "node:path";
 import { capabilityNames } from "../spec/capabilities.ts";
-import type { HostFacts } from "../spec/spec_inputs.ts";
+import type { HostInfo } from "../spec/spec_inputs.ts";
 import { kernelIsAtLeast } from "../sys/kernel_version.ts";
 import { readMountTable } from "../sys/mount_table.ts";
 import type { CgroupMounts } from "./cgroup.ts";
 
 /** Reads the properties of the host that do not change while the daemon runs. */
-export function readHostFacts(
+export function readHostInfo(
   cgroups: CgroupMounts,
-  { apparmor, selinux }: Pick<HostFacts, "apparmor" | "selinux">,
-): HostFacts {
+  { apparmor, selinux }: Pick<HostInfo, "apparmor" | "selinux">,
+): HostInfo {
   const status = readFileSync("/proc/self/status", "utf8");
   const bounding = BigInt(`0x${/^CapBnd:\s*([0-9a-f]+)$/m.exec(status)?.[1] ?? "0"}`);
   return {

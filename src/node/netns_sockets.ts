@@ -6,7 +6,7 @@ import { CriError } from "../base/errors.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { failureOutput, run } from "../sys/run.ts";
 import { lacksFamily, tcpSocket, type Family } from "../sys/tcp.ts";
-import { Mailbox, sendDescriptors } from "../sys/unix_socket.ts";
+import { DescriptorInbox, sendDescriptors } from "../sys/unix_socket.ts";
 
 /** Sockets of each family per child; a message carries at most 12 descriptors. */
 const batch = 5;
@@ -38,7 +38,7 @@ export class NetnsSockets implements Disposable {
   }
 
   async #fill(netns: string): Promise<void> {
-    using mailbox = new Mailbox(this.#folder);
+    using mailbox = new DescriptorInbox(this.#folder);
     const argv = [...ownProgram(), "netns-sockets", mailbox.path];
     const result = await run(["nsenter", `--net=${netns}`, "--", ...argv], {
       signal: AbortSignal.timeout(childMs),

@@ -4,7 +4,7 @@
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
-import type { RuntimeFacts } from "../spec/spec_inputs.ts";
+import type { RuntimeSupport } from "../spec/spec_inputs.ts";
 import { kernelIsAtLeast } from "../sys/kernel_version.ts";
 import { run } from "../sys/run.ts";
 
@@ -19,7 +19,7 @@ const probeMs = 5_000;
 /** Retry interval after a failure, so that a hanging runtime does not delay every Status. */
 const retryMs = 60_000;
 
-const none: RuntimeFacts = { recursiveReadOnlyMounts: false, idmapMounts: false };
+const none: RuntimeSupport = { recursiveReadOnlyMounts: false, idmapMounts: false };
 
 export class RuntimeFeatures {
   readonly #argv: string[];
@@ -38,7 +38,7 @@ export class RuntimeFeatures {
   }
 
   /** The features as of the last refresh; none when the probe failed. */
-  get facts(): RuntimeFacts {
+  get facts(): RuntimeSupport {
     return this.#features;
   }
 
@@ -71,7 +71,7 @@ export class RuntimeFeatures {
 }
 
 /** @param kernel whether the kernel has mount_setattr(2), which both mount features need. */
-export function supported(features: Features, kernel = kernelIsAtLeast(5, 12)): RuntimeFacts {
+export function supported(features: Features, kernel = kernelIsAtLeast(5, 12)): RuntimeSupport {
   return {
     ociVersion: features.ociVersionMax,
     recursiveReadOnlyMounts: kernel && features.mountOptions?.includes("rro") === true,

@@ -2,7 +2,7 @@
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import type { HostFacts } from "../spec/spec_inputs.ts";
+import type { HostInfo } from "../spec/spec_inputs.ts";
 import { parsePolicy } from "../spec/selinux.ts";
 import { readTextBounded } from "../sys/file.ts";
 import { failureOutput, run } from "../sys/run.ts";
@@ -26,7 +26,7 @@ const systemFolders = new Set(
 export function openSelinux(
   enabled: boolean,
   root = "/",
-): { selinux?: HostFacts["selinux"]; problem?: string } {
+): { selinux?: HostInfo["selinux"]; problem?: string } {
   if (!existsSync(join(root, "sys/fs/selinux/enforce"))) {
     if (!enabled) return {};
     return { problem: "selinux-enabled: SELinux is off in this kernel, so nothing is labelled" };

@@ -1,8 +1,8 @@
-// Pods and containers as plugins see them, and CRI's resources in NRI's form and back. Pure.
+// Converts pods and containers to NRI's messages, and resources between CRI, OCI and NRI. Pure.
 import { toBigInt, toLong } from "../base/int64.ts";
 import { nri } from "../proto/nri.js";
 import type {
-  Container,
+  Container as NriContainer,
   Hooks,
   LinuxContainer,
   LinuxDevice,
@@ -10,7 +10,7 @@ import type {
   LinuxResources,
   LinuxSeccomp,
   Mount,
-  PodSandbox,
+  PodSandbox as NriPod,
   SecurityProfile,
 } from "../proto/nri_types.ts";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
@@ -19,26 +19,28 @@ import type { OciHook, OciNamespace, OciResources, OciSeccomp, OciSpec } from ".
 const { ContainerState, IOPrioClass, LinuxSchedulerFlag, LinuxSchedulerPolicy } =
   nri.pkg.api.v1alpha1;
 
-export type PodFacts = {
+/** A pod's state at the time of an event. */
+export type PodSnapshot = {
   id: string;
   config: PodSandboxConfig;
   runtimeHandler: string;
-  /** Of its pause container; 0: it has none. */
+  /** Pid of its pause container; 0: it has none. */
   pid: number;
   ips: string[];
   namespaces: OciNamespace[];
   cgroupsPath: string;
 };
 
-export type ContainerFacts = {
+/** A container's state at the time of an event. */
+export type ContainerSnapshot = {
   id: string;
   sandboxId: string;
   config: ContainerConfig;
-  /** As it is, or is to be, run. */
+  /** Spec that the container runs or will run with. */
   spec: OciSpec;
   image: { id: string; name: string; ref: string };
   state: "created" | "running" | "stopped";
-  /** 0: it does not run. */
+  /** 0: not running. */
   pid: number;
   /** Nanoseconds since the epoch; 0: not yet. */
   createdAtNs: bigint;
@@ -49,37 +51,37 @@ export type ContainerFacts = {
   message: string;
 };
 
-export function nriPod(facts: PodFacts): PodSandbox {
-  const { config } = facts;
+export function nriPod(snapshot: PodSnapshot): NriPod {
+  const { config } = snapshot;
   const { metadata, linux } = config;
   return {
-    id: facts.id,
+    id: snapshot.id,
     name: metadata?.name ?? "",
     uid: metadata?.uid ?? "",
     namespace: metadata?.namespace ?? "",
     labels: config.labels ?? {},
     annotations: config.annotations ?? {},
-    runtime_handler: facts.runtimeHandler,
-    pid: facts.pid,
-    ips: facts.ips,
+    runtime_handler: snapshot.runtimeHandler,
+    pid: snapshot.pid,
+    ips: snapshot.ips,
     linux: {
       ...(linux?.overhead ? { pod_overhead: fromCri(linux.overhead) } : {}),
       ...(linux?.resources ? { pod_resources: fromCri(linux.resources) } : {}),
       cgroup_parent: linux?.cgroup_parent ?? "",
-      cgroups_path: facts.cgroupsPath,
-      namespaces: facts.namespaces,
+      cgroups_path: snapshot.cgroupsPath,
+      namespaces: snapshot.namespaces,
     },
   };
 }
 
-export function nriContainer(facts: ContainerFacts): Container {
-  const { config, spec } = facts;
+export function nriContainer(snapshot: ContainerSnapshot): NriContainer {
+  const { config, spec } = snapshot;
   const { uid, gid, additionalGids = [] } = spec.process.user;
   return {
-    id: facts.id,
-    pod_sandbox_id: facts.sandboxId,
+    id: snapshot.id,
+    pod_sandbox_id: snapshot.sandboxId,
     name: config.metadata?.name ?? "",
-    state: ContainerState[`CONTAINER_${facts.state.toUpperCase() as "RUNNING"}`],
+    state: ContainerState[`CONTAINER_${snapshot.state.toUpperCase() as "RUNNING"}`],
     labels: config.labels ?? {},
     annotations: config.annotations ?? {},
     args: spec.process.args,
@@ -91,25 +93,25 @@ export function nriContainer(facts: ContainerFacts): Container {
       options,
     })),
     hooks: nriHooks(spec),
-    linux: nriLinux(facts),
-    pid: facts.pid,
+    linux: nriLinux(snapshot),
+    pid: snapshot.pid,
     rlimits: (spec.process.rlimits ?? []).map(({ type, soft, hard }) => ({
       type,
       soft: toLong(soft),
       hard: toLong(hard),
     })),
-    created_at: toLong(facts.createdAtNs),
-    started_at: toLong(facts.startedAtNs),
-    finished_at: toLong(facts.finishedAtNs),
-    exit_code: facts.exitCode,
-    status_reason: facts.reason,
-    status_message: facts.message,
+    created_at: toLong(snapshot.createdAtNs),
+    started_at: toLong(snapshot.startedAtNs),
+    finished_at: toLong(snapshot.finishedAtNs),
+    exit_code: snapshot.exitCode,
+    status_reason: snapshot.reason,
+    status_message: snapshot.message,
     CDI_devices: (config.CDI_devices ?? []).map(({ name }) => ({ name })),
     user: { uid, gid, additional_gids: additionalGids },
     image: {
-      name: facts.image.name,
-      digest: facts.image.ref.split("@")[1] ?? "",
-      config_digest: facts.image.id,
+      name: snapshot.image.name,
+      digest: snapshot.image.ref.split("@")[1] ?? "",
+      config_digest: snapshot.image.id,
     },
   };
 }
@@ -132,7 +134,7 @@ function nriHooks({ hooks }: OciSpec): Hooks {
   };
 }
 
-function nriLinux({ spec, config }: ContainerFacts): LinuxContainer {
+function nriLinux({ spec, config }: ContainerSnapshot): LinuxContainer {
   const { linux, process } = spec;
   const { ioPriority, scheduler, oomScoreAdj } = process;
   const profile = config.linux?.security_context?.seccomp;
@@ -192,7 +194,7 @@ function nriRdt(rdt: NonNullable<OciSpec["linux"]["intelRdt"]>): LinuxContainer[
   };
 }
 
-/** CRI and NRI number the three kinds alike: RuntimeDefault, Unconfined, Localhost. */
+/** CRI and NRI have the same numbers for RuntimeDefault, Unconfined and Localhost. */
 function seccompProfile(type: number, path: string | null | undefined): SecurityProfile {
   return {
     profile_type: type,
@@ -223,7 +225,7 @@ function seccompPolicy(seccomp: OciSeccomp): LinuxSeccomp {
   };
 }
 
-/** A number that may be absent, in NRI's message for one. */
+/** Wraps an optional number in NRI's message. */
 function optional(
   value: bigint | number | undefined,
 ): { value: ReturnType<typeof toLong> } | undefined {
@@ -269,7 +271,7 @@ function fromOci(resources: OciResources): LinuxResources {
   };
 }
 
-/** CRI's resources: there 0 means "not specified". */
+/** Converts CRI's resources, where 0 means "unspecified". */
 export function fromCri(resources: LinuxContainerResources): LinuxResources {
   const given = (value: LinuxContainerResources["cpu_quota"]) =>
     toBigInt(value) === 0n ? undefined : { value: toLong(toBigInt(value)) };
@@ -293,7 +295,7 @@ export function fromCri(resources: LinuxContainerResources): LinuxResources {
   };
 }
 
-/** What CRI's resources have no word for. */
+/** Fields that CRI's resources lack. */
 const onlyNri = {
   memory: [
     "reservation",
@@ -306,18 +308,18 @@ const onlyNri = {
   cpu: ["realtime_runtime", "realtime_period"],
 } as const;
 
-/** What can be changed of a container that exists: CRI's resources, and what runtimes change beside. */
+/** Changeable resources of an existing container: CRI's resources and the pids limit. */
 export type ResourceChange = {
   resources: LinuxContainerResources;
-  /** -1: none. */
+  /** -1: unlimited. */
   pidsLimit?: bigint;
 };
 
-/** NRI's resources as what can be changed, and the names of those that nobody changes. */
-export function toCri(resources: LinuxResources): ResourceChange & { others: string[] } {
+/** Converts NRI's resources; `fixed` names the given fields that cannot be changed after creation. */
+export function toCri(resources: LinuxResources): ResourceChange & { fixed: string[] } {
   const { memory, cpu, pids } = resources;
   const number = (given: LinuxMemory["limit"]) => toLong(toBigInt(given?.value));
-  const others = [
+  const fixed = [
     ...onlyNri.memory.filter((name) => memory?.[name]).map((name) => `memory.${name}`),
     ...onlyNri.cpu.filter((name) => cpu?.[name]).map((name) => `cpu.${name}`),
     ...(["blockio_class", "rdt_class"] as const).filter((name) => resources[name]),
@@ -339,6 +341,6 @@ export function toCri(resources: LinuxResources): ResourceChange & { others: str
       unified: resources.unified ?? {},
     },
     ...(pids ? { pidsLimit: toBigInt(pids.limit) > 0n ? toBigInt(pids.limit) : -1n } : {}),
-    others,
+    fixed,
   };
 }

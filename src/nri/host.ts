@@ -1,32 +1,36 @@
-// The NRI host: each event to all plugins, in the order of their indexes, and what they make of it.
+// NRI host: delivers each event to all plugins in the order of their indexes, and merges their answers.
 //
-// Decision: one request at a time, also of what has happened already. Upstream's differ registers several
-// times at several indexes, and compares what each of them hears. Only validators, whose answers come
-// after all changes, are asked at once, as upstream does.
+// Decision: one event at a time, even for notifications. Upstream's differ plugin registers several times at
+// different indexes and compares the events. Only validators, which run after all changes, are called
+// concurrently, as upstream does.
 import type { Config } from "../base/config.ts";
 import { encodeMessage } from "../base/protobuf.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { nri } from "../proto/nri.js";
-import type { Container, ContainerAdjustment, PodSandbox } from "../proto/nri_types.ts";
+import type {
+  Container as NriContainer,
+  ContainerAdjustment,
+  PodSandbox as NriPod,
+} from "../proto/nri_types.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { NoAnswer } from "../sys/ttrpc.ts";
-import { Changes, refuseOthers, type World } from "./changes.ts";
-import { checkAdjustment, checkUpdate } from "./check.ts";
+import { UpdateApplier, rejectFixed, type NriBackend } from "./apply_updates.ts";
+import { checkAdjustment, checkUpdate } from "./check_answers.ts";
 import {
   fromCri,
   nriContainer,
   nriPod,
   toCri,
-  type ContainerFacts,
-  type PodFacts,
+  type ContainerSnapshot,
+  type PodSnapshot,
   type ResourceChange,
 } from "./convert.ts";
-import { Creation } from "./merge.ts";
-import { Owners } from "./owners.ts";
+import { AdjustmentMerge } from "./merge_adjustments.ts";
+import { FieldOwners } from "./field_owners.ts";
 import { EventMessage, type Calls, type EventName, type Plugin, type Subject } from "./plugin.ts";
 import { PluginSet } from "./plugin_set.ts";
-import { UpdateRequest, Updates } from "./updates.ts";
+import { ResourceUpdateMerge, UpdateMerge } from "./merge_updates.ts";
 
 const api = nri.pkg.api.v1alpha1;
 
@@ -39,17 +43,17 @@ export type PluginState = {
   lastError: string;
 };
 
-type Options = { config: Config["nri"]; log: Log; world: World };
+type Options = { config: Config["nri"]; log: Log; backend: NriBackend };
 
 export class NriHost implements AsyncDisposable {
   readonly #log: Log;
-  readonly #changes: Changes;
+  readonly #updates: UpdateApplier;
   readonly #set: PluginSet;
 
   constructor(options: Options) {
     this.#log = options.log;
-    this.#changes = new Changes(options.world, options.log);
-    this.#set = new PluginSet({ ...options, changes: this.#changes });
+    this.#updates = new UpdateApplier(options.backend, options.log);
+    this.#set = new PluginSet({ ...options, updates: this.#updates });
   }
 
   /** Starts the pre-installed plugins and opens the socket for others. */
@@ -72,85 +76,89 @@ export class NriHost implements AsyncDisposable {
     }));
   }
 
-  /** Whether there is nobody to tell of what happens now. */
+  /** Whether no plugin would receive an event now. */
   get isEmpty(): boolean {
     return this.#set.isEmpty;
   }
 
-  /** @throws CriError UNAVAILABLE when a plugin that must be asked is not there. */
+  /** @throws CriError UNAVAILABLE if a required plugin is not in service. */
   checkRequired(what: string): void {
     this.#set.checkRequired(what);
   }
 
-  /** For a change, from its event to its record (PluginSet.gate). */
+  /** Held by a change from its event until it is recorded (PluginSet.gate). */
   enter(): Promise<Disposable> {
     return this.#set.gate.enter();
   }
 
   /**
-   * Each plugin may refuse the pod; those that were told of it are then told that it is gone.
-   * @throws CriError with the plugin and what it said.
+   * Delivers RunPodSandbox; if a plugin rejects the pod, all plugins get StopPodSandbox and RemovePodSandbox.
+   * @throws CriError naming the plugin and its error.
    */
-  async runPodSandbox(facts: PodFacts): Promise<void> {
+  async runPodSandbox(pod: PodSnapshot): Promise<void> {
     try {
-      await this.#tell("RunPodSandbox", facts);
+      await this.#deliverAll("RunPodSandbox", pod);
     } catch (error) {
-      await this.podSandboxGone(facts);
+      await this.podSandboxFailed(pod);
       throw error;
     }
   }
 
-  /** Stop and Remove of a pod whose RunPodSandbox has failed. */
-  async podSandboxGone(facts: PodFacts): Promise<void> {
-    await this.notify("StopPodSandbox", facts);
-    await this.notify("RemovePodSandbox", facts);
+  /** Notifies of the stop and removal of a pod whose RunPodSandbox failed. */
+  async podSandboxFailed(pod: PodSnapshot): Promise<void> {
+    await this.notify("StopPodSandbox", pod);
+    await this.notify("RemovePodSandbox", pod);
   }
 
-  /** @throws CriError with the plugin and what it said. */
-  async startContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
-    await this.#tell("StartContainer", pod, container);
+  /** @throws CriError naming the plugin and its error. */
+  async startContainer(pod: PodSnapshot, container: ContainerSnapshot): Promise<void> {
+    await this.#deliverAll("StartContainer", pod, container);
   }
 
-  /** Of what has happened, and of what no plugin may hold up: errors are told of in the log. */
-  async notify(event: EventName, pod: PodFacts, container?: ContainerFacts): Promise<void> {
+  /** Delivers an event that plugins cannot reject; errors are logged. */
+  async notify(event: EventName, pod: PodSnapshot, container?: ContainerSnapshot): Promise<void> {
     try {
-      await this.#tell(event, pod, container);
+      await this.#deliverAll(event, pod, container);
     } catch (error) {
       this.#log.warn(messageOf(error), { event });
     }
   }
 
   /**
-   * Changes of a container that is being created, and those of its resources that CRI has a word for;
-   * changes of other containers are done.
-   * @throws CriError for a plugin that refuses it, a conflict, or an update that fails.
+   * Returns the merged adjustment of a container that is being created, and its resources in CRI's form.
+   * Applies plugins' updates of other containers.
+   * @throws CriError for a plugin's rejection, a conflict, or a failed update.
    */
   async createContainer(
-    podFacts: PodFacts,
-    containerFacts: ContainerFacts,
+    podSnapshot: PodSnapshot,
+    snapshot: ContainerSnapshot,
   ): Promise<{ adjust: ContainerAdjustment; resources: LinuxContainerResources }> {
-    const pod = nriPod(podFacts);
-    const original = nriContainer(containerFacts);
-    const creation = new Creation(original);
+    const pod = nriPod(podSnapshot);
+    const original = nriContainer(snapshot);
+    const creation = new AdjustmentMerge(original);
     {
-      // The updates come after: they wait for other changes, and those may wait for their turn here.
+      // Updates are applied after the turn: they wait for other changes, which may wait for a turn.
       using _ = await this.#set.turns.acquire();
-      // What no plugin has changed is encoded once.
+      // Re-encoded only after a plugin has changed the container.
       let message = creationMessage(pod, creation);
       for (const plugin of this.#set.plugins) {
-        const isChanged = await this.#ask(plugin, creation, message);
+        const isChanged = await this.#adjust(plugin, creation, message);
         if (isChanged) message = creationMessage(pod, creation);
       }
       await this.#validate(creation, { pod, container: original });
     }
-    await this.#changes.applyAll("CreateContainer", creation.updates.others());
-    this.#changes.evict(creation.evictions);
+    await this.#updates.applyAll("CreateContainer", creation.updates.others());
+    this.#updates.evict(creation.evictions);
     const adjust = creation.adjustment();
     return { adjust, resources: toCri(adjust.linux?.resources ?? {}).resources };
   }
 
-  /** Whether the plugin changes the container. */
-  async #ask(plugin: Plugin, creation: Creation, message: EventMessage): Promise<boolean> {
+  /** Merges the plugin's answer; returns whether it changed the container. */
+  async #adjust(
+    plugin: Plugin,
+    creation: AdjustmentMerge,
+    message: EventMessage,
+  ): Promise<boolean> {
     let isChanged = false;
     await this.#set.deliver(plugin, message, (answer) => {
       const response = plugin.decoded(api.CreateContainerResponse, answer);
@@ -158,19 +166,19 @@ export class NriHost implements AsyncDisposable {
         if (response.adjust) checkAdjustment(response.adjust);
         for (const update of response.update) checkUpdate(update);
       });
-      response.update = this.#changes.live(plugin.id, response.update, creation.id);
+      response.update = this.#updates.withoutStale(plugin.id, response.update, creation.id);
       creation.apply(plugin.id, response);
-      // Many answer an adjustment that has nothing in it.
+      // Plugins often send an empty adjustment.
       const bytes = encodeMessage(api.ContainerAdjustment, response.adjust ?? {});
       isChanged = bytes.length > 0;
     });
     return isChanged;
   }
 
-  /** Validators see the whole result, and who has set what. */
+  /** Sends the merged adjustment and the owners of its fields to the validators. */
   async #validate(
-    creation: Creation,
-    subject: { pod: PodSandbox; container: Container },
+    creation: AdjustmentMerge,
+    subject: { pod: NriPod; container: NriContainer },
   ): Promise<void> {
     const { plugins } = this.#set;
     const message = new EventMessage("ValidateContainerAdjustment", subject, () =>
@@ -187,7 +195,7 @@ export class NriHost implements AsyncDisposable {
         const type = api.ValidateContainerAdjustmentResponse;
         const { reject, reason } = plugin.decoded(type, answer);
         if (!reject) return;
-        throw new CriError("FAILED_PRECONDITION", `rejects the container as changed: ${reason}`);
+        throw new CriError("FAILED_PRECONDITION", `rejects the adjusted container: ${reason}`);
       }),
     );
     for (const answer of await Promise.allSettled(answers)) {
@@ -195,61 +203,62 @@ export class NriHost implements AsyncDisposable {
     }
   }
 
-  /** The container has ended; plugins may change others. */
-  async stopContainer(pod: PodFacts, container: ContainerFacts): Promise<void> {
-    const updates = new Updates(new Owners());
+  /** Delivers StopContainer of an exited container, and applies plugins' updates of other containers. */
+  async stopContainer(pod: PodSnapshot, container: ContainerSnapshot): Promise<void> {
+    const updates = new UpdateMerge(new FieldOwners());
     try {
-      await this.#tell("StopContainer", pod, container, (plugin, answer) => {
+      await this.#deliverAll("StopContainer", pod, container, (plugin, answer) => {
         const { update } = plugin.decoded(api.StopContainerResponse, answer);
         checked(() => update.forEach(checkUpdate));
-        updates.apply(plugin.id, this.#changes.live(plugin.id, update));
+        updates.apply(plugin.id, this.#updates.withoutStale(plugin.id, update));
       });
-      await this.#changes.applyAll("StopContainer", updates.others());
+      await this.#updates.applyAll("StopContainer", updates.others());
     } catch (error) {
       this.#log.warn(messageOf(error), { event: "StopContainer", container: container.id });
     }
   }
 
   /**
-   * CRI's UpdateContainerResources as plugins change it; those of other containers are done.
-   * @throws CriError for a plugin that refuses it, a conflict, or an update that fails.
+   * Returns the resources of CRI's UpdateContainerResources as changed by plugins. Applies their updates of
+   * other containers.
+   * @throws CriError for a plugin's rejection, a conflict, or a failed update.
    */
   async updateContainer(
-    podFacts: PodFacts,
-    containerFacts: ContainerFacts,
+    podSnapshot: PodSnapshot,
+    snapshot: ContainerSnapshot,
     resources: LinuxContainerResources,
   ): Promise<ResourceChange> {
-    const [pod, container] = [nriPod(podFacts), nriContainer(containerFacts)];
-    const asked = new UpdateRequest(containerFacts.id, fromCri(resources));
+    const [pod, container] = [nriPod(podSnapshot), nriContainer(snapshot)];
+    const merge = new ResourceUpdateMerge(snapshot.id, fromCri(resources));
     {
       using _ = await this.#set.turns.acquire();
       for (const plugin of this.#set.plugins) {
-        const request = { pod, container, linux_resources: asked.updates.requested() };
+        const request = { pod, container, linux_resources: merge.updates.requested() };
         const message = new EventMessage("UpdateContainer", { pod, container }, () =>
           encodeMessage(api.UpdateContainerRequest, request),
         );
         await this.#set.deliver(plugin, message, (answer) => {
           const response = plugin.decoded(api.UpdateContainerResponse, answer);
           checked(() => response.update.forEach(checkUpdate));
-          response.update = this.#changes.live(plugin.id, response.update);
-          asked.apply(plugin.id, response);
+          response.update = this.#updates.withoutStale(plugin.id, response.update);
+          merge.apply(plugin.id, response);
         });
       }
     }
-    const { others, ...wanted } = toCri(asked.updates.requested());
-    refuseOthers(containerFacts.id, others);
-    await this.#changes.applyAll("UpdateContainer", asked.updates.others());
-    this.#changes.evict(asked.evictions);
-    return wanted;
+    const { fixed, ...change } = toCri(merge.updates.requested());
+    rejectFixed(snapshot.id, fixed);
+    await this.#updates.applyAll("UpdateContainer", merge.updates.others());
+    this.#updates.evict(merge.evictions);
+    return change;
   }
 
-  /** CRI's UpdatePodSandboxResources, before it is done. @throws CriError for a plugin that refuses. */
+  /** Delivers UpdatePodSandbox before the update is applied. @throws CriError for a plugin's rejection. */
   async updatePodSandbox(
-    facts: PodFacts,
+    podSnapshot: PodSnapshot,
     overhead: LinuxContainerResources,
     resources: LinuxContainerResources,
   ): Promise<void> {
-    const pod = nriPod(facts);
+    const pod = nriPod(podSnapshot);
     const request = {
       pod,
       overhead_linux_resources: fromCri(overhead),
@@ -262,11 +271,11 @@ export class NriHost implements AsyncDisposable {
     for (const plugin of this.#set.plugins) await this.#set.deliver(plugin, message);
   }
 
-  /** To all plugins, one after the other. @throws the first error of RunPodSandbox and StartContainer. */
-  async #tell(
+  /** Delivers to all plugins in turn. @throws the first error of RunPodSandbox and StartContainer. */
+  async #deliverAll(
     event: EventName,
-    pod: PodFacts,
-    container?: ContainerFacts,
+    pod: PodSnapshot,
+    container?: ContainerSnapshot,
     onAnswer: (plugin: Plugin, answer: Uint8Array) => void = () => {},
   ): Promise<void> {
     if (this.isEmpty) return;
@@ -274,30 +283,30 @@ export class NriHost implements AsyncDisposable {
     const subject: Subject = { pod: nriPod(pod) };
     if (container !== undefined) subject.container = nriContainer(container);
     const message = new EventMessage(event, subject);
-    const mayRefuse = event === "RunPodSandbox" || event === "StartContainer";
+    const mayReject = event === "RunPodSandbox" || event === "StartContainer";
     for (const plugin of this.#set.plugins) {
       try {
         await this.#set.deliver(plugin, message, (answer) => onAnswer(plugin, answer));
       } catch (error) {
-        if (mayRefuse) throw error;
+        if (mayReject) throw error;
         this.#log.warn(messageOf(error), { event });
       }
     }
   }
 }
 
-function creationMessage(pod: PodSandbox, creation: Creation): EventMessage {
+function creationMessage(pod: NriPod, creation: AdjustmentMerge): EventMessage {
   const subject = { pod, container: creation.container() };
   return new EventMessage("CreateContainer", subject, () =>
     encodeMessage(api.CreateContainerRequest, subject),
   );
 }
 
-/** What a plugin may not ask for closes it, like garbage. */
+/** Turns a validation error into NoAnswer, which closes the plugin like an undecodable answer. */
 function checked(check: () => void): void {
   try {
     check();
   } catch (cause) {
-    throw new NoAnswer("UNAVAILABLE", `it asks for what cannot be: ${messageOf(cause)}`, { cause });
+    throw new NoAnswer("UNAVAILABLE", `invalid answer: ${messageOf(cause)}`, { cause });
   }
 }

@@ -1,4 +1,4 @@
-// One plugin: its connection, its registration, what it wants to hear of, and how it answers.
+// Connection to one plugin: registration, subscribed events, calls and their statistics.
 import type { Duplex } from "node:stream";
 import { version } from "../base/build.ts";
 import { encodeMessage } from "../base/protobuf.ts";
@@ -8,9 +8,9 @@ import type { Log } from "../base/log.ts";
 import { clip, quoted } from "../base/text.ts";
 import { nri } from "../proto/nri.js";
 import type {
-  Container,
+  Container as NriContainer,
   FailurePolicy,
-  PodSandbox,
+  PodSandbox as NriPod,
   UpdateContainersRequest,
   UpdateContainersResponse,
 } from "../proto/nri_types.ts";
@@ -18,12 +18,12 @@ import { NoAnswer, TtrpcConnection } from "../sys/ttrpc.ts";
 
 const api = nri.pkg.api.v1alpha1;
 const packageName = "nri.pkg.api.v1alpha1";
-/** Of the protocol that we speak (proto/nri.proto). */
+/** Version of proto/nri.proto. */
 const nriVersion = "v0.12.5";
-/** A plugin's last error, as the list of plugins shows it. */
+/** Longest last error that the list of plugins shows. */
 const errorBytesMax = 500;
 
-/** By event; the mask's bit is the number less one. */
+/** Events by name; an event's bit in the subscription mask is its number minus one. */
 export const events = {
   RunPodSandbox: api.Event.RUN_POD_SANDBOX,
   StopPodSandbox: api.Event.STOP_POD_SANDBOX,
@@ -44,7 +44,7 @@ export type EventName = keyof typeof events;
 
 const allEvents = (1 << Object.keys(events).length) - 1;
 
-/** Events that a plugin of NRI before 0.12 hears of by StateChange. */
+/** Events that plugins of NRI before 0.12 receive as StateChange. */
 const stateChanges: ReadonlySet<EventName> = new Set([
   "RunPodSandbox",
   "StopPodSandbox",
@@ -57,9 +57,9 @@ const stateChanges: ReadonlySet<EventName> = new Set([
   "PostUpdatePodSandbox",
 ]);
 
-export type Subject = { pod?: PodSandbox; container?: Container };
+export type Subject = { pod?: NriPod; container?: NriContainer };
 
-/** An event as plugins are told of it, encoded once for all of them and only where one is. */
+/** An event for several plugins, encoded once when the first plugin needs it. */
 export class EventMessage {
   readonly name: EventName;
   readonly subject: Subject;
@@ -67,11 +67,11 @@ export class EventMessage {
   #request: Uint8Array | undefined;
   #stateChange: Uint8Array | undefined;
 
-  /** encode: the request of the event's own method; by default one that has the subject alone. */
+  /** encode: request of the event's own method; by default it has only the subject. */
   constructor(name: EventName, subject: Subject, encode?: () => Uint8Array) {
     this.name = name;
     this.subject = subject;
-    // Every request but those with more to say has these two fields, with these numbers.
+    // All requests without further fields have these two, with the same numbers.
     this.#encode = encode ?? (() => encodeMessage(api.PostCreateContainerRequest, subject));
   }
 
@@ -88,7 +88,7 @@ export class EventMessage {
   }
 }
 
-/** Answers to calls of one kind. */
+/** Statistics of the calls of one method. */
 export type Calls = { count: number; failed: number; totalMs: number; maxMs: number };
 
 export type Timeouts = {
@@ -98,11 +98,11 @@ export type Timeouts = {
 };
 
 export type PluginOptions = {
-  /** Of a launched plugin, whose name is its file's: "10-logger". */
+  /** File of a launched plugin, which gives its index and name: "10-logger". */
   file?: { index: string; name: string };
   timeouts: Timeouts;
   log: Log;
-  /** Its own request for updates, once it is in service. */
+  /** Handles the plugin's unsolicited updates. */
   onUpdate: (plugin: Plugin, request: UpdateContainersRequest) => Promise<UpdateContainersResponse>;
   onClose: (plugin: Plugin, reason: string) => void;
 };
@@ -113,7 +113,7 @@ export class Plugin {
   readonly #connection: TtrpcConnection;
   readonly #options: PluginOptions;
   readonly #registered = Promise.withResolvers<void>();
-  /** Methods that it does not know. */
+  /** Methods that it answered with UNIMPLEMENTED. */
   readonly #unknown = new Set<string>();
   #name: string;
   #index: string;
@@ -130,7 +130,7 @@ export class Plugin {
     this.kind = options.file === undefined ? "external" : "launched";
     this.#name = options.file?.name ?? "";
     this.#index = options.file?.index ?? "";
-    this.#registered.promise.catch(() => {}); // whoever registers it waits for it
+    this.#registered.promise.catch(() => {}); // handled in begin()
     this.#connection = new TtrpcConnection(socket, {
       service: `${packageName}.Runtime`,
       serve: (method, payload) => this.#serve(method, payload),
@@ -142,7 +142,7 @@ export class Plugin {
     });
   }
 
-  /** "10-logger"; before it has registered, what is known. */
+  /** "10-logger", or a placeholder before an external plugin has registered. */
   get id(): string {
     return this.#index === "" ? "(not registered)" : `${this.#index}-${this.#name}`;
   }
@@ -155,7 +155,7 @@ export class Plugin {
     return this.#name;
   }
 
-  /** The NRI version that it was built with; "": it does not tell (before 0.12). */
+  /** NRI version that it was built with; "" before 0.12, which does not report it. */
   get version(): string {
     return this.#version;
   }
@@ -190,19 +190,20 @@ export class Plugin {
     this.#connection.close(reason);
   }
 
-  /** Remembers what the list of plugins shows. */
+  /** Records the last error for the list of plugins. */
   failed(why: string): void {
     this.#lastError = clip(why, errorBytesMax);
   }
 
   /**
-   * Registration and Configure. @throws CriError DEADLINE_EXCEEDED, UNAVAILABLE, INVALID_ARGUMENT for
-   * a name, index or event mask that is none.
+   * Waits for the registration, then configures the plugin.
+   * @throws CriError DEADLINE_EXCEEDED, UNAVAILABLE, INVALID_ARGUMENT for an invalid name, index or event
+   * mask.
    */
   async begin(config: string): Promise<void> {
     const { registrationTimeoutMs, requestTimeoutMs } = this.#options.timeouts;
     const timer = setTimeout(() => {
-      const text = `it has not registered within ${registrationTimeoutMs} ms`;
+      const text = `not registered within ${registrationTimeoutMs} ms`;
       this.#registered.reject(new CriError("DEADLINE_EXCEEDED", text));
     }, registrationTimeoutMs);
     await this.#registered.promise.finally(() => clearTimeout(timer));
@@ -220,7 +221,7 @@ export class Plugin {
       const unknown = (mask & ~allEvents) >>> 0;
       throw new CriError(
         "INVALID_ARGUMENT",
-        `it subscribes to events that do not exist: 0x${unknown.toString(16)}`,
+        `subscribes to unknown events: 0x${unknown.toString(16)}`,
       );
     }
     this.#events = mask || allEvents;
@@ -228,8 +229,8 @@ export class Plugin {
   }
 
   /**
-   * Tells it of all pods and containers. messages: encoded SynchronizeRequests, all but the last with
-   * `more`. Returns the updates that it asks for.
+   * Sends all pods and containers; returns the plugin's updates.
+   * messages: encoded SynchronizeRequests, all but the last with `more`.
    */
   async synchronize(messages: Uint8Array[]): Promise<nri.pkg.api.v1alpha1.SynchronizeResponse> {
     const { synchronizeTimeoutMs } = this.#options.timeouts;
@@ -243,7 +244,7 @@ export class Plugin {
       if (!isLast && (!response.more || response.update.length > 0)) {
         throw new CriError(
           "FAILED_PRECONDITION",
-          `the state takes ${messages.length} messages and it takes only one (NRI before 0.7)`,
+          `the state needs ${messages.length} messages, but the plugin accepts only one (NRI before 0.7)`,
         );
       }
     }
@@ -251,8 +252,8 @@ export class Plugin {
   }
 
   /**
-   * Tells it of an event, in the form that it knows. Returns the encoded response; undefined: it does
-   * not know the event.
+   * Delivers an event by its own method, or as StateChange to old plugins. Returns the encoded response;
+   * undefined: the plugin does not implement the event.
    */
   async event(message: EventMessage): Promise<Uint8Array | undefined> {
     const { name } = message;
@@ -272,7 +273,7 @@ export class Plugin {
     await this.call("Shutdown", new Uint8Array(), timeoutMs);
   }
 
-  /** @throws NoAnswer; CriError with what the plugin said. */
+  /** @throws NoAnswer; CriError with the plugin's error. */
   async call(
     method: string,
     payload: Uint8Array,
@@ -295,12 +296,12 @@ export class Plugin {
     }
   }
 
-  /** @throws NoAnswer for what is no such message: nothing that it says can be trusted then. */
+  /** @throws NoAnswer if the answer cannot be decoded: nothing from the plugin can be trusted then. */
   decoded<Message>(type: { decode(bytes: Uint8Array): Message }, bytes: Uint8Array): Message {
     try {
       return type.decode(bytes);
     } catch (cause) {
-      throw new NoAnswer("UNAVAILABLE", `it answers garbage: ${messageOf(cause)}`, { cause });
+      throw new NoAnswer("UNAVAILABLE", `cannot decode the answer: ${messageOf(cause)}`, { cause });
     }
   }
 
@@ -328,7 +329,7 @@ export class Plugin {
     NRI_version,
   }: nri.pkg.api.v1alpha1.RegisterPluginRequest): void {
     if (this.#hasRegistered) {
-      throw new CriError("FAILED_PRECONDITION", "the plugin has registered before");
+      throw new CriError("FAILED_PRECONDITION", "the plugin is already registered");
     }
     try {
       if (this.kind === "external") checkIdentity(plugin_idx, plugin_name);
@@ -343,14 +344,14 @@ export class Plugin {
   }
 }
 
-/** @throws CriError INVALID_ARGUMENT for an index that is not two digits, or a name that is none. */
+/** @throws CriError INVALID_ARGUMENT for an index that is not two digits, or an invalid name. */
 export function checkIdentity(index: string, name: string): void {
   if (!/^\d\d$/.test(index)) {
     const text = `plugin index ${quoted(index, 40)} is not two digits`;
     throw new CriError("INVALID_ARGUMENT", text);
   }
   if (!/^[A-Za-z0-9_.+-]{1,128}$/.test(name)) {
-    const text = `plugin name ${quoted(name)} is not made of letters, digits, _ . + and -`;
+    const text = `plugin name ${quoted(name)} must consist of 1 to 128 letters, digits, _ . + and -`;
     throw new CriError("INVALID_ARGUMENT", text);
   }
 }

@@ -1,5 +1,4 @@
-// The plugins that are there: how they come and go, and what becomes of one that fails, and of the
-// request that it failed.
+// Set of connected plugins: admits, launches and closes them, and handles their failures.
 import { chmodSync, mkdirSync, rmSync } from "node:fs";
 import { createServer, type Server } from "node:net";
 import { dirname } from "node:path";
@@ -12,16 +11,21 @@ import type { Log } from "../base/log.ts";
 import type { ContainerUpdate } from "../proto/nri_types.ts";
 import { replaceStale } from "../sys/stale_socket.ts";
 import { NoAnswer } from "../sys/ttrpc.ts";
-import type { Changes, World } from "./changes.ts";
+import type { UpdateApplier, NriBackend } from "./apply_updates.ts";
 import { nriContainer, nriPod } from "./convert.ts";
-import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launch.ts";
+import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launcher.ts";
 import { Plugin, type EventMessage, type EventName } from "./plugin.ts";
 import { synchronizeMessages } from "./synchronize.ts";
 
-/** Plugins at once; one more that comes by itself is refused. */
+/** Most connected plugins; further external ones are rejected. */
 const connectionsMax = 100;
 
-export type PluginSetOptions = { config: Config["nri"]; log: Log; world: World; changes: Changes };
+export type PluginSetOptions = {
+  config: Config["nri"];
+  log: Log;
+  backend: NriBackend;
+  updates: UpdateApplier;
+};
 
 export class PluginSet implements AsyncDisposable {
   /** Changes enter from event to record; closed while a plugin is synchronized, so that it misses none. */
@@ -29,11 +33,11 @@ export class PluginSet implements AsyncDisposable {
   /** One event at a time. */
   readonly turns = new Semaphore(1);
   readonly #options: PluginSetOptions;
-  /** Connected; those in service also in #plugins. */
+  /** All connected plugins; those in service are also in #plugins. */
   readonly #connected = new Set<Plugin>();
   #plugins: readonly Plugin[] = [];
-  /** Being told of all pods and containers: what happens from then on they hear of in their turn. */
-  #admitted = 0;
+  /** Plugins being synchronized; they receive later events when their turn comes. */
+  #synchronizing = 0;
   readonly #launcher: Launcher;
   #server: Server | undefined;
 
@@ -47,14 +51,14 @@ export class PluginSet implements AsyncDisposable {
     });
   }
 
-  /** In service, in the order of their indexes; another array after each change. */
+  /** Plugins in service, in the order of their indexes; replaced, never modified. */
   get plugins(): readonly Plugin[] {
     return this.#plugins;
   }
 
-  /** Whether there is nobody who is to hear of what happens now. */
+  /** Whether no plugin would receive an event now. */
   get isEmpty(): boolean {
-    return this.#plugins.length === 0 && this.#admitted === 0;
+    return this.#plugins.length === 0 && this.#synchronizing === 0;
   }
 
   /** Starts the pre-installed plugins and opens the socket for others. */
@@ -64,7 +68,7 @@ export class PluginSet implements AsyncDisposable {
     if (!disableConnections) await this.#listen(socketPath);
   }
 
-  /** External plugins are left alone: they may come back to the next daemon. */
+  /** Only disconnects external plugins: they may connect to the next daemon. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#server?.close();
     if (this.#server !== undefined) rmSync(this.#options.config.socketPath, { force: true });
@@ -89,14 +93,15 @@ export class PluginSet implements AsyncDisposable {
 
   #accept(socket: Duplex): void {
     if (this.#connected.size >= connectionsMax) {
-      this.#options.log.warn("a plugin was refused", { why: `${connectionsMax} are connected` });
+      const reason = `${connectionsMax} are connected`;
+      this.#options.log.warn("NRI plugin connection rejected", { reason });
       socket.destroy();
       return;
     }
     const plugin = this.#connect(socket);
     this.#admit(plugin).catch((error: unknown) => {
       const fields = { plugin: plugin.id, error: messageOf(error) };
-      this.#options.log.warn("a plugin was not admitted", fields);
+      this.#options.log.warn("closing NRI plugin that was not admitted", fields);
       plugin.close(messageOf(error));
     });
   }
@@ -107,7 +112,7 @@ export class PluginSet implements AsyncDisposable {
       ...(file === undefined ? {} : { file }),
       timeouts: config,
       log,
-      onUpdate: ({ id }, request) => this.#options.changes.asked(id, request),
+      onUpdate: ({ id }, request) => this.#options.updates.applyUnsolicited(id, request),
       onClose: (plugin, reason) => this.#closed(plugin, reason),
     });
     this.#connected.add(plugin);
@@ -119,16 +124,16 @@ export class PluginSet implements AsyncDisposable {
     if (!plugin.inService) return;
     plugin.inService = false;
     this.#plugins = this.#plugins.filter((other) => other !== plugin);
-    this.#options.log.warn("a plugin is gone", { plugin: plugin.id, reason });
+    this.#options.log.warn("NRI plugin out of service", { plugin: plugin.id, reason });
   }
 
   /**
-   * Registration and configuration of several go on side by side. Being told of all pods and containers
-   * does not: no change is under way meanwhile, and what wants to change waits, so that the plugin
-   * misses nothing. @throws CriError with why it is not in service.
+   * Registers, configures and synchronizes a plugin. Several may register at once, but changes of pods and
+   * containers are held off during synchronization, so that the plugin misses none.
+   * @throws CriError with the reason why it is not in service.
    */
   async #admit(plugin: Plugin): Promise<void> {
-    const { config, log, world } = this.#options;
+    const { config, log, backend } = this.#options;
     await plugin.begin(
       plugin.kind === "launched"
         ? await pluginConfig(config.pluginConfigPath, plugin.id, plugin.name)
@@ -138,10 +143,10 @@ export class PluginSet implements AsyncDisposable {
     {
       using alone = new DisposableStack();
       alone.use(await this.gate.close());
-      this.#admitted++;
-      alone.defer(() => this.#admitted--);
+      this.#synchronizing++;
+      alone.defer(() => this.#synchronizing--);
       alone.use(await this.turns.acquire());
-      const { pods, containers } = await world.state();
+      const { pods, containers } = await backend.state();
       const messages = synchronizeMessages(pods.map(nriPod), containers.map(nriContainer));
       const response = await plugin.synchronize(messages);
       updates = response.update;
@@ -152,12 +157,13 @@ export class PluginSet implements AsyncDisposable {
       const events = plugin.eventNames().join(" ");
       log.info("plugin in service", { plugin: plugin.id, kind: plugin.kind, ...counts, events });
     }
-    await this.#options.changes.asked(plugin.id, { update: updates }).catch((error: unknown) => {
-      log.warn("a plugin's update failed", { plugin: plugin.id, error: messageOf(error) });
+    const { updates: applier } = this.#options;
+    await applier.applyUnsolicited(plugin.id, { update: updates }).catch((error: unknown) => {
+      log.warn("NRI plugin's updates rejected", { plugin: plugin.id, error: messageOf(error) });
     });
   }
 
-  /** @throws CriError when the request cannot go on. */
+  /** Delivers an event if the plugin subscribes to it. @throws CriError if the request must fail. */
   async deliver(
     plugin: Plugin,
     message: EventMessage,
@@ -173,9 +179,9 @@ export class PluginSet implements AsyncDisposable {
   }
 
   /**
-   * A plugin's own error fails the request. No answer, or one that cannot be, does not, unless the plugin
-   * is required or its failure policy says so; the plugin is closed, unless it was only late and its
-   * policy says that it stays.
+   * Throws a plugin's own error, which fails the request. A missing or invalid answer fails it only if the
+   * plugin is required or its policy has fail_request; it also closes the plugin, except a timeout under
+   * keep_connected.
    */
   #failed(plugin: Plugin, event: EventName, error: unknown): void {
     const what = `NRI plugin ${plugin.id} failed ${event}: ${messageOf(error)}`;
@@ -189,14 +195,14 @@ export class PluginSet implements AsyncDisposable {
     if (plugin.policy.fail_request || this.#isRequired(plugin)) {
       throw new CriError("UNAVAILABLE", what, { cause: error });
     }
-    this.#options.log.warn(`${what}; it goes on without it`);
+    this.#options.log.warn(`${what}; the request continues without it`);
   }
 
   #isRequired({ id, name }: Plugin): boolean {
     return this.#options.config.requiredPlugins.some((known) => known === id || known === name);
   }
 
-  /** @throws CriError UNAVAILABLE when a plugin that must be asked is not there. */
+  /** @throws CriError UNAVAILABLE if a required plugin is not in service. */
   checkRequired(what: string): void {
     const missing = this.#options.config.requiredPlugins.filter(
       (known) => !this.#plugins.some(({ id, name }) => known === id || known === name),

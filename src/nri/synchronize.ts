@@ -1,27 +1,27 @@
-// All pods and containers in as few messages as the transport allows.
+// Packs all pods and containers into as few SynchronizeRequests as the transport's message limit allows.
 import protobuf from "protobufjs/minimal.js";
 import { CriError } from "../base/errors.ts";
 import { encodeMessage } from "../base/protobuf.ts";
 import { nri } from "../proto/nri.js";
-import type { Container, PodSandbox } from "../proto/nri_types.ts";
+import type { Container as NriContainer, PodSandbox as NriPod } from "../proto/nri_types.ts";
 import { ttrpcBodyMax } from "../sys/ttrpc.ts";
 
 const api = nri.pkg.api.v1alpha1;
-/** For the service, the method and the fields around a message. */
+/** Reserve for the service, the method and the fields around a message. */
 const overheadBytes = 1024;
 
-/** SynchronizeRequest's fields, as tags of protobuf: pods 1, containers 2, more 3. */
+/** Protobuf tags of SynchronizeRequest's fields: pods 1, containers 2, more 3. */
 const podsTag = 10;
 const containersTag = 18;
 const moreField = Uint8Array.of(24, 1);
 
 /**
- * Encoded SynchronizeRequests; all but the last say that more come. At least one, which may be empty.
- * @throws CriError RESOURCE_EXHAUSTED for a pod or container that fills more than a message.
+ * Returns at least one encoded SynchronizeRequest, which may be empty; all but the last have `more` set.
+ * @throws CriError RESOURCE_EXHAUSTED for a pod or container that exceeds a message.
  */
 export function synchronizeMessages(
-  pods: readonly PodSandbox[],
-  containers: readonly Container[],
+  pods: readonly NriPod[],
+  containers: readonly NriContainer[],
   bytesMax = ttrpcBodyMax - overheadBytes,
 ): Uint8Array[] {
   const pieces = [
@@ -34,7 +34,7 @@ export function synchronizeMessages(
     if (piece.length > bytesMax) {
       throw new CriError(
         "RESOURCE_EXHAUSTED",
-        `a pod or container takes ${piece.length} bytes, and a message ${bytesMax}`,
+        `a pod or container has ${piece.length} bytes, more than the ${bytesMax} of a message`,
       );
     }
     if (bytes + piece.length > bytesMax) {

@@ -1,8 +1,8 @@
-// What of CRI's annotations reaches the OCI runtime.
+// Selects the CRI annotations that are passed to the OCI runtime.
 
 /**
- * Those whose keys match a pattern: "*" and "?" stand for what is no "/". Nothing is passed on without
- * a pattern: annotations come from whoever may write a pod, and runtimes take orders from some of them
+ * Returns the annotations whose keys match a pattern; "*" and "?" match anything but "/". By default none is
+ * passed: anyone who can create a pod sets annotations, and some of them configure the runtime
  * (CVE-2024-3154).
  */
 export function passedAnnotations(

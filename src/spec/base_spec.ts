@@ -1,17 +1,17 @@
-// A handler's base spec: the OCI config.json that its containers start from, as containerd's
-// base_runtime_spec. It adds what CRI has no word for (hooks, further mounts and devices, limits, a
-// scheduler) and sets the defaults of the rest.
+// Merges containers' specs over a handler's base spec: an OCI config.json, like containerd's
+// base_runtime_spec. It adds what CRI cannot express (hooks, more mounts and devices, limits, a scheduler)
+// and sets defaults.
 //
-// Decision: what CRI says of a container always wins, and what makes it this container (its root,
-// command, user, capabilities, namespaces, cgroup, masked paths, hostname) is never the base's. So a
-// spec that `runc spec` or `ctr oci spec` printed can be edited and used.
+// Decision: CRI always overrides the base, and fields that identify the container (root, command, user,
+// capabilities, namespaces, cgroup, masked paths, hostname) are never taken from it. So the output of
+// `runc spec` or `ctr oci spec` can be edited and used.
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 import { parseOciJson, type OciMount, type OciSpec } from "./oci_types.ts";
 
 const texts = v.array(v.string());
 
-/** valibot takes an array for an object. */
+/** An object; valibot alone would accept an array too. */
 function section<Entries extends v.ObjectEntries>(entries: Entries) {
   const isSection = (value: unknown) => !Array.isArray(value);
   return v.pipe(v.unknown(), v.check(isSection, "Expected Object"), v.looseObject(entries));
@@ -59,25 +59,25 @@ const BaseSpec = section({
 });
 export type BaseSpec = v.InferOutput<typeof BaseSpec>;
 
-/** @throws CriError INVALID_ARGUMENT with the key that is wrong. */
+/** @throws CriError INVALID_ARGUMENT naming the invalid key. */
 export function parseBaseSpec(text: string): BaseSpec {
   let json: unknown;
   try {
     json = parseOciJson(text);
   } catch (cause) {
     const why = cause instanceof Error ? cause.message : String(cause);
-    throw new CriError("INVALID_ARGUMENT", `is no JSON: ${why}`, { cause });
+    throw new CriError("INVALID_ARGUMENT", `is not JSON: ${why}`, { cause });
   }
   const parsed = v.safeParse(BaseSpec, json);
   if (parsed.success) return parsed.output;
   const [issue] = parsed.issues;
   const key = v.getDotPath(issue) ?? "it";
-  throw new CriError("INVALID_ARGUMENT", `is no OCI spec: ${key}: ${issue.message}`);
+  throw new CriError("INVALID_ARGUMENT", `is not an OCI spec: ${key}: ${issue.message}`);
 }
 
 /**
- * The system's mounts with the base's settings, and what the base mounts beside them.
- * containerd drops the /run of such specs too: it would hide what the image has there.
+ * Returns the system mounts with the base's options, and the base's other mounts.
+ * A tmpfs on /run is dropped, as containerd does: it would hide the image's files there.
  */
 export function baseMounts(
   base: BaseSpec | undefined,
@@ -89,7 +89,7 @@ export function baseMounts(
   const known = new Set(system.map(({ destination }) => destination));
   return {
     system: system.map((own) => {
-      // How cgroups are mounted follows from their namespace, which is not the base's.
+      // Cgroup mount options depend on the cgroup namespace, which the base does not choose.
       const same = ({ destination, type }: OciMount) =>
         destination === own.destination && type === own.type && type !== "cgroup";
       const options = mounts.findLast(same)?.options;
@@ -99,20 +99,20 @@ export function baseMounts(
   };
 }
 
-/** Whether it can be written to is not the base's to say: that depends on who is privileged. */
+/** Keeps the mount's own ro or rw, which depends on whether the container is privileged. */
 function withAccess(options: string[], own: OciMount): string[] {
   const isAccess = (option: string) => option === "ro" || option === "rw";
   const access = (own.options ?? []).filter(isAccess);
   return access.length === 0 ? options : [...options.filter((o) => !isAccess(o)), ...access];
 }
 
-/** What of a process, and of linux, is the container's alone. */
+/** Fields that are never taken from the base. */
 const ownOfProcess =
   "terminal consoleSize user args commandLine cwd capabilities noNewPrivileges apparmorProfile selinuxLabel oomScoreAdj";
 const ownOfLinux =
   "namespaces uidMappings gidMappings cgroupsPath maskedPaths readonlyPaths mountLabel";
 
-/** The container's spec laid over the base; its mounts are those of baseMounts() already. */
+/** Returns the container's spec merged over the base; its mounts already include the base's (baseMounts). */
 export function overBase(base: BaseSpec | undefined, own: OciSpec, privileged: boolean): OciSpec {
   if (base === undefined) return own;
   const { hostname: _, domainname: __, ...start } = base;
@@ -153,7 +153,7 @@ function linuxOverBase(
   };
 }
 
-/** Both lists; of two that have one name the second list's. */
+/** Concatenates the lists; on equal names the second list wins. */
 function joined<Base, Own>(
   base: Base[] | undefined,
   own: Own[] | undefined,

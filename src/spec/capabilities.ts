@@ -1,4 +1,4 @@
-// Capabilities of a container's process, by name.
+// Computes the capability sets of a container's process.
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import type { Capability } from "../proto/types.ts";
@@ -15,7 +15,7 @@ export const capabilityNames = (
   .split(" ")
   .map((name) => `CAP_${name}`);
 
-/** What a container has unless it asks otherwise: the set that images are built against. */
+/** The default set of docker and containerd, which images rely on. */
 const defaultNames = (
   "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE " +
   "SYS_CHROOT KILL AUDIT_WRITE"
@@ -24,18 +24,18 @@ const defaultNames = (
   .map((name) => `CAP_${name}`);
 
 /**
- * The five sets. Nothing is inheritable or ambient unless asked for as ambient: a program started
- * by a non-root user must not gain what its file does not grant.
- * @throws CriError INVALID_ARGUMENT for unknown names, FAILED_PRECONDITION for what the host lacks.
+ * Returns the five sets. Only requested ambient capabilities are inheritable and ambient: a program that a
+ * non-root user starts must not gain capabilities that its file does not grant.
+ * @throws CriError INVALID_ARGUMENT for unknown names, FAILED_PRECONDITION for those the daemon lacks.
  */
 export function capabilities(
-  asked: Capability | null | undefined,
+  requested: Capability | null | undefined,
   privileged: boolean,
   hostNames: string[],
 ): OciCapabilities {
   const host = new Set(hostNames);
   const names = (field: "add_capabilities" | "drop_capabilities" | "add_ambient_capabilities") =>
-    (asked?.[field] ?? []).map((name) => normalName(name, field));
+    (requested?.[field] ?? []).map((name) => normalName(name, field));
   const add = names("add_capabilities");
   const drop = names("drop_capabilities");
   const ambient = names("add_ambient_capabilities");
@@ -43,7 +43,7 @@ export function capabilities(
   const set = new Set(defaultNames.filter((name) => host.has(name)));
   if (privileged || add.includes("ALL")) for (const name of host) set.add(name);
   if (!privileged) {
-    // ALL first, then single names; what is both added and dropped is dropped.
+    // ALL applies before single names; a name that is both added and dropped is dropped.
     if (drop.includes("ALL")) set.clear();
     for (const name of add) if (name !== "ALL") set.add(required(name, host));
     for (const name of drop) set.delete(name);
@@ -74,7 +74,7 @@ function required(name: string, host: Set<string>): string {
   if (!host.has(name)) {
     throw new CriError(
       "FAILED_PRECONDITION",
-      `capability ${name} cannot be added: the daemon itself does not have it`,
+      `capability ${name} cannot be added: the daemon itself lacks it`,
     );
   }
   return name;

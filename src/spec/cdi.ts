@@ -1,6 +1,5 @@
-// The Container Device Interface: files on the node tell what a device "vendor/class=name" changes in
-// a container's spec (cncf-tags/container-device-interface, SPEC.md 0.3 to 1.1). Here the names and
-// the pure part; node/cdi.ts reads the files.
+// Container Device Interface: parses device names "vendor/class=name" and applies their edits to a spec
+// (cncf-tags/container-device-interface, SPEC.md 0.3 to 1.1). Pure; node/cdi.ts reads the node's files.
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
@@ -64,7 +63,7 @@ const Edits = v.strictObject({
     }),
   ),
   additionalGids: list(Id),
-  // Known, so that a file with them can be read; a device that needs them is refused.
+  // Unsupported: accepted so that the file parses, but devices with these edits are rejected.
   netDevices: list(v.unknown()),
   intelRdt: v.optional(v.unknown()),
 });
@@ -101,8 +100,8 @@ export type CdiFileEdits = v.InferOutput<typeof Edits>;
 export type CdiDeviceNode = v.InferOutput<typeof DeviceNode>;
 
 /**
- * The devices that a container asks for, by the field and by annotations, each once.
- * @throws CriError INVALID_ARGUMENT for a name that is none.
+ * Returns the devices that a container requests in CDI_devices and annotations, without duplicates.
+ * @throws CriError INVALID_ARGUMENT for a malformed name.
  */
 export function cdiNames(config: ContainerConfig): string[] {
   const names = new Set<string>();
@@ -114,7 +113,7 @@ export function cdiNames(config: ContainerConfig): string[] {
     for (const one of value.split(",")) names.add(checkedName(one.trim(), `annotation ${key}`));
   }
   if (names.size > devicesMax) {
-    throw new CriError("INVALID_ARGUMENT", `${names.size} CDI devices, over ${devicesMax}`);
+    throw new CriError("INVALID_ARGUMENT", `${names.size} CDI devices, more than ${devicesMax}`);
   }
   return [...names];
 }
@@ -127,7 +126,7 @@ function checkedName(text: string, field: string): string {
   throw new CriError("INVALID_ARGUMENT", `${field}: ${quoted(text)} is not VENDOR/CLASS=DEVICE`);
 }
 
-/** The spec with the edits; later ones of the same name or place win. */
+/** Returns the spec with the edits applied; later edits of the same name or path win. */
 export function applyCdi(spec: OciSpec, edits: CdiEdits, userns?: UserNamespace): OciSpec {
   const { process, linux } = spec;
   const devices = edits.devices.map(({ node, hostPath, access, uid, gid }) => {
@@ -163,7 +162,7 @@ function replaced<T>(old: T[], edits: T[], keyOf: (item: T) => string): T[] {
   return [...all.values()];
 }
 
-/** Parents before what lies under them; in a user namespace with its ids. */
+/** Sorts parents before children; bind mounts get the user namespace's id mappings. */
 function withMounts(
   old: OciMount[],
   edits: OciMount[],

@@ -1,30 +1,30 @@
-// Devices that a container sees and may use.
+// Computes a container's device nodes and the cgroup rules that allow their use.
 import type { ContainerConfig } from "../proto/types.ts";
-import type { ContainerFacts, DeviceFact } from "./spec_inputs.ts";
+import type { ResolvedInputs, DeviceSource } from "./spec_inputs.ts";
 import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
 
 const denyAll: OciDeviceRule = { allow: false, access: "rwm" };
 
 export type DeviceOptions = {
   privileged: boolean;
-  /** Who the devices that are asked for shall belong to; 0: whom they belong to on the node. */
+  /** Owner of the requested devices; 0: the owner on the host. */
   owner?: { uid: number; gid: number };
-  /** The container has a user namespace of its own. */
+  /** The container runs in its own user namespace. */
   userns: boolean;
 };
 
-/** The usual ones (null, zero, full, random, urandom, tty, ptmx) every runtime adds itself. */
+/** Leaves out the default devices (null, zero, full, random, urandom, tty, ptmx): every runtime adds them. */
 export function containerDevices(
   config: ContainerConfig,
-  facts: ContainerFacts,
+  resolved: ResolvedInputs,
   { privileged, owner, userns }: DeviceOptions,
 ): PlacedDevices & { rules: OciDeviceRule[] } {
-  const found = new Map<string, DeviceFact>();
-  if (privileged) for (const device of facts.hostDevices) found.set(device.node.path, device);
+  const found = new Map<string, DeviceSource>();
+  if (privileged) for (const device of resolved.hostDevices) found.set(device.node.path, device);
   const rules: OciDeviceRule[] = [privileged ? { allow: true, access: "rwm" } : denyAll];
   for (const [index, device] of (config.devices ?? []).entries()) {
     const access = device.permissions || "rwm";
-    for (const { node, hostPath } of facts.devices[index] ?? []) {
+    for (const { node, hostPath } of resolved.devices[index] ?? []) {
       const { uid, gid } = { uid: owner?.uid || node.uid, gid: owner?.gid || node.gid };
       found.set(node.path, { node: { ...node, uid, gid }, hostPath });
       const rule = deviceRule(node, access);
@@ -37,11 +37,11 @@ export function containerDevices(
 export type PlacedDevices = { nodes: OciDevice[]; mounts: OciMount[] };
 
 /**
- * Nodes to be made, or in a user namespace, where nobody may make one, bound. Runtimes bind what the
- * host has at the container's path: from another path it takes a mount.
+ * Splits devices into nodes and bind mounts. In a user namespace mknod is forbidden, so runtimes bind-mount
+ * the host's node of the same path; a device from another host path needs an explicit bind mount.
  */
-export function placeDevices(devices: DeviceFact[], userns: boolean): PlacedDevices {
-  const isMount = ({ node, hostPath }: DeviceFact) => userns && node.path !== hostPath;
+export function placeDevices(devices: DeviceSource[], userns: boolean): PlacedDevices {
+  const isMount = ({ node, hostPath }: DeviceSource) => userns && node.path !== hostPath;
   return {
     nodes: devices.filter((device) => !isMount(device)).map(({ node }) => node),
     mounts: devices.filter(isMount).map(({ node, hostPath }) => ({
@@ -53,7 +53,7 @@ export function placeDevices(devices: DeviceFact[], userns: boolean): PlacedDevi
   };
 }
 
-/** Lets the container use it; a FIFO needs no permission. */
+/** Returns the cgroup rule that allows the device; undefined for a FIFO, which needs none. */
 export function deviceRule(node: OciDevice, access: string): OciDeviceRule | undefined {
   if (node.type === "p") return undefined;
   return { allow: true, type: node.type, major: node.major, minor: node.minor, access };

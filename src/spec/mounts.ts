@@ -1,4 +1,4 @@
-// The mounts of a container: what every one has, the pod's files, and what CRI asks for.
+// Computes a container's mounts: system mounts, the pod's files, image volumes and CRI's mounts.
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
@@ -6,12 +6,12 @@ import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { baseMounts, type BaseSpec } from "./base_spec.ts";
 import type {
-  ContainerFacts,
-  HostFacts,
-  MountFact,
+  ResolvedInputs,
+  HostInfo,
+  MountSource,
   PodFiles,
   PodNamespaces,
-  RuntimeFacts,
+  RuntimeSupport,
 } from "./spec_inputs.ts";
 import type { OciMount } from "./oci_types.ts";
 import { idMappings } from "./userns.ts";
@@ -22,41 +22,41 @@ const mountOptionNames = new Set(["noexec", "nodev", "nosuid"]);
 
 export type MountInput = {
   config: ContainerConfig;
-  facts: ContainerFacts;
+  resolved: ResolvedInputs;
   files: PodFiles;
   namespaces: PodNamespaces;
-  host: HostFacts;
-  runtime: RuntimeFacts;
+  host: HostInfo;
+  runtime: RuntimeSupport;
   base: BaseSpec | undefined;
   privileged: boolean;
   readonlyRootfs: boolean;
 };
 
 /**
- * All mounts, parents before what lies under them.
+ * Returns all mounts, parents before children.
  * @throws CriError INVALID_ARGUMENT or FAILED_PRECONDITION naming the mount.
  */
 export function containerMounts(input: MountInput): {
   mounts: OciMount[];
   rootfsPropagation?: "rslave" | "rshared";
 } {
-  const asked = (input.config.mounts ?? []).map((mount, index) =>
-    criMount(mount, input.facts.mounts[index], input.runtime),
+  const requested = (input.config.mounts ?? []).map((mount, index) =>
+    criMount(mount, input.resolved.mounts[index], input.runtime),
   );
-  const destinations = new Set(asked.map((mount) => mount.destination));
-  // Whoever mounts a /dev or /sys of their own gets nothing of ours into it but the pod's files,
-  // which give way only to a mount at the very same place.
+  const destinations = new Set(requested.map((mount) => mount.destination));
+  // A requested mount on /dev or /sys drops the system mounts below it. The pod's files stay unless a
+  // requested mount has exactly their path.
   const based = baseMounts(input.base, systemMounts(input));
   const uncovered = (mount: OciMount) => !covered(mount.destination, destinations);
   const files = podMounts(input.files, input.readonlyRootfs).filter(
     (mount) => !destinations.has(mount.destination),
   );
-  const volumes = (input.facts.volumes ?? []).map(({ path, source }) =>
+  const volumes = (input.resolved.volumes ?? []).map(({ path, source }) =>
     mount(path, "bind", source, ["rbind", "rprivate", "rw"]),
   );
-  const taken = new Set([...asked, ...volumes, ...files].map(({ destination }) => destination));
+  const taken = new Set([...requested, ...volumes, ...files].map(({ destination }) => destination));
   const more = based.more.filter((mount) => !taken.has(mount.destination));
-  const rest = [...more, ...files, ...volumes, ...asked].sort(
+  const rest = [...more, ...files, ...volumes, ...requested].sort(
     (a, b) => depth(a.destination) - depth(b.destination),
   );
   const propagation = rootfsPropagation(input.config.mounts ?? []);
@@ -66,11 +66,11 @@ export function containerMounts(input: MountInput): {
   };
 }
 
-/** A pause container's mounts. */
+/** Returns a pause container's mounts. */
 export function sandboxMounts(
   files: PodFiles,
   namespaces: PodNamespaces,
-  host: HostFacts,
+  host: HostInfo,
 ): OciMount[] {
   const system = systemMounts({ privileged: false, namespaces, host });
   return [...system, ...podMounts(files, true)];
@@ -83,11 +83,11 @@ function systemMounts({
 }: Pick<MountInput, "privileged" | "namespaces" | "host">): OciMount[] {
   const access = privileged ? "rw" : "ro";
   const cgroupOptions = ["nosuid", "noexec", "nodev", "relatime", access];
-  // Only who is privileged shares the node's cgroup namespace (oci.ts).
+  // Only privileged containers share the host's cgroup namespace (oci.ts).
   if (privileged) cgroupOptions.push(...host.cgroupOptions);
   const sysOptions = ["nosuid", "noexec", "nodev", access];
-  // A sysfs shows a network, and only who owns that may mount one: a user namespace of a pod's own
-  // does not own the node's.
+  // The kernel lets only the owner of a network namespace mount sysfs: a pod's user namespace does not own
+  // the host network, so the host's /sys is bind-mounted.
   const sys =
     user !== undefined && net === undefined
       ? mount("/sys", "bind", "/sys", ["rbind", ...sysOptions])
@@ -121,124 +121,129 @@ function podMounts(files: PodFiles, readonlyRootfs: boolean): OciMount[] {
 }
 
 /**
- * What can be told of mounts before anything is made for them, where fields depend on each other.
- * @throws CriError INVALID_ARGUMENT, or FAILED_PRECONDITION for what the runtime lacks.
+ * Checks the mounts' fields against each other before any resource is created.
+ * @throws CriError INVALID_ARGUMENT, or FAILED_PRECONDITION for a missing runtime feature.
  */
-export function checkMounts(mounts: readonly Mount[], runtimeFacts: RuntimeFacts): void {
-  for (const mount of mounts) checkMount(mount, runtimeFacts);
+export function checkMounts(mounts: readonly Mount[], support: RuntimeSupport): void {
+  for (const mount of mounts) checkMount(mount, support);
 }
 
-function checkMount(asked: Mount, runtimeFacts: RuntimeFacts): void {
-  const what = mountName(asked);
-  const destination = posix.normalize(asked.container_path ?? "");
+function checkMount(requested: Mount, support: RuntimeSupport): void {
+  const name = mountName(requested);
+  const destination = posix.normalize(requested.container_path ?? "");
   if (!posix.isAbsolute(destination) || destination === "/") {
-    throw invalid(`${what}: container_path must be absolute and not the root itself`);
+    throw invalid(`${name}: container_path must be absolute and not "/"`);
   }
-  checkSource(asked, what);
-  if (asked.recursive_read_only) checkRecursive(asked, runtimeFacts, what);
-  for (const option of asked.mount_options ?? []) {
+  checkSource(requested, name);
+  if (requested.recursive_read_only) checkRecursive(requested, support, name);
+  for (const option of requested.mount_options ?? []) {
     if (mountOptionNames.has(option)) continue;
     const known = [...mountOptionNames].join(", ");
-    throw invalid(`${what}: mount option "${option}" is not one of ${known}`);
+    throw invalid(`${name}: mount option "${option}" is not one of ${known}`);
   }
 }
 
-function checkSource(asked: Mount, what: string): void {
-  const { host_path: hostPath, image, image_sub_path: subPath } = asked;
+function checkSource(requested: Mount, name: string): void {
+  const { host_path: hostPath, image, image_sub_path: subPath } = requested;
   if (!image) {
-    // A sub path may stand there all the same: kubelets send that of any volume.
-    if (!hostPath) throw invalid(`${what}: it has neither host_path nor image`);
+    // image_sub_path is ignored here: kubelets set it for every kind of volume.
+    if (!hostPath) throw invalid(`${name}: it has neither host_path nor image`);
     return;
   }
-  if (hostPath) throw invalid(`${what}: image and host_path exclude each other`);
-  if (!image.image) throw invalid(`${what}: its image has no name`);
-  if (!asked.readonly) throw invalid(`${what}: an image can only be mounted read-only`);
+  if (hostPath) throw invalid(`${name}: image and host_path exclude each other`);
+  if (!image.image) throw invalid(`${name}: its image has no name`);
+  if (!requested.readonly) throw invalid(`${name}: an image can only be mounted read-only`);
   if (!subPath) return;
   if (posix.isAbsolute(subPath) || subPath.split("/").includes("..")) {
-    throw invalid(`${what}: image_sub_path "${subPath}" is not a path inside the image`);
+    throw invalid(`${name}: image_sub_path "${subPath}" is not a path inside the image`);
   }
 }
 
-function checkRecursive(asked: Mount, runtimeFacts: RuntimeFacts, what: string): void {
-  if (!asked.readonly) throw invalid(`${what}: recursive_read_only needs readonly`);
-  if ((asked.propagation ?? 0) !== MountPropagation.PROPAGATION_PRIVATE) {
-    throw invalid(`${what}: recursive_read_only needs private propagation`);
+function checkRecursive(requested: Mount, support: RuntimeSupport, name: string): void {
+  if (!requested.readonly) throw invalid(`${name}: recursive_read_only needs readonly`);
+  if ((requested.propagation ?? 0) !== MountPropagation.PROPAGATION_PRIVATE) {
+    throw invalid(`${name}: recursive_read_only needs private propagation`);
   }
-  if (!runtimeFacts.recursiveReadOnlyMounts) {
-    // A kubelet knows it by the first word (cri-api, pkg/errors).
+  if (!support.recursiveReadOnlyMounts) {
+    // The kubelet recognizes this error by its prefix (cri-api, pkg/errors).
     throw new CriError(
       "FAILED_PRECONDITION",
-      `RROUnsupported: ${what}: recursive_read_only needs Linux 5.12 and a runtime whose features list "rro"`,
+      `RROUnsupported: ${name}: recursive_read_only needs Linux 5.12 and a runtime whose features list "rro"`,
     );
   }
 }
 
-/** How messages call a mount: as it was asked for. */
+/** Names a mount in error messages, by its requested path. */
 export function mountName({ container_path: path }: Mount): string {
   return `mount at ${quoted(path ?? "")}`;
 }
 
-function criMount(asked: Mount, fact: MountFact | undefined, runtimeFacts: RuntimeFacts): OciMount {
-  checkMount(asked, runtimeFacts);
-  const what = mountName(asked);
-  if (fact === undefined) throw invalid(`${what}: it has no source`);
+function criMount(
+  requested: Mount,
+  resolved: MountSource | undefined,
+  support: RuntimeSupport,
+): OciMount {
+  checkMount(requested, support);
+  const name = mountName(requested);
+  if (resolved === undefined) throw invalid(`${name}: it has no source`);
   const options = [
     "rbind",
-    propagationOption(asked, fact, what),
-    asked.recursive_read_only ? "rro" : asked.readonly ? "ro" : "rw",
-    ...(asked.mount_options ?? []),
+    propagationOption(requested, resolved, name),
+    requested.recursive_read_only ? "rro" : requested.readonly ? "ro" : "rw",
+    ...(requested.mount_options ?? []),
   ];
-  const destination = stripSlash(posix.normalize(asked.container_path!));
-  const result = mount(destination, "bind", fact.source, options);
-  // An image's layers have the pod's ids already.
-  return asked.image ? result : addMappings(result, asked, runtimeFacts, what);
+  const destination = stripSlash(posix.normalize(requested.container_path!));
+  const result = mount(destination, "bind", resolved.source, options);
+  // Image mounts are already mapped to the pod's ids.
+  return requested.image ? result : addMappings(result, requested, support, name);
 }
 
-function propagationOption(asked: Mount, fact: MountFact, what: string): string {
-  const propagation = asked.propagation ?? MountPropagation.PROPAGATION_PRIVATE;
-  const shared = fact.propagation === "shared" || fact.propagation === "slave+shared";
+function propagationOption(requested: Mount, resolved: MountSource, name: string): string {
+  const propagation = requested.propagation ?? MountPropagation.PROPAGATION_PRIVATE;
+  const shared = resolved.propagation === "shared" || resolved.propagation === "slave+shared";
   switch (propagation) {
     case MountPropagation.PROPAGATION_PRIVATE:
       return "rprivate";
     case MountPropagation.PROPAGATION_HOST_TO_CONTAINER:
-      if (!shared && fact.propagation !== "slave") throw notPropagating(what, fact, "or slave ");
+      if (!shared && resolved.propagation !== "slave")
+        throw notPropagating(name, resolved, "or slave ");
       return "rslave";
     case MountPropagation.PROPAGATION_BIDIRECTIONAL:
-      if (!shared) throw notPropagating(what, fact, "");
+      if (!shared) throw notPropagating(name, resolved, "");
       return "rshared";
   }
 }
 
-function notPropagating(what: string, fact: MountFact, alternative: string): CriError {
+function notPropagating(name: string, resolved: MountSource, alternative: string): CriError {
   return new CriError(
     "FAILED_PRECONDITION",
-    `${what}: its propagation needs ${fact.source} on a shared ${alternative}mount, and it is on a ${fact.propagation} one (try: mount --make-rshared on the mount that holds it)`,
+    `${name}: its propagation needs ${resolved.source} to be on a shared ${alternative}mount, but it is on a ${resolved.propagation} one (try mount --make-rshared on the mount that contains it)`,
   );
 }
 
 function addMappings(
   result: OciMount,
-  asked: Mount,
-  runtimeFacts: RuntimeFacts,
-  what: string,
+  requested: Mount,
+  support: RuntimeSupport,
+  name: string,
 ): OciMount {
-  const uidMappings = idMappings(asked.uidMappings);
-  const gidMappings = idMappings(asked.gidMappings);
+  const uidMappings = idMappings(requested.uidMappings);
+  const gidMappings = idMappings(requested.gidMappings);
   if (uidMappings.length === 0 && gidMappings.length === 0) return result;
-  if (!runtimeFacts.idmapMounts) {
+  if (!support.idmapMounts) {
     throw new CriError(
       "FAILED_PRECONDITION",
-      `${what}: id mappings need a runtime with id-mapped mounts (runc 1.2 or newer)`,
+      `${name}: id mappings need a runtime that supports id-mapped mounts (runc 1.2 or newer)`,
     );
   }
   return { ...result, uidMappings, gidMappings };
 }
 
-/** Propagation into or out of a container needs the rootfs itself to take part. */
+/** Mount events pass into or out of a container only if its rootfs propagates them, too. */
 function rootfsPropagation(mounts: readonly Mount[]): "rslave" | "rshared" | undefined {
-  const asked = new Set(mounts.map((mount) => mount.propagation));
-  if (asked.has(MountPropagation.PROPAGATION_BIDIRECTIONAL)) return "rshared";
-  return asked.has(MountPropagation.PROPAGATION_HOST_TO_CONTAINER) ? "rslave" : undefined;
+  const requested = new Set(mounts.map((mount) => mount.propagation));
+  if (requested.has(MountPropagation.PROPAGATION_BIDIRECTIONAL)) return "rshared";
+  return requested.has(MountPropagation.PROPAGATION_HOST_TO_CONTAINER) ? "rslave" : undefined;
 }
 
 function covered(path: string, destinations: Set<string>): boolean {

@@ -1,4 +1,4 @@
-// CRI → OCI runtime spec. Pure: everything it depends on comes in, so that golden files can hold it.
+// Converts CRI configurations to OCI runtime specs. Pure, so that golden files can test it.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
@@ -16,12 +16,12 @@ import { applyCdi } from "./cdi.ts";
 import { containerDevices } from "./devices.ts";
 import type {
   ContainerDefaults,
-  ContainerFacts,
-  HandlerRules,
-  HostFacts,
+  ResolvedInputs,
+  HandlerSettings,
+  HostInfo,
   ImageProcess,
-  RuntimeFacts,
-  SandboxFacts,
+  RuntimeSupport,
+  SandboxInfo,
 } from "./spec_inputs.ts";
 import { containerMounts, sandboxMounts } from "./mounts.ts";
 import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
@@ -45,52 +45,51 @@ export { execProcess } from "./process.ts";
 
 const { NamespaceMode } = runtime.v1;
 
-/** Of the specification, not of a runtime: 1.0.2 is what runc 1.1 knows. */
+/** Version of the OCI specification; 1.0.2 is what runc 1.1 supports. */
 const ociVersion = "1.0.2";
 
-/** What the specs of a container and of a pod's pause container both depend on. */
+/** Inputs common to the specs of containers and of pause containers. */
 type SpecInput = {
-  sandbox: SandboxFacts;
+  sandbox: SandboxInfo;
   image: ImageProcess;
-  host: HostFacts;
-  handler: HandlerRules;
+  host: HostInfo;
+  handler: HandlerSettings;
   defaults: ContainerDefaults;
   /** CgroupDriver.containerCgroupsPath(). */
   cgroupsPath: string;
   rootfsPath: string;
-  /** The pod's HOSTNAME, as the container sees it. */
+  /** Value of $HOSTNAME in the container. */
   hostname: string;
   /** CgroupDriver.containerAnnotations(). */
   runtimeAnnotations: Record<string, string>;
-  /** Absent: nothing is labelled. */
+  /** Absent: processes and mounts get no SELinux labels. */
   selinux?: SelinuxLabels;
 };
 
 export type ContainerSpecInput = SpecInput & {
   id: string;
   config: ContainerConfig;
-  facts: ContainerFacts;
-  runtime: RuntimeFacts;
-  /** For pid mode TARGET: the init of the target container. */
+  resolved: ResolvedInputs;
+  runtime: RuntimeSupport;
+  /** For pid mode TARGET: pid of the target container's init. */
   targetPid?: number;
 };
 
 /**
- * The spec of a container in a pod.
- * @throws CriError INVALID_ARGUMENT for a config that cannot be run, FAILED_PRECONDITION for one that
- * this host or runtime cannot run.
+ * Returns the spec of a container in a pod.
+ * @throws CriError INVALID_ARGUMENT for an invalid config, FAILED_PRECONDITION for an unsupported one.
  */
 export function containerSpec(input: ContainerSpecInput): OciSpec {
-  const { config, sandbox, facts, host } = input;
-  const asked = config.linux?.security_context;
-  const security = asked ?? {};
+  const { config, sandbox, resolved, host } = input;
+  const requested = config.linux?.security_context;
+  const security = requested ?? {};
   const privileged = security.privileged === true;
   checkSecurity(security, sandbox);
   const resources = config.linux?.resources ?? {};
   const process = containerProcess(input, security, resources.oom_score_adj);
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
   const userns = userNamespaceOf(sandbox);
-  const devices = containerDevices(config, facts, {
+  const devices = containerDevices(config, resolved, {
     privileged: privileged && !input.handler.privilegedWithoutHostDevices,
     owner: { uid, gid },
     userns: userns !== undefined,
@@ -98,7 +97,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const readonly = security.readonly_rootfs === true;
   const { mounts, rootfsPropagation } = containerMounts({
     config,
-    facts,
+    resolved,
     files: sandbox.files,
     namespaces: sandbox.namespaces,
     host,
@@ -109,7 +108,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   });
   const seccomp = seccompFilter(security, {
     bounding: process.capabilities.bounding,
-    profileText: facts.seccompProfile,
+    profileText: resolved.seccompProfile,
     host,
   });
   const spec: OciSpec = {
@@ -126,32 +125,32 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
       resources: ociResources(resources, devices.rules, host),
       ...(seccomp === undefined ? {} : { seccomp }),
       ...(rootfsPropagation === undefined ? {} : { rootfsPropagation }),
-      ...maskedPaths(asked),
+      ...maskedPaths(requested),
       ...mountLabel(input.selinux),
     },
   };
   const based = overBase(input.handler.baseSpec, spec, privileged);
-  if (facts.cdi === undefined) return based;
-  return applyCdi(based, facts.cdi, userns);
+  if (resolved.cdi === undefined) return based;
+  return applyCdi(based, resolved.cdi, userns);
 }
 
 export type SandboxSpecInput = SpecInput & {
-  facts: Pick<ContainerFacts, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
+  resolved: Pick<ResolvedInputs, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
 };
 
-/** The spec of a pod's pause container: first process of the pid namespace that the pod shares. */
+/** Returns the spec of a pod's pause container, the first process of the pod's shared pid namespace. */
 export function sandboxSpec(input: SandboxSpecInput): OciSpec {
   const { sandbox, host } = input;
   const security = { ...sandbox.config.linux?.security_context, privileged: false };
   const caps = capabilities({ drop_capabilities: ["ALL"] }, false, host.capabilities);
   const seccomp = seccompFilter(security, {
     bounding: caps.bounding,
-    profileText: input.facts.seccompProfile,
+    profileText: input.resolved.seccompProfile,
     host,
   });
-  // As its pod's containers': the default profile lets them signal only what runs under it, too.
-  const apparmor = apparmorProfile(security, host, input.facts.apparmorProfiles ?? []);
-  const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.facts });
+  // Same profile as the pod's containers: the default profile lets them signal only processes under it.
+  const apparmor = apparmorProfile(security, host, input.resolved.apparmorProfiles ?? []);
+  const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.resolved });
   return {
     ociVersion,
     process: {
@@ -163,7 +162,7 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       noNewPrivileges: true,
       ...(apparmor === undefined ? {} : { apparmorProfile: apparmor }),
       ...processLabel(input.selinux, sandbox.config.linux?.security_context?.privileged),
-      // Never an error: a daemon without CAP_SYS_RESOURCE runs pods all the same.
+      // Clamped, never an error: pods must also run when the daemon lacks CAP_SYS_RESOURCE.
       oomScoreAdj: oomScoreAdj(BigInt(sandboxOomScoreAdj), host, true),
     },
     root: { path: input.rootfsPath, readonly: true },
@@ -191,8 +190,8 @@ function containerProcess(
   security: LinuxContainerSecurityContext,
   oomScore: Parameters<typeof toBigInt>[0],
 ): OciProcess {
-  const { config, image, facts, host, defaults } = input;
-  const apparmor = apparmorProfile(security, host, facts.apparmorProfiles ?? []);
+  const { config, image, resolved, host, defaults } = input;
+  const apparmor = apparmorProfile(security, host, resolved.apparmorProfiles ?? []);
   const adjusted = oomScoreAdj(toBigInt(oomScore), host, defaults.restrictOomScoreAdj);
   return {
     terminal: config.tty === true,
@@ -200,8 +199,8 @@ function containerProcess(
       ...resolveUser({
         security,
         imageUser: image.User ?? "",
-        passwd: facts.passwd,
-        group: facts.group,
+        passwd: resolved.passwd,
+        group: resolved.group,
       }),
       ...(defaults.umask === undefined ? {} : { umask: defaults.umask }),
     },
@@ -221,7 +220,7 @@ function containerProcess(
   };
 }
 
-/** Who is privileged runs unconfined; its files keep the label that the pod's others can read. */
+/** Privileged processes run unconfined; their mounts keep the label, which the pod's others can read. */
 function processLabel(
   selinux: SelinuxLabels | undefined,
   privileged: boolean | null | undefined,
@@ -233,18 +232,18 @@ function mountLabel(selinux: SelinuxLabels | undefined): { mountLabel?: string }
   return selinux === undefined ? {} : { mountLabel: selinux.mount };
 }
 
-function checkSecurity(security: LinuxContainerSecurityContext, sandbox: SandboxFacts): void {
+function checkSecurity(security: LinuxContainerSecurityContext, sandbox: SandboxInfo): void {
   if (security.privileged && !sandbox.config.linux?.security_context?.privileged) {
     throw new CriError(
       "FAILED_PRECONDITION",
-      "a privileged container needs a privileged pod (security_context.privileged of its sandbox)",
+      "a privileged container needs a privileged pod (set security_context.privileged of its sandbox)",
     );
   }
   checkNamespaces(security.namespace_options, sandbox);
 }
 
-/** The pod decides about all namespaces but the pids'; a container can only say the same. */
-function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: SandboxFacts): void {
+/** All namespaces but pid are the pod's; a container's options must agree with them. */
+function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: SandboxInfo): void {
   if (!options?.userns_options) return;
   const [own, pods] = [
     userNamespace(options),
@@ -253,13 +252,13 @@ function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: S
   if (own === pods) return;
   throw new CriError(
     "INVALID_ARGUMENT",
-    `namespace_options.userns_options: ${own ?? "the node's ids"}, and the pod has ${pods ?? "the node's"}`,
+    `namespace_options.userns_options: ${own ?? "the host's ids"} differs from the pod's: ${pods ?? "the host's ids"}`,
   );
 }
 
 /**
- * Whether the pod's containers share one pid namespace, which needs a pause container. POD is the
- * mode's zero value: it counts only where namespace_options says anything at all.
+ * Returns whether the pod's containers share a pid namespace, which needs a pause container. POD is the
+ * mode's zero value, so it counts only if namespace_options is present.
  */
 export function sharesPidNamespace(config: PodSandboxConfig): boolean {
   const options = config.linux?.security_context?.namespace_options;
@@ -292,7 +291,7 @@ function pidNamespace(
       if (shared !== undefined) return { type: "pid", path: shared };
       throw new CriError(
         "FAILED_PRECONDITION",
-        "pid mode POD: this pod was made without a shared pid namespace (its own namespace_options.pid is not POD)",
+        "pid mode POD: this pod has no shared pid namespace (its own namespace_options.pid is not POD)",
       );
     case NamespaceMode.CONTAINER:
       return { type: "pid" };
@@ -308,11 +307,7 @@ function pidNamespace(
   }
 }
 
-function podNamespaces(
-  sandbox: SandboxFacts,
-  host: HostFacts,
-  privileged: boolean,
-): OciNamespace[] {
+function podNamespaces(sandbox: SandboxInfo, host: HostInfo, privileged: boolean): OciNamespace[] {
   const { user, net, ipc, uts } = sandbox.namespaces;
   const result: OciNamespace[] = [];
   if (user !== undefined) result.push({ type: "user", path: user });
@@ -323,14 +318,14 @@ function podNamespaces(
   return result;
 }
 
-/** Not every runtime reads the mappings of a namespace that it joins. */
-function userNamespaceOf(sandbox: SandboxFacts): UserNamespace | undefined {
+/** Returns the pod's mappings: not every runtime reads them from the namespace that it joins. */
+function userNamespaceOf(sandbox: SandboxInfo): UserNamespace | undefined {
   if (sandbox.namespaces.user === undefined) return undefined;
   return userNamespace(sandbox.config.linux?.security_context?.namespace_options);
 }
 
-// VM runtimes read ours to tell pods and containers apart.
-function podAnnotations(sandbox: SandboxFacts, handler: HandlerRules): Record<string, string> {
+// VM runtimes use these annotations to tell pods from containers.
+function podAnnotations(sandbox: SandboxInfo, handler: HandlerSettings): Record<string, string> {
   const metadata = sandbox.config.metadata ?? {};
   return {
     ...passedAnnotations(sandbox.config.annotations, handler.podAnnotations),

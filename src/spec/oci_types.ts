@@ -1,5 +1,5 @@
-// The part of the OCI runtime specification (1.0.2, what runc 1.1 reads) that we write, and its
-// JSON. Byte counts and limits are bigint: a memory limit may be larger than a number is exact.
+// Defines the written subset of the OCI runtime specification (1.0.2, for runc 1.1) and its JSON. Byte counts
+// and limits are bigint: they may exceed 2^53, above which a number is inexact.
 import { jsonText, jsonValue, type Reviver } from "../base/json.ts";
 
 export type OciNamespaceType = "pid" | "network" | "ipc" | "uts" | "mount" | "user" | "cgroup";
@@ -148,7 +148,7 @@ export type OciLinux = {
   readonlyPaths?: string[];
   mountLabel?: string;
   sysctl?: Record<string, string>;
-  /** By the interface's name on the host. */
+  /** Keyed by the interface's name on the host. */
   netDevices?: Record<string, { name?: string }>;
   intelRdt?: { closID?: string; schemata?: string[]; enableMonitoring?: boolean };
   memoryPolicy?: { mode: string; nodes?: string; flags?: string[] };
@@ -175,7 +175,7 @@ export type OciSpec = {
   linux: OciLinux;
 };
 
-/** A spec or process as the text of config.json; bigint keeps every digit. */
+/** Serializes a spec, process or resources for config.json; bigint keeps every digit. */
 export function ociJson(value: OciSpec | OciProcess | Partial<OciResources>): string {
   return jsonText(value);
 }
@@ -201,12 +201,12 @@ const bigKeys = new Set([
   "valueTwo",
 ]);
 
-/** Reads back what ociJson wrote. @throws SyntaxError where it is not JSON. */
+/** Parses ociJson's output. @throws SyntaxError if it is not JSON. */
 export function parseOciSpec(text: string): OciSpec {
   return parseOciJson(text) as OciSpec;
 }
 
-/** JSON of an OCI file by anybody; what may be over 2^53 is bigint. @throws SyntaxError */
+/** Parses any OCI JSON file; integers that may exceed 2^53 become bigint. @throws SyntaxError */
 export function parseOciJson(text: string): unknown {
   const isBig = (key: string, value: unknown) =>
     Number.isInteger(value) && (bigKeys.has(key) || !Number.isSafeInteger(value));

@@ -1,4 +1,4 @@
-// The process of a container: command line, environment, working directory.
+// Computes a container process's command line, environment and working directory.
 import { posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import type { ContainerConfig, KeyValue } from "../proto/types.ts";
@@ -8,8 +8,8 @@ import type { OciProcess } from "./oci_types.ts";
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /**
- * command replaces the image's entrypoint and its Cmd; args alone replace Cmd only.
- * @throws CriError INVALID_ARGUMENT when nothing is left to run.
+ * Returns the command line: command replaces the image's Entrypoint and Cmd; args alone replace only Cmd.
+ * @throws CriError INVALID_ARGUMENT if the command line is empty.
  */
 export function processArgs(config: ContainerConfig, image: ImageProcess): string[] {
   const command = config.command ?? [];
@@ -21,14 +21,14 @@ export function processArgs(config: ContainerConfig, image: ImageProcess): strin
   if (result.length === 0 || result[0] === "") {
     throw new CriError(
       "INVALID_ARGUMENT",
-      "no command to run: neither the container's command and args nor the image's Entrypoint and Cmd give one",
+      "no command to run: the container's command and args and the image's Entrypoint and Cmd are all empty",
     );
   }
   for (const arg of result) rejectNul(arg, "command line");
   return result;
 }
 
-/** Later entries of the same name win and keep the place of the first. */
+/** Returns the environment; a later entry replaces an earlier one of the same name, in its position. */
 export function processEnv(input: {
   config: ContainerConfig;
   image: ImageProcess;
@@ -58,7 +58,7 @@ export function workingDir(config: ContainerConfig, image: ImageProcess): string
 }
 
 /**
- * A further process in a running container: its user, environment and limits, another command.
+ * Returns the process of an exec: the container's user, environment and limits, with another command.
  * @throws CriError INVALID_ARGUMENT for an empty command.
  */
 export function execProcess(container: OciProcess, cmd: string[], tty: boolean): OciProcess {
@@ -74,7 +74,7 @@ export function execProcess(container: OciProcess, cmd: string[], tty: boolean):
 function put(env: Map<string, string>, entry: string): void {
   rejectNul(entry, "environment");
   const split = entry.indexOf("=");
-  // An image may carry a bare name; runtimes want "name=".
+  // An image may have a name without "="; runtimes expect "name=".
   const name = split === -1 ? entry : entry.slice(0, split);
   if (name !== "") env.set(name, split === -1 ? "" : entry.slice(split + 1));
 }
@@ -82,15 +82,15 @@ function put(env: Map<string, string>, entry: string): void {
 function criEnv(entry: KeyValue): string {
   const key = entry.key ?? "";
   if (key === "" || key.includes("=")) {
-    throw new CriError("INVALID_ARGUMENT", `"${key}" is not the name of an environment variable`);
+    throw new CriError("INVALID_ARGUMENT", `"${key}" is not a valid environment variable name`);
   }
   try {
-    // Bytes on the wire, but OCI's JSON carries only text: refuse instead of mangling.
+    // CRI sends bytes, but OCI's JSON holds only text: reject rather than alter the value.
     return `${key}=${new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(entry.value ?? new Uint8Array())}`;
   } catch (cause) {
     throw new CriError(
       "INVALID_ARGUMENT",
-      `the value of environment variable ${key} is not UTF-8, which a runtime's configuration cannot carry`,
+      `the value of environment variable ${key} is not UTF-8; an OCI runtime's config.json cannot hold it`,
       { cause },
     );
   }
@@ -98,7 +98,7 @@ function criEnv(entry: KeyValue): string {
 
 function rejectNul(text: string, where: string): void {
   if (text.includes("\0")) {
-    throw new CriError("INVALID_ARGUMENT", `a NUL character in the container's ${where}`);
+    throw new CriError("INVALID_ARGUMENT", `the container's ${where} has a NUL character`);
   }
 }
 

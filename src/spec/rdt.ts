@@ -1,17 +1,16 @@
-// Classes of the kernel's resource control (Intel RDT, AMD QoS) by name: what a file of the form that
-// goresctrl has given it (intel/goresctrl, doc/rdt.md), which containerd reads too, makes of a node's
-// caches and memory bandwidth. The result is lines of a group's schemata (kernel, resctrl.rst).
+// Computes resctrl schemata (Intel RDT, AMD QoS; kernel, resctrl.rst) of named classes from a configuration
+// file in goresctrl's format (intel/goresctrl, doc/rdt.md), which containerd reads too.
 //
-// Partitions divide a cache among them; a class gets a part of its partition's, which it may share with
-// the partition's other classes. Bandwidth is shared by all.
+// Partitions get disjoint parts of each cache; a class gets a part of its partition's, which other classes of
+// the partition may overlap. Memory bandwidth is not partitioned.
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 
 const Share = v.pipe(
-  v.string("is no text: write it in quotes"),
+  v.string("is not a string: quote it"),
   v.regex(
     /^(\d{1,3}(-\d{1,3})?%|0x[0-9a-f]{1,16}|\d\d?(-\d\d?)?)$/i,
-    "is no percentage, bit mask (0xf0) or range of bits (4-7)",
+    "is not a percentage, bit mask (0xf0) or range of bits (4-7)",
   ),
 );
 const Shares = v.pipe(
@@ -22,11 +21,13 @@ const OneShare = v.pipe(
   Share,
   v.transform((unified): v.InferOutput<typeof Shares> => ({ unified })),
 );
-const Rates = v.array(v.pipe(v.string(), v.regex(/^\d{1,9}(%|MBps)$/, "is no percentage or MBps")));
+const Rates = v.array(
+  v.pipe(v.string(), v.regex(/^\d{1,9}(%|MBps)$/, "is neither a percentage nor MBps")),
+);
 
-const Ids = v.pipe(v.string(), v.regex(/^(all|[\d,-]{1,200})$/, "is not all, or a list of ids"));
+const Ids = v.pipe(v.string(), v.regex(/^(all|[\d,-]{1,200})$/, 'is not "all" or a list of ids'));
 
-/** By caches' ids; without ids it is for all of them. */
+/** Keyed by cache ids; a bare value applies to all caches. */
 function byIds<Item extends v.GenericSchema>(item: Item) {
   const all = v.pipe(
     item,
@@ -55,27 +56,27 @@ export type RdtConfig = v.InferOutput<typeof RdtFile>;
 type CacheShares = v.InferOutput<(typeof allocations)["l3Allocation"]>;
 type BandwidthShares = v.InferOutput<(typeof allocations)["mbAllocation"]>;
 
-/** A line of the root group's schemata, and what its folder in info/ says. */
+/** A line of the root group's schemata with the limits from its folder in info/. */
 export type RdtCache = {
-  /** L2 or L3, with CODE or DATA behind it where these are apart. */
+  /** L2 or L3, with suffix CODE or DATA if code/data prioritization is on. */
   name: string;
   ids: number[];
-  /** All that a group can have; its ones are in a row from bit 0. */
+  /** Width of the cache's bit mask. */
   bits: number;
-  /** The fewest that a group can have. */
+  /** Fewest bits that the kernel accepts for a group. */
   bitsMin: number;
 };
 
 export type RdtHost = {
   caches: RdtCache[];
-  /** percentMin: what less is raised to. inMBps: mounted with mba_MBps. */
+  /** percentMin: lower percentages are raised to it. inMBps: resctrl is mounted with mba_MBps. */
   bandwidth?: { ids: number[]; percentMin: number; inMBps: boolean };
 };
 
 /**
- * The class's lines; what neither it nor its partition says stays as it is.
- * @throws CriError FAILED_PRECONDITION for a class that there is not, shares that do not fit, and what
- * this node lacks although the file says that it must have it.
+ * Returns the class's schemata; resources that neither it nor its partition configures are left out.
+ * @throws CriError FAILED_PRECONDITION for an unknown class, shares that do not fit, and resources that the
+ * file requires but this node lacks.
  */
 export function rdtSchemata(config: RdtConfig, name: string, host: RdtHost): string[] {
   const partitions = Object.entries(config.partitions);
@@ -84,7 +85,7 @@ export function rdtSchemata(config: RdtConfig, name: string, host: RdtHost): str
   );
   const [chosen, second] = classes.filter(({ own }) => own === name);
   if (chosen === undefined) {
-    throw refused(`there is only ${classes.map(({ own }) => own).join(", ") || "none"}`);
+    throw refused(`no such class; known: ${classes.map(({ own }) => own).join(", ") || "none"}`);
   }
   if (second !== undefined) throw refused(`it is in partition ${chosen.partition} and another one`);
   checkNeeded(config, host);
@@ -121,7 +122,7 @@ function cacheLine(
   if (partitions.every(([, shares]) => shares === undefined)) return undefined;
   const without = partitions.find(([, shares]) => shares === undefined);
   if (without !== undefined) {
-    throw refused(`partition ${without[0]} says nothing of ${cache.name}, and others do`);
+    throw refused(`partition ${without[0]} does not configure ${cache.name}, but others do`);
   }
   const kind = cache.name.slice(2).toLowerCase() as "" | "code" | "data";
   const share = (shares: CacheShares, id: number) => {
@@ -129,44 +130,44 @@ function cacheLine(
     return (kind === "" ? undefined : found[kind]) ?? found.unified;
   };
   const masks = cache.ids.map((id) => {
-    const asked = partitions.map(([name, shares]) => ({ name, share: share(shares, id) }));
-    const base = partitionMasks(cache, asked).get(chosen.partition)!;
+    const requested = partitions.map(([name, shares]) => ({ name, share: share(shares, id) }));
+    const base = partitionMasks(cache, requested).get(chosen.partition)!;
     return `${id}=${classMask(share(chosen.shares, id), base, cache).toString(16)}`;
   });
   return `${cache.name}:${masks.join(";")}`;
 }
 
-/** A cache's bits among partitions: no bit is of two. */
+/** Divides a cache's bits among partitions without overlap. */
 function partitionMasks(
   { name: cache, bits, bitsMin }: RdtCache,
-  asked: { name: string; share: string }[],
+  requested: { name: string; share: string }[],
 ): Map<string, bigint> {
   const masks = new Map<string, bigint>();
-  if (!asked.some(({ share }) => share.endsWith("%"))) {
+  if (!requested.some(({ share }) => share.endsWith("%"))) {
     let taken = 0n;
-    for (const { name, share } of asked) {
+    for (const { name, share } of requested) {
       const mask = absoluteMask(share);
-      if (mask >> BigInt(bits) !== 0n) throw refused(`${share} is more than ${cache} has`);
-      if ((mask & taken) !== 0n) throw refused(`partitions share bits of ${cache}: ${share}`);
+      if (mask >> BigInt(bits) !== 0n) throw refused(`${share} exceeds ${cache}'s ${bits} bits`);
+      if ((mask & taken) !== 0n) throw refused(`partitions overlap in ${cache}: ${share}`);
       taken |= mask;
       masks.set(name, mask);
     }
     return masks;
   }
-  const shares = asked.map(({ name, share }) => {
+  const shares = requested.map(({ name, share }) => {
     if (!/^\d+%$/.test(share)) {
-      throw refused(`${share} of ${cache}: partitions have either all percentages or all bits`);
+      throw refused(`${share} of ${cache}: partitions must be either all percentages or all bits`);
     }
     return { name, percent: Number.parseInt(share) };
   });
   const sum = shares.reduce((all, { percent }) => all + percent, 0);
   if (sum > 100) throw refused(`partitions take ${sum} % of ${cache}`);
-  // Small ones first: they may have to be raised to the fewest bits.
+  // Smallest first: they may have to be raised to bitsMin.
   shares.sort((a, b) => a.percent - b.percent);
   let from = 0;
   for (const [index, { name, percent }] of shares.entries()) {
     const left = bits - from;
-    if (left < bitsMin) throw refused(`${cache} has only ${bits} parts`);
+    if (left < bitsMin) throw refused(`${cache} has only ${bits} bits`);
     const leftPercent = Math.floor((left * 100) / bits);
     const part = Math.max(bitsMin, Math.floor((percent * left) / leftPercent));
     const width = index === shares.length - 1 ? left : Math.min(part, left);
@@ -176,7 +177,7 @@ function partitionMasks(
   return masks;
 }
 
-/** A share of its partition's bits; bits are counted from the partition's first. */
+/** Returns a class's part of its partition's bits; bit 0 is the partition's first bit. */
 function classMask(share: string, base: bigint, { name, bitsMin }: RdtCache): bigint {
   let first = 0;
   while (((base >> BigInt(first)) & 1n) === 0n) first++;
@@ -189,12 +190,12 @@ function classMask(share: string, base: bigint, { name, bitsMin }: RdtCache): bi
   const [low, high] = share.includes("-")
     ? (share.match(/\d+/g)!.map(Number) as [number, number])
     : [1, Number.parseInt(share)];
-  if (low > high || high > 100 || high < 1) throw refused(`${share} is no percentage`);
+  if (low > high || high > 100 || high < 1) throw refused(`${share} is not a percentage`);
   let from = Math.floor(((Math.max(low, 1) - 1) * bits) / 100);
   let to = Math.floor(((high - 1) * bits) / 100);
   while (to - from + 1 < bitsMin && from > 0) from--;
   while (to - from + 1 < bitsMin && to < bits - 1) to++;
-  if (to - from + 1 < bitsMin) throw refused(`its partition has only ${bits} parts of ${name}`);
+  if (to - from + 1 < bitsMin) throw refused(`its partition has only ${bits} bits of ${name}`);
   return ones(to - from + 1) << BigInt(first + from);
 }
 
@@ -202,7 +203,7 @@ function absoluteMask(share: string): bigint {
   const isMask = share.startsWith("0x");
   const [from = 0, to = from] = isMask ? [] : share.split("-").map(Number);
   const mask = isMask ? BigInt(share) : ones(to - from + 1) << BigInt(from);
-  if (!/^1+0*$/.test(mask.toString(2))) throw refused(`${share} is not one row of bits`);
+  if (!/^1+0*$/.test(mask.toString(2))) throw refused(`${share} has no contiguous bits`);
   return mask;
 }
 
@@ -228,7 +229,7 @@ function bandwidthLine(
   };
   const values = ids.map((id) => {
     if (inMBps) {
-      const most = 0xffff_ffff; // the kernel's word for no limit
+      const most = 0xffff_ffff; // "no limit" for the kernel
       return `${id}=${Math.min(rate(partition, id, most), rate(own, id, most))}`;
     }
     const percent = Math.floor((rate(partition, id, 100) * rate(own, id, 100)) / 100);

@@ -1,21 +1,20 @@
-// LinuxContainerResources → OCI resources. A CRI value of 0 means "unspecified".
+// Converts CRI's LinuxContainerResources to OCI resources, and merges updates. In CRI, 0 means "unspecified".
 import { CriError } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
-import type { HostFacts } from "./spec_inputs.ts";
+import type { HostInfo } from "./spec_inputs.ts";
 import type { OciDeviceRule, OciResources } from "./oci_types.ts";
 
-/** oom_score_adj of a process that outlives the containers it serves: pause, like kubelet's own. */
+/** oom_score_adj of pause containers, the same as in kubelet's own sandboxes: killed after all containers. */
 export const sandboxOomScoreAdj = -998;
 
 /**
- * @throws CriError INVALID_ARGUMENT for values that contradict each other, FAILED_PRECONDITION for
- * limits that this host cannot hold.
+ * @throws CriError INVALID_ARGUMENT for contradictory values, FAILED_PRECONDITION for unsupported limits.
  */
 export function ociResources(
   resources: LinuxContainerResources,
   devices: OciDeviceRule[],
-  host: HostFacts,
+  host: HostInfo,
 ): OciResources {
   const result: OciResources = { devices };
   const cpu = cpuResources(resources);
@@ -36,7 +35,7 @@ export function ociResources(
       if (!/^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/.test(key)) {
         throw new CriError(
           "INVALID_ARGUMENT",
-          `resources.unified: "${key}" is not a cgroup file's name`,
+          `resources.unified: "${key}" is not the name of a cgroup file`,
         );
       }
     }
@@ -54,7 +53,7 @@ const numbers = [
   "oom_score_adj",
 ] as const;
 
-/** The resources after an update: what is not given stays. */
+/** Returns the resources after an update; unspecified fields stay. */
 export function mergedResources(
   old: LinuxContainerResources,
   given: LinuxContainerResources,
@@ -71,8 +70,8 @@ export function mergedResources(
 }
 
 /**
- * A bundle's resources with what an update changes of those that CRI asked for; what a handler's base
- * spec says beside them stays.
+ * Returns a bundle's resources with the fields that changed between `was` and `wanted` (both from CRI);
+ * fields from a handler's base spec stay.
  */
 export function updatedResources(
   bundle: OciResources,
@@ -82,9 +81,9 @@ export function updatedResources(
   for (const one of wanted.hugepageLimits ?? []) pages.set(one.pageSize, one);
   return {
     ...bundle,
-    ...overlaid("memory", { ...bundle.memory, ...changes(was.memory, wanted.memory) }),
-    ...overlaid("cpu", { ...bundle.cpu, ...changes(was.cpu, wanted.cpu) }),
-    ...overlaid("unified", { ...bundle.unified, ...changes(was.unified, wanted.unified) }),
+    ...nonEmpty("memory", { ...bundle.memory, ...changes(was.memory, wanted.memory) }),
+    ...nonEmpty("cpu", { ...bundle.cpu, ...changes(was.cpu, wanted.cpu) }),
+    ...nonEmpty("unified", { ...bundle.unified, ...changes(was.unified, wanted.unified) }),
     ...(pages.size > 0 ? { hugepageLimits: [...pages.values()] } : {}),
   };
 }
@@ -95,11 +94,11 @@ function changes<T extends object>(was: T | undefined, wanted: T | undefined): P
   return Object.fromEntries(news) as Partial<T>;
 }
 
-function overlaid(name: string, value: object): object {
+function nonEmpty(name: string, value: object): object {
   return Object.keys(value).length > 0 ? { [name]: value } : {};
 }
 
-/** What a pod gets in all: of each limit that its containers have, theirs and the pod's own. */
+/** Adds a pod's overhead to each limit that is set for its containers. */
 export function summedResources(
   resources: LinuxContainerResources,
   overhead: LinuxContainerResources,
@@ -112,16 +111,16 @@ export function summedResources(
   return sum;
 }
 
-/** What the kernel has where nothing was asked for. */
+/** The kernel's defaults. */
 const [periodDefault, sharesDefault, weightDefault] = [100_000n, 1_024n, "100"];
 
 /**
- * The same resources with every default spelt out: for a runtime's update what is absent means "as it
- * is", and an update that is undone must also take back what was not there before.
+ * Returns the resources with all defaults filled in. A runtime's update leaves absent fields unchanged, so
+ * rolling an update back must set the fields that were absent before it.
  */
 export function explicitResources(
   resources: OciResources,
-  host: HostFacts,
+  host: HostInfo,
   cpuset: { cpus?: string; mems?: string },
 ): OciResources {
   const { memory, cpu, unified } = resources;
@@ -146,10 +145,11 @@ export function explicitResources(
 }
 
 /**
- * The oom_score_adj to run with. Lowering it below the daemon's own needs CAP_SYS_RESOURCE.
+ * Returns the oom_score_adj to run with; with restrict, no lower than the daemon's own, because that needs
+ * CAP_SYS_RESOURCE.
  * @throws CriError INVALID_ARGUMENT outside −1000–1000.
  */
-export function oomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean): number {
+export function oomScoreAdj(wanted: bigint, host: HostInfo, restrict: boolean): number {
   if (wanted < -1000n || wanted > 1000n) {
     throw new CriError("INVALID_ARGUMENT", `oom_score_adj ${wanted} is outside -1000–1000`);
   }
@@ -158,18 +158,18 @@ export function oomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean):
 }
 
 /**
- * The oom_score_adj that an update can set: an update is not refused for what the kernel forbids.
+ * Returns the oom_score_adj that an update can set: clamped rather than rejected if the kernel forbids it.
  * @throws CriError INVALID_ARGUMENT outside −1000–1000.
  */
-export function possibleOomScoreAdj(wanted: bigint, host: HostFacts, restrict: boolean): number {
+export function possibleOomScoreAdj(wanted: bigint, host: HostInfo, restrict: boolean): number {
   const mayLower = host.capabilities.includes("CAP_SYS_RESOURCE");
   return oomScoreAdj(wanted, host, restrict || !mayLower);
 }
 
-/** The resources without a swap limit that this host does not hold; undefined: there is none. */
+/** Drops a swap limit that this host does not support; undefined: nothing to drop. */
 export function withoutSwapLimit(
   resources: LinuxContainerResources | null | undefined,
-  host: HostFacts,
+  host: HostInfo,
 ): LinuxContainerResources | undefined {
   if (host.swapLimit || toBigInt(resources?.memory_swap_limit_in_bytes) === 0n) return undefined;
   return { ...resources, memory_swap_limit_in_bytes: toLong(0n) };
@@ -193,18 +193,17 @@ function cpuResources(resources: LinuxContainerResources): OciResources["cpu"] {
 
 function memoryResources(
   resources: LinuxContainerResources,
-  host: HostFacts,
+  host: HostInfo,
 ): OciResources["memory"] {
   const limit = toBigInt(resources.memory_limit_in_bytes);
   let swap = toBigInt(resources.memory_swap_limit_in_bytes);
   if (swap > 0n && limit > swap) {
     throw new CriError(
       "INVALID_ARGUMENT",
-      `memory_swap_limit_in_bytes ${swap} counts memory too and is below memory_limit_in_bytes ${limit}`,
+      `memory_swap_limit_in_bytes ${swap} is below memory_limit_in_bytes ${limit}, which it includes`,
     );
   }
-  // Without a word about swap a memory limit means just that; the kernel's default would be
-  // unlimited swap on top. No limit (-1) is none of either.
+  // A memory limit alone allows no swap; the kernel's default would be unlimited swap on top. -1 lifts both.
   if (swap === 0n) swap = limit;
   if (!host.swapLimit) swap = 0n;
   const memory: NonNullable<OciResources["memory"]> = {};
@@ -215,7 +214,7 @@ function memoryResources(
 
 function hugepageLimits(
   resources: LinuxContainerResources,
-  host: HostFacts,
+  host: HostInfo,
 ): NonNullable<OciResources["hugepageLimits"]> {
   const result = [];
   for (const { page_size, limit } of resources.hugepage_limits ?? []) {
@@ -224,10 +223,10 @@ function hugepageLimits(
     if (host.hugepageSizes.includes(pageSize)) {
       result.push({ pageSize, limit: bytes });
     } else if (bytes !== 0n) {
-      // The kubelet sends a limit of 0 for every size it knows; only a real one can be missed.
+      // The kubelet sends a limit of 0 for every known size; only nonzero limits must be supported.
       throw new CriError(
         "FAILED_PRECONDITION",
-        `hugepage limit of ${bytes} bytes for page size "${page_size}": the hugetlb controller here knows ${host.hugepageSizes.join(", ") || "none (it is not mounted)"}`,
+        `hugepage limit of ${bytes} bytes for page size "${page_size}": this host's hugetlb controller supports ${host.hugepageSizes.join(", ") || "no size (it is not mounted)"}`,
       );
     }
   }

@@ -1,5 +1,5 @@
-// The default seccomp profile as data: what programs in containers commonly need is allowed, the
-// rest answers EPERM. A name that the installed libseccomp does not know is skipped by runtimes.
+// Builds the default seccomp profile: allows the system calls that programs in containers commonly need;
+// others fail with EPERM. Runtimes skip names that the installed libseccomp does not know.
 import type { OciSeccomp, OciSeccompArg, OciSeccompRule } from "./oci_types.ts";
 
 const allow = "SCMP_ACT_ALLOW";
@@ -10,7 +10,7 @@ const EPERM = 1;
 /** Flags of clone(2) that make a namespace: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. */
 const cloneNewNamespaces = 0x7e020000n;
 const AF_VSOCK = 40n;
-/** personality(2): Linux, 32-bit uname, their UNAME26 variants, and "only tell me". */
+/** personality(2): Linux, 32-bit uname, their UNAME26 variants, and the query 0xffffffff. */
 const personalities = [0x0n, 0x0008n, 0x20000n, 0x20008n, 0xffffffffn];
 
 const files = `
@@ -69,7 +69,7 @@ shmget time timer_create timer_delete timer_getoverrun timer_gettime timer_getti
 timer_settime64 times
 `;
 
-/** By node:os arch(). */
+/** Keyed by node:os arch(). */
 const byArch: Record<string, { architectures: string[]; calls: string }> = {
   x64: {
     architectures: ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
@@ -82,7 +82,7 @@ const byArch: Record<string, { architectures: string[]; calls: string }> = {
   riscv64: { architectures: ["SCMP_ARCH_RISCV64"], calls: "riscv_flush_icache" },
 };
 
-/** Calls that make sense only with a capability are allowed only with it. */
+/** System calls that are allowed only with a capability, because they are useless without. */
 const byCapability: Record<string, string> = {
   CAP_DAC_READ_SEARCH: "open_by_handle_at",
   CAP_SYS_ADMIN:
@@ -105,20 +105,20 @@ const byCapability: Record<string, string> = {
 
 export function defaultSeccomp(bounding: string[], arch: string): OciSeccomp {
   const own = byArch[arch];
-  const names = words([files, waiting, network, memory, processes, ipcAndTime].join(" "));
-  names.push(...words(own?.calls ?? ""));
-  for (const capability of bounding) names.push(...words(byCapability[capability] ?? ""));
+  const names = namesIn([files, waiting, network, memory, processes, ipcAndTime].join(" "));
+  names.push(...namesIn(own?.calls ?? ""));
+  for (const capability of bounding) names.push(...namesIn(byCapability[capability] ?? ""));
   const syscalls: OciSeccompRule[] = [
     { names: [...new Set(names)].sort(), action: allow },
     ...personalities.map((value) => rule("personality", { index: 0, value, op: "SCMP_CMP_EQ" })),
-    // ptrace is safe for its caller's own children since Linux 4.8: seccomp runs after it.
+    // ptrace cannot bypass the filter since Linux 4.8: seccomp runs after it.
     { names: ["ptrace", "process_vm_readv", "process_vm_writev"], action: allow },
     rule("socket", { index: 0, value: AF_VSOCK, op: "SCMP_CMP_NE" }),
   ];
   if (!bounding.includes("CAP_SYS_ADMIN")) {
     const masked = { value: cloneNewNamespaces, valueTwo: 0n, op: "SCMP_CMP_MASKED_EQ" };
     syscalls.push(rule("clone", { index: 0, ...masked }));
-    // Its flags lie in memory, where a filter cannot look; ENOSYS makes libc fall back to clone.
+    // A filter cannot read clone3's flags, which are in memory; ENOSYS makes libc fall back to clone.
     syscalls.push({ names: ["clone3"], action: errno, errnoRet: ENOSYS });
   }
   return {
@@ -133,6 +133,6 @@ function rule(name: string, arg: OciSeccompArg): OciSeccompRule {
   return { names: [name], action: allow, args: [arg] };
 }
 
-function words(text: string): string[] {
-  return text.split(/\s+/).filter((word) => word !== "");
+function namesIn(text: string): string[] {
+  return text.split(/\s+/).filter((name) => name !== "");
 }

@@ -1,5 +1,5 @@
-// Seccomp profiles of the node's (Localhost), as config-linux.md of the OCI runtime specification has
-// them. Held against it here, because a runtime tells of a mistake only when the container starts.
+// Parses Localhost seccomp profiles (OCI runtime specification, config-linux.md). Validated here because a
+// runtime reports an error only when the container starts.
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
 import { parseOciJson, type OciSeccomp } from "./oci_types.ts";
@@ -10,7 +10,7 @@ const Action = v.pipe(
 );
 const Uint64 = v.pipe(v.bigint(), v.minValue(0n), v.maxValue(2n ** 64n - 1n));
 const Errno = v.optional(v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffff)));
-/** As the specification names them; libseccomp may know more. */
+/** Any well-formed name: libseccomp may know more architectures than the specification. */
 const Arch = v.pipe(v.string(), v.regex(/^SCMP_ARCH_[A-Z0-9_]+$/));
 
 const Profile = v.object({
@@ -41,7 +41,7 @@ const Profile = v.object({
   ),
 });
 
-/** @throws CriError INVALID_ARGUMENT with the file, the field and what is wrong with it. */
+/** @throws CriError INVALID_ARGUMENT with the file, the field and the reason. */
 export function parseSeccompProfile(file: string, text: string | undefined): OciSeccomp {
   const broken = (why: string, cause?: unknown) =>
     new CriError("INVALID_ARGUMENT", `seccomp profile ${file}: ${why}`, { cause });

@@ -1,71 +1,72 @@
-// The security context: seccomp, AppArmor, masked paths, and what contradicts itself.
+// Converts CRI's security context to a seccomp filter, an AppArmor profile and masked paths.
 import { CriError } from "../base/errors.ts";
 import { procMasks } from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/types.ts";
-import type { HostFacts } from "./spec_inputs.ts";
+import type { HostInfo } from "./spec_inputs.ts";
 import type { OciSeccomp } from "./oci_types.ts";
 import { defaultSeccomp } from "./seccomp.ts";
 import { parseSeccompProfile } from "./seccomp_profile.ts";
 
 const { ProfileType } = runtime.v1.SecurityProfile;
 
-/** A profile asked for: typed field first, else the string of old kubelets. */
-type AskedProfile =
+/** A requested profile, from the typed field, else from the string field of old kubelets. */
+type RequestedProfile =
   | { profile: "unconfined" }
   | { profile: "default" }
   | { profile: "localhost"; reference: string };
 
-/** Stands before a name in the strings of old kubelets; localhost_ref may have it too (critest). */
+/** Prefix of profile names in the string fields; critest also puts it into localhost_ref. */
 const localhostPrefix = "localhost/";
 
-/** The seccomp profile file that the caller has to read, or undefined. */
+/** Returns the path of the Localhost seccomp profile that the caller has to read, or undefined. */
 export function seccompProfileFile(
   security: LinuxContainerSecurityContext | null | undefined,
 ): string | undefined {
   if (security?.privileged) return undefined;
-  const asked = askedSeccomp(security ?? {});
-  return asked.profile === "localhost" ? asked.reference : undefined;
+  const requested = requestedSeccomp(security ?? {});
+  return requested.profile === "localhost" ? requested.reference : undefined;
 }
 
 /**
- * @param bounding capabilities of the process: the default profile allows what they are for.
- * @param profileText the file that seccompProfileFile named.
+ * Returns the seccomp filter, or undefined for an unconfined container.
+ * @param bounding capabilities of the process: the default profile allows their system calls.
+ * @param profileText content of the file that seccompProfileFile returned.
  */
 export function seccompFilter(
   security: LinuxContainerSecurityContext,
-  options: { bounding: string[]; profileText: string | undefined; host: HostFacts },
+  options: { bounding: string[]; profileText: string | undefined; host: HostInfo },
 ): OciSeccomp | undefined {
   if (security.privileged) return undefined;
-  const asked = askedSeccomp(security);
-  if (asked.profile === "unconfined") return undefined;
-  if (asked.profile === "localhost") {
-    return parseSeccompProfile(asked.reference, options.profileText);
+  const requested = requestedSeccomp(security);
+  if (requested.profile === "unconfined") return undefined;
+  if (requested.profile === "localhost") {
+    return parseSeccompProfile(requested.reference, options.profileText);
   }
   return defaultSeccomp(options.bounding, options.host.arch);
 }
 
-/** Whether an AppArmor profile is asked for by its name, which has to be loaded. */
+/** Returns whether a Localhost AppArmor profile is requested, which has to be loaded. */
 export function namesApparmorProfile(
   security: LinuxContainerSecurityContext | null | undefined,
 ): boolean {
   if (!security || security.privileged) return false;
-  return askedApparmor(security).profile === "localhost";
+  return requestedApparmor(security).profile === "localhost";
 }
 
 /**
- * The AppArmor profile to run under, or undefined for none.
- * @param loaded the profiles that the kernel has.
- * @throws CriError FAILED_PRECONDITION for one that is not loaded.
+ * Returns the AppArmor profile to run under, or undefined for none.
+ * @param loaded profiles that are loaded into the kernel.
+ * @throws CriError FAILED_PRECONDITION for a profile that is not loaded.
  */
 export function apparmorProfile(
   security: LinuxContainerSecurityContext,
-  host: HostFacts,
+  host: HostInfo,
   loaded: string[],
 ): string | undefined {
-  const asked = askedApparmor(security);
-  if (security.privileged || asked.profile === "unconfined") return undefined;
-  if (asked.profile === "default") {
+  const requested = requestedApparmor(security);
+  if (security.privileged || requested.profile === "unconfined") return undefined;
+  if (requested.profile === "default") {
     if (host.apparmor !== undefined && host.apparmor.defaultProfile === undefined) {
       refuseUnconfined(security);
     }
@@ -74,28 +75,28 @@ export function apparmorProfile(
   if (host.apparmor === undefined) {
     throw new CriError(
       "FAILED_PRECONDITION",
-      `AppArmor profile "${asked.reference}": this host runs without AppArmor`,
+      `AppArmor profile "${requested.reference}": this host runs without AppArmor`,
     );
   }
-  if (!loaded.includes(asked.reference)) {
+  if (!loaded.includes(requested.reference)) {
     throw new CriError(
       "FAILED_PRECONDITION",
-      `AppArmor profile "${asked.reference}" is not loaded (load it with apparmor_parser)`,
+      `AppArmor profile "${requested.reference}" is not loaded (load it with apparmor_parser)`,
     );
   }
-  return asked.reference;
+  return requested.reference;
 }
 
-/** @throws CriError FAILED_PRECONDITION where the default profile was asked for, and not left to the node. */
+/** @throws CriError FAILED_PRECONDITION if the request names the default profile explicitly. */
 function refuseUnconfined(security: LinuxContainerSecurityContext): void {
   if (!security.apparmor && !security.apparmor_profile) return;
   throw new CriError(
     "FAILED_PRECONDITION",
-    "AppArmor profile RuntimeDefault: the default profile could not be loaded when the daemon started (its log says why): install the package apparmor and restart isulad-ts, or ask for Unconfined",
+    "AppArmor profile RuntimeDefault: the default profile failed to load when the daemon started (see its log): install the package apparmor and restart isulad-ts, or request Unconfined",
   );
 }
 
-/** Empty lists mean an unmasked /proc; a missing security context means the usual masks. */
+/** Empty lists leave /proc unmasked; without a security context the usual paths are masked. */
 export function maskedPaths(security: LinuxContainerSecurityContext | null | undefined): {
   maskedPaths: string[];
   readonlyPaths: string[];
@@ -105,17 +106,17 @@ export function maskedPaths(security: LinuxContainerSecurityContext | null | und
   return { maskedPaths: [...(masked_paths ?? [])], readonlyPaths: [...(readonly_paths ?? [])] };
 }
 
-function askedSeccomp(security: LinuxContainerSecurityContext): AskedProfile {
+function requestedSeccomp(security: LinuxContainerSecurityContext): RequestedProfile {
   if (security.seccomp) return typedProfile(security.seccomp, "seccomp");
   return oldProfile(security.seccomp_profile_path ?? "", "seccomp_profile_path", "unconfined");
 }
 
-function askedApparmor(security: LinuxContainerSecurityContext): AskedProfile {
+function requestedApparmor(security: LinuxContainerSecurityContext): RequestedProfile {
   if (security.apparmor) return typedProfile(security.apparmor, "apparmor");
   return oldProfile(security.apparmor_profile ?? "", "apparmor_profile", "default");
 }
 
-function typedProfile(profile: SecurityProfile, field: string): AskedProfile {
+function typedProfile(profile: SecurityProfile, field: string): RequestedProfile {
   const type = profile.profile_type ?? ProfileType.RuntimeDefault;
   switch (type) {
     case ProfileType.RuntimeDefault:
@@ -133,7 +134,7 @@ function oldProfile(
   text: string,
   field: string,
   whenEmpty: "unconfined" | "default",
-): AskedProfile {
+): RequestedProfile {
   if (text === "") return { profile: whenEmpty };
   if (text === "unconfined") return { profile: "unconfined" };
   if (text === "runtime/default" || text === "docker/default") return { profile: "default" };
@@ -144,7 +145,7 @@ function oldProfile(
   );
 }
 
-function localhost(text: string, field: string): AskedProfile {
+function localhost(text: string, field: string): RequestedProfile {
   const reference = text.startsWith(localhostPrefix) ? text.slice(localhostPrefix.length) : text;
   if (reference === "") {
     throw new CriError("INVALID_ARGUMENT", `${field}: a Localhost profile needs localhost_ref`);

@@ -1,46 +1,46 @@
-// SELinux labels, `user:role:type:level`: what a pod's and a container's processes run as, and what
-// their files have. Of those that differ in their level's categories alone none can touch another's.
+// Computes SELinux labels `user:role:type:level` of the processes and files of pods and containers. Labels
+// that differ only in their level's categories cannot access each other's files and processes.
 import { CriError } from "../base/errors.ts";
 import type { SELinuxOption } from "../proto/types.ts";
 
-/** Labels of the loaded policy: of containers' processes, their files, and files that all may read. */
+/** The policy's labels for container processes, their files, and files that all containers may read. */
 export type SelinuxPolicy = { process: string; file: string; readonlyFile: string };
 
-/** Of one pod's or container's processes, and of what is mounted for them. */
+/** Labels of a pod's or container's processes and mounts. */
 export type SelinuxLabels = { process: string; mount: string };
 
 type Context = { user: string; role: string; type: string; level: string };
-type Asked = Pick<SELinuxOption, "user" | "role" | "type" | "level">;
+type LabelOptions = Pick<SELinuxOption, "user" | "role" | "type" | "level">;
 
 const categories = "c\\d{1,4}(\\.c\\d{1,4})?";
 const oneLevel = `s\\d{1,4}(:${categories}(,${categories})*)?`;
-/** One level, or a lowest and a highest: "s0:c1,c5", "s0-s0:c0.c1023". */
+/** A level or a range of levels: "s0:c1,c5", "s0-s0:c0.c1023". */
 export const levelPattern = new RegExp(`^${oneLevel}(-${oneLevel})?$`);
 
-/** How many categories a policy has; the last two are left to what nobody may touch, as elsewhere. */
+/** Categories for pods; container tools reserve the policy's last two. */
 const categoriesMax = 1_022;
 const triesMax = 1_000;
 
 /**
- * The labels of a pod that asks for these options, of one that asks for none with newLevel().
- * A policy without levels gets none.
+ * Returns a pod's labels from its requested options; without a requested level, with newLevel().
+ * Labels of a policy without levels get none.
  */
 export function podLabels(
-  asked: Asked | null | undefined,
+  requested: LabelOptions | null | undefined,
   { policy, newLevel }: { policy: SelinuxPolicy; newLevel: () => string },
 ): SelinuxLabels {
   const base = { process: policy.process, mount: policy.file };
-  if (asked?.level || parse(base.process).level === "") return containerLabels(asked, base);
-  return containerLabels({ ...asked, level: newLevel() }, base);
+  if (requested?.level || parse(base.process).level === "") return containerLabels(requested, base);
+  return containerLabels({ ...requested, level: newLevel() }, base);
 }
 
-/** What a container does not ask for is its pod's: so it can share the pod's files. */
+/** Returns a container's labels; parts that it does not request are the pod's, so that it can share files. */
 export function containerLabels(
-  asked: Asked | null | undefined,
+  requested: LabelOptions | null | undefined,
   pod: SelinuxLabels,
 ): SelinuxLabels {
   const [process, mount] = [parse(pod.process), parse(pod.mount)];
-  const { user, role, type, level } = asked ?? {};
+  const { user, role, type, level } = requested ?? {};
   return {
     process: text({
       user: user || process.user,
@@ -52,17 +52,17 @@ export function containerLabels(
   };
 }
 
-export function asksForLabels(asked: Asked | null | undefined): boolean {
-  return Boolean(asked?.user || asked?.role || asked?.type || asked?.level);
+export function requestsLabels(requested: LabelOptions | null | undefined): boolean {
+  return Boolean(requested?.user || requested?.role || requested?.type || requested?.level);
 }
 
-/** "" for a label without one. */
+/** Returns the level; "" for a label without one. */
 export function levelOf(label: string): string {
   return parse(label).level;
 }
 
 /**
- * A pair of categories that no other has.
+ * Returns a level with an unused pair of categories.
  * @param random 0 to below 1.
  * @throws CriError RESOURCE_EXHAUSTED
  */
@@ -75,13 +75,13 @@ export function unusedLevel(taken: ReadonlySet<string>, random: () => number): s
   }
   throw new CriError(
     "RESOURCE_EXHAUSTED",
-    `no SELinux level is left for another pod: ${taken.size} are taken (remove pods, or give selinux_options.level)`,
+    `found no unused SELinux level for another pod: ${taken.size} are taken (remove pods, or set selinux_options.level)`,
   );
 }
 
 /**
- * The contexts file of a policy (container-selinux): lines `process = "system_u:…:s0"`.
- * @returns undefined where it lacks the label of processes or of files.
+ * Parses the contexts file of a policy (container-selinux): lines `process = "system_u:…:s0"`.
+ * @returns undefined if it lacks the label of processes or of files.
  */
 export function parsePolicy(contexts: string): SelinuxPolicy | undefined {
   const labels = new Map<string, string>();

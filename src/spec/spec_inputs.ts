@@ -1,83 +1,83 @@
-// What the pure functions of this room are told about the world. node/host.ts gathers it.
+// Defines the inputs of the pure functions that build specs. node/host.ts and cri collect them.
 import type { PodSandboxConfig } from "../proto/types.ts";
 import type { OciDevice, OciHook, OciHookName, OciMount, OciRlimit } from "./oci_types.ts";
 import type { BaseSpec } from "./base_spec.ts";
 import type { SelinuxPolicy } from "./selinux.ts";
 
-/** What stays the same while the daemon runs. */
-export type HostFacts = {
+/** Properties of the host and the daemon; constant while the daemon runs. */
+export type HostInfo = {
   cgroupVersion: 1 | 2;
-  /** How the node's cgroup2 is mounted: a mount in its cgroup namespace without them ends them. */
+  /** Options of the host's cgroup2 mount: a mount in its cgroup namespace without them resets them. */
   cgroupOptions: string[];
-  /** Page sizes that the hugetlb controller limits ("2MB"); none without the controller. */
+  /** Page sizes of the hugetlb controller ("2MB"); empty without the controller. */
   hugepageSizes: string[];
   /** Whether swap can be limited (v1: memory.memsw.*, v2: memory.swap.max). */
   swapLimit: boolean;
-  /** The daemon's bounding set, by name ("CAP_KILL"): no container can have more. */
+  /** Names of the daemon's bounding set ("CAP_KILL"): no container can have more. */
   capabilities: string[];
   /** The daemon's own oom_score_adj. */
   oomScoreAdj: number;
-  /** Absent where the kernel runs without AppArmor. */
+  /** Absent if the kernel runs without AppArmor. */
   apparmor?: { defaultProfile?: string };
-  /** Whether overlayfs takes id-mapped layers: Linux 5.19. */
+  /** Whether overlayfs supports id-mapped layers: Linux 5.19. */
   idmappedLayers: boolean;
-  /** Absent where the kernel runs without SELinux; without a policy nothing is to be labelled. */
+  /** Absent if the kernel runs without SELinux; without a policy nothing gets a label. */
   selinux?: { policy?: SelinuxPolicy };
   /** node:os arch(): "x64", "arm64". */
   arch: string;
 };
 
-/** What the runtime handler can do, by its `features` and the kernel. */
-export type RuntimeFacts = {
+/** Features that the runtime handler (by its `features` command) and the kernel support. */
+export type RuntimeSupport = {
   recursiveReadOnlyMounts: boolean;
   idmapMounts: boolean;
-  /** Its ociVersionMax; absent: it does not tell. */
+  /** The runtime's ociVersionMax, if it reports one. */
   ociVersion?: string;
 };
 
-/** What daemon.json says about a runtime handler's containers. */
-export type HandlerRules = {
+/** Settings of daemon.json for a runtime handler's containers. */
+export type HandlerSettings = {
   baseSpec?: BaseSpec;
-  /** Patterns of what reaches the runtime of a pod's annotations, and of a container's. */
+  /** Patterns of the pod's and the container's annotations that are passed to the runtime. */
   podAnnotations: string[];
   containerAnnotations: string[];
-  /** A privileged container gets the devices that it asks for and no others. */
+  /** Privileged containers get only the devices that they request. */
   privilegedWithoutHostDevices: boolean;
 };
 
-/** One CRI mount's source, looked up at creation. */
-export type MountFact = {
-  /** The path with symbolic links resolved; for an image mount, where it is mounted. */
+/** The resolved source of a CRI mount. */
+export type MountSource = {
+  /** Path without symbolic links; for an image mount, its mount point. */
   source: string;
-  /** Of the mount that holds the source. */
+  /** Propagation of the mount that contains the source. */
   propagation: "private" | "slave" | "shared" | "slave+shared" | "unbindable";
 };
 
-/** A device node as it is to be, and where it is on the host. */
-export type DeviceFact = { node: OciDevice; hostPath: string };
+/** A device node for a container, and its path on the host. */
+export type DeviceSource = { node: OciDevice; hostPath: string };
 
-/** What of host and image one container's spec depends on. */
-export type ContainerFacts = {
-  /** One for each of config.mounts, in its order. */
-  mounts: MountFact[];
-  /** One for each of config.devices, in its order; a folder gives several. */
-  devices: DeviceFact[][];
-  /** The host's devices; looked up for privileged containers only. */
-  hostDevices: DeviceFact[];
-  /** What the CDI devices that are asked for change. */
+/** Inputs of one container's spec that are looked up on the host and in the image when it is created. */
+export type ResolvedInputs = {
+  /** Parallel to config.mounts. */
+  mounts: MountSource[];
+  /** Parallel to config.devices; a folder gives several devices. */
+  devices: DeviceSource[][];
+  /** All devices of the host; only for privileged containers. */
+  hostDevices: DeviceSource[];
+  /** Merged edits of the requested CDI devices. */
   cdi?: CdiEdits;
-  /** Folders of this container for the image's volumes, by where they go. */
+  /** The container's folders for the image's volumes, with their mount points. */
   volumes?: { path: string; source: string }[];
-  /** The rootfs's /etc/passwd and /etc/group; "" where there is none. */
+  /** Content of the rootfs's /etc/passwd and /etc/group; "" if missing. */
   passwd: string;
   group: string;
-  /** The text of the seccomp profile that localhost_ref names. */
+  /** Content of the seccomp profile that localhost_ref names. */
   seccompProfile?: string;
-  /** AppArmor profiles that are loaded; looked up where one is named. */
+  /** Loaded AppArmor profiles; only if the container requests one by name. */
   apparmorProfiles?: string[];
 };
 
-/** The part of an image's configuration that a process is made of. */
+/** Process defaults in an image's configuration. */
 export type ImageProcess = {
   Env?: string[] | null;
   Entrypoint?: string[] | null;
@@ -86,38 +86,38 @@ export type ImageProcess = {
   WorkingDir?: string | null;
 };
 
-/** A pod's namespaces as files; one that is absent is the host's. */
+/** Paths of a pod's namespaces; an absent one is the host's. */
 export type PodNamespaces = {
   net?: string;
   ipc?: string;
   uts?: string;
   user?: string;
-  /** The pause container's, where the pod shares one pid namespace. */
+  /** The pause container's, if the pod shares a pid namespace. */
   pid?: string;
 };
 
-/** Files on the host that every container of the pod sees. */
+/** Host paths of the files that are mounted into every container of the pod. */
 export type PodFiles = { hosts: string; hostname: string; resolvConf: string; shm: string };
 
-export type SandboxFacts = {
+export type SandboxInfo = {
   id: string;
   config: PodSandboxConfig;
   namespaces: PodNamespaces;
   files: PodFiles;
 };
 
-/** What daemon.json says about every container. */
+/** Settings of daemon.json for all containers. */
 export type ContainerDefaults = {
   rlimits: OciRlimit[];
   /** Clamp oom_score_adj to the daemon's own instead of failing. */
   restrictOomScoreAdj: boolean;
-  /** Devices belong to run_as_user and run_as_group instead of whom they belong to on the node. */
+  /** Devices belong to run_as_user and run_as_group instead of their owner on the host. */
   deviceOwnership: boolean;
-  /** Absent: the runtime's own, 0022. */
+  /** Absent: the runtime's default, 0022. */
   umask?: number;
 };
 
-/** uid and gid: of the process where they are absent. access "": visible, not to be used. */
+/** uid and gid: default to the process's. access "": visible but not usable. */
 export type CdiDevice = {
   node: Omit<OciDevice, "uid" | "gid">;
   hostPath: string;
@@ -126,7 +126,7 @@ export type CdiDevice = {
   access: string;
 };
 
-/** What several devices change together, with what had to be looked up on the node. */
+/** Merged edits of a container's CDI devices, with host lookups done. */
 export type CdiEdits = {
   env: string[];
   devices: CdiDevice[];

@@ -1,27 +1,27 @@
-// Sysctls that pods get without asking, as containerd's enable_unprivileged_ports and _icmp do it.
+// Adds default sysctls to pods, like containerd's enable_unprivileged_ports and enable_unprivileged_icmp.
 import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
 
 const { NamespaceMode } = runtime.v1;
 
 /**
- * The sysctls of a pod with a network of its own: any user may listen on ports below 1024, and send
- * pings. What the pod itself asks for wins.
+ * Returns a pod's sysctls. A pod with its own network namespace gets defaults that let any user bind ports
+ * below 1024 and send pings; sysctls that it requests win.
  */
 export function podSysctls(
   config: PodSandboxConfig,
   enabled: { unprivilegedPorts: boolean; unprivilegedIcmp: boolean },
 ): Record<string, string> {
-  const asked = config.linux?.sysctls ?? {};
+  const requested = config.linux?.sysctls ?? {};
   const options = config.linux?.security_context?.namespace_options;
-  if (options?.network === NamespaceMode.NODE) return asked;
+  if (options?.network === NamespaceMode.NODE) return requested;
   const given: Record<string, string> = {};
   if (enabled.unprivilegedPorts) given["net.ipv4.ip_unprivileged_port_start"] = "0";
-  // In a user namespace the kernel takes only groups that are mapped there.
+  // In a user namespace the kernel accepts only mapped groups.
   const userNamespace = options?.userns_options?.mode === NamespaceMode.POD;
   if (enabled.unprivilegedIcmp && !userNamespace) {
     given["net.ipv4.ping_group_range"] = "0 2147483647";
   }
-  for (const key of Object.keys(asked)) delete given[key.replaceAll("/", ".")];
-  return { ...given, ...asked };
+  for (const key of Object.keys(requested)) delete given[key.replaceAll("/", ".")];
+  return { ...given, ...requested };
 }

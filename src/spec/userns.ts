@@ -1,4 +1,4 @@
-// A pod's user namespace: what CRI asks for, checked.
+// Validates the user namespace options of pods and containers.
 import { CriError } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
@@ -7,7 +7,7 @@ import type { OciIdMapping } from "./oci_types.ts";
 
 const { NamespaceMode } = runtime.v1;
 
-/** Ids of Linux are below 2^32-1, which means "none". */
+/** Linux ids are below 2^32-1, which means "none". */
 const idEnd = 0xffff_ffff;
 
 export type UserNamespace = { uidMappings: OciIdMapping[]; gidMappings: OciIdMapping[] };
@@ -17,18 +17,18 @@ const field = "namespace_options.userns_options";
 type Options = NamespaceOption | null | undefined;
 
 /**
- * The user namespace that a pod or container asks for; undefined: the node's.
- * @throws CriError INVALID_ARGUMENT for another mode than POD or NODE, and for mappings that do not
- * make a root: one for uids and an equal one for gids, from 0 of the pod up (cri-api, UserNamespace).
+ * Returns the requested user namespace; undefined: the host's.
+ * @throws CriError INVALID_ARGUMENT for a mode other than POD or NODE, or unless there is exactly one uid
+ * mapping and an equal gid mapping that start at container id 0 (cri-api, UserNamespace).
  */
 export function userNamespace(options: Options): UserNamespace | undefined {
-  const asked = options?.userns_options;
-  if (!asked) return undefined;
-  const [uids, gids] = [idMappings(asked.uids), idMappings(asked.gids)];
-  switch (asked.mode ?? NamespaceMode.POD) {
+  const requested = options?.userns_options;
+  if (!requested) return undefined;
+  const [uids, gids] = [idMappings(requested.uids), idMappings(requested.gids)];
+  switch (requested.mode ?? NamespaceMode.POD) {
     case NamespaceMode.NODE:
       if (uids.length + gids.length === 0) return undefined;
-      throw invalid(`mode is NODE, and mappings are given: ${shown(uids)}, ${shown(gids)}`);
+      throw invalid(`mode is NODE, but mappings are given: ${shown(uids)}, ${shown(gids)}`);
     case NamespaceMode.POD:
       checkMappings("uids", uids);
       checkMappings("gids", gids);
@@ -37,24 +37,27 @@ export function userNamespace(options: Options): UserNamespace | undefined {
     default:
       throw new CriError(
         "INVALID_ARGUMENT",
-        `${field}.mode ${shownMode(asked.mode)} must be POD or NODE`,
+        `${field}.mode ${shownMode(requested.mode)} must be POD or NODE`,
       );
   }
 }
 
 /**
- * Whether a pod can have one: what it shares with the node belongs to the node's own.
+ * Checks that a pod with a user namespace shares neither pid nor ipc with the host, whose user namespace owns
+ * them.
  * @throws CriError INVALID_ARGUMENT
  */
 export function checkUserNamespace(options: Options): void {
   if (userNamespace(options) === undefined) return;
   for (const kind of ["pid", "ipc"] as const) {
     if (options?.[kind] !== NamespaceMode.NODE) continue;
-    throw invalid(`mode is POD, and namespace_options.${kind} is NODE: no /proc or mqueue then`);
+    throw invalid(
+      `mode is POD, but namespace_options.${kind} is NODE: /proc and mqueue cannot be mounted`,
+    );
   }
 }
 
-/** The OCI form of CRI's id mappings. */
+/** Converts CRI's id mappings to OCI's. */
 export function idMappings(mappings: readonly IDMapping[] | null | undefined): OciIdMapping[] {
   return (mappings ?? []).map((mapping) => ({
     containerID: mapping.container_id ?? 0,
@@ -66,15 +69,15 @@ export function idMappings(mappings: readonly IDMapping[] | null | undefined): O
 function checkMappings(kind: string, mappings: OciIdMapping[]): void {
   const [first] = mappings;
   if (first === undefined || mappings.length > 1) {
-    throw invalid(`${kind} has ${mappings.length} mappings (${shown(mappings)}), and must have 1`);
+    throw invalid(`${kind} has ${mappings.length} mappings (${shown(mappings)}), but needs 1`);
   }
   if (first.containerID !== 0) throw invalid(`${kind} ${shown(mappings)} does not map id 0`);
   if (first.size === 0 || first.hostID + first.size > idEnd) {
-    throw invalid(`${kind} ${shown(mappings)} is no range of ids below ${idEnd}`);
+    throw invalid(`${kind} ${shown(mappings)} is not a range of ids below ${idEnd}`);
   }
 }
 
-/** As /proc/PID/uid_map has it. */
+/** Formats mappings like /proc/PID/uid_map. */
 export function idMapText(mappings: OciIdMapping[]): string {
   return mappings
     .map(({ containerID, hostID, size }) => `${containerID} ${hostID} ${size}`)

@@ -1,13 +1,12 @@
-// Who a container's process is: CRI's security context and the image's USER, resolved with the text
-// of the image's passwd and group files. Both are hostile input: bounded, and never trusted to be
-// well formed.
+// Resolves the user and groups of a container's process from CRI's security context, the image's USER and its
+// passwd and group files: untrusted input, so reading is bounded and tolerates malformed lines.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext } from "../proto/types.ts";
 import type { OciUser } from "./oci_types.ts";
 
-/** Lines read of a passwd or group file, and groups a process gets (Linux NGROUPS_MAX). */
+/** Limits of lines read from a passwd or group file, and of a process's groups (Linux NGROUPS_MAX). */
 const linesMax = 100_000;
 const groupsMax = 65_536;
 const idMax = 0xffff_fffen; // 2^32-1 means "no change" to setuid(2)
@@ -24,9 +23,9 @@ export type UserInput = {
 };
 
 /**
- * uid, gid and groups of a container's process.
- * @throws CriError INVALID_ARGUMENT for a name that the image does not have, an id out of range, a
- * group without a user, or an unknown supplemental_groups_policy.
+ * Returns the uid, gid and groups of a container's process.
+ * @throws CriError INVALID_ARGUMENT for a name that the image does not define, an id out of range, a group
+ * without a user, or an unknown supplemental_groups_policy.
  */
 export function resolveUser(input: UserInput): OciUser {
   const { security } = input;
@@ -34,12 +33,12 @@ export function resolveUser(input: UserInput): OciUser {
     throw invalid("run_as_group is set without run_as_user or run_as_username");
   }
   const [imageUser = "", imageGroup = ""] = input.imageUser.split(":", 2);
-  const asked = askedUser(security);
-  const account = findAccount(asked ?? imageUser, input.passwd);
+  const requested = requestedUser(security);
+  const account = findAccount(requested ?? imageUser, input.passwd);
   let gid = account.gid;
   if (security.run_as_group) {
     gid = id(toBigInt(security.run_as_group.value), "run_as_group");
-  } else if (asked === undefined && imageGroup !== "") {
+  } else if (requested === undefined && imageGroup !== "") {
     gid = findGroup(imageGroup, input.group);
   }
   const groups = new Set<number>([gid]);
@@ -55,7 +54,7 @@ export function resolveUser(input: UserInput): OciUser {
   return { uid: account.uid, gid, additionalGids: [...groups] };
 }
 
-/** The ids that the security context itself gives; 0 where it gives none. */
+/** Returns the ids in the security context itself; 0 for an absent one. */
 export function runAs(security: LinuxContainerSecurityContext): { uid: number; gid: number } {
   const { run_as_user: user, run_as_group: group } = security;
   return {
@@ -65,8 +64,8 @@ export function runAs(security: LinuxContainerSecurityContext): { uid: number; g
 }
 
 /**
- * What CRI reports of an image's USER: a number as uid, a name as username.
- * Names stay unresolved: Image has no way to say both.
+ * Converts an image's USER to CRI's fields: a number to uid, a name to username.
+ * Names stay unresolved: CRI's Image holds one or the other.
  */
 export function imageUserOf(user: string): { uid?: bigint; username?: string } {
   const name = user.split(":", 1)[0]!;
@@ -74,7 +73,7 @@ export function imageUserOf(user: string): { uid?: bigint; username?: string } {
   return /^\d{1,18}$/.test(name) ? { uid: BigInt(name) } : { username: name }; // CRI: an int64
 }
 
-function askedUser(security: LinuxContainerSecurityContext): string | undefined {
+function requestedUser(security: LinuxContainerSecurityContext): string | undefined {
   if (security.run_as_user) {
     return String(id(toBigInt(security.run_as_user.value), "run_as_user"));
   }

@@ -8,7 +8,7 @@ import type { ExecProcess } from "../monitor/protocol.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import type { Poller } from "../sys/poller.ts";
 import { setTerminalSize } from "../sys/terminal.ts";
-import { Mailbox } from "../sys/unix_socket.ts";
+import { DescriptorInbox } from "../sys/unix_socket.ts";
 import type { Channels, Outcome, WantedStreams } from "./channels.ts";
 import { copyOutput } from "./copy_output.ts";
 import { Fifos } from "./fifos.ts";
@@ -146,11 +146,11 @@ class TerminalIo implements Io {
   readonly request: Request;
   readonly outputs: Output[] = [];
   input: ByteStream | undefined;
-  readonly #mailbox: Mailbox;
+  readonly #mailbox: DescriptorInbox;
   readonly #poller: Poller;
 
   constructor({ poller, folder }: StreamParts) {
-    this.#mailbox = new Mailbox(folder);
+    this.#mailbox = new DescriptorInbox(folder);
     this.#poller = poller;
     this.request = { stdin: "", stdout: "", stderr: "", console: this.#mailbox.path };
   }

@@ -135,7 +135,7 @@ function firstOf([first, ...others]: Descriptor[]): Descriptor {
 }
 
 /** A listening socket for descriptors, at a path of its own. */
-export class Mailbox implements Disposable {
+export class DescriptorInbox implements Disposable {
   /** Short: a socket's path has at most 107 bytes, and a container's id takes 64. */
   readonly path: string;
   readonly #listener: Descriptor;

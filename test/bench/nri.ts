@@ -8,7 +8,7 @@
 // differ as long as they run (memory layout, compiled code), so each round starts new ones, also in turns.
 // The same without NRI on either side shows the remaining error: its figure should be 1.
 import { toLong } from "../../src/base/int64.ts";
-import { nriContainer, type ContainerFacts } from "../../src/nri/convert.ts";
+import { nriContainer, type ContainerSnapshot } from "../../src/nri/convert.ts";
 import type { PluginSet } from "../../src/nri/plugin_set.ts";
 import { synchronizeMessages } from "../../src/nri/synchronize.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -18,7 +18,7 @@ import { pluginSet } from "../nri/host.ts";
 import { Plugins } from "../nri/plugins.ts";
 import { RawPlugin } from "../nri/raw_plugin.ts";
 import { until } from "../expect.ts";
-import { specInput } from "../spec/facts.ts";
+import { specInput } from "../spec/inputs.ts";
 
 const rounds = 5;
 /** Pairs per round. */
@@ -101,7 +101,7 @@ async function containers(
   return { ...row, ms: median(times) };
 }
 
-function facts(index: number): ContainerFacts {
+function snapshot(index: number): ContainerSnapshot {
   return {
     id: `c${index}`.padEnd(64, "0"),
     sandboxId: "p".repeat(64),
@@ -120,7 +120,7 @@ function facts(index: number): ContainerFacts {
 }
 
 async function synchronised(): Promise<Row> {
-  const all = Array.from({ length: 1000 }, (_, index) => facts(index));
+  const all = Array.from({ length: 1000 }, (_, index) => snapshot(index));
   using plugins = new Plugins();
   await using set = pluginSet(plugins.socket, () => Promise.resolve({ pods: [], containers: all }));
   await set.start();

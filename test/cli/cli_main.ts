@@ -1,4 +1,4 @@
-// The person's commands without the daemon: what main.ts does with them, for tests to spawn.
+// Runs the CLI's commands like main.ts, for tests to spawn.
 import { commands, passthrough } from "../../src/cli/commands.ts";
 import { runProgram } from "../../src/cli/program.ts";
 

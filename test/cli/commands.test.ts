@@ -22,7 +22,7 @@ async function isuladTs(...words: string[]) {
   return { code: await child.exited, stdout, stderr };
 }
 
-test("pull passes credentials on, and refuses what is none", async () => {
+test("pull passes credentials, and rejects malformed ones", async () => {
   const seen: unknown[] = [];
   await using daemon = await fakeDaemon(socket, {
     async *Pull({ image, auth }) {
@@ -45,8 +45,8 @@ test.each([
   ["registry check --creds me x", "--creds and $ISULAD_CREDS have the form user:password"],
   ["stop --timeout soon x", '--timeout takes whole seconds, not "soon"'],
   ["pods --name [", "--name: Invalid regular expression"],
-  ["config show x", 'Unexpected word "x". See isulad-ts config show --help.'],
-])("%s: exit code 2 before anything is asked", async (words, said) => {
+  ["config show x", 'Unexpected argument "x". See isulad-ts config show --help.'],
+])("%s: exits with 2 before any call", async (words, said) => {
   await using daemon = await fakeDaemon(socket, {});
   const { code, stdout, stderr } = await isuladTs(...words.split(" "));
   expect([code, stdout]).toEqual([2, ""]);
@@ -54,7 +54,7 @@ test.each([
   expect(daemon.calls).toEqual([]);
 });
 
-test("ps asks for running containers, with -a for all, and of one pod", async () => {
+test("ps lists running containers, with -a all, and with --pod those of a pod", async () => {
   const filters: unknown[] = [];
   await using daemon = await fakeDaemon(socket, {
     ListContainers: ({ filter }) => {
@@ -71,7 +71,7 @@ test("ps asks for running containers, with -a for all, and of one pod", async ()
   expect(daemon.calls).toHaveLength(2);
 });
 
-test("rm goes on behind a failure, refuses what runs, and with --force does not", async () => {
+test("rm continues after a failure, and removes a running container only with --force", async () => {
   const removed: unknown[] = [];
   await using daemon = await fakeDaemon(socket, {
     ContainerStatus: ({ container_id }) => {
@@ -87,14 +87,14 @@ test("rm goes on behind a failure, refuses what runs, and with --force does not"
   expect(await isuladTs("rm", "none", "runs", "done")).toEqual({
     code: 1,
     stdout: "done\n",
-    stderr: "none: container none not found\nruns: is running; stop it first, or use --force\n",
+    stderr: "none: container none not found\nruns: is running: stop it first, or use --force\n",
   });
   expect((await isuladTs("rm", "-f", "runs")).code).toBe(0);
   expect(removed).toEqual(["done-whole", "runs-whole"]);
   expect(daemon.calls).toContain("RemoveContainer");
 });
 
-test("events prints each event as crictl does, until the stream ends", async () => {
+test("events prints each event in crictl's JSON until the stream ends", async () => {
   await using daemon = await fakeDaemon(socket, {
     GetContainerEvents: async function* () {
       const { CONTAINER_STOPPED_EVENT } = runtime.v1.ContainerEventType;

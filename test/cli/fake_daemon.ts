@@ -1,4 +1,4 @@
-// A gRPC server with the daemon's services, of which a test answers the calls it needs.
+// Provides a gRPC server with the daemon's services; a test implements the calls that it needs.
 import { rmSync } from "node:fs";
 import * as grpc from "@grpc/grpc-js";
 import { grpcCodes, CriError } from "../../src/base/errors.ts";

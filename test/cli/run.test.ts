@@ -102,7 +102,7 @@ test("run shows both streams, joins partial lines, passes the exit code and remo
   expect(daemon.calls.slice(-3)).toEqual(["ListPodSandbox", "StopPodSandbox", "RemovePodSandbox"]);
 });
 
-test("run passes options behind the image to the command, --help too", async () => {
+test("run passes options after the image to the command, even --help", async () => {
   const { w, handlers } = world((w) => void (w.exitCode = 0));
   await using daemon = await fakeDaemon(socket, handlers);
   expect(
@@ -125,7 +125,7 @@ test("run stops the container on SIGTERM, kills it on the second, and cleans up"
   expect(w.pods.size).toBe(0);
 });
 
-test("run waits for a pod that is being made when it is interrupted, and removes it", async () => {
+test("an interrupted run waits for RunPodSandbox, and removes the pod", async () => {
   const { w, handlers } = world(() => {});
   const began = Promise.withResolvers<void>();
   await using daemon = await fakeDaemon(socket, {
@@ -144,7 +144,7 @@ test("run waits for a pod that is being made when it is interrupted, and removes
   expect([w.pods.size, w.container]).toEqual([0, undefined]);
 });
 
-test("run cancels a pull when it is interrupted", async () => {
+test("an interrupted run cancels its pull", async () => {
   const pulling = Promise.withResolvers<void>();
   const cancelled = Promise.withResolvers<void>();
   await using daemon = await fakeDaemon(socket, {
@@ -164,7 +164,7 @@ test("run cancels a pull when it is interrupted", async () => {
   expect(daemon.calls).toEqual(["ImageStatus", "Pull"]);
 });
 
-test("run says 125 for our failures, 126 and 127 for commands that do not start", async () => {
+test("run exits with 125 for failures of isulad-ts, 126 and 127 for commands that do not start", async () => {
   const { w, handlers } = world(() => {});
   const failing = (message: string): Handlers => ({
     ...handlers,
@@ -188,7 +188,7 @@ test("run says 125 for our failures, 126 and 127 for commands that do not start"
   expect(result.stderr).toContain('--volume "nonsense"');
 });
 
-test("run ends the container when the reader of its output goes away", async () => {
+test("run stops the container when the reader closes its output", async () => {
   const { w, handlers } = world(async (w, write) => {
     while (w.pods.size > 0) {
       write(`stdout F ${"y".repeat(10_000)}`);

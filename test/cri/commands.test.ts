@@ -148,11 +148,11 @@ test("pull and load fetch images, and tell of each layer; with --quiet of nothin
   expect(result).toMatchObject({ code: 0 });
   expect(result.stderr).toMatch(
     new RegExp(
-      `^Pulling ${name}\n(?:[0-9a-f]{12}: (?:[\\d.]+[kM]?B(?:, done)?|is here already)\n)+$`,
+      `^Pulling ${name}\n(?:[0-9a-f]{12}: (?:[\\d.]+[kM]?B(?:, done)?|already present)\n)+$`,
     ),
   );
   expect(result.stderr).toMatch(/^[0-9a-f]{12}: 3\.\d+MB, done$/m);
-  expect(result.stderr).toMatch(/^[0-9a-f]{12}: is here already$/m); // busybox's
+  expect(result.stderr).toMatch(/^[0-9a-f]{12}: already present$/m); // busybox's
   expect(result.stdout).toMatch(/^Image is up to date for sha256:[0-9a-f]{64}\n$/);
   expect(isuladTs("images", name).stdout).toMatch(/library\/tool +1 +[0-9a-f]{13} +\d/);
   const quiet = isuladTs("pull", "--quiet", name);
@@ -164,7 +164,7 @@ test("pull and load fetch images, and tell of each layer; with --quiet of nothin
   writeFileSync(archive, ociArchive([{ image: loaded, name: "docker.io/me/loaded:2" }]));
   const load = isuladTs("load", archive);
   expect(load.stdout).toBe("Loaded image: docker.io/me/loaded:2\n");
-  expect(load.stderr).toMatch(/^Loading \S+\n[0-9a-f]{12}: is here already\n$/);
+  expect(load.stderr).toMatch(/^Loading \S+\n[0-9a-f]{12}: already present\n$/);
   expect(isuladTs("run", "me/loaded:2", "hi").stdout).toBe("says hi\n");
 });
 

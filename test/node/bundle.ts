@@ -16,11 +16,11 @@ import process from "node:process";
 import { type CgroupDriver, cgroupMounts } from "../../src/node/cgroup.ts";
 import { cgroupfsDriver } from "../../src/node/cgroupfs.ts";
 import { lookupContainer } from "../../src/node/container_lookup.ts";
-import { readHostFacts } from "../../src/node/host_probe.ts";
+import { readHostInfo } from "../../src/node/host_probe.ts";
 import { pinNamespaces, unpinNamespace } from "../../src/node/namespaces.ts";
 import { systemdDriver } from "../../src/node/systemd.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
-import type { ImageProcess, SandboxFacts } from "../../src/spec/spec_inputs.ts";
+import type { ImageProcess, SandboxInfo } from "../../src/spec/spec_inputs.ts";
 import {
   containerSpec,
   ociJson,
@@ -28,7 +28,7 @@ import {
   type OciSpec,
   sandboxSpec,
 } from "../../src/spec/oci.ts";
-import { noRules } from "../spec/facts.ts";
+import { noSettings } from "../spec/inputs.ts";
 
 const runtimeProgram = process.env["ISULAD_TEST_RUNTIME"] ?? "runc";
 
@@ -48,7 +48,7 @@ export class Pod implements AsyncDisposable {
   readonly dir = mkdtempSync(join(tmpdir(), "isulad-spec-"));
   readonly id: string;
   readonly driver: CgroupDriver;
-  readonly sandbox: SandboxFacts;
+  readonly sandbox: SandboxInfo;
   readonly rootfs: string;
   #made: string | undefined;
   #containers: string[] = [];
@@ -122,9 +122,9 @@ export class Pod implements AsyncDisposable {
     const signal = AbortSignal.timeout(10_000);
     return {
       sandbox: this.sandbox,
-      facts: await lookupContainer(config, { rootfsPath: this.rootfs, signal }),
-      host: readHostFacts(cgroupMounts(), {}),
-      handler: noRules,
+      resolved: await lookupContainer(config, { rootfsPath: this.rootfs, signal }),
+      host: readHostInfo(cgroupMounts(), {}),
+      handler: noSettings,
       defaults: { rlimits: [], restrictOomScoreAdj: true, deviceOwnership: false },
       cgroupsPath: this.driver.containerCgroupsPath("", this.id, id),
       rootfsPath: this.rootfs,

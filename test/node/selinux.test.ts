@@ -7,7 +7,7 @@ import { dirname, join } from "node:path";
 import { checkLabel, openSelinux, relabel } from "../../src/node/selinux.ts";
 import { lgetxattr, mkfifo, setSelinuxLabel } from "../../src/sys/path.ts";
 import { failure } from "../expect.ts";
-import { codeAndMessage } from "../spec/facts.ts";
+import { codeAndMessage } from "../spec/inputs.ts";
 
 const label = "system_u:object_r:container_file_t:s0:c1,c2";
 let folder: string;

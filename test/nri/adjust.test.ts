@@ -1,4 +1,4 @@
-// What plugins change in containers: in the OCI spec, and where it shows, inside the container.
+// Tests plugins' adjustments in the OCI spec and inside the container.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -81,7 +81,7 @@ test.each<[StubVersion]>([["v061"], ["v0125"]])(
       expect(spec(id).mounts.map(({ destination }) => destination)).not.toContain("/dev/mqueue");
       expect(await inside(id, "cat /mine")).toBe("from the plugin");
       expect(await inside(id, "echo $MINE")).toBe("a=b");
-      // The soft one may be raised on the way (runc 1.1, Go's own runtime): the spec tells.
+      // runc 1.1 and Go's runtime may raise the soft limit, so the spec is checked.
       expect(await inside(id, "ulimit -Hn")).toBe("333");
       const limit = { type: "RLIMIT_NOFILE", hard: 333, soft: 222 };
       expect(spec(id).process.rlimits).toContainEqual(limit as never);
@@ -138,11 +138,11 @@ test("pids, oom_score_adj, args, sysctls, namespaces, seccomp, CDI devices are a
   });
 });
 
-test("a container in a cgroup that a plugin chose is told of, limited and ended there", async () => {
+test("a container in a plugin's cgroup has its statistics, limits and end there", async () => {
   const cgroupsPath = `${daemon.cgroupParent}/chosen`;
   const adjust = { linux: { cgroupsPath, resources: { memory: { limit: int(24 << 20) } } } };
   await plugins.adjusting([["10", "v061", { adjust }]], async (name) => {
-    // Execs come before: the kernel might choose one of them.
+    // All execs come before the OOM: the kernel might kill one of them instead.
     const command = `while [ ! -e /go ]; do sleep 0.1; done
       head -c 100m /dev/zero | tail >/dev/null & wait $!; echo killed; exec sleep 600`;
     const id = await daemon.run(podId, pod, command, { metadata: { name } });
@@ -161,7 +161,7 @@ test("a container in a cgroup that a plugin chose is told of, limited and ended 
   });
 });
 
-test("each plugin sees what those before it have changed, and takes it away again", async () => {
+test("each plugin sees the changes of earlier plugins, and can remove them", async () => {
   const first = { env: [{ key: "A", value: "1" }], annotations: { a: "1" } };
   const second = { env: [{ key: "-A" }, { key: "A", value: "2" }], annotations: { "-a": "" } };
   await plugins.adjusting(
@@ -180,7 +180,7 @@ test("each plugin sees what those before it have changed, and takes it away agai
   );
 });
 
-test("a conflict fails the creation, names both plugins and the field, and leaves nothing", async () => {
+test("a conflict fails the creation, names both plugins and the field, and leaves no resources", async () => {
   const adjust = { linux: { resources: { cpu: { shares: int(5) } } } };
   await plugins.adjusting(
     [
@@ -220,7 +220,7 @@ test("a validator sees owners and plugins, and may reject", async () => {
   );
 });
 
-test("updates of other containers come with a creation, an update, and by themselves", async () => {
+test("updates of other containers are applied from creations, updates and unsolicited requests", async () => {
   const other = await start("other");
   const shares = (value: number) => ({ linux: { resources: { cpu: { shares: int(value) } } } });
   const file = `cat /sys/fs/cgroup/${isV2 ? "cpu.weight" : "cpu/cpu.shares"}`;
@@ -247,7 +247,7 @@ test("updates of other containers come with a creation, an update, and by themse
   await daemon.client.RemoveContainer({ container_id: other });
 });
 
-test("updates of containers that are not there, or not any more, hold nothing up", async () => {
+test("updates of missing or exited containers are dropped", async () => {
   const ended = await start("ended");
   await daemon.client.StopContainer({ container_id: ended, timeout: toLong(0) });
   const update = ["0".repeat(64), ended].map((containerId) => ({
@@ -259,7 +259,7 @@ test("updates of containers that are not there, or not any more, hold nothing up
     const linux = { cpu_shares: toLong(500) };
     await daemon.client.UpdateContainerResources({ container_id: id, linux });
     for (const { containerId } of update) {
-      const line = `a plugin's update failed plugin=10-${name} container=${containerId}`;
+      const line = `NRI update dropped plugin=10-${name} container=${containerId}`;
       expect(daemon.log.split(line)).toHaveLength(3);
     }
     await daemon.client.RemoveContainer({ container_id: id });
@@ -267,7 +267,7 @@ test("updates of containers that are not there, or not any more, hold nothing up
   await daemon.client.RemoveContainer({ container_id: ended });
 });
 
-test("CRI's update is what plugins make of it", async () => {
+test("plugins change CRI's update", async () => {
   const update = [{ linux: { resources: { memory: { limit: int(48 << 20) } } } }];
   const name = "updated";
   const id = await start(name);
@@ -281,7 +281,7 @@ test("CRI's update is what plugins make of it", async () => {
   await daemon.client.RemoveContainer({ container_id: id });
 });
 
-test("the limit of processes is changed by plugins, and kept by what follows", async () => {
+test("plugins change the pids limit, and later updates keep it", async () => {
   const other = await start("counted");
   const pids = (limit: string) => ({ linux: { resources: { pids: { limit } } } });
   const file = `cat /sys/fs/cgroup/${isV2 ? "" : "pids/"}pids.max`;
@@ -311,7 +311,7 @@ test("the limit of processes is changed by plugins, and kept by what follows", a
   await daemon.client.RemoveContainer({ container_id: other });
 });
 
-test("a class of block I/O is set", async () => {
+test("a block I/O class is set", async () => {
   const [disk] = readdirSync("/sys/block");
   const numbers = readFileSync(`/sys/block/${disk}/dev`, "utf8").trim();
   const text = `Classes: {fast: [{Devices: [/dev/${disk}], ThrottleReadBps: 50M}]}`;

@@ -1,4 +1,4 @@
-// What plugins change, where it shows: in cgroups, in processes, on the host. And how it is taken away.
+// Tests the effects of plugins' adjustments on cgroups, processes and the host, and their removal.
 import { afterAll, beforeAll, describe, expect, test as anyTest } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
@@ -11,7 +11,7 @@ import { buildPlugin, hasGo, Plugins } from "./plugins.ts";
 
 const isV2 = cgroupMounts().version === 2;
 const test = anyTest.skipIf(!hasGo);
-/** Of the Go module proxy (test/run): Debian 12's knows version 1.0 of the specification. */
+/** Built by test/run from the Go module proxy: Debian 12's supports only OCI specification 1.0. */
 const newRunc = join(import.meta.dirname, "../.cache/runc");
 const hasNewRunc = hasGo && existsSync(newRunc);
 if (!hasNewRunc) console.error(`skipped, ${newRunc} is not there: fields of OCI 1.1 and newer`);
@@ -72,7 +72,7 @@ const files: Record<string, string> = isV2
       "pids/pids.max": "33",
     };
 
-test("resources are those of the container's cgroup", async () => {
+test("resources are set in the container's cgroup", async () => {
   await plugins.adjusting([["10", "v0125", { adjust: { linux: { resources } } }]], async (name) => {
     const id = await daemon.run(podId, pod, ["sleep", "600"], { metadata: { name } });
     const seen = Object.keys(files).map(async (file) => [
@@ -102,8 +102,8 @@ test.each(["v061", "v0125"] as const)("%s: hooks of all six kinds are run", asyn
   });
 });
 
-describe.skipIf(!hasNewRunc)("on a runtime that knows version 1.3 of the specification", () => {
-  test("I/O priority, scheduler and memory policy are those of the container's process", async () => {
+describe.skipIf(!hasNewRunc)("on a runtime that supports OCI specification 1.3", () => {
+  test("I/O priority, scheduler and memory policy are set on the container's process", async () => {
     const linux = {
       ioPriority: { class: "IOPRIO_CLASS_BE", priority: 6 },
       scheduler: { policy: "SCHED_BATCH", nice: 5 },
@@ -123,7 +123,7 @@ describe.skipIf(!hasNewRunc)("on a runtime that knows version 1.3 of the specifi
     });
   });
 
-  test("a network device goes into the container, and comes back with its name", async () => {
+  test("a network device is moved into the container, and returned under its old name", async () => {
     const device = `nri${daemon.token.slice(-8)}`;
     const ip = (...args: string[]) => execFileSync("ip", args, { encoding: "utf8" });
     ip("link", "add", device, "type", "veth", "peer", "name", `${device}p`);
@@ -144,7 +144,7 @@ describe.skipIf(!hasNewRunc)("on a runtime that knows version 1.3 of the specifi
   });
 });
 
-/** Without what each container has of its own, and mounts by their places: plugins' changes sort them. */
+/** Drops fields that differ between containers, and sorts mounts by destination. */
 function spec(id: string, name: string): OciSpec {
   const path = join(daemon.dir, "graph/containers", id, "config.json");
   const text = readFileSync(path, "utf8").replaceAll(id, "ID").replaceAll(name, "NAME");
@@ -153,7 +153,7 @@ function spec(id: string, name: string): OciSpec {
   return spec;
 }
 
-test("what a plugin adds the next one takes away, in all that has a removal mark", async () => {
+test("a plugin can remove every kind of keyed entry that an earlier plugin added", async () => {
   const device = { path: "/dev/mine", type: "c", major: "1", minor: "5" };
   const added = {
     annotations: { mine: "1" },
@@ -195,7 +195,7 @@ test("what a plugin adds the next one takes away, in all that has a removal mark
   await daemon.client.RemoveContainer({ container_id: plain });
 });
 
-test("what the container has of itself can be taken away", async () => {
+test("a plugin can remove the container's own entries", async () => {
   const adjust = {
     mounts: [{ destination: "-/own" }],
     env: [{ key: "-OWN" }],

@@ -1,4 +1,4 @@
-// Each pod and container is stopped once and removed once for plugins, whatever ends it.
+// Tests that plugins get one Stop and one Remove for each pod and container, however it ends.
 import { afterEach, beforeEach, expect, test as anyTest } from "bun:test";
 import { chmodSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -38,7 +38,7 @@ const heardOfPod = (podId: string) =>
     .filter(({ pod, container }) => pod?.id === podId && container === undefined)
     .map(({ event }) => event);
 
-test("a Stop that the sweep finishes is heard of", async () => {
+test("plugins get the Stop that the sweep finishes", async () => {
   const podId = await daemon.runPod(daemon.podConfig());
   await restart("before:cni-del=kill");
   await failure(daemon.client.StopPodSandbox({ pod_sandbox_id: podId }));
@@ -58,7 +58,7 @@ test("a Stop that the sweep finishes is heard of", async () => {
   expect(heard.map(({ event }) => event)).toEqual(["StopPodSandbox", "RemovePodSandbox"]);
 });
 
-test("a RunPodSandbox that fails late and cannot be undone: Stop and Remove are heard of once", async () => {
+test("a RunPodSandbox that fails late and cannot be rolled back gives one Stop and one Remove", async () => {
   const broken = join(daemon.dir, "broken");
   const folder = join(daemon.dir, "plugins");
   mkdirSync(folder);
@@ -93,7 +93,7 @@ test("a container that was never started is stopped before it is removed", async
   await daemon.client.RemoveContainer({ container_id });
   const life = ["CreateContainer", "PostCreateContainer", "StopContainer", "RemoveContainer"];
   expect(plugins.heardOf(id, "idle")).toEqual(life);
-  // Of one that cannot be started, too.
+  // The same for a container that cannot be started.
   await daemon.run(podId, pod, ["/nothing"], { metadata: { name: "broken" } }).catch(() => {});
   await daemon.removePod(podId);
   expect(plugins.heardOf(id, "broken")).toEqual([

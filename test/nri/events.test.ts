@@ -1,4 +1,4 @@
-// What plugins on the oldest and the newest stub hear of pods and containers, launched and external.
+// Tests the events that launched and external plugins get, with the oldest and the newest stub.
 import { afterAll, beforeAll, describe, expect, test as anyTest } from "bun:test";
 import { execFileSync } from "node:child_process";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -45,7 +45,7 @@ const containerEvents = [
   "RemoveContainer",
 ];
 
-test("a plugin that comes is told of what there is", () => {
+test("a new plugin is synchronized with existing pods and containers", () => {
   for (const id of ids.slice(2)) {
     const line = plugins.lines(id).find(({ event }) => event === "Synchronize");
     expect(line).toMatchObject({ pods: 1, containers: ["before"] });
@@ -58,7 +58,7 @@ test("Configure names the runtime, its version, and gives a launched plugin its 
 });
 
 describe.each(ids)("%s", (id) => {
-  test("hears of a pod's life, each event once, with what the pod is", async () => {
+  test("gets each event of a pod once, with the pod's fields", async () => {
     const config = daemon.podConfig({ metadata: { name: `pod-of-${id}` } });
     const sandbox = await daemon.runPod(config);
     await daemon.client.StopPodSandbox({ pod_sandbox_id: sandbox });
@@ -79,7 +79,7 @@ describe.each(ids)("%s", (id) => {
     if (id.includes("new")) expect(lines[0]!.pod!.ips?.[0]).toStartWith(daemon.subnet);
   });
 
-  test("hears of a container's life in order, and of its end when it ends by itself", async () => {
+  test("gets a container's events in order, and StopContainer when it exits by itself", async () => {
     for (const [name, command] of [
       ["stopped", ["sleep", "600"]],
       ["failed", ["sh", "-c", "exit 3"]],
@@ -110,7 +110,7 @@ describe.each(ids)("%s", (id) => {
     }
   });
 
-  test("hears of updates, before and after", async () => {
+  test("gets updates before and after they are applied", async () => {
     const name = `updated-${id}`;
     const container = await daemon.run(podId, pod, ["sleep", "600"], { metadata: { name } });
     const linux = { memory_limit_in_bytes: toLong(64 << 20) };
@@ -135,7 +135,7 @@ describe.each(ids)("%s", (id) => {
   });
 });
 
-test("one that subscribes to two events hears of no other", async () => {
+test("a plugin gets only the events that it subscribes to", async () => {
   const config = daemon.hostPodConfig();
   const sandbox = await daemon.runPod(config);
   const name = "for-some";
@@ -171,7 +171,7 @@ test("isulad-ts nri and the metrics list plugins with their calls", async () => 
   expect(text).toContain(line);
 });
 
-test("validators, launched and external, are asked about a creation", async () => {
+test("launched and external validators are called for a creation", async () => {
   const validators = () =>
     ids.filter((id) =>
       plugins.lines(id).some(({ event }) => event === "ValidateContainerAdjustment"),
@@ -181,7 +181,7 @@ test("validators, launched and external, are asked about a creation", async () =
   await daemon.client.RemoveContainer({ container_id: id });
 });
 
-test("a pod's own update is told to the newest stub alone", async () => {
+test("only the newest stub gets UpdatePodSandbox", async () => {
   const config = daemon.hostPodConfig();
   const sandbox = await daemon.runPod(config);
   await daemon.client.UpdatePodSandboxResources({
@@ -200,7 +200,7 @@ test("a pod's own update is told to the newest stub alone", async () => {
   await daemon.removePod(sandbox);
 });
 
-test("what the pod's end takes along is told of before the pod's own end", async () => {
+test("a pod's containers are stopped and removed for plugins before the pod", async () => {
   const config = daemon.hostPodConfig();
   const sandbox = await daemon.runPod(config);
   const name = "taken-along";
@@ -218,7 +218,7 @@ test("what the pod's end takes along is told of before the pod's own end", async
   ]);
 });
 
-test("launched plugins get Shutdown and end with the daemon; external ones stay and come back", async () => {
+test("launched plugins get Shutdown and exit with the daemon; external ones reconnect", async () => {
   const [launched, stopped] = ["20-new", "10-old"].map((id) => plugins.lines(id)[0]!.pid);
   process.kill(stopped!, "SIGSTOP"); // deaf to Shutdown and SIGTERM
   await daemon.stop();
@@ -231,7 +231,7 @@ test("launched plugins get Shutdown and end with the daemon; external ones stay 
   expect(line).toMatchObject({ containers: ["before"] });
 });
 
-test("launched plugins end also when the daemon is killed", async () => {
+test("launched plugins exit when the daemon is killed", async () => {
   const launched = plugins.lines("20-new").findLast(({ event }) => event === "Configure")!.pid;
   process.kill(launched, 0);
   await daemon.stop("SIGKILL");

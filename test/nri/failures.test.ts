@@ -1,4 +1,4 @@
-// Plugins that hang, crash, refuse, or ask for what cannot be: what it costs, and whom.
+// Tests plugins that hang, crash, reject requests or send invalid answers.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { createConnection } from "node:net";
 import { join } from "node:path";
@@ -14,7 +14,7 @@ const plugins = new Plugins();
 let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
-/** A connection that says nothing, from the start; how long that takes costs nothing here. */
+/** A silent connection, opened at the start so that its deadline passes during other tests. */
 let silentEnded: Promise<void>;
 
 beforeAll(async () => {
@@ -53,12 +53,12 @@ const podEvents = [
   "StopPodSandbox",
   "RemovePodSandbox",
 ];
-/** The oldest stub knows all but these. */
+/** Events that the oldest stub does not know. */
 const isNew = (event: string) => /UpdatePod|Validate/.test(event);
 
 let serial = 0;
 
-/** A container's whole life, during which all of its events happen. */
+/** Runs a container from creation to removal, so that all of its events happen. */
 async function life(pod = podId): Promise<string> {
   const name = `life-${++serial}`;
   const config = daemon.hostPodConfig();
@@ -70,7 +70,7 @@ async function life(pod = podId): Promise<string> {
   return name;
 }
 
-/** A pod's, and that of a container in it. Returns both names. */
+/** Runs a pod with a container in it to their removal. Returns both names. */
 async function podLife(): Promise<[pod: string, container: string]> {
   const config = daemon.hostPodConfig();
   const id = await daemon.runPod(config);
@@ -83,18 +83,18 @@ async function podLife(): Promise<[pod: string, container: string]> {
   return [config.metadata!.name!, container];
 }
 
-/** What the witness heard of both, but for what it was asked to judge. */
+/** Returns the witness's events of both, without validations. */
 function witnessed([pod, container]: [string, string]): string[] {
   const ofPod = plugins.lines("10-witness").filter((line) => line.pod?.name === pod);
   return [...ofPod.map(({ event }) => event), ...plugins.heardOf("10-witness", container)];
 }
 
-test("files that are no plugins are told of and left out", () => {
+test("files that are not plugins are logged and skipped", () => {
   expect(daemon.log).toMatch(/no-plugin.*two digits/);
   expect(daemon.log).toMatch(/20-not-executable.*not executable/);
 });
 
-/** One plugin for each event; returns what they are. */
+/** Starts one plugin for each event, which exits or hangs in it. */
 async function inEach(kind: "exit" | "hang"): Promise<{ id: string; event: string }[]> {
   const all = [...containerEvents, ...podEvents].map((event) => ({
     id: `50-${kind}-${event}`,
@@ -107,18 +107,19 @@ async function inEach(kind: "exit" | "hang"): Promise<{ id: string; event: strin
   return all;
 }
 
-test("plugins that end, each during another event, harm nobody", async () => {
+test("plugins that exit during an event do not affect requests or other plugins", async () => {
   const told = witnessed(await podLife());
   const all = await inEach("exit");
   expect(witnessed(await podLife())).toEqual(told);
-  for (const { id } of all) expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}`));
+  for (const { id } of all)
+    expect(daemon.log).toMatch(new RegExp(`NRI plugin out of service.*${id}`));
   for (const event of [...containerEvents, ...podEvents]) {
     const heard = plugins.lines("10-witness").map((line) => line.event);
     expect(heard).toContain(event);
   }
 });
 
-test("plugins that hang, each in another event, cost their deadline, once", async () => {
+test("plugins that hang delay requests by one deadline, once", async () => {
   const all = await inEach("hang");
   const told = witnessed(await podLife());
   for (const { id, event } of all) {
@@ -131,7 +132,7 @@ test("plugins that hang, each in another event, cost their deadline, once", asyn
 });
 
 test.each(["Configure", "Synchronize"])(
-  "plugins that end, refuse or hang in %s are not taken into service, and harm nobody",
+  "plugins that exit, fail or hang in %s are not admitted and affect nobody else",
   async (event) => {
     const told = witnessed(await podLife());
     const kinds = ["exit", "fail", "hang"] as const;
@@ -151,7 +152,7 @@ test.each(["Configure", "Synchronize"])(
   },
 );
 
-test("an update of a pod that a plugin refuses is not made", async () => {
+test("an update of a pod that a plugin rejects is not applied", async () => {
   const child = await plugins.start("50-no-update", "v0125", { fail: ["UpdatePodSandbox"] });
   const config = daemon.hostPodConfig();
   const id = await daemon.runPod(config);
@@ -184,7 +185,7 @@ test.each(["CreateContainer", "StartContainer"])(
   },
 );
 
-test("a failure policy says what a late answer costs the request, and the plugin", async () => {
+test("the failure policy decides whether a timeout fails the request and closes the plugin", async () => {
   const hang = ["StartContainer"];
   const failing = await plugins.start("50-strict", "v0125", {
     hang,
@@ -200,7 +201,7 @@ test("a failure policy says what a late answer costs the request, and the plugin
   for (const { id } of containers) await daemon.client.RemoveContainer({ container_id: id! });
 });
 
-test("errors in what has happened hold nothing up", async () => {
+test("errors of notifications do not fail requests", async () => {
   const after = containerEvents.filter((event) => /^(Post|Stop|Remove)/.test(event));
   const child = await plugins.start("50-after", "v061", { fail: after });
   await life();
@@ -208,7 +209,7 @@ test("errors in what has happened hold nothing up", async () => {
   await plugins.end(child);
 });
 
-test("a pod that a plugin refuses was never there", async () => {
+test("a pod that a plugin rejects leaves nothing", async () => {
   const child = await plugins.start("50-no-pods", "v0125", { fail: ["RunPodSandbox"] });
   const config = daemon.podConfig();
   const before = daemon.snapshot();
@@ -224,7 +225,7 @@ test("a pod that a plugin refuses was never there", async () => {
   await daemon.removePod(await daemon.runPod(config));
 });
 
-test("nobody sees a pod or container before plugins have agreed", async () => {
+test("pods and containers are not visible before plugins have accepted them", async () => {
   const slow = { sleepMs: { RunPodSandbox: 700, CreateContainer: 700 } };
   const child = await plugins.start("50-slow", "v0125", slow);
   const config = daemon.hostPodConfig();
@@ -249,7 +250,7 @@ test("nobody sees a pod or container before plugins have agreed", async () => {
   await plugins.end(child);
 });
 
-test("what is made while a plugin is synchronized waits, and the plugin hears of it", async () => {
+test("creations during a synchronization wait, and the plugin gets their events", async () => {
   const slow = { sleepMs: { Synchronize: 2500 } };
   const child = await plugins.start("50-sync", "v0125", slow);
   const name = `life-${serial + 1}`;
@@ -265,24 +266,24 @@ test.each<[string, object, string]>([
     { linux: { resources: { memory: { limit: { value: "-9" } } } } },
     "limit: -9",
   ],
-  ["an env name with =", { env: [{ key: "A=B", value: "c" }] }, "no variable's name"],
+  ["an env name with =", { env: [{ key: "A=B", value: "c" }] }, "not a variable name"],
 ])("%s closes the plugin, and the container is made without it", async (_, adjust, why) => {
   const id = `50-bad-${why.replace(/\W+/g, "-")}`;
   await plugins.start(id, "v061", { adjust });
   await life();
-  expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*${why}`));
+  expect(daemon.log).toMatch(new RegExp(`NRI plugin out of service.*${id}.*${why}`));
 });
 
 test.each([
   ["5-x", "index", "not two digits"],
-  ["50-bad name", "name", "not made of"],
-])("%s: a bad %s is refused", async (id, _, why) => {
+  ["50-bad name", "name", "must consist of"],
+])("%s: a bad %s is rejected", async (id, _, why) => {
   await plugins.start(id, "v061", {}, { ready: false });
   await until("it is refused", () => daemon.log.includes(why));
   await life();
 });
 
-test("garbage on the socket ends that connection alone", async () => {
+test("garbage on the socket closes only that connection", async () => {
   const socket = createConnection(plugins.socket);
   const ended = new Promise((resolve) => socket.once("close", resolve));
   socket.resume();
@@ -293,12 +294,12 @@ test("garbage on the socket ends that connection alone", async () => {
   await life();
 });
 
-test("one that never registers is closed at its deadline", async () => {
+test("a plugin that never registers is closed at its deadline", async () => {
   await silentEnded;
-  expect(daemon.log).toContain("has not registered within 5000 ms");
+  expect(daemon.log).toContain("not registered within 5000 ms");
 }, 20_000);
 
-test("a launched plugin that is stopped is killed, and comes back", async () => {
+test("a launched plugin that got SIGSTOP is killed and restarted", async () => {
   const stopped = plugins.lines("10-witness").findLast(({ event }) => event === "Configure")!.pid;
   const told = plugins.lines("10-witness").length;
   process.kill(stopped, "SIGSTOP");
@@ -312,13 +313,13 @@ test("a launched plugin that is stopped is killed, and comes back", async () => 
   expect(() => process.kill(stopped, 0)).toThrow();
 });
 
-test("a launched plugin that dies comes back, with what there is", async () => {
+test("a launched plugin that dies is restarted and synchronized", async () => {
   const first = plugins.lines("10-witness").findLast(({ event }) => event === "Configure")!.pid;
   process.kill(first, "SIGKILL");
   const started = () => plugins.lines("10-witness").filter(({ event }) => event === "Synchronize");
   const count = started().length;
   await until("it is back", () => started().length > count);
-  expect(daemon.log).toMatch(/a plugin has ended; it is started again/);
+  expect(daemon.log).toMatch(/NRI plugin ended, restarting after a delay/);
   const name = await life();
   expect(plugins.heardOf("10-witness", name)).toContain("RemoveContainer");
 });

@@ -1,11 +1,11 @@
-// Every field that plugins can adjust, by real plugins on the oldest and the newest stub: in the OCI spec
-// of the container that is made, or refused where this host or runtime cannot do it.
+// Tests that every field which plugins can adjust reaches the container's OCI spec, or is rejected if this
+// host or runtime does not support it. Uses real plugins with the oldest and the newest stub.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
-import { readHostFacts } from "../../src/node/host_probe.ts";
+import { readHostInfo } from "../../src/node/host_probe.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
@@ -21,7 +21,7 @@ import { buildPlugin, hasGo, Plugins } from "./plugins.ts";
 
 const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
-/** Of the Go module proxy (test/run). */
+/** Built by test/run from the Go module proxy. */
 const newRunc = join(import.meta.dirname, "../.cache/runc");
 const handlers = [ociRuntime, ...(existsSync(newRunc) ? ["runc-new"] : [])];
 let daemon: Daemon;
@@ -63,20 +63,20 @@ const versions = new Map(
   }),
 );
 
-/** With what words a field is refused here; undefined: it is not. */
+/** Returns the expected error text of an unsupported field; undefined: it is supported. */
 function refusal(need: Need | undefined, handler: string): string | undefined {
-  const words: Record<Need, [has: boolean, words: string]> = {
-    "OCI 1.1": [versions.get(handler)! >= 1.1, "this needs 1.1"],
-    "OCI 1.3": [versions.get(handler)! >= 1.3, "this needs 1.3"],
-    resctrl: [existsSync("/sys/fs/resctrl/schemata"), "has no resource control"],
+  const texts: Record<Need, [has: boolean, text: string]> = {
+    "OCI 1.1": [versions.get(handler)! >= 1.1, "specification 1.1"],
+    "OCI 1.3": [versions.get(handler)! >= 1.3, "specification 1.3"],
+    resctrl: [existsSync("/sys/fs/resctrl/schemata"), "resctrl is not mounted"],
     "cgroup v2": [mounts.version === 2, "it needs cgroup v2"],
-    hugetlb: [readHostFacts(mounts, {}).hugepageSizes.includes("2MB"), "has none such"],
+    hugetlb: [readHostInfo(mounts, {}).hugepageSizes.includes("2MB"), "controller lacks it"],
   };
-  if (need === undefined || words[need][0]) return undefined;
-  return words[need][1];
+  if (need === undefined || texts[need][0]) return undefined;
+  return texts[need][1];
 }
 
-/** Holds where all that is given is there, in objects and lists that may have more. */
+/** Returns a matcher of objects and lists that contain at least value. */
 function atLeast(value: unknown): unknown {
   if (Array.isArray(value)) return expect.arrayContaining(value.map(atLeast));
   if (typeof value !== "object" || value === null) return value;
@@ -90,11 +90,11 @@ test.each(adjustableFields)("%s", async (_, field) => {
       for (const handler of handlers) {
         const more = { metadata: { name, attempt: handlers.indexOf(handler) } };
         const coming = daemon.create(pods[handler]!, pod, ["true"], more);
-        const words = refusal(field.need, handler);
-        if (words !== undefined) {
+        const text = refusal(field.need, handler);
+        if (text !== undefined) {
           const error = await failure(coming);
           expect(error.code).toBe("FAILED_PRECONDITION");
-          expect(error.message).toContain(words);
+          expect(error.message).toContain(text);
           continue;
         }
         const id = await coming;
@@ -106,7 +106,7 @@ test.each(adjustableFields)("%s", async (_, field) => {
   }
 });
 
-test("no field of an adjustment is left out", () => {
+test("every field of an adjustment is tested", () => {
   const tried = new Set(adjustableFields.flatMap(([, { adjust }]) => leaves(adjust)));
   expect(leaves().filter((path) => !tried.has(path))).toEqual([]);
 });

@@ -1,5 +1,5 @@
-// Every field that a plugin can adjust, as the stub's JSON has it, and what is to come of it in the OCI
-// spec. Paths and devices are made up: nothing of this is run.
+// Lists every field that a plugin can adjust, in the stub's JSON, with the expected part of the OCI spec.
+// Paths and devices are fake: these containers are never started.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import protobuf from "protobufjs";
@@ -9,17 +9,17 @@ const { root } = protobuf.parse(proto, { keepCase: true });
 root.resolveAll();
 const adjustment = root.lookupType("nri.pkg.api.v1alpha1.ContainerAdjustment");
 
-/** What a host or a runtime may lack, and the words with which a field is refused then. */
+/** A feature that the host or the runtime may lack. */
 export type Need = "OCI 1.1" | "OCI 1.3" | "resctrl" | "cgroup v2" | "hugetlb";
 
 export type Field = {
   adjust: { linux?: Record<string, unknown> } & Record<string, unknown>;
-  /** A part of the spec, of whose lists each entry must be there. */
+  /** Part of the spec; its lists must contain at least these entries. */
   spec: object;
   need?: Need;
 };
 
-/** What the daemon is told of: a CDI device that sets CDI=yes, and a class with weight 77. */
+/** In the daemon's configuration: a CDI device that sets CDI=yes, and a block I/O class with weight 77. */
 export const cdiDevice = "example.com/device=one";
 export const blockioClass = "slow";
 
@@ -245,7 +245,7 @@ export const adjustableFields = all.map((field): [paths: string, field: Field] =
   field,
 ]);
 
-/** Whether NRI 0.6.1 has the field. */
+/** Returns whether NRI 0.6.1 has the field. */
 export function isInOldest({ adjust }: Field): boolean {
   const { linux = {}, args, CDIDevices } = adjust;
   const { pids } = (linux["resources"] ?? {}) as { pids?: object };

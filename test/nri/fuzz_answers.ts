@@ -1,21 +1,21 @@
-// Mutated answers of plugins, through all that is done with them: whatever they say, it is either
-// applied or refused with a CriError, and the spec that comes of it can be written.
+// Fuzzes plugins' answers through decoding, checks, merging and the spec: each mutated answer must be applied
+// or rejected with a CriError, and the resulting spec must be serializable.
 import { CriError } from "../../src/base/errors.ts";
 import { toLong } from "../../src/base/int64.ts";
-import { checkAdjustment, checkUpdate } from "../../src/nri/check.ts";
+import { checkAdjustment, checkUpdate } from "../../src/nri/check_answers.ts";
 import { toCri } from "../../src/nri/convert.ts";
-import { Creation } from "../../src/nri/merge.ts";
+import { AdjustmentMerge } from "../../src/nri/merge_adjustments.ts";
 import { nri } from "../../src/proto/nri.js";
 import type { CreateContainerResponse } from "../../src/proto/nri_types.ts";
-import { adjustedSpec } from "../../src/spec/adjust.ts";
+import { adjustedSpec } from "../../src/spec/nri_adjustment.ts";
 import { containerSpec, ociJson, parseOciSpec } from "../../src/spec/oci.ts";
-import { host, specInput } from "../spec/facts.ts";
+import { host, specInput } from "../spec/inputs.ts";
 
 const api = nri.pkg.api.v1alpha1;
 const int = (value: number) => ({ value: toLong(value) });
 const hook = { path: "/h", args: ["h"], env: ["A=1"], timeout: int(3) };
 
-/** All that there is. */
+/** An adjustment with every field. */
 const answer: CreateContainerResponse = {
   adjust: {
     annotations: { a: "1", "-b": "" },
@@ -64,9 +64,9 @@ const answer: CreateContainerResponse = {
 
 const bytes = api.CreateContainerResponse.encode(answer).finish();
 const spec = containerSpec(specInput({}));
-const facts = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
+const options = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
 
-/** @throws what is no CriError, which nothing may. */
+/** @throws errors other than CriError, which are bugs. */
 export function fuzzAnswer(next: () => number): "garbage" | "refused" | "applied" {
   const mutated = Buffer.from(bytes);
   mutate(mutated, next);
@@ -79,11 +79,11 @@ export function fuzzAnswer(next: () => number): "garbage" | "refused" | "applied
   try {
     if (response.adjust) checkAdjustment(response.adjust);
     for (const update of response.update) checkUpdate(update);
-    const creation = new Creation({ id: "c1" });
+    const creation = new AdjustmentMerge({ id: "c1" });
     creation.apply("10-fuzz", response);
     api.Container.encode(creation.container()).finish();
     toCri(creation.adjustment().linux?.resources ?? {});
-    parseOciSpec(ociJson(adjustedSpec(spec, creation.adjustment(), facts)));
+    parseOciSpec(ociJson(adjustedSpec(spec, creation.adjustment(), options)));
     return "applied";
   } catch (error) {
     if (!(error instanceof CriError)) throw error;

@@ -1,5 +1,5 @@
-// A process that hosts plugins and nothing else, for the fuzzer (test/nri_fuzz.ts) to prove itself on:
-// `bun test/nri/fuzz_target.ts SOCKET [BYTES]`. With BYTES it leaks that much for each plugin that comes.
+// Hosts plugins without a daemon, to check that the fuzzer (test/nri_fuzz.ts) finds leaks:
+// `bun test/nri/fuzz_target.ts SOCKET [BYTES]` leaks BYTES for each connecting plugin.
 import process from "node:process";
 import { pluginSet } from "./host.ts";
 

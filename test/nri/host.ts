@@ -1,12 +1,12 @@
-// Plugins and nothing else: what a fuzzer and a benchmark need of the NRI host, without a daemon.
+// Creates an NRI plugin set without a daemon, for fuzzers and benchmarks.
 import { silentLog } from "../../src/base/log.ts";
-import { Changes, type World } from "../../src/nri/changes.ts";
+import { UpdateApplier, type NriBackend } from "../../src/nri/apply_updates.ts";
 import { PluginSet } from "../../src/nri/plugin_set.ts";
 
-/** External plugins alone, told of what `state` returns; nothing can be done to a container. Not started. */
-export function pluginSet(socketPath: string, state: World["state"]): PluginSet {
+/** Returns a plugin set, not yet started, for external plugins only; containers cannot be changed. */
+export function pluginSet(socketPath: string, state: NriBackend["state"]): PluginSet {
   const log = silentLog();
-  const world: World = {
+  const backend: NriBackend = {
     state,
     isLive: () => false,
     update: () => Promise.reject(new Error("there are no containers")),
@@ -23,5 +23,5 @@ export function pluginSet(socketPath: string, state: World["state"]): PluginSet 
     synchronizeTimeoutMs: 30_000,
     requiredPlugins: [],
   };
-  return new PluginSet({ config, log, world, changes: new Changes(world, log) });
+  return new PluginSet({ config, log, backend, updates: new UpdateApplier(backend, log) });
 }

@@ -1,4 +1,4 @@
-// Plugins on the stock Go stubs for tests: built once, launched by the daemon or started beside it.
+// Builds test plugins with the stock Go stubs; the daemon launches them, or tests start them themselves.
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import {
   copyFileSync,
@@ -18,7 +18,7 @@ import { until } from "../expect.ts";
 
 export type StubVersion = "v061" | "v0125";
 
-/** What a plugin does (plugin/main.go, behaviour). */
+/** Behaviour of a test plugin (plugin/main.go, behaviour). */
 export type Behaviour = {
   events?: string[];
   mask?: number;
@@ -31,7 +31,7 @@ export type Behaviour = {
   update?: object[];
   own?: object[];
   reject?: string;
-  /** Says nothing after Synchronize, and so costs nothing. */
+  /** Subscribes to no events after Synchronize. */
   quiet?: boolean;
   stay?: boolean;
   policy?: { failRequest?: boolean; keepConnected?: boolean };
@@ -55,14 +55,14 @@ export type Line = {
   [more: string]: unknown;
 };
 
-/** Without Go there are no plugins to test with. */
+/** Tests are skipped without Go, which builds the plugins. */
 export const hasGo = spawnSync("go", ["version"]).status === 0;
 if (!hasGo) console.error("skipped, there is no Go: what needs NRI plugins");
 
 const here = import.meta.dirname;
 const cache = join(here, "../.cache");
 
-/** The path of the program, built when a source is newer. */
+/** Returns the path of the program; rebuilds it if a source is newer. */
 export function buildPlugin(version: StubVersion): string {
   const program = join(cache, `nri-plugin-${version}`);
   const sources = [join(here, "plugin"), join(here, version)].flatMap((folder) =>
@@ -82,7 +82,7 @@ export function buildPlugin(version: StubVersion): string {
   return program;
 }
 
-/** A folder with plugins, their configuration, their logs, and the NRI socket. */
+/** Manages a folder with plugins, their configuration, their logs, and the NRI socket. */
 export class Plugins implements Disposable {
   readonly dir = mkdtempSync(join(tmpdir(), "isulad-nri-"));
   readonly #children: ChildProcess[] = [];
@@ -92,7 +92,7 @@ export class Plugins implements Disposable {
     for (const folder of ["plugins", "conf.d"]) mkdirSync(join(this.dir, folder));
   }
 
-  /** Keys of daemon.json. */
+  /** Returns the keys for daemon.json. */
   config(more: object = {}): Record<string, unknown> {
     return {
       "nri-support": true,
@@ -112,7 +112,7 @@ export class Plugins implements Disposable {
     return join(this.dir, `${id}.log`);
   }
 
-  /** For the daemon to launch: "10-name". */
+  /** Installs a plugin for the daemon to launch: "10-name". */
   install(id: string, version: StubVersion, behaviour: Behaviour = {}, file = `${id}.conf`): void {
     linkSync(buildPlugin(version), join(this.dir, "plugins", id));
     this.configure(file, id, behaviour);
@@ -123,7 +123,7 @@ export class Plugins implements Disposable {
     writeFileSync(join(this.dir, "conf.d", file), text);
   }
 
-  /** Started beside the daemon; returns when it is synchronized, unless it is not to be. */
+  /** Starts an external plugin; returns when it is synchronized, unless `ready` is false. */
   async start(
     id: string,
     version: StubVersion,
@@ -158,7 +158,7 @@ export class Plugins implements Disposable {
     await gone;
   }
 
-  /** With plugins that adjust one container alone, whose name `use` is given. */
+  /** Runs `use` with plugins that adjust only the container of the given name. */
   async adjusting<T>(
     behaviours: [index: string, version: StubVersion, behaviour: Behaviour][],
     use: (name: string) => Promise<T>,
@@ -185,7 +185,7 @@ export class Plugins implements Disposable {
       .map((line) => JSON.parse(line) as Line);
   }
 
-  /** What it heard of one container, in order. */
+  /** Returns the events that the plugin got for one container, in order. */
   heardOf(id: string, container: string): string[] {
     return this.lines(id)
       .filter((line) => line.container?.name === container)

@@ -1,4 +1,4 @@
-// What no stub lets a plugin do: garbage, evictions, masks of unknown events, messages over the limit.
+// Tests plugins without a stub: garbage, evictions, unknown events, messages over the limit.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -32,7 +32,7 @@ afterAll(async () => {
 
 let serial = 10;
 
-/** In service, with an index of its own. */
+/** Registers a plugin with a new index; resolves when it is in service. */
 async function inService(answers: Answers = {}): Promise<{ plugin: RawPlugin; id: string }> {
   const index = String(++serial);
   const plugin = new RawPlugin(plugins.socket, answers);
@@ -56,7 +56,7 @@ const refusal = (call: Promise<unknown>) =>
 
 const sleeper = () => daemon.run(podId, pod, ["sleep", "600"]);
 
-/** Ends at once when it is asked to. */
+/** Starts a container that exits at once when it is stopped. */
 async function trapper(): Promise<string> {
   const command = "trap 'exit 9' TERM; echo up; while :; do sleep 0.1; done";
   const id = await daemon.run(podId, pod, command);
@@ -69,51 +69,51 @@ async function works(): Promise<void> {
   await daemon.client.RemoveContainer({ container_id: id });
 }
 
-test("events that do not exist are refused", async () => {
+test("unknown events are rejected", async () => {
   const Configure = () => api.ConfigureResponse.encode({ events: 1 << 20 }).finish();
   using plugin = new RawPlugin(plugins.socket, { Configure });
   await plugin.register("10", "mask");
   await plugin.ended;
-  expect(daemon.log).toMatch(/10-mask.*events that do not exist: 0x100000/);
+  expect(daemon.log).toMatch(/10-mask.*subscribes to unknown events: 0x100000/);
 });
 
-test("registering twice is refused, and so is asking before", async () => {
+test("registering twice and calls before registration are rejected", async () => {
   using early = new RawPlugin(plugins.socket, {});
   expect(await refusal(early.call("UpdateContainers", new Uint8Array()))).toContain(
     "not synchronized",
   );
   expect(await refusal(early.call("NoSuchMethod", new Uint8Array()))).toContain("no method");
   const { plugin } = await inService();
-  expect(await refusal(plugin.register("11", "again"))).toContain("registered before");
+  expect(await refusal(plugin.register("11", "again"))).toContain("already registered");
   plugin[Symbol.dispose]();
 });
 
 test.each<[what: string, answer: Uint8Array, why: string]>([
-  ["garbage", Uint8Array.of(0xff, 0xff, 0xff), "answers garbage"],
+  ["garbage", Uint8Array.of(0xff, 0xff, 0xff), "cannot decode the answer"],
   ["5 MiB", new Uint8Array(5 << 20), "at most"],
 ])(
-  "a plugin that answers %s is closed, and the container is made without it",
+  "a plugin that answers %s is closed, and the container is created without it",
   async (_, answer, why) => {
     const { plugin, id } = await inService({ CreateContainer: () => answer });
     await works();
     await plugin.ended;
-    expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*${why}`));
+    expect(daemon.log).toMatch(new RegExp(`NRI plugin out of service.*${id}.*${why}`));
   },
 );
 
 test.each(["Configure", "Synchronize"])(
-  "a plugin that answers garbage to %s is not taken into service",
+  "a plugin that answers garbage to %s is not admitted",
   async (method) => {
     const index = String(++serial);
     using plugin = new RawPlugin(plugins.socket, { [method]: () => Uint8Array.of(0xff, 0xff) });
     await plugin.register(index, "raw");
     await plugin.ended;
-    expect(daemon.log).toMatch(new RegExp(`not admitted.*${index}-raw.*answers garbage`));
+    expect(daemon.log).toMatch(new RegExp(`not admitted.*${index}-raw.*cannot decode the answer`));
     await works();
   },
 );
 
-test("an answer after its deadline is dropped, and a plugin that may stay goes on", async () => {
+test("an answer after its deadline is dropped, and a keep_connected plugin stays in service", async () => {
   const failure_policy = { keep_connected: true };
   const Configure = () => api.ConfigureResponse.encode({ failure_policy }).finish();
   const adjust = { annotations: { late: "1" } };
@@ -125,12 +125,14 @@ test("an answer after its deadline is dropped, and a plugin that may stay goes o
   const second = await sleeper();
   const { annotations } = spec(second);
   expect([spec(first).annotations["late"], annotations["late"]]).toEqual([undefined, "1"]);
-  expect(daemon.log).toMatch(new RegExp(`${id} failed CreateContainer: .*; it goes on without it`));
+  expect(daemon.log).toMatch(
+    new RegExp(`${id} failed CreateContainer: .*; the request continues without it`),
+  );
   for (const one of [first, second]) await daemon.client.RemoveContainer({ container_id: one });
   plugin[Symbol.dispose]();
 });
 
-test("what ends while the only plugin is told of what there is, it hears of", async () => {
+test("a plugin gets the end of a container that exits during its synchronization", async () => {
   const nobody = async () => (await daemon.client.NriPlugins({})).plugins.length === 0;
   await until("the others are gone", nobody);
   const id = await sleeper();
@@ -152,7 +154,7 @@ test("what ends while the only plugin is told of what there is, it hears of", as
   expect(plugin.times("RemoveContainer")).toBe(1);
 });
 
-test("an event goes to the next plugin when the one before has answered, also after the fact", async () => {
+test("each event, also a notification, waits for the previous plugin's answer", async () => {
   const [heardMs, event]: [number[], string] = [[], "PostCreateContainer"];
   const first = await inService({ [event]: () => void heardMs.push(performance.now()) });
   const second = await inService({
@@ -168,11 +170,11 @@ test("an event goes to the next plugin when the one before has answered, also af
   second.plugin[Symbol.dispose]();
 });
 
-test("5 MiB from a plugin end its connection alone", async () => {
+test("a 5 MiB message from a plugin closes only its connection", async () => {
   const { plugin, id } = await inService();
   plugin.socket.write(frame(2, message(1, 1, Buffer.alloc(5 << 20))));
   await plugin.ended;
-  expect(daemon.log).toMatch(new RegExp(`plugin is gone.*${id}.*at most`));
+  expect(daemon.log).toMatch(new RegExp(`NRI plugin out of service.*${id}.*at most`));
   await works();
 });
 
@@ -189,13 +191,13 @@ test.each(["CreateContainer", "UpdateContainer"])(
     plugin[Symbol.dispose]();
     expect((await daemon.exited(victim)).exitCode).toBe(9);
     expect(daemon.log).toContain(
-      `a plugin evicts a container container=${victim} reason="too much"`,
+      `NRI plugin evicts a container container=${victim} reason="too much"`,
     );
     for (const one of [id, victim]) await daemon.client.RemoveContainer({ container_id: one });
   },
 );
 
-test("answers to UpdateContainer and StopContainer change other containers", async () => {
+test("answers to UpdateContainer and StopContainer update other containers", async () => {
   const other = await sleeper();
   const update = (shares: number) => {
     const resources = { cpu: { shares: { value: toLong(shares) } } };
@@ -216,7 +218,7 @@ test("answers to UpdateContainer and StopContainer change other containers", asy
   for (const one of [id, other]) await daemon.client.RemoveContainer({ container_id: one });
 });
 
-test("UpdateContainers tells what failed, evicts, and refuses what cannot be", async () => {
+test("UpdateContainers returns failed updates, evicts, and rejects invalid updates", async () => {
   const { plugin } = await inService();
   const victim = await trapper();
   const unknown = { container_id: "f".repeat(64), linux: { resources: { cpu: { cpus: "0" } } } };
@@ -244,7 +246,7 @@ test("UpdateContainers tells what failed, evicts, and refuses what cannot be", a
   await daemon.client.RemoveContainer({ container_id: victim });
 });
 
-test("a flood of UpdateContainers is answered, and pods go on", async () => {
+test("a flood of UpdateContainers is answered, and pods still run", async () => {
   const { plugin } = await inService();
   const update = { container_id: "none", linux: { resources: { cpu: { cpus: "0" } } } };
   const payload = api.UpdateContainersRequest.encode({ update: [update] }).finish();
@@ -261,7 +263,7 @@ test("a flood of UpdateContainers is answered, and pods go on", async () => {
   plugin[Symbol.dispose]();
 });
 
-test("hundreds of connections with garbage, one after the other, leave nothing open", async () => {
+test("hundreds of connections with garbage, one after the other, leave no descriptor open", async () => {
   const open = () => readdirSync(`/proc/${daemon.pid}/fd`).length;
   const before = open();
   for (let i = 0; i < 300; i++) {
@@ -269,12 +271,12 @@ test("hundreds of connections with garbage, one after the other, leave nothing o
     plugin.socket.write(Buffer.from(`${i}`.repeat(i + 8)));
     await plugin.ended;
   }
-  // Not all the same: what the daemon opens for itself meanwhile is not one for each.
+  // Not exactly equal: the daemon may open a few descriptors of its own meanwhile.
   await until("all are closed", () => open() < before + 30);
   await works();
 });
 
-test("a plugin that leaves in the middle of a message harms nobody", async () => {
+test("a plugin that disconnects in the middle of a message affects nobody else", async () => {
   const { plugin } = await inService();
   const whole = frame(
     2,

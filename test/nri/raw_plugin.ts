@@ -1,4 +1,4 @@
-// A plugin without a stub, which may do what no stub lets one do.
+// Implements a plugin without a stub, which can violate the protocol.
 import { createConnection, type Socket } from "node:net";
 import protobuf from "protobufjs/minimal.js";
 import { nri } from "../../src/proto/nri.js";
@@ -7,7 +7,7 @@ import { field, frame, message, onMessage, request } from "../sys/frames.ts";
 const api = nri.pkg.api.v1alpha1;
 export const runtimeService = "nri.pkg.api.v1alpha1.Runtime";
 
-/** By method: the encoded answer, also a late one; undefined: none ever. */
+/** Encoded answers by method, possibly late; undefined: no answer. */
 export type Answers = Record<string, (request: Uint8Array) => Answer | Promise<Answer>>;
 type Answer = Uint8Array | undefined;
 
@@ -38,7 +38,7 @@ export class RawPlugin implements Disposable {
     if (answer !== undefined) this.socket.write(frame(1, message(stream, 2, field(18, answer))));
   }
 
-  /** A call of the runtime: its answer's payload. @throws its message. */
+  /** Calls the runtime; returns the answer's payload. @throws with the runtime's message. */
   call(method: string, payload: Uint8Array): Promise<Buffer> {
     const stream = this.#stream;
     this.#stream += 2;
@@ -52,7 +52,7 @@ export class RawPlugin implements Disposable {
     });
   }
 
-  /** Registers; the rest of the handshake is answered as `answers` says. */
+  /** Registers; `answers` defines the rest of the handshake. */
   async register(index: string, name: string): Promise<void> {
     const identity = { plugin_idx: index, plugin_name: name };
     await this.call("RegisterPlugin", api.RegisterPluginRequest.encode(identity).finish());

@@ -1,4 +1,4 @@
-// Plugins without which nothing is made.
+// Tests required plugins, without which no pod or container is created.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { nri } from "../../src/proto/nri.js";
 import { failure, until } from "../expect.ts";
@@ -22,7 +22,7 @@ afterAll(async () => {
   plugins[Symbol.dispose]();
 });
 
-test("without it creations fail and say what is missing; with it they work", async () => {
+test("creations fail and name the missing plugin until it is in service", async () => {
   const config = daemon.hostPodConfig();
   const before = daemon.snapshot();
   expect(await failure(daemon.runPod(config))).toMatchObject({
@@ -39,7 +39,7 @@ test("without it creations fail and say what is missing; with it they work", asy
   await daemon.removePod(id);
 });
 
-test("the socket of another program is not taken", async () => {
+test("the socket of another program is not replaced", async () => {
   const other = startDaemon({ config: plugins.config(), network: false, image: false });
   const why = await other.then(
     () => "it has started",
@@ -52,8 +52,8 @@ const event = "CreateContainer";
 test.each<[what: string, behaviour: Behaviour]>([
   ["hangs", { hang: [event] }],
   ["ends", { exit: [event] }],
-  ["asks for what cannot be", { adjust: { mounts: [{ source: "/x" }] } }],
-])("one that %s fails the creation", async (_, behaviour) => {
+  ["answers an invalid adjustment", { adjust: { mounts: [{ source: "/x" }] } }],
+])("a required plugin that %s fails the creation", async (_, behaviour) => {
   const child = await plugins.start("10-guard", "v0125", behaviour);
   const config = daemon.hostPodConfig();
   const id = await daemon.runPod(config);
@@ -63,11 +63,11 @@ test.each<[what: string, behaviour: Behaviour]>([
   await plugins.end(child);
   const { containers } = await daemon.client.ListContainers({});
   expect(containers).toEqual([]);
-  await daemon.client.StopPodSandbox({ pod_sandbox_id: id }); // the end of a pod needs nobody
+  await daemon.client.StopPodSandbox({ pod_sandbox_id: id }); // stopping a pod needs no plugin
   await daemon.removePod(id);
 });
 
-test("one that answers garbage fails the creation", async () => {
+test("a required plugin that answers garbage fails the creation", async () => {
   using guard = new RawPlugin(plugins.socket, { [event]: () => Uint8Array.of(0xff, 0xff) });
   await guard.register("10", "guard");
   await until("it is there", async () => (await daemon.client.NriPlugins({})).plugins.length === 1);
@@ -75,11 +75,11 @@ test("one that answers garbage fails the creation", async () => {
   const id = await daemon.runPod(config);
   const error = await failure(daemon.create(id, config, ["true"]));
   expect(error.code).toBe("UNAVAILABLE");
-  expect(error.message).toContain("10-guard failed CreateContainer: it answers garbage");
+  expect(error.message).toContain("10-guard failed CreateContainer: cannot decode the answer");
   await daemon.removePod(id);
 });
 
-test("one that is not taken into service is missing", async () => {
+test("a required plugin that is not admitted counts as missing", async () => {
   const Configure = () => api.ConfigureResponse.encode({ events: 1 << 20 }).finish();
   using guard = new RawPlugin(plugins.socket, { Configure });
   await guard.register("10", "guard");

@@ -1,4 +1,4 @@
-// A node with more records than one message holds.
+// Tests the synchronization of more pods and containers than one message holds.
 import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { execFileSync } from "node:child_process";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -28,7 +28,7 @@ afterAll(async () => {
   plugins[Symbol.dispose]();
 });
 
-test("all come in several messages to a plugin that takes them", async () => {
+test("a plugin gets all of them in several messages", async () => {
   await plugins.start("10-new", "v0125");
   const lines = plugins.lines("10-new").filter(({ event }) => event === "Synchronize");
   expect(lines).toHaveLength(1); // the stub waits for the last
@@ -43,12 +43,12 @@ test("all come in several messages to a plugin that takes them", async () => {
   expect(calls.count).toBeGreaterThan(1);
 });
 
-test("a plugin that takes only one message is not taken into service, with the reason in the log", async () => {
+test("a plugin that accepts only one message is not admitted, with the reason in the log", async () => {
   await plugins.start("20-old", "v061", {}, { ready: false });
-  await until("it is refused", () => /not admitted.*20-old.*takes only one/.test(daemon.log));
+  await until("it is refused", () => /not admitted.*20-old.*accepts only one/.test(daemon.log));
 });
 
-test("a container that no message holds fails its creation, and the plugin stays", async () => {
+test("the creation of a container that exceeds a message fails, and the plugin stays", async () => {
   const large = { larger: "x".repeat(1_000_000) };
   const config = daemon.hostPodConfig({ labels: large, annotations: large });
   const id = await daemon.runPod(config);

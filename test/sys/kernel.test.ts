@@ -9,7 +9,7 @@ import { spawn as spawnKnown } from "../../src/sys/children.ts";
 import { Descriptor, discard, pipe, readNow, tee } from "../../src/sys/descriptor.ts";
 import { mountDescriptor, unmount } from "../../src/sys/mount.ts";
 import { mkfifo } from "../../src/sys/path.ts";
-import { Mailbox, sendDescriptors } from "../../src/sys/unix_socket.ts";
+import { DescriptorInbox, sendDescriptors } from "../../src/sys/unix_socket.ts";
 import { execve, exitOfPidfd, openPidfd, reap, waitStatus } from "../../src/sys/wait.ts";
 
 function scratch(): { dir: string } & Disposable {
@@ -35,7 +35,7 @@ test("tee leaves in the FIFO what it copies, and discard takes it away", () => {
 
 test("descriptors that are sent to a mailbox are taken from it", () => {
   using folder = scratch();
-  using mailbox = new Mailbox(folder.dir);
+  using mailbox = new DescriptorInbox(folder.dir);
   expect(mailbox.takeIfSent()).toBeUndefined();
   expect(() => mailbox.take()).toThrow(`no descriptor was sent to ${mailbox.path}`);
   const files = Array.from({ length: 12 }, (_, index) => join(folder.dir, `file${index}`));

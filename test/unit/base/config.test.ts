@@ -4,13 +4,13 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
 import { findKey } from "../../../src/base/config_keys.ts";
-import type { HostFacts } from "../../../src/base/config_host.ts";
+import type { HostInfo } from "../../../src/base/config_host.ts";
 import { CriError } from "../../../src/base/errors.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-config-"));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-const host: HostFacts = {
+const host: HostInfo = {
   groupId: (name) => (name === "known" ? 1000 : undefined),
   isExecutable: (path) => path.startsWith("/usr/"),
   findExecutable: (name) => (name === "crun" ? undefined : `/usr/sbin/${name}`),

@@ -46,7 +46,7 @@ test("a stream yields its items and then the daemon's error", async () => {
   expect(seen).toEqual(["b"]);
 });
 
-test("an ended iteration, an abort and a deadline cancel the call in the daemon", async () => {
+test("the end of an iteration, an abort and a deadline cancel the call in the daemon", async () => {
   const cancelled: string[] = [];
   const hang = (name: string, signal: AbortSignal) =>
     new Promise<object>(() => signal.addEventListener("abort", () => cancelled.push(name)));
@@ -72,10 +72,10 @@ test("an ended iteration, an abort and a deadline cancel the call in the daemon"
   expect(cancelled.sort()).toEqual(["Pull", "Status", "Version"]);
 });
 
-test("a missing socket is reported with its path and what to do", async () => {
+test("a missing socket is reported with its path and a hint", async () => {
   using client = connect(join(dir, "none.sock"));
   expect(await client.Version({}).catch((error) => [error.code, error.message])).toEqual([
     "UNAVAILABLE",
-    `Cannot reach the daemon at ${join(dir, "none.sock")}: there is no such socket. Is it running? --host names another socket.`,
+    `Cannot reach the daemon at ${join(dir, "none.sock")}: no such socket. Is it running? Use --host for another socket.`,
   ]);
 });

@@ -7,15 +7,15 @@ import { daemonKeys } from "../../../src/base/config_keys.ts";
 import { configTable, parseFlags } from "../../../src/cli/config.ts";
 
 const parse = (line: string) => {
-  const { file, flags, asked } = parseFlags("prog", line.split(" ").filter(Boolean));
+  const { file, flags, info } = parseFlags("prog", line.split(" ").filter(Boolean));
   return {
     file,
     flags: Object.fromEntries([...flags].map(([{ key }, text]) => [key, text])),
-    asked,
+    info,
   };
 };
 
-test("parseFlags takes keys as flags, switches without a value, and lists several times", () => {
+test("parseFlags accepts keys as flags, switches without a value, and repeated lists", () => {
   const line =
     "--config f.json --graph=/a --systemd-cgroup --nri-support false --host unix:///a --hosts unix:///b";
   expect(parse(line)).toEqual({
@@ -26,11 +26,11 @@ test("parseFlags takes keys as flags, switches without a value, and lists severa
       "nri-support": "false",
       hosts: "unix:///a,unix:///b",
     },
-    asked: undefined,
+    info: undefined,
   });
 });
 
-test("parseFlags takes iSulad's letters for the keys that they mean", () => {
+test("parseFlags accepts iSulad's short flags", () => {
   const line = "-g /a -G isula -H unix:///a -H unix:///b -S /s -p /p -l INFO -e lcr";
   expect(parse(line).flags).toEqual({
     graph: "/a",
@@ -48,34 +48,37 @@ test.each([
   ["--graph /x -h", "help"],
   ["-V", "version"],
   ["-v --graph /x", "version"],
-] as const)("parseFlags %s asks for the %s", (line, asked) => {
-  expect(parse(line).asked).toBe(asked);
+] as const)("parseFlags %s prints the %s", (line, info) => {
+  expect(parse(line).info).toBe(info);
 });
 
 test.each([
   ["--graph", "--graph needs a value. See prog --help."],
-  ["--graph=", "--graph has an empty value: leave it out for the default. See prog --help."],
-  ["--graph --state /x", "--graph needs a value, not the flag --state. See prog --help."],
+  ["--graph=", "--graph has an empty value: omit it for the default. See prog --help."],
+  [
+    "--graph --state /x",
+    "--graph needs a value, but is followed by the flag --state. See prog --help.",
+  ],
   ["--graph /a --graph /b", "--graph is given twice. See prog --help."],
   ["-g /a --graph=/b", "--graph is given twice. See prog --help."],
   ["--config a --config b", "--config is given twice. See prog --help."],
-  ["-c FILE", "prog has no option -c; is it --config? See prog --help."],
-  ["-s overlay2", "-s is --storage-opts or --storage-driver: write which. See prog --help."],
-  ["-g/a", "prog has no option -g/a; is it --graph? See prog --help."],
-  ["--gruph=/a", "prog has no option --gruph; is it --graph? See prog --help."],
-  ["--graph /a stray", 'Unexpected word "stray". See prog --help.'],
-  ["--graph /a -- --state", 'Unexpected word "--". See prog --help.'],
-  ["-", 'Unexpected word "-". See prog --help.'],
+  ["-c FILE", "prog has no option -c; did you mean --config? See prog --help."],
+  ["-s overlay2", "-s is ambiguous: use --storage-opts or --storage-driver. See prog --help."],
+  ["-g/a", "prog has no option -g/a; did you mean --graph? See prog --help."],
+  ["--gruph=/a", "prog has no option --gruph; did you mean --graph? See prog --help."],
+  ["--graph /a stray", 'Unexpected argument "stray". See prog --help.'],
+  ["--graph /a -- --state", 'Unexpected argument "--". See prog --help.'],
+  ["-", 'Unexpected argument "-". See prog --help.'],
 ])("parseFlags refuses %s", (line, message) => {
   expect(() => parse(line)).toThrow(message);
 });
 
-test("parseFlags refuses an empty word and an empty value", () => {
-  expect(() => parseFlags("prog", [""])).toThrow('Unexpected word ""');
+test("parseFlags rejects an empty argument and an empty value", () => {
+  expect(() => parseFlags("prog", [""])).toThrow('Unexpected argument ""');
   expect(() => parseFlags("prog", ["--graph", ""])).toThrow("--graph has an empty value");
 });
 
-test("configTable shows values that a daemon.json with them would keep", () => {
+test("configTable shows values in the syntax of daemon.json", () => {
   const folder = mkdtempSync(join(tmpdir(), "isulad-config-"));
   using _ = { [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
   const file = join(folder, "daemon.json");

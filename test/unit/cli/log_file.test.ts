@@ -24,12 +24,12 @@ test("readLog joins partial entries, keeps the streams' order and empty lines", 
   expect(await read()).toEqual(["stdout: abc\n", "stderr: no\n", "stdout: \n\n"]);
 });
 
-test("readLog shows a time once for a line, and foreign lines as they are", async () => {
+test("readLog shows the time once per line, and other formats unchanged", async () => {
   writeFileSync(path, entries("stdout P a", "stdout F b") + "free text\n");
   expect(await read({ timestamps: true })).toEqual([`stdout: ${time} ab\nfree text\n`]);
 });
 
-test("readLog begins with the last lines, each whole", async () => {
+test("readLog starts with the last lines, each complete", async () => {
   writeFileSync(
     path,
     entries("stdout F 1", "stdout P 2", "stdout P 2", "stdout F 2", "stderr F 3"),
@@ -41,7 +41,7 @@ test("readLog begins with the last lines, each whole", async () => {
   expect(await read({ tail: 1 })).toEqual(["stdout: 22"]);
 });
 
-test("readLog finds the last lines of a large file, by bytes and lines of many sizes", async () => {
+test("readLog finds the last lines of a large file with lines of many sizes", async () => {
   const lines = Array.from({ length: 3000 }, (item, i) => `${i} ${"x".repeat((i * 37) % 300)}`);
   writeFileSync(path, entries(...lines.map((line) => `stdout F ${line}`)));
   for (const tail of [1, 100, 1500, 2999, 3000]) {
@@ -50,7 +50,7 @@ test("readLog finds the last lines of a large file, by bytes and lines of many s
   }
 });
 
-test("readLog follows through rotation and truncation until it is told to end", async () => {
+test("readLog follows through rotation and truncation until it is aborted", async () => {
   writeFileSync(path, entries("stdout F 1"));
   const ended = new AbortController();
   const seen: string[] = [];
@@ -83,7 +83,7 @@ test("readLog follows through rotation and truncation until it is told to end", 
   expect(seen).toEqual(["1", "2", "3", "4", "5", "6"]);
 });
 
-test("readLog of a missing file says so", async () => {
+test("readLog of a missing file fails with ENOENT", async () => {
   rmSync(path, { force: true });
   expect(await read().catch((error) => error.code)).toBe("ENOENT");
 });

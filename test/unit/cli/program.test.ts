@@ -61,61 +61,61 @@ test.each([
 });
 
 test.each([
-  ["lisst", 2, "prog: Unknown command lisst; is it list? See prog --help."],
-  ["config chek", 2, "prog: Unknown command chek; is it check? See prog config --help."],
+  ["lisst", 2, "prog: Unknown command lisst; did you mean list? See prog --help."],
+  ["config chek", 2, "prog: Unknown command chek; did you mean check? See prog config --help."],
   ["config", 2, "prog: prog config needs one of: check, show. See prog config --help."],
   [
     "list --vale x",
     2,
-    "prog: prog list has no option --vale; is it --value? See prog list --help.",
+    "prog: prog list has no option --vale; did you mean --value? See prog list --help.",
   ],
   ["list -az", 2, "prog: prog list has no option -az. See prog list --help."],
   ["list --value", 2, "prog: --value needs a value. See prog list --help."],
   [
     "list --value=",
     2,
-    "prog: --value has an empty value: leave it out for the default. See prog list --help.",
+    "prog: --value has an empty value: omit it for the default. See prog list --help.",
   ],
   [
     "list --value --flag",
     2,
-    "prog: --value needs a value, not the option --flag. See prog list --help.",
+    "prog: --value needs a value, but is followed by the option --flag. See prog list --help.",
   ],
   ["list --value x -v y", 2, "prog: --value is given twice. See prog list --help."],
   ["list -ff", 2, "prog: --flag is given twice. See prog list --help."],
   ["list --flag=yes", 2, "prog: --flag=yes takes no value. See prog list --help."],
   ["list -x", 2, "prog: prog list has no option -x. See prog list --help."],
-  ["list -e", 2, "prog: prog list has no option -e; is it --each? See prog list --help."],
-  ["one a b", 2, 'prog: Unexpected word "b". See prog one --help.'],
+  ["list -e", 2, "prog: prog list has no option -e; did you mean --each? See prog list --help."],
+  ["one a b", 2, 'prog: Unexpected argument "b". See prog one --help.'],
   ["list --each a --each b", 0, ""],
   [
     "run --falg image",
     125,
-    "prog: prog run has no option --falg; is it --flag? See prog run --help.",
+    "prog: prog run has no option --falg; did you mean --flag? See prog run --help.",
   ],
   ["fail", 1, "prog: it broke"],
   ["list seven", 7, ""],
   ["--version", 0, "1.2.3"],
-])("prog %s ends with %d and says %s", async (line, code, text) => {
+])("prog %s exits with %d and prints %s", async (line, code, text) => {
   expect(await prog(line)).toEqual({ code, text });
 });
 
-test("an empty word is refused, as a command and as an operand", async () => {
-  for (const words of [[""], ["list", ""], ["run", ""]]) {
+test("an empty argument is rejected as a command and as an operand", async () => {
+  for (const argv of [[""], ["list", ""], ["run", ""]]) {
     using stderr = spyOn(process.stderr, "write").mockImplementation(() => true);
-    expect(await runProgram(program, words)).toBe(words[0] === "run" ? 125 : 2);
-    expect(String(stderr.mock.calls[0])).toMatch(/Unknown command ""|An empty word names nothing/);
+    expect(await runProgram(program, argv)).toBe(argv[0] === "run" ? 125 : 2);
+    expect(String(stderr.mock.calls[0])).toMatch(/Unknown command ""|An argument is empty/);
   }
 });
 
-test("help lists the commands, and the options of one", async () => {
+test("help lists the commands, or the options of a command", async () => {
   expect((await prog("--help")).text).toContain("prog [OPTIONS] [WORD] list|one|run|config|fail");
   expect((await prog("run --help")).text).toContain("-v, --value=<value>");
   expect((await prog("config check -h")).text).toContain("prog config check");
 });
 
-test("everyValue collects an option given several times, and stops at --", () => {
-  const words = ["-e", "A=1", "--env=B=2", "--other", "--", "-e", "C=3"];
-  expect(everyValue(words, ["-e", "--env"])).toEqual(["A=1", "B=2"]);
+test("everyValue collects the values of a repeated option, and stops at --", () => {
+  const argv = ["-e", "A=1", "--env=B=2", "--other", "--", "-e", "C=3"];
+  expect(everyValue(argv, ["-e", "--env"])).toEqual(["A=1", "B=2"]);
   expect(everyValue(["-e", "A", "--", "-e", "B"], ["-e"])).toEqual(["A"]);
 });

@@ -1,4 +1,4 @@
-// What a person sees of layers on their way, as lines of a terminal.
+// Tests the lines that show layers' progress.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import { layerLine, layerLines, type LayerView, plainLine } from "../../../src/cli/progress.ts";
@@ -15,12 +15,12 @@ function view(state: isulad.v1.LayerState, doneBytes = 0, bytesPerSecond = 0): L
 test.each([
   [LAYER_WAITING, "0123456789ab waiting 10MB"],
   [LAYER_DONE, "0123456789ab done 10MB"],
-  [LAYER_PRESENT, "0123456789ab is here already"],
+  [LAYER_PRESENT, "0123456789ab already present"],
 ])("a layer in state %d: %s", (state, line) => {
   expect(layerLine(view(state), 80)).toBe(line);
 });
 
-test("a layer that moves has a bar, bytes, rate and time left", () => {
+test("a moving layer has a bar, bytes, rate and time left", () => {
   const bar = "[=============            ]";
   expect(layerLine(view(LAYER_MOVING, 5_000_000, 1_000_000), 80)).toBe(
     `0123456789ab ${bar} 5MB/10MB 1MB/s 5s left`,
@@ -33,7 +33,7 @@ test("a layer that moves has a bar, bytes, rate and time left", () => {
   expect([left(100_000), left(1_000)]).toEqual(["1m40s", "2h46m"]);
 });
 
-test("a line is shorter than the terminal is wide: the bar goes first, then the time", () => {
+test("a line fits the terminal: the bar is dropped first, then the time", () => {
   const line = (columns: number) => layerLine(view(LAYER_MOVING, 5_000_000, 1_000_000), columns);
   expect(line(45)).toBe("0123456789ab 5MB/10MB 1MB/s 5s left");
   expect(line(30)).toBe("0123456789ab 5MB/10MB 1MB/s");
@@ -45,7 +45,7 @@ test("a line is shorter than the terminal is wide: the bar goes first, then the 
   }
 });
 
-test("more layers than the terminal has lines show those that move, and count the others", () => {
+test("if layers exceed the terminal, moving ones are shown and the others counted", () => {
   const many = [LAYER_DONE, LAYER_PRESENT, LAYER_MOVING, LAYER_MOVING, LAYER_WAITING].map((state) =>
     view(state, 5),
   );
@@ -56,10 +56,10 @@ test("more layers than the terminal has lines show those that move, and count th
   expect(layerLines(many, { columns: 80, rows: 2 })).toHaveLength(2);
 });
 
-test("without a terminal a layer has a line when it begins and one when it is done", () => {
+test("without a terminal a layer has a line when it starts and when it is done", () => {
   expect([LAYER_MOVING, LAYER_DONE, LAYER_PRESENT].map((state) => plainLine(view(state)))).toEqual([
     "0123456789ab: 10MB",
     "0123456789ab: 10MB, done",
-    "0123456789ab: is here already",
+    "0123456789ab: already present",
   ]);
 });

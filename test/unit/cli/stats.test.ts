@@ -13,7 +13,7 @@ function stats(id: string, atNs: bigint, usedNs: bigint): ContainerStats {
   };
 }
 
-test("usagesOf() takes the rate between two answers, else the daemon's own", () => {
+test("usagesOf() computes the rate between two answers, else uses the daemon's", () => {
   const cpu = { timestamp: toLong(1n), usage_nano_cores: value(250_000_000) };
   const now = [
     stats("a", 3n * second, 2n * second),
@@ -25,7 +25,7 @@ test("usagesOf() takes the rate between two answers, else the daemon's own", () 
   expect(usages.map((usage) => usage.stats)).toEqual(now);
 });
 
-test("statsTable() has crictl's columns, and a dash for what is not known", () => {
+test("statsTable() has crictl's columns, and a dash for unknown values", () => {
   const full: ContainerStats = {
     ...stats("0123456789abcdef", second, second),
     memory: { working_set_bytes: value(1_500_000) },

@@ -38,7 +38,7 @@ test("size has three digits and decimal units", () => {
   ]);
 });
 
-test("pods, containers and images stand in crictl's columns", () => {
+test("pods, containers and images are in crictl's columns", () => {
   const created_at = toLong(BigInt(Date.now() - 5 * 60_000) * 1_000_000n);
   const pod = {
     id: "0123456789abcdef",
@@ -76,7 +76,7 @@ test("pods, containers and images stand in crictl's columns", () => {
   ]);
 });
 
-test("a status in JSON has protobuf's names, readable times, and labels as they are", () => {
+test("a status in JSON has camelCase names, RFC 3339 times, and unchanged labels", () => {
   const answer = new runtime.v1.ContainerStatus({
     created_at: toLong(now * second + 5n),
     state: ContainerState.CONTAINER_EXITED,
@@ -97,7 +97,7 @@ test("a status in JSON has protobuf's names, readable times, and labels as they 
   expect(infoJson({ a: '{"b":1}', c: "plain" })).toEqual({ a: { b: 1 }, c: "plain" });
 });
 
-test("the licences name every bundled package and hold each text once", () => {
+test("the licences name every bundled package and have each text once", () => {
   const text = licenseText({ bunVersion, packages });
   for (const name of ["@grpc/grpc-js", "protobufjs", "citty", "long", "valibot"]) {
     expect(text).toMatch(new RegExp(`^${name} +\\d`, "m"));

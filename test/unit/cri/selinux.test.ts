@@ -11,19 +11,19 @@ import {
   newContainerLabels,
   newPodLabels,
 } from "../../../src/cri/selinux.ts";
-import type { HostFacts } from "../../../src/spec/spec_inputs.ts";
+import type { HostInfo } from "../../../src/spec/spec_inputs.ts";
 import { levelOf } from "../../../src/spec/selinux.ts";
 import type { Container } from "../../../src/state/container.ts";
 import type { Sandbox } from "../../../src/state/sandbox.ts";
 import { lgetxattr } from "../../../src/sys/path.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 const policy = { process: "u:r:t:s0", file: "u:object_r:f:s0", readonlyFile: "u:object_r:ro:s0" };
 const call = { signal: AbortSignal.timeout(60_000) };
 
 type Records = { sandboxes?: Partial<Sandbox>[]; state?: string };
 
-function contextWith(selinux: HostFacts["selinux"], { sandboxes = [], state }: Records = {}) {
+function contextWith(selinux: HostInfo["selinux"], { sandboxes = [], state }: Records = {}) {
   const listed = { list: () => sandboxes, get: () => sandboxes[0] };
   const none = { list: () => [] };
   const parts = { host: { selinux }, sandboxes: listed, containers: none, config: { state } };
@@ -50,7 +50,7 @@ test("a pod's level is nobody else's, of those that are made and of those that a
 
 test("a container has its pod's labels; nothing has any where labels are off", () => {
   const selinux = { process: "u:r:t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
-  const labels = (host: HostFacts["selinux"], linux = {}) =>
+  const labels = (host: HostInfo["selinux"], linux = {}) =>
     newContainerLabels(contextWith(host), { selinux, config: {} } as Sandbox, { linux });
   expect(labels({ policy })).toEqual(selinux);
   const asked = { security_context: { selinux_options: { type: "spc_t" } } };

@@ -4,7 +4,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "n
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { blockioClass } from "../../../src/node/blockio.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-blockio-"));
 const file = join(dir, "blockio.yaml");

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { renderCniTemplate } from "../../../src/node/cni_template.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 const ranges = `"ranges": [{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}]`;
 const routes = `"routes": [{{ range $i, $route := .Routes }}{{ if $i }}, {{ end }}{"dst": "{{ $route }}"}{{ end }}]`;

@@ -2,7 +2,7 @@ import { afterAll, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { readHostFacts } from "../../../src/node/host_probe.ts";
+import { readHostInfo } from "../../../src/node/host_probe.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "isulad-host-"));
 afterAll(() => rmSync(scratch, { recursive: true }));
@@ -20,10 +20,10 @@ const pageSizes = existsSync(pages) ? readdirSync(pages).length : 0;
 test("cgroup v1 limits swap only with swap accounting, and huge pages only with hugetlb", () => {
   const plain = folder("memory", {});
   const accounting = folder("accounting", { "memory.memsw.limit_in_bytes": "0" });
-  const without = readHostFacts({ version: 1, roots: { memory: plain } }, {});
+  const without = readHostInfo({ version: 1, roots: { memory: plain } }, {});
   expect(without).toMatchObject({ cgroupVersion: 1, swapLimit: false, hugepageSizes: [] });
   const roots = { memory: accounting, hugetlb: plain };
-  const all = readHostFacts({ version: 1, roots }, { apparmor: {} });
+  const all = readHostInfo({ version: 1, roots }, { apparmor: {} });
   expect(all).toMatchObject({ swapLimit: true, apparmor: {} });
   expect(all.hugepageSizes).toHaveLength(pageSizes);
   for (const size of all.hugepageSizes) expect(size).toMatch(/^\d+[KMG]B$/);
@@ -33,8 +33,8 @@ test("cgroup v2 limits huge pages only with the hugetlb controller", () => {
   const with2 = folder("v2", { "cgroup.controllers": "cpu hugetlb\n" });
   const without2 = folder("v2-without", { "cgroup.controllers": "cpu\n" });
   const sizes = (unified: string) =>
-    readHostFacts({ version: 2, roots: { unified } }, {}).hugepageSizes.length;
+    readHostInfo({ version: 2, roots: { unified } }, {}).hugepageSizes.length;
   expect([sizes(with2), sizes(without2)]).toEqual([pageSizes, 0]);
-  const facts = readHostFacts({ version: 2, roots: { unified: with2 } }, {});
+  const facts = readHostInfo({ version: 2, roots: { unified: with2 } }, {});
   expect(facts).toMatchObject({ swapLimit: existsSync("/proc/swaps"), cgroupOptions: [] });
 });

@@ -8,7 +8,7 @@ import * as v from "valibot";
 import { parse } from "yaml";
 import { prepareRdtClass, rdtHost } from "../../../src/node/rdt.ts";
 import { RdtFile, rdtSchemata, type RdtHost } from "../../../src/spec/rdt.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-rdt-"));
 const file = join(dir, "rdt.yaml");
@@ -101,19 +101,23 @@ partitions:
 });
 
 test.each([
-  ["partitions: {}", "x", "only none"],
-  [usual, "toString", "only guaranteed, burstable, besteffort"],
+  ["partitions: {}", "x", "known: none"],
+  [usual, "toString", "known: guaranteed, burstable, besteffort"],
   ["partitions: {a: {classes: {x: }}, b: {classes: {x: }}}", "x", "a and another"],
   ["partitions: {a: {l3Allocation: 60%, classes: {x: }}, b: {l3Allocation: 50%}}", "x", "110 %"],
-  ["partitions: {a: {l3Allocation: 60%, classes: {x: }}, b: {}}", "x", "partition b says nothing"],
+  [
+    "partitions: {a: {l3Allocation: 60%, classes: {x: }}, b: {}}",
+    "x",
+    "partition b does not configure",
+  ],
   ["partitions: {a: {l3Allocation: 60%, classes: {x: }}, b: {l3Allocation: 0-3}}", "x", "either"],
   [
     "partitions: {a: {l3Allocation: 0-4, classes: {x: }}, b: {l3Allocation: 4-9}}",
     "x",
-    "share bits",
+    "overlap in L3",
   ],
-  ["partitions: {a: {l3Allocation: 0-20, classes: {x: }}}", "x", "more than L3 has"],
-  ['partitions: {a: {l3Allocation: "0x5", classes: {x: }}}', "x", "not one row"],
+  ["partitions: {a: {l3Allocation: 0-20, classes: {x: }}}", "x", "exceeds L3"],
+  ['partitions: {a: {l3Allocation: "0x5", classes: {x: }}}', "x", "no contiguous bits"],
   [
     "partitions: {a: {l3Allocation: 40%, classes: {x: {l3Allocation: 0-8}}}, b: {l3Allocation: 60%}}",
     "x",

@@ -1,18 +1,18 @@
-// Pods and containers as plugins see them and the messages that synchronize a plugin.
+// Tests NRI's messages for pods, containers and synchronization.
 import { expect, test } from "bun:test";
 import { toBigInt, toLong } from "../../../src/base/int64.ts";
 import { fromCri, nriContainer, nriPod, toCri } from "../../../src/nri/convert.ts";
 import { synchronizeMessages } from "../../../src/nri/synchronize.ts";
 import { nri } from "../../../src/proto/nri.js";
 import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
-import { adjustedSpec } from "../../../src/spec/adjust.ts";
+import { adjustedSpec } from "../../../src/spec/nri_adjustment.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, host, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, host, specInput } from "../../spec/inputs.ts";
 
 const api = nri.pkg.api.v1alpha1;
 const int = (value: number) => ({ value: toLong(value) });
 
-/** As it arrives. */
+/** Encodes and decodes a message, as the plugin gets it. */
 function sent<Message>(
   type: { encode(message: Message): { finish(): Uint8Array }; decode(bytes: Uint8Array): object },
   message: Message,
@@ -21,7 +21,7 @@ function sent<Message>(
   return JSON.parse(JSON.stringify(decoded)) as object;
 }
 
-test("a pod is all that plugins may want to know", () => {
+test("nriPod() fills every field", () => {
   const pod = nriPod({
     id: "p1",
     config: {
@@ -82,9 +82,9 @@ const adjustment: ContainerAdjustment = {
   },
 };
 
-test("a container is shown as it is run: what plugins set, later plugins see", () => {
-  const facts = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
-  const spec = adjustedSpec(containerSpec(specInput({})), adjustment, facts);
+test("nriContainer() shows the spec that runs, including plugins' adjustments", () => {
+  const options = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
+  const spec = adjustedSpec(containerSpec(specInput({})), adjustment, options);
   const container = nriContainer({
     id: "c1",
     sandboxId: "p1",
@@ -122,7 +122,7 @@ test("a container is shown as it is run: what plugins set, later plugins see", (
   });
 });
 
-test("CRI's resources survive the way there and back; NRI's own are named", () => {
+test("CRI's resources round-trip; fields that only NRI has are named", () => {
   const cri = {
     memory_limit_in_bytes: toLong(9_007_199_254_740_993n),
     memory_swap_limit_in_bytes: toLong(-1),
@@ -134,14 +134,14 @@ test("CRI's resources survive the way there and back; NRI's own are named", () =
     hugepage_limits: [{ page_size: "2MB", limit: toLong(4) }],
     unified: { "memory.high": "1" },
   };
-  expect(toCri(fromCri(cri))).toEqual({ resources: cri, others: [] });
-  const { others, pidsLimit } = toCri(adjustment.linux!.resources!);
-  expect(others).toEqual(["memory.reservation"]);
+  expect(toCri(fromCri(cri))).toEqual({ resources: cri, fixed: [] });
+  const { fixed, pidsLimit } = toCri(adjustment.linux!.resources!);
+  expect(fixed).toEqual(["memory.reservation"]);
   expect(pidsLimit).toBe(toBigInt(adjustment.linux!.resources!.pids!.limit));
   expect(toCri({ pids: {} }).pidsLimit).toBe(-1n);
 });
 
-test("all pods and containers come in as many messages as they need, each once", () => {
+test("synchronizeMessages() packs each pod and container once into as few messages as needed", () => {
   const pods = Array.from({ length: 3 }, (_, i) => ({ id: `p${i}` }));
   const containers = Array.from({ length: 200 }, (_, i) => ({
     id: `c${i}`,

@@ -1,7 +1,7 @@
 // The refusal of a cgroup driver that others than the records' pods were made with.
 import { expect, test } from "bun:test";
 import { refuseOtherDriver } from "../../../src/recovery/cgroup_driver.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 type Records = Parameters<typeof refuseOtherDriver>[2];
 type Driver = "systemd" | "cgroupfs";

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { parseBaseSpec } from "../../../src/spec/base_spec.ts";
 import { containerSpec, ociJson } from "../../../src/spec/oci.ts";
 import type { ContainerConfig } from "../../../src/proto/types.ts";
-import { codeAndMessage, noRules, sandboxFacts, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, noSettings, sandboxInfo, specInput } from "../../spec/inputs.ts";
 
 function specOver(base: object | string, config: ContainerConfig = {}, privileged = false) {
   const baseSpec = parseBaseSpec(typeof base === "string" ? base : JSON.stringify(base));
@@ -10,7 +10,7 @@ function specOver(base: object | string, config: ContainerConfig = {}, privilege
   return containerSpec(
     specInput(
       { ...config, linux: { ...config.linux, ...(privileged ? linux : {}) } },
-      { handler: { ...noRules, baseSpec }, sandbox: sandboxFacts(privileged ? { linux } : {}) },
+      { handler: { ...noSettings, baseSpec }, sandbox: sandboxInfo(privileged ? { linux } : {}) },
     ),
   );
 }
@@ -19,14 +19,14 @@ const plain = containerSpec(specInput({}));
 const nofile = { type: "RLIMIT_NOFILE", soft: 1024, hard: 4096 };
 
 describe("a base spec", () => {
-  test("that says nothing changes nothing", () => {
+  test("changes nothing if it is empty", () => {
     expect(JSON.parse(ociJson(specOver({})))).toEqual({
       ...(JSON.parse(ociJson(plain)) as object),
       process: { ...(JSON.parse(ociJson(plain)).process as object), rlimits: [] },
     });
   });
 
-  test("adds hooks, limits, environment, mounts, devices, rules, and keys that we do not know", () => {
+  test("adds hooks, limits, environment, mounts, devices, rules, and unknown keys", () => {
     const hooks = { createRuntime: [{ path: "/bin/hook", args: ["hook"] }] };
     const device = { path: "/dev/fuse", type: "c", major: 10, minor: 229 };
     const rule = { allow: true, type: "c", major: 10, minor: 229, access: "rwm" };
@@ -63,7 +63,7 @@ describe("a base spec", () => {
     });
   });
 
-  test("never says what makes it this container", () => {
+  test("never overrides the fields that identify the container", () => {
     const spec = specOver({
       hostname: "base",
       root: { path: "/", readonly: false },
@@ -90,7 +90,7 @@ describe("a base spec", () => {
     });
   });
 
-  test("sets the options of the system's mounts, but not who may write; /run is the image's", () => {
+  test("sets the options of system mounts except ro and rw, and never covers /run", () => {
     const mounts = [
       { destination: "/dev", type: "tmpfs", source: "tmpfs", options: ["size=1m"] },
       { destination: "/sys", type: "sysfs", source: "sysfs", options: ["nosuid", "ro"] },
@@ -108,28 +108,28 @@ describe("a base spec", () => {
     expect(at(spec, "/dev/shm").map(({ type }) => type)).toEqual(["bind"]);
     expect(at(spec, "/run")).toEqual([]);
     const own = { mounts: [{ container_path: "/dev/extra", host_path: "/h" }] };
-    const facts = [{ source: "/h", propagation: "private" as const }];
-    const handler = { ...noRules, baseSpec: parseBaseSpec(JSON.stringify({ mounts })) };
+    const sources = [{ source: "/h", propagation: "private" as const }];
+    const handler = { ...noSettings, baseSpec: parseBaseSpec(JSON.stringify({ mounts })) };
     const covering = containerSpec(
-      specInput(own, { handler, facts: { ...specInput({}).facts, mounts: facts } }),
+      specInput(own, { handler, resolved: { ...specInput({}).resolved, mounts: sources } }),
     );
     expect(at(covering, "/dev/extra").map(({ source }) => source)).toEqual(["/h"]);
   });
 
-  test("has a seccomp filter for those that ask for none, unless they are privileged", () => {
+  test("sets the seccomp filter of unprivileged containers that request none", () => {
     const base = { linux: { seccomp: { defaultAction: "SCMP_ACT_ALLOW", syscalls: [] } } };
     expect(specOver(base).linux.seccomp?.defaultAction).toBe("SCMP_ACT_ALLOW");
     expect(specOver(base, {}, true).linux.seccomp).toBeUndefined();
   });
 
-  test("keeps digits that a JSON number loses", () => {
+  test("keeps 64-bit integers exact", () => {
     const text = '{"linux":{"resources":{"network":{"classID":18446744073709551615}}}}';
     expect(ociJson(specOver(text))).toContain('"classID":18446744073709551615');
   });
 
   test.each([
-    ["{", "is no JSON"],
-    ["[]", "is no OCI spec"],
+    ["{", "is not JSON"],
+    ["[]", "is not an OCI spec"],
     ['{"process":[]}', "process: "],
     ['{"process":{"rlimits":[{"type":"RLIMIT_CORE"}]}}', "process.rlimits.0.soft"],
     ['{"process":{"env":["x"]}}', "process.env.0"],

@@ -3,12 +3,12 @@ import type { ContainerConfig } from "../../../src/proto/types.ts";
 import { applyCdi, cdiNames } from "../../../src/spec/cdi.ts";
 import type { CdiEdits } from "../../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, specInput } from "../../spec/inputs.ts";
 
 const none: CdiEdits = { env: [], devices: [], mounts: [], hooks: [], gids: [] };
 
 describe("cdiNames()", () => {
-  test("takes the field and annotations, each device once", () => {
+  test("returns each device in CDI_devices or annotations once", () => {
     const config: ContainerConfig = {
       CDI_devices: [{ name: "v.com/c=0" }, { name: "v.com/c=1:2" }],
       annotations: { "cdi.k8s.io/plugin_1": "v.com/c=0,other.org/gpu=all", "cdi.k8s": "x" },
@@ -16,7 +16,7 @@ describe("cdiNames()", () => {
     expect(cdiNames(config)).toEqual(["v.com/c=0", "v.com/c=1:2", "other.org/gpu=all"]);
   });
 
-  test("refuses what is no name, and says where it stands", () => {
+  test("rejects a malformed name with its field or annotation", () => {
     for (const name of ["", "x", "v/c", "v/c=", "=x", "v/c/d=x", "v/c=a=b", "1v/c=x", "v/c=-x"]) {
       const error = codeAndMessage(() => cdiNames({ CDI_devices: [{ name }] }));
       expect(error).toStartWith("INVALID_ARGUMENT: CDI_devices[0].name: ");
@@ -34,7 +34,7 @@ describe("applyCdi()", () => {
     expect(applyCdi(spec, none)).toEqual(spec);
   });
 
-  test("adds devices that belong to who runs, with the permissions they may be used with", () => {
+  test("adds devices owned by the process's user, with their permissions", () => {
     const devices = [
       { node, hostPath: "/dev/gpu", access: "rw" },
       { node: { ...node, path: "/dev/seen" }, hostPath: "/dev/gpu", access: "", uid: 0, gid: 44 },
@@ -49,7 +49,7 @@ describe("applyCdi()", () => {
     const rule = { allow: true, type: "c", major: 195, minor: 3, access: "rw" };
     expect(linux.resources.devices).toEqual([...spec.linux.resources.devices, rule as never]);
 
-    // In a user namespace what is elsewhere on the host is bound.
+    // In a user namespace, a device from another host path is bind-mounted.
     const ids = [{ containerID: 0, hostID: 100_000, size: 10 }];
     const mapped = applyCdi(spec, { ...none, devices }, { uidMappings: ids, gidMappings: ids });
     expect(mapped.linux.devices.map(({ path }) => path)).toContain("/dev/gpu");
@@ -60,7 +60,7 @@ describe("applyCdi()", () => {
     });
   });
 
-  test("replaces variables and mounts of the same name, parents first", () => {
+  test("replaces variables and mounts of the same name, and sorts parents first", () => {
     const mounts = [
       { destination: "/usr/lib/x/y", type: "bind", source: "/y", options: ["ro", "rbind"] },
       { destination: "/usr/lib", type: "bind", source: "/l", options: ["bind"] },
@@ -85,7 +85,7 @@ describe("applyCdi()", () => {
     expect(edited.mounts.find((mount) => mount.source === "/h")).toEqual(mounts[2]);
   });
 
-  test("adds groups but root's, and hooks in the order of the files", () => {
+  test("adds all groups except root's, and hooks in file order", () => {
     const hook = (path: string) => ({ path, args: [path, "x"] });
     const hooks = [
       { name: "createContainer" as const, hook: hook("/a") },

@@ -1,19 +1,29 @@
 import { describe, expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import type { Mount } from "../../../src/proto/types.ts";
-import type { MountFact } from "../../../src/spec/spec_inputs.ts";
+import type { MountSource } from "../../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, emptyFacts, host, sandboxFacts, specInput } from "../../spec/facts.ts";
+import {
+  codeAndMessage,
+  nothingResolved,
+  host,
+  sandboxInfo,
+  specInput,
+} from "../../spec/inputs.ts";
 
 const { PROPAGATION_BIDIRECTIONAL, PROPAGATION_HOST_TO_CONTAINER } = runtime.v1.MountPropagation;
 
-function specWith(mounts: Mount[], propagation: MountFact["propagation"] = "private", rro = true) {
-  const facts = mounts.map((mount) => ({ source: mount.host_path ?? "", propagation }));
+function specWith(
+  mounts: Mount[],
+  propagation: MountSource["propagation"] = "private",
+  rro = true,
+) {
+  const sources = mounts.map((mount) => ({ source: mount.host_path ?? "", propagation }));
   return containerSpec(
     specInput(
       { mounts },
       {
-        facts: { ...emptyFacts, mounts: facts },
+        resolved: { ...nothingResolved, mounts: sources },
         runtime: { recursiveReadOnlyMounts: rro, idmapMounts: false },
       },
     ),
@@ -31,13 +41,13 @@ const optionsAt = (path: string, mounts: Mount[]) =>
   specWith(mounts).mounts.find((mount) => mount.destination === path)?.options;
 
 describe("containerMounts()", () => {
-  test("puts parents before what lies under them", () => {
+  test("sorts parents before children", () => {
     const order = destinations([at("/a/b/c"), at("/a/b"), at("/a")]);
     expect(order.slice(-1)).toEqual(["/a/b/c"]);
     expect(order.indexOf("/a")).toBeLessThan(order.indexOf("/a/b"));
   });
 
-  test("replaces ours at the same place, and what lies in a /dev or /sys of the caller's", () => {
+  test("drops system mounts at or below a requested mount", () => {
     const dev = destinations([at("/dev")]);
     expect(dev).not.toContain("/dev/pts");
     expect(dev).toContain("/dev/shm");
@@ -46,7 +56,7 @@ describe("containerMounts()", () => {
     expect(shm.map((m) => m.source)).toEqual(["/h"]);
   });
 
-  test("keeps the pod's resolv.conf over an /etc of the caller's", () => {
+  test("keeps the pod's files over a requested mount on /etc", () => {
     const order = destinations([at("/etc"), at("/etc/hosts")]);
     expect(order.filter((path) => path.startsWith("/etc"))).toEqual([
       "/etc",
@@ -56,7 +66,7 @@ describe("containerMounts()", () => {
     ]);
   });
 
-  test("propagates only from mounts that do, and lets the root take part", () => {
+  test("propagates only from a propagating mount, and sets the rootfs propagation", () => {
     const both = [at("/a", { propagation: PROPAGATION_BIDIRECTIONAL })];
     const down = [at("/a", { propagation: PROPAGATION_HOST_TO_CONTAINER })];
     expect(specWith(both, "shared").linux.rootfsPropagation).toBe("rshared");
@@ -66,7 +76,7 @@ describe("containerMounts()", () => {
     expect(codeAndMessage(() => specWith(down, "private"))).toStartWith("FAILED_PRECONDITION");
   });
 
-  test("is recursively read-only or refuses, never read-only on top alone", () => {
+  test("makes a mount recursively read-only or rejects it", () => {
     const rro = at("/a", { readonly: true, recursive_read_only: true });
     expect(optionsAt("/a", [rro])).toEqual(["rbind", "rprivate", "rro"]);
     expect(codeAndMessage(() => specWith([rro], "private", false))).toContain('"rro"');
@@ -75,11 +85,11 @@ describe("containerMounts()", () => {
     expect(codeAndMessage(() => specWith([shared], "shared"))).toContain("private propagation");
   });
 
-  test("keeps the node's cgroup2 as it is mounted where its namespace is shared", () => {
+  test("keeps the host's cgroup2 mount options for privileged containers", () => {
     const cgroup = (privileged: boolean) => {
       const linux = { security_context: { privileged } };
       const node = { ...host, cgroupOptions: ["nsdelegate"] };
-      const sandbox = sandboxFacts({ linux });
+      const sandbox = sandboxInfo({ linux });
       const { mounts } = containerSpec(specInput({ linux }, { sandbox, host: node }));
       return mounts.find(({ destination }) => destination === "/sys/fs/cgroup")!.options;
     };
@@ -87,7 +97,7 @@ describe("containerMounts()", () => {
     expect(cgroup(false)!.at(-1)).toBe("ro");
   });
 
-  test("leaves an image's mount its layers' ids, and takes a folder of it as its source", () => {
+  test("adds no id mappings to an image mount", () => {
     const uidMappings = [{ container_id: 0, host_id: 65536, length: 65536 }];
     const image = { host_path: "", image: { image: "i" }, readonly: true, uidMappings };
     const mounted = specWith([at("/a", image)]).mounts.find((m) => m.destination === "/a");
@@ -95,7 +105,7 @@ describe("containerMounts()", () => {
     expect(mounted?.uidMappings).toBeUndefined();
   });
 
-  test("takes the mount options that CRI knows and no others", () => {
+  test("accepts only the mount options that CRI defines", () => {
     const options = optionsAt("/a", [at("/a", { mount_options: ["nosuid", "nodev"] })]);
     expect(options).toEqual(["rbind", "rprivate", "rw", "nosuid", "nodev"]);
     expect(codeAndMessage(() => specWith([at("/a", { mount_options: ["suid"] })]))).toContain(
@@ -103,9 +113,9 @@ describe("containerMounts()", () => {
     );
   });
 
-  test("refuses the root, relative paths, id mappings and writable image volumes", () => {
-    expect(codeAndMessage(() => specWith([at("/")]))).toContain("root itself");
-    expect(codeAndMessage(() => specWith([at("/..")]))).toContain("root itself");
+  test("rejects the root, relative paths, id mappings and writable image mounts", () => {
+    expect(codeAndMessage(() => specWith([at("/")]))).toContain('not "/"');
+    expect(codeAndMessage(() => specWith([at("/..")]))).toContain('not "/"');
     expect(codeAndMessage(() => specWith([at("a")]))).toContain("absolute");
     const mapped = at("/a", { uidMappings: [{ container_id: 0, host_id: 1, length: 1 }] });
     expect(codeAndMessage(() => specWith([mapped]))).toContain("runc 1.2");

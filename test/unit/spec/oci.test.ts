@@ -1,4 +1,4 @@
-// Whole specs against golden files: UPDATE_GOLDEN=1 rewrites them, in a commit of its own.
+// Compares whole specs with golden files. UPDATE_GOLDEN=1 rewrites them; commit that separately.
 import { describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -10,7 +10,7 @@ import type {
   LinuxSandboxSecurityContext,
   NamespaceOption,
 } from "../../../src/proto/types.ts";
-import { type MountFact } from "../../../src/spec/spec_inputs.ts";
+import { type MountSource } from "../../../src/spec/spec_inputs.ts";
 import {
   containerSpec,
   execProcess,
@@ -21,15 +21,15 @@ import {
   type SandboxSpecInput,
   sharesPidNamespace,
 } from "../../../src/spec/oci.ts";
-import type { ContainerFacts } from "../../../src/spec/spec_inputs.ts";
+import type { ResolvedInputs } from "../../../src/spec/spec_inputs.ts";
 import {
   codeAndMessage,
-  emptyFacts,
+  nothingResolved,
   host,
-  noRules,
-  sandboxFacts,
+  noSettings,
+  sandboxInfo,
   specInput,
-} from "../../spec/facts.ts";
+} from "../../spec/inputs.ts";
 
 const { NamespaceMode, MountPropagation } = runtime.v1;
 const { ProfileType } = runtime.v1.SecurityProfile;
@@ -42,7 +42,7 @@ function expectGolden(name: string, spec: OciSpec): void {
   expect(text).toBe(readFileSync(file, "utf8"));
 }
 
-const onShared: MountFact = { source: "/srv/data", propagation: "shared" };
+const onShared: MountSource = { source: "/srv/data", propagation: "shared" };
 
 /** What a kubelet sends for a container that uses most fields. */
 const kubeletConfig: ContainerConfig = {
@@ -102,14 +102,14 @@ const kubeletConfig: ContainerConfig = {
   },
 };
 
-const kubeletFacts = {
-  ...emptyFacts,
+const kubeletResolved = {
+  ...nothingResolved,
   mounts: [
     { source: "/d/deep", propagation: "private" },
     onShared,
     { source: "/var/lib/kubelet/pods/u1/etc-hosts", propagation: "private" },
     { source: "/r", propagation: "private" },
-  ] satisfies MountFact[],
+  ] satisfies MountSource[],
   devices: [
     [
       {
@@ -129,14 +129,14 @@ const kubeletFacts = {
 };
 
 describe("containerSpec()", () => {
-  test("gives a container that asks for nothing the image's process and the pod's files", () => {
+  test("gives a container without options the image's process and the pod's files", () => {
     expectGolden("container-plain", containerSpec(specInput({})));
   });
 
-  test("gives a kubelet's container everything it asks for", () => {
+  test("applies all options that a kubelet sets", () => {
     expectGolden(
       "container-kubelet",
-      containerSpec(specInput(kubeletConfig, { facts: kubeletFacts })),
+      containerSpec(specInput(kubeletConfig, { resolved: kubeletResolved })),
     );
   });
 
@@ -147,9 +147,9 @@ describe("containerSpec()", () => {
         { linux: { security_context: { privileged: true } } },
         {
           host: { ...host, cgroupVersion: 1 },
-          sandbox: sandboxFacts({ linux: { security_context: { privileged: true } } }),
-          facts: {
-            ...emptyFacts,
+          sandbox: sandboxInfo({ linux: { security_context: { privileged: true } } }),
+          resolved: {
+            ...nothingResolved,
             hostDevices: [
               { node: { ...disk, fileMode: 0o660, uid: 0, gid: 6 }, hostPath: disk.path },
             ],
@@ -160,7 +160,7 @@ describe("containerSpec()", () => {
     expectGolden("container-privileged", spec);
   });
 
-  test("applies the default seccomp profile when RuntimeDefault is asked", () => {
+  test("applies the default seccomp profile for RuntimeDefault", () => {
     const seccomp = { profile_type: ProfileType.RuntimeDefault };
     expectGolden(
       "container-seccomp",
@@ -171,7 +171,7 @@ describe("containerSpec()", () => {
   test("maps a pod's user namespace", () => {
     const mapping = { container_id: 0, host_id: 100_000, length: 65_536 };
     const userns_options = { mode: NamespaceMode.POD, uids: [mapping], gids: [mapping] };
-    const sandbox = sandboxFacts({
+    const sandbox = sandboxInfo({
       linux: { security_context: { namespace_options: { userns_options } } },
     });
     sandbox.namespaces.user = "/run/isulad/sandboxes/pod1/user";
@@ -180,9 +180,9 @@ describe("containerSpec()", () => {
     expect(linux.uidMappings).toEqual([{ containerID: 0, hostID: 100_000, size: 65_536 }]);
   });
 
-  test("joins the pid namespace that the modes name", () => {
+  test("joins the pid namespace of the requested mode", () => {
     const pidOf = (options: NamespaceOption | undefined, pid?: string, targetPid?: number) => {
-      const sandbox = sandboxFacts();
+      const sandbox = sandboxInfo();
       if (pid !== undefined) sandbox.namespaces.pid = pid;
       const security_context = options === undefined ? {} : { namespace_options: options };
       const input = specInput({ linux: { security_context } }, { sandbox });
@@ -205,26 +205,26 @@ describe("containerSpec()", () => {
   });
 
   test("leaves out the namespaces that a pod shares with the host", () => {
-    const sandbox = { ...sandboxFacts(), namespaces: {} };
+    const sandbox = { ...sandboxInfo(), namespaces: {} };
     const { namespaces } = containerSpec(specInput({}, { sandbox })).linux;
     expect(namespaces.map(({ type }) => type)).toEqual(["cgroup", "pid", "mount"]);
   });
 
-  test("refuses a privileged container in a pod that is not", () => {
+  test("rejects a privileged container in an unprivileged pod", () => {
     const input = specInput({ linux: { security_context: { privileged: true } } });
     expect(codeAndMessage(() => containerSpec(input))).toStartWith("FAILED_PRECONDITION: ");
   });
 
-  test("passes on no annotation of the pod or the container", () => {
+  test("passes no annotations of the pod or the container by default", () => {
     const annotations = { "io.katacontainers.config.hypervisor.path": "/tmp/evil" };
     const spec = containerSpec(
-      specInput({ annotations }, { sandbox: sandboxFacts({ annotations }) }),
+      specInput({ annotations }, { sandbox: sandboxInfo({ annotations }) }),
     );
     expect(JSON.stringify(spec.annotations)).not.toContain("evil");
   });
 });
 
-describe("a handler's rules", () => {
+describe("a handler's settings", () => {
   const annotations = {
     "io.katacontainers.config.hypervisor.default_vcpus": "2",
     "io.katacontainers.other/part": "x",
@@ -233,17 +233,17 @@ describe("a handler's rules", () => {
   };
   const patterns = ["io.katacontainers.*", "a.b/c?", "io.kubernetes.cri.*"];
 
-  test("pass on the annotations that match, and never over ours", () => {
+  test("pass matching annotations, which never override the daemon's", () => {
     const ofPod = containerSpec(
       specInput(
         {},
         {
-          sandbox: sandboxFacts({ annotations }),
-          handler: { ...noRules, podAnnotations: patterns },
+          sandbox: sandboxInfo({ annotations }),
+          handler: { ...noSettings, podAnnotations: patterns },
         },
       ),
     ).annotations;
-    const handler = { ...noRules, containerAnnotations: patterns };
+    const handler = { ...noSettings, containerAnnotations: patterns };
     const ofContainer = containerSpec(specInput({ annotations }, { handler })).annotations;
     for (const passed of [ofPod, ofContainer]) {
       expect(passed).toMatchObject({
@@ -254,26 +254,26 @@ describe("a handler's rules", () => {
       expect(passed["io.katacontainers.other/part"]).toBeUndefined();
     }
     const other = containerSpec(
-      specInput({}, { sandbox: sandboxFacts({ annotations }), handler }),
+      specInput({}, { sandbox: sandboxInfo({ annotations }), handler }),
     ).annotations;
     expect(other["a.b/c1"]).toBeUndefined();
   });
 
-  test("keep the host's devices from a privileged container, but not what it asks for", () => {
+  test("limit a privileged container to the devices that it requests", () => {
     const node = { path: "/dev/x", type: "c", major: 9, minor: 9, fileMode: 0, uid: 0, gid: 0 };
-    const facts = {
-      ...emptyFacts,
+    const resolved = {
+      ...nothingResolved,
       hostDevices: [{ node: { ...node, path: "/dev/sda" }, hostPath: "/dev/sda" }],
       devices: [[{ node, hostPath: "/dev/x" }]],
-    } as ContainerFacts;
+    } as ResolvedInputs;
     const security_context = { privileged: true };
     const spec = containerSpec(
       specInput(
         { linux: { security_context }, devices: [{ host_path: "/dev/x" }] },
         {
-          facts,
-          sandbox: sandboxFacts({ linux: { security_context } }),
-          handler: { ...noRules, privilegedWithoutHostDevices: true },
+          resolved,
+          sandbox: sandboxInfo({ linux: { security_context } }),
+          handler: { ...noSettings, privilegedWithoutHostDevices: true },
         },
       ),
     );
@@ -287,11 +287,11 @@ describe("a handler's rules", () => {
 
 describe("sandboxSpec()", () => {
   const pauseInput = (overrides: Partial<SandboxSpecInput> = {}): SandboxSpecInput => ({
-    sandbox: sandboxFacts(),
+    sandbox: sandboxInfo(),
     image: { Entrypoint: ["/pause"], User: "65535:65535" },
-    facts: { passwd: "", group: "" },
+    resolved: { passwd: "", group: "" },
     host,
-    handler: noRules,
+    handler: noSettings,
     defaults: specInput({}).defaults,
     cgroupsPath: "/isulad/pod1/pod1",
     rootfsPath: "/var/lib/isulad/sandboxes/pod1/rootfs",
@@ -300,16 +300,16 @@ describe("sandboxSpec()", () => {
     ...overrides,
   });
 
-  test("runs the pause image without capabilities, in a pid namespace to be shared", () => {
+  test("runs the pause image without capabilities in a new pid namespace", () => {
     expectGolden("sandbox-pause", sandboxSpec(pauseInput()));
   });
 
-  test("runs under the AppArmor profile of the pod's containers, which may signal it then", () => {
+  test("uses the AppArmor profile of the pod's containers", () => {
     const armed = { ...host, apparmor: { defaultProfile: "d" } };
     const profileOf = (security_context: LinuxSandboxSecurityContext) => {
-      const sandbox = sandboxFacts({ linux: { security_context } });
-      const facts = { passwd: "", group: "", apparmorProfiles: ["d", "mine"] };
-      return sandboxSpec(pauseInput({ sandbox, facts, host: armed })).process.apparmorProfile;
+      const sandbox = sandboxInfo({ linux: { security_context } });
+      const resolved = { passwd: "", group: "", apparmorProfiles: ["d", "mine"] };
+      return sandboxSpec(pauseInput({ sandbox, resolved, host: armed })).process.apparmorProfile;
     };
     expect(containerSpec(specInput({}, { host: armed })).process.apparmorProfile).toBe("d");
     expect(profileOf({})).toBe("d");
@@ -322,7 +322,7 @@ describe("sandboxSpec()", () => {
     expect(profileOf({ apparmor: { profile_type: ProfileType.Unconfined } })).toBeUndefined();
   });
 
-  test("is needed only when the pod asks for one pid namespace", () => {
+  test("is needed only if the pod shares a pid namespace", () => {
     const asks = (namespace_options: NamespaceOption | undefined) =>
       sharesPidNamespace({ linux: { security_context: { namespace_options } } });
     expect(sharesPidNamespace({})).toBe(false);
@@ -333,13 +333,15 @@ describe("sandboxSpec()", () => {
 });
 
 describe("execProcess()", () => {
-  test("keeps who the container is and changes what runs", () => {
-    const { process: main } = containerSpec(specInput(kubeletConfig, { facts: kubeletFacts }));
+  test("keeps the container's user and environment and changes the command", () => {
+    const { process: main } = containerSpec(
+      specInput(kubeletConfig, { resolved: kubeletResolved }),
+    );
     const execed = execProcess(main, ["id"], false);
     expect(execed).toEqual({ ...main, args: ["id"], terminal: false });
   });
 
-  test("adds TERM only for a terminal, and only where it is missing", () => {
+  test("adds TERM only for a terminal, and only if it is missing", () => {
     const { process: main } = containerSpec(specInput({}));
     expect(execProcess(main, ["sh"], true).env).toContain("TERM=xterm");
     const own = { ...main, env: ["TERM=dumb"] };
@@ -349,8 +351,8 @@ describe("execProcess()", () => {
 });
 
 describe("ociJson()", () => {
-  test("keeps every digit of 64-bit values, there and back", () => {
-    const spec = containerSpec(specInput(kubeletConfig, { facts: kubeletFacts }));
+  test("round-trips 64-bit integers exactly", () => {
+    const spec = containerSpec(specInput(kubeletConfig, { resolved: kubeletResolved }));
     expect(ociJson(spec)).toContain('"limit":9007199254740993,"swap":9007199254740995');
     expect(parseOciSpec(ociJson(spec))).toEqual(JSON.parse(JSON.stringify(spec, keep), revive));
     expect(parseOciSpec(ociJson(spec)).linux.resources.memory?.limit).toBe(9_007_199_254_740_993n);

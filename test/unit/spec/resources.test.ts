@@ -1,4 +1,4 @@
-// What an update makes of resources, and what takes it back.
+// Tests updates of resources and their rollback.
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import {
@@ -9,9 +9,9 @@ import {
   updatedResources,
   withoutSwapLimit,
 } from "../../../src/spec/resources.ts";
-import { host } from "../../spec/facts.ts";
+import { host } from "../../spec/inputs.ts";
 
-test("possibleOomScoreAdj() is no lower than the daemon's without CAP_SYS_RESOURCE or where restricted", () => {
+test("possibleOomScoreAdj() is clamped to the daemon's if restricted or without CAP_SYS_RESOURCE", () => {
   const weak = { ...host, oomScoreAdj: -500, capabilities: ["CAP_KILL"] };
   const strong = { ...weak, capabilities: ["CAP_SYS_RESOURCE"] };
   expect(possibleOomScoreAdj(-900n, weak, false)).toBe(-500);
@@ -21,11 +21,11 @@ test("possibleOomScoreAdj() is no lower than the daemon's without CAP_SYS_RESOUR
   expect(() => possibleOomScoreAdj(1001n, weak, false)).toThrow("outside");
 });
 
-test("withoutSwapLimit() takes away what a host without swap accounting does not hold", () => {
-  const asked = { memory_limit_in_bytes: toLong(5), memory_swap_limit_in_bytes: toLong(6) };
+test("withoutSwapLimit() drops the swap limit on a host without swap accounting", () => {
+  const requested = { memory_limit_in_bytes: toLong(5), memory_swap_limit_in_bytes: toLong(6) };
   const unaccounted = { ...host, swapLimit: false };
-  expect(withoutSwapLimit(asked, host)).toBeUndefined();
-  expect(withoutSwapLimit(asked, unaccounted)).toEqual({
+  expect(withoutSwapLimit(requested, host)).toBeUndefined();
+  expect(withoutSwapLimit(requested, unaccounted)).toEqual({
     memory_limit_in_bytes: toLong(5),
     memory_swap_limit_in_bytes: toLong(0),
   });
@@ -34,7 +34,7 @@ test("withoutSwapLimit() takes away what a host without swap accounting does not
 });
 
 describe("mergedResources()", () => {
-  test("keeps what is not given", () => {
+  test("keeps unspecified fields", () => {
     const old = {
       cpu_shares: toLong(512),
       oom_score_adj: toLong(-5),
@@ -63,7 +63,7 @@ describe("mergedResources()", () => {
 });
 
 describe("updatedResources()", () => {
-  test("changes what CRI changed, and leaves what a base spec says", () => {
+  test("applies CRI's changes and keeps the base spec's fields", () => {
     const bundle = {
       devices: [{ allow: false, access: "rwm" }],
       pids: { limit: 100n },
@@ -98,7 +98,7 @@ describe("updatedResources()", () => {
 describe("explicitResources()", () => {
   const cpuset = { cpus: "0-1", mems: "0" };
 
-  test("spells out what the kernel has where nothing was asked for", () => {
+  test("fills in the kernel's defaults", () => {
     const v1 = { ...host, cgroupVersion: 1 as const, swapLimit: true };
     expect(explicitResources(ociResources({}, [], v1), v1, cpuset)).toEqual({
       devices: [],
@@ -114,10 +114,10 @@ describe("explicitResources()", () => {
     });
   });
 
-  test("leaves what was asked for", () => {
-    const asked = { cpu_shares: toLong(7), cpuset_cpus: "1", memory_limit_in_bytes: toLong(9) };
+  test("keeps requested values", () => {
+    const requested = { cpu_shares: toLong(7), cpuset_cpus: "1", memory_limit_in_bytes: toLong(9) };
     const v2 = { ...host, cgroupVersion: 2 as const, swapLimit: true };
-    expect(explicitResources(ociResources(asked, [], v2), v2, cpuset)).toEqual({
+    expect(explicitResources(ociResources(requested, [], v2), v2, cpuset)).toEqual({
       devices: [],
       memory: { limit: 9n, swap: 9n },
       cpu: { cpus: "1", mems: "0", quota: -1n, period: 100_000n, shares: 7n },

@@ -7,7 +7,7 @@ import type {
   LinuxContainerSecurityContext,
 } from "../../../src/proto/types.ts";
 import { capabilities, capabilityNames } from "../../../src/spec/capabilities.ts";
-import type { HostFacts } from "../../../src/spec/spec_inputs.ts";
+import type { HostInfo } from "../../../src/spec/spec_inputs.ts";
 import { containerSpec } from "../../../src/spec/oci.ts";
 import { ociResources, oomScoreAdj } from "../../../src/spec/resources.ts";
 import {
@@ -17,13 +17,13 @@ import {
   seccompFilter,
   seccompProfileFile,
 } from "../../../src/spec/security.ts";
-import { codeAndMessage, emptyFacts, host, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, nothingResolved, host, specInput } from "../../spec/inputs.ts";
 
 const { RuntimeDefault, Unconfined, Localhost } = runtime.v1.SecurityProfile.ProfileType;
 
 describe("capabilities()", () => {
-  const bounding = (asked: Capability, privileged = false, names = capabilityNames) =>
-    capabilities(asked, privileged, names).bounding;
+  const bounding = (requested: Capability, privileged = false, names = capabilityNames) =>
+    capabilities(requested, privileged, names).bounding;
 
   test("adds and drops single names on top of ALL", () => {
     expect(bounding({ add_capabilities: ["ALL"], drop_capabilities: ["kill"] })).toEqual(
@@ -38,7 +38,7 @@ describe("capabilities()", () => {
     expect(bounding({})).toHaveLength(14);
   });
 
-  test("inherits nothing unless ambient is asked for", () => {
+  test("makes only ambient capabilities inheritable", () => {
     const plain = capabilities({}, false, capabilityNames);
     expect([plain.inheritable, plain.ambient]).toEqual([[], []]);
     const ambient = capabilities(
@@ -63,7 +63,7 @@ describe("seccompFilter()", () => {
   const filter = (security: LinuxContainerSecurityContext, profileText?: string) =>
     seccompFilter(security, { bounding: [], profileText, host });
 
-  test("prefers the typed field, and filters nothing when nothing is asked", () => {
+  test("prefers the typed field, and is unconfined by default", () => {
     expect(filter({})).toBeUndefined();
     expect(filter({ seccomp_profile_path: "runtime/default" })?.defaultAction).toBe(
       "SCMP_ACT_ERRNO",
@@ -74,7 +74,7 @@ describe("seccompFilter()", () => {
     expect(filter(privileged)).toBeUndefined();
   });
 
-  test("reads a profile of the host's, by an absolute path", () => {
+  test("parses a Localhost profile, whose path must be absolute", () => {
     const security = { seccomp: { profile_type: Localhost, localhost_ref: "/p.json" } };
     expect(seccompProfileFile(security)).toBe("/p.json");
     const typed = { profile_type: Localhost, localhost_ref: "localhost//p.json" };
@@ -104,7 +104,7 @@ describe("seccompFilter()", () => {
     expect(codeAndMessage(() => filter({ seccomp_profile_path: "x" }))).toContain('"x"');
   });
 
-  test("allows what a capability is for only with that capability", () => {
+  test("allows privileged system calls only with their capability", () => {
     const names = (bounding: string[]) =>
       seccompFilter(
         { seccomp: { profile_type: RuntimeDefault } },
@@ -118,10 +118,10 @@ describe("seccompFilter()", () => {
 
 describe("apparmorProfile()", () => {
   const local = { apparmor: { profile_type: Localhost, localhost_ref: "mine" } };
-  const armed: HostFacts = { ...host, apparmor: { defaultProfile: "d" } };
+  const armed: HostInfo = { ...host, apparmor: { defaultProfile: "d" } };
   const loaded = ["d", "mine"];
 
-  test("is the host's default, or the loaded one asked for", () => {
+  test("is the host's default, or the loaded one that is requested", () => {
     expect(apparmorProfile({}, armed, [])).toBe("d");
     expect(apparmorProfile(local, armed, loaded)).toBe("mine");
     const old = { apparmor_profile: "localhost/mine" };
@@ -135,18 +135,18 @@ describe("apparmorProfile()", () => {
     expect([local, old, both, {}].map(namesApparmorProfile)).toEqual([true, true, false, false]);
   });
 
-  test("refuses a profile that is not loaded, or a host without AppArmor", () => {
-    const unarmed: HostFacts = { ...host, apparmor: {} };
+  test("rejects a profile that is not loaded, or a host without AppArmor", () => {
+    const unarmed: HostInfo = { ...host, apparmor: {} };
     const byDefault = [
       { apparmor: { profile_type: RuntimeDefault } },
       { apparmor_profile: "runtime/default" },
     ];
-    for (const asked of byDefault) {
-      expect(codeAndMessage(() => apparmorProfile(asked, unarmed, []))).toContain(
+    for (const requested of byDefault) {
+      expect(codeAndMessage(() => apparmorProfile(requested, unarmed, []))).toContain(
         "FAILED_PRECONDITION",
       );
-      expect(apparmorProfile(asked, armed, [])).toBe("d");
-      expect(apparmorProfile({ ...asked, privileged: true }, unarmed, [])).toBeUndefined();
+      expect(apparmorProfile(requested, armed, [])).toBe("d");
+      expect(apparmorProfile({ ...requested, privileged: true }, unarmed, [])).toBeUndefined();
     }
     expect(apparmorProfile({}, unarmed, [])).toBeUndefined();
     expect(codeAndMessage(() => apparmorProfile(local, host, []))).toContain("without AppArmor");
@@ -154,33 +154,33 @@ describe("apparmorProfile()", () => {
   });
 });
 
-test("maskedPaths() adds nothing to lists that were given, empty ones too", () => {
+test("maskedPaths() keeps the given lists, even empty ones", () => {
   expect(maskedPaths({})).toEqual({ maskedPaths: [], readonlyPaths: [] });
   expect(maskedPaths({ masked_paths: ["/a"] }).maskedPaths).toEqual(["/a"]);
   expect(maskedPaths(undefined).maskedPaths).toContain("/proc/kcore");
 });
 
 describe("ociResources()", () => {
-  const resources = (asked: LinuxContainerResources, facts: HostFacts = host) =>
-    ociResources(asked, [], facts);
+  const resources = (requested: LinuxContainerResources, on: HostInfo = host) =>
+    ociResources(requested, [], on);
 
-  test("limits swap together with memory unless asked otherwise", () => {
-    const asked = { memory_limit_in_bytes: toLong(100n) };
-    expect(resources(asked).memory).toEqual({ limit: 100n, swap: 100n });
-    expect(resources(asked, { ...host, swapLimit: false }).memory).toEqual({ limit: 100n });
-    const swap = { ...asked, memory_swap_limit_in_bytes: toLong(-1n) };
+  test("limits swap together with memory by default", () => {
+    const requested = { memory_limit_in_bytes: toLong(100n) };
+    expect(resources(requested).memory).toEqual({ limit: 100n, swap: 100n });
+    expect(resources(requested, { ...host, swapLimit: false }).memory).toEqual({ limit: 100n });
+    const swap = { ...requested, memory_swap_limit_in_bytes: toLong(-1n) };
     expect(resources(swap).memory).toEqual({ limit: 100n, swap: -1n });
-    const low = { ...asked, memory_swap_limit_in_bytes: toLong(99n) };
+    const low = { ...requested, memory_swap_limit_in_bytes: toLong(99n) };
     expect(codeAndMessage(() => resources(low))).toContain("below memory_limit_in_bytes");
   });
 
-  test("says nothing about what was not asked", () => {
+  test("leaves out unspecified fields", () => {
     expect(resources({ cpu_shares: toLong(0n), unified: {}, cpuset_cpus: "" })).toEqual({
       devices: [],
     });
   });
 
-  test("refuses limits that this host cannot hold", () => {
+  test("rejects limits that this host does not support", () => {
     const huge = { hugepage_limits: [{ page_size: "64KB", limit: toLong(1n) }] };
     expect(codeAndMessage(() => resources(huge))).toContain("2MB, 1GB");
     const unified = { unified: { "memory.high": "1" } };
@@ -189,21 +189,21 @@ describe("ociResources()", () => {
     expect(codeAndMessage(() => resources(path))).toStartWith("INVALID_ARGUMENT");
   });
 
-  test("oomScoreAdj() is clamped only where the configuration says so", () => {
-    const facts = { ...host, oomScoreAdj: 0 };
-    expect(oomScoreAdj(-998n, facts, true)).toBe(0);
-    expect(oomScoreAdj(-998n, facts, false)).toBe(-998);
-    expect(codeAndMessage(() => oomScoreAdj(1001n, facts, true))).toContain("1001");
+  test("clamps oom_score_adj only if configured", () => {
+    const daemon = { ...host, oomScoreAdj: 0 };
+    expect(oomScoreAdj(-998n, daemon, true)).toBe(0);
+    expect(oomScoreAdj(-998n, daemon, false)).toBe(-998);
+    expect(codeAndMessage(() => oomScoreAdj(1001n, daemon, true))).toContain("1001");
   });
 });
 
-test("containerDevices() gives devices to who runs, where the configuration says so", () => {
+test("devices belong to the container's user if device ownership is configured", () => {
   const node = { path: "/dev/x", type: "c" as const, major: 1, minor: 2, fileMode: 0o600 };
   const owned = { ...node, uid: 7, gid: 8 };
   const owner = (security_context: LinuxContainerSecurityContext, deviceOwnership = true) => {
     const input = specInput(
       { devices: [{ container_path: "/dev/x", host_path: "/dev/x" }], linux: { security_context } },
-      { facts: { ...emptyFacts, devices: [[{ node: owned, hostPath: "/dev/x" }]] } },
+      { resolved: { ...nothingResolved, devices: [[{ node: owned, hostPath: "/dev/x" }]] } },
     );
     input.defaults.deviceOwnership = deviceOwnership;
     const [{ uid, gid }] = containerSpec(input).linux.devices as [typeof owned];

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "bun:test";
 import { containerSpec, sandboxSpec } from "../../../src/spec/oci.ts";
 import {
-  asksForLabels,
+  requestsLabels,
   containerLabels,
   levelOf,
   levelPattern,
@@ -9,7 +9,7 @@ import {
   podLabels,
   unusedLevel,
 } from "../../../src/spec/selinux.ts";
-import { codeAndMessage, host, noRules, sandboxFacts, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, host, noSettings, sandboxInfo, specInput } from "../../spec/inputs.ts";
 
 const policy = {
   process: "system_u:system_r:container_t:s0",
@@ -20,14 +20,14 @@ const newLevel = () => "s0:c3,c7";
 const pod = podLabels({}, { policy, newLevel });
 
 describe("podLabels()", () => {
-  test("are the policy's, with a level of the pod's own", () => {
+  test("are the policy's with a new level", () => {
     expect(pod).toEqual({
       process: "system_u:system_r:container_t:s0:c3,c7",
       mount: "system_u:object_r:container_file_t:s0:c3,c7",
     });
   });
 
-  test("are what is asked for, of files the user and the level alone", () => {
+  test("are as requested; mounts take only the user and the level", () => {
     const asked = { user: "u", role: "r", type: "spc_t", level: "s0:c1,c2" };
     expect(podLabels(asked, { policy, newLevel })).toEqual({
       process: "u:r:spc_t:s0:c1,c2",
@@ -45,14 +45,14 @@ describe("podLabels()", () => {
   });
 });
 
-test("containerLabels() are the pod's where the container asks for nothing else", () => {
+test("containerLabels() default to the pod's", () => {
   expect(containerLabels(undefined, pod)).toEqual(pod);
   expect(containerLabels({ type: "spc_t" }, pod)).toEqual({
     process: "system_u:system_r:spc_t:s0:c3,c7",
     mount: pod.mount,
   });
   expect(containerLabels({ level: "s0:c9" }, pod).mount).toEndWith(":s0:c9");
-  expect([{}, null, { role: "" }, { role: "r" }].map(asksForLabels)).toEqual([
+  expect([{}, null, { role: "" }, { role: "r" }].map(requestsLabels)).toEqual([
     false,
     false,
     false,
@@ -61,7 +61,7 @@ test("containerLabels() are the pod's where the container asks for nothing else"
 });
 
 describe("unusedLevel()", () => {
-  test("is a pair of different categories that nobody has", () => {
+  test("is an unused pair of different categories", () => {
     const numbers = [5, 5, 9, 2, 4, 1].map((category) => (category + 0.5) / 1_022);
     expect(unusedLevel(new Set(["s0:c2,c9"]), () => numbers.shift()!)).toBe("s0:c1,c4");
     const taken = new Set<string>();
@@ -74,14 +74,14 @@ describe("unusedLevel()", () => {
     }
   });
 
-  test("ends with an error where none is left", () => {
+  test("fails if it finds none", () => {
     const numbers = () => (Math.random() < 0.5 ? 0 : 1 / 1_022 + 1e-9);
     const message = codeAndMessage(() => unusedLevel(new Set(["s0:c0,c1"]), numbers));
-    expect(message).toStartWith("RESOURCE_EXHAUSTED: no SELinux level is left");
+    expect(message).toStartWith("RESOURCE_EXHAUSTED: found no unused SELinux level");
   });
 });
 
-test("levelPattern takes levels and ranges, and nothing else", () => {
+test("levelPattern matches levels and ranges, and nothing else", () => {
   for (const level of ["s0", "s0:c1", "s0:c26,c5", "s0-s0:c0.c1023", "s0:c1,c3.c5", "s1-s2"]) {
     expect(level).toMatch(levelPattern);
   }
@@ -109,28 +109,28 @@ test("parsePolicy() reads a policy's contexts file", () => {
 describe("a labelled spec", () => {
   const labels = (privileged: boolean) => {
     const linux = { security_context: { privileged } };
-    const sandbox = sandboxFacts({ linux });
+    const sandbox = sandboxInfo({ linux });
     const spec = containerSpec(specInput({ linux }, { selinux: pod, sandbox }));
     const pause = sandboxSpec({
       ...specInput({}),
       sandbox,
       image: { Entrypoint: ["/pause"] },
-      facts: { passwd: "", group: "" },
+      resolved: { passwd: "", group: "" },
       host,
-      handler: noRules,
+      handler: noSettings,
       selinux: pod,
     });
     return [spec, pause].map(({ process, linux }) => [process.selinuxLabel, linux.mountLabel]);
   };
 
-  test("has the labels of its processes and mounts, pods' pause containers too", () => {
+  test("labels processes and mounts of containers and pause containers", () => {
     expect(labels(false)).toEqual([
       [pod.process, pod.mount],
       [pod.process, pod.mount],
     ]);
   });
 
-  test("leaves who is privileged unconfined", () => {
+  test("leaves privileged containers unconfined", () => {
     expect(labels(true)).toEqual([
       [undefined, pod.mount],
       [undefined, pod.mount],

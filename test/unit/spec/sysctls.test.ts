@@ -7,19 +7,19 @@ const both = { unprivilegedPorts: true, unprivilegedIcmp: true };
 const ports = { "net.ipv4.ip_unprivileged_port_start": "0" };
 const pings = { "net.ipv4.ping_group_range": "0 2147483647" };
 
-test("podSysctls() gives ports and pings to pods with a network of their own", () => {
+test("podSysctls() allows low ports and pings in pods with their own network", () => {
   expect(podSysctls({}, both)).toEqual({ ...ports, ...pings });
   expect(podSysctls({}, { unprivilegedPorts: false, unprivilegedIcmp: true })).toEqual(pings);
   const namespace_options = { network: NamespaceMode.NODE };
   expect(podSysctls({ linux: { security_context: { namespace_options } } }, both)).toEqual({});
 });
 
-test("podSysctls() leaves what the pod asks for, however it is written", () => {
+test("podSysctls() keeps the pod's sysctls, with dots or slashes", () => {
   const sysctls = { "net/ipv4/ip_unprivileged_port_start": "80", "kernel.shmmni": "5" };
   expect(podSysctls({ linux: { sysctls } }, both)).toEqual({ ...pings, ...sysctls });
 });
 
-test("podSysctls() opens no pings in a user namespace, where no such group is mapped", () => {
+test("podSysctls() leaves ping_group_range alone in a user namespace", () => {
   const namespace_options = { userns_options: { mode: NamespaceMode.POD } };
   expect(podSysctls({ linux: { security_context: { namespace_options } } }, both)).toEqual(ports);
 });

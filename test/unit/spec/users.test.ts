@@ -3,12 +3,12 @@ import { toLong } from "../../../src/base/int64.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import type { LinuxContainerSecurityContext } from "../../../src/proto/types.ts";
 import { imageUserOf, resolveUser } from "../../../src/spec/users.ts";
-import { codeAndMessage, emptyFacts } from "../../spec/facts.ts";
+import { codeAndMessage, nothingResolved } from "../../spec/inputs.ts";
 
 const { Strict } = runtime.v1.SupplementalGroupsPolicy;
 
 function resolve(security: LinuxContainerSecurityContext, imageUser = "", files = {}) {
-  const { passwd, group } = { ...emptyFacts, ...files };
+  const { passwd, group } = { ...nothingResolved, ...files };
   return resolveUser({ security, imageUser, passwd, group });
 }
 
@@ -28,7 +28,7 @@ describe("resolveUser()", () => {
     expect(ids("5:6")).toEqual([5, 6]);
   });
 
-  test("prefers what CRI asks over the image", () => {
+  test("prefers CRI's user over the image's", () => {
     expect(resolve({ run_as_user: value(7) }, "web:logs")).toEqual({
       uid: 7,
       gid: 0,
@@ -38,7 +38,7 @@ describe("resolveUser()", () => {
     expect(resolve({ run_as_user: value(7), run_as_group: value(8) }).gid).toBe(8);
   });
 
-  test("merges the image's groups, or leaves them out when Strict", () => {
+  test("merges the image's groups unless the policy is Strict", () => {
     const group = "logs:x:50000:app\n";
     const passwd = "app:x:1000:1000::/:\n";
     const security = { run_as_user: value(1000), supplemental_groups: [toLong(1234)] };
@@ -48,18 +48,18 @@ describe("resolveUser()", () => {
     expect(resolve(strict, "", files).additionalGids).toEqual([1000, 1234]);
   });
 
-  test("refuses what it cannot resolve", () => {
+  test("rejects unknown users and groups and invalid ids", () => {
     expect(codeAndMessage(() => resolve({ run_as_group: value(1) }))).toContain("run_as_group");
     expect(codeAndMessage(() => resolve({ run_as_username: "nobody" }))).toContain('"nobody"');
     expect(codeAndMessage(() => resolve({}, "web:nogroup"))).toContain('"nogroup"');
     expect(codeAndMessage(() => resolve({ run_as_user: value(-1) }))).toContain("-1");
     expect(codeAndMessage(() => resolve({}, "4294967295"))).toStartWith("INVALID_ARGUMENT");
-    // As the decoder leaves a number that the enum does not have.
+    // The decoder passes enum values that it does not know.
     const policy = JSON.parse('{"supplemental_groups_policy":9}') as LinuxContainerSecurityContext;
     expect(codeAndMessage(() => resolve(policy))).toContain("supplemental_groups_policy");
   });
 
-  test("survives files that are no passwd and no group", () => {
+  test("tolerates malformed passwd and group files", () => {
     const passwd = "::::\n# web:x:1:1\nweb\nweb:x:99999999999:1\nweb:x:12:x\n\0\nweb:x:5:6\n";
     expect(resolve({}, "web", { passwd, group: "a:b\n:::\nweb:x:-1:web\n" })).toEqual({
       uid: 5,
@@ -68,7 +68,7 @@ describe("resolveUser()", () => {
     });
   });
 
-  test("stops at a bound of groups and lines", () => {
+  test("limits groups and lines", () => {
     const lines = (from: number, count: number) =>
       Array.from({ length: count }, (_, index) => `g${index}:x:${from + index}:web`).join("\n");
     const flood = { group: lines(1000, 70_000) };
@@ -78,7 +78,7 @@ describe("resolveUser()", () => {
   });
 });
 
-test("imageUserOf() tells numbers from names", () => {
+test("imageUserOf() distinguishes numbers from names", () => {
   expect(imageUserOf("")).toEqual({});
   expect(imageUserOf("1000:5")).toEqual({ uid: 1000n });
   expect(imageUserOf("9".repeat(30))).toEqual({ username: "9".repeat(30) });

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import { signalNumber } from "../../../src/sys/signals.ts";
-import { codeAndMessage } from "../../spec/facts.ts";
+import { codeAndMessage } from "../../spec/inputs.ts";
 
 test("signalNumber() knows every signal that CRI names", () => {
   const names = Object.keys(runtime.v1.Signal).map((name) => name.replace("SIGNAL_", ""));

@@ -1,8 +1,8 @@
-// NRI's resources in OCI's form: what a plugin sets replaces what there is, the rest stays.
+// Merges NRI's resources into OCI resources: fields that plugins set replace the old values, others stay.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type { LinuxCPU, LinuxMemory, LinuxResources } from "../proto/nri_types.ts";
-import type { HostFacts } from "./spec_inputs.ts";
+import type { HostInfo } from "./spec_inputs.ts";
 import type { OciBlockIO, OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
 
 const memoryFields = {
@@ -21,11 +21,11 @@ const cpuFields = {
   realtime_period: "realtimePeriod",
 } as const;
 
-/** @throws CriError FAILED_PRECONDITION for what this host cannot hold. */
+/** @throws CriError FAILED_PRECONDITION for limits that this host does not support. */
 export function adjustedResources(
   old: OciResources,
   given: LinuxResources,
-  { host, blockIO }: { host: HostFacts; blockIO?: OciBlockIO },
+  { host, blockIO }: { host: HostInfo; blockIO?: OciBlockIO },
 ): OciResources {
   const result = { ...old };
   const memory = adjustedMemory(old.memory ?? {}, given.memory ?? {}, host);
@@ -36,7 +36,7 @@ export function adjustedResources(
   for (const { page_size, limit } of given.hugepage_limits ?? []) {
     const pageSize = (page_size ?? "").replace(/i?B$/, "") + "B";
     if (!host.hugepageSizes.includes(pageSize)) {
-      throw cannot(`a hugepage limit for ${pageSize}`, "the hugetlb controller here has none such");
+      throw cannot(`a hugepage limit for ${pageSize}`, "this host's hugetlb controller lacks it");
     }
     pages.set(pageSize, { pageSize, limit: toBigInt(limit) });
   }
@@ -68,8 +68,8 @@ export function adjustedResources(
   return result;
 }
 
-/** A limit without a word about swap means just that, as with CRI's (resources.ts). */
-function adjustedMemory(old: OciMemory, given: LinuxMemory, host: HostFacts): OciMemory {
+/** A memory limit without a swap limit allows no swap on top, as in CRI (resources.ts). */
+function adjustedMemory(old: OciMemory, given: LinuxMemory, host: HostInfo): OciMemory {
   const result = { ...old };
   for (const [from, to] of Object.entries(memoryFields)) {
     const value = given[from as keyof typeof memoryFields];

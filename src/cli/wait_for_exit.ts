@@ -1,4 +1,4 @@
-// Waits for a container's end by asking: its events may be switched off in the daemon.
+// Waits for a container's exit by polling: the daemon's events may be disabled.
 import { setTimeout } from "node:timers/promises";
 import { codeOf } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
@@ -10,7 +10,7 @@ const { CONTAINER_EXITED } = runtime.v1.ContainerState;
 const pollMsMin = 5;
 const pollMsMax = 250;
 
-/** The status of the container that has ended; undefined once it is removed, or nobody cares. */
+/** Returns the exited container's status; undefined if it was removed or `unwanted` is aborted. */
 export async function waitForExit(
   client: Client,
   id: string,
@@ -25,9 +25,10 @@ export async function waitForExit(
       warned = false;
     } catch (error) {
       if (codeOf(error) === "NOT_FOUND") return undefined;
-      // The daemon may be restarting: the container lives on, so we go on asking.
+      // The daemon may be restarting while the container runs on: keep polling.
       if (codeOf(error) !== "UNAVAILABLE") throw error;
-      if (!warned) say("isulad-ts: the daemon does not answer; the container may run on");
+      if (!warned)
+        say("isulad-ts: the daemon does not answer, retrying; the container may still run");
       warned = true;
     }
     await setTimeout(waitMs);

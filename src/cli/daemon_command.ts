@@ -1,4 +1,4 @@
-// What all commands that call the daemon share.
+// Provides the options and helpers shared by commands that call the daemon.
 import { messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
@@ -11,7 +11,7 @@ export const hostArg = {
     type: "string",
     alias: "H",
     valueHint: "unix:///path",
-    description: `The daemon's socket (else $ISULAD_HOST, else ${defaultHost})`,
+    description: `The daemon's socket (default: $ISULAD_HOST, then ${defaultHost})`,
   },
 } as const;
 
@@ -22,7 +22,7 @@ export const outputArg = {
     alias: "o",
     options: outputs,
     default: "table",
-    description: "How to print",
+    description: "Output format",
   },
 } as const;
 
@@ -30,22 +30,22 @@ export const quietArg = {
   quiet: { type: "boolean", alias: "q", description: "Print ids only" },
 } as const;
 
-/** citty takes "--no-trunc" for the opposite of "--trunc", so that is what it must know. */
+/** citty derives --no-trunc from --trunc. */
 export const truncArg = {
   trunc: {
     type: "boolean",
     default: true,
-    description: "Short ids",
-    negativeDescription: "Whole ids",
+    description: "Shorten ids",
+    negativeDescription: "Do not shorten ids",
   },
 } as const;
 
-/** Whether ids are to be printed whole. */
+/** Returns whether to print ids in full. */
 export function isWhole(args: { trunc?: boolean }): boolean {
   return args.trunc === false;
 }
 
-/** Runs `use` with a client of the daemon that --host names, and closes it. */
+/** Runs `use` with a client of the daemon at --host, then closes it. */
 export async function withClient<T>(
   args: { host?: string | undefined },
   use: (client: Client) => Promise<T>,
@@ -58,7 +58,7 @@ export function hostOf(args: { host?: string | undefined }): string {
   return args.host || process.env["ISULAD_HOST"] || defaultHost;
 }
 
-/** Does one after another, reports each failure, and goes on; the exit code tells of any. */
+/** Acts on each id in turn and prints failures; returns a nonzero exit code if any failed. */
 export async function forEach(ids: readonly string[], act: (id: string) => Promise<void>) {
   let code = 0;
   for (const id of ids) {

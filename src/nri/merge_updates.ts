@@ -1,5 +1,4 @@
-// Changes of resources that plugins ask for, put together: of containers that exist, and (merge.ts) of
-// one that is being created. Pure.
+// Merges plugins' resource changes of existing and (for merge_adjustments.ts) new containers. Pure.
 import { CriError } from "../base/errors.ts";
 import { nri } from "../proto/nri.js";
 import type {
@@ -8,11 +7,11 @@ import type {
   LinuxResources,
   UpdateContainerResponse,
 } from "../proto/nri_types.ts";
-import { Owners, type FieldId } from "./owners.ts";
+import { FieldOwners, type FieldId } from "./field_owners.ts";
 
 const { Field } = nri.pkg.api.v1alpha1;
 
-/** Fields of one value each: where they lie in LinuxResources. */
+/** Single-value fields, with their paths in LinuxResources. */
 const resourceFields: [field: FieldId, ...path: string[]][] = [
   [Field.MemLimit, "memory", "limit"],
   [Field.MemReservation, "memory", "reservation"],
@@ -40,24 +39,24 @@ export type Entries<Item> = [key: string, item: Item][];
 
 type Requested = { id: string; resources: LinuxResources };
 
-/** Updates of containers that exist, plugin after plugin. */
-export class Updates {
-  readonly #owners: Owners;
+/** Merges updates of existing containers, in plugin order. */
+export class UpdateMerge {
+  readonly #owners: FieldOwners;
   readonly #creating: string | undefined;
   readonly #requested: Requested | undefined;
   readonly #updates = new Map<string, ContainerUpdate>();
 
   /**
-   * creating: a container that cannot be updated yet. requested: the container that CRI's
-   * UpdateContainerResources changes, and how.
+   * creating: the container being created, which must not be updated. requested: the container and resources
+   * of CRI's UpdateContainerResources.
    */
-  constructor(owners: Owners, given: { creating?: string; requested?: Requested } = {}) {
+  constructor(owners: FieldOwners, given: { creating?: string; requested?: Requested } = {}) {
     this.#owners = owners;
     this.#creating = given.creating;
     this.#requested = given.requested;
   }
 
-  /** @throws CriError FAILED_PRECONDITION for a conflict, where the update's failure matters. */
+  /** @throws CriError FAILED_PRECONDITION for a conflict, unless the update has ignore_failure. */
   apply(plugin: string, updates: readonly ContainerUpdate[]): void {
     for (const update of updates) {
       try {
@@ -73,7 +72,7 @@ export class Updates {
     if (id === this.#creating) {
       throw new CriError(
         "FAILED_PRECONDITION",
-        `NRI plugin ${plugin} updates container ${id} while it is being created: it has to adjust it`,
+        `NRI plugin ${plugin} updates container ${id} while it is being created: it must adjust it instead`,
       );
     }
     const before = this.#updates.get(id);
@@ -88,13 +87,13 @@ export class Updates {
     return this.#requested?.id === id ? this.#requested.resources : {};
   }
 
-  /** Of the requested container: as the next plugin sees it, and as it is to become. */
+  /** Returns the requested container's resources as merged so far. */
   requested(): LinuxResources {
     const { id, resources } = this.#requested ?? { id: "", resources: {} };
     return this.#updates.get(id)?.linux?.resources ?? resources;
   }
 
-  /** Of the other containers. */
+  /** Returns the updates of all other containers. */
   others(): ContainerUpdate[] {
     return [...this.#updates.values()].filter(({ container_id }) => {
       return container_id !== this.#requested?.id;
@@ -102,13 +101,13 @@ export class Updates {
   }
 }
 
-/** CRI's UpdateContainerResources, plugin after plugin. */
-export class UpdateRequest {
-  readonly updates: Updates;
+/** Merges plugins' responses to CRI's UpdateContainerResources. */
+export class ResourceUpdateMerge {
+  readonly updates: UpdateMerge;
   readonly evictions: ContainerEviction[] = [];
 
   constructor(id: string, resources: LinuxResources) {
-    this.updates = new Updates(new Owners(), { requested: { id, resources } });
+    this.updates = new UpdateMerge(new FieldOwners(), { requested: { id, resources } });
   }
 
   apply(plugin: string, response: UpdateContainerResponse): void {
@@ -117,7 +116,7 @@ export class UpdateRequest {
   }
 }
 
-/** Sets target.resources to a new object with what is given; nothing that it held before is touched. */
+/** Replaces target.resources by a merged copy: other holders of the old object do not see the change. */
 export function mergeResources(target: Plain, given: LinuxResources, claim: Claim): void {
   const old = (target["resources"] ?? {}) as LinuxResources;
   const merged: Plain = { ...old, memory: { ...old.memory }, cpu: { ...old.cpu } };
@@ -145,7 +144,7 @@ export function mergeResources(target: Plain, given: LinuxResources, claim: Clai
   target["resources"] = merged;
 }
 
-/** Whether a message or text was given; protobufjs has null or "" where it was not. */
+/** Returns whether a message or text was sent; protobufjs decodes an absent one to null or "". */
 export function isSet(value: unknown): boolean {
   return value !== null && value !== undefined && value !== "";
 }

@@ -1,11 +1,11 @@
-// What all plugins ask for, put together. Pure: plugins' answers in, one answer out; each field has
-// one owner (owners.ts), and each plugin is shown what those before it have changed.
+// Merges plugins' adjustments of a container that is being created. Pure. Each field has one owner
+// (field_owners.ts); each plugin sees the container as changed by the plugins before it.
 //
-// A key that begins with "-" takes an entry away: the container's own, or one that an earlier plugin
-// has added, whose claim ends. The same plugin may add it anew.
+// A key that begins with "-" removes an entry of the container or of an earlier plugin, whose claim ends. The
+// removing plugin may add the entry again.
 import { nri } from "../proto/nri.js";
 import type {
-  Container,
+  Container as NriContainer,
   ContainerAdjustment,
   ContainerEviction,
   CreateContainerResponse,
@@ -13,17 +13,17 @@ import type {
   LinuxContainerAdjustment,
   LinuxRdt,
 } from "../proto/nri_types.ts";
-import { marked, Owners, unmarked, type FieldId } from "./owners.ts";
+import { marked, FieldOwners, unmarked, type FieldId } from "./field_owners.ts";
 import {
   byKey,
   entriesOf,
   isSet,
   mergeResources,
-  Updates,
+  UpdateMerge,
   type Claim,
   type Entries,
   type Plain,
-} from "./updates.ts";
+} from "./merge_updates.ts";
 
 const { Field } = nri.pkg.api.v1alpha1;
 
@@ -36,7 +36,7 @@ export const hookKinds = [
   "poststop",
 ] as const satisfies (keyof Hooks)[];
 
-/** Fields of one value each: in LinuxContainerAdjustment and, but for the last, in LinuxContainer. */
+/** Single-value fields of LinuxContainerAdjustment; all but the last are in LinuxContainer, too. */
 const linuxFields: [field: FieldId, name: keyof LinuxContainerAdjustment][] = [
   [Field.CgroupsPath, "cgroups_path"],
   [Field.OomScoreAdj, "oom_score_adj"],
@@ -52,7 +52,7 @@ const rdtFields = [
   [Field.RdtEnableMonitoring, "enable_monitoring"],
 ] as const satisfies [FieldId, keyof LinuxRdt][];
 
-/** Entries by key: what the container has, what was added, what was taken away. */
+/** Entries by key: those that the next plugin sees, those that plugins added, and those that they removed. */
 class Keyed<Item> {
   readonly field: FieldId;
   readonly seen: Map<string, Item>;
@@ -64,15 +64,15 @@ class Keyed<Item> {
     this.seen = new Map(seen);
   }
 
-  apply(entries: Entries<Item>, container: string, plugin: string, owners: Owners): void {
-    const asked = entries.map(([key, item]) => ({ ...unmarked(key), item }));
-    for (const { key } of asked.filter(({ removed }) => removed)) {
+  apply(entries: Entries<Item>, container: string, plugin: string, owners: FieldOwners): void {
+    const requested = entries.map(([key, item]) => ({ ...unmarked(key), item }));
+    for (const { key } of requested.filter(({ removed }) => removed)) {
       owners.clear(container, plugin, this.field, key);
       this.seen.delete(key);
       this.added.delete(key);
       this.#removed.add(key);
     }
-    for (const { key, item } of asked.filter(({ removed }) => !removed)) {
+    for (const { key, item } of requested.filter(({ removed }) => !removed)) {
       owners.claim(container, plugin, this.field, key);
       for (const map of [this.seen, this.added]) {
         map.delete(key); // the newest last
@@ -81,25 +81,25 @@ class Keyed<Item> {
     }
   }
 
-  /** Removals, marked, before what was added. */
+  /** Returns marked removals, then added entries. */
   adjusted(removal: (key: string) => Item): Entries<Item> {
-    const gone = [...this.#removed].filter((key) => !this.added.has(key));
+    const removed = [...this.#removed].filter((key) => !this.added.has(key));
     return [
-      ...gone.map((key): [string, Item] => [marked(key), removal(marked(key))]),
+      ...removed.map((key): [string, Item] => [marked(key), removal(marked(key))]),
       ...this.added,
     ];
   }
 }
 
-/** The creation of one container, plugin after plugin. */
-export class Creation {
-  readonly owners = new Owners();
-  /** Of other containers. */
-  readonly updates: Updates;
+/** Merges the CreateContainer responses for one container, in plugin order. */
+export class AdjustmentMerge {
+  readonly owners = new FieldOwners();
+  /** Updates of other containers. */
+  readonly updates: UpdateMerge;
   readonly evictions: ContainerEviction[] = [];
-  /** Of the container. */
+  /** Id of the container. */
   readonly id: string;
-  readonly #container: Container;
+  readonly #container: NriContainer;
   readonly #annotations;
   readonly #mounts;
   readonly #env;
@@ -116,11 +116,11 @@ export class Creation {
   #args: string[] | undefined;
   #rdt: LinuxRdt | undefined;
 
-  /** container: as it would be without plugins. */
-  constructor(container: Container) {
+  /** container: without any plugin's changes. */
+  constructor(container: NriContainer) {
     this.#container = container;
     this.id = container.id ?? "";
-    this.updates = new Updates(this.owners, { creating: this.id });
+    this.updates = new UpdateMerge(this.owners, { creating: this.id });
     const linux = container.linux ?? {};
     this.#linux = { ...linux, resources: linux.resources ?? {} };
     this.#annotations = new Keyed(Field.Annotations, entriesOf(container.annotations));
@@ -208,8 +208,8 @@ export class Creation {
     }
   }
 
-  /** As the next plugin sees it. */
-  container(): Container {
+  /** Returns the container as the next plugin sees it. */
+  container(): NriContainer {
     return {
       ...this.#container,
       annotations: Object.fromEntries(this.#annotations.seen),
@@ -229,7 +229,7 @@ export class Creation {
     };
   }
 
-  /** What all plugins together ask for. */
+  /** Returns the merged adjustment of all plugins. */
   adjustment(): ContainerAdjustment {
     return {
       annotations: Object.fromEntries(this.#annotations.adjusted(() => "")),

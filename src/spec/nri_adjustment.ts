@@ -1,5 +1,5 @@
-// What NRI plugins change in the spec of a container that is being created. Pure, and after
-// everything else: plugins have the last word. What they ask for was checked before (nri/check.ts).
+// Applies NRI plugins' merged adjustment to the spec of a container that is being created. Runs last, so that
+// plugins override CRI and the base spec. Pure; nri/check_answers.ts has validated the adjustment.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type {
@@ -10,8 +10,8 @@ import type {
   LinuxSeccomp,
   Mount,
 } from "../proto/nri_types.ts";
-import { adjustedResources } from "./adjust_resources.ts";
-import type { HostFacts } from "./spec_inputs.ts";
+import { adjustedResources } from "./nri_resources.ts";
+import type { HostInfo } from "./spec_inputs.ts";
 import type {
   OciBlockIO,
   OciDevice,
@@ -26,7 +26,7 @@ import type {
 } from "./oci_types.ts";
 import { oomScoreAdj } from "./resources.ts";
 
-// Names by NRI's numbers. Not from the generated code, which is only loaded where plugins are.
+// Names by NRI's enum values. The generated enums are loaded only when plugins are enabled.
 const ioClasses = ["NONE", "RT", "BE", "IDLE"].map((name) => `IOPRIO_CLASS_${name}`);
 const policies = ["NONE", "OTHER", "FIFO", "RR", "BATCH", "ISO", "IDLE", "DEADLINE"];
 const schedulerFlags = [
@@ -49,13 +49,13 @@ const memoryModes = [
 ];
 const memoryFlags = ["STATIC_NODES", "RELATIVE_NODES", "NUMA_BALANCING"];
 
-export type AdjustFacts = {
-  host: HostFacts;
-  /** The runtime's ociVersionMax: an older one ignores what it does not know. */
+export type AdjustOptions = {
+  host: HostInfo;
+  /** The runtime's ociVersionMax: it ignores fields of later versions. */
   ociVersion: string;
-  /** What the class of block I/O that a plugin asks for means here. */
+  /** The parameters of the block I/O class that a plugin sets. */
   blockIO?: OciBlockIO;
-  /** Classes of the kernel's resource control exist (/sys/fs/resctrl is mounted). */
+  /** /sys/fs/resctrl is mounted. */
   resctrl: boolean;
   restrictOomScoreAdj: boolean;
 };
@@ -70,27 +70,27 @@ const hookNames: [from: keyof NonNullable<ContainerAdjustment["hooks"]>, to: Oci
 ];
 
 /**
- * The spec with an adjustment applied; CDI devices are left to the caller.
- * @throws CriError FAILED_PRECONDITION for what this host or runtime cannot do.
+ * Returns the spec with the adjustment applied; the caller injects CDI devices.
+ * @throws CriError FAILED_PRECONDITION for fields that this host or runtime does not support.
  */
 export function adjustedSpec(
   spec: OciSpec,
   adjust: ContainerAdjustment,
-  facts: AdjustFacts,
+  options: AdjustOptions,
 ): OciSpec {
   const linux = adjust.linux ?? {};
   const mounts = adjustedMounts(spec, adjust.mounts ?? []);
   return {
     ...spec,
-    process: adjustedProcess(spec.process, adjust, facts),
+    process: adjustedProcess(spec.process, adjust, options),
     annotations: changed(spec.annotations, adjust.annotations),
     mounts: mounts.mounts,
     ...adjustedHooks(spec, adjust),
-    linux: { ...adjustedLinux(spec.linux, linux, facts), ...mounts.propagation },
+    linux: { ...adjustedLinux(spec.linux, linux, options), ...mounts.propagation },
   };
 }
 
-/** Entries removed ("-key") and set. */
+/** Sets entries, and removes those whose key is marked ("-key"). */
 function changed(
   old: Record<string, string> | undefined,
   changes: { [key: string]: string } | null | undefined,
@@ -106,7 +106,7 @@ function changed(
 function adjustedProcess(
   process: OciProcess,
   adjust: ContainerAdjustment,
-  facts: AdjustFacts,
+  options: AdjustOptions,
 ): OciProcess {
   const { oom_score_adj, io_priority, scheduler } = adjust.linux ?? {};
   const env = new Map(process.env.map((entry) => [entry.split("=", 1)[0]!, entry]));
@@ -123,13 +123,13 @@ function adjustedProcess(
   if (adjust.args && adjust.args.length > 0) result.args = adjust.args;
   if (oom_score_adj) {
     const value = toBigInt(oom_score_adj.value);
-    result.oomScoreAdj = oomScoreAdj(value, facts.host, facts.restrictOomScoreAdj);
+    result.oomScoreAdj = oomScoreAdj(value, options.host, options.restrictOomScoreAdj);
   }
   if (io_priority) {
     delete result.ioPriority;
     const ioClass = ioClasses[io_priority.class ?? 0]!;
     if (ioClass !== "IOPRIO_CLASS_NONE") {
-      needs(facts, "1.1", "io_priority");
+      needs(options, "1.1", "io_priority");
       result.ioPriority = { class: ioClass, priority: io_priority.priority ?? 0 };
     }
   }
@@ -137,7 +137,7 @@ function adjustedProcess(
     delete result.scheduler;
     const policy = policies[scheduler.policy ?? 0]!;
     if (policy !== "NONE") {
-      needs(facts, "1.1", "scheduler");
+      needs(options, "1.1", "scheduler");
       const times = (["runtime", "deadline", "period"] as const)
         .map((name) => [name, toBigInt(scheduler[name])] as const)
         .filter(([, value]) => value !== 0n);
@@ -170,7 +170,7 @@ function adjustedMounts(
       ...(source ? { source } : {}),
       options: options ?? [],
     });
-    // A mount receives or passes on what is mounted later only if the root does.
+    // Mount events reach a mount in the container only if its rootfs propagates them.
     if (options?.includes("rshared")) propagation = "rshared";
     else if (options?.includes("rslave") && propagation !== "rshared") propagation = "rslave";
   }
@@ -202,11 +202,11 @@ function ociHook({ path, args, env, timeout }: Hook): OciHook {
 function adjustedLinux(
   linux: OciLinux,
   adjust: LinuxContainerAdjustment,
-  facts: AdjustFacts,
+  options: AdjustOptions,
 ): OciLinux {
   const result = { ...linux };
   adjustDevices(result, adjust.devices ?? []);
-  result.resources = adjustedResources(result.resources, adjust.resources ?? {}, facts);
+  result.resources = adjustedResources(result.resources, adjust.resources ?? {}, options);
   for (const { type, path } of adjust.namespaces ?? []) {
     const name = type!.replace(/^-/, "") as OciNamespaceType;
     result.namespaces = result.namespaces.filter((namespace) => namespace.type !== name);
@@ -217,10 +217,10 @@ function adjustedLinux(
   if (adjust.seccomp_policy) result.seccomp = ociSeccomp(adjust.seccomp_policy);
   const sysctl = changed(result.sysctl, adjust.sysctl);
   if (Object.keys(sysctl).length > 0) result.sysctl = sysctl;
-  adjustNetDevices(result, adjust, facts);
-  adjustRdt(result, adjust, facts);
+  adjustNetDevices(result, adjust, options);
+  adjustRdt(result, adjust, options);
   if (adjust.memory_policy) {
-    needs(facts, "1.3", "memory_policy");
+    needs(options, "1.3", "memory_policy");
     const { mode, nodes, flags } = adjust.memory_policy;
     result.memoryPolicy = {
       mode: `MPOL_${memoryModes[mode ?? 0]}`,
@@ -231,7 +231,7 @@ function adjustedLinux(
   return result;
 }
 
-/** A device that is added may be read, written and made. */
+/** Adds and removes devices; an added device gets access "rwm". */
 function adjustDevices(linux: OciLinux, changes: readonly LinuxDevice[]): void {
   if (changes.length === 0) return;
   const nodes = new Map(linux.devices.map((node) => [node.path, node]));
@@ -286,7 +286,7 @@ function ociSeccomp(policy: LinuxSeccomp): OciSeccomp {
 function adjustNetDevices(
   linux: OciLinux,
   { net_devices }: LinuxContainerAdjustment,
-  facts: AdjustFacts,
+  options: AdjustOptions,
 ): void {
   const devices = new Map(Object.entries(linux.netDevices ?? {}));
   for (const [host, { name }] of Object.entries(net_devices ?? {})) {
@@ -294,13 +294,17 @@ function adjustNetDevices(
       devices.delete(host.slice(1));
       continue;
     }
-    needs(facts, "1.3", "net_devices");
+    needs(options, "1.3", "net_devices");
     devices.set(host, name ? { name } : {});
   }
   if (devices.size > 0) linux.netDevices = Object.fromEntries(devices);
 }
 
-function adjustRdt(linux: OciLinux, adjust: LinuxContainerAdjustment, facts: AdjustFacts): void {
+function adjustRdt(
+  linux: OciLinux,
+  adjust: LinuxContainerAdjustment,
+  options: AdjustOptions,
+): void {
   const { rdt } = adjust;
   const named = adjust.resources?.rdt_class;
   if (rdt?.remove || named?.value === "") delete linux.intelRdt;
@@ -310,22 +314,22 @@ function adjustRdt(linux: OciLinux, adjust: LinuxContainerAdjustment, facts: Adj
   if (rdt?.schemata) result.schemata = rdt.schemata.value ?? [];
   if (rdt?.enable_monitoring) result.enableMonitoring = rdt.enable_monitoring.value ?? false;
   if (Object.keys(result).length === 0) return;
-  if (!facts.resctrl) {
-    throw cannot("rdt", "this host has no resource control (/sys/fs/resctrl is not mounted)");
+  if (!options.resctrl) {
+    throw cannot("rdt", "/sys/fs/resctrl is not mounted on this host");
   }
-  if (rdt?.schemata || rdt?.enable_monitoring) needs(facts, "1.3", "rdt");
+  if (rdt?.schemata || rdt?.enable_monitoring) needs(options, "1.3", "rdt");
   linux.intelRdt = result;
 }
 
-/** A runtime that does not know a field runs the container without a word about it. */
-function needs({ ociVersion }: AdjustFacts, version: string, field: string): void {
+/** A runtime silently ignores fields that it does not know. */
+function needs({ ociVersion }: AdjustOptions, version: string, field: string): void {
   const numbers = (text: string) => text.split(/[.+-]/).map(Number);
   const [major = 0, minor = 0] = numbers(ociVersion);
   const [majorMin = 0, minorMin = 0] = numbers(version);
   if (major > majorMin || (major === majorMin && minor >= minorMin)) return;
   throw cannot(
     field,
-    `the OCI runtime knows version ${ociVersion} of the specification and this needs ${version}`,
+    `it needs OCI runtime specification ${version}; the runtime supports ${ociVersion}`,
   );
 }
 

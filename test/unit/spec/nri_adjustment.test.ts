@@ -1,17 +1,22 @@
-// What NRI plugins change in a spec.
+// Tests that NRI adjustments are applied to a spec.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
-import { adjustedSpec, type AdjustFacts } from "../../../src/spec/adjust.ts";
+import { adjustedSpec, type AdjustOptions } from "../../../src/spec/nri_adjustment.ts";
 import { containerSpec, ociJson, parseOciSpec, type OciSpec } from "../../../src/spec/oci.ts";
-import { codeAndMessage, host, specInput } from "../../spec/facts.ts";
+import { codeAndMessage, host, specInput } from "../../spec/inputs.ts";
 
 const int = (value: number) => ({ value: toLong(value) });
-const facts: AdjustFacts = { host, ociVersion: "1.3.0", resctrl: true, restrictOomScoreAdj: false };
+const options: AdjustOptions = {
+  host,
+  ociVersion: "1.3.0",
+  resctrl: true,
+  restrictOomScoreAdj: false,
+};
 const before = containerSpec(specInput({}));
 
-function after(adjust: ContainerAdjustment, more: Partial<AdjustFacts> = {}): OciSpec {
-  const spec = adjustedSpec(before, adjust, { ...facts, ...more });
+function after(adjust: ContainerAdjustment, more: Partial<AdjustOptions> = {}): OciSpec {
+  const spec = adjustedSpec(before, adjust, { ...options, ...more });
   expect(parseOciSpec(ociJson(spec))).toEqual(JSON.parse(JSON.stringify(spec, big), unbig));
   return spec;
 }
@@ -42,7 +47,7 @@ test("annotations, env and args are set, replaced and removed", () => {
   expect(spec.process.args).toEqual(["/bin/true", "x"]);
 });
 
-test("mounts are added below their parents, replaced, removed, and propagate through the root", () => {
+test("mounts are added after their parents, replaced, removed, and set the rootfs propagation", () => {
   const spec = after({
     mounts: [
       { destination: "/a/b", type: "bind", source: "/srv", options: ["rbind", "rslave"] },
@@ -79,7 +84,7 @@ test("hooks of all six kinds are appended", () => {
   });
 });
 
-test("devices come with a permission, and go", () => {
+test("devices are added with a cgroup rule, and removed", () => {
   const device = { path: "/dev/n", type: "c", major: toLong(1), minor: toLong(3) };
   const spec = after({ linux: { devices: [{ ...device, file_mode: { value: 0o600 } }] } });
   expect(spec.linux.devices.at(-1)).toEqual({
@@ -92,11 +97,11 @@ test("devices come with a permission, and go", () => {
     gid: 0,
   });
   expect(spec.linux.resources.devices.at(-1)).toMatchObject({ allow: true, major: 1, minor: 3 });
-  const gone = adjustedSpec(spec, { linux: { devices: [{ path: "-/dev/n" }] } }, facts);
+  const gone = adjustedSpec(spec, { linux: { devices: [{ path: "-/dev/n" }] } }, options);
   expect(gone.linux.devices).toEqual(before.linux.devices);
 });
 
-test("resources are set field by field, exactly", () => {
+test("resources are set field by field, with exact integers", () => {
   const large = 9_007_199_254_740_993n;
   const spec = after({
     linux: {
@@ -125,24 +130,24 @@ test("resources are set field by field, exactly", () => {
   });
 });
 
-test("a class of block I/O is what it means here, and none takes it away", () => {
+test("a block I/O class sets its parameters, and an empty class removes them", () => {
   const blockIO = { weight: 80, throttleReadBpsDevice: [{ major: 8, minor: 0, rate: 5n }] };
   const slow = { linux: { resources: { blockio_class: { value: "slow" } } } };
   const spec = after(slow, { blockIO });
   expect(spec.linux.resources.blockIO).toEqual(blockIO);
-  const none = adjustedSpec(spec, { linux: { resources: { blockio_class: {} } } }, facts);
+  const none = adjustedSpec(spec, { linux: { resources: { blockio_class: {} } } }, options);
   expect(none.linux.resources).not.toHaveProperty("blockIO");
 });
 
 test("rlimits replace those of their type", () => {
   const core = (soft: number) => ({ type: "RLIMIT_CORE", soft: toLong(soft), hard: toLong(9) });
-  const spec = adjustedSpec(after({ rlimits: [core(1)] }), { rlimits: [core(2)] }, facts);
+  const spec = adjustedSpec(after({ rlimits: [core(1)] }), { rlimits: [core(2)] }, options);
   expect(spec.process.rlimits?.filter(({ type }) => type === "RLIMIT_CORE")).toEqual([
     { type: "RLIMIT_CORE", soft: 2n, hard: 9n },
   ]);
 });
 
-test("what a process is run with: oom_score_adj, I/O priority, scheduler", () => {
+test("oom_score_adj, I/O priority and scheduler of the process are set", () => {
   const { process } = after({
     linux: {
       oom_score_adj: int(-7),
@@ -187,11 +192,11 @@ test("namespaces, sysctls, seccomp, cgroups path, net devices, rdt and memory po
 });
 
 const v1 = { ...host, cgroupVersion: 1 as const };
-test.each<[string, ContainerAdjustment, Partial<AdjustFacts>]>([
-  ["needs 1.1", { linux: { scheduler: { policy: 1 } } }, { ociVersion: "1.0.2-dev" }],
-  ["needs 1.1", { linux: { io_priority: { class: 1 } } }, { ociVersion: "1.0.2" }],
-  ["needs 1.3", { linux: { net_devices: { a: {} } } }, { ociVersion: "1.2.1" }],
-  ["needs 1.3", { linux: { memory_policy: { mode: 1 } } }, { ociVersion: "1.2.0" }],
+test.each<[string, ContainerAdjustment, Partial<AdjustOptions>]>([
+  ["specification 1.1", { linux: { scheduler: { policy: 1 } } }, { ociVersion: "1.0.2-dev" }],
+  ["specification 1.1", { linux: { io_priority: { class: 1 } } }, { ociVersion: "1.0.2" }],
+  ["specification 1.3", { linux: { net_devices: { a: {} } } }, { ociVersion: "1.2.1" }],
+  ["specification 1.3", { linux: { memory_policy: { mode: 1 } } }, { ociVersion: "1.2.0" }],
   ["resctrl is not", { linux: { resources: { rdt_class: { value: "a" } } } }, { resctrl: false }],
   ["needs cgroup v2", { linux: { resources: { unified: { "a.b": "1" } } } }, { host: v1 }],
   [

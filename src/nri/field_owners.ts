@@ -1,5 +1,5 @@
-// Which plugin has set what. A field belongs to one plugin; another that sets it too is a conflict,
-// because neither could rely on what it asked for.
+// Records the plugin that owns each field of a container. A second plugin that sets the field is a conflict,
+// because neither could rely on its value.
 import { CriError } from "../base/errors.ts";
 import { nri } from "../proto/nri.js";
 import type { OwningPlugins } from "../proto/nri_types.ts";
@@ -7,10 +7,10 @@ import type { OwningPlugins } from "../proto/nri_types.ts";
 const { Field } = nri.pkg.api.v1alpha1;
 export type FieldId = nri.pkg.api.v1alpha1.Field;
 
-/** Begins a key that is to be removed, and the name of a plugin that has removed one. */
+/** Prefix of a key to remove, and of the name of a plugin that removed one. */
 const removalMark = "-";
 
-/** The key without the mark, and whether it had one. */
+/** Splits a key from its removal mark. */
 export function unmarked(key: string): { key: string; removed: boolean } {
   const removed = key.startsWith(removalMark);
   return { key: removed ? key.slice(removalMark.length) : key, removed };
@@ -20,16 +20,16 @@ export function marked(key: string): string {
   return removalMark + key;
 }
 
-type FieldOwners = { simple: Map<FieldId, string>; compound: Map<FieldId, Map<string, string>> };
+type Claims = { simple: Map<FieldId, string>; compound: Map<FieldId, Map<string, string>> };
 
-export class Owners {
-  readonly #containers = new Map<string, FieldOwners>();
+export class FieldOwners {
+  readonly #containers = new Map<string, Claims>();
 
   /** @throws CriError FAILED_PRECONDITION naming both plugins, the field and its key. */
   claim(container: string, plugin: string, field: FieldId, key?: string): void {
     const owner = this.#get(container, field, key);
     const other = owner === undefined ? undefined : unmarked(owner);
-    // Who has removed an entry may set it anew; for the others it stays removed.
+    // The plugin that removed an entry may set it again; for others it stays removed.
     if (other !== undefined && !(other.removed && other.key === plugin)) {
       const what = key === undefined ? Field[field] : `${Field[field]} ${key}`;
       throw new CriError(
@@ -40,19 +40,19 @@ export class Owners {
     this.#set(container, field, key, plugin);
   }
 
-  /** Takes a field from its owner; one that nobody owns stays so. */
+  /** Ends the owner's claim to a field, if there is one. */
   clear(container: string, plugin: string, field: FieldId, key?: string): void {
     if (this.#get(container, field, key) === undefined) return;
     this.#set(container, field, key, marked(plugin));
   }
 
-  /** Hooks are appended by any number of plugins. */
+  /** Adds an owner to a field that several plugins may set (hooks). */
   share(container: string, plugin: string, field: FieldId): void {
     const owners = this.#get(container, field, undefined);
     this.#set(container, field, undefined, owners === undefined ? plugin : `${owners},${plugin}`);
   }
 
-  /** For validators. */
+  /** Returns the owners for validators. */
   message(): OwningPlugins {
     const owners: NonNullable<OwningPlugins["owners"]> = {};
     for (const [container, { simple, compound }] of this.#containers) {

@@ -1,4 +1,4 @@
-// isulad-ts registry check: what a pull would ask, with what TLS and credentials, and what comes of it.
+// Implements isulad-ts registry check: tries every endpoint of a pull and shows its TLS, auth and answer.
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
@@ -6,21 +6,21 @@ import type { EndpointCheck } from "../proto/types.ts";
 import { credentialsOf } from "./image_commands.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
-import { hostArg, outputArg, printJson, withClient } from "./shared.ts";
+import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
 import { protoJson } from "./text.ts";
 
 const check = defineCommand({
-  meta: { description: "Try each place that a pull of an image would ask, and say how it answers" },
+  meta: { description: "Try each registry endpoint that a pull would use, and show its answer" },
   args: {
     image: {
       type: "positional",
       required: true,
-      description: "A name, as docker.io/library/busybox:1.37",
+      description: "Name, such as docker.io/library/busybox:1.37",
     },
     creds: {
       type: "string",
       valueHint: "user:password",
-      description: "As a pull would bring them; $ISULAD_CREDS keeps them out of the process list",
+      description: "Credentials; $ISULAD_CREDS keeps them out of the process list",
     },
     ...outputArg,
     ...hostArg,
@@ -43,11 +43,11 @@ const check = defineCommand({
 });
 
 export const registry = defineCommand({
-  meta: { description: "Find out why an image cannot be pulled" },
+  meta: { description: "Diagnose failing pulls" },
   subCommands: { check },
 });
 
-/** Somebody has it, and of a tag somebody says what it means. */
+/** One endpoint can serve the content and, for a tag, one can resolve it to a digest. */
 function canBePulled(checks: readonly EndpointCheck[], isDigest: boolean): boolean {
   const isGood = (capability: string) =>
     checks.some(({ code, capabilities }) => code === "OK" && capabilities?.includes(capability));

@@ -1,16 +1,16 @@
-// Inputs of the spec's pure functions for tests: a host, a pod, an image, all made up.
+// Provides inputs for tests of src/spec: a fake host, pod and image.
 import { CriError } from "../../src/base/errors.ts";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { capabilityNames } from "../../src/spec/capabilities.ts";
 import type {
-  ContainerFacts,
-  HandlerRules,
-  HostFacts,
-  SandboxFacts,
+  ResolvedInputs,
+  HandlerSettings,
+  HostInfo,
+  SandboxInfo,
 } from "../../src/spec/spec_inputs.ts";
 import type { ContainerSpecInput } from "../../src/spec/oci.ts";
 
-export const host: HostFacts = {
+export const host: HostInfo = {
   cgroupVersion: 2,
   cgroupOptions: [],
   hugepageSizes: ["2MB", "1GB"],
@@ -21,7 +21,7 @@ export const host: HostFacts = {
   arch: "x64",
 };
 
-export const emptyFacts: ContainerFacts = {
+export const nothingResolved: ResolvedInputs = {
   mounts: [],
   devices: [],
   hostDevices: [],
@@ -29,7 +29,7 @@ export const emptyFacts: ContainerFacts = {
   group: "root:x:0:\nwheel:x:10:root,web\nweb:x:102:\nlogs:x:50000:web,other\n",
 };
 
-export function sandboxFacts(config: PodSandboxConfig = {}): SandboxFacts {
+export function sandboxInfo(config: PodSandboxConfig = {}): SandboxInfo {
   return {
     id: "pod1",
     config: { metadata: { name: "web", namespace: "default", uid: "u1" }, ...config },
@@ -47,13 +47,13 @@ export function sandboxFacts(config: PodSandboxConfig = {}): SandboxFacts {
   };
 }
 
-export const noRules: HandlerRules = {
+export const noSettings: HandlerSettings = {
   podAnnotations: [],
   containerAnnotations: [],
   privilegedWithoutHostDevices: false,
 };
 
-/** A whole input around a container's config; overrides replace its top-level parts. */
+/** Returns a complete input with the container's config; overrides replace top-level fields. */
 export function specInput(
   config: ContainerConfig,
   overrides: Partial<ContainerSpecInput> = {},
@@ -61,7 +61,7 @@ export function specInput(
   return {
     id: "container1",
     config: { metadata: { name: "main" }, ...config },
-    sandbox: sandboxFacts(),
+    sandbox: sandboxInfo(),
     image: {
       Env: ["PATH=/bin", "FROM_IMAGE=1"],
       Entrypoint: ["/entry"],
@@ -69,10 +69,10 @@ export function specInput(
       User: "",
       WorkingDir: "/srv",
     },
-    facts: emptyFacts,
+    resolved: nothingResolved,
     host,
     runtime: { recursiveReadOnlyMounts: true, idmapMounts: false },
-    handler: noRules,
+    handler: noSettings,
     defaults: { rlimits: [], restrictOomScoreAdj: false, deviceOwnership: false },
     cgroupsPath: "/isulad/pod1/container1",
     rootfsPath: "/var/lib/isulad/containers/container1/rootfs",
@@ -82,7 +82,7 @@ export function specInput(
   };
 }
 
-/** "CODE: message" of the CriError that action throws. */
+/** Returns "CODE: message" of the CriError that action throws. */
 export function codeAndMessage(action: () => unknown): string {
   try {
     action();

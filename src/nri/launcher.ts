@@ -1,5 +1,5 @@
-// Pre-installed plugins: executables "NN-name" of one folder, started with a socket on descriptor 3,
-// started again when they end, and ended with the daemon.
+// Launches pre-installed plugins: executables "NN-name" of one folder. They get a socket on descriptor 3, are
+// restarted with backoff when they exit, and end with the daemon.
 import type { ChildProcess } from "node:child_process";
 import { accessSync, constants, existsSync, readdirSync, statSync } from "node:fs";
 import { delimiter, join } from "node:path";
@@ -12,17 +12,17 @@ import { readTextIfExists } from "../sys/file.ts";
 import { endWithin } from "../sys/supervise.ts";
 import { checkIdentity, type Plugin } from "./plugin.ts";
 
-const againMsMin = 1_000;
-const againMsMax = 60_000;
-/** One that has run for so long is started again without delay. */
+const backoffMsMin = 1_000;
+const backoffMsMax = 60_000;
+/** A plugin that ran for longer resets its backoff. */
 const steadyMs = 60_000;
-/** After Shutdown, and again after SIGTERM. */
+/** Deadline of Shutdown, and time between SIGTERM and SIGKILL. */
 const endMs = 1_000;
 const configBytesMax = 1 << 20;
 
 export type PluginFile = { path: string; index: string; name: string };
 
-/** The plugins of a folder, in the order of their names; what is none is told of and left out. */
+/** Returns a folder's plugins sorted by name; logs and skips other entries. */
 export function discoverPlugins(folder: string, log: Log): PluginFile[] {
   const found: PluginFile[] = [];
   for (const entry of existsSync(folder) ? readdirSync(folder).sort() : []) {
@@ -31,24 +31,24 @@ export function discoverPlugins(folder: string, log: Log): PluginFile[] {
       const [index = "", ...rest] = entry.split("-");
       const name = rest.join("-");
       checkIdentity(index, name);
-      if (!statSync(path).isFile()) throw new Error("it is not a file");
+      if (!statSync(path).isFile()) throw new Error("not a file");
       accessSync(path, constants.X_OK);
       found.push({ path, index, name });
     } catch (error) {
-      const why = errnoOf(error) === "EACCES" ? "it is not executable" : messageOf(error);
-      log.warn("not started: a plugin is an executable file NN-name", { file: path, why });
+      const reason = errnoOf(error) === "EACCES" ? "not executable" : messageOf(error);
+      log.warn("skipped: not an executable NRI plugin NN-name", { file: path, reason });
     }
   }
   return found;
 }
 
-/** `NN-name.conf`, else `name.conf`; "" without either. */
+/** Reads `NN-name.conf`, else `name.conf`; "" if neither exists. */
 export async function pluginConfig(folder: string, id: string, name: string): Promise<string> {
   for (const file of [`${id}.conf`, `${name}.conf`]) {
     const text = await readTextIfExists(join(folder, file));
     if (text === undefined) continue;
     if (text.length > configBytesMax) {
-      throw new Error(`${join(folder, file)} is over ${configBytesMax} bytes`);
+      throw new Error(`${join(folder, file)} exceeds ${configBytesMax} bytes`);
     }
     return text;
   }
@@ -58,99 +58,99 @@ export async function pluginConfig(folder: string, id: string, name: string): Pr
 export type LaunchOptions = {
   files: PluginFile[];
   log: Log;
-  /** Makes a plugin of a new connection. */
+  /** Wraps a new connection. */
   connect: (socket: Duplex, file: PluginFile) => Plugin;
-  /** Until the plugin is in service. */
+  /** Resolves when the plugin is in service. */
   admit: (plugin: Plugin) => Promise<void>;
 };
 
 export class Launcher implements AsyncDisposable {
   readonly #options: LaunchOptions;
   readonly #ending = new AbortController();
-  #lives: Promise<void>[] = [];
+  #supervised: Promise<void>[] = [];
 
   constructor(options: LaunchOptions) {
     this.#options = options;
   }
 
-  /** Starts all; returns when each is in service, or has failed for the first time. */
+  /** Starts all plugins; resolves when each is in service or has failed once. */
   async start(): Promise<void> {
     const first = this.#options.files.map((file) => {
       const { promise, resolve } = Promise.withResolvers<void>();
-      this.#lives.push(this.#keep(file, resolve));
+      this.#supervised.push(this.#supervise(file, resolve));
       return promise;
     });
     await Promise.all(first);
   }
 
-  async #keep(file: PluginFile, begun: () => void): Promise<void> {
+  async #supervise(file: PluginFile, onFirst: () => void): Promise<void> {
     const { signal } = this.#ending;
-    let delayMs = againMsMin;
+    let delayMs = backoffMsMin;
     while (!signal.aborted) {
       const start = performance.now();
-      const why = await this.#live(file, begun);
-      begun();
+      const reason = await this.#run(file, onFirst);
+      onFirst();
       if (signal.aborted) return;
-      if (performance.now() - start > steadyMs) delayMs = againMsMin;
-      const fields = { plugin: `${file.index}-${file.name}`, why, againMs: delayMs };
-      this.#options.log.warn("a plugin has ended; it is started again", fields);
+      if (performance.now() - start > steadyMs) delayMs = backoffMsMin;
+      const fields = { plugin: `${file.index}-${file.name}`, reason, delayMs };
+      this.#options.log.warn("NRI plugin ended, restarting after a delay", fields);
       await sleep(delayMs, undefined, { signal }).catch(() => {});
-      delayMs = Math.min(2 * delayMs, againMsMax);
+      delayMs = Math.min(2 * delayMs, backoffMsMax);
     }
   }
 
-  /** One life of a plugin; returns why it has ended. */
-  async #live(file: PluginFile, begun: () => void): Promise<string> {
+  /** Runs a plugin until it ends; returns the reason of the end. */
+  async #run(file: PluginFile, onAdmitted: () => void): Promise<string> {
     const { connect, admit, log } = this.#options;
     let child: ChildProcess;
     try {
       child = startPlugin(file);
     } catch (error) {
-      return `it cannot be started: ${messageOf(error)}`;
+      return `cannot start: ${messageOf(error)}`;
     }
     const ended = Promise.withResolvers<string>();
-    child.once("error", (error) => ended.resolve(`it cannot be started: ${messageOf(error)}`));
-    child.once("exit", (code, signal) => ended.resolve(`it has ended (${signal ?? code})`));
+    child.once("error", (error) => ended.resolve(`cannot start: ${messageOf(error)}`));
+    child.once("exit", (code, signal) => ended.resolve(`exited (${signal ?? code})`));
     const socket = child.stdio[3] as Duplex | undefined;
     if (socket === undefined || child.pid === undefined) return await ended.promise;
     const plugin = connect(socket, file);
     const onEnd = () => {
-      this.#shutDown(plugin, child).catch(logFailure(log, "a plugin was not ended"));
+      this.#shutDown(plugin, child).catch(logFailure(log, "cannot shut down an NRI plugin"));
     };
     this.#ending.signal.addEventListener("abort", onEnd, { once: true });
-    // Its end closes its connection, and the end of its connection is the end of it.
+    // The process's exit closes the connection, and the connection's end stops the process.
     Promise.all([
-      ended.promise.then((why) => plugin.close(why)),
+      ended.promise.then((reason) => plugin.close(reason)),
       plugin.whenClosed.then(() => endProcess(child)),
-    ]).catch(logFailure(log, "a plugin was not ended"));
+    ]).catch(logFailure(log, "cannot stop an NRI plugin"));
     try {
       await admit(plugin);
-      begun();
+      onAdmitted();
     } catch (error) {
       const fields = { plugin: plugin.id, file: file.path, error: messageOf(error) };
-      log.warn("a plugin was not admitted", fields);
+      log.warn("closing NRI plugin that was not admitted", fields);
       plugin.close(messageOf(error));
     }
-    const why = await ended.promise;
+    const reason = await ended.promise;
     this.#ending.signal.removeEventListener("abort", onEnd);
-    return plugin.closed ?? why;
+    return plugin.closed ?? reason;
   }
 
   async #shutDown(plugin: Plugin, child: ChildProcess): Promise<void> {
-    await plugin.shutdown(endMs).catch(() => {}); // it is ended all the same
+    await plugin.shutdown(endMs).catch(() => {}); // best effort: the process is stopped anyway
     plugin.close("the daemon ends");
     await endProcess(child);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#ending.abort();
-    await Promise.all(this.#lives);
+    await Promise.all(this.#supervised);
   }
 }
 
 /**
- * With setpriv(1) it ends with the daemon even when that is killed with SIGKILL; without, it is told by
- * its connection alone.
+ * setpriv(1), if installed, makes the kernel kill the plugin when the daemon is killed with SIGKILL; without
+ * it the plugin only sees its connection close.
  */
 function startPlugin({ path, index, name }: PluginFile): ChildProcess {
   const setpriv = programPath("setpriv");
@@ -163,7 +163,7 @@ function startPlugin({ path, index, name }: PluginFile): ChildProcess {
       NRI_PLUGIN_IDX: index,
       NRI_PLUGIN_SOCKET: "3",
     },
-    detached: true, // a terminal's ^C is the daemon's to deal with
+    detached: true, // keeps a terminal's ^C from the plugin: the daemon shuts it down
   });
 }
 
@@ -172,7 +172,7 @@ function programPath(name: string): string | undefined {
   return folders.map((folder) => join(folder, name)).find((path) => existsSync(path));
 }
 
-/** SIGTERM, then SIGKILL; one that has ended is left alone. */
+/** Sends SIGTERM, then SIGKILL; resolves when the process has exited. */
 async function endProcess(child: ChildProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return;
   const { promise, resolve } = Promise.withResolvers<void>();

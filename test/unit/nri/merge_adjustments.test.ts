@@ -1,10 +1,10 @@
-// The merge of what plugins ask for, answers in, one answer out.
+// Tests the validation and merge of plugins' answers.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import type { CriError } from "../../../src/base/errors.ts";
-import { checkAdjustment, checkUpdate } from "../../../src/nri/check.ts";
-import { Creation } from "../../../src/nri/merge.ts";
-import { UpdateRequest } from "../../../src/nri/updates.ts";
+import { checkAdjustment, checkUpdate } from "../../../src/nri/check_answers.ts";
+import { AdjustmentMerge } from "../../../src/nri/merge_adjustments.ts";
+import { ResourceUpdateMerge } from "../../../src/nri/merge_updates.ts";
 import { nri } from "../../../src/proto/nri.js";
 import type { Container, ContainerAdjustment } from "../../../src/proto/nri_types.ts";
 
@@ -27,8 +27,8 @@ const container: Container = {
   },
 };
 
-function merged(...answers: ContainerAdjustment[]): Creation {
-  const creation = new Creation(container);
+function merged(...answers: ContainerAdjustment[]): AdjustmentMerge {
+  const creation = new AdjustmentMerge(container);
   for (const [index, adjust] of answers.entries()) creation.apply(`${index}0-p`, { adjust });
   return creation;
 }
@@ -43,7 +43,7 @@ function conflict(...answers: ContainerAdjustment[]): string {
   throw new Error("There was no conflict.");
 }
 
-test("without plugins nothing is adjusted and the container is seen as it is", () => {
+test("without plugins there is no adjustment and the container is unchanged", () => {
   const creation = merged();
   expect(creation.container()).toMatchObject(container);
   const { linux, ...adjust } = creation.adjustment();
@@ -52,7 +52,7 @@ test("without plugins nothing is adjusted and the container is seen as it is", (
   }
 });
 
-test("each plugin sees what those before it have changed", () => {
+test("each plugin sees the changes of earlier plugins", () => {
   const creation = merged({
     annotations: { new: "3" },
     env: [
@@ -73,7 +73,7 @@ test("each plugin sees what those before it have changed", () => {
   expect(seen.linux?.resources?.cpu?.shares).toEqual(int(2));
 });
 
-test("removals stay in the result, marked, unless the same plugin adds the entry anew", () => {
+test("the result has marked removals unless the same plugin adds the entry again", () => {
   const adjust = merged({
     annotations: { "-gone": "", "-old": "", old: "new" },
     env: [
@@ -172,11 +172,11 @@ function mark(adjust: ContainerAdjustment): ContainerAdjustment {
   };
 }
 
-test("args that begin with an empty one take them from an earlier plugin", () => {
+test("args that begin with an empty one override an earlier plugin's", () => {
   expect(merged({ args: ["a"] }, { args: ["", "b", "c"] }).adjustment().args).toEqual(["b", "c"]);
 });
 
-test("rdt.remove takes the class away, and what comes after is set", () => {
+test("rdt.remove removes the class, and later fields are set", () => {
   const class1 = { linux: { rdt: { clos_id: { value: "one" } } } };
   expect(merged(class1, { linux: { rdt: { remove: true } } }).adjustment().linux?.rdt).toEqual({
     remove: true,
@@ -185,7 +185,7 @@ test("rdt.remove takes the class away, and what comes after is set", () => {
   expect(both.adjustment().linux?.rdt).toEqual({ remove: true, clos_id: { value: "two" } });
 });
 
-test("hooks of all plugins are appended, and owned by all", () => {
+test("hooks of all plugins are appended and owned by all", () => {
   const creation = merged(
     { hooks: { prestart: [{ path: "/a" }], poststop: [{ path: "/b" }] } },
     { hooks: { prestart: [{ path: "/c" }] } },
@@ -197,14 +197,14 @@ test("hooks of all plugins are appended, and owned by all", () => {
   expect(creation.owners.message().owners?.["c1"]?.simple?.[Field.OciHooks]).toBe("00-p,10-p");
 });
 
-test("owners are told by field and key", () => {
+test("owners are listed by field and key", () => {
   const { owners } = merged(keyed[2]![1], simple[0]![1]).owners.message();
   expect(owners?.["c1"]?.compound?.[Field.Env]).toEqual({ owners: { E: "00-p" } });
   expect(owners?.["c1"]?.simple?.[Field.MemLimit]).toBe("10-p");
 });
 
-test("updates of other containers are merged; of the one being created, refused", () => {
-  const creation = new Creation(container);
+test("updates of other containers are merged; of the one being created, rejected", () => {
+  const creation = new AdjustmentMerge(container);
   const update = (name: "shares" | "period", value: number, id = "c2") => ({
     container_id: id,
     linux: { resources: { cpu: { [name]: int(value) } } },
@@ -220,8 +220,8 @@ test("updates of other containers are merged; of the one being created, refused"
   expect(() => creation.apply("3-c", { update: [update("shares", 3, "c1")] })).toThrow(/created/);
 });
 
-test("an update that was asked for is changed by plugins, the other containers' come apart", () => {
-  const request = new UpdateRequest("c1", { memory: { limit: int(100) } });
+test("a requested update is changed by plugins, and updates of other containers are separate", () => {
+  const request = new ResourceUpdateMerge("c1", { memory: { limit: int(100) } });
   const linux = { resources: { cpu: { shares: int(7) } } };
   request.apply("1-a", {
     update: [
@@ -291,11 +291,11 @@ const bad: [what: string, adjust: ContainerAdjustment][] = [
   ],
 ];
 
-test.each(bad)("what cannot be adjusted is refused with field and value: %s", (field, adjust) => {
+test.each(bad)("an invalid adjustment is rejected with field and value: %s", (field, adjust) => {
   expect(() => checkAdjustment(adjust)).toThrow(field);
 });
 
-test("what can be adjusted is not refused", () => {
+test("a valid adjustment is accepted", () => {
   for (const [, adjust] of [...keyed, ...simple]) checkAdjustment(adjust);
   expect(() => checkUpdate({ linux: {} })).toThrow("container_id");
   expect(() =>

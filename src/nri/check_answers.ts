@@ -1,5 +1,4 @@
-// What a plugin may answer at all, looked at before anything of it is merged: a plugin that breaks
-// these rules is at fault alone, while a conflict (owners.ts) is between two.
+// Validates plugins' answers before they are merged; field_owners.ts detects conflicts between plugins.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
@@ -14,19 +13,19 @@ import type {
   Mount,
   POSIXRlimit,
 } from "../proto/nri_types.ts";
-import { hookKinds } from "./merge.ts";
-import { unmarked } from "./owners.ts";
+import { hookKinds } from "./merge_adjustments.ts";
+import { unmarked } from "./field_owners.ts";
 
-/** Of processors or memory nodes. */
+/** A list of processors or memory nodes. */
 const numberList = /^\d+(-\d+)?(,\d+(-\d+)?)*$/;
 const namespaceTypes = ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"];
 const cdiName = /^[A-Za-z][\w.-]*\/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*$/;
 const sysctlName = /^[A-Za-z0-9_][\w*@%-]*([./][A-Za-z0-9_][\w*@%-]*)*$/;
-/** A group of resctrl; "" takes a container's class away. */
+/** Name of a resctrl group; "" removes a container's class. */
 const rdtName = /^(?!\.\.?$|info$|mon_groups$|mon_data$)[^/\s]{0,255}$/;
 const unifiedName = /^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/;
 
-/** @throws CriError INVALID_ARGUMENT with the field and its value. */
+/** @throws CriError INVALID_ARGUMENT naming the field and its value. */
 export function checkAdjustment(adjust: ContainerAdjustment): void {
   for (const key of Object.keys(adjust.annotations ?? {})) {
     if (unmarked(key).key === "") throw wrong("annotations", key, "an annotation without a name");
@@ -34,7 +33,7 @@ export function checkAdjustment(adjust: ContainerAdjustment): void {
   for (const mount of adjust.mounts ?? []) checkMount(mount);
   for (const { key, value } of adjust.env ?? []) {
     const name = unmarked(key ?? "").key;
-    if (name === "" || name.includes("=")) throw wrong("env", key, "no variable's name");
+    if (name === "" || name.includes("=")) throw wrong("env", key, "not a variable name");
     checkText("env", `${key}=${value}`);
   }
   for (const arg of adjust.args ?? []) checkText("args", arg);
@@ -55,9 +54,9 @@ export function checkAdjustment(adjust: ContainerAdjustment): void {
   if (adjust.linux) checkLinux(adjust.linux);
 }
 
-/** @throws CriError INVALID_ARGUMENT with the container, the field and its value. */
+/** @throws CriError INVALID_ARGUMENT naming the container, the field and its value. */
 export function checkUpdate({ container_id: id, linux }: ContainerUpdate): void {
-  if (!id) throw wrong("update.container_id", id, "no container");
+  if (!id) throw wrong("update.container_id", id, "empty");
   checkResources(linux?.resources ?? {}, `update of ${id}: `);
 }
 
@@ -89,7 +88,7 @@ function checkLinux(linux: LinuxContainerAdjustment): void {
   }
   checkResources(linux.resources ?? {}, "");
   if (linux.cgroups_path && linux.cgroups_path.split("/").includes("..")) {
-    throw wrong("cgroups_path", linux.cgroups_path, "leads out with ..");
+    throw wrong("cgroups_path", linux.cgroups_path, 'contains ".."');
   }
   checkText("cgroups_path", linux.cgroups_path ?? "");
   const oom = linux.oom_score_adj ? toBigInt(linux.oom_score_adj.value) : 0n;
@@ -107,16 +106,16 @@ function checkLinux(linux: LinuxContainerAdjustment): void {
     checkText(`namespace ${key}: path`, path ?? "");
   }
   for (const [name, value] of Object.entries(linux.sysctl ?? {})) {
-    if (!sysctlName.test(unmarked(name).key)) throw wrong("sysctl", name, "no sysctl's name");
+    if (!sysctlName.test(unmarked(name).key)) throw wrong("sysctl", name, "not a sysctl name");
     checkText("sysctl", value);
   }
   for (const [host, device] of Object.entries(linux.net_devices ?? {})) {
     for (const name of [unmarked(host).key, ...(device.name ? [device.name] : [])]) {
-      if (!/^[^/\s:]{1,15}$/.test(name)) throw wrong("net_devices", name, "no interface's name");
+      if (!/^[^/\s:]{1,15}$/.test(name)) throw wrong("net_devices", name, "not an interface name");
     }
   }
   const clos = linux.rdt?.clos_id?.value ?? "";
-  if (!rdtName.test(clos)) throw wrong("rdt.clos_id", clos, "no class's name");
+  if (!rdtName.test(clos)) throw wrong("rdt.clos_id", clos, "not a class name");
   for (const text of linux.rdt?.schemata?.value ?? []) checkText("rdt.schemata", text);
   const policy: number = linux.scheduler?.policy ?? 0;
   if (policy < 0 || policy > 7) throw wrong("scheduler.policy", policy, "outside 0–7");
@@ -131,14 +130,14 @@ function checkMemoryPolicy({ mode, nodes, flags }: LinuxMemoryPolicy): void {
   const number: number = mode ?? 0;
   if (number < 0 || number > 6) throw wrong("memory_policy.mode", number, "outside 0–6");
   if (nodes && !numberList.test(nodes)) {
-    throw wrong("memory_policy.nodes", nodes, "no list of numbers");
+    throw wrong("memory_policy.nodes", nodes, "not a list of numbers");
   }
   for (const flag of (flags ?? []) as number[]) {
     if (flag < 0 || flag > 2) throw wrong("memory_policy.flags", flag, "outside 0–2");
   }
 }
 
-/** Runtimes look at it no earlier than when the container is started. */
+/** Checked here because runtimes validate it only when the container starts. */
 function checkSeccomp(policy: LinuxSeccomp): void {
   const check = (field: string, value: string | null | undefined, prefix: string) => {
     if (new RegExp(`^${prefix}_[A-Z0-9_]+$`).test(value ?? "")) return;
@@ -166,7 +165,7 @@ function checkResources(resources: LinuxResources, what: string): void {
   for (const name of ["cpus", "mems"] as const) {
     const list = cpu?.[name];
     if (list && !numberList.test(list))
-      throw wrong(`${what}cpu.${name}`, list, "no list of numbers");
+      throw wrong(`${what}cpu.${name}`, list, "not a list of numbers");
   }
   for (const { page_size } of resources.hugepage_limits ?? []) {
     if (!/^\d+[KMG]i?B$/.test(page_size ?? "")) {
@@ -174,11 +173,11 @@ function checkResources(resources: LinuxResources, what: string): void {
     }
   }
   for (const [name, value] of Object.entries(resources.unified ?? {})) {
-    if (!unifiedName.test(name)) throw wrong(`${what}unified`, name, "no cgroup file's name");
+    if (!unifiedName.test(name)) throw wrong(`${what}unified`, name, "not a cgroup file name");
     checkText(`${what}unified.${name}`, value);
   }
   const rdt = resources.rdt_class?.value ?? "";
-  if (!rdtName.test(rdt)) throw wrong(`${what}rdt_class`, rdt, "no class's name");
+  if (!rdtName.test(rdt)) throw wrong(`${what}rdt_class`, rdt, "not a class name");
   if (resources.pids) checkAtLeast(`${what}pids.limit`, resources.pids.limit, -1n);
   for (const { type, access, major, minor } of resources.devices ?? []) {
     if (!/^[abc]?$/.test(type ?? "")) throw wrong(`${what}devices.type`, type, "not a, b or c");
@@ -194,9 +193,9 @@ function checkAtLeast(field: string, value: Parameters<typeof toBigInt>[0], leas
   if (number < least) throw wrong(field, number, `below ${least}`);
 }
 
-/** What ends in execve(2), in mount(2) or in a file's name cannot hold a NUL. */
+/** Arguments of execve(2) and mount(2) and file names cannot contain NUL. */
 function checkText(field: string, text: string): void {
-  if (text.includes("\0")) throw wrong(field, text, "holds a NUL");
+  if (text.includes("\0")) throw wrong(field, text, "contains NUL");
 }
 
 const shownBytesMax = 200;

@@ -1,5 +1,5 @@
-// isulad-ts stop, stopp, rm, rmp and rmi. CRI answers OK for an id that it does not know; a person
-// who mistyped one should hear of it, so each is looked up first.
+// Implements isulad-ts stop, stopp, rm, rmp and rmi. CRI answers OK for unknown ids; these commands look each
+// id up first, so that a mistyped one is an error.
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
@@ -7,7 +7,7 @@ import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
 import { print } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
-import { forEach, hostArg, secondsOf, withClient } from "./shared.ts";
+import { forEach, hostArg, secondsOf, withClient } from "./daemon_command.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
 const graceSecondsDefault = 10;
@@ -17,7 +17,7 @@ const idArg = (what: string) =>
     id: {
       type: "positional",
       required: false,
-      description: `Ids of ${what}, or how they begin`,
+      description: `Ids or id prefixes of ${what}`,
       ...repeatable,
     },
   }) as const;
@@ -35,7 +35,7 @@ export const stop = defineCommand({
       alias: "t",
       default: String(graceSecondsDefault),
       valueHint: "seconds",
-      description: "How long they may take before they are killed; 0 kills at once",
+      description: "Grace period before they are killed; 0 kills at once",
     },
     ...hostArg,
   },
@@ -50,7 +50,7 @@ export const stop = defineCommand({
     }),
 });
 
-/** The deadline leaves the daemon time to kill and clean up after the grace period. */
+/** The call's deadline leaves the daemon time to kill and clean up after the grace period. */
 export async function stopContainer(client: Client, id: string, graceSeconds: number) {
   const request = { container_id: id, timeout: toLong(graceSeconds) };
   await client.StopContainer(request, { timeoutMs: (graceSeconds + 60) * 1000 });
@@ -61,7 +61,7 @@ export const rm = defineCommand({
   args: {
     ...idArg("containers"),
     ...allArg("containers"),
-    ...forceArg("Running ones, too: they are killed"),
+    ...forceArg("Kill and remove running containers"),
     ...hostArg,
   },
   run: ({ args }) =>
@@ -71,7 +71,7 @@ export const rm = defineCommand({
       return await forEach(ids, async (id) => {
         const container = await containerOf(client, id);
         if (container.state === ContainerState.CONTAINER_RUNNING && !args.force) {
-          throw new CriError("FAILED_PRECONDITION", "is running; stop it first, or use --force");
+          throw new CriError("FAILED_PRECONDITION", "is running: stop it first, or use --force");
         }
         await client.RemoveContainer({ container_id: container.id });
         print(id);
@@ -97,7 +97,7 @@ export const rmp = defineCommand({
   args: {
     ...idArg("pods"),
     ...allArg("pods"),
-    ...forceArg("Ready ones, too: they are stopped"),
+    ...forceArg("Stop and remove ready pods"),
     ...hostArg,
   },
   run: ({ args }) =>
@@ -108,7 +108,7 @@ export const rmp = defineCommand({
         const pod = await podOf(client, id);
         if (pod.state === PodSandboxState.SANDBOX_READY) {
           if (!args.force) {
-            throw new CriError("FAILED_PRECONDITION", "is ready; stop it first, or use --force");
+            throw new CriError("FAILED_PRECONDITION", "is ready: stop it first, or use --force");
           }
           await client.StopPodSandbox({ pod_sandbox_id: pod.id });
         }
@@ -151,7 +151,7 @@ async function podOf(client: Client, id: string) {
   return { id: status?.id ?? id, state: status?.state };
 }
 
-function required(words: readonly string[], what: string): readonly string[] {
-  if (words.length > 0) return words;
-  throw new UsageError(`Say which: the id of ${what}, or more of them.`);
+function required(ids: readonly string[], what: string): readonly string[] {
+  if (ids.length > 0) return ids;
+  throw new UsageError(`The id of ${what} is required.`);
 }

@@ -1,19 +1,23 @@
-// isulad-ts logs.
+// Implements isulad-ts logs.
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, writeOut } from "./output.ts";
 import { UsageError } from "./options.ts";
-import { waitForExit } from "./wait.ts";
-import { hostArg, withClient } from "./shared.ts";
+import { waitForExit } from "./wait_for_exit.ts";
+import { hostArg, withClient } from "./daemon_command.ts";
 
 export const logs = defineCommand({
-  meta: { description: "Show what a container wrote" },
+  meta: { description: "Show the output of a container" },
   args: {
-    container: { type: "positional", description: "Id of a container, or how it begins" },
-    follow: { type: "boolean", alias: "f", description: "Go on until the container ends" },
-    tail: { type: "string", valueHint: "lines", description: "Only the last lines" },
-    timestamps: { type: "boolean", alias: "t", description: "The time before each line" },
+    container: { type: "positional", description: "Id or id prefix of a container" },
+    follow: {
+      type: "boolean",
+      alias: "f",
+      description: "Follow the output until the container exits",
+    },
+    tail: { type: "string", valueHint: "lines", description: "Show only the last lines" },
+    timestamps: { type: "boolean", alias: "t", description: "Show the time of each line" },
     ...hostArg,
   },
   run: ({ args }) =>
@@ -23,7 +27,7 @@ export const logs = defineCommand({
       if (!status?.log_path) {
         throw new CriError(
           "FAILED_PRECONDITION",
-          `${args.container} keeps no log: its pod has no log directory, or it no log path`,
+          `container ${args.container} has no log: its pod has no log_directory, or it has no log_path`,
         );
       }
       const ended = new AbortController();

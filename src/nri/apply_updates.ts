@@ -1,0 +1,119 @@
+// Applies plugins' updates and evictions to existing containers.
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import type {
+  ContainerEviction,
+  ContainerUpdate,
+  UpdateContainersRequest,
+  UpdateContainersResponse,
+} from "../proto/nri_types.ts";
+import { checkUpdate } from "./check_answers.ts";
+import { toCri, type ContainerSnapshot, type PodSnapshot, type ResourceChange } from "./convert.ts";
+
+/** A resource change of an existing container. */
+export type ContainerChange = ResourceChange & { id: string };
+
+/** Gives the NRI host access to pods and containers. */
+export type NriBackend = {
+  /** Lists pods and containers for Synchronize, without exited containers. */
+  state: () => Promise<{ pods: PodSnapshot[]; containers: ContainerSnapshot[] }>;
+  /** Whether the container exists and has not exited. */
+  isLive: (id: string) => boolean;
+  /** Applies the change completely or not at all. @throws CriError */
+  update: (change: ContainerChange) => Promise<void>;
+  evict: (id: string, reason: string) => Promise<void>;
+};
+
+export class UpdateApplier {
+  readonly #backend: NriBackend;
+  readonly #log: Log;
+
+  constructor(backend: NriBackend, log: Log) {
+    this.#backend = backend;
+    this.#log = log;
+  }
+
+  /**
+   * Applies updates that a plugin requests outside of an event, and returns those that failed.
+   * @throws CriError INVALID_ARGUMENT for an invalid update; then none is applied.
+   */
+  async applyUnsolicited(
+    plugin: string,
+    request: UpdateContainersRequest,
+  ): Promise<UpdateContainersResponse> {
+    const failed: ContainerUpdate[] = [];
+    for (const update of request.update ?? []) checkUpdate(update);
+    for (const update of request.update ?? []) {
+      try {
+        await this.#apply(update);
+      } catch (error) {
+        failed.push(update);
+        const fields = { plugin, container: update.container_id ?? "" };
+        this.#log.warn("NRI update failed", { ...fields, error: messageOf(error) });
+      }
+    }
+    this.evict(request.evict ?? []);
+    return { failed };
+  }
+
+  /**
+   * Drops updates of containers that do not exist or have exited: they must not fail the request.
+   * creating: the container being created, whose update is kept (and rejected when it is merged).
+   */
+  withoutStale(
+    plugin: string,
+    updates: readonly ContainerUpdate[],
+    creating?: string,
+  ): ContainerUpdate[] {
+    return updates.filter(({ container_id }) => {
+      const id = container_id ?? "";
+      if (id === creating || this.#backend.isLive(id)) return true;
+      const error = "the container does not exist or has exited";
+      this.#log.warn("NRI update dropped", { plugin, container: id, error });
+      return false;
+    });
+  }
+
+  /** @throws CriError of the first failed update of a live container without ignore_failure. */
+  async applyAll(request: string, updates: readonly ContainerUpdate[]): Promise<void> {
+    for (const update of updates) {
+      try {
+        await this.#apply(update);
+      } catch (error) {
+        const id = update.container_id ?? "";
+        if (!update.ignore_failure && this.#backend.isLive(id)) {
+          const text = `${request}: update of container ${id} failed: ${messageOf(error)}`;
+          throw new CriError(codeOf(error), text, { cause: error });
+        }
+        this.#log.info("failed NRI update ignored", { container: id, error: messageOf(error) });
+      }
+    }
+  }
+
+  async #apply(update: ContainerUpdate): Promise<void> {
+    const id = update.container_id ?? "";
+    const { fixed, ...change } = toCri(update.linux?.resources ?? {});
+    rejectFixed(id, fixed);
+    await this.#backend.update({ id, ...change });
+  }
+
+  /** Stops containers without waiting for their end. */
+  evict(evictions: readonly ContainerEviction[]): void {
+    for (const { container_id, reason } of evictions) {
+      const id = container_id ?? "";
+      this.#log.info("NRI plugin evicts a container", { container: id, reason: reason ?? "" });
+      this.#backend.evict(id, reason ?? "").catch((error: unknown) => {
+        this.#log.warn("NRI eviction failed", { container: id, error: messageOf(error) });
+      });
+    }
+  }
+}
+
+/** @throws CriError FAILED_PRECONDITION if an update sets fields that are fixed after creation. */
+export function rejectFixed(id: string, fixed: string[]): void {
+  if (fixed.length === 0) return;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `container ${id}: ${fixed.join(", ")} can only be set when a container is created`,
+  );
+}

@@ -1,0 +1,87 @@
+// Tests which updates and evictions of plugins reach containers, and which failures fail the request.
+import { expect, test } from "bun:test";
+import { CriError } from "../../../src/base/errors.ts";
+import { toLong } from "../../../src/base/int64.ts";
+import { createLog } from "../../../src/base/log.ts";
+import { UpdateApplier } from "../../../src/nri/apply_updates.ts";
+import type { ContainerUpdate } from "../../../src/proto/nri_types.ts";
+import { failure } from "../../expect.ts";
+
+const shares = (id: string, more: ContainerUpdate = {}): ContainerUpdate => ({
+  container_id: id,
+  linux: { resources: { cpu: { shares: { value: toLong(7) } } } },
+  ...more,
+});
+
+/** An applier over containers `live` and `busy`; updates of `busy` and of unknown containers fail. */
+function applier() {
+  const done: string[] = [];
+  const lines: string[] = [];
+  const stream = { write: (text: string) => lines.push(text) };
+  const backend = {
+    state: () => Promise.resolve({ pods: [], containers: [] }),
+    isLive: (id: string) => ["live", "busy"].includes(id),
+    update: ({ id }: { id: string }) => {
+      if (id !== "live") return Promise.reject(new CriError("ABORTED", `${id} cannot be updated`));
+      done.push(`update ${id}`);
+      return Promise.resolve();
+    },
+    evict: (id: string, reason: string) => {
+      done.push(`evict ${id}: ${reason}`);
+      return id === "live" ? Promise.resolve() : Promise.reject(new Error("no such container"));
+    },
+  };
+  const log = createLog({ level: "info", format: "text", stream });
+  return { updates: new UpdateApplier(backend, log), done, lines };
+}
+
+test("unsolicited updates are applied one by one, and failed ones are returned", async () => {
+  const { updates, done, lines } = applier();
+  const update = [shares("busy"), shares("live")];
+  const evict = [{ container_id: "live", reason: "noisy" }, { container_id: "other" }];
+  const { failed } = await updates.applyUnsolicited("10-a", { update, evict });
+  expect(failed).toEqual([update[0]!]);
+  expect(done).toEqual(["update live", "evict live: noisy", "evict other: "]);
+  await Promise.resolve();
+  expect(lines.join("")).toMatch(/NRI update failed plugin=10-a container=busy/);
+  expect(lines.join("")).toMatch(/NRI eviction failed container=other/);
+});
+
+test("an invalid unsolicited update applies nothing", async () => {
+  const { updates, done } = applier();
+  const update = [shares("live"), shares("")];
+  expect((await failure(updates.applyUnsolicited("10-a", { update }))).message).toContain(
+    "container_id",
+  );
+  expect(done).toEqual([]);
+});
+
+test("updates of exited containers are dropped, but not of the one being created", () => {
+  const { updates, lines } = applier();
+  const all = ["live", "exited", "new", "busy"].map((id) => shares(id));
+  const kept = updates.withoutStale("10-a", all, "new").map(({ container_id }) => container_id);
+  expect(kept).toEqual(["live", "new", "busy"]);
+  expect(lines.join("")).toMatch(/NRI update dropped plugin=10-a container=exited/);
+});
+
+test("a failed update fails the request unless it is ignored or the container has exited", async () => {
+  const { updates, done } = applier();
+  await updates.applyAll("StopContainer", [shares("busy", { ignore_failure: true }), shares("no")]);
+  const both = [shares("live"), shares("busy"), shares("live")];
+  expect(await failure(updates.applyAll("UpdateContainer", both))).toMatchObject({
+    code: "ABORTED",
+    message: "UpdateContainer: update of container busy failed: busy cannot be updated",
+  });
+  await Promise.resolve();
+  expect(done).toEqual(["update live"]);
+});
+
+test("an update cannot set fields that are fixed after creation", async () => {
+  const { updates, done } = applier();
+  const linux = { resources: { blockio_class: { value: "fast" } } };
+  const update = updates.applyAll("UpdateContainer", [{ container_id: "live", linux }]);
+  expect((await failure(update)).message).toContain(
+    "blockio_class can only be set when a container is created",
+  );
+  expect(done).toEqual([]);
+});

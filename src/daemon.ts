@@ -14,13 +14,14 @@ import { EventBus } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context } from "./cri/context.ts";
 import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
-import { ExitWaiters } from "./cri/exits.ts";
+import { ExitWaiters } from "./cri/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
-import { serveMetrics } from "./cri/metrics_server.ts";
-import { openHandlers } from "./cri/handlers.ts";
+import { serveMetrics } from "./stats/metrics_server.ts";
+import { metricsText } from "./cri/daemon_metrics.ts";
+import { openHandlers } from "./cri/runtime_handlers.ts";
 import { SingleFlight } from "./base/single_flight.ts";
 import { createServer } from "./cri/server.ts";
-import { knownCgroups } from "./cri/stats.ts";
+import { sampledCgroups } from "./cri/usage.ts";
 import { loadImagesDir } from "./image/images_dir.ts";
 import { type ImageStore, openImageStore } from "./image/store.ts";
 import { MonitorClient } from "./monitor_client/client.ts";
@@ -110,7 +111,10 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     stack.use(await openNri(context, log.child("nri")));
   }
   stack.use(startSweeps(context)); // after the plugins, which are told of what it ends
-  if (config.metricsPort > 0) stack.use(await serveMetrics(context, config.metricsPort));
+  if (config.metricsPort > 0) {
+    const text = () => metricsText(context);
+    stack.use(await serveMetrics(config.metricsPort, { text, log: context.log }));
+  }
   await listen(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
   await writePidfile(context, stack);
@@ -179,7 +183,7 @@ async function createContext(
       ["", "containers", "sandboxes"].map((name) => join(config.graph, name)),
     ),
     instruments: new Instruments(),
-    sampler: stack.use(new Sampler(() => knownCgroups(context))),
+    sampler: stack.use(new Sampler(() => sampledCgroups(context))),
     layers: stack.use(new DiskUsages(log.child("stats"))),
     monitor,
     streams,

@@ -1,8 +1,8 @@
-// CreateContainer: image and config become a bundle (root file system and config.json) and a record.
+// CreateContainer: makes the bundle (root file system and config.json) and the record of a container.
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import type { ImageRecord } from "../image/store.ts";
 import { podHostname } from "../node/pod_files.ts";
@@ -19,15 +19,24 @@ import { createdAfter } from "../state/order.ts";
 import { isSamePod, type Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { specFile } from "./bundle.ts";
-import { handlerOf, newId, type Call, type Context } from "./context.ts";
-import { containerFacts, type MountedImages } from "./container_facts.ts";
-import { containerDefaults, rootfsOwner, sandboxInfo } from "./facts.ts";
-import { heldResources } from "./held_resources.ts";
-import { findImage, mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
-import { checkSandbox, containersOf, unready } from "./sandbox.ts";
+import { newId, type Call, type Context } from "./context.ts";
+import { getImage } from "./image_records.ts";
+import { mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
+import { refuseWhileStarting } from "./preconditions.ts";
+import { rootfsOwner } from "./rootfs_owner.ts";
+import { getHandler } from "./runtime_handlers.ts";
+import { containersOf, readySandbox } from "./sandbox_lookup.ts";
 import { newContainerLabels } from "./selinux.ts";
+import {
+  containerDefaults,
+  prepareContainerInputs,
+  sandboxInfo,
+  targetPid,
+  type MountedImages,
+} from "./spec_inputs.ts";
+import { supportedResources } from "./supported_resources.ts";
 
-const { NamespaceMode, Signal } = runtime.v1;
+const { Signal } = runtime.v1;
 
 export async function createContainer(
   context: Context,
@@ -36,12 +45,12 @@ export async function createContainer(
 ): Promise<CreateContainerResponse> {
   const config = request.config!;
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
-  const handler = handlerOf(context, sandbox.runtimeHandler);
+  const handler = getHandler(context, sandbox.runtimeHandler);
   await handler.refresh();
   checkMounts(config.mounts ?? [], handler.facts);
-  handlerOf(context, config.image!.runtime_handler ?? "");
-  const image = findImage(context, config.image!.image!);
-  refuseBesideStart(context, sandbox.id, config);
+  getHandler(context, config.image!.runtime_handler ?? "");
+  const image = getImage(context, config.image!.image!);
+  refuseWhileStarting(containersOf(context, sandbox.id), config, context.starting);
   const name = containerName(config, sandbox.config);
   const id = await context.making.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);
@@ -54,37 +63,11 @@ export async function createContainer(
   return { container_id: id };
 }
 
-/**
- * A kubelet whose StartContainer was cut off, by its own deadline or by a restart of this daemon, sees the
- * container CREATED and creates another attempt; then both would run.
- * @throws CriError FAILED_PRECONDITION.
- */
-function refuseBesideStart(
-  context: Context,
-  sandboxId: string,
-  { metadata }: ContainerConfig,
-): void {
-  for (const { id, config } of containersOf(context, sandboxId)) {
-    if (config.metadata?.name !== metadata?.name || !context.starting.has(id)) continue;
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `container ${id} of the same name is being started: wait for the outcome, then try again`,
-    );
-  }
-}
-
-/** @throws CriError FAILED_PRECONDITION for a sandbox that is not ready. */
-export async function readySandbox(context: Context, id: string): Promise<Sandbox> {
-  const sandbox = await checkSandbox(context, context.sandboxes.get(id));
-  if (sandbox.phase.phase === "ready") return sandbox;
-  throw unready(sandbox);
-}
-
 type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
 
 function newContainer(context: Context, { sandbox, config, image, name }: Parts): Container {
   const id = newId();
-  const resources = heldResources(context, id, config.linux?.resources);
+  const resources = supportedResources(context, id, config.linux?.resources);
   return {
     version: 1,
     id,
@@ -108,23 +91,23 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
   };
 }
 
-/** Of all attempts of the pod: a kubelet compares the ages of containers over all of them. */
+/** Containers of all attempts of the pod: a kubelet compares their ages across attempts. */
 function podContainers({ sandboxes, containers }: Context, sandbox: Sandbox): Container[] {
   const attempts = sandboxes.list().filter(({ config }) => isSamePod(config, sandbox.config));
   const ids = new Set(attempts.map(({ id }) => id));
   return containers.list().filter(({ sandboxId }) => ids.has(sandboxId));
 }
 
-/** CRI: log_path is relative to the pod's log_directory; without either there is no log. */
-function logPath(sandbox: Sandbox, config: ContainerConfig): string {
+/** CRI: log_path is relative to the pod's log_directory; "" (no log) if either is missing. */
+export function logPath(sandbox: Pick<Sandbox, "config">, config: ContainerConfig): string {
   const { log_directory: folder } = sandbox.config;
   return folder && config.log_path ? join(folder, config.log_path) : "";
 }
 
-/** CRI's own wins over the image's; SIGTERM without either. */
-function stopSignal(config: ContainerConfig, image: ImageRecord): string {
-  const asked = config.stop_signal ? Signal[config.stop_signal].replace(/^SIGNAL_/, "") : "";
-  const name = asked || image.config.StopSignal || "SIGTERM";
+/** The request's signal, else the image's, else SIGTERM. @throws CriError for an unknown name. */
+export function stopSignal(config: ContainerConfig, image: Pick<ImageRecord, "config">): string {
+  const requested = config.stop_signal ? Signal[config.stop_signal].replace(/^SIGNAL_/, "") : "";
+  const name = requested || image.config.StopSignal || "SIGTERM";
   signalNumber(name);
   return name;
 }
@@ -137,10 +120,10 @@ async function makeContainer(
   const { containers, images, log } = context;
   const folder = containers.folderOf(container.id);
   const label = container.selinux?.mount;
-  const what = `CreateContainer ${container.name}`;
+  const name = `CreateContainer ${container.name}`;
   try {
     await step("container-record", () => containers.write(container));
-    throwIfAborted(what, call.signal);
+    throwIfAborted(name, call.signal);
     const rootfsPath = await step("container-rootfs", () =>
       images.mountRootfs(image, {
         dir: folder,
@@ -149,27 +132,26 @@ async function makeContainer(
         signal: call.signal,
       }),
     );
-    throwIfAborted(what, call.signal);
+    throwIfAborted(name, call.signal);
     const imageMounts = await mountImageVolumes(context, container, call.signal);
     const parts = { sandbox, image, rootfsPath, imageMounts, call };
     const plain = await specOf(context, container, parts);
     const adjusted = await context.nri?.createContainer(sandbox, container, plain);
-    const { spec, container: made } = adjusted ?? { spec: plain, container };
+    const { spec, container: changed } = adjusted ?? { spec: plain, container };
     await step("container-bundle", () =>
       writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );
-    // A Stop or Remove of the sandbox ends the containers that it finds: either this one is listed
-    // by then, or it is not made.
+    // Stop and Remove of the sandbox only see listed containers: list this one before they begin, or fail.
     using _ = await context.sandboxes.lock(sandbox.id);
     await readySandbox(context, sandbox.id);
-    throwIfAborted(what, call.signal);
+    throwIfAborted(name, call.signal);
     await step("container-created", () =>
-      containers.put(created(made, spec.process.user), { durable: true }),
+      containers.put(created(changed, spec.process.user), { durable: true }),
     );
     context.nri?.createdContainer(containers.get(container.id), spec);
   } catch (error) {
     log.warn("CreateContainer failed", { container: container.id, error: messageOf(error) });
-    await context.nri?.containerGone(sandbox, container.id);
+    await context.nri?.abandonedContainer(sandbox, container.id);
     await undoContainer(context, container);
     throw error;
   }
@@ -180,7 +162,7 @@ async function makeContainer(
   });
 }
 
-/** What CreateContainer began goes; what cannot go now is undone at the next start. */
+/** Rolls back CreateContainer; the next daemon retries what fails. */
 export async function undoContainer(context: Context, container: Container): Promise<void> {
   const { containers, log } = context;
   try {
@@ -188,7 +170,8 @@ export async function undoContainer(context: Context, container: Container): Pro
     await containers.remove(container.id);
   } catch (error) {
     const message = messageOf(error);
-    log.error("CreateContainer was not undone", { container: container.id, error: message });
+    const fields = { container: container.id, error: message };
+    log.error("rolling back CreateContainer failed, the next daemon retries", fields);
   }
   containers.release(container.name, container.id);
 }
@@ -202,13 +185,13 @@ async function specOf(
 ): Promise<OciSpec> {
   const { config, id } = container;
   const owner = rootfsOwner(sandbox);
-  const handler = handlerOf(context, container.runtimeHandler);
+  const handler = getHandler(context, container.runtimeHandler);
   return containerSpec({
     id,
     config,
     sandbox: sandboxInfo(context, sandbox),
     image: image.config,
-    resolved: await containerFacts(context, container, { ...mounted, image, owner, call }),
+    resolved: await prepareContainerInputs(context, container, { ...mounted, image, owner, call }),
     host: context.host,
     runtime: handler.facts,
     handler: handler.rules,
@@ -220,25 +203,4 @@ async function specOf(
     runtimeAnnotations: context.cgroup.containerAnnotations(),
     selinux: container.selinux,
   });
-}
-
-/**
- * For pid mode TARGET: the init of the target, a running container of the same pod.
- * @throws CriError FAILED_PRECONDITION when it does not run: its pid may be another program's by now.
- */
-export function targetPid(context: Context, container: Container): number | undefined {
-  const options = container.config.linux?.security_context?.namespace_options;
-  if (options?.pid !== NamespaceMode.TARGET) return undefined;
-  if (!options.target_id) {
-    throw new CriError("INVALID_ARGUMENT", "namespace_options.target_id is missing: pid is TARGET");
-  }
-  const target = context.containers.get(options.target_id);
-  if (target.sandboxId !== container.sandboxId) {
-    throw new CriError("INVALID_ARGUMENT", `container ${target.id} is in another pod`);
-  }
-  if (target.phase.phase === "running") return target.phase.pid;
-  throw new CriError(
-    "FAILED_PRECONDITION",
-    `pid mode TARGET: container ${target.id} is not running`,
-  );
 }

@@ -1,4 +1,4 @@
-// The end of containers: signals, waiting for the exit, and removal.
+// Stops and removes containers, and commits their exits.
 import { rm } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, untilAborted } from "../base/abort.ts";
@@ -11,27 +11,22 @@ import type { ExitRecord } from "../monitor/protocol.ts";
 import { notReady } from "../state/sandbox.ts";
 import { catchesSignal, processAgeMs } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
-import { askAgain, forget } from "./monitor_retry.ts";
-import type { Context } from "./context.ts";
-import { containerCgroup } from "./facts.ts";
+import { containerCgroup } from "./cgroups.ts";
+import { stdioFolder, type Context } from "./context.ts";
 import { unmountImages } from "./image_volumes.ts";
-import { stdioFolder } from "./pause.ts";
+import { callMonitorWithRetry, removeFromRuntime } from "./monitor_retry.ts";
 
-/** A process in uninterruptible sleep dies when the kernel lets it: it is reminded meanwhile. */
-const remindMs = 2_000;
+/** SIGKILL is repeated: a process in uninterruptible sleep may take it only later. */
+const killAgainMs = 2_000;
 const SIGKILL = 9;
-/**
- * How long after its process began a program may take to set its signal handlers up; the OCI runtime makes
- * the process some time before the program starts in it.
- */
-const youngMs = 2_000;
+/** Time for a new process to execute its program and install signal handlers. */
+const handlersMs = 2_000;
 
 /**
- * Sends the stop signal (once, however many callers there are), waits for timeoutMs, then kills: the
- * shortest timeout of the callers counts. Returns when the exit is committed and no process of the
- * container is left.
+ * Sends the stop signal, waits for timeoutMs, then kills. Concurrent callers send one signal, and the
+ * shortest of their timeouts applies. Returns when the exit is committed and the container has no process.
  * @throws CriError CANCELLED or DEADLINE_EXCEEDED with the caller's signal, DEADLINE_EXCEEDED when
- * processes survive SIGKILL for runtime-timeout; a later call goes on.
+ * processes survive SIGKILL for runtime-timeout; a later call resumes.
  */
 export async function stopContainerProcess(
   context: Context,
@@ -56,21 +51,21 @@ async function sendStopSignal(
   pid: number,
 ): Promise<void> {
   const signal = signalNumber(stopSignal);
-  await handlesSignal(pid, signal);
-  await step("container-signal", () => askAgain(context, "kill", { id, signal }));
+  await untilHandled(pid, signal);
+  await step("container-signal", () => callMonitorWithRetry(context, "kill", { id, signal }));
 }
 
 /**
- * Waits until a process that has just been started catches the signal. It is the first one of its pid
- * namespace, so the kernel drops a signal that it has no handler for, and Stop would wait in vain.
+ * Waits until a new process handles the signal. The kernel drops signals without a handler for the first
+ * process of a pid namespace, and Stop would wait in vain.
  */
-async function handlesSignal(pid: number, signal: number): Promise<void> {
-  const ageMs = processAgeMs(pid) ?? youngMs;
-  const end = performance.now() + youngMs - ageMs;
+async function untilHandled(pid: number, signal: number): Promise<void> {
+  const ageMs = processAgeMs(pid) ?? handlersMs;
+  const end = performance.now() + handlersMs - ageMs;
   while (performance.now() < end && !catchesSignal(pid, signal)) await sleep(10);
 }
 
-/** SIGKILL, and again until the exit is committed and no process is left. Throws as Stop does. */
+/** Repeats SIGKILL until the exit is committed and no process is left. Throws as Stop does. */
 export async function killContainer(
   context: Context,
   id: string,
@@ -79,21 +74,22 @@ export async function killContainer(
   const paths = cgroupOf(context, id);
   const starting = context.starting.get(id);
   if (starting !== undefined) {
-    // Otherwise the container may come up when its Stop has been answered.
+    // Otherwise the container could come up after Stop has returned.
     killOnce(paths);
     await untilAborted(starting, `waiting for the start of container ${id} to end`, signal);
   }
   const deadline = AbortSignal.timeout(context.config.runtimeTimeoutMs);
   while (context.containers.find(id)?.phase.phase === "running") {
-    const ended = context.exits.wait(id, remindMs, signal);
+    const ended = context.exits.wait(id, killAgainMs, signal);
     const kill = { id, signal: SIGKILL };
-    await step("container-kill", () => askAgain(context, "kill", kill));
+    await step("container-kill", () => callMonitorWithRetry(context, "kill", kill));
     if (await ended) break;
-    context.log.warn("container does not die yet", { container: id, left: survivors(paths) });
+    const fields = { container: id, left: survivors(paths) };
+    context.log.warn("container survives SIGKILL, sending it again", fields);
     if (deadline.aborted) throw abortError(`${survivors(paths)} of container ${id}`, deadline);
     killOnce(paths);
   }
-  // What is in no pid namespace of the container's own outlives its first process.
+  // In a shared pid namespace, processes outlive the first process of the container.
   if (processes(paths).length === 0) return;
   await killAll(paths, AbortSignal.any([signal, deadline]));
 }
@@ -104,15 +100,14 @@ function cgroupOf(context: Context, id: string): CgroupPaths {
 }
 
 /**
- * Commits what the monitor saw, before anybody who waits for it goes on. The outcome of a start comes
- * first, so that every container that has stopped was seen to start, and the first end that is told of
- * one is the only one.
+ * Commits an exit that the monitor reports, then wakes its waiters. The outcome of a start is committed
+ * first, so that no client sees a container stop that never ran. Only the first report of an exit counts.
  */
 export async function commitExit(context: Context, id: string, exit: ExitRecord): Promise<void> {
   const happened = true;
-  let isNews = false; // an exit may be told twice
+  let isFirst = false;
   const end = (old: Container) => {
-    isNews = old.phase.phase !== "exited";
+    isFirst = old.phase.phase !== "exited";
     return exited(old, exit);
   };
   await context.starting.get(id);
@@ -122,16 +117,16 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
     context.containers.update(id, end, { happened }),
   );
   context.exits.exited(id);
-  // A pause container goes by its sandbox's id.
+  // A pause container has the id of its sandbox.
   const message = `its pause container ended with exit code ${exit.exitCode}`;
   await context.sandboxes.update(id, (old) => notReady(old, message), { happened });
   if (container?.phase.phase !== "exited") return;
   const { reason, exitCode } = container.phase;
-  if (isNews && reason === "OOMKilled") context.instruments.oomKilled();
+  if (isFirst && reason === "OOMKilled") context.instruments.oomKilled();
   context.log.info("container exited", { container: id, exitCode, reason });
 }
 
-/** Kills what runs, then removes all that belongs to the container. Unknown: nothing to do. */
+/** Kills the container and removes everything that belongs to it. An unknown id is no error. */
 export async function removeContainerRecord(
   context: Context,
   id: string,
@@ -149,7 +144,7 @@ async function remove(context: Context, id: string, signal: AbortSignal): Promis
   if (container === undefined) return;
   await killContainer(context, id, signal);
   const cgroup = containerCgroup(context, container);
-  await step("container-forget", () => forget(context, container, cgroup));
+  await step("container-forget", () => removeFromRuntime(context, container, cgroup));
   await context.nri?.removeContainer(container);
   await step("container-rootfs-remove", () => unmountImages(context, id));
   await rm(stdioFolder(context, id), { recursive: true, force: true });

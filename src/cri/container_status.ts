@@ -1,4 +1,4 @@
-// ContainerStatus and ListContainers: records as CRI shows them.
+// ContainerStatus and ListContainers: converts container records to CRI messages.
 import { toLong } from "../base/int64.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
@@ -17,8 +17,8 @@ import { readTextIfExists } from "../sys/file.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { specFile } from "./bundle.ts";
 import type { Call, Context } from "./context.ts";
-import { selectContainers } from "./filter.ts";
-import { Encoded, recordItems, sendItems } from "./lists.ts";
+import { selectContainers } from "./list_filters.ts";
+import { Encoded, recordItems, sendItems } from "./encoded_lists.ts";
 
 const { ContainerState, Signal } = runtime.v1;
 
@@ -28,7 +28,7 @@ export async function containerStatus(
 ): Promise<ContainerStatusResponse> {
   const container = context.containers.get(request.container_id ?? "");
   return {
-    status: statusOf(container),
+    status: containerStatusMessage(container),
     info: request.verbose === true ? { info: await infoOf(context, container) } : {},
   };
 }
@@ -52,9 +52,9 @@ function items(context: Context, filter: ContainerFilter | null | undefined): Ui
     .map(itemOf);
 }
 
-const itemOf = recordItems(runtime.v1.Container, listed);
+const itemOf = recordItems(runtime.v1.Container, containerMessage);
 
-function listed(container: Container): CriContainer {
+export function containerMessage(container: Container): CriContainer {
   const { id, sandboxId, config, image, createdAtNs, phase } = container;
   return {
     id,
@@ -70,7 +70,7 @@ function listed(container: Container): CriContainer {
   };
 }
 
-export function statusOf(container: Container): ContainerStatus {
+export function containerStatusMessage(container: Container): ContainerStatus {
   const { id, config, image, createdAtNs, phase, user, logPath } = container;
   const [uid, gid] = [toLong(user.uid), toLong(user.gid)];
   return {
@@ -122,7 +122,7 @@ function stateOf(phase: ContainerPhase): runtime.v1.ContainerState {
   }
 }
 
-/** CRI's names of signals, by number; of two for one the first (SIGCHLD, not SIGCLD). */
+/** CRI's signals by number; the first of two names wins (SIGCHLD over SIGCLD). */
 const signals = new Map<number, runtime.v1.Signal>();
 const signalNames = Signal as unknown as Record<string, runtime.v1.Signal | undefined>;
 for (const [name, signal = Signal.SIGNAL_RUNTIME_DEFAULT] of Object.entries(signalNames)) {
@@ -131,7 +131,7 @@ for (const [name, signal = Signal.SIGNAL_RUNTIME_DEFAULT] of Object.entries(sign
   if (!signals.has(number)) signals.set(number, signal);
 }
 
-/** As CRI names it: by the same name, else the one of its number (an image may say "15"). */
+/** CRI's signal of the same name, else of the same number, as an image may say "15". */
 function signalOf(name: string): runtime.v1.Signal {
   return (
     signalNames[`SIGNAL_${name}`] ??

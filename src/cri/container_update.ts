@@ -1,5 +1,5 @@
-// UpdateContainerResources: all of it or nothing. The intent is on record first; what fails, or is cut
-// off by the daemon's end, is taken back to the resources on record, which are the ones from before.
+// UpdateContainerResources: applies an update as a whole or not at all. The record first gets the limits
+// from before the update; an update that fails, or that a crash cuts off, is rolled back to those.
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
@@ -22,11 +22,13 @@ import { updateBegun, updateEnded, type Container } from "../state/container.ts"
 import { writeFileAtomic } from "../sys/file.ts";
 import { setOomScoreAdj } from "../sys/process.ts";
 import { readSpec, specFile } from "./bundle.ts";
-import { handlerOf, stepSignal, type Call, type Context } from "./context.ts";
-import { containerCgroup } from "./facts.ts";
-import { heldResources } from "./held_resources.ts";
+import { containerCgroup } from "./cgroups.ts";
+import { stepSignal, type Call, type Context } from "./context.ts";
+import { requireUpdatable } from "./preconditions.ts";
+import { getHandler } from "./runtime_handlers.ts";
+import { supportedResources } from "./supported_resources.ts";
 
-/** @throws CriError NOT_FOUND, FAILED_PRECONDITION for one that has ended, or what the runtime said. */
+/** @throws CriError NOT_FOUND, FAILED_PRECONDITION after the container's exit, or the runtime's error. */
 export async function updateContainerResources(
   context: Context,
   request: UpdateContainerResourcesRequest,
@@ -34,14 +36,14 @@ export async function updateContainerResources(
 ): Promise<object> {
   const container = context.containers.get(request.container_id ?? "");
   const { id } = container;
-  checkLive(container);
+  requireUpdatable(container);
   const annotations =
     Object.keys(request.annotations ?? {}).length > 0 ? request.annotations : null;
   if (!request.linux && !annotations) return {};
   const given = request.linux ?? {};
   const annotated = annotations ? { ...container, updateAnnotations: annotations } : container;
   const change = await context.nri?.updateContainer(annotated, given);
-  // Plugins have no word for it.
+  // NRI resources have no such field.
   const { oom_score_adj } = given;
   const resources = { ...(change?.resources ?? given), oom_score_adj };
   await changeResources(context, id, { ...change, resources, annotations }, call);
@@ -49,17 +51,12 @@ export async function updateContainerResources(
   return {};
 }
 
-function checkLive({ id, phase }: Container): void {
-  if (phase.phase !== "exited") return;
-  throw new CriError("FAILED_PRECONDITION", `container ${id} has exited: it has no resources`);
-}
-
-/** What an update has changed, and what is put back where it fails. */
+/** Limits that an update sets, and that a rollback restores. */
 type Limits = { resources: OciResources; oomScoreAdj: number | undefined };
 
 type Update = ResourceChange & { annotations?: Record<string, string> | null };
 
-/** Sets what is given, or nothing. Throws as updateContainerResources does. */
+/** Sets all of the given resources, or none. Throws as updateContainerResources does. */
 export async function changeResources(
   context: Context,
   id: string,
@@ -68,15 +65,15 @@ export async function changeResources(
 ): Promise<void> {
   using _ = await context.containers.lock(id);
   const container = context.containers.get(id);
-  checkLive(container);
+  requireUpdatable(container);
   throwIfAborted(`updating container ${id}`, call.signal);
-  if (container.updating) await undoUpdate(context, container);
+  if (container.updating) await rollBackUpdate(context, container);
   const old = container.config.linux?.resources ?? {};
-  const merged = mergedResources(old, heldResources(context, id, given));
+  const merged = mergedResources(old, supportedResources(context, id, given));
   const oomScoreAdj = wantedOomScoreAdj(context, given);
   if (container.phase.phase === "running") checkHugepages(old, merged);
   const spec = await readSpec(context, id);
-  // What is absent from an update stays, and so an undone one has to say that there was no limit.
+  // Runtimes keep limits that an update omits: to roll back, "no pids limit" must be explicit.
   const none = pidsLimit === undefined ? {} : { pids: { limit: -1n } };
   const before: OciResources = { ...none, ...spec.linux.resources };
   const resources = updatedResources(before, {
@@ -102,13 +99,13 @@ export async function changeResources(
     );
   } catch (error) {
     const message = messageOf(error);
-    await undoUpdate(context, updateBegun(container, undo));
+    await rollBackUpdate(context, updateBegun(container, undo));
     throw new CriError(codeOf(error), `updating container ${id}: ${message}`, { cause: error });
   }
   context.log.info("container updated", { container: id });
 }
 
-/** undefined: the update says nothing about it. */
+/** undefined: the update does not mention it. */
 function wantedOomScoreAdj(context: Context, given: LinuxContainerResources) {
   const wanted = toBigInt(given.oom_score_adj);
   if (wanted === 0n) return undefined;
@@ -116,7 +113,7 @@ function wantedOomScoreAdj(context: Context, given: LinuxContainerResources) {
   return { wanted, possible: possibleOomScoreAdj(wanted, host, config.restrictOomScoreAdj) };
 }
 
-/** Of its first process, whose later children inherit it; returns what it has now, or begins with. */
+/** Sets that of the first process, for its future children to inherit. Returns the effective value. */
 function changeOomScoreAdj(
   context: Context,
   container: Container,
@@ -126,12 +123,8 @@ function changeOomScoreAdj(
   const set = phase.phase === "running" ? setOfInit(context, container, possible) : possible;
   if (set !== undefined && BigInt(set) !== wanted) {
     const why = "it may not be lower (CAP_SYS_RESOURCE, restrict-oom-score-adj)";
-    context.log.warn("oom_score_adj is not set as asked", {
-      container: id,
-      asked: String(wanted),
-      set,
-      why,
-    });
+    const fields = { container: id, requested: String(wanted), set, why };
+    context.log.warn("oom_score_adj is clamped", fields);
   }
   return set ?? possible;
 }
@@ -143,8 +136,14 @@ function setOfInit(context: Context, container: Container, value: number): numbe
   return setOomScoreAdj(pid, value, isInit);
 }
 
-/** Runtimes cannot change them; a kubelet repeats those that the container was made with. */
-function checkHugepages(old: LinuxContainerResources, merged: LinuxContainerResources): void {
+/**
+ * Accepts the limits that the container was created with, as a kubelet repeats them.
+ * @throws CriError FAILED_PRECONDITION for others: runtimes cannot change them.
+ */
+export function checkHugepages(
+  old: LinuxContainerResources,
+  merged: LinuxContainerResources,
+): void {
   const limits = new Map((old.hugepage_limits ?? []).map((one) => [one.page_size, one.limit]));
   for (const { page_size, limit } of merged.hugepage_limits ?? []) {
     if (toBigInt(limits.get(page_size)) === toBigInt(limit)) continue;
@@ -156,10 +155,10 @@ function checkHugepages(old: LinuxContainerResources, merged: LinuxContainerReso
 }
 
 /**
- * Brings cgroup, bundle and record back to what they were before the update that `container` has on
- * record. What fails stays on record, for the next update or the next daemon.
+ * Restores cgroup, bundle and record to their state before the update recorded in `container`. If that fails,
+ * the record stays, and the next update or the next daemon retries.
  */
-export async function undoUpdate(context: Context, container: Container): Promise<void> {
+export async function rollBackUpdate(context: Context, container: Container): Promise<void> {
   const { id, config, updating } = container;
   if (updating === undefined) return;
   try {
@@ -178,9 +177,12 @@ export async function undoUpdate(context: Context, container: Container): Promis
     const resources = config.linux?.resources ?? {};
     await context.containers.update(id, (now) => updateEnded(now, resources));
   } catch (error) {
-    if (context.containers.find(id)?.phase.phase === "exited") return; // it has no cgroup any more
+    if (context.containers.find(id)?.phase.phase === "exited") return; // its cgroup is removed
     const fields = { container: id, error: messageOf(error) };
-    context.log.error("an update that failed was not undone yet", fields);
+    context.log.error(
+      "rolling back a container update failed, the next update or daemon retries",
+      fields,
+    );
   }
 }
 
@@ -193,10 +195,10 @@ async function updateRuntime(
   const folder = context.containers.folderOf(id);
   const file = join(folder, "update.json");
   const { devices: _, ...limits } = resources;
-  // A file: a child's standard input may be a socket, which runtimes cannot open by its path.
+  // Not by standard input: it may be a socket, which runtimes cannot open as /dev/stdin.
   await writeFile(file, ociJson(limits), { mode: 0o600 });
   try {
-    const { command } = handlerOf(context, runtimeHandler);
+    const { command } = getHandler(context, runtimeHandler);
     const options = { logFile: join(folder, "update.log"), signal };
     await callRuntime(command, ["update", "--resources", file, id], options);
   } finally {
@@ -204,7 +206,7 @@ async function updateRuntime(
   }
 }
 
-/** config.json with these limits: what a container that was not started yet begins with. */
+/** Sets the limits in config.json, with which a created container will start. */
 async function writeBundle(
   context: Context,
   id: string,

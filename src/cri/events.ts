@@ -1,5 +1,5 @@
-// GetContainerEvents: every commit of a sandbox or container, told to who listens from then on. What
-// happened while nobody listened is not told later: a kubelet lists again when it connects.
+// GetContainerEvents: publishes each commit of a sandbox or container to the connected subscribers. Earlier
+// events are not replayed: a kubelet lists everything again when it connects.
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
@@ -12,13 +12,14 @@ import {
   type PodEventType,
 } from "../state/events.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { statusOf as containerStatusOf } from "./container_status.ts";
+import { containerStatusMessage } from "./container_status.ts";
 import type { Call, Context } from "./context.ts";
-import { containersOf, statusOf as sandboxStatusOf } from "./sandbox.ts";
+import { containersOf } from "./sandbox_lookup.ts";
+import { sandboxStatusMessage } from "./sandbox_status.ts";
 
 const { ContainerEventType } = runtime.v1;
 
-/** What has become of a container; called at its commit, before anything else can be committed. */
+/** Publishes a container's change; called at its commit, before the next one. */
 export function containerCommitted(
   context: Context,
   before: Container | undefined,
@@ -32,7 +33,7 @@ export function containerCommitted(
   publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
 }
 
-/** The same for a sandbox. */
+/** Does the same for a sandbox. */
 export function sandboxCommitted(
   context: Context,
   before: Sandbox | undefined,
@@ -71,7 +72,7 @@ export async function getContainerEvents(
   send: (event: ContainerEventResponse) => Promise<void>,
 ): Promise<void> {
   if (!context.config.enablePodEvents) {
-    // Just this code makes a kubelet go back to polling at once.
+    // On this code a kubelet falls back to polling at once.
     const message = "pod events are off: set enable-pod-events to true in daemon.json";
     throw new CriError("UNIMPLEMENTED", message);
   }
@@ -84,7 +85,7 @@ function responseOf({ id, type, createdAtNs, sandbox, containers }: PodEvent) {
     container_id: id,
     container_event_type: ContainerEventType[`CONTAINER_${type}_EVENT`],
     created_at: toLong(createdAtNs),
-    pod_sandbox_status: sandbox === undefined ? undefined : sandboxStatusOf(sandbox),
-    containers_statuses: containers.map(containerStatusOf),
+    pod_sandbox_status: sandbox === undefined ? undefined : sandboxStatusMessage(sandbox),
+    containers_statuses: containers.map(containerStatusMessage),
   };
 }

@@ -1,14 +1,14 @@
-// Logs calls that failed: one line for each failure of a call that changes something, equal ones at most
-// once a minute with a count, so that a client that tries again and again floods nothing.
+// Logs failed calls that change state. Equal failures are logged at most once a minute, with a count, so that
+// a retrying client does not flood the log.
 import { codeOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import type { Fields, Log } from "../base/log.ts";
 import { shorten } from "../base/text.ts";
 import type { Context } from "./context.ts";
-import { isQuestion } from "./questions.ts";
+import { isReadOnlyCall } from "./read_only_calls.ts";
 
 export type Failure = {
   call: string;
-  /** undefined: it could not be read. */
+  /** undefined if it could not be decoded. */
   request: object | undefined;
   error: unknown;
 };
@@ -17,7 +17,6 @@ type Level = "error" | "warn" | "info";
 type Kind = { level: Level; fields: Fields; more: number; timer: ReturnType<typeof setTimeout> };
 
 const windowMs = 60_000;
-/** Of kinds of failures at a time. */
 const kindsMax = 256;
 const reasonBytesMax = 2_000;
 
@@ -35,7 +34,7 @@ export class FailureLog {
     const code = codeOf(error);
     const reason = shorten(messageOf(error), reasonBytesMax);
     const fields = { call, ...subjectOf(context, request), code, reason };
-    if (isQuestion(call) && code !== "INTERNAL") return this.#log.debug("call failed", fields);
+    if (isReadOnlyCall(call) && code !== "INTERNAL") return this.#log.debug("call failed", fields);
     const kind = [call, code, fields.pod, fields.image, withoutIds(reason)].join("\n");
     const known = this.#kinds.get(kind);
     if (known !== undefined) known.more++;
@@ -44,7 +43,6 @@ export class FailureLog {
 
   #begin(kind: string, level: Level, fields: Fields, error: unknown): void {
     if (this.#kinds.size >= kindsMax) this.#end(this.#kinds.keys().next().value!);
-    // The stack says where; whoever called is known from the other fields.
     const stack = level === "error" && error instanceof Error ? error.stack : undefined;
     this.#log[level]("call failed", { ...fields, stack });
     const timer = setTimeout(() => this.#end(kind), this.#windowMs);
@@ -60,18 +58,18 @@ export class FailureLog {
   }
 }
 
-/** A client that has cancelled its call knows. */
+/** Cancellation is no news to the client that cancelled. */
 function levelOf(code: ErrorCode): Level {
   if (code === "INTERNAL") return "error";
   return code === "CANCELLED" ? "info" : "warn";
 }
 
-/** Ids, pids and times differ with each try. */
+/** Drops ids, pids and times, which differ with each try. */
 function withoutIds(reason: string): string {
   return reason.replaceAll(/\b[0-9a-f]{12,}\b|\d+/g, "#");
 }
 
-/** What a request's ids are looked up in. */
+/** Stores to look up a request's ids in. */
 export type Subjects = Pick<Context, "sandboxes" | "containers">;
 
 type Named = { metadata?: { name?: string | null; namespace?: string | null } | null };
@@ -84,7 +82,7 @@ type Request = {
   image?: string | Image | null;
 };
 
-/** The pod, container and image that a request is about, by name where there is one. */
+/** The pod, container and image of a request, by name if known. */
 function subjectOf(context: Subjects, request: Request = {}) {
   const { config, sandbox_config: podConfig, pod_sandbox_id: podId, container_id: id } = request;
   const container = context.containers.listed(id ?? "");

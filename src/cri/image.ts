@@ -1,13 +1,10 @@
-// The image service. What it has no call for is in node_images.ts.
+// The CRI ImageService; node_images.ts has the further image calls of the NodeService.
 import { nowNs } from "../base/clock.ts";
-import { toLong } from "../base/int64.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
-import type { ImageRecord, RegistryAuth } from "../image/store.ts";
+import type { ImageRecord } from "../image/store.ts";
 import type { DiskUsage } from "../stats/disk_usage.ts";
 import { runtime } from "../proto/messages.js";
 import type {
-  AuthConfig,
-  Image,
   ImageFsInfoResponse,
   ImageStatusRequest,
   ImageStatusResponse,
@@ -17,12 +14,13 @@ import type {
   RemoveImageRequest,
   StreamImagesRequest,
 } from "../proto/types.ts";
-import { imageUserOf } from "../spec/users.ts";
-import { handlerOf, type Call, type Context } from "./context.ts";
-import { candidates } from "./filter.ts";
-import { Encoded, listItem, sendItems } from "./lists.ts";
-import { layersOf } from "./stats.ts";
 import { filesystemUsage } from "../stats/stats_messages.ts";
+import type { Call, Context } from "./context.ts";
+import { Encoded, listItem, sendItems } from "./encoded_lists.ts";
+import { imageMessage, registryAuth } from "./image_records.ts";
+import { candidates } from "./list_filters.ts";
+import { getHandler } from "./runtime_handlers.ts";
+import { writableLayerUsage } from "./usage.ts";
 
 export async function pullImage(
   context: Context,
@@ -30,9 +28,9 @@ export async function pullImage(
   call: Call,
 ): Promise<PullImageResponse> {
   const { image: reference, runtime_handler: handler } = request.image!;
-  handlerOf(context, handler ?? "");
+  getHandler(context, handler ?? "");
   const options = {
-    auth: authOf(request.auth),
+    auth: registryAuth(request.auth),
     runtimeHandler: handler || undefined,
     signal: call.signal,
   };
@@ -40,33 +38,22 @@ export async function pullImage(
   return { image_ref: image.id };
 }
 
-export function authOf(auth: AuthConfig | null | undefined): RegistryAuth | undefined {
-  if (!auth) return undefined;
-  const { server_address, identity_token, registry_token, ...rest } = auth;
-  return {
-    ...rest,
-    serverAddress: server_address,
-    identityToken: identity_token,
-    registryToken: registry_token,
-  };
-}
-
-/** @throws CriError INVALID_ARGUMENT for an unknown handler, or the start of several ids. */
+/** @throws CriError INVALID_ARGUMENT for an unknown handler, or an ambiguous id prefix. */
 export async function imageStatus(
   context: Context,
   request: ImageStatusRequest,
 ): Promise<ImageStatusResponse> {
   const { image: reference, runtime_handler: handler } = request.image!;
-  handlerOf(context, handler ?? "");
+  getHandler(context, handler ?? "");
   const image = context.images.find(reference!);
   if (image === undefined) return {};
   return {
-    image: criImage(context, image),
+    image: imageMessage(context, image),
     info: request.verbose === true ? { info: await infoOf(context, image) } : {},
   };
 }
 
-/** imageSpec and chainID as containerd has them; the rest is ours. */
+/** imageSpec and chainID match containerd; the other fields are isulad-ts's own. */
 async function infoOf(context: Context, image: ImageRecord): Promise<string> {
   const { layers, config } = await context.images.detailsOf(image);
   return jsonText({
@@ -97,13 +84,13 @@ function items(context: Context, request: ListImagesRequest): Uint8Array[] {
   return images.map((image) => itemOf(context, image));
 }
 
-/** A record that changes is another object, and what is pinned stays the same. */
+/** A changed record is a new object; pinning never changes while the daemon runs. */
 const itemsOfImages = new WeakMap<ImageRecord, Uint8Array>();
 
 function itemOf(context: Context, image: ImageRecord): Uint8Array {
   const known = itemsOfImages.get(image);
   if (known !== undefined) return known;
-  const item = listItem(runtime.v1.Image, criImage(context, image));
+  const item = listItem(runtime.v1.Image, imageMessage(context, image));
   itemsOfImages.set(image, item);
   return item;
 }
@@ -114,15 +101,15 @@ export async function removeImage(context: Context, request: RemoveImageRequest)
 }
 
 /**
- * Images: what their layers came to when they were unpacked. Containers: what they have written, as it
- * was last counted in the background; of those that never were, as many as a second allows.
+ * Images: the size of their layers when unpacked. Containers: their writable layers as last counted in the
+ * background; layers never counted before are counted now, for a second at most.
  */
 export async function imageFsInfo(context: Context): Promise<ImageFsInfoResponse> {
   const atNs = nowNs();
   const { graph } = context.config;
-  const written = [...(await layersOf(context, context.containers.list())).values()];
-  const sum = (of: (usage: DiskUsage) => bigint) =>
-    written.reduce((total, usage) => total + of(usage), 0n);
+  const written = [...(await writableLayerUsage(context, context.containers.list())).values()];
+  const sum = (value: (usage: DiskUsage) => bigint) =>
+    written.reduce((total, usage) => total + value(usage), 0n);
   const containers = {
     atNs,
     bytes: sum(({ bytes }) => bytes),
@@ -131,19 +118,5 @@ export async function imageFsInfo(context: Context): Promise<ImageFsInfoResponse
   return {
     image_filesystems: [filesystemUsage({ atNs, ...context.images.usage() }, graph)],
     container_filesystems: [filesystemUsage(containers, graph)],
-  };
-}
-
-export function criImage(context: Context, image: ImageRecord): Image {
-  const { uid, username } = imageUserOf(image.config.User ?? "");
-  return {
-    id: image.id,
-    repo_tags: image.repoTags,
-    repo_digests: image.repoDigests,
-    size: toLong(image.sizeBytes),
-    uid: uid === undefined ? undefined : { value: toLong(uid) },
-    username: username ?? "",
-    spec: { image: image.id, runtime_handler: image.runtimeHandler },
-    pinned: context.images.pinned(image),
   };
 }

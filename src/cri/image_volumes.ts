@@ -1,9 +1,8 @@
-// Image volumes (KEP-4639): images whose files a container finds under a path of its own, beside the
-// image that it runs. Each image is one read-only overlay in the container's folder, whose lifetime is
-// the container's.
+// Mounts image volumes (KEP-4639): images whose files a container sees under a mount path. Each image is a
+// read-only overlay in the container's folder, mounted as long as the container exists.
 //
-// Decision: a mount for each container and not one for the pod, which would need counting. An overlay
-// of layers that are there costs no disk and less than a millisecond.
+// Decision: one mount per container rather than per pod, which would need reference counting. An overlay of
+// existing layers takes no disk space and less than a millisecond.
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
@@ -13,17 +12,11 @@ import type { ContainerConfig, Mount } from "../proto/types.ts";
 import { mountName } from "../spec/mounts.ts";
 import type { Container } from "../state/container.ts";
 import type { Context } from "./context.ts";
-import { rootfsOwner } from "./facts.ts";
-
-/** @throws CriError NOT_FOUND: a runtime pulls nothing by itself. */
-export function findImage(context: Context, reference: string): ImageRecord {
-  const image = context.images.find(reference);
-  if (image !== undefined) return image;
-  throw new CriError("NOT_FOUND", `image ${reference} is not on this node: pull it first`);
-}
+import { getImage } from "./image_records.ts";
+import { rootfsOwner } from "./rootfs_owner.ts";
 
 /**
- * The config with what each image mount's name is now, for ContainerStatus (KEP-5365).
+ * Resolves each image mount's reference to the present image id, for ContainerStatus (KEP-5365).
  * @throws CriError NOT_FOUND for an image that is not on this node.
  */
 export function withImageRefs(context: Context, config: ContainerConfig): ContainerConfig {
@@ -37,19 +30,19 @@ export function withImageRefs(context: Context, config: ContainerConfig): Contai
 
 function imageOf(context: Context, mount: Mount, reference: string): ImageRecord {
   try {
-    return findImage(context, reference);
+    return getImage(context, reference);
   } catch (error) {
-    throw failed(mount, error);
+    throw volumeError(mount, error);
   }
 }
 
-/** A kubelet knows it by the first word (cri-api, pkg/errors). */
-function failed(mount: Mount, cause: unknown): CriError {
+/** Kubelets recognize the error by its first word (cri-api, pkg/errors). */
+function volumeError(mount: Mount, cause: unknown): CriError {
   const message = `ImageVolumeMountFailed: ${mountName(mount)}: ${messageOf(cause)}`;
   return new CriError(codeOf(cause), message, { cause });
 }
 
-/** Mounts them; returns the folder that each image mount shows, by its index in config.mounts. */
+/** Mounts all image volumes; returns the source folder of each, by index in config.mounts. */
 export async function mountImageVolumes(
   context: Context,
   container: Container,
@@ -72,13 +65,13 @@ export async function mountImageVolumes(
       }
       folders.set(index, await folderInRoot(root, mount.image_sub_path ?? ""));
     } catch (error) {
-      throw failed(mount, error);
+      throw volumeError(mount, error);
     }
   }
   return folders;
 }
 
-/** Unmounts a container's image volumes and its root; what is not there is no error. */
+/** Unmounts a container's image volumes and its root. Idempotent. */
 export async function unmountImages(context: Context, id: string): Promise<void> {
   const folder = context.containers.folderOf(id);
   const volumes = volumesFolder(folder);

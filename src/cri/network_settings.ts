@@ -1,11 +1,11 @@
-// What a pod's network came to, in the words of iSulad's network settings.
+// Converts CNI results to iSulad's network settings.
 import { podAddresses, podMac, type CniAttachments, type PodAddress } from "../node/cni.ts";
 import type { CniPod } from "../node/cni.ts";
 import type { NetworkEndpoint, NetworkSettings } from "../state/sandbox.ts";
 
 export type IpPreference = "ipv4" | "ipv6" | "cni";
 
-/** settings: of the sandbox as it was planned; preference: which address CRI gets as the pod's ip. */
+/** settings: those planned before CNI ADD; preference: the address family of the pod's ip in CRI. */
 export function attachedSettings(
   settings: NetworkSettings,
   attachments: CniAttachments,
@@ -44,7 +44,7 @@ function endpointOf({ result, ifName }: CniAttachments[0]): NetworkEndpoint {
   };
 }
 
-/** The first of the family that is preferred comes first; the others keep their order. */
+/** Moves the first address of the preferred family to the front; the others keep their order. */
 export function preferred(ips: string[], preference: IpPreference): string[] {
   const wanted = (ip: string) => preference === "cni" || isV6(ip) === (preference === "ipv6");
   const first = ips.find(wanted);

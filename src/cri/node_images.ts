@@ -1,4 +1,4 @@
-// The node service's part of images: what CRI has no call for. Pull, Load and Save tell how far they are.
+// Image calls of isulad.v1.NodeService, which CRI lacks. Pull, Load and Save stream their progress.
 import { toLong } from "../base/int64.ts";
 import type { ImageProgress as Progress, LayerState } from "../image/store.ts";
 import { isulad } from "../proto/messages.js";
@@ -14,8 +14,9 @@ import type {
   VerifiedLayer,
   VerifyImagesRequest,
 } from "../proto/types.ts";
+import type { Container } from "../state/container.ts";
 import type { Call, Context } from "./context.ts";
-import { authOf, criImage } from "./image.ts";
+import { imageMessage, registryAuth } from "./image_records.ts";
 
 type Send = (progress: ImageProgress) => Promise<void>;
 
@@ -25,12 +26,12 @@ export async function pull(
   call: Call,
   send: Send,
 ): Promise<void> {
-  const teller = new Teller(send);
-  const { onProgress } = teller;
-  const options = { auth: authOf(request.auth), signal: call.signal, onProgress };
+  const progress = new ProgressSender(send);
+  const { onProgress } = progress;
+  const options = { auth: registryAuth(request.auth), signal: call.signal, onProgress };
   const pulling = context.images.pull(request.image!, options);
   const { id } = await context.instruments.pull(pulling);
-  await teller.end([id]);
+  await progress.end([id]);
 }
 
 export async function load(
@@ -39,11 +40,11 @@ export async function load(
   call: Call,
   send: Send,
 ): Promise<void> {
-  const teller = new Teller(send);
-  const { onProgress } = teller;
+  const progress = new ProgressSender(send);
+  const { onProgress } = progress;
   const options = { name: request.name || undefined, signal: call.signal, onProgress };
   const images = await context.images.load(request.path!, options);
-  await teller.end(images.flatMap(({ repoTags, id }) => (repoTags.length > 0 ? repoTags : [id])));
+  await progress.end(images.flatMap(({ repoTags, id }) => (repoTags.length > 0 ? repoTags : [id])));
 }
 
 export async function save(
@@ -53,11 +54,11 @@ export async function save(
   send: Send,
 ): Promise<void> {
   const { images, path, force } = request;
-  const teller = new Teller(send);
-  const { onProgress } = teller;
+  const progress = new ProgressSender(send);
+  const { onProgress } = progress;
   const options = { path: path!, force: force === true, signal: call.signal, onProgress };
   await context.images.save(images!, options);
-  await teller.end([]);
+  await progress.end([]);
 }
 
 const { LayerState: states } = isulad.v1;
@@ -68,8 +69,8 @@ const stateNumbers: Record<LayerState, isulad.v1.LayerState> = {
   present: states.LAYER_PRESENT,
 };
 
-/** Sends progress at the client's pace: what is newer of an image takes the place of what waits. */
-class Teller {
+/** Sends progress at the client's pace: newer progress of an image replaces unsent older progress. */
+class ProgressSender {
   readonly #send: Send;
   readonly #waiting = new Map<string, Progress>();
   #last: Progress | undefined;
@@ -92,7 +93,7 @@ class Teller {
     }
   }
 
-  /** images: what the last message has beside the last progress. */
+  /** Sends the last progress again, with the names or ids of the finished images. */
   async end(images: string[]): Promise<void> {
     await this.#sending;
     const last = this.#last;
@@ -112,28 +113,31 @@ function message({ image, layers }: Progress): ImageProgress {
   };
 }
 
-/** Images that no container has as its own or as a volume; pinned ones stay. */
+/** Removes images that no container uses as its root or as a volume, except for pinned ones. */
 export async function pruneImages(
-  context: Context,
+  { images, containers }: Pick<Context, "images" | "containers">,
   request: PruneImagesRequest,
 ): Promise<PruneImagesResponse> {
-  const { images, containers } = context;
-  const used = new Set(
-    containers.list().flatMap(({ image, config }) => {
-      const volumes = (config.mounts ?? []).map((mount) => mount.image?.image_ref ?? "");
-      return [image.id, ...volumes];
-    }),
-  );
+  const used = usedImages(containers.list());
   const unused = images.list().filter((image) => !used.has(image.id) && !images.pinned(image));
-  const answer = {
-    images: unused.map((image) => criImage(context, image)),
+  const response = {
+    images: unused.map((image) => imageMessage({ images }, image)),
     freed_bytes: toLong(images.freedBy(new Set(unused.map(({ id }) => id)))),
   };
   if (request.dry_run !== true) for (const { id } of unused) await images.remove(id);
-  return answer;
+  return response;
 }
 
-/** isulad.v1 CheckRegistry: a message for each place, as soon as it has answered. */
+function usedImages(containers: Container[]): Set<string> {
+  return new Set(
+    containers.flatMap(({ image, config }) => [
+      image.id,
+      ...(config.mounts ?? []).map((mount) => mount.image?.image_ref ?? ""),
+    ]),
+  );
+}
+
+/** Sends the result of each endpoint as soon as it is known. */
 export async function checkRegistry(
   context: Context,
   request: CheckRegistryRequest,
@@ -143,12 +147,12 @@ export async function checkRegistry(
   const { image, username, password } = request;
   const auth = username ? { username, password } : undefined;
   for await (const check of context.images.checkRegistry(image!, { auth, signal: call.signal })) {
-    const { elapsedMs, ...words } = check;
-    await send({ ...words, elapsed_ms: toLong(elapsedMs) });
+    const { elapsedMs, ...rest } = check;
+    await send({ ...rest, elapsed_ms: toLong(elapsedMs) });
   }
 }
 
-/** isulad.v1 VerifyImages: whether the layers still are what was unpacked. */
+/** Compares layers on disk with what was unpacked. */
 export async function verifyImages(
   context: Context,
   request: VerifyImagesRequest,

@@ -1,5 +1,5 @@
-// The NRI plugins of this daemon: records and specs as plugins see them, in the order in which they
-// may see them, and what plugins change.
+// Connects the RPCs to NRI plugins: converts records and specs for plugins, delivers events in order, and
+// applies the plugins' changes.
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -16,37 +16,39 @@ import { adjustedSpec } from "../spec/nri_adjustment.ts";
 import { applyCdi } from "../spec/cdi.ts";
 import type { OciNamespace, OciSpec } from "../spec/oci.ts";
 import { mergedResources } from "../spec/resources.ts";
-import { userNamespace } from "../spec/userns.ts";
+import { namespaceOptions } from "../spec/namespace_options.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
 import { stopContainerProcess } from "./container_end.ts";
 import { changeResources } from "./container_update.ts";
-import { handlerOf, type Context } from "./context.ts";
-import { hasCgroup, sandboxInfo } from "./facts.ts";
+import { hasCgroup } from "./cgroups.ts";
+import type { Context } from "./context.ts";
 import type { NriEvents } from "./nri_events.ts";
-import { NriLedger } from "./nri_ledger.ts";
+import { NriLifecycle } from "./nri_lifecycle.ts";
+import { getHandler } from "./runtime_handlers.ts";
+import { sandboxInfo } from "./spec_inputs.ts";
 
-/** What an evicted container gets to end by itself, as a kubelet's default. */
+/** Stop timeout of evicted containers; the default of kubelets. */
 const evictionGraceMs = 30_000;
 
 class Nri implements NriEvents, AsyncDisposable {
   readonly #context: Context;
   readonly #host: NriHost;
-  /** Of containers that exist, as they are run; read from their bundles when they are first needed. */
+  /** Specs of existing containers, read from their bundles when first needed. */
   readonly #specs = new Map<string, OciSpec>();
-  /** CreateContainer was told of, and nothing after it. */
+  /** Containers whose CreateContainer was delivered, but no later event. */
   readonly #creating = new Map<string, ContainerSnapshot>();
-  /** What is being told of a container, until the last of it has been. */
+  /** Delivers each container's events one after another. */
   readonly #order = new KeyedLock();
-  readonly #pods = new NriLedger();
-  readonly #containers = new NriLedger();
+  readonly #pods = new NriLifecycle();
+  readonly #containers = new NriLifecycle();
 
   constructor(context: Context, host: NriHost) {
     this.#context = context;
     this.#host = host;
     for (const { id, ending, torndown } of context.sandboxes.list()) {
-      // One whose RunPodSandbox has failed is no pod to plugins.
+      // Plugins never saw a pod whose RunPodSandbox failed.
       if (ending !== "undo") this.#pods.began(id, torndown ? "stopped" : "live");
     }
     for (const { id, phase } of context.containers.list()) {
@@ -107,7 +109,7 @@ class Nri implements NriEvents, AsyncDisposable {
   ): Promise<{ container: Container; spec: OciSpec }> {
     this.#host.checkRequired("CreateContainer");
     if (this.#host.isEmpty) return { container, spec };
-    const facts = containerFacts(container, spec);
+    const facts = pluginContainer(container, spec);
     this.#creating.set(container.id, facts);
     const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), facts);
     const { host, config, cgroup } = this.#context;
@@ -118,16 +120,16 @@ class Nri implements NriEvents, AsyncDisposable {
     if (rdt) prepareRdtClass(config.rdtConfigFile, rdt);
     const changed = adjustedSpec(withDevices, adjust, {
       host,
-      ociVersion: handlerOf(this.#context, container.runtimeHandler).facts.ociVersion ?? "1.0.0",
+      ociVersion: getHandler(this.#context, container.runtimeHandler).facts.ociVersion ?? "1.0.0",
       ...(blockio ? { blockIO: blockioClass(config.blockioConfigFile, blockio) } : {}),
       resctrl: existsSync(join(resctrlFolder, "schemata")),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
     });
-    const made = withResources(container, resources);
+    const changedContainer = withResources(container, resources);
     const cgroupsPath = adjust.linux?.cgroups_path;
-    if (!cgroupsPath) return { container: made, spec: changed };
-    cgroup.pathsOf(cgroupsPath); // ends here if it is none
-    return { container: { ...made, cgroupsPath }, spec: changed };
+    if (!cgroupsPath) return { container: changedContainer, spec: changed };
+    cgroup.pathsOf(cgroupsPath); // throws for an invalid path
+    return { container: { ...changedContainer, cgroupsPath }, spec: changed };
   }
 
   async #withCdi(sandbox: Sandbox, spec: OciSpec, names: string[]): Promise<OciSpec> {
@@ -139,8 +141,8 @@ class Nri implements NriEvents, AsyncDisposable {
         `an NRI plugin adds CDI device ${names[0]}: CDI is off (set enable-cdi in daemon.json)`,
       );
     }
-    const options = sandbox.config.linux?.security_context?.namespace_options;
-    return applyCdi(spec, await resolveCdi(names, cdiSpecDirs), userNamespace(options));
+    const { user } = namespaceOptions(sandbox.config);
+    return applyCdi(spec, await resolveCdi(names, cdiSpecDirs), user);
   }
 
   createdContainer(container: Container, spec: OciSpec): void {
@@ -151,7 +153,7 @@ class Nri implements NriEvents, AsyncDisposable {
     this.#background(this.#notify("PostCreateContainer", container));
   }
 
-  async containerGone(sandbox: Sandbox, id: string): Promise<void> {
+  async abandonedContainer(sandbox: Sandbox, id: string): Promise<void> {
     const facts = this.#creating.get(id);
     if (facts === undefined) return;
     this.#creating.delete(id);
@@ -175,7 +177,7 @@ class Nri implements NriEvents, AsyncDisposable {
     if (!this.#containers.stop(container.id)) return;
     const stop = (pod: PodSnapshot, facts: ContainerSnapshot) =>
       this.#host.stopContainer(pod, facts);
-    this.#background(this.#tell("StopContainer", container, stop));
+    this.#background(this.#deliver("StopContainer", container, stop));
   }
 
   async removeContainer(container: Container): Promise<void> {
@@ -210,49 +212,48 @@ class Nri implements NriEvents, AsyncDisposable {
     event: "PostCreateContainer" | "PostStartContainer" | "PostUpdateContainer" | "RemoveContainer",
     container: Container,
   ): Promise<void> {
-    return this.#tell(event, container, (pod, facts) => this.#host.notify(event, pod, facts));
+    return this.#deliver(event, container, (pod, facts) => this.#host.notify(event, pod, facts));
   }
 
   /** Never throws. */
-  #tell(
+  #deliver(
     event: string,
     container: Container,
-    tell: (pod: PodSnapshot, container: ContainerSnapshot) => Promise<void>,
+    send: (pod: PodSnapshot, container: ContainerSnapshot) => Promise<void>,
   ): Promise<void> {
-    // Who has gone meanwhile may still be being told of it.
+    // A plugin that has disconnected since may still be processing an earlier event.
     if (this.#host.isEmpty && !this.#order.isHeld(container.id)) return Promise.resolve();
     return this.#order.run(container.id, undefined, async () => {
       try {
         const sandbox = this.#context.sandboxes.get(container.sandboxId);
-        await tell(this.#pod(sandbox), await this.#facts(container));
+        await send(this.#pod(sandbox), await this.#facts(container));
       } catch (error) {
         this.#logFailure(event, container.id, error);
       }
     });
   }
 
-  /** Nobody waits for what plugins are told afterwards. */
-  #background(told: Promise<void>): void {
-    told.catch(logFailure(this.#context.log, "plugins were not told"));
+  #background(delivery: Promise<void>): void {
+    delivery.catch(logFailure(this.#context.log, "delivering an NRI event failed"));
   }
 
   #logFailure(event: string, container: string, error: unknown): void {
     const fields = { event, container, error: messageOf(error) };
-    this.#context.log.warn("plugins were not told", fields);
+    this.#context.log.warn("delivering an NRI event failed", fields);
   }
 
   #pod(sandbox: Sandbox): PodSnapshot {
-    return podFacts(this.#context, sandbox);
+    return pluginPod(this.#context, sandbox);
   }
 
   async #facts(container: Container): Promise<ContainerSnapshot> {
     const { id } = container;
     const spec = this.#specs.get(id) ?? (await readSpec(this.#context, id));
     if (this.#context.containers.find(id) !== undefined) this.#specs.set(id, spec);
-    return containerFacts(container, spec);
+    return pluginContainer(container, spec);
   }
 
-  /** What a plugin that comes is told of. */
+  /** All live pods and containers, for a plugin that connects. */
   async state(): Promise<{ pods: PodSnapshot[]; containers: ContainerSnapshot[] }> {
     const { sandboxes, containers, log } = this.#context;
     const live = containers.list().filter(({ id }) => this.#containers.isLive(id));
@@ -262,7 +263,7 @@ class Nri implements NriEvents, AsyncDisposable {
         facts.push(await this.#facts(container));
       } catch (error) {
         const fields = { container: container.id, error: messageOf(error) };
-        log.warn("plugins are not told of a container", fields);
+        log.warn("container is left out of NRI synchronization", fields);
       }
     }
     const pods = sandboxes.list().filter(({ id }) => this.#pods.isLive(id));
@@ -270,7 +271,7 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 }
 
-/** Starts the pre-installed plugins, and listens for others: the context's plugins from here on. */
+/** Starts the pre-installed plugins, listens for others, and sets context.nri. */
 export async function openNri(context: Context, log: Log): Promise<AsyncDisposable> {
   const { NriHost } = await import("../nri/host.ts");
   const backend: NriBackend = {
@@ -282,7 +283,7 @@ export async function openNri(context: Context, log: Log): Promise<AsyncDisposab
   const host = new NriHost({ config: context.config.nri, log, backend });
   await using undo = new AsyncDisposableStack();
   const nri = undo.use(new Nri(context, host));
-  context.nri = nri; // before any plugin: what ends while the first one synchronizes is owed to it
+  context.nri = nri; // before any plugin starts: an exit while the first one synchronizes is reported to it
   await host.start();
   undo.move();
   return nri;
@@ -299,14 +300,14 @@ async function evict(context: Context, id: string): Promise<void> {
   await stopContainerProcess(context, container.id, evictionGraceMs, signal);
 }
 
-/** The record's resources are what an update starts from (container_update.ts). */
+/** Later updates start from the resources on record (container_update.ts). */
 function withResources(container: Container, given: LinuxContainerResources): Container {
   const { config } = container;
   const resources = mergedResources(config.linux?.resources ?? {}, given);
   return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
 }
 
-function podFacts(context: Context, sandbox: Sandbox): PodSnapshot {
+function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {
   const { id, config, runtimeHandler, networkSettings, pause, cgroup, torndown } = sandbox;
   const { namespaces } = sandboxInfo(context, sandbox);
   const { net, ipc, uts, user, pid } = namespaces;
@@ -333,7 +334,7 @@ const states = {
   exited: "stopped",
 } as const;
 
-function containerFacts(container: Container, spec: OciSpec): ContainerSnapshot {
+function pluginContainer(container: Container, spec: OciSpec): ContainerSnapshot {
   const { id, sandboxId, image, phase, updateAnnotations } = container;
   const annotations = { ...container.config.annotations, ...updateAnnotations };
   const config = { ...container.config, annotations };

@@ -1,4 +1,4 @@
-// What the RPCs tell NRI plugins, and where: as containerd does it. Without nri-support there is none of it.
+// Interface between the RPCs and NRI plugins (nri.ts); events and their order match containerd.
 import type { ResourceChange } from "../nri/convert.ts";
 import type { PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
@@ -7,22 +7,22 @@ import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 
 /**
- * Those that may be refused throw a CriError with the plugin and what it said; the others never throw.
- * Events of one container keep their order; those without a promise are told of while the call goes on.
+ * Events that plugins may refuse throw a CriError with the plugin's name and message; the others never throw.
+ * Events of one container are delivered in order; those without a promise are delivered in the background.
  */
 export type NriEvents = {
   plugins(): PluginState[];
   /**
-   * From an event to its record no plugin is told of all that there is. Taken before any lock of a
+   * Keeps plugins from synchronizing between an event and its record. To be taken before the lock of a
    * sandbox or container.
    */
   enter(): Promise<Disposable>;
 
-  /** May be refused; nobody sees the pod yet. */
+  /** May be refused; the pod is not listed yet. */
   runPodSandbox(sandbox: Sandbox): Promise<void>;
-  /** Tells plugins, once for a pod, after all of its containers' ends; not of a pod unknown to them. */
+  /** Delivered once per pod that plugins know, after the stops of all its containers. */
   stopPodSandbox(sandbox: Sandbox): Promise<void>;
-  /** The same; a pod that was not stopped for the plugins is stopped first. */
+  /** Delivered once, and after StopPodSandbox, which is delivered first if it was not yet. */
   removePodSandbox(sandbox: Sandbox): Promise<void>;
   /** May be refused. */
   updatePodSandbox(
@@ -32,28 +32,28 @@ export type NriEvents = {
   ): Promise<void>;
   updatedPodSandbox(sandbox: Sandbox): Promise<void>;
 
-  /** The container and its spec as plugins change them; may be refused. */
+  /** Returns the container and its spec as changed by plugins; may be refused. */
   createContainer(
     sandbox: Sandbox,
     container: Container,
     spec: OciSpec,
   ): Promise<{ container: Container; spec: OciSpec }>;
   createdContainer(container: Container, spec: OciSpec): void;
-  /** CreateContainer has failed; if plugins were told of it, they are told that it is gone. */
-  containerGone(sandbox: Sandbox, id: string): Promise<void>;
+  /** CreateContainer failed: delivers stop and removal to plugins that saw its creation. */
+  abandonedContainer(sandbox: Sandbox, id: string): Promise<void>;
   /** May be refused. */
   startContainer(sandbox: Sandbox, container: Container): Promise<void>;
   startedContainer(container: Container): void;
-  /** Tells plugins, once for a container, that its end is on record; called at the commit. */
+  /** Delivered once per container; called when its exit is committed. */
   stoppedContainer(container: Container): void;
-  /** The same as with pods. */
+  /** Delivered once, and after StopContainer, which is delivered first if it was not yet. */
   removeContainer(container: Container): Promise<void>;
-  /** The resources to set; may be refused. No lock of a container is held: plugins change others too. */
+  /** Returns the resources to set; may be refused. Hold no container lock: plugins update others. */
   updateContainer(
     container: Container,
     resources: LinuxContainerResources,
   ): Promise<ResourceChange>;
   updatedContainer(id: string): void;
-  /** Its bundle was written anew. */
+  /** Its config.json was rewritten. */
   changedSpec(id: string): void;
 };

@@ -1,23 +1,25 @@
-// The pause container: the first process of a pid namespace that a pod shares. It runs only in pods
-// that ask for one, from the program that is built in, or from pod-sandbox-image where that is set.
+// Runs pause containers: each is the first process of the pid namespace that a pod's containers share. Other
+// pods have none. It runs the built-in program, or pod-sandbox-image where that is set.
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/failpoints.ts";
-import type { StartRequest } from "../monitor/protocol.ts";
 import { lookupContainer } from "../node/container_lookup.ts";
 import { makePauseRootfs, pauseImage } from "../node/pause_rootfs.ts";
 import { podHostname } from "../node/pod_files.ts";
-import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import { relabel } from "../node/selinux.ts";
 import type { ImageProcess } from "../spec/spec_inputs.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { allowGroupTraversal } from "../sys/group_access.ts";
-import { forget } from "./monitor_retry.ts";
-import { handlerOf, type Context } from "./context.ts";
-import { containerDefaults, hasCgroup, rootfsOwner, sandboxInfo } from "./facts.ts";
+import { hasCgroup } from "./cgroups.ts";
+import { stdioFolder, type Context } from "./context.ts";
+import { pauseRequest } from "./monitor_requests.ts";
+import { removeFromRuntime } from "./monitor_retry.ts";
+import { rootfsOwner } from "./rootfs_owner.ts";
+import { getHandler } from "./runtime_handlers.ts";
+import { containerDefaults, sandboxInfo } from "./spec_inputs.ts";
 
-/** Starts it under the sandbox's id; returns its pid. */
+/** Starts it with the id of the sandbox; returns its pid. */
 export async function startPause(
   context: Context,
   sandbox: Sandbox,
@@ -29,7 +31,7 @@ export async function startPause(
   const hostNetwork = sandbox.networkMode === "host";
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
-  const { command, rules } = handlerOf(context, sandbox.runtimeHandler);
+  const { command, rules } = getHandler(context, sandbox.runtimeHandler);
   const spec = sandboxSpec({
     sandbox: sandboxInfo(context, sandbox),
     image,
@@ -47,26 +49,6 @@ export async function startPause(
   const request = pauseRequest(context, sandbox, command);
   const { result } = await step("pause-start", () => context.monitor.call("start", request));
   return result.pid;
-}
-
-/** What the monitor is told of it. */
-export function pauseRequest(
-  context: Context,
-  { id, selinux, cgroup }: Sandbox,
-  command: RuntimeCommand,
-): StartRequest {
-  return {
-    id,
-    runtime: command,
-    bundle: context.sandboxes.folderOf(id),
-    stdio: stdioFolder(context, id),
-    logPath: "",
-    stdin: false,
-    terminal: false,
-    label: selinux?.mount,
-    cgroup: context.cgroup.containerPaths(cgroup.parent, id, id),
-    timeoutMs: context.config.startTimeoutMs,
-  };
 }
 
 async function makeRootfs(
@@ -87,27 +69,23 @@ async function makeRootfs(
   }
   const image = images.find(reference) ?? (await images.pull(reference, { signal }));
   const label = sandbox.selinux?.mount;
-  const place = {
+  const options = {
     dir: context.sandboxes.folderOf(sandbox.id),
     owner: rootfsOwner(sandbox),
     label,
     signal,
   };
-  const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, place));
+  const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, options));
   return { rootfsPath, image: image.config };
 }
 
-/** Kills it and takes its file system away; again and again if need be. */
+/** Kills it and unmounts its root file system. Idempotent. */
 export async function removePause(context: Context, sandbox: Sandbox): Promise<void> {
   const { id, cgroup } = sandbox;
-  const isHere = hasCgroup(context, sandbox);
-  const paths = isHere ? context.cgroup.containerPaths(cgroup.parent, id, id) : {};
-  await forget(context, sandbox, paths);
+  const paths = hasCgroup(context, sandbox)
+    ? context.cgroup.containerPaths(cgroup.parent, id, id)
+    : {};
+  await removeFromRuntime(context, sandbox, paths);
   await rm(stdioFolder(context, id), { recursive: true, force: true });
   await context.images.unmountRootfs(context.sandboxes.folderOf(id));
-}
-
-/** Where the FIFOs of a container's streams are, for this boot. */
-export function stdioFolder(context: Context, id: string): string {
-  return join(context.config.state, "stdio", id);
 }

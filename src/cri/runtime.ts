@@ -1,4 +1,4 @@
-// The RPCs on the runtime itself: Version, Status, RuntimeConfig.
+// RPCs on the runtime itself: Version, Status, RuntimeConfig, UpdateRuntimeConfig.
 import { version } from "../base/build.ts";
 import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
@@ -10,11 +10,12 @@ import type {
   UpdateRuntimeConfigResponse,
   VersionResponse,
 } from "../proto/types.ts";
-import { hasUserNamespaces, type Context } from "./context.ts";
+import type { Context } from "./context.ts";
+import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
 const { CgroupDriver } = runtime.v1;
 
-/** version: of the kubelet's runtime API, which has been this since there is one. */
+/** version: that of the kubelet's runtime API, which never changed. */
 export function versionOf(): VersionResponse {
   return {
     version: "0.1.0",
@@ -43,7 +44,7 @@ export async function status(context: Context, request: StatusRequest): Promise<
       name,
       features: {
         recursive_read_only_mounts: handler.facts.recursiveReadOnlyMounts,
-        user_namespaces: hasUserNamespaces(context, handler),
+        user_namespaces: supportsUserNamespaces(context, handler),
       },
     })),
     features: {
@@ -62,15 +63,15 @@ export async function status(context: Context, request: StatusRequest): Promise<
   };
 }
 
-/** How containers get their roots, and why not by overlayfs where that does not work. */
+/** The storage driver, and the reason why it is not overlayfs. */
 function storageInfo({ images }: Context): string {
   const { driver, problem, quota } = images.storage;
   return jsonText({ driver, problem, containerBytes: quota?.bytes });
 }
 
 /**
- * The node's pod CIDR, for a CNI list from the template that daemon.json names. Without one it means
- * nothing here, and is no error: a kubelet tells it every runtime.
+ * Writes the node's pod CIDR into a CNI list from the configured template. Without a template it is ignored
+ * rather than refused: a kubelet sends it to every runtime.
  */
 export async function updateRuntimeConfig(
   context: Context,

@@ -1,5 +1,5 @@
-// RunPodSandbox, step by step. Each step is on record before it is done, so that a failure, or a
-// recovery after a crash, undoes with sandbox_teardown.ts just what was begun.
+// RunPodSandbox: creates a pod in steps. Each step is recorded before it is taken, so that a failed call, or
+// recovery after a crash, rolls back (sandbox_teardown.ts) exactly the steps that were begun.
 import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
@@ -8,35 +8,23 @@ import { step } from "../base/failpoints.ts";
 import { cniPodOf } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
-import { runtime } from "../proto/messages.js";
 import type {
   PodSandboxConfig,
   RunPodSandboxRequest,
   RunPodSandboxResponse,
 } from "../proto/types.ts";
-import { sharesPidNamespace } from "../spec/oci.ts";
+import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.ts";
 import { podSysctls } from "../spec/sysctls.ts";
-import { checkUserNamespace, userNamespace } from "../spec/userns.ts";
 import { createdAfter } from "../state/order.ts";
 import { isSamePod, noNetworkYet, ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
-import {
-  handlerOf,
-  hasUserNamespaces,
-  newId,
-  podFolder,
-  stepSignal,
-  type Call,
-  type Context,
-  type Handler,
-} from "./context.ts";
-import { rootfsOwner } from "./facts.ts";
+import { limitPod } from "./cgroups.ts";
+import { newId, podFolder, stepSignal, type Call, type Context, type Handler } from "./context.ts";
 import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
-import { holdLevel, newPodLabels } from "./selinux.ts";
-import { limitPod } from "./sandbox_update.ts";
+import { rootfsOwner } from "./rootfs_owner.ts";
+import { getHandler, supportsUserNamespaces } from "./runtime_handlers.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
-
-const { NamespaceMode } = runtime.v1;
+import { holdLevel, newPodLabels } from "./selinux.ts";
 
 export async function runPodSandbox(
   context: Context,
@@ -45,9 +33,9 @@ export async function runPodSandbox(
 ): Promise<RunPodSandboxResponse> {
   const config = request.config!;
   const runtimeHandler = request.runtime_handler ?? "";
-  const handler = handlerOf(context, runtimeHandler);
+  const handler = getHandler(context, runtimeHandler);
   await handler.refresh();
-  checkUserns(context, config, handler);
+  checkNamespaces(context, config, handler);
   const name = sandboxName(config);
   const id = await context.making.join(name, call.signal, async () => {
     const sandbox = newSandbox(context, config, runtimeHandler);
@@ -59,24 +47,22 @@ export async function runPodSandbox(
   return { pod_sandbox_id: id };
 }
 
-/** @throws CriError FAILED_PRECONDITION where a user namespace is asked for and cannot be had. */
-function checkUserns(context: Context, config: PodSandboxConfig, handler: Handler): void {
-  const options = config.linux?.security_context?.namespace_options;
-  checkUserNamespace(options);
-  if (userNamespace(options) === undefined) return;
-  if (hasUserNamespaces(context, handler)) return;
+/** @throws CriError FAILED_PRECONDITION for a user namespace that kernel or runtime do not support. */
+function checkNamespaces(context: Context, config: PodSandboxConfig, handler: Handler): void {
+  const options = namespaceOptions(config);
+  checkPodNamespaces(options);
+  if (options.user === undefined || supportsUserNamespaces(context, handler)) return;
   throw new CriError(
     "FAILED_PRECONDITION",
-    "userns_options: user namespaces need Linux 5.19 and a runtime with id-mapped mounts (runc 1.2 or newer; Status tells which handlers have them): set hostUsers to true in the pod's spec, or choose another handler",
+    "userns_options: user namespaces need Linux 5.19 and a runtime with id-mapped mounts (runc 1.2 or newer; Status shows which handlers have them): set hostUsers to true in the pod's spec, or choose another handler",
   );
 }
 
 function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: string): Sandbox {
   const id = newId();
-  const options = config.linux?.security_context?.namespace_options;
-  const hostNetwork = options?.network === NamespaceMode.NODE;
+  const hostNetwork = namespaceOptions(config).network === "node";
   const parent = config.linux?.cgroup_parent ?? "";
-  context.cgroup.podCgroup(parent, id); // a parent that the driver cannot use ends here
+  context.cgroup.podCgroup(parent, id); // throws for a parent that the driver cannot use
   const netns = hostNetwork ? "" : netnsPath(context.instance, id);
   return {
     version: 1,
@@ -103,7 +89,7 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
   };
 }
 
-/** A sandbox in the making: its record is as the last step left it. */
+/** One RunPodSandbox call; sandbox is the record that the last step wrote. */
 type Making = {
   context: Context;
   call: Call;
@@ -123,7 +109,7 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await step("sandbox-files", () => makeFiles(making));
     if (first.networkMode === "cni") await attach(making);
     await step("sandbox-sysctls", () => setSysctls(making, laterSysctls));
-    if (sharesPidNamespace(first.config)) await pause(making);
+    if (namespaceOptions(first.config).pid === "pod") await pause(making);
     await becomeReady(making);
   } catch (error) {
     log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
@@ -134,7 +120,7 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
   log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPs[0] });
 }
 
-/** Nobody sees it before plugins have agreed. */
+/** Lists the sandbox once the NRI plugins have accepted it. */
 async function becomeReady(making: Making): Promise<void> {
   const { sandbox, context } = making;
   using _ = await context.nri?.enter();
@@ -144,7 +130,7 @@ async function becomeReady(making: Making): Promise<void> {
   checkCall(making);
 }
 
-/** Writes what is to be undone from here on. */
+/** Records what a rollback has to undo from here on. */
 async function record(
   making: Making,
   change: Partial<Sandbox>,
@@ -152,20 +138,20 @@ async function record(
 ): Promise<void> {
   making.sandbox = { ...making.sandbox, ...change };
   await making.context.sandboxes.write(making.sandbox, options);
-  checkCall(making); // not before: the change may be done
+  checkCall(making); // after the write: the change may already be made
 }
 
-/** A call that its client has given up ends here: nobody would know the sandbox's id. */
+/** @throws if the client has given up: it would never learn the id of the sandbox. */
 function checkCall({ sandbox, call }: Making): void {
   throwIfAborted(`RunPodSandbox ${sandbox.name}`, call.signal);
 }
 
-/** The undo knows of the cgroup at once, even if it cannot be recorded. */
+/** Notes the cgroup in `making` at once, so that a rollback removes it even if it cannot be recorded. */
 async function makeCgroup(making: Making): Promise<void> {
   const { context, call, sandbox } = making;
   const signal = stepSignal(context, call);
   const { parent } = sandbox.cgroup;
-  // First: should the record be lost, it tells that the cgroup is this daemon's (orphans.ts).
+  // Before the cgroup: if the record is lost, the folder shows whose cgroup it is (orphans.ts).
   mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o700 });
   const { made } = await context.cgroup.createPodCgroup(parent, sandbox.id, signal);
   making.sandbox = { ...sandbox, cgroup: { ...sandbox.cgroup, made } };
@@ -194,32 +180,32 @@ async function pause(making: Making): Promise<void> {
   await record(making, { pause: { pid } });
 }
 
-/** An end of the pause container before the sandbox was listed has told nobody. */
+/** An exit of the pause container before the sandbox was listed was reported to nobody. */
 function checkPause({ id, pause }: Sandbox): void {
   if (pause === undefined || existsSync(`/proc/${pause.pid}`)) return;
-  const message = `the pause container of sandbox ${id} ended at once: pod-sandbox-image has to run till it is stopped`;
+  const message = `the pause container of sandbox ${id} ended at once: pod-sandbox-image must run until it is stopped`;
   throw new CriError("FAILED_PRECONDITION", message);
 }
 
-/** The files that will hold the namespaces; the inode is known when they do. */
+/** Files that namespaces will be pinned to; their inodes are unknown before. */
 function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"] {
-  const options = sandbox.config.linux?.security_context?.namespace_options;
+  const { ipc, user } = namespaceOptions(sandbox.config);
   const folder = podFolder(context, sandbox.id);
   const namespaces: Sandbox["namespaces"] = {};
   if (sandbox.networkMode === "cni") {
     namespaces.net = { path: sandbox.networkSettings.SandboxKey, inode: "0" };
     namespaces.uts = { path: join(folder, "uts"), inode: "0" };
   }
-  if (options?.ipc !== NamespaceMode.NODE) {
+  if (ipc === "pod") {
     namespaces.ipc = { path: join(folder, "ipc"), inode: "0" };
   }
-  if (userNamespace(options) !== undefined) {
+  if (user !== undefined) {
     namespaces.user = { path: join(folder, "user"), inode: "0" };
   }
   return namespaces;
 }
 
-/** Returns the sysctls that can only be set when the network interfaces are there. */
+/** Returns the sysctls that can only be set once the network interfaces exist. */
 async function pin(making: Making): Promise<Record<string, string>> {
   const { context, call, sandbox } = making;
   const { net, ipc, uts, user } = sandbox.namespaces;
@@ -228,7 +214,7 @@ async function pin(making: Making): Promise<Record<string, string>> {
     ipc: ipc?.path,
     uts: uts?.path,
     user: user?.path,
-    mappings: userNamespace(sandbox.config.linux?.security_context?.namespace_options),
+    mappings: namespaceOptions(sandbox.config).user,
     hostname: sandbox.config.hostname ?? "",
     sysctls: podSysctls(sandbox.config, {
       unprivilegedPorts: context.config.enableUnprivilegedPorts,
@@ -245,7 +231,7 @@ async function pin(making: Making): Promise<Record<string, string>> {
   return laterSysctls;
 }
 
-/** CNI ADD. The attempt must survive a power loss: addresses are leased on disk. */
+/** Runs CNI ADD. Its record must survive a power loss, as plugins keep address leases on disk. */
 async function attach(making: Making): Promise<void> {
   const { context, call } = making;
   const { id, config, networkSettings, cgroup } = making.sandbox;
@@ -254,7 +240,7 @@ async function attach(making: Making): Promise<void> {
     netnsPath: networkSettings.SandboxKey,
     cgroupPath: context.cgroup.podCgroup(cgroup.parent, id).ociParent,
   });
-  const { cniConfDir } = handlerOf(context, making.sandbox.runtimeHandler);
+  const { cniConfDir } = getHandler(context, making.sandbox.runtimeHandler);
   const plan = context.cni.plan(pod, cniConfDir);
   await record(making, { cni: plan }, { durable: true });
   const attachments = await step("cni-add", () => context.cni.add(pod, call.signal, plan));

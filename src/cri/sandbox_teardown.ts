@@ -1,23 +1,23 @@
-// What ends a sandbox, in one place: Stop, Remove, the undoing of a failed RunPodSandbox, and
-// recovery. Every step can be repeated, and looks at the record for what there is to do.
+// Tears sandboxes down, for Stop, Remove, the rollback of a failed RunPodSandbox, and recovery. Every step is
+// idempotent and reads from the record what there is to do.
 import { rm } from "node:fs/promises";
 import { messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
 import { podFiles, removePodFiles } from "../node/pod_files.ts";
 import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
+import { hasCgroup } from "./cgroups.ts";
 import { podFolder, type Context } from "./context.ts";
-import { hasCgroup } from "./facts.ts";
 import { removePause } from "./pause.ts";
 
-/** An undoing has a deadline of its own: the call that failed may have none left. */
+/** A rollback has its own deadline: the failed call may have no time left. */
 const undoMs = 120_000;
 
 /**
- * Stops what the sandbox runs and takes its network and namespaces away; the network namespace's
- * file stays, as iSulad has it. @throws CriError when a step failed, to be called again.
+ * Removes the pause container, the network and the namespaces; the network namespace's file stays, as in
+ * iSulad. @throws CriError when a step failed; call again.
  */
-export async function tearDown(
+export async function tearDownSandbox(
   context: Context,
   sandbox: Sandbox,
   signal: AbortSignal,
@@ -41,8 +41,8 @@ export async function tearDown(
   await step("sandbox-files-remove", () => removePodFiles(files));
 }
 
-/** What is left of a sandbox that was torn down: its cgroup, its files, its record and its name. */
-export async function release(
+/** Removes the rest of a sandbox that was torn down: cgroup, files, record and reserved name. */
+export async function releaseSandbox(
   context: Context,
   sandbox: Sandbox,
   signal: AbortSignal,
@@ -60,33 +60,30 @@ export async function release(
   context.sandboxes.release(sandbox.name, id);
 }
 
-/** Undoes a start that failed; what cannot be undone is listed as NOTREADY, and tried again. */
+/** Rolls back a failed RunPodSandbox; if that fails, the sandbox is listed as NOTREADY and retried. */
 export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<void> {
   const { sandboxes } = context;
   try {
-    const failed = (old: Sandbox) => notReady(old, "its start has failed");
+    const failed = (old: Sandbox) => notReady(old, "its start failed");
     await sandboxes.update(sandbox.id, failed, { happened: true });
     const signal = AbortSignal.timeout(undoMs);
-    await tearDown(context, sandbox, signal);
-    await release(context, sandbox, signal);
+    await tearDownSandbox(context, sandbox, signal);
+    await releaseSandbox(context, sandbox, signal);
   } catch (error) {
-    const message = `a failed start could not be undone: ${messageOf(error)}`;
+    const message = `rolling back a failed start failed, to be retried: ${messageOf(error)}`;
     context.log.error(message, { sandbox: sandbox.id });
-    // Listed even where a full disk does not take it: its name is reserved until it has been removed.
+    // Listed even if a full disk prevents the write: its name stays reserved until it is removed.
     await sandboxes.put(ending(sandbox, "undo", message), { happened: true });
   }
 }
 
-/**
- * Goes on with a Stop or an undoing that has failed, whoever asks for it or not.
- * @throws CriError when it has failed again.
- */
+/** Retries a failed Stop or rollback without another call. @throws CriError when it fails again. */
 export async function endSandbox(context: Context, id: string, signal: AbortSignal): Promise<void> {
   using _ = await context.sandboxes.lock(id);
   const sandbox = context.sandboxes.listed(id);
   if (sandbox?.ending === undefined) return;
-  context.log.warn("going on with what has failed", { sandbox: id, what: sandbox.ending });
-  await tearDown(context, sandbox, signal);
-  if (sandbox.ending === "undo") await release(context, sandbox, signal);
+  context.log.warn("retrying the teardown of a sandbox", { sandbox: id, after: sandbox.ending });
+  await tearDownSandbox(context, sandbox, signal);
+  if (sandbox.ending === "undo") await releaseSandbox(context, sandbox, signal);
   else await context.sandboxes.update(id, tornDown, { happened: true });
 }

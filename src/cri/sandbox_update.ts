@@ -1,10 +1,9 @@
-// UpdatePodSandboxResources, and the limits of pods whose cgroup is ours. A kubelet's pod cgroup is the
-// kubelet's to limit: of that one the figures are kept, as other CRI servers do it.
+// UpdatePodSandboxResources: records new limits and applies them to pod cgroups that this daemon owns. For
+// pod cgroups of a kubelet, which sets their limits itself, it only records them, as other CRI servers do.
 import type { LinuxPodSandboxConfig, UpdatePodSandboxResourcesRequest } from "../proto/types.ts";
-import { explicitResources, ociResources, summedResources } from "../spec/resources.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { limitPod } from "./cgroups.ts";
 import type { Context } from "./context.ts";
-import { unready } from "./sandbox.ts";
+import { requireReady } from "./preconditions.ts";
 
 /** @throws CriError NOT_FOUND, FAILED_PRECONDITION when the pod is not ready or the kernel refuses. */
 export async function updatePodSandboxResources(
@@ -13,8 +12,7 @@ export async function updatePodSandboxResources(
 ): Promise<object> {
   const { id } = context.sandboxes.get(request.pod_sandbox_id ?? "");
   using _ = await context.sandboxes.lock(id);
-  const sandbox = context.sandboxes.get(id);
-  if (sandbox.phase.phase !== "ready") throw unready(sandbox);
+  const sandbox = requireReady(context.sandboxes.get(id));
   const linux: LinuxPodSandboxConfig = {
     ...sandbox.config.linux,
     ...(request.overhead ? { overhead: request.overhead } : {}),
@@ -29,13 +27,4 @@ export async function updatePodSandboxResources(
   undo.move();
   await context.nri?.updatedPodSandbox(context.sandboxes.get(id));
   return {};
-}
-
-/** Limits a pod's cgroup to what its config says, if that cgroup is ours. Throws as the driver does. */
-export function limitPod(context: Context, sandbox: Sandbox): void {
-  if (sandbox.cgroup.parent !== "") return;
-  const { overhead, resources } = sandbox.config.linux ?? {};
-  const limits = ociResources(summedResources(resources ?? {}, overhead ?? {}), [], context.host);
-  const explicit = explicitResources(limits, context.host, {});
-  context.cgroup.limitPod(sandbox.id, explicit);
 }

@@ -1,5 +1,4 @@
-// SELinux labels (spec/selinux.ts): chosen when a pod or container is made, kept in its record, and
-// given to the files that it is to use.
+// Assigns SELinux labels to new pods and containers, and to the files that they use (spec/selinux.ts).
 import { CriError } from "../base/errors.ts";
 import { podFiles } from "../node/pod_files.ts";
 import { checkLabel, relabel } from "../node/selinux.ts";
@@ -19,35 +18,35 @@ import type { Sandbox } from "../state/sandbox.ts";
 import { podFolder, type Call, type Context } from "./context.ts";
 
 /**
- * A new pod's labels, or undefined where nothing is labelled.
- * @throws CriError INVALID_ARGUMENT for a label that the policy does not have, FAILED_PRECONDITION
- * for one that is asked for where labels are off.
+ * Labels of a new pod; undefined where labels are off.
+ * @throws CriError INVALID_ARGUMENT for a label that the policy does not know, FAILED_PRECONDITION for a
+ * requested label where labels are off.
  */
 export function newPodLabels(
   context: Context,
   { linux }: PodSandboxConfig,
 ): SelinuxLabels | undefined {
-  const asked = linux?.security_context?.selinux_options;
-  const policy = policyFor(context, asked);
+  const requested = linux?.security_context?.selinux_options;
+  const policy = policyFor(context, requested);
   if (policy === undefined) return undefined;
   const newLevel = () => unusedLevel(takenLevels(context), Math.random);
-  return known(asked, podLabels(asked, { policy, newLevel }));
+  return checked(requested, podLabels(requested, { policy, newLevel }));
 }
 
-/** The same for a container; what it does not ask for is its pod's. */
+/** Labels of a new container: its pod's, except for the parts that it requests itself. */
 export function newContainerLabels(
   context: Context,
   sandbox: Sandbox,
   { linux }: ContainerConfig,
 ): SelinuxLabels | undefined {
-  const asked = linux?.security_context?.selinux_options;
-  if (policyFor(context, asked) === undefined) return undefined;
-  // A pod that was made while labels were off has none.
+  const requested = linux?.security_context?.selinux_options;
+  if (policyFor(context, requested) === undefined) return undefined;
+  // A pod created while labels were off has none.
   const pod = sandbox.selinux ?? newPodLabels(context, sandbox.config);
-  return pod && known(asked, containerLabels(asked, pod));
+  return pod && checked(requested, containerLabels(requested, pod));
 }
 
-/** Nobody gets its level while its record is not listed. */
+/** Reserves the pod's level until its record is listed. */
 export function holdLevel({ levels }: Context, { selinux }: Sandbox): Disposable {
   const level = levelOf(selinux?.process ?? "");
   levels.add(level);
@@ -59,8 +58,8 @@ export function holdLevel({ levels }: Context, { selinux }: Sandbox): Disposable
 }
 
 /**
- * Labels what the container is to use of the pod's files, its volumes, and the mounts that want it.
- * @throws CriError INVALID_ARGUMENT for a mount of a system's folder, DEADLINE_EXCEEDED.
+ * Labels the pod's files, the container's volumes, and its mounts with selinux_relabel.
+ * @throws CriError INVALID_ARGUMENT for a mount of a system folder, DEADLINE_EXCEEDED.
  */
 export async function labelFiles(
   context: Context,
@@ -71,27 +70,34 @@ export async function labelFiles(
   const sandbox = context.sandboxes.get(sandboxId);
   const hostIpc = sandbox.namespaces.ipc === undefined;
   const { shm, ...files } = podFiles(podFolder(context, sandboxId), hostIpc);
-  const wanting = mounts.filter((_, index) => {
-    const { selinux_relabel: wanted, image } = config.mounts![index]!;
-    return wanted === true && !image; // an image's files have the label by their mount
+  const relabelled = mounts.filter((_, index) => {
+    const { selinux_relabel, image } = config.mounts![index]!;
+    return selinux_relabel === true && !image; // an image volume is labelled by a mount option
   });
-  const paths = [...Object.values(files), ...[...volumes, ...wanting].map(({ source }) => source)];
+  const paths = [
+    ...Object.values(files),
+    ...[...volumes, ...relabelled].map(({ source }) => source),
+  ];
   if (!hostIpc) paths.push(shm);
   await relabel(paths, selinux.mount, call.signal);
 }
 
 /**
- * On a node without SELinux the options count for nothing, as with every other runtime: pods carry
- * them for all nodes. On one that has it, who asks for a label must not run without.
+ * On a node without SELinux the options are ignored, as in every other runtime. On a node with SELinux a pod
+ * that requests a label must not run unlabelled.
  */
 function policyFor(
   { host }: Context,
-  asked: SELinuxOption | null | undefined,
+  requested: SELinuxOption | null | undefined,
 ): SelinuxPolicy | undefined {
-  if (host.selinux === undefined || host.selinux.policy !== undefined || !requestsLabels(asked)) {
+  if (
+    host.selinux === undefined ||
+    host.selinux.policy !== undefined ||
+    !requestsLabels(requested)
+  ) {
     return host.selinux?.policy;
   }
-  const { user, role, type, level } = asked!;
+  const { user, role, type, level } = requested!;
   const label = [user, role, type, level].map((part) => part || "-").join(":");
   throw new CriError(
     "FAILED_PRECONDITION",
@@ -99,8 +105,12 @@ function policyFor(
   );
 }
 
-function known(asked: SELinuxOption | null | undefined, labels: SelinuxLabels): SelinuxLabels {
-  if (requestsLabels(asked)) [labels.process, labels.mount].forEach((label) => checkLabel(label));
+function checked(
+  requested: SELinuxOption | null | undefined,
+  labels: SelinuxLabels,
+): SelinuxLabels {
+  if (requestsLabels(requested))
+    [labels.process, labels.mount].forEach((label) => checkLabel(label));
   return labels;
 }
 

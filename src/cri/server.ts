@@ -1,21 +1,23 @@
-// The gRPC server: registers every RPC of CRI and of our own service. answers.ts runs their calls.
+// The gRPC server: registers every RPC of CRI and of isulad.v1; grpc_calls.ts runs their calls.
 import * as grpc from "@grpc/grpc-js";
 import { ImageService, NodeService, RuntimeService } from "../proto/services.ts";
-import { answerStream, answerUnary, messageBytesMax, type Method } from "./answers.ts";
+import { answerStream, answerUnary, messageBytesMax, type Method } from "./grpc_calls.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
 import { createContainer } from "./container_create.ts";
+import { startContainer } from "./container_start.ts";
 import { getContainerEvents } from "./events.ts";
 import { FailureLog } from "./failure_log.ts";
 import { containerStatus, listContainers, streamContainers } from "./container_status.ts";
 import { updateContainerResources } from "./container_update.ts";
 import * as image from "./image.ts";
-import type { Encoded } from "./lists.ts";
-import * as metrics from "./metrics.ts";
+import type { Encoded } from "./encoded_lists.ts";
+import * as metrics from "./pod_metrics.ts";
 import * as nodeImages from "./node_images.ts";
-import { nriPlugins } from "./nri_list.ts";
+import { nriPlugins } from "./nri_plugins.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
-import * as sandbox from "./sandbox.ts";
+import { listPodSandbox, podSandboxStatus, streamPodSandboxes } from "./sandbox_status.ts";
+import { removePodSandbox, stopPodSandbox } from "./sandbox_stop.ts";
 import { runPodSandbox } from "./sandbox_run.ts";
 import { updatePodSandboxResources } from "./sandbox_update.ts";
 import * as stats from "./stats.ts";
@@ -27,7 +29,7 @@ type Response<Name extends keyof Services> = Parameters<Services[Name]["response
 type Answer<Name extends keyof Services> = Response<Name> | Encoded;
 type Send<Message> = (message: Message) => Promise<void>;
 
-/** What is served. CheckpointPod and RestorePod are not here, and answer UNIMPLEMENTED. */
+/** CheckpointPod and RestorePod have no handler and return UNIMPLEMENTED. */
 type Handlers = {
   [Name in keyof Services]?: Services[Name]["stream"] extends true
     ? (
@@ -49,14 +51,14 @@ const handlers: Handlers = {
   RuntimeConfig: runtimeConfig,
   UpdateRuntimeConfig: updateRuntimeConfig,
   RunPodSandbox: runPodSandbox,
-  StopPodSandbox: sandbox.stopPodSandbox,
-  RemovePodSandbox: sandbox.removePodSandbox,
+  StopPodSandbox: stopPodSandbox,
+  RemovePodSandbox: removePodSandbox,
   UpdatePodSandboxResources: updatePodSandboxResources,
-  PodSandboxStatus: sandbox.podSandboxStatus,
-  ListPodSandbox: sandbox.listPodSandbox,
-  StreamPodSandboxes: sandbox.streamPodSandboxes,
+  PodSandboxStatus: podSandboxStatus,
+  ListPodSandbox: listPodSandbox,
+  StreamPodSandboxes: streamPodSandboxes,
   CreateContainer: createContainer,
-  StartContainer: container.startContainer,
+  StartContainer: startContainer,
   StopContainer: container.stopContainer,
   RemoveContainer: container.removeContainer,
   ContainerStatus: containerStatus,
@@ -94,10 +96,7 @@ const handlers: Handlers = {
   NriPlugins: nriPlugins,
 };
 
-/**
- * runtime.v1alpha2, for kubelets of 1.20 to 1.25: the same messages under the old name, for the RPCs
- * of that time (cri-api 0.25).
- */
+/** RPCs of runtime.v1alpha2 (cri-api 0.25), for kubelets 1.20 to 1.25; the messages are those of v1. */
 const alphaRuntime = `
   Version RunPodSandbox StopPodSandbox RemovePodSandbox PodSandboxStatus ListPodSandbox
   CreateContainer StartContainer StopContainer RemoveContainer ListContainers ContainerStatus
@@ -108,9 +107,9 @@ const alphaRuntime = `
 const alphaImage = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"];
 
 /**
- * A client that cancels calls resets their streams, and HTTP/2 servers close a connection that resets
- * 1,000 and then 33 a second: with it end all calls on it, be it the kubelet's only connection. On this
- * socket are only root and its group, so no more than a stop to a client that does nothing else.
+ * A client that cancels a call resets its stream. By default node closes a connection, with all its calls,
+ * after 1,000 resets and then 33 a second; a kubelet has only one. As only root and its group can connect,
+ * the limits merely have to stop a client that does nothing else.
  */
 const http2Options = { streamResetBurst: 100_000, streamResetRate: 10_000 };
 
@@ -119,7 +118,7 @@ export function createServer(context: Context): grpc.Server {
     "grpc.max_receive_message_length": messageBytesMax,
     "grpc.max_send_message_length": -1,
   });
-  // grpc-js has no option for these; what it has goes to node:http2 from here.
+  // grpc-js has no public option for these, and passes this object to node:http2.
   Object.assign(server["commonServerOptions"] as object, http2Options);
   const failures = new FailureLog(context.log);
   const add = (service: string, methods: Record<string, Method>) =>
@@ -143,7 +142,7 @@ type Service = {
   methods: Record<string, Method>;
 };
 
-/** grpc-js carries bytes only: what cannot be read or written is a failure of its own call. */
+/** Passes bytes through grpc-js, so that a coding error fails only its own call. */
 function register(server: grpc.Server, o: Service): void {
   const { context, failures, service, methods } = o;
   const definition: Record<string, grpc.MethodDefinition<Buffer, Buffer>> = {};

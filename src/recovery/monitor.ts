@@ -2,11 +2,12 @@
 import { nowNs } from "../base/clock.ts";
 import { messageOf } from "../base/errors.ts";
 import { logFailure } from "../base/log.ts";
-import { adoptContainer, adoptPause } from "../cri/adopt.ts";
-import { followStart } from "../cri/container.ts";
+import { adoptContainer, adoptPause } from "../cri/monitor_adopt.ts";
+import { followStart } from "../cri/container_start.ts";
 import { commitExit } from "../cri/container_end.ts";
-import { undoUpdate } from "../cri/container_update.ts";
-import { removingCommand, type Context } from "../cri/context.ts";
+import { rollBackUpdate } from "../cri/container_update.ts";
+import type { Context } from "../cri/context.ts";
+import { removalRuntime } from "../cri/runtime_handlers.ts";
 import type { ExitRecord, Hello } from "../monitor/protocol.ts";
 import { lost, running, type Container } from "../state/container.ts";
 import { notReady, type Sandbox } from "../state/sandbox.ts";
@@ -148,7 +149,7 @@ async function undoCutUpdate(context: Context, id: string): Promise<void> {
   const container = context.containers.find(id);
   if (!container?.updating) return;
   context.log.warn("rolling back an update that was cut off", { container: id });
-  await undoUpdate(context, container);
+  await rollBackUpdate(context, container);
 }
 
 function forgetExit(context: Context, id: string): Promise<void> {
@@ -156,7 +157,7 @@ function forgetExit(context: Context, id: string): Promise<void> {
 }
 
 async function remove(context: Context, id: string, runtimeHandler: string): Promise<void> {
-  const runtime = removingCommand(context, runtimeHandler);
+  const runtime = removalRuntime(context, runtimeHandler);
   await context.monitor.call("remove", { id, runtime, timeoutMs: context.config.runtimeTimeoutMs });
 }
 

@@ -6,7 +6,7 @@ import { Backoff } from "../base/backoff.ts";
 import { messageOf } from "../base/errors.ts";
 import { podFolder, type Context } from "../cri/context.ts";
 import { logFailure } from "../base/log.ts";
-import { checkSandbox, containersOf } from "../cri/sandbox.ts";
+import { verifySandbox, containersOf } from "../cri/sandbox_lookup.ts";
 import { endSandbox } from "../cri/sandbox_teardown.ts";
 import type { RecordedPod } from "../node/cni_gc.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
@@ -135,7 +135,7 @@ function isRunning({ phase }: Container): boolean {
 async function checkSandboxes({ context }: Sweeper): Promise<void> {
   for (const sandbox of context.sandboxes.list()) {
     const { phase } = sandbox.phase;
-    if (orphans.checkSandboxes.applies({ phase })) await checkSandbox(context, sandbox);
+    if (orphans.checkSandboxes.applies({ phase })) await verifySandbox(context, sandbox);
   }
 }
 

@@ -2,13 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
-import { runtime } from "../proto/messages.js";
-import type {
-  ContainerConfig,
-  LinuxContainerSecurityContext,
-  NamespaceOption,
-  PodSandboxConfig,
-} from "../proto/types.ts";
+import type { ContainerConfig, LinuxContainerSecurityContext } from "../proto/types.ts";
 import { passedAnnotations } from "./annotations.ts";
 import { overBase } from "./base_spec.ts";
 import { capabilities } from "./capabilities.ts";
@@ -24,12 +18,13 @@ import type {
   SandboxInfo,
 } from "./spec_inputs.ts";
 import { containerMounts, sandboxMounts } from "./mounts.ts";
+import { namespaceOptions } from "./namespace_options.ts";
 import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";
 import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
 import { apparmorProfile, maskedPaths, seccompFilter } from "./security.ts";
 import type { SelinuxLabels } from "./selinux.ts";
-import { userNamespace, type UserNamespace } from "./userns.ts";
+import type { UserNamespace } from "./userns.ts";
 import { resolveUser, runAs } from "./users.ts";
 
 export type {
@@ -42,8 +37,6 @@ export type {
 } from "./oci_types.ts";
 export { ociJson, parseOciSpec } from "./oci_types.ts";
 export { execProcess } from "./process.ts";
-
-const { NamespaceMode } = runtime.v1;
 
 /** Version of the OCI specification; 1.0.2 is what runc 1.1 supports. */
 const ociVersion = "1.0.2";
@@ -84,7 +77,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const requested = config.linux?.security_context;
   const security = requested ?? {};
   const privileged = security.privileged === true;
-  checkSecurity(security, sandbox);
+  checkSecurity(config, sandbox);
   const resources = config.linux?.resources ?? {};
   const process = containerProcess(input, security, resources.oom_score_adj);
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
@@ -232,37 +225,28 @@ function mountLabel(selinux: SelinuxLabels | undefined): { mountLabel?: string }
   return selinux === undefined ? {} : { mountLabel: selinux.mount };
 }
 
-function checkSecurity(security: LinuxContainerSecurityContext, sandbox: SandboxInfo): void {
-  if (security.privileged && !sandbox.config.linux?.security_context?.privileged) {
+function checkSecurity(config: ContainerConfig, sandbox: SandboxInfo): void {
+  const privileged = config.linux?.security_context?.privileged;
+  if (privileged && !sandbox.config.linux?.security_context?.privileged) {
     throw new CriError(
       "FAILED_PRECONDITION",
       "a privileged container needs a privileged pod (set security_context.privileged of its sandbox)",
     );
   }
-  checkNamespaces(security.namespace_options, sandbox);
+  checkUserNamespace(config, sandbox);
 }
 
 /** All namespaces but pid are the pod's; a container's options must agree with them. */
-function checkNamespaces(options: NamespaceOption | null | undefined, sandbox: SandboxInfo): void {
-  if (!options?.userns_options) return;
-  const [own, pods] = [
-    userNamespace(options),
-    userNamespace(sandbox.config.linux?.security_context?.namespace_options),
-  ].map((mappings) => jsonText(mappings));
+function checkUserNamespace(config: ContainerConfig, sandbox: SandboxInfo): void {
+  const container = namespaceOptions(config);
+  if (!container.hasUserOptions) return;
+  const pod = namespaceOptions(sandbox.config);
+  const [own, pods] = [container.user, pod.user].map((mappings) => jsonText(mappings));
   if (own === pods) return;
   throw new CriError(
     "INVALID_ARGUMENT",
     `namespace_options.userns_options: ${own ?? "the host's ids"} differs from the pod's: ${pods ?? "the host's ids"}`,
   );
-}
-
-/**
- * Returns whether the pod's containers share a pid namespace, which needs a pause container. POD is the
- * mode's zero value, so it counts only if namespace_options is present.
- */
-export function sharesPidNamespace(config: PodSandboxConfig): boolean {
-  const options = config.linux?.security_context?.namespace_options;
-  return options ? (options.pid ?? NamespaceMode.POD) === NamespaceMode.POD : false;
 }
 
 function containerNamespaces(
@@ -271,39 +255,32 @@ function containerNamespaces(
 ): OciNamespace[] {
   const { sandbox, host } = input;
   const result = podNamespaces(sandbox, host, security.privileged === true);
-  const pid = pidNamespace(input, security);
+  const pid = pidNamespace(input);
   if (pid !== undefined) result.push(pid);
   result.push({ type: "mount" });
   return result;
 }
 
-function pidNamespace(
-  input: ContainerSpecInput,
-  security: LinuxContainerSecurityContext,
-): OciNamespace | undefined {
+function pidNamespace(input: ContainerSpecInput): OciNamespace | undefined {
   const shared = input.sandbox.namespaces.pid;
-  const options = security.namespace_options;
-  const mode = options ? (options.pid ?? NamespaceMode.POD) : undefined;
-  switch (mode) {
+  switch (namespaceOptions(input.config).pid) {
     case undefined:
       return shared === undefined ? { type: "pid" } : { type: "pid", path: shared };
-    case NamespaceMode.POD:
+    case "pod":
       if (shared !== undefined) return { type: "pid", path: shared };
       throw new CriError(
         "FAILED_PRECONDITION",
         "pid mode POD: this pod has no shared pid namespace (its own namespace_options.pid is not POD)",
       );
-    case NamespaceMode.CONTAINER:
+    case "container":
       return { type: "pid" };
-    case NamespaceMode.NODE:
+    case "node":
       return undefined;
-    case NamespaceMode.TARGET:
+    case "target":
       if (input.targetPid !== undefined) {
         return { type: "pid", path: `/proc/${input.targetPid}/ns/pid` };
       }
       throw new CriError("FAILED_PRECONDITION", "pid mode TARGET: target_id is not running");
-    default:
-      throw new CriError("INVALID_ARGUMENT", `unknown pid namespace mode ${String(mode)}`);
   }
 }
 
@@ -321,7 +298,7 @@ function podNamespaces(sandbox: SandboxInfo, host: HostInfo, privileged: boolean
 /** Returns the pod's mappings: not every runtime reads them from the namespace that it joins. */
 function userNamespaceOf(sandbox: SandboxInfo): UserNamespace | undefined {
   if (sandbox.namespaces.user === undefined) return undefined;
-  return userNamespace(sandbox.config.linux?.security_context?.namespace_options);
+  return namespaceOptions(sandbox.config).user;
 }
 
 // VM runtimes use these annotations to tell pods from containers.

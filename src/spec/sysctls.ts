@@ -1,8 +1,6 @@
 // Adds default sysctls to pods, like containerd's enable_unprivileged_ports and enable_unprivileged_icmp.
-import { runtime } from "../proto/messages.js";
 import type { PodSandboxConfig } from "../proto/types.ts";
-
-const { NamespaceMode } = runtime.v1;
+import { namespaceOptions } from "./namespace_options.ts";
 
 /**
  * Returns a pod's sysctls. A pod with its own network namespace gets defaults that let any user bind ports
@@ -13,13 +11,12 @@ export function podSysctls(
   enabled: { unprivilegedPorts: boolean; unprivilegedIcmp: boolean },
 ): Record<string, string> {
   const requested = config.linux?.sysctls ?? {};
-  const options = config.linux?.security_context?.namespace_options;
-  if (options?.network === NamespaceMode.NODE) return requested;
+  const { network, user } = namespaceOptions(config);
+  if (network === "node") return requested;
   const given: Record<string, string> = {};
   if (enabled.unprivilegedPorts) given["net.ipv4.ip_unprivileged_port_start"] = "0";
   // In a user namespace the kernel accepts only mapped groups.
-  const userNamespace = options?.userns_options?.mode === NamespaceMode.POD;
-  if (enabled.unprivilegedIcmp && !userNamespace) {
+  if (enabled.unprivilegedIcmp && user === undefined) {
     given["net.ipv4.ping_group_range"] = "0 2147483647";
   }
   for (const key of Object.keys(requested)) delete given[key.replaceAll("/", ".")];

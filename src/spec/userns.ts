@@ -42,21 +42,6 @@ export function userNamespace(options: Options): UserNamespace | undefined {
   }
 }
 
-/**
- * Checks that a pod with a user namespace shares neither pid nor ipc with the host, whose user namespace owns
- * them.
- * @throws CriError INVALID_ARGUMENT
- */
-export function checkUserNamespace(options: Options): void {
-  if (userNamespace(options) === undefined) return;
-  for (const kind of ["pid", "ipc"] as const) {
-    if (options?.[kind] !== NamespaceMode.NODE) continue;
-    throw invalid(
-      `mode is POD, but namespace_options.${kind} is NODE: /proc and mqueue cannot be mounted`,
-    );
-  }
-}
-
 /** Converts CRI's id mappings to OCI's. */
 export function idMappings(mappings: readonly IDMapping[] | null | undefined): OciIdMapping[] {
   return (mappings ?? []).map((mapping) => ({

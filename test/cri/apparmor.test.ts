@@ -1,4 +1,5 @@
-// AppArmor profiles of containers. The guest's kernel has AppArmor; where there is none, the refusals are tested.
+// AppArmor profiles of containers; on a kernel without AppArmor (not the guest's), only the refusals are
+// tested.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
@@ -55,7 +56,7 @@ test("a profile that is not loaded is refused", async () => {
   expect(bad.code).toBe("INVALID_ARGUMENT");
 });
 
-test.skipIf(!hasApparmor)("the default profile is loaded, and holds", async () => {
+test.skipIf(!hasApparmor)("the default profile is loaded and enforced", async () => {
   expect(await text(current, {})).toBe("isulad-ts-default (enforce)\n");
   const admin = { capabilities: { add_capabilities: ["SYS_ADMIN"] }, masked_paths: [] };
   const script = "mount -t tmpfs none /tmp || echo refused; echo x > /tmp/file && cat /tmp/file";
@@ -70,7 +71,7 @@ test.skipIf(!hasApparmor)("the default profile is loaded, and holds", async () =
   await daemon.client.StopContainer({ container_id: id });
 });
 
-test.skipIf(!hasApparmor)("a profile that is loaded later is applied", async () => {
+test.skipIf(!hasApparmor)("a profile loaded after the daemon's start is applied", async () => {
   const name = `${daemon.token}-mine`;
   const rules = `profile ${name} flags=(attach_disconnected) { file, signal, deny /tmp/** w, }`;
   const load = (option: string) => spawnSync("apparmor_parser", [option], { input: rules });

@@ -1,4 +1,4 @@
-// Attach: a running container's own streams, shared by clients that come and go.
+// Attach: clients share a running container's standard streams, and disconnect at any time.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";
@@ -33,7 +33,7 @@ async function logOf(id: string): Promise<string> {
   return logText(readFileSync((await daemon.status(id)).log_path, "utf8"));
 }
 
-/** A client that reads nothing. */
+/** A client that never reads. */
 function deaf(url: string): Socket {
   const { hostname, port, pathname } = new URL(url);
   const socket = createConnection(Number(port), hostname);
@@ -46,11 +46,11 @@ function deaf(url: string): Socket {
   return socket;
 }
 
-/** A shell that does what it reads. */
+/** A shell that executes its input. */
 const shell = 'while read line; do eval "$line"; done; echo input ended';
 
 describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
-  test("what is typed is read, what is written comes from now on, half lines too", async () => {
+  test("input is delivered, and output from the attach on, including partial lines", async () => {
     const id = await run("echo before; printf half; " + shell);
     await Bun.sleep(300);
     const talk = await attach(id, all, transport);
@@ -85,7 +85,7 @@ describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
   });
 });
 
-test("clients that come and go leave the container, its log and everything else alone", async () => {
+test("connecting and disconnecting clients affect neither the container nor its log", async () => {
   const id = await run(shell);
   const before = daemon.snapshot();
   for (let count = 0; count < 10; count++) {
@@ -101,7 +101,7 @@ test("clients that come and go leave the container, its log and everything else 
   expect(await logOf(id)).toBe(expected);
 });
 
-test("all clients hear the same, and each may type", async () => {
+test("all clients get the same output, and each can send input", async () => {
   const id = await run(shell);
   const talks = await Promise.all([attach(id), attach(id, all, "SPDY"), attach(id)]);
   for (const [index, talk] of talks.entries()) {
@@ -116,7 +116,7 @@ test("all clients hear the same, and each may type", async () => {
   await Promise.all(talks.map(({ end }) => end));
 });
 
-test("without stdin_once the end of a client's input lets the client go, not the container", async () => {
+test("without stdin_once the end of a client's input detaches the client and leaves the container's stdin open", async () => {
   const id = await run(shell);
   const one = await attach(id);
   await one.type("echo one\n");
@@ -154,7 +154,7 @@ test("with stdin_once the container's input ends with the first client's, and st
   later.vanish();
 });
 
-test("a container's input outlives daemon and monitor, and is read after them", async () => {
+test("a container's stdin survives restarts of daemon and monitor", async () => {
   const id = await run(shell);
   await daemon.restart("SIGKILL");
   for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
@@ -175,7 +175,7 @@ test("a client that reads slowly gets every byte, and so does the log", async ()
   expect((await logOf(id)) === expected).toBe(true);
 });
 
-test("a client that takes nothing is cut off: the container goes on, others never wait", async () => {
+test("a client that never reads is disconnected: the container runs on, other clients never wait", async () => {
   const id = await run("read line; seq 3000000; echo end; sleep 600");
   const other = await run("while sleep 0.1; do date; done");
   const { url } = await daemon.client.Attach({ container_id: id, ...all });
@@ -195,7 +195,7 @@ test("a client that takes nothing is cut off: the container goes on, others neve
   typing.vanish();
 }, 90_000);
 
-test("one that takes nothing delays no exit", async () => {
+test("a client that never reads delays no exit", async () => {
   const id = await run("read line; seq 200000; exit 9");
   const talk = await attach(id, { stdin: true });
   const { url } = await daemon.client.Attach({ container_id: id, stdout: true });
@@ -207,7 +207,7 @@ test("one that takes nothing delays no exit", async () => {
   socket.destroy();
 });
 
-test("what does not fit the container is INVALID_ARGUMENT", async () => {
+test("streams that the container lacks are INVALID_ARGUMENT", async () => {
   const id = await daemon.run(podId, pod, "sleep 600");
   const attachTo = (asked: Asked) => failure(daemon.client.Attach({ container_id: id, ...asked }));
   expect((await attachTo({ stdout: true, tty: true })).code).toBe("INVALID_ARGUMENT");

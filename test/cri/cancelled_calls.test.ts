@@ -1,4 +1,4 @@
-// A client that cancels calls by the thousand on its one connection: the others on it go on.
+// Thousands of cancelled calls on one connection do not disturb the other calls on it.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as grpc from "@grpc/grpc-js";
 import { type Daemon, startDaemon } from "../harness.ts";
@@ -27,7 +27,7 @@ function call(channel: grpc.Client, path: string, request = Buffer.alloc(0)) {
   return { ended: promise, cancel: () => sent.cancel() };
 }
 
-test("4,000 cancelled calls on one connection leave the others on it alone", async () => {
+test("4,000 cancelled calls on one connection do not disturb the others on it", async () => {
   registry.put("a/b", "1", makeImage([makeLayer([{ name: "f" }])]));
   const held = Promise.withResolvers<void>();
   const asked = Promise.withResolvers<void>();

@@ -1,4 +1,4 @@
-// Where pods and containers lie in the host's cgroups, with the driver of this run.
+// Cgroups of pods and containers on the host, with the cgroup driver of this run.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmdirSync } from "node:fs";
 import { join } from "node:path";
@@ -30,7 +30,7 @@ async function cgroupOf(containerId: string): Promise<string> {
 }
 
 describe(`with the ${cgroupDriver} driver`, () => {
-  test("without a parent a pod has a place of its own, which goes with it", async () => {
+  test("without a parent a pod has a cgroup of its own, removed with the pod", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const id = await daemon.run(podId, pod, ["sleep", "600"]);
@@ -45,7 +45,7 @@ describe(`with the ${cgroupDriver} driver`, () => {
     if (!isSystemd) expect(existsSync(join(top, "isulad", podId))).toBe(false);
   });
 
-  test("the kubelet's parent holds the container, and is the kubelet's to remove", async () => {
+  test("the kubelet's parent contains the container, and only the kubelet removes it", async () => {
     const name = daemon.token;
     const parent = isSystemd ? `/${name}.slice/${name}-burst.slice` : `/${name}/burst/pod1`;
     const made = isSystemd ? [] : makeCgroups([`/${name}`, `/${name}/burst`, parent]);
@@ -59,7 +59,7 @@ describe(`with the ${cgroupDriver} driver`, () => {
     for (const path of made.toReversed()) rmdirSync(path);
   });
 
-  test("pods may share a parent: the one that made it leaves the other alone", async () => {
+  test("pods may share a parent: removing one leaves the other's cgroup", async () => {
     const parent = isSystemd ? `${daemon.token}-shared.slice` : `/${daemon.token}/shared`;
     const pods: { podId: string; id: string }[] = [];
     for (let count = 0; count < 2; count++) {
@@ -74,7 +74,7 @@ describe(`with the ${cgroupDriver} driver`, () => {
     await daemon.removePod(other!.podId);
   });
 
-  test("limits of the container stand in its cgroup", async () => {
+  test("limits of the container are set in its cgroup", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const resources = {
@@ -92,7 +92,7 @@ describe(`with the ${cgroupDriver} driver`, () => {
     await daemon.removePod(podId);
   });
 
-  test("an OOM kill of the first process is told each time, whoever removes its cgroup", async () => {
+  test("an OOM kill of the first process is always reported, even if the cgroup is removed at once", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const eater = ["dd", "if=/dev/zero", "of=/dev/null", "bs=200M", "count=1"];
@@ -115,7 +115,7 @@ describe(`with the ${cgroupDriver} driver`, () => {
     await daemon.removePod(podId);
   });
 
-  // crun 1.8 passes no options on.
+  // crun 1.8 ignores mount options.
   test.skipIf(!isV2 || ociRuntime !== "runc")(
     "a privileged container does not change how the node's cgroup2 is mounted",
     async () => {

@@ -1,5 +1,5 @@
-// CheckpointContainer. criu works on few of the machines that run this, so here are two: one whose criu
-// says no, and one with a criu that says yes and a runc whose checkpoint writes a file.
+// CheckpointContainer. As criu works on few machines, fakes stand in: a criu that fails, and one that
+// succeeds with a runc whose checkpoint writes a file.
 import { expect, test } from "bun:test";
 import { chmodSync, existsSync, mkdirSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -42,7 +42,7 @@ async function start(daemon: Daemon): Promise<string> {
 
 const writes = `while [ $# -gt 0 ]; do [ "$1" = --image-path ] && echo state > "$2/core-1.img"; shift; done`;
 
-test("where criu does not work: UNIMPLEMENTED, with what it says", async () => {
+test("with a criu that fails: UNIMPLEMENTED, with criu's message", async () => {
   await using daemon = await daemonWith({ criu: "echo no vDSO >&2; exit 1", checkpoint: writes });
   const container_id = await start(daemon);
   const location = join(daemon.dir, "a.tar");
@@ -52,7 +52,7 @@ test("where criu does not work: UNIMPLEMENTED, with what it says", async () => {
   expect(existsSync(location)).toBe(false);
 });
 
-test("where it works: an archive at the location, and the container runs on", async () => {
+test("with a criu that works: an archive at the location, and the container keeps running", async () => {
   await using daemon = await daemonWith({ criu: "exit 0", checkpoint: writes });
   const container_id = await start(daemon);
   const location = join(daemon.dir, "a.tar");
@@ -77,7 +77,7 @@ test("where it works: an archive at the location, and the container runs on", as
   expect(unknown.code).toBe("NOT_FOUND");
 });
 
-test("a dump that fails: the runtime's words, and nothing left", async () => {
+test("a dump that fails: the runtime's message, and nothing left", async () => {
   await using daemon = await daemonWith({
     criu: "exit 0",
     checkpoint: 'echo "criu failed: type NOTIFY errno 0" >&2; exit 1',

@@ -1,4 +1,4 @@
-// The person's commands against a real daemon.
+// CLI commands against a real daemon.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
@@ -83,7 +83,7 @@ test("run publishes a port of the pod", async () => {
   expect(seen.stdout).toBe("served\n");
 });
 
-test("run loses nothing of a large output and keeps lines whole", () => {
+test("run prints large output completely, with whole lines", () => {
   const script = "seq 1 200000; head -c 100000 /dev/zero | tr '\\0' x; echo; printf end";
   const { code, stdout } = isuladTs("run", "busybox", "sh", "-c", script);
   const lines = stdout.split("\n");
@@ -92,7 +92,7 @@ test("run loses nothing of a large output and keeps lines whole", () => {
   expect(lines.slice(200_000)).toEqual(["x".repeat(100_000), "end"]);
 });
 
-test("run says 127 and 126 for commands that cannot start, and 125 for images that are not there", async () => {
+test("run exits with 127 or 126 for commands that cannot start, and with 125 for missing images", async () => {
   const before = daemon.snapshot();
   expect(isuladTs("run", "busybox", "nosuch")).toMatchObject({ code: 127, stdout: "" });
   expect(isuladTs("run", "busybox", "/etc")).toMatchObject({ code: 126, stdout: "" });
@@ -102,7 +102,7 @@ test("run says 127 and 126 for commands that cannot start, and 125 for images th
   expect(await daemon.leaksSince(before)).toEqual([]);
 });
 
-test("run ends on SIGTERM with what the container makes of it, and on the second at once", async () => {
+test("run forwards SIGTERM and exits with the container's code; a second SIGTERM ends it at once", async () => {
   const before = daemon.snapshot();
   const polite = background(
     "run",
@@ -133,7 +133,7 @@ test("run ends on SIGTERM with what the container makes of it, and on the second
   expect(await daemon.leaksSince(before)).toEqual([]);
 });
 
-test("run goes on while the daemon is restarted", async () => {
+test("run continues across a restart of the daemon", async () => {
   const script = "echo one; sleep 3; echo two; exit 5";
   const { seen, code } = background("run", "busybox", "sh", "-c", script);
   await until("its first line is there", () => seen.stdout === "one\n");
@@ -142,7 +142,7 @@ test("run goes on while the daemon is restarted", async () => {
   expect(seen.stdout).toBe("one\ntwo\n");
 });
 
-test("pull and load fetch images, and tell of each layer; with --quiet of nothing", () => {
+test("pull and load report each layer, or nothing with --quiet", () => {
   const name = `${registry.host}/library/tool:1`;
   const result = isuladTs("pull", name);
   expect(result).toMatchObject({ code: 0 });
@@ -192,7 +192,7 @@ test("a terminal sees a line for each layer, which goes at the end", () => {
   for (const text of narrow) expect(text.length).toBeLessThan(30);
 });
 
-test("logs follows a container to its end; exec, stop and rm do as they say", async () => {
+test("logs follows a container to its end; exec, stop and rm work", async () => {
   const pod = daemon.podConfig();
   const podId = await daemon.runPod(pod);
   const script =
@@ -225,7 +225,7 @@ test("logs follows a container to its end; exec, stop and rm do as they say", as
   expect(isuladTs("pods", "-q").stdout).toBe("");
 });
 
-test("a command that ends before its start has ended is no failure", async () => {
+test("a command that exits before its start returns is no failure", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const codes: number[] = [];

@@ -1,4 +1,4 @@
-// What daemon.json says, as a container and a client find it.
+// Keys of daemon.json, as containers and clients see their effects.
 import { expect, test } from "bun:test";
 import { executable, startDaemon } from "../harness.ts";
 

@@ -1,4 +1,4 @@
-// Containers: their life cycle, how they end, and what they find inside.
+// Containers: their life cycle, their exits, and their environment.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -72,7 +72,7 @@ describe("life cycle", () => {
     expect(status.mounts).toEqual([]);
   });
 
-  test("a command that does not exist: exited, StartError, with the runtime's message", async () => {
+  test("a missing command: exited, StartError, with the runtime's message", async () => {
     const before = daemon.snapshot();
     const id = await daemon.create(podId, pod, ["/no/such/program"]);
     const error = await failure(daemon.client.StartContainer({ container_id: id }));
@@ -89,7 +89,7 @@ describe("life cycle", () => {
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 
-  test("starting twice, or what has exited, is refused", async () => {
+  test("starting twice, or after the exit, is refused", async () => {
     const id = await daemon.run(podId, pod, ["sleep", "600"]);
     const again = await failure(daemon.client.StartContainer({ container_id: id }));
     expect(again.code).toBe("FAILED_PRECONDITION");
@@ -98,7 +98,7 @@ describe("life cycle", () => {
     expect(after.code).toBe("FAILED_PRECONDITION");
   });
 
-  test("a name is taken until its container is removed", async () => {
+  test("a name is reserved until its container is removed", async () => {
     const metadata = { name: "twice", attempt: 0 };
     const id = await daemon.create(podId, pod, "true", { metadata });
     const error = await failure(daemon.create(podId, pod, "true", { metadata }));
@@ -109,7 +109,7 @@ describe("life cycle", () => {
     await daemon.create(podId, pod, "true", { metadata });
   });
 
-  test("unknown ids: stop and remove are content, the others are NOT_FOUND", async () => {
+  test("unknown ids: stop and remove succeed, other calls return NOT_FOUND", async () => {
     const container_id = "a".repeat(64);
     await daemon.client.StopContainer({ container_id });
     await daemon.client.RemoveContainer({ container_id });
@@ -152,7 +152,7 @@ describe("stop", () => {
     return id;
   }
 
-  test("sends TERM and reports what the program made of it", async () => {
+  test("sends TERM and reports the program's exit code", async () => {
     const id = await started(script("TERM"));
     await stop(id, 10);
     expect((await daemon.status(id)).exit_code).toBe(5);
@@ -184,7 +184,7 @@ describe("stop", () => {
     expect(performance.now() - again).toBeLessThan(3000);
   });
 
-  test("a year is not too long to wait", async () => {
+  test("a timeout of a year is accepted", async () => {
     const id = await started(
       "trap 'sleep 0.5; exit 5' TERM; echo up; while true; do sleep 0.1; done",
     );
@@ -202,14 +202,14 @@ describe("stop", () => {
     expect(performance.now() - start).toBeLessThan(6000);
   });
 
-  test("takes every process of the container along", async () => {
+  test("ends every process of the container", async () => {
     const id = await started("sleep 31337 & setsid sleep 31338 & echo up; wait");
     await stop(id, 0);
     const left = new TextDecoder().decode(Bun.spawnSync(["ps", "-eo", "args"]).stdout);
     expect(left).not.toMatch(/^sleep 3133[78]$/m);
   });
 
-  test("of a container that never started is content", async () => {
+  test("of a container that never started succeeds", async () => {
     const id = await daemon.create(podId, pod, "true");
     await stop(id, 0);
     const { state } = await daemon.status(id);
@@ -306,7 +306,7 @@ describe("what it finds inside", () => {
     expect(BigInt(`0x${added}`) & (1n << 12n)).not.toBe(0n);
   });
 
-  test("limits reach the cgroup, and more memory than that is OOMKilled", async () => {
+  test("limits are set in the cgroup, and exceeding the memory limit is OOMKilled", async () => {
     const resources = { memory_limit_in_bytes: toLong(16 << 20), cpu_shares: toLong(512) };
     const swap = { memory_swap_limit_in_bytes: toLong(16 << 20) };
     const more = { linux: { resources: { ...resources, ...swap } } };

@@ -1,5 +1,5 @@
-// The stock client with real JSON files, the way a person debugs a node. test/run builds crictl
-// from the Go module proxy; where there is no Go it is skipped, and says so.
+// crictl with JSON files, as for debugging a node. test/run builds it from the Go module proxy; without Go
+// these tests are skipped with a message.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, renameSync, writeFileSync } from "node:fs";
@@ -27,12 +27,12 @@ afterAll(async () => {
   await registry?.[Symbol.asyncDispose]();
 });
 
-/** crictl's own limit is 2 s a call: too little for an emulated guest. */
+/** crictl's default of 2 s a call is too short for an emulated guest. */
 function words(argv: string[]): string[] {
   return ["--runtime-endpoint", `unix://${daemon.socket}`, "--timeout", "60s", ...argv];
 }
 
-/** One that runs on; what it has written so far. */
+/** Runs in the background; collects its output so far. */
 function background(...argv: string[]) {
   const child = spawn(crictl, words(argv), { stdio: ["ignore", "pipe", "inherit"] });
   const seen = { text: "" };
@@ -153,7 +153,7 @@ test.skipIf(!there)("crictl updates a container's resources", async () => {
   await daemon.removePod(podId);
 });
 
-test.skipIf(!there)("crictl events shows what happens", async () => {
+test.skipIf(!there)("crictl events shows container events", async () => {
   const { child, seen } = background("events");
   try {
     // Until it listens, nothing is told: pods come and go until one is told of from its beginning.

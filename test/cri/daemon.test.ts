@@ -1,4 +1,4 @@
-// The daemon as a process: its socket, its start and end, and what it says about itself.
+// The daemon process: its socket, its start and exit, and its version and status calls.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
@@ -69,7 +69,7 @@ describe("what it says about itself", () => {
     expect(linux?.cgroup_driver).toBe(wanted);
   });
 
-  test("NetworkReady follows the CNI folder, and a broken list does not replace a good one", async () => {
+  test("NetworkReady follows the CNI folder, and a broken list does not replace a valid one", async () => {
     rmSync(join(daemon.cniDir, "10-test.conflist"));
     await until("the network is not ready", async () => !(await condition("NetworkReady")).status);
     expect((await condition("NetworkReady")).reason).toBe("NetworkPluginNotReady");
@@ -84,7 +84,7 @@ describe("what it says about itself", () => {
     daemon.writeNetwork();
   });
 
-  test("an RPC that is not there answers UNIMPLEMENTED, with the reason", async () => {
+  test("an RPC without a handler returns UNIMPLEMENTED, with the reason", async () => {
     for (const name of ["CheckpointPod", "RestorePod"] as const) {
       const { code, message } = await failure(daemon.client[name]({}));
       expect(code).toBe("UNIMPLEMENTED");
@@ -124,7 +124,7 @@ describe("its socket", () => {
     expect((await second.client.Version({})).runtime_api_version).toBe("v1");
   });
 
-  test("a live one is refused, with a message that names it", async () => {
+  test("a socket in use is refused, with its path", async () => {
     await using second = new DaemonClass({ network: false, image: false });
     second.writeConfig();
     mkdirSync(second.cniDir);
@@ -176,7 +176,7 @@ describe("its start and end", () => {
     await daemon.removePod(podId);
   });
 
-  test("an exit while no daemon ran is reported by the next one, with code and time", async () => {
+  test("an exit without a daemon is reported by the next daemon, with code and time", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const id = await daemon.run(podId, pod, "sleep 0.5; exit 7");

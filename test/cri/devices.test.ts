@@ -1,4 +1,4 @@
-// Devices of the node's in containers: by path, by folder, by CDI name.
+// Host devices in containers: by path, by folder, by CDI name.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
@@ -48,7 +48,7 @@ test("a folder gives all its devices, with the permissions that were asked for",
   );
 });
 
-test("devices belong to who the security context says", async () => {
+test("devices are owned by the security context's user and group", async () => {
   const devices = [
     { host_path: join(daemon.dir, "devices/zero"), container_path: "/dev/mine", permissions: "r" },
   ];
@@ -59,7 +59,7 @@ test("devices belong to who the security context says", async () => {
   expect(await output("stat -c '%u %g' /dev/mine", { devices })).toBe("0 0\n");
 });
 
-test("what is no device is refused, and nothing is made", async () => {
+test("a path that is no device is refused, and nothing is created", async () => {
   const before = daemon.snapshot();
   for (const path of ["devices/note", "devices/none", "."]) {
     const host_path = join(daemon.dir, path === "." ? "graph" : path);
@@ -104,7 +104,7 @@ test("CDI devices come by the field and by annotations, with all their edits", a
   expect(hooked).toMatchObject({ status: "creating" });
 });
 
-test("a CDI device that is not there is refused with where it was looked for", async () => {
+test("a missing CDI device is refused with the folders that were searched", async () => {
   const before = daemon.snapshot();
   const name = "example.test/other=0";
   for (const more of [{ CDI_devices: [{ name }] }, { annotations: { "cdi.k8s.io/x": name } }]) {

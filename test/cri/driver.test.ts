@@ -1,4 +1,4 @@
-// The cgroup driver is changed only where nothing is left that the other one made.
+// The cgroup driver can be changed only while no cgroup of the other driver is left.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { runtime } from "../../src/proto/messages.js";
@@ -22,7 +22,7 @@ async function restartWith(config: Record<string, unknown>): Promise<void> {
   await daemon.start();
 }
 
-/** What the daemon says when it does not start. */
+/** The daemon's error when it does not start. */
 async function refusal(): Promise<string> {
   const started = restartWith(other).then(() => "it started", String);
   return (await started).split("\n").findLast((line) => line.includes("the cgroup driver")) ?? "";
@@ -33,7 +33,7 @@ async function driver(): Promise<string> {
   return CgroupDriver[linux!.cgroup_driver!].toLowerCase();
 }
 
-test("with containers left another driver is refused with their names, and nothing is touched", async () => {
+test("with containers left, another driver is refused with their names, and nothing changes", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
@@ -44,7 +44,7 @@ test("with containers left another driver is refused with their names, and nothi
   await restartWith(own);
   expect((await daemon.exec(id, ["echo", "alive"])).stdout).toBe("alive\n");
   await daemon.client.StopPodSandbox({ pod_sandbox_id: podId });
-  // Stopped is not removed: the cgroups may be there.
+  // A stopped container may still have its cgroup.
   expect(await refusal()).toContain(podId.slice(0, 12));
   await restartWith(own);
   await daemon.removePod(podId);

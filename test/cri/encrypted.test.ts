@@ -1,5 +1,5 @@
-// Encrypted images over CRI, from a real registry: decrypted by stream processors of our own and by
-// ocicrypt, with what happens when there is none, it fails, or it hangs.
+// Encrypted images over CRI from a real registry, decrypted by fake stream processors and by ocicrypt; and
+// the errors without a processor, with a failing one, and with one that hangs.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync, spawnSync } from "node:child_process";
 import * as fs from "node:fs";
@@ -116,11 +116,11 @@ async function contentOf(image: string, file: string): Promise<string> {
   return text;
 }
 
-/** What pulls may leave behind. */
+/** Places where pulls could leave files. */
 const remains = () => fs.readdirSync(join(daemon.dir, "graph/layers/scratch"));
 
 describe("PullImage of an encrypted image", () => {
-  test("runs it through the processor that accepts it, which is told all that containerd tells", async () => {
+  test("runs it through the processor that accepts it, which gets everything that containerd passes", async () => {
     await pushed("shift");
     expect(await contentOf(await pull("shift"), "shift")).toBe("secret shift\n");
     const told = fs.readFileSync(join(dir, "told"), "utf8");
@@ -141,7 +141,7 @@ describe("PullImage of an encrypted image", () => {
     expect(await contentOf(await pull("twice"), "twice")).toBe("secret twice\n");
   });
 
-  test("passes on much more than pipes hold", async () => {
+  test("streams more than a pipe buffers", async () => {
     const noise = Buffer.alloc(40 << 20, "0123456789abcdefghijklm");
     const layer = makeLayer([{ name: "much", data: noise }], "none");
     const image = makeImage([base, shifted(layer, "application/x.twice+encrypted", 2)]);

@@ -1,4 +1,4 @@
-// GetContainerEvents: what is told, when, and with which statuses.
+// GetContainerEvents: which events are sent, in which order, and with which statuses.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt } from "../../src/base/int64.ts";
@@ -16,7 +16,7 @@ beforeAll(async () => {
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 
-/** Listens from now on; `until` waits for an event, and returns all up to it. */
+/** Subscribes; `until` waits for an event and returns all up to it. */
 function listen(client = daemon.client) {
   const abort = new AbortController();
   const seen: Event[] = [];
@@ -113,7 +113,7 @@ describe("the life of a pod", () => {
     expect(status).toMatchObject({ reason: "StartError", exit_code: 128 });
   });
 
-  test("a RunPodSandbox that fails tells nothing", async () => {
+  test("a failed RunPodSandbox sends no event", async () => {
     using events = listen();
     const sysctls = { "net.ipv4.no_such_key": "1" };
     await failure(daemon.runPod(daemon.podConfig({ linux: { sysctls } })));
@@ -148,7 +148,7 @@ test("PodSandboxStatus has the pod's containers and a time on the events' own cl
   await daemon.removePod(podId);
 });
 
-test("the end of the daemon ends the stream at once, and a new one can be had at once", async () => {
+test("the daemon's exit ends the stream at once, and clients can reconnect at once", async () => {
   const events = listen();
   await sleep(100);
   expect(await daemon.stop()).toBeLessThan(900); // it does not wait for open streams to end
@@ -160,7 +160,7 @@ test("the end of the daemon ends the stream at once, and a new one can be had at
   await daemon.removePod(podId);
 });
 
-test("a client that reads nothing is cut off; another one gets every event", async () => {
+test("a client that never reads is disconnected; another one gets every event", async () => {
   using stalled = connect(`unix://${daemon.socket}`);
   const unread = stalled.GetContainerEvents({})[Symbol.asyncIterator]();
   const first = unread.next(); // only this one

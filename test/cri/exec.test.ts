@@ -1,4 +1,4 @@
-// ExecSync and the containers' logs.
+// ExecSync and container logs.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -26,7 +26,7 @@ describe("ExecSync", () => {
     expect(result).toEqual({ exitCode: 4, stdout: "out\n", stderr: "err\n" });
   });
 
-  test("a command that is not there is not a gRPC failure of the daemon alone", async () => {
+  test("a missing command fails with the runtime's message", async () => {
     const call = daemon.exec(id, ["/no/such/program"]);
     const said = await call.then(
       (result) => result.stderr + result.exitCode,
@@ -44,7 +44,7 @@ describe("ExecSync", () => {
     expect((await daemon.exec(id, "ps -o args")).stdout).not.toMatch(/sleep 5151/);
   });
 
-  test("the container goes on after that", async () => {
+  test("the container keeps running after that", async () => {
     expect((await daemon.exec(id, "echo on")).stdout).toBe("on\n");
   });
 
@@ -62,7 +62,7 @@ describe("ExecSync", () => {
     for (const call of calls) expect((await failure(call)).code).toBe("INVALID_ARGUMENT");
   });
 
-  test("a command too long for the monitor is INVALID_ARGUMENT, and nobody else's exec notices", async () => {
+  test("a command too long for the monitor is INVALID_ARGUMENT, and other execs are not affected", async () => {
     const monitors = daemon.monitors();
     const other = daemon.exec(id, "sleep 0.5; echo there");
     const words = Array.from({ length: 30 }, () => "\u0001".repeat(100_000));
@@ -85,20 +85,20 @@ describe("ExecSync", () => {
     [16_777_000, 0],
     [0, 16_777_000],
     [16_000_000, 777_000],
-  ])("output of %i and %i bytes, under 16 MiB together, comes whole", async (out, err) => {
+  ])("output of %i and %i bytes, under 16 MiB together, is complete", async (out, err) => {
     const cmd = ["sh", "-c", `head -c ${out} /dev/zero; head -c ${err} /dev/zero >&2`];
     const response = await daemon.client.ExecSync({ container_id: id, cmd, timeout: toLong(60) });
     expect([response.stdout.length, response.stderr.length]).toEqual([out, err]);
   });
 
-  test("a daemon that keeps standard output does not hold the call", async () => {
+  test("a background process that keeps stdout open does not block the call", async () => {
     const start = performance.now();
     const result = await daemon.exec(id, "echo first; sleep 300 & exit 0");
     expect(result).toMatchObject({ exitCode: 0, stdout: "first\n" });
     expect(performance.now() - start).toBeLessThan(5000);
   });
 
-  test("twenty at once keep their outputs apart", async () => {
+  test("twenty at once have separate outputs", async () => {
     const numbers = Array.from({ length: 20 }, (_, index) => String(index));
     const results = await Promise.all(numbers.map((text) => daemon.exec(id, `echo ${text}`)));
     expect(results.map((result) => result.stdout.trim())).toEqual(numbers);
@@ -162,7 +162,7 @@ describe("logs", () => {
     expect(text).toBe(`${"x".repeat(40000)}\nend\n`);
   });
 
-  test("a last line without a newline gains none, and is there when the exit is seen", async () => {
+  test("a last line without a newline gets none, and is written before the exit is committed", async () => {
     expect((await daemon.output(podId, pod, "printf unfinished")).text).toBe("unfinished");
   });
 
@@ -171,7 +171,7 @@ describe("logs", () => {
     expect(text).toBe(Array.from({ length: 100_000 }, (_, index) => `${index + 1}\n`).join(""));
   });
 
-  test("reopen: a new file is there on return, nothing is lost, the old one stays as it is", async () => {
+  test("reopen: the new file exists on return, nothing is lost, the old file is unchanged", async () => {
     const script =
       "i=0; while [ $i -lt 200 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; sleep 600";
     const container = await daemon.run(podId, pod, script);
@@ -189,7 +189,7 @@ describe("logs", () => {
     await daemon.client.RemoveContainer({ container_id: container });
   });
 
-  test("reopen of a container that is not running fails and makes no file", async () => {
+  test("reopen of a container that is not running fails and creates no file", async () => {
     const { id: container, status } = await daemon.output(podId, pod, "true");
     renameSync(status.log_path!, `${status.log_path}.1`);
     const error = await failure(daemon.client.ReopenContainerLog({ container_id: container }));
@@ -197,7 +197,7 @@ describe("logs", () => {
     expect(existsSync(status.log_path!)).toBe(false);
   });
 
-  test("folders on the way are made, and without a path nothing is written", async () => {
+  test("missing parent folders are created, and without a path nothing is written", async () => {
     const deep = await daemon.run(podId, pod, "echo deep", { log_path: "a/b/0.log" });
     await daemon.exited(deep);
     const folder = pod.log_directory!;
@@ -225,7 +225,7 @@ describe("logs", () => {
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 
-  test("they lie where the pod's folder says", async () => {
+  test("they are in the pod's log folder", async () => {
     const { status } = await daemon.output(podId, pod, "true");
     expect(dirname(status.log_path!)).toBe(pod.log_directory!);
   });

@@ -1,5 +1,5 @@
-// When the parts around the daemon fail: CNI plugins, OCI runtimes, the monitor. The caller is told,
-// and nothing stays.
+// Failures around the daemon (CNI plugins, OCI runtimes, the monitor): the caller gets the error, and
+// nothing leaks.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -25,7 +25,7 @@ beforeAll(async () => {
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 
-/** A CNI plugin of a few lines of shell, beside the real ones. */
+/** A CNI plugin as a shell script, next to the real ones. */
 function writePlugin(name: string, script: string): void {
   const file = join(plugins, name);
   writeFileSync(file, `#!/bin/sh\n${script}\n`);
@@ -33,7 +33,7 @@ function writePlugin(name: string, script: string): void {
 }
 
 describe("CNI", () => {
-  test("no network yet: a pod is refused with the reason, one of the host's network runs", async () => {
+  test("without a CNI list a pod is refused with the reason, but a pod in the host's network runs", async () => {
     const before = daemon.snapshot();
     const error = await failure(daemon.runPod(daemon.podConfig()));
     expect(error.message).toContain(daemon.cniDir);
@@ -41,7 +41,7 @@ describe("CNI", () => {
     await daemon.removePod(await daemon.runPod(daemon.hostPodConfig()));
   });
 
-  test("a plugin that fails after another succeeded: its message, and the first one undone", async () => {
+  test("a plugin that fails after another succeeded: its message, and the first one is rolled back", async () => {
     await using own = await startDaemon({
       network: false,
       config: { "cni-bin-dir": plugins },
@@ -68,7 +68,7 @@ echo '{"cniVersion":"1.0.0","code":42,"msg":"the cable is out","details":"unplug
     expect((await own.client.ListPodSandbox({})).items).toEqual([]);
   });
 
-  test("a plugin that hangs is ended at its deadline, with its name and time", async () => {
+  test("a plugin that hangs is killed at its deadline, with its name and time in the error", async () => {
     await using own = await startDaemon({
       network: false,
       config: { "cni-bin-dir": plugins },
@@ -119,7 +119,7 @@ describe("the OCI runtime", () => {
 });
 
 describe("the monitor", () => {
-  test("killed under running containers: they live on, and another takes its place", async () => {
+  test("killed under running containers: they keep running, and another monitor replaces it", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const script = "i=0; while true; do i=$((i+1)); echo $i; sleep 0.05; done";
@@ -143,7 +143,7 @@ describe("the monitor", () => {
 });
 
 describe("records", () => {
-  test("one that cannot be read is set aside and reported, and the daemon starts", async () => {
+  test("an unreadable record is set aside and reported, and the daemon starts", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const good = await daemon.runPod(daemon.hostPodConfig());

@@ -1,5 +1,4 @@
-// Runtime handlers, each with settings of its own: what its pods and containers are like, and what
-// Status says of it.
+// Runtime handlers: the settings of each reach its pods and containers, and Status reports them.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { chmodSync, existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -64,7 +63,7 @@ function writeHook(): void {
   writeProgram("hook", "#!/bin/sh\ncat >> $1\n");
 }
 
-/** The real runtime, but for what it says it can do; it insists on its own argument. */
+/** The real runtime with other features; it requires its own argument. */
 function writeWrapper(features: string): void {
   const text = `#!/bin/sh
 [ "$1" = --from-daemon-json ] || exit 9
@@ -76,7 +75,7 @@ echo '${features}'
   writeProgram("wrapper", text);
 }
 
-/** A network of its own, without a bridge to leave behind. */
+/** A network without a bridge, which would outlive the test. */
 function writeNetwork(): void {
   mkdirSync(file("cni"));
   const ipam = {
@@ -178,7 +177,7 @@ test("a handler's pods are on its own network", async () => {
   expect(status!.conditions!.find(({ type }) => type === "NetworkReady")!.status).toBe(true);
 });
 
-test("Status tells what each runtime says it can do, and asks again when it is replaced", async () => {
+test("Status reports each runtime's features, and detects them again when the runtime is replaced", async () => {
   const asked = () => readFileSync(file("asked"), "utf8").split("\n").length - 1;
   expect(await featuresOf("wrapped")).toMatchObject({ recursive_read_only_mounts: true });
   await featuresOf("wrapped");
@@ -193,7 +192,7 @@ test("Status tells what each runtime says it can do, and asks again when it is r
   expect(features).toMatchObject({ supplemental_groups_policy: true, mount_options: true });
 });
 
-test("a mount that only the replaced runtime could do is refused, as Status says", async () => {
+test("a mount that only the replaced runtime supported is refused, as Status says", async () => {
   writeWrapper('{"mountOptions":[]}');
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod, "wrapped");
@@ -206,7 +205,7 @@ test("a mount that only the replaced runtime could do is refused, as Status says
   await daemon.removePod(podId);
 });
 
-test("a runtime that says nonsense has no features, and works all the same", async () => {
+test("a runtime with unparsable features has none, and still works", async () => {
   writeWrapper("nonsense");
   const features = await featuresOf("wrapped");
   expect(features?.recursive_read_only_mounts ?? false).toBe(false);
@@ -214,7 +213,7 @@ test("a runtime that says nonsense has no features, and works all the same", asy
   expect((await output("wrapped", "echo runs")).text).toBe("runs\n");
 });
 
-test("each handler is listed, the default one by no name too", async () => {
+test("each handler is listed, the default one also under an empty name", async () => {
   const { runtime_handlers } = await daemon.client.Status({});
   const names = runtime_handlers.map(({ name }) => name);
   expect(names).toContain("");
@@ -223,7 +222,7 @@ test("each handler is listed, the default one by no name too", async () => {
   }
 });
 
-test("a handler that daemon.json names no longer: its pods go on, and can be removed", async () => {
+test("a handler removed from daemon.json: its pods keep running and can be removed", async () => {
   const named = { runtimes: { ours: { path } } };
   await using own = await startDaemon({ network: false });
   own.writeConfig(named);

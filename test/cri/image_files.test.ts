@@ -1,4 +1,4 @@
-// Images as files: saved, loaded again, from a folder at the start; and those that nobody uses.
+// Image archives: save, load, images-dir at the start, and prune.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
@@ -93,7 +93,7 @@ describe("save", () => {
     expect(fs.statSync(plain).mode & 0o777).toBe(0o600);
   });
 
-  test("and load bring the image back, with its names and all that is in it", async () => {
+  test("and load restore the image with its names and content", async () => {
     const file = join(out, "back.tar");
     await pull("1");
     const before = await list();
@@ -125,7 +125,7 @@ describe("save", () => {
     expect(text).not.toContain("group");
     expect(text).toEndWith("ä");
     await daemon.removePod(podId);
-    // What was loaded can be saved again, and is the same.
+    // A loaded image is saved again with equal bytes.
     expect(isuladTs("save", "-q", app("1"), join(out, "again.tar")).code).toBe(0);
     expect(fs.readFileSync(join(out, "again.tar"))).toEqual(fs.readFileSync(file));
   });
@@ -160,7 +160,7 @@ describe("save", () => {
     expect(await tags()).toEqual([app("1"), app("2")]);
   });
 
-  test("refuses what is there, what is not, and what it cannot write, and leaves no file", async () => {
+  test("refuses existing files, missing images and unwritable paths, and leaves no file", async () => {
     const file = join(out, "there.tar");
     fs.writeFileSync(file, "mine");
     const before = fs.readdirSync(out);
@@ -203,7 +203,7 @@ describe("save", () => {
     await remove("x/twice:1");
   });
 
-  test.skipIf(!skopeo)("makes archives that skopeo takes; its layouts are loaded", async () => {
+  test.skipIf(!skopeo)("writes archives that skopeo reads; its layouts are loaded", async () => {
     const file = join(out, "skopeo.tar");
     expect(isuladTs("save", app("1"), file).code).toBe(0);
     for (const kind of ["oci-archive", "docker-archive"]) {
@@ -263,7 +263,7 @@ describe("images prune", () => {
     return toBigInt(image_filesystems[0]!.used_bytes!.value);
   };
 
-  test("removes what no container has, and tells before what would go", async () => {
+  test("removes images that no container uses, and lists them beforehand with --dry-run", async () => {
     for (const { id } of await list()) await remove(id!);
     daemon.writeConfig({ "pinned-images": ["x/pinned:*"] });
     await daemon.restart();
@@ -298,7 +298,7 @@ function full(name: string): string {
   return `docker.io/${name}`;
 }
 
-test("images-dir: its archives are there after a start, once; what is broken is reported", async () => {
+test("images-dir: its archives are loaded once at the start; broken ones are reported", async () => {
   for (const { id } of await list()) await remove(id!);
   const folder = join(daemon.dir, "images-dir");
   fs.mkdirSync(folder);

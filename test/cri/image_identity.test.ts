@@ -1,5 +1,4 @@
-// One image under all of its names: what CRI calls it in each of its answers, how it is found, and how
-// each name takes it away.
+// The names of one image: how each CRI response names it, and how each name finds and removes it.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
@@ -85,7 +84,7 @@ describe("names as people write them", () => {
     expect(await ids()).not.toContain(expected.id);
   });
 
-  test("pulled by digest alone it has no tag", async () => {
+  test("an image pulled by digest has no tag", async () => {
     const { tag, digest, both, id } = names(image);
     for (const name of [digest, both]) {
       await daemon.client.RemoveImage({ image: { image: id } });
@@ -96,7 +95,7 @@ describe("names as people write them", () => {
   });
 });
 
-test.each(kinds)("RemoveImage by %s takes it with all its names", async (kind) => {
+test.each(kinds)("RemoveImage by %s removes it with all its names", async (kind) => {
   const all = names(image);
   await pull(all.tag);
   await daemon.client.RemoveImage({ image: { image: all[kind] } });

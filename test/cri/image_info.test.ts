@@ -1,5 +1,4 @@
-// What is told of images: where they came from, which are pinned, for which handler they were pulled, and
-// how much they and the containers take.
+// Image information: source, pinning, runtime handler, and disk usage of images and containers.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { nowNs } from "../../src/base/clock.ts";
@@ -32,7 +31,7 @@ const find = async (ref: string) =>
   (await daemon.client.ImageStatus({ image: { image: ref } })).image ?? undefined;
 
 describe("ImageStatus, verbose", () => {
-  test("tells the config as it came, the layers, when and from where", async () => {
+  test("shows the original config, the layers, the time and the source", async () => {
     const beforeMs = Date.now();
     await daemon.client.PullImage({ image: { image: name() } });
     const request = { image: { image: image.config.digest }, verbose: true };
@@ -51,7 +50,7 @@ describe("ImageStatus, verbose", () => {
     expect(plain.info).toEqual({});
   });
 
-  test("tells the file of a loaded image, also after a restart", async () => {
+  test("shows the file of a loaded image, also after a restart", async () => {
     const loaded = await daemon.loadImage(busyboxImage({ User: "7" }), "example.test/file:1");
     await daemon.restart();
     const request = { image: { image: loaded }, verbose: true };
@@ -78,7 +77,7 @@ describe("the runtime handler", () => {
     expect((await daemon.client.ListImages({})).images).toHaveLength(1);
   });
 
-  test("that nobody knows is refused, but an image can always be removed", async () => {
+  test("that is unknown is refused, but an image can always be removed", async () => {
     for (const call of [
       daemon.client.PullImage(spec("slow")),
       daemon.client.ImageStatus(spec("slow")),
@@ -99,7 +98,7 @@ describe("the runtime handler", () => {
   });
 });
 
-test("pinned is what pinned-images names; RemoveImage removes it all the same", async () => {
+test("pinned-images pins images against GC; RemoveImage still removes them", async () => {
   const names = [
     "docker.io/library/kept:latest",
     "example.test/base/a:1",
@@ -117,7 +116,7 @@ test("pinned is what pinned-images names; RemoveImage removes it all the same", 
   expect((await daemon.client.ListImages({})).images).toEqual([]);
 });
 
-test("StreamImages sends what ListImages answers", async () => {
+test("StreamImages sends the items of ListImages", async () => {
   for (let i = 0; i < 3; i++) await daemon.loadImage(busyboxImage({ User: `${i}` }), `x/y:${i}`);
   const { images } = await daemon.client.ListImages({});
   const streamed = await Array.fromAsync(daemon.client.StreamImages({}));
@@ -129,7 +128,7 @@ test("StreamImages sends what ListImages answers", async () => {
   for (const { id } of images) await daemon.client.RemoveImage({ image: { image: id! } });
 });
 
-test("the start of two ids is refused with both of them", async () => {
+test("an ambiguous id prefix is refused with the ids that match", async () => {
   // With 3 hex digits of 4096, some two of 200 configs start alike.
   const seen = new Map<string, ReturnType<typeof makeImage>>();
   const layers = [makeLayer([{ name: "f", data: "f" }])];
@@ -189,7 +188,7 @@ describe("ImageFsInfo", () => {
     expect((await usage()).images).toEqual({ bytes: content, inodes });
   });
 
-  test("counts what containers have written, those that have ended too", async () => {
+  test("counts the writable layers of containers, including exited ones", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const write = "for i in 1 2 3; do head -c 1000000 /dev/urandom > /f$i; done";
@@ -207,7 +206,7 @@ describe("ImageFsInfo", () => {
   });
 });
 
-test("RemoveImage while a container runs: it goes on, and the space is free when it ends", async () => {
+test("RemoveImage while a container runs: it keeps running, and the space is freed when it ends", async () => {
   const unique = busyboxImage({ User: "0" }, [{ name: "big", data: "x".repeat(500_000) }]);
   const ref = await daemon.loadImage(unique, "x/removed:1");
   const pod = daemon.hostPodConfig();

@@ -1,4 +1,4 @@
-// Images over CRI: pulled from a real registry, listed, found by each of their names, removed.
+// Images over CRI: pulled from a real registry, listed, found by each name, removed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
@@ -51,7 +51,7 @@ describe("PullImage", () => {
     expect(images[0]!.size!.toString()).not.toBe("0");
   });
 
-  test("of what is not there is NOT_FOUND, with the reference", async () => {
+  test("of a missing image is NOT_FOUND, with the reference", async () => {
     const error = await failure(pull(`${registry.host}/team/nothing:1`));
     expect(error.code).toBe("NOT_FOUND");
     expect(error.message).toContain("team/nothing:1");
@@ -75,7 +75,7 @@ describe("PullImage", () => {
 });
 
 describe("ImageStatus", () => {
-  test("answers the same by id, tag and digest; nothing for what is not there", async () => {
+  test("returns the same by id, tag and digest, and nothing for a missing image", async () => {
     const byId = await find(image.config.digest);
     expect(byId?.id).toBe(image.config.digest);
     for (const name of [
@@ -90,7 +90,7 @@ describe("ImageStatus", () => {
 });
 
 describe("RemoveImage", () => {
-  test("takes all names; a running container keeps its files; again is content", async () => {
+  test("removes all names; a running container keeps its files; repeating it succeeds", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const spec = { image: { image: image.config.digest } };

@@ -1,4 +1,4 @@
-// The same call from several clients at once: it happens once, and all of them get what came of it.
+// Concurrent equal calls: the work happens once, and every client gets its result.
 import { beforeEach, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -25,7 +25,7 @@ const mark = (name: string) => join(daemon.dir, name);
 
 describe("StopContainer", () => {
   beforeEach(async () => {
-    // The monitor's answer takes its time: calls come while the signal is being sent.
+    // The monitor responds slowly, so that calls arrive while the signal is being sent.
     process.env["ISULAD_FAILPOINTS"] = "after:container-signal=delay:500";
     try {
       await configure({});
@@ -70,7 +70,7 @@ describe("StopContainer", () => {
     await daemon.removePod(podId);
   });
 
-  test("a call that is given up leaves the wait of the others, and sends nothing again", async () => {
+  test("a cancelled call does not disturb the others, and sends no second signal", async () => {
     const { podId, stop, terms } = await deafContainer();
     const begin = performance.now();
     const [given, other] = [stop(60, 300).catch(codeOf), sleep(200).then(() => stop(2))];
@@ -81,7 +81,7 @@ describe("StopContainer", () => {
     await daemon.removePod(podId);
   });
 
-  test("RemoveContainer and StopContainer at once are all content", async () => {
+  test("concurrent RemoveContainer and StopContainer all succeed", async () => {
     const { podId, id, stop } = await deafContainer();
     const remove = () => daemon.client.RemoveContainer({ container_id: id });
     await Promise.all([stop(60), remove(), remove(), stop(1), remove()]);
@@ -115,7 +115,7 @@ describe("StopPodSandbox", () => {
   );
 });
 
-describe("a RunPodSandbox that fails on a full disk, and can then not be undone", () => {
+describe("a RunPodSandbox that fails on a full disk and cannot be rolled back", () => {
   test("leaves a NOTREADY pod, which Stop and Remove end, and its name is free again", async () => {
     const fill = join(daemon.dir, "state/fill");
     const script = `[ $CNI_COMMAND = ADD ] && { dd if=/dev/zero of=${fill} bs=64k; exit 1; } 2>/dev/null

@@ -1,4 +1,4 @@
-// List and Stream calls: the same items either way, filters, shortened ids, bounded messages.
+// List and Stream calls: equal items, filters, id prefixes, bounded messages.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
@@ -89,7 +89,7 @@ describe("containers", () => {
     expect(await state()).toBeUndefined();
   });
 
-  test("what a message cannot hold comes in several, each item once", async () => {
+  test("a list too large for one message comes in several, each item once", async () => {
     const annotations = { much: "x".repeat(400_000) };
     const large: string[] = [];
     for (let count = 0; count < 6; count++) {
@@ -122,7 +122,7 @@ test("pods: List and Stream filter by id, state and labels", async () => {
   expect(await both({ state: { state: PodSandboxState.SANDBOX_READY } })).toEqual([podId]);
 });
 
-test("images: Stream sends what List does", async () => {
+test("images: Stream sends the items of List", async () => {
   const { images } = await daemon.client.ListImages({});
   const batches = await all(daemon.client.StreamImages({}), (message) => message.images);
   expect(batches.flat()).toEqual(images);

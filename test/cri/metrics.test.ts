@@ -1,4 +1,4 @@
-// ListPodSandboxMetrics: cAdvisor's names, labels as the descriptors tell them, values of what happens.
+// ListPodSandboxMetrics: cAdvisor's names, labels as in the descriptors, and values under real load.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt, toLong } from "../../src/base/int64.ts";
@@ -149,7 +149,7 @@ test("a pod has the traffic of its interface and what its cgroup counts", async 
   expect(toBigInt(own("memory_usage_bytes").value!.value)).toBeGreaterThan(0n);
 });
 
-test("the stream holds what the list does; what does not run has no metrics", async () => {
+test("the stream has the items of the list; only running containers have metrics", async () => {
   const other = daemon.hostPodConfig();
   const otherPod = await daemon.runPod(other);
   const ended = await daemon.run(otherPod, other, ["true"]);

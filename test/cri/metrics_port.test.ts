@@ -1,4 +1,4 @@
-// metrics-port: what Prometheus reads of the daemon itself.
+// metrics-port: the daemon's own metrics for Prometheus.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { once } from "node:events";
 import { createServer } from "node:http";
@@ -55,7 +55,7 @@ test("calls are counted by method and code, and how long they take", async () =>
   expect(after.get(failed[0]!)).toBe(1);
 });
 
-test("how late the daemon's loop turns is measured while an image is pulled, and only then", async () => {
+test("event loop lag is measured while an image is pulled, and only then", async () => {
   const lags = async () => (await metrics()).get("isulad_loop_lag_seconds_count") ?? 0;
   const registry = createServer((_, response) => {
     setTimeout(() => response.writeHead(404).end(), 300);
@@ -73,7 +73,7 @@ test("how late the daemon's loop turns is measured while an image is pulled, and
   registry.close();
 });
 
-test("pods, containers, OOM kills and memory are told", async () => {
+test("pods, containers, OOM kills and memory are counted", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   await daemon.create(podId, pod, ["true"]);
@@ -120,7 +120,7 @@ test("only /metrics is served, for reading, on loopback", async () => {
   expect(await elsewhere).toBe("refused");
 });
 
-test("a port that is taken stops the start and is named", async () => {
+test("a port in use stops the start, and the error names it", async () => {
   const other = startDaemon({ config: { "metrics-port": port }, image: false });
   const message = await other.then(
     () => "it started",

@@ -1,4 +1,4 @@
-// What a container finds mounted: the host's folders, images, the pod's files; and what is refused.
+// Mounts in containers: host folders, images, the pod's files; and refused requests.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import {
@@ -46,7 +46,7 @@ function hostFolder(name: string): string {
 
 const output = (command: string, mounts: Mount[]) => daemon.output(podId, pod, command, { mounts });
 
-/** What CreateContainer says of mounts that it refuses; nothing is left of it. */
+/** CreateContainer's error for refused mounts; checks that nothing is left. */
 async function refusal(mounts: Mount[]): Promise<{ code: string; message: string }> {
   const before = daemon.snapshot();
   const { code, message } = await failure(daemon.create(podId, pod, "true", { mounts }));
@@ -54,12 +54,12 @@ async function refusal(mounts: Mount[]): Promise<{ code: string; message: string
   return { code, message };
 }
 
-/** A mount's options in a container: of the last mount at the place. */
+/** Options of the last mount at a path in a container. */
 const optionsOf = (path: string) =>
   `awk '$5 == "${path}" { o = $6 } END { print o }' /proc/self/mountinfo`;
 
 describe("the host's folders", () => {
-  test("are writable or read-only, and ContainerStatus tells of them and no others", async () => {
+  test("are writable or read-only, and ContainerStatus lists exactly these", async () => {
     const [free, fixed] = [hostFolder("free"), hostFolder("fixed")];
     const mounts: Mount[] = [
       { container_path: "/free", host_path: free },
@@ -75,7 +75,7 @@ describe("the host's folders", () => {
     expect(status.mounts).toHaveLength(2);
   });
 
-  test("get noexec, nodev and nosuid where they are asked for, as Status promises", async () => {
+  test("get noexec, nodev and nosuid as requested, which Status reports as a feature", async () => {
     const folder = hostFolder("options");
     const mount_options = ["noexec", "nodev", "nosuid"];
     const mounts = [{ container_path: "/o", host_path: folder, mount_options }];
@@ -98,14 +98,14 @@ describe("the host's folders", () => {
     expect(existsSync(join(folder, "through"))).toBe(true);
   });
 
-  test("are made where they are missing", async () => {
+  test("are created if missing", async () => {
     const missing = join(host, "is/not/there");
     await output("touch /m/made", [{ container_path: "/m", host_path: missing }]);
     expect(existsSync(join(missing, "made"))).toBe(true);
     expect(statSync(missing).mode & 0o777).toBe(0o755);
   });
 
-  test("that a link leads nowhere to are refused", async () => {
+  test("behind a dangling link are refused", async () => {
     symlinkSync("nowhere", join(host, "dangling"));
     const mounts = [{ container_path: "/m", host_path: join(host, "dangling") }];
     expect(await refusal(mounts)).toMatchObject({
@@ -115,7 +115,7 @@ describe("the host's folders", () => {
   });
 });
 
-test("reject-missing-mount-sources: nothing is made, and the key is named", async () => {
+test("reject-missing-mount-sources: nothing is created, and the error names the key", async () => {
   const config = { "reject-missing-mount-sources": true };
   await using strict = await startDaemon({ network: false, config });
   const pod = strict.hostPodConfig();
@@ -256,7 +256,7 @@ describe("image volumes", () => {
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 
-  test("stay when the image is removed and the daemon is killed, and go with the container", async () => {
+  test("survive removal of the image and a killed daemon, and are removed with the container", async () => {
     const own = "example.test/other:1";
     await daemon.loadImage(makeImage([makeLayer([{ name: "only", data: "here" }])], {}), own);
     const mounts = [volume({ image: { image: own } })];
@@ -290,7 +290,7 @@ describe("image volumes", () => {
   });
 });
 
-describe("what is refused before anything is made", () => {
+describe("refused before anything is created", () => {
   const host_path = "/tmp";
   test.each<[string, Mount[], string]>([
     ["the root", [{ container_path: "/x/..", host_path }], "root itself"],
@@ -335,7 +335,7 @@ describe("the pod's own files", () => {
   });
 });
 
-test("an image of the daemon's is not kept from removal by a failed mount", async () => {
+test("a failed mount does not keep an image from being removed", async () => {
   const { images } = await daemon.client.ListImages({});
   expect(images.map(({ repo_tags }) => repo_tags!.join()).sort()).toEqual([
     busybox,

@@ -1,4 +1,4 @@
-// What CNI plugins take and do not give back: nothing stays, whether they fail now, for a day, or forget.
+// CNI plugins that fail, hang or crash, once or for a day: no address or other resource leaks.
 import { beforeEach, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -27,7 +27,7 @@ useNetworks();
 describe("plugins that fail", () => {
   const mark = (name: string) => join(daemon.dir, name);
 
-  test("the second one in ADD and then in DEL too: the first one's address goes all the same", async () => {
+  test("the second one in ADD and then in DEL too: the first one's address is still released", async () => {
     // containerd's #12130: with the ADD never completed its failed DEL is forgotten, and the lease stays.
     const fails = `[ $CNI_COMMAND = ADD ] && { echo broken cable >&2; exit 1; }
 [ ! -e ${mark("del-fails")} ] || { echo still broken >&2; exit 1; }`;
@@ -52,7 +52,7 @@ describe("plugins that fail", () => {
     expect(files("graph/cni/results")).toEqual([]);
   });
 
-  test("for a day: DEL is given up, told of, and the pod can be removed", async () => {
+  test("for a day: DEL is abandoned with a log message, and the pod can be removed", async () => {
     const fails = `[ $CNI_COMMAND != DEL ] || { echo gone for good >&2; exit 1; }`;
     writeList("chain", [writePlugin("fails", fails)]);
     await configure({});
@@ -75,7 +75,7 @@ describe("plugins that fail", () => {
     await daemon.removePod(podId);
   });
 
-  test("a node that was restarted: DEL without the namespace frees the addresses, unasked", async () => {
+  test("a node that was restarted: DEL without the namespace frees the addresses without a call", async () => {
     writeList("plain", [bridge(["4"])]);
     await configure({});
     const podId = await daemon.runPod(daemon.podConfig());
@@ -113,7 +113,7 @@ esac`;
   await until("the plugin has begun", () => readdirSync(folder).length > 0);
   cancel.abort();
   expect((await call).code).toBe("CANCELLED");
-  // The client has its answer at once; the plugin is let finish behind it.
+  // The client gets its response at once; the plugin finishes in the background.
   const isUndone = () => [...readdirSync(folder), ...files("graph/cni/results")].length === 0;
   await until("the pod is undone", isUndone);
   expect(await daemon.leaksSince(before)).toEqual([]);
@@ -193,7 +193,7 @@ describe("kill -9 of the daemon", () => {
 });
 
 describe("CNI 1.1", () => {
-  test("STATUS of the plugins is NetworkReady's; one that knows no STATUS is taken as ready", async () => {
+  test("NetworkReady follows the plugins' STATUS; a plugin without STATUS counts as ready", async () => {
     const mark = join(daemon.dir, "unfit");
     const status = `[ $CNI_COMMAND = STATUS ] && [ -e ${mark} ] &&
 { echo '{"cniVersion":"1.1.0","code":50,"msg":"the switch is off"}'; exit 1; }`;
@@ -240,7 +240,7 @@ describe("CNI 1.1", () => {
     await daemon.removePod(podId);
   });
 
-  test("GC is put off while a pod's cache file is lost, and frees nothing of that pod", async () => {
+  test("GC is postponed while a pod's cache file is missing, and frees nothing of that pod", async () => {
     const told = join(daemon.dir, "gc-told");
     const plugin = writePlugin("keeper", `[ $CNI_COMMAND != GC ] || echo "$input" > ${told}`);
     writeList("eleven", [plugin], { cniVersion: "1.1.0" });

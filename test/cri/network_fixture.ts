@@ -1,4 +1,4 @@
-// A daemon whose CNI lists and plugins a test writes itself, on one bridge.
+// A daemon with CNI lists and plugins written by the test, on one bridge.
 import { afterAll, beforeAll, beforeEach } from "bun:test";
 import { chmodSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

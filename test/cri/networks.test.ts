@@ -1,5 +1,4 @@
-// The pods' networks: families and which address comes first, several networks, ports of the host, pods
-// that reach each other.
+// Pod networks: address families and their order, several networks, host ports, traffic between pods.
 import { describe, expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
 import { createSocket } from "node:dgram";

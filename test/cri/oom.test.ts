@@ -1,4 +1,4 @@
-// What is told of a container that the kernel took a process of for want of memory, and of one it did not.
+// OOM kills: containers that lost a process to a memory limit report it, others do not.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -37,22 +37,22 @@ describe("a container's own limit", () => {
   const message =
     "the kernel killed a process of the container for memory: the container's memory limit was reached";
 
-  test("is told when its first process was the victim, with 137", async () => {
+  test("is reported when the first process was killed, with 137", async () => {
     const end = await endOf(pod, podId, `exec ${eater}`);
     expect(end).toEqual({ exitCode: 137, reason: "OOMKilled", message });
   });
 
-  test("is told when another was, and the first one ended by it, with its own code", async () => {
+  test("is reported when another process was killed and the first one exited because of it, with its own code", async () => {
     const end = await endOf(pod, podId, `${eater}; exit 3`);
     expect(end).toEqual({ exitCode: 3, reason: "OOMKilled", message });
   });
 
-  test("is not told when the first one ended well all the same", async () => {
+  test("is not reported when the first process still succeeded", async () => {
     const end = await endOf(pod, podId, `${eater}; exit 0`);
     expect(end).toEqual({ exitCode: 0, reason: "Completed", message: "" });
   });
 
-  test("is not told of a SIGKILL, from inside or from outside", async () => {
+  test("is not reported for a SIGKILL, from inside or outside", async () => {
     const inside = await endOf(pod, podId, "sh -c 'kill -9 $$'; exit $?");
     expect(inside).toEqual({ exitCode: 137, reason: "Error", message: "" });
     const id = await daemon.run(podId, pod, ["sleep", "600"], limited);
@@ -61,7 +61,7 @@ describe("a container's own limit", () => {
     expect([outside.exitCode, outside.reason]).toEqual([137, "Error"]);
   });
 
-  test("is told of each of several in a pod that are killed at once", async () => {
+  test("is reported for each of several containers killed at once", async () => {
     const ends = await Promise.all(
       Array.from({ length: 4 }, (_, index) =>
         endOf(pod, podId, index === 3 ? "sh -c 'kill -9 $$'; exit $?" : `exec ${eater}`),
@@ -79,7 +79,7 @@ const limits = [
     told: "the node, or what its pods may have together, was out of memory",
   },
 ];
-test.each(limits)("the limit of the $whose is told as that", async ({ above, told }) => {
+test.each(limits)("the limit of the $whose is reported as such", async ({ above, told }) => {
   const name = `${daemon.token}x${above}`;
   const slice = `${name}.slice/${name}-pod.slice`;
   const parent = isSystemd ? `/${slice}` : `/${name}/pod`;

@@ -1,4 +1,5 @@
-// Text that strangers wrote: whatever it holds, each call ends with a status and each list can be read.
+// Malformed text from registries, plugins, images and clients: each call ends with a status, each list is
+// readable.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -106,13 +107,13 @@ describe("an image with ill-formed strings", () => {
     expect(images.find((image) => image.id === id)).toBeUndefined();
   };
 
-  test("is listed, told of and removed", async () => {
+  test("is listed, shown and removed", async () => {
     registry.put("a/b", "1", makeImage([makeLayer([{ name: "f" }])], settings));
     await daemon.client.PullImage({ image: { image: name() } }, { timeoutMs });
     await remove(await check());
   });
 
-  test("is listed and removed when an earlier build stored it as it was", async () => {
+  test("is listed and removed when an earlier build stored it unchanged", async () => {
     const image = busyboxImage({ User: "me" });
     await daemon.loadImage(image, "localhost/ill:1");
     const record = join(daemon.dir, "graph/images", `${image.config.digest.slice(7)}.json`);

@@ -1,4 +1,4 @@
-// UpdatePodSandboxResources: the limits of a pod whose cgroup is ours; of a kubelet's, the figures.
+// UpdatePodSandboxResources: limits of pod cgroups that the daemon owns; a kubelet's are only recorded.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -33,7 +33,7 @@ async function config(podId: string): Promise<string> {
   return Object.values(status.info).join();
 }
 
-test.skipIf(cgroupDriver === "systemd")("of our own: at the start and at each update", async () => {
+test.skipIf(cgroupDriver === "systemd")("of the daemon's own cgroup: set and updated", async () => {
   const pod = daemon.hostPodConfig();
   pod.linux!.resources = { memory_limit_in_bytes: mib(64), cpu_quota: toLong(20_000) };
   pod.linux!.overhead = { memory_limit_in_bytes: mib(8), cpu_quota: toLong(5_000) };
@@ -69,7 +69,7 @@ test.skipIf(cgroupDriver === "systemd")("of our own: at the start and at each up
   await daemon.removePod(pod_sandbox_id);
 });
 
-test("of a kubelet's: kept, and its cgroup is not touched", async () => {
+test("of a kubelet's cgroup: recorded, not applied", async () => {
   const pod = daemon.hostPodConfig();
   const parent = cgroupDriver === "systemd" ? `${daemon.token}-k.slice` : `/${daemon.token}/k`;
   pod.linux!.cgroup_parent = parent;

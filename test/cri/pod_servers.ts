@@ -1,4 +1,4 @@
-// Run inside a pod's network namespace by port_forward.test.ts: servers that each behave in one way.
+// Servers for port_forward.test.ts, run in a pod's network namespace; each has its own behaviour.
 import { createServer, type Socket } from "node:net";
 
 const servers: [number, string, (socket: Socket) => void][] = [

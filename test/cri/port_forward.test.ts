@@ -1,4 +1,4 @@
-// PortForward: connections to localhost in a pod's network, any number, each with its own end.
+// PortForward: concurrent connections to localhost in a pod's network, each closed independently.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { readdirSync } from "node:fs";
@@ -100,7 +100,7 @@ describe.each(["SPDY", "WebSocket"])("over %s", (transport) => {
     await forward.end();
   });
 
-  test("50 connections at once keep apart", async () => {
+  test("50 concurrent connections are independent", async () => {
     const forward = await client(transport);
     const texts = Array.from({ length: 50 }, (_, index) => `${index};`.repeat(2000));
     const said = await Promise.all(
@@ -110,7 +110,7 @@ describe.each(["SPDY", "WebSocket"])("over %s", (transport) => {
     await forward.end();
   });
 
-  test("a port that nobody listens on is told on the error stream, others go on", async () => {
+  test("a closed port is reported on the error stream, other connections continue", async () => {
     const forward = await client(transport);
     const { error } = await connect(forward, 9999);
     const told = await collected(error.chunks());
@@ -129,7 +129,7 @@ describe.each(["SPDY", "WebSocket"])("over %s", (transport) => {
     await forward.end();
   });
 
-  test("a client that goes leaves no connection, process or descriptor", async () => {
+  test("a disconnected client leaves no connection, process or descriptor", async () => {
     const before = daemon.snapshot();
     const forward = await client(transport);
     for (let count = 0; count < 12; count++) await connect(forward, 8006);

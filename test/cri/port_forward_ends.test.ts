@@ -1,4 +1,4 @@
-// PortForward to servers on the node that are slow, deaf or full: what was sent arrives, what was opened is
+// PortForward to slow, unresponsive or saturated servers: sent data arrives, and every connection is
 // closed. Over WebSocket's channels, and over SPDY.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
@@ -97,7 +97,7 @@ describe.each(protocols)("over WebSocket by %j", (protocol) => {
     client.vanish();
   });
 
-  test("a port that nobody listens on is told on its channel, the others go on", async () => {
+  test("a closed port is reported on its channel, other connections continue", async () => {
     using talker = await serve((socket) => void setTimeout(() => socket.end("late"), 300));
     using gone = await serve(() => {});
     gone[Symbol.dispose]();
@@ -177,7 +177,7 @@ async function connect(transport: string, port: number) {
 }
 
 describe.each(["SPDY", "WebSocket"])("over %s", (transport) => {
-  test("a client that goes leaves no connection to a port that reads nothing", async () => {
+  test("a disconnected client leaves no connection to a server that never reads", async () => {
     const { listener, port } = listenLoopback(0);
     const client = await connect(transport, port);
     const typing = client.send(Buffer.alloc(32 << 20)).catch(() => {});
@@ -200,7 +200,7 @@ describe.each(["SPDY", "WebSocket"])("over %s", (transport) => {
     client.vanish();
   }, 60_000);
 
-  test("a connect whose client goes ends at once", async () => {
+  test("a pending connect ends at once when its client disconnects", async () => {
     using full = fullListener();
     await full.filled;
     const client = await connect(transport, full.port);

@@ -1,5 +1,5 @@
-// Graph and state are closed to the node's other users: what a container makes in its root, a set-uid
-// program or a device, is root's to reach (the class of CVE-2021-41103).
+// Other users of the node cannot enter graph and state: only root can reach set-uid programs or devices
+// that a container creates (the class of CVE-2021-41103).
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import {
@@ -88,7 +88,7 @@ function pathsOf(name: string): string[] {
 }
 
 describe("graph and state", () => {
-  test("give nobody a path to a set-uid program or a device that a container has made", async () => {
+  test("give other users no path to a set-uid program or device that a container created", async () => {
     const { podId } = await hostilePod();
     const programs = pathsOf("become-root");
     expect(programs.some((path) => path.endsWith("/rootfs/become-root"))).toBe(true);
@@ -110,7 +110,7 @@ describe("graph and state", () => {
     expect(openToOthers()).toEqual([]);
   });
 
-  test("are closed at the start where an earlier build left them open, and pods go on", async () => {
+  test("are closed at the start if an earlier build left them open, and pods keep running", async () => {
     const { podId, id } = await hostilePod();
     await daemon.stop();
     const outside = join(daemon.dir, "outside");

@@ -1,5 +1,5 @@
-// storage-opts overlay2.size: containers' own layers are limited where the file system can do that; the
-// kernel of the guest can. Needs root.
+// storage-opts overlay2.size: writable layers are limited if the file system supports project quotas, as
+// the guest's kernel does. Needs root.
 import { afterAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";
@@ -30,7 +30,7 @@ function mountExt4(): boolean {
   return spawnSync("mount", ["-o", "loop,prjquota", ext4, graph]).status === 0;
 }
 
-test("is refused at the start where the file system cannot do that", () => {
+test("is refused at the start if the file system does not support it", () => {
   const tmpfs = join(dir, "tmpfs");
   fs.mkdirSync(tmpfs);
   spawnSync("mount", ["-t", "tmpfs", "tmpfs", tmpfs]);
@@ -54,7 +54,7 @@ test("is refused at the start where the file system cannot do that", () => {
 });
 
 describe.skipIf(!isMounted).each(["auto", "native"])("where it can (%s)", (driver) => {
-  test("it limits what a container writes, and what is gone counts no more", async () => {
+  test("it limits a container's writable layer, and removed files no longer count", async () => {
     const config = {
       graph: join(graph, driver),
       "storage-driver": driver,

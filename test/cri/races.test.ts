@@ -1,4 +1,4 @@
-// Calls that meet: whatever the order, nothing is left that nobody could find.
+// Conflicting concurrent calls: whatever their order, nothing leaks.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
@@ -13,7 +13,7 @@ beforeAll(async () => {
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
 
-describe("a sandbox that goes", () => {
+describe("a sandbox that is being removed", () => {
   test.each([0, 20, 40, 60])(
     "StopPodSandbox %i ms after StartContainer leaves nothing running",
     async (delayMs) => {
@@ -43,7 +43,7 @@ describe("a sandbox that goes", () => {
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 
-  test("Stop and Remove in parallel, several times, are all content", async () => {
+  test("repeated concurrent Stop and Remove all succeed", async () => {
     const before = daemon.snapshot();
     const pod = daemon.podConfig();
     const request = { pod_sandbox_id: await daemon.runPod(pod) };

@@ -1,4 +1,4 @@
-// What a daemon makes of records and processes that do not agree.
+// Recovery of records and processes that disagree.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, globSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -25,7 +25,7 @@ async function pidOf(id: string): Promise<number> {
   return (JSON.parse(info["info"]!) as { pid: number }).pid;
 }
 
-test("a container that runs without a record is killed", async () => {
+test("a running container without a record is killed", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
@@ -40,7 +40,7 @@ test("a container that runs without a record is killed", async () => {
   await daemon.removePod(podId);
 });
 
-test("a container whose last change cannot be read goes on from the record before", async () => {
+test("a container whose last change is unreadable continues from the previous record", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
@@ -60,7 +60,7 @@ test("a container whose last change cannot be read goes on from the record befor
   await daemon.removePod(podId);
 });
 
-test("a container that was being made is gone, and its name free", async () => {
+test("a container in creation is removed, and its name is free", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.create(podId, pod, "true", { metadata: { name: "half" } });

@@ -1,6 +1,6 @@
-// Pulls from the real docker-registry in every way that one is reached: HTTP, TLS with an authority and
-// client certificates of one's own, passwords, tokens, a mirror that lacks half, a proxy. What arrives
-// is compared with what skopeo and umoci make of the image, file by file.
+// Pulls from the real docker-registry by every route: HTTP, TLS with a private CA and client certificates,
+// passwords, tokens, an incomplete mirror, a proxy. Results are compared with those of skopeo and umoci,
+// file by file.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
@@ -242,7 +242,7 @@ describe("an image arrives whole", () => {
 });
 
 describe("registry check", () => {
-  test("names each place, its TLS, proxy and credentials, and what came of it", async () => {
+  test("lists each endpoint with its TLS, proxy, credentials and result", async () => {
     const good = await check(`${secret.host}/a/b:1`, `me:${user.password}`);
     expect(good.text).toContain(`1. https://${secret.host}/v2`);
     expect(good.text).toContain(`from ${certs}`);
@@ -256,7 +256,7 @@ describe("registry check", () => {
     expect((await daemon.client.ListImages({})).images).toEqual([]);
   });
 
-  test("says which failed how, and no secret", async () => {
+  test("reports each failure without secrets", async () => {
     const wrong = await check(`${secret.host}/a/b:1`, "me:wrong-s3cret");
     expect(wrong.code).toBe(1);
     expect(wrong.text).toContain("failed, UNAUTHENTICATED");

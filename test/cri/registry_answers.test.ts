@@ -1,5 +1,5 @@
-// Registries that answer wrongly, too much, too late or not at all: each pull ends with a clear error,
-// nothing of it stays, and no secret goes where it was not meant to.
+// Registries with wrong, oversized, late or missing responses: each pull ends with a clear error, leaves
+// nothing, and sends no secret to another host.
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { spawn, type ChildProcess } from "node:child_process";
 import { randomBytes } from "node:crypto";
@@ -143,7 +143,7 @@ describe("something else", () => {
   const page = (response: ServerResponse) =>
     response.writeHead(200, { "content-type": "text/html; charset=utf-8" }).end("<html>Login");
 
-  test("a web page for a manifest or a token is told as such", async () => {
+  test("an HTML page instead of a manifest or a token is reported as such", async () => {
     fake.intercept = (_request, response) => (page(response), true);
     const error = await refusal();
     expect(error.code).toBe("UNAVAILABLE");
@@ -152,7 +152,7 @@ describe("something else", () => {
     expect((await refusal()).message).toContain("web page");
   });
 
-  test("a web page for a blob is DATA_LOSS", async () => {
+  test("an HTML page instead of a blob is DATA_LOSS", async () => {
     fake.intercept = (_request, response, url) =>
       url.pathname.includes("/blobs/") ? (page(response), true) : false;
     expect((await refusal()).code).toBe("DATA_LOSS");
@@ -169,7 +169,7 @@ describe("something else", () => {
     expect(error.message).toContain(why);
   });
 
-  test("a mirror's nonsense costs nothing but the way", async () => {
+  test("an invalid response of a mirror only falls back to the next endpoint", async () => {
     hostsToml(`server = "${fake.url}"\n[host."${other.url}"]`);
     wantToken(other, (response) => response.end("["));
     const id = await pull();
@@ -179,7 +179,7 @@ describe("something else", () => {
     expect(JSON.parse(info["info"]!).source.host).toBe(fake.host);
   });
 
-  test("a registry that repeats what it was sent does not make us repeat it", async () => {
+  test("an error in which the registry echoes credentials does not leak them", async () => {
     fake.intercept = (request, response) => {
       const sent = request.headers.authorization;
       const errors = [{ message: `${sent} ${Buffer.from(sent ?? "").toString("base64")}` }];
@@ -206,7 +206,7 @@ describe("too late", () => {
     expect(error.message).toContain("sent nothing for 3000 ms");
   });
 
-  test("429 and 503 are tried again no sooner than they say, by seconds or by date", async () => {
+  test("429 and 503 are retried no sooner than Retry-After, in seconds or as a date", async () => {
     const times: number[] = [];
     const inTwo = () => new Date(Date.now() + 2_999).toUTCString(); // whole seconds, rounded down
     fake.intercept = (_request, response) => {
@@ -259,7 +259,7 @@ describe("too late", () => {
     expect(await pull()).toBe(image.config.digest);
   });
 
-  test("503 for ever ends after a few tries", async () => {
+  test("503 is retried a few times", async () => {
     let count = 0;
     fake.intercept = (_request, response) => {
       count++;
@@ -306,7 +306,7 @@ describe("elsewhere", () => {
     expect(other.requests.some(({ headers }) => headers.authorization)).toBe(false);
   });
 
-  test("a token that grows old in the middle of a pull is got anew", async () => {
+  test("a token that expires during a pull is renewed", async () => {
     let [given, left] = [0, 0];
     fake.intercept = (request, response, url) => {
       if (url.pathname === "/token") {
@@ -336,7 +336,7 @@ describe("elsewhere", () => {
   });
 });
 
-describe("a mirror that nobody answers at", () => {
+describe("an unreachable mirror", () => {
   let listener: ChildProcess;
   const sockets: Socket[] = [];
   afterAll(() => {
@@ -362,7 +362,7 @@ describe("a mirror that nobody answers at", () => {
     return port;
   }
 
-  test("is passed over when its dial_timeout is over", async () => {
+  test("is skipped after its dial_timeout", async () => {
     const mirror = `http://127.0.0.1:${await silentPort()}`;
     hostsToml(`server = "${fake.url}"\n[host."${mirror}"]\ndial_timeout = "300ms"`);
     expect(await pull()).toBe(image.config.digest);

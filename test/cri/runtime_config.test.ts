@@ -1,4 +1,4 @@
-// UpdateRuntimeConfig: the kubelet's pod CIDR becomes a CNI list where daemon.json names a template.
+// UpdateRuntimeConfig: writes the kubelet's pod CIDR into a CNI list if daemon.json names a template.
 import { expect, test } from "bun:test";
 import { existsSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -13,13 +13,13 @@ async function networkReady(daemon: Daemon): Promise<boolean> {
   return status!.conditions!.find(({ type }) => type === "NetworkReady")!.status!;
 }
 
-test("without the key it is accepted, and nothing is written", async () => {
+test("without a template it is accepted, and nothing is written", async () => {
   await using daemon = await startDaemon({ network: false, image: false });
   await tell(daemon, "10.1.0.0/24");
   expect(readdirSync(daemon.cniDir)).toEqual([]);
 });
 
-test("with a template: pods get addresses of the CIDR; another list is never touched", async () => {
+test("with a template: pods get addresses of the CIDR; other lists are never changed", async () => {
   await using daemon = await startDaemon({ network: false });
   const template = join(daemon.dir, "template.conflist");
   const list = join(daemon.cniDir, "10-isulad-net.conflist");

@@ -1,4 +1,4 @@
-// Pods: their life cycle, their network, their names, and what callers get for wrong ones.
+// Pods: life cycle, network, names, and invalid requests.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { createConnection } from "node:net";
@@ -73,7 +73,7 @@ describe("life cycle", () => {
     expect(existsSync(key)).toBe(false);
   });
 
-  test("remove takes a running pod with its containers", async () => {
+  test("remove ends a running pod with its containers", async () => {
     const before = daemon.snapshot();
     const config = daemon.podConfig();
     const id = await daemon.runPod(config);
@@ -85,7 +85,7 @@ describe("life cycle", () => {
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 
-  test("stop ends its containers, which stay listed as exited", async () => {
+  test("stop ends the containers, which stay listed as exited", async () => {
     const config = daemon.podConfig();
     const id = await daemon.runPod(config);
     const container = await daemon.run(id, config, ["sleep", "600"]);
@@ -96,7 +96,7 @@ describe("life cycle", () => {
     await daemon.removePod(id);
   });
 
-  test("ten at once get ten addresses", async () => {
+  test("ten concurrent pods get ten addresses", async () => {
     const before = daemon.snapshot();
     const configs = Array.from({ length: 10 }, () => daemon.podConfig());
     const ids = await Promise.all(configs.map((config) => daemon.runPod(config)));
@@ -144,7 +144,7 @@ describe("names", () => {
     await Promise.all(ids.map((id) => daemon.removePod(id)));
   });
 
-  test("unknown ids: stop and remove are content, status is NOT_FOUND, lists are empty", async () => {
+  test("unknown ids: stop and remove succeed, status is NOT_FOUND, lists are empty", async () => {
     const id = "0".repeat(64);
     await daemon.client.StopPodSandbox({ pod_sandbox_id: id });
     await daemon.client.RemovePodSandbox({ pod_sandbox_id: id });

@@ -1,4 +1,4 @@
-// The security context of containers, as the kernel has it in the end.
+// Security contexts of containers, as the kernel enforces them.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
@@ -170,7 +170,7 @@ describe("capabilities and privileges", () => {
     ]);
   });
 
-  test("no_new_privs and seccomp are on only where they are asked for", async () => {
+  test("no_new_privs and seccomp are on only if requested", async () => {
     expect(await status({})).toMatchObject({ NoNewPrivs: "0", Seccomp: "0" });
     expect((await status({ no_new_privs: true }))["NoNewPrivs"]).toBe("1");
     const filtered = await status({ seccomp: { profile_type: RuntimeDefault } });
@@ -298,7 +298,7 @@ describe("namespaces", () => {
   });
 });
 
-test("limits that this node cannot hold are refused by name", async () => {
+test("limits that this node does not support are refused by name", async () => {
   const limits = (resources: LinuxContainerResources) => refusal({ linux: { resources } });
   const huge = await limits({ hugepage_limits: [{ page_size: "3MB", limit: toLong(1 << 20) }] });
   expect([huge.code, huge.message]).toEqual([
@@ -312,7 +312,7 @@ test("limits that this node cannot hold are refused by name", async () => {
   expect(unified.message).toContain("cgroup v2");
 });
 
-test("selinux_options count for nothing without SELinux, and are refused with it, until it is on", async () => {
+test("selinux_options are ignored without SELinux, and refused with SELinux unless selinux-enabled is set", async () => {
   const asked = withContext({ selinux_options: { type: "spc_t", level: "s0:c1,c2" } });
   if (existsSync("/sys/fs/selinux/enforce")) {
     const error = await refusal(asked);

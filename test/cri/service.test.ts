@@ -1,4 +1,4 @@
-// What the daemon tells a service manager, with a socket in systemd's place.
+// Notifications to the service manager, over a socket in place of systemd's.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { closeSync, mkdtempSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -49,7 +49,7 @@ function take(): string[] {
   }
 }
 
-test("more time is asked for while it recovers, and READY comes when it serves", async () => {
+test("it extends its start timeout while it recovers, and sends READY when it serves", async () => {
   await until(
     "it was ready",
     () => take().length >= 0 && told.some((text) => /^READY=1$/m.test(text)),
@@ -60,7 +60,7 @@ test("more time is asked for while it recovers, and READY comes when it serves",
   await daemon.client.Version({});
 });
 
-test("the watchdog hears of it only while the own socket answers", async () => {
+test("the watchdog is notified only while the daemon's own socket responds", async () => {
   const watchdog = () => take().includes("WATCHDOG=1");
   await until("the watchdog was told", watchdog);
   renameSync(daemon.socket, `${daemon.socket}.away`);
@@ -72,7 +72,7 @@ test("the watchdog hears of it only while the own socket answers", async () => {
   await until("the watchdog was told again", watchdog);
 });
 
-test("children know nothing of it, and the end is told", async () => {
+test("children do not inherit the socket, and the daemon's exit is announced", async () => {
   const [monitor] = daemon.monitors();
   expect(readFileSync(`/proc/${monitor}/environ`, "utf8")).not.toMatch(/NOTIFY|WATCHDOG/);
   await daemon.stop();

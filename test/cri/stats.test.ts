@@ -1,4 +1,4 @@
-// Stats of containers and pods, with real load: what is used shows, and only what runs has stats.
+// Stats of containers and pods under real load; only running ones have stats.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { createSocket } from "node:dgram";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";
@@ -57,7 +57,7 @@ async function sendDatagrams(address: string): Promise<void> {
 }
 
 describe("a container", () => {
-  test("that is busy uses CPU; the rate is told from the second reading on", async () => {
+  test("that is busy uses CPU; the rate is known from the second reading on", async () => {
     const id = await daemon.run(podId, pod, "while :; do :; done");
     const first = await statsOf(id);
     expect(first.attributes).toMatchObject({ id, metadata: { attempt: 0 } });
@@ -74,7 +74,7 @@ describe("a container", () => {
     expect(count(second.cpu!.usage_nano_cores)).toBeLessThan(1_500_000_000n);
   });
 
-  test("that takes memory shows it, and what its limit leaves", async () => {
+  test("that uses memory shows it, and the memory left to its limit", async () => {
     const limit = 128n << 20n;
     const resources = { memory_limit_in_bytes: toLong(limit) };
     const command =
@@ -142,7 +142,7 @@ describe("a container", () => {
     expect(openCgroupFiles(id)).toEqual([]);
   });
 
-  test("that does not run has no stats, and an unknown one is not found", async () => {
+  test("that is not running has no stats, and an unknown one is NOT_FOUND", async () => {
     const id = await daemon.create(podId, pod, ["true"]);
     const code = async (container_id: string) =>
       (await failure(daemon.client.ContainerStats({ container_id }))).code;
@@ -156,7 +156,7 @@ describe("a container", () => {
 });
 
 describe("lists", () => {
-  test("of container stats hold what runs, by id, pod and labels; streams the same", async () => {
+  test("of container stats have running containers, by id, pod and labels; streams are equal", async () => {
     const other = daemon.hostPodConfig();
     const otherPod = await daemon.runPod(other);
     const a = await daemon.run(podId, pod, ["sleep", "600"], { labels: { app: "a" } });

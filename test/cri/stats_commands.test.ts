@@ -71,7 +71,7 @@ test("top shows the busiest first, as often as asked", () => {
   }
 });
 
-test("top ends well when it is interrupted", async () => {
+test("top exits with 0 when it is interrupted", async () => {
   const child = spawn(executable, ["top", "-d", "60", "--pod", podId], { env: env() });
   let stdout = "";
   child.stdout.on("data", (bytes: Buffer) => {

@@ -1,5 +1,5 @@
-// The end of every process of a container, also of those that outlive its first one, and of those that
-// SIGKILL does not end yet.
+// Stopping every process of a container, including those that outlive its first process, and those that
+// SIGKILL does not end at once.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -55,7 +55,7 @@ describe("in a pid namespace that is not the container's own", () => {
     await daemon.client.RemoveContainer({ container_id: id });
   });
 
-  test("when the first process ends by itself, the others go too", async () => {
+  test("when the first process exits by itself, the others are killed too", async () => {
     const id = await daemon.run(podId, pod, "setsid sleep 41339 & exit 3", hostPid);
     expect((await daemon.exited(id)).exitCode).toBe(3);
     await until("the other has gone", () => sleepers(41339).length === 0);

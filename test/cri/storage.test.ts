@@ -1,4 +1,4 @@
-// How containers get their roots: stacked by overlayfs, copied where that cannot be. Needs root.
+// Root file systems of containers: overlayfs, or copies where overlayfs does not work. Needs root.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";
@@ -106,7 +106,7 @@ async function storageOf(daemon: Daemon): Promise<Record<string, unknown>> {
 }
 
 describe("on a file system that overlayfs does not take", () => {
-  test("containers get copies with the same content, which are told of and go with them", async () => {
+  test("containers get copies with the same content, which are logged and removed with them", async () => {
     using graph = onOverlay("graph");
     await using daemon = await startDaemon({ image: false, config: { graph: graph.path } });
     expect(daemon.log.match(/each container gets a copy of its image/g)).toHaveLength(1);
@@ -144,14 +144,14 @@ describe("on a file system that overlayfs does not take", () => {
     expect(fs.readFileSync("/proc/self/mountinfo", "utf8")).not.toContain(`${graph.path}/`);
   });
 
-  test("overlay2 does not start, and says what to do", () => {
+  test("overlay2 refuses to start, and says what to do", () => {
     using graph = onOverlay("strict");
     const said = refusal({ graph: graph.path, "storage-driver": "overlay2" });
     expect(said).toMatch(/"storage-driver": "overlay2" does not work.*"auto"/);
     expect(fs.readFileSync("/proc/self/mountinfo", "utf8")).not.toContain(`${graph.path}/`);
   });
 
-  test("without attributes copies are made, too; from there an overlay starts anew", async () => {
+  test("without extended attributes containers get copies as well; a later overlay is built from scratch", async () => {
     using graph = mounted("ramfs", ["-t", "ramfs", "ramfs"]);
     await using daemon = await startDaemon({ image: false, config: { graph: graph.path } });
     expect(await storageOf(daemon)).toMatchObject({ driver: "native" });
@@ -177,7 +177,7 @@ test("storage-driver may change: what overlayfs cannot read is dropped, copies c
   expect(await contentIn(daemon)).toBe(expected);
 });
 
-test("a copy that the daemon's end cut off is taken away by the next one", async () => {
+test("a copy cut off by the daemon's exit is removed by the next daemon", async () => {
   const config = { "storage-driver": "native" };
   await using daemon = await startDaemon({ image: false, config });
   await daemon.loadImage(image, name);

@@ -1,5 +1,4 @@
-// isulad-ts exec, attach and port-forward as a person types them, on a terminal and in a pipe; and the
-// stock client with both transports.
+// isulad-ts exec, attach and port-forward on a terminal and in a pipe; crictl with both transports.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import { existsSync } from "node:fs";
@@ -92,7 +91,7 @@ describe("exec", () => {
     expect(run(ours("exec", id, "cat"), text)).toEqual({ code: 0, stdout: "", stderr: "" });
   });
 
-  test("-i of a command that does not read all of it ends with that command", () => {
+  test("-i of a command that does not read all input ends with that command", () => {
     for (let round = 0; round < 5; round++) {
       const done = run(
         ours("exec", "-i", id, "head", "-c", "4"),
@@ -116,7 +115,7 @@ describe("exec", () => {
     expect(await shell.ended).toBe(5);
   });
 
-  test("-it tells the command of another size", async () => {
+  test("-it passes on a changed terminal size", async () => {
     const command = "trap 'stty size' WINCH; echo on; while sleep 0.1; do :; done";
     const later = "sleep 1.5; stty -F /dev/tty cols 101 rows 31";
     const shell = new OnTerminal(ours("exec", "-it", id, "sh", "-c", command), later);
@@ -133,7 +132,7 @@ describe("exec", () => {
     expect(late.code).toBe(125);
   });
 
-  test("what cannot be started has docker's codes, what is wrongly asked ours", () => {
+  test("commands that cannot start exit with docker's codes, usage errors with isulad-ts's own", () => {
     expect(run(ours("exec", id, "nosuch")).code).toBe(127);
     expect(run(ours("exec", id, "/etc")).code).toBe(126);
     expect(run(ours("exec", "nosuch", "true")).code).toBe(125);
@@ -141,7 +140,7 @@ describe("exec", () => {
     expect(run(ours("exec", "--timeout", "5", id, "true")).stderr).toContain("--sync");
   });
 
-  test("a killed one leaves nothing", async () => {
+  test("a killed client leaves nothing", async () => {
     const before = daemon.snapshot();
     const [program = "", ...words] = ours("exec", id, "sleep", "61630");
     const child = spawn(program, words, { env: environment() });
@@ -175,7 +174,7 @@ describe("attach", () => {
 });
 
 describe("port-forward", () => {
-  test("makes a port of a pod one of ours until it is interrupted", async () => {
+  test("forwards a local port to a pod until it is interrupted", async () => {
     const server = createServer((socket) => socket.end("from the pod"));
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     const { port } = server.address() as AddressInfo;

@@ -1,4 +1,4 @@
-// Exec: streams, terminals, exit codes, and clients that are slow, wrong or gone.
+// Exec: streams, terminals, exit codes, and slow, misbehaving or disconnected clients.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
@@ -39,12 +39,12 @@ describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
     expect([stdout, stderr, exitCodeIn(status)]).toEqual(["out\n", "err\n", 4]);
   });
 
-  test("a success is one", async () => {
+  test("a success is reported as such", async () => {
     const { end } = await exec("true", both, transport);
     expect(exitCodeIn((await end).status)).toBe(0);
   });
 
-  test("what is typed is read, and its end is an end, while output goes on", async () => {
+  test("input and its end are delivered while output continues", async () => {
     const asked = { stdin: true, stdout: true };
     const talk = await exec(
       "read a; echo got $a; cat; echo end; sleep 0.3; echo late",
@@ -71,7 +71,7 @@ describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
     expect(stdout === text).toBe(true);
   });
 
-  test("a terminal is one, has the client's size, and tells of another", async () => {
+  test("a terminal has the client's size and follows its changes", async () => {
     const asked = { stdin: true, stdout: true, tty: true };
     const command =
       "trap 'stty size' WINCH; tty; echo $TERM; while true; do read a && break; done; exit 6";
@@ -86,14 +86,14 @@ describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
     expect(exitCodeIn(status)).toBe(6);
   });
 
-  test("a command that is not there fails, and says why", async () => {
+  test("a missing command fails with the reason", async () => {
     const { url } = await daemon.client.Exec({ container_id: id, cmd: ["/no/such"], ...both });
     const { status } = await (await converse(url, both, transport)).end;
     expect(JSON.parse(status)).toMatchObject({ status: "Failure", reason: "InternalError" });
     expect(status).toContain("/no/such");
   });
 
-  test("a client that goes takes its command and all that came of it along", async () => {
+  test("a disconnected client ends its command with all descendants", async () => {
     const before = daemon.snapshot();
     for (const asked of [
       { stdin: true, stdout: true },
@@ -111,7 +111,7 @@ describe.each(["SPDY", "WebSocket"] as const)("over %s", (transport) => {
     expect((await daemon.exec(id, "ps -o args")).stdout).not.toMatch(/sleep 6161/);
   });
 
-  test("so does one whose input nobody reads, with all buffers full", async () => {
+  test("so does a client whose input is not read, with all buffers full", async () => {
     const before = daemon.snapshot();
     const talk = await exec("echo on; sleep 61620", { stdin: true, stdout: true }, transport);
     await talk.hears("on");
@@ -133,7 +133,7 @@ test.each([
   expect(await oldStatus(await urlOf("true"), protocol)).toBe("");
 });
 
-test("a child that keeps the output open holds up nobody", async () => {
+test("a child that keeps the output open delays nobody", async () => {
   const start = performance.now();
   const { stdout } = await (await exec("echo first; sleep 300 & exit 0")).end;
   expect(stdout).toBe("first\n");
@@ -141,7 +141,7 @@ test("a child that keeps the output open holds up nobody", async () => {
   await daemon.exec(id, "pkill -f 'sleep 300'");
 });
 
-test("a command that reads no more of its input runs on", async () => {
+test("a command that stops reading its input keeps running", async () => {
   const talk = await exec("read a; exec 0<&-; sleep 0.5; echo done", { stdin: true, stdout: true });
   await talk.type("a\n");
   await Bun.sleep(100);
@@ -149,7 +149,7 @@ test("a command that reads no more of its input runs on", async () => {
   expect((await talk.end).stdout).toBe("done\n");
 });
 
-test("a client that is slow is waited for: nothing is lost, and the daemon keeps nothing", async () => {
+test("a slow client causes backpressure: nothing is lost, and the daemon buffers nothing", async () => {
   const url = new URL(await urlOf("head -c 100000000 /dev/zero | tr '\\0' x"));
   const socket = createConnection(Number(url.port), url.hostname);
   socket.write(
@@ -183,7 +183,7 @@ test("200 streams opened and killed leave everything as before", async () => {
   expect(await daemon.leaksSince(before, 10_000)).toEqual([]);
 }, 180_000);
 
-test("the daemon's end ends its commands, and nothing of them is left", async () => {
+test("the daemon's exit ends its commands, and nothing of them is left", async () => {
   const before = daemon.snapshot();
   const talks = await Promise.all([
     exec("echo on; sleep 61622", { stdin: true, stdout: true }),
@@ -196,7 +196,7 @@ test("the daemon's end ends its commands, and nothing of them is left", async ()
   expect((await daemon.leaksSince(before)).filter((leak) => !/pid \d+/.test(leak))).toEqual([]);
 });
 
-test("the monitor's end ends them too, with an error", async () => {
+test("the monitor's exit ends them too, with an error", async () => {
   const talk = await exec("trap '' HUP PIPE; echo on; sleep 61624", { stdout: true });
   await talk.hears("on");
   for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
@@ -209,7 +209,7 @@ test("the monitor's end ends them too, with an error", async () => {
   throw new Error("the command lives on");
 });
 
-describe("what is asked for is checked", () => {
+describe("requests are validated", () => {
   const wrong: [string, Asked][] = [
     ["tty and stderr", { tty: true, stdout: true, stderr: true }],
     ["no stream", {}],
@@ -222,7 +222,7 @@ describe("what is asked for is checked", () => {
     }
   });
 
-  test("a container that is not there, or does not run", async () => {
+  test("a missing container, or one that is not running", async () => {
     const request = { cmd: ["true"], ...both };
     const none = await failure(daemon.client.Exec({ container_id: "nosuch", ...request }));
     expect(none.code).toBe("NOT_FOUND");
@@ -257,7 +257,7 @@ describe("the server", () => {
     expect(converse(url.replace("/exec/", "/attach/"), both)).rejects.toThrow("404");
   });
 
-  test("what asks for no stream is told so", async () => {
+  test("a request without a stream gets an error", async () => {
     expect((await fetch(await urlOf("true"))).status).toBe(400);
   });
 

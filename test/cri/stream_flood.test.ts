@@ -1,5 +1,5 @@
-// Exec, attach and port-forward while others hold connections that prove nothing, as any pod in the host's
-// network can: to the streams' port, with TLS and without, and to the metrics.
+// Exec, attach and port-forward while other clients hold unauthenticated connections, as any pod in the
+// host's network can: to the streaming port, with and without TLS, and to the metrics.
 import { afterAll, afterEach, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import { createServer, type AddressInfo } from "node:net";

@@ -1,5 +1,5 @@
-// Exec, Attach and PortForward over WebSocket with each protocol of the kubelet's streaming library: what is
-// sent is compared with what comes, and Kubernetes's own client reads it.
+// Exec, Attach and PortForward over WebSocket with each protocol of the kubelet's streaming library:
+// received data equals sent data, and Kubernetes's own client understands it.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { join } from "node:path";
@@ -95,7 +95,7 @@ test("the lowest channel that is written has the first message", async () => {
   }
 });
 
-test("what is no base64 ends the connection, and the command with it", async () => {
+test("invalid base64 closes the connection and ends the command", async () => {
   const before = daemon.snapshot();
   const url = await exec("cat; sleep 61630", { stdin: true, stdout: true });
   const client = await ChannelsClient.open(url, "base64.channel.k8s.io");

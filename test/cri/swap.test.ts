@@ -1,4 +1,4 @@
-// Swap in stats, with swap that this test turns on: only in the guest, which is nobody else's.
+// Swap in stats. The test turns swap on, so it runs only in the guest.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
@@ -30,7 +30,7 @@ describe.skipIf(!isGuest)("with swap", () => {
     run("swapoff /dev/zram0");
   });
 
-  test("a container's stats tell what it has there, and what is left to its limit", async () => {
+  test("a container's stats show its swap usage, and the swap left to its limit", async () => {
     const pod = daemon.hostPodConfig();
     const podId = await daemon.runPod(pod);
     const resources = {

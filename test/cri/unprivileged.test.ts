@@ -1,4 +1,4 @@
-// enable-unprivileged-ports and enable-unprivileged-icmp: what any user of a pod may do.
+// enable-unprivileged-ports and enable-unprivileged-icmp: any user in a pod may use low ports and pings.
 import { expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import { startDaemon, type Daemon } from "../harness.ts";

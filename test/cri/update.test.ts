@@ -1,4 +1,4 @@
-// UpdateContainerResources: limits of a container that runs, or is about to; all of them or none.
+// UpdateContainerResources on running and created containers: applied as a whole or not at all.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -69,7 +69,7 @@ const start = (linux: LinuxContainerResources = {}) =>
   daemon.run(podId, pod, ["sleep", "600"], { linux: { resources: linux } });
 
 describe("of a container that runs", () => {
-  test("changes what is given, and nothing else, at once and for good", async () => {
+  test("changes the given limits only, at once and permanently", async () => {
     const id = await start({ memory_limit_in_bytes: mib(64), cpu_shares: toLong(512) });
     const before = await kernel(id);
     expect(before.memory).toBe(String(64 << 20));
@@ -91,7 +91,7 @@ describe("of a container that runs", () => {
     await daemon.client.RemoveContainer({ container_id: id });
   });
 
-  test("takes limits away with -1", async () => {
+  test("removes limits with -1", async () => {
     const id = await start({ memory_limit_in_bytes: mib(64), cpu_quota: toLong(50_000) });
     await update(id, { memory_limit_in_bytes: toLong(-1), cpu_quota: toLong(-1) });
     const { memory, quota } = await kernel(id);
@@ -100,7 +100,7 @@ describe("of a container that runs", () => {
     await daemon.client.RemoveContainer({ container_id: id });
   });
 
-  test("what the kernel or the runtime refuses changes nothing, and is told", async () => {
+  test("an error of the kernel or the runtime is returned, and changes nothing", async () => {
     const id = await start({ memory_limit_in_bytes: mib(64) });
     const before = await kernel(id);
     const error = await failure(
@@ -120,7 +120,7 @@ describe("of a container that runs", () => {
 });
 
 describe("of one that does not run", () => {
-  test("created: the start begins with it", async () => {
+  test("created: the container starts with the new limits", async () => {
     const id = await daemon.create(podId, pod, ["sleep", "600"]);
     await update(id, { memory_limit_in_bytes: mib(48), cpuset_cpus: "0" });
     expect(await reported(id)).toMatchObject({ cpuset_cpus: "0" });
@@ -129,7 +129,7 @@ describe("of one that does not run", () => {
     await daemon.client.RemoveContainer({ container_id: id });
   });
 
-  test("what the handler's base spec says beside it stays", async () => {
+  test("other limits from the handler's base spec stay", async () => {
     const base = join(daemon.dir, "base.json");
     const resources = { pids: { limit: 77 } };
     writeFileSync(base, JSON.stringify({ ociVersion: "1.0.2", linux: { resources } }));
@@ -160,7 +160,7 @@ describe("of one that does not run", () => {
   });
 });
 
-describe("cut off after the kernel took it", () => {
+describe("interrupted after the kernel applied it", () => {
   const given = {
     memory_limit_in_bytes: mib(96),
     cpu_shares: toLong(300),
@@ -168,7 +168,7 @@ describe("cut off after the kernel took it", () => {
     cpuset_cpus: "0",
   };
 
-  test("by an error, at each step: all is as before, also what was not limited", async () => {
+  test("by an error, at each step: rolled back, including limits that were unset", async () => {
     const failpoints = ["after:runtime-update", "before:update-bundle", "before:update-done"];
     const id = await start();
     const before = await kernel(id);
@@ -184,7 +184,7 @@ describe("cut off after the kernel took it", () => {
     await daemon.client.RemoveContainer({ container_id: id });
   });
 
-  test("by the daemon's end: the next one takes it back", async () => {
+  test("by the daemon's exit: the next daemon rolls it back", async () => {
     const id = await start({ memory_limit_in_bytes: mib(64) });
     const before = await kernel(id);
     await arm("after:runtime-update=kill");
@@ -223,7 +223,7 @@ describe("oom_score_adj", () => {
     const set = await ofInit(id);
     expect(await ofExec(id)).toBe(set);
     expect((await reported(id))["oom_score_adj"] ?? "0").toBe(set);
-    if (set !== "-997") expect(daemon.log).toContain("oom_score_adj is not set as asked");
+    if (set !== "-997") expect(daemon.log).toContain("oom_score_adj is clamped");
     const created = await daemon.create(podId, pod, ["sleep", "600"]);
     await update(created, { oom_score_adj: toLong(-997) });
     await daemon.client.StartContainer({ container_id: created });
@@ -232,7 +232,7 @@ describe("oom_score_adj", () => {
     expect(error.code).toBe("INVALID_ARGUMENT");
   });
 
-  test("is taken back with the rest of an update that fails", async () => {
+  test("is rolled back with the rest of a failed update", async () => {
     const id = await start({ oom_score_adj: toLong(100), memory_limit_in_bytes: mib(64) });
     await arm("before:update-done=error");
     const error = await failure(update(id, { oom_score_adj: toLong(900) }));

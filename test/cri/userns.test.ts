@@ -1,4 +1,4 @@
-// Pods with a user namespace of their own: whose root is nobody on the node.
+// Pods with a user namespace of their own: their root is an unprivileged user on the node.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import {
   chmodSync,
@@ -208,7 +208,7 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     for (const folder of ["", "containers", "sandboxes"]) expect(facts(folder)).toEqual(["700", 0]);
   });
 
-  test("goes on over a restart of the daemon, and starts what was created before", async () => {
+  test("survives a restart of the daemon, and starts containers created before", async () => {
     const before = daemon.snapshot();
     const pod = podConfig();
     const podId = await daemon.runPod(pod, handler);
@@ -229,7 +229,7 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     expect(left).toEqual([]);
   });
 
-  test("Status says which handlers have them, and the others refuse clearly", async () => {
+  test("Status says which handlers support them, and the others refuse with the reason", async () => {
     const { runtime_handlers } = await daemon.client.Status({});
     const has = Object.fromEntries(
       runtime_handlers.map(({ name, features }) => [name, features?.user_namespaces]),
@@ -244,7 +244,7 @@ describe.skipIf(why !== "")("a pod with a user namespace", () => {
     expect(await daemon.leaksSince(before)).toEqual([]);
   });
 
-  test("a container of it cannot have another one", async () => {
+  test("a container cannot have another one than its pod", async () => {
     const pod = podConfig();
     const podId = await daemon.runPod(pod, handler);
     const other = [{ ...ids[0], host_id: 1_000_000 }];

@@ -1,4 +1,4 @@
-// Volumes that an image's own configuration names (Dockerfile's VOLUME).
+// Volumes declared by an image's configuration (Dockerfile's VOLUME).
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";

@@ -19,7 +19,6 @@ import {
   parseOciSpec,
   sandboxSpec,
   type SandboxSpecInput,
-  sharesPidNamespace,
 } from "../../../src/spec/oci.ts";
 import type { ResolvedInputs } from "../../../src/spec/spec_inputs.ts";
 import {
@@ -320,15 +319,6 @@ describe("sandboxSpec()", () => {
     expect(profileOf(local("mine"))).toBe("mine");
     expect(codeAndMessage(() => profileOf(local("other")))).toContain("not loaded");
     expect(profileOf({ apparmor: { profile_type: ProfileType.Unconfined } })).toBeUndefined();
-  });
-
-  test("is needed only if the pod shares a pid namespace", () => {
-    const asks = (namespace_options: NamespaceOption | undefined) =>
-      sharesPidNamespace({ linux: { security_context: { namespace_options } } });
-    expect(sharesPidNamespace({})).toBe(false);
-    expect(asks(undefined)).toBe(false);
-    expect(asks({})).toBe(true);
-    expect(asks({ pid: NamespaceMode.CONTAINER })).toBe(false);
   });
 });
 

@@ -20,6 +20,8 @@ test("podSysctls() keeps the pod's sysctls, with dots or slashes", () => {
 });
 
 test("podSysctls() leaves ping_group_range alone in a user namespace", () => {
-  const namespace_options = { userns_options: { mode: NamespaceMode.POD } };
+  const ids = [{ container_id: 0, host_id: 100_000, length: 65_536 }];
+  const userns_options = { mode: NamespaceMode.POD, uids: ids, gids: ids };
+  const namespace_options = { userns_options };
   expect(podSysctls({ linux: { security_context: { namespace_options } } }, both)).toEqual(ports);
 });

@@ -1,6 +1,5 @@
-// What every request must be before anything is done with it: one table by RPC. The configurations of
-// pods and containers stand in check_config.ts; what depends on this host, on the image or on the pod
-// is checked where that is known (spec/, node/).
+// Validates requests before their handlers run: one table of rules by RPC. config_validation.ts has the
+// rules for pod and container configurations; spec/ and node/ check what depends on host, image or pod.
 import { isIP } from "node:net";
 import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
@@ -13,9 +12,19 @@ import {
   handler,
   image,
   imageSpec,
-} from "./check_config.ts";
-import { listMax, metadata, podConfig, resources, word } from "./check_config.ts";
-import { both, list, message, oneOf, range, refuse, required, secret, type Rule } from "./rules.ts";
+} from "./config_validation.ts";
+import { listMax, metadata, podConfig, resources, token } from "./config_validation.ts";
+import {
+  all,
+  list,
+  message,
+  oneOf,
+  range,
+  refuse,
+  required,
+  secret,
+  type Rule,
+} from "./validation_rules.ts";
 
 const { PodSandboxState, ContainerState } = runtime.v1;
 
@@ -29,15 +38,15 @@ const auth = message<cri.AuthConfig>({
   username: secret(1 << 16),
   password: secret(1 << 16),
   auth: secret(1 << 16),
-  server_address: word,
+  server_address: token,
   identity_token: secret(1 << 16),
   registry_token: secret(1 << 16),
 });
 
-const some: Rule<readonly string[]> = (values, at) => {
+const nonEmpty: Rule<readonly string[]> = (values, at) => {
   if (values.length === 0) throw new CriError("INVALID_ARGUMENT", `${at} is empty`);
 };
-const named: Rule<string> = (value, at) => {
+const imageName: Rule<string> = (value, at) => {
   if (value === "") throw new CriError("INVALID_ARGUMENT", `${at} is missing`);
   image(value, at);
 };
@@ -79,8 +88,8 @@ const podStats = message<cri.ListPodSandboxStatsRequest>({
   filter: message<cri.PodSandboxStatsFilter>(podFilter),
 });
 
-/** By RPC. Those that are not here take nothing but ids, which are looked up and never anything else. */
-const requests: { [Name: string]: Rule<never> } = {
+/** RPCs without rules take only ids, which are only looked up. */
+const rules: { [Name: string]: Rule<never> } = {
   RunPodSandbox: message<cri.RunPodSandboxRequest>({
     config: required(podConfig),
     runtime_handler: handler,
@@ -129,12 +138,12 @@ const requests: { [Name: string]: Rule<never> } = {
   Load: message<cri.LoadRequest>({ path: required(absolutePath), name: image }),
   VerifyImages: message<cri.VerifyImagesRequest>({ image }),
   Save: message<cri.SaveRequest>({
-    images: both(some, list(listMax, named)),
+    images: all(nonEmpty, list(listMax, imageName)),
     path: required(absolutePath),
   }),
 };
 
-/** @throws CriError INVALID_ARGUMENT with the field and its value. */
-export function checkRequest(rpc: string, request: object): void {
-  requests[rpc]?.(request as never, "");
+/** @throws CriError INVALID_ARGUMENT with the first invalid field and its value. */
+export function validateRequest(rpc: string, request: object): void {
+  rules[rpc]?.(request as never, "");
 }

@@ -1,16 +1,16 @@
-// Answers a call: from the bytes of its request to the bytes of its response or a status. Errors become
-// status codes, deadlines and cancellations become AbortSignals, here and nowhere else; and whatever is
-// thrown, by a handler, by an encoder or by grpc-js, the call ends with a status.
+// Runs gRPC calls: decodes and validates the request, calls the handler, and sends its response or a
+// status. Only here errors become status codes, and deadlines and cancellations become AbortSignals.
+// Whatever a handler, an encoder or grpc-js throws, the call ends with a status.
 import * as grpc from "@grpc/grpc-js";
 import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { nowMs } from "../base/clock.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { statusText } from "../base/status_text.ts";
-import { checkRequest } from "./check.ts";
+import { validateRequest } from "./request_validation.ts";
 import type { Call, Context } from "./context.ts";
 import type { FailureLog } from "./failure_log.ts";
-import { Encoded } from "./lists.ts";
-import { isQuestion } from "./questions.ts";
+import { Encoded } from "./encoded_lists.ts";
+import { isReadOnlyCall } from "./read_only_calls.ts";
 
 export type Method = {
   request: { decode(bytes: Uint8Array): object };
@@ -22,7 +22,7 @@ type Unary = (context: Context, request: object, call: Call) => object | Promise
 type Send = (message: object) => Promise<void>;
 type Stream = (context: Context, request: object, call: Call, send: Send) => Promise<void>;
 
-/** One RPC. Without a handler it answers UNIMPLEMENTED. */
+/** An RPC without a handler returns UNIMPLEMENTED. */
 export type Rpc<Handler> = {
   context: Context;
   failures: FailureLog;
@@ -34,7 +34,7 @@ export type Rpc<Handler> = {
 type UnaryCall = grpc.ServerUnaryCall<Buffer, Buffer>;
 type StreamCall = grpc.ServerWritableStream<Buffer, Buffer>;
 
-/** What kubelets and crictl take, and what is taken from them. */
+/** The limit of kubelets and crictl for responses; applied to requests as well. */
 export const messageBytesMax = 16 << 20;
 
 export function answerUnary(rpc: Rpc<Unary>): grpc.handleUnaryCall<Buffer, Buffer> {
@@ -62,10 +62,10 @@ export function answerStream(rpc: Rpc<Stream>): grpc.handleServerStreamingCall<B
 
 type Run<Handler> = (handler: Handler, request: object, signal: AbortSignal) => Promise<void>;
 
-/** Ends the call: undefined, it succeeded. */
+/** Ends the call; undefined for success. */
 type End = (failed: grpc.ServiceError | undefined) => void;
 
-/** Runs the call. undefined: it succeeded. */
+/** Runs the call; undefined for success. */
 async function answer<Handler>(
   rpc: Rpc<Handler>,
   call: UnaryCall | StreamCall,
@@ -78,7 +78,7 @@ async function answer<Handler>(
   try {
     if (handler === undefined) throw unimplemented(name);
     request = decode(rpc, call.request);
-    checkRequest(name, request);
+    validateRequest(name, request);
     await run(handler, request, signal);
     called("OK");
     return undefined;
@@ -89,28 +89,30 @@ async function answer<Handler>(
   }
 }
 
-/** Sends the outcome; one that grpc-js refuses to send is replaced by a status that it cannot refuse. */
+/** Sends the outcome, or INTERNAL if grpc-js refuses to send it. */
 function end(rpc: Rpc<unknown>, status: grpc.ServiceError | undefined, send: End): void {
   try {
     send(status);
   } catch (error) {
-    const failed = unforeseen(rpc, error);
+    const failed = notSent(rpc, error);
     try {
       send(failed);
-    } catch (again) {
-      // The stream is gone, and with it the call.
-      rpc.context.log.debug("call has no status", { call: rpc.name, error: messageOf(again) });
+    } catch (closed) {
+      rpc.context.log.debug("stream closed before its status was sent", {
+        call: rpc.name,
+        error: messageOf(closed),
+      });
     }
   }
 }
 
-/** For what answer() itself throws: a fault in the counting or the logging of a call. */
+/** Handles a rejection of answer() itself: counting or logging the call has failed. */
 function abandon(rpc: Rpc<unknown>, send: End): (error: unknown) => void {
-  return (error) => end(rpc, unforeseen(rpc, error), send);
+  return (error) => end(rpc, notSent(rpc, error), send);
 }
 
-function unforeseen({ context, name, failures }: Rpc<unknown>, error: unknown): grpc.ServiceError {
-  const why = `the answer of ${name} could not be sent`;
+function notSent({ context, name, failures }: Rpc<unknown>, error: unknown): grpc.ServiceError {
+  const why = `the response of ${name} could not be sent`;
   const failed = new CriError("INTERNAL", why, { cause: error });
   failures.add(context, { call: name, request: undefined, error: failed });
   return statusOf(failed);
@@ -120,7 +122,7 @@ function decode({ name, method }: Rpc<unknown>, bytes: Buffer): object {
   try {
     return method.request.decode(bytes);
   } catch (cause) {
-    const why = `the request of ${name} is no such message, or has text that is not UTF-8`;
+    const why = `the request of ${name} cannot be decoded, or has text that is not UTF-8`;
     throw new CriError("INVALID_ARGUMENT", `${why}: ${messageOf(cause)}`, { cause });
   }
 }
@@ -129,14 +131,14 @@ function encode({ name, method }: Rpc<unknown>, message: object): Buffer {
   const bytes =
     message instanceof Encoded ? message.bytes : encodeMessage(method.response, message as never);
   if (bytes.length <= messageBytesMax) return bytes;
-  const why = `the answer of ${name} has ${bytes.length} bytes, and clients take ${messageBytesMax}`;
-  throw new CriError("RESOURCE_EXHAUSTED", `${why}: ask with a filter, or by the Stream call`);
+  const why = `the response of ${name} has ${bytes.length} bytes, over the ${messageBytesMax} that clients accept`;
+  throw new CriError("RESOURCE_EXHAUSTED", `${why}: use a filter, or the Stream call`);
 }
 
-/** Counts a call; what it returns is to be told the gRPC code that the call ended with. */
+/** Counts a call; call the result with the gRPC code that the call ends with. */
 function startCall({ calls, instruments }: Context, name: string): (code: string) => void {
   const beginMs = performance.now();
-  const work = isQuestion(name) ? 0 : 1;
+  const work = isReadOnlyCall(name) ? 0 : 1;
   calls.count += work;
   calls.running += work;
   return (code) => {
@@ -145,7 +147,7 @@ function startCall({ calls, instruments }: Context, name: string): (code: string
   };
 }
 
-/** A slow reader is waited for, so that nothing piles up here. */
+/** Applies backpressure: resolves once a slow reader has caught up. */
 function send(call: StreamCall, message: Buffer): Promise<void> {
   if (call.write(message)) return Promise.resolve();
   return new Promise((resolve) => {
@@ -159,11 +161,11 @@ function send(call: StreamCall, message: Buffer): Promise<void> {
   });
 }
 
-/** Aborts when the client cancels, goes away, or its deadline passes. */
+/** Aborts when the client cancels or disconnects, or its deadline passes. */
 function cancelledBy(call: UnaryCall | StreamCall): AbortSignal {
   const cancel = new AbortController();
   const begin = performance.now();
-  const leftMs = Number(call.getDeadline()) - nowMs(); // grpc-js has only the wall clock's time of it
+  const leftMs = Number(call.getDeadline()) - nowMs(); // grpc-js gives wall-clock time
   call.on("cancelled", () => {
     const late = Number.isFinite(leftMs) && performance.now() - begin >= leftMs - 1;
     cancel.abort(

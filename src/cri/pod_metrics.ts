@@ -1,7 +1,6 @@
-// ListMetricDescriptors and ListPodSandboxMetrics: what a kubelet without cAdvisor serves as its own.
+// ListMetricDescriptors and ListPodSandboxMetrics, which a kubelet without cAdvisor serves as its own.
 import { throwIfAborted } from "../base/abort.ts";
 import { nowNs } from "../base/clock.ts";
-import { toLong } from "../base/int64.ts";
 import { Slices } from "../base/time_slices.ts";
 import { processes } from "../node/cgroup.ts";
 import { readDetails } from "../stats/cgroup_details.ts";
@@ -13,30 +12,26 @@ import type {
   ContainerMetrics,
   ListMetricDescriptorsResponse,
   ListPodSandboxMetricsRequest,
-  Metric,
   PodSandboxMetrics,
   StreamPodSandboxMetricsRequest,
 } from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
-import { Encoded, listItem, sendItems } from "./lists.ts";
-import { type MetricSources, metricTable } from "../stats/metric_table.ts";
-import { cgroupsOf, isReady, layersOf, networksOf, podCgroup, runningByPod } from "./stats.ts";
-
-const { MetricType } = runtime.v1;
-
-/** Of every metric; a pod's own have neither container nor image. */
-const labelKeys = ["pod", "namespace", "container", "id", "image"];
+import { Encoded, listItem, sendItems } from "./encoded_lists.ts";
+import { metricDescriptors, metricMessages } from "../stats/metric_messages.ts";
+import type { MetricSources } from "../stats/metric_table.ts";
+import {
+  cgroupsOf,
+  isReady,
+  networkUsageOf,
+  podCgroup,
+  runningByPod,
+  writableLayerUsage,
+} from "./usage.ts";
 
 export function listMetricDescriptors(): ListMetricDescriptorsResponse {
-  return {
-    descriptors: metricTable.map(({ name, help, labels }) => ({
-      name,
-      help,
-      label_keys: [...labelKeys, ...labels],
-    })),
-  };
+  return { descriptors: metricDescriptors() };
 }
 
 export async function listPodSandboxMetrics(
@@ -56,24 +51,27 @@ export async function streamPodSandboxMetrics(
   await sendItems(await podItems(context, call), call, send);
 }
 
-/** Of ready pods and their running containers. */
+/** Covers ready pods and their running containers. */
 async function podItems(context: Context, call: Call): Promise<Uint8Array[]> {
   const sandboxes = context.sandboxes.list().filter(isReady);
   const byPod = runningByPod(context, sandboxes);
   const containers = [...byPod.values()].flat();
-  const ofContainers = await containerFacts(context, containers, call);
-  const ofPods = await podFacts(context, sandboxes, byPod);
+  const ofContainers = await containerMeasurements(context, containers, call);
+  const ofPods = await podMeasurements(context, sandboxes, byPod);
   return sandboxes.map((sandbox) => {
     const { id } = sandbox;
     const message: PodSandboxMetrics = {
       pod_sandbox_id: id,
-      metrics: metricsOf(ofPods.get(id)!, podLabels(sandbox, { container: "", id, image: "" })),
+      metrics: metricMessages(
+        ofPods.get(id)!,
+        podLabels(sandbox, { container: "", id, image: "" }),
+      ),
       container_metrics: byPod.get(id)!.flatMap((container): ContainerMetrics[] => {
         const facts = ofContainers.get(container.id);
         if (facts === undefined) return [];
         const own = { container: container.config.metadata?.name ?? "", id: container.id };
         const labels = podLabels(sandbox, { ...own, image: container.image.name });
-        return [{ container_id: container.id, metrics: metricsOf(facts, labels) }];
+        return [{ container_id: container.id, metrics: metricMessages(facts, labels) }];
       }),
     };
     return listItem(runtime.v1.PodSandboxMetrics, message);
@@ -88,14 +86,14 @@ function podLabels(
   return [name ?? "", namespace ?? "", own.container, own.id, own.image];
 }
 
-async function podFacts(
+async function podMeasurements(
   context: Context,
   sandboxes: Sandbox[],
   byPod: Map<string, Container[]>,
 ): Promise<Map<string, MetricSources>> {
   const cgroups = sandboxes.map((sandbox) => podCgroup(context, sandbox));
   const samples = await context.sampler.sample(cgroups);
-  const networks = await networksOf(context, sandboxes, byPod);
+  const networks = await networkUsageOf(context, sandboxes, byPod);
   const facts = new Map<string, MetricSources>();
   for (const { id } of sandboxes) {
     const [sample, interfaces] = [samples.get(id), networks.get(id)];
@@ -104,15 +102,15 @@ async function podFacts(
   return facts;
 }
 
-/** By id; of those that still run. */
-async function containerFacts(
+/** By id; omits containers that have exited meanwhile. */
+async function containerMeasurements(
   context: Context,
   containers: Container[],
   call: Call,
 ): Promise<Map<string, MetricSources>> {
   const cgroups = cgroupsOf(context, containers);
   const samples = await context.sampler.sample(cgroups);
-  const layers = await layersOf(context, containers);
+  const layers = await writableLayerUsage(context, containers);
   const space = await diskSpace(context.config.graph);
   const paths = new Map(cgroups.map((cgroup) => [cgroup.id, cgroup.paths]));
   const slices = new Slices();
@@ -122,7 +120,7 @@ async function containerFacts(
     throwIfAborted("reading metrics", call.signal);
     if (sample === undefined || phase.phase !== "running") continue;
     const startedAtNs = BigInt(phase.startedAtNs);
-    const own = await ownFacts(paths.get(id)!, phase.pid);
+    const own = await processMeasurements(paths.get(id)!, phase.pid);
     const counted = { ...sample, processes: own.processes };
     const layer = layers.get(id);
     facts.set(id, { nowNs: nowNs(), startedAtNs, layer, space, diskName, ...own, sample: counted });
@@ -131,7 +129,7 @@ async function containerFacts(
   return facts;
 }
 
-async function ownFacts(paths: Cgroup["paths"], pid: number) {
+async function processMeasurements(paths: Cgroup["paths"], pid: number) {
   const pids = processes(paths);
   return {
     details: readDetails(paths),
@@ -139,18 +137,4 @@ async function ownFacts(paths: Cgroup["paths"], pid: number) {
     openFiles: await countOpenFiles(pids),
     openFilesMax: openFilesMax(pid),
   };
-}
-
-function metricsOf(facts: MetricSources, labels: string[]): Metric[] {
-  // When the cgroup was read, which may be a moment ago; the rest is of now.
-  const timestamp = toLong(facts.sample?.atNs ?? facts.nowNs);
-  return metricTable.flatMap(({ name, type, values }) =>
-    values(facts).map(({ value, labels: own }) => ({
-      name,
-      timestamp,
-      metric_type: MetricType[type],
-      label_values: [...labels, ...own],
-      value: { value: toLong(value) },
-    })),
-  );
 }

@@ -1,11 +1,11 @@
-// List and Stream answers, put together from the encoded bytes of their items: a node's lists are asked
-// for all the time and hardly ever change.
+// Builds List and Stream responses from cached encodings of their items: clients poll the lists of a node,
+// which rarely change.
 import protobuf from "protobufjs/minimal.js";
 import { throwIfAborted } from "../base/abort.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import type { Call } from "./context.ts";
 
-/** A response that is bytes already; the server sends them as they are. */
+/** A response that is already encoded. */
 export class Encoded {
   readonly bytes: Buffer;
 
@@ -14,30 +14,30 @@ export class Encoded {
   }
 }
 
-/** A list's items are this field of its response, in every List and Stream call of CRI. */
+/** Field number of the items in the response of every List and Stream call of CRI. */
 export const itemsField = 1;
-/** Of protobuf's wire types the one of messages. */
+/** The protobuf wire type of messages. */
 const lengthDelimited = 2;
 
-/** One item, with what stands before it in its list. */
+/** Encodes an item with its field header. */
 export function listItem<Message>(type: Encoder<Message>, message: Message): Uint8Array {
   return framed(itemsField, encoded(type, message));
 }
 
-/** A message's bytes, to be kept. */
+/** Encodes a message for caching. */
 export function encoded<Message>(type: Encoder<Message>, message: Message): Uint8Array {
-  // A copy: the result may be a slice of a shared block, which it would keep whole.
+  // A copy: the result may be a slice of a shared block, which would stay allocated as a whole.
   return new Uint8Array(encodeMessage(type, message));
 }
 
-/** An encoded message as a field of another; parts of one message may stand in any order. */
+/** Embeds an encoded message as a field of another; its parts may come in any order. */
 export function framed(field: number, ...parts: Uint8Array[]): Uint8Array {
   const length = parts.reduce((sum, part) => sum + part.length, 0);
   const head = protobuf.Writer.create().uint32((field << 3) | lengthDelimited);
   return new Uint8Array(Buffer.concat([head.uint32(length).finish(), ...parts]));
 }
 
-/** The items of records, each encoded once: a record that changes is another object. */
+/** Encodes each record once: a changed record is a new object. */
 export function recordItems<Record extends object, Message>(
   type: Encoder<Message>,
   toMessage: (record: Record) => Message,
@@ -52,10 +52,10 @@ export function recordItems<Record extends object, Message>(
   };
 }
 
-/** Small beside the 16 MiB that a client takes, and large beside what a message costs. */
+/** Well below the 16 MiB that clients accept, and large compared to the overhead of a message. */
 const batchBytesMax = 1 << 20;
 
-/** Sends all items, some in each message; none at all when there are none (KEP-5825). */
+/** Sends all items in batches; no message at all for an empty list (KEP-5825). */
 export async function sendItems(
   items: Uint8Array[],
   call: Call,

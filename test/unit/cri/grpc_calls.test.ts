@@ -6,10 +6,10 @@ import type * as grpc from "@grpc/grpc-js";
 import { CriError, grpcCodes } from "../../../src/base/errors.ts";
 import { createLog } from "../../../src/base/log.ts";
 import { encodedBytesMax, statusText } from "../../../src/base/status_text.ts";
-import { answerStream, answerUnary, type Method, type Rpc } from "../../../src/cri/answers.ts";
+import { answerStream, answerUnary, type Method, type Rpc } from "../../../src/cri/grpc_calls.ts";
 import type { Context } from "../../../src/cri/context.ts";
 import { FailureLog } from "../../../src/cri/failure_log.ts";
-import { Encoded } from "../../../src/cri/lists.ts";
+import { Encoded } from "../../../src/cri/encoded_lists.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import { fuzzSeed, random } from "../../random.ts";
 

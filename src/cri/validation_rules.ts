@@ -1,16 +1,16 @@
-// What rules for a request's fields are made of (check.ts has the rules themselves). A rule looks at
-// one value and knows its name, so that a refusal tells both.
+// Building blocks of request_validation.ts and config_validation.ts. A rule checks one value and gets the
+// path of its field, to put both into the error.
 import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { clip, quoted } from "../base/text.ts";
 
 /**
- * @param at the field's name, as config.mounts[3].host_path.
- * @throws CriError INVALID_ARGUMENT with name and value.
+ * @param at the path of the field, such as config.mounts[3].host_path.
+ * @throws CriError INVALID_ARGUMENT with path and value.
  */
 export type Rule<T> = { (value: T, at: string): void; required?: boolean };
 
-/** How much of a value a message shows. */
+/** Longer values are cut in error messages. */
 const shownBytesMax = 80;
 
 export function refuse(at: string, value: unknown, needs: string): never {
@@ -23,7 +23,7 @@ function shown(value: unknown): string {
     : clip(String(value), shownBytesMax);
 }
 
-/** Rules by field. One that is not given ("" and unset alike) passes, unless it is required. */
+/** Applies rules by field. An empty field (unset or "") passes unless its rule is required. */
 export function message<T extends object>(fields: {
   [Field in keyof T]?: Rule<NonNullable<T[Field]>>;
 }): Rule<T> {
@@ -42,15 +42,18 @@ export function required<T>(rule: Rule<T>): Rule<T> {
   return Object.assign((value: T, at: string) => rule(value, at), { required: true });
 }
 
-/** All of them. */
-export function both<T>(...rules: Rule<T>[]): Rule<T> {
+/** Applies all rules. */
+export function all<T>(...rules: Rule<T>[]): Rule<T> {
   return (value, at) => rules.forEach((rule) => rule(value, at));
 }
 
 export function list<T>(countMax: number, each: Rule<T>): Rule<readonly T[]> {
   return (values, at) => {
     if (values.length > countMax) {
-      throw new CriError("INVALID_ARGUMENT", `${at} has ${values.length} parts, over ${countMax}`);
+      throw new CriError(
+        "INVALID_ARGUMENT",
+        `${at} has ${values.length} entries, over ${countMax}`,
+      );
     }
     values.forEach((value, index) => each(value, `${at}[${index}]`));
   };
@@ -58,7 +61,7 @@ export function list<T>(countMax: number, each: Rule<T>): Rule<readonly T[]> {
 
 type MapRules = { countMax: number; bytesMax: number; key: Rule<string>; value?: Rule<string> };
 
-/** bytesMax: of all keys and values together. */
+/** bytesMax limits all keys and values together. */
 export function map({ countMax, bytesMax, key, value }: MapRules): Rule<Record<string, string>> {
   return (values, at) => {
     const entries = Object.entries(values);
@@ -79,7 +82,7 @@ export function map({ countMax, bytesMax, key, value }: MapRules): Rule<Record<s
   };
 }
 
-/** needs: what a value that does not match must be. */
+/** needs: the requirement to state when the pattern does not match. */
 export function text(bytesMax: number, pattern: RegExp, needs: string): Rule<string> {
   return (value, at) => {
     const bytes = byteLength(value);
@@ -88,18 +91,18 @@ export function text(bytesMax: number, pattern: RegExp, needs: string): Rule<str
   };
 }
 
-/** As text, but a message never shows the value. */
+/** Like text, but errors never show the value. */
 export function secret(bytesMax: number): Rule<string> {
   return (value, at) => {
     if (byteLength(value) <= bytesMax && !value.includes("\0")) return;
-    throw new CriError("INVALID_ARGUMENT", `${at} is over ${bytesMax} bytes, or has a NUL`);
+    throw new CriError("INVALID_ARGUMENT", `${at} is over ${bytesMax} bytes or has a NUL`);
   };
 }
 
-/** One of an enum's values. */
+/** Accepts the values of an enum. */
 export function oneOf(values: object): Rule<number> {
   return (value, at) => {
-    if (value in values) return; // the generated objects know names and numbers
+    if (value in values) return; // generated enums have both names and numbers as keys
     const names = Object.keys(values);
     refuse(at, value, `is none of ${names.length > 8 ? "its enum" : names.join(", ")}`);
   };
@@ -107,7 +110,7 @@ export function oneOf(values: object): Rule<number> {
 
 type Int64 = Parameters<typeof toBigInt>[0];
 
-/** A whole number from min to max; 0 is always "not given". also: one more that counts. */
+/** Accepts integers from min to max, 0 as "not set", and `also`. */
 export function range(min: bigint, max: bigint, also?: bigint): Rule<NonNullable<Int64>> {
   return (value, at) => {
     const number = toBigInt(value);

@@ -1,8 +1,8 @@
-// What the daemon counted of itself, and what is there now, in Prometheus' text format.
+// Exports the daemon's own metrics in Prometheus' text format: its counters, and gauges of its present state.
 import { exposition, type Family, gauge } from "../stats/prometheus.ts";
 import { residentBytes } from "../sys/process.ts";
 import type { Context } from "./context.ts";
-import { nriFamilies } from "./nri_list.ts";
+import { nriFamilies } from "./nri_plugins.ts";
 
 export function metricsText(context: Context): string {
   return exposition([
@@ -37,7 +37,7 @@ function byPhase(records: { phase: { phase: string } }[], phases: string[]): Fam
 
 function monitorRestarts({ monitor }: Context): Family {
   const name = "isulad_monitor_restarts_total";
-  const help = "How often the monitor was gone and another one was found or started";
+  const help = "Monitors lost and replaced";
   return { name, help, type: "counter", samples: [{ labels: {}, value: monitor.losses }] };
 }
 
@@ -47,5 +47,9 @@ function memory({ monitor }: Context): Family {
     const value = pid === undefined ? undefined : residentBytes(pid);
     return value === undefined ? [] : [{ labels: { process }, value }];
   });
-  return gauge("isulad_resident_memory_bytes", "Resident memory of our processes", samples);
+  return gauge(
+    "isulad_resident_memory_bytes",
+    "Resident memory of the daemon and the monitor",
+    samples,
+  );
 }

@@ -1,14 +1,14 @@
-// Who waits for a container's end, and what is known of stops under way.
+// Lets calls wait for the exit of a container, and send its stop signal only once.
 import { abortError } from "../base/abort.ts";
 
 export class ExitWaiters {
   readonly #waiting = new Map<string, Set<() => void>>();
-  /** The sending of the stop signal, by container: from its begin to the container's exit. */
+  /** Delivery of the stop signal, by container; kept until the container's exit. */
   readonly #signals = new Map<string, Promise<void>>();
 
   /**
-   * Sends a running container its stop signal, once until its exit is committed: a caller that comes
-   * meanwhile, or later, gets the first one's promise. After a failure the next caller sends it again.
+   * Sends a running container its stop signal, once until its exit is committed: later callers share the
+   * first caller's promise. After a failure the next caller sends it again.
    */
   signalOnce(id: string, send: () => Promise<void>): Promise<void> {
     const known = this.#signals.get(id);
@@ -21,7 +21,7 @@ export class ExitWaiters {
     return sent;
   }
 
-  /** The container's exit is committed. */
+  /** Wakes all waiters: the container's exit is committed. */
   exited(id: string): void {
     this.#signals.delete(id);
     for (const wake of this.#waiting.get(id) ?? []) wake();
@@ -29,12 +29,12 @@ export class ExitWaiters {
   }
 
   /**
-   * Waits until the exit is committed: true; or for timeoutMs: false.
+   * Resolves to true once the exit is committed, to false after timeoutMs.
    * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the caller's signal aborts.
    */
   wait(id: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
     const end = this.#wait(id, timeoutMs, signal);
-    end.catch(() => {}); // its caller may be in another step when it is aborted, and asks later
+    end.catch(() => {}); // the caller may await something else first
     return end;
   }
 

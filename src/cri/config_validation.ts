@@ -1,24 +1,23 @@
-// What a pod's and a container's configuration must be: one rule a message (check.ts has the RPCs that
-// carry them). Bounds are far above what a kubelet sends; they keep one caller from filling memory,
-// records and logs.
+// Validation rules for pod and container configurations. Bounds are far above what a kubelet sends; they
+// keep one client from filling memory, records and logs.
 import { isIP } from "node:net";
 import { posix } from "node:path";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { levelPattern } from "../spec/selinux.ts";
-import { both, byteLength, list, map, message, oneOf, range, refuse } from "./rules.ts";
-import { required, text, type Rule } from "./rules.ts";
+import { all, byteLength, list, map, message, oneOf, range, refuse } from "./validation_rules.ts";
+import { required, text, type Rule } from "./validation_rules.ts";
 
 const { NamespaceMode, Protocol, MountPropagation, Signal, SupplementalGroupsPolicy } = runtime.v1;
 const { SecurityProfile } = runtime.v1;
 
 const int64Max = 2n ** 63n - 1n;
-/** Linux PATH_MAX, with its end mark. */
+/** Linux PATH_MAX, less the terminating NUL. */
 const pathBytesMax = 4_095;
-/** Linux MAX_ARG_STRLEN, with its end mark: what one argument or variable can be. */
+/** Linux MAX_ARG_STRLEN, less the terminating NUL: the limit of one argument or variable. */
 const argBytesMax = (128 << 10) - 1;
-/** What execve takes at the most of all arguments and variables together: 3/4 of the default stack. */
+/** The execve limit of all arguments and variables together: 3/4 of the default stack. */
 const argsBytesMax = 6 << 20;
 export const argsMax = 100_000;
 const mountsMax = 4_096;
@@ -28,13 +27,13 @@ const idMappingsMax = 340;
 /** Linux NGROUPS_MAX. */
 const groupsMax = 65_536;
 
-/** 0x20 to 0x7e and what is beyond ASCII: fits a line of a log and a file name's component. */
+/** Text without control characters fits into a log line and a file name. */
 const noControls = /^[^\p{Cc}]*$/u;
 export const line = (bytesMax: number) =>
   text(bytesMax, noControls, "must have no control characters");
-/** Kubernetes' names are 253 characters long at the most, those of others may be a bit longer. */
+/** Kubernetes allows 253 characters; other clients may use longer names. */
 const name = text(1_024, /^[^\p{Cc}/]*$/u, "must have no slash and no control characters");
-export const word = text(
+export const token = text(
   253,
   /^[^\s\p{Cc}]*$/u,
   "must have no white space and no control characters",
@@ -48,10 +47,10 @@ export const absolutePath = text(
   "must be an absolute path without NUL",
 );
 export const arg = text(argBytesMax, /^[^\0]*$/, "must have no NUL");
-/** uid or gid: 2^32-1 means "no change" to setuid(2). */
+/** A uid or gid; 2^32-1 means "no change" to setuid(2). */
 const id = range(0n, 0xffff_fffen);
 
-/** Kubernetes has 256 KiB for all annotations of an object. */
+/** Kubernetes allows 256 KiB for all annotations of an object. */
 export const metadata = map({ countMax: 4_096, bytesMax: 1 << 20, key: line(4_096) });
 
 const idMappings = list<cri.IDMapping>(idMappingsMax, () => {});
@@ -61,7 +60,7 @@ const profile = message<cri.SecurityProfile>({
   profile_type: oneOf(SecurityProfile.ProfileType),
   localhost_ref: noNul,
 });
-const labelPart = text(256, /^[\w.-]*$/, 'must be of letters, digits, "_", "." and "-"');
+const labelPart = text(256, /^[\w.-]*$/, 'must have only letters, digits, "_", "." and "-"');
 const selinux = message<cri.SELinuxOption>({
   user: labelPart,
   role: labelPart,
@@ -79,7 +78,7 @@ const namespaces = message<cri.NamespaceOption>({
   }),
 });
 
-/** The kernel's bounds, cpu.cfs_period_us (10^3 to 10^6) and cpu.shares; -1: no limit. */
+/** The kernel's bounds, such as cpu.cfs_period_us (10^3 to 10^6) and cpu.shares; -1: no limit. */
 export const resources = message<cri.LinuxContainerResources>({
   cpu_period: range(1_000n, 1_000_000n),
   cpu_quota: range(1_000n, int64Max, -1n),
@@ -128,13 +127,13 @@ export const podConfig = message<cri.PodSandboxConfig>({
       namespace: required(name),
     }),
   ),
-  // The kernel's 64 bytes.
+  // The kernel's limit is 64 bytes.
   hostname: text(64, /^[^\s\p{Cc}/]*$/u, "must have no white space and no slash"),
   log_directory: absolutePath,
   dns_config: message<cri.DNSConfig>({
-    servers: list(64, word),
-    searches: list(64, word),
-    options: list(64, word),
+    servers: list(64, token),
+    searches: list(64, token),
+    options: list(64, token),
   }),
   port_mappings: list(
     65_536,
@@ -151,12 +150,12 @@ export const podConfig = message<cri.PodSandboxConfig>({
   annotations: metadata,
   linux: message<cri.LinuxPodSandboxConfig>({
     cgroup_parent: noNul,
-    security_context: both(podSecurity, groupHasUser),
+    security_context: all(podSecurity, groupHasUser),
     sysctls: map({
       countMax: listMax,
       bytesMax: 1 << 20,
       key: text(256, /^[\w@:./-]+$/, "must be a sysctl's name"),
-      value: text(4_096, /^[\t\x20-\x7e]+$/, "must be one line"),
+      value: text(4_096, /^[\t\x20-\x7e]+$/, "must be one line of ASCII text"),
     }),
     overhead: resources,
     resources,
@@ -178,16 +177,16 @@ const mount = message<cri.Mount>({
   gidMappings: idMappings,
   image: message<cri.ImageSpec>({ image }),
   image_sub_path: noNul,
-  mount_options: list(16, word),
+  mount_options: list(16, token),
 });
 
 const device = message<cri.Device>({
   container_path: absolutePath,
   host_path: required(absolutePath),
-  permissions: text(3, /^[rwm]+$/, 'must be of "rwm"'),
+  permissions: text(3, /^[rwm]+$/, 'must have only "r", "w" and "m"'),
 });
 
-const capabilities = list(128, word);
+const capabilities = list(128, token);
 const containerSecurity = message<cri.LinuxContainerSecurityContext>({
   capabilities: message<cri.Capability>({
     add_capabilities: capabilities,
@@ -217,10 +216,10 @@ const env = message<cri.KeyValue>({
   },
 });
 
-/** What execve would refuse at the start. */
+/** execve would refuse a larger process at the start. */
 const processSize: Rule<cri.ContainerConfig> = ({ command, args, envs }, at) => {
   let bytes = 0;
-  for (const word of [...(command ?? []), ...(args ?? [])]) bytes += byteLength(word) + 1;
+  for (const arg of [...(command ?? []), ...(args ?? [])]) bytes += byteLength(arg) + 1;
   for (const { key, value } of envs ?? [])
     bytes += byteLength(key ?? "") + (value?.length ?? 0) + 2;
   if (bytes <= argsBytesMax) return;
@@ -236,7 +235,7 @@ const logPath: Rule<string> = (value, at) => {
   }
 };
 
-export const containerConfig = both(
+export const containerConfig = all(
   message<cri.ContainerConfig>({
     metadata: required(message<cri.ContainerMetadata>({ name: required(name) })),
     image: required(imageSpec),

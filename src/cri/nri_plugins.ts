@@ -1,16 +1,16 @@
-// Our own service's NriPlugins, and the same figures as metrics.
+// NriPlugins of isulad.v1, and the same figures as metrics.
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
 import type { Family } from "../stats/prometheus.ts";
 import type { NriPluginsResponse } from "../proto/types.ts";
 import type { Context } from "./context.ts";
 
-/** @throws CriError FAILED_PRECONDITION where plugins are not wanted. */
+/** @throws CriError FAILED_PRECONDITION if NRI is off. */
 export function nriPlugins({ nri }: Context): NriPluginsResponse {
   if (nri === undefined) {
     throw new CriError(
       "FAILED_PRECONDITION",
-      "there are no NRI plugins: set nri-support in daemon.json, and restart",
+      "NRI is off: set nri-support in daemon.json and restart",
     );
   }
   return {
@@ -31,7 +31,7 @@ export function nriPlugins({ nri }: Context): NriPluginsResponse {
   };
 }
 
-/** By plugin and method; of plugins that are gone there is nothing. */
+/** By plugin and method; disconnected plugins have no samples. */
 export function nriFamilies({ nri }: Context): Family[] {
   if (nri === undefined) return [];
   const calls = nri
@@ -57,7 +57,15 @@ export function nriFamilies({ nri }: Context): Family[] {
       samples: [{ labels: {}, value: nri.plugins().length }],
     },
     family("isulad_nri_calls_total", "Calls of NRI plugins", ({ count }) => count),
-    family("isulad_nri_failed_calls_total", "Those without a good answer", ({ failed }) => failed),
-    family("isulad_nri_call_seconds_total", "How long all took", ({ totalMs }) => totalMs / 1000),
+    family(
+      "isulad_nri_failed_calls_total",
+      "Calls of NRI plugins that failed",
+      ({ failed }) => failed,
+    ),
+    family(
+      "isulad_nri_call_seconds_total",
+      "Total duration of all calls",
+      ({ totalMs }) => totalMs / 1000,
+    ),
   ];
 }

@@ -1,17 +1,22 @@
-// Filters of the list calls: what they ask for is all of a record's that it must have.
+// List filters: a record matches when it has the requested id and every requested label.
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
 
+type Stores = {
+  sandboxes: Pick<Context["sandboxes"], "find" | "list">;
+  containers: Pick<Context["containers"], "find" | "list">;
+};
+
 type Labels = { [key: string]: string } | null | undefined;
 
-/** Whether every label that is asked for is there, with that value. */
+/** Matches labels that include every one of the selector, with the same value. */
 function labelFilter(selector: Labels): (labels: Labels) => boolean {
-  const wanted = Object.entries(selector ?? {});
-  return (labels) => wanted.every(([key, value]) => labels?.[key] === value);
+  const required = Object.entries(selector ?? {});
+  return (labels) => required.every(([key, value]) => labels?.[key] === value);
 }
 
-/** What a filter's id or reference means, or all when it asks for none. */
+/** The item with the filter's id or reference; all items if the filter has none. */
 export function candidates<Item>(
   store: { find(id: string): Item | undefined; list(): Item[] },
   id: string | null | undefined,
@@ -21,16 +26,16 @@ export function candidates<Item>(
   return one === undefined ? [] : [one];
 }
 
-/** What ContainerFilter and ContainerStatsFilter have in common. */
+/** The common fields of ContainerFilter and ContainerStatsFilter. */
 type ContainerSelector = {
   id?: string | null;
   pod_sandbox_id?: string | null;
   label_selector?: Labels;
 };
 
-/** Ids may be shortened; an unknown one selects nothing. @throws CriError for an ambiguous one. */
+/** Ids may be prefixes; an unknown one selects nothing. @throws CriError for an ambiguous prefix. */
 export function selectContainers(
-  context: Context,
+  context: Stores,
   filter: ContainerSelector | null | undefined,
 ): Container[] {
   const { id, pod_sandbox_id: pod, label_selector } = filter ?? {};
@@ -43,9 +48,9 @@ export function selectContainers(
   );
 }
 
-/** The same for pods. */
+/** Does the same for pods. */
 export function selectSandboxes(
-  context: Context,
+  context: Pick<Stores, "sandboxes">,
   filter: { id?: string | null; label_selector?: Labels } | null | undefined,
 ): Sandbox[] {
   const matches = labelFilter(filter?.label_selector);

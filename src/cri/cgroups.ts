@@ -1,0 +1,29 @@
+// Finds the cgroups of pods and containers, and sets the limits of pod cgroups.
+import type { CgroupPaths } from "../node/cgroup.ts";
+import { explicitResources, ociResources, summedResources } from "../spec/resources.ts";
+import type { Container } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import type { Context } from "./context.ts";
+
+/** Cgroups of the other driver date from an earlier boot (recover.ts) and no longer exist. */
+export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
+  return sandbox.cgroup.driver === cgroup.name;
+}
+
+/** Paths of a container's cgroup; {} if its pod no longer exists. */
+export function containerCgroup(context: Context, container: Container): CgroupPaths {
+  const { id, sandboxId, cgroupsPath } = container;
+  const sandbox = context.sandboxes.find(sandboxId);
+  if (sandbox !== undefined && !hasCgroup(context, sandbox)) return {};
+  if (cgroupsPath !== undefined) return context.cgroup.pathsOf(cgroupsPath);
+  if (sandbox === undefined) return {};
+  return context.cgroup.containerPaths(sandbox.cgroup.parent, sandboxId, id);
+}
+
+/** Applies the pod's configured limits, unless a kubelet owns the cgroup. Throws as the driver does. */
+export function limitPod(context: Context, sandbox: Sandbox): void {
+  if (sandbox.cgroup.parent !== "") return;
+  const { overhead, resources } = sandbox.config.linux ?? {};
+  const limits = ociResources(summedResources(resources ?? {}, overhead ?? {}), [], context.host);
+  context.cgroup.limitPod(sandbox.id, explicitResources(limits, context.host, {}));
+}

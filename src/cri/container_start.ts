@@ -1,0 +1,107 @@
+// StartContainer: asks the monitor to start a container and commits the outcome.
+import { join } from "node:path";
+import { nowNs } from "../base/clock.ts";
+import { CriError, codeOf, messageOf } from "../base/errors.ts";
+import { step } from "../base/failpoints.ts";
+import { isRootMounted } from "../layer/rootfs.ts";
+import type { Started, StartRequest } from "../monitor/protocol.ts";
+import type { StartContainerRequest } from "../proto/types.ts";
+import { running, startFailed, type Container } from "../state/container.ts";
+import type { Context } from "./context.ts";
+import { startRequest } from "./monitor_requests.ts";
+import { callMonitorWithRetry } from "./monitor_retry.ts";
+import { requireStartable } from "./preconditions.ts";
+import { getHandler, removalRuntime } from "./runtime_handlers.ts";
+import { readySandbox } from "./sandbox_lookup.ts";
+import { targetPid } from "./spec_inputs.ts";
+
+export async function startContainer(
+  context: Context,
+  request: StartContainerRequest,
+): Promise<object> {
+  const { id } = context.containers.get(request.container_id ?? "");
+  using _ = await context.nri?.enter();
+  await start(context, id);
+  return {};
+}
+
+async function start(context: Context, id: string): Promise<void> {
+  using _ = await context.containers.lock(id);
+  const container = context.containers.get(id);
+  requireStartable(container);
+  const sandbox = await readySandbox(context, container.sandboxId);
+  targetPid(context, container); // throws if the target, whose pid is in the spec, has exited since
+  const { command } = getHandler(context, container.runtimeHandler);
+  const args = startRequest(context, container, { sandbox, runtime: command });
+  await commitStart(context, args, async () => {
+    requireRootMounted(args.bundle);
+    await context.nri?.startContainer(sandbox, container);
+    return step("container-start", () => context.monitor.call("start", args));
+  });
+}
+
+/** Commits the outcome of a start that an earlier daemon requested. @throws as the start does. */
+export async function followStart(context: Context, container: Container): Promise<void> {
+  const { id } = container;
+  // The lock is only requested here: the start must be in context.starting when this function returns.
+  const lock = context.containers.lock(id);
+  const args = { id, runtime: removalRuntime(context, container.runtimeHandler) };
+  try {
+    await commitStart(context, args, () => context.monitor.call("awaitStart", { id }));
+  } finally {
+    (await lock)[Symbol.dispose]();
+  }
+}
+
+async function commitStart(
+  context: Context,
+  args: Pick<StartRequest, "id" | "runtime">,
+  start: () => Promise<{ result: Started }>,
+): Promise<void> {
+  const { id } = args;
+  const { promise: committed, resolve: commit } = Promise.withResolvers<void>();
+  context.starting.set(id, committed);
+  try {
+    const { pid, startedAtNs } = (await start()).result;
+    const started = await step("container-running", () =>
+      context.containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true }),
+    );
+    context.log.info("container started", { container: id, pid });
+    if (started !== undefined) context.nri?.startedContainer(started);
+  } catch (error) {
+    const message = messageOf(error);
+    await removeFailedStart(context, args); // it may be running: perhaps only the response was lost
+    await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())), {
+      happened: true,
+    });
+    context.exits.exited(id);
+    context.log.warn("container did not start", { container: id, error: message });
+    throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
+  } finally {
+    context.starting.delete(id);
+    commit();
+  }
+}
+
+/** @throws CriError FAILED_PRECONDITION: a runtime would start it in the empty mount point and write there. */
+function requireRootMounted(bundle: string): void {
+  if (isRootMounted(bundle)) return;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove the container and create another`,
+  );
+}
+
+async function removeFailedStart(
+  context: Context,
+  { id, runtime }: Pick<StartRequest, "id" | "runtime">,
+): Promise<void> {
+  try {
+    const { runtimeTimeoutMs: timeoutMs } = context.config;
+    await callMonitorWithRetry(context, "remove", { id, runtime, timeoutMs });
+  } catch (error) {
+    // The next daemon's recovery kills what runs although its record says exited (recover.ts).
+    const fields = { container: id, error: messageOf(error) };
+    context.log.warn("rolling back a failed start failed, the next daemon retries", fields);
+  }
+}

@@ -1,0 +1,109 @@
+// PodSandboxStatus and ListPodSandbox: converts sandbox records to CRI messages.
+import { toLong } from "../base/int64.ts";
+import { jsonText } from "../base/json.ts";
+import { runtime } from "../proto/messages.js";
+import type {
+  ListPodSandboxRequest,
+  PodSandbox,
+  PodSandboxFilter,
+  PodSandboxStatus,
+  PodSandboxStatusRequest,
+  PodSandboxStatusResponse,
+  StreamPodSandboxesRequest,
+} from "../proto/types.ts";
+import { messageJson } from "../state/message_json.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import { hasCgroup } from "./cgroups.ts";
+import { containerStatusMessage } from "./container_status.ts";
+import type { Call, Context } from "./context.ts";
+import { Encoded, recordItems, sendItems } from "./encoded_lists.ts";
+import { selectSandboxes } from "./list_filters.ts";
+import { containersOf, verifySandbox } from "./sandbox_lookup.ts";
+
+const { PodSandboxState } = runtime.v1;
+
+export async function podSandboxStatus(
+  context: Context,
+  request: PodSandboxStatusRequest,
+): Promise<PodSandboxStatusResponse> {
+  const sandbox = await verifySandbox(context, context.sandboxes.get(request.pod_sandbox_id ?? ""));
+  return {
+    status: sandboxStatusMessage(sandbox),
+    info: request.verbose === true ? { info: jsonText(info(context, sandbox)) } : {},
+    containers_statuses: containersOf(context, sandbox.id).map(containerStatusMessage),
+    timestamp: toLong(context.eventClock.next()),
+  };
+}
+
+export function sandboxStatusMessage(sandbox: Sandbox): PodSandboxStatus {
+  const { networkSettings, config, torndown } = sandbox;
+  const [first = "", ...others] = networkSettings.IPs;
+  const options = config.linux?.security_context?.namespace_options;
+  return {
+    ...sandboxMessage(sandbox),
+    network: {
+      ip: torndown ? "" : first,
+      additional_ips: torndown ? [] : others.map((ip) => ({ ip })),
+    },
+    linux: { namespaces: { options } },
+  };
+}
+
+function info(context: Context, sandbox: Sandbox): object {
+  const { networkSettings, namespaces, cgroup, phase, cni } = sandbox;
+  return {
+    networkMode: sandbox.networkMode,
+    networkSettings,
+    namespaces,
+    cgroup: {
+      ...cgroup,
+      paths: hasCgroup(context, sandbox)
+        ? context.cgroup.podCgroup(cgroup.parent, sandbox.id).paths
+        : {},
+    },
+    phase,
+    pid: sandbox.pause?.pid ?? 0,
+    selinux: sandbox.selinux ?? null,
+    cniResult: (cni?.[0] as { result?: unknown } | undefined)?.result ?? null,
+    config: messageJson(runtime.v1.PodSandboxConfig, sandbox.config, "names"),
+  };
+}
+
+export function listPodSandbox(context: Context, request: ListPodSandboxRequest): Encoded {
+  return new Encoded(items(context, request.filter));
+}
+
+export function streamPodSandboxes(
+  context: Context,
+  request: StreamPodSandboxesRequest,
+  call: Call,
+  send: (batch: Encoded) => Promise<void>,
+): Promise<void> {
+  return sendItems(items(context, request.filter), call, send);
+}
+
+function items(context: Context, filter: PodSandboxFilter | null | undefined): Uint8Array[] {
+  return selectSandboxes(context, filter)
+    .filter((sandbox) => !filter?.state || stateOf(sandbox) === (filter.state.state ?? 0))
+    .map(itemOf);
+}
+
+const itemOf = recordItems(runtime.v1.PodSandbox, sandboxMessage);
+
+function sandboxMessage(sandbox: Sandbox): PodSandbox {
+  const { id, config, createdAtNs, runtimeHandler } = sandbox;
+  return {
+    id,
+    metadata: config.metadata,
+    state: stateOf(sandbox),
+    created_at: toLong(BigInt(createdAtNs)),
+    labels: config.labels ?? {},
+    annotations: config.annotations ?? {},
+    runtime_handler: runtimeHandler,
+  };
+}
+
+function stateOf({ phase }: Sandbox): runtime.v1.PodSandboxState {
+  const { SANDBOX_READY, SANDBOX_NOTREADY } = PodSandboxState;
+  return phase.phase === "ready" ? SANDBOX_READY : SANDBOX_NOTREADY;
+}

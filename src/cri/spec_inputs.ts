@@ -1,0 +1,100 @@
+// Collects the inputs of a container's OCI spec from records, configuration, host and image.
+import { CriError } from "../base/errors.ts";
+import type { ImageRecord, RootfsOwner } from "../image/store.ts";
+import { resolveCdi } from "../node/cdi.ts";
+import { lookupContainer } from "../node/container_lookup.ts";
+import { podFiles } from "../node/pod_files.ts";
+import { makeVolumes } from "../node/image_volumes.ts";
+import type { ContainerConfig } from "../proto/types.ts";
+import { cdiNames } from "../spec/cdi.ts";
+import { namespaceOptions } from "../spec/namespace_options.ts";
+import type {
+  CdiEdits,
+  ContainerDefaults,
+  ResolvedInputs,
+  PodNamespaces,
+  SandboxInfo,
+} from "../spec/spec_inputs.ts";
+import type { Container } from "../state/container.ts";
+import type { Sandbox } from "../state/sandbox.ts";
+import { podFolder, stepSignal, type Call, type Context } from "./context.ts";
+import { requireTargetPid, targetIdOf } from "./preconditions.ts";
+import { labelFiles } from "./selinux.ts";
+
+export function sandboxInfo(context: Context, sandbox: Sandbox): SandboxInfo {
+  const hostIpc = sandbox.namespaces.ipc === undefined;
+  return {
+    id: sandbox.id,
+    config: sandbox.config,
+    namespaces: podNamespaces(sandbox),
+    files: podFiles(podFolder(context, sandbox.id), hostIpc),
+  };
+}
+
+function podNamespaces(sandbox: Sandbox): PodNamespaces {
+  const { net, ipc, uts, user } = sandbox.namespaces;
+  const pid = sandbox.pause?.pid;
+  return {
+    net: net?.path,
+    ipc: ipc?.path,
+    uts: uts?.path,
+    user: user?.path,
+    pid: pid ? `/proc/${pid}/ns/pid` : undefined,
+  };
+}
+
+export function containerDefaults({ config }: Context): ContainerDefaults {
+  return {
+    rlimits: config.defaultUlimits,
+    restrictOomScoreAdj: config.restrictOomScoreAdj,
+    deviceOwnership: config.deviceOwnershipFromSecurityContext,
+    umask: config.nativeUmask,
+  };
+}
+
+/** For pid mode TARGET: the first process of the target. Throws as requireTargetPid() does. */
+export function targetPid(context: Context, container: Container): number | undefined {
+  const targetId = targetIdOf(namespaceOptions(container.config));
+  if (targetId === undefined) return undefined;
+  return requireTargetPid(container, context.containers.get(targetId));
+}
+
+/** imageMounts: mount points of the mounts that have an image, by index in config.mounts. */
+export type MountedImages = { rootfsPath: string; imageMounts: ReadonlyMap<number, string> };
+
+type Parts = MountedImages & { image: ImageRecord; owner?: RootfsOwner; call: Call };
+
+/** Also creates missing mount sources and the folders of the image's volumes, and labels them. */
+export async function prepareContainerInputs(
+  context: Context,
+  container: Container,
+  { image, owner, call, ...mounted }: Parts,
+): Promise<ResolvedInputs> {
+  const { id, config } = container;
+  const { rejectMissingMountSources: rejectMissing } = context.config;
+  const cdi = await cdiEdits(context, config);
+  const signal = stepSignal(context, call);
+  const inputs = await lookupContainer(config, { ...mounted, rejectMissing, signal });
+  const volumes = await makeVolumes({
+    folder: context.containers.folderOf(id),
+    rootfs: mounted.rootfsPath,
+    paths: Object.keys(image.config.Volumes ?? {}),
+    destinations: (config.mounts ?? []).map((mount) => mount.container_path ?? ""),
+    owner,
+    signal: stepSignal(context, call),
+  });
+  await labelFiles(context, container, { mounts: inputs.mounts, volumes, call });
+  return { ...inputs, cdi, volumes };
+}
+
+/** With CDI off, device annotations are ignored, as anybody may set them; CDI_devices is an error. */
+async function cdiEdits(context: Context, config: ContainerConfig): Promise<CdiEdits | undefined> {
+  const { enableCdi, cdiSpecDirs } = context.config;
+  if (enableCdi) return await resolveCdi(cdiNames(config), cdiSpecDirs);
+  const [first] = config.CDI_devices ?? [];
+  if (first === undefined) return undefined;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `CDI_devices: ${first.name}: CDI is off (set enable-cdi in daemon.json)`,
+  );
+}

@@ -1,0 +1,32 @@
+// Converts measurements to CRI metrics, as the metric table defines them.
+import { toLong } from "../base/int64.ts";
+import { runtime } from "../proto/messages.js";
+import type { Metric, MetricDescriptor } from "../proto/types.ts";
+import { type MetricSources, metricTable } from "./metric_table.ts";
+
+const { MetricType } = runtime.v1;
+
+/** Labels of every metric; container and image are empty for a pod's own metrics. */
+const labelKeys = ["pod", "namespace", "container", "id", "image"];
+
+export function metricDescriptors(): MetricDescriptor[] {
+  return metricTable.map(({ name, help, labels }) => ({
+    name,
+    help,
+    label_keys: [...labelKeys, ...labels],
+  }));
+}
+
+/** labels: the values of labelKeys. */
+export function metricMessages(facts: MetricSources, labels: string[]): Metric[] {
+  const timestamp = toLong(facts.sample?.atNs ?? facts.nowNs);
+  return metricTable.flatMap(({ name, type, values }) =>
+    values(facts).map(({ value, labels: own }) => ({
+      name,
+      timestamp,
+      metric_type: MetricType[type],
+      label_values: [...labels, ...own],
+      value: { value: toLong(value) },
+    })),
+  );
+}

@@ -1,0 +1,90 @@
+// Serves Prometheus metrics by HTTP on loopback, its only access control. Each connection is for one request
+// and has a short deadline, so that silent clients keep no reader out.
+import { createServer, type Socket } from "node:net";
+import { CriError, messageOf } from "../base/errors.ts";
+import { Lobby } from "../base/lobby.ts";
+import type { Log } from "../base/log.ts";
+import { headText, readHead } from "../sys/http_upgrade.ts";
+import { wireOf } from "../sys/socket_wire.ts";
+
+/**
+ * Concurrent connections; usually there is one reader. Far more than node accepts from the listener's
+ * queue at once (512), so that each gets its turn before others can push it out.
+ */
+const connectionsMax = 2048;
+/** Deadline from the connection to the end of the response. */
+const requestMs = 5_000;
+
+/** @throws CriError FAILED_PRECONDITION when the port is taken. */
+export async function serveMetrics(
+  port: number,
+  { text, log }: { text: () => string; log: Log },
+): Promise<AsyncDisposable> {
+  const connections = new Lobby<Socket>({
+    peersMax: connectionsMax,
+    deadlineMs: requestMs,
+    graceMs: 0,
+    expel: (socket) => socket.destroy(),
+  });
+  const server = createServer((socket) => {
+    connections.enter(socket);
+    socket.once("close", () => connections.leave(socket));
+    socket.on("error", () => {}); // reads and writes report it
+    respondTo(socket, text).catch((error: unknown) => {
+      log.debug("metrics request failed", { error: messageOf(error) });
+      socket.destroy();
+    });
+  });
+  try {
+    await new Promise<void>((resolve, reject) => {
+      server.once("error", reject);
+      server.listen(port, "127.0.0.1", resolve);
+    });
+  } catch (cause) {
+    const message = `cannot serve metrics on 127.0.0.1:${port}: ${messageOf(cause)}: set metrics-port to another port, or to 0 to disable it`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  }
+  server.on("error", (error) => log.warn("metrics server failed", { error: error.message }));
+  return {
+    async [Symbol.asyncDispose]() {
+      const closed = new Promise((resolve) => server.close(resolve));
+      connections[Symbol.dispose]();
+      await closed;
+    },
+  };
+}
+
+/** @throws when the peer sends no request. */
+async function respondTo(socket: Socket, text: () => string): Promise<void> {
+  const { head } = await readHead(wireOf(socket));
+  const { status, ...response } = metricsResponse(head.line, text);
+  respond(socket, status, response);
+}
+
+type Response = { body: string; more?: [string, string][]; isHead?: boolean };
+
+/** line: the first line of the request. */
+export function metricsResponse(line: string, text: () => string): Response & { status: string } {
+  const [, method, target = ""] = /^(\S+) (\S+) HTTP\/1\.[01]$/.exec(line) ?? [];
+  const path = target.replace(/^https?:\/\/[^/]*/, "").split("?", 1)[0];
+  if (method === undefined) return { status: "400 Bad Request", body: "no HTTP/1.1\n" };
+  if (path !== "/metrics") return { status: "404 Not Found", body: "only /metrics is here\n" };
+  if (method !== "GET" && method !== "HEAD") {
+    return { status: "405 Method Not Allowed", body: "", more: [["Allow", "GET, HEAD"]] };
+  }
+  return { status: "200 OK", body: text(), isHead: method === "HEAD" };
+}
+
+function respond(
+  socket: Socket,
+  status: string,
+  { body, more = [], isHead = false }: Response,
+): void {
+  const head = headText(`HTTP/1.1 ${status}`, [
+    ["Content-Type", "text/plain; version=0.0.4; charset=utf-8"],
+    ["Content-Length", String(Buffer.byteLength(body))],
+    ["Connection", "close"],
+    ...more,
+  ]);
+  socket.end(Buffer.concat([head, Buffer.from(isHead ? "" : body)]));
+}

@@ -1,0 +1,56 @@
+// Network settings: addresses of CNI results by family, and which one becomes the pod's ip.
+import { expect, test } from "bun:test";
+import { attachedSettings, preferred } from "../../../src/cri/network_settings.ts";
+import type { CniAttachments } from "../../../src/node/cni.ts";
+import { noNetworkYet } from "../../../src/state/sandbox.ts";
+
+const ips = ["10.0.0.2", "fd00::2", "10.0.0.3"];
+
+test.each([
+  ["cni", ips],
+  ["ipv4", ips],
+  ["ipv6", ["fd00::2", "10.0.0.2", "10.0.0.3"]],
+] as const)("preference %s orders the addresses %j", (preference, expected) => {
+  expect(preferred([...ips], preference)).toEqual([...expected]);
+});
+
+test("a preferred family without an address changes nothing", () => {
+  expect(preferred(["10.0.0.2"], "ipv6")).toEqual(["10.0.0.2"]);
+  expect(preferred([], "ipv4")).toEqual([]);
+});
+
+test("the pod's own settings are the first network's; each network is listed by name", () => {
+  const interfaces = [{ name: "eth0", mac: "aa:bb", sandbox: "/ns" }];
+  const address = (ip: string) => ({ address: `${ip}/24`, gateway: "10.0.0.1", interface: 0 });
+  const result = { cniVersion: "1.0.0", interfaces, ips: [address("10.0.0.2")] };
+  const attachments = [
+    { confList: { name: "default" }, result, ifName: "eth0", ips: ["10.0.0.2"] },
+    { confList: { name: "storage" }, result: undefined, ifName: "net1", ips: [] },
+  ] as unknown as CniAttachments;
+  const portMappings = [
+    { hostPort: 80, containerPort: 8080, protocol: "tcp" as const, hostIP: "" },
+  ];
+  const settings = attachedSettings(noNetworkYet("p", "/ns"), attachments, {
+    portMappings,
+    preference: "cni",
+  });
+  expect(settings).toMatchObject({
+    SandboxKey: "/ns",
+    Activation: true,
+    IPAddress: "10.0.0.2",
+    IPPrefixLen: 24,
+    MacAddress: "aa:bb",
+    IPs: ["10.0.0.2"],
+    CNIPorts: portMappings,
+  });
+  expect(settings.Networks["default"]).toMatchObject({
+    InterfaceName: "eth0",
+    IPAddress: "10.0.0.2",
+  });
+  expect(settings.Networks["storage"]).toMatchObject({
+    InterfaceName: "net1",
+    IPAddress: "",
+    MacAddress: "",
+  });
+  expect("InterfaceName" in settings).toBe(false);
+});

@@ -1,0 +1,235 @@
+// Decisions on records: log paths, stop signals, owners, cgroups, pruned images, supported limits, retries.
+import { describe, expect, test } from "bun:test";
+import { CriError } from "../../../src/base/errors.ts";
+import { toLong } from "../../../src/base/int64.ts";
+import { createLog } from "../../../src/base/log.ts";
+import { containerCgroup, hasCgroup, limitPod } from "../../../src/cri/cgroups.ts";
+import { logPath, stopSignal } from "../../../src/cri/container_create.ts";
+import { checkHugepages } from "../../../src/cri/container_update.ts";
+import type { Context } from "../../../src/cri/context.ts";
+import { getImage, imageMessage, registryAuth } from "../../../src/cri/image_records.ts";
+import { callMonitorWithRetry } from "../../../src/cri/monitor_retry.ts";
+import { pruneImages } from "../../../src/cri/node_images.ts";
+import { isReadOnlyCall } from "../../../src/cri/read_only_calls.ts";
+import { rootfsOwner } from "../../../src/cri/rootfs_owner.ts";
+import { supportedResources } from "../../../src/cri/supported_resources.ts";
+import { runtime } from "../../../src/proto/messages.js";
+import type { ImageRecord } from "../../../src/image/store.ts";
+import { codeAndMessage, host } from "../../spec/inputs.ts";
+import { containerRecord, recordStore, sandboxRecord } from "../fakes.ts";
+
+describe("a new container", () => {
+  test.each([
+    ["/logs", "app/0.log", "/logs/app/0.log"],
+    ["/logs", "", ""],
+    ["", "app/0.log", ""],
+  ])("with log_directory %j and log_path %j logs to %j", (log_directory, log_path, path) => {
+    expect(logPath({ config: { log_directory } }, { log_path })).toBe(path);
+  });
+
+  test.each([
+    [runtime.v1.Signal.SIGNAL_SIGINT, "SIGUSR1", "SIGINT"],
+    [0, "SIGUSR1", "SIGUSR1"],
+    [0, undefined, "SIGTERM"],
+  ])(
+    "with stop_signal %p and the image's %p stops with %s",
+    (stop_signal, StopSignal, expected) => {
+      const signal = stopSignal({ stop_signal }, { config: { StopSignal } } as ImageRecord);
+      expect(signal.replace(/^SIG/, "")).toBe(expected.replace(/^SIG/, ""));
+    },
+  );
+
+  test("is refused if its image has an unknown stop signal", () => {
+    const image = { config: { StopSignal: "x" } } as ImageRecord;
+    expect(() => stopSignal({}, image)).toThrow();
+  });
+});
+
+describe("checkHugepages()", () => {
+  const limits = (limit: number) => ({
+    hugepage_limits: [{ page_size: "2MB", limit: toLong(limit) }],
+  });
+
+  test("accepts equal limits, and refuses others", () => {
+    checkHugepages({}, {});
+    checkHugepages(limits(1), limits(1));
+    const changed = codeAndMessage(() => checkHugepages(limits(1), limits(2)));
+    expect(changed).toStartWith("FAILED_PRECONDITION: hugepage_limits: the limit of 2MB");
+    expect(codeAndMessage(() => checkHugepages({}, limits(2)))).toContain("FAILED_PRECONDITION");
+  });
+});
+
+describe("rootfsOwner()", () => {
+  const ids = [{ container_id: 0, host_id: 100_000, length: 65_536 }];
+  const namespace_options = { userns_options: { uids: ids, gids: ids } };
+  const config = { linux: { security_context: { namespace_options } } };
+  const namespaces = { user: { path: "/user", inode: "1" } };
+
+  test("is the root of the pod's user namespace, if it has one", () => {
+    expect(rootfsOwner(sandboxRecord({ config, namespaces }))).toEqual({
+      userns: "/user",
+      uid: 100_000,
+      gid: 100_000,
+      count: 65_536,
+    });
+    expect(rootfsOwner(sandboxRecord({ namespaces }))).toBeUndefined();
+    expect(rootfsOwner(sandboxRecord({ config }))).toBeUndefined();
+  });
+});
+
+describe("cgroups", () => {
+  const limited: string[] = [];
+  const context = (sandboxes: ReturnType<typeof sandboxRecord>[]) =>
+    ({
+      host,
+      sandboxes: recordStore(sandboxes),
+      cgroup: {
+        name: "cgroupfs",
+        pathsOf: (path: string) => ({ own: path }),
+        containerPaths: (...ids: string[]) => ({ own: ids.join("/") }),
+        limitPod: (id: string) => limited.push(id),
+      },
+    }) as unknown as Context;
+  const systemd = sandboxRecord({ cgroup: { driver: "systemd", parent: "" } });
+
+  test("of the other driver no longer exist", () => {
+    expect(hasCgroup(context([]), systemd)).toBe(false);
+    expect(hasCgroup(context([]), sandboxRecord())).toBe(true);
+    expect(containerCgroup(context([systemd]), containerRecord())).toEqual({});
+  });
+
+  test("of a container are below its pod's, or where a plugin put them", () => {
+    const pod = context([sandboxRecord({ cgroup: { driver: "cgroupfs", parent: "/kube" } })]);
+    const own = containerRecord({ cgroupsPath: "/chosen" });
+    const paths = (of: Context, container = containerRecord()): object =>
+      containerCgroup(of, container);
+    expect(paths(pod)).toEqual({ own: "/kube/p1/c1" });
+    expect(paths(pod, own)).toEqual({ own: "/chosen" });
+    expect(paths(context([]), own)).toEqual({ own: "/chosen" });
+    expect(paths(context([]))).toEqual({});
+  });
+
+  test("of pods are limited only if the daemon owns them", () => {
+    limitPod(context([]), sandboxRecord({ cgroup: { driver: "cgroupfs", parent: "/kube" } }));
+    expect(limited).toEqual([]);
+    limitPod(context([]), sandboxRecord());
+    expect(limited).toEqual(["p1"]);
+  });
+});
+
+describe("images", () => {
+  const image = (id: string, more: Partial<ImageRecord> = {}) =>
+    ({
+      id,
+      repoTags: [],
+      repoDigests: [],
+      sizeBytes: 5n,
+      config: {},
+      ...more,
+    }) as unknown as ImageRecord;
+  const records = ["used", "volume", "pinned", "unused"].map((id) => image(id));
+  const removed: string[] = [];
+  const images = {
+    ...recordStore(records),
+    pinned: ({ id }: ImageRecord) => id === "pinned",
+    freedBy: (ids: ReadonlySet<string>) => BigInt(ids.size),
+    remove: async (id: string) => void removed.push(id),
+  } as unknown as Context["images"];
+
+  test("are found, or reported as missing", () => {
+    expect(getImage({ images }, "used").id).toBe("used");
+    expect(codeAndMessage(() => getImage({ images }, "none"))).toStartWith("NOT_FOUND: image none");
+  });
+
+  test("have the user of their configuration, by id or by name", () => {
+    const user = (User: string) => {
+      const { uid, username } = imageMessage(
+        { images },
+        image("a", { config: { User, architecture: "", os: "" } }),
+      );
+      return [uid === undefined ? undefined : Number(uid?.value), username];
+    };
+    expect([user("5"), user("web:7")]).toEqual([
+      [5, ""],
+      [undefined, "web"],
+    ]);
+  });
+
+  test("are pruned unless a container uses them, as root or volume, or they are pinned", async () => {
+    const config = { mounts: [{ image: { image_ref: "volume" } }, {}] };
+    const used = containerRecord({ image: { id: "used", name: "", ref: "" }, config });
+    const containers = recordStore([used]) as unknown as Context["containers"];
+    const dry = await pruneImages({ images, containers }, { dry_run: true });
+    expect([dry.images?.map(({ id }) => id), removed]).toEqual([["unused"], []]);
+    await pruneImages({ images, containers }, {});
+    expect(removed).toEqual(["unused"]);
+  });
+
+  test("are pulled with the request's credentials, or none", () => {
+    expect(registryAuth(null)).toBeUndefined();
+    expect(registryAuth({ username: "u", server_address: "s" })).toMatchObject({
+      username: "u",
+      serverAddress: "s",
+    });
+  });
+});
+
+describe("supportedResources()", () => {
+  const requested = { memory_swap_limit_in_bytes: toLong(5), cpu_shares: toLong(2) };
+
+  test("drops the swap limit where the kernel does not account swap, and logs it", () => {
+    const lines: string[] = [];
+    const stream = { write: (line: string) => lines.push(line) };
+    const log = createLog({ level: "info", format: "text", stream });
+    const on = (swapLimit: boolean) =>
+      supportedResources({ host: { ...host, swapLimit }, log }, "c1", requested);
+    expect(on(true)).toBe(requested);
+    expect(lines).toEqual([]);
+    expect(Number(on(false)?.memory_swap_limit_in_bytes ?? 0)).toBe(0);
+    expect(lines.join("")).toContain("memory_swap_limit_in_bytes is ignored container=c1 bytes=5");
+  });
+});
+
+describe("callMonitorWithRetry()", () => {
+  const failing = (times: number, code: "UNAVAILABLE" | "UNKNOWN") => {
+    let calls = 0;
+    const call = async () => {
+      if (++calls <= times) throw new CriError(code, "no monitor");
+    };
+    const monitor = { call } as unknown as Context["monitor"];
+    const done = callMonitorWithRetry({ monitor }, "kill", { id: "c1", signal: 9 });
+    return done.then(
+      () => [calls, "OK"],
+      (error: CriError) => [calls, error.code],
+    );
+  };
+
+  test("repeats a call while the monitor is being replaced, five times at most", async () => {
+    const outcomes = await Promise.all([
+      failing(0, "UNAVAILABLE"),
+      failing(2, "UNAVAILABLE"),
+      failing(9, "UNAVAILABLE"),
+      failing(1, "UNKNOWN"),
+    ]);
+    expect(outcomes).toEqual([
+      [1, "OK"],
+      [3, "OK"],
+      [5, "UNAVAILABLE"],
+      [1, "UNKNOWN"],
+    ]);
+  });
+});
+
+test.each([
+  ["Version", true],
+  ["ListContainers", true],
+  ["StreamImages", true],
+  ["PodSandboxStatus", true],
+  ["ContainerStats", true],
+  ["GetContainerEvents", true],
+  ["RunPodSandbox", false],
+  ["ExecSync", false],
+  ["PullImage", false],
+])("%s is a read-only call: %p", (rpc, expected) => {
+  expect(isReadOnlyCall(rpc)).toBe(expected);
+});

@@ -1,0 +1,41 @@
+// Metrics: responses of the HTTP server, and CRI messages made of measurements.
+import { describe, expect, test } from "bun:test";
+import { toBigInt } from "../../../src/base/int64.ts";
+import { runtime } from "../../../src/proto/messages.js";
+import { metricDescriptors, metricMessages } from "../../../src/stats/metric_messages.ts";
+import { metricsResponse } from "../../../src/stats/metrics_server.ts";
+
+describe("the metrics server", () => {
+  test.each([
+    ["GET /metrics HTTP/1.1", "200 OK"],
+    ["GET /metrics?x=1 HTTP/1.0", "200 OK"],
+    ["GET http://localhost/metrics HTTP/1.1", "200 OK"],
+    ["HEAD /metrics HTTP/1.1", "200 OK"],
+    ["GET /metric HTTP/1.1", "404 Not Found"],
+    ["POST / HTTP/1.1", "404 Not Found"],
+    ["POST /metrics HTTP/1.1", "405 Method Not Allowed"],
+    ["GET /metrics HTTP/2", "400 Bad Request"],
+    ["nonsense", "400 Bad Request"],
+  ])("responds to %j with %s", (line, status) => {
+    const response = metricsResponse(line, () => "text");
+    expect(response.status).toBe(status);
+    expect(response.body === "text").toBe(status === "200 OK");
+    expect(response.isHead === true).toBe(line.startsWith("HEAD"));
+  });
+});
+
+describe("a metric", () => {
+  test("has the labels of its descriptor, and the time of its sample", () => {
+    const labels = ["pod", "namespace", "app", "c1", "busybox"];
+    const facts = { nowNs: 9n, startedAtNs: 2_000_000_000n, diskName: () => "sda" };
+    const metrics = metricMessages(facts, labels);
+    const descriptors = new Map(metricDescriptors().map((one) => [one.name, one]));
+    expect(metrics.length).toBeGreaterThan(0);
+    for (const { name, label_values, timestamp, metric_type } of metrics) {
+      expect(label_values?.length).toBe(descriptors.get(name)?.label_keys?.length);
+      expect(label_values?.slice(0, 5)).toEqual(labels);
+      expect(toBigInt(timestamp)).toBe(9n);
+      expect(runtime.v1.MetricType[metric_type ?? 0]).toBeDefined();
+    }
+  });
+});

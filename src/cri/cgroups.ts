@@ -5,7 +5,7 @@ import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
 
-/** Cgroups of the other driver date from an earlier boot (recover.ts) and no longer exist. */
+/** Cgroups of the other driver date from an earlier boot (recovery/cgroup_driver.ts) and no longer exist. */
 export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
   return sandbox.cgroup.driver === cgroup.name;
 }

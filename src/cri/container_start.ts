@@ -100,7 +100,7 @@ async function removeFailedStart(
     const { runtimeTimeoutMs: timeoutMs } = context.config;
     await callMonitorWithRetry(context, "remove", { id, runtime, timeoutMs });
   } catch (error) {
-    // The next daemon's recovery kills what runs although its record says exited (recover.ts).
+    // The next daemon's recovery kills what runs although its record says exited (recovery/rules.ts).
     const fields = { container: id, error: messageOf(error) };
     context.log.warn("rolling back a failed start failed, the next daemon retries", fields);
   }

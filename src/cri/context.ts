@@ -4,7 +4,6 @@ import { join } from "node:path";
 import type { Config } from "../base/config.ts";
 import type { Log } from "../base/log.ts";
 import type { EventBus } from "../base/event_bus.ts";
-import { quoted } from "../base/text.ts";
 import type { ImageStore } from "../image/store.ts";
 import type { MonitorClient } from "../monitor_client/client.ts";
 import type { CgroupDriver } from "../node/cgroup.ts";

@@ -30,7 +30,7 @@ export async function callMonitorWithRetry<Name extends "kill" | "remove">(
 /**
  * Removes a container from the monitor and the OCI runtime, killing what runs, and then its cgroup, which
  * stays where the runtime had removed the container before. A container without processes is removed even
- * if its runtime's executable is missing; the sweep (orphans.ts) deletes the runtime's state later.
+ * if its runtime's executable is missing; the sweep (recovery/sweep.ts) deletes the runtime's state later.
  * @throws as the last try did.
  */
 export async function removeFromRuntime(

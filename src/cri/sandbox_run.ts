@@ -151,7 +151,7 @@ async function makeCgroup(making: Making): Promise<void> {
   const { context, call, sandbox } = making;
   const signal = stepSignal(context, call);
   const { parent } = sandbox.cgroup;
-  // Before the cgroup: if the record is lost, the folder shows whose cgroup it is (orphans.ts).
+  // Before the cgroup: if the record is lost, the folder shows whose cgroup it is (recovery/sweep.ts).
   mkdirSync(podFolder(context, sandbox.id), { recursive: true, mode: 0o700 });
   const { made } = await context.cgroup.createPodCgroup(parent, sandbox.id, signal);
   making.sandbox = { ...sandbox, cgroup: { ...sandbox.cgroup, made } };

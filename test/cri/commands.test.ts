@@ -126,7 +126,7 @@ test("run forwards SIGTERM and exits with the container's code; a second SIGTERM
   await until("it is up", () => deaf.seen.stdout === "up\n");
   const startMs = Date.now();
   deaf.child.kill("SIGINT");
-  await until("a second signal is asked for", () => deaf.seen.stderr.includes("once more"));
+  await until("a second signal is asked for", () => deaf.seen.stderr.includes("interrupt again"));
   deaf.child.kill("SIGINT");
   expect(await deaf.code).toBe(130);
   expect(Date.now() - startMs).toBeLessThan(9000);

@@ -258,7 +258,7 @@ test("a flood of UpdateContainers is answered, and pods still run", async () => 
   );
   await works();
   for (const answer of await Promise.all(calls)) {
-    expect(answer).toMatch(/^answered$|calls are being answered/);
+    expect(answer).toMatch(/^answered$|calls are being served/);
   }
   plugin[Symbol.dispose]();
 });

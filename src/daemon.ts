@@ -110,7 +110,7 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     const { openNri } = await import("./cri/nri.ts");
     stack.use(await openNri(context, log.child("nri")));
   }
-  stack.use(startSweeps(context)); // after the plugins, which are told of what it ends
+  stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
   if (config.metricsPort > 0) {
     const text = () => metricsText(context);
     stack.use(await serveMetrics(config.metricsPort, { text, log: context.log }));

@@ -98,6 +98,15 @@ describe("rooms", () => {
     expect({ deep, strange }).toEqual({ deep: [], strange: [] });
   });
 
+  test("no room has more than 6,500 lines", () => {
+    const lines = new Map<string, number>();
+    for (const file of sources) {
+      const count = readFileSync(join(root, file), "utf8").split("\n").length;
+      lines.set(roomOf(file), (lines.get(roomOf(file)) ?? 0) + count);
+    }
+    expect([...lines].filter(([, count]) => count > 6_500)).toEqual([]);
+  });
+
   test("a room imports only the rooms below it", () => {
     const wrong: string[] = [];
     for (const [file, targets] of imports) {
@@ -194,6 +203,29 @@ describe("style", () => {
           found.push(`${file}:${index + 1}: ${line.trim()}`);
       });
     }
+    expect(found).toEqual([]);
+  });
+
+  test("a file's first line names the thing and says what it does", () => {
+    const clause = /^(?:\/\/|\/\*\*) (?:What|Who|Whose|How|Whether|Where|Which|When|Of|That|If)\b/;
+    const all = [...sources, ...filesIn("test"), ...filesIn("proto"), ...filesIn("dist")];
+    const found = all.flatMap((file) => {
+      const [first = ""] = readFileSync(join(root, file), "utf8").split("\n", 1);
+      const lacksHeader = file.startsWith("src/") && !first.startsWith("//");
+      return clause.test(first) || lacksHeader ? [`${file}: ${first}`] : [];
+    });
+    expect(found).toEqual([]);
+  });
+
+  test("comments and messages have no private words for the field's terms", () => {
+    const privateWords =
+      /\b(?:is|are|was|were|be|been|being) told\b|\btaken over\b|\bwhat lacks\b|\bours:|\bthe person's\b|\bbehind everything else\b|\bmade anew\b/;
+    const found = sources.flatMap((file) => {
+      const lines = readFileSync(join(root, file), "utf8").split("\n");
+      return lines.flatMap((line, index) =>
+        privateWords.test(line) ? [`${file}:${index + 1}: ${line.trim()}`] : [],
+      );
+    });
     expect(found).toEqual([]);
   });
 

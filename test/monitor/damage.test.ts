@@ -1,5 +1,5 @@
-// What the monitor keeps in the state folder, removed or damaged under it: no container is lost, and
-// none takes the others' monitor along.
+// Damages the state folder of a running monitor: removed or garbled files cost no container, and the monitor
+// keeps serving the others.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync, rmSync } from "node:fs";

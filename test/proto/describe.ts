@@ -1,4 +1,4 @@
-// What a .proto file says, one fact a line, in the words of main.go.
+// Describes a .proto file as main.go does: one fact per line.
 import protobuf from "protobufjs";
 
 /** @param text of a proto3 file with one package */

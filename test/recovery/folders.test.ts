@@ -1,5 +1,5 @@
-// Whose folders these are: a graph of another program, of a newer version, of a daemon that runs; the
-// mark that tells cut off. Refused with a message, and not a byte is changed.
+// Refused folders: the graph of another program, of a newer version or of a running daemon, and a truncated
+// marker file. Each is refused with a message and left unchanged.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync, spawn, spawnSync } from "node:child_process";
 import {

@@ -1,4 +1,4 @@
-// When the engine is asked to give memory back.
+// Tests that an idle process asks the engine to return memory, and a busy one does not.
 import { afterEach, expect, jest, spyOn, test } from "bun:test";
 import { shrinkWhenIdle, type Work } from "../../src/sys/memory.ts";
 

@@ -1,4 +1,4 @@
-// What the kernel says of other processes.
+// Tests executes(), giveWay() and run() on real processes.
 import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { once } from "node:events";

@@ -1,4 +1,4 @@
-// What attached clients get of a stream: everything from now on, at their pace, and no longer than they take it.
+// Attached clients receive all output from now on, at their own pace, until they stop reading.
 import { describe, expect, test } from "bun:test";
 import { constants, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

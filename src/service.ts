@@ -63,7 +63,7 @@ export class Service implements Disposable {
       } catch (error) {
         const fields = { host, error: messageOf(error) };
         this.#log.error(
-          "the watchdog is not fed: a call to the daemon's own socket failed",
+          "watchdog notification skipped: a call to the daemon's own socket failed",
           fields,
         );
       } finally {

@@ -248,7 +248,7 @@ test("a handler removed from daemon.json: its pods keep running and can be remov
 
 test.each([
   ["that is not there", undefined, "ENOENT"],
-  ["that is no JSON", "{", "is no JSON"],
+  ["that is no JSON", "{", "is not JSON"],
   ["that is no spec", '{"mounts":[{}]}', "mounts.0.destination"],
 ])("a base spec %s stops the start", async (_, content, message) => {
   const path = file("bad.json");

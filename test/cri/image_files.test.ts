@@ -217,7 +217,7 @@ describe("save", () => {
       await remove(config.digest);
       const nameless = isuladTs("load", target);
       expect(nameless.stdout).toBe(`Loaded image: ${config.digest}\n`);
-      expect(nameless.stderr).toContain("only a tag: load it with --name");
+      expect(nameless.stderr).toContain("only a tag: use --name to give it one");
       const named = isuladTs("load", "--name", "example.test/me", target);
       expect(named.stdout).toBe("Loaded image: example.test/me:x\n");
     }
@@ -314,12 +314,12 @@ test("images-dir: its archives are loaded once at the start; broken ones are rep
   await writeOciLayout(join(folder, "e"), of("3", "layout"));
   write(".part.tar", ociArchive(of("4", "hidden")));
   daemon.writeConfig({ "images-dir": folder });
-  /** What the log says of a start, from the beginning to when the folder was gone through. */
+  /** What the log says of a start, from the beginning to when the folder was processed. */
   const restarted = async () => {
     const from = daemon.log.length;
     await daemon.restart();
     const log = () => daemon.log.slice(from);
-    await until("the folder was gone through", () => /images-dir was gone through.*/.test(log()));
+    await until("the folder was processed", () => /images-dir processed.*/.test(log()));
     expect(await tags()).toEqual(["docker", "layout", "oci"].map((one) => `docker.io/x/${one}:1`));
     return log();
   };
@@ -334,5 +334,5 @@ test("images-dir: its archives are loaded once at the start; broken ones are rep
   expect((await list()).some(({ uid }) => uid && toBigInt(uid.value) === 9n)).toBe(true);
   daemon.writeConfig({ "images-dir": join(daemon.dir, "no-such-folder") });
   await daemon.restart();
-  await until("the folder is reported", () => daemon.log.includes("images-dir cannot be read"));
+  await until("the folder is reported", () => daemon.log.includes("cannot read images-dir"));
 });

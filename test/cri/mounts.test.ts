@@ -278,7 +278,7 @@ describe("image volumes", () => {
     ["without a name", { image: {} }, "INVALID_ARGUMENT", "no name"],
     ["that is not there", { image: { image: "a.test/b" } }, "NOT_FOUND", "a.test/b"],
     ["with a folder that is not there", { image_sub_path: "no" }, "NOT_FOUND", "has no no"],
-    ["with a file", { image_sub_path: "run" }, "FAILED_PRECONDITION", "not a folder"],
+    ["with a file", { image_sub_path: "run" }, "FAILED_PRECONDITION", "not a directory"],
     ["with a link that leads out", { image_sub_path: "outside" }, "NOT_FOUND", "outside"],
     ["with ..", { image_sub_path: "etc/../.." }, "INVALID_ARGUMENT", "inside the image"],
     ["with an absolute path", { image_sub_path: "/etc" }, "INVALID_ARGUMENT", "inside the image"],
@@ -293,7 +293,7 @@ describe("image volumes", () => {
 describe("refused before anything is created", () => {
   const host_path = "/tmp";
   test.each<[string, Mount[], string]>([
-    ["the root", [{ container_path: "/x/..", host_path }], "root itself"],
+    ["the root", [{ container_path: "/x/..", host_path }], "must be absolute and not"],
     ["no host_path", [{ container_path: "/a" }], "neither host_path nor image"],
     ["an unknown option", [{ container_path: "/a", host_path, mount_options: ["suid"] }], '"suid"'],
   ])("%s is INVALID_ARGUMENT", async (_, mounts, part) => {

@@ -62,14 +62,14 @@ test("it extends its start timeout while it recovers, and sends READY when it se
 
 test("the watchdog is notified only while the daemon's own socket responds", async () => {
   const watchdog = () => take().includes("WATCHDOG=1");
-  await until("the watchdog was told", watchdog);
+  await until("the watchdog is notified", watchdog);
   renameSync(daemon.socket, `${daemon.socket}.away`);
-  await until("its silence was told of", () => daemon.log.includes("the watchdog is not told"));
+  await until("its silence is logged", () => daemon.log.includes("watchdog notification skipped"));
   take();
   await sleep(1_000); // five times what it takes
   expect(take()).toEqual([]);
   renameSync(`${daemon.socket}.away`, daemon.socket);
-  await until("the watchdog was told again", watchdog);
+  await until("the watchdog is notified again", watchdog);
 });
 
 test("children do not inherit the socket, and the daemon's exit is announced", async () => {

@@ -58,10 +58,7 @@ export async function untilAborted<T extends Droppable>(
   }
 }
 
-/**
- * Returns a signal that aborts `ms` after the given one, with its reason: for work that would be left half
- * done by an abort at once.
- */
+/** Returns a signal that aborts `ms` after the given one, for work that an abort at once would leave half done. */
 export function afterGrace(signal: AbortSignal, ms: number): AbortSignal {
   const controller = new AbortController();
   const onAbort = () => setTimeout(() => controller.abort(signal.reason), ms).unref();

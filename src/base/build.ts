@@ -21,7 +21,6 @@ export function executableId(): string {
 export function ownProgram(): string[] {
   if (build !== undefined) return [process.execPath];
   const source = join(import.meta.dirname, "../main.ts");
-  return "Deno" in globalThis
-    ? [process.execPath, "run", "-A", source]
-    : [process.execPath, source];
+  const denoArgs = "Deno" in globalThis ? ["run", "-A"] : [];
+  return [process.execPath, ...denoArgs, source];
 }

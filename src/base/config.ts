@@ -22,7 +22,7 @@ import {
   jsonText,
   jsonValue,
   lineAt,
-  parseJson,
+  parseWithLines,
   plainValue,
 } from "./json.ts";
 import { clip } from "./text.ts";
@@ -103,7 +103,7 @@ export function loadConfig(
   };
   if (problems.length === 0) {
     const place = (name: string) => given.get(findKey(name)!)?.where ?? "default";
-    resolveValues(loaded, values, { host, place, problems });
+    resolveValues(loaded.config, values, { host, place, problems, warnings });
   }
   if (problems.length > 0) throw new CriError("INVALID_ARGUMENT", problems.join("\n"));
   return loaded;
@@ -146,7 +146,7 @@ function collectFile(path: string, text: string, { given, problems }: Found): vo
 
 function parsed(path: string, text: string): JsonNode {
   try {
-    return parseJson(text);
+    return parseWithLines(text);
   } catch (error) {
     if (!(error instanceof JsonSyntaxError)) throw error;
     throw new CriError("INVALID_ARGUMENT", `${path}:${error.line}: not JSON: ${error.message}`, {
@@ -220,26 +220,31 @@ function configOf(values: Map<string, unknown>): Config {
   return { ...rest, containerBytes: 0, nri: pick(nriKeys) } as Config;
 }
 
-type Resolution = { host: HostInfo; place: (key: string) => string; problems: string[] };
+type Resolution = {
+  host: HostInfo;
+  /** Returns where a key is given. */
+  place: (key: string) => string;
+  problems: string[];
+  warnings: string[];
+};
 
 /** Resolves values that depend on the host or on several keys. */
-function resolveValues(loaded: LoadedConfig, values: Map<string, unknown>, s: Resolution): void {
-  const { config, warnings } = loaded;
+function resolveValues(config: Config, values: Map<string, unknown>, s: Resolution): void {
   if (values.get("enable-cri-v1") === false) {
     s.problems.push(
       `${s.place("enable-cri-v1")}: "enable-cri-v1" must be true: the daemon serves CRI v1, and runtime.v1alpha2 with the same messages for kubelets 1.20 to 1.25`,
     );
   }
   if (config.group !== "" && s.host.groupId(config.group) === undefined) {
-    warnings.push(
+    s.warnings.push(
       `${s.place("group")}: there is no group "${config.group}", so only root may use the socket; groupadd ${config.group} creates it`,
     );
     config.group = "";
   }
   checkSockets(config, s);
-  resolveStorage(config, { ...s, warnings });
-  resolveRuntimes(config, values.get("cri-runtimes") as Record<string, string>, { ...s, warnings });
-  resolveProcessors(config, { ...s, warnings });
+  resolveStorage(config, s);
+  resolveRuntimes(config, values.get("cri-runtimes") as Record<string, string>, s);
+  resolveProcessors(config, s);
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   resolveCgroupParent(config, s);
 }
@@ -263,7 +268,7 @@ function plainPath(path: string): string {
 }
 
 /** Applies iSulad's overlay2.* options: a size, and the kernel check, which is not needed. */
-function resolveStorage(config: Config, s: Resolution & { warnings: string[] }): void {
+function resolveStorage(config: Config, s: Resolution): void {
   const at = s.place("storage-opts");
   for (const option of config.storageOpts) {
     const [name = "", value = ""] = option.split("=");
@@ -289,24 +294,14 @@ function bytesOf(size: string): number | undefined {
   return bytes === 0 || (bytes >= 2 ** 20 && bytes <= 2 ** 52) ? bytes : undefined;
 }
 
-function resolveRuntimes(
-  config: Config,
-  aliases: Record<string, string>,
-  s: Resolution & { warnings: string[] },
-): void {
-  const at = s.place("runtimes");
+function resolveRuntimes(config: Config, aliases: Record<string, string>, s: Resolution): void {
   const found = new Map<string, RuntimeEntry>();
   found.set("runc", { path: s.host.findExecutable("runc") ?? "/usr/bin/runc", runtimeArgs: [] });
   const crun = s.host.findExecutable("crun");
   if (crun !== undefined) found.set("crun", { path: crun, runtimeArgs: [] });
   for (const [name, entry] of Object.entries(config.runtimes)) {
-    const path = entry.path.startsWith("/") ? entry.path : s.host.findExecutable(entry.path);
-    if (path === undefined || !s.host.isExecutable(path)) {
-      s.warnings.push(
-        `${at}: "runtimes.${name}": ${entry.path} does not exist: the handler fails until it is installed`,
-      );
-    }
-    found.set(name, { ...entry, path: path ?? entry.path });
+    const program = { name, path: entry.path, effect: "the handler fails" };
+    found.set(name, { ...entry, path: programPath("runtimes", program, s) });
   }
   const dead = Object.entries(aliases).filter(([, target]) => !found.has(target));
   for (const [name, target] of Object.entries(aliases)) {
@@ -333,17 +328,26 @@ function resolveRuntimes(
   }
 }
 
-function resolveProcessors(config: Config, s: Resolution & { warnings: string[] }): void {
-  const found = Object.entries(config.streamProcessors).map(([name, entry]) => {
-    const path = entry.path.startsWith("/") ? entry.path : s.host.findExecutable(entry.path);
-    if (path === undefined || !s.host.isExecutable(path)) {
-      s.warnings.push(
-        `${s.place("stream-processors")}: "stream-processors.${name}": ${entry.path} does not exist: images that need it cannot be pulled until it is installed`,
-      );
-    }
-    return [name, { ...entry, path: path ?? entry.path }] as const;
-  });
-  config.streamProcessors = Object.fromEntries(found);
+function resolveProcessors({ streamProcessors }: Config, s: Resolution): void {
+  for (const [name, entry] of Object.entries(streamProcessors)) {
+    const program = { name, path: entry.path, effect: "images that need it cannot be pulled" };
+    streamProcessors[name] = { ...entry, path: programPath("stream-processors", program, s) };
+  }
+}
+
+/** Returns the absolute path of a program in a map; warns of its effect if it is not installed. */
+function programPath(
+  key: string,
+  { name, path, effect }: { name: string; path: string; effect: string },
+  s: Resolution,
+): string {
+  const found = path.startsWith("/") ? path : s.host.findExecutable(path);
+  if (found === undefined || !s.host.isExecutable(found)) {
+    s.warnings.push(
+      `${s.place(key)}: "${key}.${name}": ${path} does not exist: ${effect} until it is installed`,
+    );
+  }
+  return found ?? path;
 }
 
 function resolveCgroupParent(config: Config, s: Resolution): void {

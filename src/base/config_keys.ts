@@ -1,10 +1,9 @@
 // Lists every key of daemon.json with its kind and default; for iSulad's keys without effect, the reason.
 import * as k from "./config_values.ts";
-import type { Kind, Ulimit } from "./config_values.ts";
 
 export type Key<Output = unknown> = {
   key: string;
-  kind: Kind<Output>;
+  kind: k.Kind<Output>;
   fallback: Output;
   about: string;
   /** Other spellings, in addition to "_" for "-". */
@@ -13,304 +12,234 @@ export type Key<Output = unknown> = {
 
 function key<Output>(
   name: string,
-  kind: Kind<Output>,
-  rest: {
-    fallback: NoInfer<Output>;
-    about: string;
-    also?: readonly string[];
-  },
+  kind: k.Kind<Output>,
+  fallback: NoInfer<Output>,
+  rest: { about: string; also?: readonly string[] },
 ): Key<Output> {
-  return { key: name, kind, also: [], ...rest };
+  return { key: name, kind, fallback, also: [], ...rest };
 }
 
 const secondMs = 1000;
 const minuteMs = 60 * secondMs;
+/** Durations of at least a second. */
+const seconds = k.duration(secondMs);
+
+const emptyMap = {};
 
 export const daemonKeys = {
-  hosts: key("hosts", k.sockets, {
-    fallback: ["unix:///var/run/isulad.sock"],
+  hosts: key("hosts", k.sockets, ["unix:///var/run/isulad.sock"], {
     about: "sockets that CRI is served on",
     also: ["host"],
   }),
-  group: key("group", k.text, {
-    fallback: "",
+  group: key("group", k.text, "", {
     about:
       "group that may use the socket (mode 0660, else 0600), which must be outside of graph and state",
   }),
-  graph: key("graph", k.folder, {
-    fallback: "/var/lib/isulad",
-    about: "folder of persistent data",
-  }),
-  state: key("state", k.folder, {
-    fallback: "/var/run/isulad",
+  graph: key("graph", k.absolutePath, "/var/lib/isulad", { about: "folder of persistent data" }),
+  state: key("state", k.absolutePath, "/var/run/isulad", {
     about: "folder of runtime state, cleared at boot",
   }),
-  pidfile: key("pidfile", k.folder, {
-    fallback: "/var/run/isulad.pid",
+  pidfile: key("pidfile", k.absolutePath, "/var/run/isulad.pid", {
     about: "the daemon's process id",
   }),
-  logLevel: key("log-level", k.logLevel, {
-    fallback: "info",
+  logLevel: key("log-level", k.logLevel, "info", {
     about: "ERROR, WARN, INFO or DEBUG (iSulad's other levels are the next of these)",
   }),
-  logFormat: key("log-format", k.choice(["text", "json"]), {
-    fallback: "text",
-    about: "text or json",
-  }),
-  defaultRuntime: key("default-runtime", k.text, {
-    fallback: "runc",
+  logFormat: key("log-format", k.choice(["text", "json"]), "text", { about: "text or json" }),
+  defaultRuntime: key("default-runtime", k.text, "runc", {
     about: "runtime of pods that name no handler",
   }),
-  runtimes: key("runtimes", k.runtimes, {
-    fallback: {},
+  runtimes: key("runtimes", k.runtimes, emptyMap, {
     about: "OCI runtimes by handler; installed runc and crun are always included",
   }),
-  criRuntimes: key("cri-runtimes", k.handlerNames, {
-    fallback: {},
+  criRuntimes: key("cri-runtimes", k.handlerNames, emptyMap, {
     about: "further handler names of runtimes",
     also: ["cri-runtime"],
   }),
-  cgroupParent: key("cgroup-parent", k.text, {
-    fallback: "",
+  cgroupParent: key("cgroup-parent", k.text, "", {
     about: "parent of pods without a cgroup_parent (/isulad, or isulad.slice)",
   }),
-  systemdCgroup: key("systemd-cgroup", k.flagOrAuto, {
-    fallback: false,
+  systemdCgroup: key("systemd-cgroup", k.flagOrAuto, false, {
     about: 'the systemd cgroup driver instead of cgroupfs; "auto": if systemd is the init',
   }),
-  podSandboxImage: key("pod-sandbox-image", k.text, {
-    fallback: "",
+  podSandboxImage: key("pod-sandbox-image", k.text, "", {
     about: "image of the pause container, if a pod needs one; default: a built-in program",
   }),
-  pinnedImages: key("pinned-images", k.imagePatterns, {
-    fallback: [] as string[],
+  pinnedImages: key("pinned-images", k.imagePatterns, [], {
     about: "images excluded from the kubelet's garbage collection; `*` for any characters",
   }),
-  imagesDir: key("images-dir", k.folder, {
-    fallback: "",
+  imagesDir: key("images-dir", k.absolutePath, "", {
     about: "folder of image archives and OCI layouts that are loaded at the start",
   }),
-  networkPlugin: key("network-plugin", k.choice(["cni"]), { fallback: "cni", about: "cni" }),
-  cniBinDirs: key("cni-bin-dir", k.folders, {
-    fallback: ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"],
+  networkPlugin: key("network-plugin", k.choice(["cni"]), "cni", { about: "cni" }),
+  cniBinDirs: key("cni-bin-dir", k.folders, ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"], {
     about: "folders searched for CNI plugins",
   }),
-  cniConfDir: key("cni-conf-dir", k.folder, { fallback: "/etc/cni/net.d", about: "CNI lists" }),
-  cniConfTemplate: key("cni-conf-template", k.folder, {
-    fallback: "",
+  cniConfDir: key("cni-conf-dir", k.absolutePath, "/etc/cni/net.d", { about: "CNI lists" }),
+  cniConfTemplate: key("cni-conf-template", k.absolutePath, "", {
     about: "template of the CNI list that is written when the kubelet reports the pod CIDR",
   }),
-  registryMirrors: key("registry-mirrors", k.registries, {
-    fallback: [] as string[],
+  registryMirrors: key("registry-mirrors", k.registries, [], {
     about: "mirrors, tried before docker.io",
   }),
-  insecureRegistries: key("insecure-registries", k.registries, {
-    fallback: [] as string[],
+  insecureRegistries: key("insecure-registries", k.registries, [], {
     about: "registries with plain HTTP, or with an unverified certificate",
     also: ["insecure-registry"],
   }),
-  registryConfigPath: key("registry-config-path", k.folder, {
-    fallback: "/etc/isulad/certs.d",
+  registryConfigPath: key("registry-config-path", k.absolutePath, "/etc/isulad/certs.d", {
     about: "a certs.d tree with hosts.toml files",
   }),
-  registryAuthFile: key("registry-auth-file", k.folder, {
-    fallback: "",
+  registryAuthFile: key("registry-auth-file", k.absolutePath, "", {
     about: "the node's own credentials, a file in the format of Docker's config.json",
   }),
-  streamProcessors: key("stream-processors", k.streamProcessors, {
-    fallback: {},
+  streamProcessors: key("stream-processors", k.streamProcessors, emptyMap, {
     about: "programs that decode layers by media type, as containerd's stream_processors",
   }),
-  storageDriver: key("storage-driver", k.storageDriver, {
-    fallback: "auto",
+  storageDriver: key("storage-driver", k.storageDriver, "auto", {
     about: "overlay2 (overlayfs), native (a copy of the image for each container) or auto",
   }),
-  storageOpts: key("storage-opts", k.texts, {
-    fallback: [] as string[],
+  storageOpts: key("storage-opts", k.texts, [], {
     about: "overlay2.size=10G (or basesize): limit of a container's writable layer",
     also: ["storage-opt"],
   }),
-  defaultUlimits: key("default-ulimits", k.ulimits, {
-    fallback: [] as Ulimit[],
+  defaultUlimits: key("default-ulimits", k.ulimits, [], {
     about: "resource limits of every container",
     also: ["default-ulimit"],
   }),
-  nativeUmask: key("native.umask", k.meaning({ normal: 0o022, secure: 0o027 }), {
-    fallback: 0o022,
+  nativeUmask: key("native.umask", k.meaning({ normal: 0o022, secure: 0o027 }), 0o022, {
     about: "umask of containers: normal (0022) or secure (0027)",
   }),
-  startTimeoutMs: key("start-timeout", k.duration(secondMs), {
-    fallback: 2 * minuteMs,
+  startTimeoutMs: key("start-timeout", seconds, 2 * minuteMs, {
     about: "timeout of a container's start",
   }),
-  runtimeTimeoutMs: key("runtime-timeout", k.duration(secondMs), {
-    fallback: minuteMs,
+  runtimeTimeoutMs: key("runtime-timeout", seconds, minuteMs, {
     about:
       "timeout of any other call of the OCI runtime, of a volume's remote disk, and of processes to end after SIGKILL",
   }),
-  maxConfNum: key("max-conf-num", k.integer(0, 16), {
-    fallback: 1,
+  maxConfNum: key("max-conf-num", k.integer(0, 16), 1, {
     about: "number of CNI lists that each pod is attached to (eth0, eth1, …); 0: all",
     also: ["cni-max-conf-num"],
   }),
-  ipPreference: key("ip-preference", k.choice(["ipv4", "ipv6", "cni"]), {
-    fallback: "ipv4",
+  ipPreference: key("ip-preference", k.choice(["ipv4", "ipv6", "cni"]), "ipv4", {
     about: "address family of a pod's ip: ipv4, ipv6, or cni: the first address of the result",
     also: ["ip-pref"],
   }),
-  cniTimeoutMs: key("cni-timeout", k.duration(secondMs), {
-    fallback: minuteMs,
+  cniTimeoutMs: key("cni-timeout", seconds, minuteMs, {
     about: "timeout of a CNI ADD or DEL, all plugins together",
   }),
-  pullProgressTimeoutMs: key("pull-progress-timeout", k.duration(secondMs), {
-    fallback: minuteMs,
+  pullProgressTimeoutMs: key("pull-progress-timeout", seconds, minuteMs, {
     about: "timeout of a pull without a received byte",
   }),
-  maxConcurrentDownloads: key("max-concurrent-downloads", k.integer(1, 32), {
-    fallback: 3,
+  maxConcurrentDownloads: key("max-concurrent-downloads", k.integer(1, 32), 3, {
     about: "layers of one image that are fetched concurrently",
   }),
-  layerMaxMib: key("layer-max-mib", k.integer(1, 1 << 24), {
-    fallback: 8192,
+  layerMaxMib: key("layer-max-mib", k.integer(1, 1 << 24), 8192, {
     about: "limit of a layer's unpacked size, in MiB",
   }),
-  layerMaxEntries: key("layer-max-entries", k.integer(1, 4_000_000), {
-    fallback: 500_000,
+  layerMaxEntries: key("layer-max-entries", k.integer(1, 4_000_000), 500_000, {
     about: "limit of a layer's files, folders, links, and parts of sparse files",
   }),
-  layerMaxDepth: key("layer-max-depth", k.integer(1, 1000), {
-    fallback: 256,
+  layerMaxDepth: key("layer-max-depth", k.integer(1, 1000), 256, {
     about: "limit of the depth of a layer's folders",
   }),
-  layerMaxRatio: key("layer-max-ratio", k.integer(1, 1_000_000), {
-    fallback: 200,
+  layerMaxRatio: key("layer-max-ratio", k.integer(1, 1_000_000), 200, {
     about: "limit of a layer's unpacked size in multiples of its packed size, beyond 256 MiB",
   }),
-  keepBlobs: key("keep-blobs", k.flag, {
-    fallback: false,
+  keepBlobs: key("keep-blobs", k.flag, false, {
     about: "keep layers also in packed form, for `images verify --repair` without a registry",
   }),
-  metricsPort: key("metrics-port", k.integer(0, 65_535), {
-    fallback: 0,
+  metricsPort: key("metrics-port", k.integer(0, 65_535), 0, {
     about: "loopback port of Prometheus metrics, at /metrics; 0: none",
   }),
-  streamPort: key("websocket-server-listening-port", k.integer(0, 65_535), {
-    fallback: 0,
+  streamPort: key("websocket-server-listening-port", k.integer(0, 65_535), 0, {
     about: "loopback port of exec, attach and port-forward streams; 0: any free port",
   }),
-  streamIdleMs: key("stream-idle-timeout", k.duration(secondMs), {
-    fallback: 4 * 60 * minuteMs,
+  streamIdleMs: key("stream-idle-timeout", seconds, 4 * 60 * minuteMs, {
     about: "timeout of a stream without a byte in either direction",
   }),
-  streamTlsCert: key("stream-tls-cert", k.text, {
-    fallback: "",
+  streamTlsCert: key("stream-tls-cert", k.text, "", {
     about: "PEM file with the certificate of the stream server; enables TLS",
   }),
-  streamTlsKey: key("stream-tls-key", k.text, {
-    fallback: "",
+  streamTlsKey: key("stream-tls-key", k.text, "", {
     about: "PEM file with the key of that certificate",
   }),
-  restrictOomScoreAdj: key("restrict-oom-score-adj", k.flag, {
-    fallback: false,
+  restrictOomScoreAdj: key("restrict-oom-score-adj", k.flag, false, {
     about: "raise a lower oom_score_adj of a container to the daemon's",
   }),
-  enableUnprivilegedPorts: key("enable-unprivileged-ports", k.flag, {
-    fallback: true,
+  enableUnprivilegedPorts: key("enable-unprivileged-ports", k.flag, true, {
     about: "any user of a pod may listen on ports below 1024",
   }),
-  enableUnprivilegedIcmp: key("enable-unprivileged-icmp", k.flag, {
-    fallback: true,
+  enableUnprivilegedIcmp: key("enable-unprivileged-icmp", k.flag, true, {
     about: "any user of a pod may send pings",
   }),
-  rejectMissingMountSources: key("reject-missing-mount-sources", k.flag, {
-    fallback: false,
+  rejectMissingMountSources: key("reject-missing-mount-sources", k.flag, false, {
     about: "refuse a container whose host_path does not exist, instead of making a folder",
   }),
-  enableCriV1: key("enable-cri-v1", k.flag, {
-    fallback: true,
-    about: "true: the daemon serves CRI v1",
-  }),
-  enablePodEvents: key("enable-pod-events", k.flag, {
-    fallback: false,
+  enableCriV1: key("enable-cri-v1", k.flag, true, { about: "true: the daemon serves CRI v1" }),
+  enablePodEvents: key("enable-pod-events", k.flag, false, {
     about: "GetContainerEvents; without it a kubelet polls",
   }),
-  deviceOwnershipFromSecurityContext: key("device-ownership-from-security-context", k.flag, {
-    fallback: false,
+  deviceOwnershipFromSecurityContext: key("device-ownership-from-security-context", k.flag, false, {
     about: "devices belong to run_as_user and run_as_group instead of the owner on the node",
   }),
-  selinuxEnabled: key("selinux-enabled", k.flag, {
-    fallback: false,
+  selinuxEnabled: key("selinux-enabled", k.flag, false, {
     about: "containers get SELinux labels, if the kernel has SELinux enabled",
   }),
-  enableCdi: key("enable-cdi", k.flag, {
-    fallback: false,
-    about: "devices by CDI names",
-  }),
-  blockioConfigFile: key("blockio-config-file", k.text, {
-    fallback: "",
+  enableCdi: key("enable-cdi", k.flag, false, { about: "devices by CDI names" }),
+  blockioConfigFile: key("blockio-config-file", k.text, "", {
     about: "classes of block I/O for NRI plugins, in the form of containerd's blockio_config_file",
   }),
-  rdtConfigFile: key("rdt-config-file", k.text, {
-    fallback: "",
+  rdtConfigFile: key("rdt-config-file", k.text, "", {
     about:
       "classes of cache and memory bandwidth for NRI plugins, in the form of containerd's rdt_config_file",
   }),
-  cdiSpecDirs: key("cdi-spec-dirs", k.folders, {
-    fallback: ["/etc/cdi", "/var/run/cdi"],
+  cdiSpecDirs: key("cdi-spec-dirs", k.folders, ["/etc/cdi", "/var/run/cdi"], {
     about: "folders of CDI specs",
   }),
 } as const;
 
 export const nriKeys = {
-  support: key("nri-support", k.flag, { fallback: false, about: "NRI plugins" }),
-  disableConnections: key("disable-connections", k.flag, {
-    fallback: true,
+  support: key("nri-support", k.flag, false, { about: "NRI plugins" }),
+  disableConnections: key("disable-connections", k.flag, true, {
     about: "only pre-installed NRI plugins; false opens the NRI socket",
   }),
-  socketPath: key("nri-socket-path", k.folder, {
-    fallback: "/var/run/nri/nri.sock",
+  socketPath: key("nri-socket-path", k.absolutePath, "/var/run/nri/nri.sock", {
     about: "the NRI socket",
     also: ["socket-path"],
   }),
-  pluginPath: key("plugin-path", k.folder, {
-    fallback: "/opt/nri/plugins",
+  pluginPath: key("plugin-path", k.absolutePath, "/opt/nri/plugins", {
     about: "pre-installed NRI plugins",
   }),
-  pluginConfigPath: key("plugin-config-path", k.folder, {
-    fallback: "/etc/nri/conf.d",
+  pluginConfigPath: key("plugin-config-path", k.absolutePath, "/etc/nri/conf.d", {
     about: "configuration of NRI plugins",
   }),
-  registrationTimeoutMs: key("plugin-registration-timeout", k.duration(1), {
-    fallback: 5 * secondMs,
+  registrationTimeoutMs: key("plugin-registration-timeout", k.duration(1), 5 * secondMs, {
     about: "timeout of an NRI plugin's registration",
   }),
-  requestTimeoutMs: key("plugin-request-timeout", k.duration(1), {
-    fallback: 2 * secondMs,
+  requestTimeoutMs: key("plugin-request-timeout", k.duration(1), 2 * secondMs, {
     about: "timeout of a request to an NRI plugin",
     also: ["plugin-requst-timeout"],
   }),
-  synchronizeTimeoutMs: key("plugin-synchronize-timeout", k.duration(1), {
-    fallback: 30 * secondMs,
+  synchronizeTimeoutMs: key("plugin-synchronize-timeout", k.duration(1), 30 * secondMs, {
     about: "timeout of the synchronization of an NRI plugin with all pods and containers",
   }),
-  requiredPlugins: key("nri-required-plugins", k.texts, {
-    fallback: [],
+  requiredPlugins: key("nri-required-plugins", k.texts, [], {
     about: "NRI plugins (`10-name` or `name`) without which no pod or container is created",
   }),
 } as const;
 
 export type IdleKey = {
   key: string;
-  kind: Kind<unknown>;
+  kind: k.Kind<unknown>;
   why: string;
   also: readonly string[];
-  /** The value that matches the behaviour, and so needs no warning. */
+  /** The value that requests what happens anyway, and so needs no warning. */
   same?: unknown;
 };
 
 function idle(
   name: string,
-  kind: Kind<unknown>,
+  kind: k.Kind<unknown>,
   why: string,
   rest: { also?: readonly string[]; same?: unknown } = {},
 ): IdleKey {
@@ -318,6 +247,7 @@ function idle(
 }
 
 const onlyUnix = "only unix sockets are served, which need no TLS";
+const noRealTime = "real-time scheduling is not set for whole nodes";
 
 /** iSulad's keys without effect. Each causes a warning, unless its value requests nothing. */
 const idleKeys: readonly IdleKey[] = [
@@ -347,12 +277,8 @@ const idleKeys: readonly IdleKey[] = [
   idle("tls-verify", k.flag, onlyUnix, { also: ["tlsverify"] }),
   idle("tls-config", k.textMap, onlyUnix),
   idle("userns-remap", k.text, "each pod requests its user namespace (hostUsers: false)"),
-  idle("cpu-rt-period", k.integer(0, 1_000_000), "real-time scheduling is not set for whole nodes"),
-  idle(
-    "cpu-rt-runtime",
-    k.integer(0, 1_000_000),
-    "real-time scheduling is not set for whole nodes",
-  ),
+  idle("cpu-rt-period", k.integer(0, 1_000_000), noRealTime),
+  idle("cpu-rt-runtime", k.integer(0, 1_000_000), noRealTime),
   idle("sup-groups", k.texts, "the daemon takes no further groups"),
   idle("engine", k.text, "the runtime is chosen by default-runtime and by handlers"),
   idle("storage-enable-remote-layer", k.flag, "layers are local"),
@@ -364,9 +290,11 @@ export const allKeys: readonly (Key | IdleKey)[] = [
   ...idleKeys,
 ];
 
-const bySpelling = new Map(allKeys.flatMap((k) => [k.key, ...k.also].map((name) => [name, k])));
+const bySpelling = new Map(
+  allKeys.flatMap((one) => [one.key, ...one.also].map((spelling) => [spelling, one])),
+);
 
-/** Every name that findKey accepts, without those with "_". */
+/** Every spelling that findKey accepts with "-"; it takes "_" for "-", too. */
 export const spellings: readonly string[] = [...bySpelling.keys()];
 
 export function findKey(spelling: string): Key | IdleKey | undefined {

@@ -31,7 +31,7 @@ export const flagOrAuto = kind(
 
 export const text = kind("text", "a string", v.string());
 
-export const folder = kind("text", "an absolute path", path());
+export const absolutePath = kind("text", "an absolute path", path());
 
 const hourMs = 3_600_000;
 const unitMs: Record<string, number> = { ms: 1, s: 1000, m: 60_000, h: hourMs };
@@ -76,18 +76,18 @@ export function integer(min: number, max: number): Kind<number> {
 }
 
 export function choice<const T extends readonly string[]>(options: T): Kind<T[number]> {
-  const allowed = `one of ${options.map((o) => `"${o}"`).join(", ")}`;
-  return kind("text", allowed, v.picklist(options));
+  return kind("text", oneOf(options), v.picklist(options));
+}
+
+function oneOf(names: readonly string[]): string {
+  return `one of ${names.map((name) => `"${name}"`).join(", ")}`;
 }
 
 /** One of several names, each converted to a value. */
 export function meaning<T>(names: Record<string, T>, normal = (s: string) => s): Kind<T> {
-  const allowed = `one of ${Object.keys(names)
-    .map((n) => `"${n}"`)
-    .join(", ")}`;
   return kind(
     "text",
-    allowed,
+    oneOf(Object.keys(names)),
     v.pipe(
       v.string(),
       v.transform(normal),

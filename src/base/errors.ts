@@ -50,13 +50,7 @@ export function messageOf(error: unknown): string {
 }
 
 /** Errors of an exhausted node: disk, descriptors, memory. */
-const exhausted: readonly (string | undefined)[] = [
-  "ENOSPC",
-  "EDQUOT",
-  "EMFILE",
-  "ENFILE",
-  "ENOMEM",
-];
+const exhausted = ["ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "ENOMEM"];
 
 /** Returns the code of any thrown value: of a CriError, deadline, cancellation, or errno; else INTERNAL. */
 export function codeOf(error: unknown): ErrorCode {
@@ -64,7 +58,7 @@ export function codeOf(error: unknown): ErrorCode {
   if (error instanceof CriError) return error.code;
   if (error instanceof DOMException && error.name === "TimeoutError") return "DEADLINE_EXCEEDED";
   if (error instanceof DOMException && error.name === "AbortError") return "CANCELLED";
-  return exhausted.includes(errnoOf(error)) ? "RESOURCE_EXHAUSTED" : "INTERNAL";
+  return exhausted.includes(errnoOf(error) ?? "") ? "RESOURCE_EXHAUSTED" : "INTERNAL";
 }
 
 /** Returns errno's name ("ENOENT") of a failed system call, or undefined. */

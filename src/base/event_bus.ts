@@ -1,13 +1,9 @@
 // Event bus: delivers every event once to each subscriber, in order, through a bounded queue of its own. A
-// subscriber that does not keep up loses its subscription, never a single event, and delays neither the
-// publisher nor the others.
+// subscriber that does not keep up loses its subscription, never a single event, and delays nobody.
 import { CriError } from "./errors.ts";
 
-export type EventBusOptions = {
-  /** Events that may wait for one subscriber. */
-  eventsMax: number;
-  subscribersMax: number;
-};
+/** eventsMax: how many events may wait for one subscriber. */
+type EventBusOptions = { eventsMax: number; subscribersMax: number };
 
 export class EventBus<Event> {
   readonly #options: EventBusOptions;
@@ -52,7 +48,7 @@ export class EventBus<Event> {
   }
 }
 
-export class Subscription<Event> implements Disposable {
+class Subscription<Event> implements Disposable {
   readonly #eventsMax: number;
   readonly #leave: () => void;
   #queue: Event[] = [];

@@ -1,5 +1,4 @@
-// Failpoints: before and after each step with effects outside this process, tests can kill, delay or fail the
-// daemon or the monitor.
+// Failpoints: let tests kill, delay or fail daemon and monitor before and after each step with outside effects.
 import { setTimeout as sleep } from "node:timers/promises";
 import { CriError } from "./errors.ts";
 

@@ -1,5 +1,4 @@
-// Converts int64 fields between protobuf messages (Long) and the project (bigint): protobufjs silently
-// encodes a bigint as 0.
+// Converts int64 fields between messages (Long) and this project (bigint, which protobufjs encodes as 0).
 import Long from "long";
 
 /** Converts for an int64 or uint64 field of a message to encode. */

@@ -20,10 +20,7 @@ const surrogateLength = 6;
 
 export type Reviver = (key: string, value: unknown, context: { source?: string }) => unknown;
 
-/**
- * Parses a JSON text, with well-formed strings: "\\ud800" is valid JSON and becomes U+FFFD, as in Go.
- * @throws SyntaxError
- */
+/** Parses JSON; an escaped lone surrogate is valid and becomes U+FFFD, as in Go. @throws SyntaxError. */
 export function jsonValue(text: string, revive?: Reviver): unknown {
   const source = /\\u[dD][89a-fA-F]/.test(text) ? text.replaceAll(escapes, repaired) : text;
   return JSON.parse(source.toWellFormed(), revive as (key: string, value: unknown) => unknown);
@@ -53,7 +50,7 @@ export type JsonNode = { line: number } & (
   | { kind: "object"; members: JsonMember[] }
 );
 
-export type JsonMember = { key: string; line: number; node: JsonNode };
+type JsonMember = { key: string; line: number; node: JsonNode };
 
 export class JsonSyntaxError extends Error {
   override readonly name = "JsonSyntaxError";
@@ -67,8 +64,8 @@ export class JsonSyntaxError extends Error {
 
 const depthMax = 64;
 
-/** Parses with the lines of values. @throws JsonSyntaxError with the line. */
-export function parseJson(text: string): JsonNode {
+/** Parses a text to values with their lines. @throws JsonSyntaxError with the line. */
+export function parseWithLines(text: string): JsonNode {
   const reader = new Reader(text.startsWith("\uFEFF") ? text.slice(1) : text);
   const node = reader.value(0);
   reader.end();
@@ -87,17 +84,11 @@ export function lineAt(node: JsonNode, path: readonly (string | number)[]): numb
   let { line } = node;
   let at: JsonNode | undefined = node;
   for (const step of path) {
-    if (at.kind === "list") {
-      at = at.items[Number(step)];
-      if (at) ({ line } = at);
-    } else if (at.kind === "object") {
-      const member: JsonMember | undefined = at.members.find(({ key }) => key === step);
-      at = member?.node;
-      if (member) ({ line } = member);
-    } else {
-      at = undefined;
-    }
-    if (!at) break;
+    const member: JsonMember | undefined =
+      at.kind === "object" ? at.members.find(({ key }) => key === step) : undefined;
+    at = at.kind === "list" ? at.items[Number(step)] : member?.node;
+    if (at === undefined) break;
+    ({ line } = member ?? at);
   }
   return line;
 }

@@ -37,7 +37,7 @@ export function createLog(options: LogOptions): Log {
   return roomLog(write, "");
 }
 
-/** A log that writes nothing, for tests and short-lived helpers. */
+/** A log that writes nothing, for tests. */
 export function silentLog(): Log {
   return createLog({ level: "error", format: "text", stream: { write: () => true } });
 }

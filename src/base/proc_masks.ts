@@ -1,5 +1,4 @@
-// Default lists of masked and read-only paths in /proc and /sys, for callers that send none, unlike the
-// kubelet, and for the CLI.
+// Lists the paths in /proc and /sys that are masked or read-only by default: the kubelet sends its own lists.
 
 const maskedPaths = [
   "/proc/acpi",

@@ -1,14 +1,12 @@
 // Single-flight: calls with the same key share one run of the work.
 import { type Droppable, throwIfAborted, untilAborted } from "./abort.ts";
 
-type Flight<Result extends Droppable> = { result: Promise<Result>; signal: AbortSignal };
-
 /**
  * The first caller's signal ends the run. For RPCs: a kubelet repeats a call whose answer it missed, and
  * several clients stop the same pod.
  */
 export class SingleFlight<Result extends Droppable> {
-  readonly #flights = new Map<string, Flight<Result>>();
+  readonly #flights = new Map<string, { result: Promise<Result>; signal: AbortSignal }>();
 
   /**
    * Runs `work`, or joins the run under way for this key and shares its result or error. A run that failed

@@ -1,21 +1,20 @@
 // Bounds an error's message for a gRPC status, whose text is percent-encoded in a header.
-import { clip, clipStart, printable } from "./text.ts";
+import { clip, clipStart, cutMark, printable } from "./text.ts";
 
 /**
  * Limit of the encoded text. gRPC clients refuse more than 8 KiB of headers, and may close the connection
  * with all its calls; the difference is for the status's other headers.
  */
 export const encodedBytesMax = 7_680;
-const gap = " […] ";
 
 /** Returns printable, bounded text that keeps beginning and end, like shorten(). */
 export function statusText(message: string): string {
   const text = printable(message);
   if (text.length <= encodedBytesMax && encodeURI(text).length <= encodedBytesMax) return text;
-  const half = (encodedBytesMax - encodeURI(gap).length) / 2;
+  const half = (encodedBytesMax - encodeURI(cutMark).length) / 2;
   const begin = within(Array.from(clip(text, encodedBytesMax)), half);
   const end = within(Array.from(clipStart(text, encodedBytesMax)).toReversed(), half);
-  return begin.join("") + gap + end.toReversed().join("");
+  return begin.join("") + cutMark + end.toReversed().join("");
 }
 
 /** Returns the first characters that fit the encoded bytes. */

@@ -5,7 +5,8 @@
 const encoder = new TextEncoder();
 const ellipsis = "…";
 const ellipsisBytes = 3;
-const gap = " […] ";
+/** Stands for the middle that shorten() cuts out. */
+export const cutMark = " […] ";
 /** Bounds a name, a media type or another short text in a message. */
 const quotedBytesMax = 200;
 
@@ -24,8 +25,8 @@ export function clipStart(text: string, bytesMax: number): string {
 /** Like clip(), but keeps beginning and end: the speaker and the reason. */
 export function shorten(text: string, bytesMax: number): string {
   if (fits(text, bytesMax)) return text.toWellFormed();
-  const half = Math.floor((bytesMax - Buffer.byteLength(gap)) / 2);
-  return text.slice(0, unitsWithin(text, half)).toWellFormed() + gap + endWithin(text, half);
+  const half = Math.floor((bytesMax - Buffer.byteLength(cutMark)) / 2);
+  return text.slice(0, unitsWithin(text, half)).toWellFormed() + cutMark + endWithin(text, half);
 }
 
 /** Returns text in quotes, with escapes, for names inside a message. */

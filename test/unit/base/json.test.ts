@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
-import { JsonSyntaxError, lineAt, parseJson, plainValue } from "../../../src/base/json.ts";
+import { JsonSyntaxError, lineAt, parseWithLines, plainValue } from "../../../src/base/json.ts";
 import { random } from "../../random.ts";
 
-test("parseJson agrees with JSON.parse on random documents and on damaged ones", () => {
+test("parseWithLines agrees with JSON.parse on random documents and on damaged ones", () => {
   const seed = Number(process.env["SEED"] ?? 1);
   const next = random(seed);
   for (let round = 0; round < 2000; round++) {
@@ -11,7 +11,7 @@ test("parseJson agrees with JSON.parse on random documents and on damaged ones",
     const damaged =
       text.slice(0, at) + '{}[]",:\\0 \n#'[Math.floor(next() * 12)] + text.slice(at + 1);
     for (const sample of [text, damaged]) {
-      expect({ seed, sample, got: attempt(() => plainValue(parseJson(sample))) }).toEqual({
+      expect({ seed, sample, got: attempt(() => plainValue(parseWithLines(sample))) }).toEqual({
         seed,
         sample,
         got: attempt(() => JSON.parse(sample)),
@@ -21,7 +21,7 @@ test("parseJson agrees with JSON.parse on random documents and on damaged ones",
 });
 
 test("lineAt finds the line of a nested value, and of the deepest part that exists", () => {
-  const node = parseJson('{\n "a": {\n  "b": [1,\n   2]\n }\n}');
+  const node = parseWithLines('{\n "a": {\n  "b": [1,\n   2]\n }\n}');
   expect(lineAt(node, ["a"])).toBe(2);
   expect(lineAt(node, ["a", "b", 1])).toBe(4);
   expect(lineAt(node, ["a", "c"])).toBe(2);
@@ -34,9 +34,9 @@ test.each([
   ['{"a": 1}\nx', 2, 'unexpected "x" after the end'],
   ['{"a"', 1, 'expected ":" after "a", found the end of the file'],
   ["[".repeat(100), 1, "nested deeper than 64 levels"],
-])("parseJson tells the line and the cause of %j", (text, line, message) => {
+])("parseWithLines tells the line and the cause of %j", (text, line, message) => {
   const error = attempt(
-    () => parseJson(text),
+    () => parseWithLines(text),
     (e) => e,
   ) as JsonSyntaxError;
   expect(error).toBeInstanceOf(JsonSyntaxError);
@@ -44,7 +44,7 @@ test.each([
 });
 
 test("plainValue keeps a key named __proto__ an ordinary one", () => {
-  const value = plainValue(parseJson('{"__proto__": {"x": 1}}')) as { x?: number };
+  const value = plainValue(parseWithLines('{"__proto__": {"x": 1}}')) as { x?: number };
   expect(value.x).toBeUndefined();
   expect(Object.keys(value)).toEqual(["__proto__"]);
 });

@@ -123,29 +123,20 @@ export function startSeen(container: Container, pid: number, startedAtNs: string
 export function exited(container: Container, exit: Exit): Container {
   const { phase } = container;
   if (phase.phase === "exited") return container;
-  const { exitCode, startedAtNs, finishedAtNs } = exit;
+  const { known, oomKilled, lostLogBytes, exitCode, startedAtNs, finishedAtNs } = exit;
   const messages: string[] = [];
-  if (!exit.known)
+  if (!known) messages.push(unknownExit);
+  if (known && oomKilled) messages.push(oomMessage(exit));
+  if (lostLogBytes > 0)
     messages.push(
-      "the exit code is not known: the process ended while no monitor could wait for it",
+      `${lostLogBytes} bytes of its last output were lost: the log could not be written`,
     );
-  if (exit.known && exit.oomKilled) messages.push(oomMessage(exit));
-  if (exit.lostLogBytes > 0)
-    messages.push(
-      `${exit.lostLogBytes} bytes of its last output were lost: the log could not be written`,
-    );
-  return {
-    ...container,
-    phase: {
-      phase: "exited",
-      startedAtNs,
-      finishedAtNs,
-      exitCode,
-      reason: reasonOf(exit),
-      message: messages.join("; "),
-    },
-  };
+  const end = { startedAtNs, finishedAtNs, exitCode, reason: reasonOf(exit) };
+  return { ...container, phase: { phase: "exited", ...end, message: messages.join("; ") } };
 }
+
+const unknownExit =
+  "the exit code is not known: the process ended while no monitor could wait for it";
 
 function oomMessage({ oomLimit }: Exit): string {
   const limits = {
@@ -165,17 +156,13 @@ function reasonOf(exit: Exit): "Completed" | "Error" | "OOMKilled" | "Unknown" {
 
 /** EXITED after a failed start; exit code 128 is containerd's for that. */
 export function startFailed(container: Container, message: string, atNs: string): Container {
-  return {
-    ...container,
-    phase: {
-      phase: "exited",
-      startedAtNs: "0",
-      finishedAtNs: atNs,
-      exitCode: 128,
-      reason: "StartError",
-      message,
-    },
-  };
+  const end = {
+    startedAtNs: "0",
+    finishedAtNs: atNs,
+    exitCode: 128,
+    reason: "StartError",
+  } as const;
+  return { ...container, phase: { phase: "exited", ...end, message } };
 }
 
 /**
@@ -186,17 +173,8 @@ export function lost(container: Container, message: string, atNs: string): Conta
   const { phase } = container;
   if (phase.phase !== "running" && phase.phase !== "created") return container;
   const startedAtNs = phase.phase === "running" ? phase.startedAtNs : "0";
-  return {
-    ...container,
-    phase: {
-      phase: "exited",
-      startedAtNs,
-      finishedAtNs: atNs,
-      exitCode: 255,
-      reason: "Unknown",
-      message,
-    },
-  };
+  const end = { startedAtNs, finishedAtNs: atNs, exitCode: 255, reason: "Unknown" } as const;
+  return { ...container, phase: { phase: "exited", ...end, message } };
 }
 
 /** Store options of container records. */

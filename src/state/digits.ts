@@ -1,4 +1,4 @@
-// Defines 64-bit numbers in JSON records, as decimal text: JSON's own numbers are too small.
+// Defines the schema of 64-bit numbers in records: decimal text, since JSON's readers keep only 53 bits.
 import * as v from "valibot";
 
 export const Digits = v.pipe(v.string(), v.regex(/^\d{1,20}$/));

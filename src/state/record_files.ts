@@ -1,4 +1,4 @@
-// The files of one record: `<kind>.json` in its folder under graph, synced to survive a power loss;
+// Reads and writes the files of one record: `<kind>.json` in its folder under graph, synced to survive a power loss;
 // `<kind>-<id>.json` under state, a tmpfs, with the newest change; and `<kind>.settled.json` next to the
 // first, to which write-behind copies the change a second later. So no change waits for a disk, and kill -9
 // loses none. After a reboot the settled file is the newest; it is a file of its own because it is not

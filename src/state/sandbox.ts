@@ -111,11 +111,8 @@ export type Sandbox = v.InferOutput<typeof SandboxSchema>;
 
 /** Joins parts by "_" and escapes it in them, so that no two lists of parts give the same name. */
 export function reservedName(parts: (string | number)[]): string {
-  return parts.map((part) => String(part).replace(/[%_]/g, encodeChar)).join("_");
-}
-
-function encodeChar(char: string): string {
-  return char === "_" ? "%5F" : "%25";
+  const escaped = (char: string) => (char === "_" ? "%5F" : "%25");
+  return parts.map((part) => String(part).replace(/[%_]/g, escaped)).join("_");
 }
 
 export function sandboxName(config: PodSandboxConfig): string {

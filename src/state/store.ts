@@ -29,6 +29,9 @@ export type StoreOptions<Record> = {
   onCommit?: (before: Record | undefined, after: Record | undefined) => void;
 };
 
+/** durable: synced, to survive a power loss; happened: see update(). */
+type WriteOptions = { durable?: boolean; happened?: boolean };
+
 /** Marks folders that are being removed; the next start finishes a removal that a crash cut off. */
 const removing = ".removing-";
 
@@ -196,8 +199,8 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   }
 
   /** Flushes changed records to disk at once, for the daemon's end. */
-  async flush(): Promise<void> {
-    await this.#writeBehind.flushAll();
+  flush(): Promise<void> {
+    return this.#writeBehind.flushAll();
   }
 
   /** Takes no lock, so that nobody waits for a disk; a change meanwhile is due again. */
@@ -285,20 +288,15 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     throw new CriError("NOT_FOUND", `${kind} ${idOrPrefix || '""'} not found on this node`);
   }
 
-  /** Writes a record without listing it. durable: synced, to survive a power loss. */
-  async write(record: Record, options: { durable?: boolean } = {}): Promise<void> {
-    const { toJson } = this.#options;
-    const { id } = record;
-    const files = this.#files.get(id) ?? this.#filesOf(id);
-    this.#files.set(id, files);
-    await files.write(jsonText(toJson(record)), options.durable === true);
+  /** Writes a record without listing it. */
+  async write(record: Record, { durable = false }: WriteOptions = {}): Promise<void> {
+    const files = this.#files.get(record.id) ?? this.#filesOf(record.id);
+    this.#files.set(record.id, files);
+    await files.write(jsonText(this.#options.toJson(record)), durable);
   }
 
-  /** Writes a record, then lists it. happened: see update(). */
-  async put(
-    record: Record,
-    options: { durable?: boolean; happened?: boolean } = {},
-  ): Promise<void> {
+  /** Writes a record, then lists it. */
+  async put(record: Record, options: WriteOptions = {}): Promise<void> {
     await this.#writeOrReport(record, options);
     if (options.durable !== true) this.#writeBehind.add(record.id);
     const before = this.#records.get(record.id);
@@ -329,10 +327,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   }
 
   /** happened: a failed write is only reported. */
-  async #writeOrReport(
-    record: Record,
-    options: { durable?: boolean; happened?: boolean },
-  ): Promise<void> {
+  async #writeOrReport(record: Record, options: WriteOptions): Promise<void> {
     try {
       await this.write(record, options);
     } catch (error) {

@@ -39,16 +39,23 @@ export async function syncWithMonitor(context: Context, hello: Hello): Promise<v
   const reportOf = ({ id }: Container): Reported => {
     return { exit: exits.get(id), started: live.get(id), isStarting: starting.has(id) };
   };
-  for (const container of containers) {
-    await attempt(container.id, () => commitReported(context, container, reportOf(container)));
-  }
+  const apply = async <Name extends string>(
+    table: Record<Name, rules.Row<rules.ContainerAtGreeting>>,
+    effects: Record<Name, Effect>,
+  ) => {
+    for (const container of containers) {
+      const reported = reportOf(container);
+      const rule = rules.decide(table, factsOf(context, container, reported));
+      if (rule === undefined) continue;
+      await attempt(container.id, () => effects[rule](context, container, reported));
+    }
+  };
+  await apply(rules.containersAtGreeting, commits);
   const rest = async () => {
     for (const sandbox of sandboxes) {
       await attempt(sandbox.id, () => syncPause(context, sandbox, live.has(sandbox.id)));
     }
-    for (const container of containers) {
-      await attempt(container.id, () => correct(context, container, reportOf(container)));
-    }
+    await apply(rules.containersAfterGreeting, corrections);
     for (const { id, updating } of containers) {
       const facts = { isUpdating: updating !== undefined };
       const rule = rules.decide(rules.updatesAfterGreeting, facts);
@@ -85,15 +92,6 @@ function factsOf(
 
 type Effect = (context: Context, container: Container, reported: Reported) => Promise<void>;
 
-async function commitReported(
-  context: Context,
-  container: Container,
-  reported: Reported,
-): Promise<void> {
-  const rule = rules.decide(rules.containersAtGreeting, factsOf(context, container, reported));
-  if (rule !== undefined) await commits[rule](context, container, reported);
-}
-
 const commits: Record<keyof typeof rules.containersAtGreeting, Effect> = {
   commitReportedExit: (context, { id }, { exit }) => commitExit(context, id, exit!),
   followForeignStart: async (context, container) => {
@@ -107,11 +105,6 @@ const commits: Record<keyof typeof rules.containersAtGreeting, Effect> = {
     await context.containers.update(id, change, { happened: true });
   },
 };
-
-async function correct(context: Context, container: Container, reported: Reported): Promise<void> {
-  const rule = rules.decide(rules.containersAfterGreeting, factsOf(context, container, reported));
-  if (rule !== undefined) await corrections[rule](context, container, reported);
-}
 
 const corrections: Record<keyof typeof rules.containersAfterGreeting, Effect> = {
   killFailedStart: async (context, { id, runtimeHandler }) => {

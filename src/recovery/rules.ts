@@ -17,11 +17,10 @@
 import type { ContainerPhase } from "../state/container.ts";
 import type { SandboxPhase } from "../state/sandbox.ts";
 
+export type Row<Facts> = { condition: string; applies: (facts: Facts) => boolean; rule: string };
+
 /** Function name → row, the first that applies wins. */
-type Table<Facts> = Record<
-  string,
-  { condition: string; applies: (facts: Facts) => boolean; rule: string }
->;
+type Table<Facts> = Record<string, Row<Facts>>;
 
 /** The name of the function to call; undefined: there is no difference. */
 export function decide<Facts, Rules extends Table<Facts>>(
@@ -30,8 +29,6 @@ export function decide<Facts, Rules extends Table<Facts>>(
 ): keyof Rules | undefined {
   return Object.keys(rules).find((name) => rules[name]!.applies(facts));
 }
-
-export type ContainerAtStart = { phase: ContainerPhase["phase"]; isThisBoot: boolean };
 
 export const containersAtStart = {
   undoCreate: {
@@ -44,13 +41,9 @@ export const containersAtStart = {
     applies: ({ isThisBoot }) => !isThisBoot,
     rule: "EXITED, reason Unknown",
   },
-} as const satisfies Table<ContainerAtStart>;
+} as const satisfies Table<{ phase: ContainerPhase["phase"]; isThisBoot: boolean }>;
 
-export type SandboxAtStart = {
-  phase: SandboxPhase["phase"];
-  isThisBoot: boolean;
-  hasContainers: boolean;
-};
+type SandboxAtStart = { phase: SandboxPhase["phase"]; isThisBoot: boolean; hasContainers: boolean };
 
 export const sandboxesAtStart = {
   stopAfterReboot: {
@@ -103,11 +96,7 @@ export const containersAtGreeting = {
   },
 } as const satisfies Table<ContainerAtGreeting>;
 
-export type SandboxAtGreeting = {
-  phase: SandboxPhase["phase"];
-  hasPause: boolean;
-  isRunning: boolean;
-};
+type SandboxAtGreeting = { phase: SandboxPhase["phase"]; hasPause: boolean; isRunning: boolean };
 
 /** Applied after the daemon serves, and again a minute after one that fails. */
 export const sandboxesAfterGreeting = {
@@ -142,6 +131,9 @@ export const updatesAfterGreeting = {
   },
 } as const satisfies Table<{ isUpdating: boolean }>;
 
+/** True if the id is listed, or reserved by a call that is making it. */
+type HasRecord = { hasRecord: boolean };
+
 /** Applied after updatesAfterGreeting. */
 export const exitsAfterGreeting = {
   forgetExit: {
@@ -149,19 +141,7 @@ export const exitsAfterGreeting = {
     applies: ({ hasRecord }) => !hasRecord,
     rule: "the monitor forgets it",
   },
-} as const satisfies Table<{ hasRecord: boolean }>;
-
-/** Facts of one thing that a sweep finds; each row needs some. */
-type Found = {
-  /** Its id is listed, or reserved by a call that is making it. */
-  hasRecord: boolean;
-  phase: SandboxPhase["phase"];
-  isEnding: boolean;
-  hasRunning: boolean;
-  isSetAside: boolean;
-  isAttached: boolean;
-  sinceLastMs: number;
-};
+} as const satisfies Table<HasRecord>;
 
 const gcEveryMs = 60 * 60_000;
 
@@ -169,54 +149,53 @@ const gcEveryMs = 60 * 60_000;
 export const orphans = {
   removeContainers: {
     condition: "a container of the OCI runtime without a record",
-    applies: ({ hasRecord }: Pick<Found, "hasRecord">) => !hasRecord,
+    applies: ({ hasRecord }: HasRecord) => !hasRecord,
     rule: "kill and delete it",
   },
   endSandboxes: {
     condition: "a sandbox whose teardown or undoing is not complete",
     // A running container needs its pod until the repeated StopPodSandbox has killed it.
-    applies: ({ isEnding, hasRunning }: Pick<Found, "isEnding" | "hasRunning">) =>
+    applies: ({ isEnding, hasRunning }: { isEnding: boolean; hasRunning: boolean }) =>
       isEnding && !hasRunning,
     rule: "go on with it, at growing intervals",
   },
   checkSandboxes: {
     condition: "a ready sandbox, whose namespace files may have been replaced or removed",
-    applies: ({ phase }: Pick<Found, "phase">) => phase === "ready",
+    applies: ({ phase }: { phase: SandboxPhase["phase"] }) => phase === "ready",
     rule: "NOTREADY if so",
   },
   removeMounts: {
     condition: "a mount of an unknown pod or container, or of a record set aside",
-    applies: ({ hasRecord, isSetAside }: Pick<Found, "hasRecord" | "isSetAside">) =>
+    applies: ({ hasRecord, isSetAside }: HasRecord & { isSetAside: boolean }) =>
       !hasRecord || isSetAside,
     rule: "unmount it",
   },
   removeStreamFolders: {
     condition: "a folder of streams of an unknown container",
-    applies: ({ hasRecord }: Pick<Found, "hasRecord">) => !hasRecord,
+    applies: ({ hasRecord }: HasRecord) => !hasRecord,
     rule: "remove it",
   },
   detachNetworks: {
     condition: "CNI attachments of an unknown pod",
-    applies: ({ hasRecord }: Pick<Found, "hasRecord">) => !hasRecord,
+    applies: ({ hasRecord }: HasRecord) => !hasRecord,
     rule: "CNI DEL with what was cached at ADD, at growing intervals",
   },
   removeNetns: {
     condition: "a network namespace of an unknown pod",
     // Without its namespace a plugin cannot find all that it has to undo: after CNI DEL.
-    applies: ({ hasRecord, isAttached }: Pick<Found, "hasRecord" | "isAttached">) =>
+    applies: ({ hasRecord, isAttached }: HasRecord & { isAttached: boolean }) =>
       !hasRecord && !isAttached,
     rule: "remove it, once it has no CNI attachments",
   },
   removePods: {
-    // The folder is made before the cgroup, and proves that the pod was this daemon's: another daemon may
-    // have the same cgroup parent.
+    // The folder, made before the cgroup, proves whose the pod was: daemons may share a cgroup parent.
     condition: "a folder in `state` of an unknown pod",
-    applies: ({ hasRecord }: Pick<Found, "hasRecord">) => !hasRecord,
+    applies: ({ hasRecord }: HasRecord) => !hasRecord,
     rule: "remove the pod's cgroup, then the folder",
   },
   collectNetworks: {
     condition: "CNI attachments that only plugins know, sought at the start and every hour",
-    applies: ({ sinceLastMs }: Pick<Found, "sinceLastMs">) => sinceLastMs >= gcEveryMs,
+    applies: ({ sinceLastMs }: { sinceLastMs: number }) => sinceLastMs >= gcEveryMs,
     rule: "CNI GC, where plugins have it",
   },
 } as const;

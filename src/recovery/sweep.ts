@@ -10,7 +10,6 @@ import { verifySandbox, containersOf } from "../cri/sandbox_lookup.ts";
 import { endSandbox } from "../cri/sandbox_teardown.ts";
 import type { RecordedPod } from "../node/cni_gc.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
-import type { Container } from "../state/container.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { orphans } from "./rules.ts";
@@ -34,16 +33,16 @@ export function startSweeps(context: Context): Disposable {
   const backoff = new Backoff({ firstMs: sweepEveryMs, maxMs: backoffMsMax });
   const sweeper = { context, backoff, collectedMs: -Infinity };
   let isRunning = false;
-  const run = async () => {
+  const failed = logFailure(context.log, "the sweep failed, retrying in 60 s");
+  const run = () => {
     if (isRunning) return;
     isRunning = true;
-    await sweep(sweeper).finally(() => (isRunning = false));
+    sweep(sweeper)
+      .finally(() => (isRunning = false))
+      .catch(failed);
   };
-  const failed = logFailure(context.log, "the sweep failed, retrying in 60 s");
-  run().catch(failed);
-  const timer = setInterval(() => {
-    run().catch(failed);
-  }, sweepEveryMs);
+  run();
+  const timer = setInterval(run, sweepEveryMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }
 
@@ -91,10 +90,8 @@ async function attempt(
   try {
     await act();
   } catch (error) {
-    context.log.warn("a step of the sweep failed, retrying in 60 s", {
-      ...fields,
-      error: messageOf(error),
-    });
+    const failure = { ...fields, error: messageOf(error) };
+    context.log.warn("a step of the sweep failed, retrying in 60 s", failure);
   }
 }
 
@@ -110,10 +107,8 @@ async function eachDue(
       backoff.succeeded(id);
     } catch (error) {
       backoff.failed(id);
-      context.log.warn("a sandbox was not released, retrying later", {
-        sandbox: id,
-        error: messageOf(error),
-      });
+      const fields = { sandbox: id, error: messageOf(error) };
+      context.log.warn("a sandbox was not released, retrying later", fields);
     }
   }
 }
@@ -121,15 +116,11 @@ async function eachDue(
 async function endSandboxes(sweeper: Sweeper, signal: AbortSignal): Promise<void> {
   const { context } = sweeper;
   const due = context.sandboxes.list().filter(({ id, ending }) => {
-    const hasRunning = containersOf(context, id).some(isRunning);
+    const hasRunning = containersOf(context, id).some((one) => one.phase.phase === "running");
     return orphans.endSandboxes.applies({ isEnding: ending !== undefined, hasRunning });
   });
   const ids = due.map(({ id }) => id);
   await eachDue(sweeper, ids, (id) => endSandbox(context, id, signal));
-}
-
-function isRunning({ phase }: Container): boolean {
-  return phase.phase === "running";
 }
 
 async function checkSandboxes({ context }: Sweeper): Promise<void> {

@@ -2,6 +2,7 @@
 // closed numbers at once, so a stale number would read, or close, another file. Therefore a descriptor is
 // never a bare number outside this room.
 import { closeSync, constants, openSync } from "node:fs";
+import { constants as os } from "node:os";
 import { check, failure, libc, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
 
 /** A descriptor between two owners: passed to another thread, or kept across an execve. */
@@ -85,6 +86,7 @@ export function setPipeSize({ fd }: Descriptor, bytes: number): void {
   check("fcntl", `F_SETPIPE_SZ on descriptor ${fd}`, fd, F_SETPIPE_SZ, bytes);
 }
 
+const { EAGAIN, EINTR, EIO } = os.errno;
 const F_SETFL = 4;
 const SPLICE_F_NONBLOCK = 2;
 
@@ -108,19 +110,16 @@ export function setBlocking({ fd }: Descriptor, blocks: boolean): void {
   check("fcntl", `F_SETFL on descriptor ${fd}`, fd, F_SETFL, blocks ? 0 : O_NONBLOCK);
 }
 
-/**
- * Reads into buffer; returns the count, -1 when there is no input now (EAGAIN), 0 at the end (terminals:
- * EIO).
- */
+/** Reads into buffer; returns the count, -1 without input now (EAGAIN), 0 at the end (terminals: EIO). */
 export function readNow({ fd }: Descriptor, buffer: Uint8Array): number {
   const { call, errno } = libc();
   for (;;) {
     const count = Number(call.read(fd, buffer, buffer.length));
     if (count >= 0) return count;
     const number = errno[0]!;
-    if (number === 11) return -1; // EAGAIN
-    if (number === 5) return 0; // EIO
-    if (number !== 4) throw failure("read", number, `descriptor ${fd}`); // EINTR
+    if (number === EAGAIN) return -1;
+    if (number === EIO) return 0;
+    if (number !== EINTR) throw failure("read", number, `descriptor ${fd}`);
   }
 }
 
@@ -140,8 +139,8 @@ export function writeNow({ fd }: Descriptor, parts: readonly Uint8Array[]): numb
     const count = Number(call.writev(fd, bytes, parts.length));
     if (count >= 0) return count;
     const number = errno[0]!;
-    if (number === 11) return -1; // EAGAIN
-    if (number !== 4) throw failure("writev", number, `descriptor ${fd}`); // EINTR
+    if (number === EAGAIN) return -1;
+    if (number !== EINTR) throw failure("writev", number, `descriptor ${fd}`);
   }
 }
 
@@ -161,16 +160,13 @@ export function drainEventfd(event: Descriptor): number {
   return readNow(event, new Uint8Array(count.buffer)) === 8 ? Number(count[0]) : 0;
 }
 
-/**
- * Copies up to maxBytes from a FIFO into an empty pipe without consuming them; returns the count, -1 when the
- * FIFO is empty.
- */
+/** Copies bytes of a FIFO into an empty pipe without consuming them; returns the count, -1 for an empty FIFO. */
 export function tee({ fd: fifo }: Descriptor, { fd: into }: Descriptor, maxBytes: number): number {
   const { call, errno } = libc();
   const count = Number(call.tee(fifo, into, maxBytes, SPLICE_F_NONBLOCK));
   if (count > 0) return count;
   const number = errno[0]!;
-  if (count === 0 || number === 11) return -1; // 0: no process has it open for writing
+  if (count === 0 || number === EAGAIN) return -1; // 0: no process has it open for writing
   throw failure("tee", number, `descriptor ${fifo}`);
 }
 
@@ -188,7 +184,7 @@ export function discard(
     );
     const number = errno[0]!;
     if (took > 0) discarded += took;
-    else if (took === 0 || number === 11) break; // its writer has read them itself
+    else if (took === 0 || number === EAGAIN) break; // its writer has read them itself
     else throw failure("splice", number, `descriptor ${fifo}`);
   }
   return discarded;

@@ -14,7 +14,7 @@ import {
 import { open, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { dirname } from "node:path";
 import { errnoOf } from "../base/errors.ts";
-import type { Descriptor } from "./descriptor.ts";
+import { Descriptor } from "./descriptor.ts";
 
 const modeDefault = 0o600;
 
@@ -81,19 +81,16 @@ export async function readTextIfExists(path: string): Promise<string | undefined
 
 /** Reads at most maxBytes, of a file whose size is not under this program's control. */
 export function readBounded(path: string, maxBytes: number): Uint8Array {
-  const fd = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK | constants.O_NOCTTY);
-  try {
-    const buffer = Buffer.allocUnsafe(maxBytes);
-    let length = 0;
-    while (length < maxBytes) {
-      const got = readSync(fd, buffer, length, maxBytes - length, null);
-      if (got === 0) break;
-      length += got;
-    }
-    return buffer.subarray(0, length);
-  } finally {
-    closeSync(fd);
+  const { O_RDONLY, O_NONBLOCK, O_NOCTTY } = constants;
+  using file = Descriptor.open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+  const buffer = Buffer.allocUnsafe(maxBytes);
+  let length = 0;
+  while (length < maxBytes) {
+    const got = readSync(file.fd, buffer, length, maxBytes - length, null);
+    if (got === 0) break;
+    length += got;
   }
+  return buffer.subarray(0, length);
 }
 
 /**
@@ -116,12 +113,8 @@ export function writeAll({ fd }: Descriptor, bytes: Uint8Array, position?: numbe
 
 /** Writes a kernel file (cgroup, sysctl, /proc) in one write(2), as the kernel wants it. */
 export function writeKernelFile(path: string, value: string): void {
-  const fd = openSync(path, constants.O_WRONLY);
-  try {
-    writeSync(fd, value);
-  } finally {
-    closeSync(fd);
-  }
+  using file = Descriptor.open(path, constants.O_WRONLY);
+  writeSync(file.fd, value);
 }
 
 /**
@@ -146,9 +139,7 @@ function ifThere<T>(action: () => T): T | undefined {
 /** Kernel files with counters have a few KiB at most. */
 const keptBytesMax = 64 << 10;
 
-/**
- * Keeps frequently read kernel files open: opening and closing one takes many times as long as reading it.
- */
+/** Keeps frequently read kernel files open: opening and closing one takes many times as long as reading it. */
 export class KernelFiles implements Disposable {
   readonly #max: number;
   /** Owner → path → descriptor. */

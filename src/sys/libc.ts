@@ -55,9 +55,7 @@ const signatures = {
   epoll_wait: { args: ["i32", "buffer", "i32", "i32"], returns: "i32" },
 } as const satisfies Signatures;
 
-/**
- * Functions newer than glibc 2.17. Where one is missing, its call fails with ENOSYS and callers fall back.
- */
+/** Functions newer than glibc 2.17. Where one is missing, its call fails with ENOSYS and callers fall back. */
 const newer = {
   mknod: { args: ["buffer", "u32", "u64"], returns: "i32" }, // glibc 2.33; before, __xmknod
   __xmknod: { args: ["i32", "buffer", "u32", "buffer"], returns: "i32" },
@@ -114,19 +112,14 @@ const libcFiles = [
   `/lib/ld-musl-${process.arch === "arm64" ? "aarch64" : "x86_64"}.so.1`,
 ];
 
-/** Files of this program's libc, or of the only one that exists. */
-const everyLibc = ["__errno_location"];
+const inEveryLibc = ["__errno_location"];
 
-type Bound<Library> = { library: Library; file: string };
-
-/**
- * Opens the libc with all named functions. @throws with the names of missing functions, or of missing files.
- */
+/** Opens the libc with all named functions. @throws with the names of missing functions, or of missing files. */
 export function openLibc<Library>(
   open: (file: string, functions: readonly string[]) => Library,
   functions: readonly string[],
   files: readonly string[] = libcFiles,
-): Bound<Library> {
+): { library: Library; file: string } {
   const opens = (file: string, names: readonly string[]) => {
     try {
       return { library: open(file, names), file };
@@ -134,7 +127,7 @@ export function openLibc<Library>(
       return undefined;
     }
   };
-  const file = files.find((name) => opens(name, everyLibc) !== undefined);
+  const file = files.find((name) => opens(name, inEveryLibc) !== undefined);
   if (file === undefined) {
     throw new Error(`cannot load a libc: neither ${files.join(" nor ")} can be opened`);
   }
@@ -148,21 +141,16 @@ export function openLibc<Library>(
 
 function loadBun(): Libc {
   const ffi = process.getBuiltinModule("bun:ffi") as unknown as BunFfi;
-  const names: Record<Kind, string> = {
-    i32: "i32",
-    u32: "u32",
+  const renamed: Partial<Record<Kind, string>> = {
     i64: "i64_fast",
     u64: "u64_fast",
     usize: "u64_fast",
     buffer: "ptr",
   };
-  const native = ({ args, returns }: Signatures[string]) => ({
-    args: args.map((kind) => names[kind]),
-    returns: names[returns],
-  });
+  const bunKind = (kind: Kind) => renamed[kind] ?? kind;
   const symbols: Record<string, object> = { __errno_location: { args: [], returns: "ptr" } };
-  for (const [name, signature] of Object.entries({ ...signatures, ...newer })) {
-    symbols[name] = native(signature);
+  for (const [name, { args, returns }] of Object.entries({ ...signatures, ...newer })) {
+    symbols[name] = { args: args.map(bunKind), returns: bunKind(returns) };
   }
   const open = (file: string, names: readonly string[]) =>
     ffi.dlopen(file, Object.fromEntries(names.map((name) => [name, symbols[name]])));

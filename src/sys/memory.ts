@@ -1,5 +1,4 @@
-// Returns the engine's unused memory to the kernel after each busy period; by itself the engine keeps it
-// until it needs more.
+// Returns the engine's unused memory to the kernel after each busy period; the engine itself would keep it.
 
 const lookMs = 1_000;
 /** Compiled code is discarded after this long without work. */

@@ -49,11 +49,8 @@ export function mountByOptions(
   const [SET_FLAG, SET_STRING, CREATE] = [0, 1, 6];
   using context = new Descriptor(check("fsopen", type, z(type), FSOPEN_CLOEXEC));
   try {
-    const all: MountOption[] = [
-      ["source", type],
-      ...options,
-      ...(readonly ? [["ro"] as const] : []),
-    ];
+    const all: MountOption[] = [["source", type], ...options];
+    if (readonly) all.push(["ro"]);
     for (const [key, value] of all) {
       const command = value === undefined ? SET_FLAG : SET_STRING;
       const text = value === undefined ? null : z(value);
@@ -71,7 +68,7 @@ export function mountByOptions(
   }
 }
 
-/** Reads a file system's messages on a failed mount: one line per read, preceded by "e ", "w " or "i ". */
+/** Reads the errors of a failed mount: each read(2) gives one message, preceded by "e ", "w " or "i ". */
 function complaints({ fd: context }: Descriptor): string {
   const lines: string[] = [];
   const buffer = Buffer.alloc(1024);

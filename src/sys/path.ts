@@ -81,7 +81,7 @@ export function llistxattr(path: string | Buffer): string[] {
     const length = check("llistxattr", path.toString(), z(path), names, names.length);
     return names.toString("utf8", 0, length).split("\0").filter(Boolean);
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "ENOTSUP") return [];
+    if (errnoOf(error) === "ENOTSUP") return [];
     throw error;
   }
 }
@@ -103,20 +103,15 @@ export function syncfs({ fd }: Descriptor): void {
 /** Opens or creates a file and locks it while it is open; undefined when another process has the lock. */
 export function openLocked(path: string): Descriptor | undefined {
   const { O_WRONLY, O_APPEND, O_CREAT } = constants;
-  const file = Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600);
-  if (tryLock(file)) return file;
-  file.close();
-  return undefined;
-}
-
-function tryLock({ fd }: Descriptor): boolean {
   const LOCK_EX = 2;
   const LOCK_NB = 4;
+  const file = Descriptor.open(path, O_WRONLY | O_APPEND | O_CREAT, 0o600);
   try {
-    check("flock", `descriptor ${fd}`, fd, LOCK_EX | LOCK_NB);
-    return true;
+    check("flock", path, file.fd, LOCK_EX | LOCK_NB);
+    return file;
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code === "EAGAIN") return false;
+    file.close();
+    if (errnoOf(error) === "EAGAIN") return undefined;
     throw error;
   }
 }

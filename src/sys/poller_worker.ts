@@ -1,5 +1,4 @@
-// Waits in epoll, as a thread of a poller (poller.ts), and reports ready watches. It reads no descriptor
-// itself.
+// Waits in epoll, as a thread of a poller (poller.ts), and reports ready watches; it reads none of them.
 import { parentPort, workerData } from "node:worker_threads";
 import { Descriptor, type Released } from "./descriptor.ts";
 import { Epoll, wakeTag } from "./epoll.ts";

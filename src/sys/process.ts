@@ -38,10 +38,7 @@ export function giveWay(pid: number, niceness: number): void {
   }
 }
 
-/**
- * Makes a process and its descendants the OOM killer's first choice: the daemon is protected from it, and its
- * children inherit that.
- */
+/** Makes a process the OOM killer's first choice; otherwise it inherits the daemon's protection. */
 export function offerToOomKiller(pid: number): void {
   try {
     writeKernelFile(`/proc/${pid}/oom_score_adj`, "1000");
@@ -174,8 +171,8 @@ function executableOf(pid: number): string | undefined {
 export function processName(pid: number): string {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-    const [end, state] = [stat.lastIndexOf(")"), statFields(pid)?.[stateField] ?? "gone"];
-    return `${stat.slice(stat.indexOf("(") + 1, end)}, state ${state}`;
+    const end = stat.lastIndexOf(")");
+    return `${stat.slice(stat.indexOf("(") + 1, end)}, state ${stat[end + 2]}`;
   } catch {
     return "gone";
   }

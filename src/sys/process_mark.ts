@@ -36,9 +36,7 @@ export function withMark<T>(mark: number | undefined, spawn: () => T): T {
   }
 }
 
-/**
- * Returns the soft limit of a process, which is its mark if it has one; undefined: no limit, or it has ended.
- */
+/** Returns the soft limit of a process, which is its mark if it has one; undefined: no limit, or it has ended. */
 export function markOf(pid: number): number | undefined {
   const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
   const soft = /^Max realtime timeout +(\d+) /m.exec(limits)?.[1];

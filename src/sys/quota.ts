@@ -1,9 +1,11 @@
 // Reads and sets project quotas: the usage and the limit of all files with one project id on a file system.
-import { closeSync, constants, openSync } from "node:fs";
+import { constants } from "node:fs";
+import { errnoOf } from "../base/errors.ts";
+import { Descriptor } from "./descriptor.ts";
 import { check, z } from "./libc.ts";
 
 /** limitBytes 0: no limit. */
-export type ProjectQuota = { usedBytes: bigint; usedInodes: bigint; limitBytes: bigint };
+type ProjectQuota = { usedBytes: bigint; usedInodes: bigint; limitBytes: bigint };
 
 // struct fsxattr of linux/fs.h: xflags, extsize, nextents, projid, cowextsize, padding.
 const fsxattrBytes = 28;
@@ -13,38 +15,32 @@ const FS_IOC_FSGETXATTR = 0x801c581f;
 const FS_IOC_FSSETXATTR = 0x401c5820;
 const FS_XFLAG_PROJINHERIT = 0x200;
 
-function withFolder<T>(folder: string, act: (fd: number) => T): T {
-  const fd = openSync(folder, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
-  try {
-    return act(fd);
-  } finally {
-    closeSync(fd);
-  }
+function openFolder(path: string): Descriptor {
+  const { O_RDONLY, O_DIRECTORY, O_NOFOLLOW } = constants;
+  return Descriptor.open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
 }
 
-function readAttributes(fd: number, folder: string): Uint8Array {
+function readAttributes({ fd }: Descriptor, path: string): DataView {
   const attributes = new Uint8Array(fsxattrBytes);
-  check("ioctl", `FS_IOC_FSGETXATTR of ${folder}`, fd, FS_IOC_FSGETXATTR, attributes);
-  return attributes;
+  check("ioctl", `FS_IOC_FSGETXATTR of ${path}`, fd, FS_IOC_FSGETXATTR, attributes);
+  return new DataView(attributes.buffer);
 }
 
 /** Returns a folder's project id, 0 for none. @throws ENOTTY where the file system has no project ids. */
-export function projectOf(folder: string): number {
-  return withFolder(folder, (fd) =>
-    new DataView(readAttributes(fd, folder).buffer).getUint32(projectAt, true),
-  );
+export function projectOf(path: string): number {
+  using folder = openFolder(path);
+  return readAttributes(folder, path).getUint32(projectAt, true);
 }
 
 /** Sets the project id of an empty folder, which all files created in it inherit. */
-export function setProject(folder: string, project: number): void {
-  withFolder(folder, (fd) => {
-    const attributes = readAttributes(fd, folder);
-    const view = new DataView(attributes.buffer);
-    const flags = view.getUint32(xflagsAt, true);
-    view.setUint32(xflagsAt, (flags | FS_XFLAG_PROJINHERIT) >>> 0, true);
-    view.setUint32(projectAt, project, true);
-    check("ioctl", `FS_IOC_FSSETXATTR of ${folder}`, fd, FS_IOC_FSSETXATTR, attributes);
-  });
+export function setProject(path: string, project: number): void {
+  using folder = openFolder(path);
+  const view = readAttributes(folder, path);
+  const flags = view.getUint32(xflagsAt, true);
+  view.setUint32(xflagsAt, (flags | FS_XFLAG_PROJINHERIT) >>> 0, true);
+  view.setUint32(projectAt, project, true);
+  const attributes = new Uint8Array(view.buffer);
+  check("ioctl", `FS_IOC_FSSETXATTR of ${path}`, folder.fd, FS_IOC_FSSETXATTR, attributes);
 }
 
 // quotactl(2): QCMD(command, PRJQUOTA), struct dqblk of 64-bit fields: hard and soft limit of blocks of
@@ -71,7 +67,7 @@ export function projectQuota(device: string, project: number): ProjectQuota {
   try {
     quotactl(Q_GETQUOTA, device, project, new Uint8Array(quota.buffer));
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error; // xfs: the project has no files yet
+    if (errnoOf(error) !== "ENOENT") throw error; // xfs: the project has no files yet
   }
   return { limitBytes: quota[0]! * blockBytes, usedBytes: quota[2]!, usedInodes: quota[5]! };
 }

@@ -19,12 +19,7 @@ export type RunOptions = {
   maxOutputBytes?: number;
 };
 
-export type RunResult = {
-  pid: number;
-  exitCode: number;
-  stdout: string;
-  stderr: string;
-};
+export type RunResult = { pid: number; exitCode: number; stdout: string; stderr: string };
 
 const messageBytesMax = 1_000;
 
@@ -35,10 +30,8 @@ export function failureOutput({ exitCode, stdout, stderr }: Partial<RunResult>):
 }
 
 /**
- * Runs a program to its end; a non-zero exit is a result, not an error.
- * Its process group is killed when the signal aborts.
- * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND when
- * there is no such program.
+ * Runs a program to its end; a non-zero exit is a result. An abort kills its process group.
+ * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND without it.
  */
 export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
   const program = argv[0]!;

@@ -11,9 +11,7 @@ export function isSignal(name: string): boolean {
   return numberOf(name) !== undefined;
 }
 
-/**
- * Parses "SIGTERM", "term", "15", "SIGRTMIN+3" or CRI's "SIGRTMINPLUS3". @throws CriError INVALID_ARGUMENT.
- */
+/** Parses "SIGTERM", "term", "15", "SIGRTMIN+3" or CRI's "SIGRTMINPLUS3". @throws CriError INVALID_ARGUMENT. */
 export function signalNumber(name: string): number {
   const number = numberOf(name);
   if (number !== undefined) return number;

@@ -18,9 +18,7 @@ const stray = [
 export function ignoreStraySignals(log: Log): void {
   for (const signal of stray) {
     process.on(signal, () => {
-      log.warn("ignoring a signal without a meaning here; SIGTERM ends this process", {
-        signal,
-      });
+      log.warn("ignoring a signal without a meaning here; SIGTERM ends this process", { signal });
     });
   }
 }

@@ -1,5 +1,4 @@
-// Supervises child processes: awaits an exit with a deadline, kills what does not end, keeps the end of
-// stderr.
+// Supervises child processes: awaits an exit with a deadline, kills what does not end, keeps stderr's end.
 import type { ChildProcess } from "node:child_process";
 import { abortError } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";

@@ -40,20 +40,17 @@ function loopback(family: Family, port: number): Uint8Array {
 
 /** Listens on 127.0.0.1; port 0: any free port. @throws EADDRINUSE. */
 export function listenLoopback(port: number): { listener: Descriptor; port: number } {
-  const listener = tcpSocket("IPv4");
+  using undo = new DisposableStack();
+  const listener = undo.use(tcpSocket("IPv4"));
   const { fd } = listener;
-  try {
-    setOption(listener, SOL_SOCKET, SO_REUSEADDR);
-    const address = loopback("IPv4", port);
-    check("bind", `127.0.0.1:${port}`, fd, address, address.length);
-    check("listen", `127.0.0.1:${port}`, fd, backlogMax);
-    const length = new Uint8Array(new Uint32Array([address.length]).buffer);
-    check("getsockname", "", fd, address, length);
-    return { listener, port: new DataView(address.buffer).getUint16(2) };
-  } catch (error) {
-    listener.close();
-    throw error;
-  }
+  setOption(listener, SOL_SOCKET, SO_REUSEADDR);
+  const address = loopback("IPv4", port);
+  check("bind", `127.0.0.1:${port}`, fd, address, address.length);
+  check("listen", `127.0.0.1:${port}`, fd, backlogMax);
+  const length = new Uint8Array(new Uint32Array([address.length]).buffer);
+  check("getsockname", "", fd, address, length);
+  undo.move();
+  return { listener, port: new DataView(address.buffer).getUint16(2) };
 }
 
 /** Accepts a pending connection; undefined: there is none. */

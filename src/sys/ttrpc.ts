@@ -338,8 +338,6 @@ function decodeRequest(body: Uint8Array): Request {
     if (field === 10) request.service = reader.string();
     else if (field === 18) request.method = reader.string();
     else if (field === 26) request.payload = reader.bytes();
-    else return false;
-    return true;
   });
   return request;
 }
@@ -362,8 +360,6 @@ function decodeResponse(body: Uint8Array): Response {
   eachField(body, (field, reader) => {
     if (field === 10) Object.assign(response, decodeStatus(reader.bytes()));
     else if (field === 18) response.payload = reader.bytes();
-    else return false;
-    return true;
   });
   return response;
 }
@@ -373,23 +369,18 @@ function decodeStatus(body: Uint8Array): { code: number; message: string } {
   eachField(body, (field, reader) => {
     if (field === 8) status.code = reader.int32();
     else if (field === 18) status.message = reader.string();
-    else return false;
-    return true;
   });
   return status;
 }
 
-/**
- * Calls take for each field with its tag (number × 8 + wire type); it returns false to skip an unknown one.
- */
-function eachField(
-  body: Uint8Array,
-  take: (tag: number, reader: protobuf.Reader) => boolean,
-): void {
+/** Calls take for each field, with its tag (number × 8 + wire type); skips a field of which it reads nothing. */
+function eachField(body: Uint8Array, take: (tag: number, reader: protobuf.Reader) => void): void {
   const reader = protobuf.Reader.create(body);
   while (reader.pos < reader.len) {
     const tag = reader.uint32();
-    if (!take(tag, reader)) reader.skipType(tag & 7);
+    const { pos } = reader;
+    take(tag, reader);
+    if (reader.pos === pos) reader.skipType(tag & 7);
   }
 }
 

@@ -44,15 +44,12 @@ function unixSocket(type: number, path: string): Descriptor {
 /** Makes a unix socket that listens at path; accepting from it never blocks. */
 function listenUnix(path: string): Descriptor {
   const address = socketAddress(path);
-  const listener = unixSocket(SOCK_STREAM, path);
-  try {
-    check("bind", path, listener.fd, address, address.length);
-    check("listen", path, listener.fd, 1);
-    return listener;
-  } catch (error) {
-    listener.close();
-    throw error;
-  }
+  using undo = new DisposableStack();
+  const listener = undo.use(unixSocket(SOCK_STREAM, path));
+  check("bind", path, listener.fd, address, address.length);
+  check("listen", path, listener.fd, 1);
+  undo.move();
+  return listener;
 }
 
 /** Builds a struct msghdr (64-bit Linux) with everything that it points to, in one buffer. */
@@ -81,10 +78,7 @@ const descriptorsMax = 12;
 /** struct cmsghdr: length, level, type; then the descriptors. */
 const cmsgHeadBytes = 16;
 
-/**
- * Sends descriptors, which the caller keeps owning, to the socket that listens at path; they are queued
- * there.
- */
+/** Sends descriptors, which the caller keeps owning, to the queue of the socket that listens at path. */
 export function sendDescriptors(path: string, descriptors: readonly Descriptor[]): void {
   using connection = unixSocket(SOCK_STREAM, path);
   const address = socketAddress(path);

@@ -1,5 +1,4 @@
-// Reads the time since boot: a clock that is never set, runs on in standby, and is common to all processes of
-// a boot.
+// Reads the time since boot: a clock that is never set, runs on in standby, and is common to all processes.
 import { readFileSync } from "node:fs";
 
 /** A time that can be compared with others of the same boot, also by a later process. */

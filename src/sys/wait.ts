@@ -40,10 +40,7 @@ export function openPidfd(pid: number): Descriptor | undefined {
   }
 }
 
-/**
- * Returns how a pidfd's process ended, whichever process reaped it (Linux 6.15); undefined: it was not
- * reaped, or the kernel is older.
- */
+/** Returns how a pidfd's process ended, whoever reaped it; undefined: not reaped, or before Linux 6.15. */
 export function exitOfPidfd({ fd: pidfd }: Descriptor): Omit<WaitStatus, "pid"> | undefined {
   const info = new BigUint64Array(pidfdInfoBytes / 8);
   info[0] = PIDFD_INFO_EXIT;
@@ -82,9 +79,7 @@ export function execve(argv: string[], env: Record<string, string | undefined>):
   }
 }
 
-/**
- * Packs lists of C strings for execve into one buffer: null-terminated tables of pointers, then the strings.
- */
+/** Packs lists of C strings for execve into one buffer: null-terminated tables of pointers, then the strings. */
 function pack(lists: string[][]): { bytes: Uint8Array; starts: number[] } {
   const texts = lists.map((list) => list.map(z));
   const tableBytes = 8 * texts.reduce((sum, list) => sum + list.length + 1, 0);

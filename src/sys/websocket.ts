@@ -7,6 +7,8 @@ import { pingWhileStalled } from "./stall_ping.ts";
 /** A piece of a message; first, last: it begins or ends the message. */
 export type Piece = { first: boolean; last: boolean; bytes: Buffer };
 
+/** What the protocol restricts in a frame's head. */
+type Head = { opcode: number; fin: boolean; masked: boolean; length: number; reserved: number };
 type Frame = { opcode: number; fin: boolean; mask: Buffer | undefined; left: number; at: number };
 
 const CONTINUATION = 0;
@@ -56,10 +58,7 @@ export class WebSocketConnection {
     this.#isClient = role === "client";
   }
 
-  /**
-   * Yields messages to the end of the connection, text as its bytes, and answers pings.
-   * @throws ProtocolError.
-   */
+  /** Yields messages to the connection's end, text as its bytes, and answers pings. @throws ProtocolError. */
   async *pieces(): AsyncGenerator<Piece> {
     try {
       for await (const chunk of this.#wire.chunks()) {
@@ -165,14 +164,7 @@ export class WebSocketConnection {
     return used;
   }
 
-  #check(head: {
-    opcode: number;
-    fin: boolean;
-    masked: boolean;
-    length: number;
-    reserved: number;
-  }): void {
-    const { opcode, fin, masked, length, reserved } = head;
+  #check({ opcode, fin, masked, length, reserved }: Head): void {
     const refuse = (what: string) => {
       throw new ProtocolError(closeProtocolError, `WebSocket: ${what}`);
     };

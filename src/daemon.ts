@@ -1,11 +1,10 @@
-// The composition root: everything the daemon consists of is made here, in order, and ends in the
-// reverse order when SIGINT or SIGTERM comes. Containers, and the monitor, go on.
+// Makes all parts of the daemon, in order, and ends them in the reverse order when SIGINT, SIGTERM or SIGQUIT
+// comes. Containers, and the monitor, go on.
 import * as grpc from "@grpc/grpc-js";
 import { chmodSync, chownSync, mkdirSync, readFileSync, rmSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { dirname, join } from "node:path";
-import { ownProgram } from "./base/build.ts";
-import { build, version } from "./base/build.ts";
+import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { groupId } from "./base/config_host.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
@@ -245,10 +244,7 @@ function openImages({ config, log }: Omit<Given, "instance">): Promise<ImageStor
       },
       downloadsMax: config.maxConcurrentDownloads,
       keepsBlobs: config.keepBlobs,
-      decoding: {
-        processors: config.streamProcessors,
-        timeoutMs: config.pullProgressTimeoutMs,
-      },
+      decoding: { processors: config.streamProcessors, timeoutMs: config.pullProgressTimeoutMs },
     },
     storage: { driver: config.storageDriver, containerBytes: config.containerBytes },
     pinned: [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== ""),

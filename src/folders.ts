@@ -1,6 +1,5 @@
 // Claims the daemon's folders: makes graph (persistent data) and state (runtime state), locks them against a
-// second daemon, and marks graph as isulad-ts's. An unusable folder is refused with its path and a remedy, and
-// nothing in it is changed.
+// second daemon, and marks graph as isulad-ts's. Refuses an unusable folder, unchanged, with path and remedy.
 import { randomBytes } from "node:crypto";
 import {
   chmodSync,
@@ -18,7 +17,6 @@ import * as v from "valibot";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import { jsonText, jsonValue } from "./base/json.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
-import type { Descriptor } from "./sys/descriptor.ts";
 import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
 import { openLocked } from "./sys/path.ts";
 
@@ -34,11 +32,7 @@ type Key = "graph" | "state";
 
 /** @throws CriError FAILED_PRECONDITION when it cannot be made. */
 export function makeFolder(path: string, key: Key): void {
-  try {
-    mkdirSync(path, { recursive: true, mode: 0o700 });
-  } catch (error) {
-    throw unwritable(path, key, error);
-  }
+  orUnwritable(path, key, () => mkdirSync(path, { recursive: true, mode: 0o700 }));
 }
 
 /**
@@ -47,7 +41,7 @@ export function makeFolder(path: string, key: Key): void {
  * @throws CriError FAILED_PRECONDITION when one cannot be closed.
  */
 export function closeFolder(folder: string, key: Key): void {
-  try {
+  orUnwritable(folder, key, () => {
     close(folder, statSync(folder).mode); // /var/run is a symlink
     for (const path of contents(folder)) {
       const { mode } = lstatSync(path);
@@ -55,9 +49,7 @@ export function closeFolder(folder: string, key: Key): void {
       if ((mode & S_IFMT) !== S_IFDIR) continue;
       for (const inner of contents(path)) close(inner, lstatSync(inner).mode);
     }
-  } catch (error) {
-    throw unwritable(folder, key, error);
-  }
+  });
 }
 
 const { S_IFMT, S_IFDIR, S_IFLNK } = constants;
@@ -69,6 +61,14 @@ function contents(folder: string): string[] {
 function close(path: string, mode: number): void {
   if ((mode & 0o007) === 0 || (mode & S_IFMT) === S_IFLNK) return;
   chmodSync(path, mode & 0o700);
+}
+
+function orUnwritable<T>(path: string, key: Key, act: () => T): T {
+  try {
+    return act();
+  } catch (error) {
+    throw unwritable(path, key, error);
+  }
 }
 
 function unwritable(path: string, key: Key, cause: unknown): CriError {
@@ -83,22 +83,12 @@ function unwritable(path: string, key: Key, cause: unknown): CriError {
 /** Locks a folder for one daemon. @throws CriError FAILED_PRECONDITION if another daemon holds it. */
 export function lockFolder(folder: string, key: Key): Disposable {
   const path = join(folder, lockFile);
-  const lock = openLock(path, key);
-  if (lock === undefined) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `another isulad-ts runs with ${folder} (it holds ${path}): stop it, or give this one hosts, graph and state of its own`,
-    );
-  }
-  return lock;
-}
-
-function openLock(path: string, key: Key): Descriptor | undefined {
-  try {
-    return openLocked(path);
-  } catch (error) {
-    throw unwritable(path, key, error);
-  }
+  const lock = orUnwritable(path, key, () => openLocked(path));
+  if (lock !== undefined) return lock;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `another isulad-ts runs with ${folder} (it holds ${path}): stop it, or give this one hosts, graph and state of its own`,
+  );
 }
 
 /**

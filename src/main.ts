@@ -40,7 +40,7 @@ async function main(args: string[]): Promise<number> {
     if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
-  const isCommand = args[0] !== undefined && !args[0].startsWith("-");
+  const isCommand = first !== undefined && !first.startsWith("-");
   return isCommand ? runCommand(args) : runDaemonCommand(args);
 }
 
@@ -76,13 +76,9 @@ async function runMonitor(args: string[]): Promise<number> {
   if (args[0] === "--check-state") return checkMonitorState(state);
   const { inheritedFrom } = await import("./monitor/upgrade.ts");
   const { monitorMain } = await import("./monitor/monitor.ts");
-  const { armFailpoints } = await import("./base/failpoints.ts");
   const log = createLog({ level: "info", format: "text" });
   prepareProcess(log);
-  // The daemon, which starts the monitor, has checked that failpoints are allowed.
-  armFailpoints(process.env["ISULAD_FAILPOINTS"] ?? "", (failpoint, action) =>
-    log.warn("failpoint", { failpoint, action }),
-  );
+  await armFailpoints(true, log); // the daemon, which starts the monitor, has checked that they are allowed
   process.on("uncaughtException", (error) => {
     log.error("the monitor failed", { error: messageOf(error), stack: error.stack });
     process.exit(1); // The daemon starts another monitor, which adopts the containers.
@@ -121,7 +117,7 @@ async function runDaemonCommand(args: string[]): Promise<number> {
     const { logLevel: level, logFormat: format } = loaded.config;
     const log = createLog({ level, format });
     prepareProcess(log);
-    await allowedFailpoints(args.includes(allowFailpoints), log);
+    await armFailpoints(args.includes(allowFailpoints), log);
     await runDaemon(loaded, log);
     process.exit(0);
   } catch (error) {
@@ -130,11 +126,13 @@ async function runDaemonCommand(args: string[]): Promise<number> {
   }
 }
 
-async function allowedFailpoints(allowed: boolean, log: Log): Promise<void> {
+async function armFailpoints(areAllowed: boolean, log: Log): Promise<void> {
   const text = process.env["ISULAD_FAILPOINTS"] ?? "";
-  if (text !== "" && !allowed) {
+  if (text !== "" && !areAllowed) {
     throw new Error(`ISULAD_FAILPOINTS is set without ${allowFailpoints}: unset it`);
   }
-  const { armFailpoints } = await import("./base/failpoints.ts");
-  armFailpoints(text, (failpoint, action) => log.warn("failpoint", { failpoint, action }));
+  const failpoints = await import("./base/failpoints.ts");
+  failpoints.armFailpoints(text, (failpoint, action) =>
+    log.warn("failpoint", { failpoint, action }),
+  );
 }

@@ -1,5 +1,4 @@
-// Notifies the service manager (sd_notify(3)): start-up takes longer, ready, watchdog, stopping. Does nothing
-// without NOTIFY_SOCKET.
+// Notifies the service manager (sd_notify(3)) of a long start, ready, watchdog, end; only with NOTIFY_SOCKET.
 import { connect } from "./cli/client.ts";
 import { messageOf } from "./base/errors.ts";
 import { type Log, logFailure } from "./base/log.ts";
@@ -12,10 +11,7 @@ const recoverMsMax = 600_000;
 /** The daemon checks itself this often in a watchdog period. */
 const watchdogShare = 3;
 
-/**
- * Removes the variables from the environment: children are not the service, and runc would pass the socket
- * to containers.
- */
+/** Removes the variables, which are not for children: runc would pass the socket to containers. */
 export function openService(log: Log): Service {
   const { NOTIFY_SOCKET: socket = "", WATCHDOG_USEC: usec, WATCHDOG_PID: pid } = process.env;
   for (const name of ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"]) delete process.env[name];
@@ -25,15 +21,11 @@ export function openService(log: Log): Service {
 }
 
 export class Service implements Disposable {
-  readonly #socket: string;
-  readonly #watchdogMs: number;
-  readonly #log: Log;
+  readonly #options: { socket: string; watchdogMs: number; log: Log };
   #timer: NodeJS.Timeout | undefined;
 
   constructor(options: { socket: string; watchdogMs: number; log: Log }) {
-    this.#socket = options.socket;
-    this.#watchdogMs = options.watchdogMs;
-    this.#log = options.log;
+    this.#options = options;
   }
 
   /** Extends the start-up time until ready(): recovery may be long. A hung daemon does not extend it. */
@@ -51,8 +43,9 @@ export class Service implements Disposable {
   ready(host: string): void {
     this[Symbol.dispose]();
     this.#notify("READY=1", "STATUS=serving CRI");
-    if (this.#watchdogMs === 0 || this.#socket === "") return;
-    const everyMs = this.#watchdogMs / watchdogShare;
+    const { socket, watchdogMs, log } = this.#options;
+    if (watchdogMs === 0 || socket === "") return;
+    const everyMs = watchdogMs / watchdogShare;
     let asking = false;
     const ask = async () => {
       if (asking) return;
@@ -62,7 +55,7 @@ export class Service implements Disposable {
         this.#notify("WATCHDOG=1");
       } catch (error) {
         const fields = { host, error: messageOf(error) };
-        this.#log.error(
+        log.error(
           "watchdog notification skipped: a call to the daemon's own socket failed",
           fields,
         );
@@ -71,7 +64,7 @@ export class Service implements Disposable {
       }
     };
     this.#timer = setInterval(() => {
-      ask().catch(logFailure(this.#log, "the watchdog is not fed"));
+      ask().catch(logFailure(log, "the watchdog is not fed"));
     }, everyMs);
   }
 
@@ -81,14 +74,13 @@ export class Service implements Disposable {
   }
 
   #notify(...lines: string[]): void {
-    if (this.#socket === "") return;
+    const { socket, log } = this.#options;
+    if (socket === "") return;
     try {
-      sendDatagram(this.#socket, lines.join("\n"));
+      sendDatagram(socket, lines.join("\n"));
     } catch (error) {
-      this.#log.warn("the service manager was not notified", {
-        text: lines.join(" "),
-        error: messageOf(error),
-      });
+      const fields = { text: lines.join(" "), error: messageOf(error) };
+      log.warn("the service manager was not notified", fields);
     }
   }
 

@@ -303,15 +303,15 @@ function resolveRuntimes(config: Config, aliases: Record<string, string>, s: Res
     const program = { name, path: entry.path, effect: "the handler fails" };
     found.set(name, { ...entry, path: programPath("runtimes", program, s) });
   }
-  const dead = Object.entries(aliases).filter(([, target]) => !found.has(target));
+  const dead: string[] = [];
   for (const [name, target] of Object.entries(aliases)) {
     const entry = found.get(target);
-    if (entry) found.set(name, entry);
+    if (entry === undefined) dead.push(`${name} (${target})`);
+    else found.set(name, entry);
   }
   if (dead.length > 0) {
-    const list = dead.map(([name, target]) => `${name} (${target})`).join(", ");
     s.warnings.push(
-      `${s.place("cri-runtimes")}: "cri-runtimes" names runtimes that are not in "runtimes", so these handlers do not exist: ${list}`,
+      `${s.place("cri-runtimes")}: "cri-runtimes" names runtimes that are not in "runtimes", so these handlers do not exist: ${dead.join(", ")}`,
     );
   }
   config.runtimes = Object.fromEntries(found);

@@ -263,6 +263,14 @@ test("loadConfig warns of a runtime that is not installed", () => {
   expect(config.runtimes["kata"]).toEqual({ path: "/opt/kata", runtimeArgs: ["--x"] });
 });
 
+test("a handler named after another handler of cri-runtimes exists, without a warning", () => {
+  const { config, warnings } = load({ "cri-runtimes": { fast: "runc", faster: "fast", x: "y" } });
+  expect(config.runtimes["faster"]).toEqual(config.runtimes["runc"]!);
+  expect(warnings.filter((one) => one.includes("do not exist"))).toEqual([
+    expect.stringMatching(/do not exist: x \(y\)$/),
+  ]);
+});
+
 test("loadConfig reads what a runtime handler may have, and an alias has it too", () => {
   const entry = {
     path: "/usr/bin/x",

@@ -84,13 +84,13 @@ function oneOf(names: readonly string[]): string {
 }
 
 /** One of several names, each converted to a value. */
-export function meaning<T>(names: Record<string, T>, normal = (s: string) => s): Kind<T> {
+export function meaning<T>(names: Record<string, T>, normalize = (name: string) => name): Kind<T> {
   return kind(
     "text",
     oneOf(Object.keys(names)),
     v.pipe(
       v.string(),
-      v.transform(normal),
+      v.transform(normalize),
       v.check((name) => Object.hasOwn(names, name)),
       v.transform((name) => names[name] as T),
     ),

@@ -1,4 +1,4 @@
-// Gate: many callers are inside together, or one has it closed and is alone.
+// Gate: admits many callers at once, or one that closes it and is alone.
 import { throwIfAborted, untilAborted } from "./abort.ts";
 
 export class Gate {

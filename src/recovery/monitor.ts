@@ -51,7 +51,7 @@ export async function syncWithMonitor(context: Context, hello: Hello): Promise<v
     }
   };
   await apply(rules.containersAtGreeting, commits);
-  const rest = async () => {
+  const inBackground = async () => {
     for (const sandbox of sandboxes) {
       await attempt(sandbox.id, () => syncPause(context, sandbox, live.has(sandbox.id)));
     }
@@ -68,7 +68,7 @@ export async function syncWithMonitor(context: Context, hello: Hello): Promise<v
     }
     reportProblems(context, problems);
   };
-  rest().catch(logFailure(context.log, "the reconciliation with the monitor failed"));
+  inBackground().catch(logFailure(context.log, "the reconciliation with the monitor failed"));
 }
 
 function byId<T extends { id: string }>(list: T[]): Map<string, T> {

@@ -22,7 +22,7 @@ export type Row<Facts> = { condition: string; applies: (facts: Facts) => boolean
 /** Function name → row, the first that applies wins. */
 type Table<Facts> = Record<string, Row<Facts>>;
 
-/** The name of the function to call; undefined: there is no difference. */
+/** Returns the first row that applies, the name of the function to call; undefined: there is no difference. */
 export function decide<Facts, Rules extends Table<Facts>>(
   rules: Rules & Table<Facts>,
   facts: Facts,

@@ -74,7 +74,7 @@ async function finishRemovals({ sandboxes, containers, log }: Context): Promise<
   }
 }
 
-/** Existing pods with a user namespace start further containers, also those of a build without it. */
+/** Lets pods with a user namespace reach new containers' roots, also pods of builds that did not grant it. */
 function openPassages(context: Context): void {
   const { sandboxes, containers, usernsAccess, log } = context;
   usernsAccess.apply();

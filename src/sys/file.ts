@@ -1,4 +1,4 @@
-// Writes files atomically and reads them with bounds.
+// Writes files atomically, reads them with bounds, and reads and writes kernel files (cgroup, sysctl, /proc).
 import { randomBytes } from "node:crypto";
 import {
   closeSync,

@@ -143,7 +143,7 @@ export function catchesSignal(pid: number, signal: number): boolean {
   }
 }
 
-/** Limit from the start to the execve(2), which is a runtime's init's next step. */
+/** How long a runtime's init may take from the runtime's start command to its execve(2). */
 const execMs = 200;
 
 /**

@@ -69,6 +69,7 @@ export class SpdyStream {
     this.#broken.abort();
   }
 
+  /** Leaves the session once both sides have ended the stream. */
   settle(): void {
     if (this.#ended && this.peerEnded) this.#session.forget(this.id);
   }

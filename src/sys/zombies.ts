@@ -14,8 +14,8 @@ export class Orphans {
 
   /**
    * Reaps children that were zombies in the last scan already, except those that the engine waits for, which
-   * can stay zombies for long when the event loop is late, and those for which `kept` is true. before: the
-   * begin of a start whose pid `kept` does not know yet; only processes that were zombies by then are reaped.
+   * can stay zombies for long when the event loop is late, and those for which `kept` is true. before: reaps
+   * only zombies first seen before this time, when a start began whose pid `kept` does not know yet.
    */
   reap(kept: (pid: number) => boolean, before = Number.POSITIVE_INFINITY): void {
     const now = performance.now();

@@ -61,8 +61,7 @@ export function readUsage(
   };
 }
 
-function readV1(paths: CgroupPaths, read: Read): Omit<CgroupUsage, "atNs"> {
-  const { cpuacct, memory } = paths;
+function readV1({ cpuacct, memory }: CgroupPaths, read: Read): Omit<CgroupUsage, "atNs"> {
   return {
     cpuNs: cpuacct === undefined ? undefined : numberIn(`${cpuacct}/cpuacct.usage`, read),
     memory: memory === undefined ? undefined : readMemoryV1(memory, read),
@@ -98,20 +97,16 @@ function readMemoryV1(folder: string, read: Read): MemoryUsage | undefined {
   const text = read(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
-  // The lowest limit of this cgroup and those above it.
+  // The lowest limits of this cgroup and those above it; v1 limits memory and swap together.
   const limit = limited(stat("hierarchical_memory_limit"));
-  const memorySwapLimit = stat("hierarchical_memsw_limit");
+  const withSwap = stat("hierarchical_memsw_limit");
+  const both = limited(withSwap);
   return {
     ...memoryCounts(usage, stat, keysV1),
     limit,
-    swap: memorySwapLimit === undefined ? undefined : (stat("total_swap") ?? 0n),
-    swapLimit: swapLimitV1(limit, limited(memorySwapLimit)),
+    swap: withSwap === undefined ? undefined : (stat("total_swap") ?? 0n),
+    swapLimit: limit === undefined || both === undefined ? undefined : atLeast0(both - limit),
   };
-}
-
-/** v1 limits memory and swap together. */
-function swapLimitV1(limit: bigint | undefined, both: bigint | undefined): bigint | undefined {
-  return limit === undefined || both === undefined ? undefined : atLeast0(both - limit);
 }
 
 function readV2(folder: string, read: Read): Omit<CgroupUsage, "atNs"> {

@@ -16,7 +16,7 @@ import { accept, listenLoopback } from "../sys/tcp.ts";
 import { acceptKey } from "../sys/websocket.ts";
 import { Tokens } from "./tokens.ts";
 
-/** What a URL gives access to. Protocols are in order of preference. */
+/** A session that a URL gives access to. Protocols are in order of preference. */
 export type StreamSession = {
   kind: "exec" | "attach" | "portforward";
   spdy: string[];
@@ -97,9 +97,8 @@ export class StreamServer implements AsyncDisposable {
         if (++taken % acceptsMax === 0) await nextTurn();
       } catch (error) {
         // For example out of descriptors: connected clients continue.
-        this.#log.error("accepting a stream client failed, retrying in 100 ms", {
-          error: messageOf(error),
-        });
+        const message = "accepting a stream client failed, retrying in 100 ms";
+        this.#log.error(message, { error: messageOf(error) });
         await sleep(100);
       }
     }
@@ -137,12 +136,11 @@ export class StreamServer implements AsyncDisposable {
     if ("status" in upgrade) return refuse(stream, upgrade.status, upgrade);
     if (!this.#unaccepted.leave(stream)) return;
     this.#accepted++;
-    using _ = {
-      [Symbol.dispose]: () => {
-        this.#accepted--;
-      },
-    };
-    await this.#run(stream, { rest, session, upgrade });
+    try {
+      await this.#run(stream, { rest, session, upgrade });
+    } finally {
+      this.#accepted--;
+    }
   }
 
   async #run(
@@ -250,22 +248,17 @@ function spdyUpgrade(head: Head, session: StreamSession): Accepted | Refused {
   const offered = words(head, "x-stream-protocol-version");
   const protocol = offered.find((one) => session.spdy.includes(one));
   if (protocol === undefined && offered.length > 0) {
-    const headers = session.spdy.map((one): [string, string] => [
-      "X-Accepted-Stream-Protocol-Versions",
-      one,
-    ]);
+    const name = "X-Accepted-Stream-Protocol-Versions";
+    const headers = session.spdy.map((one): [string, string] => [name, one]);
     return { ...noneOf(offered, session.spdy), headers };
   }
   const chosen = protocol ?? session.spdy.at(-1)!; // old clients name none
-  return {
-    over: "spdy",
-    protocol: chosen,
-    headers: [
-      ["Connection", "Upgrade"],
-      ["Upgrade", "SPDY/3.1"],
-      ["X-Stream-Protocol-Version", chosen],
-    ],
-  };
+  const headers: [string, string][] = [
+    ["Connection", "Upgrade"],
+    ["Upgrade", "SPDY/3.1"],
+    ["X-Stream-Protocol-Version", chosen],
+  ];
+  return { over: "spdy", protocol: chosen, headers };
 }
 
 function websocketUpgrade(head: Head, session: StreamSession): Accepted | Refused {

@@ -1,4 +1,4 @@
-// Parses CNI results of versions 0.1.0 to 1.1.0 and converts them between versions.
+// Parses CNI results of versions 0.1.0 to 1.1.0, converts them between versions and extracts pods' addresses.
 import { isIP } from "node:net";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";

@@ -1,4 +1,4 @@
-// Reads the SELinux policy's labels for containers, validates labels and relabels files.
+// Reads the SELinux policy's labels for containers, validates labels and relabels volumes' files.
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";

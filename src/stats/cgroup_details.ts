@@ -4,7 +4,7 @@ import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, isGone, oomKills } from "../node/cgroup.ts";
-import { limited, numberIn, parseKeyed } from "../node/cgroup_file.ts";
+import { finiteLimit, numberIn, parseKeyed } from "../node/cgroup_file.ts";
 
 type Disk = { major: number; minor: number };
 /** I/O on one disk; operation: Read, Write and others, named by the kernel. */
@@ -74,9 +74,9 @@ function detailsV1(paths: CgroupPaths): CgroupDetails {
       maxUsage: number("memory", "memory.max_usage_in_bytes"),
       kernel: number("memory", "memory.kmem.usage_in_bytes"),
       failures: number("memory", "memory.failcnt"),
-      limit: limited(number("memory", "memory.limit_in_bytes")),
-      reservation: limited(number("memory", "memory.soft_limit_in_bytes")),
-      swapLimit: limited(number("memory", "memory.memsw.limit_in_bytes")),
+      limit: finiteLimit(number("memory", "memory.limit_in_bytes")),
+      reservation: finiteLimit(number("memory", "memory.soft_limit_in_bytes")),
+      swapLimit: finiteLimit(number("memory", "memory.memsw.limit_in_bytes")),
     },
     tasks: number("pids", "pids.current"),
     tasksMax: number("pids", "pids.max"),

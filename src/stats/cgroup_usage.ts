@@ -3,7 +3,7 @@
 import { nowNs } from "../base/clock.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, processes } from "../node/cgroup.ts";
-import { limited, numberIn, parseKeyed, type Read } from "../node/cgroup_file.ts";
+import { finiteLimit, numberIn, parseKeyed, type Read } from "../node/cgroup_file.ts";
 
 /** Percentage of time in which tasks waited (avg…), and the total. */
 export type Pressure = { avg10: number; avg60: number; avg300: number; totalNs: bigint };
@@ -98,9 +98,9 @@ function readMemoryV1(folder: string, read: Read): MemoryUsage | undefined {
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
   // The lowest limits of this cgroup and those above it; v1 limits memory and swap together.
-  const limit = limited(stat("hierarchical_memory_limit"));
+  const limit = finiteLimit(stat("hierarchical_memory_limit"));
   const withSwap = stat("hierarchical_memsw_limit");
-  const both = limited(withSwap);
+  const both = finiteLimit(withSwap);
   return {
     ...memoryCounts(usage, stat, keysV1),
     limit,

@@ -94,7 +94,7 @@ async function feed(io: Io, stdin: AsyncIterable<Buffer>): Promise<void> {
   }
 }
 
-/** Applies the client's sizes; undefined: the container takes no input. */
+/** Sets the terminal to the client's sizes as they change. */
 export async function resizeTerminal(
   terminal: ByteStream | undefined,
   { resizes }: Channels,

@@ -29,7 +29,7 @@ export type Upgrade = { over: "spdy" | "websocket"; protocol: string };
 /** Time for a client to send its request, and how many may be sending one. */
 const headMs = 5_000;
 const unacceptedMax = 1024;
-/** Guaranteed to each even if more connect: a client on this node sends immediately. */
+/** Minimum time for each even if more connect: a client on this node sends immediately. */
 const graceMs = 250;
 /** Accepted in a row before other calls run. */
 const acceptsMax = 64;
@@ -86,9 +86,9 @@ export class StreamServer implements AsyncDisposable {
   async #acceptAll(): Promise<void> {
     for (let taken = 0; !this.#closed;) {
       try {
-        const room = this.#unaccepted.roomInMs();
-        if (room > 0) {
-          await sleep(room);
+        const waitMs = this.#unaccepted.roomInMs();
+        if (waitMs > 0) {
+          await sleep(waitMs);
           continue;
         }
         const connection = accept(this.#listener);

@@ -4,7 +4,6 @@ import { CriError, codeOf, errnoOf, messageOf } from "../base/errors.ts";
 import { failureOutput, run } from "../sys/run.ts";
 
 const defaultProfileName = "isulad-ts-default";
-
 const enabledFile = "/sys/module/apparmor/parameters/enabled";
 const profilesFile = "/sys/kernel/security/apparmor/profiles";
 const loadMs = 30_000;

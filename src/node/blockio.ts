@@ -75,13 +75,11 @@ export function blockioClass(file: string, name: string): OciBlockIO {
 
 function addParameters(result: OciBlockIO, parameters: v.InferOutput<typeof Parameters>): void {
   const devices = parameters.Devices.flatMap(blockDevices);
-  if (parameters.Weight !== undefined) {
-    const weight = parameters.Weight;
-    if (parameters.Devices.length === 0) result.weight = weight;
-    else {
-      const more = devices.map((device) => ({ ...device, weight }));
-      result.weightDevice = [...(result.weightDevice ?? []), ...more];
-    }
+  const weight = parameters.Weight;
+  if (weight !== undefined && parameters.Devices.length === 0) result.weight = weight;
+  else if (weight !== undefined) {
+    const more = devices.map((device) => ({ ...device, weight }));
+    result.weightDevice = [...(result.weightDevice ?? []), ...more];
   }
   for (const [from, to] of Object.entries(throttles)) {
     const rate = parameters[from as keyof typeof throttles];

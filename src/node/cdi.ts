@@ -66,9 +66,10 @@ function readDevices(dirs: string[]): Devices {
         for (const device of spec.devices) {
           const name = `${spec.kind}=${device.name}`;
           const other = here.get(name);
-          if (other === undefined) here.set(name, { file, spec, device });
-          else all.ambiguous.set(name, [other.file, file]);
-          if (other === undefined) all.ambiguous.delete(name);
+          if (other === undefined) {
+            here.set(name, { file, spec, device });
+            all.ambiguous.delete(name); // of an earlier folder
+          } else all.ambiguous.set(name, [other.file, file]);
         }
       } catch (error) {
         all.problems.push(`${file}: ${messageOf(error)}`);
@@ -82,15 +83,11 @@ function readDevices(dirs: string[]): Devices {
 function specFiles(dir: string): string[] {
   try {
     const names = readdirSync(dir).filter((name) => /\.(json|yaml)$/.test(name));
-    return names
-      .sort()
-      .slice(0, filesMax)
-      .map((name) => join(dir, name));
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return [];
-    throw new CriError("FAILED_PRECONDITION", `cdi-spec-dirs: ${messageOf(error)}`, {
-      cause: error,
-    });
+    const chosen = names.sort().slice(0, filesMax);
+    return chosen.map((name) => join(dir, name));
+  } catch (cause) {
+    if (errnoOf(cause) === "ENOENT") return [];
+    throw new CriError("FAILED_PRECONDITION", `cdi-spec-dirs: ${messageOf(cause)}`, { cause });
   }
 }
 

@@ -16,11 +16,8 @@ import { processName } from "../sys/process.ts";
  */
 export type CgroupPaths = Record<string, string>;
 
-/** The topmost part of a pod's cgroup path that we created and must remove. */
-export type PodCgroupMade = { made?: string };
-
-/** The arguments of createPodCgroup with its result. */
-export type MadePodCgroup = { parent: string; podId: string } & PodCgroupMade;
+/** A pod's cgroup; made: the topmost part of its path that createPodCgroup created, so must be removed. */
+type PodCgroup = { parent: string; podId: string; made?: string };
 
 export type CgroupDriver = {
   readonly name: "cgroupfs" | "systemd";
@@ -42,7 +39,7 @@ export type CgroupDriver = {
   containerAnnotations(): Record<string, string>;
   /** Returns the topmost part that createPodCgroup would create, so that the caller can record it first. */
   missingPodCgroup(parent: string, podId: string): string | undefined;
-  createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<PodCgroupMade>;
+  createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<{ made?: string }>;
   /**
    * Sets CPU and memory limits of a pod under the default parent; -1: none. @throws CriError
    * FAILED_PRECONDITION with the value that the kernel refuses.
@@ -52,9 +49,9 @@ export type CgroupDriver = {
    * Returns removePodCgroup's argument for a pod under the default parent whose record is lost. Another
    * daemon may share that parent: the caller must know that the pod was its own.
    */
-  ownPod(podId: string): MadePodCgroup;
+  ownPod(podId: string): PodCgroup;
   /** Idempotent. Removes only what createPodCgroup has created. */
-  removePodCgroup(pod: MadePodCgroup, signal: AbortSignal): Promise<void>;
+  removePodCgroup(pod: PodCgroup, signal: AbortSignal): Promise<void>;
 };
 
 export type CgroupMounts = { version: 1 | 2; roots: CgroupPaths };
@@ -75,19 +72,16 @@ export function cgroupMounts(table = readMountTable()): CgroupMounts {
     return { version: 1, roots: unified === undefined ? roots : { ...roots, hybrid: unified } };
   }
   if (unified === undefined) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      "no cgroup file system is mounted (expected cgroup2 on /sys/fs/cgroup)",
-    );
+    const problem = "no cgroup file system is mounted (expected cgroup2 on /sys/fs/cgroup)";
+    throw new CriError("FAILED_PRECONDITION", problem);
   }
   return { version: 2, roots: { unified } };
 }
 
-const controllers = new Set(
-  "cpu cpuacct cpuset memory devices freezer blkio pids hugetlb net_cls net_prio perf_event rdma misc".split(
-    " ",
-  ),
-);
+const controllers = new Set([
+  ...["cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb"],
+  ...["net_cls", "net_prio", "perf_event", "rdma", "misc"],
+]);
 
 /** Lists the controllers that this host lacks or has not mounted. */
 export function absentControllers({ version, roots }: CgroupMounts): string[] {
@@ -184,13 +178,10 @@ async function removeRetrying(folder: string, signal: AbortSignal): Promise<void
   for (let attempt = 0; ; attempt++) {
     try {
       return removeTree(folder);
-    } catch (error) {
-      if (errnoOf(error) !== "EBUSY" || attempt === removeRetriesMax || signal.aborted) {
-        throw new CriError(
-          "FAILED_PRECONDITION",
-          `cannot remove cgroup ${folder}: ${messageOf(error)}`,
-          { cause: error },
-        );
+    } catch (cause) {
+      if (errnoOf(cause) !== "EBUSY" || attempt === removeRetriesMax || signal.aborted) {
+        const message = `cannot remove cgroup ${folder}: ${messageOf(cause)}`;
+        throw new CriError("FAILED_PRECONDITION", message, { cause });
       }
       await sleep(removeRetryMs);
     }
@@ -225,16 +216,15 @@ export function killOnce(paths: CgroupPaths): void {
     return;
   }
   // Freeze first: otherwise a process could fork between the listing and its signal.
-  const freeze = (state: string) => {
-    if (freezer !== undefined) {
-      ignoreGone(() => writeKernelFile(join(freezer, "freezer.state"), state));
-    }
+  const setFreezer = (state: "FROZEN" | "THAWED") => {
+    if (freezer === undefined) return;
+    ignoreGone(() => writeKernelFile(join(freezer, "freezer.state"), state));
   };
-  freeze("FROZEN");
+  setFreezer("FROZEN");
   try {
     for (const pid of processes(paths)) ignoreGone(() => process.kill(pid, "SIGKILL"));
   } finally {
-    freeze("THAWED");
+    setFreezer("THAWED");
   }
 }
 

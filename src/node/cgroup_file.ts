@@ -30,6 +30,6 @@ function parseCount(text: string): bigint | undefined {
 const unlimitedMin = 1n << 62n;
 
 /** Returns a v1 limit, or undefined when it means "no limit". */
-export function limited(limit: bigint | undefined): bigint | undefined {
+export function finiteLimit(limit: bigint | undefined): bigint | undefined {
   return limit === undefined || limit >= unlimitedMin ? undefined : limit;
 }

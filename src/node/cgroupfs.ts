@@ -5,13 +5,8 @@ import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { writeKernelFile } from "../sys/file.ts";
 import { writeLimits } from "./cgroup_limits.ts";
-import {
-  cgroupFolders,
-  isGone,
-  removeCgroup,
-  type CgroupDriver,
-  type CgroupMounts,
-} from "./cgroup.ts";
+import { cgroupFolders, isGone, removeCgroup } from "./cgroup.ts";
+import type { CgroupDriver, CgroupMounts } from "./cgroup.ts";
 
 /** Default parent of pods; removed with the last of them. */
 const ownParent = "/isulad";
@@ -50,7 +45,7 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       try {
         create(mounts, path);
       } catch (cause) {
-        const leftover = await remove(mounts, { path, own, made, above: undefined }, signal).catch(
+        const leftover = await remove(mounts, { path, own, made }, signal).catch(
           (error: unknown) => `; removing its created part failed too: ${messageOf(error)}`,
         );
         const message = `cannot create cgroup ${path}: ${messageOf(cause)}${leftover ?? ""}`;
@@ -69,22 +64,15 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
   };
 }
 
-/** own: under the default parent, so the cgroup holds only this pod. */
-type PodCgroup = {
-  path: string;
-  own: boolean;
-  made: string | undefined;
-  above: string | undefined;
-};
+/** own: under the default parent, so the cgroup holds only this pod; above: see madeAbove. */
+type Removal = { path: string; own: boolean; made?: string; above?: string };
 
 /** @throws CriError INVALID_ARGUMENT for a path that could leave the hierarchy. */
 function checkedParent(parent: string): string {
   const path = posix.normalize(posix.join("/", parent));
   if (path === "/" || parent.split("/").includes("..") || !/^[\x21-\x7e]+$/.test(parent)) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
-      `cgroup parent "${parent}" is not a path below the root (like /kubepods/pod1)`,
-    );
+    const problem = "is not a path below the root (like /kubepods/pod1)";
+    throw new CriError("INVALID_ARGUMENT", `cgroup parent "${parent}" ${problem}`);
   }
   return path.endsWith("/") ? path.slice(0, -1) : path;
 }
@@ -137,8 +125,8 @@ function enableControllers(root: string, path: string): void {
 }
 
 /** Removes the pod's own cgroup, and created folders above it if no other pod uses them. */
-async function remove(mounts: CgroupMounts, pod: PodCgroup, signal: AbortSignal): Promise<void> {
-  const { made, above, path, own } = pod;
+async function remove(mounts: CgroupMounts, removal: Removal, signal: AbortSignal): Promise<void> {
+  const { made, above, path, own } = removal;
   if (made === undefined) return;
   if (own) await removeCgroup(cgroupFolders(mounts, path), signal);
   const isIn = (at: string, top = "none") => at === top || at.startsWith(`${top}/`);

@@ -53,10 +53,8 @@ export async function writeCheckpoint(options: CheckpointOptions): Promise<void>
 async function requireCriu(signal: AbortSignal): Promise<void> {
   const problem = await criuProblem(AbortSignal.any([signal, AbortSignal.timeout(probeMs)]));
   if (problem === undefined) return;
-  throw new CriError(
-    "UNIMPLEMENTED",
-    `checkpoints need criu, which does not work on this node: ${problem}`,
-  );
+  const message = `checkpoints need criu, which does not work on this node: ${problem}`;
+  throw new CriError("UNIMPLEMENTED", message);
 }
 
 /** Returns the problem that `criu check` reports, or undefined. */
@@ -71,12 +69,10 @@ async function criuProblem(signal: AbortSignal): Promise<string | undefined> {
 }
 
 async function archive(folder: string, path: string, signal: AbortSignal): Promise<void> {
-  const argv = ["tar", "--create", "--file", path, "--directory", folder];
-  const result = await run(
-    ["sh", "-c", 'umask 077; exec "$@"', "sh", ...argv, "checkpoint", "config.json"],
-    { signal },
-  ).catch((error: unknown) => {
-    throw new CriError(codeOf(error), `writing ${path}: ${messageOf(error)}`, { cause: error });
+  const tar = ["tar", "--create", "--file", path, "--directory", folder];
+  const argv = ["sh", "-c", 'umask 077; exec "$@"', "sh", ...tar, "checkpoint", "config.json"];
+  const result = await run(argv, { signal }).catch((cause: unknown) => {
+    throw new CriError(codeOf(cause), `writing ${path}: ${messageOf(cause)}`, { cause });
   });
   if (result.exitCode === 0) return;
   throw new CriError("FAILED_PRECONDITION", `cannot write ${path}: ${failureOutput(result)}`);

@@ -17,23 +17,10 @@ import { jsonText } from "../base/json.ts";
 import { Semaphore } from "../base/semaphore.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { pluginInput, runtimeConfOf, type CniPod } from "./cni_args.ts";
-import {
-  attachmentsOf,
-  cachedPods,
-  quarantineCache,
-  readCache,
-  removeCache,
-  writeCache,
-  type CniAttachment,
-} from "./cni_cache.ts";
-import {
-  ConfDir,
-  isSince11,
-  parseConfList,
-  type ConfList,
-  type ConfState,
-  type PluginConf,
-} from "./cni_conf.ts";
+import { attachmentsOf, type CniAttachment, quarantineCache } from "./cni_cache.ts";
+import { cachedPods, readCache, removeCache, writeCache } from "./cni_cache.ts";
+import { ConfDir, isSince11, parseConfList } from "./cni_conf.ts";
+import type { ConfList, ConfState, PluginConf } from "./cni_conf.ts";
 import { execPlugin, findPlugin } from "./cni_exec.ts";
 import { convertResult, parseResult, podIps } from "./cni_result.ts";
 import { podNetworks, networksAnnotation } from "./cni_networks.ts";
@@ -99,11 +86,8 @@ export class CniNetwork implements AsyncDisposable {
   /** Returns CRI's NetworkReady: a list is loaded, its plugins are installed, and their STATUS succeeds. */
   async status(): Promise<CniStatus> {
     const { list, lists, file, problem } = this.#confState();
-    const notReady = (message: string) => ({
-      ready: false,
-      reason: "NetworkPluginNotReady",
-      message,
-    });
+    const reason = "NetworkPluginNotReady";
+    const notReady = (message: string) => ({ ready: false, reason, message });
     if (list === undefined) return notReady(problem ?? emptyMessage(this.#options.confDir));
     const defaults = this.#defaultLists(lists);
     const missing = executables(defaults.flatMap(({ plugins }) => plugins)).find(
@@ -149,10 +133,8 @@ export class CniNetwork implements AsyncDisposable {
     const { lists, problem } = this.#confState(confDir);
     const [list, ...others] = lists;
     if (list === undefined) {
-      throw new CriError(
-        "UNAVAILABLE",
-        `the pod network is not ready: ${problem ?? emptyMessage(confDir)}`,
-      );
+      const reason = problem ?? emptyMessage(confDir);
+      throw new CriError("UNAVAILABLE", `the pod network is not ready: ${reason}`);
     }
     const annotation = pod.annotations[networksAnnotation];
     const networks = podNetworks([list, ...others], this.#options.maxConfNum, annotation);
@@ -194,10 +176,8 @@ export class CniNetwork implements AsyncDisposable {
     const key = jsonText([plan.confList, Object.keys(plan.capabilityArgs)]);
     const attachment = await this.#firstAlone(key, signal, () => this.#addAll(pod, plan, signal));
     if (attachment.ips.length === 0) {
-      this.#options.log.warn("CNI ADD returned no address for the sandbox", {
-        sandbox: pod.id,
-        network: plan.confList.name,
-      });
+      const fields = { sandbox: pod.id, network: plan.confList.name };
+      this.#options.log.warn("CNI ADD returned no address for the sandbox", fields);
     }
     await writeCache(this.#options.cacheDir, pod, attachment);
     return attachment;

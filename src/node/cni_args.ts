@@ -4,10 +4,12 @@ import type { PodSandboxConfig } from "../proto/types.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
 import { convertResult, type CniResult } from "./cni_result.ts";
 
-export type CniPortMapping = {
+const protocols = ["tcp", "udp", "sctp"] as const;
+
+type PortMapping = {
   hostPort: number;
   containerPort: number;
-  protocol: "tcp" | "udp" | "sctp";
+  protocol: (typeof protocols)[number];
   hostIP: string;
 };
 
@@ -18,7 +20,7 @@ export type CniPod = {
   namespace: string;
   uid: string;
   netnsPath: string;
-  portMappings: CniPortMapping[];
+  portMappings: PortMapping[];
   annotations: Record<string, string>;
   dns?: { servers: string[]; searches: string[]; options: string[] };
   /** The pod's cgroup below the hierarchy's root, with a leading slash. */
@@ -26,12 +28,7 @@ export type CniPod = {
 };
 
 /** The arguments of ADD apart from the list; DEL gets the same ones. */
-export type CniRuntimeConf = {
-  args: [string, string][];
-  capabilityArgs: Record<string, unknown>;
-};
-
-const protocols = ["tcp", "udp", "sctp"] as const;
+type RuntimeConf = { args: [string, string][]; capabilityArgs: Record<string, unknown> };
 
 /** Converts a CRI sandbox config. @throws CriError INVALID_ARGUMENT for an invalid port mapping. */
 export function cniPodOf(
@@ -54,23 +51,21 @@ export function cniPodOf(
 
 function portMappingOf(
   mapping: NonNullable<PodSandboxConfig["port_mappings"]>[number],
-): CniPortMapping {
+): PortMapping {
   const protocol = protocols[mapping.protocol ?? 0];
   const [containerPort, hostPort] = [mapping.container_port ?? 0, mapping.host_port ?? 0];
   if (protocol === undefined) {
     throw new CriError("INVALID_ARGUMENT", `port_mappings: unknown protocol ${mapping.protocol}`);
   }
   if (hostPort > 0 && (hostPort > 65535 || containerPort < 1 || containerPort > 65535)) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
-      `port_mappings: ${hostPort} to ${containerPort}: ports must be 1 to 65535`,
-    );
+    const problem = `${hostPort} to ${containerPort}: ports must be 1 to 65535`;
+    throw new CriError("INVALID_ARGUMENT", `port_mappings: ${problem}`);
   }
   return { hostPort, containerPort, protocol, hostIP: mapping.host_ip ?? "" };
 }
 
 /** @throws CriError INVALID_ARGUMENT for metadata that CNI_ARGS cannot carry or an invalid bandwidth. */
-export function runtimeConfOf(pod: CniPod): CniRuntimeConf {
+export function runtimeConfOf(pod: CniPod): RuntimeConf {
   const args: [string, string][] = [
     ["IgnoreUnknown", "1"],
     ["K8S_POD_NAMESPACE", pod.namespace],
@@ -81,10 +76,8 @@ export function runtimeConfOf(pod: CniPod): CniRuntimeConf {
   for (const [key, value] of args) {
     // CNI_ARGS has no escaping: a ';' in a name would let the pod inject arguments.
     if (/[;=\0]/.test(value)) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `${key} "${value}" must not contain ';' or '=': CNI_ARGS cannot escape them`,
-      );
+      const problem = "must not contain ';' or '=': CNI_ARGS cannot escape them";
+      throw new CriError("INVALID_ARGUMENT", `${key} "${value}" ${problem}`);
     }
   }
   const capabilityArgs: Record<string, unknown> = {
@@ -109,10 +102,8 @@ function bandwidthOf(annotations: Record<string, string>): Record<string, number
     if (text === undefined) continue;
     const rate = quantity(text);
     if (rate === undefined || rate < 1e3 || rate > 1e15) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `annotation ${key} "${text}": must be 1k to 1P bits per second, such as 10M`,
-      );
+      const problem = "must be 1k to 1P bits per second, such as 10M";
+      throw new CriError("INVALID_ARGUMENT", `annotation ${key} "${text}": ${problem}`);
     }
     out[`${direction}Rate`] = Math.ceil(rate);
     out[`${direction}Burst`] = unlimitedBurst;
@@ -120,18 +111,16 @@ function bandwidthOf(annotations: Record<string, string>): Record<string, number
   return Object.keys(out).length > 0 ? out : undefined;
 }
 
-const decimal = ["", "k", "M", "G", "T", "P", "E"];
+const prefixes = ["", "K", "M", "G", "T", "P", "E"];
 
 /** Parses a Kubernetes quantity ("10M", "1.5Gi", "2e6"). */
 function quantity(text: string): number | undefined {
   const match = /^(\d+\.?\d*|\.\d+)(?:([kMGTPE]?)|([KMGTPE])i|[eE]([+-]?\d{1,2}))$/.exec(text);
   if (match === null) return undefined;
-  const number = Number(match[1]);
-  if (match[4] !== undefined) return number * 10 ** Number(match[4]);
-  if (match[3] !== undefined) {
-    return number * 1024 ** decimal.indexOf(match[3] === "K" ? "k" : match[3]);
-  }
-  return number * 1000 ** decimal.indexOf(match[2] ?? "");
+  const [, number, decimal = "", binary, exponent] = match;
+  if (exponent !== undefined) return Number(number) * 10 ** Number(exponent);
+  if (binary !== undefined) return Number(number) * 1024 ** prefixes.indexOf(binary);
+  return Number(number) * 1000 ** prefixes.indexOf(decimal.toUpperCase());
 }
 
 /**
@@ -144,14 +133,13 @@ export function pluginInput(
   runtime: { capabilityArgs: Record<string, unknown>; prevResult?: CniResult },
 ): Record<string, unknown> {
   const { capabilities, ...conf } = plugin;
-  const declared = Object.entries(runtime.capabilityArgs).filter(([name]) => capabilities?.[name]);
+  const { capabilityArgs, prevResult } = runtime;
+  const declared = Object.entries(capabilityArgs).filter(([name]) => capabilities?.[name]);
   return {
     ...conf,
     name: list.name,
     cniVersion: list.cniVersion,
     ...(declared.length > 0 ? { runtimeConfig: Object.fromEntries(declared) } : {}),
-    ...(runtime.prevResult === undefined
-      ? {}
-      : { prevResult: convertResult(runtime.prevResult, list.cniVersion) }),
+    ...(prevResult && { prevResult: convertResult(prevResult, list.cniVersion) }),
   };
 }

@@ -22,7 +22,7 @@ export type CniAttachment = {
 };
 
 const kind = "cniCacheV1";
-/** The other fields are those of Attachment. */
+/** A cache file; its other fields are those of Attachment. */
 const CacheFile = v.looseObject({
   kind: v.literal(kind),
   config: v.string(),
@@ -147,11 +147,9 @@ export function attachmentsOf(
   cached: CniAttachment[],
 ): CniAttachment[] {
   const keyOf = ({ confList, ifName }: CniAttachment) => `${confList.name} ${ifName}`;
-  const usable = usableAttachments(recorded);
-  const found = new Map(usable.map((one) => [keyOf(one), one]));
+  const found = new Map(usableAttachments(recorded).map((one) => [keyOf(one), one]));
   for (const one of cached) {
-    const known = found.get(keyOf(one));
-    if (known?.result === undefined) found.set(keyOf(one), one);
+    if (found.get(keyOf(one))?.result === undefined) found.set(keyOf(one), one);
   }
   return [...found.values()];
 }
@@ -176,10 +174,9 @@ function parseAttachment(json: unknown): CniAttachment | undefined {
 
 /** Treats an unreadable result as a failed ADD: DEL runs without it. */
 function resultOrNone(printed: unknown, version: string): CniResult | undefined {
+  if (printed === undefined) return undefined;
   try {
-    return printed === undefined
-      ? undefined
-      : parseResult(jsonText(printed), "attachment", version);
+    return parseResult(jsonText(printed), "attachment", version);
   } catch {
     return undefined;
   }

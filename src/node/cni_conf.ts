@@ -19,7 +19,6 @@ export function isSince11(list: ConfList): boolean {
 const cniVersions = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
 const maxConfBytes = 1 << 20;
-const extensions = [".conflist", ".conf", ".json"];
 
 const Name = v.pipe(
   v.string("must be a string"),
@@ -96,15 +95,10 @@ function listOfOne(json: object): object {
 
 /** CNI 1.1: of several offered versions the newest supported one is used. */
 function chooseVersion(file: string, version: string, offered: string[] | undefined): string {
-  const newest = [version, ...(offered ?? [])]
-    .filter((one) => cniVersions.includes(one))
-    .sort((a, b) => cniVersions.indexOf(a) - cniVersions.indexOf(b))
-    .at(-1);
+  const newest = cniVersions.findLast((one) => one === version || offered?.includes(one));
   if (newest !== undefined) return newest;
-  throw invalid(
-    file,
-    `cniVersion ${version} is not supported (supported: ${cniVersions.join(", ")})`,
-  );
+  const known = cniVersions.join(", ");
+  throw invalid(file, `cniVersion ${version} is not supported (supported: ${known})`);
 }
 
 function invalid(file: string, problem: string, cause?: unknown): CriError {
@@ -150,21 +144,13 @@ export class ConfDir {
   #stateOf(files: ConfFile[]): ConfState {
     const [first] = files;
     if (first === undefined) return { lists: [] };
-    const chosen = first.list ? { list: first.list, file: first.path } : lastValid(this.#state);
-    const valid = [chosen.list, ...files.map((file) => file.list)];
-    const lists = [...new Set(valid.filter((list) => list !== undefined))];
-    const byName = new Map(lists.toReversed().map((list) => [list.name, list]));
-    const problem = files.find((file) => file.problem !== undefined)?.problem;
-    return {
-      ...chosen,
-      lists: lists.filter((list) => byName.get(list.name) === list),
-      ...(problem === undefined ? {} : { problem }),
-    };
+    const { list, file } = first.list ? { list: first.list, file: first.path } : this.#state;
+    const valid = [list, ...files.map((one) => one.list)].filter((one) => one !== undefined);
+    // The first of equal names, which a Map built in reverse keeps.
+    const byName = new Map(valid.toReversed().map((one) => [one.name, one]));
+    const lists = [...new Set(valid)].filter((one) => byName.get(one.name) === one);
+    return { list, file, lists, problem: files.find((one) => one.problem)?.problem };
   }
-}
-
-function lastValid({ list, file }: ConfState): { list?: ConfList; file?: string } {
-  return list === undefined ? {} : { list, file };
 }
 
 /** before: the previous read of this file; its list is kept while the new content is invalid. */
@@ -197,11 +183,7 @@ function confFiles(dir: string): string[] {
     if (errnoOf(error) === "ENOENT") return [];
     throw error;
   }
-  const isConf = (name: string) =>
-    !name.startsWith(".") && extensions.some((extension) => name.endsWith(extension));
-  return names
-    .filter(isConf)
-    .sort()
-    .map((name) => join(dir, name))
-    .filter((path) => statSync(path, { throwIfNoEntry: false })?.isFile() === true);
+  const confNames = names.filter((name) => /^[^.].*\.(conflist|conf|json)$/s.test(name)).sort();
+  const paths = confNames.map((name) => join(dir, name));
+  return paths.filter((path) => statSync(path, { throwIfNoEntry: false })?.isFile() === true);
 }

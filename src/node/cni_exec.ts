@@ -52,10 +52,9 @@ export async function execPlugin(
   const what = `CNI plugin ${call.plugin}: ${call.command}${sandbox}`;
   const path = findPlugin(call.plugin, call.binDirs);
   if (path === undefined) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `${what}: not found in ${call.binDirs.join(", ")}; install it or set cni-bin-dir`,
-    );
+    const dirs = call.binDirs.join(", ");
+    const message = `${what}: not found in ${dirs}; install it or set cni-bin-dir`;
+    throw new CriError("FAILED_PRECONDITION", message);
   }
   const start = performance.now();
   let result: RunResult;
@@ -79,11 +78,7 @@ async function runRetrying(
   call: PluginCall,
   signal: AbortSignal,
 ): Promise<RunResult> {
-  const options = {
-    input: jsonText(call.input),
-    env: environmentOf(call),
-    signal,
-  };
+  const options = { input: jsonText(call.input), env: environmentOf(call), signal };
   for (let attempt = 1; ; attempt++) {
     try {
       return await run([path], options);
@@ -97,21 +92,17 @@ async function runRetrying(
   }
 }
 
-function environmentOf(call: PluginCall): Record<string, string> {
+function environmentOf({ command, binDirs, pod }: PluginCall): Record<string, string> {
   return {
     ...(process.env as Record<string, string>),
-    CNI_COMMAND: call.command,
-    CNI_PATH: call.binDirs.join(":"),
-    ...(call.pod === undefined ? {} : podEnvironment(call.pod)),
-  };
-}
-
-function podEnvironment(pod: NonNullable<PluginCall["pod"]>): Record<string, string> {
-  return {
-    CNI_CONTAINERID: pod.containerId,
-    CNI_NETNS: pod.netnsPath,
-    CNI_IFNAME: pod.ifName,
-    CNI_ARGS: pod.args.map(([key, value]) => `${key}=${value}`).join(";"),
+    CNI_COMMAND: command,
+    CNI_PATH: binDirs.join(":"),
+    ...(pod && {
+      CNI_CONTAINERID: pod.containerId,
+      CNI_NETNS: pod.netnsPath,
+      CNI_IFNAME: pod.ifName,
+      CNI_ARGS: pod.args.map(([key, value]) => `${key}=${value}`).join(";"),
+    }),
   };
 }
 

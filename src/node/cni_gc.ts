@@ -7,7 +7,8 @@ import { jsonText } from "../base/json.ts";
 import type { Log } from "../base/log.ts";
 import { messageOf } from "../base/errors.ts";
 import { pluginInput } from "./cni_args.ts";
-import { cachedPods, type CniAttachment, usableAttachments, writeCache } from "./cni_cache.ts";
+import { cachedPods, usableAttachments, writeCache } from "./cni_cache.ts";
+import type { CachedPod, CniAttachment } from "./cni_cache.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
 import { execPlugin } from "./cni_exec.ts";
 import { isUnknownCommand } from "./cni_status.ts";
@@ -20,15 +21,9 @@ const gcMs = 15_000;
 /** A listed pod with the attachments in its record. */
 export type RecordedPod = { id: string; netnsPath: string; recorded: readonly unknown[] };
 
-export type GcOptions = {
-  lists: ConfList[];
-  cacheDir: string;
-  binDirs: string[];
-  log: Log;
-  gate: Gate;
-};
-
-type Valid = { network: string; containerID: string; ifname: string };
+type GcOptions = { lists: ConfList[]; cacheDir: string; binDirs: string[]; log: Log; gate: Gate };
+/** As plugins get it. */
+type ValidAttachment = { containerID: string; ifname: string };
 
 /**
  * Runs GC of the lists. knows: tells whether a pod exists, listed or being created. Returns false to ask
@@ -43,7 +38,7 @@ export async function collectGarbage(
   for (const list of lists) {
     using alone = await whenIdle(options.gate, idleMs);
     if (alone === undefined) return false;
-    const cached = await cachedAttachments(options.cacheDir, knows);
+    const cached = (await cachedPods(options.cacheDir)).filter(({ id }) => knows(id));
     const { missing, unreadable } = missingAttachments(pods(), cached);
     for (const { id, netnsPath, attachment } of missing) {
       const fields = { sandbox: id, network: attachment.confList.name };
@@ -55,18 +50,13 @@ export async function collectGarbage(
     }
     if (unreadable.length > 0) return true; // retrying soon would not help
     if (missing.length > 0) return false;
-    const valid = cached.filter(({ network }) => network === list.name);
-    const attachments = valid.map(({ containerID, ifname }) => ({ containerID, ifname }));
+    const inNetwork = cached.filter(({ network }) => network === list.name);
+    const valid = inNetwork.map(({ id, ifName }) => ({ containerID: id, ifname: ifName }));
     const signal = AbortSignal.timeout(gcMs);
-    for (const problem of await runGc(list, attachments, { binDirs, signal })) log.warn(problem);
-    log.info("CNI GC done", { network: list.name, attachments: attachments.length });
+    for (const problem of await runGc(list, valid, { binDirs, signal })) log.warn(problem);
+    log.info("CNI GC done", { network: list.name, attachments: valid.length });
   }
   return true;
-}
-
-async function cachedAttachments(dir: string, knows: (id: string) => boolean): Promise<Valid[]> {
-  const pods = (await cachedPods(dir)).filter(({ id }) => knows(id));
-  return pods.map(({ id, network, ifName }) => ({ network, containerID: id, ifname: ifName }));
 }
 
 type Missing = { id: string; netnsPath: string; attachment: CniAttachment };
@@ -74,14 +64,14 @@ type Missing = { id: string; netnsPath: string; attachment: CniAttachment };
 /** Finds recorded attachments without a cache file, and pods whose attachments neither source can name. */
 export function missingAttachments(
   pods: RecordedPod[],
-  cached: Valid[],
+  cached: CachedPod[],
 ): { missing: Missing[]; unreadable: string[] } {
-  const known = new Set(cached.map((one) => key(one.network, one.containerID, one.ifname)));
+  const known = new Set(cached.map((one) => key(one.network, one.id, one.ifName)));
   const missing: Missing[] = [];
   const unreadable: string[] = [];
   for (const { id, netnsPath, recorded } of pods) {
     const usable = usableAttachments(recorded);
-    const isCached = cached.some(({ containerID }) => containerID === id);
+    const isCached = cached.some((one) => one.id === id);
     if (usable.length < recorded.length && !isCached) unreadable.push(id);
     for (const attachment of usable) {
       if (known.has(key(attachment.confList.name, id, attachment.ifName))) continue;
@@ -104,12 +94,10 @@ export async function whenIdle(gate: Gate, ms: number): Promise<Disposable | und
   return undefined;
 }
 
-type Attachment = Omit<Valid, "network">;
-
 /** Runs GC of each plugin, continues after failures, and returns their messages. */
 async function runGc(
   list: ConfList,
-  valid: Attachment[],
+  valid: ValidAttachment[],
   { binDirs, signal }: { binDirs: string[]; signal: AbortSignal },
 ): Promise<string[]> {
   const problems: string[] = [];
@@ -124,7 +112,7 @@ async function runGc(
   return problems;
 }
 
-function gcInput(list: ConfList, plugin: PluginConf, valid: Attachment[]) {
+function gcInput(list: ConfList, plugin: PluginConf, valid: ValidAttachment[]) {
   return {
     ...pluginInput(list, plugin, { capabilityArgs: {} }),
     "cni.dev/valid-attachments": valid,

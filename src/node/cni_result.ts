@@ -1,4 +1,4 @@
-// Parses CNI results of versions 0.1.0 to 1.1.0 and converts them between versions.
+// Parses CNI results of versions 0.1.0 to 1.1.0, converts them between versions and extracts pods' addresses.
 import { isIP } from "node:net";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -19,11 +19,7 @@ const Ip = v.looseObject({
   interface: v.optional(v.nullable(v.pipe(v.number(), v.integer()))),
 });
 const Routes = v.optional(v.nullable(v.array(v.looseObject({ dst: v.optional(v.string(), "") }))));
-const LegacyIp = v.looseObject({
-  ip: Cidr,
-  gateway: v.optional(v.string()),
-  routes: Routes,
-});
+const LegacyIp = v.looseObject({ ip: Cidr, gateway: v.optional(v.string()), routes: Routes });
 const Result = v.looseObject({
   cniVersion: v.optional(v.string()),
   interfaces: v.optional(v.nullable(v.array(Interface))),
@@ -50,57 +46,47 @@ export function parseResult(text: string, plugin: string, listVersion: string): 
       text.trim() === "" ? "no result" : `a result that is not JSON: ${messageOf(error)}`;
     throw new CriError("INTERNAL", `CNI plugin ${plugin} printed ${problem}`, { cause: error });
   }
-  const parsed = v.safeParse(Result, Array.isArray(json) ? undefined : json);
-  if (!parsed.success) {
-    const issue = parsed.issues[0];
-    const key = v.getDotPath(issue) ?? "it";
-    throw new CriError(
-      "INTERNAL",
-      `CNI plugin ${plugin} printed an invalid result: ${key}: ${issue.message}`,
-    );
-  }
-  return { ...parsed.output, cniVersion: parsed.output.cniVersion || listVersion };
+  const { success, output, issues } = v.safeParse(Result, Array.isArray(json) ? undefined : json);
+  if (success) return { ...output, cniVersion: output.cniVersion || listVersion };
+  const problem = `${v.getDotPath(issues[0]) ?? "it"}: ${issues[0].message}`;
+  throw new CriError("INTERNAL", `CNI plugin ${plugin} printed an invalid result: ${problem}`);
 }
 
 /** Converts a result to another version: a prevResult must have the version of the list. */
 export function convertResult(result: CniResult, version: string): CniResult {
   if (result.cniVersion === version) return result;
   const modern = toModern(result);
+  if (isLegacy(version)) return { ...toLegacy(modern), cniVersion: version };
   if (version.startsWith("0.3.") || version === "0.4.0") {
     const ips = modern.ips?.map((ip) => ({ version: familyOf(ip.address), ...ip }));
     return { ...modern, cniVersion: version, ips };
   }
-  return { ...(isLegacy(version) ? toLegacy(modern) : modern), cniVersion: version };
+  return { ...modern, cniVersion: version };
 }
 
 function isLegacy(version: string): boolean {
   return version === "0.1.0" || version === "0.2.0";
 }
 
+/** Returns the fields of 1.0.0 and later. */
 function toModern(result: CniResult): CniResult {
   const { ip4, ip6, ...rest } = result;
   if (!isLegacy(result.cniVersion)) {
-    const ips = result.ips?.map((ip) => {
-      const { version: _, ...others } = ip;
-      return others;
-    });
-    return { ...rest, ips };
+    return { ...rest, ips: result.ips?.map(({ version: _, ...ip }) => ip) };
   }
   const both = [ip4, ip6].filter((ip) => ip !== undefined && ip !== null);
-  const ips = both.map(({ ip, gateway }) => ({
-    address: ip,
-    ...(gateway === undefined ? {} : { gateway }),
-  }));
+  const ips = both.map(({ ip: address, gateway }) => ({ address, gateway }));
   return { ...rest, ips, routes: both.flatMap((ip) => ip.routes ?? []) };
 }
 
+/** Returns the fields of 0.2.0 and earlier, which have one address of each family. */
 function toLegacy(modern: CniResult): CniResult {
   const { ips, routes, interfaces: _, ...rest } = modern;
   const first = (family: string) => {
     const ip = ips?.find((one) => familyOf(one.address) === family);
     if (ip === undefined) return undefined;
-    const own = (routes ?? []).filter((route) => familyOf(route.dst) === family);
-    return { ip: ip.address, gateway: ip.gateway, routes: own };
+    const ofFamily = routes?.filter((route) => familyOf(route.dst) === family) ?? [];
+    return { ip: ip.address, gateway: ip.gateway, routes: ofFamily };
   };
   return { ...rest, ip4: first("4"), ip6: first("6") };
 }
@@ -108,23 +94,21 @@ function toLegacy(modern: CniResult): CniResult {
 export type PodAddress = { ip: string; prefixLength: number; gateway: string };
 
 /**
- * Returns the pod's addresses in the plugin's order: those of the requested interface, or, if the result
- * assigns none to it, all that do not belong to a host interface.
+ * Returns the pod's addresses in the plugin's order: those of the requested interface and those without an
+ * interface, or, if the result has neither, those of the other interfaces in the pod.
  */
 export function podAddresses(result: CniResult, ifName: string): PodAddress[] {
   const { ips, interfaces } = toModern(result);
-  const found = (ips ?? []).map(({ address, gateway = "", interface: index }) => ({
-    ip: addressOf(address),
-    prefixLength: Number(/\/(\d+)$/.exec(address)?.[1] ?? 0),
-    gateway,
-    on: typeof index === "number" ? interfaces?.[index] : undefined,
-  }));
-  const own = found.filter(({ on }) => on === undefined || on.name === ifName);
-  const chosen = own.length > 0 ? own : found.filter(({ on }) => on?.sandbox);
-  const byIp = new Map(
-    chosen.map(({ ip, prefixLength, gateway }) => [ip, { ip, prefixLength, gateway }]),
-  );
-  return [...byIp.values()];
+  const found = (ips ?? []).map(({ address, gateway = "", interface: index }) => {
+    const prefixLength = Number(/\/(\d+)$/.exec(address)?.[1] ?? 0);
+    return {
+      at: interfaces?.[index ?? -1],
+      pod: { ip: addressOf(address), prefixLength, gateway },
+    };
+  });
+  const requested = found.filter(({ at }) => at === undefined || at.name === ifName);
+  const chosen = requested.length > 0 ? requested : found.filter(({ at }) => at?.sandbox);
+  return [...new Map(chosen.map(({ pod }) => [pod.ip, pod])).values()];
 }
 
 /** Returns the pod's addresses without prefix length and gateway. */

@@ -54,9 +54,7 @@ function renderBlock(renderer: Renderer, { at, depth, scope, shown }: Block): nu
       if (shown) out.push(part);
       continue;
     }
-    if (action === "end") {
-      return depth === 0 ? at - 1 : at;
-    }
+    if (action === "end") return depth === 0 ? at - 1 : at;
     const range = /^range\s+(?:\$(\w+)\s*,\s*)?\$(\w+)\s*:=\s*(\.\w+)$/.exec(action);
     const condition = /^if\s+([.$]\w+)$/.exec(action)?.[1];
     if (range !== null) {
@@ -90,10 +88,8 @@ function renderRange(renderer: Renderer, inner: Block, { index, item, list }: Ra
 
 function valueOf(scope: Scope, name: string, part: string): string | string[] {
   if (Object.hasOwn(scope, name)) return scope[name]!;
-  throw invalid(
-    part.trim(),
-    `unsupported; use ${Object.keys(scope).join(", ")}, range, if and end`,
-  );
+  const names = Object.keys(scope).join(", ");
+  throw invalid(part.trim(), `unsupported; use ${names}, range, if and end`);
 }
 
 function invalid(part: string, problem: string): CriError {

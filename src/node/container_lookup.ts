@@ -40,8 +40,8 @@ export async function lookupContainer(
     hostDevices: security?.privileged ? await hostDevices() : [],
     passwd: await readInRoot(options.rootfsPath, "/etc/passwd", accountFileBytesMax),
     group: await readInRoot(options.rootfsPath, "/etc/group", accountFileBytesMax),
-    ...(profile === undefined ? {} : { seccompProfile: readProfile(profile) }),
-    ...(namesApparmorProfile(security) ? { apparmorProfiles: loadedProfiles() ?? [] } : {}),
+    seccompProfile: profile === undefined ? undefined : readProfile(profile),
+    apparmorProfiles: namesApparmorProfile(security) ? (loadedProfiles() ?? []) : undefined,
   };
 }
 
@@ -51,15 +51,15 @@ async function lookupMounts(
 ): Promise<MountSource[]> {
   if (mounts.length === 0) return [];
   const table = readMountTable();
-  const facts: MountSource[] = [];
+  const sources: MountSource[] = [];
   for (const [index, mount] of mounts.entries()) {
     const image = imageMounts?.get(index);
     const source = image ?? (await mountSource(mount, { table, rejectMissing, signal }));
-    facts.push({ source, propagation: "private" });
+    sources.push({ source, propagation: "private" });
   }
-  if (!mounts.some((mount) => mount.propagation)) return facts;
+  if (!mounts.some((mount) => mount.propagation)) return sources;
   const after = readMountTable(); // the lookup may have triggered an automount
-  return facts.map(({ source }) => ({ source, propagation: propagationOf(source, after) }));
+  return sources.map(({ source }) => ({ source, propagation: propagationOf(source, after) }));
 }
 
 /** Returns the propagation of the mount that contains path. */
@@ -76,8 +76,7 @@ function readProfile(path: string): string {
   try {
     return readTextBounded(path, seccompBytesMax);
   } catch (cause) {
-    throw new CriError("INVALID_ARGUMENT", `seccomp profile ${path}: ${messageOf(cause)}`, {
-      cause,
-    });
+    const message = `seccomp profile ${path}: ${messageOf(cause)}`;
+    throw new CriError("INVALID_ARGUMENT", message, { cause });
   }
 }

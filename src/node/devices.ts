@@ -28,22 +28,15 @@ export async function lookupDevice(device: Device): Promise<DeviceSource[]> {
   } catch (cause) {
     throw new CriError("INVALID_ARGUMENT", `device ${hostPath}: ${messageOf(cause)}`, { cause });
   }
-  if (found.length === 0) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
-      `device ${hostPath} is neither a device nor a directory of devices`,
-    );
-  }
-  return found;
+  if (found.length > 0) return found;
+  const problem = `device ${hostPath} is neither a device nor a directory of devices`;
+  throw new CriError("INVALID_ARGUMENT", problem);
 }
 
 /** Returns the devices of a privileged container, without /dev/pts and others that are its own. */
 export function hostDevices(): Promise<DeviceSource[]> {
-  return walkDevices(
-    "/dev",
-    "/dev",
-    new Set(["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/console"]),
-  );
+  const own = ["/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/console"];
+  return walkDevices("/dev", "/dev", new Set(own));
 }
 
 async function walkDevices(

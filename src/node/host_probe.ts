@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { capabilityNames } from "../spec/capabilities.ts";
 import type { HostInfo } from "../spec/spec_inputs.ts";
 import { kernelIsAtLeast } from "../sys/kernel_version.ts";
-import { readMountTable } from "../sys/mount_table.ts";
+import { readMountTable, type MountEntry } from "../sys/mount_table.ts";
 import type { CgroupMounts } from "./cgroup.ts";
 
 /** Reads the properties of the host that do not change while the daemon runs. */
@@ -22,9 +22,9 @@ export function readHostInfo(
     swapLimit: hasSwapLimit(cgroups),
     capabilities: capabilityNames.filter((_name, bit) => (bounding >> BigInt(bit)) & 1n),
     oomScoreAdj: Number(readFileSync("/proc/self/oom_score_adj", "utf8")),
-    ...(apparmor === undefined ? {} : { apparmor }),
+    apparmor,
     idmappedLayers: kernelIsAtLeast(5, 19),
-    ...(selinux === undefined ? {} : { selinux }),
+    selinux,
     arch: arch(),
   };
 }
@@ -44,10 +44,8 @@ function readHugepageSizes({ version, roots }: CgroupMounts): string[] {
 
 function readCgroupOptions({ version, roots }: CgroupMounts): string[] {
   if (version === 1) return [];
-  const mounted = readMountTable().find(
-    ({ type, point }) => type === "cgroup2" && point === roots["unified"],
-  );
-  const options = mounted?.options.split(",") ?? [];
+  const isRoot = ({ type, point }: MountEntry) => type === "cgroup2" && point === roots["unified"];
+  const options = readMountTable().find(isRoot)?.options.split(",") ?? [];
   return options.filter((option) => ["nsdelegate", "memory_recursiveprot"].includes(option));
 }
 

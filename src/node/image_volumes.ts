@@ -8,7 +8,6 @@ import { failureOutput, run } from "../sys/run.ts";
 import { resolveInRoot } from "./path_in_root.ts";
 
 const volumesMax = 256;
-/** Paths that a volume must not cover. */
 const reserved = /^\/(proc|sys|dev)?$|^\/(proc|sys)\//;
 
 export type VolumeOptions = {

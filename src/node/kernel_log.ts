@@ -16,17 +16,16 @@ export type Victim = {
   byCgroup: boolean;
 };
 
+const killLine =
+  /^[0-7],\d+,(\d+),[^;]*;(Memory cgroup out|Out) of memory[^:]*: Killed process (\d+) /;
+
 /**
  * Parses the line of a kill, which, unlike the report above it, is not rate-limited.
  * Documentation/ABI/testing/dev-kmsg: "6,1234,5678901,-;text"; users' records have a facility, so 8 or more.
  */
 export function parseVictim(record: string): Victim | undefined {
-  const match =
-    /^[0-7],\d+,(\d+),[^;]*;(Memory cgroup out|Out) of memory[^:]*: Killed process (\d+) /.exec(
-      record,
-    );
-  if (match === null) return undefined;
-  const [, atUs, scope, pid] = match;
+  const [, atUs, scope, pid] = killLine.exec(record) ?? [];
+  if (pid === undefined) return undefined;
   return { pid: Number(pid), atUs: Number(atUs), byCgroup: scope === "Memory cgroup out" };
 }
 
@@ -58,7 +57,6 @@ function readRecord({ fd }: Descriptor, buffer: Buffer): number {
   try {
     return readSync(fd, buffer, 0, buffer.length, null);
   } catch (error) {
-    if (errnoOf(error) === "EPIPE") return -1;
-    return 0; // EAGAIN: no more records; EINVAL, EIO: unreadable
+    return errnoOf(error) === "EPIPE" ? -1 : 0; // EAGAIN: no more records; EINVAL, EIO: unreadable
   }
 }

@@ -56,7 +56,4 @@ export class MemoryCounts {
 }
 
 /** A watch on one cgroup. */
-export type MemoryWatch = {
-  counts: Pick<MemoryCounts, "limitHits" | "kills">;
-  close(): void;
-};
+export type MemoryWatch = { counts: Pick<MemoryCounts, "limitHits" | "kills">; close(): void };

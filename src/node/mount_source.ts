@@ -18,7 +18,7 @@ type Options = {
   signal: AbortSignal;
 };
 
-/** Follows links. @throws CriError naming the mount; DEADLINE_EXCEEDED when its file system hangs. */
+/** Returns the real path. @throws CriError naming the mount; DEADLINE_EXCEEDED when its file system hangs. */
 export async function mountSource(mount: Mount, options: Options): Promise<string> {
   const { table, rejectMissing } = options;
   const hostPath = mount.host_path ?? "";

@@ -22,10 +22,8 @@ export function splitSysctls(sysctls: Record<string, string>, owned: readonly st
       throw new CriError("INVALID_ARGUMENT", `sysctl ${key} belongs to no namespace of a pod`);
     }
     if (!owned.includes(kind)) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `sysctl ${key} would change the node: the pod shares the node's ${kind} namespace`,
-      );
+      const problem = `would change the node: the pod shares the node's ${kind} namespace`;
+      throw new CriError("INVALID_ARGUMENT", `sysctl ${key} ${problem}`);
     }
     if (perInterface.test(dotted(key))) later[key] = value;
     else if (kind === "uts") uts[path] = value;

@@ -15,9 +15,8 @@ import { splitSysctls, sysctlPath } from "./namespace_sysctls.ts";
 import { makeOwnedNamespaces } from "./user_namespace.ts";
 
 export type NamespaceKind = "net" | "ipc" | "uts" | "user";
-export type PinnedNamespace = { path: string; inode: bigint };
-export type PinnedNamespaces = Partial<Record<NamespaceKind, PinnedNamespace>> & {
-  /** Sysctls of network interfaces, to be applied once CNI has created the interfaces. */
+type PinnedNamespaces = Partial<Record<NamespaceKind, { path: string; inode: bigint }>> & {
+  /** Sysctls of network interfaces, for applySysctls(). */
   laterSysctls: Record<string, string>;
 };
 
@@ -95,21 +94,16 @@ function hostnameWrites({ uts, hostname }: PinOptions): string[] {
 }
 
 async function makePlain(options: PinOptions, writes: string[]): Promise<void> {
-  const flags = kinds
-    .filter((kind) => options[kind] !== undefined)
-    .map((kind) => `--${kind}=${options[kind]}`);
+  const made = kinds.filter((kind) => options[kind] !== undefined);
+  const flags = made.map((kind) => `--${kind}=${options[kind]}`);
   const lo = options.net === undefined ? "" : loopbackCommand();
   const command = ["sh", "-c", script, "sh", lo, ...writes];
   await runIn(["unshare", ...flags, "--"], command, options.signal);
 }
 
 /** utsWrites: only the node's root may make these, even if a user namespace owns the uts namespace. */
-async function makeOwned(
-  options: PinOptions,
-  writes: string[],
-  utsWrites: string[],
-): Promise<void> {
-  const { net, ipc, uts, user, mappings, signal } = options;
+async function makeOwned(pin: PinOptions, writes: string[], utsWrites: string[]): Promise<void> {
+  const { net, ipc, uts, user, mappings, signal } = pin;
   const lo = net === undefined ? "" : loopbackCommand();
   const made = await makeOwnedNamespaces({
     files: { user: user!, net, ipc, uts },
@@ -160,11 +154,10 @@ async function createFile(path: string): Promise<void> {
       await mkdir(dirname(path), { recursive: true, mode: 0o755 });
       await create();
     });
-  } catch (error) {
-    const code = errnoOf(error) === "EEXIST" ? "ALREADY_EXISTS" : "INTERNAL";
-    throw new CriError(code, `cannot create the namespace file ${path}: ${errnoOf(error)}`, {
-      cause: error,
-    });
+  } catch (cause) {
+    const code = errnoOf(cause) === "EEXIST" ? "ALREADY_EXISTS" : "INTERNAL";
+    const message = `cannot create the namespace file ${path}: ${errnoOf(cause)}`;
+    throw new CriError(code, message, { cause });
   }
 }
 
@@ -188,20 +181,17 @@ function loopbackCommand(): string {
       }
     }
   }
-  throw new CriError(
-    "FAILED_PRECONDITION",
-    "cannot bring up a pod's loopback: install iproute2 (ip), net-tools or busybox",
-  );
+  const hint = "install iproute2 (ip), net-tools or busybox";
+  throw new CriError("FAILED_PRECONDITION", `cannot bring up a pod's loopback: ${hint}`);
 }
 
 /** Unmounts the file, as often as it was mounted, and optionally removes it. Idempotent. */
 export async function unpinNamespace(path: string, options: { unlink: boolean }): Promise<void> {
   try {
     while (isNamespaceFile(path)) unmount(path, MNT_DETACH);
-  } catch (error) {
-    throw new CriError("INTERNAL", `cannot unmount the namespace ${path}: ${errnoOf(error)}`, {
-      cause: error,
-    });
+  } catch (cause) {
+    const message = `cannot unmount the namespace ${path}: ${errnoOf(cause)}`;
+    throw new CriError("INTERNAL", message, { cause });
   }
   if (options.unlink) await removeFile(path);
 }
@@ -211,10 +201,8 @@ async function removeFile(path: string): Promise<void> {
   try {
     await unlink(path);
   } catch (error) {
-    const code = errnoOf(error);
-    if (code === "ENOENT") return;
-    if (code !== "EISDIR") throw error;
-    await rmdir(path);
+    if (errnoOf(error) === "EISDIR") await rmdir(path);
+    else if (errnoOf(error) !== "ENOENT") throw error;
   }
 }
 

@@ -60,23 +60,15 @@ export class OomLedger {
   }
 
   /** Call this once the cgroup exists, preferably before the container's process runs. */
-  started(init: Init, paths: CgroupPaths): void {
+  started({ id, pid, pidStartTime }: Init, paths: CgroupPaths): void {
     const watch = this.#sources.limits.open(paths);
     const changes = this.#sources.changes(paths);
     const kills = this.#sources.kills(paths) ?? 0n;
     const pod = dirname(paths["unified"] ?? paths["memory"] ?? "");
     // Earlier kills in the pod (of an earlier attempt or monitor) belong to no running container.
     this.#attributed.set(pod, (this.#attributed.get(pod) ?? this.#podKills(pod) ?? 0n) - kills);
-    const { id, pid, pidStartTime } = init;
-    this.#running.set(id, {
-      init: { id, pid, pidStartTime },
-      pod,
-      paths,
-      kills,
-      before: kills,
-      watch,
-      changes,
-    });
+    const init = { id, pid, pidStartTime }; // not the caller's whole record
+    this.#running.set(id, { init, pod, paths, kills, before: kills, watch, changes });
   }
 
   /**

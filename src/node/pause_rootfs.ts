@@ -28,10 +28,8 @@ export const pauseImage = { Entrypoint: ["/pause"], User: "65535:65535" };
 export function pauseProgram(arch: string): Uint8Array {
   const program = programs[arch];
   if (program !== undefined) return Buffer.from(program.join(""), "base64");
-  throw new CriError(
-    "UNIMPLEMENTED",
-    `no built-in pause program for ${arch}: set pod-sandbox-image`,
-  );
+  const message = `no built-in pause program for ${arch}: set pod-sandbox-image`;
+  throw new CriError("UNIMPLEMENTED", message);
 }
 
 /**

@@ -19,23 +19,19 @@ export function prepareRdtClass(file: string, name: string, folder = resctrlFold
     if (!existsSync(join(folder, "schemata"))) {
       throw new Error(`this node has no resctrl file system (${folder} is not mounted)`);
     }
-    if (name === "DEFAULT") {
-      throw new Error("DEFAULT is the root group: set no class instead");
-    }
+    if (name === "DEFAULT") throw new Error("DEFAULT is the root group: set no class instead");
     const group = join(folder, name);
     if (file === "") {
       if (existsSync(join(group, "schemata"))) return;
-      throw new Error(
-        `${group} does not exist and no classes are configured (rdt-config-file in daemon.json)`,
-      );
+      const hint = "no classes are configured (rdt-config-file in daemon.json)";
+      throw new Error(`${group} does not exist and ${hint}`);
     }
     const lines = classLines(file, name, folder);
     makeGroup(group);
     writeSchemata(folder, group, lines);
-  } catch (error) {
-    throw new CriError("FAILED_PRECONDITION", `rdt_class ${name}: ${messageOf(error)}`, {
-      cause: error,
-    });
+  } catch (cause) {
+    const message = `rdt_class ${name}: ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
 }
 
@@ -77,12 +73,11 @@ function isMountedInMBps(folder: string): boolean {
 function makeGroup(group: string): void {
   try {
     mkdirSync(group);
-  } catch (error) {
-    if (errnoOf(error) === "EEXIST") return;
-    if (errnoOf(error) !== "ENOSPC") throw error;
-    throw new Error(`${group}: the hardware has no class left; remove another group`, {
-      cause: error,
-    });
+  } catch (cause) {
+    if (errnoOf(cause) === "EEXIST") return;
+    if (errnoOf(cause) !== "ENOSPC") throw cause;
+    const message = `${group}: the hardware has no class left; remove another group`;
+    throw new Error(message, { cause });
   }
 }
 

@@ -1,6 +1,5 @@
 // Probes the features of an OCI runtime with `RUNTIME features` (runtime-spec, features.md; runc ≥ 1.1,
-// crun ≥ 1.8). Probes again when the executable has changed, because runtimes are upgraded
-// under a running daemon.
+// crun ≥ 1.8), again when the executable has changed: runtimes are upgraded under a running daemon.
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
@@ -55,11 +54,10 @@ export class RuntimeFeatures {
 
   async #probe(): Promise<void> {
     try {
-      const signal = AbortSignal.timeout(probeMs);
-      const result = await run([...this.#argv, "features"], { signal });
+      const options = { signal: AbortSignal.timeout(probeMs) };
+      const { exitCode, stdout } = await run([...this.#argv, "features"], options);
       // A runtime without the verb supports none of the features.
-      this.#features =
-        result.exitCode === 0 ? supported(jsonValue(result.stdout) as Features) : none;
+      this.#features = exitCode === 0 ? supported(jsonValue(stdout) as Features) : none;
     } catch (error) {
       this.#features = none;
       this.#retryAtMs = performance.now() + retryMs;

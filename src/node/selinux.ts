@@ -1,4 +1,4 @@
-// Reads the SELinux policy's labels for containers, validates labels and relabels files.
+// Reads the SELinux policy's labels for containers, validates labels and relabels volumes' files.
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
@@ -11,13 +11,12 @@ import { failureOutput, run } from "../sys/run.ts";
 const relabelMs = 100_000;
 const policyBytesMax = 1 << 16;
 
-/** Directories and files that relabel() refuses: processes of the host need their labels. */
-const systemFolders = new Set(
-  (
-    "/ /bin /boot /dev /etc /etc/passwd /etc/pki /etc/shadow /home /lib /lib64 /media /opt /proc /root " +
-    "/run /sbin /srv /sys /tmp /usr /var /var/lib /var/log"
-  ).split(" "),
-);
+/** Paths that relabel() refuses: processes of the host need their labels. */
+const systemPaths = new Set([
+  ...["/", "/bin", "/boot", "/dev", "/etc", "/etc/passwd", "/etc/pki", "/etc/shadow", "/home"],
+  ...["/lib", "/lib64", "/media", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys"],
+  ...["/tmp", "/usr", "/var", "/var/lib", "/var/log"],
+]);
 
 /**
  * Reads the policy from which containers' labels are built. enabled: the key selinux-enabled.
@@ -64,25 +63,22 @@ export function checkLabel(label: string, root = "/"): void {
   try {
     writeFileSync(join(root, "sys/fs/selinux/context"), label);
   } catch (cause) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
-      `selinux_options: the node's SELinux policy does not accept ${label}: ${messageOf(cause)}`,
-      { cause },
-    );
+    const problem = `the node's SELinux policy does not accept ${label}: ${messageOf(cause)}`;
+    throw new CriError("INVALID_ARGUMENT", `selinux_options: ${problem}`, { cause });
   }
 }
 
 /**
  * Labels these files recursively. Labels links themselves, never their targets, even while the tree changes;
- * skips files that have the label and file systems without labels. Paths must be real paths.
- * @throws CriError INVALID_ARGUMENT for a system directory, before anything is labelled; DEADLINE_EXCEEDED.
+ * skips files that have the label and file systems without labels. paths: real paths, for the comparison with
+ * systemPaths. @throws CriError INVALID_ARGUMENT for one of them, before any is labelled; DEADLINE_EXCEEDED.
  */
 export async function relabel(
   paths: readonly string[],
   label: string,
   signal: AbortSignal,
 ): Promise<void> {
-  const system = paths.find((path) => systemFolders.has(path));
+  const system = paths.find((path) => systemPaths.has(path));
   if (system !== undefined) {
     const hint = "it belongs to the system: use a directory of its own";
     throw new CriError("INVALID_ARGUMENT", `selinux_relabel of ${system}: ${hint}`);
@@ -94,15 +90,13 @@ export async function relabel(
     env: { PATH: process.env["PATH"] ?? "", LC_ALL: "C" },
   });
   if (exitCode === 0) return;
-  const failures = stderr.split("\n").filter((line) => line !== "" && !isHarmless(line));
-  if (failures.length === 0) return;
-  throw new CriError(
-    "INTERNAL",
-    `cannot label files with ${label}: ${failureOutput({ stderr: failures[0] })}`,
-  );
+  const failure = stderr.split("\n").find((line) => line !== "" && !isHarmless(line));
+  if (failure === undefined) return;
+  const reason = failureOutput({ stderr: failure });
+  throw new CriError("INTERNAL", `cannot label files with ${label}: ${reason}`);
 }
 
-/** The file was removed meanwhile, or its file system has no labels, like NFS. */
+/** The file was removed meanwhile, or its file system (NFS) has no labels. */
 function isHarmless(line: string): boolean {
   return /: (No such file or directory|Operation not supported)$/.test(line);
 }

@@ -12,9 +12,9 @@ import { MS_BIND, mount } from "../sys/mount.ts";
 import { killGroup } from "../sys/process.ts";
 
 /** The existing files on which to pin each namespace. */
-export type OwnedNamespaces = { user: string; net?: string; ipc?: string; uts?: string };
+type OwnedNamespaces = { user: string; net?: string; ipc?: string; uts?: string };
 
-export type OwnedOptions = {
+type OwnedOptions = {
   files: OwnedNamespaces;
   mappings: UserNamespace;
   /** A shell script with its arguments, run as the new root in all of the namespaces. */
@@ -44,19 +44,17 @@ export async function makeOwnedNamespaces(
   throwIfAborted(what, signal);
   const kinds = (["net", "ipc", "uts"] as const).filter((kind) => files[kind] !== undefined);
   const flags = kinds.map((kind) => `--${kind}`).join(" ");
-  const child = spawn(
-    "unshare",
-    ["--user", "--keep-caps", "--", "sh", "-c", childScript, "sh", flags, options.script].concat(
-      options.args,
-    ),
-    { stdio: ["pipe", "pipe", "pipe"], env: process.env, detached: true },
-  );
+  const shell = ["sh", "-c", childScript, "sh", flags, options.script, ...options.args];
+  const child = spawn("unshare", ["--user", "--keep-caps", "--", ...shell], {
+    stdio: ["pipe", "pipe", "pipe"],
+    env: process.env,
+    detached: true,
+  });
   const ended = new Promise<number>((resolve, reject) => {
-    child.on("error", (cause) =>
-      reject(
-        new CriError("FAILED_PRECONDITION", `cannot run unshare: ${cause.message}`, { cause }),
-      ),
-    );
+    child.on("error", (cause) => {
+      const message = `cannot run unshare: ${cause.message}`;
+      reject(new CriError("FAILED_PRECONDITION", message, { cause }));
+    });
     child.on("close", (code) => resolve(code ?? 137));
   });
   ended.catch(() => {}); // awaited below

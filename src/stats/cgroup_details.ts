@@ -4,16 +4,11 @@ import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, isGone, oomKills } from "../node/cgroup.ts";
-import { limited, numberIn, parseKeyed } from "../node/cgroup_file.ts";
+import { finiteLimit, numberIn, parseKeyed } from "../node/cgroup_file.ts";
 
+type Disk = { major: number; minor: number };
 /** I/O on one disk; operation: Read, Write and others, named by the kernel. */
-export type DiskIo = {
-  major: number;
-  minor: number;
-  operation: string;
-  bytes?: bigint;
-  requests?: bigint;
-};
+export type DiskIo = Disk & { operation: string; bytes?: bigint; requests?: bigint };
 
 export type CgroupDetails = {
   cpu: {
@@ -61,7 +56,7 @@ function detailsV1(paths: CgroupPaths): CgroupDetails {
   };
   const text = (controller: string, file: string) => {
     const folder = paths[controller];
-    return (folder === undefined ? undefined : readKernelFile(join(folder, file))) ?? "";
+    return folder === undefined ? "" : (readKernelFile(join(folder, file)) ?? "");
   };
   const stat = parseKeyed(text("cpu", "cpu.stat"));
   return {
@@ -79,9 +74,9 @@ function detailsV1(paths: CgroupPaths): CgroupDetails {
       maxUsage: number("memory", "memory.max_usage_in_bytes"),
       kernel: number("memory", "memory.kmem.usage_in_bytes"),
       failures: number("memory", "memory.failcnt"),
-      limit: limited(number("memory", "memory.limit_in_bytes")),
-      reservation: limited(number("memory", "memory.soft_limit_in_bytes")),
-      swapLimit: limited(number("memory", "memory.memsw.limit_in_bytes")),
+      limit: finiteLimit(number("memory", "memory.limit_in_bytes")),
+      reservation: finiteLimit(number("memory", "memory.soft_limit_in_bytes")),
+      swapLimit: finiteLimit(number("memory", "memory.memsw.limit_in_bytes")),
     },
     tasks: number("pids", "pids.current"),
     tasksMax: number("pids", "pids.max"),
@@ -145,12 +140,8 @@ function parseBlkio(bytes: string, requests: string): DiskIo[] {
     for (const [, major, minor, operation, count] of text.matchAll(/^(\d+):(\d+) (\w+) (\d+)$/gm)) {
       if (operation === "Total") continue;
       const key = `${major}:${minor} ${operation}`;
-      const entry = found.get(key) ?? {
-        major: Number(major),
-        minor: Number(minor),
-        operation: operation!,
-      };
-      found.set(key, { ...entry, [field]: BigInt(count!) });
+      const disk = { major: Number(major), minor: Number(minor), operation: operation! };
+      found.set(key, { ...(found.get(key) ?? disk), [field]: BigInt(count!) });
     }
   };
   collect(bytes, "bytes");

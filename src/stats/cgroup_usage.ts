@@ -3,7 +3,7 @@
 import { nowNs } from "../base/clock.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { type CgroupPaths, processes } from "../node/cgroup.ts";
-import { limited, numberIn, parseKeyed, type Read } from "../node/cgroup_file.ts";
+import { finiteLimit, numberIn, parseKeyed, type Read } from "../node/cgroup_file.ts";
 
 /** Percentage of time in which tasks waited (avg…), and the total. */
 export type Pressure = { avg10: number; avg60: number; avg300: number; totalNs: bigint };
@@ -61,8 +61,7 @@ export function readUsage(
   };
 }
 
-function readV1(paths: CgroupPaths, read: Read): Omit<CgroupUsage, "atNs"> {
-  const { cpuacct, memory } = paths;
+function readV1({ cpuacct, memory }: CgroupPaths, read: Read): Omit<CgroupUsage, "atNs"> {
   return {
     cpuNs: cpuacct === undefined ? undefined : numberIn(`${cpuacct}/cpuacct.usage`, read),
     memory: memory === undefined ? undefined : readMemoryV1(memory, read),
@@ -98,20 +97,16 @@ function readMemoryV1(folder: string, read: Read): MemoryUsage | undefined {
   const text = read(`${folder}/memory.stat`);
   if (usage === undefined || text === undefined) return undefined;
   const stat = parseKeyed(text);
-  // The lowest limit of this cgroup and those above it.
-  const limit = limited(stat("hierarchical_memory_limit"));
-  const memorySwapLimit = stat("hierarchical_memsw_limit");
+  // The lowest limits of this cgroup and those above it; v1 limits memory and swap together.
+  const limit = finiteLimit(stat("hierarchical_memory_limit"));
+  const withSwap = stat("hierarchical_memsw_limit");
+  const both = finiteLimit(withSwap);
   return {
     ...memoryCounts(usage, stat, keysV1),
     limit,
-    swap: memorySwapLimit === undefined ? undefined : (stat("total_swap") ?? 0n),
-    swapLimit: swapLimitV1(limit, limited(memorySwapLimit)),
+    swap: withSwap === undefined ? undefined : (stat("total_swap") ?? 0n),
+    swapLimit: limit === undefined || both === undefined ? undefined : atLeast0(both - limit),
   };
-}
-
-/** v1 limits memory and swap together. */
-function swapLimitV1(limit: bigint | undefined, both: bigint | undefined): bigint | undefined {
-  return limit === undefined || both === undefined ? undefined : atLeast0(both - limit);
 }
 
 function readV2(folder: string, read: Read): Omit<CgroupUsage, "atNs"> {

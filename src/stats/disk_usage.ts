@@ -119,9 +119,8 @@ export class DiskUsages implements Disposable {
 
   /** Logs the first of consecutive failures. */
   #logFailure(folders: number, error: unknown): void {
-    const fields = { folders, error: messageOf(error) };
     const message = "measuring writable layers with du failed; retrying with fewer at a time";
-    if (!this.#failureLogged) this.#log.warn(message, fields);
+    if (!this.#failureLogged) this.#log.warn(message, { folders, error: messageOf(error) });
     this.#failureLogged = true;
   }
 

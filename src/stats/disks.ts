@@ -11,8 +11,7 @@ export type DiskSpace = { device: string; bytes: bigint; inodes: bigint; inodesF
 /** Returns the size of the file system that contains a folder. */
 export async function diskSpace(folder: string): Promise<DiskSpace> {
   const { bsize, blocks, files, ffree } = await statfs(folder, { bigint: true });
-  const { dev } = statSync(folder, { bigint: true });
-  const device = mountSource(dev);
+  const device = mountSource(statSync(folder, { bigint: true }).dev);
   return { device, bytes: bsize * blocks, inodes: files, inodesFree: ffree };
 }
 

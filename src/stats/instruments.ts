@@ -49,18 +49,16 @@ export class Instruments {
   }
 
   families(): Family[] {
+    const started = { labels: {}, value: this.#startedS };
+    const info = { labels: { version, commit: build?.commit ?? "none" }, value: 1 };
     return [
       this.#calls.family(),
       this.#seconds.family(),
       this.#lag.family(),
       this.#pulls.family(),
       this.#oomKills.family(),
-      gauge("isulad_start_time_seconds", "When the daemon started, since the epoch", [
-        { labels: {}, value: this.#startedS },
-      ]),
-      gauge("isulad_build_info", "Which build this is", [
-        { labels: { version, commit: build?.commit ?? "none" }, value: 1 },
-      ]),
+      gauge("isulad_start_time_seconds", "When the daemon started, since the epoch", [started]),
+      gauge("isulad_build_info", "Which build this is", [info]),
     ];
   }
 }

@@ -10,18 +10,16 @@ const { MetricType } = runtime.v1;
 const labelKeys = ["pod", "namespace", "container", "id", "image"];
 
 export function metricDescriptors(): MetricDescriptor[] {
-  return metricTable.map(({ name, help, labels }) => ({
-    name,
-    help,
-    label_keys: [...labelKeys, ...labels],
-  }));
+  return metricTable.map(({ labels, ...metric }) => {
+    return { name: metric.name, help: metric.help, label_keys: [...labelKeys, ...labels] };
+  });
 }
 
 /** labels: the values of labelKeys. */
-export function metricMessages(facts: MetricSources, labels: string[]): Metric[] {
-  const timestamp = toLong(facts.sample?.atNs ?? facts.nowNs);
+export function metricMessages(sources: MetricSources, labels: string[]): Metric[] {
+  const timestamp = toLong(sources.sample?.atNs ?? sources.nowNs);
   return metricTable.flatMap(({ name, type, values }) =>
-    values(facts).map(({ value, labels: own }) => ({
+    values(sources).map(({ value, labels: own }) => ({
       name,
       timestamp,
       metric_type: MetricType[type],

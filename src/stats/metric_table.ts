@@ -1,7 +1,7 @@
 // Defines the metrics of ListMetricDescriptors, with cAdvisor's names and the source of each value. Pure.
 // CRI's values are integers, so seconds are truncated.
 import type { CgroupDetails, DiskIo } from "./cgroup_details.ts";
-import type { Pressures } from "./cgroup_usage.ts";
+import type { MemoryUsage, Pressures } from "./cgroup_usage.ts";
 import type { DiskSpace } from "./disks.ts";
 import type { DiskUsage } from "./disk_usage.ts";
 import type { InterfaceUsage } from "./network_stats.ts";
@@ -22,33 +22,45 @@ export type MetricSources = {
   diskName: (major: number, minor: number) => string;
 };
 
-/** labels: the values of the metric's own labels. */
-type Value = { value: bigint; labels: string[] };
+type Value = {
+  value: bigint;
+  /** Values of the metric's own labels. */
+  labels: string[];
+};
+type Values = (sources: MetricSources) => Value[];
+type Figure = (sources: MetricSources) => bigint | undefined;
 
-export type MetricDefinition = {
+type Metric = {
   name: string;
   help: string;
   type: "COUNTER" | "GAUGE";
   /** Names of the metric's own labels, which follow the common ones. */
   labels: string[];
-  values: (sources: MetricSources) => Value[];
+  values: Values;
 };
 
-type Figure = (sources: MetricSources) => bigint | undefined;
-
-function one(figure: Figure): (sources: MetricSources) => Value[] {
+function one(figure: Figure): Values {
   return (sources) => {
     const value = figure(sources);
     return value === undefined ? [] : [{ value, labels: [] }];
   };
 }
 
-function counter(name: string, help: string, figure: Figure): MetricDefinition {
+function counter(name: string, help: string, figure: Figure): Metric {
   return { name: `container_${name}`, help, type: "COUNTER", labels: [], values: one(figure) };
 }
 
-function gauge(name: string, help: string, figure: Figure): MetricDefinition {
-  return { name: `container_${name}`, help, type: "GAUGE", labels: [], values: one(figure) };
+function gauge(name: string, help: string, figure: Figure): Metric {
+  return { ...counter(name, help, figure), type: "GAUGE" };
+}
+
+function labelled(
+  type: Metric["type"],
+  name: string,
+  help: string,
+  own: Pick<Metric, "labels" | "values">,
+): Metric {
+  return { name: `container_${name}`, help, type, ...own };
 }
 
 function seconds(nanoseconds: bigint | undefined): bigint | undefined {
@@ -58,74 +70,63 @@ function seconds(nanoseconds: bigint | undefined): bigint | undefined {
 /** cAdvisor's value for "no limit". */
 const noLimit = 0n;
 
-const cpu: MetricDefinition[] = [
+function cpuDetail(key: keyof CgroupDetails["cpu"]): Figure {
+  return ({ details }) => details?.cpu[key];
+}
+
+function cpuSeconds(key: "userNs" | "systemNs" | "throttledNs"): Figure {
+  return ({ details }) => seconds(details?.cpu[key]);
+}
+
+const cpu: Metric[] = [
   counter("cpu_usage_seconds_total", "CPU time used", ({ sample }) => seconds(sample?.cpuNs)),
-  counter("cpu_user_seconds_total", "CPU time used in user mode", ({ details }) =>
-    seconds(details?.cpu.userNs),
-  ),
-  counter("cpu_system_seconds_total", "CPU time used in the kernel", ({ details }) =>
-    seconds(details?.cpu.systemNs),
-  ),
-  counter(
-    "cpu_cfs_periods_total",
-    "Elapsed periods of the CPU limit",
-    ({ details }) => details?.cpu.periods,
-  ),
+  counter("cpu_user_seconds_total", "CPU time used in user mode", cpuSeconds("userNs")),
+  counter("cpu_system_seconds_total", "CPU time used in the kernel", cpuSeconds("systemNs")),
+  counter("cpu_cfs_periods_total", "Elapsed periods of the CPU limit", cpuDetail("periods")),
   counter(
     "cpu_cfs_throttled_periods_total",
     "Periods in which the CPU limit was hit",
-    ({ details }) => details?.cpu.throttledPeriods,
+    cpuDetail("throttledPeriods"),
   ),
-  counter("cpu_cfs_throttled_seconds_total", "Time throttled by the CPU limit", ({ details }) =>
-    seconds(details?.cpu.throttledNs),
+  counter(
+    "cpu_cfs_throttled_seconds_total",
+    "Time throttled by the CPU limit",
+    cpuSeconds("throttledNs"),
   ),
 ];
 
-const memory: MetricDefinition[] = [
-  gauge(
-    "memory_usage_bytes",
-    "Memory in use, including caches",
-    ({ sample }) => sample?.memory?.usage,
-  ),
+function memoryUsage(key: keyof MemoryUsage): Figure {
+  return ({ sample }) => sample?.memory?.[key];
+}
+
+function memoryDetail(key: keyof CgroupDetails["memory"]): Figure {
+  return ({ details }) => details?.memory[key];
+}
+
+const memory: Metric[] = [
+  gauge("memory_usage_bytes", "Memory in use, including caches", memoryUsage("usage")),
   gauge(
     "memory_working_set_bytes",
     "Memory in use without inactive file pages",
-    ({ sample }) => sample?.memory?.workingSet,
+    memoryUsage("workingSet"),
   ),
-  gauge("memory_rss", "Anonymous memory in bytes", ({ sample }) => sample?.memory?.rss),
-  gauge("memory_cache", "File pages in bytes", ({ sample }) => sample?.memory?.cache),
-  gauge("memory_mapped_file", "Mapped files in bytes", ({ sample }) => sample?.memory?.mapped),
-  gauge("memory_swap", "Swap in use in bytes", ({ sample }) => sample?.memory?.swap),
-  gauge(
-    "memory_total_active_file_bytes",
-    "Active file pages",
-    ({ sample }) => sample?.memory?.activeFile,
-  ),
-  gauge(
-    "memory_total_inactive_file_bytes",
-    "Inactive file pages",
-    ({ sample }) => sample?.memory?.inactiveFile,
-  ),
-  gauge(
-    "memory_max_usage_bytes",
-    "Maximum memory in use",
-    ({ details }) => details?.memory.maxUsage,
-  ),
-  gauge("memory_kernel_usage", "Kernel memory in bytes", ({ details }) => details?.memory.kernel),
-  counter(
-    "memory_failcnt",
-    "How often the memory limit was hit",
-    ({ details }) => details?.memory.failures,
-  ),
-  {
-    ...counter("memory_failures_total", "Page faults", () => undefined),
+  gauge("memory_rss", "Anonymous memory in bytes", memoryUsage("rss")),
+  gauge("memory_cache", "File pages in bytes", memoryUsage("cache")),
+  gauge("memory_mapped_file", "Mapped files in bytes", memoryUsage("mapped")),
+  gauge("memory_swap", "Swap in use in bytes", memoryUsage("swap")),
+  gauge("memory_total_active_file_bytes", "Active file pages", memoryUsage("activeFile")),
+  gauge("memory_total_inactive_file_bytes", "Inactive file pages", memoryUsage("inactiveFile")),
+  gauge("memory_max_usage_bytes", "Maximum memory in use", memoryDetail("maxUsage")),
+  gauge("memory_kernel_usage", "Kernel memory in bytes", memoryDetail("kernel")),
+  counter("memory_failcnt", "How often the memory limit was hit", memoryDetail("failures")),
+  labelled("COUNTER", "memory_failures_total", "Page faults", {
     labels: ["failure_type", "scope"],
     values: ({ sample }) => pageFaults(sample),
-  },
+  }),
   counter("oom_events_total", "OOM kills", ({ details }) => details?.oomKills),
 ];
 
-/** Our figures include the cgroups below, so cAdvisor's two scopes have the same values. */
+/** All figures include the cgroups below, so cAdvisor's two scopes have the same values. */
 function pageFaults(sample: Sample | undefined): Value[] {
   if (sample?.memory === undefined) return [];
   const { pageFaults: all, majorPageFaults: major } = sample.memory;
@@ -135,7 +136,7 @@ function pageFaults(sample: Sample | undefined): Value[] {
   ]);
 }
 
-function pressure(resource: "cpu" | "memory" | "io"): MetricDefinition[] {
+function pressure(resource: "cpu" | "memory" | "io"): Metric[] {
   const total = (kind: keyof Pressures): Figure => {
     return ({ sample }) => seconds(sample?.[`${resource}Pressure`]?.[kind]?.totalNs);
   };
@@ -146,62 +147,48 @@ function pressure(resource: "cpu" | "memory" | "io"): MetricDefinition[] {
   ];
 }
 
-function network(
-  name: string,
-  help: string,
-  figure: (usage: InterfaceUsage) => bigint,
-): MetricDefinition {
-  const values = ({ interfaces = [] }: MetricSources) =>
-    interfaces.map((usage) => ({ value: figure(usage), labels: [usage.name] }));
-  return { ...counter(`network_${name}`, help, () => undefined), labels: ["interface"], values };
+function network(name: string, help: string, key: Exclude<keyof InterfaceUsage, "name">): Metric {
+  return labelled("COUNTER", `network_${name}`, help, {
+    labels: ["interface"],
+    values: ({ interfaces = [] }) =>
+      interfaces.map((usage) => ({ value: usage[key], labels: [usage.name] })),
+  });
 }
 
-const networks: MetricDefinition[] = [
-  network("receive_bytes_total", "Bytes received", (usage) => usage.rxBytes),
-  network("receive_packets_total", "Packets received", (usage) => usage.rxPackets),
-  network(
-    "receive_packets_dropped_total",
-    "Packets dropped on receipt",
-    (usage) => usage.rxDropped,
-  ),
-  network("receive_errors_total", "Errors on receipt", (usage) => usage.rxErrors),
-  network("transmit_bytes_total", "Bytes sent", (usage) => usage.txBytes),
-  network("transmit_packets_total", "Packets sent", (usage) => usage.txPackets),
-  network(
-    "transmit_packets_dropped_total",
-    "Packets dropped on sending",
-    (usage) => usage.txDropped,
-  ),
-  network("transmit_errors_total", "Errors on sending", (usage) => usage.txErrors),
+const networks: Metric[] = [
+  network("receive_bytes_total", "Bytes received", "rxBytes"),
+  network("receive_packets_total", "Packets received", "rxPackets"),
+  network("receive_packets_dropped_total", "Packets dropped on receipt", "rxDropped"),
+  network("receive_errors_total", "Errors on receipt", "rxErrors"),
+  network("transmit_bytes_total", "Bytes sent", "txBytes"),
+  network("transmit_packets_total", "Packets sent", "txPackets"),
+  network("transmit_packets_dropped_total", "Packets dropped on sending", "txDropped"),
+  network("transmit_errors_total", "Errors on sending", "txErrors"),
 ];
 
+/** A gauge of the file system of the container's writable layer. */
 function onDisk(
   name: string,
   help: string,
-  figure: (space: DiskSpace, sources: MetricSources) => bigint | undefined,
-): MetricDefinition {
-  const values = (sources: MetricSources) => {
-    const value = sources.space && figure(sources.space, sources);
-    return value === undefined ? [] : [{ value, labels: [sources.space!.device] }];
+  figure: (space: DiskSpace, layer?: DiskUsage) => bigint | undefined,
+): Metric {
+  const values: Values = ({ space, layer }) => {
+    const value = space && figure(space, layer);
+    return value === undefined ? [] : [{ value, labels: [space!.device] }];
   };
-  return { ...gauge(`fs_${name}`, help, () => undefined), labels: ["device"], values };
+  return labelled("GAUGE", `fs_${name}`, help, { labels: ["device"], values });
 }
 
-function io(
-  name: string,
-  help: string,
-  operation: string,
-  field: "bytes" | "requests",
-): MetricDefinition {
-  const values = ({ details, diskName }: MetricSources) =>
+function io(name: string, help: string, operation: string, field: "bytes" | "requests"): Metric {
+  const values: Values = ({ details, diskName }) =>
     (details?.io ?? [])
       .filter((disk) => disk.operation === operation && disk[field] !== undefined)
       .map((disk) => ({ value: disk[field]!, labels: [diskName(disk.major, disk.minor)] }));
-  return { ...counter(`fs_${name}`, help, () => undefined), labels: ["device"], values };
+  return labelled("COUNTER", `fs_${name}`, help, { labels: ["device"], values });
 }
 
-const disks: MetricDefinition[] = [
-  onDisk("usage_bytes", "Bytes in the container's writable layer", (_, { layer }) => layer?.bytes),
+const disks: Metric[] = [
+  onDisk("usage_bytes", "Bytes in the container's writable layer", (_, layer) => layer?.bytes),
   onDisk("limit_bytes", "Size of the file system of the writable layer", ({ bytes }) => bytes),
   onDisk("inodes_total", "Inodes of the file system of the writable layer", ({ inodes }) => inodes),
   onDisk(
@@ -213,12 +200,11 @@ const disks: MetricDefinition[] = [
   io("reads_total", "Reads from disks", "Read", "requests"),
   io("writes_bytes_total", "Bytes written to disks", "Write", "bytes"),
   io("writes_total", "Writes to disks", "Write", "requests"),
-  {
-    ...counter("blkio_device_usage_total", "Bytes by device and operation", () => undefined),
+  labelled("COUNTER", "blkio_device_usage_total", "Bytes by device and operation", {
     labels: ["device", "major", "minor", "operation"],
     values: ({ details, diskName }) =>
       (details?.io ?? []).flatMap((disk) => byOperation(disk, diskName)),
-  },
+  }),
 ];
 
 function byOperation(disk: DiskIo, diskName: MetricSources["diskName"]): Value[] {
@@ -227,7 +213,7 @@ function byOperation(disk: DiskIo, diskName: MetricSources["diskName"]): Value[]
   return [{ value: bytes, labels: [diskName(major, minor), `${major}`, `${minor}`, operation] }];
 }
 
-const processes: MetricDefinition[] = [
+const processes: Metric[] = [
   gauge("processes", "Processes", ({ sample }) => sample?.processes),
   gauge("threads", "Threads", ({ details }) => details?.tasks),
   gauge("threads_max", "Maximum number of threads; 0: no limit", ({ details }) =>
@@ -235,57 +221,48 @@ const processes: MetricDefinition[] = [
   ),
   gauge("file_descriptors", "Open file descriptors", ({ openFiles }) => openFiles?.files),
   gauge("sockets", "Open sockets", ({ openFiles }) => openFiles?.sockets),
-  {
-    ...gauge("ulimits_soft", "Soft limits of the first process", () => undefined),
+  labelled("GAUGE", "ulimits_soft", "Soft limits of the first process", {
     labels: ["ulimit"],
     values: ({ openFilesMax: value }) =>
       value === undefined ? [] : [{ value, labels: ["max_open_files"] }],
-  },
+  }),
 ];
 
-const limits: MetricDefinition[] = [
-  gauge(
-    "spec_cpu_period",
-    "Period of the CPU limit in microseconds",
-    ({ details }) => details?.cpu.periodUs,
-  ),
+/** Without a limit the value is 0; without details there is none. */
+function memoryLimit(key: "limit" | "reservation" | "swapLimit"): Figure {
+  return ({ details }) => details && (details.memory[key] ?? noLimit);
+}
+
+const limits: Metric[] = [
+  gauge("spec_cpu_period", "Period of the CPU limit in microseconds", cpuDetail("periodUs")),
   gauge(
     "spec_cpu_quota",
     "CPU time per period in microseconds; absent: no limit",
-    ({ details }) => details?.cpu.quotaUs,
+    cpuDetail("quotaUs"),
   ),
-  gauge("spec_cpu_shares", "CPU shares", ({ details }) => details?.cpu.shares),
-  gauge(
-    "spec_memory_limit_bytes",
-    "Memory limit in bytes; 0: none",
-    ({ details }) => details && (details.memory.limit ?? noLimit),
-  ),
+  gauge("spec_cpu_shares", "CPU shares", cpuDetail("shares")),
+  gauge("spec_memory_limit_bytes", "Memory limit in bytes; 0: none", memoryLimit("limit")),
   gauge(
     "spec_memory_reservation_limit_bytes",
     "Memory reservation in bytes; 0: none",
-    ({ details }) => details && (details.memory.reservation ?? noLimit),
+    memoryLimit("reservation"),
   ),
   gauge(
     "spec_memory_swap_limit_bytes",
     "Swap limit in bytes, on cgroup v1 including memory; 0: none",
-    ({ details }) => details && (details.memory.swapLimit ?? noLimit),
+    memoryLimit("swapLimit"),
   ),
 ];
 
-function hugetlb(
-  name: string,
-  help: string,
-  figure: (pages: CgroupDetails["hugepages"][number]) => bigint | undefined,
-): MetricDefinition {
-  const values = ({ details }: MetricSources) =>
-    (details?.hugepages ?? []).flatMap((pages) => {
-      const value = figure(pages);
-      return value === undefined ? [] : [{ value, labels: [pages.size] }];
-    });
-  return { ...gauge(`hugetlb_${name}`, help, () => undefined), labels: ["pagesize"], values };
+function hugetlb(name: string, help: string, key: "usage" | "maxUsage"): Metric {
+  const values: Values = ({ details }) =>
+    (details?.hugepages ?? []).flatMap(({ size, [key]: value }) =>
+      value === undefined ? [] : [{ value, labels: [size] }],
+    );
+  return labelled("GAUGE", `hugetlb_${name}`, help, { labels: ["pagesize"], values });
 }
 
-export const metricTable: readonly MetricDefinition[] = [
+export const metricTable: readonly Metric[] = [
   ...cpu,
   ...memory,
   ...(["cpu", "memory", "io"] as const).flatMap(pressure),
@@ -293,8 +270,8 @@ export const metricTable: readonly MetricDefinition[] = [
   ...disks,
   ...processes,
   ...limits,
-  hugetlb("usage_bytes", "Bytes of huge pages in use", ({ usage }) => usage),
-  hugetlb("max_usage_bytes", "Maximum bytes of huge pages in use", ({ maxUsage }) => maxUsage),
+  hugetlb("usage_bytes", "Bytes of huge pages in use", "usage"),
+  hugetlb("max_usage_bytes", "Maximum bytes of huge pages in use", "maxUsage"),
   gauge("last_seen", "Time of the reading, seconds since the epoch", ({ nowNs }) => seconds(nowNs)),
   gauge("start_time_seconds", "Start time, seconds since the epoch", ({ startedAtNs }) =>
     seconds(startedAtNs),

@@ -1,5 +1,6 @@
 // Serves Prometheus metrics by HTTP on loopback, its only access control. Each connection is for one request
 // and has a short deadline, so that silent clients keep no reader out.
+import { once } from "node:events";
 import { createServer, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
@@ -36,10 +37,8 @@ export async function serveMetrics(
     });
   });
   try {
-    await new Promise<void>((resolve, reject) => {
-      server.once("error", reject);
-      server.listen(port, "127.0.0.1", resolve);
-    });
+    server.listen(port, "127.0.0.1");
+    await once(server, "listening");
   } catch (cause) {
     const message = `cannot serve metrics on 127.0.0.1:${port}: ${messageOf(cause)}: set metrics-port to another port, or to 0 to disable it`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
@@ -57,14 +56,20 @@ export async function serveMetrics(
 /** @throws when the peer sends no request. */
 async function respondTo(socket: Socket, text: () => string): Promise<void> {
   const { head } = await readHead(wireOf(socket));
-  const { status, ...response } = metricsResponse(head.line, text);
-  respond(socket, status, response);
+  const { status, body, more = [], isHead = false } = metricsResponse(head.line, text);
+  const response = headText(`HTTP/1.1 ${status}`, [
+    ["Content-Type", "text/plain; version=0.0.4; charset=utf-8"],
+    ["Content-Length", String(Buffer.byteLength(body))],
+    ["Connection", "close"],
+    ...more,
+  ]);
+  socket.end(Buffer.concat([response, Buffer.from(isHead ? "" : body)]));
 }
 
-type Response = { body: string; more?: [string, string][]; isHead?: boolean };
+type Response = { status: string; body: string; more?: [string, string][]; isHead?: boolean };
 
 /** line: the first line of the request. */
-export function metricsResponse(line: string, text: () => string): Response & { status: string } {
+export function metricsResponse(line: string, text: () => string): Response {
   const [, method, target = ""] = /^(\S+) (\S+) HTTP\/1\.[01]$/.exec(line) ?? [];
   const path = target.replace(/^https?:\/\/[^/]*/, "").split("?", 1)[0];
   if (method === undefined) return { status: "400 Bad Request", body: "no HTTP/1.1\n" };
@@ -73,18 +78,4 @@ export function metricsResponse(line: string, text: () => string): Response & { 
     return { status: "405 Method Not Allowed", body: "", more: [["Allow", "GET, HEAD"]] };
   }
   return { status: "200 OK", body: text(), isHead: method === "HEAD" };
-}
-
-function respond(
-  socket: Socket,
-  status: string,
-  { body, more = [], isHead = false }: Response,
-): void {
-  const head = headText(`HTTP/1.1 ${status}`, [
-    ["Content-Type", "text/plain; version=0.0.4; charset=utf-8"],
-    ["Content-Length", String(Buffer.byteLength(body))],
-    ["Connection", "close"],
-    ...more,
-  ]);
-  socket.end(Buffer.concat([head, Buffer.from(isHead ? "" : body)]));
 }

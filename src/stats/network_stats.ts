@@ -34,7 +34,7 @@ export async function readNetworks(
   const found = new Map<string, InterfaceUsage[]>();
   const rest: PodNetwork[] = [];
   for (const pod of pods) {
-    const pid = pod.pids.find((pid) => isIn(pid, pod.inode));
+    const pid = pod.pids.find((one) => isIn(one, pod.inode));
     const text = pid === undefined ? undefined : readKernelFile(`/proc/${pid}/net/dev`);
     if (text === undefined) rest.push(pod);
     else found.set(pod.id, parseNetDev(text));

@@ -4,7 +4,10 @@ import { jsonText } from "../base/json.ts";
 export type Labels = Record<string, string>;
 
 /** One metric with all its samples. */
-export type Family = { name: string; help: string; type: "counter" | "gauge" | "histogram" } & {
+export type Family = {
+  name: string;
+  help: string;
+  type: "counter" | "gauge" | "histogram";
   samples: { suffix?: string; labels: Labels; value: number | bigint }[];
 };
 
@@ -55,14 +58,9 @@ export class Histogram {
 
   observe(labels: Labels, seconds: number): void {
     const key = jsonText(labels);
-    const bounds = this.#bounds;
-    const series = this.#series.get(key) ?? {
-      labels,
-      counts: Array.from({ length: bounds.length + 1 }, () => 0),
-      sum: 0,
-    };
-    const bucket = bounds.findIndex((bound) => seconds <= bound);
-    series.counts[bucket === -1 ? bounds.length : bucket]!++;
+    const bounds = [...this.#bounds, Infinity];
+    const series = this.#series.get(key) ?? { labels, counts: bounds.map(() => 0), sum: 0 };
+    series.counts[bounds.findIndex((bound) => seconds <= bound)]!++;
     series.sum += seconds;
     this.#series.set(key, series);
   }

@@ -25,11 +25,8 @@ const limitShare = 4;
 /** processes: also count processes, which costs one file for each cgroup below. */
 export type Cgroup = { id: string; paths: CgroupPaths; processes?: boolean };
 
-/** One reading of a cgroup. */
-export type Sample = CgroupUsage & {
-  /** CPU nanoseconds per second since the previous reading. */
-  nanoCores?: bigint;
-};
+/** One reading of a cgroup; nanoCores: CPU nanoseconds per second since the previous one. */
+export type Sample = CgroupUsage & { nanoCores?: bigint };
 
 type Entry = { sample: Sample; monotonicMs: number };
 

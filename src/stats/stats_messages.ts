@@ -1,5 +1,4 @@
-// Converts readings to CRI's stats messages. Pure. Unknown figures stay unset, because 0 would
-// be taken literally.
+// Converts readings to CRI's stats messages. Pure. Unknown figures stay unset: 0 would be taken literally.
 import { toLong } from "../base/int64.ts";
 import type { MemoryUsage, Pressure, Pressures } from "./cgroup_usage.ts";
 import type { DiskUsage } from "./disk_usage.ts";
@@ -7,6 +6,7 @@ import type { InterfaceUsage } from "./network_stats.ts";
 import type { Sample } from "./sampler.ts";
 import type {
   ContainerStats,
+  CpuUsage,
   FilesystemUsage,
   LinuxPodSandboxStats,
   MemoryUsage as CriMemoryUsage,
@@ -22,16 +22,14 @@ import type {
 export function cgroupStats(sample: Sample): Pick<LinuxPodSandboxStats, "cpu" | "memory" | "io"> {
   const timestamp = toLong(sample.atNs);
   const { cpuNs, nanoCores, memory, ioPressure } = sample;
+  const cpu: CpuUsage = {
+    timestamp,
+    usage_core_nano_seconds: value(cpuNs),
+    usage_nano_cores: value(nanoCores),
+    psi: psi(sample.cpuPressure),
+  };
   return {
-    cpu:
-      cpuNs === undefined
-        ? undefined
-        : {
-            timestamp,
-            usage_core_nano_seconds: value(cpuNs),
-            usage_nano_cores: value(nanoCores),
-            psi: psi(sample.cpuPressure),
-          },
+    cpu: cpuNs === undefined ? undefined : cpu,
     memory: memory && { timestamp, ...memoryUsage(memory), psi: psi(sample.memoryPressure) },
     io: ioPressure && { timestamp, psi: psi(ioPressure) },
   };

@@ -4,10 +4,9 @@
 import { messageOf } from "../base/errors.ts";
 import { openStdin } from "../monitor_client/stdio_keepalive.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
-import { setTerminalSize } from "../sys/terminal.ts";
 import type { Channels, Outcome, WantedStreams } from "./channels.ts";
 import { copyOutput } from "./copy_output.ts";
-import type { StreamParts } from "./exec.ts";
+import { resizeTerminal, type StreamParts } from "./exec.ts";
 import { Fifos } from "./fifos.ts";
 
 export type AttachSession = {
@@ -39,7 +38,7 @@ export async function serveAttach(
     using _ = { [Symbol.dispose]: () => input?.close() };
     await parts.monitor.call("attach", { id, ...fifos.paths });
     fifos.connected();
-    if (wanted.tty) resize(input, channels).catch(() => {}); // the terminal is closed
+    if (wanted.tty) resizeTerminal(input, channels).catch(() => {}); // the terminal is closed
     const copies = names.map((name) =>
       copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes), never),
     );
@@ -71,9 +70,9 @@ async function clientDone(
   client: { channels: Channels; input: ByteStream | undefined; hangup: AbortSignal },
 ): Promise<void> {
   const { channels, input, hangup } = client;
-  const disconnected = new Promise<"hangup">((resolve) => {
-    if (hangup.aborted) resolve("hangup");
-    hangup.addEventListener("abort", () => resolve("hangup"), { once: true });
+  const disconnected = new Promise<void>((resolve) => {
+    if (hangup.aborted) resolve();
+    hangup.addEventListener("abort", () => resolve(), { once: true });
   });
   const done = wanted.stdin
     ? await Promise.race([feed(channels.stdin, input), disconnected])
@@ -95,11 +94,5 @@ async function feed(
     return "ended";
   } catch {
     return "unread"; // EPIPE
-  }
-}
-
-async function resize(input: ByteStream | undefined, { resizes }: Channels): Promise<void> {
-  for await (const { columns, rows } of resizes) {
-    if (input?.closed === false) setTerminalSize(input.descriptor, { columns, rows });
   }
 }

@@ -29,24 +29,18 @@ export function statusJson(outcome: Outcome): Buffer {
   return Buffer.from(jsonText(statusOf(outcome)));
 }
 
+const failure = { metadata: {}, status: "Failure" };
+
 function statusOf(outcome: Outcome): object {
   if ("error" in outcome) {
     const message = `Internal error occurred: ${outcome.error}`;
     const details = { causes: [{ message: outcome.error }] };
-    return {
-      metadata: {},
-      status: "Failure",
-      message,
-      reason: "InternalError",
-      details,
-      code: 500,
-    };
+    return { ...failure, message, reason: "InternalError", details, code: 500 };
   }
   const { exitCode } = outcome;
   if (exitCode === 0) return { metadata: {}, status: "Success" };
   const details = { causes: [{ reason: "ExitCode", message: String(exitCode) }] };
-  const message = statusText(outcome);
-  return { metadata: {}, status: "Failure", message, reason: "NonZeroExitCode", details };
+  return { ...failure, message: statusText(outcome), reason: "NonZeroExitCode", details };
 }
 
 /** Encodes the outcome for v1 to v3, where any text means failure. */

@@ -1,13 +1,14 @@
-// Makes a stream server's session of Exec or Attach, which differ only in the command's end of the streams.
+// Makes the stream server's sessions of Exec and Attach, which differ only in the command's end of the streams.
 import type { Wire } from "../sys/byte_stream.ts";
-import type { Outcome, Serve, WantedStreams } from "./channels.ts";
+import type { Serve, WantedStreams } from "./channels.ts";
 import type { StreamSession, Upgrade } from "./server.ts";
 import { spdyChannels, spdyProtocols } from "./spdy_channels.ts";
 import { websocketChannels, websocketProtocols } from "./websocket_channels.ts";
 
 export function commandSession(
   kind: "exec" | "attach",
-  { wanted, serve }: { wanted: WantedStreams; serve: Serve },
+  wanted: WantedStreams,
+  serve: Serve,
 ): StreamSession {
   return {
     kind,
@@ -19,7 +20,7 @@ export function commandSession(
       // A protocol error ends the session too, although the connection may stay open.
       const finished = new AbortController();
       ended.finally(() => finished.abort()).catch(() => {});
-      const outcome: Outcome = await serve(channels, AbortSignal.any([hangup, finished.signal]));
+      const outcome = await serve(channels, AbortSignal.any([hangup, finished.signal]));
       if (!hangup.aborted) await channels.finish(outcome);
     },
   };

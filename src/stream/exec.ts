@@ -34,7 +34,8 @@ export async function serveExec(
   const key = randomBytes(16).toString("hex");
   let hasExited = false;
   const cancel = () => {
-    if (!hasExited) parts.monitor.call("cancelExec", { key }).catch(() => {}); // a dead monitor's execs are killed anyway
+    // A dead monitor's execs are killed anyway.
+    if (!hasExited) parts.monitor.call("cancelExec", { key }).catch(() => {});
   };
   hangup.addEventListener("abort", cancel, { once: true });
   try {
@@ -42,11 +43,11 @@ export async function serveExec(
     const { containerId: id, process } = session;
     const { result } = await parts.monitor.call("startExec", { id, key, process, ...io.request });
     if (hangup.aborted) cancel(); // the first cancel may have preceded the exec
-    const exited = waitExec(parts.monitor, { id, key, ...result }).finally(
-      () => (hasExited = true),
-    );
+    const exec = { id, key, ...result };
+    const exited = waitExec(parts.monitor, exec).finally(() => (hasExited = true));
     exited.catch(() => {}); // reported by its other awaiters
     io.started();
+    if (session.wanted.tty) resizeTerminal(io.input, channels).catch(() => {}); // the terminal is closed
     return await copyStreams(io, channels, exited);
   } catch (error) {
     return { error: messageOf(error) };
@@ -58,7 +59,6 @@ export async function serveExec(
 
 async function copyStreams(io: Io, channels: Channels, exited: Promise<number>): Promise<Outcome> {
   feed(io, channels.stdin).catch(() => {}); // EPIPE: the command closed its stdin
-  resize(io, channels).catch(() => {}); // the terminal is closed, so the session ends
   const copies = io.outputs.map(({ name, stream }) =>
     copyOutput(stream, (bytes) => channels.write(name, bytes), exited).finally(() =>
       // The command must not block on a client that has disconnected.
@@ -94,8 +94,14 @@ async function feed(io: Io, stdin: AsyncIterable<Buffer>): Promise<void> {
   }
 }
 
-async function resize(io: Io, { resizes }: Channels): Promise<void> {
-  for await (const size of resizes) io.resize(size.columns, size.rows);
+/** Sets the terminal to the client's sizes as they change. */
+export async function resizeTerminal(
+  terminal: ByteStream | undefined,
+  { resizes }: Channels,
+): Promise<void> {
+  for await (const size of resizes) {
+    if (terminal?.closed === false) setTerminalSize(terminal.descriptor, size);
+  }
 }
 
 type Output = { name: "stdout" | "stderr"; stream: ByteStream };
@@ -107,7 +113,6 @@ interface Io extends Disposable {
   readonly input: ByteStream | undefined;
   started(): void;
   endInput(): void;
-  resize(columns: number, rows: number): void;
 }
 
 class FifoIo implements Io {
@@ -135,8 +140,6 @@ class FifoIo implements Io {
     this.input?.close();
   }
 
-  resize(): void {}
-
   [Symbol.dispose](): void {
     this.#fifos[Symbol.dispose]();
   }
@@ -163,10 +166,6 @@ class TerminalIo implements Io {
 
   /** Does nothing: closing the terminal would hang up the command. */
   endInput(): void {}
-
-  resize(columns: number, rows: number): void {
-    if (this.input?.closed === false) setTerminalSize(this.input.descriptor, { columns, rows });
-  }
 
   [Symbol.dispose](): void {
     this.#mailbox[Symbol.dispose]();

@@ -48,7 +48,7 @@ export async function forward(client: ForwardClient, target: ForwardTarget): Pro
   }
 }
 
-/** undefined: the client was sent the reason. */
+/** Returns undefined after a failure, whose reason it has sent to the client. */
 async function connectOrFail(
   client: ForwardClient,
   target: ForwardTarget,
@@ -62,7 +62,7 @@ async function connectOrFail(
   }
 }
 
-/** Ignores a disconnected client: what it sent must still reach the port. */
+/** Drops the bytes once the client has disconnected: those that it sent must still reach the port. */
 async function download(client: ForwardClient, bytes: Uint8Array): Promise<void> {
   if (client.hangup.aborted) return;
   try {
@@ -88,7 +88,7 @@ async function upload(
   }
 }
 
-/** After a disconnect, closes the socket once an upload of lingerMs made no progress. */
+/** After a disconnect, closes the socket once the upload has made no progress for lingerMs. */
 function closeAfter(
   { hangup }: ForwardClient,
   socket: ByteStream,

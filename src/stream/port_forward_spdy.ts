@@ -44,7 +44,7 @@ class Pairs {
   add(stream: SpdyStream): void {
     const { streamtype: type, requestid, port: text } = stream.headers;
     const port = Number(text);
-    if ((type !== "data" && type !== "error") || !Number.isInteger(port) || !isPort(port)) {
+    if ((type !== "data" && type !== "error") || !isPort(port)) {
       stream.reset().catch(() => {});
       return;
     }
@@ -89,7 +89,7 @@ class Pairs {
 }
 
 function isPort(port: number): boolean {
-  return port >= 1 && port <= 65_535;
+  return Number.isInteger(port) && port >= 1 && port <= 65_535;
 }
 
 function clientOf(data: SpdyStream, error: SpdyStream, hangup: AbortSignal): ForwardClient {

@@ -2,28 +2,23 @@
 // the ports, each is connected once. The n-th port has channels 2n for data and 2n + 1 for errors; the first
 // message of each is the port as a little-endian uint16. The WebSocket closes when the last port's connection
 // ends.
-import type { NetnsSockets } from "../node/netns_sockets.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { ChunkQueue } from "../sys/chunk_queue.ts";
-import type { Poller } from "../sys/poller.ts";
 import { closeNormal, WebSocketConnection } from "../sys/websocket.ts";
 import { ChannelMessages } from "./channel_messages.ts";
-import { forward, type ForwardClient } from "./port_forward.ts";
+import { forward, type ForwardClient, type ForwardTarget } from "./port_forward.ts";
 
 /** In order of preference; "": the client names none. */
 export const portForwardChannelProtocols = ["v4.channel.k8s.io", "v4.base64.channel.k8s.io", ""];
 
+type Options = Omit<ForwardTarget, "port"> & {
+  ports: number[];
+  protocol: string;
+  hangup: AbortSignal;
+};
+
 /** Serves one client until it disconnects, which aborts `hangup`, or all ports have ended. */
-export async function forwardWebSocket(
-  wire: Wire,
-  options: {
-    ports: number[];
-    protocol: string;
-    sockets: NetnsSockets;
-    poller: Poller;
-    hangup: AbortSignal;
-  },
-): Promise<void> {
+export async function forwardWebSocket(wire: Wire, options: Options): Promise<void> {
   const { ports, protocol, sockets, poller } = options;
   const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
   const disconnected = new AbortController();

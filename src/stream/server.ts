@@ -16,7 +16,7 @@ import { accept, listenLoopback } from "../sys/tcp.ts";
 import { acceptKey } from "../sys/websocket.ts";
 import { Tokens } from "./tokens.ts";
 
-/** What a URL gives access to. Protocols are in order of preference. */
+/** A session that a URL gives access to. Protocols are in order of preference. */
 export type StreamSession = {
   kind: "exec" | "attach" | "portforward";
   spdy: string[];
@@ -29,7 +29,7 @@ export type Upgrade = { over: "spdy" | "websocket"; protocol: string };
 /** Time for a client to send its request, and how many may be sending one. */
 const headMs = 5_000;
 const unacceptedMax = 1024;
-/** Guaranteed to each even if more connect: a client on this node sends immediately. */
+/** Minimum time for each even if more connect: a client on this node sends immediately. */
 const graceMs = 250;
 /** Accepted in a row before other calls run. */
 const acceptsMax = 64;
@@ -86,9 +86,9 @@ export class StreamServer implements AsyncDisposable {
   async #acceptAll(): Promise<void> {
     for (let taken = 0; !this.#closed;) {
       try {
-        const room = this.#unaccepted.roomInMs();
-        if (room > 0) {
-          await sleep(room);
+        const waitMs = this.#unaccepted.roomInMs();
+        if (waitMs > 0) {
+          await sleep(waitMs);
           continue;
         }
         const connection = accept(this.#listener);
@@ -97,9 +97,8 @@ export class StreamServer implements AsyncDisposable {
         if (++taken % acceptsMax === 0) await nextTurn();
       } catch (error) {
         // For example out of descriptors: connected clients continue.
-        this.#log.error("accepting a stream client failed, retrying in 100 ms", {
-          error: messageOf(error),
-        });
+        const message = "accepting a stream client failed, retrying in 100 ms";
+        this.#log.error(message, { error: messageOf(error) });
         await sleep(100);
       }
     }
@@ -137,12 +136,11 @@ export class StreamServer implements AsyncDisposable {
     if ("status" in upgrade) return refuse(stream, upgrade.status, upgrade);
     if (!this.#unaccepted.leave(stream)) return;
     this.#accepted++;
-    using _ = {
-      [Symbol.dispose]: () => {
-        this.#accepted--;
-      },
-    };
-    await this.#run(stream, { rest, session, upgrade });
+    try {
+      await this.#run(stream, { rest, session, upgrade });
+    } finally {
+      this.#accepted--;
+    }
   }
 
   async #run(
@@ -250,22 +248,17 @@ function spdyUpgrade(head: Head, session: StreamSession): Accepted | Refused {
   const offered = words(head, "x-stream-protocol-version");
   const protocol = offered.find((one) => session.spdy.includes(one));
   if (protocol === undefined && offered.length > 0) {
-    const headers = session.spdy.map((one): [string, string] => [
-      "X-Accepted-Stream-Protocol-Versions",
-      one,
-    ]);
+    const name = "X-Accepted-Stream-Protocol-Versions";
+    const headers = session.spdy.map((one): [string, string] => [name, one]);
     return { ...noneOf(offered, session.spdy), headers };
   }
   const chosen = protocol ?? session.spdy.at(-1)!; // old clients name none
-  return {
-    over: "spdy",
-    protocol: chosen,
-    headers: [
-      ["Connection", "Upgrade"],
-      ["Upgrade", "SPDY/3.1"],
-      ["X-Stream-Protocol-Version", chosen],
-    ],
-  };
+  const headers: [string, string][] = [
+    ["Connection", "Upgrade"],
+    ["Upgrade", "SPDY/3.1"],
+    ["X-Stream-Protocol-Version", chosen],
+  ];
+  return { over: "spdy", protocol: chosen, headers };
 }
 
 function websocketUpgrade(head: Head, session: StreamSession): Accepted | Refused {

@@ -3,13 +3,8 @@
 import { inTime } from "../base/abort.ts";
 import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
 import type { Wire } from "../sys/byte_stream.ts";
-import {
-  SizeReader,
-  statusJson,
-  statusText,
-  type Channels,
-  type WantedStreams,
-} from "./channels.ts";
+import { SizeReader, statusJson, statusText } from "./channels.ts";
+import type { Channels, WantedStreams } from "./channels.ts";
 
 /** In order of preference. */
 export const spdyProtocols = [
@@ -61,9 +56,8 @@ function channelsOf(session: SpdySession, opened: Opened, protocol: string): Cha
     write: async (stream, bytes) => opened.get(stream)?.write(bytes),
     finish: async (outcome) => {
       const error = opened.get("error")!;
-      const status = protocol.startsWith("v4")
-        ? statusJson(outcome)
-        : Buffer.from(statusText(outcome));
+      const isJson = protocol.startsWith("v4");
+      const status = isJson ? statusJson(outcome) : Buffer.from(statusText(outcome));
       if (status.length > 0) await error.write(status);
       for (const stream of opened.values()) await stream.end();
       await session.goAway();

@@ -6,11 +6,12 @@ import { NetnsSockets } from "../node/netns_sockets.ts";
 import { Poller } from "../sys/poller.ts";
 import { tunnel, WebSocketConnection } from "../sys/websocket.ts";
 import { serveAttach, type AttachSession } from "./attach.ts";
+import type { Serve } from "./channels.ts";
 import { commandSession } from "./command_session.ts";
 import { serveExec, type ExecSession, type StreamParts } from "./exec.ts";
 import { forwardSpdy, portForwardProtocol } from "./port_forward_spdy.ts";
 import { forwardWebSocket, portForwardChannelProtocols } from "./port_forward_websocket.ts";
-import { StreamServer } from "./server.ts";
+import { StreamServer, type StreamSession } from "./server.ts";
 import { startTlsFront, type TlsFiles, type TlsFront } from "./tls_front.ts";
 
 export type StreamOptions = {
@@ -26,31 +27,25 @@ export type StreamOptions = {
 
 export class Streams implements AsyncDisposable {
   readonly #parts: StreamParts;
-  readonly #poller: Poller;
   readonly #server: StreamServer;
   readonly #front: TlsFront | undefined;
 
-  private constructor(
-    options: StreamOptions,
-    made: { poller: Poller; server: StreamServer; front: TlsFront | undefined },
-  ) {
-    const { monitor, folder } = options;
-    this.#parts = { monitor, folder, poller: made.poller };
-    this.#poller = made.poller;
-    this.#server = made.server;
-    this.#front = made.front;
+  private constructor(parts: StreamParts, server: StreamServer, front: TlsFront | undefined) {
+    this.#parts = parts;
+    this.#server = server;
+    this.#front = front;
   }
 
   /** @throws CriError FAILED_PRECONDITION if the port is in use or the certificate unusable. */
   static async open(options: StreamOptions): Promise<Streams> {
-    rmSync(options.folder, { recursive: true, force: true });
-    mkdirSync(options.folder, { mode: 0o700 });
+    const { monitor, folder, tls, port, log, idleMs } = options;
+    rmSync(folder, { recursive: true, force: true });
+    mkdirSync(folder, { mode: 0o700 });
     const poller = new Poller();
-    const { tls, port, log, idleMs } = options;
     const server = new StreamServer({ port: tls ? 0 : port, poller, log, idleMs });
     try {
       const front = tls && (await startTlsFront(tls, { port, to: server.port, log }));
-      return new Streams(options, { poller, server, front });
+      return new Streams({ monitor, folder, poller }, server, front);
     } catch (error) {
       await server[Symbol.asyncDispose]();
       poller[Symbol.dispose]();
@@ -64,23 +59,13 @@ export class Streams implements AsyncDisposable {
   }
 
   exec(session: ExecSession): string {
-    const { wanted } = session;
-    return this.#url(
-      commandSession("exec", {
-        wanted,
-        serve: (channels, hangup) => serveExec(this.#parts, session, channels, hangup),
-      }),
-    );
+    const serve: Serve = (channels, hangup) => serveExec(this.#parts, session, channels, hangup);
+    return this.#url(commandSession("exec", session.wanted, serve));
   }
 
   attach(session: AttachSession): string {
-    const { wanted } = session;
-    return this.#url(
-      commandSession("attach", {
-        wanted,
-        serve: (channels, hangup) => serveAttach(this.#parts, session, channels, hangup),
-      }),
-    );
+    const serve: Serve = (channels, hangup) => serveAttach(this.#parts, session, channels, hangup);
+    return this.#url(commandSession("attach", session.wanted, serve));
   }
 
   /**
@@ -109,7 +94,7 @@ export class Streams implements AsyncDisposable {
     });
   }
 
-  #url(session: Parameters<StreamServer["offer"]>[0]): string {
+  #url(session: StreamSession): string {
     // A cleaner of /run may have removed it.
     mkdirSync(this.#parts.folder, { recursive: true, mode: 0o700 });
     const path = this.#server.offer(session);
@@ -121,6 +106,6 @@ export class Streams implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#front?.[Symbol.dispose]();
     await this.#server[Symbol.asyncDispose]();
-    this.#poller[Symbol.dispose]();
+    this.#parts.poller[Symbol.dispose]();
   }
 }

@@ -5,15 +5,8 @@ import { ChunkQueue } from "../sys/chunk_queue.ts";
 import { channel } from "../sys/remote_command.ts";
 import { closeNormal, WebSocketConnection } from "../sys/websocket.ts";
 import { ChannelMessages } from "./channel_messages.ts";
-import {
-  SizeReader,
-  statusJson,
-  statusText,
-  type Channels,
-  type Outcome,
-  type Size,
-  type WantedStreams,
-} from "./channels.ts";
+import { SizeReader, statusJson, statusText } from "./channels.ts";
+import type { Channels, Outcome, Size, WantedStreams } from "./channels.ts";
 
 /** In order of preference; "": the client names none. */
 export const websocketProtocols = [

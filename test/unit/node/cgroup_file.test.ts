@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { limited, parseKeyed } from "../../../src/node/cgroup_file.ts";
+import { finiteLimit, parseKeyed } from "../../../src/node/cgroup_file.ts";
 
 test("parseKeyed() finds whole keys and numbers only", () => {
   const stat = parseKeyed("a 1\nnot_b 2\nb 3\nc max\nd -4\ne 18446744073709551615");
@@ -13,7 +13,7 @@ test("parseKeyed() finds whole keys and numbers only", () => {
   ]);
 });
 
-test("limited() treats v1's largest number as no limit", () => {
-  expect(limited(9_223_372_036_854_771_712n)).toBeUndefined();
-  expect(limited(4096n)).toBe(4096n);
+test("finiteLimit() treats v1's largest number as no limit", () => {
+  expect(finiteLimit(9_223_372_036_854_771_712n)).toBeUndefined();
+  expect(finiteLimit(4096n)).toBe(4096n);
 });

@@ -11,7 +11,7 @@ function attachment(name: string, ip?: string): CniAttachment {
   return { ...attempt, result: { cniVersion: "1.0.0", ips: [{ address: `${ip}/8` }] }, ips: [ip] };
 }
 
-const key = (network: string, containerID: string) => ({ network, containerID, ifname: "eth0" });
+const key = (network: string, id: string) => ({ network, id, ifName: "eth0" });
 const pod = (recorded: unknown[]) => ({ id: "p", netnsPath: "/n", recorded });
 
 test.each<[string, unknown[], ReturnType<typeof key>[], string[], string[]]>([

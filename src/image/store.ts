@@ -152,11 +152,7 @@ export class ImageStore implements AsyncDisposable {
     const key = jsonText([reference.name, auth ?? null, runtimeHandler ?? null]);
     return await this.#pulls.join(key, options, async (signal, onProgress) => {
       const startMs = performance.now();
-      const image = await fetchImage(reference, {
-        registry: this.#options.registry,
-        auth,
-        signal,
-      });
+      const image = await fetchImage(reference, { registry: this.#options.registry, auth, signal });
       const record = await this.#register({ ...image, runtimeHandler }, { signal, onProgress });
       const ms = Math.round(performance.now() - startMs);
       this.#options.log.info("image pulled", { image: reference.name, id: record.id, ms });

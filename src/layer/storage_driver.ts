@@ -46,10 +46,7 @@ async function chooseDriver(
     const message = `"storage-driver": "overlay2" does not work on the file system of ${folder} (${problem}): put "graph" on ext4, xfs or btrfs, or let "storage-driver" be "auto", which copies the image for each container there`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
-  log.warn("overlayfs does not work, each container gets a copy of its image", {
-    folder,
-    problem,
-  });
+  log.warn("overlayfs does not work, each container gets a copy of its image", { folder, problem });
   return { driver: "native", problem };
 }
 

@@ -12,11 +12,6 @@ export function pemFile(folder: string, name: string, by: string): PemFile {
   return { path: isAbsolute(name) ? name : join(folder, name), by };
 }
 
-/** @throws CriError FAILED_PRECONDITION if it is missing or holds no certificate. */
-export async function readAuthority(file: PemFile): Promise<string> {
-  return await readPem(file, "CERTIFICATE");
-}
-
 /** Both may be the same file. @throws CriError FAILED_PRECONDITION if either part is missing. */
 export async function readPair(
   certFile: PemFile,
@@ -27,7 +22,11 @@ export async function readPair(
   return { cert, key };
 }
 
-async function readPem({ path, by }: PemFile, what: string): Promise<string> {
+/** @throws CriError FAILED_PRECONDITION if it is missing or holds no part of that kind. */
+export async function readPem(
+  { path, by }: PemFile,
+  what: "CERTIFICATE" | "PRIVATE KEY",
+): Promise<string> {
   let text: string;
   try {
     text = await readFile(path, "utf8");
@@ -64,7 +63,7 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
   const tls: Tls = { skipVerify: false, files: authorities };
   const file = (name: string) => pemFile(folder, name, folder);
   if (authorities.length > 0) {
-    tls.ca = await Promise.all(authorities.map((name) => readAuthority(file(name))));
+    tls.ca = await Promise.all(authorities.map((name) => readPem(file(name), "CERTIFICATE")));
   }
   if (certName === undefined) return checkedTls(tls, folder);
   const ownKey = certName.replace(/cert$/, "key");
@@ -74,10 +73,12 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
 }
 
 async function namesIn(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder);
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return [];
-    throw new CriError("FAILED_PRECONDITION", messageOf(error), { cause: error });
-  }
+  return await readdir(folder).catch((error: unknown) =>
+    errnoOf(error) === "ENOENT" ? [] : unreadable(error),
+  );
+}
+
+/** @throws CriError FAILED_PRECONDITION: a file or folder of the configuration cannot be read. */
+export function unreadable(cause: unknown): never {
+  throw new CriError("FAILED_PRECONDITION", messageOf(cause), { cause });
 }

@@ -71,23 +71,18 @@ function hostOf(address: string): string {
   return isDocker ? "docker.io" : host;
 }
 
-// -- the node's own -------------------------------------------------------------------------------
+// -- the node's own credentials -------------------------------------------------------------------
 
 const text = v.optional(v.string(), "");
+const AuthEntry = v.object({
+  username: text,
+  password: text,
+  auth: text,
+  identitytoken: text,
+  registrytoken: text,
+});
 const AuthFile = v.object({
-  auths: v.optional(
-    v.record(
-      v.string(),
-      v.object({
-        username: text,
-        password: text,
-        auth: text,
-        identitytoken: text,
-        registrytoken: text,
-      }),
-    ),
-    {},
-  ),
+  auths: v.optional(v.record(v.string(), AuthEntry), {}),
   credHelpers: v.optional(v.record(v.string(), v.string()), {}),
   credsStore: text,
 });
@@ -116,7 +111,7 @@ export async function readAuthFile(path: string): Promise<AuthFile | undefined> 
   }
 }
 
-export type CredentialsLookup = {
+type CredentialsLookup = {
   /** The registry, or the mirror's host. */
   host: string;
   repository: string;

@@ -45,8 +45,8 @@ function wrongDigest({ url }: Upstream, digest: string): TransferError {
   return new TransferError("DATA_LOSS", `${hostOf(url)} sent it with the digest ${digest}`);
 }
 
-export type BlobRequest = { digest: string; size: number };
-export type BlobOptions = {
+type BlobRequest = { digest: string; size: number };
+type BlobOptions = {
   signal: AbortSignal;
   /** Runs each connection attempt, so that the caller can prepare for it. */
   around?: <T>(connect: () => Promise<T>) => Promise<T>;

@@ -7,7 +7,7 @@ import type { PullSession, Upstream } from "./pull_session.ts";
 /** An upstream that may still be tried. */
 type Candidate = { upstream: Upstream; tries: number; readyAtMs: number };
 
-export type Attempt = {
+type Attempt = {
   upstream: Upstream;
   delayMs: number;
   /** Why its last attempt failed; "" before the first. */

@@ -7,7 +7,7 @@ import { inNetwork, isLoopback, isSameAddress } from "./ip_network.ts";
 
 export type Environment = Record<string, string | undefined>;
 
-export type Proxy = {
+type Proxy = {
   /** Includes user and password. */
   url: string;
   /** The address without them, and the variable it is from, for messages. */

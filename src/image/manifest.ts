@@ -97,10 +97,8 @@ export function parseManifest(
       return { kind: "index", index: parseAs(Index, value, what) };
     }
     if ("schemaVersion" in value && value.schemaVersion === 1) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `${what} has the old manifest schema 1; push the image again with a current tool`,
-      );
+      const message = `${what} has the old manifest schema 1; push the image again with a current tool`;
+      throw new CriError("INVALID_ARGUMENT", message);
     }
     if ("manifests" in value) {
       throw new CriError("INVALID_ARGUMENT", `${what} is both an index and an image`);

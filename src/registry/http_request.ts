@@ -21,12 +21,8 @@ export class TransferError extends CriError {
   }
 }
 
-type TransferErrorOptions = {
-  mayRetry?: boolean;
-  retryAfterMs?: number;
-  isUntrusted?: boolean;
-  cause?: unknown;
-};
+type TransferErrorOptions = ErrorOptions &
+  Partial<Pick<TransferError, "mayRetry" | "retryAfterMs" | "isUntrusted">>;
 
 type HttpRequest = {
   url: string;

@@ -1,5 +1,4 @@
-// Chooses the storage driver when the image store opens: overlay2 if a trial overlay mount works, else
-// native.
+// Chooses the storage driver at the start: overlay2 if a trial overlay mount works, else native.
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { hasNativeLayer } from "./layer_record.ts";

@@ -76,8 +76,9 @@ export class LayerStore {
     }
     const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
     for (const name of names) {
-      const [short = "", end = ""] = name.split(".", 2);
-      if (Object.hasOwn(sidecars, end) && !known.has(short)) await store.#remove(join(root, name));
+      const [short = "", suffix = ""] = name.split(".", 2);
+      if (Object.hasOwn(sidecars, suffix) && !known.has(short))
+        await store.#remove(join(root, name));
     }
     for (const name of await readdir(store.trees)) {
       if (name !== "empty" && !known.has(name)) store.#orphanedTrees.add(name);
@@ -170,8 +171,8 @@ export class LayerStore {
     return undefined;
   }
 
-  #sidecar(chainId: string, end: string): string {
-    return join(this.root, `${shortId(chainId)}.${end}`);
+  #sidecar(chainId: string, suffix: string): string {
+    return join(this.root, `${shortId(chainId)}.${suffix}`);
   }
 
   /** Creates a folder for a caller's temporary files; the next start removes it at the latest. */
@@ -199,9 +200,9 @@ export class LayerStore {
     await this.#evicting.get(short);
     if (this.#orphanedTrees.has(short)) this.#renameOrphanedTree(short);
     try {
-      for (const [end, name] of Object.entries(sidecars)) {
-        if (end !== "list" && !existsSync(paths[name])) continue;
-        await rename(paths[name], this.#sidecar(chainId, end));
+      for (const [suffix, name] of Object.entries(sidecars)) {
+        if (suffix !== "list" && !existsSync(paths[name])) continue;
+        await rename(paths[name], this.#sidecar(chainId, suffix));
       }
       await rename(paths.tree, this.tree(chainId));
       await this.#write(record);
@@ -281,11 +282,10 @@ export class LayerStore {
     const moves: [from: string, to: string][] = [
       [this.#sidecar(chainId, "json"), `${aside}.json`], // first: without a record the next start sees no layer
       [this.tree(chainId), aside],
-      ...Object.keys(sidecars).map((end): [string, string] => [
-        this.#sidecar(chainId, end),
-        `${aside}.${end}`,
-      ]),
     ];
+    for (const suffix of Object.keys(sidecars)) {
+      moves.push([this.#sidecar(chainId, suffix), `${aside}.${suffix}`]);
+    }
     for (const [from, to] of moves) {
       try {
         await rename(from, to);

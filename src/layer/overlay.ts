@@ -167,21 +167,22 @@ export async function overlayProblem(folder: string): Promise<OverlayProblem | u
 /** Tests what images need: whiteouts and opaque folders in layers, removal and rename above. */
 async function tryOverlay(dir: string): Promise<string | undefined> {
   const rootfs = join(dir, "rootfs");
-  for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {
+  for (const name of ["lower/opaque", "over/opaque", "upper", "work", "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true });
   }
-  for (const name of ["kept", "gone", "of/hidden"]) fs.writeFileSync(join(dir, "lower", name), "");
-  markRemoved(join(dir, "over/gone"));
-  markOpaque(join(dir, "over/of"));
+  for (const name of ["kept", "removed", "opaque/hidden"])
+    fs.writeFileSync(join(dir, "lower", name), "");
+  markRemoved(join(dir, "over/removed"));
+  markOpaque(join(dir, "over/opaque"));
   stack({ trees: dir, names: ["lower", "over"], dir, readonly: false });
   const names = fs.readdirSync(rootfs).toSorted().join(" ");
-  const within = fs.readdirSync(join(rootfs, "of")).join(" ");
-  if (names !== "kept of" || within !== "") return "files that a layer removes stay visible";
+  const within = fs.readdirSync(join(rootfs, "opaque")).join(" ");
+  if (names !== "kept opaque" || within !== "") return "files that a layer removes stay visible";
   fs.rmSync(join(rootfs, "kept"));
   fs.writeFileSync(join(rootfs, "new"), "");
   fs.renameSync(join(rootfs, "new"), join(rootfs, "kept"));
   fs.rmSync(join(rootfs, "kept"));
-  if (fs.readdirSync(rootfs).join(" ") !== "of")
+  if (fs.readdirSync(rootfs).join(" ") !== "opaque")
     return "files that a container removes stay visible";
   return undefined;
 }

@@ -24,7 +24,7 @@ const exitMs = 10_000;
 /** Time after its exit for the rest of its stderr to arrive. */
 const drainMs = 100;
 
-/** The running programs of one layer; they start before the helper enters its chroot, which lacks them. */
+/** The running programs of one layer; they start before the chroot, which does not contain them. */
 export class ProcessorChain implements AsyncDisposable {
   readonly #timeoutMs: number;
   readonly #poller = new Poller();

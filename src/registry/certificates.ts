@@ -60,11 +60,9 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
   const authorities = names.filter((name) => name.endsWith(".crt"));
   const certName = names.find((name) => name.endsWith(".cert"));
   if (authorities.length === 0 && certName === undefined) return undefined;
-  const tls: Tls = { skipVerify: false, files: authorities };
   const file = (name: string) => pemFile(folder, name, folder);
-  if (authorities.length > 0) {
-    tls.ca = await Promise.all(authorities.map((name) => readPem(file(name), "CERTIFICATE")));
-  }
+  const ca = await Promise.all(authorities.map((name) => readPem(file(name), "CERTIFICATE")));
+  const tls: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
   if (certName === undefined) return checkedTls(tls, folder);
   const ownKey = certName.replace(/cert$/, "key");
   const keyName = names.includes(ownKey) ? ownKey : certName;

@@ -1,5 +1,4 @@
-// Fetches manifests and blobs by the OCI distribution protocol, from the first upstream that has them,
-// and resumes broken transfers.
+// Fetches manifests and blobs by the OCI distribution protocol with failover; resumes broken transfers.
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { digestOf } from "../base/digest.ts";

@@ -14,10 +14,7 @@ type Proxy = {
   about: string;
 };
 
-/**
- * undefined: connect directly.
- * @throws CriError FAILED_PRECONDITION if the variable is not the address of an HTTP proxy.
- */
+/** undefined: connect directly. @throws CriError FAILED_PRECONDITION if the variable names no HTTP proxy. */
 export function proxyFor(target: URL, env: Environment = process.env): Proxy | undefined {
   const name = target.protocol === "https:" ? "HTTPS_PROXY" : "HTTP_PROXY";
   const { variable, value } = variableOf(env, name);

@@ -70,10 +70,7 @@ export function newUpstream(endpoint: Endpoint, auth: ResolvedCredentials): Upst
   return { ...endpoint, auth, authorization: null, ...learned };
 }
 
-/**
- * Returns the pull's own credentials if they are for the endpoint. Mirrors are third parties: they get them
- * only if serverAddress names them.
- */
+/** Mirrors are third parties: they get the pull's own credentials only if serverAddress names them. */
 export function givenCredentials(
   endpoint: Endpoint,
   domain: string,

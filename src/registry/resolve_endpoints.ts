@@ -39,11 +39,10 @@ export async function resolveEndpoints(
   }
   const tls = folder === undefined ? undefined : await dockerCertificates(folder);
   const mirrors = domain === "docker.io" ? options.mirrors : [];
-  const ofMirrors = mirrors.map((mirror) => mirrorEndpoints(mirror, domain, options));
-  return [
-    ...(await Promise.all(ofMirrors)).flat(),
-    ...origins.map((origin) => withTls(origin, tls)),
-  ];
+  const ofMirrors = await Promise.all(
+    mirrors.map((mirror) => mirrorEndpoints(mirror, domain, options)),
+  );
+  return [...ofMirrors.flat(), ...origins.map((origin) => withTls(origin, tls))];
 }
 
 /** Tests whether a request to the host addresses the registry itself, not a mirror of it. */

@@ -15,7 +15,7 @@ import {
   setTimes,
 } from "../sys/path.ts";
 import { isKept } from "./layer_manifest.ts";
-import { nameOf, pathOf } from "./tar_fields.ts";
+import { nameOf, pathOf, timeFromNs } from "./tar_fields.ts";
 import { isOpaque, isRemoved, opaqueMark, type Path } from "./whiteouts.ts";
 
 /** Maps an image's ids 0 … count-1 to this node's, from uid and gid up; other ids map to uid and gid. */
@@ -104,8 +104,7 @@ class TreeCopy {
       lsetxattr(to, name, name === "security.capability" ? this.#namespaced(value) : value);
     }
     if (label !== undefined) setSelinuxLabel(to, label);
-    const nsPerS = 1_000_000_000n;
-    setTimes(to, { s: Number(stat.mtimeNs / nsPerS), ns: Number(stat.mtimeNs % nsPerS) });
+    setTimes(to, timeFromNs(stat.mtimeNs));
   }
 
   /** File capabilities apply in the user namespace whose root uid they name (capabilities(7), version 3). */

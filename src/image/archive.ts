@@ -16,7 +16,7 @@ import { nameOrNone } from "../registry/reference.ts";
 import { type TarHeader, TarReader } from "../layer/tar_reader.ts";
 import { isZstd } from "../layer/zstd_frames.ts";
 
-export type ArchiveLayer = LayerDescriptor & Place;
+type ArchiveLayer = LayerDescriptor & Place;
 
 export type ArchiveImage = {
   /** As in the archive, not validated. */
@@ -30,7 +30,7 @@ export type ArchiveImage = {
   layers: ArchiveLayer[];
 };
 
-export type ArchiveOptions = {
+type ArchiveOptions = {
   /** An existing folder for a decompressed copy of the archive. */
   scratch: string;
   /** Decompresses a file into a new one. */
@@ -57,10 +57,8 @@ export async function readArchive(path: string, o: ArchiveOptions): Promise<Arch
   if (index !== undefined) return await readOci(path, index, lookup);
   const manifest = await lookup("manifest.json");
   if (manifest !== undefined) return await readDocker(path, manifest, lookup);
-  throw new CriError(
-    "INVALID_ARGUMENT",
-    `${path} is no image archive: it holds neither index.json (OCI) nor manifest.json (docker save)`,
-  );
+  const message = `${path} is no image archive: it holds neither index.json (OCI) nor manifest.json (docker save)`;
+  throw new CriError("INVALID_ARGUMENT", message);
 }
 
 async function lookupIn(path: string, o: ArchiveOptions): Promise<Lookup> {
@@ -148,12 +146,8 @@ async function readPlace(place: Place, bytesMax: number, what: string): Promise<
   }
   if (place.offset === 0) return await readFile(place.path);
   await using file = await open(place.path);
-  const { buffer, bytesRead } = await file.read(
-    Buffer.alloc(place.size),
-    0,
-    place.size,
-    place.offset,
-  );
+  const buffer = Buffer.alloc(place.size);
+  const { bytesRead } = await file.read(buffer, 0, place.size, place.offset);
   if (bytesRead < place.size) throw new CriError("DATA_LOSS", `${what} is truncated`);
   return buffer;
 }
@@ -167,8 +161,7 @@ async function readOci(path: string, index: Place, lookup: Lookup): Promise<Arch
   let notAnImage: NoImage | undefined;
   for (const entry of manifests) {
     try {
-      const known = images.get(entry.digest);
-      const image = known ?? (await ociImage(path, entry, lookup));
+      const image = images.get(entry.digest) ?? (await ociImage(path, entry, lookup));
       // An archive of several platforms need not hold all of them.
       if (image === undefined) continue;
       addName(image, entry);
@@ -222,9 +215,8 @@ async function ociImage(path: string, entry: Descriptor, lookup: Lookup) {
   };
   for (const layer of layers) {
     const place = await lookup(blobName(layer.digest));
-    if (place === undefined) {
+    if (place === undefined)
       throw new CriError("NOT_FOUND", `${path} has no layer ${layer.digest}`);
-    }
     image.layers.push({ ...layer, ...place });
   }
   return image;
@@ -250,9 +242,7 @@ async function readDocker(path: string, manifest: Place, lookup: Lookup): Promis
     };
     const config = await readPlace(await find(Config), configBytesMax, `${path}: ${Config}`);
     const layers: ArchiveLayer[] = [];
-    for (const name of Layers) {
-      layers.push({ ...(await find(name)), digest: "", mediaType: "" });
-    }
+    for (const name of Layers) layers.push({ ...(await find(name)), digest: "", mediaType: "" });
     const configDigest = digestOf(config);
     const names = RepoTags ?? [];
     images.push({ names, tags: [], manifestDigest: "", configDigest, config, layers });

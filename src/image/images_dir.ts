@@ -16,7 +16,7 @@ const Loaded = v.object({
 type Loaded = v.InferOutput<typeof Loaded>;
 
 /** memory: the file that records which files were loaded. */
-export type ImagesDirOptions = { folder: string; memory: string; log: Log };
+type ImagesDirOptions = { folder: string; memory: string; log: Log };
 
 /**
  * Loads archives and OCI layout folders in the background, one after another in order of their names. One
@@ -47,16 +47,16 @@ async function loadAll(store: ImageStore, work: Work): Promise<void> {
       const mark = await markOf(path);
       const known = before[name];
       const isThere = known?.mark === mark && known.images.every((id) => store.find(id));
-      const images = isThere ? known.images : await load(store, path, signal);
+      const images = isThere
+        ? known.images
+        : (await store.load(path, { signal })).map(({ id }) => id);
       counts[isThere ? "unchanged" : "loaded"]++;
       files[name] = { mark, images };
     } catch (error) {
       if (signal.aborted) return;
       counts.failed++;
-      log.error("loading a file of images-dir failed, skipping it", {
-        path,
-        error: messageOf(error),
-      });
+      const reason = { path, error: messageOf(error) };
+      log.error("loading a file of images-dir failed, skipping it", reason);
     }
     // After each file, so that an interrupted start does not reload all of them.
     await writeMemory(work, { ...before, ...files });
@@ -65,20 +65,13 @@ async function loadAll(store: ImageStore, work: Work): Promise<void> {
   log.info("images-dir processed", { folder, ...counts });
 }
 
-async function load(store: ImageStore, path: string, signal: AbortSignal): Promise<string[]> {
-  const images = await store.load(path, { signal });
-  return images.map(({ id }) => id);
-}
-
 /** Skips hidden files, such as rsync's partial ones. */
 async function namesIn(folder: string, log: Log): Promise<string[]> {
   try {
     return (await readdir(folder)).filter((name) => !name.startsWith(".")).sort();
   } catch (error) {
-    log.error("cannot read images-dir, loading nothing from it", {
-      folder,
-      error: messageOf(error),
-    });
+    const reason = { folder, error: messageOf(error) };
+    log.error("cannot read images-dir, loading nothing from it", reason);
     return [];
   }
 }
@@ -97,10 +90,8 @@ async function readMemory({ memory, log }: Work): Promise<Loaded["files"]> {
     return v.parse(Loaded, jsonValue(await readFile(memory, "utf8"))).files;
   } catch (error) {
     if (errnoOf(error) === "ENOENT") return {};
-    log.warn("cannot read the list of files loaded from images-dir, loading all again", {
-      file: memory,
-      error: messageOf(error),
-    });
+    const reason = { file: memory, error: messageOf(error) };
+    log.warn("cannot read the list of files loaded from images-dir, loading all again", reason);
     return {};
   }
 }

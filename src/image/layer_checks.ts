@@ -3,7 +3,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { UnpackPool } from "../layer/unpack_pool.ts";
 import type { LayerMaker, LayerWant } from "../layer/layer_maker.ts";
 import type { LayerStore } from "../layer/layer_store.ts";
-import { type NewImage } from "./pull.ts";
+import type { NewImage } from "./pull.ts";
 import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import type { ImageRecord } from "./records.ts";
 import type { LayerSource } from "../layer/job_unpack.ts";
@@ -21,7 +21,7 @@ export type LayerCheck = {
   note: string;
 };
 
-export type LayerCheckParts = {
+type LayerCheckParts = {
   layers: LayerStore;
   maker: LayerMaker;
   helpers: UnpackPool;
@@ -58,25 +58,16 @@ async function checkLayer(
   { repair, signal }: CheckOptions,
 ): Promise<LayerCheck> {
   const images = namesOf(users);
-  const check: LayerCheck = {
-    chainId,
-    images,
-    state: "intact",
-    differences: [],
-    differencesCount: 0,
-    note: "",
-  };
-  const manifest = parts.layers.manifest(chainId);
-  if (manifest === undefined) {
+  const none = { differences: [], differencesCount: 0, note: "" };
+  const check: LayerCheck = { chainId, images, state: "intact", ...none };
+  const listing = parts.layers.manifest(chainId);
+  if (listing === undefined) {
     const note = "an earlier build unpacked it: remove its images and pull them again";
     return { ...check, state: "unknown", note };
   }
   const folder = parts.layers.tree(chainId);
   try {
-    const found = await parts.helpers.run(
-      { kind: "verify", folder, listing: manifest },
-      { signal },
-    );
+    const found = await parts.helpers.run({ kind: "verify", folder, listing }, { signal });
     if (found.count === 0) return check;
     check.differences = found.first;
     check.differencesCount = found.count;
@@ -106,14 +97,10 @@ async function repairLayer(parts: LayerCheckParts, place: Place, signal: AbortSi
   const failures: string[] = [];
   for await (const { wants, from } of sourcesOf(parts, place, { signal, failures })) {
     const { helpers, maker } = parts;
-    const before = () => assertUnused(parts, place.chainId);
+    const beforeReplace = () => assertUnused(parts, place.chainId);
     try {
-      await maker.remake(wants, place.index, {
-        helpers,
-        signal,
-        onLayer: () => {},
-        beforeReplace: before,
-      });
+      const o = { helpers, signal, onLayer: () => {}, beforeReplace };
+      await maker.remake(wants, place.index, o);
       return `from ${from}`;
     } catch (error) {
       if (signal.aborted) throw error;
@@ -141,12 +128,8 @@ async function* sourcesOf(
   const blob = layers.blob(chainId);
   if (blob !== undefined) {
     const { path, digest, size } = blob;
-    const part = () => ({
-      mediaType: "",
-      digest,
-      size,
-      source: { kind: "file", path, offset: 0 } as const,
-    });
+    const source = { kind: "file", path, offset: 0 } as const;
+    const part = () => ({ mediaType: "", digest, size, source });
     yield { wants: wantsOf(layers, users[0]!, part), from: "its kept blob" };
   }
   for (const image of users) {
@@ -173,9 +156,7 @@ function wantsOf(
   image: ImageRecord,
   part: (at: number) => LayerDescriptor & { source: LayerSource },
 ): LayerWant[] {
-  return image.layers.map((chainId, at) => ({
-    ...part(at),
-    chainId,
-    diffId: layers.diffIdOf(chainId) ?? "",
-  }));
+  return image.layers.map((chainId, at) => {
+    return { ...part(at), chainId, diffId: layers.diffIdOf(chainId) ?? "" };
+  });
 }

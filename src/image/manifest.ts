@@ -46,10 +46,7 @@ const Descriptor = v.object({
 });
 export type Descriptor = v.InferOutput<typeof Descriptor>;
 
-const Manifest = v.object({
-  config: Descriptor,
-  layers: listOf(Descriptor),
-});
+const Manifest = v.object({ config: Descriptor, layers: listOf(Descriptor) });
 export type Manifest = v.InferOutput<typeof Manifest>;
 
 const Index = v.object({ manifests: v.pipe(v.array(Descriptor), v.maxLength(1000)) });
@@ -73,9 +70,7 @@ const ConfigFile = v.object({
   architecture: v.optional(short, ""),
   variant: v.optional(short),
   config: v.nullish(ImageSettings),
-  rootfs: v.object({
-    diff_ids: listOf(Digest),
-  }),
+  rootfs: v.object({ diff_ids: listOf(Digest) }),
 });
 
 /** An image's defaults for containers, and its platform. */
@@ -102,10 +97,8 @@ export function parseManifest(
       return { kind: "index", index: parseAs(Index, value, what) };
     }
     if ("schemaVersion" in value && value.schemaVersion === 1) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `${what} has the old manifest schema 1; push the image again with a current tool`,
-      );
+      const message = `${what} has the old manifest schema 1; push the image again with a current tool`;
+      throw new CriError("INVALID_ARGUMENT", message);
     }
     if ("manifests" in value) {
       throw new CriError("INVALID_ARGUMENT", `${what} is both an index and an image`);

@@ -14,7 +14,7 @@ import {
 import { bestFor, hostPlatform, type Platform } from "./platform.ts";
 
 /** Both return bytes that are verified against their digest, and bounded. */
-export type ManifestReader = {
+type ManifestReader = {
   manifest(digest: string): Promise<Uint8Array>;
   config(config: Descriptor): Promise<Uint8Array>;
 };
@@ -33,8 +33,6 @@ export async function platformManifest(
 
 /** An entry's image is missing, is for another platform, or is not an image: try the next. */
 const skippable: ErrorCode[] = ["NOT_FOUND", "INVALID_ARGUMENT", "FAILED_PRECONDITION"];
-
-type Candidate = { manifest: Manifest; platform: ImageConfig };
 
 class Resolver {
   readonly #what: string;
@@ -72,7 +70,7 @@ class Resolver {
 
   /** Chooses among entries without a platform by their configs. */
   async #byConfig(index: Index, entries: Descriptor[]): Promise<Manifest> {
-    const found: Candidate[] = [];
+    const found: { manifest: Manifest; platform: ImageConfig }[] = [];
     let problem: CriError | undefined;
     for (const entry of entries) {
       try {

@@ -42,10 +42,7 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
     config,
     repoTags: ref.digest === undefined ? [ref.name] : [],
     repoDigests: [`${ref.domain}/${ref.path}@${top.digest}`],
-    layers: manifest.layers.map((layer) => ({
-      ...layer,
-      source: { kind: "registry", session },
-    })),
+    layers: manifest.layers.map((layer) => ({ ...layer, source: { kind: "registry", session } })),
     source: { kind: "registry", name: ref.name, host: session.servedBy },
     what: ref.name,
   };

@@ -6,9 +6,8 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
-import { digestOf } from "../base/digest.ts";
+import { digestOf, isDigest } from "../base/digest.ts";
 import { ImageSettings, type ImageConfig } from "./manifest.ts";
-import { isDigest } from "../base/digest.ts";
 import { nameOrNone } from "../registry/reference.ts";
 
 export type ImageRecord = {
@@ -101,11 +100,9 @@ export class ImageRecords {
         await this.#write(repaired);
       } catch (error) {
         // A full disk must not prevent the start; the next one repairs again.
-        const what = { image: image.id, error: messageOf(error) };
-        this.#log.warn(
-          "cannot write an image record whose tag moved to another image, retrying at the next start",
-          what,
-        );
+        const message =
+          "cannot write an image record whose tag moved to another image, retrying at the next start";
+        this.#log.warn(message, { image: image.id, error: messageOf(error) });
       }
     }
   }
@@ -126,7 +123,7 @@ export class ImageRecords {
   find(ref: string): ImageRecord | undefined {
     const id = /^[0-9a-f]{64}$/.test(ref) ? `sha256:${ref}` : ref;
     if (isDigest(id)) {
-      return this.#images.get(id) ?? this.#first(({ repoDigests: all }) => hasDigest(all, id));
+      return this.#images.get(id) ?? this.#first((image) => hasDigest(image, id));
     }
     return this.#byName(ref) ?? this.#byPrefix(ref);
   }
@@ -166,14 +163,14 @@ export class ImageRecords {
       repoTags: union(known?.repoTags, image.repoTags),
       repoDigests: union(known?.repoDigests, image.repoDigests),
     };
+    const isAdded = (tag: string) => added.repoTags.includes(tag);
     const moved = this.list().filter(
-      (other) =>
-        other.id !== image.id && other.repoTags.some((tag) => added.repoTags.includes(tag)),
+      ({ id, repoTags }) => id !== image.id && repoTags.some(isAdded),
     );
     await writeFileAtomic(this.#configPath(image.id), config);
     await this.#write(added);
     for (const other of moved) {
-      const repoTags = other.repoTags.filter((tag) => !added.repoTags.includes(tag));
+      const repoTags = other.repoTags.filter((tag) => !isAdded(tag));
       await this.#write({ ...other, repoTags });
     }
     return added;
@@ -194,13 +191,8 @@ export class ImageRecords {
   }
 
   async #write(image: ImageRecord): Promise<void> {
-    const file = {
-      version: 1,
-      ...image,
-      sizeBytes: String(image.sizeBytes),
-      pulledAtNs: String(image.pulledAtNs),
-    };
-    await writeFileAtomic(this.#path(image.id), jsonText(file));
+    const numbers = { sizeBytes: String(image.sizeBytes), pulledAtNs: String(image.pulledAtNs) };
+    await writeFileAtomic(this.#path(image.id), jsonText({ version: 1, ...image, ...numbers }));
     this.#images.set(image.id, image);
   }
 
@@ -211,10 +203,8 @@ export class ImageRecords {
       this.#images.set(image.id, image);
     } catch (error) {
       const aside = `${path}.unreadable`;
-      this.#log.warn("cannot read an image record, setting it aside", {
-        file: aside,
-        error: messageOf(error),
-      });
+      const reason = { file: aside, error: messageOf(error) };
+      this.#log.warn("cannot read an image record, setting it aside", reason);
       await this.#clear(path, () => rename(path, aside));
     }
   }
@@ -229,10 +219,8 @@ export class ImageRecords {
     try {
       await action();
     } catch (error) {
-      this.#log.warn("cannot clear a file among the image records", {
-        file,
-        error: messageOf(error),
-      });
+      const reason = { file, error: messageOf(error) };
+      this.#log.warn("cannot clear a file among the image records", reason);
     }
   }
 }
@@ -242,7 +230,7 @@ function lastPulledFirst(a: ImageRecord, b: ImageRecord): number {
   return a.id < b.id ? -1 : 1;
 }
 
-function hasDigest(repoDigests: string[], digest: string): boolean {
+function hasDigest({ repoDigests }: ImageRecord, digest: string): boolean {
   return repoDigests.some((name) => name.endsWith(`@${digest}`));
 }
 

@@ -66,12 +66,11 @@ export class Registrar {
   }
 
   async #makeLayers(name: string, wants: LayerWant[], o: RegisterOptions): Promise<void> {
-    const shown = wants.map(({ digest, diffId, size }) => ({
-      digest: digest === "" ? diffId : digest,
-      totalBytes: size,
-    }));
-    const board = new ProgressTracker(name, shown, o.onProgress ?? (() => {}));
-    const onLayer = board.set.bind(board);
+    const shown = wants.map(({ digest, diffId, size }) => {
+      return { digest: digest === "" ? diffId : digest, totalBytes: size };
+    });
+    const tracker = new ProgressTracker(name, shown, o.onProgress ?? (() => {}));
+    const onLayer = tracker.set.bind(tracker);
     await using helpers = this.#parts.startHelpers();
     await this.#parts.maker.ensure(wants, { helpers, signal: o.signal, onLayer });
   }
@@ -85,10 +84,8 @@ export function layersOf(image: Pick<NewImage, "config" | "layers" | "what">) {
     throw new CriError("INVALID_ARGUMENT", message);
   }
   const chain = chainIds(diffIds);
-  const wants: LayerWant[] = image.layers.map((layer, index) => ({
-    ...layer,
-    diffId: diffIds[index]!,
-    chainId: chain[index]!,
-  }));
+  const wants: LayerWant[] = image.layers.map((layer, index) => {
+    return { ...layer, diffId: diffIds[index]!, chainId: chain[index]! };
+  });
   return { config, wants };
 }

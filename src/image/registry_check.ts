@@ -58,11 +58,7 @@ export async function* checkRegistry(
 }
 
 type Outcome = { code: EndpointCheck["code"]; detail: string; digest?: string };
-type Check = {
-  ref: Reference;
-  wanted: { tag?: string; digest?: string };
-  signal: AbortSignal;
-};
+type Check = { ref: Reference; wanted: { tag?: string; digest?: string }; signal: AbortSignal };
 
 /** Fetches the manifest, this platform's manifest and a blob: registries often store blobs elsewhere. */
 async function check(session: PullSession, upstream: Upstream, o: Check): Promise<Outcome> {

@@ -55,8 +55,7 @@ export class RootfsMounts {
   async mount(image: ImageRecord, { dir, signal, ...parts }: RootfsMountOptions): Promise<string> {
     const { layers } = this.#parts;
     const absolute = this.#real(dir);
-    const missing = image.layers.find((chainId) => !layers.has(chainId));
-    if (missing !== undefined) {
+    if (!image.layers.every((chainId) => layers.has(chainId))) {
       const message = `the image ${image.id} was removed during the call: pull it again`;
       throw new CriError("FAILED_PRECONDITION", message);
     }

@@ -25,7 +25,7 @@ export type SavedImage = {
   layers: PackedLayer[];
 };
 
-export type SaveOptions = {
+type SaveOptions = {
   path: string;
   /** Replaces an existing file. */
   force: boolean;
@@ -49,12 +49,8 @@ export async function writeArchive(images: SavedImage[], o: SaveOptions): Promis
   try {
     if (!force && existsSync(path)) refuse(path);
     await fs.writeFile(temporary, "", { flag: "wx", mode: 0o600 });
-    const job = {
-      kind: "pack",
-      path: temporary,
-      compression: compressionOf(path),
-      entries,
-    } as const;
+    const compression = compressionOf(path);
+    const job = { kind: "pack", path: temporary, compression, entries } as const;
     await o.helpers.run(job, { signal, onBytes: progressOf(images, entries, o.onProgress) });
     // Claimed by an empty file: FAT has no hard links.
     if (!force) await fs.writeFile(path, "", { flag: "wx", mode: 0o600 });
@@ -81,18 +77,15 @@ function compressionOf(path: string): PackJob["compression"] {
 /** Assigns the bytes written to the layers in archive order. */
 function progressOf(images: SavedImage[], entries: PackEntry[], onProgress: OnProgress) {
   const layers = entries.flatMap(({ content }) => ("layer" in content ? [content.layer] : []));
-  const shown = layers.map(({ diffId, streamBytes }) => ({
-    digest: diffId,
-    totalBytes: streamBytes,
-  }));
+  const shown = layers.map((layer) => ({ digest: layer.diffId, totalBytes: layer.streamBytes }));
   const { record, names } = images[0]!;
-  const board = new ProgressTracker(names[0] ?? record.id, shown, onProgress);
+  const tracker = new ProgressTracker(names[0] ?? record.id, shown, onProgress);
   return (bytes: number) => {
     let before = 0;
     for (const [index, { streamBytes }] of layers.entries()) {
       const own = Math.min(streamBytes, bytes - before);
       if (own <= 0) return;
-      board.set(index, own === streamBytes ? "done" : "moving", own);
+      tracker.set(index, own === streamBytes ? "done" : "moving", own);
       before += streamBytes;
     }
   };
@@ -108,11 +101,9 @@ function archiveEntries(images: SavedImage[]): PackEntry[] {
       schemaVersion: 2,
       mediaType: types.manifest,
       config: { mediaType: types.config, digest: record.id, size: Buffer.byteLength(config) },
-      layers: own.map(({ diffId: digest, streamBytes: size }) => ({
-        mediaType: types.layer,
-        digest,
-        size,
-      })),
+      layers: own.map(({ diffId: digest, streamBytes: size }) => {
+        return { mediaType: types.layer, digest, size };
+      }),
     });
     const digest = digestOf(Buffer.from(manifest));
     texts.set(blobName(digest), manifest);
@@ -183,10 +174,8 @@ async function savedImage(
       const { path, streamBytes } = tarSplit;
       return { diffId, streamBytes, tree: layers.tree(chainId), recipe: path };
     }
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `${what} cannot be saved: its layer ${diffId ?? chainId} cannot be reproduced byte for byte (an entry of it replaces another, or an earlier isulad-ts unpacked it); copy the image from its registry`,
-    );
+    const message = `${what} cannot be saved: its layer ${diffId ?? chainId} cannot be reproduced byte for byte (an entry of it replaces another, or an earlier isulad-ts unpacked it); copy the image from its registry`;
+    throw new CriError("FAILED_PRECONDITION", message);
   });
   return { record, names: [], config: config.toString("utf8"), layers: saved };
 }

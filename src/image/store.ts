@@ -24,7 +24,7 @@ import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference } from "../registry/reference.ts";
 import { checkRegistry, type EndpointCheck } from "./registry_check.ts";
-import { RootfsMounts, type RootfsMountOptions } from "./rootfs_mounts.ts";
+import { RootfsMounts, type RootfsMountOptions, type RootfsMountsParts } from "./rootfs_mounts.ts";
 import { savedImages, writeArchive } from "./save.ts";
 import { openStorage, type Storage, type StorageOptions } from "../layer/storage_driver.ts";
 
@@ -32,7 +32,6 @@ export type { RegistryAuth } from "../registry/credentials.ts";
 export type { LayerCheck } from "./layer_checks.ts";
 export type { RegistryOptions } from "../registry/resolve_endpoints.ts";
 export type { ImageProgress, LayerState } from "../layer/layer_progress.ts";
-export type { ImageConfig } from "./manifest.ts";
 export type { ImageRecord } from "./records.ts";
 export type { EndpointCheck } from "./registry_check.ts";
 export type { RootfsOwner } from "../layer/rootfs.ts";
@@ -56,33 +55,27 @@ export type PullOptions = {
 export async function openImageStore(options: ImageStoreOptions): Promise<ImageStore> {
   await mkdir(options.graph, { recursive: true, mode: 0o700 });
   // The mount table has real paths, and mounts are found by path.
-  const graph = realpathSync(options.graph);
-  await mkdir(join(graph, "layers"), { recursive: true, mode: 0o700 });
-  const records = await ImageRecords.open(join(graph, "images"), options.log);
-  const storage = await openStorage(join(graph, "layers"), options.storage, options.log);
-  const mounts = mountedOverlays(graph);
-  const layers = await LayerStore.open(join(graph, "layers"), {
-    driver: storage.driver,
-    mounted: new Set([...mounts.values()].flat()),
-    log: options.log,
-  });
+  const { graph, log } = options;
+  const realGraph = realpathSync(graph);
+  const folder = join(realGraph, "layers");
+  await mkdir(folder, { recursive: true, mode: 0o700 });
+  const records = await ImageRecords.open(join(realGraph, "images"), log);
+  const storage = await openStorage(folder, options.storage, log);
+  const mounts = mountedOverlays(realGraph);
+  const mounted = new Set([...mounts.values()].flat());
+  const layers = await LayerStore.open(folder, { driver: storage.driver, mounted, log });
   for (const { id, layers: chain, repoTags } of records.list()) {
     if (chain.every((chainId) => layers.has(chainId))) continue;
-    options.log.warn("image removed: one of its layers is missing", { image: repoTags[0] ?? id });
+    log.warn("image removed: one of its layers is missing", { image: repoTags[0] ?? id });
     await records.remove(id);
   }
-  const store = new ImageStore(options, { graph, records, layers, storage, mounts });
+  const parts = { graph, realGraph, records, layers, storage, mounts };
+  const store = new ImageStore(options, parts);
   await store.start();
   return store;
 }
 
-type StoreParts = {
-  graph: string;
-  records: ImageRecords;
-  layers: LayerStore;
-  storage: Storage;
-  mounts: Map<string, string[]>;
-};
+type StoreParts = Omit<RootfsMountsParts, "startHelpers"> & { records: ImageRecords };
 
 export class ImageStore implements AsyncDisposable {
   readonly #options: ImageStoreOptions;
@@ -105,10 +98,9 @@ export class ImageStore implements AsyncDisposable {
     this.#layers = parts.layers;
     this.storage = parts.storage;
     this.#maker = new LayerMaker(parts.layers, { ...options.layers, log: options.log });
-    const { graph } = options;
     const startHelpers = () => this.#startHelpers();
     this.sync = new LayerSync(parts.layers, startHelpers, options.log);
-    this.#mounts = new RootfsMounts({ ...parts, graph, realGraph: parts.graph, startHelpers });
+    this.#mounts = new RootfsMounts({ ...parts, startHelpers });
     this.#gc = new LayerGc({ ...parts, mounts: this.#mounts });
     this.#registrar = new Registrar({ ...parts, maker: this.#maker, gc: this.#gc, startHelpers });
     this.pinned = pinnedBy(options.pinned ?? []);
@@ -152,11 +144,7 @@ export class ImageStore implements AsyncDisposable {
     const key = jsonText([reference.name, auth ?? null, runtimeHandler ?? null]);
     return await this.#pulls.join(key, options, async (signal, onProgress) => {
       const startMs = performance.now();
-      const image = await fetchImage(reference, {
-        registry: this.#options.registry,
-        auth,
-        signal,
-      });
+      const image = await fetchImage(reference, { registry: this.#options.registry, auth, signal });
       const record = await this.#register({ ...image, runtimeHandler }, { signal, onProgress });
       const ms = Math.round(performance.now() - startMs);
       this.#options.log.info("image pulled", { image: reference.name, id: record.id, ms });
@@ -251,12 +239,12 @@ export class ImageStore implements AsyncDisposable {
     const helpers = stack.use(this.#startHelpers());
     stack.defer(() => this.sync.begin());
     stack.use(this.#gc.hold(chains));
-    const { layers, maker } = { layers: this.#layers, maker: this.#maker };
-    const registry = this.#options.registry;
+    const { registry } = this.#options;
     const fetch = (reference: string, signal: AbortSignal) =>
       fetchImage(parseReference(reference), { registry, auth: undefined, signal });
     const mounts = (chainId: string) => this.#mounts.countOf(chainId);
-    yield* checkLayers({ layers, maker, helpers, fetch, mounts }, images, options);
+    const parts = { layers: this.#layers, maker: this.#maker, helpers, fetch, mounts };
+    yield* checkLayers(parts, images, options);
   }
 
   /** Returns the path of the mounted root; dir is the container's folder. */

@@ -50,7 +50,7 @@ export class ContainerQuota {
     rmSync(folder, { recursive: true, force: true });
     mkdirSync(folder, { mode: 0o700 });
     try {
-      const project = this.#assign([folder]);
+      const project = this.assign([folder]);
       setProjectLimit(this.#device, project, BigInt(trialLimitBytes));
       setProjectLimit(this.#device, project, 0n);
       if (!limitsProjects(this.#device)) throw new Error("it counts usage without limiting it");
@@ -59,8 +59,8 @@ export class ContainerQuota {
     }
   }
 
-  /** Assigns an unused project to empty folders. */
-  #assign(folders: string[]): number {
+  /** Assigns an unused project to one container's folders, which must be empty. @returns its id. */
+  assign(folders: string[]): number {
     for (let tries = 0; tries < projectsMax; tries++) {
       const project = projectFirst + (this.#next++ % projectsMax);
       const { usedBytes, usedInodes } = projectQuota(this.#device, project);
@@ -70,11 +70,6 @@ export class ContainerQuota {
       return project;
     }
     throw new Error(`all ${projectsMax} project ids are in use`);
-  }
-
-  /** Assigns a project to one container's folders, which must be empty. */
-  assign(folders: string[]): void {
-    this.#assign(folders);
   }
 
   /** Limits writes to `bytes` more than the folder's project uses now. */
@@ -96,9 +91,8 @@ export class ContainerQuota {
 function deviceOf(folder: string): string {
   const { major, minor } = deviceNumbers(lstatSync(folder, { bigint: true }).dev);
   const path = `/sys/dev/block/${major}:${minor}/uevent`;
-  const name = existsSync(path)
-    ? /^DEVNAME=(.*)$/m.exec(readFileSync(path, "utf8"))?.[1]
-    : undefined;
+  const text = existsSync(path) ? readFileSync(path, "utf8") : "";
+  const name = /^DEVNAME=(.*)$/m.exec(text)?.[1];
   if (name !== undefined) return join("/dev", name);
   throw new Error(`it has no block device (${major}:${minor})`);
 }

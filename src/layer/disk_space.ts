@@ -1,5 +1,4 @@
-// Checks for free disk space before a layer is fetched or copied, and reports a full disk as
-// RESOURCE_EXHAUSTED.
+// Checks for free disk space before layers are written, and reports a full disk as RESOURCE_EXHAUSTED.
 import { statfs } from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 

@@ -1,5 +1,4 @@
-// Decompresses gzip and zstd, and passes anything else through. Magic bytes decide, since media types may be
-// wrong.
+// Decompresses gzip and zstd by their magic bytes, as media types may be wrong; passes on anything else.
 import type { Transform } from "node:stream";
 import * as zlib from "node:zlib";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -7,7 +6,7 @@ import { isZstd, ZstdFrames } from "./zstd_frames.ts";
 
 const chunkSize = 256 << 10;
 
-// The types of our minimum Node version lack it.
+// @types/node 22.10 does not declare it.
 const { createZstdDecompress } = zlib as unknown as {
   createZstdDecompress: (options: { chunkSize: number }) => Transform & zlib.Zlib;
 };
@@ -55,7 +54,8 @@ export class Inflate {
       if (this.#head.length > 0) this.#sink(this.#head);
       return;
     }
-    await this.#finish(this.#stream);
+    const stream = this.#stream;
+    await this.#wait(() => stream.end());
     if (this.#frames?.isWhole === false) throw new CriError("DATA_LOSS", "it is truncated");
   }
 
@@ -72,10 +72,6 @@ export class Inflate {
       throw new CriError("DATA_LOSS", "data follows its compressed stream");
     }
     this.#writtenBytes = stream.bytesWritten;
-    await this.#finish(stream);
-  }
-
-  async #finish(stream: Transform): Promise<void> {
     await this.#wait(() => stream.end());
   }
 

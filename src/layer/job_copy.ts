@@ -15,11 +15,11 @@ import {
   setTimes,
 } from "../sys/path.ts";
 import { isKept } from "./layer_manifest.ts";
-import { nameOf, pathOf } from "./tar_fields.ts";
-import { isOpaque, isRemoved, opaqueMark } from "./whiteouts.ts";
+import { nameOf, pathOf, timeFromNs } from "./tar_fields.ts";
+import { isOpaque, isRemoved, opaqueMark, type Path } from "./whiteouts.ts";
 
 /** Maps an image's ids 0 … count-1 to this node's, from uid and gid up; other ids map to uid and gid. */
-export type IdShift = { uid: number; gid: number; count: number };
+type IdShift = { uid: number; gid: number; count: number };
 
 export type CopyJob = {
   kind: "copy";
@@ -39,65 +39,47 @@ const largeBytes = 4n << 20n;
 
 /** @throws ENOSPC, EDQUOT and other file system errors; a partial copy stays. */
 export async function copyLayers(job: CopyJob): Promise<void> {
-  for (const tree of job.trees) await new TreeCopy(tree, job).run();
+  for (const tree of job.trees) await new TreeCopy(tree, job).copyFolder("");
 }
 
 class TreeCopy {
-  readonly #from: string;
-  readonly #to: string;
-  readonly #shift: IdShift | undefined;
-  readonly #label: string | undefined;
+  readonly #tree: string;
+  readonly #job: CopyJob;
   /** Inode of a hard-linked file → its first path. */
   readonly #linked = new Map<bigint, string>();
   #entries = 0;
 
-  constructor(from: string, { folder, shift, label }: CopyJob) {
-    this.#from = from;
-    this.#to = folder;
-    this.#shift = shift;
-    this.#label = label;
-  }
-
-  async run(): Promise<void> {
-    await this.#folder("");
+  constructor(tree: string, job: CopyJob) {
+    this.#tree = tree;
+    this.#job = job;
   }
 
   /** path: relative to the tree with a leading slash; "" is the root. */
-  async #folder(path: string): Promise<void> {
-    const [from, to] = [pathOf(this.#from + path), pathOf(this.#to + path)];
+  async copyFolder(path: string): Promise<void> {
+    const [from, to] = [this.#from(path), this.#to(path)];
     if (isOpaque(from)) for (const name of namesIn(to)) this.#remove(`${path}/${name}`);
     for (const name of namesIn(from)) {
       // Lets the process notice the end of its input, by which the daemon cancels.
       if (++this.#entries % entriesPerTurn === 0) await nextTurn();
       if (name !== opaqueMark) await this.#entry(`${path}/${name}`);
     }
-    this.#describe(path, fs.lstatSync(from, { bigint: true })); // last: adding entries changes its mtime
+    this.#setAttributes(path, fs.lstatSync(from, { bigint: true })); // last: adding entries changes its mtime
   }
 
   async #entry(path: string): Promise<void> {
-    const stat = fs.lstatSync(pathOf(this.#from + path), { bigint: true });
-    const to = pathOf(this.#to + path);
+    const [from, to] = [this.#from(path), this.#to(path)];
+    const stat = fs.lstatSync(from, { bigint: true });
     const existing = fs.lstatSync(to, { throwIfNoEntry: false });
     const stays = stat.isDirectory() && existing?.isDirectory() === true;
     if (existing !== undefined && !stays) this.#remove(path);
     if (isRemoved(stat)) return;
     if (stat.isDirectory()) {
       if (!stays) fs.mkdirSync(to, 0o700);
-      await this.#folder(path);
-      return;
+      return await this.copyFolder(path);
     }
     const first = this.#linked.get(stat.ino);
-    if (first !== undefined) {
-      fs.linkSync(pathOf(this.#to + first), to);
-      return;
-    }
+    if (first !== undefined) return fs.linkSync(this.#to(first), to);
     if (stat.nlink > 1n) this.#linked.set(stat.ino, path);
-    await this.#make(path, stat);
-    this.#describe(path, stat);
-  }
-
-  async #make(path: string, stat: fs.BigIntStats): Promise<void> {
-    const [from, to] = [pathOf(this.#from + path), pathOf(this.#to + path)];
     if (stat.isFile()) await copyFile(from, to, stat);
     else if (stat.isSymbolicLink()) {
       fs.symlinkSync(fs.readlinkSync(from, { encoding: "buffer" }), to);
@@ -105,12 +87,14 @@ class TreeCopy {
       const { major, minor } = deviceNumbers(stat.rdev);
       mknod(to, Number(stat.mode), major, minor);
     }
+    this.#setAttributes(path, stat);
   }
 
-  #describe(path: string, stat: fs.BigIntStats): void {
-    const [from, to] = [pathOf(this.#from + path), pathOf(this.#to + path)];
-    const uid = shifted(Number(stat.uid), this.#shift?.uid, this.#shift);
-    const gid = shifted(Number(stat.gid), this.#shift?.gid, this.#shift);
+  #setAttributes(path: string, stat: fs.BigIntStats): void {
+    const [from, to] = [this.#from(path), this.#to(path)];
+    const { shift, label } = this.#job;
+    const uid = shifted(Number(stat.uid), shift?.uid, shift);
+    const gid = shifted(Number(stat.gid), shift?.gid, shift);
     fs.lchownSync(to, uid, gid);
     // chown clears the setuid bit, so chmod follows.
     if (!stat.isSymbolicLink()) fs.chmodSync(to, Number(stat.mode) & 0o7777);
@@ -119,27 +103,35 @@ class TreeCopy {
       if (value === undefined) continue;
       lsetxattr(to, name, name === "security.capability" ? this.#namespaced(value) : value);
     }
-    if (this.#label !== undefined) setSelinuxLabel(to, this.#label);
-    const nsPerS = 1_000_000_000n;
-    setTimes(to, { s: Number(stat.mtimeNs / nsPerS), ns: Number(stat.mtimeNs % nsPerS) });
+    if (label !== undefined) setSelinuxLabel(to, label);
+    setTimes(to, timeFromNs(stat.mtimeNs));
   }
 
   /** File capabilities apply in the user namespace whose root uid they name (capabilities(7), version 3). */
   #namespaced(value: Uint8Array): Uint8Array {
     const version2Bytes = 20;
-    if (this.#shift === undefined || value.length !== version2Bytes) return value;
+    const { shift } = this.#job;
+    if (shift === undefined || value.length !== version2Bytes) return value;
     const bytes = Buffer.concat([value, Buffer.alloc(4)]);
     bytes.writeUInt8(3, 3);
-    bytes.writeUInt32LE(this.#shift.uid, version2Bytes);
+    bytes.writeUInt32LE(shift.uid, version2Bytes);
     return bytes;
   }
 
   #remove(path: string): void {
-    fs.rmSync(pathOf(this.#to + path), { recursive: true, force: true });
+    fs.rmSync(this.#to(path), { recursive: true, force: true });
+  }
+
+  #from(path: string): Path {
+    return pathOf(this.#tree + path);
+  }
+
+  #to(path: string): Path {
+    return pathOf(this.#job.folder + path);
   }
 }
 
-function namesIn(folder: string | Buffer): string[] {
+function namesIn(folder: Path): string[] {
   return fs.readdirSync(folder, { encoding: "buffer" }).map((name) => nameOf(name));
 }
 
@@ -149,22 +141,14 @@ export function shifted(id: number, first: number | undefined, shift: IdShift | 
 }
 
 /** Shares blocks where the file system supports it, and keeps holes. */
-async function copyFile(
-  from: string | Buffer,
-  to: string | Buffer,
-  stat: fs.BigIntStats,
-): Promise<void> {
+async function copyFile(from: Path, to: Path, stat: fs.BigIntStats): Promise<void> {
   if (stat.blocks * 512n < stat.size) return await copyChunks(from, to, stat);
   const flags = fs.constants.COPYFILE_EXCL | fs.constants.COPYFILE_FICLONE;
   if (stat.size < largeBytes) fs.copyFileSync(from, to, flags);
   else await copyWhole(from, to, flags);
 }
 
-async function copyChunks(
-  from: string | Buffer,
-  to: string | Buffer,
-  { size }: fs.BigIntStats,
-): Promise<void> {
+async function copyChunks(from: Path, to: Path, { size }: fs.BigIntStats): Promise<void> {
   using source = Descriptor.open(from, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
   using target = Descriptor.create(to);
   const buffer = Buffer.allocUnsafe(chunkBytes);

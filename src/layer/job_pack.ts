@@ -29,7 +29,7 @@ export type PackJob = {
 const copyBytes = 256 << 10;
 const progressStepBytes = 1 << 20;
 
-// The types of our minimum Node version lack it.
+// @types/node 22.10 does not declare it.
 const { createZstdCompress } = zlib as unknown as { createZstdCompress: () => Transform };
 
 /** onProgress: bytes written so far, of all layers together. */
@@ -67,10 +67,11 @@ export async function packArchive(
   fs.fsyncSync(file.fd);
 }
 
-type LayerOptions = { jail: ChrootJail; sink: Sink; count: (bytes: number) => void };
-
 /** @throws CriError DATA_LOSS when the tree no longer matches the layer that was unpacked. */
-async function writeLayer(layer: PackedLayer, { jail, sink, count }: LayerOptions): Promise<void> {
+async function writeLayer(
+  layer: PackedLayer,
+  { jail, sink, count }: { jail: ChrootJail; sink: Sink; count: (bytes: number) => void },
+): Promise<void> {
   const hash = createHash(algorithmOf(layer.diffId));
   let length = 0;
   const write = async (bytes: Uint8Array) => {
@@ -118,10 +119,8 @@ function openPart(relative: Buffer, name: string): Descriptor {
 }
 
 function changed(object: string, how: string): CriError {
-  return new CriError(
-    "DATA_LOSS",
-    `${object} has changed since it was unpacked: ${how}; remove the image and pull it again`,
-  );
+  const message = `${object} has changed since it was unpacked: ${how}; remove the image and pull it again`;
+  return new CriError("DATA_LOSS", message);
 }
 
 /** Writes to a descriptor, optionally compressed. The caller may reuse the bytes once write() resolves. */

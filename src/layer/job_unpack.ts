@@ -82,7 +82,7 @@ export async function unpackLayer(
   using blob = job.blob === undefined ? undefined : Descriptor.create(job.blob);
   await using processors = job.decoding && (await ProcessorChain.start(job.decoding));
   try {
-    const source = withProgress(confinedChunks(job, jail), blob, onProgress);
+    const source = keptAndReported(confinedChunks(job, jail), blob, onProgress);
     const { layer, entries } = await unpackStream(job, { source, tarSplit, processors, jail });
     if (layer.diffId !== job.diffId) {
       const message = `layer ${job.digest} unpacks to ${layer.diffId}; its config says ${job.diffId}`;
@@ -95,7 +95,7 @@ export async function unpackLayer(
   }
 }
 
-type StreamOptions = {
+type UnpackStreams = {
   source: AsyncIterable<Uint8Array>;
   tarSplit: Descriptor;
   processors: ProcessorChain | undefined;
@@ -105,7 +105,7 @@ type StreamOptions = {
 /** Unpacks into "/" of the chroot that the source enters before it yields its first chunk. */
 async function unpackStream(
   { digest: expected, diffId, limits }: UnpackLayerJob,
-  { source, tarSplit: file, processors, jail }: StreamOptions,
+  { source, tarSplit: file, processors, jail }: UnpackStreams,
 ): Promise<{ layer: UnpackedLayer; entries: Map<string, ManifestEntry> }> {
   const packedHash = createHash(algorithmOf(expected));
   const plainHash = createHash(algorithmOf(diffId));
@@ -156,10 +156,8 @@ async function unpackStream(
 function checkedDigest(expected: string, hash: Hash): string {
   const arrived = `${algorithmOf(expected)}:${hash.copy().digest("hex")}`;
   if (expected === "" || expected === arrived) return arrived;
-  throw new CriError(
-    "DATA_LOSS",
-    `layer ${expected} arrived with digest ${arrived}: it was damaged at its source or in transit`,
-  );
+  const message = `layer ${expected} arrived with digest ${arrived}: it was damaged at its source or in transit`;
+  throw new CriError("DATA_LOSS", message);
 }
 
 /** Yields the blob; before the first chunk this process enters the chroot of the layer's folder. */
@@ -172,35 +170,27 @@ function confinedChunks(job: UnpackLayerJob, jail: ChrootJail): AsyncIterable<Ui
   if (source.kind === "file") {
     const file = Descriptor.open(source.path, fs.constants.O_RDONLY);
     jail.enter(job.folder);
-    const { offset } = source;
-    const stream = fs.createReadStream("", {
-      fd: file.release(), // the stream closes it
-      start: offset,
-      end: offset + size - 1,
-      highWaterMark: 256 << 10,
-    });
-    return stream as AsyncIterable<Uint8Array>;
+    const range = { start: source.offset, end: source.offset + size - 1 };
+    const options = { fd: file.release(), ...range, highWaterMark: 256 << 10 };
+    return fs.createReadStream("", options) as AsyncIterable<Uint8Array>; // it closes the descriptor
   }
   jail.enter(job.folder);
-  return readBlob(
-    source.session,
-    { digest: job.digest, size },
-    {
-      signal: new AbortController().signal, // the daemon kills this process to cancel
-      around: async (connect) => {
-        // Name resolution and certificates need files outside of the chroot.
-        jail.leave();
-        try {
-          return await connect();
-        } finally {
-          jail.enter(job.folder);
-        }
-      },
+  return readBlob(source.session, job, {
+    signal: new AbortController().signal, // the daemon kills this process to cancel
+    around: async (connect) => {
+      // Name resolution and certificates need files outside of the chroot.
+      jail.leave();
+      try {
+        return await connect();
+      } finally {
+        jail.enter(job.folder);
+      }
     },
-  );
+  });
 }
 
-async function* withProgress(
+/** Passes the blob on, keeps it in a file if one is given, and reports how much has been processed. */
+async function* keptAndReported(
   source: AsyncIterable<Uint8Array>,
   blob: Descriptor | undefined,
   onProgress: (bytes: number) => void,

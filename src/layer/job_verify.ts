@@ -7,7 +7,7 @@ import { deviceNumbers, lgetxattr, llistxattr } from "../sys/path.ts";
 import { readLayerManifest, type ManifestEntry } from "./layer_manifest.ts";
 import type { ChrootJail } from "./chroot_jail.ts";
 import { nameOf, pathOf } from "./tar_fields.ts";
-import { isOpaque, isRemoved, opaqueMark } from "./whiteouts.ts";
+import { isOpaque, isRemoved, opaqueMark, type Path } from "./whiteouts.ts";
 
 /** first: descriptions of the first few; count: all of them. */
 export type Differences = { count: number; first: string[] };
@@ -59,7 +59,7 @@ function verifyRoot(entries: Map<string, ManifestEntry>): Differences {
 }
 
 function difference(
-  at: string | Buffer,
+  at: Path,
   entry: ManifestEntry,
   inodes: Map<ManifestEntry, bigint>,
 ): string | undefined {
@@ -76,11 +76,7 @@ function difference(
   return ofContent(at, stat, entry) ?? ofAttributes(at, stat, entry);
 }
 
-function ofAttributes(
-  at: string | Buffer,
-  stat: fs.BigIntStats,
-  entry: ManifestEntry,
-): string | undefined {
+function ofAttributes(at: Path, stat: fs.BigIntStats, entry: ManifestEntry): string | undefined {
   const { uid, gid, mode, mtime, kind } = entry;
   if (Number(stat.uid) !== uid || Number(stat.gid) !== gid) {
     return `belongs to ${stat.uid}:${stat.gid}, not to ${uid}:${gid}`;
@@ -105,11 +101,7 @@ function ofAttributes(
   return undefined;
 }
 
-function ofContent(
-  at: string | Buffer,
-  stat: fs.BigIntStats,
-  entry: ManifestEntry,
-): string | undefined {
+function ofContent(at: Path, stat: fs.BigIntStats, entry: ManifestEntry): string | undefined {
   const { kind, size, crc, target, major, minor } = entry;
   if (kind === "symlink") {
     const link = nameOf(fs.readlinkSync(at, { encoding: "buffer" }));
@@ -124,7 +116,7 @@ function ofContent(
   return crcOf(at, entry) === crc ? undefined : "has other content";
 }
 
-function crcOf(at: string | Buffer, { parts, size }: ManifestEntry): number {
+function crcOf(at: Path, { parts, size }: ManifestEntry): number {
   using file = Descriptor.open(at, fs.constants.O_RDONLY | fs.constants.O_NOFOLLOW);
   const buffer = Buffer.allocUnsafe(Math.min(chunkBytes, Math.max(size, 1)));
   const ranges = parts.length > 0 ? parts : [0, size];

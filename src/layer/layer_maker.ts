@@ -4,7 +4,8 @@ import { mkdir, rm } from "node:fs/promises";
 import { codeOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
-import type { LayerLimits, LayerSource, UnpackedLayer } from "./job_unpack.ts";
+import type { ClonedLayer } from "./job_clone.ts";
+import type { LayerLimits, LayerSource } from "./job_unpack.ts";
 import { scratchPaths, type LayerStore } from "./layer_store.ts";
 import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./processor_choice.ts";
 import type { LayerState } from "./layer_progress.ts";
@@ -19,7 +20,7 @@ export type LayerWant = LayerDescriptor & {
   source: LayerSource;
 };
 
-export type EnsureOptions = {
+type EnsureOptions = {
   helpers: UnpackPool;
   signal: AbortSignal;
   /** index: of the layer in the wants; bytes: downloaded of its blob. */
@@ -38,9 +39,7 @@ export type LayerMakerOptions = {
 type OneOptions = EnsureOptions & { downloads: Semaphore; below: Promise<void> };
 
 /** A layer in its scratch folder; digest: of its blob, which a cloned layer does not have. */
-type MadeLayer = Pick<UnpackedLayer, "sizeBytes" | "inodes" | "implicit"> & {
-  digest: string | undefined;
-};
+type MadeLayer = ClonedLayer & { digest: string | undefined };
 
 export class LayerMaker {
   readonly #store: LayerStore;
@@ -165,11 +164,7 @@ export class LayerMaker {
   }
 
   /** Clones a layer with the same content; undefined: there is none, or linking failed. */
-  async #cloneLayer(
-    want: LayerWant,
-    scratch: string,
-    o: OneOptions,
-  ): Promise<MadeLayer | undefined> {
+  async #cloneLayer(want: LayerWant, scratch: string, o: OneOptions) {
     const pending = this.#pending.get(want.diffId);
     const from =
       pending === undefined ? this.#store.findByContent(want.diffId) : scratchPaths(pending);
@@ -179,7 +174,7 @@ export class LayerMaker {
       const source = { from: from.tree, fromListing: from.manifest, fromRecipe: from.tarSplit };
       const job = { kind: "clone", ...source, folder, listing, recipe } as const;
       const cloned = await o.helpers.run(job, { signal: o.signal });
-      return { ...cloned, digest: undefined };
+      return { ...cloned, digest: undefined } satisfies MadeLayer;
     } catch (error) {
       // It was removed meanwhile, or a file has the maximum number of hard links.
       this.#options.log.debug("cannot clone a layer with the same content, fetching it", {
@@ -226,17 +221,8 @@ export class LayerMaker {
     const blob = keepsBlobs ? paths.blob : undefined;
     const decoding = chooseDecoding(want, this.#options.decoding);
     o.onLayer(o.index, "moving", 0);
-    const files = { folder, listing, recipe, blob };
-    const job = {
-      kind: "unpack",
-      source,
-      digest,
-      size,
-      diffId,
-      decoding,
-      limits,
-      ...files,
-    } as const;
+    const input = { source, digest, size, diffId, decoding, limits };
+    const job = { kind: "unpack", ...input, folder, listing, recipe, blob } as const;
     const onBytes = (bytes: number) => o.onLayer(o.index, "moving", bytes);
     return await o.helpers.run(job, { signal: o.signal, onBytes });
   }

@@ -10,7 +10,7 @@ import { writeAll } from "../sys/file.ts";
 import type { TarHeader } from "./tar_reader.ts";
 import type { TarTime } from "./tar_fields.ts";
 
-export type EntryKind =
+type EntryKind =
   | "file"
   | "symlink"
   | "char"
@@ -51,40 +51,25 @@ const kinds: Record<string, EntryKind> = {
 };
 
 export function implicitFolder(): ManifestEntry {
-  return {
-    kind: "implicit",
-    mode: 0o755,
-    uid: 0,
-    gid: 0,
-    mtime: { s: 0, ns: 0 },
-    size: 0,
-    crc: 0,
-    parts: [],
-    target: "",
-    major: 0,
-    minor: 0,
-    isOpaque: false,
-    xattrs: [],
-  };
+  const attributes = { mode: 0o755, uid: 0, gid: 0, mtime: { s: 0, ns: 0 }, xattrs: [] };
+  const content = { size: 0, crc: 0, parts: [], target: "", major: 0, minor: 0 };
+  return { kind: "implicit", ...attributes, ...content, isOpaque: false };
 }
 
 /** Converts a tar header; a file's size and CRC follow from its data. */
 export function entryFromHeader(header: TarHeader, isOpaque: boolean): ManifestEntry {
   const { type, mode, uid, gid, mtime, size, link, major, minor, isSparse } = header;
   const isDevice = type === "3" || type === "4";
+  const attributes = { mode, uid, gid, mtime, isOpaque };
   return {
+    ...attributes,
     kind: kinds[type] ?? "file",
-    mode,
-    uid,
-    gid,
-    mtime,
     size: type === "0" ? size : 0,
     crc: 0,
     parts: isSparse ? [0, 0] : [],
     target: type === "2" ? link : "",
     major: isDevice ? major : 0,
     minor: isDevice ? minor : 0,
-    isOpaque,
     xattrs: header.xattrs
       .filter(([name]) => isKept(name))
       .map(([name, value]) => [name, Buffer.from(value)]),
@@ -194,18 +179,10 @@ export function readLayerManifest(path: string): Map<string, ManifestEntry> {
 function entryFromFields(fields: Fields): ManifestEntry {
   const [, kind, mode, uid, gid, s, ns, size, crc, parts, ...rest] = fields;
   const [target, major, minor, isOpaque, xattrs] = rest;
+  const plain = { kind, mode, uid, gid, size, crc, parts, target, major, minor };
   return {
-    kind,
-    mode,
-    uid,
-    gid,
+    ...plain,
     mtime: { s, ns },
-    size,
-    crc,
-    parts,
-    target,
-    major,
-    minor,
     isOpaque: isOpaque === 1,
     xattrs: xattrs.map(([name, value]) => [name, Buffer.from(value, "base64")]),
   };

@@ -49,8 +49,8 @@ export class LayerMemory {
   #add(bytes: number): void {
     this.#bytes += bytes;
     if (this.#bytes <= this.#bytesMax) return;
-    const size = `over ${this.#bytesMax} bytes`;
-    throw exhausted(`its names and attributes take ${size} (layer-max-entries)`);
+    const limit = `${this.#bytesMax} bytes (layer-max-entries)`;
+    throw exhausted(`its names and attributes take over ${limit}`);
   }
 }
 

@@ -35,8 +35,7 @@ export class ProgressTracker {
   }
 
   set(index: number, state: LayerState, doneBytes: number): void {
-    const layer = this.#layers[index]!;
-    this.#layers[index] = { ...layer, state, doneBytes };
+    this.#layers[index] = { ...this.#layers[index]!, state, doneBytes };
     this.#report();
   }
 

@@ -21,15 +21,8 @@ import type { StorageDriver } from "./storage_driver.ts";
 
 export type LayerInfo = Pick<LayerRecord, "chainId" | "diffId" | "sizeBytes" | "inodes">;
 
-/** A complete layer in a scratch folder. */
-export type FinishedLayer = {
-  chainId: string;
-  diffId: string;
-  sizeBytes: number;
-  inodes: number;
-  /** Of the blob; undefined for a cloned layer. */
-  digest: string | undefined;
-};
+/** A complete layer in a scratch folder; digest: of the blob, undefined for a cloned layer. */
+type FinishedLayer = LayerInfo & { inodes: number; digest: string | undefined };
 
 /** Shortens a chain ID so that 127 lower layers fit into mount(2)'s page of options. */
 export function shortId(chainId: string): string {
@@ -83,8 +76,9 @@ export class LayerStore {
     }
     const known = new Set([...store.#layers.values()].map(({ chainId }) => shortId(chainId)));
     for (const name of names) {
-      const [short = "", end = ""] = name.split(".", 2);
-      if (Object.hasOwn(sidecars, end) && !known.has(short)) await store.#remove(join(root, name));
+      const [short = "", suffix = ""] = name.split(".", 2);
+      if (Object.hasOwn(sidecars, suffix) && !known.has(short))
+        await store.#remove(join(root, name));
     }
     for (const name of await readdir(store.trees)) {
       if (name !== "empty" && !known.has(name)) store.#orphanedTrees.add(name);
@@ -114,9 +108,9 @@ export class LayerStore {
   }
 
   infoOf(chainId: string): LayerInfo | undefined {
-    const file = this.#layers.get(chainId);
-    if (file === undefined) return undefined;
-    const { diffId, sizeBytes, inodes } = file;
+    const record = this.#layers.get(chainId);
+    if (record === undefined) return undefined;
+    const { diffId, sizeBytes, inodes } = record;
     return { chainId, diffId, sizeBytes, inodes };
   }
 
@@ -124,14 +118,14 @@ export class LayerStore {
   usageOf(chainIds: Iterable<string>): { bytes: bigint; inodes: bigint | undefined } {
     const byContent = new Map<string, LayerRecord>();
     for (const id of chainIds) {
-      const file = this.#layers.get(id);
-      if (file !== undefined) byContent.set(file.diffId, file);
+      const record = this.#layers.get(id);
+      if (record !== undefined) byContent.set(record.diffId, record);
     }
-    const files = [...byContent.values()];
-    const areKnown = files.every(({ inodes }) => inodes !== undefined);
+    const records = [...byContent.values()];
+    const areKnown = records.every(({ inodes }) => inodes !== undefined);
     return {
-      bytes: files.reduce((sum, { sizeBytes }) => sum + BigInt(sizeBytes), 0n),
-      inodes: areKnown ? files.reduce((sum, { inodes }) => sum + BigInt(inodes!), 0n) : undefined,
+      bytes: records.reduce((sum, { sizeBytes }) => sum + BigInt(sizeBytes), 0n),
+      inodes: areKnown ? records.reduce((sum, { inodes }) => sum + BigInt(inodes!), 0n) : undefined,
     };
   }
 
@@ -177,8 +171,8 @@ export class LayerStore {
     return undefined;
   }
 
-  #sidecar(chainId: string, end: string): string {
-    return join(this.root, `${shortId(chainId)}.${end}`);
+  #sidecar(chainId: string, suffix: string): string {
+    return join(this.root, `${shortId(chainId)}.${suffix}`);
   }
 
   /** Creates a folder for a caller's temporary files; the next start removes it at the latest. */
@@ -199,22 +193,20 @@ export class LayerStore {
       const message = `the short name of layer ${chainId} is used by layer ${other}: remove that layer's images`;
       throw new CriError("FAILED_PRECONDITION", message);
     }
-    const isKept = digest !== undefined && existsSync(paths.blob);
-    const blob = isKept ? digest : undefined;
-    const unsyncedBoot = this.#bootId;
+    const blob = existsSync(paths.blob) ? digest : undefined;
     const whiteouts = this.#driver === "native" ? "native" : undefined;
-    const file = { version: 1, chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
+    const content = { chainId, diffId, sizeBytes, inodes, blob, whiteouts } as const;
+    const record: LayerRecord = { version: 1, ...content, unsyncedBoot: this.#bootId };
     await this.#evicting.get(short);
     if (this.#orphanedTrees.has(short)) this.#renameOrphanedTree(short);
     try {
-      for (const [end, file] of Object.entries(sidecars)) {
-        if (end !== "list" && !existsSync(paths[file])) continue;
-        await rename(paths[file], this.#sidecar(chainId, end));
+      for (const [suffix, name] of Object.entries(sidecars)) {
+        if (suffix !== "list" && !existsSync(paths[name])) continue;
+        await rename(paths[name], this.#sidecar(chainId, suffix));
       }
       await rename(paths.tree, this.tree(chainId));
-      const committed = { ...file, unsyncedBoot };
-      await this.#write(committed);
-      this.#layers.set(chainId, committed);
+      await this.#write(record);
+      this.#layers.set(chainId, record);
     } catch (error) {
       for (const path of await this.#evict(chainId)) await this.#remove(path);
       throw error;
@@ -231,8 +223,8 @@ export class LayerStore {
     }
   }
 
-  async #write(file: LayerRecord): Promise<void> {
-    await writeFileAtomic(this.#sidecar(file.chainId, "json"), jsonText(file));
+  async #write(record: LayerRecord): Promise<void> {
+    await writeFileAtomic(this.#sidecar(record.chainId, "json"), jsonText(record));
   }
 
   /** Layers that a power failure would drop. */
@@ -242,17 +234,17 @@ export class LayerStore {
 
   /** Syncs the file system in an unpack helper, and then marks the layers as synced. */
   async sync(helpers: UnpackPool, signal: AbortSignal): Promise<void> {
-    const files = this.unsynced().map((id) => this.#layers.get(id)!);
-    if (files.length === 0) return;
+    const records = this.unsynced().map((id) => this.#layers.get(id)!);
+    if (records.length === 0) return;
     await helpers.run({ kind: "sync", folder: this.root }, { signal });
-    for (const file of files) {
-      const { chainId } = file;
-      if (this.#layers.get(chainId) !== file) continue; // removed or replaced meanwhile
-      const synced = { ...file, unsyncedBoot: undefined };
+    for (const record of records) {
+      const { chainId } = record;
+      if (this.#layers.get(chainId) !== record) continue; // removed or replaced meanwhile
+      const synced = { ...record, unsyncedBoot: undefined };
       const written = this.#write(synced);
       this.#markingSynced = written.catch(() => {});
       await written;
-      if (this.#layers.get(chainId) === file) this.#layers.set(chainId, synced);
+      if (this.#layers.get(chainId) === record) this.#layers.set(chainId, synced);
     }
   }
 
@@ -290,11 +282,10 @@ export class LayerStore {
     const moves: [from: string, to: string][] = [
       [this.#sidecar(chainId, "json"), `${aside}.json`], // first: without a record the next start sees no layer
       [this.tree(chainId), aside],
-      ...Object.keys(sidecars).map((end): [string, string] => [
-        this.#sidecar(chainId, end),
-        `${aside}.${end}`,
-      ]),
     ];
+    for (const suffix of Object.keys(sidecars)) {
+      moves.push([this.#sidecar(chainId, suffix), `${aside}.${suffix}`]);
+    }
     for (const [from, to] of moves) {
       try {
         await rename(from, to);
@@ -331,25 +322,23 @@ export class LayerStore {
   async #read(name: string): Promise<void> {
     const path = join(this.root, name);
     try {
-      const file = parseLayerRecord(await readFile(path, "utf8"));
-      if (name !== `${shortId(file.chainId)}.json`)
+      const record = parseLayerRecord(await readFile(path, "utf8"));
+      const { chainId, unsyncedBoot } = record;
+      if (name !== `${shortId(chainId)}.json`)
         throw new Error("the file name does not match its chain ID");
-      if (file.whiteouts === "native" && this.#driver !== "native") {
+      if (record.whiteouts === "native" && this.#driver !== "native") {
         throw new Error("it was unpacked for storage-driver native");
       }
-      if (file.unsyncedBoot === undefined || file.unsyncedBoot === this.#bootId) {
-        await readdir(this.tree(file.chainId));
-        this.#layers.set(file.chainId, file);
+      if (unsyncedBoot === undefined || unsyncedBoot === this.#bootId) {
+        await readdir(this.tree(chainId));
+        this.#layers.set(chainId, record);
         return;
       }
-      this.#log.warn("layer dropped: the node stopped before it was synced to disk", {
-        layer: name,
-      });
+      const message = "layer dropped: the node stopped before it was synced to disk";
+      this.#log.warn(message, { layer: name });
     } catch (error) {
-      this.#log.warn("layer dropped: its record is invalid", {
-        file: path,
-        error: messageOf(error),
-      });
+      const reason = { file: path, error: messageOf(error) };
+      this.#log.warn("layer dropped: its record is invalid", reason);
     }
     await this.#remove(path);
   }

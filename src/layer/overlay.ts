@@ -16,7 +16,7 @@ import {
 import { readMountTable } from "../sys/mount_table.ts";
 import { markOpaque, markRemoved } from "./whiteouts.ts";
 
-export type OverlayParts = {
+type OverlayParts = {
   /** The folder that holds the layers' trees. */
   trees: string;
   /** Names in it, lowest first; at least one. */
@@ -32,10 +32,7 @@ export type OverlayParts = {
 /** @throws CriError INTERNAL with the kernel's reason, FAILED_PRECONDITION when ids cannot be mapped. */
 export async function mountOverlay(parts: OverlayParts): Promise<void> {
   const { trees, dir, userns } = parts;
-  if (userns === undefined) {
-    stack(parts);
-    return;
-  }
+  if (userns === undefined) return stack(parts);
   // Overlayfs accepts only layers that are mounted somewhere, and keeps its own reference to them.
   const view = join(dir, idmappedName);
   await mkdir(view, { recursive: true, mode: 0o700 });
@@ -84,13 +81,8 @@ function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
   }
 }
 
-type Stack = {
-  /** Paths, topmost first. */
-  below: string[];
-  own: string;
-  readonly: boolean;
-  label: string | undefined;
-};
+/** below: paths of the layers, topmost first; own: of the folder of upper and work. */
+type Stack = Pick<OverlayParts, "readonly" | "label"> & { below: string[]; own: string };
 
 /** "volatile" needs kernel 5.10, "lowerdir+" kernel 6.5, fsopen(2) glibc 2.36. */
 const mountForms = ["options", "volatile page", "page"] as const;
@@ -152,7 +144,7 @@ export function mountedOverlays(graph: string): Map<string, string[]> {
 }
 
 /** Reason why overlayfs does not work; isKnown: false when a full disk may be the cause. */
-export type OverlayProblem = { problem: string; isKnown: boolean };
+type OverlayProblem = { problem: string; isKnown: boolean };
 
 /** Tests overlayfs in a folder by mounting two layers; undefined: it works. */
 export async function overlayProblem(folder: string): Promise<OverlayProblem | undefined> {
@@ -175,21 +167,22 @@ export async function overlayProblem(folder: string): Promise<OverlayProblem | u
 /** Tests what images need: whiteouts and opaque folders in layers, removal and rename above. */
 async function tryOverlay(dir: string): Promise<string | undefined> {
   const rootfs = join(dir, "rootfs");
-  for (const name of ["lower/of", "over/of", "upper", "work", "rootfs"]) {
+  for (const name of ["lower/opaque", "over/opaque", "upper", "work", "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true });
   }
-  for (const name of ["kept", "gone", "of/hidden"]) fs.writeFileSync(join(dir, "lower", name), "");
-  markRemoved(join(dir, "over/gone"));
-  markOpaque(join(dir, "over/of"));
+  for (const name of ["kept", "removed", "opaque/hidden"])
+    fs.writeFileSync(join(dir, "lower", name), "");
+  markRemoved(join(dir, "over/removed"));
+  markOpaque(join(dir, "over/opaque"));
   stack({ trees: dir, names: ["lower", "over"], dir, readonly: false });
   const names = fs.readdirSync(rootfs).toSorted().join(" ");
-  const within = fs.readdirSync(join(rootfs, "of")).join(" ");
-  if (names !== "kept of" || within !== "") return "files that a layer removes stay visible";
+  const within = fs.readdirSync(join(rootfs, "opaque")).join(" ");
+  if (names !== "kept opaque" || within !== "") return "files that a layer removes stay visible";
   fs.rmSync(join(rootfs, "kept"));
   fs.writeFileSync(join(rootfs, "new"), "");
   fs.renameSync(join(rootfs, "new"), join(rootfs, "kept"));
   fs.rmSync(join(rootfs, "kept"));
-  if (fs.readdirSync(rootfs).join(" ") !== "of")
+  if (fs.readdirSync(rootfs).join(" ") !== "opaque")
     return "files that a container removes stay visible";
   return undefined;
 }

@@ -24,7 +24,7 @@ const exitMs = 10_000;
 /** Time after its exit for the rest of its stderr to arrive. */
 const drainMs = 100;
 
-/** The running programs of one layer; they start before the helper enters its chroot, which lacks them. */
+/** The running programs of one layer; they start before the chroot, which does not contain them. */
 export class ProcessorChain implements AsyncDisposable {
   readonly #timeoutMs: number;
   readonly #poller = new Poller();
@@ -42,14 +42,14 @@ export class ProcessorChain implements AsyncDisposable {
 
   /** @throws CriError FAILED_PRECONDITION for a program that cannot be run. */
   static async start(decoding: Decoding): Promise<ProcessorChain> {
-    const decoder = new ProcessorChain(decoding);
+    const chain = new ProcessorChain(decoding);
     try {
-      await decoder.#start(decoding);
+      await chain.#start(decoding);
     } catch (error) {
-      await decoder[Symbol.asyncDispose]();
+      await chain[Symbol.asyncDispose]();
       throw error;
     }
-    return decoder;
+    return chain;
   }
 
   async #start({ steps, payload }: Decoding): Promise<void> {
@@ -190,7 +190,7 @@ class Program {
     const stderr = openPipe();
     setBlocking(stderr.reader, false);
     const stderrStream = new ByteStream(stderr.reader, poller);
-    const said = this.#collect(stderrStream);
+    const collected = this.#collect(stderrStream);
     try {
       const child = {
         stdio: [ends.stdin.fd, ends.stdout.fd, stderr.writer.fd, payload.fd],
@@ -219,7 +219,7 @@ class Program {
     });
     // A child of the program may keep its stderr open for ever.
     this.ended = exited
-      .then(() => Promise.race([said, sleep(drainMs)]))
+      .then(() => Promise.race([collected, sleep(drainMs)]))
       .finally(() => stderrStream.close());
   }
 

@@ -35,12 +35,7 @@ export class SparseBody {
    */
   constructor(
     name: string,
-    o: {
-      size: number;
-      stored: number;
-      parts: number[] | undefined;
-      count: (parts: number) => void;
-    },
+    o: { size: number; stored: number; parts: number[] | undefined; count: (n: number) => void },
   ) {
     this.#name = name;
     this.#count = o.count;
@@ -130,8 +125,7 @@ export class SparseBody {
   }
 
   #bad(what: string): CriError {
-    const name = quoted(this.#name);
-    return new CriError("INVALID_ARGUMENT", `entry ${name} ${what}`);
+    return new CriError("INVALID_ARGUMENT", `entry ${quoted(this.#name)} ${what}`);
   }
 }
 

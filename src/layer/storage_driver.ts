@@ -1,5 +1,4 @@
-// Chooses the storage driver when the image store opens: overlay2 if a trial overlay mount works, else
-// native.
+// Chooses the storage driver at the start: overlay2 if a trial overlay mount works, else native.
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { hasNativeLayer } from "./layer_record.ts";
@@ -46,10 +45,7 @@ async function chooseDriver(
     const message = `"storage-driver": "overlay2" does not work on the file system of ${folder} (${problem}): put "graph" on ext4, xfs or btrfs, or let "storage-driver" be "auto", which copies the image for each container there`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
-  log.warn("overlayfs does not work, each container gets a copy of its image", {
-    folder,
-    problem,
-  });
+  log.warn("overlayfs does not work, each container gets a copy of its image", { folder, problem });
   return { driver: "native", problem };
 }
 

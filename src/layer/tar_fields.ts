@@ -87,6 +87,13 @@ export function timeOf(value: number | string): TarTime {
     : { s: clampSeconds(-Number(whole) - 1), ns: 1e9 - ns };
 }
 
+/** Splits a time of stat(2), which is negative before 1970. */
+export function timeFromNs(total: bigint): TarTime {
+  const nsPerS = 1_000_000_000n;
+  const ns = ((total % nsPerS) + nsPerS) % nsPerS;
+  return { s: Number((total - ns) / nsPerS), ns: Number(ns) };
+}
+
 function clampSeconds(seconds: number): number {
   return Math.min(Math.max(seconds, secondsMin), secondsMax);
 }

@@ -121,8 +121,7 @@ export class TarReader {
   }
 
   get #where(): string {
-    const name = quoted(this.#lastName);
-    return this.#entries === 0 ? "" : ` (entry ${this.#entries} was ${name})`;
+    return this.#entries === 0 ? "" : ` (entry ${this.#entries} was ${quoted(this.#lastName)})`;
   }
 
   #collectHeader(chunk: Buffer, at: number): number {
@@ -133,7 +132,10 @@ export class TarReader {
     this.#headerLength = 0;
     try {
       if (this.#oldSparse === undefined) this.#parseHeader(this.#header, this.#offset + count);
-      else this.#oldSparseBlock(this.#oldSparse, this.#offset + count);
+      else {
+        const old = { ...this.#oldSparse, offset: this.#offset + count };
+        this.#oldSparseParts(old, this.#header, oldParts.behind);
+      }
     } catch (error) {
       if (!messageOf(error).startsWith("not a valid tar stream")) throw error;
       throw new CriError("INVALID_ARGUMENT", messageOf(error) + this.#where, { cause: error });
@@ -173,9 +175,7 @@ export class TarReader {
       this.#inEntry = false;
     } else if (extension.type === "L") this.#longName = text(extension.bytes);
     else if (extension.type === "K") this.#longLink = text(extension.bytes);
-    else {
-      putAll(extension.type === "g" ? this.#global : this.#local, extension.bytes);
-    }
+    else putAll(extension.type === "g" ? this.#global : this.#local, extension.bytes);
   }
 
   #parseHeader(header: Buffer, offset: number): void {
@@ -202,10 +202,6 @@ export class TarReader {
     }
     this.#extension = { type, bytes: Buffer.alloc(size), length: 0 };
     this.#startBody(size);
-  }
-
-  #oldSparseBlock(old: OldSparse, offset: number): void {
-    this.#oldSparseParts({ ...old, offset }, this.#header, oldParts.behind);
   }
 
   #oldSparseParts(old: OldSparse, from: Buffer, o: { at: number; count: number; more: number }) {

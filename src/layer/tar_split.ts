@@ -12,7 +12,7 @@ import type { TarHandler, TarHeader } from "./tar_reader.ts";
 import { pathOf } from "./tar_fields.ts";
 
 /** A part of the stream: literal bytes, or a range of a file in the tree. */
-export type TarSplitPart =
+type TarSplitPart =
   | { kind: "bytes"; bytes: Uint8Array }
   | { kind: "file"; path: Buffer; offset: number; length: number };
 
@@ -30,7 +30,7 @@ const pathMax = 16_384;
 /** Of a tar-split on disk; a layer whose stream is mostly not file content gets none. */
 const tarSplitBytesMax = 64 << 20;
 
-// The types of our minimum Node version lack them.
+// @types/node 22.10 does not declare them.
 const { zstdCompressSync, zstdDecompressSync } = zlib as unknown as {
   zstdCompressSync: (bytes: Uint8Array, options: object) => Buffer;
   zstdDecompressSync: (bytes: Uint8Array) => Buffer;
@@ -157,7 +157,7 @@ export class TarSplitWriter implements TarHandler {
 
   #flush(): void {
     this.#endRun();
-    if (this.#length === 0 || this.#written > tarSplitBytesMax) this.#length = 0;
+    if (this.#written > tarSplitBytesMax) this.#length = 0; // end() drops it anyway
     if (this.#length === 0) return;
     const packed = zstdCompressSync(this.#block.subarray(0, this.#length), fastest);
     const head = Buffer.alloc(4);
@@ -233,8 +233,6 @@ function readExactly({ fd }: Descriptor, length: number): Buffer | undefined {
 }
 
 function damaged(): CriError {
-  return new CriError(
-    "DATA_LOSS",
-    "the layer's tar-split on this node is damaged: remove the image and pull it again",
-  );
+  const hint = "remove the image and pull it again";
+  return new CriError("DATA_LOSS", `the layer's tar-split on this node is damaged: ${hint}`);
 }

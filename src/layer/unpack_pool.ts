@@ -14,7 +14,7 @@ import { Semaphore } from "../base/semaphore.ts";
 import type { WhiteoutForm } from "./whiteouts.ts";
 import type { JobResults, UnpackAnswer, UnpackJob } from "./unpack_jobs.ts";
 
-export type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
+type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
 
 /** Reuses idle helpers; all of them end with the pool. */
 export class UnpackPool implements AsyncDisposable {
@@ -64,11 +64,8 @@ function parseAnswer(line: string): UnpackAnswer {
   try {
     return jsonValue(line) as UnpackAnswer;
   } catch {
-    return {
-      kind: "failed",
-      code: "INTERNAL",
-      message: `the unpack helper wrote an invalid answer: ${line}`,
-    };
+    const message = `the unpack helper wrote an invalid answer: ${line}`;
+    return { kind: "failed", code: "INTERNAL", message };
   }
 }
 
@@ -127,10 +124,9 @@ class Helper {
         throw abortError("unpacking", signal);
       }
       if (answer?.kind === "failed") throw new CriError(answer.code, answer.message);
-      throw new CriError(
-        "INTERNAL",
-        `the unpack helper ended: ${this.#stderr().trim() || "it was killed, probably by the kernel's OOM killer (see dmesg)"}`,
-      );
+      const why = this.#stderr().trim();
+      const guess = "it was killed, probably by the kernel's OOM killer (see dmesg)";
+      throw new CriError("INTERNAL", `the unpack helper ended: ${why || guess}`);
     } finally {
       signal.removeEventListener("abort", kill);
       this.#onAnswer = undefined;

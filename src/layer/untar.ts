@@ -23,16 +23,17 @@ const replacedFoldersMax = 1000;
 const symlinksMax = 40;
 
 export class Untar implements Unpacker {
-  #bytes = 0;
+  /** Content bytes written so far. */
+  bytes = 0;
+  hasReplaced = false;
   #replacedFolders = 0;
   readonly #depthMax: number;
   readonly #memory: LayerMemory;
   #open: Descriptor | undefined;
   #file: ManifestEntry | undefined;
   #path = "";
-  #hasReplaced = false;
-  /** Entries of the tree by path without symlinks; "" is its root. */
-  readonly #entries = new Map<string, ManifestEntry>([["", implicitFolder()]]);
+  /** Entries of the tree by path without symlinks; "" is its root. Complete after end(). */
+  readonly entries = new Map<string, ManifestEntry>([["", implicitFolder()]]);
   /** Folder names in entries → path without symlinks. */
   readonly #folders = new Map<string, string>([["", ""]]);
   /** Symlinks in the names of entries. */
@@ -43,27 +44,13 @@ export class Untar implements Unpacker {
     this.#memory = new LayerMemory(entriesMax);
   }
 
-  /** Content bytes written so far. */
-  get bytes(): number {
-    return this.#bytes;
-  }
-
   get writing(): string | undefined {
     return this.#open === undefined ? undefined : this.#path;
   }
 
-  get hasReplaced(): boolean {
-    return this.#hasReplaced;
-  }
-
-  /** Entries of the tree by path; complete after end(). */
-  get entries(): Map<string, ManifestEntry> {
-    return this.#entries;
-  }
-
   /** Folders without an entry of their own, which get their attributes from the layers below. */
   get implicit(): string[] {
-    return [...this.#entries].filter(([, { kind }]) => kind === "implicit").map(([path]) => path);
+    return [...this.entries].filter(([, { kind }]) => kind === "implicit").map(([path]) => path);
   }
 
   entry(header: TarHeader): void {
@@ -84,7 +71,7 @@ export class Untar implements Unpacker {
     const leaf = parts.pop();
     if (leaf === undefined) {
       if (header.type !== "5") throw bad("the root is not a folder");
-      this.#entries.set("", entryFromHeader(header, this.#entries.get("")!.isOpaque));
+      this.entries.set("", entryFromHeader(header, this.entries.get("")!.isOpaque));
       return;
     }
     const folder = this.#makeFolders(parts.join("/"));
@@ -95,7 +82,7 @@ export class Untar implements Unpacker {
   data(chunk: Uint8Array, position: number): void {
     if (this.#open === undefined) return;
     const file = this.#file!;
-    this.#bytes += chunk.length;
+    this.bytes += chunk.length;
     file.crc = crc32(chunk, file.crc);
     if (file.parts.length > 0) addPart(file.parts, position, chunk.length);
     try {
@@ -127,7 +114,7 @@ export class Untar implements Unpacker {
   /** Sets the folders' attributes; no entry may follow. */
   end(): void {
     // Last, since adding content changes a folder's mtime, and content may inherit its owner and mode.
-    for (const [path, folder] of this.#entries) {
+    for (const [path, folder] of this.entries) {
       try {
         setFolderAttributes(absolute(path), folder);
       } catch (error) {
@@ -149,7 +136,7 @@ export class Untar implements Unpacker {
   }
 
   #makeFolder(path: string): string {
-    const existing = this.#entries.get(path);
+    const existing = this.entries.get(path);
     if (isFolder(existing)) return path;
     if (existing?.kind === "symlink") {
       const target = this.#resolve(path);
@@ -160,7 +147,7 @@ export class Untar implements Unpacker {
     this.#memory.addImplicitFolder(path);
     if (existing?.kind === "whiteout") fs.unlinkSync(absolute(path));
     fs.mkdirSync(absolute(path), 0o755);
-    this.#entries.set(path, { ...implicitFolder(), isOpaque: existing?.kind === "whiteout" });
+    this.entries.set(path, { ...implicitFolder(), isOpaque: existing?.kind === "whiteout" });
     return path;
   }
 
@@ -176,7 +163,7 @@ export class Untar implements Unpacker {
         continue;
       }
       const next = [...at, part].join("/");
-      const existing = this.#entries.get(next);
+      const existing = this.entries.get(next);
       if (existing?.kind === "symlink") {
         if (++hops > symlinksMax) return undefined;
         this.#followed.add(next);
@@ -190,7 +177,7 @@ export class Untar implements Unpacker {
 
   #whiteout(folder: string, leaf: string): void {
     if (leaf === opaqueMark) {
-      this.#entries.get(folder)!.isOpaque = true;
+      this.entries.get(folder)!.isOpaque = true;
       return;
     }
     if (leaf.startsWith(whiteoutPrefix + whiteoutPrefix)) return; // metadata of aufs
@@ -198,26 +185,23 @@ export class Untar implements Unpacker {
     if (name === "" || name === "." || name === "..") throw bad("it is a whiteout without a name");
     const path = joined(folder, name);
     // A whiteout hides only lower layers: this layer's own entry of that name stays.
-    const existing = this.#entries.get(path);
+    const existing = this.entries.get(path);
     if (isFolder(existing)) existing!.isOpaque = true;
     if (existing !== undefined) return;
     markRemoved(absolute(path));
-    this.#entries.set(path, { ...implicitFolder(), kind: "whiteout" });
+    this.entries.set(path, { ...implicitFolder(), kind: "whiteout" });
   }
 
   #create(path: string, header: TarHeader): void {
-    const existing = this.#entries.get(path);
+    const existing = this.entries.get(path);
     const wantsFolder = header.type === "5";
     const stays = isFolder(existing) && wantsFolder;
     if (existing !== undefined && !stays) this.#clear(path, existing);
-    if (header.type === "1") {
-      this.#link(path, header.link);
-      return;
-    }
+    if (header.type === "1") return this.#link(path, header.link);
     const isOpaque = wantsFolder && (existing?.kind === "whiteout" || existing?.isOpaque === true);
     const entry = entryFromHeader(header, isOpaque);
     if (!stays) this.#make(path, header, entry);
-    this.#entries.set(path, entry);
+    this.entries.set(path, entry);
     if (wantsFolder || header.type === "0") return;
     const at = absolute(path);
     if (header.type === "2") {
@@ -233,14 +217,13 @@ export class Untar implements Unpacker {
     if (leaf === undefined) throw bad("it is a hard link to the root");
     const folder = this.#resolve(parts.join("/"));
     const target = joined(folder ?? "", leaf);
-    const existing = folder === undefined ? undefined : this.#entries.get(target);
+    const existing = folder === undefined ? undefined : this.entries.get(target);
     if (existing === undefined || existing.kind === "whiteout") {
-      const shown = quoted(link);
-      throw bad(`it is a hard link to ${shown}, which this layer does not have`);
+      throw bad(`it is a hard link to ${quoted(link)}, which this layer does not have`);
     }
     if (isFolder(existing)) throw bad("it is a hard link to a folder");
     fs.linkSync(absolute(target), absolute(path));
-    this.#entries.set(path, existing);
+    this.entries.set(path, existing);
   }
 
   #make(path: string, header: TarHeader, entry: ManifestEntry): void {
@@ -275,9 +258,9 @@ export class Untar implements Unpacker {
 
   /** Removes an earlier entry. */
   #clear(path: string, existing: ManifestEntry): void {
-    this.#hasReplaced ||= isFolder(existing) || existing.kind === "file";
+    this.hasReplaced ||= isFolder(existing) || existing.kind === "file";
     if (isFolder(existing) || this.#followed.delete(path)) this.#forget(path);
-    this.#entries.delete(path);
+    this.entries.delete(path);
     fs.rmSync(absolute(path), { recursive: isFolder(existing) });
   }
 
@@ -289,8 +272,8 @@ export class Untar implements Unpacker {
     for (const [name, real] of this.#folders) {
       if (isIn(name, path) || isIn(real, path)) this.#folders.delete(name);
     }
-    for (const known of this.#entries.keys()) {
-      if (isIn(known, path)) this.#entries.delete(known);
+    for (const known of this.entries.keys()) {
+      if (isIn(known, path)) this.entries.delete(known);
     }
   }
 
@@ -365,8 +348,7 @@ function withEntry(error: unknown, name: string): unknown {
   const errno = errnoOf(error) ?? "";
   const isCriError = error instanceof CriError;
   if (!isCriError && !layerErrors.test(errno)) return error;
-  const shown = quoted(name);
   const why = isCriError ? error.message : `it cannot be created (${errno})`;
   const code = isCriError ? error.code : "INVALID_ARGUMENT";
-  return new CriError(code, `entry ${shown}: ${why}`, { cause: error });
+  return new CriError(code, `entry ${quoted(name)}: ${why}`, { cause: error });
 }

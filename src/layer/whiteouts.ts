@@ -11,7 +11,8 @@ import * as fs from "node:fs";
 import { lgetxattr, lsetxattr, mknod } from "../sys/path.ts";
 
 export type WhiteoutForm = "overlay" | "native";
-type Path = string | Buffer;
+/** A Buffer for names that are not UTF-8. */
+export type Path = string | Buffer;
 
 export const opaqueMark = ".wh..wh..opq";
 

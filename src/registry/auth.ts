@@ -23,7 +23,7 @@ export function basic({ username = "", password = "" }: Credentials): string {
   return `Basic ${Buffer.from(`${username}:${password}`).toString("base64")}`;
 }
 
-export type TokenRequest = {
+type TokenRequest = {
   url: string;
   method: "GET" | "POST";
   headers: Record<string, string>;

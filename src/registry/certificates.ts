@@ -12,11 +12,6 @@ export function pemFile(folder: string, name: string, by: string): PemFile {
   return { path: isAbsolute(name) ? name : join(folder, name), by };
 }
 
-/** @throws CriError FAILED_PRECONDITION if it is missing or holds no certificate. */
-export async function readAuthority(file: PemFile): Promise<string> {
-  return await readPem(file, "CERTIFICATE");
-}
-
 /** Both may be the same file. @throws CriError FAILED_PRECONDITION if either part is missing. */
 export async function readPair(
   certFile: PemFile,
@@ -27,7 +22,11 @@ export async function readPair(
   return { cert, key };
 }
 
-async function readPem({ path, by }: PemFile, what: string): Promise<string> {
+/** @throws CriError FAILED_PRECONDITION if it is missing or holds no part of that kind. */
+export async function readPem(
+  { path, by }: PemFile,
+  what: "CERTIFICATE" | "PRIVATE KEY",
+): Promise<string> {
   let text: string;
   try {
     text = await readFile(path, "utf8");
@@ -61,11 +60,9 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
   const authorities = names.filter((name) => name.endsWith(".crt"));
   const certName = names.find((name) => name.endsWith(".cert"));
   if (authorities.length === 0 && certName === undefined) return undefined;
-  const tls: Tls = { skipVerify: false, files: authorities };
   const file = (name: string) => pemFile(folder, name, folder);
-  if (authorities.length > 0) {
-    tls.ca = await Promise.all(authorities.map((name) => readAuthority(file(name))));
-  }
+  const ca = await Promise.all(authorities.map((name) => readPem(file(name), "CERTIFICATE")));
+  const tls: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
   if (certName === undefined) return checkedTls(tls, folder);
   const ownKey = certName.replace(/cert$/, "key");
   const keyName = names.includes(ownKey) ? ownKey : certName;
@@ -74,10 +71,12 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
 }
 
 async function namesIn(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder);
-  } catch (error) {
-    if (errnoOf(error) === "ENOENT") return [];
-    throw new CriError("FAILED_PRECONDITION", messageOf(error), { cause: error });
-  }
+  return await readdir(folder).catch((error: unknown) =>
+    errnoOf(error) === "ENOENT" ? [] : unreadable(error),
+  );
+}
+
+/** @throws CriError FAILED_PRECONDITION: a file or folder of the configuration cannot be read. */
+export function unreadable(cause: unknown): never {
+  throw new CriError("FAILED_PRECONDITION", messageOf(cause), { cause });
 }

@@ -13,14 +13,14 @@ export function send(url: string, init: RequestInit, tls: Tls): Promise<Response
   const proxy = proxyFor(target);
   const { ca = [], cert, key, skipVerify } = tls;
   const trust = skipVerify ? {} : { ca: [...systemCas(), ...ca] };
-  const own = {
+  const bunOptions = {
     decompress: false,
     ...(proxy !== undefined && { proxy: proxy.url }),
     ...(target.protocol === "https:" && {
       tls: { ...trust, cert, key, rejectUnauthorized: !skipVerify },
     }),
   };
-  return withoutProxyVariables(() => fetch(url, { ...init, ...own }));
+  return withoutProxyVariables(() => fetch(url, { ...init, ...bunOptions }));
 }
 
 /** Tests whether a TCP connection to the URL's host or its proxy can be made in time. */
@@ -49,8 +49,7 @@ export type Failure = { reason: string; isFinal: boolean; isUntrusted: boolean }
 /** Explains why fetch failed. URLs are removed from its message: they may hold a signature. */
 export function failureOf(error: unknown): Failure {
   const code = (error as NodeJS.ErrnoException | undefined)?.code ?? "";
-  const isCertificate = /CERT|SELF_SIGNED|VERIFY|ALTNAME/.test(code);
-  if (isCertificate) {
+  if (/CERT|SELF_SIGNED|VERIFY|ALTNAME/.test(code)) {
     const why = certificateFailures[code] ?? "its certificate is not trusted";
     const hint = "add its CA to hosts.toml or the host to insecure-registries";
     return { reason: `${why} (${code}); ${hint}`, isFinal: true, isUntrusted: true };

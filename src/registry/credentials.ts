@@ -46,7 +46,8 @@ export function credentialsFor(
   auth: RegistryAuth | undefined,
 ): Credentials | undefined {
   if (auth === undefined) return undefined;
-  if (auth.serverAddress && hostOf(auth.serverAddress) !== hostOf(domain)) return undefined;
+  if (auth.serverAddress && registryHost(auth.serverAddress) !== registryHost(domain))
+    return undefined;
   if (auth.registryToken) return { registryToken: auth.registryToken };
   if (auth.identityToken) {
     return { identityToken: auth.identityToken, username: auth.username ?? "" };
@@ -65,29 +66,24 @@ function userAndPassword(auth: string): Credentials {
 }
 
 /** Normalizes the spellings of a registry's address. */
-function hostOf(address: string): string {
+function registryHost(address: string): string {
   const host = address.replace(/^https?:\/\//, "").split("/")[0]!;
   const isDocker = host === "index.docker.io" || host === "registry-1.docker.io";
   return isDocker ? "docker.io" : host;
 }
 
-// -- the node's own -------------------------------------------------------------------------------
+// -- the node's own credentials -------------------------------------------------------------------
 
 const text = v.optional(v.string(), "");
+const AuthEntry = v.object({
+  username: text,
+  password: text,
+  auth: text,
+  identitytoken: text,
+  registrytoken: text,
+});
 const AuthFile = v.object({
-  auths: v.optional(
-    v.record(
-      v.string(),
-      v.object({
-        username: text,
-        password: text,
-        auth: text,
-        identitytoken: text,
-        registrytoken: text,
-      }),
-    ),
-    {},
-  ),
+  auths: v.optional(v.record(v.string(), AuthEntry), {}),
   credHelpers: v.optional(v.record(v.string(), v.string()), {}),
   credsStore: text,
 });
@@ -116,7 +112,7 @@ export async function readAuthFile(path: string): Promise<AuthFile | undefined> 
   }
 }
 
-export type CredentialsLookup = {
+type CredentialsLookup = {
   /** The registry, or the mirror's host. */
   host: string;
   repository: string;
@@ -131,8 +127,8 @@ export async function nodeCredentials(
   lookup: CredentialsLookup,
 ): Promise<ResolvedCredentials> {
   if (file === undefined) return { from: "none" };
-  const host = hostOf(lookup.host);
-  const [server] = Object.keys(file.credHelpers).filter((name) => hostOf(name) === host);
+  const host = registryHost(lookup.host);
+  const [server] = Object.keys(file.credHelpers).filter((name) => registryHost(name) === host);
   if (server !== undefined) return await runHelper(file.credHelpers[server]!, server, lookup);
   if (file.credsStore !== "") {
     const stored = host === "docker.io" ? "https://index.docker.io/v1/" : host;
@@ -150,7 +146,7 @@ function entryOf(
 ): ResolvedCredentials {
   const keys = Object.keys(file.auths).filter((key) => {
     const part = partOf(key);
-    return hostOf(key) === host && `${repository}/`.startsWith(part === "" ? "" : `${part}/`);
+    return registryHost(key) === host && `${repository}/`.startsWith(part === "" ? "" : `${part}/`);
   });
   const [key] = keys.sort((a, b) => partOf(b).length - partOf(a).length);
   if (key === undefined) return { from: `none (${path} has none for ${host})` };

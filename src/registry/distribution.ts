@@ -1,5 +1,4 @@
-// Fetches manifests and blobs by the OCI distribution protocol, from the first upstream that has them,
-// and resumes broken transfers.
+// Fetches manifests and blobs by the OCI distribution protocol with failover; resumes broken transfers.
 import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { digestOf } from "../base/digest.ts";
@@ -45,8 +44,8 @@ function wrongDigest({ url }: Upstream, digest: string): TransferError {
   return new TransferError("DATA_LOSS", `${hostOf(url)} sent it with the digest ${digest}`);
 }
 
-export type BlobRequest = { digest: string; size: number };
-export type BlobOptions = {
+type BlobRequest = { digest: string; size: number };
+type BlobOptions = {
   signal: AbortSignal;
   /** Runs each connection attempt, so that the caller can prepare for it. */
   around?: <T>(connect: () => Promise<T>) => Promise<T>;

@@ -1,5 +1,4 @@
-// Decides the retries of a pull: which upstream a request is sent to next and after what delay, and
-// whether a broken transfer reconnects.
+// Decides the retries of a pull: the next upstream and delay of a request, the reconnections of a transfer.
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { hostOf, type TransferError } from "./http_request.ts";
 import type { PullSession, Upstream } from "./pull_session.ts";
@@ -7,7 +6,7 @@ import type { PullSession, Upstream } from "./pull_session.ts";
 /** An upstream that may still be tried. */
 type Candidate = { upstream: Upstream; tries: number; readyAtMs: number };
 
-export type Attempt = {
+type Attempt = {
   upstream: Upstream;
   delayMs: number;
   /** Why its last attempt failed; "" before the first. */

@@ -3,7 +3,7 @@
 import { parse as parseToml } from "smol-toml";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
-import { checkedTls, pemFile, readAuthority, readPair } from "./certificates.ts";
+import { checkedTls, pemFile, readPair, readPem } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { parseAs } from "../base/schema.ts";
 
@@ -41,7 +41,7 @@ const HostsFile = v.object({
   server: v.optional(v.string(), ""),
   host: v.optional(v.record(v.string(), Host), {}),
 });
-export type HostsFile = v.InferOutput<typeof HostsFile>;
+type HostsFile = v.InferOutput<typeof HostsFile>;
 
 /** The longest timer. */
 const durationMsMax = 2 ** 31 - 1;
@@ -67,7 +67,7 @@ export function parseHostsFile(text: string, file: string): HostsFile {
 }
 
 /** origins: the registry's own endpoints, used if the file names no server. */
-export type HostsFolder = { file: string; folder: string; origins: Endpoint[] };
+type HostsFolder = { file: string; folder: string; origins: Endpoint[] };
 
 /** Returns them in order of preference. @throws CriError FAILED_PRECONDITION naming the wrong file. */
 export async function endpointsOfHostsFile(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
@@ -75,25 +75,24 @@ export async function endpointsOfHostsFile(parsed: HostsFile, o: HostsFolder): P
   for (const [address, host] of Object.entries(parsed.host)) {
     endpoints.push(...(await endpointsAt(address, host, { ...o, isOrigin: false })));
   }
-  const isListed = (origin: Endpoint) => {
+  const added: Endpoint[] = [];
+  for (const origin of await originsIn(parsed, o)) {
     const same = endpoints.filter(({ url }) => url === origin.url);
     for (const endpoint of same) endpoint.isOrigin = true;
-    return same.some(
-      ({ canPull, canResolve }) => canPull >= origin.canPull && canResolve >= origin.canResolve,
-    );
-  };
-  const origins = (await originsIn(parsed, o)).filter((origin) => !isListed(origin));
-  endpoints.push(...origins);
-  return endpoints.filter(({ canPull, canResolve }) => canPull || canResolve);
+    const { canPull, canResolve } = origin;
+    const isListed = same.some((one) => one.canPull >= canPull && one.canResolve >= canResolve);
+    if (!isListed) added.push(origin);
+  }
+  return [...endpoints, ...added].filter(({ canPull, canResolve }) => canPull || canResolve);
 }
 
 async function originsIn(parsed: HostsFile, o: HostsFolder): Promise<Endpoint[]> {
   if (parsed.server !== "")
     return await endpointsAt(parsed.server, parsed, { ...o, isOrigin: true });
   // As in containerd, a registry without a server line has all capabilities.
-  const given = await certificatesOf(parsed, o);
+  const certificates = await certificatesOf(parsed, o);
   return o.origins.flatMap((origin) =>
-    given.map((tls) => ({
+    certificates.map((tls) => ({
       ...origin,
       headers: headersOf(parsed),
       tls: { ...tls, skipVerify: parsed.skip_verify ?? origin.tls.skipVerify },
@@ -137,17 +136,16 @@ async function endpointsAt(
 }
 
 function headersOf({ header }: Host): Record<string, string> {
-  const lines = Object.entries(header).map(([name, value]) => {
-    return [name.toLowerCase(), [value].flat().join(", ")] as const;
-  });
-  return Object.fromEntries(lines);
+  return Object.fromEntries(
+    Object.entries(header).map(([name, value]) => [name.toLowerCase(), [value].flat().join(", ")]),
+  );
 }
 
 /** Returns at least one. `client` is "both.pem", ["both.pem", …] or [["client.cert", "client.key"], …]. */
 async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promise<Tls[]> {
   const pem = (name: string) => pemFile(folder, name, file);
   const authorities = [host.ca].flat();
-  const ca = await Promise.all(authorities.map((name) => readAuthority(pem(name))));
+  const ca = await Promise.all(authorities.map((name) => readPem(pem(name), "CERTIFICATE")));
   const base: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
   const clients = typeof host.client === "string" ? [host.client] : host.client;
   if (clients.length === 0) return [checkedTls(base, file)];

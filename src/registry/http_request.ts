@@ -21,14 +21,10 @@ export class TransferError extends CriError {
   }
 }
 
-type TransferErrorOptions = {
-  mayRetry?: boolean;
-  retryAfterMs?: number;
-  isUntrusted?: boolean;
-  cause?: unknown;
-};
+type TransferErrorOptions = ErrorOptions &
+  Partial<Pick<TransferError, "mayRetry" | "retryAfterMs" | "isUntrusted">>;
 
-export type HttpRequest = {
+type HttpRequest = {
   url: string;
   method?: "GET" | "POST";
   headers: Record<string, string>;
@@ -64,13 +60,10 @@ export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
       signal: watchdog.signal,
     };
     const response = await watchdog.watch(() => send(url, init, tls));
+    const { status } = response;
     const location = response.headers.get("location");
-    if (![301, 302, 303, 307, 308].includes(response.status) || location === null) {
-      return {
-        status: response.status,
-        headers: response.headers,
-        body: bodyOf(response, watchdog),
-      };
+    if (![301, 302, 303, 307, 308].includes(status) || location === null) {
+      return { status, headers: response.headers, body: bodyOf(response, watchdog) };
     }
     // A connection that breaks while a redirect's body is dropped does not matter.
     await response.body?.cancel().catch(() => {});
@@ -85,10 +78,8 @@ export async function httpRequest(request: HttpRequest): Promise<HttpResponse> {
     }
     url = next.href;
   }
-  throw new TransferError(
-    "UNAVAILABLE",
-    `${hostOf(request.url)} redirects more than ${redirectsMax} times`,
-  );
+  const message = `${hostOf(request.url)} redirects more than ${redirectsMax} times`;
+  throw new TransferError("UNAVAILABLE", message);
 }
 
 /** How much of an address a message shows; a host name has up to 253. */

@@ -35,10 +35,8 @@ function addressOf(text: string): Address | undefined {
   const groupsOf = (part: string) => part.split(":").filter((group) => group !== "");
   const [left, right] = [groupsOf(head), groupsOf(tail)];
   const middle = Array.from({ length: 8 - left.length - right.length }, () => "0");
-  const value = fromParts(
-    [...left, ...middle, ...right].map((group) => `0x${group}`),
-    16n,
-  );
+  const groups = [...left, ...middle, ...right].map((group) => `0x${group}`);
+  const value = fromParts(groups, 16n);
   if (value >> 32n === 0xffffn) return { value: value & 0xffffffffn, length: 32 };
   return { value, length: 128 };
 }

@@ -7,17 +7,14 @@ import { inNetwork, isLoopback, isSameAddress } from "./ip_network.ts";
 
 export type Environment = Record<string, string | undefined>;
 
-export type Proxy = {
+type Proxy = {
   /** Includes user and password. */
   url: string;
   /** The address without them, and the variable it is from, for messages. */
   about: string;
 };
 
-/**
- * undefined: connect directly.
- * @throws CriError FAILED_PRECONDITION if the variable is not the address of an HTTP proxy.
- */
+/** undefined: connect directly. @throws CriError FAILED_PRECONDITION if the variable names no HTTP proxy. */
 export function proxyFor(target: URL, env: Environment = process.env): Proxy | undefined {
   const name = target.protocol === "https:" ? "HTTPS_PROXY" : "HTTP_PROXY";
   const { variable, value } = variableOf(env, name);

@@ -1,4 +1,4 @@
-// Holds the state of a pull from one repository: its upstreams, their credentials, tokens and health.
+// Opens the session of a pull from one repository: its upstreams with their credentials, tokens and health.
 import { throwIfAborted } from "../base/abort.ts";
 import {
   credentialsFor,
@@ -39,9 +39,6 @@ export type PullSession = {
   progressTimeoutMs: number;
 };
 
-const triesMax = 4;
-const firstBackoffMs = 500;
-
 /** @throws CriError FAILED_PRECONDITION for a wrong file, INVALID_ARGUMENT for wrong credentials. */
 export async function openPullSession(
   ref: Reference,
@@ -51,26 +48,19 @@ export async function openPullSession(
   throwIfAborted(ref.name, signal);
   const endpoints = await resolveEndpoints(ref.domain, options);
   const file = await readAuthFile(options.authFile);
-  const resolve = async (endpoint: Endpoint): Promise<ResolvedCredentials> => {
-    const given = givenCredentials(endpoint, ref.domain, auth);
-    if (given !== undefined) return given;
+  const upstreamAt = async (endpoint: Endpoint): Promise<Upstream> => {
     const host = endpoint.isOrigin ? ref.domain : hostOf(endpoint.url);
-    return await nodeCredentials(file, {
-      host,
-      repository: ref.path,
-      path: options.authFile,
-      signal,
-    });
+    const lookup = { host, repository: ref.path, path: options.authFile, signal };
+    const given = givenCredentials(endpoint, ref.domain, auth);
+    return newUpstream(endpoint, given ?? (await nodeCredentials(file, lookup)));
   };
   return {
     domain: ref.domain,
     repository: ref.path,
-    upstreams: await Promise.all(
-      endpoints.map(async (endpoint) => newUpstream(endpoint, await resolve(endpoint))),
-    ),
+    upstreams: await Promise.all(endpoints.map(upstreamAt)),
     servedBy: "",
-    triesMax,
-    firstBackoffMs,
+    triesMax: 4,
+    firstBackoffMs: 500,
     progressTimeoutMs: options.progressTimeoutMs,
   };
 }
@@ -80,7 +70,7 @@ export function newUpstream(endpoint: Endpoint, auth: ResolvedCredentials): Upst
   return { ...endpoint, auth, authorization: null, ...learned };
 }
 
-/** Mirrors are third parties: they get the pull's credentials only if serverAddress names them. */
+/** Mirrors are third parties: they get the pull's own credentials only if serverAddress names them. */
 export function givenCredentials(
   endpoint: Endpoint,
   domain: string,

@@ -84,10 +84,7 @@ export function fullName(text: string): string {
   return `${domain}/${path}`;
 }
 
-/**
- * Requires that URL parsing leaves it unchanged: 2130706433 and 0x7f.1 are spellings of an address that would
- * bypass the configuration for that address.
- */
+/** URL parsing must leave it unchanged: 0x7f.1 spells an address whose configuration it would bypass. */
 function isHost(domain: string): boolean {
   if (!domainName.test(domain) || !URL.canParse(`http://${domain}/`)) return false;
   const { hostname } = new URL(`http://${domain}/`);

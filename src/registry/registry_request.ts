@@ -16,7 +16,7 @@ import {
 import type { PullSession, Upstream } from "./pull_session.ts";
 import { isOwnHost } from "./resolve_endpoints.ts";
 
-export type RegistryRequest = {
+type RegistryRequest = {
   /** Follows the repository in the URL. */
   path: string;
   headers: Record<string, string>;
@@ -74,13 +74,11 @@ async function assertReachable(upstream: Upstream, signal: AbortSignal): Promise
   throw new TransferError("UNAVAILABLE", message, { mayRetry: true });
 }
 
-type AuthorizeOptions = { challenges: Challenge[]; signal: AbortSignal };
-
 /** Returns the Authorization header that meets the challenges. @throws TransferError UNAUTHENTICATED. */
 async function authorize(
   session: PullSession,
   upstream: Upstream,
-  { challenges, signal }: AuthorizeOptions,
+  { challenges, signal }: { challenges: Challenge[]; signal: AbortSignal },
 ): Promise<string> {
   const host = hostOf(upstream.url);
   const { credentials, problem } = upstream.auth;
@@ -146,9 +144,7 @@ function secretsOf({ auth, authorization, headers }: Upstream): string[] {
   const lines = [authorization, ...Object.values(headers)];
   const all = [password, identityToken, registryToken, ...lines];
   const tokens = lines.map((line) => line?.split(" ").at(-1)); // without the scheme
-  return [...all, ...tokens].filter(
-    (secret) => typeof secret === "string" && secret !== "",
-  ) as string[];
+  return [...all, ...tokens].filter((secret) => typeof secret === "string").filter(Boolean);
 }
 
 /** The registry's first error message; it may echo secrets of the request, which are masked. */

@@ -4,9 +4,9 @@
 // docker.io only, as in Docker and iSulad.
 import { stat } from "node:fs/promises";
 import { join } from "node:path";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { errnoOf } from "../base/errors.ts";
 import { readTextIfExists } from "../sys/file.ts";
-import { dockerCertificates } from "./certificates.ts";
+import { dockerCertificates, unreadable } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { endpointsOfHostsFile, parseHostsFile } from "./hosts_toml.ts";
 import { inNetwork, isLoopback } from "./ip_network.ts";
@@ -33,30 +33,21 @@ export async function resolveEndpoints(
   const origins = originsOf(domain, options);
   const folder = await configFolder(domain, options.configPath);
   const file = folder === undefined ? "" : join(folder, "hosts.toml");
-  const text = file === "" ? undefined : await readText(file);
+  const text = file === "" ? undefined : await readTextIfExists(file).catch(unreadable);
   if (folder !== undefined && text) {
     return await endpointsOfHostsFile(parseHostsFile(text, file), { file, folder, origins });
   }
   const tls = folder === undefined ? undefined : await dockerCertificates(folder);
   const mirrors = domain === "docker.io" ? options.mirrors : [];
-  const ofMirrors = mirrors.map((mirror) => mirrorEndpoints(mirror, domain, options));
-  return [
-    ...(await Promise.all(ofMirrors)).flat(),
-    ...origins.map((origin) => withTls(origin, tls)),
-  ];
+  const ofMirrors = await Promise.all(
+    mirrors.map((mirror) => mirrorEndpoints(mirror, domain, options)),
+  );
+  return [...ofMirrors.flat(), ...origins.map((origin) => withTls(origin, tls))];
 }
 
 /** Tests whether a request to the host addresses the registry itself, not a mirror of it. */
 export function isOwnHost(domain: string, host: string): boolean {
   return host === domain || host === defaultHosts[domain];
-}
-
-async function readText(file: string): Promise<string | undefined> {
-  try {
-    return await readTextIfExists(file);
-  } catch (error) {
-    throw new CriError("FAILED_PRECONDITION", messageOf(error), { cause: error });
-  }
 }
 
 /** Returns the first that exists, even if it is empty (containerd, HostDirFromRoot). */
@@ -70,8 +61,7 @@ async function configFolder(domain: string, configPath: string): Promise<string 
       await stat(folder);
       return folder;
     } catch (error) {
-      if (errnoOf(error) === "ENOENT") continue;
-      throw new CriError("FAILED_PRECONDITION", messageOf(error), { cause: error });
+      if (errnoOf(error) !== "ENOENT") unreadable(error);
     }
   }
   return undefined;
@@ -81,14 +71,11 @@ async function configFolder(domain: string, configPath: string): Promise<string 
 
 function originsOf(domain: string, options: RegistryOptions): Endpoint[] {
   const host = defaultHosts[domain] ?? domain;
-  const isListed = isInsecure(domain, options.insecure);
-  const o = {
-    isOrigin: true,
-    skipVerify: isListed,
-    from: isListed ? insecureBy(domain) : "default",
-  };
+  const skipVerify = isInsecure(domain, options.insecure);
+  const from = skipVerify ? insecureBy(domain) : "default";
+  const o = { isOrigin: true, skipVerify, from };
   const secure = endpoint(`https://${host}/v2`, o);
-  return isListed ? [secure, endpoint(`http://${host}/v2`, o)] : [secure];
+  return skipVerify ? [secure, endpoint(`http://${host}/v2`, o)] : [secure];
 }
 
 function insecureBy(domain: string): string {
@@ -114,11 +101,10 @@ async function mirrorEndpoints(
   return [found, endpoint(`http://${path}`, o)];
 }
 
-type EndpointKind = { isOrigin: boolean; skipVerify: boolean; from: string };
+type EndpointKind = Pick<Endpoint, "isOrigin" | "from"> & { skipVerify: boolean };
 
-function endpoint(url: string, { isOrigin, skipVerify, from }: EndpointKind): Endpoint {
-  const all = { canPull: true, canResolve: true, headers: {} };
-  return { url, isOrigin, ...all, tls: { skipVerify }, from };
+function endpoint(url: string, { skipVerify, ...kind }: EndpointKind): Endpoint {
+  return { url, ...kind, canPull: true, canResolve: true, headers: {}, tls: { skipVerify } };
 }
 
 function withTls(endpoint: Endpoint, tls: Tls | undefined): Endpoint {

@@ -8,6 +8,7 @@ import {
   paxRecords,
   signed,
   text,
+  timeFromNs,
   timeOf,
 } from "../../../src/layer/tar_fields.ts";
 
@@ -60,6 +61,15 @@ describe("timeOf()", () => {
   test.each(["soon", "1e400", "", "."])("refuses %p", (value) => {
     expect(() => timeOf(value)).toThrow("the time");
   });
+});
+
+describe("timeFromNs()", () => {
+  test.each([
+    [1_500_000_000n, 1, 500_000_000],
+    [0n, 0, 0],
+    [-3_000_000_000n, -3, 0],
+    [-1_500_000_000n, -2, 500_000_000], // before 1970
+  ])("splits %d", (total, s, ns) => expect(timeFromNs(total)).toEqual({ s, ns }));
 });
 
 describe("names", () => {

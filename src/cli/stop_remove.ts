@@ -10,7 +10,6 @@ import { repeatable, UsageError } from "./options.ts";
 import { forEach, hostArg, secondsOf, withClient } from "./daemon_command.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
-const graceSecondsDefault = 10;
 
 const idArg = (what: string) =>
   ({
@@ -33,7 +32,7 @@ export const stop = defineCommand({
     timeout: {
       type: "string",
       alias: "t",
-      default: String(graceSecondsDefault),
+      default: "10",
       valueHint: "seconds",
       description: "Grace period before they are killed; 0 kills at once",
     },

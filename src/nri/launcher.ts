@@ -55,7 +55,7 @@ export async function pluginConfig(folder: string, id: string, name: string): Pr
   return "";
 }
 
-export type LaunchOptions = {
+type LaunchOptions = {
   files: PluginFile[];
   log: Log;
   /** Wraps a new connection. */

@@ -1,6 +1,5 @@
 // Computes a container's mounts: system mounts, the pod's files, image volumes and CRI's mounts.
 import { posix } from "node:path";
-import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
@@ -14,6 +13,7 @@ import type {
   RuntimeSupport,
 } from "./spec_inputs.ts";
 import type { OciMount } from "./oci_types.ts";
+import { invalid, unsupported } from "./refusals.ts";
 import { idMappings } from "./userns.ts";
 
 const { MountPropagation } = runtime.v1;
@@ -166,8 +166,7 @@ function checkRecursive(requested: Mount, support: RuntimeSupport, name: string)
   }
   if (!support.recursiveReadOnlyMounts) {
     // The kubelet recognizes this error by its prefix (cri-api, pkg/errors).
-    throw new CriError(
-      "FAILED_PRECONDITION",
+    throw unsupported(
       `RROUnsupported: ${name}: recursive_read_only needs Linux 5.12 and a runtime whose features list "rro"`,
     );
   }
@@ -214,9 +213,8 @@ function propagationOption(requested: Mount, resolved: MountSource, name: string
   }
 }
 
-function notPropagating(name: string, resolved: MountSource, alternative: string): CriError {
-  return new CriError(
-    "FAILED_PRECONDITION",
+function notPropagating(name: string, resolved: MountSource, alternative: string): Error {
+  return unsupported(
     `${name}: its propagation needs ${resolved.source} to be on a shared ${alternative}mount, but it is on a ${resolved.propagation} one (try mount --make-rshared on the mount that contains it)`,
   );
 }
@@ -231,8 +229,7 @@ function addMappings(
   const gidMappings = idMappings(requested.gidMappings);
   if (uidMappings.length === 0 && gidMappings.length === 0) return result;
   if (!support.idmapMounts) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
+    throw unsupported(
       `${name}: id mappings need a runtime that supports id-mapped mounts (runc 1.2 or newer)`,
     );
   }
@@ -261,8 +258,4 @@ function depth(path: string): number {
 
 function stripSlash(path: string): string {
   return path.endsWith("/") ? path.slice(0, -1) : path;
-}
-
-function invalid(message: string): CriError {
-  return new CriError("INVALID_ARGUMENT", message);
 }

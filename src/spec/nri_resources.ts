@@ -1,9 +1,9 @@
 // Merges NRI's resources into OCI resources: fields that plugins set replace the old values, others stay.
-import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type { LinuxCPU, LinuxMemory, LinuxResources } from "../proto/nri_types.ts";
 import type { HostInfo } from "./spec_inputs.ts";
 import type { OciBlockIO, OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
+import { unsupported } from "./refusals.ts";
 
 const memoryFields = {
   limit: "limit",
@@ -97,6 +97,6 @@ function adjustedCpu(old: OciCpu, given: LinuxCPU): OciCpu {
   return result;
 }
 
-function cannot(field: string, why: string): CriError {
-  return new CriError("FAILED_PRECONDITION", `an NRI plugin sets ${field}: ${why}`);
+export function cannot(field: string, why: string): Error {
+  return unsupported(`an NRI plugin sets ${field}: ${why}`);
 }

@@ -1,8 +1,9 @@
 // Parses Localhost seccomp profiles (OCI runtime specification, config-linux.md). Validated here because a
 // runtime reports an error only when the container starts.
 import * as v from "valibot";
-import { CriError, messageOf } from "../base/errors.ts";
+import { messageOf } from "../base/errors.ts";
 import { parseOciJson, type OciSeccomp } from "./oci_types.ts";
+import { invalid } from "./refusals.ts";
 
 const Action = v.pipe(
   v.string(),
@@ -44,7 +45,7 @@ const Profile = v.object({
 /** @throws CriError INVALID_ARGUMENT with the file, the field and the reason. */
 export function parseSeccompProfile(file: string, text: string | undefined): OciSeccomp {
   const broken = (why: string, cause?: unknown) =>
-    new CriError("INVALID_ARGUMENT", `seccomp profile ${file}: ${why}`, { cause });
+    invalid(`seccomp profile ${file}: ${why}`, cause);
   if (text === undefined) throw broken("cannot be read");
   let json: unknown;
   try {

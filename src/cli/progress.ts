@@ -75,10 +75,9 @@ class Screen implements Disposable {
     for (const layer of layers ?? []) this.#rateOf(layer).add(nowMs, bytesOf(layer).done);
     if (nowMs - this.#drawnMs < drawMs) return;
     this.#drawnMs = nowMs;
-    const views = (layers ?? []).map((layer) => ({
-      ...layer,
-      bytesPerSecond: this.#rateOf(layer).bytesPerSecond,
-    }));
+    const views = (layers ?? []).map((layer): LayerView => {
+      return { ...layer, bytesPerSecond: this.#rateOf(layer).bytesPerSecond };
+    });
     const { columns, rows } = process.stderr;
     const room = { columns: columns || columnsDefault, rows: (rows || rowsDefault) - 2 };
     this.#draw(layerLines(views, room), room.columns);

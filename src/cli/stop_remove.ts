@@ -11,15 +11,9 @@ import { forEach, hostArg, secondsOf, withClient } from "./daemon_command.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
 
+const operands = { type: "positional", required: false, ...repeatable } as const;
 const idArg = (what: string) =>
-  ({
-    id: {
-      type: "positional",
-      required: false,
-      description: `Ids or id prefixes of ${what}`,
-      ...repeatable,
-    },
-  }) as const;
+  ({ id: { ...operands, description: `Ids or id prefixes of ${what}` } }) as const;
 const allArg = (what: string) =>
   ({ all: { type: "boolean", alias: "a", description: `All ${what}` } }) as const;
 const forceArg = (what: string) =>
@@ -120,12 +114,7 @@ export const rmp = defineCommand({
 export const rmi = defineCommand({
   meta: { description: "Remove images, with all their names" },
   args: {
-    image: {
-      type: "positional",
-      required: false,
-      description: "Names, digests or ids",
-      ...repeatable,
-    },
+    image: { ...operands, description: "Names, digests or ids" },
     ...hostArg,
   },
   run: ({ args }) =>

@@ -163,8 +163,9 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
     answered.catch((error: unknown) => {
       if (call !== "cancelExec") execs.delete(key);
       const failure = { code: codeOf(error), message: messageOf(error) };
-      const fields = { error: failure.message };
-      if (call === "upgrade") log.error("the upgrade failed, this build goes on", fields);
+      if (call === "upgrade") {
+        log.error("the upgrade failed, this build goes on", { error: failure.message });
+      }
       writeFrame(socket, { seq: request.seq, error: failure });
     });
   });

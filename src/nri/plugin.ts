@@ -247,10 +247,6 @@ export class Plugin {
     return undefined;
   }
 
-  async shutdown(timeoutMs: number): Promise<void> {
-    await this.call("Shutdown", new Uint8Array(), timeoutMs);
-  }
-
   /** @throws NoAnswer; CriError with the plugin's error. */
   async call(
     method: string,

@@ -4,6 +4,7 @@ import * as v from "valibot";
 import { quoted } from "../base/text.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { deviceRule, placeDevices } from "./devices.ts";
+import { byDepth } from "./mounts.ts";
 import type { CdiEdits } from "./spec_inputs.ts";
 import { ociHookNames, type OciMount, type OciSpec } from "./oci_types.ts";
 import { invalid } from "./refusals.ts";
@@ -163,9 +164,7 @@ function withMounts(
   const isBind = ({ options = [] }: OciMount) =>
     options.includes("bind") || options.includes("rbind");
   const own = edits.map((mount) => (isBind(mount) ? { ...mount, ...userns } : mount));
-  const depth = ({ destination }: OciMount) => destination.split("/").length;
-  const all = replaced(old, [...own, ...devices], (mount) => mount.destination);
-  return all.sort((a, b) => depth(a) - depth(b));
+  return replaced(old, [...own, ...devices], (mount) => mount.destination).sort(byDepth);
 }
 
 function withHooks(old: OciSpec["hooks"], edits: CdiEdits["hooks"]): OciSpec["hooks"] {

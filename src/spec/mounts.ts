@@ -18,9 +18,10 @@ import { idMappings } from "./userns.ts";
 
 const { MountPropagation } = runtime.v1;
 
+const ptsOptions = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"];
 const mountOptionNames = new Set(["noexec", "nodev", "nosuid"]);
 
-export type MountInput = {
+type MountInput = {
   config: ContainerConfig;
   resolved: ResolvedInputs;
   files: PodFiles;
@@ -56,9 +57,7 @@ export function containerMounts(input: MountInput): {
   );
   const taken = new Set([...requested, ...volumes, ...files].map(({ destination }) => destination));
   const more = based.more.filter((mount) => !taken.has(mount.destination));
-  const rest = [...more, ...files, ...volumes, ...requested].sort(
-    (a, b) => depth(a.destination) - depth(b.destination),
-  );
+  const rest = [...more, ...files, ...volumes, ...requested].sort(byDepth);
   const propagation = rootfsPropagation(input.config.mounts ?? []);
   return {
     mounts: [...based.system.filter(uncovered), ...rest],
@@ -95,14 +94,7 @@ function systemMounts({
   return [
     mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
     mount("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
-    mount("/dev/pts", "devpts", "devpts", [
-      "nosuid",
-      "noexec",
-      "newinstance",
-      "ptmxmode=0666",
-      "mode=0620",
-      "gid=5",
-    ]),
+    mount("/dev/pts", "devpts", "devpts", ptsOptions),
     mount("/dev/mqueue", "mqueue", "mqueue", ["nosuid", "noexec", "nodev"]),
     sys,
     mount("/sys/fs/cgroup", "cgroup", "cgroup", cgroupOptions),
@@ -191,7 +183,7 @@ function criMount(
     requested.recursive_read_only ? "rro" : requested.readonly ? "ro" : "rw",
     ...(requested.mount_options ?? []),
   ];
-  const destination = stripSlash(posix.normalize(requested.container_path!));
+  const destination = posix.normalize(requested.container_path!).replace(/\/$/, "");
   const result = mount(destination, "bind", resolved.source, options);
   // Image mounts are already mapped to the pod's ids.
   return requested.image ? result : addMappings(result, requested, support, name);
@@ -252,10 +244,7 @@ function mount(destination: string, type: string, source: string, options: strin
   return { destination, type, source, options };
 }
 
-function depth(path: string): number {
-  return path.split("/").length;
-}
-
-function stripSlash(path: string): string {
-  return path.endsWith("/") ? path.slice(0, -1) : path;
+/** Orders parents before children. */
+export function byDepth(a: OciMount, b: OciMount): number {
+  return a.destination.split("/").length - b.destination.split("/").length;
 }

@@ -79,10 +79,9 @@ function adjustedMemory(old: OciMemory, given: LinuxMemory, host: HostInfo): Oci
     if (host.swapLimit) result.swap = toBigInt(given.limit.value);
     else delete result.swap;
   }
-  if (given.disable_oom_killer) {
-    result.disableOOMKiller = given.disable_oom_killer.value ?? false;
-  }
-  if (given.use_hierarchy) result.useHierarchy = given.use_hierarchy.value ?? false;
+  const { disable_oom_killer: noKiller, use_hierarchy: hierarchy } = given;
+  if (noKiller) result.disableOOMKiller = noKiller.value ?? false;
+  if (hierarchy) result.useHierarchy = hierarchy.value ?? false;
   return result;
 }
 

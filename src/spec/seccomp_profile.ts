@@ -11,13 +11,12 @@ const Action = v.pipe(
 );
 const Uint64 = v.pipe(v.bigint(), v.minValue(0n), v.maxValue(2n ** 64n - 1n));
 const Errno = v.optional(v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffff)));
-/** Any well-formed name: libseccomp may know more architectures than the specification. */
-const Arch = v.pipe(v.string(), v.regex(/^SCMP_ARCH_[A-Z0-9_]+$/));
 
 const Profile = v.object({
   defaultAction: Action,
   defaultErrnoRet: Errno,
-  architectures: v.optional(v.array(Arch)),
+  // Any well-formed name: libseccomp may know more architectures than the specification.
+  architectures: v.optional(v.array(v.pipe(v.string(), v.regex(/^SCMP_ARCH_[A-Z0-9_]+$/)))),
   flags: v.optional(v.array(v.pipe(v.string(), v.regex(/^SECCOMP_FILTER_FLAG_[A-Z_]+$/)))),
   listenerPath: v.optional(v.string()),
   listenerMetadata: v.optional(v.string()),

@@ -7,7 +7,7 @@ import { ImageService, NodeService, RuntimeService } from "../proto/services.ts"
 export const defaultHost = "unix:///var/run/isulad.sock";
 
 /** timeoutMs: 0 for no deadline. signal: cancels the call when aborted. */
-export type CallOptions = { timeoutMs?: number; signal?: AbortSignal };
+type CallOptions = { timeoutMs?: number; signal?: AbortSignal };
 
 type Method = {
   request: Encoder<never>;
@@ -141,8 +141,6 @@ function reasonOf(details: string): string {
 }
 
 function nameOfCode(code: number | undefined): ErrorCode {
-  for (const [name, value] of Object.entries(grpcCodes)) {
-    if (value === code) return name as ErrorCode;
-  }
-  return "UNKNOWN";
+  const names = Object.keys(grpcCodes) as ErrorCode[];
+  return names.find((name) => grpcCodes[name] === code) ?? "UNKNOWN";
 }

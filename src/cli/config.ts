@@ -19,22 +19,17 @@ import {
   UsageError,
 } from "./options.ts";
 
-const fileArg = {
-  type: "string",
-  valueHint: "FILE",
-  description: "Configuration file (default /etc/isulad/daemon.json)",
-} as const;
-
 /** For the usage text only; parseFlags parses the values and rejects unknown flags. */
 export const configArgs: ArgsDef = {
-  config: fileArg,
+  config: {
+    type: "string",
+    valueHint: "FILE",
+    description: "Configuration file (default /etc/isulad/daemon.json)",
+  },
   ...Object.fromEntries(
     [...Object.values<Key>(daemonKeys), ...Object.values<Key>(nriKeys)].map((key) => [
       key.key,
-      {
-        type: key.kind.shape === "switch" ? "boolean" : "string",
-        description: key.about,
-      } as const,
+      { type: key.kind.shape === "switch" ? "boolean" : "string", description: key.about } as const,
     ]),
   ),
 };
@@ -187,11 +182,8 @@ function shownRuntimes(runtimes: Config["runtimes"]): string {
 function shownUlimits(ulimits: Config["defaultUlimits"]): string {
   const entries = ulimits.map(({ type, hard, soft }) => {
     const name = type.replace("RLIMIT_", "").toLowerCase();
-    // Signed 64 bit, so that "no limit" is -1.
-    return [
-      name,
-      { Name: name, Hard: Number(BigInt.asIntN(64, hard)), Soft: Number(BigInt.asIntN(64, soft)) },
-    ];
+    const signed = (limit: bigint) => Number(BigInt.asIntN(64, limit)); // "no limit" is -1
+    return [name, { Name: name, Hard: signed(hard), Soft: signed(soft) }];
   });
   return jsonText(Object.fromEntries(entries));
 }

@@ -15,12 +15,11 @@ export const hostArg = {
   },
 } as const;
 
-const outputs: string[] = ["table", "json"];
 export const outputArg = {
   output: {
     type: "enum",
     alias: "o",
-    options: outputs,
+    options: ["table", "json"] as string[],
     default: "table",
     description: "Output format",
   },
@@ -50,12 +49,8 @@ export async function withClient<T>(
   args: { host?: string | undefined },
   use: (client: Client) => Promise<T>,
 ): Promise<T> {
-  using client = connect(hostOf(args));
+  using client = connect(args.host || process.env["ISULAD_HOST"] || defaultHost);
   return await use(client);
-}
-
-export function hostOf(args: { host?: string | undefined }): string {
-  return args.host || process.env["ISULAD_HOST"] || defaultHost;
 }
 
 /** Acts on each id in turn and prints failures; returns a nonzero exit code if any failed. */

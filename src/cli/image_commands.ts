@@ -1,7 +1,6 @@
 // Implements isulad-ts pull, load, save and images prune.
 import { resolve } from "node:path";
 import { defineCommand } from "citty";
-import { toBigInt } from "../base/int64.ts";
 import { print, say } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { follow } from "./progress.ts";
@@ -12,6 +11,14 @@ const quietArg = {
   quiet: { type: "boolean", alias: "q", description: "Print only names or ids, and no progress" },
 } as const;
 
+export const credsArg = {
+  creds: {
+    type: "string",
+    valueHint: "user:password",
+    description: "Credentials; $ISULAD_CREDS keeps them out of the process list",
+  },
+} as const;
+
 export const pull = defineCommand({
   meta: { description: "Pull images from registries" },
   args: {
@@ -20,11 +27,7 @@ export const pull = defineCommand({
       description: "Names, such as docker.io/library/busybox:1.37",
       ...repeatable,
     },
-    creds: {
-      type: "string",
-      valueHint: "user:password",
-      description: "Credentials; $ISULAD_CREDS keeps them out of the process list",
-    },
+    ...credsArg,
     ...quietArg,
     ...hostArg,
   },
@@ -41,9 +44,7 @@ export const pull = defineCommand({
 });
 
 /** Returns the credentials in `--creds`, else in $ISULAD_CREDS, if any. @throws UsageError */
-export function credentialsOf(args: {
-  creds?: string | undefined;
-}): { username: string; password: string } | undefined {
+export function credentialsOf(args: { creds?: string | undefined }) {
   const creds = args.creds || process.env["ISULAD_CREDS"];
   if (!creds) return undefined;
   const colon = creds.indexOf(":");
@@ -123,7 +124,6 @@ export const prune = defineCommand({
       }
       if (args.quiet === true) return;
       const verb = dryRun ? "Would remove" : "Removed";
-      const freed = size(toBigInt(answer.freed_bytes));
-      say(`${verb} ${answer.images.length} images, ${freed}`);
+      say(`${verb} ${answer.images.length} images, ${size(answer.freed_bytes)}`);
     }),
 });

@@ -35,6 +35,7 @@ const containerStates: Record<number, string> = {
 const nameArg = {
   name: { type: "string", valueHint: "regexp", description: "Only names that match" },
 } as const;
+
 export const pods = defineCommand({
   meta: { description: "List pods" },
   args: { ...nameArg, ...quietArg, ...truncArg, ...outputArg, ...hostArg },
@@ -83,12 +84,8 @@ export const ps = defineCommand({
   run: ({ args }) =>
     withClient(args, async (client) => {
       const wanted = pattern(args.name);
-      const response = await client.ListContainers({
-        filter: {
-          pod_sandbox_id: args.pod,
-          ...(args.all ? {} : { state: { state: ContainerState.CONTAINER_RUNNING } }),
-        },
-      });
+      const state = args.all ? undefined : { state: ContainerState.CONTAINER_RUNNING };
+      const response = await client.ListContainers({ filter: { pod_sandbox_id: args.pod, state } });
       response.containers = newestFirst(response.containers, wanted);
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm)));

@@ -25,10 +25,8 @@ export const logs = defineCommand({
       const tail = args.tail === undefined ? undefined : linesOf(args.tail);
       const { status } = await client.ContainerStatus({ container_id: args.container });
       if (!status?.log_path) {
-        throw new CriError(
-          "FAILED_PRECONDITION",
-          `container ${args.container} has no log: its pod has no log_directory, or it has no log_path`,
-        );
+        const why = "its pod has no log_directory, or it has no log_path";
+        throw new CriError("FAILED_PRECONDITION", `container ${args.container} has no log: ${why}`);
       }
       const ended = new AbortController();
       const follow = args.follow ? ended.signal : undefined;

@@ -17,27 +17,16 @@ export const nri = defineCommand({
     withClient(args, async (client) => {
       const response = await client.NriPlugins({});
       if (args.output === "json") {
-        const { NriPluginsResponse } = isulad.v1;
         const form = { longs: Number, defaults: true };
-        printJson(protoJson(NriPluginsResponse.toObject(response, form)));
+        printJson(protoJson(isulad.v1.NriPluginsResponse.toObject(response, form)));
       } else process.stdout.write(pluginTable(response.plugins));
     }),
 });
 
 /** Formats plugins in the order in which they get events. */
 function pluginTable(plugins: readonly NriPlugin[]): string {
-  const heads = [
-    "PLUGIN",
-    "KIND",
-    "NRI",
-    "CALLS",
-    "FAILED",
-    "MEAN MS",
-    "MAX MS",
-    "EVENTS",
-    "LAST ERROR",
-  ];
-  return table([heads, ...plugins.map(row)]);
+  const header = "PLUGIN,KIND,NRI,CALLS,FAILED,MEAN MS,MAX MS,EVENTS,LAST ERROR".split(",");
+  return table([header, ...plugins.map(row)]);
 }
 
 function row(plugin: NriPlugin): string[] {

@@ -22,8 +22,7 @@ export type StreamName = "stdout" | "stderr";
 export async function writeOut(stream: StreamName, bytes: Uint8Array): Promise<void> {
   const target = process[stream];
   const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const failed = (error: Error) => reject(error);
-  target.once("error", failed); // Without a listener the error would end the process.
+  target.once("error", reject); // Without a listener the error would end the process.
   target.write(bytes, (error) => (error ? reject(error) : resolve()));
   try {
     await promise;
@@ -33,6 +32,6 @@ export async function writeOut(stream: StreamName, bytes: Uint8Array): Promise<v
     throw error;
   } finally {
     // After a failure the listener stays: the event comes later.
-    await promise.then(() => target.off("error", failed)).catch(() => {});
+    await promise.then(() => target.off("error", reject)).catch(() => {});
   }
 }

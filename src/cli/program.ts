@@ -17,13 +17,11 @@ export type Program = {
   /** Full names of commands that parse and check their arguments themselves. */
   parseThemselves?: readonly string[];
 };
-/**
- * operands: number of the command's own operands; failureCode: exit code of failures outside the container.
- */
+/** operands: how many are the command's own; failureCode: exit code of failures outside the container. */
 export type PassThrough = { operands: number; failureCode: number };
 
 export const failureCode = 1;
-export const usageCode = 2;
+const usageCode = 2;
 
 /** Runs the command line and returns the exit code. Never throws. */
 export async function runProgram(program: Program, argv: readonly string[]): Promise<number> {

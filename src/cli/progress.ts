@@ -1,5 +1,5 @@
-// Shows the progress of a Pull, Load or Save on standard error: on a terminal as lines redrawn in place and
-// cleared at the end, elsewhere as a line for each layer that starts or finishes.
+// Shows the progress of a Pull, Load or Save on standard error: on a terminal as lines that are redrawn in
+// place and cleared at the end, elsewhere as a line for each layer that starts or finishes.
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { ImageProgress, LayerProgress } from "../proto/types.ts";
@@ -16,10 +16,7 @@ const rateMs = 5_000;
 const columnsDefault = 80;
 const rowsDefault = 24;
 
-/**
- * Consumes a stream of progress; returns the images in its last message.
- * title: first line, such as "Pulling busybox"; quiet prints nothing.
- */
+/** Shows a stream of progress under a title ("Pulling busybox"); returns the images in its last message. */
 export async function follow(
   steps: AsyncIterable<ImageProgress>,
   { title, quiet }: { title: string; quiet: boolean },
@@ -78,10 +75,9 @@ class Screen implements Disposable {
     for (const layer of layers ?? []) this.#rateOf(layer).add(nowMs, bytesOf(layer).done);
     if (nowMs - this.#drawnMs < drawMs) return;
     this.#drawnMs = nowMs;
-    const views = (layers ?? []).map((layer) => ({
-      ...layer,
-      bytesPerSecond: this.#rateOf(layer).bytesPerSecond,
-    }));
+    const views = (layers ?? []).map((layer): LayerView => {
+      return { ...layer, bytesPerSecond: this.#rateOf(layer).bytesPerSecond };
+    });
     const { columns, rows } = process.stderr;
     const room = { columns: columns || columnsDefault, rows: (rows || rowsDefault) - 2 };
     this.#draw(layerLines(views, room), room.columns);
@@ -129,9 +125,7 @@ class Rate {
 
 export type LayerView = LayerProgress & { bytesPerSecond: number };
 
-/**
- * Formats a line for each layer; if they exceed the terminal, only moving layers and a count of the others.
- */
+/** Formats a line for each layer; if they exceed the terminal, for the moving layers, and counts the others. */
 export function layerLines(
   layers: readonly LayerView[],
   { columns, rows }: { columns: number; rows: number },

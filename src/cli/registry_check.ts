@@ -3,7 +3,7 @@ import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { EndpointCheck } from "../proto/types.ts";
-import { credentialsOf } from "./image_commands.ts";
+import { credentialsOf, credsArg } from "./image_commands.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
 import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
@@ -17,21 +17,16 @@ const check = defineCommand({
       required: true,
       description: "Name, such as docker.io/library/busybox:1.37",
     },
-    creds: {
-      type: "string",
-      valueHint: "user:password",
-      description: "Credentials; $ISULAD_CREDS keeps them out of the process list",
-    },
+    ...credsArg,
     ...outputArg,
     ...hostArg,
   },
   run: ({ args }) =>
     withClient(args, async (client) => {
       const image = args.image ?? "";
-      const request = { image, ...credentialsOf(args) };
       const isTable = args.output !== "json";
       const all: EndpointCheck[] = [];
-      for await (const found of client.CheckRegistry(request)) {
+      for await (const found of client.CheckRegistry({ image, ...credentialsOf(args) })) {
         all.push(found);
         if (isTable) print(checkText(found, all.length));
       }

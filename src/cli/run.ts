@@ -115,23 +115,16 @@ async function runPod(
   undo.defer(() => removePods(client, uid));
 
   const config = podConfig(options, uid, logDirectory);
-  const timeoutMs = startTimeoutMs;
-  const { pod_sandbox_id } = await client.RunPodSandbox(
-    { config, runtime_handler: options.runtimeHandler },
-    { timeoutMs },
-  );
+  const limit = { timeoutMs: startTimeoutMs };
+  const pod = { config, runtime_handler: options.runtimeHandler };
+  const { pod_sandbox_id } = await client.RunPodSandbox(pod, limit);
   if (interrupts.exitCode !== undefined) return interrupts.exitCode;
-  const { container_id } = await client.CreateContainer(
-    {
-      pod_sandbox_id,
-      config: containerConfig(options, uid, options.imageId),
-      sandbox_config: config,
-    },
-    { timeoutMs },
-  );
+  const container = containerConfig(options, uid, options.imageId);
+  const request = { pod_sandbox_id, config: container, sandbox_config: config };
+  const { container_id } = await client.CreateContainer(request, limit);
   if (interrupts.exitCode !== undefined) return interrupts.exitCode;
   try {
-    await client.StartContainer({ container_id }, { timeoutMs });
+    await client.StartContainer({ container_id }, limit);
   } catch (error) {
     say(`isulad-ts: ${messageOf(error)}`);
     return startFailureCode(messageOf(error));
@@ -164,9 +157,8 @@ async function copyLog(path: string, ended: AbortSignal): Promise<void> {
     }
   } catch (error) {
     if (error instanceof ReaderGone) throw error;
-    throw new CriError(codeOf(error), `Cannot read the log ${path}: ${messageOf(error)}`, {
-      cause: error,
-    });
+    const message = `Cannot read the log ${path}: ${messageOf(error)}`;
+    throw new CriError(codeOf(error), message, { cause: error });
   }
 }
 
@@ -183,10 +175,9 @@ function exitCodeOf(status: ContainerStatus | undefined): number {
 /** Never throws: a failed removal must not hide the container's exit code. */
 async function removePods(client: Client, uid: string): Promise<void> {
   try {
-    const { items } = await client.ListPodSandbox({
-      filter: { label_selector: { [runLabel]: uid } },
-    });
-    for (const { id } of items ?? []) {
+    const filter = { label_selector: { [runLabel]: uid } };
+    const { items } = await client.ListPodSandbox({ filter });
+    for (const { id } of items) {
       await client.StopPodSandbox({ pod_sandbox_id: id });
       await client.RemovePodSandbox({ pod_sandbox_id: id });
     }

@@ -105,11 +105,8 @@ export function nameOf(options: Pick<RunOptions, "image" | "name">): string {
     .replaceAll(/[^a-z0-9]+/g, "-")
     .replaceAll(/^-+|-+$/g, "");
   if (options.name !== undefined && name !== options.name) {
-    throw invalid(
-      "--name",
-      options.name,
-      `lowercase letters, digits and "-", as in ${name || "a"}`,
-    );
+    const form = `lowercase letters, digits and "-", as in ${name || "a"}`;
+    throw invalid("--name", options.name, form);
   }
   return name || "pod";
 }
@@ -128,18 +125,9 @@ function mount(text: string): Mount {
   if (!hostPath || !containerPath.startsWith("/") || !known || more !== undefined) {
     throw invalid("--volume", text, "HOST-PATH:/PATH-IN-CONTAINER[:ro]");
   }
-  return {
-    host_path: resolve(hostPath),
-    container_path: containerPath,
-    readonly: mode === "ro",
-  };
+  const readonly = mode === "ro";
+  return { host_path: resolve(hostPath), container_path: containerPath, readonly };
 }
-
-const protocols: Record<string, runtime.v1.Protocol> = {
-  tcp: Protocol.TCP,
-  udp: Protocol.UDP,
-  sctp: Protocol.SCTP,
-};
 
 function portMapping(text: string): PortMapping {
   const found = /^(?:(\[[^\]]+\]|[^:[\]]+):)?(\d{1,5}):(\d{1,5})(?:\/(tcp|udp|sctp))?$/.exec(text);
@@ -150,7 +138,7 @@ function portMapping(text: string): PortMapping {
     host_ip: hostIp.replaceAll(/[[\]]/g, ""),
     host_port: Number(host),
     container_port: Number(container),
-    protocol: protocols[protocol],
+    protocol: Protocol[protocol.toUpperCase() as keyof typeof Protocol],
   };
 }
 

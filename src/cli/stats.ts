@@ -37,10 +37,9 @@ export const stats = defineCommand({
   args: { ...whichArgs, ...outputArg, ...hostArg },
   run: ({ args }) =>
     withClient(args, async (client) => {
-      const ask = () => readStats(client, args._, args.pod);
-      const before = await ask();
+      const before = await readStats(client, args._, args.pod);
       await sleep(betweenMs);
-      const now = await ask();
+      const now = await readStats(client, args._, args.pod);
       if (args.output === "json") {
         const response = runtime.v1.ListContainerStatsResponse.fromObject({ stats: now });
         printJson(protoJson(runtime.v1.ListContainerStatsResponse.toObject(response, jsonForm)));

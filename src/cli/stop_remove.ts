@@ -10,17 +10,10 @@ import { repeatable, UsageError } from "./options.ts";
 import { forEach, hostArg, secondsOf, withClient } from "./daemon_command.ts";
 
 const { ContainerState, PodSandboxState } = runtime.v1;
-const graceSecondsDefault = 10;
 
+const operands = { type: "positional", required: false, ...repeatable } as const;
 const idArg = (what: string) =>
-  ({
-    id: {
-      type: "positional",
-      required: false,
-      description: `Ids or id prefixes of ${what}`,
-      ...repeatable,
-    },
-  }) as const;
+  ({ id: { ...operands, description: `Ids or id prefixes of ${what}` } }) as const;
 const allArg = (what: string) =>
   ({ all: { type: "boolean", alias: "a", description: `All ${what}` } }) as const;
 const forceArg = (what: string) =>
@@ -33,7 +26,7 @@ export const stop = defineCommand({
     timeout: {
       type: "string",
       alias: "t",
-      default: String(graceSecondsDefault),
+      default: "10",
       valueHint: "seconds",
       description: "Grace period before they are killed; 0 kills at once",
     },
@@ -121,12 +114,7 @@ export const rmp = defineCommand({
 export const rmi = defineCommand({
   meta: { description: "Remove images, with all their names" },
   args: {
-    image: {
-      type: "positional",
-      required: false,
-      description: "Names, digests or ids",
-      ...repeatable,
-    },
+    image: { ...operands, description: "Names, digests or ids" },
     ...hostArg,
   },
   run: ({ args }) =>

@@ -99,8 +99,7 @@ export const attach = defineCommand({
       const container_id = args.container ?? "";
       const tty = args.tty === true || (await hasTerminal(client, container_id));
       const wanted = { stdin: args.interactive === true, tty };
-      const streams = { ...wanted, stdout: true, stderr: !tty };
-      const { url } = await client.Attach({ container_id, ...streams });
+      const { url } = await client.Attach({ container_id, ...wanted, stdout: true, stderr: !tty });
       try {
         await converse(url, wanted);
       } catch (error) {

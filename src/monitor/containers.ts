@@ -6,10 +6,8 @@ import { inTime } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/clock.ts";
 import { step } from "../base/failpoints.ts";
-import type { Log } from "../base/log.ts";
-import type { CgroupPaths } from "../node/cgroup.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { OomLedger } from "../node/oom.ts";
-import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
@@ -98,8 +96,8 @@ export class Containers {
     return [...this.#running.values()].map(({ record }) => record.pid);
   }
 
-  /** Returns a running container's cgroup and runtime. */
-  find(id: string): { cgroup: CgroupPaths; runtime: RuntimeCommand } | undefined {
+  /** Returns a running container's record. */
+  find(id: string): RunRecord | undefined {
     return this.#running.get(id)?.record;
   }
 
@@ -107,10 +105,8 @@ export class Containers {
   async resume(terminals: Map<string, Descriptor>): Promise<void> {
     await this.#records.make();
     const { runs, exits } = this.#records.read((file, error) => {
-      this.#log.error("a record cannot be read: renaming it to .damaged", {
-        file,
-        error: messageOf(error),
-      });
+      const fields = { file, error: messageOf(error) };
+      this.#log.error("a record cannot be read: renaming it to .damaged", fields);
       setAside(file);
     });
     for (const exit of exits) this.#exits.set(exit.id, exit);
@@ -171,9 +167,7 @@ export class Containers {
     const pidfd = openPidfd(record.pid);
     if (pidfd === undefined) return;
     const ended = this.#workers.readable(pidfd).then(() => this.check());
-    ended.catch((error: unknown) =>
-      this.#log.error("waiting for a pidfd failed", { error: messageOf(error) }),
-    );
+    ended.catch(logFailure(this.#log, "waiting for a pidfd failed"));
   }
 
   #resumeTerminal({ record, stdio }: Container, terminal: Descriptor): void {
@@ -343,10 +337,8 @@ export class Containers {
     try {
       return await this.#workers.end(id);
     } catch (error) {
-      this.#log.warn("ending the log of a container is late, it is completed later", {
-        container: id,
-        error: messageOf(error),
-      });
+      const fields = { container: id, error: messageOf(error) };
+      this.#log.warn("ending the log of a container is late, it is completed later", fields);
       return 0;
     }
   }
@@ -368,13 +360,6 @@ export class Containers {
   release(): void {
     this.#quiet = false;
     this.check();
-  }
-
-  async reopenLog(id: string): Promise<void> {
-    if (!this.#running.has(id)) {
-      throw new CriError("FAILED_PRECONDITION", `container ${id} is not running`);
-    }
-    await this.#workers.reopen(id);
   }
 
   /** Kills and forgets a container; idempotent. */

@@ -14,7 +14,13 @@ import { setOomScoreAdj, startTime } from "../sys/process.ts";
 import { markOf, newMark } from "../sys/process_mark.ts";
 import { reap } from "../sys/wait.ts";
 import { killTree, type ExecTree } from "./exec_tree.ts";
-import type { ExecProcess, ExecRequest, ExecResult, StartExecRequest } from "./protocol.ts";
+import type {
+  ExecProcess,
+  ExecRequest,
+  ExecResult,
+  ExecSubject,
+  StartExecRequest,
+} from "./protocol.ts";
 import type { StreamOwner } from "./record_schemas.ts";
 import type { ChildStdio, Spawner, SpawnOptions } from "./spawner.ts";
 import type { LogWorkers } from "./log_workers.ts";
@@ -84,7 +90,7 @@ export class Execs {
         timeoutMs: startTimeoutMs,
         signal: cancelled.signal,
       });
-      const pid = started.leader;
+      const { leader: pid } = started;
       const end = this.#wait({ ...started, key, deadline: Infinity }, cancelled);
       end.catch(() => {}); // wait() rejects as well
       this.#ends.set(key, end);
@@ -98,11 +104,10 @@ export class Execs {
   /** @throws CriError NOT_FOUND for an exec that was not started, or whose end was returned before. */
   async wait(key: string): Promise<{ exitCode: number }> {
     const end = this.#ends.get(key);
-    if (end === undefined)
-      throw new CriError(
-        "NOT_FOUND",
-        `exec ${key} was not started, or its end was returned before`,
-      );
+    if (end === undefined) {
+      const message = `exec ${key} was not started, or its end was returned before`;
+      throw new CriError("NOT_FOUND", message);
+    }
     try {
       return { exitCode: (await end).exitCode };
     } finally {
@@ -121,7 +126,7 @@ export class Execs {
     const outputs = [out.writer, err.writer] as const;
     // Collected even when it fails: its streams would stay open.
     const [ran] = await Promise.allSettled([
-      this.#runCaptured(container, request, { outputs, cancelled }),
+      this.#runCaptured(container, request, outputs, cancelled),
     ]);
     const { stdout, stderr } = await this.#workers.collect(key);
     if (ran.status === "rejected") throw ran.reason;
@@ -131,13 +136,11 @@ export class Execs {
   async #runCaptured(
     container: Container,
     request: ExecRequest,
-    {
-      outputs,
-      cancelled,
-    }: { outputs: readonly [Descriptor, Descriptor]; cancelled: AbortController },
+    outputs: readonly [Descriptor, Descriptor],
+    cancelled: AbortController,
   ): Promise<{ exitCode: number; timedOut: boolean }> {
     const { key, timeoutMs } = request;
-    const deadline = timeoutMs === 0 ? Number.POSITIVE_INFINITY : performance.now() + timeoutMs;
+    const deadline = timeoutMs === 0 ? Infinity : performance.now() + timeoutMs;
     let started: Started;
     try {
       using stdin = Descriptor.open("/dev/null", constants.O_RDONLY);
@@ -159,7 +162,7 @@ export class Execs {
 
   async #start(
     { runtime, owner, cgroup }: Container,
-    request: { id: string; key: string; process: string },
+    request: ExecSubject,
     options: { args: string[] } & Required<Omit<SpawnOptions, "mark">>,
   ): Promise<Started> {
     using _ = this.#spawner.starting();
@@ -202,9 +205,8 @@ export class Execs {
         killed.catch(() => {}); // the exec's promise rejects as well
       };
       this.#kills.set(key, kill);
-      if (deadline !== Number.POSITIVE_INFINITY) {
+      if (deadline !== Infinity)
         timer = setTimeout(kill, Math.max(0, deadline - performance.now()));
-      }
       const onExit: Waiter["onExit"] = (end) => {
         clearTimeout(timer);
         this.#kills.delete(key);

@@ -80,10 +80,8 @@ function isPin(path: string, pid: number): boolean {
   using pidfd = openPidfd(pid);
   if (pidfd === undefined) return false;
   try {
-    const [running, pinned] = [
-      fstatSync(pidfd.fd, { bigint: true }),
-      statSync(path, { bigint: true }),
-    ];
+    const running = fstatSync(pidfd.fd, { bigint: true });
+    const pinned = statSync(path, { bigint: true });
     return running.dev === pinned.dev && running.ino === pinned.ino;
   } catch {
     return false;

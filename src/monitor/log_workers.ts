@@ -13,9 +13,9 @@ import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
 import { eventfd, signalEventfd, type Descriptor } from "../sys/descriptor.ts";
 import { diskOf } from "../sys/disk.ts";
-import type { WorkerReply, WorkerRequest } from "../monitor_log/log_worker.ts";
+import type { LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
 
-type Body = WorkerRequest extends infer R ? (R extends R ? Omit<R, "seq"> : never) : never;
+type NewLog = Omit<LogRequest, "op" | "resumed">;
 
 /** Longer than a worker waits for a log that it cannot write to end. */
 const answerMs = 10_000;
@@ -23,6 +23,7 @@ const answerMs = 10_000;
 const pauseMs = 2_000;
 
 export class LogWorkers {
+  /** Keyed by device. */
   readonly #threads = new Map<string, LogWorker>();
   /** Container id → the thread that writes its log. */
   readonly #logs = new Map<string, LogWorker>();
@@ -43,15 +44,11 @@ export class LogWorkers {
    * Writes a log from descriptors, which the worker owns from here on, even after a failure.
    * @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer.
    */
-  async log(request: Omit<Extract<Body, { op: "log" }>, "op" | "resumed">): Promise<void> {
+  async log(request: NewLog): Promise<void> {
     const { id } = request;
     const thread = this.#logThread(request);
     try {
-      await inTime(
-        thread.request({ op: "log", ...request, resumed: false }),
-        "opening the log on its disk",
-        answerMs,
-      );
+      await thread.inTime({ op: "log", ...request, resumed: false }, "opening the log on its disk");
     } catch (error) {
       this.#forget(id, thread);
       thread.request({ op: "end", id }).catch(this.#onFailure); // closes it should the disk answer later
@@ -60,24 +57,18 @@ export class LogWorkers {
   }
 
   /** Continues a log that an earlier monitor wrote, as soon as its disk answers. */
-  resume(request: Omit<Extract<Body, { op: "log" }>, "op" | "resumed">): void {
+  resume(request: NewLog): void {
     const thread = this.#logThread(request);
     thread.request({ op: "log", ...request, resumed: true }).catch(this.#onFailure);
   }
 
-  /**
-   * Ends the log of an exited container. @returns bytes that were lost. @throws CriError DEADLINE_EXCEEDED.
-   */
+  /** Ends the log of an exited container; returns the bytes that were lost. @throws DEADLINE_EXCEEDED. */
   async end(id: string): Promise<number> {
     const thread = this.#logs.get(id);
     if (thread === undefined) return 0;
     this.#forget(id, thread);
-    const reply = await inTime(
-      thread.request({ op: "end", id }),
-      "ending the log on its disk",
-      answerMs,
-    );
-    return reply.lostBytes ?? 0;
+    const { lostBytes = 0 } = await thread.inTime({ op: "end", id }, "ending the log on its disk");
+    return lostBytes;
   }
 
   /**
@@ -85,25 +76,22 @@ export class LogWorkers {
    * DEADLINE_EXCEEDED when the log's disk does not answer.
    */
   async reopen(id: string): Promise<void> {
-    const thread = this.#logOf(id);
-    await inTime(thread.request({ op: "reopen", id }), "reopening the log on its disk", answerMs);
+    await this.#logOf(id).inTime({ op: "reopen", id }, "reopening the log on its disk");
   }
 
   /** Copies a container's further output to the FIFOs at these paths. */
-  async attach(request: Omit<Extract<Body, { op: "attach" }>, "op">): Promise<void> {
-    const thread = this.#logOf(request.id);
-    await inTime(thread.request({ op: "attach", ...request }), "attaching to the log", answerMs);
+  async attach(request: Omit<Extract<WorkerBody, { op: "attach" }>, "op">): Promise<void> {
+    await this.#logOf(request.id).inTime({ op: "attach", ...request }, "attaching to the log");
   }
 
   #logOf(id: string): LogWorker {
     const thread = this.#logs.get(id);
     if (thread !== undefined) return thread;
-    const message = `container ${id} has ended and has no more output`;
-    throw new CriError("FAILED_PRECONDITION", message);
+    throw new CriError("FAILED_PRECONDITION", `container ${id} has ended and has no more output`);
   }
 
   /** Captures the output of an exec until it is collected. */
-  async capture(request: Omit<Extract<Body, { op: "capture" }>, "op">): Promise<void> {
+  async capture(request: Omit<Extract<WorkerBody, { op: "capture" }>, "op">): Promise<void> {
     await this.#thread("").request({ op: "capture", ...request });
   }
 
@@ -123,7 +111,7 @@ export class LogWorkers {
     if (events === undefined) return undefined;
     const counts = new MemoryCounts();
     const watch = ++this.#watches;
-    const request = (body: Body) => {
+    const request = (body: WorkerBody) => {
       this.#thread("").request(body).catch(this.#onFailure);
     };
     request({ op: "watch", watch, events: events.release(), counts: counts.shared });
@@ -152,7 +140,7 @@ export class LogWorkers {
   }
 
   #thread(device: string): LogWorker {
-    const found = this.#threads.get(device) ?? new LogWorker(this.#onFailure);
+    const found = this.#threads.get(device) ?? new LogWorker(device, this.#onFailure);
     this.#threads.set(device, found);
     return found;
   }
@@ -161,17 +149,17 @@ export class LogWorkers {
   #forget(id: string, thread: LogWorker): void {
     this.#logs.delete(id);
     thread.logs.delete(id);
-    if (thread === this.#threads.get("") || thread.logs.size > 0) return;
+    if (thread.device === "" || thread.logs.size > 0) return;
     setTimeout(() => {
-      const device = this.#threads.entries().find(([, one]) => one === thread)?.[0];
-      if (device === undefined || thread.logs.size > 0) return;
-      this.#threads.delete(device);
+      if (this.#threads.get(thread.device) !== thread || thread.logs.size > 0) return;
+      this.#threads.delete(thread.device);
       thread.stop();
     }, this.#lingerMs).unref();
   }
 }
 
 class LogWorker {
+  readonly device: string;
   /** Ids of the containers whose logs it writes. */
   readonly logs = new Set<string>();
   readonly #wake = eventfd();
@@ -180,15 +168,15 @@ class LogWorker {
   #seq = 0;
   #stopping = false;
 
-  constructor(onFailure: (error: unknown) => void) {
+  /** device: of the file system with its logs; "": it writes no file. */
+  constructor(device: string, onFailure: (error: unknown) => void) {
+    this.device = device;
     // In the compiled executable a worker's path is relative to the build's root (dist/build.ts).
     const entry =
       build === undefined
         ? new URL("../monitor_log/log_worker.ts", import.meta.url)
         : "./src/monitor_log/log_worker.ts";
-    this.#worker = new Worker(entry, {
-      workerData: { wake: this.#wake.duplicate().release() },
-    });
+    this.#worker = new Worker(entry, { workerData: { wake: this.#wake.duplicate().release() } });
     this.#worker.on("error", onFailure);
     this.#worker.on("exit", (code) => {
       if (!this.#stopping) onFailure(new Error(`log worker ended with ${code}`));
@@ -202,7 +190,12 @@ class LogWorker {
     });
   }
 
-  request(body: Body): Promise<WorkerReply> {
+  /** @throws CriError DEADLINE_EXCEEDED when the thread waits for a disk that does not answer. */
+  inTime(body: WorkerBody, what: string): Promise<WorkerReply> {
+    return inTime(this.request(body), what, answerMs);
+  }
+
+  request(body: WorkerBody): Promise<WorkerReply> {
     const seq = ++this.#seq;
     const waiting = Promise.withResolvers<WorkerReply>();
     this.#waiting.set(seq, waiting);

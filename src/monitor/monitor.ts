@@ -15,6 +15,7 @@ import { endExec, Execs } from "./exec.ts";
 import { trimMonitorLogFile } from "./monitor_log_file.ts";
 import { MonitorLock } from "./monitor_lock.ts";
 import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
+import type { RunRecord } from "./record_schemas.ts";
 import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
 import { upgrade, type Inherited } from "./upgrade.ts";
@@ -86,7 +87,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   await untilIdle(signalled, () => {
     check();
     records.keepFolders();
-    keepLock(parts, log).catch(logFailure(log, "keeping the state folder failed"));
+    keepLock(parts, log).catch(logFailure(log, "keeping the state folder failed, retrying"));
     const known = new Set([...containers.pids, ...execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
     if (containers.running.length > 0 || spawner.busy) return "busy";
@@ -95,22 +96,18 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   await lock.leave();
 }
 
-/** Ends this process when another monitor has the lock: the daemon has that one adopt the containers. */
+/** Restores the lock, or ends this process when another monitor has it, which adopts the containers. */
 async function keepLock({ state, lock, containers, gate }: Parts, log: Log): Promise<void> {
-  try {
-    trimMonitorLogFile(state);
-    // Behind the gate: an upgrade passes the lock on.
-    const kept = await gate.pass(() => lock.keep());
-    if (kept === "lost") {
-      log.error("another monitor has locked the state folder, ending");
-      process.exit(1);
-    }
-    if (kept === "kept") return;
-    log.error("the state folder was removed: creating it and all records again");
-    containers.rewrite();
-  } catch (error) {
-    log.error("keeping the state folder failed, retrying", { error: messageOf(error) });
+  trimMonitorLogFile(state);
+  // Behind the gate: an upgrade passes the lock on.
+  const kept = await gate.pass(() => lock.keep());
+  if (kept === "lost") {
+    log.error("another monitor has locked the state folder, ending");
+    process.exit(1);
   }
+  if (kept === "kept") return;
+  log.error("the state folder was removed: creating it and all records again");
+  containers.rewrite();
 }
 
 /** Signals end a monitor that has no container; one with containers stays. */
@@ -166,8 +163,9 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
     answered.catch((error: unknown) => {
       if (call !== "cancelExec") execs.delete(key);
       const failure = { code: codeOf(error), message: messageOf(error) };
-      if (call === "upgrade")
+      if (call === "upgrade") {
         log.error("the upgrade failed, this build goes on", { error: failure.message });
+      }
       writeFrame(socket, { seq: request.seq, error: failure });
     });
   });
@@ -207,14 +205,17 @@ const handlers: Handlers = {
   }),
   waitExec: async ({ execs }, { key }) => ({ result: await execs.wait(key) }),
   endExec: (parts, params) => endExec(params, running(parts, params.id).cgroup),
-  attach: async (parts, params) => {
+  attach: (parts, params) => {
     running(parts, params.id);
-    await parts.workers.attach(params);
+    return parts.workers.attach(params);
   },
   closeStdin: ({ containers }, { id }) => containers.closeStdin(id),
   cancelExec: ({ execs }, { key }) => execs.cancel(key),
   kill: ({ containers }, { id, signal }) => ({ result: { running: containers.kill(id, signal) } }),
-  reopenLog: ({ containers }, { id }) => containers.reopenLog(id),
+  reopenLog: (parts, { id }) => {
+    running(parts, id);
+    return parts.workers.reopen(id);
+  },
   remove: ({ containers }, params) => containers.remove(params),
   lendTerminal: ({ containers }, { id, path }) => containers.lendTerminal(id, path),
   awaitTerminal: ({ containers }, { id }) => ({ result: { path: containers.awaitTerminal(id) } }),
@@ -232,7 +233,7 @@ async function answer(parts: Parts, { call, params }: RequestHeader): Promise<An
 }
 
 /** @throws CriError FAILED_PRECONDITION. */
-function running(parts: Parts, id: string): NonNullable<ReturnType<Containers["find"]>> {
+function running(parts: Parts, id: string): RunRecord {
   const found = parts.containers.find(id);
   if (found !== undefined) return found;
   throw new CriError("FAILED_PRECONDITION", `container ${id} is not running`);

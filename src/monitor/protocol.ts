@@ -7,12 +7,16 @@ import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 
 export type { ExitRecord, StartRequest };
 
-export type ExecRequest = {
+/** The exec of a process in the container `id`. */
+export type ExecSubject = {
   id: string;
   /** The caller's name for this exec. */
   key: string;
   /** OCI process (runtime-spec config.md#process) as JSON. */
   process: string;
+};
+
+export type ExecRequest = ExecSubject & {
   /** 0: no limit. */
   timeoutMs: number;
   /** Bytes of both streams together; the rest is discarded. */
@@ -20,12 +24,7 @@ export type ExecRequest = {
 };
 
 /** An exec whose streams are FIFOs of the daemon, or a terminal. */
-export type StartExecRequest = {
-  id: string;
-  /** The caller's name for this exec. */
-  key: string;
-  /** OCI process (runtime-spec config.md#process) as JSON. */
-  process: string;
+export type StartExecRequest = ExecSubject & {
   /** Paths of FIFOs; "": /dev/null. */
   stdin: string;
   stdout: string;
@@ -97,6 +96,8 @@ export type ReplyHeader = {
   error?: { code: ErrorCode; message: string };
 };
 export type EventHeader = { event: "exit"; exit: ExitRecord };
+/** One of these three, or another of a newer build. */
+type FrameHeader = Record<string, unknown>;
 
 const maxHeaderBytes = 4 << 20;
 const maxBodyBytes = 32 << 20;
@@ -131,7 +132,7 @@ function checkSize(what: string, bytes: number, max: number): void {
 /** Assembles frames from the chunks that arrive; a frame over the limits closes the connection. */
 export function readFrames(
   socket: Socket,
-  onFrame: (header: Record<string, unknown>, body: Buffer) => void,
+  onFrame: (header: FrameHeader, body: Buffer) => void,
 ): void {
   let chunks: Buffer[] = [];
   let length = 0;
@@ -151,10 +152,7 @@ export function readFrames(
       }
       need = 8 + headerBytes + bodyBytes;
       if (data.length < need) break;
-      const header = jsonValue(data.toString("utf8", 8, 8 + headerBytes)) as Record<
-        string,
-        unknown
-      >;
+      const header = jsonValue(data.toString("utf8", 8, 8 + headerBytes)) as FrameHeader;
       onFrame(header, data.subarray(8 + headerBytes, need));
       data = data.subarray(need);
       need = 8;

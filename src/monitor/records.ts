@@ -10,7 +10,6 @@ import { exitText, parseExit, parseRun, runText } from "./record_schemas.ts";
 import type { ExitRecord, RunRecord } from "./record_schemas.ts";
 
 type Kind = "containers" | "exits";
-export type Records = { runs: RunRecord[]; exits: ExitRecord[] };
 
 export class RecordFolder {
   readonly #folder: string;
@@ -21,7 +20,11 @@ export class RecordFolder {
 
   async make(): Promise<void> {
     this.#makeFolders();
-    await this.#removeTemporary();
+    // Files of calls that an earlier monitor left unfinished.
+    for (const file of readdirSync(this.#folder, { recursive: true, encoding: "utf8" })) {
+      if (!/^runtime-.*\.log$|^\.?exec-|^tty-|\.tmp$/.test(file)) continue;
+      await rm(join(this.#folder, file), { force: true });
+    }
   }
 
   #makeFolders(): void {
@@ -36,14 +39,6 @@ export class RecordFolder {
       this.#makeFolders();
     } catch {
       // The next write into them reports the cause, a full disk for example.
-    }
-  }
-
-  /** Removes the files of calls that an earlier monitor left unfinished. */
-  async #removeTemporary(): Promise<void> {
-    for (const file of readdirSync(this.#folder, { recursive: true, encoding: "utf8" })) {
-      if (!/^runtime-.*\.log$|^\.?exec-|^tty-|\.tmp$/.test(file)) continue;
-      await rm(join(this.#folder, file), { force: true });
     }
   }
 
@@ -68,7 +63,7 @@ export class RecordFolder {
   }
 
   /** Reads all records; calls onBad for each file that cannot be read, and leaves it out. */
-  read(onBad: (file: string, error: unknown) => void): Records {
+  read(onBad: (file: string, error: unknown) => void): { runs: RunRecord[]; exits: ExitRecord[] } {
     return {
       runs: this.#all("containers", onBad, parseRun),
       exits: this.#all("exits", onBad, parseExit),

@@ -54,10 +54,8 @@ export class RuntimeCalls {
     try {
       await this.delete(request);
     } catch (error) {
-      this.#log.warn("runtime delete of a container failed, its removal retries it", {
-        container: request.id,
-        error: messageOf(error),
-      });
+      const fields = { container: request.id, error: messageOf(error) };
+      this.#log.warn("runtime delete of a container failed, its removal retries it", fields);
     }
   }
 }

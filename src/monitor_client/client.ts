@@ -131,17 +131,13 @@ export class MonitorClient implements AsyncDisposable {
     await this.#start(request, this.#calls.send(socket, "adopt", request), { terminalHeld: false });
   }
 
-  /**
-   * Returns a descriptor of a running container's terminal; the caller closes it. @throws if it has ended.
-   */
+  /** Returns a descriptor of a container's terminal; the caller closes it. @throws if it has ended. */
   async terminal(id: string): Promise<Descriptor> {
     const socket = await this.#connected();
     const terminal = await this.#terminals.borrow(id, this.#caller(socket));
     if (terminal !== undefined) return terminal.duplicate();
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `container ${id} has ended, and its terminal with it`,
-    );
+    const message = `container ${id} has ended, and its terminal with it`;
+    throw new CriError("FAILED_PRECONDITION", message);
   }
 
   /** Ends the container's stdin for good. */
@@ -380,10 +376,8 @@ export class MonitorClient implements AsyncDisposable {
 }
 
 function closedError(): CriError {
-  return new CriError(
-    "UNAVAILABLE",
-    "the daemon ends and has closed its connection to the monitor",
-  );
+  const message = "the daemon ends and has closed its connection to the monitor";
+  return new CriError("UNAVAILABLE", message);
 }
 
 function dial(path: string): Promise<Socket | undefined> {

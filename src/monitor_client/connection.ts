@@ -39,9 +39,8 @@ const pauseMinMs = 20;
 const pauseMaxMs = 2_000;
 
 export function search(nowMs: number): Starting {
-  const deadlineMs = nowMs + searchMs;
-  const candidate = undefined;
-  return { state: "starting", deadlineMs, hasOusted: false, candidate, pauseMs: pauseMinMs };
+  const times = { deadlineMs: nowMs + searchMs, pauseMs: pauseMinMs };
+  return { state: "starting", ...times, hasOusted: false, candidate: undefined };
 }
 
 /** Gives the monitor that is upgraded a whole search's time; another is started only when it ends. */
@@ -54,11 +53,9 @@ export function upgrade(
   return { ...searching, state: "upgrading", candidate, deadlineMs: nowMs + searchMs };
 }
 
-/**
- * `none`: nobody took the connection, or it closed at once; `silent`: a monitor took it and did not greet.
- */
+/** `none`: nobody took the connection, or it closed at once; `silent`: a monitor took it without greeting. */
 export type Unanswered = "none" | "silent";
-export type Verdict =
+type Verdict =
   | { do: "fail" }
   /** oust: the monitors to kill first; `strangers` are those that this search has not started. */
   | { do: "retry"; next: Searching; oust?: "all" | "strangers" };
@@ -92,15 +89,8 @@ export function startIfDue(
 
 /** Ends a search that failed; a connection that is served or closed stays. */
 export function searchFailed<Socket>(connection: Connection<Socket>): Connection<Socket> {
-  switch (connection.state) {
-    case "starting":
-    case "upgrading":
-      return { state: "disconnected" };
-    case "disconnected":
-    case "connected":
-    case "closed":
-      return connection;
-  }
+  const isSearch = connection.state === "starting" || connection.state === "upgrading";
+  return isSearch ? { state: "disconnected" } : connection;
 }
 
 /** A socket has closed; the same object returned: it was not the serving monitor's. */

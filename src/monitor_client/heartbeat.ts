@@ -13,14 +13,13 @@ export function heartbeat(ping: () => Promise<unknown>, onSilence: () => void): 
     missed = 0;
   };
   const timer = setInterval(() => {
-    if (isWaiting && ++missed < missedMax) return;
-    if (isWaiting) {
+    if (!isWaiting) {
+      isWaiting = true;
+      ping().then(answered, answered); // an error is an answer: older monitors have no ping
+    } else if (++missed >= missedMax) {
       clearInterval(timer);
       onSilence();
-      return;
     }
-    isWaiting = true;
-    ping().then(answered, answered); // an error is an answer: older monitors have no ping
   }, beatMs);
   timer.unref();
   return { [Symbol.dispose]: () => clearInterval(timer) };

@@ -2,7 +2,7 @@
 // stopped, or that lost its socket or its folder. Containers outlive that, and the next monitor adopts them.
 import { constants, mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
-import type { Log } from "../base/log.ts";
+import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { kill, processState, startTime } from "../sys/process.ts";
@@ -61,23 +61,14 @@ export class Starter {
   #start(): number {
     mkdirSync(join(this.#state, "monitor"), { recursive: true, mode: 0o700 });
     trimMonitorLogFile(this.#state);
-    const { O_WRONLY, O_APPEND, O_CREAT } = constants;
-    using output = Descriptor.open(
-      monitorLogFile(this.#state),
-      O_WRONLY | O_APPEND | O_CREAT,
-      0o600,
-    );
+    const appending = constants.O_WRONLY | constants.O_APPEND | constants.O_CREAT;
+    using output = Descriptor.open(monitorLogFile(this.#state), appending, 0o600);
+    const stdio = ["ignore" as const, output.fd, output.fd];
     const argv = [...this.#program, ...monitorArgs(this.#state)];
-    const child = spawn(argv[0]!, argv.slice(1), {
-      detached: true,
-      cwd: "/",
-      stdio: ["ignore", output.fd, output.fd],
-    });
+    const child = spawn(argv[0]!, argv.slice(1), { detached: true, cwd: "/", stdio });
     const { pid = 0 } = child;
     this.#started.add(pid);
-    child.on("error", (error) =>
-      this.#log.error("starting a monitor failed", { error: error.message }),
-    );
+    child.on("error", logFailure(this.#log, "starting a monitor failed"));
     // Killed, or it found the lock taken by an older one that was ending.
     child.on("exit", () => this.#started.delete(pid));
     child.unref();

@@ -24,11 +24,7 @@ import { Tap, type Sink } from "./tap.ts";
 /** A stream that is peeked before it is consumed; data is valid until the next peek of any source. */
 type Source = { peek: () => { data: Buffer; state: Turn }; take: (bytes: number) => void };
 /** A terminal has one stream, stdout. */
-export type LogStreams = {
-  stdout?: Released | undefined;
-  stderr?: Released | undefined;
-  terminal: boolean;
-};
+export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boolean };
 type LogInput = Input & { stream: Stream; source: Source; tap: Tap };
 
 const readBytes = 128 << 10;
@@ -68,12 +64,7 @@ function fifoSource(fifo: Descriptor): Source {
     const state = count === readBytes ? ("more" as const) : ("some" as const);
     return { data: scratch.subarray(0, count), state };
   };
-  return {
-    peek,
-    take: (bytes) => {
-      discard(fifo, devNull, bytes);
-    },
-  };
+  return { peek, take: (bytes) => void discard(fifo, devNull, bytes) };
 }
 
 function terminalSource(terminal: Descriptor): Source {
@@ -116,13 +107,8 @@ export class ContainerLog {
 
   #input(stream: Stream, descriptor: Descriptor): LogInput {
     const source = this.#terminal ? terminalSource(descriptor) : fifoSource(descriptor);
-    const input: LogInput = {
-      descriptor,
-      stream,
-      source,
-      tap: new Tap(),
-      turn: () => this.#turn(input),
-    };
+    const turn = () => this.#turn(input);
+    const input: LogInput = { descriptor, stream, source, tap: new Tap(), turn };
     return input;
   }
 
@@ -150,8 +136,7 @@ export class ContainerLog {
 
   /** Writes the present content of one stream. */
   #turn({ stream, source, tap }: LogInput): Turn {
-    if (this.#blocked) return "empty";
-    if (tap.waiting) return "empty";
+    if (this.#blocked || tap.waiting) return "empty";
     const { data, state } = source.peek();
     const used = cut(stream, data, output);
     if (used > 0 && !this.#write()) return "empty";
@@ -161,10 +146,7 @@ export class ContainerLog {
     return state === "empty" ? "more" : state;
   }
 
-  /**
-   * Writes the rest without a newline as a partial line, so that readers add none to the output. False when
-   * the disk refuses.
-   */
+  /** Writes the rest as a partial line: readers add no newline to it. False when the disk refuses. */
   writeRest(): boolean {
     for (const { stream, source, tap } of this.inputs) {
       const { data } = source.peek();

@@ -14,21 +14,14 @@ import { closeCopy, ContainerLog, type LogStreams } from "./container_log.ts";
 import { Inputs, type Input } from "./inputs.ts";
 import { Sink } from "./tap.ts";
 
-type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams;
-type CaptureRequest = {
-  op: "capture";
-  id: string;
-  stdout: Released;
-  stderr: Released;
-  maxBytes: number;
-};
+export type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams;
 /**
  * `end`: the container has exited. `collect`: the exec has exited. `pause`: stops reading until `continue`,
  * after writing what only this thread buffers.
  */
-export type WorkerRequest = { seq: number } & (
+export type WorkerBody =
   | LogRequest
-  | CaptureRequest
+  | { op: "capture"; id: string; stdout: Released; stderr: Released; maxBytes: number }
   | { op: "attach"; id: string; stdout: string; stderr: string }
   | { op: "reopen" | "end" | "collect"; id: string }
   | { op: "pause" | "continue" }
@@ -38,8 +31,8 @@ export type WorkerRequest = { seq: number } & (
   | { op: "watch"; watch: number; events: Released; counts: SharedArrayBuffer }
   | { op: "unwatch"; watch: number }
   /** Ends this thread when it has nothing left to write. */
-  | { op: "stop" }
-);
+  | { op: "stop" };
+type WorkerRequest = WorkerBody & { seq: number };
 export type WorkerReply = {
   seq: number;
   error?: string;
@@ -100,8 +93,9 @@ function watchMemory(request: Extract<WorkerRequest, { op: "watch" }>): void {
 /** Each path is a FIFO that a client reads, or "". */
 function attach(request: Extract<WorkerRequest, { op: "attach" }>): void {
   const found = logs.get(request.id);
-  if (found === undefined)
+  if (found === undefined) {
     throw new Error(`container ${request.id} has ended and has no more output`);
+  }
   for (const stream of ["stdout", "stderr"] as const) {
     if (request[stream] === "") continue;
     const flags = constants.O_WRONLY | constants.O_NONBLOCK;
@@ -159,10 +153,9 @@ function reply(message: WorkerReply): void {
 function handle(request: WorkerRequest): void {
   const { seq } = request;
   switch (request.op) {
-    case "log": {
+    case "log":
       startLog(request);
       return reply({ seq });
-    }
     case "reopen": {
       const log = logs.get(request.id);
       if (log === undefined) throw new Error(`container ${request.id} has no open log`);
@@ -188,8 +181,7 @@ function handle(request: WorkerRequest): void {
     }
     case "collect": {
       const capture = captures.get(request.id);
-      if (capture === undefined)
-        throw new Error(`the output of exec ${request.id} is not captured`);
+      if (capture === undefined) throw new Error(`exec ${request.id} has no captured output`);
       capture.end = { seq, deadline: performance.now() + collectMs };
       return;
     }

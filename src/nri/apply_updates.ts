@@ -112,8 +112,6 @@ export class UpdateApplier {
 /** @throws CriError FAILED_PRECONDITION if an update sets fields that are fixed after creation. */
 export function rejectFixed(id: string, fixed: string[]): void {
   if (fixed.length === 0) return;
-  throw new CriError(
-    "FAILED_PRECONDITION",
-    `container ${id}: ${fixed.join(", ")} can only be set when a container is created`,
-  );
+  const text = `container ${id}: ${fixed.join(", ")} can only be set when a container is created`;
+  throw new CriError("FAILED_PRECONDITION", text);
 }

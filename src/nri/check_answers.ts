@@ -16,8 +16,6 @@ import type {
 import { hookKinds } from "./merge_adjustments.ts";
 import { unmarked } from "./field_owners.ts";
 
-/** A list of processors or memory nodes. */
-const numberList = /^\d+(-\d+)?(,\d+(-\d+)?)*$/;
 const namespaceTypes = ["cgroup", "ipc", "mount", "network", "pid", "time", "user", "uts"];
 const cdiName = /^[A-Za-z][\w.-]*\/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*$/;
 const sysctlName = /^[A-Za-z0-9_][\w*@%-]*([./][A-Za-z0-9_][\w*@%-]*)*$/;
@@ -65,9 +63,7 @@ function checkMount({ destination, type, source, options }: Mount): void {
   if (!key.startsWith("/") || key.split("/").includes("..")) {
     throw wrong("mounts.destination", destination, "not an absolute path");
   }
-  for (const text of [key, type ?? "", source ?? "", ...(options ?? [])]) {
-    checkText("mounts", text);
-  }
+  for (const text of [key, type ?? "", source ?? "", ...(options ?? [])]) checkText("mounts", text);
 }
 
 function checkRlimit({ type, hard, soft }: POSIXRlimit): void {
@@ -129,9 +125,7 @@ function checkLinux(linux: LinuxContainerAdjustment): void {
 function checkMemoryPolicy({ mode, nodes, flags }: LinuxMemoryPolicy): void {
   const number: number = mode ?? 0;
   if (number < 0 || number > 6) throw wrong("memory_policy.mode", number, "outside 0–6");
-  if (nodes && !numberList.test(nodes)) {
-    throw wrong("memory_policy.nodes", nodes, "not a list of numbers");
-  }
+  if (nodes) checkNumberList("memory_policy.nodes", nodes);
   for (const flag of (flags ?? []) as number[]) {
     if (flag < 0 || flag > 2) throw wrong("memory_policy.flags", flag, "outside 0–2");
   }
@@ -163,9 +157,7 @@ function checkResources(resources: LinuxResources, what: string): void {
   }
   if (cpu?.quota) checkAtLeast(`${what}cpu.quota`, cpu.quota.value, -1n);
   for (const name of ["cpus", "mems"] as const) {
-    const list = cpu?.[name];
-    if (list && !numberList.test(list))
-      throw wrong(`${what}cpu.${name}`, list, "not a list of numbers");
+    if (cpu?.[name]) checkNumberList(`${what}cpu.${name}`, cpu[name]);
   }
   for (const { page_size } of resources.hugepage_limits ?? []) {
     if (!/^\d+[KMG]i?B$/.test(page_size ?? "")) {
@@ -193,14 +185,17 @@ function checkAtLeast(field: string, value: Parameters<typeof toBigInt>[0], leas
   if (number < least) throw wrong(field, number, `below ${least}`);
 }
 
+/** Checks a list of processors or memory nodes. */
+function checkNumberList(field: string, list: string): void {
+  if (!/^\d+(-\d+)?(,\d+(-\d+)?)*$/.test(list)) throw wrong(field, list, "not a list of numbers");
+}
+
 /** Arguments of execve(2) and mount(2) and file names cannot contain NUL. */
 function checkText(field: string, text: string): void {
   if (text.includes("\0")) throw wrong(field, text, "contains NUL");
 }
 
-const shownBytesMax = 200;
-
 function wrong(field: string, value: unknown, why: string): CriError {
   const shown = typeof value === "bigint" ? String(value) : jsonText(value ?? "");
-  return new CriError("INVALID_ARGUMENT", `${field}: ${clip(shown, shownBytesMax)}: ${why}`);
+  return new CriError("INVALID_ARGUMENT", `${field}: ${clip(shown, 200)}: ${why}`);
 }

@@ -11,7 +11,6 @@ import type {
   LinuxSeccomp,
   Mount,
   PodSandbox as NriPod,
-  SecurityProfile,
 } from "../proto/nri_types.ts";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
 import type { OciHook, OciNamespace, OciResources, OciSeccomp, OciSpec } from "../spec/oci.ts";
@@ -65,8 +64,8 @@ export function nriPod(snapshot: PodSnapshot): NriPod {
     pid: snapshot.pid,
     ips: snapshot.ips,
     linux: {
-      ...(linux?.overhead ? { pod_overhead: fromCri(linux.overhead) } : {}),
-      ...(linux?.resources ? { pod_resources: fromCri(linux.resources) } : {}),
+      pod_overhead: linux?.overhead && fromCri(linux.overhead),
+      pod_resources: linux?.resources && fromCri(linux.resources),
       cgroup_parent: linux?.cgroup_parent ?? "",
       cgroups_path: snapshot.cgroupsPath,
       namespaces: snapshot.namespaces,
@@ -122,7 +121,7 @@ function nriHooks({ hooks }: OciSpec): Hooks {
       path,
       args,
       env,
-      ...(timeout === undefined ? {} : { timeout: { value: toLong(timeout) } }),
+      timeout: optional(timeout),
     }));
   return {
     prestart: of(hooks?.prestart),
@@ -137,6 +136,7 @@ function nriHooks({ hooks }: OciSpec): Hooks {
 function nriLinux({ spec, config }: ContainerSnapshot): LinuxContainer {
   const { linux, process } = spec;
   const { ioPriority, scheduler, oomScoreAdj } = process;
+  const { intelRdt: rdt } = linux;
   const profile = config.linux?.security_context?.seccomp;
   return {
     namespaces: linux.namespaces,
@@ -150,55 +150,36 @@ function nriLinux({ spec, config }: ContainerSnapshot): LinuxContainer {
       gid: { value: device.gid },
     })),
     resources: fromOci(linux.resources),
-    ...(oomScoreAdj === undefined ? {} : { oom_score_adj: { value: toLong(oomScoreAdj) } }),
+    oom_score_adj: optional(oomScoreAdj),
     cgroups_path: linux.cgroupsPath,
-    ...(profile
-      ? { seccomp_profile: seccompProfile(profile.profile_type ?? 0, profile.localhost_ref) }
-      : {}),
-    ...(linux.seccomp === undefined ? {} : { seccomp_policy: seccompPolicy(linux.seccomp) }),
+    // CRI and NRI have the same numbers for RuntimeDefault, Unconfined and Localhost.
+    seccomp_profile: profile && {
+      profile_type: (profile.profile_type ?? 0) as number,
+      localhost_ref: profile.localhost_ref ?? "",
+    },
+    seccomp_policy: linux.seccomp && seccompPolicy(linux.seccomp),
     sysctl: linux.sysctl ?? {},
     net_devices: linux.netDevices ?? {},
-    ...(ioPriority === undefined
-      ? {}
-      : {
-          io_priority: {
-            class: IOPrioClass[ioPriority.class as "IOPRIO_CLASS_BE"],
-            priority: ioPriority.priority,
-          },
-        }),
-    ...(scheduler === undefined
-      ? {}
-      : {
-          scheduler: {
-            policy: LinuxSchedulerPolicy[scheduler.policy as "SCHED_OTHER"],
-            nice: scheduler.nice,
-            priority: scheduler.priority,
-            flags: (scheduler.flags ?? []).map(
-              (flag) => LinuxSchedulerFlag[flag as "SCHED_FLAG_RECLAIM"],
-            ),
-            runtime: toLong(scheduler.runtime ?? 0),
-            deadline: toLong(scheduler.deadline ?? 0),
-            period: toLong(scheduler.period ?? 0),
-          },
-        }),
-    ...(linux.intelRdt === undefined ? {} : { rdt: nriRdt(linux.intelRdt) }),
-  };
-}
-
-function nriRdt(rdt: NonNullable<OciSpec["linux"]["intelRdt"]>): LinuxContainer["rdt"] {
-  const { closID, schemata, enableMonitoring } = rdt;
-  return {
-    ...(closID === undefined ? {} : { clos_id: { value: closID } }),
-    ...(schemata === undefined ? {} : { schemata: { value: schemata } }),
-    ...(enableMonitoring === undefined ? {} : { enable_monitoring: { value: enableMonitoring } }),
-  };
-}
-
-/** CRI and NRI have the same numbers for RuntimeDefault, Unconfined and Localhost. */
-function seccompProfile(type: number, path: string | null | undefined): SecurityProfile {
-  return {
-    profile_type: type,
-    localhost_ref: path ?? "",
+    io_priority: ioPriority && {
+      class: IOPrioClass[ioPriority.class as "IOPRIO_CLASS_BE"],
+      priority: ioPriority.priority,
+    },
+    scheduler: scheduler && {
+      policy: LinuxSchedulerPolicy[scheduler.policy as "SCHED_OTHER"],
+      nice: scheduler.nice,
+      priority: scheduler.priority,
+      flags: (scheduler.flags ?? []).map(
+        (flag) => LinuxSchedulerFlag[flag as "SCHED_FLAG_RECLAIM"],
+      ),
+      runtime: toLong(scheduler.runtime ?? 0),
+      deadline: toLong(scheduler.deadline ?? 0),
+      period: toLong(scheduler.period ?? 0),
+    },
+    rdt: rdt && {
+      clos_id: wrapped(rdt.closID),
+      schemata: wrapped(rdt.schemata),
+      enable_monitoring: wrapped(rdt.enableMonitoring),
+    },
   };
 }
 
@@ -214,7 +195,7 @@ function seccompPolicy(seccomp: OciSeccomp): LinuxSeccomp {
     syscalls: (seccomp.syscalls ?? []).map(({ names, action, errnoRet, args }) => ({
       names,
       action,
-      ...(errnoRet === undefined ? {} : { errno_ret: { value: errnoRet } }),
+      errno_ret: wrapped(errnoRet),
       args: (args ?? []).map(({ index, value, valueTwo, op }) => ({
         index,
         value: toLong(value),
@@ -225,16 +206,17 @@ function seccompPolicy(seccomp: OciSeccomp): LinuxSeccomp {
   };
 }
 
-/** Wraps an optional number in NRI's message. */
-function optional(
-  value: bigint | number | undefined,
-): { value: ReturnType<typeof toLong> } | undefined {
+/** Wraps an optional value in NRI's message. */
+function wrapped<Value>(value: Value | undefined): { value: Value } | undefined {
+  return value === undefined ? undefined : { value };
+}
+
+function optional(value: bigint | number | undefined) {
   return value === undefined ? undefined : { value: toLong(value) };
 }
 
 function fromOci(resources: OciResources): LinuxResources {
   const { memory = {}, cpu = {}, pids } = resources;
-  const { disableOOMKiller, useHierarchy } = memory;
   return {
     memory: {
       limit: optional(memory.limit),
@@ -243,8 +225,8 @@ function fromOci(resources: OciResources): LinuxResources {
       kernel: optional(memory.kernel),
       kernel_tcp: optional(memory.kernelTCP),
       swappiness: optional(memory.swappiness),
-      disable_oom_killer: disableOOMKiller === undefined ? undefined : { value: disableOOMKiller },
-      use_hierarchy: useHierarchy === undefined ? undefined : { value: useHierarchy },
+      disable_oom_killer: wrapped(memory.disableOOMKiller),
+      use_hierarchy: wrapped(memory.useHierarchy),
     },
     cpu: {
       shares: optional(cpu.shares),
@@ -267,7 +249,7 @@ function fromOci(resources: OciResources): LinuxResources {
       minor: optional(minor),
       access,
     })),
-    ...(pids === undefined ? {} : { pids: { limit: toLong(pids.limit) } }),
+    pids: pids && { limit: toLong(pids.limit) },
   };
 }
 
@@ -287,10 +269,7 @@ export function fromCri(resources: LinuxContainerResources): LinuxResources {
       cpus: resources.cpuset_cpus ?? "",
       mems: resources.cpuset_mems ?? "",
     },
-    hugepage_limits: (resources.hugepage_limits ?? []).map(({ page_size, limit }) => ({
-      page_size,
-      limit,
-    })),
+    hugepage_limits: resources.hugepage_limits ?? [],
     unified: resources.unified ?? {},
   };
 }
@@ -334,10 +313,7 @@ export function toCri(resources: LinuxResources): ResourceChange & { fixed: stri
       cpu_period: number(cpu?.period),
       cpuset_cpus: cpu?.cpus ?? "",
       cpuset_mems: cpu?.mems ?? "",
-      hugepage_limits: (resources.hugepage_limits ?? []).map(({ page_size, limit }) => ({
-        page_size,
-        limit,
-      })),
+      hugepage_limits: resources.hugepage_limits ?? [],
       unified: resources.unified ?? {},
     },
     ...(pids ? { pidsLimit: toBigInt(pids.limit) > 0n ? toBigInt(pids.limit) : -1n } : {}),

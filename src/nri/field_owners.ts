@@ -7,17 +7,14 @@ import type { OwningPlugins } from "../proto/nri_types.ts";
 const { Field } = nri.pkg.api.v1alpha1;
 export type FieldId = nri.pkg.api.v1alpha1.Field;
 
-/** Prefix of a key to remove, and of the name of a plugin that removed one. */
-const removalMark = "-";
-
-/** Splits a key from its removal mark. */
-export function unmarked(key: string): { key: string; removed: boolean } {
-  const removed = key.startsWith(removalMark);
-  return { key: removed ? key.slice(removalMark.length) : key, removed };
+/** Marks a key to remove, or the name of a plugin that removed one. */
+export function marked(key: string): string {
+  return `-${key}`;
 }
 
-export function marked(key: string): string {
-  return removalMark + key;
+export function unmarked(key: string): { key: string; removed: boolean } {
+  const removed = key.startsWith("-");
+  return { key: removed ? key.slice(1) : key, removed };
 }
 
 type Claims = { simple: Map<FieldId, string>; compound: Map<FieldId, Map<string, string>> };
@@ -56,13 +53,12 @@ export class FieldOwners {
   message(): OwningPlugins {
     const owners: NonNullable<OwningPlugins["owners"]> = {};
     for (const [container, { simple, compound }] of this.#containers) {
-      const keyed = [...compound].map(([field, keys]) => [
-        field,
-        { owners: Object.fromEntries(keys) },
-      ]);
+      const keyed = compound
+        .entries()
+        .map(([field, keys]) => [field, { owners: Object.fromEntries(keys) }] as const);
       owners[container] = {
-        simple: Object.fromEntries<string>(simple),
-        compound: Object.fromEntries(keyed) as { [field: string]: object },
+        simple: Object.fromEntries(simple),
+        compound: Object.fromEntries(keyed),
       };
     }
     return { owners };

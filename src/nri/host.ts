@@ -1,4 +1,4 @@
-// NRI host: delivers each event to all plugins in the order of their indexes, and merges their answers.
+// Hosts NRI plugins: delivers each event to all in the order of their indexes, and merges their answers.
 //
 // Decision: one event at a time, even for notifications. Upstream's differ plugin registers several times at
 // different indexes and compares the events. Only validators, which run after all changes, are called
@@ -43,14 +43,12 @@ export type PluginState = {
   lastError: string;
 };
 
-type Options = { config: Config["nri"]; log: Log; backend: NriBackend };
-
 export class NriHost implements AsyncDisposable {
   readonly #log: Log;
   readonly #updates: UpdateApplier;
   readonly #set: PluginSet;
 
-  constructor(options: Options) {
+  constructor(options: { config: Config["nri"]; log: Log; backend: NriBackend }) {
     this.#log = options.log;
     this.#updates = new UpdateApplier(options.backend, options.log);
     this.#set = new PluginSet({ ...options, updates: this.#updates });
@@ -259,13 +257,12 @@ export class NriHost implements AsyncDisposable {
     resources: LinuxContainerResources,
   ): Promise<void> {
     const pod = nriPod(podSnapshot);
-    const request = {
-      pod,
-      overhead_linux_resources: fromCri(overhead),
-      linux_resources: fromCri(resources),
-    };
     const message = new EventMessage("UpdatePodSandbox", { pod }, () =>
-      encodeMessage(api.UpdatePodSandboxRequest, request),
+      encodeMessage(api.UpdatePodSandboxRequest, {
+        pod,
+        overhead_linux_resources: fromCri(overhead),
+        linux_resources: fromCri(resources),
+      }),
     );
     using _ = await this.#set.turns.acquire();
     for (const plugin of this.#set.plugins) await this.#set.deliver(plugin, message);

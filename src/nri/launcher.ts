@@ -55,7 +55,7 @@ export async function pluginConfig(folder: string, id: string, name: string): Pr
   return "";
 }
 
-export type LaunchOptions = {
+type LaunchOptions = {
   files: PluginFile[];
   log: Log;
   /** Wraps a new connection. */
@@ -137,7 +137,8 @@ export class Launcher implements AsyncDisposable {
   }
 
   async #shutDown(plugin: Plugin, child: ChildProcess): Promise<void> {
-    await plugin.shutdown(endMs).catch(() => {}); // best effort: the process is stopped anyway
+    // Best effort: the process is stopped anyway.
+    await plugin.call("Shutdown", new Uint8Array(), endMs).catch(() => {});
     plugin.close("the daemon ends");
     await endProcess(child);
   }

@@ -95,9 +95,8 @@ export class UpdateMerge {
 
   /** Returns the updates of all other containers. */
   others(): ContainerUpdate[] {
-    return [...this.#updates.values()].filter(({ container_id }) => {
-      return container_id !== this.#requested?.id;
-    });
+    const requested = this.#requested?.id;
+    return [...this.#updates.values()].filter(({ container_id: id }) => id !== requested);
   }
 }
 

@@ -1,4 +1,4 @@
-// Connection to one plugin: registration, subscribed events, calls and their statistics.
+// Connects to one NRI plugin: its registration, subscribed events, calls and their statistics.
 import type { Duplex } from "node:stream";
 import { version } from "../base/build.ts";
 import { encodeMessage } from "../base/protobuf.ts";
@@ -91,13 +91,13 @@ export class EventMessage {
 /** Statistics of the calls of one method. */
 export type Calls = { count: number; failed: number; totalMs: number; maxMs: number };
 
-export type Timeouts = {
+type Timeouts = {
   registrationTimeoutMs: number;
   requestTimeoutMs: number;
   synchronizeTimeoutMs: number;
 };
 
-export type PluginOptions = {
+type PluginOptions = {
   /** File of a launched plugin, which gives its index and name: "10-logger". */
   file?: { index: string; name: string };
   timeouts: Timeouts;
@@ -115,21 +115,23 @@ export class Plugin {
   readonly #registered = Promise.withResolvers<void>();
   /** Methods that it answered with UNIMPLEMENTED. */
   readonly #unknown = new Set<string>();
-  #name: string;
-  #index: string;
-  #version = "";
+  name: string;
+  index: string;
+  /** NRI version that it was built with; "" before 0.12, which does not report it. */
+  version = "";
   #hasRegistered = false;
   #events = 0;
-  #policy: FailurePolicy = {};
-  #lastError = "";
+  policy: FailurePolicy = {};
+  /** For the list of plugins. */
+  lastError = "";
   inService = false;
   readonly #end = Promise.withResolvers<void>();
 
   constructor(socket: Duplex, options: PluginOptions) {
     this.#options = options;
     this.kind = options.file === undefined ? "external" : "launched";
-    this.#name = options.file?.name ?? "";
-    this.#index = options.file?.index ?? "";
+    this.name = options.file?.name ?? "";
+    this.index = options.file?.index ?? "";
     this.#registered.promise.catch(() => {}); // handled in begin()
     this.#connection = new TtrpcConnection(socket, {
       service: `${packageName}.Runtime`,
@@ -144,24 +146,7 @@ export class Plugin {
 
   /** "10-logger", or a placeholder before an external plugin has registered. */
   get id(): string {
-    return this.#index === "" ? "(not registered)" : `${this.#index}-${this.#name}`;
-  }
-
-  get index(): string {
-    return this.#index;
-  }
-
-  get name(): string {
-    return this.#name;
-  }
-
-  /** NRI version that it was built with; "" before 0.12, which does not report it. */
-  get version(): string {
-    return this.#version;
-  }
-
-  get policy(): FailurePolicy {
-    return this.#policy;
+    return this.index === "" ? "(not registered)" : `${this.index}-${this.name}`;
   }
 
   get closed(): string | undefined {
@@ -171,10 +156,6 @@ export class Plugin {
   /** Resolves when its connection has ended. */
   get whenClosed(): Promise<void> {
     return this.#end.promise;
-  }
-
-  get lastError(): string {
-    return this.#lastError;
   }
 
   wants(event: EventName): boolean {
@@ -190,9 +171,8 @@ export class Plugin {
     this.#connection.close(reason);
   }
 
-  /** Records the last error for the list of plugins. */
   failed(why: string): void {
-    this.#lastError = clip(why, errorBytesMax);
+    this.lastError = clip(why, errorBytesMax);
   }
 
   /**
@@ -217,15 +197,13 @@ export class Plugin {
     });
     const answer = await this.call("Configure", request);
     const { events: mask, failure_policy } = this.decoded(api.ConfigureResponse, answer);
-    if ((mask & ~allEvents) !== 0) {
-      const unknown = (mask & ~allEvents) >>> 0;
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `subscribes to unknown events: 0x${unknown.toString(16)}`,
-      );
+    const unknown = (mask & ~allEvents) >>> 0;
+    if (unknown !== 0) {
+      const text = `subscribes to unknown events: 0x${unknown.toString(16)}`;
+      throw new CriError("INVALID_ARGUMENT", text);
     }
     this.#events = mask || allEvents;
-    this.#policy = failure_policy ?? {};
+    this.policy = failure_policy ?? {};
   }
 
   /**
@@ -267,10 +245,6 @@ export class Plugin {
     }
     if (stateChanges.has(name)) await this.call("StateChange", message.stateChange);
     return undefined;
-  }
-
-  async shutdown(timeoutMs: number): Promise<void> {
-    await this.call("Shutdown", new Uint8Array(), timeoutMs);
   }
 
   /** @throws NoAnswer; CriError with the plugin's error. */
@@ -323,22 +297,21 @@ export class Plugin {
     }
   }
 
-  #register({
-    plugin_name,
-    plugin_idx,
-    NRI_version,
-  }: nri.pkg.api.v1alpha1.RegisterPluginRequest): void {
+  #register(request: nri.pkg.api.v1alpha1.RegisterPluginRequest): void {
     if (this.#hasRegistered) {
       throw new CriError("FAILED_PRECONDITION", "the plugin is already registered");
     }
-    try {
-      if (this.kind === "external") checkIdentity(plugin_idx, plugin_name);
-    } catch (error) {
-      this.#registered.reject(error);
-      throw error;
+    if (this.kind === "external") {
+      const { plugin_idx, plugin_name } = request;
+      try {
+        checkIdentity(plugin_idx, plugin_name);
+      } catch (error) {
+        this.#registered.reject(error);
+        throw error;
+      }
+      [this.index, this.name] = [plugin_idx, plugin_name];
     }
-    if (this.kind === "external") [this.#index, this.#name] = [plugin_idx, plugin_name];
-    this.#version = NRI_version;
+    this.version = request.NRI_version;
     this.#hasRegistered = true;
     this.#registered.resolve();
   }

@@ -1,4 +1,4 @@
-// Set of connected plugins: admits, launches and closes them, and handles their failures.
+// Keeps the set of connected plugins: admits, launches and closes them, and handles their failures.
 import { chmodSync, mkdirSync, rmSync } from "node:fs";
 import { createServer, type Server } from "node:net";
 import { dirname } from "node:path";
@@ -20,7 +20,7 @@ import { synchronizeMessages } from "./synchronize.ts";
 /** Most connected plugins; further external ones are rejected. */
 const connectionsMax = 100;
 
-export type PluginSetOptions = {
+type PluginSetOptions = {
   config: Config["nri"];
   log: Log;
   backend: NriBackend;
@@ -148,8 +148,7 @@ export class PluginSet implements AsyncDisposable {
       alone.use(await this.turns.acquire());
       const { pods, containers } = await backend.state();
       const messages = synchronizeMessages(pods.map(nriPod), containers.map(nriContainer));
-      const response = await plugin.synchronize(messages);
-      updates = response.update;
+      ({ update: updates } = await plugin.synchronize(messages));
       if (plugin.closed !== undefined) throw new CriError("UNAVAILABLE", plugin.closed);
       plugin.inService = true;
       this.#plugins = [...this.#plugins, plugin].sort((a, b) => (a.id < b.id ? -1 : 1));

@@ -32,10 +32,8 @@ export function synchronizeMessages(
   let bytes = 0;
   for (const piece of pieces) {
     if (piece.length > bytesMax) {
-      throw new CriError(
-        "RESOURCE_EXHAUSTED",
-        `a pod or container has ${piece.length} bytes, more than the ${bytesMax} of a message`,
-      );
+      const text = `a pod or container has ${piece.length} bytes, more than the ${bytesMax} of a message`;
+      throw new CriError("RESOURCE_EXHAUSTED", text);
     }
     if (bytes + piece.length > bytesMax) {
       messages.at(-1)!.push(moreField);

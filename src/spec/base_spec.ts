@@ -6,10 +6,9 @@
 // capabilities, namespaces, cgroup, masked paths, hostname) are never taken from it. So the output of
 // `runc spec` or `ctr oci spec` can be edited and used.
 import * as v from "valibot";
-import { CriError } from "../base/errors.ts";
+import { messageOf } from "../base/errors.ts";
 import { parseOciJson, type OciMount, type OciSpec } from "./oci_types.ts";
-
-const texts = v.array(v.string());
+import { invalid } from "./refusals.ts";
 
 /** An object; valibot alone would accept an array too. */
 function section<Entries extends v.ObjectEntries>(entries: Entries) {
@@ -32,7 +31,7 @@ const BaseSpec = section({
         destination: v.pipe(v.string(), v.regex(/^\/[^\0]*$/)),
         type: v.optional(v.string()),
         source: v.optional(v.string()),
-        options: v.optional(texts),
+        options: v.optional(v.array(v.string())),
       }),
     ),
   ),
@@ -65,14 +64,12 @@ export function parseBaseSpec(text: string): BaseSpec {
   try {
     json = parseOciJson(text);
   } catch (cause) {
-    const why = cause instanceof Error ? cause.message : String(cause);
-    throw new CriError("INVALID_ARGUMENT", `is not JSON: ${why}`, { cause });
+    throw invalid(`is not JSON: ${messageOf(cause)}`, cause);
   }
   const parsed = v.safeParse(BaseSpec, json);
   if (parsed.success) return parsed.output;
   const [issue] = parsed.issues;
-  const key = v.getDotPath(issue) ?? "it";
-  throw new CriError("INVALID_ARGUMENT", `is not an OCI spec: ${key}: ${issue.message}`);
+  throw invalid(`is not an OCI spec: ${v.getDotPath(issue) ?? "it"}: ${issue.message}`);
 }
 
 /**

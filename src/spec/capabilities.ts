@@ -1,8 +1,8 @@
 // Computes the capability sets of a container's process.
-import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import type { Capability } from "../proto/types.ts";
 import type { OciCapabilities } from "./oci_types.ts";
+import { invalid, unsupported } from "./refusals.ts";
 
 /** Linux's capabilities by number (capabilities(7)). */
 export const capabilityNames = (
@@ -65,17 +65,12 @@ function normalName(name: string, field: string): string {
   if (upper === "ALL") return upper;
   const full = upper.startsWith("CAP_") ? upper : `CAP_${upper}`;
   if (!capabilityNames.includes(full)) {
-    throw new CriError("INVALID_ARGUMENT", `${field}: there is no capability ${quoted(name)}`);
+    throw invalid(`${field}: there is no capability ${quoted(name)}`);
   }
   return full;
 }
 
 function required(name: string, host: Set<string>): string {
-  if (!host.has(name)) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `capability ${name} cannot be added: the daemon itself lacks it`,
-    );
-  }
-  return name;
+  if (host.has(name)) return name;
+  throw unsupported(`capability ${name} cannot be added: the daemon itself lacks it`);
 }

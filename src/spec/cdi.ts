@@ -1,26 +1,18 @@
 // Container Device Interface: parses device names "vendor/class=name" and applies their edits to a spec
 // (cncf-tags/container-device-interface, SPEC.md 0.3 to 1.1). Pure; node/cdi.ts reads the node's files.
 import * as v from "valibot";
-import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { deviceRule, placeDevices } from "./devices.ts";
+import { byDepth } from "./mounts.ts";
 import type { CdiEdits } from "./spec_inputs.ts";
-import type { OciHookName, OciMount, OciSpec } from "./oci_types.ts";
+import { ociHookNames, type OciMount, type OciSpec } from "./oci_types.ts";
+import { invalid } from "./refusals.ts";
 import type { UserNamespace } from "./userns.ts";
 
 const devicesMax = 1_000;
 const annotationPrefix = "cdi.k8s.io/";
 const listMax = 10_000;
-
-const hookNames = [
-  "prestart",
-  "createRuntime",
-  "createContainer",
-  "startContainer",
-  "poststart",
-  "poststop",
-] as const satisfies OciHookName[];
 
 function list<const Item extends v.GenericSchema>(item: Item) {
   return v.optional(v.pipe(v.array(item), v.maxLength(listMax)), []);
@@ -55,7 +47,7 @@ const Edits = v.strictObject({
   ),
   hooks: list(
     v.strictObject({
-      hookName: v.picklist(hookNames),
+      hookName: v.picklist(ociHookNames),
       path: Path,
       args: v.optional(v.array(v.string())),
       env: v.optional(v.array(EnvEntry)),
@@ -113,7 +105,7 @@ export function cdiNames(config: ContainerConfig): string[] {
     for (const one of value.split(",")) names.add(checkedName(one.trim(), `annotation ${key}`));
   }
   if (names.size > devicesMax) {
-    throw new CriError("INVALID_ARGUMENT", `${names.size} CDI devices, more than ${devicesMax}`);
+    throw invalid(`${names.size} CDI devices, more than ${devicesMax}`);
   }
   return [...names];
 }
@@ -123,7 +115,7 @@ function checkedName(text: string, field: string): string {
   const parts = kind.split("/");
   const isName = parts.length === 2 && parts.every((part) => name.test(part));
   if (isName && deviceName.test(device) && more.length === 0) return text;
-  throw new CriError("INVALID_ARGUMENT", `${field}: ${quoted(text)} is not VENDOR/CLASS=DEVICE`);
+  throw invalid(`${field}: ${quoted(text)} is not VENDOR/CLASS=DEVICE`);
 }
 
 /** Returns the spec with the edits applied; later edits of the same name or path win. */
@@ -172,9 +164,7 @@ function withMounts(
   const isBind = ({ options = [] }: OciMount) =>
     options.includes("bind") || options.includes("rbind");
   const own = edits.map((mount) => (isBind(mount) ? { ...mount, ...userns } : mount));
-  const depth = ({ destination }: OciMount) => destination.split("/").length;
-  const all = replaced(old, [...own, ...devices], (mount) => mount.destination);
-  return all.sort((a, b) => depth(a) - depth(b));
+  return replaced(old, [...own, ...devices], (mount) => mount.destination).sort(byDepth);
 }
 
 function withHooks(old: OciSpec["hooks"], edits: CdiEdits["hooks"]): OciSpec["hooks"] {

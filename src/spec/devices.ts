@@ -3,9 +3,7 @@ import type { ContainerConfig } from "../proto/types.ts";
 import type { ResolvedInputs, DeviceSource } from "./spec_inputs.ts";
 import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
 
-const denyAll: OciDeviceRule = { allow: false, access: "rwm" };
-
-export type DeviceOptions = {
+type DeviceOptions = {
   privileged: boolean;
   /** Owner of the requested devices; 0: the owner on the host. */
   owner?: { uid: number; gid: number };
@@ -21,7 +19,7 @@ export function containerDevices(
 ): PlacedDevices & { rules: OciDeviceRule[] } {
   const found = new Map<string, DeviceSource>();
   if (privileged) for (const device of resolved.hostDevices) found.set(device.node.path, device);
-  const rules: OciDeviceRule[] = [privileged ? { allow: true, access: "rwm" } : denyAll];
+  const rules: OciDeviceRule[] = [{ allow: privileged, access: "rwm" }];
   for (const [index, device] of (config.devices ?? []).entries()) {
     const access = device.permissions || "rwm";
     for (const { node, hostPath } of resolved.devices[index] ?? []) {
@@ -34,7 +32,7 @@ export function containerDevices(
   return { ...placeDevices([...found.values()], userns), rules };
 }
 
-export type PlacedDevices = { nodes: OciDevice[]; mounts: OciMount[] };
+type PlacedDevices = { nodes: OciDevice[]; mounts: OciMount[] };
 
 /**
  * Splits devices into nodes and bind mounts. In a user namespace mknod is forbidden, so runtimes bind-mount

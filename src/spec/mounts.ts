@@ -1,6 +1,5 @@
 // Computes a container's mounts: system mounts, the pod's files, image volumes and CRI's mounts.
 import { posix } from "node:path";
-import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, Mount } from "../proto/types.ts";
@@ -14,13 +13,15 @@ import type {
   RuntimeSupport,
 } from "./spec_inputs.ts";
 import type { OciMount } from "./oci_types.ts";
+import { invalid, unsupported } from "./refusals.ts";
 import { idMappings } from "./userns.ts";
 
 const { MountPropagation } = runtime.v1;
 
+const ptsOptions = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"];
 const mountOptionNames = new Set(["noexec", "nodev", "nosuid"]);
 
-export type MountInput = {
+type MountInput = {
   config: ContainerConfig;
   resolved: ResolvedInputs;
   files: PodFiles;
@@ -56,9 +57,7 @@ export function containerMounts(input: MountInput): {
   );
   const taken = new Set([...requested, ...volumes, ...files].map(({ destination }) => destination));
   const more = based.more.filter((mount) => !taken.has(mount.destination));
-  const rest = [...more, ...files, ...volumes, ...requested].sort(
-    (a, b) => depth(a.destination) - depth(b.destination),
-  );
+  const rest = [...more, ...files, ...volumes, ...requested].sort(byDepth);
   const propagation = rootfsPropagation(input.config.mounts ?? []);
   return {
     mounts: [...based.system.filter(uncovered), ...rest],
@@ -95,14 +94,7 @@ function systemMounts({
   return [
     mount("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
     mount("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
-    mount("/dev/pts", "devpts", "devpts", [
-      "nosuid",
-      "noexec",
-      "newinstance",
-      "ptmxmode=0666",
-      "mode=0620",
-      "gid=5",
-    ]),
+    mount("/dev/pts", "devpts", "devpts", ptsOptions),
     mount("/dev/mqueue", "mqueue", "mqueue", ["nosuid", "noexec", "nodev"]),
     sys,
     mount("/sys/fs/cgroup", "cgroup", "cgroup", cgroupOptions),
@@ -166,8 +158,7 @@ function checkRecursive(requested: Mount, support: RuntimeSupport, name: string)
   }
   if (!support.recursiveReadOnlyMounts) {
     // The kubelet recognizes this error by its prefix (cri-api, pkg/errors).
-    throw new CriError(
-      "FAILED_PRECONDITION",
+    throw unsupported(
       `RROUnsupported: ${name}: recursive_read_only needs Linux 5.12 and a runtime whose features list "rro"`,
     );
   }
@@ -192,7 +183,7 @@ function criMount(
     requested.recursive_read_only ? "rro" : requested.readonly ? "ro" : "rw",
     ...(requested.mount_options ?? []),
   ];
-  const destination = stripSlash(posix.normalize(requested.container_path!));
+  const destination = posix.normalize(requested.container_path!).replace(/\/$/, "");
   const result = mount(destination, "bind", resolved.source, options);
   // Image mounts are already mapped to the pod's ids.
   return requested.image ? result : addMappings(result, requested, support, name);
@@ -214,9 +205,8 @@ function propagationOption(requested: Mount, resolved: MountSource, name: string
   }
 }
 
-function notPropagating(name: string, resolved: MountSource, alternative: string): CriError {
-  return new CriError(
-    "FAILED_PRECONDITION",
+function notPropagating(name: string, resolved: MountSource, alternative: string): Error {
+  return unsupported(
     `${name}: its propagation needs ${resolved.source} to be on a shared ${alternative}mount, but it is on a ${resolved.propagation} one (try mount --make-rshared on the mount that contains it)`,
   );
 }
@@ -231,8 +221,7 @@ function addMappings(
   const gidMappings = idMappings(requested.gidMappings);
   if (uidMappings.length === 0 && gidMappings.length === 0) return result;
   if (!support.idmapMounts) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
+    throw unsupported(
       `${name}: id mappings need a runtime that supports id-mapped mounts (runc 1.2 or newer)`,
     );
   }
@@ -255,14 +244,7 @@ function mount(destination: string, type: string, source: string, options: strin
   return { destination, type, source, options };
 }
 
-function depth(path: string): number {
-  return path.split("/").length;
-}
-
-function stripSlash(path: string): string {
-  return path.endsWith("/") ? path.slice(0, -1) : path;
-}
-
-function invalid(message: string): CriError {
-  return new CriError("INVALID_ARGUMENT", message);
+/** Orders parents before children. */
+export function byDepth(a: OciMount, b: OciMount): number {
+  return a.destination.split("/").length - b.destination.split("/").length;
 }

@@ -1,7 +1,7 @@
 // Parses the namespace options of a pod or container (CRI's NamespaceOption).
-import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import type { NamespaceOption } from "../proto/types.ts";
+import { invalid } from "./refusals.ts";
 import { userNamespace, type UserNamespace } from "./userns.ts";
 
 const { NamespaceMode } = runtime.v1;
@@ -41,7 +41,7 @@ export function namespaceOptions({ linux }: Config): NamespaceOptions {
     mode === NamespaceMode.NODE ? "node" : "pod";
   const pid = options ? pidModes[options.pid ?? NamespaceMode.POD] : undefined;
   if (options && pid === undefined) {
-    throw new CriError("INVALID_ARGUMENT", `unknown pid namespace mode ${String(options.pid)}`);
+    throw invalid(`unknown pid namespace mode ${String(options.pid)}`);
   }
   return {
     network: sharing(options?.network),
@@ -63,6 +63,6 @@ export function checkPodNamespaces(options: NamespaceOptions): void {
   for (const kind of ["pid", "ipc"] as const) {
     if (options[kind] !== "node") continue;
     const why = `mode is POD and namespace_options.${kind} is NODE: /proc or mqueue cannot be mounted`;
-    throw new CriError("INVALID_ARGUMENT", `namespace_options.userns_options: ${why}`);
+    throw invalid(`namespace_options.userns_options: ${why}`);
   }
 }

@@ -1,6 +1,5 @@
 // Applies NRI plugins' merged adjustment to the spec of a container that is being created. Runs last, so that
 // plugins override CRI and the base spec. Pure; nri/check_answers.ts has validated the adjustment.
-import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type {
   ContainerAdjustment,
@@ -10,7 +9,7 @@ import type {
   LinuxSeccomp,
   Mount,
 } from "../proto/nri_types.ts";
-import { adjustedResources } from "./nri_resources.ts";
+import { adjustedResources, cannot } from "./nri_resources.ts";
 import type { HostInfo } from "./spec_inputs.ts";
 import type {
   OciBlockIO,
@@ -29,24 +28,11 @@ import { oomScoreAdj } from "./resources.ts";
 // Names by NRI's enum values. The generated enums are loaded only when plugins are enabled.
 const ioClasses = ["NONE", "RT", "BE", "IDLE"].map((name) => `IOPRIO_CLASS_${name}`);
 const policies = ["NONE", "OTHER", "FIFO", "RR", "BATCH", "ISO", "IDLE", "DEADLINE"];
-const schedulerFlags = [
-  "RESET_ON_FORK",
-  "RECLAIM",
-  "DL_OVERRUN",
-  "KEEP_POLICY",
-  "KEEP_PARAMS",
-  "UTIL_CLAMP_MIN",
-  "UTIL_CLAMP_MAX",
-];
-const memoryModes = [
-  "DEFAULT",
-  "PREFERRED",
-  "BIND",
-  "INTERLEAVE",
-  "LOCAL",
-  "PREFERRED_MANY",
-  "WEIGHTED_INTERLEAVE",
-];
+const schedulerFlags = (
+  "RESET_ON_FORK RECLAIM DL_OVERRUN KEEP_POLICY KEEP_PARAMS UTIL_CLAMP_MIN " + "UTIL_CLAMP_MAX"
+).split(" ");
+const memoryModes =
+  "DEFAULT PREFERRED BIND INTERLEAVE LOCAL PREFERRED_MANY WEIGHTED_INTERLEAVE".split(" ");
 const memoryFlags = ["STATIC_NODES", "RELATIVE_NODES", "NUMA_BALANCING"];
 
 export type AdjustOptions = {
@@ -314,9 +300,7 @@ function adjustRdt(
   if (rdt?.schemata) result.schemata = rdt.schemata.value ?? [];
   if (rdt?.enable_monitoring) result.enableMonitoring = rdt.enable_monitoring.value ?? false;
   if (Object.keys(result).length === 0) return;
-  if (!options.resctrl) {
-    throw cannot("rdt", "/sys/fs/resctrl is not mounted on this host");
-  }
+  if (!options.resctrl) throw cannot("rdt", "/sys/fs/resctrl is not mounted on this host");
   if (rdt?.schemata || rdt?.enable_monitoring) needs(options, "1.3", "rdt");
   linux.intelRdt = result;
 }
@@ -331,8 +315,4 @@ function needs({ ociVersion }: AdjustOptions, version: string, field: string): v
     field,
     `it needs OCI runtime specification ${version}; the runtime supports ${ociVersion}`,
   );
-}
-
-function cannot(field: string, why: string): CriError {
-  return new CriError("FAILED_PRECONDITION", `an NRI plugin sets ${field}: ${why}`);
 }

@@ -1,9 +1,9 @@
 // Merges NRI's resources into OCI resources: fields that plugins set replace the old values, others stay.
-import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import type { LinuxCPU, LinuxMemory, LinuxResources } from "../proto/nri_types.ts";
 import type { HostInfo } from "./spec_inputs.ts";
 import type { OciBlockIO, OciCpu, OciDeviceRule, OciMemory, OciResources } from "./oci_types.ts";
+import { unsupported } from "./refusals.ts";
 
 const memoryFields = {
   limit: "limit",
@@ -79,10 +79,9 @@ function adjustedMemory(old: OciMemory, given: LinuxMemory, host: HostInfo): Oci
     if (host.swapLimit) result.swap = toBigInt(given.limit.value);
     else delete result.swap;
   }
-  if (given.disable_oom_killer) {
-    result.disableOOMKiller = given.disable_oom_killer.value ?? false;
-  }
-  if (given.use_hierarchy) result.useHierarchy = given.use_hierarchy.value ?? false;
+  const { disable_oom_killer: noKiller, use_hierarchy: hierarchy } = given;
+  if (noKiller) result.disableOOMKiller = noKiller.value ?? false;
+  if (hierarchy) result.useHierarchy = hierarchy.value ?? false;
   return result;
 }
 
@@ -97,6 +96,6 @@ function adjustedCpu(old: OciCpu, given: LinuxCPU): OciCpu {
   return result;
 }
 
-function cannot(field: string, why: string): CriError {
-  return new CriError("FAILED_PRECONDITION", `an NRI plugin sets ${field}: ${why}`);
+export function cannot(field: string, why: string): Error {
+  return unsupported(`an NRI plugin sets ${field}: ${why}`);
 }

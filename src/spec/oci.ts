@@ -1,5 +1,4 @@
 // Converts CRI configurations to OCI runtime specs. Pure, so that golden files can test it.
-import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
 import type { ContainerConfig, LinuxContainerSecurityContext } from "../proto/types.ts";
@@ -21,6 +20,7 @@ import { containerMounts, sandboxMounts } from "./mounts.ts";
 import { namespaceOptions } from "./namespace_options.ts";
 import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";
+import { invalid, unsupported } from "./refusals.ts";
 import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
 import { apparmorProfile, maskedPaths, seccompFilter } from "./security.ts";
 import type { SelinuxLabels } from "./selinux.ts";
@@ -111,7 +111,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     mounts: [...mounts, ...devices.mounts],
     annotations: containerAnnotations(input),
     linux: {
-      namespaces: containerNamespaces(input, security),
+      namespaces: containerNamespaces(input, privileged),
       ...userns,
       devices: devices.nodes,
       cgroupsPath: input.cgroupsPath,
@@ -123,8 +123,7 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
     },
   };
   const based = overBase(input.handler.baseSpec, spec, privileged);
-  if (resolved.cdi === undefined) return based;
-  return applyCdi(based, resolved.cdi, userns);
+  return resolved.cdi === undefined ? based : applyCdi(based, resolved.cdi, userns);
 }
 
 export type SandboxSpecInput = SpecInput & {
@@ -185,16 +184,10 @@ function containerProcess(
 ): OciProcess {
   const { config, image, resolved, host, defaults } = input;
   const apparmor = apparmorProfile(security, host, resolved.apparmorProfiles ?? []);
-  const adjusted = oomScoreAdj(toBigInt(oomScore), host, defaults.restrictOomScoreAdj);
   return {
     terminal: config.tty === true,
     user: {
-      ...resolveUser({
-        security,
-        imageUser: image.User ?? "",
-        passwd: resolved.passwd,
-        group: resolved.group,
-      }),
+      ...resolveUser({ security, imageUser: image.User ?? "", ...resolved }),
       ...(defaults.umask === undefined ? {} : { umask: defaults.umask }),
     },
     args: processArgs(config, image),
@@ -209,7 +202,7 @@ function containerProcess(
     noNewPrivileges: security.no_new_privs === true,
     ...(apparmor === undefined ? {} : { apparmorProfile: apparmor }),
     ...processLabel(input.selinux, security.privileged),
-    oomScoreAdj: adjusted,
+    oomScoreAdj: oomScoreAdj(toBigInt(oomScore), host, defaults.restrictOomScoreAdj),
   };
 }
 
@@ -228,37 +221,26 @@ function mountLabel(selinux: SelinuxLabels | undefined): { mountLabel?: string }
 function checkSecurity(config: ContainerConfig, sandbox: SandboxInfo): void {
   const privileged = config.linux?.security_context?.privileged;
   if (privileged && !sandbox.config.linux?.security_context?.privileged) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
+    throw unsupported(
       "a privileged container needs a privileged pod (set security_context.privileged of its sandbox)",
     );
   }
-  checkUserNamespace(config, sandbox);
-}
-
-/** All namespaces but pid are the pod's; a container's options must agree with them. */
-function checkUserNamespace(config: ContainerConfig, sandbox: SandboxInfo): void {
+  // All namespaces but pid are the pod's; a container's options must agree with them.
   const container = namespaceOptions(config);
   if (!container.hasUserOptions) return;
   const pod = namespaceOptions(sandbox.config);
   const [own, pods] = [container.user, pod.user].map((mappings) => jsonText(mappings));
   if (own === pods) return;
-  throw new CriError(
-    "INVALID_ARGUMENT",
+  throw invalid(
     `namespace_options.userns_options: ${own ?? "the host's ids"} differs from the pod's: ${pods ?? "the host's ids"}`,
   );
 }
 
-function containerNamespaces(
-  input: ContainerSpecInput,
-  security: LinuxContainerSecurityContext,
-): OciNamespace[] {
-  const { sandbox, host } = input;
-  const result = podNamespaces(sandbox, host, security.privileged === true);
+function containerNamespaces(input: ContainerSpecInput, privileged: boolean): OciNamespace[] {
+  const result = podNamespaces(input.sandbox, input.host, privileged);
   const pid = pidNamespace(input);
   if (pid !== undefined) result.push(pid);
-  result.push({ type: "mount" });
-  return result;
+  return [...result, { type: "mount" }];
 }
 
 function pidNamespace(input: ContainerSpecInput): OciNamespace | undefined {
@@ -268,8 +250,7 @@ function pidNamespace(input: ContainerSpecInput): OciNamespace | undefined {
       return shared === undefined ? { type: "pid" } : { type: "pid", path: shared };
     case "pod":
       if (shared !== undefined) return { type: "pid", path: shared };
-      throw new CriError(
-        "FAILED_PRECONDITION",
+      throw unsupported(
         "pid mode POD: this pod has no shared pid namespace (its own namespace_options.pid is not POD)",
       );
     case "container":
@@ -277,10 +258,10 @@ function pidNamespace(input: ContainerSpecInput): OciNamespace | undefined {
     case "node":
       return undefined;
     case "target":
-      if (input.targetPid !== undefined) {
-        return { type: "pid", path: `/proc/${input.targetPid}/ns/pid` };
+      if (input.targetPid === undefined) {
+        throw unsupported("pid mode TARGET: target_id is not running");
       }
-      throw new CriError("FAILED_PRECONDITION", "pid mode TARGET: target_id is not running");
+      return { type: "pid", path: `/proc/${input.targetPid}/ns/pid` };
   }
 }
 
@@ -301,7 +282,7 @@ function userNamespaceOf(sandbox: SandboxInfo): UserNamespace | undefined {
   return namespaceOptions(sandbox.config).user;
 }
 
-// VM runtimes use these annotations to tell pods from containers.
+/** VM runtimes distinguish pods from containers by these annotations. */
 function podAnnotations(sandbox: SandboxInfo, handler: HandlerSettings): Record<string, string> {
   const metadata = sandbox.config.metadata ?? {};
   return {
@@ -319,9 +300,9 @@ function containerAnnotations(input: ContainerSpecInput): Record<string, string>
     ...passedAnnotations(config.annotations, handler.containerAnnotations),
     ...podAnnotations(input.sandbox, handler),
     "io.kubernetes.cri.container-type": "container",
-    "io.kubernetes.cri.container-name": input.config.metadata?.name ?? "",
+    "io.kubernetes.cri.container-name": config.metadata?.name ?? "",
     "io.kubernetes.cri.image-name":
-      input.config.image?.user_specified_image || (input.config.image?.image ?? ""),
+      config.image?.user_specified_image || (config.image?.image ?? ""),
     ...input.runtimeAnnotations,
   };
 }

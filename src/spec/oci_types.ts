@@ -3,9 +3,7 @@
 import { jsonText, jsonValue, type Reviver } from "../base/json.ts";
 
 export type OciNamespaceType = "pid" | "network" | "ipc" | "uts" | "mount" | "user" | "cgroup";
-
 export type OciNamespace = { type: OciNamespaceType; path?: string };
-
 export type OciIdMapping = { containerID: number; hostID: number; size: number };
 
 export type OciMount = {
@@ -18,7 +16,6 @@ export type OciMount = {
 };
 
 export type OciRlimit = { type: string; soft: bigint; hard: bigint };
-
 export type OciUser = { uid: number; gid: number; umask?: number; additionalGids?: number[] };
 
 export type OciCapabilities = {
@@ -95,6 +92,7 @@ export type OciCpu = {
   mems?: string;
 };
 
+/** Bytes or I/O operations per second of block devices. */
 type OciRates = { major: number; minor: number; rate: bigint }[];
 
 export type OciBlockIO = {
@@ -117,7 +115,6 @@ export type OciResources = {
 };
 
 export type OciSeccompArg = { index: number; value: bigint; valueTwo?: bigint; op: string };
-
 export type OciSeccompRule = {
   names: string[];
   action: string;
@@ -157,13 +154,15 @@ export type OciLinux = {
 /** timeout in seconds. */
 export type OciHook = { path: string; args?: string[]; env?: string[]; timeout?: number };
 
-export type OciHookName =
-  | "prestart"
-  | "createRuntime"
-  | "createContainer"
-  | "startContainer"
-  | "poststart"
-  | "poststop";
+export const ociHookNames = [
+  "prestart",
+  "createRuntime",
+  "createContainer",
+  "startContainer",
+  "poststart",
+  "poststop",
+] as const;
+export type OciHookName = (typeof ociHookNames)[number];
 
 export type OciSpec = {
   ociVersion: string;
@@ -180,26 +179,12 @@ export function ociJson(value: OciSpec | OciProcess | Partial<OciResources>): st
   return jsonText(value);
 }
 
-const bigKeys = new Set([
-  "limit",
-  "swap",
-  "shares",
-  "quota",
-  "period",
-  "reservation",
-  "kernel",
-  "kernelTCP",
-  "swappiness",
-  "realtimeRuntime",
-  "realtimePeriod",
-  "runtime",
-  "deadline",
-  "rate",
-  "soft",
-  "hard",
-  "value",
-  "valueTwo",
-]);
+const bigKeys = new Set(
+  (
+    "limit swap shares quota period reservation kernel kernelTCP swappiness realtimeRuntime " +
+    "realtimePeriod runtime deadline rate soft hard value valueTwo"
+  ).split(" "),
+);
 
 /** Parses ociJson's output. @throws SyntaxError if it is not JSON. */
 export function parseOciSpec(text: string): OciSpec {

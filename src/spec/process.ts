@@ -1,9 +1,9 @@
 // Computes a container process's command line, environment and working directory.
 import { posix } from "node:path";
-import { CriError } from "../base/errors.ts";
 import type { ContainerConfig, KeyValue } from "../proto/types.ts";
 import type { ImageProcess } from "./spec_inputs.ts";
 import type { OciProcess } from "./oci_types.ts";
+import { invalid } from "./refusals.ts";
 
 const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -19,8 +19,7 @@ export function processArgs(config: ContainerConfig, image: ImageProcess): strin
       ? [...command, ...args]
       : [...(image.Entrypoint ?? []), ...(args.length > 0 ? args : (image.Cmd ?? []))];
   if (result.length === 0 || result[0] === "") {
-    throw new CriError(
-      "INVALID_ARGUMENT",
+    throw invalid(
       "no command to run: the container's command and args and the image's Entrypoint and Cmd are all empty",
     );
   }
@@ -45,16 +44,10 @@ export function processEnv(input: {
 
 /** @throws CriError INVALID_ARGUMENT for a relative working_dir. */
 export function workingDir(config: ContainerConfig, image: ImageProcess): string {
-  if (config.working_dir) {
-    if (!posix.isAbsolute(config.working_dir)) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `working_dir "${config.working_dir}" is not an absolute path`,
-      );
-    }
-    return cleaned(config.working_dir);
-  }
-  return cleaned(posix.join("/", image.WorkingDir ?? ""));
+  const { working_dir: requested } = config;
+  if (!requested) return cleaned(posix.join("/", image.WorkingDir ?? ""));
+  if (posix.isAbsolute(requested)) return cleaned(requested);
+  throw invalid(`working_dir "${requested}" is not an absolute path`);
 }
 
 /**
@@ -62,9 +55,7 @@ export function workingDir(config: ContainerConfig, image: ImageProcess): string
  * @throws CriError INVALID_ARGUMENT for an empty command.
  */
 export function execProcess(container: OciProcess, cmd: string[], tty: boolean): OciProcess {
-  if (cmd.length === 0 || cmd[0] === "") {
-    throw new CriError("INVALID_ARGUMENT", "no command to execute");
-  }
+  if (cmd.length === 0 || cmd[0] === "") throw invalid("no command to execute");
   for (const arg of cmd) rejectNul(arg, "command line");
   const env = [...container.env];
   if (tty && !env.some((entry) => entry.startsWith("TERM="))) env.push("TERM=xterm");
@@ -82,24 +73,21 @@ function put(env: Map<string, string>, entry: string): void {
 function criEnv(entry: KeyValue): string {
   const key = entry.key ?? "";
   if (key === "" || key.includes("=")) {
-    throw new CriError("INVALID_ARGUMENT", `"${key}" is not a valid environment variable name`);
+    throw invalid(`"${key}" is not a valid environment variable name`);
   }
   try {
     // CRI sends bytes, but OCI's JSON holds only text: reject rather than alter the value.
     return `${key}=${new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(entry.value ?? new Uint8Array())}`;
   } catch (cause) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
+    throw invalid(
       `the value of environment variable ${key} is not UTF-8; an OCI runtime's config.json cannot hold it`,
-      { cause },
+      cause,
     );
   }
 }
 
 function rejectNul(text: string, where: string): void {
-  if (text.includes("\0")) {
-    throw new CriError("INVALID_ARGUMENT", `the container's ${where} has a NUL character`);
-  }
+  if (text.includes("\0")) throw invalid(`the container's ${where} has a NUL character`);
 }
 
 function cleaned(path: string): string {

@@ -1,8 +1,8 @@
 // Computes resctrl schemata (Intel RDT, AMD QoS; kernel, resctrl.rst) of named classes from a configuration
 // file in goresctrl's format (intel/goresctrl, doc/rdt.md), which containerd reads too.
 //
-// Partitions get disjoint parts of each cache; a class gets a part of its partition's, which other classes of
-// the partition may overlap. Memory bandwidth is not partitioned.
+// Each partition gets its own bits of a cache; classes get bits of their partition's, which may overlap. Memory
+// bandwidth is not partitioned: a class gets its percentage of its partition's percentage.
 import * as v from "valibot";
 import { CriError } from "../base/errors.ts";
 
@@ -52,12 +52,12 @@ export const RdtFile = v.object({
   options: v.optional(v.object({ l2: Option, l3: Option, mb: Option }), {}),
   partitions: v.record(v.string(), Partition),
 });
-export type RdtConfig = v.InferOutput<typeof RdtFile>;
+type RdtConfig = v.InferOutput<typeof RdtFile>;
 type CacheShares = v.InferOutput<(typeof allocations)["l3Allocation"]>;
 type BandwidthShares = v.InferOutput<(typeof allocations)["mbAllocation"]>;
 
 /** A line of the root group's schemata with the limits from its folder in info/. */
-export type RdtCache = {
+type RdtCache = {
   /** L2 or L3, with suffix CODE or DATA if code/data prioritization is on. */
   name: string;
   ids: number[];
@@ -81,23 +81,26 @@ export type RdtHost = {
 export function rdtSchemata(config: RdtConfig, name: string, host: RdtHost): string[] {
   const partitions = Object.entries(config.partitions);
   const classes = partitions.flatMap(([partition, { classes }]) =>
-    Object.entries(classes ?? {}).map(([own, found]) => ({ own, partition, found: found ?? {} })),
+    Object.entries(classes ?? {}).map(([key, one]) => ({ key, partition, own: one ?? {} })),
   );
-  const [chosen, second] = classes.filter(({ own }) => own === name);
+  const [chosen, second] = classes.filter(({ key }) => key === name);
   if (chosen === undefined) {
-    throw refused(`no such class; known: ${classes.map(({ own }) => own).join(", ") || "none"}`);
+    throw refused(`no such class; known: ${classes.map(({ key }) => key).join(", ") || "none"}`);
   }
   if (second !== undefined) throw refused(`it is in partition ${chosen.partition} and another one`);
   checkNeeded(config, host);
   const lines: string[] = [];
   for (const cache of host.caches) {
     const key = cache.name.startsWith("L2") ? "l2Allocation" : "l3Allocation";
-    const given = partitions.map(([own, one]): [string, CacheShares] => [own, one[key]]);
-    const own = cacheLine(cache, given, { ...chosen, shares: chosen.found[key] });
-    if (own !== undefined) lines.push(own);
+    const given = partitions.map(([partition, one]): [string, CacheShares] => [
+      partition,
+      one[key],
+    ]);
+    const line = cacheLine(cache, given, { ...chosen, shares: chosen.own[key] });
+    if (line !== undefined) lines.push(line);
   }
   const shared = config.partitions[chosen.partition]!.mbAllocation;
-  const bandwidth = bandwidthLine(host, shared, chosen.found.mbAllocation);
+  const bandwidth = bandwidthLine(host, shared, chosen.own.mbAllocation);
   return bandwidth === undefined ? lines : [...lines, bandwidth];
 }
 
@@ -137,7 +140,7 @@ function cacheLine(
   return `${cache.name}:${masks.join(";")}`;
 }
 
-/** Divides a cache's bits among partitions without overlap. */
+/** Divides a cache's bits among partitions without overlap; of percentages the largest also gets the rest. */
 function partitionMasks(
   { name: cache, bits, bitsMin }: RdtCache,
   requested: { name: string; share: string }[],

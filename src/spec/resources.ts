@@ -1,16 +1,14 @@
 // Converts CRI's LinuxContainerResources to OCI resources, and merges updates. In CRI, 0 means "unspecified".
-import { CriError } from "../base/errors.ts";
 import { toBigInt, toLong } from "../base/int64.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import type { HostInfo } from "./spec_inputs.ts";
 import type { OciDeviceRule, OciResources } from "./oci_types.ts";
+import { invalid, unsupported } from "./refusals.ts";
 
 /** oom_score_adj of pause containers, the same as in kubelet's own sandboxes: killed after all containers. */
 export const sandboxOomScoreAdj = -998;
 
-/**
- * @throws CriError INVALID_ARGUMENT for contradictory values, FAILED_PRECONDITION for unsupported limits.
- */
+/** @throws CriError INVALID_ARGUMENT for contradictory, FAILED_PRECONDITION for unsupported values. */
 export function ociResources(
   resources: LinuxContainerResources,
   devices: OciDeviceRule[],
@@ -26,18 +24,11 @@ export function ociResources(
   const unified = resources.unified ?? {};
   if (Object.keys(unified).length > 0) {
     if (host.cgroupVersion === 1) {
-      throw new CriError(
-        "FAILED_PRECONDITION",
-        "resources.unified needs cgroup v2; this host runs cgroup v1",
-      );
+      throw unsupported("resources.unified needs cgroup v2; this host runs cgroup v1");
     }
     for (const key of Object.keys(unified)) {
-      if (!/^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/.test(key)) {
-        throw new CriError(
-          "INVALID_ARGUMENT",
-          `resources.unified: "${key}" is not the name of a cgroup file`,
-        );
-      }
+      if (/^[a-z0-9_]+(\.[A-Za-z0-9_]+)+$/.test(key)) continue;
+      throw invalid(`resources.unified: "${key}" is not the name of a cgroup file`);
     }
     result.unified = { ...unified };
   }
@@ -151,7 +142,7 @@ export function explicitResources(
  */
 export function oomScoreAdj(wanted: bigint, host: HostInfo, restrict: boolean): number {
   if (wanted < -1000n || wanted > 1000n) {
-    throw new CriError("INVALID_ARGUMENT", `oom_score_adj ${wanted} is outside -1000–1000`);
+    throw invalid(`oom_score_adj ${wanted} is outside -1000–1000`);
   }
   const value = Number(wanted);
   return restrict ? Math.max(value, host.oomScoreAdj) : value;
@@ -181,7 +172,7 @@ function cpuResources(resources: LinuxContainerResources): OciResources["cpu"] {
   const quota = toBigInt(resources.cpu_quota);
   const period = toBigInt(resources.cpu_period);
   if (shares < 0n || period < 0n) {
-    throw new CriError("INVALID_ARGUMENT", "cpu_shares and cpu_period cannot be negative");
+    throw invalid("cpu_shares and cpu_period cannot be negative");
   }
   if (shares !== 0n) cpu.shares = shares;
   if (quota !== 0n) cpu.quota = quota;
@@ -198,8 +189,7 @@ function memoryResources(
   const limit = toBigInt(resources.memory_limit_in_bytes);
   let swap = toBigInt(resources.memory_swap_limit_in_bytes);
   if (swap > 0n && limit > swap) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
+    throw invalid(
       `memory_swap_limit_in_bytes ${swap} is below memory_limit_in_bytes ${limit}, which it includes`,
     );
   }
@@ -224,8 +214,7 @@ function hugepageLimits(
       result.push({ pageSize, limit: bytes });
     } else if (bytes !== 0n) {
       // The kubelet sends a limit of 0 for every known size; only nonzero limits must be supported.
-      throw new CriError(
-        "FAILED_PRECONDITION",
+      throw unsupported(
         `hugepage limit of ${bytes} bytes for page size "${page_size}": this host's hugetlb controller supports ${host.hugepageSizes.join(", ") || "no size (it is not mounted)"}`,
       );
     }

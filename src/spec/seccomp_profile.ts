@@ -1,8 +1,9 @@
 // Parses Localhost seccomp profiles (OCI runtime specification, config-linux.md). Validated here because a
 // runtime reports an error only when the container starts.
 import * as v from "valibot";
-import { CriError, messageOf } from "../base/errors.ts";
+import { messageOf } from "../base/errors.ts";
 import { parseOciJson, type OciSeccomp } from "./oci_types.ts";
+import { invalid } from "./refusals.ts";
 
 const Action = v.pipe(
   v.string(),
@@ -10,13 +11,12 @@ const Action = v.pipe(
 );
 const Uint64 = v.pipe(v.bigint(), v.minValue(0n), v.maxValue(2n ** 64n - 1n));
 const Errno = v.optional(v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffff)));
-/** Any well-formed name: libseccomp may know more architectures than the specification. */
-const Arch = v.pipe(v.string(), v.regex(/^SCMP_ARCH_[A-Z0-9_]+$/));
 
 const Profile = v.object({
   defaultAction: Action,
   defaultErrnoRet: Errno,
-  architectures: v.optional(v.array(Arch)),
+  // Any well-formed name: libseccomp may know more architectures than the specification.
+  architectures: v.optional(v.array(v.pipe(v.string(), v.regex(/^SCMP_ARCH_[A-Z0-9_]+$/)))),
   flags: v.optional(v.array(v.pipe(v.string(), v.regex(/^SECCOMP_FILTER_FLAG_[A-Z_]+$/)))),
   listenerPath: v.optional(v.string()),
   listenerMetadata: v.optional(v.string()),
@@ -44,7 +44,7 @@ const Profile = v.object({
 /** @throws CriError INVALID_ARGUMENT with the file, the field and the reason. */
 export function parseSeccompProfile(file: string, text: string | undefined): OciSeccomp {
   const broken = (why: string, cause?: unknown) =>
-    new CriError("INVALID_ARGUMENT", `seccomp profile ${file}: ${why}`, { cause });
+    invalid(`seccomp profile ${file}: ${why}`, cause);
   if (text === undefined) throw broken("cannot be read");
   let json: unknown;
   try {

@@ -1,10 +1,10 @@
 // Converts CRI's security context to a seccomp filter, an AppArmor profile and masked paths.
-import { CriError } from "../base/errors.ts";
 import { procMasks } from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext, SecurityProfile } from "../proto/types.ts";
 import type { HostInfo } from "./spec_inputs.ts";
 import type { OciSeccomp } from "./oci_types.ts";
+import { invalid, unsupported } from "./refusals.ts";
 import { defaultSeccomp } from "./seccomp.ts";
 import { parseSeccompProfile } from "./seccomp_profile.ts";
 
@@ -72,26 +72,16 @@ export function apparmorProfile(
     }
     return host.apparmor?.defaultProfile;
   }
-  if (host.apparmor === undefined) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `AppArmor profile "${requested.reference}": this host runs without AppArmor`,
-    );
-  }
-  if (!loaded.includes(requested.reference)) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      `AppArmor profile "${requested.reference}" is not loaded (load it with apparmor_parser)`,
-    );
-  }
-  return requested.reference;
+  const what = `AppArmor profile "${requested.reference}"`;
+  if (host.apparmor === undefined) throw unsupported(`${what}: this host runs without AppArmor`);
+  if (loaded.includes(requested.reference)) return requested.reference;
+  throw unsupported(`${what} is not loaded (load it with apparmor_parser)`);
 }
 
 /** @throws CriError FAILED_PRECONDITION if the request names the default profile explicitly. */
 function refuseUnconfined(security: LinuxContainerSecurityContext): void {
   if (!security.apparmor && !security.apparmor_profile) return;
-  throw new CriError(
-    "FAILED_PRECONDITION",
+  throw unsupported(
     "AppArmor profile RuntimeDefault: the default profile failed to load when the daemon started (see its log): install the package apparmor and restart isulad-ts, or request Unconfined",
   );
 }
@@ -126,7 +116,7 @@ function typedProfile(profile: SecurityProfile, field: string): RequestedProfile
     case ProfileType.Localhost:
       return localhost(profile.localhost_ref ?? "", field);
     default:
-      throw new CriError("INVALID_ARGUMENT", `${field}: unknown profile type ${String(type)}`);
+      throw invalid(`${field}: unknown profile type ${String(type)}`);
   }
 }
 
@@ -139,22 +129,14 @@ function oldProfile(
   if (text === "unconfined") return { profile: "unconfined" };
   if (text === "runtime/default" || text === "docker/default") return { profile: "default" };
   if (text.startsWith(localhostPrefix)) return localhost(text, field);
-  throw new CriError(
-    "INVALID_ARGUMENT",
-    `${field} "${text}" is not unconfined, runtime/default or localhost/NAME`,
-  );
+  throw invalid(`${field} "${text}" is not unconfined, runtime/default or localhost/NAME`);
 }
 
 function localhost(text: string, field: string): RequestedProfile {
   const reference = text.startsWith(localhostPrefix) ? text.slice(localhostPrefix.length) : text;
-  if (reference === "") {
-    throw new CriError("INVALID_ARGUMENT", `${field}: a Localhost profile needs localhost_ref`);
-  }
+  if (reference === "") throw invalid(`${field}: a Localhost profile needs localhost_ref`);
   if (field.startsWith("seccomp") && !reference.startsWith("/")) {
-    throw new CriError(
-      "INVALID_ARGUMENT",
-      `${field}: localhost_ref "${reference}" is not an absolute path`,
-    );
+    throw invalid(`${field}: localhost_ref "${reference}" is not an absolute path`);
   }
   return { profile: "localhost", reference };
 }

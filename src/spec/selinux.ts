@@ -21,10 +21,7 @@ export const levelPattern = new RegExp(`^${oneLevel}(-${oneLevel})?$`);
 const categoriesMax = 1_022;
 const triesMax = 1_000;
 
-/**
- * Returns a pod's labels from its requested options; without a requested level, with newLevel().
- * Labels of a policy without levels get none.
- */
+/** Returns a pod's labels; without a requested level with newLevel(), unless the policy has no levels. */
 export function podLabels(
   requested: LabelOptions | null | undefined,
   { policy, newLevel }: { policy: SelinuxPolicy; newLevel: () => string },

@@ -1,9 +1,9 @@
 // Validates the user namespace options of pods and containers.
-import { CriError } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type { IDMapping, NamespaceOption } from "../proto/types.ts";
 import type { OciIdMapping } from "./oci_types.ts";
+import { invalid } from "./refusals.ts";
 
 const { NamespaceMode } = runtime.v1;
 
@@ -14,31 +14,28 @@ export type UserNamespace = { uidMappings: OciIdMapping[]; gidMappings: OciIdMap
 
 const field = "namespace_options.userns_options";
 
-type Options = NamespaceOption | null | undefined;
-
 /**
  * Returns the requested user namespace; undefined: the host's.
  * @throws CriError INVALID_ARGUMENT for a mode other than POD or NODE, or unless there is exactly one uid
  * mapping and an equal gid mapping that start at container id 0 (cri-api, UserNamespace).
  */
-export function userNamespace(options: Options): UserNamespace | undefined {
+export function userNamespace(
+  options: NamespaceOption | null | undefined,
+): UserNamespace | undefined {
   const requested = options?.userns_options;
   if (!requested) return undefined;
   const [uids, gids] = [idMappings(requested.uids), idMappings(requested.gids)];
   switch (requested.mode ?? NamespaceMode.POD) {
     case NamespaceMode.NODE:
       if (uids.length + gids.length === 0) return undefined;
-      throw invalid(`mode is NODE, but mappings are given: ${shown(uids)}, ${shown(gids)}`);
+      throw wrong(`mode is NODE, but mappings are given: ${shown(uids)}, ${shown(gids)}`);
     case NamespaceMode.POD:
       checkMappings("uids", uids);
       checkMappings("gids", gids);
       if (shown(uids) === shown(gids)) return { uidMappings: uids, gidMappings: gids };
-      throw invalid(`uids ${shown(uids)} and gids ${shown(gids)} differ`);
+      throw wrong(`uids ${shown(uids)} and gids ${shown(gids)} differ`);
     default:
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `${field}.mode ${shownMode(requested.mode)} must be POD or NODE`,
-      );
+      throw invalid(`${field}.mode ${shownMode(requested.mode)} must be POD or NODE`);
   }
 }
 
@@ -54,11 +51,11 @@ export function idMappings(mappings: readonly IDMapping[] | null | undefined): O
 function checkMappings(kind: string, mappings: OciIdMapping[]): void {
   const [first] = mappings;
   if (first === undefined || mappings.length > 1) {
-    throw invalid(`${kind} has ${mappings.length} mappings (${shown(mappings)}), but needs 1`);
+    throw wrong(`${kind} has ${mappings.length} mappings (${shown(mappings)}), but needs 1`);
   }
-  if (first.containerID !== 0) throw invalid(`${kind} ${shown(mappings)} does not map id 0`);
+  if (first.containerID !== 0) throw wrong(`${kind} ${shown(mappings)} does not map id 0`);
   if (first.size === 0 || first.hostID + first.size > idEnd) {
-    throw invalid(`${kind} ${shown(mappings)} is not a range of ids below ${idEnd}`);
+    throw wrong(`${kind} ${shown(mappings)} is not a range of ids below ${idEnd}`);
   }
 }
 
@@ -77,6 +74,6 @@ function shown(mappings: OciIdMapping[]): string {
   return jsonText(idMapText(mappings.slice(0, 4)));
 }
 
-function invalid(message: string): CriError {
-  return new CriError("INVALID_ARGUMENT", `${field}: ${message}`);
+function wrong(message: string): Error {
+  return invalid(`${field}: ${message}`);
 }

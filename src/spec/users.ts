@@ -1,10 +1,10 @@
 // Resolves the user and groups of a container's process from CRI's security context, the image's USER and its
 // passwd and group files: untrusted input, so reading is bounded and tolerates malformed lines.
-import { CriError } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerSecurityContext } from "../proto/types.ts";
 import type { OciUser } from "./oci_types.ts";
+import { invalid } from "./refusals.ts";
 
 /** Limits of lines read from a passwd or group file, and of a process's groups (Linux NGROUPS_MAX). */
 const linesMax = 100_000;
@@ -14,7 +14,7 @@ const idMax = 0xffff_fffen; // 2^32-1 means "no change" to setuid(2)
 type Account = { name: string; uid: number; gid: number };
 type Group = { name: string; gid: number; members: string[] };
 
-export type UserInput = {
+type UserInput = {
   security: LinuxContainerSecurityContext;
   /** The image's USER: "", "user", "uid", "user:group", "uid:gid". */
   imageUser: string;
@@ -63,10 +63,7 @@ export function runAs(security: LinuxContainerSecurityContext): { uid: number; g
   };
 }
 
-/**
- * Converts an image's USER to CRI's fields: a number to uid, a name to username.
- * Names stay unresolved: CRI's Image holds one or the other.
- */
+/** Converts an image's USER to CRI's fields: a number to uid, a name, which stays unresolved, to username. */
 export function imageUserOf(user: string): { uid?: bigint; username?: string } {
   const name = user.split(":", 1)[0]!;
   if (name === "") return {};
@@ -74,10 +71,8 @@ export function imageUserOf(user: string): { uid?: bigint; username?: string } {
 }
 
 function requestedUser(security: LinuxContainerSecurityContext): string | undefined {
-  if (security.run_as_user) {
-    return String(id(toBigInt(security.run_as_user.value), "run_as_user"));
-  }
-  return security.run_as_username ? security.run_as_username : undefined;
+  const { run_as_user: user, run_as_username: name } = security;
+  return user ? String(id(toBigInt(user.value), "run_as_user")) : name || undefined;
 }
 
 function mergesImageGroups(security: LinuxContainerSecurityContext): boolean {
@@ -143,8 +138,4 @@ function parseId(text: string | undefined): number | undefined {
 function id(value: bigint, what: string): number {
   if (value < 0n || value > idMax) throw invalid(`${what} ${value} is outside 0–${idMax}`);
   return Number(value);
-}
-
-function invalid(message: string): CriError {
-  return new CriError("INVALID_ARGUMENT", message);
 }

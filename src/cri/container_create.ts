@@ -7,11 +7,7 @@ import { step } from "../base/failpoints.ts";
 import type { ImageRecord } from "../image/store.ts";
 import { podHostname } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  ContainerConfig,
-  CreateContainerRequest,
-  CreateContainerResponse,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { checkMounts } from "../spec/mounts.ts";
 import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
 import { containerName, created, type Container } from "../state/container.ts";
@@ -40,9 +36,9 @@ const { Signal } = runtime.v1;
 
 export async function createContainer(
   context: Context,
-  request: CreateContainerRequest,
+  request: cri.CreateContainerRequest,
   call: Call,
-): Promise<CreateContainerResponse> {
+): Promise<cri.CreateContainerResponse> {
   const config = request.config!;
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
   const handler = getHandler(context, sandbox.runtimeHandler);
@@ -63,7 +59,7 @@ export async function createContainer(
   return { container_id: id };
 }
 
-type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
+type Parts = { sandbox: Sandbox; config: cri.ContainerConfig; image: ImageRecord; name: string };
 
 function newContainer(context: Context, { sandbox, config, image, name }: Parts): Container {
   const id = newId();
@@ -99,13 +95,16 @@ function podContainers({ sandboxes, containers }: Context, sandbox: Sandbox): Co
 }
 
 /** CRI: log_path is relative to the pod's log_directory; "" (no log) if either is missing. */
-export function logPath(sandbox: Pick<Sandbox, "config">, config: ContainerConfig): string {
+export function logPath(sandbox: Pick<Sandbox, "config">, config: cri.ContainerConfig): string {
   const { log_directory: folder } = sandbox.config;
   return folder && config.log_path ? join(folder, config.log_path) : "";
 }
 
 /** The request's signal, else the image's, else SIGTERM. @throws CriError for an unknown name. */
-export function stopSignal(config: ContainerConfig, image: Pick<ImageRecord, "config">): string {
+export function stopSignal(
+  config: cri.ContainerConfig,
+  image: Pick<ImageRecord, "config">,
+): string {
   const requested = config.stop_signal ? Signal[config.stop_signal].replace(/^SIGNAL_/, "") : "";
   const name = requested || image.config.StopSignal || "SIGTERM";
   signalNumber(name);

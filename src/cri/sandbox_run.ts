@@ -8,11 +8,7 @@ import { step } from "../base/failpoints.ts";
 import { cniPodOf } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
-import type {
-  PodSandboxConfig,
-  RunPodSandboxRequest,
-  RunPodSandboxResponse,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.ts";
 import { podSysctls } from "../spec/sysctls.ts";
 import { createdAfter } from "../state/order.ts";
@@ -28,9 +24,9 @@ import { holdLevel, newPodLabels } from "./selinux.ts";
 
 export async function runPodSandbox(
   context: Context,
-  request: RunPodSandboxRequest,
+  request: cri.RunPodSandboxRequest,
   call: Call,
-): Promise<RunPodSandboxResponse> {
+): Promise<cri.RunPodSandboxResponse> {
   const config = request.config!;
   const runtimeHandler = request.runtime_handler ?? "";
   const handler = getHandler(context, runtimeHandler);
@@ -48,7 +44,7 @@ export async function runPodSandbox(
 }
 
 /** @throws CriError FAILED_PRECONDITION for a user namespace that kernel or runtime do not support. */
-function checkNamespaces(context: Context, config: PodSandboxConfig, handler: Handler): void {
+function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler: Handler): void {
   const options = namespaceOptions(config);
   checkPodNamespaces(options);
   if (options.user === undefined || supportsUserNamespaces(context, handler)) return;
@@ -58,7 +54,11 @@ function checkNamespaces(context: Context, config: PodSandboxConfig, handler: Ha
   );
 }
 
-function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: string): Sandbox {
+function newSandbox(
+  context: Context,
+  config: cri.PodSandboxConfig,
+  runtimeHandler: string,
+): Sandbox {
   const id = newId();
   const hostNetwork = namespaceOptions(config).network === "node";
   const parent = config.linux?.cgroup_parent ?? "";

@@ -52,7 +52,8 @@ export async function execSync(
 ): Promise<cri.ExecSyncResponse> {
   const { id } = requireRunning(context.containers.get(request.container_id ?? ""));
   const { process } = await readSpec(context, id);
-  throwIfAborted(`exec in container ${id}`, call.signal);
+  const what = `exec in container ${id}`;
+  throwIfAborted(what, call.signal);
   const key = newId();
   const onAbort = () => {
     context.monitor.call("cancelExec", { key }).catch(() => {});
@@ -66,18 +67,16 @@ export async function execSync(
       timeoutMs: timeoutMsOf(request.timeout, 0),
       maxOutputBytes: execOutputBytes,
     });
-    if (call.signal.aborted) throw abortError(`exec in container ${id}`, call.signal);
+    if (call.signal.aborted) throw abortError(what, call.signal);
     if (result.timedOut) {
-      const after = `killed after ${toBigInt(request.timeout)} s`;
-      throw new CriError("DEADLINE_EXCEEDED", `exec in container ${id}: ${after}`);
+      const message = `${what}: killed after ${toBigInt(request.timeout)} s`;
+      throw new CriError("DEADLINE_EXCEEDED", message);
     }
     const { exitCode: exit_code, stdoutBytes } = result;
     return { exit_code, stdout: body.subarray(0, stdoutBytes), stderr: body.subarray(stdoutBytes) };
   } catch (error) {
     if (error instanceof CriError && error.code !== "UNKNOWN") throw error;
-    throw new CriError(codeOf(error), `exec in container ${id}: ${messageOf(error)}`, {
-      cause: error,
-    });
+    throw new CriError(codeOf(error), `${what}: ${messageOf(error)}`, { cause: error });
   } finally {
     call.signal.removeEventListener("abort", onAbort);
   }

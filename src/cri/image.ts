@@ -85,13 +85,10 @@ export async function imageFsInfo(context: Context): Promise<cri.ImageFsInfoResp
   const written = [...(await writableLayerUsage(context, context.containers.list())).values()];
   const sum = (value: (usage: DiskUsage) => bigint) =>
     written.reduce((total, usage) => total + value(usage), 0n);
-  const containers = {
-    atNs,
-    bytes: sum(({ bytes }) => bytes),
-    inodes: sum(({ inodes }) => inodes),
-  };
+  const bytes = sum(({ bytes }) => bytes);
+  const inodes = sum(({ inodes }) => inodes);
   return {
     image_filesystems: [filesystemUsage({ atNs, ...context.images.usage() }, graph)],
-    container_filesystems: [filesystemUsage(containers, graph)],
+    container_filesystems: [filesystemUsage({ atNs, bytes, inodes }, graph)],
   };
 }

@@ -73,12 +73,10 @@ async function podMeasurements(
   const cgroups = sandboxes.map((sandbox) => podCgroup(context, sandbox));
   const samples = await context.sampler.sample(cgroups);
   const networks = await networkUsageOf(context, sandboxes, byPod);
-  const facts = new Map<string, MetricSources>();
-  for (const { id } of sandboxes) {
-    const [sample, interfaces] = [samples.get(id), networks.get(id)];
-    facts.set(id, { nowNs: nowNs(), sample, interfaces, diskName });
-  }
-  return facts;
+  const sourcesOf = ({ id }: Sandbox): MetricSources => {
+    return { nowNs: nowNs(), sample: samples.get(id), interfaces: networks.get(id), diskName };
+  };
+  return new Map(sandboxes.map((sandbox) => [sandbox.id, sourcesOf(sandbox)]));
 }
 
 /** By id; omits containers that have exited meanwhile. */

@@ -23,17 +23,12 @@ export async function status(
   request: cri.StatusRequest,
 ): Promise<cri.StatusResponse> {
   await Promise.all([...context.handlers.values()].map((handler) => handler.refresh()));
-  const network = await context.cni.status();
+  const { ready, reason, message } = await context.cni.status();
   return {
     status: {
       conditions: [
         { type: "RuntimeReady", status: true, reason: "", message: "" },
-        {
-          type: "NetworkReady",
-          status: network.ready,
-          reason: network.reason,
-          message: network.message,
-        },
+        { type: "NetworkReady", status: ready, reason, message },
       ],
     },
     runtime_handlers: [...context.handlers].map(([name, handler]) => ({

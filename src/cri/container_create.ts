@@ -28,8 +28,8 @@ import {
   prepareContainerInputs,
   sandboxInfo,
   targetPid,
-  type MountedImages,
 } from "./spec_inputs.ts";
+import type { MountedImages } from "./spec_inputs.ts";
 import { supportedResources } from "./supported_resources.ts";
 
 const { Signal } = runtime.v1;
@@ -118,19 +118,13 @@ async function makeContainer(
 ): Promise<void> {
   const { containers, images, log } = context;
   const folder = containers.folderOf(container.id);
-  const label = container.selinux?.mount;
   const name = `CreateContainer ${container.name}`;
   try {
     await step("container-record", () => containers.write(container));
     throwIfAborted(name, call.signal);
-    const rootfsPath = await step("container-rootfs", () =>
-      images.mountRootfs(image, {
-        dir: folder,
-        owner: rootfsOwner(sandbox),
-        label,
-        signal: call.signal,
-      }),
-    );
+    const owner = rootfsOwner(sandbox);
+    const options = { dir: folder, owner, label: container.selinux?.mount, signal: call.signal };
+    const rootfsPath = await step("container-rootfs", () => images.mountRootfs(image, options));
     throwIfAborted(name, call.signal);
     const imageMounts = await mountImageVolumes(context, container, call.signal);
     const parts = { sandbox, image, rootfsPath, imageMounts, call };
@@ -154,11 +148,8 @@ async function makeContainer(
     await undoContainer(context, container);
     throw error;
   }
-  log.info("container created", {
-    container: container.id,
-    name: container.name,
-    sandbox: sandbox.id,
-  });
+  const fields = { container: container.id, name: container.name, sandbox: sandbox.id };
+  log.info("container created", fields);
 }
 
 /** Rolls back CreateContainer; the next daemon retries what fails. */
@@ -168,8 +159,7 @@ export async function undoContainer(context: Context, container: Container): Pro
     await unmountImages(context, container.id);
     await containers.remove(container.id);
   } catch (error) {
-    const message = messageOf(error);
-    const fields = { container: container.id, error: message };
+    const fields = { container: container.id, error: messageOf(error) };
     log.error("rolling back CreateContainer failed, the next daemon retries", fields);
   }
   containers.release(container.name, container.id);

@@ -86,10 +86,8 @@ async function commitStart(
 /** @throws CriError FAILED_PRECONDITION: a runtime would start it in the empty mount point and write there. */
 function requireRootMounted(bundle: string): void {
   if (isRootMounted(bundle)) return;
-  throw new CriError(
-    "FAILED_PRECONDITION",
-    `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove the container and create another`,
-  );
+  const message = `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove the container and create another`;
+  throw new CriError("FAILED_PRECONDITION", message);
 }
 
 async function removeFailedStart(

@@ -79,12 +79,10 @@ async function containerBodies(
   const layers = await writableLayerUsage(context, containers);
   const bodies = new Map<string, Uint8Array>();
   for (const container of containers) {
-    const sample = samples.get(container.id);
+    const { id } = container;
+    const sample = samples.get(id);
     if (sample === undefined) continue;
-    bodies.set(
-      container.id,
-      bodyOf(context, { container, sample, layer: layers.get(container.id) }),
-    );
+    bodies.set(id, bodyOf(context, { container, sample, layer: layers.get(id) }));
   }
   return bodies;
 }
@@ -97,10 +95,8 @@ const bodyOfSample = new WeakMap<Sample, Body>();
 function bodyOf(context: Context, { container, sample, layer }: Parts): Uint8Array {
   const known = bodyOfSample.get(sample);
   if (known?.container === container && known.layer === layer) return known.bytes;
-  const stats = {
-    ...cgroupStats(sample),
-    ...containerOnlyStats(sample, layer, context.config.graph),
-  };
+  const own = containerOnlyStats(sample, layer, context.config.graph);
+  const stats = { ...cgroupStats(sample), ...own };
   const parts = [containerAttributes(container), encoded(ContainerStats, stats)];
   const bytes = new Uint8Array(Buffer.concat(parts));
   bodyOfSample.set(sample, { container, layer, bytes });

@@ -129,7 +129,7 @@ function pick(methods: Methods, names: string[]): Methods {
 
 type Service = { context: Context; failures: FailureLog; service: string; methods: Methods };
 
-/** Passes bytes through grpc-js, so that a coding error fails only its own call. */
+/** grpc-js only passes bytes through: what fails to be encoded or decoded fails only its own call. */
 function register(server: grpc.Server, { context, failures, service, methods }: Service): void {
   const definition: Record<string, grpc.MethodDefinition<Buffer, Buffer>> = {};
   const implementation: grpc.UntypedServiceImplementation = {};

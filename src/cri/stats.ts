@@ -103,7 +103,7 @@ function bodyOf(context: Context, { container, sample, layer }: Parts): Uint8Arr
   return bytes;
 }
 
-// recordItems() writes field 1, which attributes have too.
+// recordItems() writes field 1, and attributes are field 1 of the stats of pods and containers.
 const containerAttributes = recordItems(ContainerAttributes, attributesOf);
 const podAttributes = recordItems(PodSandboxAttributes, attributesOf);
 

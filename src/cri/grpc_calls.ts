@@ -145,9 +145,9 @@ function startCall({ calls, instruments }: Context, name: string): (code: string
   };
 }
 
-/** Applies backpressure: resolves once a slow reader has caught up. */
+/** Applies backpressure: resolves once a slow reader has caught up. A cancelled call never drains. */
 function send(call: StreamCall, message: Buffer): Promise<void> {
-  if (call.write(message)) return Promise.resolve();
+  if (call.write(message) || call.cancelled) return Promise.resolve();
   return new Promise((resolve) => {
     const done = () => {
       call.off("drain", done);

@@ -10,7 +10,6 @@ import { all, byteLength, list, map, message, oneOf, range, refuse } from "./val
 import { required, text, type Rule } from "./validation_rules.ts";
 
 const { NamespaceMode, Protocol, MountPropagation, Signal, SupplementalGroupsPolicy } = runtime.v1;
-const { SecurityProfile } = runtime.v1;
 
 const int64Max = 2n ** 63n - 1n;
 /** Linux PATH_MAX, less the terminating NUL. */
@@ -57,7 +56,7 @@ const idMappings = list<cri.IDMapping>(idMappingsMax, () => {});
 const int64Value = message<cri.Int64Value>({ value: id });
 const groups = list(groupsMax, id);
 const profile = message<cri.SecurityProfile>({
-  profile_type: oneOf(SecurityProfile.ProfileType),
+  profile_type: oneOf(runtime.v1.SecurityProfile.ProfileType),
   localhost_ref: noNul,
 });
 const labelPart = text(256, /^[\w.-]*$/, 'must have only letters, digits, "_", "." and "-"');
@@ -78,6 +77,7 @@ const namespaces = message<cri.NamespaceOption>({
   }),
 });
 
+const cpuset = text(4_096, /^\d+(-\d+)?(,\d+(-\d+)?)*$/, 'must be a list such as "0-3,8"');
 /** The kernel's bounds, such as cpu.cfs_period_us (10^3 to 10^6) and cpu.shares; -1: no limit. */
 export const resources = message<cri.LinuxContainerResources>({
   cpu_period: range(1_000n, 1_000_000n),
@@ -86,8 +86,8 @@ export const resources = message<cri.LinuxContainerResources>({
   memory_limit_in_bytes: range(1n, int64Max, -1n),
   memory_swap_limit_in_bytes: range(1n, int64Max, -1n),
   oom_score_adj: range(-1_000n, 1_000n),
-  cpuset_cpus: text(4_096, /^\d+(-\d+)?(,\d+(-\d+)?)*$/, 'must be a list such as "0-3,8"'),
-  cpuset_mems: text(4_096, /^\d+(-\d+)?(,\d+(-\d+)?)*$/, 'must be a list such as "0-3,8"'),
+  cpuset_cpus: cpuset,
+  cpuset_mems: cpuset,
   hugepage_limits: list(
     64,
     message<cri.HugepageLimit>({

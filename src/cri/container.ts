@@ -4,14 +4,7 @@ import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
 import { writeCheckpoint } from "../node/checkpoint.ts";
-import type {
-  CheckpointContainerRequest,
-  ExecSyncRequest,
-  ExecSyncResponse,
-  RemoveContainerRequest,
-  ReopenContainerLogRequest,
-  StopContainerRequest,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
 import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
@@ -24,7 +17,7 @@ const execOutputBytes = (16 << 20) - 64;
 
 export async function stopContainer(
   context: Context,
-  request: StopContainerRequest,
+  request: cri.StopContainerRequest,
   call: Call,
 ): Promise<object> {
   const container = context.containers.find(request.container_id ?? "");
@@ -35,7 +28,7 @@ export async function stopContainer(
 
 export async function removeContainer(
   context: Context,
-  request: RemoveContainerRequest,
+  request: cri.RemoveContainerRequest,
   call: Call,
 ): Promise<object> {
   const container = context.containers.find(request.container_id ?? "");
@@ -45,7 +38,7 @@ export async function removeContainer(
 
 export async function reopenContainerLog(
   context: Context,
-  request: ReopenContainerLogRequest,
+  request: cri.ReopenContainerLogRequest,
 ): Promise<object> {
   const { id } = requireRunning(context.containers.get(request.container_id ?? ""));
   await context.monitor.call("reopenLog", { id });
@@ -54,12 +47,13 @@ export async function reopenContainerLog(
 
 export async function execSync(
   context: Context,
-  request: ExecSyncRequest,
+  request: cri.ExecSyncRequest,
   call: Call,
-): Promise<ExecSyncResponse> {
+): Promise<cri.ExecSyncResponse> {
   const { id } = requireRunning(context.containers.get(request.container_id ?? ""));
   const { process } = await readSpec(context, id);
-  throwIfAborted(`exec in container ${id}`, call.signal);
+  const what = `exec in container ${id}`;
+  throwIfAborted(what, call.signal);
   const key = newId();
   const onAbort = () => {
     context.monitor.call("cancelExec", { key }).catch(() => {});
@@ -73,18 +67,16 @@ export async function execSync(
       timeoutMs: timeoutMsOf(request.timeout, 0),
       maxOutputBytes: execOutputBytes,
     });
-    if (call.signal.aborted) throw abortError(`exec in container ${id}`, call.signal);
+    if (call.signal.aborted) throw abortError(what, call.signal);
     if (result.timedOut) {
-      const after = `killed after ${toBigInt(request.timeout)} s`;
-      throw new CriError("DEADLINE_EXCEEDED", `exec in container ${id}: ${after}`);
+      const message = `${what}: killed after ${toBigInt(request.timeout)} s`;
+      throw new CriError("DEADLINE_EXCEEDED", message);
     }
     const { exitCode: exit_code, stdoutBytes } = result;
     return { exit_code, stdout: body.subarray(0, stdoutBytes), stderr: body.subarray(stdoutBytes) };
   } catch (error) {
     if (error instanceof CriError && error.code !== "UNKNOWN") throw error;
-    throw new CriError(codeOf(error), `exec in container ${id}: ${messageOf(error)}`, {
-      cause: error,
-    });
+    throw new CriError(codeOf(error), `${what}: ${messageOf(error)}`, { cause: error });
   } finally {
     call.signal.removeEventListener("abort", onAbort);
   }
@@ -92,7 +84,7 @@ export async function execSync(
 
 export async function checkpointContainer(
   context: Context,
-  request: CheckpointContainerRequest,
+  request: cri.CheckpointContainerRequest,
   call: Call,
 ): Promise<object> {
   const { id } = context.containers.get(request.container_id ?? "");

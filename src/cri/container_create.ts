@@ -7,11 +7,7 @@ import { step } from "../base/failpoints.ts";
 import type { ImageRecord } from "../image/store.ts";
 import { podHostname } from "../node/pod_files.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  ContainerConfig,
-  CreateContainerRequest,
-  CreateContainerResponse,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { checkMounts } from "../spec/mounts.ts";
 import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
 import { containerName, created, type Container } from "../state/container.ts";
@@ -32,17 +28,17 @@ import {
   prepareContainerInputs,
   sandboxInfo,
   targetPid,
-  type MountedImages,
 } from "./spec_inputs.ts";
+import type { MountedImages } from "./spec_inputs.ts";
 import { supportedResources } from "./supported_resources.ts";
 
 const { Signal } = runtime.v1;
 
 export async function createContainer(
   context: Context,
-  request: CreateContainerRequest,
+  request: cri.CreateContainerRequest,
   call: Call,
-): Promise<CreateContainerResponse> {
+): Promise<cri.CreateContainerResponse> {
   const config = request.config!;
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
   const handler = getHandler(context, sandbox.runtimeHandler);
@@ -63,7 +59,7 @@ export async function createContainer(
   return { container_id: id };
 }
 
-type Parts = { sandbox: Sandbox; config: ContainerConfig; image: ImageRecord; name: string };
+type Parts = { sandbox: Sandbox; config: cri.ContainerConfig; image: ImageRecord; name: string };
 
 function newContainer(context: Context, { sandbox, config, image, name }: Parts): Container {
   const id = newId();
@@ -99,13 +95,16 @@ function podContainers({ sandboxes, containers }: Context, sandbox: Sandbox): Co
 }
 
 /** CRI: log_path is relative to the pod's log_directory; "" (no log) if either is missing. */
-export function logPath(sandbox: Pick<Sandbox, "config">, config: ContainerConfig): string {
+export function logPath(sandbox: Pick<Sandbox, "config">, config: cri.ContainerConfig): string {
   const { log_directory: folder } = sandbox.config;
   return folder && config.log_path ? join(folder, config.log_path) : "";
 }
 
 /** The request's signal, else the image's, else SIGTERM. @throws CriError for an unknown name. */
-export function stopSignal(config: ContainerConfig, image: Pick<ImageRecord, "config">): string {
+export function stopSignal(
+  config: cri.ContainerConfig,
+  image: Pick<ImageRecord, "config">,
+): string {
   const requested = config.stop_signal ? Signal[config.stop_signal].replace(/^SIGNAL_/, "") : "";
   const name = requested || image.config.StopSignal || "SIGTERM";
   signalNumber(name);
@@ -119,19 +118,13 @@ async function makeContainer(
 ): Promise<void> {
   const { containers, images, log } = context;
   const folder = containers.folderOf(container.id);
-  const label = container.selinux?.mount;
   const name = `CreateContainer ${container.name}`;
   try {
     await step("container-record", () => containers.write(container));
     throwIfAborted(name, call.signal);
-    const rootfsPath = await step("container-rootfs", () =>
-      images.mountRootfs(image, {
-        dir: folder,
-        owner: rootfsOwner(sandbox),
-        label,
-        signal: call.signal,
-      }),
-    );
+    const owner = rootfsOwner(sandbox);
+    const options = { dir: folder, owner, label: container.selinux?.mount, signal: call.signal };
+    const rootfsPath = await step("container-rootfs", () => images.mountRootfs(image, options));
     throwIfAborted(name, call.signal);
     const imageMounts = await mountImageVolumes(context, container, call.signal);
     const parts = { sandbox, image, rootfsPath, imageMounts, call };
@@ -155,11 +148,8 @@ async function makeContainer(
     await undoContainer(context, container);
     throw error;
   }
-  log.info("container created", {
-    container: container.id,
-    name: container.name,
-    sandbox: sandbox.id,
-  });
+  const fields = { container: container.id, name: container.name, sandbox: sandbox.id };
+  log.info("container created", fields);
 }
 
 /** Rolls back CreateContainer; the next daemon retries what fails. */
@@ -169,8 +159,7 @@ export async function undoContainer(context: Context, container: Container): Pro
     await unmountImages(context, container.id);
     await containers.remove(container.id);
   } catch (error) {
-    const message = messageOf(error);
-    const fields = { container: container.id, error: message };
+    const fields = { container: container.id, error: messageOf(error) };
     log.error("rolling back CreateContainer failed, the next daemon retries", fields);
   }
   containers.release(container.name, container.id);

@@ -4,9 +4,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { abortError, untilAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
-import { killAll, killOnce, processes, survivors, type CgroupPaths } from "../node/cgroup.ts";
-import { exited, startSeen } from "../state/container.ts";
-import type { Container } from "../state/container.ts";
+import { killAll, killOnce, processes, survivors } from "../node/cgroup.ts";
+import { exited, startSeen, type Container } from "../state/container.ts";
 import type { ExitRecord } from "../monitor/protocol.ts";
 import { notReady } from "../state/sandbox.ts";
 import { catchesSignal, processAgeMs } from "../sys/process.ts";
@@ -71,7 +70,8 @@ export async function killContainer(
   id: string,
   signal: AbortSignal,
 ): Promise<void> {
-  const paths = cgroupOf(context, id);
+  const container = context.containers.find(id);
+  const paths = container === undefined ? {} : containerCgroup(context, container);
   const starting = context.starting.get(id);
   if (starting !== undefined) {
     // Otherwise the container could come up after Stop has returned.
@@ -84,19 +84,14 @@ export async function killContainer(
     const kill = { id, signal: SIGKILL };
     await step("container-kill", () => callMonitorWithRetry(context, "kill", kill));
     if (await ended) break;
-    const fields = { container: id, left: survivors(paths) };
-    context.log.warn("container survives SIGKILL, sending it again", fields);
-    if (deadline.aborted) throw abortError(`${survivors(paths)} of container ${id}`, deadline);
+    const left = survivors(paths);
+    context.log.warn("container survives SIGKILL, sending it again", { container: id, left });
+    if (deadline.aborted) throw abortError(`${left} of container ${id}`, deadline);
     killOnce(paths);
   }
   // In a shared pid namespace, processes outlive the first process of the container.
   if (processes(paths).length === 0) return;
   await killAll(paths, AbortSignal.any([signal, deadline]));
-}
-
-function cgroupOf(context: Context, id: string): CgroupPaths {
-  const container = context.containers.find(id);
-  return container === undefined ? {} : containerCgroup(context, container);
 }
 
 /**

@@ -43,7 +43,7 @@ async function start(context: Context, id: string): Promise<void> {
 /** Commits the outcome of a start that an earlier daemon requested. @throws as the start does. */
 export async function followStart(context: Context, container: Container): Promise<void> {
   const { id } = container;
-  // The lock is only requested here: the start must be in context.starting when this function returns.
+  // The lock is not awaited yet: the start must be in context.starting before the first await.
   const lock = context.containers.lock(id);
   const args = { id, runtime: removalRuntime(context, container.runtimeHandler) };
   try {
@@ -86,10 +86,8 @@ async function commitStart(
 /** @throws CriError FAILED_PRECONDITION: a runtime would start it in the empty mount point and write there. */
 function requireRootMounted(bundle: string): void {
   if (isRootMounted(bundle)) return;
-  throw new CriError(
-    "FAILED_PRECONDITION",
-    `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove the container and create another`,
-  );
+  const message = `somebody has unmounted its root file system ${join(bundle, "rootfs")}: remove the container and create another`;
+  throw new CriError("FAILED_PRECONDITION", message);
 }
 
 async function removeFailedStart(

@@ -2,30 +2,22 @@
 import { toLong } from "../base/int64.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  Container as CriContainer,
-  ContainerFilter,
-  ContainerStatus,
-  ContainerStatusRequest,
-  ContainerStatusResponse,
-  ListContainersRequest,
-  StreamContainersRequest,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import type { Container, ContainerPhase } from "../state/container.ts";
 import { messageJson } from "../state/message_json.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { specFile } from "./bundle.ts";
-import type { Call, Context } from "./context.ts";
+import type { Context } from "./context.ts";
 import { selectContainers } from "./list_filters.ts";
-import { Encoded, recordItems, sendItems } from "./encoded_lists.ts";
+import { listCalls, recordItems } from "./encoded_lists.ts";
 
 const { ContainerState, Signal } = runtime.v1;
 
 export async function containerStatus(
   context: Context,
-  request: ContainerStatusRequest,
-): Promise<ContainerStatusResponse> {
+  request: cri.ContainerStatusRequest,
+): Promise<cri.ContainerStatusResponse> {
   const container = context.containers.get(request.container_id ?? "");
   return {
     status: containerStatusMessage(container),
@@ -33,28 +25,16 @@ export async function containerStatus(
   };
 }
 
-export function listContainers(context: Context, request: ListContainersRequest): Encoded {
-  return new Encoded(items(context, request.filter));
-}
-
-export function streamContainers(
-  context: Context,
-  request: StreamContainersRequest,
-  call: Call,
-  send: (batch: Encoded) => Promise<void>,
-): Promise<void> {
-  return sendItems(items(context, request.filter), call, send);
-}
-
-function items(context: Context, filter: ContainerFilter | null | undefined): Uint8Array[] {
-  return selectContainers(context, filter)
-    .filter(({ phase }) => !filter?.state || stateOf(phase) === (filter.state.state ?? 0))
-    .map(itemOf);
-}
+export const { list: listContainers, stream: streamContainers } = listCalls(
+  (context, { filter }: cri.ListContainersRequest) =>
+    selectContainers(context, filter)
+      .filter(({ phase }) => !filter?.state || stateOf(phase) === (filter.state.state ?? 0))
+      .map((container) => itemOf(container)),
+);
 
 const itemOf = recordItems(runtime.v1.Container, containerMessage);
 
-export function containerMessage(container: Container): CriContainer {
+export function containerMessage(container: Container): cri.Container {
   const { id, sandboxId, config, image, createdAtNs, phase } = container;
   return {
     id,
@@ -70,7 +50,7 @@ export function containerMessage(container: Container): CriContainer {
   };
 }
 
-export function containerStatusMessage(container: Container): ContainerStatus {
+export function containerStatusMessage(container: Container): cri.ContainerStatus {
   const { id, config, image, createdAtNs, phase, user, logPath } = container;
   const [uid, gid] = [toLong(user.uid), toLong(user.gid)];
   return {
@@ -92,7 +72,7 @@ export function containerStatusMessage(container: Container): ContainerStatus {
   };
 }
 
-function times(phase: ContainerPhase): ContainerStatus {
+function times(phase: ContainerPhase): cri.ContainerStatus {
   switch (phase.phase) {
     case "creating":
     case "created":

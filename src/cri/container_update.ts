@@ -37,22 +37,21 @@ export async function updateContainerResources(
   const container = context.containers.get(request.container_id ?? "");
   const { id } = container;
   requireUpdatable(container);
-  const annotations =
-    Object.keys(request.annotations ?? {}).length > 0 ? request.annotations : null;
+  const hasAnnotations = Object.keys(request.annotations ?? {}).length > 0;
+  const annotations = hasAnnotations ? request.annotations : null;
   if (!request.linux && !annotations) return {};
   const given = request.linux ?? {};
   const annotated = annotations ? { ...container, updateAnnotations: annotations } : container;
   const change = await context.nri?.updateContainer(annotated, given);
-  // NRI resources have no such field.
-  const { oom_score_adj } = given;
-  const resources = { ...(change?.resources ?? given), oom_score_adj };
+  // NRI's resources lack oom_score_adj.
+  const resources = { ...(change?.resources ?? given), oom_score_adj: given.oom_score_adj };
   await changeResources(context, id, { ...change, resources, annotations }, call);
   context.nri?.updatedContainer(id);
   return {};
 }
 
-/** Limits that an update sets, and that a rollback restores. */
-type Limits = { resources: OciResources; oomScoreAdj: number | undefined };
+/** The limits from before an update, as its record has them for a rollback. */
+type Before = OciResources & { oomScoreAdj?: number | undefined };
 
 type Update = ResourceChange & { annotations?: Record<string, string> | null };
 
@@ -81,7 +80,7 @@ export async function changeResources(
     wanted: ociResources(merged, [], context.host),
   });
   if (pidsLimit !== undefined) resources.pids = { limit: pidsLimit };
-  const undo = ociJson({ ...before, oomScoreAdj: spec.process.oomScoreAdj });
+  const undo = ociJson({ ...before, oomScoreAdj: spec.process.oomScoreAdj } satisfies Before);
   try {
     await step("update-record", () =>
       context.containers.update(id, (now) => updateBegun(now, undo)),
@@ -113,14 +112,15 @@ function wantedOomScoreAdj(context: Context, given: LinuxContainerResources) {
   return { wanted, possible: possibleOomScoreAdj(wanted, host, config.restrictOomScoreAdj) };
 }
 
-/** Sets that of the first process, for its future children to inherit. Returns the effective value. */
+/** Sets it on the first process, for future children to inherit. Returns the effective value. */
 function changeOomScoreAdj(
   context: Context,
   container: Container,
   { wanted, possible }: { wanted: bigint; possible: number },
 ): number {
   const { id, phase } = container;
-  const set = phase.phase === "running" ? setOfInit(context, container, possible) : possible;
+  const isRunning = phase.phase === "running";
+  const set = isRunning ? setOnFirstProcess(context, container, possible) : possible;
   if (set !== undefined && BigInt(set) !== wanted) {
     const why = "it may not be lower (CAP_SYS_RESOURCE, restrict-oom-score-adj)";
     const fields = { container: id, requested: String(wanted), set, why };
@@ -129,11 +129,16 @@ function changeOomScoreAdj(
   return set ?? possible;
 }
 
-function setOfInit(context: Context, container: Container, value: number): number | undefined {
+/** Returns the value that the kernel took; undefined if the process has ended. */
+function setOnFirstProcess(
+  context: Context,
+  container: Container,
+  value: number,
+): number | undefined {
   if (container.phase.phase !== "running") return undefined;
   const { pid } = container.phase;
-  const isInit = () => processes(containerCgroup(context, container)).includes(pid);
-  return setOomScoreAdj(pid, value, isInit);
+  const isInContainer = () => processes(containerCgroup(context, container)).includes(pid);
+  return setOomScoreAdj(pid, value, isInContainer);
 }
 
 /**
@@ -162,12 +167,10 @@ export async function rollBackUpdate(context: Context, container: Container): Pr
   const { id, config, updating } = container;
   if (updating === undefined) return;
   try {
-    const { oomScoreAdj, ...before } = parseOciJson(updating) as OciResources & {
-      oomScoreAdj?: number;
-    };
+    const { oomScoreAdj, ...before } = parseOciJson(updating) as Before;
     const now = context.containers.find(id);
     if (now?.phase.phase === "running") {
-      if (oomScoreAdj !== undefined) setOfInit(context, now, oomScoreAdj);
+      if (oomScoreAdj !== undefined) setOnFirstProcess(context, now, oomScoreAdj);
       const cpuset = parentCpuset(containerCgroup(context, container));
       const explicit = explicitResources(before, context.host, cpuset);
       const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
@@ -178,11 +181,8 @@ export async function rollBackUpdate(context: Context, container: Container): Pr
     await context.containers.update(id, (now) => updateEnded(now, resources));
   } catch (error) {
     if (context.containers.find(id)?.phase.phase === "exited") return; // its cgroup is removed
-    const fields = { container: id, error: messageOf(error) };
-    context.log.error(
-      "rolling back a container update failed, the next update or daemon retries",
-      fields,
-    );
+    const message = "rolling back a container update failed, the next update or daemon retries";
+    context.log.error(message, { container: id, error: messageOf(error) });
   }
 }
 
@@ -210,7 +210,7 @@ async function updateRuntime(
 async function writeBundle(
   context: Context,
   id: string,
-  { resources, oomScoreAdj }: Limits,
+  { resources, oomScoreAdj }: { resources: OciResources; oomScoreAdj: number | undefined },
 ): Promise<void> {
   const spec = await readSpec(context, id);
   spec.linux.resources = resources;

@@ -16,15 +16,15 @@ export function metricsText(context: Context): string {
 
 function stateFamilies(context: Context): Family[] {
   const { sandboxes, containers, images } = context;
-  const pods = byPhase(sandboxes.list(), ["ready", "notready"]);
-  const running = byPhase(containers.list(), ["created", "running", "exited"]);
-  const list = [{ labels: {}, value: images.list().length }];
-  const layers = [{ labels: {}, value: images.usage().bytes }];
+  const podCounts = byPhase(sandboxes.list(), ["ready", "notready"]);
+  const containerCounts = byPhase(containers.list(), ["created", "running", "exited"]);
+  const imageCount = [{ labels: {}, value: images.list().length }];
+  const imageBytes = [{ labels: {}, value: images.usage().bytes }];
   return [
-    gauge("isulad_pods", "Pods by state", pods),
-    gauge("isulad_containers", "Containers by state", running),
-    gauge("isulad_images", "Images", list),
-    gauge("isulad_image_bytes", "Bytes of all layers, each counted once", layers),
+    gauge("isulad_pods", "Pods by state", podCounts),
+    gauge("isulad_containers", "Containers by state", containerCounts),
+    gauge("isulad_images", "Images", imageCount),
+    gauge("isulad_image_bytes", "Bytes of all layers, each counted once", imageBytes),
   ];
 }
 
@@ -47,9 +47,6 @@ function memory({ monitor }: Context): Family {
     const value = pid === undefined ? undefined : residentBytes(pid);
     return value === undefined ? [] : [{ labels: { process }, value }];
   });
-  return gauge(
-    "isulad_resident_memory_bytes",
-    "Resident memory of the daemon and the monitor",
-    samples,
-  );
+  const help = "Resident memory of the daemon and the monitor";
+  return gauge("isulad_resident_memory_bytes", help, samples);
 }

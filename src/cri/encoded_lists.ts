@@ -3,7 +3,7 @@
 import protobuf from "protobufjs/minimal.js";
 import { throwIfAborted } from "../base/abort.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
-import type { Call } from "./context.ts";
+import type { Call, Context } from "./context.ts";
 
 /** A response that is already encoded. */
 export class Encoded {
@@ -37,18 +37,35 @@ export function framed(field: number, ...parts: Uint8Array[]): Uint8Array {
   return new Uint8Array(Buffer.concat([head.uint32(length).finish(), ...parts]));
 }
 
-/** Encodes each record once: a changed record is a new object. */
-export function recordItems<Record extends object, Message>(
+/** Encodes each record once: a changed record is a new object. `more` must be the same at each call. */
+export function recordItems<Record extends object, More extends unknown[], Message>(
   type: Encoder<Message>,
-  toMessage: (record: Record) => Message,
-): (record: Record) => Uint8Array {
+  toMessage: (record: Record, ...more: More) => Message,
+): (record: Record, ...more: More) => Uint8Array {
   const items = new WeakMap<Record, Uint8Array>();
-  return (record) => {
+  return (record, ...more) => {
     const known = items.get(record);
     if (known !== undefined) return known;
-    const item = listItem(type, toMessage(record));
+    const item = listItem(type, toMessage(record, ...more));
     items.set(record, item);
     return item;
+  };
+}
+
+type Items<Request> = (
+  context: Context,
+  request: Request,
+  call: Call,
+) => Uint8Array[] | Promise<Uint8Array[]>;
+type Send = (batch: Encoded) => Promise<void>;
+
+/** Makes two RPC handlers: the List call returns all items, the Stream call sends them in batches. */
+export function listCalls<Request>(items: Items<Request>) {
+  return {
+    list: async (context: Context, request: Request, call: Call) =>
+      new Encoded(await items(context, request, call)),
+    stream: async (context: Context, request: Request, call: Call, send: Send) =>
+      sendItems(await items(context, request, call), call, send),
   };
 }
 
@@ -56,11 +73,7 @@ export function recordItems<Record extends object, Message>(
 const batchBytesMax = 1 << 20;
 
 /** Sends all items in batches; no message at all for an empty list (KEP-5825). */
-export async function sendItems(
-  items: Uint8Array[],
-  call: Call,
-  send: (batch: Encoded) => Promise<void>,
-): Promise<void> {
+export async function sendItems(items: Uint8Array[], call: Call, send: Send): Promise<void> {
   for (let begin = 0; begin < items.length;) {
     throwIfAborted("sending a list", call.signal);
     let end = begin + 1;

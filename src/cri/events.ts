@@ -5,12 +5,8 @@ import { toLong } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { ContainerEventResponse, GetEventsRequest } from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
-import {
-  containerEvents,
-  sandboxEvents,
-  type PodEvent,
-  type PodEventType,
-} from "../state/events.ts";
+import { containerEvents, sandboxEvents } from "../state/events.ts";
+import type { PodEvent, PodEventType } from "../state/events.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { containerStatusMessage } from "./container_status.ts";
 import type { Call, Context } from "./context.ts";
@@ -27,13 +23,13 @@ export function containerCommitted(
 ): void {
   const { id, sandboxId } = (after ?? before)!;
   if (after?.phase.phase !== "running") context.sampler.forget(id);
-  const hasEnded = after?.phase.phase === "exited" && before?.phase.phase !== "exited";
-  if (hasEnded) context.nri?.stoppedContainer(after);
+  const hasExited = after?.phase.phase === "exited" && before?.phase.phase !== "exited";
+  if (hasExited) context.nri?.stoppedContainer(after);
   const sandbox = context.sandboxes.listed(sandboxId);
   publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
 }
 
-/** Does the same for a sandbox. */
+/** Publishes a sandbox's change in the same way. */
 export function sandboxCommitted(
   context: Context,
   before: Sandbox | undefined,
@@ -45,23 +41,16 @@ export function sandboxCommitted(
   publish(context, { id, sandbox, sandboxId: id }, sandboxEvents(before, after));
 }
 
-type Subject = { id: string; sandbox: Sandbox | undefined; sandboxId: string };
-
 function publish(
   context: Context,
-  { id, sandbox, sandboxId }: Subject,
+  { id, sandbox, sandboxId }: { id: string; sandbox: Sandbox | undefined; sandboxId: string },
   types: PodEventType[],
 ): void {
   if (types.length === 0 || !context.events.isWatched) return;
   const containers = containersOf(context, sandboxId);
   for (const type of types) {
-    context.events.publish({
-      id,
-      type,
-      createdAtNs: context.eventClock.next(),
-      sandbox,
-      containers,
-    });
+    const createdAtNs = context.eventClock.next();
+    context.events.publish({ id, type, createdAtNs, sandbox, containers });
   }
 }
 

@@ -33,35 +33,23 @@ export class ExitWaiters {
    * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the caller's signal aborts.
    */
   wait(id: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
-    const end = this.#wait(id, timeoutMs, signal);
-    end.catch(() => {}); // the caller may await something else first
-    return end;
-  }
-
-  #wait(id: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
-    return new Promise((resolve, reject) => {
-      const waiters = this.#waiting.get(id) ?? new Set();
-      this.#waiting.set(id, waiters);
-      const finish = () => {
-        clearTimeout(timer);
-        signal.removeEventListener("abort", onAbort);
-        waiters.delete(wake);
-      };
-      const wake = () => {
-        finish();
-        resolve(true);
-      };
-      const onAbort = () => {
-        finish();
-        reject(abortError(`waiting for the end of container ${id}`, signal));
-      };
-      const timer = setTimeout(() => {
-        finish();
-        resolve(false);
-      }, timeoutMs);
-      waiters.add(wake);
-      signal.addEventListener("abort", onAbort, { once: true });
-      if (signal.aborted) onAbort();
-    });
+    const { promise, resolve, reject } = Promise.withResolvers<boolean>();
+    promise.catch(() => {}); // the caller may await something else first
+    const waiters = this.#waiting.get(id) ?? new Set();
+    this.#waiting.set(id, waiters);
+    const finish = (settle: () => void) => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", onAbort);
+      waiters.delete(wake);
+      settle();
+    };
+    const wake = () => finish(() => resolve(true));
+    const onAbort = () =>
+      finish(() => reject(abortError(`waiting for the end of container ${id}`, signal)));
+    const timer = setTimeout(() => finish(() => resolve(false)), timeoutMs);
+    waiters.add(wake);
+    signal.addEventListener("abort", onAbort, { once: true });
+    if (signal.aborted) onAbort();
+    return promise;
   }
 }

@@ -6,7 +6,7 @@ import { shorten } from "../base/text.ts";
 import type { Context } from "./context.ts";
 import { isReadOnlyCall } from "./read_only_calls.ts";
 
-export type Failure = {
+type Failure = {
   call: string;
   /** undefined if it could not be decoded. */
   request: object | undefined;
@@ -16,7 +16,6 @@ export type Failure = {
 type Level = "error" | "warn" | "info";
 type Kind = { level: Level; fields: Fields; more: number; timer: ReturnType<typeof setTimeout> };
 
-const windowMs = 60_000;
 const kindsMax = 256;
 const reasonBytesMax = 2_000;
 
@@ -25,9 +24,9 @@ export class FailureLog {
   readonly #windowMs: number;
   readonly #kinds = new Map<string, Kind>();
 
-  constructor(log: Log, ms = windowMs) {
+  constructor(log: Log, windowMs = 60_000) {
     this.#log = log;
-    this.#windowMs = ms;
+    this.#windowMs = windowMs;
   }
 
   add(context: Subjects, { call, request, error }: Failure): void {
@@ -70,7 +69,7 @@ function withoutIds(reason: string): string {
 }
 
 /** Stores to look up a request's ids in. */
-export type Subjects = Pick<Context, "sandboxes" | "containers">;
+type Subjects = Pick<Context, "sandboxes" | "containers">;
 
 type Named = { metadata?: { name?: string | null; namespace?: string | null } | null };
 type Image = { image?: string | null };

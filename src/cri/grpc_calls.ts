@@ -62,10 +62,10 @@ export function answerStream(rpc: Rpc<Stream>): grpc.handleServerStreamingCall<B
 
 type Run<Handler> = (handler: Handler, request: object, signal: AbortSignal) => Promise<void>;
 
-/** Ends the call; undefined for success. */
+/** Ends the call with a failure, or with success if it is undefined. */
 type End = (failed: grpc.ServiceError | undefined) => void;
 
-/** Runs the call; undefined for success. */
+/** Runs the call and returns its failure; undefined for success. */
 async function answer<Handler>(
   rpc: Rpc<Handler>,
   call: UnaryCall | StreamCall,
@@ -73,35 +73,33 @@ async function answer<Handler>(
 ): Promise<grpc.ServiceError | undefined> {
   const { context, name, handler } = rpc;
   const signal = cancelledBy(call);
-  const called = startCall(context, name);
+  const ended = startCall(context, name);
   let request: object | undefined;
   try {
     if (handler === undefined) throw unimplemented(name);
     request = decode(rpc, call.request);
     validateRequest(name, request);
     await run(handler, request, signal);
-    called("OK");
+    ended("OK");
     return undefined;
   } catch (error) {
-    called(codeOf(error));
+    ended(codeOf(error));
     rpc.failures.add(context, { call: name, request, error });
     return statusOf(error);
   }
 }
 
 /** Sends the outcome, or INTERNAL if grpc-js refuses to send it. */
-function end(rpc: Rpc<unknown>, status: grpc.ServiceError | undefined, send: End): void {
+function end(rpc: Rpc<unknown>, failed: grpc.ServiceError | undefined, send: End): void {
   try {
-    send(status);
+    send(failed);
   } catch (error) {
-    const failed = notSent(rpc, error);
+    const unsent = notSent(rpc, error);
     try {
-      send(failed);
+      send(unsent);
     } catch (closed) {
-      rpc.context.log.debug("stream closed before its status was sent", {
-        call: rpc.name,
-        error: messageOf(closed),
-      });
+      const fields = { call: rpc.name, error: messageOf(closed) };
+      rpc.context.log.debug("stream closed before its status was sent", fields);
     }
   }
 }
@@ -135,7 +133,7 @@ function encode({ name, method }: Rpc<unknown>, message: object): Buffer {
   throw new CriError("RESOURCE_EXHAUSTED", `${why}: use a filter, or the Stream call`);
 }
 
-/** Counts a call; call the result with the gRPC code that the call ends with. */
+/** Counts a call; the returned function takes the gRPC code with which the call ends. */
 function startCall({ calls, instruments }: Context, name: string): (code: string) => void {
   const beginMs = performance.now();
   const work = isReadOnlyCall(name) ? 0 : 1;
@@ -147,9 +145,9 @@ function startCall({ calls, instruments }: Context, name: string): (code: string
   };
 }
 
-/** Applies backpressure: resolves once a slow reader has caught up. */
+/** Applies backpressure: resolves once a slow reader has caught up. A cancelled call never drains. */
 function send(call: StreamCall, message: Buffer): Promise<void> {
-  if (call.write(message)) return Promise.resolve();
+  if (call.write(message) || call.cancelled) return Promise.resolve();
   return new Promise((resolve) => {
     const done = () => {
       call.off("drain", done);
@@ -168,11 +166,10 @@ function cancelledBy(call: UnaryCall | StreamCall): AbortSignal {
   const leftMs = Number(call.getDeadline()) - nowMs(); // grpc-js gives wall-clock time
   call.on("cancelled", () => {
     const late = Number.isFinite(leftMs) && performance.now() - begin >= leftMs - 1;
-    cancel.abort(
-      late
-        ? new DOMException("the client's deadline has passed", "TimeoutError")
-        : new DOMException("the client has cancelled the call", "AbortError"),
-    );
+    const reason = late
+      ? new DOMException("the client's deadline has passed", "TimeoutError")
+      : new DOMException("the client has cancelled the call", "AbortError");
+    cancel.abort(reason);
   });
   return cancel.signal;
 }

@@ -4,19 +4,10 @@ import { jsonText, jsonValue } from "../base/json.ts";
 import type { ImageRecord } from "../image/store.ts";
 import type { DiskUsage } from "../stats/disk_usage.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  ImageFsInfoResponse,
-  ImageStatusRequest,
-  ImageStatusResponse,
-  ListImagesRequest,
-  PullImageRequest,
-  PullImageResponse,
-  RemoveImageRequest,
-  StreamImagesRequest,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { filesystemUsage } from "../stats/stats_messages.ts";
 import type { Call, Context } from "./context.ts";
-import { Encoded, listItem, sendItems } from "./encoded_lists.ts";
+import { listCalls, recordItems } from "./encoded_lists.ts";
 import { imageMessage, registryAuth } from "./image_records.ts";
 import { candidates } from "./list_filters.ts";
 import { getHandler } from "./runtime_handlers.ts";
@@ -24,9 +15,9 @@ import { writableLayerUsage } from "./usage.ts";
 
 export async function pullImage(
   context: Context,
-  request: PullImageRequest,
+  request: cri.PullImageRequest,
   call: Call,
-): Promise<PullImageResponse> {
+): Promise<cri.PullImageResponse> {
   const { image: reference, runtime_handler: handler } = request.image!;
   getHandler(context, handler ?? "");
   const options = {
@@ -41,8 +32,8 @@ export async function pullImage(
 /** @throws CriError INVALID_ARGUMENT for an unknown handler, or an ambiguous id prefix. */
 export async function imageStatus(
   context: Context,
-  request: ImageStatusRequest,
-): Promise<ImageStatusResponse> {
+  request: cri.ImageStatusRequest,
+): Promise<cri.ImageStatusResponse> {
   const { image: reference, runtime_handler: handler } = request.image!;
   getHandler(context, handler ?? "");
   const image = context.images.find(reference!);
@@ -66,36 +57,20 @@ async function infoOf(context: Context, image: ImageRecord): Promise<string> {
   });
 }
 
-export function listImages(context: Context, request: ListImagesRequest): Encoded {
-  return new Encoded(items(context, request));
-}
+export const { list: listImages, stream: streamImages } = listCalls(
+  (context, { filter }: cri.ListImagesRequest) =>
+    candidates(context.images, filter?.image?.image).map((image) => itemOf(image, context)),
+);
 
-export function streamImages(
+/** Pinning never changes while the daemon runs. */
+const itemOf = recordItems(runtime.v1.Image, (image: ImageRecord, context: Context) =>
+  imageMessage(context, image),
+);
+
+export async function removeImage(
   context: Context,
-  request: StreamImagesRequest,
-  call: Call,
-  send: (batch: Encoded) => Promise<void>,
-): Promise<void> {
-  return sendItems(items(context, request), call, send);
-}
-
-function items(context: Context, request: ListImagesRequest): Uint8Array[] {
-  const images = candidates(context.images, request.filter?.image?.image);
-  return images.map((image) => itemOf(context, image));
-}
-
-/** A changed record is a new object; pinning never changes while the daemon runs. */
-const itemsOfImages = new WeakMap<ImageRecord, Uint8Array>();
-
-function itemOf(context: Context, image: ImageRecord): Uint8Array {
-  const known = itemsOfImages.get(image);
-  if (known !== undefined) return known;
-  const item = listItem(runtime.v1.Image, imageMessage(context, image));
-  itemsOfImages.set(image, item);
-  return item;
-}
-
-export async function removeImage(context: Context, request: RemoveImageRequest): Promise<object> {
+  request: cri.RemoveImageRequest,
+): Promise<object> {
   await context.images.remove(request.image!.image!);
   return {};
 }
@@ -104,19 +79,16 @@ export async function removeImage(context: Context, request: RemoveImageRequest)
  * Images: the size of their layers when unpacked. Containers: their writable layers as last counted in the
  * background; layers never counted before are counted now, for a second at most.
  */
-export async function imageFsInfo(context: Context): Promise<ImageFsInfoResponse> {
+export async function imageFsInfo(context: Context): Promise<cri.ImageFsInfoResponse> {
   const atNs = nowNs();
   const { graph } = context.config;
   const written = [...(await writableLayerUsage(context, context.containers.list())).values()];
   const sum = (value: (usage: DiskUsage) => bigint) =>
     written.reduce((total, usage) => total + value(usage), 0n);
-  const containers = {
-    atNs,
-    bytes: sum(({ bytes }) => bytes),
-    inodes: sum(({ inodes }) => inodes),
-  };
+  const bytes = sum(({ bytes }) => bytes);
+  const inodes = sum(({ inodes }) => inodes);
   return {
     image_filesystems: [filesystemUsage({ atNs, ...context.images.usage() }, graph)],
-    container_filesystems: [filesystemUsage(containers, graph)],
+    container_filesystems: [filesystemUsage({ atNs, bytes, inodes }, graph)],
   };
 }

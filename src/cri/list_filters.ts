@@ -26,12 +26,10 @@ export function candidates<Item>(
   return one === undefined ? [] : [one];
 }
 
+/** The common fields of PodSandboxFilter and PodSandboxStatsFilter. */
+type PodSelector = { id?: string | null; label_selector?: Labels };
 /** The common fields of ContainerFilter and ContainerStatsFilter. */
-type ContainerSelector = {
-  id?: string | null;
-  pod_sandbox_id?: string | null;
-  label_selector?: Labels;
-};
+type ContainerSelector = PodSelector & { pod_sandbox_id?: string | null };
 
 /** Ids may be prefixes; an unknown one selects nothing. @throws CriError for an ambiguous prefix. */
 export function selectContainers(
@@ -48,10 +46,10 @@ export function selectContainers(
   );
 }
 
-/** Does the same for pods. */
+/** Selects pods in the same way. */
 export function selectSandboxes(
   context: Pick<Stores, "sandboxes">,
-  filter: { id?: string | null; label_selector?: Labels } | null | undefined,
+  filter: PodSelector | null | undefined,
 ): Sandbox[] {
   const matches = labelFilter(filter?.label_selector);
   return candidates(context.sandboxes, filter?.id).filter(({ config }) => matches(config.labels));

@@ -28,7 +28,7 @@ export function adoptContainer(
   return adopt(context, { ...request, pid, startedAtNs });
 }
 
-/** Does the same for a pod's pause container. */
+/** Hands over a pod's pause container in the same way. */
 export function adoptPause(context: Context, sandbox: Sandbox, pid: number): Promise<boolean> {
   const request = pauseRequest(context, sandbox, removalRuntime(context, sandbox.runtimeHandler));
   return adopt(context, { ...request, pid, startedAtNs: String(nowNs()) });
@@ -41,7 +41,7 @@ async function adopt(context: Context, request: AdoptRequest): Promise<boolean> 
     return true;
   } catch (error) {
     if (codeOf(error) === "UNAVAILABLE") throw error;
-    // UNIMPLEMENTED from an older monitor, say. Unsupervised, its exit would go unseen and a kubelet might
+    // Such as UNIMPLEMENTED from an older monitor. Nobody would see the container's exit: a kubelet might
     // start a second one.
     const fields = { container: id, error: messageOf(error) };
     context.log.error("the monitor refused to adopt a running container, killing it", fields);

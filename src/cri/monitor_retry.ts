@@ -28,8 +28,8 @@ export async function callMonitorWithRetry<Name extends "kill" | "remove">(
 }
 
 /**
- * Removes a container from the monitor and the OCI runtime, killing what runs, and then its cgroup, which
- * stays where the runtime had removed the container before. A container without processes is removed even
+ * Removes a container from the monitor and the OCI runtime, killing what runs, and then its cgroup, which is
+ * left if the runtime had removed the container before. A container without processes is removed even
  * if its runtime's executable is missing; the sweep (recovery/sweep.ts) deletes the runtime's state later.
  * @throws as the last try did.
  */
@@ -46,10 +46,8 @@ export async function removeFromRuntime(
     const cannotRun = codeOf(error) === "FAILED_PRECONDITION" && !existsSync(runtime.path);
     if (!cannotRun || processes(cgroup).length > 0) throw error;
     const fields = { container: id, runtime: runtime.path, error: messageOf(error) };
-    context.log.warn(
-      "OCI runtime is missing, its container state is deleted once it is back",
-      fields,
-    );
+    const message = "OCI runtime is missing, its container state is deleted once it is back";
+    context.log.warn(message, fields);
   }
   const signal = AbortSignal.timeout(timeoutMs);
   await killAll(cgroup, signal);

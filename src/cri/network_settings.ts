@@ -1,11 +1,11 @@
-// Converts CNI results to iSulad's network settings.
-import { podAddresses, podMac, type CniAttachments, type PodAddress } from "../node/cni.ts";
-import type { CniPod } from "../node/cni.ts";
+// Converts the results of CNI ADD to iSulad's network settings, as in the record of a sandbox.
+import { podAddresses, podMac } from "../node/cni.ts";
+import type { CniAttachments, CniPod, PodAddress } from "../node/cni.ts";
 import type { NetworkEndpoint, NetworkSettings } from "../state/sandbox.ts";
 
-export type IpPreference = "ipv4" | "ipv6" | "cni";
+type IpPreference = "ipv4" | "ipv6" | "cni";
 
-/** settings: those planned before CNI ADD; preference: the address family of the pod's ip in CRI. */
+/** Completes the settings that were planned before CNI ADD; the top level repeats the first network. */
 export function attachedSettings(
   settings: NetworkSettings,
   attachments: CniAttachments,

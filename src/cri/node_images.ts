@@ -1,28 +1,17 @@
 // Image calls of isulad.v1.NodeService, which CRI lacks. Pull, Load and Save stream their progress.
 import { toLong } from "../base/int64.ts";
-import type { ImageProgress as Progress, LayerState } from "../image/store.ts";
+import type { ImageProgress, LayerState } from "../image/store.ts";
 import { isulad } from "../proto/messages.js";
-import type {
-  CheckRegistryRequest,
-  EndpointCheck,
-  ImageProgress,
-  LoadRequest,
-  PruneImagesRequest,
-  PruneImagesResponse,
-  PullRequest,
-  SaveRequest,
-  VerifiedLayer,
-  VerifyImagesRequest,
-} from "../proto/types.ts";
+import type * as api from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
 import type { Call, Context } from "./context.ts";
 import { imageMessage, registryAuth } from "./image_records.ts";
 
-type Send = (progress: ImageProgress) => Promise<void>;
+type Send = (progress: api.ImageProgress) => Promise<void>;
 
 export async function pull(
   context: Context,
-  request: PullRequest,
+  request: api.PullRequest,
   call: Call,
   send: Send,
 ): Promise<void> {
@@ -36,7 +25,7 @@ export async function pull(
 
 export async function load(
   context: Context,
-  request: LoadRequest,
+  request: api.LoadRequest,
   call: Call,
   send: Send,
 ): Promise<void> {
@@ -49,7 +38,7 @@ export async function load(
 
 export async function save(
   context: Context,
-  request: SaveRequest,
+  request: api.SaveRequest,
   call: Call,
   send: Send,
 ): Promise<void> {
@@ -72,15 +61,15 @@ const stateNumbers: Record<LayerState, isulad.v1.LayerState> = {
 /** Sends progress at the client's pace: newer progress of an image replaces unsent older progress. */
 class ProgressSender {
   readonly #send: Send;
-  readonly #waiting = new Map<string, Progress>();
-  #last: Progress | undefined;
+  readonly #waiting = new Map<string, ImageProgress>();
+  #last: ImageProgress | undefined;
   #sending: Promise<void> | undefined;
 
   constructor(send: Send) {
     this.#send = send;
   }
 
-  readonly onProgress = (progress: Progress): void => {
+  readonly onProgress = (progress: ImageProgress): void => {
     this.#last = progress;
     this.#waiting.set(progress.image, progress);
     this.#sending ??= this.#sendAll().finally(() => (this.#sending = undefined));
@@ -101,7 +90,7 @@ class ProgressSender {
   }
 }
 
-function message({ image, layers }: Progress): ImageProgress {
+function message({ image, layers }: ImageProgress): api.ImageProgress {
   return {
     image,
     layers: layers.map(({ digest, state, doneBytes, totalBytes }) => ({
@@ -116,8 +105,8 @@ function message({ image, layers }: Progress): ImageProgress {
 /** Removes images that no container uses as its root or as a volume, except for pinned ones. */
 export async function pruneImages(
   { images, containers }: Pick<Context, "images" | "containers">,
-  request: PruneImagesRequest,
-): Promise<PruneImagesResponse> {
+  request: api.PruneImagesRequest,
+): Promise<api.PruneImagesResponse> {
   const used = usedImages(containers.list());
   const unused = images.list().filter((image) => !used.has(image.id) && !images.pinned(image));
   const response = {
@@ -140,9 +129,9 @@ function usedImages(containers: Container[]): Set<string> {
 /** Sends the result of each endpoint as soon as it is known. */
 export async function checkRegistry(
   context: Context,
-  request: CheckRegistryRequest,
+  request: api.CheckRegistryRequest,
   call: Call,
-  send: (check: EndpointCheck) => Promise<void>,
+  send: (check: api.EndpointCheck) => Promise<void>,
 ): Promise<void> {
   const { image, username, password } = request;
   const auth = username ? { username, password } : undefined;
@@ -155,9 +144,9 @@ export async function checkRegistry(
 /** Compares layers on disk with what was unpacked. */
 export async function verifyImages(
   context: Context,
-  request: VerifyImagesRequest,
+  request: api.VerifyImagesRequest,
   call: Call,
-  send: (layer: VerifiedLayer) => Promise<void>,
+  send: (layer: api.VerifiedLayer) => Promise<void>,
 ): Promise<void> {
   const options = { repair: request.repair === true, signal: call.signal };
   for await (const check of context.images.verify(request.image ?? "", options)) {

@@ -27,6 +27,7 @@ import type { Context } from "./context.ts";
 import type { NriEvents } from "./nri_events.ts";
 import { NriLifecycle } from "./nri_lifecycle.ts";
 import { getHandler } from "./runtime_handlers.ts";
+import { containersOf } from "./sandbox_lookup.ts";
 import { sandboxInfo } from "./spec_inputs.ts";
 
 /** Stop timeout of evicted containers; the default of kubelets. */
@@ -76,9 +77,8 @@ class Nri implements NriEvents, AsyncDisposable {
 
   async stopPodSandbox(sandbox: Sandbox): Promise<void> {
     if (!this.#pods.stop(sandbox.id) || this.#host.isEmpty) return;
-    const containers = this.#context.containers.list();
-    const own = containers.filter(({ sandboxId }) => sandboxId === sandbox.id);
-    await Promise.all(own.map(({ id }) => this.#order.run(id, undefined, async () => {})));
+    const containers = containersOf(this.#context, sandbox.id);
+    await Promise.all(containers.map(({ id }) => this.#order.run(id, undefined, async () => {})));
     await this.#host.notify("StopPodSandbox", this.#pod(sandbox));
   }
 
@@ -125,11 +125,11 @@ class Nri implements NriEvents, AsyncDisposable {
       resctrl: existsSync(join(resctrlFolder, "schemata")),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
     });
-    const changedContainer = withResources(container, resources);
+    const limited = withResources(container, resources);
     const cgroupsPath = adjust.linux?.cgroups_path;
-    if (!cgroupsPath) return { container: changedContainer, spec: changed };
+    if (!cgroupsPath) return { container: limited, spec: changed };
     cgroup.pathsOf(cgroupsPath); // throws for an invalid path
-    return { container: { ...changedContainer, cgroupsPath }, spec: changed };
+    return { container: { ...limited, cgroupsPath }, spec: changed };
   }
 
   async #withCdi(sandbox: Sandbox, spec: OciSpec, names: string[]): Promise<OciSpec> {
@@ -175,9 +175,11 @@ class Nri implements NriEvents, AsyncDisposable {
 
   stoppedContainer(container: Container): void {
     if (!this.#containers.stop(container.id)) return;
-    const stop = (pod: PodSnapshot, facts: ContainerSnapshot) =>
-      this.#host.stopContainer(pod, facts);
-    this.#background(this.#deliver("StopContainer", container, stop));
+    this.#background(
+      this.#deliver("StopContainer", container, (pod, facts) =>
+        this.#host.stopContainer(pod, facts),
+      ),
+    );
   }
 
   async removeContainer(container: Container): Promise<void> {
@@ -228,18 +230,14 @@ class Nri implements NriEvents, AsyncDisposable {
         const sandbox = this.#context.sandboxes.get(container.sandboxId);
         await send(this.#pod(sandbox), await this.#facts(container));
       } catch (error) {
-        this.#logFailure(event, container.id, error);
+        const fields = { event, container: container.id, error: messageOf(error) };
+        this.#context.log.warn("delivering an NRI event failed", fields);
       }
     });
   }
 
   #background(delivery: Promise<void>): void {
     delivery.catch(logFailure(this.#context.log, "delivering an NRI event failed"));
-  }
-
-  #logFailure(event: string, container: string, error: unknown): void {
-    const fields = { event, container, error: messageOf(error) };
-    this.#context.log.warn("delivering an NRI event failed", fields);
   }
 
   #pod(sandbox: Sandbox): PodSnapshot {
@@ -257,17 +255,17 @@ class Nri implements NriEvents, AsyncDisposable {
   async state(): Promise<{ pods: PodSnapshot[]; containers: ContainerSnapshot[] }> {
     const { sandboxes, containers, log } = this.#context;
     const live = containers.list().filter(({ id }) => this.#containers.isLive(id));
-    const facts: ContainerSnapshot[] = [];
+    const snapshots: ContainerSnapshot[] = [];
     for (const container of live) {
       try {
-        facts.push(await this.#facts(container));
+        snapshots.push(await this.#facts(container));
       } catch (error) {
         const fields = { container: container.id, error: messageOf(error) };
         log.warn("container is left out of NRI synchronization", fields);
       }
     }
     const pods = sandboxes.list().filter(({ id }) => this.#pods.isLive(id));
-    return { pods: pods.map((sandbox) => this.#pod(sandbox)), containers: facts };
+    return { pods: pods.map((sandbox) => this.#pod(sandbox)), containers: snapshots };
   }
 }
 
@@ -309,16 +307,14 @@ function withResources(container: Container, given: LinuxContainerResources): Co
 
 function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {
   const { id, config, runtimeHandler, networkSettings, pause, cgroup, torndown } = sandbox;
-  const { namespaces } = sandboxInfo(context, sandbox);
-  const { net, ipc, uts, user, pid } = namespaces;
-  const named = { network: net, ipc, uts, user, pid };
+  const { net: network, ...others } = sandboxInfo(context, sandbox).namespaces;
   return {
     id,
     config,
     runtimeHandler,
     pid: pause?.pid ?? 0,
     ips: torndown ? [] : networkSettings.IPs,
-    namespaces: Object.entries(named).flatMap(([type, path]) =>
+    namespaces: Object.entries({ network, ...others }).flatMap(([type, path]) =>
       path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
     ),
     cgroupsPath: hasCgroup(context, sandbox)

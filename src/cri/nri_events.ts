@@ -13,8 +13,8 @@ import type { Sandbox } from "../state/sandbox.ts";
 export type NriEvents = {
   plugins(): PluginState[];
   /**
-   * Keeps plugins from synchronizing between an event and its record. To be taken before the lock of a
-   * sandbox or container.
+   * Keeps plugins from synchronizing between an event and its record. Call it before locking a sandbox or
+   * container.
    */
   enter(): Promise<Disposable>;
 

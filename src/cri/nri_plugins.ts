@@ -1,17 +1,15 @@
 // NriPlugins of isulad.v1, and the same figures as metrics.
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
-import type { Family } from "../stats/prometheus.ts";
+import { gauge, type Family } from "../stats/prometheus.ts";
 import type { NriPluginsResponse } from "../proto/types.ts";
 import type { Context } from "./context.ts";
 
 /** @throws CriError FAILED_PRECONDITION if NRI is off. */
 export function nriPlugins({ nri }: Context): NriPluginsResponse {
   if (nri === undefined) {
-    throw new CriError(
-      "FAILED_PRECONDITION",
-      "NRI is off: set nri-support in daemon.json and restart",
-    );
+    const message = "NRI is off: set nri-support in daemon.json and restart";
+    throw new CriError("FAILED_PRECONDITION", message);
   }
   return {
     plugins: nri.plugins().map(({ id, kind, version, events, calls, lastError }) => ({
@@ -34,11 +32,10 @@ export function nriPlugins({ nri }: Context): NriPluginsResponse {
 /** By plugin and method; disconnected plugins have no samples. */
 export function nriFamilies({ nri }: Context): Family[] {
   if (nri === undefined) return [];
-  const calls = nri
-    .plugins()
-    .flatMap(({ id, calls }) =>
-      calls.map(([method, figures]) => ({ labels: { plugin: id, method }, figures })),
-    );
+  const plugins = nri.plugins();
+  const calls = plugins.flatMap(({ id, calls }) =>
+    calls.map(([method, figures]) => ({ labels: { plugin: id, method }, figures })),
+  );
   const family = (
     name: string,
     help: string,
@@ -50,12 +47,7 @@ export function nriFamilies({ nri }: Context): Family[] {
     samples: calls.map(({ labels, figures }) => ({ labels, value: value(figures) })),
   });
   return [
-    {
-      name: "isulad_nri_plugins",
-      help: "NRI plugins in service",
-      type: "gauge",
-      samples: [{ labels: {}, value: nri.plugins().length }],
-    },
+    gauge("isulad_nri_plugins", "NRI plugins in service", [{ labels: {}, value: plugins.length }]),
     family("isulad_nri_calls_total", "Calls of NRI plugins", ({ count }) => count),
     family(
       "isulad_nri_failed_calls_total",

@@ -1,5 +1,5 @@
-// Runs pause containers: each is the first process of the pid namespace that a pod's containers share. Other
-// pods have none. It runs the built-in program, or pod-sandbox-image where that is set.
+// Runs pause containers: the first process of the pid namespace that a pod's containers share. Pods without
+// such a namespace have none. Its program is built in, unless pod-sandbox-image is set.
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/failpoints.ts";
@@ -19,7 +19,7 @@ import { rootfsOwner } from "./rootfs_owner.ts";
 import { getHandler } from "./runtime_handlers.ts";
 import { containerDefaults, sandboxInfo } from "./spec_inputs.ts";
 
-/** Starts it with the id of the sandbox; returns its pid. */
+/** Starts a pod's pause container, which has the id of its sandbox; returns its pid. */
 export async function startPause(
   context: Context,
   sandbox: Sandbox,
@@ -28,7 +28,6 @@ export async function startPause(
   const { id, config } = sandbox;
   const folder = context.sandboxes.folderOf(id);
   const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);
-  const hostNetwork = sandbox.networkMode === "host";
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
   const { command, rules } = getHandler(context, sandbox.runtimeHandler);
@@ -41,7 +40,7 @@ export async function startPause(
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, id, id),
     rootfsPath,
-    hostname: podHostname(config, hostNetwork),
+    hostname: podHostname(config, sandbox.networkMode === "host"),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
     selinux: sandbox.selinux,
   });
@@ -58,28 +57,22 @@ async function makeRootfs(
 ): Promise<{ rootfsPath: string; image: ImageProcess }> {
   const { images, config } = context;
   const reference = config.podSandboxImage;
+  const dir = context.sandboxes.folderOf(sandbox.id);
+  const owner = rootfsOwner(sandbox);
   if (reference === "") {
-    const folder = context.sandboxes.folderOf(sandbox.id);
-    const owner = rootfsOwner(sandbox);
-    if (owner !== undefined) allowGroupTraversal(folder, owner.gid);
-    const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(join(folder, "rootfs")));
+    if (owner !== undefined) allowGroupTraversal(dir, owner.gid);
+    const rootfsPath = await step("pause-rootfs", () => makePauseRootfs(join(dir, "rootfs")));
     const policy = context.host.selinux?.policy;
     if (policy !== undefined) await relabel([rootfsPath], policy.readonlyFile, signal);
     return { rootfsPath, image: pauseImage };
   }
   const image = images.find(reference) ?? (await images.pull(reference, { signal }));
-  const label = sandbox.selinux?.mount;
-  const options = {
-    dir: context.sandboxes.folderOf(sandbox.id),
-    owner: rootfsOwner(sandbox),
-    label,
-    signal,
-  };
+  const options = { dir, owner, label: sandbox.selinux?.mount, signal };
   const rootfsPath = await step("pause-rootfs", () => images.mountRootfs(image, options));
   return { rootfsPath, image: image.config };
 }
 
-/** Kills it and unmounts its root file system. Idempotent. */
+/** Kills a pause container and unmounts its root file system. Idempotent. */
 export async function removePause(context: Context, sandbox: Sandbox): Promise<void> {
   const { id, cgroup } = sandbox;
   const paths = hasCgroup(context, sandbox)

@@ -8,17 +8,11 @@ import { diskName, diskSpace } from "../stats/disks.ts";
 import { countOpenFiles, openFilesMax } from "../stats/open_files.ts";
 import type { Cgroup } from "../stats/sampler.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  ContainerMetrics,
-  ListMetricDescriptorsResponse,
-  ListPodSandboxMetricsRequest,
-  PodSandboxMetrics,
-  StreamPodSandboxMetricsRequest,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
-import { Encoded, listItem, sendItems } from "./encoded_lists.ts";
+import { listCalls, listItem } from "./encoded_lists.ts";
 import { metricDescriptors, metricMessages } from "../stats/metric_messages.ts";
 import type { MetricSources } from "../stats/metric_table.ts";
 import {
@@ -30,29 +24,14 @@ import {
   writableLayerUsage,
 } from "./usage.ts";
 
-export function listMetricDescriptors(): ListMetricDescriptorsResponse {
+export function listMetricDescriptors(): cri.ListMetricDescriptorsResponse {
   return { descriptors: metricDescriptors() };
 }
 
-export async function listPodSandboxMetrics(
-  context: Context,
-  _request: ListPodSandboxMetricsRequest,
-  call: Call,
-): Promise<Encoded> {
-  return new Encoded(await podItems(context, call));
-}
-
-export async function streamPodSandboxMetrics(
-  context: Context,
-  _request: StreamPodSandboxMetricsRequest,
-  call: Call,
-  send: (batch: Encoded) => Promise<void>,
-): Promise<void> {
-  await sendItems(await podItems(context, call), call, send);
-}
+export const { list: listPodSandboxMetrics, stream: streamPodSandboxMetrics } = listCalls(podItems);
 
 /** Covers ready pods and their running containers. */
-async function podItems(context: Context, call: Call): Promise<Uint8Array[]> {
+async function podItems(context: Context, _request: object, call: Call): Promise<Uint8Array[]> {
   const sandboxes = context.sandboxes.list().filter(isReady);
   const byPod = runningByPod(context, sandboxes);
   const containers = [...byPod.values()].flat();
@@ -60,13 +39,13 @@ async function podItems(context: Context, call: Call): Promise<Uint8Array[]> {
   const ofPods = await podMeasurements(context, sandboxes, byPod);
   return sandboxes.map((sandbox) => {
     const { id } = sandbox;
-    const message: PodSandboxMetrics = {
+    const message: cri.PodSandboxMetrics = {
       pod_sandbox_id: id,
       metrics: metricMessages(
         ofPods.get(id)!,
         podLabels(sandbox, { container: "", id, image: "" }),
       ),
-      container_metrics: byPod.get(id)!.flatMap((container): ContainerMetrics[] => {
+      container_metrics: byPod.get(id)!.flatMap((container): cri.ContainerMetrics[] => {
         const facts = ofContainers.get(container.id);
         if (facts === undefined) return [];
         const own = { container: container.config.metadata?.name ?? "", id: container.id };
@@ -94,12 +73,10 @@ async function podMeasurements(
   const cgroups = sandboxes.map((sandbox) => podCgroup(context, sandbox));
   const samples = await context.sampler.sample(cgroups);
   const networks = await networkUsageOf(context, sandboxes, byPod);
-  const facts = new Map<string, MetricSources>();
-  for (const { id } of sandboxes) {
-    const [sample, interfaces] = [samples.get(id), networks.get(id)];
-    facts.set(id, { nowNs: nowNs(), sample, interfaces, diskName });
-  }
-  return facts;
+  const sourcesOf = ({ id }: Sandbox): MetricSources => {
+    return { nowNs: nowNs(), sample: samples.get(id), interfaces: networks.get(id), diskName };
+  };
+  return new Map(sandboxes.map((sandbox) => [sandbox.id, sourcesOf(sandbox)]));
 }
 
 /** By id; omits containers that have exited meanwhile. */

@@ -82,7 +82,7 @@ export function targetIdOf({ pid, targetId }: NamespaceOptions): string | undefi
   throw new CriError("INVALID_ARGUMENT", "namespace_options.target_id is missing: pid is TARGET");
 }
 
-export type StdioStreams = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
+type StdioStreams = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
 
 /** @throws CriError INVALID_ARGUMENT for no streams at all, or a combination that cannot exist. */
 export function requestedStreams(request: ExecRequest | AttachRequest): StdioStreams {

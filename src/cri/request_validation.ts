@@ -65,27 +65,27 @@ const cidrs: Rule<string> = (value, at) => {
   }
 };
 
-const podFilter = { label_selector: metadata };
+const labels = { label_selector: metadata };
 const images = message<cri.ListImagesRequest>({
   filter: message<cri.ImageFilter>({ image: message<cri.ImageSpec>({ image }) }),
 });
 const sandboxes = message<cri.ListPodSandboxRequest>({
   filter: message<cri.PodSandboxFilter>({
-    ...podFilter,
+    ...labels,
     state: message<cri.PodSandboxStateValue>({ state: oneOf(PodSandboxState) }),
   }),
 });
 const containers = message<cri.ListContainersRequest>({
   filter: message<cri.ContainerFilter>({
-    ...podFilter,
+    ...labels,
     state: message<cri.ContainerStateValue>({ state: oneOf(ContainerState) }),
   }),
 });
 const containerStats = message<cri.ListContainerStatsRequest>({
-  filter: message<cri.ContainerStatsFilter>(podFilter),
+  filter: message<cri.ContainerStatsFilter>(labels),
 });
 const podStats = message<cri.ListPodSandboxStatsRequest>({
-  filter: message<cri.PodSandboxStatsFilter>(podFilter),
+  filter: message<cri.PodSandboxStatsFilter>(labels),
 });
 
 /** RPCs without rules take only ids, which are only looked up. */

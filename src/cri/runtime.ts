@@ -2,21 +2,14 @@
 import { version } from "../base/build.ts";
 import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  RuntimeConfigResponse,
-  StatusRequest,
-  StatusResponse,
-  UpdateRuntimeConfigRequest,
-  UpdateRuntimeConfigResponse,
-  VersionResponse,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import type { Context } from "./context.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
 const { CgroupDriver } = runtime.v1;
 
 /** version: that of the kubelet's runtime API, which never changed. */
-export function versionOf(): VersionResponse {
+export function versionOf(): cri.VersionResponse {
   return {
     version: "0.1.0",
     runtime_name: "isulad-ts",
@@ -25,19 +18,17 @@ export function versionOf(): VersionResponse {
   };
 }
 
-export async function status(context: Context, request: StatusRequest): Promise<StatusResponse> {
+export async function status(
+  context: Context,
+  request: cri.StatusRequest,
+): Promise<cri.StatusResponse> {
   await Promise.all([...context.handlers.values()].map((handler) => handler.refresh()));
-  const network = await context.cni.status();
+  const { ready, reason, message } = await context.cni.status();
   return {
     status: {
       conditions: [
         { type: "RuntimeReady", status: true, reason: "", message: "" },
-        {
-          type: "NetworkReady",
-          status: network.ready,
-          reason: network.reason,
-          message: network.message,
-        },
+        { type: "NetworkReady", status: ready, reason, message },
       ],
     },
     runtime_handlers: [...context.handlers].map(([name, handler]) => ({
@@ -75,15 +66,15 @@ function storageInfo({ images }: Context): string {
  */
 export async function updateRuntimeConfig(
   context: Context,
-  request: UpdateRuntimeConfigRequest,
-): Promise<UpdateRuntimeConfigResponse> {
+  request: cri.UpdateRuntimeConfigRequest,
+): Promise<cri.UpdateRuntimeConfigResponse> {
   const { cniConfTemplate: template } = context.config;
   const cidrs = request.runtime_config?.network_config?.pod_cidr;
   if (cidrs && template !== "") await context.cni.writeList(template, cidrs.split(","));
   return {};
 }
 
-export function runtimeConfig(context: Context): RuntimeConfigResponse {
+export function runtimeConfig(context: Context): cri.RuntimeConfigResponse {
   const { SYSTEMD, CGROUPFS } = CgroupDriver;
   return { linux: { cgroup_driver: context.cgroup.name === "systemd" ? SYSTEMD : CGROUPFS } };
 }

@@ -1,4 +1,4 @@
-// Looks up sandboxes with their present state, and the containers in them.
+// Looks up sandboxes, checking that their namespaces still exist, and lists their containers.
 import { isPinned } from "../node/namespaces.ts";
 import type { Container } from "../state/container.ts";
 import { notReady, type Sandbox } from "../state/sandbox.ts";

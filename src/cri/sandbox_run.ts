@@ -8,11 +8,7 @@ import { step } from "../base/failpoints.ts";
 import { cniPodOf } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
 import { makePodFiles, podFiles } from "../node/pod_files.ts";
-import type {
-  PodSandboxConfig,
-  RunPodSandboxRequest,
-  RunPodSandboxResponse,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.ts";
 import { podSysctls } from "../spec/sysctls.ts";
 import { createdAfter } from "../state/order.ts";
@@ -28,9 +24,9 @@ import { holdLevel, newPodLabels } from "./selinux.ts";
 
 export async function runPodSandbox(
   context: Context,
-  request: RunPodSandboxRequest,
+  request: cri.RunPodSandboxRequest,
   call: Call,
-): Promise<RunPodSandboxResponse> {
+): Promise<cri.RunPodSandboxResponse> {
   const config = request.config!;
   const runtimeHandler = request.runtime_handler ?? "";
   const handler = getHandler(context, runtimeHandler);
@@ -48,7 +44,7 @@ export async function runPodSandbox(
 }
 
 /** @throws CriError FAILED_PRECONDITION for a user namespace that kernel or runtime do not support. */
-function checkNamespaces(context: Context, config: PodSandboxConfig, handler: Handler): void {
+function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler: Handler): void {
   const options = namespaceOptions(config);
   checkPodNamespaces(options);
   if (options.user === undefined || supportsUserNamespaces(context, handler)) return;
@@ -58,24 +54,26 @@ function checkNamespaces(context: Context, config: PodSandboxConfig, handler: Ha
   );
 }
 
-function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: string): Sandbox {
+function newSandbox(
+  context: Context,
+  config: cri.PodSandboxConfig,
+  runtimeHandler: string,
+): Sandbox {
   const id = newId();
   const hostNetwork = namespaceOptions(config).network === "node";
   const parent = config.linux?.cgroup_parent ?? "";
   context.cgroup.podCgroup(parent, id); // throws for a parent that the driver cannot use
-  const netns = hostNetwork ? "" : netnsPath(context.instance, id);
+  const earlier = context.sandboxes.list().filter((other) => isSamePod(other.config, config));
   return {
     version: 1,
     id,
     name: sandboxName(config),
     config,
     runtimeHandler,
-    createdAtNs: createdAfter(
-      context.sandboxes.list().filter((other) => isSamePod(other.config, config)),
-    ),
+    createdAtNs: createdAfter(earlier),
     bootId: context.bootId,
     networkMode: hostNetwork ? "host" : "cni",
-    networkSettings: noNetworkYet(id, netns),
+    networkSettings: noNetworkYet(id, hostNetwork ? "" : netnsPath(context.instance, id)),
     namespaces: {},
     // The intent: a daemon that ends before it has recorded the new cgroup leaves it to the next one.
     cgroup: {
@@ -90,15 +88,10 @@ function newSandbox(context: Context, config: PodSandboxConfig, runtimeHandler: 
 }
 
 /** One RunPodSandbox call; sandbox is the record that the last step wrote. */
-type Making = {
-  context: Context;
-  call: Call;
-  sandbox: Sandbox;
-};
+type Making = { context: Context; call: Call; sandbox: Sandbox };
 
 async function makeSandbox(context: Context, first: Sandbox, call: Call): Promise<void> {
   const making: Making = { context, call, sandbox: first };
-  const { log } = context;
   try {
     await step("sandbox-record", () => record(making, {}));
     await step("sandbox-cgroup", () => makeCgroup(making));
@@ -112,12 +105,12 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     if (namespaceOptions(first.config).pid === "pod") await pause(making);
     await becomeReady(making);
   } catch (error) {
-    log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
+    context.log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
     await undoSandbox(context, making.sandbox);
     throw error;
   }
   const { id, name, networkSettings } = making.sandbox;
-  log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPs[0] });
+  context.log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPs[0] });
 }
 
 /** Lists the sandbox once the NRI plugins have accepted it. */
@@ -159,9 +152,9 @@ async function makeCgroup(making: Making): Promise<void> {
 
 async function makeFiles({ context, sandbox }: Making): Promise<void> {
   const files = podFiles(podFolder(context, sandbox.id), sandbox.namespaces.ipc === undefined);
-  const hostNetwork = sandbox.networkMode === "host";
   const owner = rootfsOwner(sandbox);
   if (owner !== undefined) context.usernsAccess.grant(sandbox.id, owner.gid);
+  const hostNetwork = sandbox.networkMode === "host";
   await makePodFiles(files, sandbox.config, { hostNetwork, owner });
 }
 
@@ -169,8 +162,7 @@ async function setSysctls(
   { context, call, sandbox }: Making,
   sysctls: Record<string, string>,
 ): Promise<void> {
-  const signal = stepSignal(context, call);
-  await applySysctls(sandbox.networkSettings.SandboxKey, sysctls, signal);
+  await applySysctls(sandbox.networkSettings.SandboxKey, sysctls, stepSignal(context, call));
 }
 
 async function pause(making: Making): Promise<void> {
@@ -191,17 +183,14 @@ function checkPause({ id, pause }: Sandbox): void {
 function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"] {
   const { ipc, user } = namespaceOptions(sandbox.config);
   const folder = podFolder(context, sandbox.id);
+  const pinnedAt = (path: string) => ({ path, inode: "0" });
   const namespaces: Sandbox["namespaces"] = {};
   if (sandbox.networkMode === "cni") {
-    namespaces.net = { path: sandbox.networkSettings.SandboxKey, inode: "0" };
-    namespaces.uts = { path: join(folder, "uts"), inode: "0" };
+    namespaces.net = pinnedAt(sandbox.networkSettings.SandboxKey);
+    namespaces.uts = pinnedAt(join(folder, "uts"));
   }
-  if (ipc === "pod") {
-    namespaces.ipc = { path: join(folder, "ipc"), inode: "0" };
-  }
-  if (user !== undefined) {
-    namespaces.user = { path: join(folder, "user"), inode: "0" };
-  }
+  if (ipc === "pod") namespaces.ipc = pinnedAt(join(folder, "ipc"));
+  if (user !== undefined) namespaces.user = pinnedAt(join(folder, "user"));
   return namespaces;
 }
 
@@ -244,8 +233,7 @@ async function attach(making: Making): Promise<void> {
   const plan = context.cni.plan(pod, cniConfDir);
   await record(making, { cni: plan }, { durable: true });
   const attachments = await step("cni-add", () => context.cni.add(pod, call.signal, plan));
-  const { portMappings } = pod;
-  const preference = context.config.ipPreference;
-  const settings = attachedSettings(networkSettings, attachments, { portMappings, preference });
+  const options = { portMappings: pod.portMappings, preference: context.config.ipPreference };
+  const settings = attachedSettings(networkSettings, attachments, options);
   await record(making, { cni: attachments, networkSettings: settings });
 }

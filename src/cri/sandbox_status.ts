@@ -2,21 +2,13 @@
 import { toLong } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  ListPodSandboxRequest,
-  PodSandbox,
-  PodSandboxFilter,
-  PodSandboxStatus,
-  PodSandboxStatusRequest,
-  PodSandboxStatusResponse,
-  StreamPodSandboxesRequest,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { messageJson } from "../state/message_json.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import { hasCgroup } from "./cgroups.ts";
 import { containerStatusMessage } from "./container_status.ts";
-import type { Call, Context } from "./context.ts";
-import { Encoded, recordItems, sendItems } from "./encoded_lists.ts";
+import type { Context } from "./context.ts";
+import { listCalls, recordItems } from "./encoded_lists.ts";
 import { selectSandboxes } from "./list_filters.ts";
 import { containersOf, verifySandbox } from "./sandbox_lookup.ts";
 
@@ -24,8 +16,8 @@ const { PodSandboxState } = runtime.v1;
 
 export async function podSandboxStatus(
   context: Context,
-  request: PodSandboxStatusRequest,
-): Promise<PodSandboxStatusResponse> {
+  request: cri.PodSandboxStatusRequest,
+): Promise<cri.PodSandboxStatusResponse> {
   const sandbox = await verifySandbox(context, context.sandboxes.get(request.pod_sandbox_id ?? ""));
   return {
     status: sandboxStatusMessage(sandbox),
@@ -35,7 +27,7 @@ export async function podSandboxStatus(
   };
 }
 
-export function sandboxStatusMessage(sandbox: Sandbox): PodSandboxStatus {
+export function sandboxStatusMessage(sandbox: Sandbox): cri.PodSandboxStatus {
   const { networkSettings, config, torndown } = sandbox;
   const [first = "", ...others] = networkSettings.IPs;
   const options = config.linux?.security_context?.namespace_options;
@@ -69,28 +61,16 @@ function info(context: Context, sandbox: Sandbox): object {
   };
 }
 
-export function listPodSandbox(context: Context, request: ListPodSandboxRequest): Encoded {
-  return new Encoded(items(context, request.filter));
-}
-
-export function streamPodSandboxes(
-  context: Context,
-  request: StreamPodSandboxesRequest,
-  call: Call,
-  send: (batch: Encoded) => Promise<void>,
-): Promise<void> {
-  return sendItems(items(context, request.filter), call, send);
-}
-
-function items(context: Context, filter: PodSandboxFilter | null | undefined): Uint8Array[] {
-  return selectSandboxes(context, filter)
-    .filter((sandbox) => !filter?.state || stateOf(sandbox) === (filter.state.state ?? 0))
-    .map(itemOf);
-}
+export const { list: listPodSandbox, stream: streamPodSandboxes } = listCalls(
+  (context, { filter }: cri.ListPodSandboxRequest) =>
+    selectSandboxes(context, filter)
+      .filter((sandbox) => !filter?.state || stateOf(sandbox) === (filter.state.state ?? 0))
+      .map((sandbox) => itemOf(sandbox)),
+);
 
 const itemOf = recordItems(runtime.v1.PodSandbox, sandboxMessage);
 
-function sandboxMessage(sandbox: Sandbox): PodSandbox {
+function sandboxMessage(sandbox: Sandbox): cri.PodSandbox {
   const { id, config, createdAtNs, runtimeHandler } = sandbox;
   return {
     id,

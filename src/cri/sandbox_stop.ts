@@ -47,11 +47,10 @@ export async function removePodSandbox(
   call: Call,
 ): Promise<object> {
   const sandbox = context.sandboxes.find(request.pod_sandbox_id ?? "");
-  if (sandbox !== undefined) {
-    const { id } = sandbox;
-    const { signal } = call;
-    await context.ending.join(`remove sandbox ${id}`, signal, () => remove(context, id, signal));
-  }
+  if (sandbox === undefined) return {};
+  const { id } = sandbox;
+  const removal = () => remove(context, id, call.signal);
+  await context.ending.join(`remove sandbox ${id}`, call.signal, removal);
   return {};
 }
 

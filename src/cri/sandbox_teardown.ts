@@ -63,8 +63,8 @@ export async function releaseSandbox(
 /** Rolls back a failed RunPodSandbox; if that fails, the sandbox is listed as NOTREADY and retried. */
 export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<void> {
   const { sandboxes } = context;
+  const failed = (old: Sandbox) => notReady(old, "its start failed");
   try {
-    const failed = (old: Sandbox) => notReady(old, "its start failed");
     await sandboxes.update(sandbox.id, failed, { happened: true });
     const signal = AbortSignal.timeout(undoMs);
     await tearDownSandbox(context, sandbox, signal);

@@ -74,11 +74,8 @@ export async function labelFiles(
     const { selinux_relabel, image } = config.mounts![index]!;
     return selinux_relabel === true && !image; // an image volume is labelled by a mount option
   });
-  const paths = [
-    ...Object.values(files),
-    ...[...volumes, ...relabelled].map(({ source }) => source),
-  ];
-  if (!hostIpc) paths.push(shm);
+  const sources = [...volumes, ...relabelled].map(({ source }) => source);
+  const paths = [...Object.values(files), ...sources, ...(hostIpc ? [] : [shm])];
   await relabel(paths, selinux.mount, call.signal);
 }
 
@@ -90,13 +87,9 @@ function policyFor(
   { host }: Context,
   requested: SELinuxOption | null | undefined,
 ): SelinuxPolicy | undefined {
-  if (
-    host.selinux === undefined ||
-    host.selinux.policy !== undefined ||
-    !requestsLabels(requested)
-  ) {
-    return host.selinux?.policy;
-  }
+  const { selinux } = host;
+  const areOff = selinux !== undefined && selinux.policy === undefined;
+  if (!areOff || !requestsLabels(requested)) return selinux?.policy;
   const { user, role, type, level } = requested!;
   const label = [user, role, type, level].map((part) => part || "-").join(":");
   throw new CriError(
@@ -110,7 +103,7 @@ function checked(
   labels: SelinuxLabels,
 ): SelinuxLabels {
   if (requestsLabels(requested))
-    [labels.process, labels.mount].forEach((label) => checkLabel(label));
+    for (const label of [labels.process, labels.mount]) checkLabel(label);
   return labels;
 }
 

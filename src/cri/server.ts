@@ -23,26 +23,18 @@ import { updatePodSandboxResources } from "./sandbox_update.ts";
 import * as stats from "./stats.ts";
 import * as stream from "./stream.ts";
 
+type Methods = Record<string, Method>;
 type Services = typeof RuntimeService & typeof ImageService & typeof NodeService;
 type Request<Name extends keyof Services> = ReturnType<Services[Name]["request"]["decode"]>;
 type Response<Name extends keyof Services> = Parameters<Services[Name]["response"]["encode"]>[0];
 type Answer<Name extends keyof Services> = Response<Name> | Encoded;
-type Send<Message> = (message: Message) => Promise<void>;
+type Args<Name extends keyof Services> = [context: Context, request: Request<Name>, call: Call];
 
 /** CheckpointPod and RestorePod have no handler and return UNIMPLEMENTED. */
 type Handlers = {
   [Name in keyof Services]?: Services[Name]["stream"] extends true
-    ? (
-        context: Context,
-        request: Request<Name>,
-        call: Call,
-        send: Send<Answer<Name>>,
-      ) => Promise<void>
-    : (
-        context: Context,
-        request: Request<Name>,
-        call: Call,
-      ) => Answer<Name> | Promise<Answer<Name>>;
+    ? (...args: [...Args<Name>, send: (message: Answer<Name>) => Promise<void>]) => Promise<void>
+    : (...args: Args<Name>) => Answer<Name> | Promise<Answer<Name>>;
 };
 
 const handlers: Handlers = {
@@ -121,7 +113,7 @@ export function createServer(context: Context): grpc.Server {
   // grpc-js has no public option for these, and passes this object to node:http2.
   Object.assign(server["commonServerOptions"] as object, http2Options);
   const failures = new FailureLog(context.log);
-  const add = (service: string, methods: Record<string, Method>) =>
+  const add = (service: string, methods: Methods) =>
     register(server, { context, failures, service, methods });
   add("runtime.v1.RuntimeService", RuntimeService);
   add("runtime.v1.ImageService", ImageService);
@@ -131,20 +123,14 @@ export function createServer(context: Context): grpc.Server {
   return server;
 }
 
-function pick(methods: Record<string, Method>, names: string[]): Record<string, Method> {
+function pick(methods: Methods, names: string[]): Methods {
   return Object.fromEntries(names.map((name) => [name, methods[name]!]));
 }
 
-type Service = {
-  context: Context;
-  failures: FailureLog;
-  service: string;
-  methods: Record<string, Method>;
-};
+type Service = { context: Context; failures: FailureLog; service: string; methods: Methods };
 
-/** Passes bytes through grpc-js, so that a coding error fails only its own call. */
-function register(server: grpc.Server, o: Service): void {
-  const { context, failures, service, methods } = o;
+/** grpc-js only passes bytes through: what fails to be encoded or decoded fails only its own call. */
+function register(server: grpc.Server, { context, failures, service, methods }: Service): void {
   const definition: Record<string, grpc.MethodDefinition<Buffer, Buffer>> = {};
   const implementation: grpc.UntypedServiceImplementation = {};
   const same = (bytes: Buffer) => bytes;

@@ -6,19 +6,12 @@ import type { DiskUsage } from "../stats/disk_usage.ts";
 import type { InterfaceUsage } from "../stats/network_stats.ts";
 import type { Sample } from "../stats/sampler.ts";
 import { runtime } from "../proto/messages.js";
-import type {
-  ContainerStatsRequest,
-  ListContainerStatsRequest,
-  ListPodSandboxStatsRequest,
-  PodSandboxStatsRequest,
-  StreamContainerStatsRequest,
-  StreamPodSandboxStatsRequest,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import type { Call, Context } from "./context.ts";
+import type { Context } from "./context.ts";
 import { selectContainers, selectSandboxes } from "./list_filters.ts";
-import { Encoded, encoded, framed, itemsField, recordItems, sendItems } from "./encoded_lists.ts";
+import { Encoded, encoded, framed, itemsField, listCalls, recordItems } from "./encoded_lists.ts";
 import { requireReady } from "./preconditions.ts";
 import { cgroupStats, networkUsage, containerOnlyStats, value } from "../stats/stats_messages.ts";
 import {
@@ -41,7 +34,7 @@ const containersField = 5; // of LinuxPodSandboxStats
 /** @throws CriError NOT_FOUND, or FAILED_PRECONDITION if it is not running. */
 export async function containerStats(
   context: Context,
-  request: ContainerStatsRequest,
+  request: cri.ContainerStatsRequest,
 ): Promise<Encoded> {
   const container = context.containers.get(request.container_id ?? "");
   const items = isRunning(container) ? await containerItems(context, [container]) : [];
@@ -53,50 +46,24 @@ export async function containerStats(
   );
 }
 
-export async function listContainerStats(
-  context: Context,
-  request: ListContainerStatsRequest,
-): Promise<Encoded> {
-  const containers = selectContainers(context, request.filter).filter(isRunning);
-  return new Encoded(await containerItems(context, containers));
-}
-
-export async function streamContainerStats(
-  context: Context,
-  request: StreamContainerStatsRequest,
-  call: Call,
-  send: (batch: Encoded) => Promise<void>,
-): Promise<void> {
-  const containers = selectContainers(context, request.filter).filter(isRunning);
-  await sendItems(await containerItems(context, containers), call, send);
-}
+export const { list: listContainerStats, stream: streamContainerStats } = listCalls(
+  (context, { filter }: cri.ListContainerStatsRequest) =>
+    containerItems(context, selectContainers(context, filter).filter(isRunning)),
+);
 
 /** @throws CriError NOT_FOUND, or FAILED_PRECONDITION if it is not ready. */
 export async function podSandboxStats(
   context: Context,
-  request: PodSandboxStatsRequest,
+  request: cri.PodSandboxStatsRequest,
 ): Promise<Encoded> {
   const sandbox = requireReady(context.sandboxes.get(request.pod_sandbox_id ?? ""));
   return new Encoded(await podItems(context, [sandbox]));
 }
 
-export async function listPodSandboxStats(
-  context: Context,
-  request: ListPodSandboxStatsRequest,
-): Promise<Encoded> {
-  const sandboxes = selectSandboxes(context, request.filter).filter(isReady);
-  return new Encoded(await podItems(context, sandboxes));
-}
-
-export async function streamPodSandboxStats(
-  context: Context,
-  request: StreamPodSandboxStatsRequest,
-  call: Call,
-  send: (batch: Encoded) => Promise<void>,
-): Promise<void> {
-  const sandboxes = selectSandboxes(context, request.filter).filter(isReady);
-  await sendItems(await podItems(context, sandboxes), call, send);
-}
+export const { list: listPodSandboxStats, stream: streamPodSandboxStats } = listCalls(
+  (context, { filter }: cri.ListPodSandboxStatsRequest) =>
+    podItems(context, selectSandboxes(context, filter).filter(isReady)),
+);
 
 async function containerItems(context: Context, containers: Container[]): Promise<Uint8Array[]> {
   const bodies = await containerBodies(context, containers);
@@ -112,12 +79,10 @@ async function containerBodies(
   const layers = await writableLayerUsage(context, containers);
   const bodies = new Map<string, Uint8Array>();
   for (const container of containers) {
-    const sample = samples.get(container.id);
+    const { id } = container;
+    const sample = samples.get(id);
     if (sample === undefined) continue;
-    bodies.set(
-      container.id,
-      bodyOf(context, { container, sample, layer: layers.get(container.id) }),
-    );
+    bodies.set(id, bodyOf(context, { container, sample, layer: layers.get(id) }));
   }
   return bodies;
 }
@@ -130,25 +95,22 @@ const bodyOfSample = new WeakMap<Sample, Body>();
 function bodyOf(context: Context, { container, sample, layer }: Parts): Uint8Array {
   const known = bodyOfSample.get(sample);
   if (known?.container === container && known.layer === layer) return known.bytes;
-  const stats = {
-    ...cgroupStats(sample),
-    ...containerOnlyStats(sample, layer, context.config.graph),
-  };
+  const own = containerOnlyStats(sample, layer, context.config.graph);
+  const stats = { ...cgroupStats(sample), ...own };
   const parts = [containerAttributes(container), encoded(ContainerStats, stats)];
   const bytes = new Uint8Array(Buffer.concat(parts));
   bodyOfSample.set(sample, { container, layer, bytes });
   return bytes;
 }
 
-// recordItems() writes field 1, which attributes have too.
-const containerAttributes = recordItems(ContainerAttributes, ({ id, config }: Container) => {
+// recordItems() writes field 1, and attributes are field 1 of the stats of pods and containers.
+const containerAttributes = recordItems(ContainerAttributes, attributesOf);
+const podAttributes = recordItems(PodSandboxAttributes, attributesOf);
+
+function attributesOf({ id, config }: Container | Sandbox) {
   const { metadata, labels, annotations } = config;
   return { id, metadata, labels: labels ?? {}, annotations: annotations ?? {} };
-});
-const podAttributes = recordItems(PodSandboxAttributes, ({ id, config }: Sandbox) => {
-  const { metadata, labels, annotations } = config;
-  return { id, metadata, labels: labels ?? {}, annotations: annotations ?? {} };
-});
+}
 
 async function podItems(context: Context, sandboxes: Sandbox[]): Promise<Uint8Array[]> {
   const byPod = runningByPod(context, sandboxes);

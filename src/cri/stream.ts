@@ -1,12 +1,5 @@
 // Exec, Attach and PortForward: checks the request and returns a URL for a single use.
-import type {
-  AttachRequest,
-  AttachResponse,
-  ExecRequest,
-  ExecResponse,
-  PortForwardRequest,
-  PortForwardResponse,
-} from "../proto/types.ts";
+import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
 import { readSpec } from "./bundle.ts";
 import { stdioFolder, type Context } from "./context.ts";
@@ -17,7 +10,7 @@ import {
   requireRunning,
 } from "./preconditions.ts";
 
-export async function exec(context: Context, request: ExecRequest): Promise<ExecResponse> {
+export async function exec(context: Context, request: cri.ExecRequest): Promise<cri.ExecResponse> {
   const wanted = requestedStreams(request);
   const { id, selinux } = requireRunning(context.containers.get(request.container_id ?? ""));
   const { process } = await readSpec(context, id);
@@ -26,7 +19,7 @@ export async function exec(context: Context, request: ExecRequest): Promise<Exec
   return { url: context.streams.exec({ containerId: id, process: command, label, wanted }) };
 }
 
-export function attach(context: Context, request: AttachRequest): AttachResponse {
+export function attach(context: Context, request: cri.AttachRequest): cri.AttachResponse {
   const wanted = requestedStreams(request);
   const container = requireRunning(context.containers.get(request.container_id ?? ""));
   requireAttachable(container, wanted);
@@ -48,7 +41,10 @@ async function exitCommitted(context: Context, id: string): Promise<void> {
 }
 
 /** @throws CriError NOT_FOUND, or FAILED_PRECONDITION if the sandbox is not ready. */
-export function portForward(context: Context, request: PortForwardRequest): PortForwardResponse {
+export function portForward(
+  context: Context,
+  request: cri.PortForwardRequest,
+): cri.PortForwardResponse {
   const sandbox = requireReady(context.sandboxes.get(request.pod_sandbox_id ?? ""));
   const { namespaces, networkMode } = sandbox;
   const netns = networkMode === "host" ? undefined : namespaces.net?.path;

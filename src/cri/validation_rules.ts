@@ -50,10 +50,8 @@ export function all<T>(...rules: Rule<T>[]): Rule<T> {
 export function list<T>(countMax: number, each: Rule<T>): Rule<readonly T[]> {
   return (values, at) => {
     if (values.length > countMax) {
-      throw new CriError(
-        "INVALID_ARGUMENT",
-        `${at} has ${values.length} entries, over ${countMax}`,
-      );
+      const message = `${at} has ${values.length} entries, over ${countMax}`;
+      throw new CriError("INVALID_ARGUMENT", message);
     }
     values.forEach((value, index) => each(value, `${at}[${index}]`));
   };

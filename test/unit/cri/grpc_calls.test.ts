@@ -147,6 +147,30 @@ describe("a call", () => {
   });
 });
 
+test("a stream whose client has cancelled ends, even if its handler goes on sending", async () => {
+  const parts = fixture();
+  type Send = (message: object) => Promise<void>;
+  const handler = async (_context: Context, _request: object, _call: object, send: Send) => {
+    await send({ version: "1" });
+    await send({ version: "2" });
+  };
+  const rpc = { ...parts, name: "VerifyImages", method: { ...method, stream: true } };
+  const call = Object.assign(new EventEmitter(), {
+    request: Buffer.alloc(0),
+    getDeadline: () => 0,
+    cancelled: false,
+    write: () => false, // as grpc-js once its buffer is full; after a cancellation it never drains
+    end: () => call.emit("ended"),
+  });
+  const ended = new Promise<void>((resolve) => call.once("ended", resolve));
+  answerStream({ ...rpc, handler })(call as never);
+  expect(parts.calls.running).toBe(1);
+  call.cancelled = true;
+  call.emit("cancelled");
+  await ended;
+  expect(parts.calls.running).toBe(0);
+});
+
 test(`a status of any text can be sent, and has its beginning and end (seed ${fuzzSeed})`, () => {
   const next = random(fuzzSeed);
   const pieces = ["a", " ", "%", "é", "€", "\u{1F600}", "\uD800", "\uDFFF", "\0", "\n"];

@@ -97,21 +97,22 @@ describe("lists", () => {
       sandboxRecord({ id: "q", phase: { phase: "notready", message: "" } }),
     ]),
   } as unknown as Context;
-  const containerIds = (filter: object | undefined) => {
-    const { bytes } = listContainers(context, { filter });
+  const call = { signal: new AbortController().signal };
+  const containerIds = async (filter: object | undefined) => {
+    const { bytes } = await listContainers(context, { filter }, call);
     return runtime.v1.ListContainersResponse.decode(bytes).containers.map(({ id }) => id);
   };
-  const sandboxIds = (filter: object | undefined) => {
-    const { bytes } = listPodSandbox(context, { filter });
+  const sandboxIds = async (filter: object | undefined) => {
+    const { bytes } = await listPodSandbox(context, { filter }, call);
     return runtime.v1.ListPodSandboxResponse.decode(bytes).items.map(({ id }) => id);
   };
 
-  test("have only items of the requested state, or all", () => {
-    expect(containerIds(undefined)).toEqual(["a", "b"]);
-    expect(containerIds({ state: { state: CONTAINER_RUNNING } })).toEqual(["b"]);
-    expect(containerIds({ state: {} })).toEqual(["a"]);
-    expect(sandboxIds(undefined)).toEqual(["p", "q"]);
-    expect(sandboxIds({ state: { state: SANDBOX_NOTREADY } })).toEqual(["q"]);
-    expect(sandboxIds({ state: {} })).toEqual(["p"]);
+  test("have only items of the requested state, or all", async () => {
+    expect(await containerIds(undefined)).toEqual(["a", "b"]);
+    expect(await containerIds({ state: { state: CONTAINER_RUNNING } })).toEqual(["b"]);
+    expect(await containerIds({ state: {} })).toEqual(["a"]);
+    expect(await sandboxIds(undefined)).toEqual(["p", "q"]);
+    expect(await sandboxIds({ state: { state: SANDBOX_NOTREADY } })).toEqual(["q"]);
+    expect(await sandboxIds({ state: {} })).toEqual(["p"]);
   });
 });

@@ -5,7 +5,11 @@ export function rawTerminal(): Disposable {
   const { stdin } = process;
   if (!stdin.isTTY) return { [Symbol.dispose]: () => {} };
   stdin.setRawMode(true);
-  return { [Symbol.dispose]: () => void stdin.setRawMode(false) };
+  return {
+    [Symbol.dispose]: () => {
+      stdin.setRawMode(false);
+    },
+  };
 }
 
 /** Yields standard input. Afterwards call releaseInput(), or the process does not exit. */

@@ -46,7 +46,11 @@ export class Spawner {
   starting(): Disposable {
     const start = Symbol();
     this.#starts.set(start, performance.now());
-    return { [Symbol.dispose]: () => void this.#starts.delete(start) };
+    return {
+      [Symbol.dispose]: () => {
+        this.#starts.delete(start);
+      },
+    };
   }
 
   /**

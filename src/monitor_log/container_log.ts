@@ -64,7 +64,8 @@ function fifoSource(fifo: Descriptor): Source {
     const state = count === readBytes ? ("more" as const) : ("some" as const);
     return { data: scratch.subarray(0, count), state };
   };
-  return { peek, take: (bytes) => void discard(fifo, devNull, bytes) };
+  const take = (bytes: number) => discard(fifo, devNull, bytes);
+  return { peek, take };
 }
 
 function terminalSource(terminal: Descriptor): Source {

@@ -78,10 +78,9 @@ export function cgroupMounts(table = readMountTable()): CgroupMounts {
   return { version: 2, roots: { unified } };
 }
 
-const controllers = new Set([
-  ...["cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb"],
-  ...["net_cls", "net_prio", "perf_event", "rdma", "misc"],
-]);
+const controllerNames =
+  "cpu cpuacct cpuset memory devices freezer blkio pids hugetlb net_cls net_prio perf_event rdma misc";
+const controllers = new Set(controllerNames.split(" "));
 
 /** Lists the controllers that this host lacks or has not mounted. */
 export function absentControllers({ version, roots }: CgroupMounts): string[] {

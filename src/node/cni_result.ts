@@ -72,7 +72,11 @@ function isLegacy(version: string): boolean {
 function toModern(result: CniResult): CniResult {
   const { ip4, ip6, ...rest } = result;
   if (!isLegacy(result.cniVersion)) {
-    return { ...rest, ips: result.ips?.map(({ version: _, ...ip }) => ip) };
+    const ips = result.ips?.map((ip) => {
+      const { version: _, ...others } = ip;
+      return others;
+    });
+    return { ...rest, ips };
   }
   const both = [ip4, ip6].filter((ip) => ip !== undefined && ip !== null);
   const ips = both.map(({ ip: address, gateway }) => ({ address, gateway }));

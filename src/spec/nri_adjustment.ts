@@ -28,9 +28,10 @@ import { oomScoreAdj } from "./resources.ts";
 // Names by NRI's enum values. The generated enums are loaded only when plugins are enabled.
 const ioClasses = ["NONE", "RT", "BE", "IDLE"].map((name) => `IOPRIO_CLASS_${name}`);
 const policies = ["NONE", "OTHER", "FIFO", "RR", "BATCH", "ISO", "IDLE", "DEADLINE"];
-const schedulerFlags = (
-  "RESET_ON_FORK RECLAIM DL_OVERRUN KEEP_POLICY KEEP_PARAMS UTIL_CLAMP_MIN " + "UTIL_CLAMP_MAX"
-).split(" ");
+const schedulerFlags =
+  "RESET_ON_FORK RECLAIM DL_OVERRUN KEEP_POLICY KEEP_PARAMS UTIL_CLAMP_MIN UTIL_CLAMP_MAX".split(
+    " ",
+  );
 const memoryModes =
   "DEFAULT PREFERRED BIND INTERLEAVE LOCAL PREFERRED_MANY WEIGHTED_INTERLEAVE".split(" ");
 const memoryFlags = ["STATIC_NODES", "RELATIVE_NODES", "NUMA_BALANCING"];

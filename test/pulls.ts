@@ -156,7 +156,8 @@ export class CutPulls implements AsyncDisposable {
 
   /** Finds faults in the images and the graph folder of an idle daemon. */
   async faults(): Promise<string[]> {
-    await giveTime(() => this.#helpers().length === 0);
+    // A daemon that has just started may be replacing a layer's record.
+    await giveTime(() => [...foldersFaults(this.graph), ...this.#helpers()].length === 0);
     const faults = [...foldersFaults(this.graph), ...this.#helpers()];
     for await (const layer of this.daemon.client.VerifyImages({}, { timeoutMs })) {
       if (layer.state === "intact") continue;

@@ -187,7 +187,9 @@ async function removeRetrying(folder: string, signal: AbortSignal): Promise<void
   }
 }
 
+/** Lists a folder, which takes a descriptor, only if it exists: a rollback may have none left. */
 function removeTree(folder: string): void {
+  if (!existsSync(folder)) return;
   try {
     for (const entry of readdirSync(folder, { withFileTypes: true })) {
       if (entry.isDirectory()) removeTree(join(folder, entry.name));

@@ -115,7 +115,9 @@ describe("the monitor's place", () => {
     await daemon.exited(ended);
     const before = daemon.monitors();
     const pins = existsSync(at("pids", id)) ? [`pids/${id}`] : []; // where the kernel can
+    process.kill(before[0]!, "SIGSTOP"); // or it makes parts again meanwhile
     removeFolder();
+    process.kill(before[0]!, "SIGCONT");
     const files = ["socket", `containers/${id}.json`, `exits/${ended}.json`, ...pins];
     await until("it is there again", () => files.every((file) => existsSync(at(file))));
     expect(daemon.monitors()).toEqual(before);

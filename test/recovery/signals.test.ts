@@ -18,7 +18,7 @@ const survived: NodeJS.Signals[] = [
   "SIGIO",
   "SIGXCPU",
 ];
-const line = /ignored.* signal=(\w+)/g;
+const line = /ignoring.* signal=(\w+)/g;
 
 function ignored(log: string): string[] {
   return [...log.matchAll(line)].map(([, name]) => name!).sort();
@@ -42,7 +42,7 @@ test("daemon and monitor survive signals that would end them, with a line each",
     () => ignored(readFileSync(own, "utf8")).length === told.length,
   );
   await daemon.stop("SIGTERM");
-  expect(daemon.log).toContain("containers go on signal=SIGTERM");
+  expect(daemon.log).toContain("containers continue signal=SIGTERM");
 });
 
 test.each(["SIGTERM", "SIGINT", "SIGQUIT"] as const)(
@@ -50,7 +50,7 @@ test.each(["SIGTERM", "SIGINT", "SIGQUIT"] as const)(
   async (signal) => {
     await using daemon = await startDaemon({ network: false, image: false });
     await daemon.stop(signal);
-    expect(daemon.log).toContain(`containers go on signal=${signal}`);
+    expect(daemon.log).toContain(`containers continue signal=${signal}`);
   },
 );
 

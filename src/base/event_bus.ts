@@ -1,5 +1,5 @@
-// Event bus: delivers every event once to each subscriber, in order, through a bounded queue of its own. A
-// subscriber that does not keep up loses its subscription, never a single event, and delays nobody.
+// Event bus: delivers every event once to each subscriber, in order; each subscriber has a bounded queue. When
+// a queue overflows, the bus ends that subscription instead of skipping events; other subscribers do not wait.
 import { CriError } from "./errors.ts";
 
 /** eventsMax: how many events may wait for one subscriber. */
@@ -14,12 +14,12 @@ export class EventBus<Event> {
     this.#options = options;
   }
 
-  /** True with subscribers; otherwise events need not be made. */
+  /** True if there are subscribers; without any, callers need not create events. */
   get isWatched(): boolean {
     return this.#subscriptions.size > 0;
   }
 
-  /** Never waits. */
+  /** Queues the event for each subscriber, without waiting for any. */
   publish(event: Event): void {
     for (const subscription of this.#subscriptions) subscription.offer(event);
   }
@@ -79,8 +79,8 @@ class Subscription<Event> implements Disposable {
   }
 
   /**
-   * Passes each event to `deliver`, one after another, until the subscription ends, even during a delivery.
-   * @throws the reason of the end: of end(), of the signal, or the error of `deliver`.
+   * Passes each event to `deliver`, one after another, until the subscription ends; does not wait for a
+   * delivery in progress then. @throws the reason given to end(), the signal's reason, or `deliver`'s error.
    */
   async forward(deliver: (event: Event) => Promise<void>, signal: AbortSignal): Promise<never> {
     const onAbort = () => this.end(signal.reason as Error);

@@ -1,7 +1,7 @@
-// Converts int64 fields between messages (Long) and this project (bigint, which protobufjs encodes as 0).
+// Converts int64 values: messages have Long, other code has bigint, which protobufjs would encode as 0.
 import Long from "long";
 
-/** Converts for an int64 or uint64 field of a message to encode. */
+/** Converts an integer for an int64 or uint64 field of a message. @throws RangeError for a fraction. */
 export function toLong(value: bigint | number): Long {
   return Long.fromBigInt(BigInt(value));
 }

@@ -40,7 +40,7 @@ export const truncArg = {
 } as const;
 
 /** Returns whether to print ids in full. */
-export function isWhole(args: { trunc?: boolean }): boolean {
+export function showsFullIds(args: { trunc?: boolean }): boolean {
   return args.trunc === false;
 }
 

@@ -10,7 +10,7 @@ import { print } from "./output.ts";
 import { UsageError } from "./options.ts";
 import {
   hostArg,
-  isWhole,
+  showsFullIds,
   outputArg,
   printJson,
   quietArg,
@@ -47,14 +47,14 @@ export const pods = defineCommand({
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListPodSandboxResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.items);
-      else process.stdout.write(podTable(response.items, isWhole(args)));
+      else process.stdout.write(podTable(response.items, showsFullIds(args)));
     }),
 });
 
-export function podTable(items: readonly PodSandbox[], whole: boolean): string {
+export function podTable(items: readonly PodSandbox[], fullIds: boolean): string {
   const header = ["POD ID", "CREATED", "STATE", "NAME", "NAMESPACE", "ATTEMPT", "RUNTIME"];
   const rows = items.map((pod) => [
-    whole ? (pod.id ?? "") : shortId(pod.id ?? ""),
+    fullIds ? (pod.id ?? "") : shortId(pod.id ?? ""),
     age(pod.created_at),
     podStates[pod.state ?? 0] ?? "",
     pod.metadata?.name ?? "",
@@ -90,13 +90,13 @@ export const ps = defineCommand({
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.containers);
-      else process.stdout.write(containerTable(response.containers, isWhole(args)));
+      else process.stdout.write(containerTable(response.containers, showsFullIds(args)));
     }),
 });
 
-export function containerTable(items: readonly Container[], whole: boolean): string {
+export function containerTable(items: readonly Container[], fullIds: boolean): string {
   const header = "CONTAINER,IMAGE,CREATED,STATE,NAME,ATTEMPT,POD ID,POD,NAMESPACE".split(",");
-  const id = (text: string | null | undefined) => (whole ? (text ?? "") : shortId(text ?? ""));
+  const id = (text: string | null | undefined) => (fullIds ? (text ?? "") : shortId(text ?? ""));
   const rows = items.map((container) => {
     const image = container.image?.image ?? "";
     return [
@@ -129,7 +129,7 @@ export const images = defineCommand({
     withClient(args, async (client) => {
       const filter = args.image ? { image: { image: args.image } } : undefined;
       const response = await client.ListImages({ filter });
-      const show = { whole: isWhole(args), digests: args.digests === true };
+      const show = { fullIds: showsFullIds(args), digests: args.digests === true };
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListImagesResponse.toObject(response, jsonForm)));
       } else if (args.quiet) printIds(response.images);
@@ -137,13 +137,13 @@ export const images = defineCommand({
     }),
 });
 
-/** Formats a line for each name; an image without a name shows the repository of its digest. */
+/** Formats a row for each tag; an untagged image has one row, with the repository of its first digest. */
 export function imageTable(
   items: readonly Image[],
-  show: { whole: boolean; digests: boolean },
+  show: { fullIds: boolean; digests: boolean },
 ): string {
   const none = "<none>";
-  const shown = (id: string) => (show.whole ? id : shortId(id));
+  const shown = (id: string) => (show.fullIds ? id : shortId(id));
   const rows = items.flatMap((image) => {
     const [repository = none, digest = none] = image.repo_digests?.[0]?.split("@") ?? [];
     const tags = image.repo_tags?.length ? image.repo_tags : [`${repository}:${none}`];

@@ -23,7 +23,7 @@ export const nri = defineCommand({
     }),
 });
 
-/** Formats plugins in the order in which they get events. */
+/** Formats a row for each plugin; the daemon lists them in the order in which they receive events. */
 function pluginTable(plugins: readonly NriPlugin[]): string {
   const header = "PLUGIN,KIND,NRI,CALLS,FAILED,MEAN MS,MAX MS,EVENTS,LAST ERROR".split(",");
   return table([header, ...plugins.map(row)]);

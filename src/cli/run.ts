@@ -21,7 +21,7 @@ import { isuladFailureCode, startFailureCode } from "./start_exit_code.ts";
 import { waitForExit } from "./wait_for_exit.ts";
 
 const graceSeconds = 10;
-// A last resort: the daemon has its own, shorter deadlines for CNI plugins and runtimes.
+// This deadline is a last resort: the daemon has shorter ones for CNI plugins and runtimes.
 const startTimeoutMs = 240_000;
 
 export const run = defineCommand({
@@ -141,11 +141,13 @@ async function showUntilExit(client: Client, id: string, interrupts: Interrupts)
     stopped.catch((error) => say(`isulad-ts: cannot stop container ${id}: ${messageOf(error)}`));
   });
   const { status } = await client.ContainerStatus({ container_id: id });
-  const ended = new AbortController();
-  const unwanted = new AbortController();
-  const exited = waitForExit(client, id, unwanted.signal).finally(() => ended.abort());
+  const stopFollowing = new AbortController();
+  const stopPolling = new AbortController();
+  const exited = waitForExit(client, id, stopPolling.signal).finally(() => stopFollowing.abort());
   // A closed output or an unreadable log also ends the wait.
-  const copied = copyLog(status?.log_path ?? "", ended.signal).finally(() => unwanted.abort());
+  const copied = copyLog(status?.log_path ?? "", stopFollowing.signal).finally(() =>
+    stopPolling.abort(),
+  );
   const [last] = await Promise.all([exited, copied]);
   return last;
 }

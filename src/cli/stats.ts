@@ -9,7 +9,7 @@ import { catchInterrupts } from "./interrupts.ts";
 import { repeatable, UsageError } from "./options.ts";
 import {
   hostArg,
-  isWhole,
+  showsFullIds,
   outputArg,
   printJson,
   secondsOf,
@@ -43,7 +43,7 @@ export const stats = defineCommand({
       if (args.output === "json") {
         const response = runtime.v1.ListContainerStatsResponse.fromObject({ stats: now });
         printJson(protoJson(runtime.v1.ListContainerStatsResponse.toObject(response, jsonForm)));
-      } else process.stdout.write(statsTable(usagesOf(before, now), isWhole(args)));
+      } else process.stdout.write(statsTable(usagesOf(before, now), showsFullIds(args)));
     }),
 });
 
@@ -80,7 +80,7 @@ export const top = defineCommand({
         const now = await readStats(client, args._, args.pod);
         const usages = usagesOf(before, now).sort((a, b) => (b.cores ?? 0) - (a.cores ?? 0));
         const home = process.stdout.isTTY ? "\u001b[H\u001b[J" : "";
-        process.stdout.write(`${home}${statsTable(usages, isWhole(args))}`);
+        process.stdout.write(`${home}${statsTable(usages, showsFullIds(args))}`);
         before = now;
       }
       return 0;
@@ -124,11 +124,11 @@ export function usagesOf(before: ContainerStats[], now: ContainerStats[]): Usage
   });
 }
 
-export function statsTable(usages: readonly Usage[], whole: boolean): string {
+export function statsTable(usages: readonly Usage[], fullIds: boolean): string {
   const header = ["CONTAINER", "NAME", "CPU %", "MEM", "DISK", "INODES", "SWAP"];
   const bytes = (value: UInt64Value | null | undefined) => (value ? size(value.value) : "-");
   const rows = usages.map(({ stats: { attributes, memory, writable_layer, swap }, cores }) => [
-    whole ? (attributes?.id ?? "") : shortId(attributes?.id ?? ""),
+    fullIds ? (attributes?.id ?? "") : shortId(attributes?.id ?? ""),
     attributes?.metadata?.name ?? "",
     cores === undefined ? "-" : (cores * 100).toFixed(2),
     bytes(memory?.working_set_bytes),

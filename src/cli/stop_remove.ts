@@ -141,5 +141,5 @@ async function podOf(client: Client, id: string) {
 
 function required(ids: readonly string[], what: string): readonly string[] {
   if (ids.length > 0) return ids;
-  throw new UsageError(`The id of ${what} is required.`);
+  throw new UsageError(`Specify ${what}.`);
 }

@@ -43,7 +43,7 @@ export async function createContainer(
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
   const handler = getHandler(context, sandbox.runtimeHandler);
   await handler.refresh();
-  checkMounts(config.mounts ?? [], handler.facts);
+  checkMounts(config.mounts ?? [], handler.support);
   getHandler(context, config.image!.runtime_handler ?? "");
   const image = getImage(context, config.image!.image!);
   refuseWhileStarting(containersOf(context, sandbox.id), config, context.starting);
@@ -182,7 +182,7 @@ async function specOf(
     image: image.config,
     resolved: await prepareContainerInputs(context, container, { ...mounted, image, owner, call }),
     host: context.host,
-    runtime: handler.facts,
+    runtime: handler.support,
     handler: handler.rules,
     defaults: containerDefaults(context),
     cgroupsPath: context.cgroup.containerCgroupsPath(sandbox.cgroup.parent, sandbox.id, id),

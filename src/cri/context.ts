@@ -28,7 +28,7 @@ import type { SingleFlight } from "../base/single_flight.ts";
 export type Handler = {
   command: RuntimeCommand;
   /** Features of its runtime, as of the last refresh. */
-  readonly facts: RuntimeSupport;
+  readonly support: RuntimeSupport;
   /** Detects the features again if the runtime was replaced; cheap otherwise. */
   refresh: () => Promise<void>;
   rules: HandlerSettings;

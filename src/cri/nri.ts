@@ -109,9 +109,9 @@ class Nri implements NriEvents, AsyncDisposable {
   ): Promise<{ container: Container; spec: OciSpec }> {
     this.#host.checkRequired("CreateContainer");
     if (this.#host.isEmpty) return { container, spec };
-    const facts = pluginContainer(container, spec);
-    this.#creating.set(container.id, facts);
-    const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), facts);
+    const snapshot = pluginContainer(container, spec);
+    this.#creating.set(container.id, snapshot);
+    const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), snapshot);
     const { host, config, cgroup } = this.#context;
     const names = (adjust.CDI_devices ?? []).map(({ name }) => name ?? "");
     const withDevices = await this.#withCdi(sandbox, spec, names);
@@ -120,7 +120,7 @@ class Nri implements NriEvents, AsyncDisposable {
     if (rdt) prepareRdtClass(config.rdtConfigFile, rdt);
     const changed = adjustedSpec(withDevices, adjust, {
       host,
-      ociVersion: getHandler(this.#context, container.runtimeHandler).facts.ociVersion ?? "1.0.0",
+      ociVersion: getHandler(this.#context, container.runtimeHandler).support.ociVersion ?? "1.0.0",
       ...(blockio ? { blockIO: blockioClass(config.blockioConfigFile, blockio) } : {}),
       resctrl: existsSync(join(resctrlFolder, "schemata")),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
@@ -154,18 +154,18 @@ class Nri implements NriEvents, AsyncDisposable {
   }
 
   async abandonedContainer(sandbox: Sandbox, id: string): Promise<void> {
-    const facts = this.#creating.get(id);
-    if (facts === undefined) return;
+    const snapshot = this.#creating.get(id);
+    if (snapshot === undefined) return;
     this.#creating.delete(id);
     const pod = this.#pod(sandbox);
-    await this.#host.stopContainer(pod, facts);
-    await this.#host.notify("RemoveContainer", pod, facts);
+    await this.#host.stopContainer(pod, snapshot);
+    await this.#host.notify("RemoveContainer", pod, snapshot);
   }
 
   async startContainer(sandbox: Sandbox, container: Container): Promise<void> {
     if (this.#host.isEmpty) return;
     await this.#order.run(container.id, undefined, async () => {
-      await this.#host.startContainer(this.#pod(sandbox), await this.#facts(container));
+      await this.#host.startContainer(this.#pod(sandbox), await this.#snapshot(container));
     });
   }
 
@@ -176,8 +176,8 @@ class Nri implements NriEvents, AsyncDisposable {
   stoppedContainer(container: Container): void {
     if (!this.#containers.stop(container.id)) return;
     this.#background(
-      this.#deliver("StopContainer", container, (pod, facts) =>
-        this.#host.stopContainer(pod, facts),
+      this.#deliver("StopContainer", container, (pod, snapshot) =>
+        this.#host.stopContainer(pod, snapshot),
       ),
     );
   }
@@ -195,8 +195,8 @@ class Nri implements NriEvents, AsyncDisposable {
     if (this.#host.isEmpty) return { resources };
     const sandbox = this.#context.sandboxes.get(container.sandboxId);
     return await this.#order.run(container.id, undefined, async () => {
-      const facts = await this.#facts(container);
-      return await this.#host.updateContainer(this.#pod(sandbox), facts, resources);
+      const snapshot = await this.#snapshot(container);
+      return await this.#host.updateContainer(this.#pod(sandbox), snapshot, resources);
     });
   }
 
@@ -214,7 +214,9 @@ class Nri implements NriEvents, AsyncDisposable {
     event: "PostCreateContainer" | "PostStartContainer" | "PostUpdateContainer" | "RemoveContainer",
     container: Container,
   ): Promise<void> {
-    return this.#deliver(event, container, (pod, facts) => this.#host.notify(event, pod, facts));
+    return this.#deliver(event, container, (pod, snapshot) =>
+      this.#host.notify(event, pod, snapshot),
+    );
   }
 
   /** Never throws. */
@@ -228,7 +230,7 @@ class Nri implements NriEvents, AsyncDisposable {
     return this.#order.run(container.id, undefined, async () => {
       try {
         const sandbox = this.#context.sandboxes.get(container.sandboxId);
-        await send(this.#pod(sandbox), await this.#facts(container));
+        await send(this.#pod(sandbox), await this.#snapshot(container));
       } catch (error) {
         const fields = { event, container: container.id, error: messageOf(error) };
         this.#context.log.warn("delivering an NRI event failed", fields);
@@ -244,7 +246,7 @@ class Nri implements NriEvents, AsyncDisposable {
     return pluginPod(this.#context, sandbox);
   }
 
-  async #facts(container: Container): Promise<ContainerSnapshot> {
+  async #snapshot(container: Container): Promise<ContainerSnapshot> {
     const { id } = container;
     const spec = this.#specs.get(id) ?? (await readSpec(this.#context, id));
     if (this.#context.containers.find(id) !== undefined) this.#specs.set(id, spec);
@@ -258,7 +260,7 @@ class Nri implements NriEvents, AsyncDisposable {
     const snapshots: ContainerSnapshot[] = [];
     for (const container of live) {
       try {
-        snapshots.push(await this.#facts(container));
+        snapshots.push(await this.#snapshot(container));
       } catch (error) {
         const fields = { container: container.id, error: messageOf(error) };
         log.warn("container is left out of NRI synchronization", fields);

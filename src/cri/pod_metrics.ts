@@ -46,11 +46,11 @@ async function podItems(context: Context, _request: object, call: Call): Promise
         podLabels(sandbox, { container: "", id, image: "" }),
       ),
       container_metrics: byPod.get(id)!.flatMap((container): cri.ContainerMetrics[] => {
-        const facts = ofContainers.get(container.id);
-        if (facts === undefined) return [];
+        const sources = ofContainers.get(container.id);
+        if (sources === undefined) return [];
         const own = { container: container.config.metadata?.name ?? "", id: container.id };
         const labels = podLabels(sandbox, { ...own, image: container.image.name });
-        return [{ container_id: container.id, metrics: metricMessages(facts, labels) }];
+        return [{ container_id: container.id, metrics: metricMessages(sources, labels) }];
       }),
     };
     return listItem(runtime.v1.PodSandboxMetrics, message);
@@ -91,7 +91,7 @@ async function containerMeasurements(
   const space = await diskSpace(context.config.graph);
   const paths = new Map(cgroups.map((cgroup) => [cgroup.id, cgroup.paths]));
   const slices = new Slices();
-  const facts = new Map<string, MetricSources>();
+  const sources = new Map<string, MetricSources>();
   for (const { id, phase } of containers) {
     const sample = samples.get(id);
     throwIfAborted("reading metrics", call.signal);
@@ -100,10 +100,18 @@ async function containerMeasurements(
     const own = await processMeasurements(paths.get(id)!, phase.pid);
     const counted = { ...sample, processes: own.processes };
     const layer = layers.get(id);
-    facts.set(id, { nowNs: nowNs(), startedAtNs, layer, space, diskName, ...own, sample: counted });
+    sources.set(id, {
+      nowNs: nowNs(),
+      startedAtNs,
+      layer,
+      space,
+      diskName,
+      ...own,
+      sample: counted,
+    });
     await slices.pause();
   }
-  return facts;
+  return sources;
 }
 
 async function processMeasurements(paths: Cgroup["paths"], pid: number) {

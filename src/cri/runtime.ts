@@ -34,7 +34,7 @@ export async function status(
     runtime_handlers: [...context.handlers].map(([name, handler]) => ({
       name,
       features: {
-        recursive_read_only_mounts: handler.facts.recursiveReadOnlyMounts,
+        recursive_read_only_mounts: handler.support.recursiveReadOnlyMounts,
         user_namespaces: supportsUserNamespaces(context, handler),
       },
     })),

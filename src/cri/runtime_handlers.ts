@@ -33,8 +33,8 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
     const { path, runtimeArgs: args, baseRuntimeSpec } = entry;
     handlers.set(name, {
       command: { path, args, root, systemdCgroup: config.systemdCgroup },
-      get facts() {
-        return features.facts;
+      get support() {
+        return features.support;
       },
       refresh: () => features.refresh(),
       rules: {
@@ -85,8 +85,8 @@ export function removalRuntime(
 /** Returns true if pods of this handler can have a user namespace of their own. */
 export function supportsUserNamespaces(
   { host, images }: Pick<Context, "host" | "images">,
-  { facts }: Handler,
+  { support }: Handler,
 ): boolean {
   const canMapLayers = host.idmappedLayers || images.storage.driver === "native";
-  return canMapLayers && facts.idmapMounts;
+  return canMapLayers && support.idmapMounts;
 }

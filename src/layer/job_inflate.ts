@@ -1,5 +1,5 @@
-// Decompresses an archive that was compressed as a whole, since entries can be located only in a plain tar.
-// Runs in the unpack helper.
+// Decompresses an image archive (gzip or zstd) into a file: files in a tar can be read by offset only when it
+// is not compressed. Runs in the unpack helper.
 import * as fs from "node:fs";
 import { CriError } from "../base/errors.ts";
 import { Descriptor } from "../sys/descriptor.ts";
@@ -12,7 +12,7 @@ export type InflateJob = {
   path: string;
   /** The file to create. */
   target: string;
-  /** Unpacked bytes per packed byte. */
+  /** The most decompressed bytes per compressed byte; ExpansionLimit exempts small files. */
   ratioMax: number;
 };
 

@@ -9,7 +9,7 @@ import { type BootTime, bootTime } from "../sys/uptime.ts";
 
 const Failures = v.object({ bootId: v.string(), uptimeMs: v.number(), failedForMs: v.number() });
 
-/** Retries are at most an hour apart (zombies.ts); a longer pause means that nobody tried. */
+/** Retries are at most an hour apart (recovery/sweep.ts); a longer pause means that nobody tried. */
 const pauseMsMax = 2 * 60 * 60_000;
 
 export function delFailureFile(dir: string, id: string): string {

@@ -37,7 +37,7 @@ export class RuntimeFeatures {
   }
 
   /** The features as of the last refresh; none when the probe failed. */
-  get facts(): RuntimeSupport {
+  get support(): RuntimeSupport {
     return this.#features;
   }
 

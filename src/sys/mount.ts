@@ -36,7 +36,7 @@ export type MountOption = readonly [key: string, value?: string];
 
 /**
  * Mounts by fsopen(2), which takes options of any number and length; mount(2) limits all of them to a page.
- * @throws ENOSYS where kernel or libc do not have it; otherwise with the file system's messages.
+ * @throws ENOSYS when the kernel or the libc lacks it; other errors include the file system's messages.
  */
 export function mountByOptions(
   type: string,
@@ -56,7 +56,7 @@ export function mountByOptions(
       const text = value === undefined ? null : z(value);
       check("fsconfig", `${type} ${key}`, context.fd, command, z(key), text, 0);
     }
-    check("fsconfig", `of ${type}`, context.fd, CREATE, null, null, 0);
+    check("fsconfig", `${type} CREATE`, context.fd, CREATE, null, null, 0);
     const attributes = readonly ? MOUNT_ATTR_RDONLY : 0;
     const mounted = check("fsmount", type, context.fd, FSMOUNT_CLOEXEC, attributes);
     using tree = new Descriptor(mounted);
@@ -87,7 +87,7 @@ const AT_FDCWD = -100;
 const AT_EMPTY_PATH = 0x1000;
 const OPEN_TREE_CLONE = 1;
 
-/** Bind-mounts an open descriptor's file at path; the kernel refuses that to mount(2) through /proc. */
+/** Bind-mounts an open descriptor's file at path: the kernel refuses mount(2) of /proc/self/fd/N. */
 export function mountDescriptor({ fd }: Descriptor, path: string): void {
   const flags = OPEN_TREE_CLONE | AT_EMPTY_PATH | O_CLOEXEC;
   using tree = new Descriptor(check("open_tree", `descriptor ${fd}`, fd, z(""), flags));
@@ -95,8 +95,8 @@ export function mountDescriptor({ fd }: Descriptor, path: string): void {
 }
 
 /**
- * Bind-mounts a folder at path with its ids mapped as in a user namespace (mount_setattr(2)): files of root
- * there belong to the namespace's root here. userns: that namespace's descriptor.
+ * Bind-mounts a folder at path with its ids mapped by a user namespace (mount_setattr(2)): files that root
+ * owns in source belong to the namespace's root at path. userns: that namespace's descriptor.
  */
 export function mountIdmapped(source: string, path: string, userns: Descriptor): void {
   const flags = OPEN_TREE_CLONE | O_CLOEXEC;

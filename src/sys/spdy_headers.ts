@@ -2,6 +2,7 @@
 // stream per direction, with a dictionary that both sides know.
 import { constants, createInflate, type Inflate } from "node:zlib";
 
+// Each name has its length before it in the dictionary; "_" stands for a space.
 const names = `options head post put delete trace accept accept-charset accept-encoding accept-language
 accept-ranges age allow authorization cache-control connection content-base content-encoding
 content-language content-length content-location content-md5 content-range content-type date etag
@@ -33,7 +34,7 @@ function withLength(text: string): Buffer {
   return Buffer.concat([length, bytes]);
 }
 
-/** Writes header blocks of a few bytes, as stored (uncompressed) blocks of a zlib stream. */
+/** Writes header blocks without compression, as stored deflate blocks: they have only a few bytes. */
 export class HeaderWriter {
   #begun = false;
 
@@ -50,15 +51,15 @@ export class HeaderWriter {
     stored.writeUInt16LE(plain.length ^ 0xffff, 3);
     const begin = this.#begun ? [] : [Buffer.from([0x78, 0x01])];
     this.#begun = true;
-    // An empty block marks a flush: readers return nothing before it.
+    // An empty stored block is a sync flush: some decompressors return the data only after it.
     return Buffer.concat([...begin, stored, plain, Buffer.from([0, 0, 0, 0xff, 0xff])]);
   }
 }
 
-/** Limit of a block after decompression. */
+/** A header block has at most this many bytes after decompression. */
 const blockBytesMax = 64 << 10;
 
-/** Reads header blocks, each after the one before. */
+/** Reads header blocks in the order in which they were received; calls of read() must not overlap. */
 export class HeaderReader implements Disposable {
   readonly #inflate: Inflate = createInflate({
     dictionary: spdyDictionary(),

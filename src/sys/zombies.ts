@@ -5,7 +5,7 @@ import { isEngineChild } from "./children.ts";
 import { isZombie } from "./process.ts";
 import { reap } from "./wait.ts";
 
-/** Interval of a subreaper's scans. */
+/** A subreaper scans its children at this interval. */
 export const orphanScanMs = 1_000;
 
 export class Orphans {
@@ -13,9 +13,9 @@ export class Orphans {
   #seen = new Map<number, number>();
 
   /**
-   * Reaps children that were zombies in the last scan already, except those that the engine waits for, which
-   * can stay zombies for long when the event loop is late, and those for which `kept` is true. before: reaps
-   * only zombies first seen before this time, when a start began whose pid `kept` does not know yet.
+   * Reaps children that were already zombies in the previous scan. Skips those for which `kept` is true, and
+   * those that the engine waits for: they can stay zombies for long when the event loop is late. before: the
+   * time at which a process start began whose pid `kept` does not know yet; zombies first seen later stay.
    */
   reap(kept: (pid: number) => boolean, before = Number.POSITIVE_INFINITY): void {
     const now = performance.now();

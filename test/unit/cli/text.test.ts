@@ -67,7 +67,7 @@ test("pods, containers and images are in crictl's columns", () => {
     { id: "sha256:1122334455667788", repo_tags: ["127.0.0.1:5000/b:1", "a:2"], size: toLong(1000) },
     { id: "sha256:99", repo_digests: ["c@sha256:abcdef"], size: toLong(1) },
   ];
-  expect(imageTable(images, { whole: false, digests: true }).split("\n")).toEqual([
+  expect(imageTable(images, { fullIds: false, digests: true }).split("\n")).toEqual([
     "IMAGE               TAG                 DIGEST              IMAGE ID            SIZE",
     "127.0.0.1:5000/b    1                   <none>              1122334455667       1kB",
     "a                   2                   <none>              1122334455667       1kB",

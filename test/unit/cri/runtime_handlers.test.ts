@@ -90,7 +90,7 @@ test.each([
   "user namespaces with id-mapped layers %p, driver %s and id-mapped mounts %p: %p",
   (idmappedLayers, driver, idmapMounts, expected) => {
     const context = { host: { idmappedLayers }, images: { storage: { driver } } };
-    const handler = { facts: { idmapMounts } } as Handler;
+    const handler = { support: { idmapMounts } } as Handler;
     expect(supportsUserNamespaces(context as unknown as Context, handler)).toBe(expected);
   },
 );

@@ -28,11 +28,11 @@ function open() {
 test("concurrent refreshes run the runtime once, with its configured arguments", async () => {
   install(printing({ mountOptions: ["ro", "rro"], linux: { mountExtensions: {} } }));
   const { features, problems } = open();
-  expect(features.facts).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
+  expect(features.support).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
   const seen = await Promise.all(
     [1, 2, 3].map(async () => {
       await features.refresh();
-      return features.facts.recursiveReadOnlyMounts;
+      return features.support.recursiveReadOnlyMounts;
     }),
   );
   expect(seen).toEqual([true, true, true]);
@@ -49,21 +49,21 @@ test("a replaced executable is probed again, and a removed one has no features",
   await features.refresh();
   install(printing({ linux: { mountExtensions: { idmap: { enabled: true } } } }));
   await features.refresh();
-  expect(features.facts).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: true });
+  expect(features.support).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: true });
   rmSync(program);
   await features.refresh();
-  expect(features.facts).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
+  expect(features.support).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
   expect(problems[0]).toContain(program);
   install(printing({ mountOptions: ["rro"] }));
   await features.refresh();
-  expect(features.facts.recursiveReadOnlyMounts).toBe(true);
+  expect(features.support.recursiveReadOnlyMounts).toBe(true);
 });
 
 test("a runtime without the verb has no features, and that is not a problem", async () => {
   install("echo 'No help topic for features' >&2; exit 3");
   const { features, problems } = open();
   await features.refresh();
-  expect(features.facts).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
+  expect(features.support).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
   expect(problems).toEqual([]);
 });
 

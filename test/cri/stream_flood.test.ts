@@ -11,7 +11,7 @@ import { freePort } from "../registry.ts";
 import { ChannelsClient } from "../stream/channels_client.ts";
 import { converse, exitCodeIn } from "../stream_client.ts";
 
-const floodMs = 12_000;
+const floodMs = 5_000;
 
 let daemon: Daemon;
 let pod: PodSandboxConfig;
@@ -91,7 +91,7 @@ test.each(["silent", "half", "churn"])(
     const long = await converse(await urlOf("Attach", {}), { stdout: true }, "WebSocket");
     await flood(streamPort, 1500, kind);
     const steps = [execOnce, attachOnce, () => forwardOnce(port)];
-    expect(await rounds(floodMs, steps)).toBeGreaterThan(3);
+    expect(await rounds(floodMs, steps)).toBeGreaterThan(1);
     const heard = long.heard.stdout.length;
     await until("the stream from before goes on", () => long.heard.stdout.length > heard);
     long.vanish();
@@ -115,7 +115,7 @@ test.each(["silent", "half"])(
   "1,500 %s connections to the metrics keep no reader out",
   async (kind) => {
     await flood(metricsPort, 1500, kind);
-    expect(await rounds(floodMs, [scrapeOnce])).toBeGreaterThan(3);
+    expect(await rounds(floodMs, [scrapeOnce])).toBeGreaterThan(1);
   },
   120_000,
 );
@@ -134,7 +134,7 @@ test.skipIf(Bun.which("openssl") === null).each([
     daemon.writeConfig({ "stream-tls-cert": cert, "stream-tls-key": key });
     await daemon.restart();
     await flood(Number(new URL(await urlOf("Exec", { cmd: ["true"] })).port), count, kind);
-    expect(await rounds(floodMs, [execOnce, attachOnce])).toBeGreaterThan(3);
+    expect(await rounds(floodMs, [execOnce, attachOnce])).toBeGreaterThan(1);
   },
   120_000,
 );

@@ -8,6 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { createLog } from "../../src/base/log.ts";
 import { MonitorClient } from "../../src/monitor_client/client.ts";
 import { runtime } from "../../src/proto/messages.js";
+import { until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 
@@ -133,6 +134,7 @@ describe("an upgrade of the monitor", () => {
     const podId = await daemon.runPod(pod);
     const id = await daemon.run(podId, pod, ["sleep", "600"]);
     const long = daemon.exec(id, "sleep 13"); // more than the ten seconds that an upgrade waits
+    await until("it runs", async () => (await daemon.exec(id, "ps")).stdout.includes("sleep 13"));
     const other = join(daemon.dir, "fourth-build");
     copyFileSync(executable, other);
     const [pid] = daemon.monitors();

@@ -1,0 +1,31 @@
+// The size of a container's writable layer in its statistics.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { toBigInt } from "../../src/base/int64.ts";
+import type { UInt64Value } from "../../src/proto/types.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { countedStats, until } from "../stats.ts";
+
+let daemon: Daemon;
+beforeAll(async () => (daemon = await startDaemon({ network: false })));
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+const count = (value: UInt64Value | null | undefined) => toBigInt(value?.value);
+
+test("a container that writes a file has a larger writable layer", async () => {
+  const pod = daemon.hostPodConfig();
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, ["sleep", "600"]);
+  const before = (await countedStats(daemon, id)).writable_layer!;
+  expect(before.fs_id!.mountpoint).toBe(`${daemon.dir}/graph`);
+  await daemon.exec(
+    id,
+    "mkdir /d; for i in 1 2 3 4 5; do dd if=/dev/zero of=/d/$i bs=1M count=1; done",
+  );
+  const after = await until(
+    async () => (await daemon.client.ContainerStats({ container_id: id })).stats!,
+    ({ writable_layer: layer }) =>
+      count(layer!.used_bytes) >= count(before.used_bytes) + (5n << 20n),
+  );
+  expect(count(after.writable_layer!.inodes_used) - count(before.inodes_used)).toBe(6n);
+  expect(toBigInt(after.writable_layer!.timestamp)).toBeGreaterThan(toBigInt(before.timestamp));
+});

@@ -1,12 +1,10 @@
 // Makes all parts of the daemon, in order, and ends them in the reverse order when SIGINT, SIGTERM or SIGQUIT
 // comes. Containers, and the monitor, go on.
-import * as grpc from "@grpc/grpc-js";
-import { chmodSync, chownSync, mkdirSync, readFileSync, rmSync } from "node:fs";
+import { readFileSync, rmSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { join } from "node:path";
 import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
-import { groupId } from "./base/config_host.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import type { Log } from "./base/log.ts";
 import { EventBus } from "./base/event_bus.ts";
@@ -19,7 +17,6 @@ import { serveMetrics } from "./stats/metrics_server.ts";
 import { metricsText } from "./cri/daemon_metrics.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
 import { SingleFlight } from "./base/single_flight.ts";
-import { createServer } from "./cri/server.ts";
 import { sampledCgroups } from "./cri/usage.ts";
 import { loadImagesDir } from "./image/images_dir.ts";
 import { type ImageStore, openImageStore } from "./image/store.ts";
@@ -51,10 +48,10 @@ import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
 import { openService } from "./service.ts";
+import { serve, serveContainerd } from "./sockets.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/zombies.ts";
-import { replaceStale } from "./sys/stale_socket.ts";
 import { bootId } from "./sys/uptime.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
 import { shrinkWhenIdle } from "./sys/memory.ts";
@@ -63,8 +60,6 @@ import { shrinkWhenIdle } from "./sys/memory.ts";
 const commitAgainMs = 1_000;
 /** Grace for CNI plugins whose call was cancelled: most take less than a second. */
 const cniGraceMs = 10_000;
-/** Calls under way may finish for so long at shutdown. */
-const drainMs = 1_000;
 /** Deadline of the whole shutdown: streams, plugins, calls, pulls. */
 const endMsMax = 15_000;
 /** Limits of pod events: queued for one client, and clients. */
@@ -103,6 +98,8 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     shrinkWhenIdle(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
   prepareNetnsFolder(log);
+  const { promise: isReady, resolve: ready } = Promise.withResolvers<void>();
+  if (config.containerdSocket !== "") await serveContainerd(context, stack, isReady);
   await recoverRecords(context);
   await context.monitor.connect();
   if (config.nri.support) {
@@ -114,7 +111,7 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     const text = () => metricsText(context);
     stack.use(await serveMetrics(config.metricsPort, { text, log: context.log }));
   }
-  await listen(context, stack);
+  await serve(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
   await writePidfile(context, stack);
   log.info("ready", {
@@ -124,6 +121,7 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     cgroups: `${context.cgroup.name} v${context.cgroup.version}`,
     config: loaded.file,
   });
+  ready();
   service.ready(config.hosts[0]!);
   const signal = await endSignal();
   service.ending();
@@ -330,33 +328,6 @@ function removePidfile(path: string): void {
   } catch (error) {
     if (errnoOf(error) !== "ENOENT") throw error;
   }
-}
-
-async function listen(context: Context, stack: AsyncDisposableStack): Promise<void> {
-  const { hosts, group } = context.config;
-  const server = createServer(context);
-  stack.defer(() => endServer(server));
-  stack.defer(() => context.events.close(new CriError("UNAVAILABLE", "the daemon is ending")));
-  const gid = group === "" ? undefined : groupId(group);
-  for (const host of hosts) {
-    const path = host.replace(/^unix:(\/\/)?/, "");
-    mkdirSync(dirname(path), { recursive: true });
-    await replaceStale(path, "hosts");
-    await new Promise<void>((resolve, reject) => {
-      const done = (error: Error | null) => (error === null ? resolve() : reject(error));
-      server.bindAsync(`unix:${path}`, grpc.ServerCredentials.createInsecure(), done);
-    });
-    stack.defer(() => rmSync(path, { force: true }));
-    // Until here only root could connect, because of the process's umask.
-    if (gid !== undefined) chownSync(path, 0, gid);
-    chmodSync(path, gid === undefined ? 0o600 : 0o660);
-  }
-}
-
-async function endServer(server: grpc.Server): Promise<void> {
-  const forced = setTimeout(() => server.forceShutdown(), drainMs);
-  await new Promise<void>((resolve) => server.tryShutdown(() => resolve()));
-  clearTimeout(forced);
 }
 
 function endSignal(): Promise<NodeJS.Signals> {

@@ -35,6 +35,10 @@ export const daemonKeys = {
     about:
       "group that may use the socket (mode 0660, else 0600), which must be outside of graph and state",
   }),
+  containerdSocket: key("containerd-socket", k.socketPath, "", {
+    about:
+      "socket of a read-only part of containerd's API, by which a kubelet's cAdvisor names pods and containers in its metrics; empty: none",
+  }),
   graph: key("graph", k.absolutePath, "/var/lib/isulad", { about: "folder of persistent data" }),
   state: key("state", k.absolutePath, "/var/run/isulad", {
     about: "folder of runtime state, cleared at boot",

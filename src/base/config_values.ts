@@ -150,6 +150,15 @@ export const sockets = kind(
   ),
 );
 
+export const socketPath = kind(
+  "text",
+  `an absolute path of at most ${socketPathBytesMax} bytes`,
+  v.pipe(
+    path(),
+    v.check((file) => Buffer.byteLength(file) <= socketPathBytesMax),
+  ),
+);
+
 /** A list, or one text with folders separated as in $PATH (also by "," or ";"). */
 export const folders = kind(
   "list",

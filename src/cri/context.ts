@@ -62,6 +62,11 @@ export type Context = {
   nri?: NriEvents;
   instruments: Instruments;
   events: EventBus<PodEvent>;
+  /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket. */
+  podMarkers?: {
+    changed(sandboxId: string): void;
+    processOf(sandboxId: string): number | undefined;
+  };
   /** Timestamps events, and statuses whose order relative to events matters. */
   eventClock: EventClock;
   /** Starts under way, by container; each resolves when its outcome is committed. */

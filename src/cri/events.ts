@@ -25,6 +25,7 @@ export function containerCommitted(
   if (after?.phase.phase !== "running") context.sampler.forget(id);
   const hasExited = after?.phase.phase === "exited" && before?.phase.phase !== "exited";
   if (hasExited) context.nri?.stoppedContainer(after);
+  if (before?.phase !== after?.phase) context.podMarkers?.changed(sandboxId);
   const sandbox = context.sandboxes.listed(sandboxId);
   publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
 }
@@ -38,6 +39,7 @@ export function sandboxCommitted(
   const sandbox = (after ?? before)!;
   const { id } = sandbox;
   if (after?.phase.phase !== "ready") context.sampler.forget(id);
+  context.podMarkers?.changed(id);
   publish(context, { id, sandbox, sandboxId: id }, sandboxEvents(before, after));
 }
 

@@ -2,6 +2,7 @@
 // status. Only here errors become status codes, and deadlines and cancellations become AbortSignals.
 // Whatever a handler, an encoder or grpc-js throws, the call ends with a status.
 import * as grpc from "@grpc/grpc-js";
+import { untilAborted } from "../base/abort.ts";
 import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { nowMs } from "../base/clock.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
@@ -29,6 +30,8 @@ export type Rpc<Handler> = {
   name: string;
   method: Method;
   handler: Handler | undefined;
+  /** Calls wait for it: the daemon may still be starting. */
+  ready?: Promise<void>;
 };
 
 type UnaryCall = grpc.ServerUnaryCall<Buffer, Buffer>;
@@ -79,6 +82,7 @@ async function answer<Handler>(
     if (handler === undefined) throw unimplemented(name);
     request = decode(rpc, call.request);
     validateRequest(name, request);
+    if (rpc.ready !== undefined) await untilAborted(rpc.ready, "the daemon's start", signal);
     await run(handler, request, signal);
     ended("OK");
     return undefined;

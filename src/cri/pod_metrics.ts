@@ -62,7 +62,7 @@ function podLabels(
   own: { container: string; id: string; image: string },
 ): string[] {
   const { name, namespace } = config.metadata ?? {};
-  return [name ?? "", namespace ?? "", own.container, own.id, own.image];
+  return [name ?? "", namespace ?? "", own.container, own.id, own.id, own.image];
 }
 
 async function podMeasurements(

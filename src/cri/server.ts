@@ -1,9 +1,17 @@
-// The gRPC server: registers every RPC of CRI and of isulad.v1; grpc_calls.ts runs their calls.
+// The gRPC servers: registers every RPC of CRI, of isulad.v1 and of containerd's API; grpc_calls.ts runs their calls.
 import * as grpc from "@grpc/grpc-js";
-import { ImageService, NodeService, RuntimeService } from "../proto/services.ts";
+import {
+  ContainersService,
+  ImageService,
+  NodeService,
+  RuntimeService,
+  TasksService,
+  VersionService,
+} from "../proto/services.ts";
 import { answerStream, answerUnary, messageBytesMax, type Method } from "./grpc_calls.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
+import { containerdVersion, getContainer, getTask } from "./containerd_api.ts";
 import { createContainer } from "./container_create.ts";
 import { startContainer } from "./container_start.ts";
 import { getContainerEvents } from "./events.ts";
@@ -106,6 +114,38 @@ const alphaImage = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "Im
 const http2Options = { streamResetBurst: 100_000, streamResetRate: 10_000 };
 
 export function createServer(context: Context): grpc.Server {
+  const { server, add } = newServer(context);
+  addCri(add);
+  add("isulad.v1.NodeService", NodeService, handlers);
+  add("runtime.v1alpha2.RuntimeService", pick(RuntimeService, alphaRuntime), handlers);
+  add("runtime.v1alpha2.ImageService", pick(ImageService, alphaImage), handlers);
+  return server;
+}
+
+/**
+ * The server of containerd-socket: containerd's API as far as cAdvisor calls it, and CRI, since kubeadm takes
+ * containerd's default path for a CRI socket. Calls wait until the daemon is ready, except Version, without
+ * which a kubelet does not start.
+ */
+export function createContainerdServer(context: Context, ready: Promise<void>): grpc.Server {
+  const { server, add } = newServer(context);
+  addCri(add, ready);
+  const version = { Version: containerdVersion };
+  add("containerd.services.version.v1.Version", VersionService, version);
+  const containers = { Get: getContainer };
+  add("containerd.services.containers.v1.Containers", ContainersService, containers, ready);
+  add("containerd.services.tasks.v1.Tasks", TasksService, { Get: getTask }, ready);
+  return server;
+}
+
+type Add = (service: string, methods: Methods, handlers: object, ready?: Promise<void>) => void;
+
+function addCri(add: Add, ready?: Promise<void>): void {
+  add("runtime.v1.RuntimeService", RuntimeService, handlers, ready);
+  add("runtime.v1.ImageService", ImageService, handlers, ready);
+}
+
+function newServer(context: Context): { server: grpc.Server; add: Add } {
   const server = new grpc.Server({
     "grpc.max_receive_message_length": messageBytesMax,
     "grpc.max_send_message_length": -1,
@@ -113,24 +153,27 @@ export function createServer(context: Context): grpc.Server {
   // grpc-js has no public option for these, and passes this object to node:http2.
   Object.assign(server["commonServerOptions"] as object, http2Options);
   const failures = new FailureLog(context.log);
-  const add = (service: string, methods: Methods) =>
-    register(server, { context, failures, service, methods });
-  add("runtime.v1.RuntimeService", RuntimeService);
-  add("runtime.v1.ImageService", ImageService);
-  add("isulad.v1.NodeService", NodeService);
-  add("runtime.v1alpha2.RuntimeService", pick(RuntimeService, alphaRuntime));
-  add("runtime.v1alpha2.ImageService", pick(ImageService, alphaImage));
-  return server;
+  const add: Add = (service, methods, table, ready) =>
+    register(server, { context, failures, service, methods, table, ready });
+  return { server, add };
 }
 
 function pick(methods: Methods, names: string[]): Methods {
   return Object.fromEntries(names.map((name) => [name, methods[name]!]));
 }
 
-type Service = { context: Context; failures: FailureLog; service: string; methods: Methods };
+type Service = {
+  context: Context;
+  failures: FailureLog;
+  service: string;
+  methods: Methods;
+  /** Handlers by method. */
+  table: object;
+  ready: Promise<void> | undefined;
+};
 
 /** grpc-js only passes bytes through: what fails to be encoded or decoded fails only its own call. */
-function register(server: grpc.Server, { context, failures, service, methods }: Service): void {
+function register(server: grpc.Server, { service, methods, table, ...rest }: Service): void {
   const definition: Record<string, grpc.MethodDefinition<Buffer, Buffer>> = {};
   const implementation: grpc.UntypedServiceImplementation = {};
   const same = (bytes: Buffer) => bytes;
@@ -144,9 +187,16 @@ function register(server: grpc.Server, { context, failures, service, methods }: 
       responseSerialize: same,
       responseDeserialize: same,
     };
-    const handler = handlers[name as keyof Services] as never;
-    const rpc = { context, failures, name, method, handler };
+    const handler = table[name as keyof typeof table];
+    const rpc = { ...rest, name: nameOf(service, name), method, handler };
     implementation[name] = method.stream ? answerStream(rpc) : answerUnary(rpc);
   }
   server.addService(definition, implementation);
+}
+
+/** Names an RPC in logs and metrics. CRI's names are unique; containerd has a Get for each kind of object. */
+function nameOf(service: string, method: string): string {
+  return service.startsWith("containerd.")
+    ? `containerd.${service.split(".")[2]}.${method}`
+    : method;
 }

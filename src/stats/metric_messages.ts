@@ -6,8 +6,11 @@ import { type MetricSources, metricTable } from "./metric_table.ts";
 
 const { MetricType } = runtime.v1;
 
-/** Labels of every metric; container and image are empty for a pod's own metrics. */
-const labelKeys = ["pod", "namespace", "container", "id", "image"];
+/**
+ * Labels of every metric, as cAdvisor names them: name is the id of the container or sandbox; container and image
+ * are empty for a pod's own metrics.
+ */
+const labelKeys = ["pod", "namespace", "container", "id", "name", "image"];
 
 export function metricDescriptors(): MetricDescriptor[] {
   return metricTable.map(({ labels, ...metric }) => {

@@ -113,6 +113,7 @@ test("a container has its limits, its use and its files", async () => {
     namespace: "test",
     container: expect.stringMatching(/^c-/),
     id,
+    name: id,
     image: "docker.io/library/busybox:latest",
   });
   expect(value("spec_memory_limit_bytes")).toBe(bytes);
@@ -142,6 +143,7 @@ test("a pod has the traffic of its interface and what its cgroup counts", async 
     namespace: "test",
     container: "",
     id: podId,
+    name: podId,
     image: "",
     interface: "eth0",
   });

@@ -26,14 +26,14 @@ describe("the metrics server", () => {
 
 describe("a metric", () => {
   test("has the labels of its descriptor, and the time of its sample", () => {
-    const labels = ["pod", "namespace", "app", "c1", "busybox"];
+    const labels = ["pod", "namespace", "app", "c1", "c1", "busybox"];
     const facts = { nowNs: 9n, startedAtNs: 2_000_000_000n, diskName: () => "sda" };
     const metrics = metricMessages(facts, labels);
     const descriptors = new Map(metricDescriptors().map((one) => [one.name, one]));
     expect(metrics.length).toBeGreaterThan(0);
     for (const { name, label_values, timestamp, metric_type } of metrics) {
       expect(label_values?.length).toBe(descriptors.get(name)?.label_keys?.length);
-      expect(label_values?.slice(0, 5)).toEqual(labels);
+      expect(label_values?.slice(0, 6)).toEqual(labels);
       expect(toBigInt(timestamp)).toBe(9n);
       expect(runtime.v1.MetricType[metric_type ?? 0]).toBeDefined();
     }

@@ -1,0 +1,98 @@
+// Binds the daemon's sockets: those of CRI (key hosts), and that of containerd's API (key containerd-socket).
+import * as grpc from "@grpc/grpc-js";
+import { chmodSync, chownSync, lstatSync, mkdirSync, rmSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { groupId } from "./base/config_host.ts";
+import { CriError, errnoOf, messageOf } from "./base/errors.ts";
+import { logFailure } from "./base/log.ts";
+import type { Context } from "./cri/context.ts";
+import { PodMarkers } from "./cri/pod_markers.ts";
+import { createContainerdServer, createServer } from "./cri/server.ts";
+import { readTextIfExists, writeFileAtomic } from "./sys/file.ts";
+import { replaceStale } from "./sys/stale_socket.ts";
+
+/** Calls under way may finish for so long at shutdown. */
+const drainMs = 1_000;
+
+/** Serves CRI; the stack ends it. */
+export async function serve(context: Context, stack: AsyncDisposableStack): Promise<void> {
+  const { hosts, group } = context.config;
+  const server = createServer(context);
+  stack.defer(() => endServer(server));
+  stack.defer(() => context.events.close(new CriError("UNAVAILABLE", "the daemon is ending")));
+  const gid = group === "" ? undefined : groupId(group);
+  for (const host of hosts) {
+    const path = host.replace(/^unix:(\/\/)?/, "");
+    mkdirSync(dirname(path), { recursive: true });
+    await replaceStale(path, "hosts");
+    await bind(server, path, stack);
+    // Until here only root could connect, because of the process's umask.
+    if (gid !== undefined) chownSync(path, 0, gid);
+    chmodSync(path, gid === undefined ? 0o600 : 0o660);
+  }
+}
+
+/**
+ * Serves containerd's API, for root only, before the daemon is ready: a kubelet connects once, when it starts.
+ * Makes the pods' markers when it is ready. @throws CriError FAILED_PRECONDITION if the path exists, unless
+ * it is the socket of an earlier daemon that was killed: containerd may own it.
+ */
+export async function serveContainerd(
+  context: Context,
+  stack: AsyncDisposableStack,
+  ready: Promise<void>,
+): Promise<void> {
+  const { containerdSocket: path, state } = context.config;
+  const record = join(state, "containerd-socket");
+  const found = identityOf(path);
+  if (found !== undefined) {
+    if (found !== (await readTextIfExists(record))) throw taken(path);
+    rmSync(path);
+  }
+  mkdirSync(dirname(path), { recursive: true });
+  const server = createContainerdServer(context, ready);
+  stack.defer(() => endServer(server));
+  await bind(server, path, stack);
+  chmodSync(path, 0o600);
+  await writeFileAtomic(record, identityOf(path)!);
+  const podMarkers = new PodMarkers(context);
+  context.podMarkers = podMarkers;
+  ready
+    .then(() => podMarkers.start())
+    .catch(logFailure(context.log, "marking the pods for cAdvisor failed"));
+}
+
+/** Identifies the file at a path; undefined if there is none. */
+function identityOf(path: string): string | undefined {
+  try {
+    const { dev, ino, birthtimeNs } = lstatSync(path, { bigint: true });
+    return `${path} ${dev}:${ino} ${birthtimeNs}`;
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return undefined;
+    throw new CriError("FAILED_PRECONDITION", `cannot use socket ${path}: ${messageOf(error)}`);
+  }
+}
+
+function taken(path: string): CriError {
+  return new CriError(
+    "FAILED_PRECONDITION",
+    `containerd-socket ${path} exists, and this daemon has not made it: remove containerd if it is unused, or choose another path`,
+  );
+}
+
+async function bind(server: grpc.Server, path: string, stack: AsyncDisposableStack): Promise<void> {
+  await new Promise<void>((resolve, reject) => {
+    const done = (error: Error | null) => (error === null ? resolve() : reject(error));
+    server.bindAsync(`unix:${path}`, grpc.ServerCredentials.createInsecure(), done);
+  });
+  const made = identityOf(path);
+  stack.defer(() => {
+    if (identityOf(path) === made) rmSync(path, { force: true }); // otherwise another program's by now
+  });
+}
+
+async function endServer(server: grpc.Server): Promise<void> {
+  const forced = setTimeout(() => server.forceShutdown(), drainMs);
+  await new Promise<void>((resolve) => server.tryShutdown(() => resolve()));
+  clearTimeout(forced);
+}

@@ -66,7 +66,7 @@ export class PodMarkers {
   #followAll(): void {
     const ids = [...this.#changed];
     this.#changed.clear();
-    for (const id of ids) this.#follow(id);
+    for (const id of ids) this.#attempt(id, () => this.#follow(id));
   }
 
   #follow(id: string): void {

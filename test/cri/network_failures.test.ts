@@ -260,7 +260,7 @@ describe("CNI 1.1", () => {
     await daemon.start();
     await until("it is postponed", () => daemon.log.slice(logged).includes("CNI GC postponed"));
     expect(existsSync(told)).toBe(false);
-    expect(existsSync(lost!)).toBe(true); // written again, from the record
+    await until("it is written again, from the record", () => existsSync(lost!));
     await daemon.restart();
     await until("GC has run", () => existsSync(told) && readFileSync(told, "utf8") !== "");
     const input = JSON.parse(readFileSync(told, "utf8")) as Record<

@@ -290,7 +290,8 @@ test("garbage on the socket closes only that connection", async () => {
   socket.on("error", () => {});
   socket.write("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   await ended;
-  expect(daemon.log).toMatch(/not admitted.*a frame for connection 1195725856/);
+  const line = /not admitted.*a frame for connection 1195725856/;
+  await until("the daemon says so", () => line.test(daemon.log));
   await life();
 });
 

@@ -8,7 +8,7 @@ import { executes, giveWay, offerToOomKiller } from "../../src/sys/process.ts";
 import { run } from "../../src/sys/run.ts";
 
 test("executes() returns when the process executes another program, however long after the start", async () => {
-  const script = "read go; i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; exec sleep 60";
+  const script = "read go; i=0; while [ $i -lt 2000 ]; do i=$((i + 1)); done; exec sleep 60";
   const child = spawn("sh", ["-c", script], { stdio: ["pipe", "ignore", "inherit"] });
   await once(child, "spawn");
   const exe = () => readlinkSync(`/proc/${child.pid}/exe`);

@@ -66,9 +66,9 @@ async function specText(context: Context, id: string): Promise<string> {
  */
 export async function getTask(
   context: Context,
-  request: api.GetTaskRequest,
+  request: api.GetRequest,
   call: Call,
-): Promise<api.GetTaskResponse> {
+): Promise<api.GetResponse> {
   const id = request.container_id ?? "";
   await untilMade(context, id, call);
   const starting = context.starting.get(id);

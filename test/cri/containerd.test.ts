@@ -85,8 +85,8 @@ async function containerOf(id: string): Promise<containerd.Container> {
 
 async function taskOf(container_id: string): Promise<containerd.Process> {
   const path = "/containerd.services.tasks.v1.Tasks/Get";
-  const { GetTaskRequest, GetTaskResponse } = containerd;
-  const got = await call(path, [GetTaskRequest, { container_id }], GetTaskResponse);
+  const { GetRequest, GetResponse } = containerd;
+  const got = await call(path, [GetRequest, { container_id }], GetResponse);
   return containerd.Process.create(got.process!);
 }
 

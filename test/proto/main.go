@@ -1,22 +1,49 @@
-// Prints a compiled descriptor, one fact a line, for proto.test.ts to compare: of k8s.io/cri-api, or
-// of containerd/nri when its argument is nri.
+// Prints compiled descriptors, one fact a line, for proto.test.ts to compare: k8s.io/cri-api for the argument
+// cri, containerd/nri for nri, and for containerd the files of containerd/api whose calls cAdvisor makes.
 package main
 
 import (
 	"fmt"
 	"os"
 
+	containers "github.com/containerd/containerd/api/services/containers/v1"
+	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	version "github.com/containerd/containerd/api/services/version/v1"
+	task "github.com/containerd/containerd/api/types/task"
 	nri "github.com/containerd/nri/pkg/api"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
+var files = map[string][]protoreflect.FileDescriptor{
+	"cri": {cri.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto},
+	"nri": {nri.File_pkg_api_api_proto},
+	"containerd": {
+		version.File_services_version_v1_version_proto,
+		containers.File_services_containers_v1_containers_proto,
+		tasks.File_services_tasks_v1_tasks_proto,
+		task.File_types_task_task_proto,
+		anypb.File_google_protobuf_any_proto,
+		emptypb.File_google_protobuf_empty_proto,
+		timestamppb.File_google_protobuf_timestamp_proto,
+	},
+}
+
 func main() {
-	file := cri.File_staging_src_k8s_io_cri_api_pkg_apis_runtime_v1_api_proto
-	if len(os.Args) > 1 && os.Args[1] == "nri" {
-		file = nri.File_pkg_api_api_proto
+	if len(os.Args) != 2 || files[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: go run . cri|nri|containerd")
+		os.Exit(2)
 	}
+	for _, file := range files[os.Args[1]] {
+		describe(file)
+	}
+}
+
+func describe(file protoreflect.FileDescriptor) {
 	fmt.Printf("package %s, syntax %s\n", file.Package(), file.Syntax())
 	messages(file.Messages())
 	enums(file.Enums())

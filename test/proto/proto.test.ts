@@ -1,5 +1,5 @@
-// Ours against k8s.io/cri-api and containerd/nri: their compiled descriptors, taken through the Go
-// module proxy.
+// Compares our .proto files with the compiled descriptors of k8s.io/cri-api, containerd/nri and
+// containerd/api, taken through the Go module proxy.
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -18,15 +18,26 @@ test.skipIf(!go.enough).each([
 ])(
   "%s has upstream's messages, fields, enums and methods, and nothing else",
   (file, name, linesMin) => {
-    // One package at a time: grpc is among them, and other tests may be running.
-    const run = Bun.spawnSync(["go", "run", "-p", "1", ".", name], {
-      cwd: here,
-      stderr: "inherit",
-    });
-    expect(run.exitCode).toBe(0);
-    const theirs = run.stdout.toString().trim().split("\n");
+    const theirs = upstream(name);
     expect(theirs.length).toBeGreaterThan(linesMin);
     expect(differences(facts(protoFile(file)), theirs)).toEqual([]);
+  },
+  goMinutes * 60_000,
+);
+
+test.skipIf(!go.enough)(
+  "containerd.proto has nothing that upstream has not",
+  () => {
+    const theirs = upstream("containerd").map(inOnePackage);
+    const own = facts(protoFile("containerd.proto")).map(inOnePackage);
+    expect(own.length).toBeGreaterThan(40);
+    expect(own.filter((line) => !theirs.includes(line))).toEqual([]);
+    const planted = facts(
+      protoFile("containerd.proto").replace("uint32 pid = 3;", "int32 pid = 3;"),
+    );
+    expect(planted.map(inOnePackage).filter((line) => !theirs.includes(line))).toEqual([
+      "field containerd.Process.pid = 3, optional int32",
+    ]);
   },
   goMinutes * 60_000,
 );
@@ -56,6 +67,21 @@ test.each(planted)("the comparison sees %s", (what, from, to, lines) => {
   expect(text, what).toContain(from);
   expect(differences(facts(text.replaceAll(from, to)), facts(ours))).toHaveLength(lines);
 });
+
+/** Returns the facts of upstream's descriptors, as main.go prints them. */
+function upstream(name: string): string[] {
+  // One package at a time: grpc is among them, and other tests may be running.
+  const run = Bun.spawnSync(["go", "run", "-p", "1", ".", name], { cwd: here, stderr: "inherit" });
+  expect(run.exitCode).toBe(0);
+  return run.stdout.toString().trim().split("\n");
+}
+
+/** Names everything as containerd.proto does, which puts containerd's packages into one. */
+function inOnePackage(line: string): string {
+  return line
+    .replaceAll(/containerd\.(services\.\w+\.v1|v1\.types)\b|google\.protobuf\b/g, "containerd")
+    .replace(/^(rpc containerd\.\w+)Service\./, "$1.");
+}
 
 function protoFile(name: string): string {
   return readFileSync(join(here, "../../proto", name), "utf8");

@@ -167,7 +167,7 @@ test("a client that never reads is disconnected; another one gets every event", 
   using events = listen();
   await sleep(100);
   // Large statuses fill what the connection buffers, and then the queue.
-  const annotations = { "test/large": "x".repeat(100_000) };
+  const annotations = { "test/large": "x".repeat(10_000) };
   const pod = daemon.hostPodConfig({ annotations });
   const podId = await daemon.runPod(pod);
   await first;

@@ -1,0 +1,113 @@
+// UpdateContainerResources changes the limits of containers that do not run, and rolls interrupted updates back.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { toLong } from "../../src/base/int64.ts";
+import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";
+import { failure } from "../expect.ts";
+import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
+import { isV2, Limits, mib } from "./limits.ts";
+
+let daemon: Daemon;
+let limits: Limits;
+let pod: PodSandboxConfig;
+let podId: string;
+beforeAll(async () => {
+  daemon = await startDaemon({ flags: ["--allow-failpoints"] });
+  limits = new Limits(daemon);
+  pod = daemon.hostPodConfig();
+  podId = await daemon.runPod(pod);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+/** Restarts the daemon with failpoints, each of which strikes once. */
+async function arm(failpoints: string): Promise<void> {
+  await daemon.stop();
+  process.env["ISULAD_FAILPOINTS"] = failpoints;
+  await daemon.start();
+  process.env["ISULAD_FAILPOINTS"] = "";
+}
+
+const start = (linux: LinuxContainerResources = {}) =>
+  daemon.run(podId, pod, ["sleep", "600"], { linux: { resources: linux } });
+
+describe("of a container that does not run", () => {
+  test("created: the container starts with the new limits", async () => {
+    const id = await daemon.create(podId, pod, ["sleep", "600"]);
+    await limits.update(id, { memory_limit_in_bytes: mib(48), cpuset_cpus: "0" });
+    expect(await limits.reported(id)).toMatchObject({ cpuset_cpus: "0" });
+    await daemon.client.StartContainer({ container_id: id });
+    expect(await limits.kernel(id)).toMatchObject({ memory: String(48 << 20), cpus: "0" });
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+
+  test("other limits from the handler's base spec stay", async () => {
+    const base = join(daemon.dir, "base.json");
+    const resources = { pids: { limit: 77 } };
+    writeFileSync(base, JSON.stringify({ ociVersion: "1.0.2", linux: { resources } }));
+    const path = Bun.which(ociRuntime)!;
+    daemon.writeConfig({ runtimes: { based: { path, "base-runtime-spec": base } } });
+    await daemon.restart();
+    const own = daemon.hostPodConfig();
+    const ownId = await daemon.runPod(own, "based");
+    const id = await daemon.create(ownId, own, ["sleep", "600"]);
+    await limits.update(id, { memory_limit_in_bytes: mib(48) });
+    await daemon.client.StartContainer({ container_id: id });
+    await limits.update(id, { memory_limit_in_bytes: mib(64) });
+    const pids = `cat /sys/fs/cgroup/${isV2 ? "" : "pids/"}pids.max`;
+    expect((await daemon.exec(id, pids)).stdout).toBe("77\n");
+    expect(await limits.kernel(id)).toMatchObject({ memory: String(64 << 20) });
+    await daemon.removePod(ownId);
+  });
+
+  test("exited is FAILED_PRECONDITION, unknown NOT_FOUND, nothing given OK", async () => {
+    const { id } = await daemon.output(podId, pod, "true");
+    const shares = { cpu_shares: toLong(512) };
+    expect((await failure(limits.update(id, shares))).code).toBe("FAILED_PRECONDITION");
+    expect((await failure(limits.update("no-such", shares))).code).toBe("NOT_FOUND");
+    const running = await start();
+    await daemon.client.UpdateContainerResources({ container_id: running });
+    await limits.update(running, {});
+    await daemon.client.RemoveContainer({ container_id: running });
+  });
+});
+
+describe("interrupted after the kernel applied it", () => {
+  const given = {
+    memory_limit_in_bytes: mib(96),
+    cpu_shares: toLong(300),
+    cpu_quota: toLong(30_000),
+    cpuset_cpus: "0",
+  };
+
+  test("by an error, at each step: rolled back, including limits that were unset", async () => {
+    const failpoints = ["after:runtime-update", "before:update-bundle", "before:update-done"];
+    const id = await start();
+    const before = await limits.kernel(id);
+    await arm(failpoints.map((failpoint) => `${failpoint}=error`).join(","));
+    for (const failpoint of failpoints) {
+      expect((await failure(limits.update(id, given))).message).toContain(failpoint);
+      expect(await limits.kernel(id)).toEqual(before);
+      expect(limits.bundle(id)).toBeUndefined();
+      expect((await limits.reported(id))["cpu_shares"]).toBeUndefined();
+    }
+    await limits.update(id, given); // each failpoint strikes once
+    expect(await limits.kernel(id)).toMatchObject({ memory: String(96 << 20), cpus: "0" });
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+
+  test("by the daemon's exit: the next daemon rolls it back", async () => {
+    const id = await start({ memory_limit_in_bytes: mib(64) });
+    const before = await limits.kernel(id);
+    await arm("after:runtime-update=kill");
+    await failure(limits.update(id, given));
+    await daemon.stop();
+    await daemon.start();
+    const end = Date.now() + 20_000;
+    while ((await limits.kernel(id)).cpus !== before.cpus && Date.now() < end) await Bun.sleep(50);
+    expect(await limits.kernel(id)).toEqual(before);
+    expect(await limits.reported(id)).toMatchObject({ memory_limit_in_bytes: String(64 << 20) });
+    await daemon.client.RemoveContainer({ container_id: id });
+  });
+});

@@ -29,7 +29,7 @@ import { logText } from "./log_text.ts";
 
 export const executable =
   process.env["ISULAD_BIN"] ?? join(import.meta.dirname, "../dist/isulad-ts");
-/** The daemon's cgroup driver; the guest runs all tests with both. */
+/** The daemon's cgroup driver; a guest has one of the two. */
 export const cgroupDriver = process.env["ISULAD_CGROUP_DRIVER"] ?? "cgroupfs";
 export const ociRuntime = process.env["ISULAD_RUNTIME"] ?? "runc";
 export const busybox = "docker.io/library/busybox:latest";

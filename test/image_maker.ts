@@ -211,7 +211,12 @@ export function busyboxEntries(busybox = "/bin/busybox"): TarEntry[] {
     { name: "etc/passwd", data: passwd },
     { name: "etc/group", data: group },
     { name: "bin/busybox", mode: 0o755, data: readFileSync(busybox) },
-    ...applets.map((name) => ({ name: `bin/${name}`, type: "1", link: "bin/busybox" })),
+    ...applets.map((name) => ({
+      name: `bin/${name}`,
+      type: "1",
+      mode: 0o755,
+      link: "bin/busybox",
+    })),
   ];
 }
 

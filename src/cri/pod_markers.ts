@@ -11,8 +11,12 @@ import { hasCgroup } from "./cgroups.ts";
 import type { Context } from "./context.ts";
 import { containersOf } from "./sandbox_lookup.ts";
 
-/** Before a number and the sandbox's id. The name is no unit's, so systemd ignores the cgroup. */
+/**
+ * Around a number and the sandbox's id. The kubelet's /stats/summary takes the id of a pod from a name that ends
+ * in "-ID.scope" (extractIDFromCgroupPath). No unit has the name, so systemd ignores the cgroup.
+ */
 const prefix = "isulad-pod-";
+const suffix = ".scope";
 
 type Marker = { pid: number; folders: string[] };
 
@@ -112,13 +116,13 @@ function needsMarker({ pause, cgroup }: Sandbox): boolean {
 }
 
 function markerName(number: number, id: string): string {
-  return `${prefix}${number}-${id}`;
+  return `${prefix}${number}-${id}${suffix}`;
 }
 
 function numbersIn(folder: string, id: string): number[] {
   try {
     const names = readdirSync(folder).filter(
-      (name) => name.startsWith(prefix) && name.endsWith(id),
+      (name) => name.startsWith(prefix) && name.endsWith(`-${id}${suffix}`),
     );
     return names.map((name) => Number.parseInt(name.slice(prefix.length), 10));
   } catch (error) {

@@ -179,7 +179,7 @@ test("a pod's process is one of its network namespace, and each has a marker of 
     await daemon.client.RemoveContainer({ container_id: second });
     await until("the marker is gone", () => markers().length === 0);
   }
-  expect(marker).toBe(`isulad-pod-10-${podId}`);
+  expect(marker).toBe(`isulad-pod-10-${podId}.scope`);
   await daemon.removePod(podId);
   expect(await daemon.leaksSince(before)).toEqual([]);
 });

@@ -79,6 +79,15 @@ export function leadGroup(): void {
   check("setpgid", "of this process", 0, 0);
 }
 
+/** Names this process in ps(1) and in the kernel's messages about the OOM killer; best effort. */
+export function nameProcess(name: string): void {
+  try {
+    writeKernelFile("/proc/self/comm", name);
+  } catch {
+    // /proc is read-only, or no descriptor is left.
+  }
+}
+
 /** Returns a process's start time in clock ticks since boot: identifies one process together with the pid. */
 export function startTime(pid: number): string | undefined {
   return statFields(pid)?.[startTimeField];

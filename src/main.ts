@@ -37,6 +37,8 @@ async function main(args: string[]): Promise<number> {
   if (isHelper(args)) {
     if (first === "monitor") return runMonitor(rest);
     ignoreStraySignals(createLog({ level: "info", format: "text" }).child(first!));
+    const { nameProcess } = await import("./sys/process.ts");
+    nameProcess(name); // the kernel named it "exe", after the path in /proc that started it
     if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }

@@ -17,10 +17,20 @@ export function executableId(): string {
   return `${version} ${build?.commit ?? "source"} ${size} ${Math.trunc(mtimeMs)}`;
 }
 
-/** Returns the program and arguments that start this executable again: monitor and helpers run in it. */
+/** Returns the program and arguments that start the installed build: after an upgrade, the new one. */
 export function ownProgram(): string[] {
   if (build !== undefined) return [process.execPath];
   const source = join(import.meta.dirname, "../main.ts");
   const denoArgs = "Deno" in globalThis ? ["run", "-A"] : [];
   return [process.execPath, ...denoArgs, source];
+}
+
+/**
+ * Returns the program and arguments that start this process's own build, also after its file was replaced or
+ * deleted; argv0: for spawn, so that ps(1) shows no path in /proc.
+ */
+export function runningProgram(): { argv: string[]; argv0: string } {
+  const { execPath: argv0, pid } = process;
+  // Not /proc/self: that would be the program that starts it, such as nsenter(1).
+  return { argv: build === undefined ? ownProgram() : [`/proc/${pid}/exe`], argv0 };
 }

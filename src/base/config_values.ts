@@ -289,7 +289,7 @@ export const handlerNames = kind(
 );
 
 /** Limits are unsigned 64 bit; -1 is RLIM_INFINITY. */
-export type Ulimit = { type: string; hard: bigint; soft: bigint };
+type Ulimit = { type: string; hard: bigint; soft: bigint };
 
 const rlimInfinity = 2n ** 64n - 1n;
 const limit = v.pipe(

@@ -53,7 +53,7 @@ export const stepNames = [
   "sandbox-cgroup-remove",
   "sandbox-remove",
 ] as const;
-export type StepName = (typeof stepNames)[number];
+type StepName = (typeof stepNames)[number];
 
 type Action = { kind: "error" } | { kind: "kill" } | { kind: "delay"; ms: number };
 

@@ -126,8 +126,7 @@ async function indexTar(path: string, signal: AbortSignal): Promise<Map<string, 
     const { bytesRead } = await file.read(buffer, 0, buffer.length, at);
     if (bytesRead === 0) break;
     reader.push(buffer.subarray(0, bytesRead));
-    at += bytesRead + reader.skippable;
-    reader.skip(reader.skippable);
+    at += bytesRead + reader.skip();
   }
   reader.end();
   if (at > (await file.stat()).size)

@@ -52,14 +52,14 @@ async function loadAll(store: ImageStore, work: Work): Promise<void> {
         : (await store.load(path, { signal })).map(({ id }) => id);
       counts[isThere ? "unchanged" : "loaded"]++;
       files[name] = { mark, images };
+      // After each load, so that an interrupted start does not reload all of them.
+      if (!isThere) await writeMemory(work, { ...before, ...files });
     } catch (error) {
       if (signal.aborted) return;
       counts.failed++;
       const reason = { path, error: messageOf(error) };
       log.error("loading a file of images-dir failed, skipping it", reason);
     }
-    // After each file, so that an interrupted start does not reload all of them.
-    await writeMemory(work, { ...before, ...files });
   }
   await writeMemory(work, files);
   log.info("images-dir processed", { folder, ...counts });

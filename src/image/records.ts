@@ -78,10 +78,10 @@ export class ImageRecords {
       else if (name.endsWith(".json")) await records.#read(join(folder, name));
     }
     await records.#repairTags();
+    const configs = new Set([...records.#images.keys()].map((id) => records.#configPath(id)));
     for (const name of names.filter((name) => name.endsWith(".config"))) {
       const path = join(folder, name);
-      const isOf = ({ id }: ImageRecord) => records.#configPath(id) === path;
-      if (!records.list().some(isOf)) await records.#discard(path);
+      if (!configs.has(path)) await records.#discard(path);
     }
     return records;
   }

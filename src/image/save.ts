@@ -3,11 +3,11 @@
 // not change, the same images give the same bytes, and images share layers. The manifest is new, because the
 // registry's compressed layers cannot be reproduced: names by digest (app@sha256:…) are lost. The extension
 // of the file chooses its compression.
-import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
 import * as fs from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
+import { temporaryFor } from "../sys/file.ts";
 import { blobName } from "./archive.ts";
 import type { UnpackPool } from "../layer/unpack_pool.ts";
 import type { LayerStore } from "../layer/layer_store.ts";
@@ -44,7 +44,7 @@ const types = {
 /** Leaves no file on failure. @throws CriError ALREADY_EXISTS, or FAILED_PRECONDITION for other errors. */
 export async function writeArchive(images: SavedImage[], o: SaveOptions): Promise<void> {
   const { path, force, signal } = o;
-  const temporary = `${path}.${randomBytes(4).toString("hex")}.tmp`;
+  const temporary = temporaryFor(path);
   const entries = archiveEntries(images);
   try {
     if (!force && existsSync(path)) refuse(path);

@@ -30,10 +30,8 @@ import { openStorage, type Storage, type StorageOptions } from "../layer/storage
 
 export type { RegistryAuth } from "../registry/credentials.ts";
 export type { LayerCheck } from "./layer_checks.ts";
-export type { RegistryOptions } from "../registry/resolve_endpoints.ts";
 export type { ImageProgress, LayerState } from "../layer/layer_progress.ts";
 export type { ImageRecord } from "./records.ts";
-export type { EndpointCheck } from "./registry_check.ts";
 export type { RootfsOwner } from "../layer/rootfs.ts";
 
 export type ImageStoreOptions = {
@@ -46,7 +44,7 @@ export type ImageStoreOptions = {
   pinned?: string[];
 };
 
-export type PullOptions = {
+type PullOptions = {
   auth?: RegistryAuth;
   /** Recorded with the image; absent: the default handler. */
   runtimeHandler?: string;

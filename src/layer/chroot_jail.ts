@@ -1,10 +1,9 @@
 // Confines an unpack helper to one folder with chroot(2) while it handles a hostile tree, and releases it.
-import { constants } from "node:fs";
 import { Descriptor } from "../sys/descriptor.ts";
 import { chroot, leaveChroot } from "../sys/path.ts";
 
 export class ChrootJail {
-  readonly #root = Descriptor.open("/", constants.O_RDONLY | constants.O_DIRECTORY);
+  readonly #root = Descriptor.openFolder("/");
   #isInside = false;
 
   enter(folder: string): void {

@@ -10,6 +10,7 @@ import { Descriptor } from "../sys/descriptor.ts";
 import { writeAll } from "../sys/file.ts";
 import type { ChrootJail } from "./chroot_jail.ts";
 import { algorithmOf } from "../base/digest.ts";
+import { ByteProgress } from "./layer_progress.ts";
 import { readTarSplit } from "./tar_split.ts";
 import { tarEnd, tarHeader, tarPadding } from "./tar_write.ts";
 
@@ -27,7 +28,6 @@ export type PackJob = {
 };
 
 const copyBytes = 256 << 10;
-const progressStepBytes = 1 << 20;
 
 // @types/node 22.10 does not declare it.
 const { createZstdCompress } = zlib as unknown as { createZstdCompress: () => Transform };
@@ -40,14 +40,7 @@ export async function packArchive(
 ): Promise<void> {
   using file = Descriptor.open(job.path, fs.constants.O_RDWR);
   const sink = new Sink(file, job.compression);
-  let done = 0;
-  let reported = 0;
-  const count = (bytes: number) => {
-    done += bytes;
-    if (done - reported < progressStepBytes) return;
-    reported = done;
-    onProgress(done);
-  };
+  const progress = new ByteProgress(onProgress);
   for (const { name, content } of job.entries) {
     if ("text" in content) {
       const bytes = Buffer.from(content.text);
@@ -57,20 +50,20 @@ export async function packArchive(
     } else {
       const { streamBytes } = content.layer;
       await sink.write(tarHeader(name, streamBytes));
-      await writeLayer(content.layer, { jail, sink, count });
+      await writeLayer(content.layer, { jail, sink, progress });
       await sink.write(tarPadding(streamBytes));
     }
   }
   await sink.write(tarEnd);
   await sink.end();
-  onProgress(done);
+  progress.report();
   fs.fsyncSync(file.fd);
 }
 
 /** @throws CriError DATA_LOSS when the tree no longer matches the layer that was unpacked. */
 async function writeLayer(
   layer: PackedLayer,
-  { jail, sink, count }: { jail: ChrootJail; sink: Sink; count: (bytes: number) => void },
+  { jail, sink, progress }: { jail: ChrootJail; sink: Sink; progress: ByteProgress },
 ): Promise<void> {
   const hash = createHash(algorithmOf(layer.diffId));
   let length = 0;
@@ -78,7 +71,7 @@ async function writeLayer(
     hash.update(bytes);
     length += bytes.length;
     await sink.write(bytes);
-    count(bytes.length);
+    progress.add(bytes.length);
   };
   using tarSplit = Descriptor.open(layer.recipe, fs.constants.O_RDONLY);
   jail.enter(layer.tree);

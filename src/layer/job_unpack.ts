@@ -12,6 +12,7 @@ import { writeAll } from "../sys/file.ts";
 import type { ChrootJail } from "./chroot_jail.ts";
 import { ExpansionLimit } from "./expansion_limit.ts";
 import { Inflate } from "./inflate.ts";
+import { ByteProgress } from "./layer_progress.ts";
 import { manifestBytesMax, writeLayerManifest, type ManifestEntry } from "./layer_manifest.ts";
 import { ProcessorChain } from "./processor_chain.ts";
 import type { Decoding } from "./processor_choice.ts";
@@ -64,8 +65,6 @@ export type UnpackedLayer = {
   /** Folders without an entry of their own; "" is the root. */
   implicit: string[];
 };
-
-const progressStepBytes = 1 << 20;
 
 /**
  * @throws CriError INVALID_ARGUMENT for content that no layer may have, RESOURCE_EXHAUSTED over a limit,
@@ -195,14 +194,10 @@ async function* keptAndReported(
   blob: Descriptor | undefined,
   onProgress: (bytes: number) => void,
 ): AsyncGenerator<Uint8Array> {
-  let bytes = 0;
-  let reportedBytes = 0;
+  const progress = new ByteProgress(onProgress);
   for await (const chunk of source) {
     yield chunk;
     if (blob !== undefined) writeAll(blob, chunk);
-    bytes += chunk.length;
-    if (bytes - reportedBytes < progressStepBytes) continue;
-    reportedBytes = bytes;
-    onProgress(bytes);
+    progress.add(chunk.length);
   }
 }

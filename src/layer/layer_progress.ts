@@ -17,6 +17,29 @@ export type ImageProgress = { image: string; layers: readonly LayerProgress[] };
 
 export type OnProgress = (progress: ImageProgress) => void;
 
+const stepBytes = 1 << 20;
+
+/** Sums up the bytes of a job and reports the sum when it has grown by a MiB. */
+export class ByteProgress {
+  readonly #onProgress: (bytes: number) => void;
+  #bytes = 0;
+  #reported = 0;
+
+  constructor(onProgress: (bytes: number) => void) {
+    this.#onProgress = onProgress;
+  }
+
+  add(bytes: number): void {
+    this.#bytes += bytes;
+    if (this.#bytes - this.#reported >= stepBytes) this.report();
+  }
+
+  report(): void {
+    this.#reported = this.#bytes;
+    this.#onProgress(this.#bytes);
+  }
+}
+
 /** Holds the progress of one image's layers and reports each change. */
 export class ProgressTracker {
   readonly #image: string;

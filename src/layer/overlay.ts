@@ -68,8 +68,8 @@ export async function unmountView(dir: string): Promise<void> {
 
 function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
   const rootfs = join(dir, "rootfs");
-  using layers = Descriptor.open(trees, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
-  using folder = Descriptor.open(dir, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+  using layers = Descriptor.openFolder(trees);
+  using folder = Descriptor.openFolder(dir);
   try {
     // By descriptor: 127 layers fit into a page of options whatever the length of the graph folder's path,
     // commas and colons in it do no harm, and the line in mountinfo, which runc reads, stays short.

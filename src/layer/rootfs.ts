@@ -132,7 +132,7 @@ function mountIdOf(folder: string): string | undefined {
 
 function openFolder(folder: string): Descriptor | undefined {
   try {
-    return Descriptor.open(folder, fs.constants.O_RDONLY | fs.constants.O_DIRECTORY);
+    return Descriptor.openFolder(folder);
   } catch (error) {
     if (["ENOENT", "ENOTDIR"].includes(errnoOf(error) ?? "")) return undefined;
     throw error;

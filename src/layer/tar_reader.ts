@@ -98,18 +98,15 @@ export class TarReader {
     }
   }
 
-  /** The number of next bytes that are content or padding, over which a caller may seek. */
-  get skippable(): number {
+  /** Skips content and padding that are next; returns how many bytes the caller must seek over. */
+  skip(): number {
     if (this.#extension !== undefined || this.#sparse !== undefined) return 0;
-    return this.#bodyLeft + this.#padding;
-  }
-
-  /** Accounts for bytes that the caller seeked over; at most `skippable`. */
-  skip(count: number): void {
-    const ofBody = Math.min(count, this.#bodyLeft);
+    const count = this.#bodyLeft + this.#padding;
+    const isInBody = this.#bodyLeft > 0;
     this.#offset += count;
-    this.#padding -= count - ofBody;
-    if (ofBody > 0 && (this.#bodyLeft -= ofBody) === 0) this.#finishBody();
+    this.#bodyLeft = this.#padding = 0;
+    if (isInBody) this.#finishBody();
+    return count;
   }
 
   /** @throws CriError DATA_LOSS when the stream ended inside an entry. */

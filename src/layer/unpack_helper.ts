@@ -70,8 +70,7 @@ async function perform(job: UnpackJob, jail: ChrootJail): Promise<JobResults[Unp
     case "verify":
       return verifyLayer(job, jail);
     case "sync": {
-      const flags = fs.constants.O_RDONLY | fs.constants.O_DIRECTORY;
-      using folder = Descriptor.open(job.folder, flags);
+      using folder = Descriptor.openFolder(job.folder);
       syncfs(folder);
       return undefined;
     }

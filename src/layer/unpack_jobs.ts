@@ -1,7 +1,7 @@
 // Defines the protocol between the daemon (unpack_pool.ts) and an unpack helper (unpack_helper.ts): a job is
 // a JSON line on the helper's standard input, an answer a JSON line on its standard output.
-// Decision: names of kinds and fields are a wire format. Once an upgrade has replaced the executable, the old
-// daemon starts helpers of the new build until it is restarted.
+// Decision: this is no wire format. A helper always runs the build of the process that starts it
+// (runningProgram in base/build.ts), so kinds and fields may change with every build.
 import type { ErrorCode } from "../base/errors.ts";
 import type { ClonedLayer, CloneJob } from "./job_clone.ts";
 import type { CopyJob } from "./job_copy.ts";

@@ -3,7 +3,7 @@ import type { ChildProcessByStdio } from "node:child_process";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { ownProgram } from "../base/build.ts";
+import { runningProgram } from "../base/build.ts";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
@@ -18,13 +18,13 @@ type JobOptions = { signal: AbortSignal; onBytes?: (bytes: number) => void };
 
 /** Reuses idle helpers; all of them end with the pool. */
 export class UnpackPool implements AsyncDisposable {
-  readonly #argv: string[];
+  readonly #whiteouts: WhiteoutForm;
   readonly #idle: Helper[] = [];
   readonly #all = new Set<Helper>();
   readonly #starts = new Semaphore(1);
 
   constructor(whiteouts: WhiteoutForm) {
-    this.#argv = [...ownProgram(), "unpack", whiteouts];
+    this.#whiteouts = whiteouts;
   }
 
   async run<Kind extends UnpackJob["kind"]>(
@@ -42,7 +42,7 @@ export class UnpackPool implements AsyncDisposable {
   async #start(signal: AbortSignal): Promise<Helper> {
     return await this.#starts.run(signal, async () => {
       await nextTurn();
-      const helper = new Helper(this.#argv);
+      const helper = new Helper(this.#whiteouts);
       this.#all.add(helper);
       return helper;
     });
@@ -76,10 +76,12 @@ class Helper {
   #onAnswer: ((answer: UnpackAnswer | undefined) => void) | undefined;
   #hasExited = false;
 
-  constructor(argv: string[]) {
+  constructor(whiteouts: WhiteoutForm) {
+    const { argv, argv0 } = runningProgram();
+    const args = [...argv.slice(1), "unpack", whiteouts];
     // Not detached: that would start a session, and between sessions the kernel may ignore niceness
     // (sched(7), autogroup). The helper makes itself the leader of a process group for its stream processors.
-    this.#child = spawn(argv[0]!, argv.slice(1), { stdio: ["pipe", "pipe", "pipe"] });
+    this.#child = spawn(argv[0]!, args, { argv0, stdio: ["pipe", "pipe", "pipe"] });
     // Set by the parent, so that it holds from the child's start.
     if (this.#child.pid !== undefined) {
       giveWay(this.#child.pid, niceness);

@@ -1,7 +1,7 @@
 // Provides TCP sockets in a pod's network namespace. A socket belongs forever to the namespace in which it
 // was created, so a short-lived child creates some there and sends them to the daemon, which never enters a
 // namespace but can connect them.
-import { ownProgram } from "../base/build.ts";
+import { runningProgram } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { failureOutput, run } from "../sys/run.ts";
@@ -39,7 +39,7 @@ export class NetnsSockets implements Disposable {
 
   async #fill(netns: string): Promise<void> {
     using mailbox = new DescriptorInbox(this.#folder);
-    const argv = [...ownProgram(), "netns-sockets", mailbox.path];
+    const argv = [...runningProgram().argv, "netns-sockets", mailbox.path];
     const result = await run(["nsenter", `--net=${netns}`, "--", ...argv], {
       signal: AbortSignal.timeout(childMs),
       isExpendable: true,

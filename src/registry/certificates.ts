@@ -8,22 +8,35 @@ import type { Tls } from "./endpoint.ts";
 /** by: the file or folder that refers to it, for messages. */
 type PemFile = { path: string; by: string };
 
-export function pemFile(folder: string, name: string, by: string): PemFile {
-  return { path: isAbsolute(name) ? name : join(folder, name), by };
-}
+export type CertificateFiles = {
+  authorities: string[];
+  /** Client certificates; both names of one may be the same. */
+  clients: [cert: string, key: string][];
+};
 
-/** Both may be the same file. @throws CriError FAILED_PRECONDITION if either part is missing. */
-export async function readPair(
-  certFile: PemFile,
-  keyFile: PemFile,
-): Promise<{ cert: string; key: string }> {
-  const cert = await readPem(certFile, "CERTIFICATE");
-  const key = await readPem(keyFile, "PRIVATE KEY");
-  return { cert, key };
+/**
+ * Returns one Tls per client certificate; without any, one.
+ * @throws CriError FAILED_PRECONDITION naming the file that is missing or wrong.
+ */
+export async function readTls(
+  { folder, by }: { folder: string; by: string },
+  { authorities, clients }: CertificateFiles,
+): Promise<Tls[]> {
+  const file = (name: string) => ({ path: isAbsolute(name) ? name : join(folder, name), by });
+  const ca = await Promise.all(authorities.map((name) => readPem(file(name), "CERTIFICATE")));
+  const tls: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
+  if (clients.length === 0) return [checkedTls(tls, by)];
+  return await Promise.all(
+    clients.map(async ([certName, keyName]) => {
+      const cert = await readPem(file(certName), "CERTIFICATE");
+      const key = await readPem(file(keyName), "PRIVATE KEY");
+      return checkedTls({ ...tls, cert, key, files: [...authorities, certName] }, by);
+    }),
+  );
 }
 
 /** @throws CriError FAILED_PRECONDITION if it is missing or holds no part of that kind. */
-export async function readPem(
+async function readPem(
   { path, by }: PemFile,
   what: "CERTIFICATE" | "PRIVATE KEY",
 ): Promise<string> {
@@ -40,7 +53,7 @@ export async function readPem(
 }
 
 /** @throws CriError FAILED_PRECONDITION if TLS rejects them, such as a key of another certificate. */
-export function checkedTls(tls: Tls, by: string): Tls {
+function checkedTls(tls: Tls, by: string): Tls {
   const { ca, cert, key, files = [] } = tls;
   try {
     createSecureContext({ ca, cert, key });
@@ -60,14 +73,12 @@ export async function dockerCertificates(folder: string): Promise<Tls | undefine
   const authorities = names.filter((name) => name.endsWith(".crt"));
   const certName = names.find((name) => name.endsWith(".cert"));
   if (authorities.length === 0 && certName === undefined) return undefined;
-  const file = (name: string) => pemFile(folder, name, folder);
-  const ca = await Promise.all(authorities.map((name) => readPem(file(name), "CERTIFICATE")));
-  const tls: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
-  if (certName === undefined) return checkedTls(tls, folder);
-  const ownKey = certName.replace(/cert$/, "key");
-  const keyName = names.includes(ownKey) ? ownKey : certName;
-  const pair = await readPair(file(certName), file(keyName));
-  return checkedTls({ ...tls, ...pair, files: [...authorities, certName] }, folder);
+  const clients: CertificateFiles["clients"] = [];
+  if (certName !== undefined) {
+    const keyName = certName.replace(/cert$/, "key");
+    clients.push([certName, names.includes(keyName) ? keyName : certName]);
+  }
+  return (await readTls({ folder, by: folder }, { authorities, clients }))[0];
 }
 
 async function namesIn(folder: string): Promise<string[]> {

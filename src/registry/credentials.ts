@@ -1,12 +1,11 @@
 // Chooses the credentials for a registry: those of the pull, else the node's own from a file in the format
 // of Docker's config.json (auths, credHelpers, credsStore).
-import { stat } from "node:fs/promises";
+import { readFile, stat } from "node:fs/promises";
 import * as v from "valibot";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
-import { readTextIfExists } from "../sys/file.ts";
 import { type RunResult, run } from "../sys/run.ts";
 import { parseAs } from "../base/schema.ts";
 
@@ -99,7 +98,7 @@ export async function readAuthFile(path: string): Promise<AuthFile | undefined> 
   try {
     const found = await stat(path);
     if (found.size > fileBytesMax) throw new Error(`it is longer than ${fileBytesMax} bytes`);
-    parsed = jsonValue((await readTextIfExists(path)) ?? "{}");
+    parsed = jsonValue(await readFile(path, "utf8"));
   } catch (error) {
     const reason = error instanceof SyntaxError ? "it is not JSON" : messageOf(error);
     const hint = errnoOf(error) === "ENOENT" ? "; create it, or unset registry-auth-file" : "";

@@ -3,7 +3,7 @@
 import { parse as parseToml } from "smol-toml";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
-import { checkedTls, pemFile, readPair, readPem } from "./certificates.ts";
+import { readTls, type CertificateFiles } from "./certificates.ts";
 import { registryUrl, type Endpoint, type Tls } from "./endpoint.ts";
 import { parseAs } from "../base/schema.ts";
 
@@ -143,17 +143,10 @@ function headersOf({ header }: Host): Record<string, string> {
 
 /** Returns at least one. `client` is "both.pem", ["both.pem", …] or [["client.cert", "client.key"], …]. */
 async function certificatesOf(host: Host, { file, folder }: HostsFolder): Promise<Tls[]> {
-  const pem = (name: string) => pemFile(folder, name, file);
-  const authorities = [host.ca].flat();
-  const ca = await Promise.all(authorities.map((name) => readPem(pem(name), "CERTIFICATE")));
-  const base: Tls = { skipVerify: false, files: authorities, ...(ca.length > 0 && { ca }) };
-  const clients = typeof host.client === "string" ? [host.client] : host.client;
-  if (clients.length === 0) return [checkedTls(base, file)];
-  return await Promise.all(
-    clients.map(async (client) => {
-      const [cert, key] = typeof client === "string" ? [client, ""] : client;
-      const pair = await readPair(pem(cert), pem(key || cert));
-      return checkedTls({ ...base, ...pair, files: [...authorities, cert] }, file);
-    }),
-  );
+  const given = typeof host.client === "string" ? [host.client] : host.client;
+  const clients = given.map((client): CertificateFiles["clients"][number] => {
+    const [cert, key] = typeof client === "string" ? [client, ""] : client;
+    return [cert, key || cert];
+  });
+  return await readTls({ folder, by: file }, { authorities: [host.ca].flat(), clients });
 }

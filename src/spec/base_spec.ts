@@ -7,7 +7,7 @@
 // `runc spec` or `ctr oci spec` can be edited and used.
 import * as v from "valibot";
 import { messageOf } from "../base/errors.ts";
-import { parseOciJson, type OciMount, type OciSpec } from "./oci_types.ts";
+import { nonEmpty, parseOciJson, type OciMount, type OciSpec } from "./oci_types.ts";
 import { invalid } from "./refusals.ts";
 
 /** An object; valibot alone would accept an array too. */
@@ -142,9 +142,9 @@ function linuxOverBase(
     resources: {
       ...resources,
       ...own.resources,
-      ...filled("memory", { ...resources.memory, ...memory }),
-      ...filled("cpu", { ...resources.cpu, ...cpu }),
-      ...filled("unified", { ...resources.unified, ...unified }),
+      ...nonEmpty("memory", { ...resources.memory, ...memory }),
+      ...nonEmpty("cpu", { ...resources.cpu, ...cpu }),
+      ...nonEmpty("unified", { ...resources.unified, ...unified }),
       devices: rules as typeof own.resources.devices,
     },
   };
@@ -158,10 +158,6 @@ function joined<Base, Own>(
 ): (Base | Own)[] {
   const names = new Set((own ?? []).map(nameOf));
   return [...(base ?? []).filter((item) => !names.has(nameOf(item))), ...(own ?? [])];
-}
-
-function filled(name: string, value: object): object {
-  return Object.keys(value).length === 0 ? {} : { [name]: value };
 }
 
 function without(value: object, names: string): object {

@@ -43,7 +43,7 @@ export type OciProcess = {
 };
 
 /** sched_setattr(2); times in nanoseconds. */
-export type OciScheduler = {
+type OciScheduler = {
   policy: string;
   nice?: number;
   priority?: number;
@@ -198,4 +198,9 @@ export function parseOciJson(text: string): unknown {
   const revive: Reviver = (key, value, context) =>
     isBig(key, value) ? BigInt(context.source ?? String(value)) : value;
   return jsonValue(text, revive);
+}
+
+/** Returns an object with this field; without any, if the value is empty. */
+export function nonEmpty(name: string, value: object): object {
+  return Object.keys(value).length > 0 ? { [name]: value } : {};
 }

@@ -2,7 +2,7 @@
 import { toBigInt, toLong } from "../base/int64.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import type { HostInfo } from "./spec_inputs.ts";
-import type { OciDeviceRule, OciResources } from "./oci_types.ts";
+import { nonEmpty, type OciDeviceRule, type OciResources } from "./oci_types.ts";
 import { invalid, unsupported } from "./refusals.ts";
 
 /** oom_score_adj of pause containers, the same as in kubelet's own sandboxes: killed after all containers. */
@@ -83,10 +83,6 @@ function changes<T extends object>(was: T | undefined, wanted: T | undefined): P
   const old = new Map<string, unknown>(Object.entries(was ?? {}));
   const news = Object.entries(wanted ?? {}).filter(([key, value]) => old.get(key) !== value);
   return Object.fromEntries(news) as Partial<T>;
-}
-
-function nonEmpty(name: string, value: object): object {
-  return Object.keys(value).length > 0 ? { [name]: value } : {};
 }
 
 /** Adds a pod's overhead to each limit that is set for its containers. */

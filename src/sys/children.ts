@@ -1,6 +1,6 @@
 // Registers the children that the engine (Bun, Deno) waits for: if another caller reaped one, the engine
 // would wait for its exit for ever.
-import { spawn as nodeSpawn } from "node:child_process";
+import { spawn as nodeSpawn, type SpawnOptions } from "node:child_process";
 import { CriError } from "../base/errors.ts";
 
 const waitedFor = new Set<number>();
@@ -9,14 +9,14 @@ const waitedFor = new Set<number>();
  * node:child_process's spawn, which every room uses instead of that one.
  * @throws CriError RESOURCE_EXHAUSTED where that would return a child without streams.
  */
-export const spawn = ((program: string, args: string[], options: object) => {
+export const spawn = ((program: string, args: string[], options: SpawnOptions) => {
   const child = nodeSpawn(program, args, options);
   const { pid } = child;
   if ((child.stdio as unknown) === undefined) {
     child.on("error", () => {}); // EMFILE, ENFILE or ENOMEM: thrown below
     throw new CriError(
       "RESOURCE_EXHAUSTED",
-      `cannot run ${program}: too many open files (LimitNOFILE of the daemon, fs.file-max of the node) or too little memory`,
+      `cannot run ${options.argv0 ?? program}: too many open files (LimitNOFILE of the daemon, fs.file-max of the node) or too little memory`,
     );
   }
   if (pid !== undefined) {

@@ -21,6 +21,11 @@ export class Descriptor implements Disposable {
     return new Descriptor(openSync(path, flags, mode));
   }
 
+  /** Opens a folder, closed on exec. @throws open(2)'s errors, ENOTDIR for any other file. */
+  static openFolder(path: string): Descriptor {
+    return Descriptor.open(path, constants.O_RDONLY | constants.O_DIRECTORY);
+  }
+
   /** Creates a file for writing. @throws EEXIST. */
   static create(path: string | Buffer, mode = 0o600): Descriptor {
     const { O_WRONLY, O_CREAT, O_EXCL, O_NOFOLLOW } = constants;

@@ -50,7 +50,8 @@ export function replaceInMemory(path: string, data: string): void {
   }
 }
 
-function temporaryFor(path: string): string {
+/** Returns a new name, in the same folder, for a file that will replace path. */
+export function temporaryFor(path: string): string {
   return `${path}.${randomBytes(4).toString("hex")}.tmp`;
 }
 

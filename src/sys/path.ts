@@ -60,14 +60,14 @@ export function setSelinuxLabel(path: string | Buffer, label: string): void {
   lsetxattr(path, "security.selinux", new TextEncoder().encode(`${label}\0`));
 }
 
-const xattrBytesMax = 65536;
+/** XATTR_SIZE_MAX and XATTR_LIST_MAX. Shared by all calls: a new one for each would be zeroed each time. */
+const xattrs = new Uint8Array(65536);
 
 /** Reads an attribute; undefined where there is none. */
 export function lgetxattr(path: string | Buffer, name: string): Uint8Array | undefined {
-  const value = new Uint8Array(xattrBytesMax);
   const what = `${name} of ${path.toString()}`;
   try {
-    return value.subarray(0, check("lgetxattr", what, z(path), z(name), value, value.length));
+    return xattrs.slice(0, check("lgetxattr", what, z(path), z(name), xattrs, xattrs.length));
   } catch (error) {
     if (["ENODATA", "ENOTSUP"].includes(errnoOf(error) ?? "")) return undefined;
     throw error;
@@ -76,10 +76,9 @@ export function lgetxattr(path: string | Buffer, name: string): Uint8Array | und
 
 /** Lists attribute names; none where the file system has no attributes. */
 export function llistxattr(path: string | Buffer): string[] {
-  const names = Buffer.alloc(xattrBytesMax);
   try {
-    const length = check("llistxattr", path.toString(), z(path), names, names.length);
-    return names.toString("utf8", 0, length).split("\0").filter(Boolean);
+    const length = check("llistxattr", path.toString(), z(path), xattrs, xattrs.length);
+    return Buffer.from(xattrs.buffer, 0, length).toString("utf8").split("\0").filter(Boolean);
   } catch (error) {
     if (errnoOf(error) === "ENOTSUP") return [];
     throw error;

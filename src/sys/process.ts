@@ -25,7 +25,10 @@ export function kill(pid: number): void {
 
 const PRIO_PROCESS = 0;
 
-/** Raises the niceness (nice(1)) of a process that has just started; a higher one is kept. */
+/**
+ * Raises the niceness (nice(1)) of a process that has just started; a higher one is kept. Best effort, like
+ * offerToOomKiller: an error (EMFILE) would leave the process running without its starter's supervision.
+ */
 export function giveWay(pid: number, niceness: number): void {
   try {
     // It inherited this process's. Each thread has its own, which the threads that it creates inherit.
@@ -33,18 +36,17 @@ export function giveWay(pid: number, niceness: number): void {
     for (const thread of readdirSync(`/proc/${pid}/task`)) {
       check("setpriority", `of thread ${thread} of ${pid}`, PRIO_PROCESS, Number(thread), value);
     }
-  } catch (error) {
-    if (!["ESRCH", "ENOENT"].includes(errnoOf(error) ?? "")) throw error; // it has ended
+  } catch {
+    // It has ended, or no descriptor is left.
   }
 }
 
-/** Makes a process the OOM killer's first choice; otherwise it inherits the daemon's protection. */
+/** Makes a process the OOM killer's first choice, best effort; otherwise it inherits the daemon's protection. */
 export function offerToOomKiller(pid: number): void {
   try {
     writeKernelFile(`/proc/${pid}/oom_score_adj`, "1000");
-  } catch (error) {
-    // Best effort: it has ended, or /proc is read-only.
-    if (!["ESRCH", "ENOENT", "EROFS", "EACCES"].includes(errnoOf(error) ?? "")) throw error;
+  } catch {
+    // It has ended, /proc is read-only, or no descriptor is left.
   }
 }
 
@@ -77,6 +79,15 @@ export function setOomScoreAdj(
 /** Makes this process the leader of a new process group in its session. */
 export function leadGroup(): void {
   check("setpgid", "of this process", 0, 0);
+}
+
+/** Names this process in ps(1) and in the kernel's messages about the OOM killer; best effort. */
+export function nameProcess(name: string): void {
+  try {
+    writeKernelFile("/proc/self/comm", name);
+  } catch {
+    // /proc is read-only, or no descriptor is left.
+  }
 }
 
 /** Returns a process's start time in clock ticks since boot: identifies one process together with the pid. */

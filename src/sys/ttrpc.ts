@@ -35,7 +35,7 @@ const unreadBytesMax = 16 << 20;
 /** A call without an answer: DEADLINE_EXCEEDED, or UNAVAILABLE when the connection has ended. */
 export class NoAnswer extends CriError {}
 
-export type TtrpcOptions = {
+type TtrpcOptions = {
   /** The full name of the service that the peer may call. */
   service: string;
   /** Serves the peer's calls. @throws CriError, whose code and message the peer gets. */

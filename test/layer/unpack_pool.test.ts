@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { UnpackPool } from "../../src/layer/unpack_pool.ts";
 import { within } from "../image/fixture.ts";
 
-test("a helper is the OOM killer's first victim", async () => {
+test("a helper is the OOM killer's first victim, and its log names isulad-ts", async () => {
   const children = () =>
     readFileSync("/proc/thread-self/children", "utf8").split(" ").filter(Boolean);
   const before = children();
@@ -14,4 +14,5 @@ test("a helper is the OOM killer's first victim", async () => {
   const begun = children().filter((pid) => !before.includes(pid));
   expect(begun.length).toBe(1);
   expect(readFileSync(`/proc/${begun[0]}/oom_score_adj`, "utf8")).toBe("1000\n");
+  expect(readFileSync(`/proc/${begun[0]}/comm`, "utf8")).toBe("isulad-ts\n");
 });

@@ -1,9 +1,10 @@
 // Tests executes(), giveWay() and run() on real processes.
 import { expect, test } from "bun:test";
-import { spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync, readlinkSync, realpathSync } from "node:fs";
 import { getPriority } from "node:os";
+import { join } from "node:path";
 import { executes, giveWay, offerToOomKiller } from "../../src/sys/process.ts";
 import { run } from "../../src/sys/run.ts";
 
@@ -36,6 +37,24 @@ test("giveWay() is of all that a process begins later, and of none that has ende
   await once(child, "close");
   expect(Number(said)).toBe(getPriority() + 3);
   expect(() => giveWay(child.pid!, 10)).not.toThrow();
+});
+
+test("giveWay() and offerToOomKiller() do not throw when no descriptor is left", () => {
+  const room = join(import.meta.dirname, "../../src/sys");
+  const program = `
+    import { openSync } from "node:fs";
+    import { giveWay, offerToOomKiller } from "${room}/process.ts";
+    giveWay(process.pid, 1); // loads libc
+    try {
+      for (;;) openSync("/dev/null", "r");
+    } catch (error) {
+      giveWay(process.pid, 10);
+      offerToOomKiller(process.pid);
+      process.exit(error.code === "EMFILE" ? 42 : 1);
+    }`;
+  const argv = ["-c", 'ulimit -n 200; exec "$0" -e "$1"', process.execPath, program];
+  const { status, stderr } = spawnSync("sh", argv, { encoding: "utf8" });
+  expect({ status, stderr }).toEqual({ status: 42, stderr: "" });
 });
 
 test("run() lets the kernel take an expendable program, and what it starts, first for memory", async () => {

@@ -76,8 +76,7 @@ describe("TarReader", () => {
     });
     for (let at = 0; at < stream.length;) {
       reader.push(stream.subarray(at, at + 100));
-      at += Math.min(100, stream.length - at) + reader.skippable;
-      reader.skip(reader.skippable);
+      at += Math.min(100, stream.length - at) + reader.skip();
     }
     reader.end();
     expect(names).toEqual(read(stream, 512).headers.map(({ name }) => name));

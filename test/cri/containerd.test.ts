@@ -167,7 +167,7 @@ test("a pod's process is one of its network namespace, and each has a marker of 
       "600",
     ]);
     marker = await nextMarker(marker);
-    expect(marker).toEndWith(`-${podId}`);
+    expect(marker).toEndWith(`-${podId}.scope`);
     const { pid } = await taskOf(podId);
     expect(pid).toBe(await pidOf(id));
     expect(readlinkSync(`/proc/${pid}/ns/net`)).not.toBe(readlinkSync("/proc/self/ns/net"));

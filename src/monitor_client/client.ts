@@ -50,11 +50,6 @@ const upgradeMs = 40_000;
 /** Between two searches after a loss. */
 const searchAgainMs = 1_000;
 
-/** Sockets on which the daemon receives terminals from the monitor. */
-export function terminalsFolder(state: string): string {
-  return join(state, "tty");
-}
-
 export class MonitorClient implements AsyncDisposable {
   readonly #state: string;
   /** The monitor's socket. */
@@ -88,7 +83,7 @@ export class MonitorClient implements AsyncDisposable {
   }) {
     this.#state = options.state;
     this.#path = join(options.state, "monitor", "socket");
-    this.#terminals = new KeptTerminals(terminalsFolder(options.state));
+    this.#terminals = new KeptTerminals(join(options.state, "tty"));
     this.#program = options.program;
     this.#log = options.log;
     this.#starter = new Starter(options);

@@ -212,8 +212,7 @@ export class MonitorClient implements AsyncDisposable {
       case "closed":
         return Promise.reject(closedError());
       case "disconnected":
-      case "starting":
-      case "upgrading":
+      case "searching":
         this.#connecting ??= this.#search().finally(() => (this.#connecting = undefined));
         return this.#connecting;
     }
@@ -237,7 +236,7 @@ export class MonitorClient implements AsyncDisposable {
   /** @throws CriError UNAVAILABLE when this object was closed meanwhile. */
   #searching(): Searching {
     const connection = this.#connection;
-    if (connection.state === "starting" || connection.state === "upgrading") return connection;
+    if (connection.state === "searching") return connection;
     throw closedError();
   }
 

@@ -20,7 +20,7 @@ import { SingleFlight } from "./base/single_flight.ts";
 import { sampledCgroups } from "./cri/usage.ts";
 import { loadImagesDir } from "./image/images_dir.ts";
 import { type ImageStore, openImageStore } from "./image/store.ts";
-import { MonitorClient, terminalsFolder } from "./monitor_client/client.ts";
+import { MonitorClient } from "./monitor_client/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
 import { openApparmor } from "./node/apparmor.ts";
 import {
@@ -85,7 +85,6 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
   for (const name of ["", "stdio", "sandboxes"]) makeFolder(join(config.state, name), "state");
   makeFolder(config.graph, "graph");
   stack.use(lockFolder(config.state, "state"));
-  rmSync(terminalsFolder(config.state), { recursive: true, force: true }); // of a daemon that was killed
   await refuseAlien(config.graph);
   stack.use(lockFolder(config.graph, "graph"));
   const instance = await claimGraph(config.graph);

@@ -20,7 +20,7 @@ export function openService(log: Log): Service {
   return new Service({ socket, watchdogMs, log });
 }
 
-export class Service implements Disposable {
+class Service implements Disposable {
   readonly #options: { socket: string; watchdogMs: number; log: Log };
   #timer: NodeJS.Timeout | undefined;
 

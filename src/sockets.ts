@@ -50,15 +50,26 @@ export async function serveContainerd(
     rmSync(path);
   }
   mkdirSync(dirname(path), { recursive: true });
+  markPods(context, ready);
   const server = createContainerdServer(context, ready);
   stack.defer(() => endServer(server));
   await bind(server, path, stack);
   chmodSync(path, 0o600);
   await writeFileAtomic(record, identityOf(path)!);
-  const podMarkers = new PodMarkers(context);
-  context.podMarkers = podMarkers;
+}
+
+/**
+ * Call before the server exists: its calls wait for `ready` too, and must find the markers. Before `ready`
+ * there are none: a marker for an early commit would lie among those of the earlier daemon, which start()
+ * removes.
+ */
+function markPods(context: Context, ready: Promise<void>): void {
   ready
-    .then(() => podMarkers.start())
+    .then(() => {
+      const podMarkers = new PodMarkers(context);
+      context.podMarkers = podMarkers;
+      podMarkers.start();
+    })
     .catch(logFailure(context.log, "marking the pods for cAdvisor failed"));
 }
 

@@ -117,10 +117,10 @@ function lastLines(bytes: Buffer, count: number, whole: boolean): number | undef
   return undefined;
 }
 
-export type LogEntry = { time: Buffer; stream: StreamName; partial: boolean; text: Buffer };
+type LogEntry = { time: Buffer; stream: StreamName; partial: boolean; text: Buffer };
 
 /** Parses a line without its newline; undefined if it is not in CRI's format. */
-export function parseEntry(line: Buffer): LogEntry | undefined {
+function parseEntry(line: Buffer): LogEntry | undefined {
   const afterTime = line.indexOf(space);
   const afterStream = line.indexOf(space, afterTime + 1);
   const afterTags = line.indexOf(space, afterStream + 1);

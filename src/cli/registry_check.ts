@@ -49,7 +49,7 @@ function canBePulled(checks: readonly EndpointCheck[], isDigest: boolean): boole
   return isGood("pull") && (isDigest || isGood("resolve"));
 }
 
-export function checkText(found: EndpointCheck, number: number): string {
+function checkText(found: EndpointCheck, number: number): string {
   const { url, role, from, capabilities = [], code, detail } = found;
   const ms = toBigInt(found.elapsed_ms ?? 0);
   const asked = found.authorization ? ` (${found.authorization})` : "";

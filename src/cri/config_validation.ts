@@ -28,8 +28,7 @@ const groupsMax = 65_536;
 
 /** Text without control characters fits into a log line and a file name. */
 const noControls = /^[^\p{Cc}]*$/u;
-export const line = (bytesMax: number) =>
-  text(bytesMax, noControls, "must have no control characters");
+const line = (bytesMax: number) => text(bytesMax, noControls, "must have no control characters");
 /** Kubernetes allows 253 characters; other clients may use longer names. */
 const name = text(1_024, /^[^\p{Cc}/]*$/u, "must have no slash and no control characters");
 export const token = text(

@@ -66,7 +66,11 @@ export async function changeResources(
   const container = context.containers.get(id);
   requireUpdatable(container);
   throwIfAborted(`updating container ${id}`, call.signal);
-  if (container.updating) await rollBackUpdate(context, container);
+  if (!(await rollBackUpdate(context, container))) {
+    // This update's record would replace that of the limits from before the earlier one.
+    const message = `updating container ${id}: an earlier update failed and cannot be rolled back (the daemon's log says why): try again later, or replace the container`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
   const old = container.config.linux?.resources ?? {};
   const merged = mergedResources(old, supportedResources(context, id, given));
   const oomScoreAdj = wantedOomScoreAdj(context, given);
@@ -160,12 +164,12 @@ export function checkHugepages(
 }
 
 /**
- * Restores cgroup, bundle and record to their state before the update recorded in `container`. If that fails,
- * the record stays, and the next update or the next daemon retries.
+ * Restores cgroup, bundle and record to their state before the update recorded in `container`, if there is
+ * one. Returns false if that fails: the record stays, and the next update or the next daemon retries.
  */
-export async function rollBackUpdate(context: Context, container: Container): Promise<void> {
+export async function rollBackUpdate(context: Context, container: Container): Promise<boolean> {
   const { id, config, updating } = container;
-  if (updating === undefined) return;
+  if (updating === undefined) return true;
   try {
     const { oomScoreAdj, ...before } = parseOciJson(updating) as Before;
     const now = context.containers.find(id);
@@ -179,10 +183,12 @@ export async function rollBackUpdate(context: Context, container: Container): Pr
     await writeBundle(context, id, { resources: before, oomScoreAdj });
     const resources = config.linux?.resources ?? {};
     await context.containers.update(id, (now) => updateEnded(now, resources));
+    return true;
   } catch (error) {
-    if (context.containers.find(id)?.phase.phase === "exited") return; // its cgroup is removed
+    if (context.containers.find(id)?.phase.phase === "exited") return true; // its cgroup is removed
     const message = "rolling back a container update failed, the next update or daemon retries";
     context.log.error(message, { container: id, error: messageOf(error) });
+    return false;
   }
 }
 

@@ -62,7 +62,7 @@ export type Context = {
   nri?: NriEvents;
   instruments: Instruments;
   events: EventBus<PodEvent>;
-  /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket. */
+  /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket, or before ready. */
   podMarkers?: {
     changed(sandboxId: string): void;
     processOf(sandboxId: string): number | undefined;

@@ -25,31 +25,31 @@ export class ExitWaiters {
   exited(id: string): void {
     this.#signals.delete(id);
     for (const wake of this.#waiting.get(id) ?? []) wake();
-    this.#waiting.delete(id);
   }
 
   /**
    * Resolves to true once the exit is committed, to false after timeoutMs.
-   * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the caller's signal aborts.
+   * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the caller's signal aborts, if one is given.
    */
-  wait(id: string, timeoutMs: number, signal: AbortSignal): Promise<boolean> {
+  wait(id: string, timeoutMs: number, signal?: AbortSignal): Promise<boolean> {
     const { promise, resolve, reject } = Promise.withResolvers<boolean>();
     promise.catch(() => {}); // the caller may await something else first
     const waiters = this.#waiting.get(id) ?? new Set();
     this.#waiting.set(id, waiters);
     const finish = (settle: () => void) => {
       clearTimeout(timer);
-      signal.removeEventListener("abort", onAbort);
+      signal?.removeEventListener("abort", onAbort);
       waiters.delete(wake);
+      if (waiters.size === 0) this.#waiting.delete(id);
       settle();
     };
     const wake = () => finish(() => resolve(true));
     const onAbort = () =>
-      finish(() => reject(abortError(`waiting for the end of container ${id}`, signal)));
+      finish(() => reject(abortError(`waiting for the end of container ${id}`, signal!)));
     const timer = setTimeout(() => finish(() => resolve(false)), timeoutMs);
     waiters.add(wake);
-    signal.addEventListener("abort", onAbort, { once: true });
-    if (signal.aborted) onAbort();
+    signal?.addEventListener("abort", onAbort, { once: true });
+    if (signal?.aborted) onAbort();
     return promise;
   }
 }

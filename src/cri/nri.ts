@@ -10,7 +10,7 @@ import { resolveCdi } from "../node/cdi.ts";
 import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
 import type { ContainerChange, NriBackend } from "../nri/apply_updates.ts";
 import type { ContainerSnapshot, PodSnapshot, ResourceChange } from "../nri/convert.ts";
-import type { NriHost, PluginState } from "../nri/host.ts";
+import { NriHost, type PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { adjustedSpec } from "../spec/nri_adjustment.ts";
 import { applyCdi } from "../spec/cdi.ts";
@@ -273,7 +273,6 @@ class Nri implements NriEvents, AsyncDisposable {
 
 /** Starts the pre-installed plugins, listens for others, and sets context.nri. */
 export async function openNri(context: Context, log: Log): Promise<AsyncDisposable> {
-  const { NriHost } = await import("../nri/host.ts");
   const backend: NriBackend = {
     state: () => nri.state(),
     isLive: (id) => (context.containers.find(id)?.phase.phase ?? "exited") !== "exited",

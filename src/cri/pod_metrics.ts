@@ -24,6 +24,8 @@ import {
   writableLayerUsage,
 } from "./usage.ts";
 
+type Measurements = Omit<MetricSources, "diskName">;
+
 export function listMetricDescriptors(): cri.ListMetricDescriptorsResponse {
   return { descriptors: metricDescriptors() };
 }
@@ -37,12 +39,13 @@ async function podItems(context: Context, _request: object, call: Call): Promise
   const containers = [...byPod.values()].flat();
   const ofContainers = await containerMeasurements(context, containers, call);
   const ofPods = await podMeasurements(context, sandboxes, byPod);
+  const diskName = diskNames();
   return sandboxes.map((sandbox) => {
     const { id } = sandbox;
     const message: cri.PodSandboxMetrics = {
       pod_sandbox_id: id,
       metrics: metricMessages(
-        ofPods.get(id)!,
+        { ...ofPods.get(id)!, diskName },
         podLabels(sandbox, { container: "", id, image: "" }),
       ),
       container_metrics: byPod.get(id)!.flatMap((container): cri.ContainerMetrics[] => {
@@ -50,11 +53,24 @@ async function podItems(context: Context, _request: object, call: Call): Promise
         if (sources === undefined) return [];
         const own = { container: container.config.metadata?.name ?? "", id: container.id };
         const labels = podLabels(sandbox, { ...own, image: container.image.name });
-        return [{ container_id: container.id, metrics: metricMessages(sources, labels) }];
+        return [
+          { container_id: container.id, metrics: metricMessages({ ...sources, diskName }, labels) },
+        ];
       }),
     };
     return listItem(runtime.v1.PodSandboxMetrics, message);
   });
+}
+
+/** Names each disk once: many metrics of many containers have the same disks. */
+function diskNames(): MetricSources["diskName"] {
+  const names = new Map<string, string>();
+  return (major, minor) => {
+    const numbers = `${major}:${minor}`;
+    const name = names.get(numbers) ?? diskName(major, minor);
+    names.set(numbers, name);
+    return name;
+  };
 }
 
 function podLabels(
@@ -69,12 +85,12 @@ async function podMeasurements(
   context: Context,
   sandboxes: Sandbox[],
   byPod: Map<string, Container[]>,
-): Promise<Map<string, MetricSources>> {
+): Promise<Map<string, Measurements>> {
   const cgroups = sandboxes.map((sandbox) => podCgroup(context, sandbox));
   const samples = await context.sampler.sample(cgroups);
   const networks = await networkUsageOf(context, sandboxes, byPod);
-  const sourcesOf = ({ id }: Sandbox): MetricSources => {
-    return { nowNs: nowNs(), sample: samples.get(id), interfaces: networks.get(id), diskName };
+  const sourcesOf = ({ id }: Sandbox): Measurements => {
+    return { nowNs: nowNs(), sample: samples.get(id), interfaces: networks.get(id) };
   };
   return new Map(sandboxes.map((sandbox) => [sandbox.id, sourcesOf(sandbox)]));
 }
@@ -84,14 +100,14 @@ async function containerMeasurements(
   context: Context,
   containers: Container[],
   call: Call,
-): Promise<Map<string, MetricSources>> {
+): Promise<Map<string, Measurements>> {
   const cgroups = cgroupsOf(context, containers);
   const samples = await context.sampler.sample(cgroups);
   const layers = await writableLayerUsage(context, containers);
   const space = await diskSpace(context.config.graph);
   const paths = new Map(cgroups.map((cgroup) => [cgroup.id, cgroup.paths]));
   const slices = new Slices();
-  const sources = new Map<string, MetricSources>();
+  const sources = new Map<string, Measurements>();
   for (const { id, phase } of containers) {
     const sample = samples.get(id);
     throwIfAborted("reading metrics", call.signal);
@@ -105,7 +121,6 @@ async function containerMeasurements(
       startedAtNs,
       layer,
       space,
-      diskName,
       ...own,
       sample: counted,
     });

@@ -5,6 +5,7 @@ import type { AttachRequest, ContainerConfig, ExecRequest } from "../proto/types
 import type { NamespaceOptions } from "../spec/namespace_options.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
+import type { WantedStreams } from "../stream/channels.ts";
 
 /** 24 days: timers take 31 bits of milliseconds and fire at once beyond that. */
 const timeoutSecondsMax = 2_147_483n;
@@ -82,10 +83,8 @@ export function targetIdOf({ pid, targetId }: NamespaceOptions): string | undefi
   throw new CriError("INVALID_ARGUMENT", "namespace_options.target_id is missing: pid is TARGET");
 }
 
-type StdioStreams = { stdin: boolean; stdout: boolean; stderr: boolean; tty: boolean };
-
 /** @throws CriError INVALID_ARGUMENT for no streams at all, or a combination that cannot exist. */
-export function requestedStreams(request: ExecRequest | AttachRequest): StdioStreams {
+export function requestedStreams(request: ExecRequest | AttachRequest): WantedStreams {
   const [stdin, stdout] = [request.stdin === true, request.stdout === true];
   const [stderr, tty] = [request.stderr === true, request.tty === true];
   if (tty && stderr) {
@@ -98,7 +97,7 @@ export function requestedStreams(request: ExecRequest | AttachRequest): StdioStr
 }
 
 /** @throws CriError INVALID_ARGUMENT for streams that the container was created without. */
-export function requireAttachable({ id, config }: Container, { tty, stdin }: StdioStreams): void {
+export function requireAttachable({ id, config }: Container, { tty, stdin }: WantedStreams): void {
   const hasTty = config.tty === true;
   if (tty !== hasTty) {
     const has = hasTty ? "has a terminal" : "has no terminal";

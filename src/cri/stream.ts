@@ -34,10 +34,8 @@ export function attach(context: Context, request: cri.AttachRequest): cri.Attach
 const commitMs = 5_000;
 
 async function exitCommitted(context: Context, id: string): Promise<void> {
-  const cancel = new AbortController();
-  const committed = context.exits.wait(id, commitMs, cancel.signal);
-  if (context.containers.find(id)?.phase.phase === "running") await committed;
-  cancel.abort();
+  if (context.containers.find(id)?.phase.phase !== "running") return;
+  await context.exits.wait(id, commitMs);
 }
 
 /** @throws CriError NOT_FOUND, or FAILED_PRECONDITION if the sandbox is not ready. */

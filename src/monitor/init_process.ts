@@ -18,18 +18,16 @@ import { MNT_DETACH, mountDescriptor, unmount } from "../sys/mount.ts";
 import { processState, startTime } from "../sys/process.ts";
 import { exitOfPidfd, openPidfd, reap } from "../sys/wait.ts";
 
-/** Pins an init; false where the kernel or libc cannot. */
-export function pin(pid: number, path: string): boolean {
+/** Pins an init where the kernel and libc can; without a pin its exit code may stay unknown. */
+export function pin(pid: number, path: string): void {
   using pidfd = openPidfd(pid);
-  if (pidfd === undefined) return false;
+  if (pidfd === undefined) return;
   try {
     unpin(path); // a leftover of the same name
     writeFileSync(path, "", { mode: 0o600 });
     mountDescriptor(pidfd, path);
-    return true;
   } catch {
     rmSync(path, { recursive: true, force: true });
-    return false;
   }
 }
 

@@ -50,11 +50,6 @@ const upgradeMs = 40_000;
 /** Between two searches after a loss. */
 const searchAgainMs = 1_000;
 
-/** Sockets on which the daemon receives terminals from the monitor. */
-export function terminalsFolder(state: string): string {
-  return join(state, "tty");
-}
-
 export class MonitorClient implements AsyncDisposable {
   readonly #state: string;
   /** The monitor's socket. */
@@ -88,7 +83,7 @@ export class MonitorClient implements AsyncDisposable {
   }) {
     this.#state = options.state;
     this.#path = join(options.state, "monitor", "socket");
-    this.#terminals = new KeptTerminals(terminalsFolder(options.state));
+    this.#terminals = new KeptTerminals(join(options.state, "tty"));
     this.#program = options.program;
     this.#log = options.log;
     this.#starter = new Starter(options);
@@ -217,8 +212,7 @@ export class MonitorClient implements AsyncDisposable {
       case "closed":
         return Promise.reject(closedError());
       case "disconnected":
-      case "starting":
-      case "upgrading":
+      case "searching":
         this.#connecting ??= this.#search().finally(() => (this.#connecting = undefined));
         return this.#connecting;
     }
@@ -242,7 +236,7 @@ export class MonitorClient implements AsyncDisposable {
   /** @throws CriError UNAVAILABLE when this object was closed meanwhile. */
   #searching(): Searching {
     const connection = this.#connection;
-    if (connection.state === "starting" || connection.state === "upgrading") return connection;
+    if (connection.state === "searching") return connection;
     throw closedError();
   }
 

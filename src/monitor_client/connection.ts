@@ -1,8 +1,8 @@
 // Models the daemon's connection to its monitor: the states, and the decisions that lead from one to the
 // next.
 //
-//   disconnected ──▶ starting ◀──▶ upgrading      the search fails, or the monitor ends ──▶ disconnected
-//                       └───▶ connected ◀───┘     the daemon ends ──▶ closed
+//   disconnected ──▶ searching ──▶ connected      the search fails, or the monitor ends ──▶ disconnected
+//                                                 the daemon ends ──▶ closed
 //
 // No I/O and no clock here: client.ts dials and greets, and carries the decisions out. Times are
 // performance.now()'s.
@@ -10,7 +10,9 @@
 /** A process that does not serve yet and may: the latest monitor that was started, or one being upgraded. */
 type Candidate = { sinceMs: number; hasEnded: () => boolean };
 
-type Search = {
+/** Dials until a monitor greets, starts one when that is due, and waits for one that is upgraded. */
+export type Searching = {
+  state: "searching";
   /** When the monitors that do not serve are killed, and, after that, when the search fails. */
   deadlineMs: number;
   hasOusted: boolean;
@@ -18,15 +20,9 @@ type Search = {
   /** Delay from one start to the next where the candidate has ended. */
   pauseMs: number;
 };
-/** Dials until a monitor greets, and starts one when that is due. */
-type Starting = { state: "starting" } & Search;
-/** Waits for a monitor of another build to become this one; it keeps its pid and drops its connections. */
-type Upgrading = { state: "upgrading" } & Search;
-export type Searching = Starting | Upgrading;
 export type Connection<Socket> =
   | { state: "disconnected" }
-  | Starting
-  | Upgrading
+  | Searching
   | { state: "connected"; socket: Socket; pid: number }
   | { state: "closed" };
 
@@ -38,19 +34,22 @@ const candidateMs = 15_000;
 const pauseMinMs = 20;
 const pauseMaxMs = 2_000;
 
-export function search(nowMs: number): Starting {
+export function search(nowMs: number): Searching {
   const times = { deadlineMs: nowMs + searchMs, pauseMs: pauseMinMs };
-  return { state: "starting", ...times, hasOusted: false, candidate: undefined };
+  return { state: "searching", ...times, hasOusted: false, candidate: undefined };
 }
 
-/** Gives the monitor that is upgraded a whole search's time; another is started only when it ends. */
+/**
+ * Gives the monitor that is upgraded, which keeps its pid and drops its connections, a whole search's time;
+ * another is started only when it ends.
+ */
 export function upgrade(
   searching: Searching,
   nowMs: number,
   hasEnded: Candidate["hasEnded"],
-): Upgrading {
+): Searching {
   const candidate = { sinceMs: nowMs, hasEnded };
-  return { ...searching, state: "upgrading", candidate, deadlineMs: nowMs + searchMs };
+  return { ...searching, candidate, deadlineMs: nowMs + searchMs };
 }
 
 /** `none`: nobody took the connection, or it closed at once; `silent`: a monitor took it without greeting. */
@@ -81,7 +80,6 @@ export function startIfDue(
   if (ageMs < (hasEnded ? pauseMs : candidateMs)) return searching;
   return {
     ...searching,
-    state: "starting",
     candidate: { sinceMs: nowMs, hasEnded: start() },
     pauseMs: hasEnded ? Math.min(pauseMs * 2, pauseMaxMs) : pauseMs,
   };
@@ -89,8 +87,7 @@ export function startIfDue(
 
 /** Ends a search that failed; a connection that is served or closed stays. */
 export function searchFailed<Socket>(connection: Connection<Socket>): Connection<Socket> {
-  const isSearch = connection.state === "starting" || connection.state === "upgrading";
-  return isSearch ? { state: "disconnected" } : connection;
+  return connection.state === "searching" ? { state: "disconnected" } : connection;
 }
 
 /** A socket has closed; the same object returned: it was not the serving monitor's. */

@@ -1,6 +1,6 @@
 // Keeps a descriptor of each container's terminal in the daemon, and gives it to the next monitor when one
 // was killed (monitor/awaited_terminals.ts).
-import { mkdirSync } from "node:fs";
+import { rmSync } from "node:fs";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { DescriptorInbox, sendDescriptors } from "../sys/unix_socket.ts";
 import type { Calls } from "../monitor/protocol.ts";
@@ -15,9 +15,10 @@ export class KeptTerminals {
   /** undefined: the container had ended. */
   readonly #kept = new Map<string, Promise<Descriptor | undefined>>();
 
-  /** folder: the daemon's own, emptied at its start: a daemon that is killed leaves its sockets behind. */
+  /** folder: the daemon's own, emptied here: a daemon that was killed has left its sockets behind. */
   constructor(folder: string) {
     this.#folder = folder;
+    rmSync(folder, { recursive: true, force: true });
   }
 
   /**
@@ -36,7 +37,6 @@ export class KeptTerminals {
   }
 
   async #request(id: string, call: MonitorCall): Promise<Descriptor | undefined> {
-    mkdirSync(this.#folder, { recursive: true, mode: 0o700 }); // a cleaner of /run may have removed it
     using mailbox = new DescriptorInbox(this.#folder);
     await call("lendTerminal", { id, path: mailbox.path });
     return mailbox.takeIfSent();

@@ -40,7 +40,7 @@ export class Capture {
 }
 
 /** One stream of an exec. */
-export class Output implements Input {
+class Output implements Input {
   readonly descriptor: Descriptor;
   readonly #onBytes: (bytes: Buffer) => void;
   #chunks: Buffer[] = [];

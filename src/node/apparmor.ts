@@ -58,7 +58,7 @@ async function load(profile: string): Promise<void> {
  * other limits. A container may write only the sysctls of its network and ipc namespaces, and may trace and
  * signal only processes under the same profile.
  */
-export function profileText(name: string): string {
+function profileText(name: string): string {
   return `profile ${name} flags=(attach_disconnected, mediate_deleted) {
   file,
   network,

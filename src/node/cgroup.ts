@@ -6,9 +6,10 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { abortError } from "../base/abort.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { OciResources } from "../spec/oci_types.ts";
-import { writeKernelFile } from "../sys/file.ts";
+import { readKernelFile, writeKernelFile } from "../sys/file.ts";
 import { readMountTable } from "../sys/mount_table.ts";
 import { processName } from "../sys/process.ts";
+import { parseKeyed } from "./cgroup_file.ts";
 
 /**
  * The folders of one cgroup by hierarchy: under v2 only "unified"; under v1 by controller ("memory",
@@ -110,32 +111,22 @@ export function oomKills(paths: CgroupPaths): bigint | undefined {
     paths["unified"] === undefined
       ? join(paths["memory"] ?? "", "memory.oom_control")
       : join(paths["unified"], "memory.events");
-  try {
-    return parseOomKills(readFileSync(file, "utf8"));
-  } catch (error) {
-    if (isGone(error)) return undefined;
-    throw error;
-  }
+  const text = readKernelFile(file);
+  return text === undefined ? undefined : parseOomKills(text);
 }
 
 /** Reads the oom_kill line of memory.events (v2) or memory.oom_control (v1); 0 without one. */
 export function parseOomKills(text: string): bigint {
-  const count = /^oom_kill (\d+)$/m.exec(text)?.[1];
-  return count === undefined ? 0n : BigInt(count);
+  return parseKeyed(text)("oom_kill") ?? 0n;
 }
 
 /** Returns the CPUs and memory nodes of a cgroup's parent, which a cgroup without a setting inherits. */
 export function parentCpuset(paths: CgroupPaths): { cpus?: string; mems?: string } {
   const folder = dirname(paths["unified"] ?? paths["cpuset"] ?? "");
   const suffix = paths["unified"] === undefined ? "" : ".effective";
-  const read = (name: string) => {
-    try {
-      return readFileSync(join(folder, `cpuset.${name}${suffix}`), "utf8").trim() || undefined;
-    } catch (error) {
-      if (isGone(error)) return undefined; // no cpuset controller
-      throw error;
-    }
-  };
+  // Without a cpuset controller there are no files.
+  const read = (name: string) =>
+    readKernelFile(join(folder, `cpuset.${name}${suffix}`))?.trim() || undefined;
   return { cpus: read("cpus"), mems: read("mems") };
 }
 
@@ -231,7 +222,8 @@ export function killOnce(paths: CgroupPaths): void {
 
 function collectPids(folder: string, pids: Set<number>): void {
   try {
-    for (const line of readProcs(folder).split("\n")) {
+    // A threaded cgroup (v2) has no process list: its processes appear in the parent's.
+    for (const line of (readKernelFile(join(folder, "cgroup.procs")) ?? "").split("\n")) {
       if (line !== "" && line !== "0") pids.add(Number(line));
     }
     for (const entry of readdirSync(folder, { withFileTypes: true })) {
@@ -239,16 +231,6 @@ function collectPids(folder: string, pids: Set<number>): void {
     }
   } catch (error) {
     if (!isGone(error)) throw error;
-  }
-}
-
-/** A threaded cgroup (v2) has no process list: its processes appear in the parent's. */
-function readProcs(folder: string): string {
-  try {
-    return readFileSync(join(folder, "cgroup.procs"), "utf8");
-  } catch (error) {
-    if (["EOPNOTSUPP", "ENOTSUP"].includes(errnoOf(error) ?? "")) return "";
-    throw error;
   }
 }
 

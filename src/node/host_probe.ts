@@ -6,7 +6,7 @@ import { capabilityNames } from "../spec/capabilities.ts";
 import type { HostInfo } from "../spec/spec_inputs.ts";
 import { kernelIsAtLeast } from "../sys/kernel_version.ts";
 import { readMountTable, type MountEntry } from "../sys/mount_table.ts";
-import type { CgroupMounts } from "./cgroup.ts";
+import { absentControllers, type CgroupMounts } from "./cgroup.ts";
 
 /** Reads the properties of the host that do not change while the daemon runs. */
 export function readHostInfo(
@@ -29,12 +29,9 @@ export function readHostInfo(
   };
 }
 
-function readHugepageSizes({ version, roots }: CgroupMounts): string[] {
-  const limited =
-    version === 1
-      ? roots["hugetlb"] !== undefined
-      : readFileSync(join(roots["unified"]!, "cgroup.controllers"), "utf8").includes("hugetlb");
-  if (!limited || !existsSync("/sys/kernel/mm/hugepages")) return [];
+function readHugepageSizes(cgroups: CgroupMounts): string[] {
+  const isLimited = !absentControllers(cgroups).includes("hugetlb");
+  if (!isLimited || !existsSync("/sys/kernel/mm/hugepages")) return [];
   return readdirSync("/sys/kernel/mm/hugepages").map((name) => {
     const kib = Number(/(\d+)kB/.exec(name)?.[1]);
     if (kib >= 1 << 20) return `${kib / (1 << 20)}GB`;

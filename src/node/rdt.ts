@@ -5,6 +5,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { RdtFile, rdtSchemata, type RdtHost } from "../spec/rdt.ts";
+import { readMountTable } from "../sys/mount_table.ts";
 import { readYamlFile } from "./yaml_file.ts";
 
 const fileBytesMax = 1 << 20;
@@ -65,9 +66,8 @@ export function rdtHost(folder: string): RdtHost {
 }
 
 function isMountedInMBps(folder: string): boolean {
-  const mounts = readFileSync("/proc/self/mounts", "utf8").split("\n");
-  const own = mounts.findLast((line) => line.split(" ")[1] === folder);
-  return own?.split(" ")[3]?.split(",").includes("mba_MBps") ?? false;
+  const own = readMountTable().findLast(({ point }) => point === folder);
+  return own?.options.split(",").includes("mba_MBps") ?? false;
 }
 
 function makeGroup(group: string): void {

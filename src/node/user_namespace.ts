@@ -2,14 +2,14 @@
 // process in the user namespace may not mount on the node. So a child creates them and waits, while the
 // daemon, which enters none of them, writes the id maps and pins /proc/PID/ns.
 import { createInterface } from "node:readline";
-import { abortError, throwIfAborted } from "../base/abort.ts";
+import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
-import { clip } from "../base/text.ts";
 import { idMapText, type UserNamespace } from "../spec/userns.ts";
 import { spawn } from "../sys/children.ts";
 import { writeKernelFile } from "../sys/file.ts";
 import { MS_BIND, mount } from "../sys/mount.ts";
 import { killGroup } from "../sys/process.ts";
+import { keepEnd, superviseGroup } from "../sys/supervise.ts";
 
 /** The existing files on which to pin each namespace. */
 type OwnedNamespaces = { user: string; net?: string; ipc?: string; uts?: string };
@@ -50,39 +50,29 @@ export async function makeOwnedNamespaces(
     env: process.env,
     detached: true,
   });
-  const ended = new Promise<number>((resolve, reject) => {
-    child.on("error", (cause) => {
-      const message = `cannot run unshare: ${cause.message}`;
-      reject(new CriError("FAILED_PRECONDITION", message, { cause }));
-    });
-    child.on("close", (code) => resolve(code ?? 137));
-  });
-  ended.catch(() => {}); // awaited below
-  const kill = () => {
-    if (child.pid !== undefined && child.exitCode === null) killGroup(child.pid);
-  };
-  signal.addEventListener("abort", kill, { once: true });
-  let stderr = "";
-  child.stderr.on("data", (text: Buffer) => {
-    stderr = clip(stderr + text.toString(), stderrBytesMax);
-  });
+  const exited = superviseGroup(child, what, signal);
+  const stderr = keepEnd(child.stderr, stderrBytesMax);
   child.stdin.on("error", () => {}); // the child has exited; its exit code is checked below
+  const lines = createInterface({ input: child.stdout });
+  // A stdout that superviseGroup() had to close, because a process kept it open, ends no loop over its lines.
+  exited.finally(() => lines.close()).catch(() => {}); // awaited below
   try {
-    for await (const line of createInterface({ input: child.stdout })) {
+    for await (const line of lines) {
       if (line === "unshared") mapIds(child.pid!, options.mappings);
       if (line === "done") pin(child.pid!, files);
       child.stdin.write("\n");
     }
   } catch (error) {
-    kill();
-    if (signal.aborted) throw abortError(what, signal);
+    if (child.pid !== undefined && child.exitCode === null) killGroup(child.pid);
+    if (signal.aborted) await exited; // throws the reason
     throw error;
-  } finally {
-    signal.removeEventListener("abort", kill);
   }
-  const exitCode = await ended;
-  if (signal.aborted) throw abortError(what, signal);
-  return { pid: child.pid!, exitCode, stderr: stderr.trim() };
+  const exitCode = await exited.catch((cause: unknown) => {
+    if (cause instanceof CriError) throw cause;
+    const message = `cannot run unshare: ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  });
+  return { pid: child.pid!, exitCode, stderr: stderr().trim() };
 }
 
 function mapIds(pid: number, { uidMappings, gidMappings }: UserNamespace): void {

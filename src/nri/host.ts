@@ -97,13 +97,13 @@ export class NriHost implements AsyncDisposable {
     try {
       await this.#deliverAll("RunPodSandbox", pod);
     } catch (error) {
-      await this.podSandboxFailed(pod);
+      await this.#podSandboxFailed(pod);
       throw error;
     }
   }
 
   /** Notifies of the stop and removal of a pod whose RunPodSandbox failed. */
-  async podSandboxFailed(pod: PodSnapshot): Promise<void> {
+  async #podSandboxFailed(pod: PodSnapshot): Promise<void> {
     await this.notify("StopPodSandbox", pod);
     await this.notify("RemovePodSandbox", pod);
   }

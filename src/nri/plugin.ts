@@ -4,7 +4,6 @@ import { version } from "../base/build.ts";
 import { encodeMessage } from "../base/protobuf.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
-import type { Log } from "../base/log.ts";
 import { clip, quoted } from "../base/text.ts";
 import { nri } from "../proto/nri.js";
 import type {
@@ -24,7 +23,7 @@ const nriVersion = "v0.12.5";
 const errorBytesMax = 500;
 
 /** Events by name; an event's bit in the subscription mask is its number minus one. */
-export const events = {
+const events = {
   RunPodSandbox: api.Event.RUN_POD_SANDBOX,
   StopPodSandbox: api.Event.STOP_POD_SANDBOX,
   RemovePodSandbox: api.Event.REMOVE_POD_SANDBOX,
@@ -101,7 +100,6 @@ type PluginOptions = {
   /** File of a launched plugin, which gives its index and name: "10-logger". */
   file?: { index: string; name: string };
   timeouts: Timeouts;
-  log: Log;
   /** Handles the plugin's unsolicited updates. */
   onUpdate: (plugin: Plugin, request: UpdateContainersRequest) => Promise<UpdateContainersResponse>;
   onClose: (plugin: Plugin, reason: string) => void;

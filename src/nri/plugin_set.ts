@@ -107,11 +107,9 @@ export class PluginSet implements AsyncDisposable {
   }
 
   #connect(socket: Duplex, file?: PluginFile): Plugin {
-    const { config, log } = this.#options;
     const plugin = new Plugin(socket, {
       ...(file === undefined ? {} : { file }),
-      timeouts: config,
-      log,
+      timeouts: this.#options.config,
       onUpdate: ({ id }, request) => this.#options.updates.applyUnsolicited(id, request),
       onClose: (plugin, reason) => this.#closed(plugin, reason),
     });

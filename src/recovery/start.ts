@@ -77,17 +77,25 @@ async function finishRemovals({ sandboxes, containers, log }: Context): Promise<
 /** Lets pods with a user namespace reach new containers' roots, also pods of builds that did not grant it. */
 function openPassages(context: Context): void {
   const { sandboxes, containers, usernsAccess, log } = context;
-  usernsAccess.apply();
+  const gids = new Map<string, number>();
   for (const sandbox of sandboxes.list()) {
     const owner = rootfsOwner(sandbox);
-    if (owner === undefined) continue;
+    if (owner !== undefined) gids.set(sandbox.id, owner.gid);
+  }
+  try {
+    usernsAccess.restore(gids);
+  } catch (error) {
+    if (gids.size === 0) throw error;
+    const fields = { pods: gids.size, error: messageOf(error) };
+    log.error("containers of pods with a user namespace cannot be started", fields);
+  }
+  for (const [sandbox, gid] of gids) {
     try {
-      usernsAccess.grant(sandbox.id, owner.gid);
-      for (const { id } of containersOf(context, sandbox.id)) {
-        allowGroupTraversal(containers.folderOf(id), owner.gid);
+      for (const { id } of containersOf(context, sandbox)) {
+        allowGroupTraversal(containers.folderOf(id), gid);
       }
     } catch (error) {
-      const fields = { sandbox: sandbox.id, error: messageOf(error) };
+      const fields = { sandbox, error: messageOf(error) };
       log.error("containers of a pod with a user namespace cannot be started", fields);
     }
   }

@@ -20,8 +20,6 @@ export type AttachSession = {
   wanted: WantedStreams;
 };
 
-const never = new Promise<never>(() => {});
-
 /** Returns when the container ends, the client disconnects, or its stdin ends. */
 export async function serveAttach(
   parts: StreamParts,
@@ -34,13 +32,12 @@ export async function serveAttach(
     // stdout even if unwanted: its end signals the container's.
     const names: ("stdout" | "stderr")[] = wanted.stderr ? ["stdout", "stderr"] : ["stdout"];
     using fifos = new Fifos(names, parts);
-    const input = await openInput(parts, session);
-    using _ = { [Symbol.dispose]: () => input?.close() };
+    using input = await openInput(parts, session);
     await parts.monitor.call("attach", { id, ...fifos.paths });
     fifos.connected();
     if (wanted.tty) resizeTerminal(input, channels).catch(() => {}); // the terminal is closed
     const copies = names.map((name) =>
-      copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes), never),
+      copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes)),
     );
     const ended = Promise.all(copies).then(() => session.exited());
     await Promise.race([ended, clientDone(parts, session, { channels, input, hangup })]);

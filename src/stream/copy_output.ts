@@ -10,23 +10,30 @@ const spare: Buffer[] = [];
 const spareMax = 4;
 
 /**
- * Copies until the source ends, or is empty lingerMs after `exited`. Reads nothing while `write` waits for a
- * slow client (backpressure).
+ * Copies until the source ends, or is empty lingerMs after `exited`, if given. Reads nothing while `write`
+ * waits for a slow client (backpressure).
  */
 export async function copyOutput(
   source: ByteStream,
   write: (bytes: Uint8Array) => Promise<void>,
-  exited: Promise<unknown>,
+  exited?: Promise<unknown>,
 ): Promise<void> {
   let late = false;
-  const ended = exited.catch(() => {}); // reported by its other awaiters
-  const lastCall = ended.then(() => sleep(lingerMs)).then(() => (late = true));
+  const lastCall = exited
+    ?.catch(() => {}) // reported by its other awaiters
+    .then(() => sleep(lingerMs))
+    .then(() => (late = true));
   for (;;) {
     const wasLate = late;
     const state = await copyNow(source, write);
     if (state === "end" || (state === "empty" && wasLate)) return;
-    if (state === "empty") await Promise.race([source.readable(), lastCall]);
-    else await new Promise((resolve) => setImmediate(resolve)); // lets other calls run
+    if (state === "empty") {
+      await (lastCall === undefined
+        ? source.readable()
+        : Promise.race([source.readable(), lastCall]));
+    } else {
+      await new Promise((resolve) => setImmediate(resolve)); // lets other calls run
+    }
   }
 }
 

@@ -27,7 +27,8 @@ export class Fifos implements Disposable {
     { folder, poller, label }: { folder: string; poller: Poller; label?: string },
   ) {
     this.#folder = join(folder, randomBytes(8).toString("hex"));
-    mkdirSync(this.#folder, { mode: 0o700 });
+    // With its parent: a cleaner of /run may have removed it.
+    mkdirSync(this.#folder, { recursive: true, mode: 0o700 });
     try {
       for (const name of names)
         this.streams[name] = new ByteStream(this.#open(name, label), poller);

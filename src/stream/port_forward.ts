@@ -30,8 +30,6 @@ export type ForwardClient = {
 
 export type ForwardTarget = { sockets: NetnsSockets; poller: Poller; port: number };
 
-const never = new Promise<never>(() => {});
-
 /** Connects to the port and copies both ways until both ends. @throws if the client has disconnected. */
 export async function forward(client: ForwardClient, target: ForwardTarget): Promise<void> {
   using socket = await connectOrFail(client, target);
@@ -40,7 +38,7 @@ export async function forward(client: ForwardClient, target: ForwardTarget): Pro
   using _ = closeAfter(client, socket, progress);
   const sent = upload(client, socket, progress);
   try {
-    await copyOutput(socket, (bytes) => download(client, bytes), never);
+    await copyOutput(socket, (bytes) => download(client, bytes));
     if (!client.hangup.aborted) await client.end();
     await Promise.race([sent, new Promise((resolve) => setTimeout(resolve, lingerMs))]);
   } finally {

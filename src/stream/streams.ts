@@ -95,8 +95,6 @@ export class Streams implements AsyncDisposable {
   }
 
   #url(session: StreamSession): string {
-    // A cleaner of /run may have removed it.
-    mkdirSync(this.#parts.folder, { recursive: true, mode: 0o700 });
     const path = this.#server.offer(session);
     if (this.#front !== undefined) return `https://127.0.0.1:${this.#front.port}${path}`;
     return `http://127.0.0.1:${this.#server.port}${path}`;

@@ -1,6 +1,6 @@
 // Sends and receives descriptors over unix sockets (SCM_RIGHTS), which node:net cannot.
 import { randomBytes } from "node:crypto";
-import { rmSync } from "node:fs";
+import { mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
@@ -134,7 +134,9 @@ export class DescriptorInbox implements Disposable {
   readonly path: string;
   readonly #listener: Descriptor;
 
+  /** Makes the folder if it is absent: a cleaner of /run may have removed it. */
   constructor(folder: string) {
+    mkdirSync(folder, { recursive: true, mode: 0o700 });
     this.path = join(folder, `tty-${randomBytes(4).toString("hex")}`);
     this.#listener = listenUnix(this.path);
   }

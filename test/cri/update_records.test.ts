@@ -1,6 +1,6 @@
 // UpdateContainerResources changes the limits of containers that do not run, and rolls interrupted updates back.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { writeFileSync } from "node:fs";
+import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { toLong } from "../../src/base/int64.ts";
@@ -95,6 +95,37 @@ describe("interrupted after the kernel applied it", () => {
     await limits.update(id, given); // each failpoint strikes once
     expect(await limits.kernel(id)).toMatchObject({ memory: String(96 << 20), cpus: "0" });
     await daemon.client.RemoveContainer({ container_id: id });
+  });
+
+  test("and not rolled back: refuses updates until the limits from before it are back", async () => {
+    const [used, broken] = [join(daemon.dir, "used"), join(daemon.dir, "broken")];
+    const path = join(daemon.dir, "breaking-runtime");
+    // From the second update on, the runtime fails.
+    const script = `case " $* " in *" update "*)
+      if [ -e ${used} ]; then [ -e ${broken} ] && exit 1; fi; : >${used} ;;
+    esac`;
+    writeFileSync(path, `#!/bin/sh\n${script}\nexec ${ociRuntime} "$@"\n`, { mode: 0o755 });
+    writeFileSync(broken, "");
+    daemon.writeConfig({ runtimes: { breaking: { path } } });
+    await arm("before:update-done=error");
+    const own = daemon.hostPodConfig();
+    const ownId = await daemon.runPod(own, "breaking");
+    const resources = { memory_limit_in_bytes: mib(64), cpu_shares: toLong(512) };
+    const id = await daemon.run(ownId, own, ["sleep", "600"], { linux: { resources } });
+    const before = await limits.kernel(id);
+    expect((await failure(limits.update(id, given))).message).toContain("update-done");
+    expect(limits.bundle(id)).toBe(96 << 20);
+    for (let attempt = 0; attempt < 2; attempt++) {
+      const refused = await failure(limits.update(id, { memory_limit_in_bytes: mib(128) }));
+      expect(refused.code).toBe("FAILED_PRECONDITION");
+      expect(refused.message).toContain("try again later");
+    }
+    rmSync(broken);
+    await limits.update(id, { cpu_quota: toLong(50_000) });
+    expect(await limits.kernel(id)).toEqual({ ...before, quota: "50000 100000" });
+    expect(await limits.reported(id)).toMatchObject({ memory_limit_in_bytes: String(64 << 20) });
+    await daemon.removePod(ownId);
+    daemon.writeConfig();
   });
 
   test("by the daemon's exit: the next daemon rolls it back", async () => {

@@ -35,7 +35,7 @@ test("tee leaves in the FIFO what it copies, and discard takes it away", () => {
 
 test("descriptors that are sent to a mailbox are taken from it", () => {
   using folder = scratch();
-  using mailbox = new DescriptorInbox(folder.dir);
+  using mailbox = new DescriptorInbox(join(folder.dir, "made/by/it"));
   expect(mailbox.takeIfSent()).toBeUndefined();
   expect(() => mailbox.take()).toThrow(`no descriptor was sent to ${mailbox.path}`);
   const files = Array.from({ length: 12 }, (_, index) => join(folder.dir, `file${index}`));

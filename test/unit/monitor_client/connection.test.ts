@@ -25,7 +25,7 @@ function startedAt(atMs: number, hasEnded: () => boolean): Searching {
 describe("starting", () => {
   test("a search starts the first monitor at once", () => {
     expect(startedAt(0, running)).toEqual({
-      state: "starting",
+      state: "searching",
       deadlineMs: 30_000,
       hasOusted: false,
       candidate: { sinceMs: 0, hasEnded: running },
@@ -57,13 +57,13 @@ describe("starting", () => {
 describe("upgrading", () => {
   test("the monitor that is upgraded gets a whole search's time, and no other is started", () => {
     const searching = upgrade(startedAt(0, running), 5_000, running);
-    expect(searching).toMatchObject({ state: "upgrading", deadlineMs: 35_000 });
+    expect(searching).toMatchObject({ state: "searching", deadlineMs: 35_000 });
     expect(startIfDue(searching, 19_999, noStart)).toBe(searching);
   });
 
   test("another monitor is started when the upgraded one has ended", () => {
     const next = startIfDue(upgrade(search(0), 0, ended), 20, () => running);
-    expect(next).toMatchObject({ state: "starting", candidate: { sinceMs: 20 } });
+    expect(next).toMatchObject({ state: "searching", candidate: { sinceMs: 20 } });
   });
 
   test("monitors that were killed before the upgrade are not killed again after it", () => {
@@ -106,9 +106,11 @@ describe("the end of a search or a connection", () => {
   const closed: Connection<string> = { state: "closed" };
   const disconnected: Connection<string> = { state: "disconnected" };
 
-  test.each([search(0), upgrade(search(0), 0, running)])(
-    "a search that fails while $state leaves no connection",
-    (searching) => expect(searchFailed(searching)).toEqual({ state: "disconnected" }),
+  test.each([
+    ["a search", search(0)],
+    ["an upgrade", upgrade(search(0), 0, running)],
+  ])("the failure of %s leaves no connection", (_, searching) =>
+    expect(searchFailed(searching)).toEqual({ state: "disconnected" }),
   );
 
   test.each([connected, closed, disconnected])(

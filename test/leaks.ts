@@ -179,8 +179,9 @@ function processFacts(pid: number, scope: Scope, cgroups: Set<string>): ProcessF
   const places = ["cmdline", "environ"].map((file) => textOf(`/proc/${pid}/${file}`));
   const cgroup = textOf(`/proc/${pid}/cgroup`);
   const named = places.some((text) => text.includes(scope.dir)) || cgroup.includes(scope.token);
+  const parts = new Set(cgroup.split(/[/\n]/));
   const mine =
-    named || [...cgroups].some((path) => cgroup.includes(path.slice(path.lastIndexOf("/"))));
+    named || [...cgroups].some((path) => parts.has(path.slice(path.lastIndexOf("/") + 1)));
   return {
     pid,
     parent: Number(parent),

@@ -1,0 +1,135 @@
+// Tests the stream server with clients on loopback: which requests it accepts, and when it disconnects.
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { createConnection, type Socket } from "node:net";
+import { createLog } from "../../../src/base/log.ts";
+import { StreamServer, type StreamSession } from "../../../src/stream/server.ts";
+import { Poller } from "../../../src/sys/poller.ts";
+
+const idleMs = 300;
+const poller = new Poller();
+const written: string[] = [];
+const stream = { write: (line: string) => written.push(line) };
+const log = createLog({ level: "info", format: "text", stream });
+let server: StreamServer;
+beforeAll(() => {
+  server = new StreamServer({ port: 0, poller, log, idleMs });
+});
+afterAll(async () => {
+  await server[Symbol.asyncDispose]();
+  poller[Symbol.dispose]();
+});
+
+/** Repeats what the client sends until it half-closes; "bye" ends the session. */
+function echo(kind: StreamSession["kind"] = "exec"): StreamSession & { hangups: number } {
+  const session = {
+    kind,
+    spdy: [],
+    websocket: ["v5.channel.k8s.io", "v4.channel.k8s.io"],
+    hangups: 0,
+    serve: async (wire: Parameters<StreamSession["serve"]>[0], _: unknown, hangup: AbortSignal) => {
+      hangup.addEventListener("abort", () => session.hangups++);
+      for await (const chunk of wire.chunks()) {
+        if (chunk.toString() === "bye") return;
+        await wire.send(chunk);
+      }
+    },
+  };
+  return session;
+}
+
+type Client = { socket: Socket; heard: () => string; closed: Promise<void> };
+
+function connect(text: string): Client {
+  const socket = createConnection({ port: server.port, host: "127.0.0.1" });
+  let all = "";
+  socket.on("data", (chunk) => (all += chunk.toString()));
+  socket.on("error", () => {});
+  socket.write(text);
+  const closed = new Promise<void>((resolve) => socket.once("close", () => resolve()));
+  return { socket, heard: () => all, closed };
+}
+
+function upgrade(path: string, more = ""): string {
+  const lines = [
+    `GET ${path} HTTP/1.1`,
+    "Host: x",
+    "Connection: Upgrade",
+    "Upgrade: websocket",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Protocol: v4.channel.k8s.io",
+  ];
+  return `${lines.join("\r\n")}\r\n${more}\r\n`;
+}
+
+async function hears(client: Client, text: string): Promise<void> {
+  while (!client.heard().includes(text)) await Bun.sleep(5);
+}
+
+describe("a request", () => {
+  test("with a token is served, once", async () => {
+    const path = server.offer(echo());
+    const client = connect(upgrade(path));
+    await hears(client, "\r\n\r\n");
+    expect(client.heard()).toStartWith("HTTP/1.1 101 ");
+    expect(client.heard()).toContain("v4.channel.k8s.io");
+    client.socket.write("ping");
+    await hears(client, "\r\n\r\nping");
+    client.socket.write("bye");
+    await client.closed;
+    const again = connect(upgrade(path));
+    await again.closed;
+    expect(again.heard()).toStartWith("HTTP/1.1 404 ");
+    expect(again.heard()).toContain("used or expired");
+  });
+
+  test("for another kind of session than its token's is refused", async () => {
+    const path = server.offer(echo()).replace("/exec/", "/attach/");
+    const client = connect(upgrade(path));
+    await client.closed;
+    expect(client.heard()).toStartWith("HTTP/1.1 404 ");
+  });
+
+  test("that is no HTTP is refused", async () => {
+    server.offer(echo());
+    const client = connect("hello\r\n\r\n");
+    await client.closed;
+    expect(client.heard()).toStartWith("HTTP/1.1 400 ");
+  });
+
+  test("without a protocol that the session knows leaves no session", async () => {
+    const session = echo();
+    const client = connect(upgrade(server.offer(session)).replace("v4.channel", "v9.channel"));
+    await client.closed;
+    expect(client.heard()).toStartWith("HTTP/1.1 40");
+    expect(session.hangups).toBe(0);
+  });
+});
+
+describe("a session", () => {
+  test("ends when its client disconnects", async () => {
+    const session = echo();
+    const client = connect(upgrade(server.offer(session)));
+    await hears(client, "101");
+    const { served } = server;
+    client.socket.destroy();
+    while (session.hangups === 0 || server.served === served) await Bun.sleep(5);
+    expect(session.hangups).toBe(1);
+  });
+
+  test("is closed when it is idle, and not while it is used", async () => {
+    const session = echo();
+    const client = connect(upgrade(server.offer(session)));
+    await hears(client, "101");
+    written.length = 0;
+    for (let part = 0; part < 6; part++) {
+      client.socket.write(`part${part}`);
+      await hears(client, `part${part}`);
+      await Bun.sleep(idleMs / 3);
+    }
+    expect(client.socket.destroyed).toBe(false);
+    await client.closed;
+    expect(session.hangups).toBe(1);
+    expect(written.join("")).toContain("closing an idle stream");
+  });
+});

@@ -15,7 +15,7 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
   const dir = mkdtempSync(join(tmpdir(), "sockets-"));
   stack.defer(() => rmSync(dir, { recursive: true }));
   const pod = join(dir, "pod1");
-  mkdirSync(join(pod, "isulad-pod-1-p1"), { recursive: true });
+  mkdirSync(join(pod, "isulad-pod-1-p1.scope"), { recursive: true });
   const cgroup = { driver: "cgroupfs", parent: "/pod1" } as const;
   const sandbox = sandboxRecord({ cgroup });
   const context = {
@@ -33,6 +33,6 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
   await sleep(10);
   ready();
   await sleep(10);
-  expect(readdirSync(pod)).toEqual(["isulad-pod-2-p1"]);
+  expect(readdirSync(pod)).toEqual(["isulad-pod-2-p1.scope"]);
   expect(context.podMarkers?.processOf("p1")).toBe(7);
 });

@@ -9,7 +9,7 @@ import {
   rmdirSync,
   writeFileSync,
 } from "node:fs";
-import { basename, join } from "node:path";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { encodeMessage, type Encoder } from "../../src/base/protobuf.ts";
 import { containerd, runtime } from "../../src/proto/messages.js";
@@ -271,5 +271,5 @@ test("a path that another program has made is refused, and stays as it is", asyn
   expect(lstatSync(other).size).toBe(12);
   daemon.writeConfig({ "containerd-socket": socket });
   await daemon.start();
-  expect(basename(socket)).toBe("containerd.sock");
+  expect(lstatSync(socket).isSocket()).toBe(true);
 });

@@ -182,10 +182,12 @@ test("a client that never reads is disconnected; another one gets every event", 
   }
   await makeOne();
   const seen = await events.until(ids.at(-1)!, "DELETED");
-  const told = new Map<string, string[]>(ids.map((id) => [id, []]));
-  for (const event of seen) told.get(event.container_id)?.push(nameOf(event));
-  const made = ids.map((id): [string, string[]] => [id, ["CREATED", "DELETED"]]);
-  expect([...told]).toEqual(made);
+  const told = Object.groupBy(seen, (event) => event.container_id);
+  expect(new Set(Object.keys(told))).toEqual(new Set([podId, ...ids]));
+  expect(told[podId]!.map(nameOf)).toEqual(["CREATED", "STARTED"]);
+  for (const id of ids) expect([id, ...told[id]!.map(nameOf)]).toEqual([id, "CREATED", "DELETED"]);
+  const times = seen.map((event) => toBigInt(event.created_at));
+  expect(times).toEqual(times.toSorted((a, b) => (a < b ? -1 : Number(a > b))));
   let code = "";
   try {
     while (!(await unread.next()).done);

@@ -19,13 +19,15 @@ test("a pod that cannot be made is RESOURCE_EXHAUSTED and leaves nothing; what r
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
   const before = daemon.snapshot();
+  const logged = daemon.log.length;
   limitDescriptors(readdirSync(`/proc/${daemon.pid}/fd`).length + 1);
   const error = await failure(daemon.runPod(daemon.podConfig()));
   expect(error.code).toBe("RESOURCE_EXHAUSTED");
   expect(error.message).toMatch(/too many open files|EMFILE/);
   limitDescriptors(4096);
-  // A rollback that fails, too, for want of a descriptor is retried every minute.
-  expect(await daemon.leaksSince(before, 90_000)).toEqual([]);
+  // The sweep retries a rollback that failed, too, for lack of descriptors after a minute.
+  const isRetried = daemon.log.slice(logged).includes("rolling back a failed start failed");
+  expect(await daemon.leaksSince(before, isRetried ? 90_000 : undefined)).toEqual([]);
   expect((await daemon.exec(id, "echo fine")).stdout).toBe("fine\n");
   await daemon.removePod(await daemon.runPod(daemon.podConfig()));
   await daemon.removePod(podId);

@@ -97,6 +97,13 @@ test.each([7, 511, 512, 513, 65_536, 1 << 20])(
   },
 );
 
+test("a small stream in chunks of 1 byte is reproduced", () => {
+  const stream = tar(entries.filter(({ name }) => name !== "big"));
+  const made = rebuilt(stream, () => 1);
+  expect(made.streamBytes).toBe(stream.length);
+  expect(made.stream.equals(stream)).toBe(true);
+});
+
 test("a stream with bytes after its end is reproduced; the tar-split takes at most a fiftieth of its size", () => {
   const many = Array.from({ length: 2_000 }, (_, i) => ({ name: `usr/share/f${i}`, data: "x" }));
   const stream = Buffer.concat([tar(many), Buffer.alloc(9_728), Buffer.from("behind the end")]);

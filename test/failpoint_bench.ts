@@ -2,7 +2,6 @@
 // kubelet afterwards, and a search for leaks. Also runs one cut: the same with a kill at any moment.
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
-import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { messageOf } from "../src/base/errors.ts";
 import { toLong } from "../src/base/int64.ts";
@@ -305,10 +304,8 @@ export class Bench implements AsyncDisposable {
   async #restart(failpoints: string, monitorToo: boolean): Promise<void> {
     await this.daemon.stop();
     if (monitorToo) for (const pid of this.daemon.monitors()) end(pid);
-    process.env["ISULAD_FAILPOINTS"] = failpoints;
     this.#armed = failpoints;
-    await this.daemon.start();
-    process.env["ISULAD_FAILPOINTS"] = "";
+    await this.daemon.start(failpoints);
   }
 
   /** Replaces the daemon after a failed row, so that the next one starts clean. */

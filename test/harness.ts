@@ -148,11 +148,13 @@ export class Daemon implements AsyncDisposable {
     writeFileSync(join(this.cniDir, file), JSON.stringify({ cniVersion: "1.0.0", name, plugins }));
   }
 
-  /** Starts the daemon and waits until it answers. @throws Error with its log. */
-  async start(): Promise<void> {
+  /** Starts the daemon with these failpoints and waits until it answers. @throws Error with its log. */
+  async start(failpoints = ""): Promise<void> {
     const log = openSync(this.logFile, "a");
     const { executable: program = executable, flags = [], env: more } = this.#options;
-    const [argv, env] = [["--config", this.configFile, ...flags], { ...process.env, ...more }];
+    const armed = failpoints === "" ? {} : { ISULAD_FAILPOINTS: failpoints };
+    const argv = ["--config", this.configFile, ...flags];
+    const env = { ...process.env, ...more, ...armed };
     const child = spawn(program, argv, { stdio: ["ignore", log, log], cwd: "/", env });
     closeSync(log);
     this.#process = child;
@@ -197,9 +199,9 @@ export class Daemon implements AsyncDisposable {
     return performance.now() - start;
   }
 
-  async restart(signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
+  async restart(signal: NodeJS.Signals = "SIGTERM", failpoints = ""): Promise<void> {
     await this.stop(signal);
-    await this.start();
+    await this.start(failpoints);
   }
 
   /** Processes of the executable for this folder, other than the daemon. */
@@ -296,6 +298,15 @@ export class Daemon implements AsyncDisposable {
   async status(containerId: string): Promise<runtime.v1.ContainerStatus> {
     const { status } = await this.client.ContainerStatus({ container_id: containerId });
     return status as runtime.v1.ContainerStatus;
+  }
+
+  /** Returns the pid of a running container's first process. */
+  async pidOf(containerId: string): Promise<number> {
+    const request = { container_id: containerId, verbose: true };
+    const { info } = await this.client.ContainerStatus(request);
+    const { pid } = JSON.parse(info["info"]!) as { pid: number };
+    if (!(pid > 0)) throw new Error(`container ${containerId} does not run: ${info["info"]}`);
+    return pid;
   }
 
   async exited(containerId: string, withinMs = 20_000): Promise<Exit> {

@@ -4,6 +4,9 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, readlinkSync } from "
 import { basename, join } from "node:path";
 import process from "node:process";
 
+/** True on a node with cgroup v2 alone. */
+export const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
+
 /** Mounts a tmpfs on the folder, as /var/run is one on every node. */
 export function mountTmpfs(folder: string): void {
   mkdirSync(folder);
@@ -62,7 +65,7 @@ export function tellLastWords(logs: string[]): void {
 /** Creates cgroups in every hierarchy, as a kubelet does with cgroupfs. Returns them, top first. */
 export function makeCgroups(paths: string[]): string[] {
   const top = "/sys/fs/cgroup";
-  const hierarchies = existsSync(`${top}/cgroup.controllers`)
+  const hierarchies = isV2
     ? [top]
     : readdirSync(top)
         .map((name) => join(top, name))

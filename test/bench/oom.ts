@@ -2,7 +2,7 @@
 // Each OOM kill must be reported as one and nothing else may be, ten at a time, two in a pod. Also measures
 // the latency of the reason against a bare exit, and the monitor's CPU time with 100 idle containers. Exits
 // with 1 when a figure exceeds its bound. Needs root and the built executable.
-import { existsSync, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
@@ -12,8 +12,8 @@ import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { Poller } from "../../src/sys/poller.ts";
 import { openPidfd } from "../../src/sys/wait.ts";
 import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+import { isV2 } from "../host.ts";
 
-const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
 const atOnce = 10;
 const aPod = 2;
 const ratioMax = 3;
@@ -110,16 +110,11 @@ async function live({ daemon, ends }: Bench, pod: Pod, { script, act }: Life): P
   const id = await daemon.create(pod.id, pod.config, script, limited);
   const end = ends.of(id);
   await daemon.client.StartContainer({ container_id: id });
-  if (act === "kill") process.kill(await pidOf(daemon, id), "SIGKILL");
+  if (act === "kill") process.kill(await daemon.pidOf(id), "SIGKILL");
   if (act === "stop") await daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
   const told = await end;
   await daemon.client.RemoveContainer({ container_id: id });
   return told;
-}
-
-async function pidOf(daemon: Daemon, id: string): Promise<number> {
-  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
-  return Number(/"pid":\s*(\d+)/.exec(Object.values(info).join("\n"))![1]);
 }
 
 /** Runs `count` cases and returns the number of correct reports; prints the others. */
@@ -153,7 +148,7 @@ async function seenMs(
   const id = await daemon.create(pod.id, pod.config, `${wait}; ${script}`, limited);
   const end = ends.of(id);
   await daemon.client.StartContainer({ container_id: id });
-  const pidfd = openPidfd(await pidOf(daemon, id));
+  const pidfd = openPidfd(await daemon.pidOf(id));
   if (pidfd === undefined) throw new Error("this kernel has no pidfds");
   const gone = poller.readable(pidfd).then(() => performance.now());
   await daemon.exec(id, ["touch", "/go"]);

@@ -5,9 +5,8 @@ import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import { failure } from "../expect.ts";
 import { cgroupDriver, type Daemon, ociRuntime, startDaemon } from "../harness.ts";
-import { makeCgroups } from "../host.ts";
+import { isV2, makeCgroups } from "../host.ts";
 
-const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
 const isSystemd = cgroupDriver === "systemd";
 
 let daemon: Daemon;
@@ -18,13 +17,8 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 
 /** The container's cgroup as the host sees it, in the pids hierarchy or the only one. */
 async function cgroupOf(containerId: string): Promise<string> {
-  const { info } = await daemon.client.ContainerStatus({
-    container_id: containerId,
-    verbose: true,
-  });
-  const pid = /"pid":\s*(\d+)/.exec(Object.values(info).join("\n"))?.[1];
-  if (pid === undefined) throw new Error(`No pid in the verbose status: ${JSON.stringify(info)}`);
-  const lines = readFileSync(`/proc/${pid}/cgroup`, "utf8").split("\n");
+  const file = `/proc/${await daemon.pidOf(containerId)}/cgroup`;
+  const lines = readFileSync(file, "utf8").split("\n");
   const line = lines.find((one) => (isV2 ? one.startsWith("0::") : one.includes(":pids:")))!;
   return line.slice(line.indexOf(":/") + 1);
 }

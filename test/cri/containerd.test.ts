@@ -16,10 +16,9 @@ import { containerd, runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { until } from "../expect.ts";
 import { busybox, cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
-import { makeCgroups } from "../host.ts";
+import { isV2, makeCgroups } from "../host.ts";
 
 const { Status } = containerd;
-const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
 const labels = { "io.kubernetes.pod.name": "web", "io.kubernetes.pod.namespace": "shop" };
 
 let daemon: Daemon;
@@ -90,11 +89,6 @@ async function taskOf(container_id: string): Promise<containerd.Process> {
   return containerd.Process.create(got.process!);
 }
 
-async function pidOf(id: string): Promise<number> {
-  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
-  return Number(/"pid":\s*(\d+)/.exec(info["info"]!)![1]);
-}
-
 function kubeletsPod(): PodSandboxConfig {
   const pod = daemon.podConfig({ labels });
   return { ...pod, linux: { ...pod.linux, cgroup_parent: parent } };
@@ -126,7 +120,7 @@ test("a container has its labels, its image, its specification and its first pro
   expect(container.image).toBe(busybox);
   const spec = JSON.parse(Buffer.from(container.spec!.value!).toString());
   expect(spec.process.args).toEqual(["sh", "-c", "sleep 600"]);
-  expect(await taskOf(id)).toMatchObject({ pid: await pidOf(id), status: Status.RUNNING });
+  expect(await taskOf(id)).toMatchObject({ pid: await daemon.pidOf(id), status: Status.RUNNING });
   await daemon.client.StopContainer({ container_id: id });
   expect(await taskOf(id)).toMatchObject({ status: Status.STOPPED, exit_status: 137 });
   await daemon.removePod(podId);
@@ -169,7 +163,7 @@ test("a pod's process is one of its network namespace, and each has a marker of 
     marker = await nextMarker(marker);
     expect(marker).toEndWith(`-${podId}.scope`);
     const { pid } = await taskOf(podId);
-    expect(pid).toBe(await pidOf(id));
+    expect(pid).toBe(await daemon.pidOf(id));
     expect(readlinkSync(`/proc/${pid}/ns/net`)).not.toBe(readlinkSync("/proc/self/ns/net"));
     const second = await daemon.run(podId, pod, "exit 3"); // another one's end changes nothing
     await daemon.exited(second);
@@ -190,10 +184,10 @@ test("of two containers the other one stands for the pod when the first one ends
   const first = await daemon.run(podId, pod, ["sleep", "600"]);
   const other = await daemon.run(podId, pod, ["sleep", "600"]);
   const marker = await nextMarker();
-  expect((await taskOf(podId)).pid).toBe(await pidOf(first));
+  expect((await taskOf(podId)).pid).toBe(await daemon.pidOf(first));
   await daemon.client.StopContainer({ container_id: first });
   await nextMarker(marker);
-  expect((await taskOf(podId)).pid).toBe(await pidOf(other));
+  expect((await taskOf(podId)).pid).toBe(await daemon.pidOf(other));
   await daemon.removePod(podId);
   expect(markers()).toEqual([]);
 });
@@ -232,7 +226,7 @@ test("a daemon that was killed: the next one takes its socket, and marks its pod
   const marker = await nextMarker();
   await daemon.restart("SIGKILL");
   await nextMarker(marker);
-  expect((await taskOf(podId)).pid).toBe(await pidOf(id));
+  expect((await taskOf(podId)).pid).toBe(await daemon.pidOf(id));
   await daemon.removePod(podId);
   expect(markers()).toEqual([]);
 });

@@ -2,7 +2,6 @@
 import { beforeEach, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
 import { codeOf, messageOf } from "../../src/base/errors.ts";
@@ -26,12 +25,7 @@ const mark = (name: string) => join(daemon.dir, name);
 describe("StopContainer", () => {
   beforeEach(async () => {
     // The monitor responds slowly, so that calls arrive while the signal is being sent.
-    process.env["ISULAD_FAILPOINTS"] = "after:container-signal=delay:500";
-    try {
-      await configure({});
-    } finally {
-      delete process.env["ISULAD_FAILPOINTS"];
-    }
+    await configure({}, "after:container-signal=delay:500");
     await daemon.loadImage(busyboxImage(), busybox);
   });
 

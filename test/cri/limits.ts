@@ -2,11 +2,10 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
-import { cgroupMounts } from "../../src/node/cgroup.ts";
 import type { LinuxContainerResources } from "../../src/proto/types.ts";
 import type { Daemon } from "../harness.ts";
+import { isV2 } from "../host.ts";
 
-export const isV2 = cgroupMounts().version === 2;
 export const mib = (count: number) => toLong(count << 20);
 
 const files = isV2

@@ -3,7 +3,6 @@ import { beforeEach, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
 import { failure, until } from "../expect.ts";
@@ -129,12 +128,7 @@ esac`;
 describe("kill -9 of the daemon", () => {
   /** Starts it so that it dies at a step, does what leads there, and starts it again. */
   async function killedAt(failpoint: string, act: () => Promise<unknown>): Promise<void> {
-    process.env["ISULAD_FAILPOINTS"] = `${failpoint}=kill`;
-    try {
-      await daemon.restart();
-    } finally {
-      delete process.env["ISULAD_FAILPOINTS"];
-    }
+    await daemon.restart("SIGTERM", `${failpoint}=kill`);
     await failure(act());
     await daemon.restart();
   }

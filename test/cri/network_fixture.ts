@@ -65,9 +65,10 @@ export function writePlugin(type: string, script: string): Plugin {
   return { type };
 }
 
-export async function configure(more: Record<string, unknown>): Promise<void> {
+/** Restarts the daemon with more keys of daemon.json and with failpoints. */
+export async function configure(more: Record<string, unknown>, failpoints = ""): Promise<void> {
   daemon.writeConfig({ "cni-bin-dir": `${plugins}:/opt/cni/bin:/usr/lib/cni`, ...more });
-  await daemon.restart();
+  await daemon.restart("SIGTERM", failpoints);
 }
 
 export async function addresses(podId: string): Promise<string[]> {

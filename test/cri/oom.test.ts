@@ -1,14 +1,13 @@
 // OOM kills: containers that lost a process to a memory limit report it, others do not.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { existsSync, rmdirSync, writeFileSync } from "node:fs";
+import { rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
-import { makeCgroups } from "../host.ts";
+import { isV2, makeCgroups } from "../host.ts";
 
 const top = "/sys/fs/cgroup";
-const isV2 = existsSync(`${top}/cgroup.controllers`);
 const isSystemd = cgroupDriver === "systemd";
 const eater = "dd if=/dev/zero of=/dev/null bs=200M count=1";
 const limited = { linux: { resources: { memory_limit_in_bytes: toLong(20 << 20) } } };

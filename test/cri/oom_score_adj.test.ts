@@ -1,18 +1,18 @@
 // oom_score_adj in UpdateContainerResources: of the first process and of later execs.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import process from "node:process";
 import { toBigInt, toLong } from "../../src/base/int64.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-
-const mib = (count: number) => toLong(count << 20);
+import { Limits, mib } from "./limits.ts";
 
 let daemon: Daemon;
+let limits: Limits;
 let pod: PodSandboxConfig;
 let podId: string;
 beforeAll(async () => {
   daemon = await startDaemon({ network: false, flags: ["--allow-failpoints"] });
+  limits = new Limits(daemon);
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
 });
@@ -20,8 +20,6 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 
 const start = (resources: LinuxContainerResources) =>
   daemon.run(podId, pod, ["sleep", "600"], { linux: { resources } });
-const update = (container_id: string, linux: LinuxContainerResources) =>
-  daemon.client.UpdateContainerResources({ container_id, linux });
 const reported = async (id: string) =>
   String(toBigInt((await daemon.status(id)).resources?.linux?.oom_score_adj));
 const ofInit = (id: string) =>
@@ -32,10 +30,10 @@ const ofExec = (id: string) =>
 
 test("oom_score_adj of an update is the first process's, and later execs', also after a restart", async () => {
   const id = await start({ oom_score_adj: toLong(100) });
-  await update(id, { memory_limit_in_bytes: mib(64), oom_score_adj: toLong(750) });
+  await limits.update(id, { memory_limit_in_bytes: mib(64), oom_score_adj: toLong(750) });
   expect([await ofInit(id), await ofExec(id)]).toEqual(["750", "750"]);
   expect(await reported(id)).toBe("750");
-  await update(id, { memory_limit_in_bytes: mib(65) });
+  await limits.update(id, { memory_limit_in_bytes: mib(65) });
   expect(await ofInit(id)).toBe("750");
   await daemon.restart();
   expect(await ofExec(id)).toBe("750");
@@ -43,26 +41,23 @@ test("oom_score_adj of an update is the first process's, and later execs', also 
 
 test("oom_score_adj that is lower than the daemon may set is clamped, with a warning, and not refused", async () => {
   const id = await start({ oom_score_adj: toLong(100) });
-  await update(id, { memory_limit_in_bytes: mib(64), oom_score_adj: toLong(-997) });
+  await limits.update(id, { memory_limit_in_bytes: mib(64), oom_score_adj: toLong(-997) });
   const set = await ofInit(id);
   expect(await ofExec(id)).toBe(set);
   expect(await reported(id)).toBe(set);
   if (set !== "-997") expect(daemon.log).toContain("oom_score_adj is clamped");
   const created = await daemon.create(podId, pod, ["sleep", "600"]);
-  await update(created, { oom_score_adj: toLong(-997) });
+  await limits.update(created, { oom_score_adj: toLong(-997) });
   await daemon.client.StartContainer({ container_id: created });
   expect(await ofInit(created)).toBe(await reported(created));
-  const error = await failure(update(id, { oom_score_adj: toLong(1001) }));
+  const error = await failure(limits.update(id, { oom_score_adj: toLong(1001) }));
   expect(error.code).toBe("INVALID_ARGUMENT");
 });
 
 test("oom_score_adj is rolled back with the rest of a failed update", async () => {
   const id = await start({ oom_score_adj: toLong(100), memory_limit_in_bytes: mib(64) });
-  await daemon.stop();
-  process.env["ISULAD_FAILPOINTS"] = "before:update-done=error";
-  await daemon.start();
-  process.env["ISULAD_FAILPOINTS"] = "";
-  const error = await failure(update(id, { oom_score_adj: toLong(900) }));
+  await daemon.restart("SIGTERM", "before:update-done=error");
+  const error = await failure(limits.update(id, { oom_score_adj: toLong(900) }));
   expect(error.message).toContain("before:update-done");
   expect([await ofInit(id), await ofExec(id)]).toEqual(["100", "100"]);
 });

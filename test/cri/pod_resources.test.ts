@@ -6,6 +6,7 @@ import { toLong } from "../../src/base/int64.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
 import { failure } from "../expect.ts";
 import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
+import { mib } from "./limits.ts";
 
 const { version, roots } = cgroupMounts();
 
@@ -14,8 +15,6 @@ beforeAll(async () => {
   daemon = await startDaemon({ network: false });
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
-
-const mib = (count: number) => toLong(count << 20);
 
 /** Memory limit and CPU quota of a pod's cgroup, by the kernel. */
 function kernel(path: string): { memory: string; quota: string } {

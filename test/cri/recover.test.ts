@@ -20,16 +20,11 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 
 const recordOf = (id: string) => recordFile(daemon.dir, "container", id);
 
-async function pidOf(id: string): Promise<number> {
-  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
-  return (JSON.parse(info["info"]!) as { pid: number }).pid;
-}
-
 test("a running container without a record is killed", async () => {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
-  const pid = await pidOf(id);
+  const pid = await daemon.pidOf(id);
   await daemon.stop();
   const settled = globSync(join(daemon.dir, "graph/containers", id, "container*.json"));
   for (const file of [recordOf(id), ...settled]) writeFileSync(file, "{");

@@ -14,6 +14,7 @@ import type {
 import type { OciSpec } from "../../src/spec/oci.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { isV2 } from "../host.ts";
 import { busyboxImage } from "../image_maker.ts";
 
 const { NamespaceMode, SupplementalGroupsPolicy } = runtime.v1;
@@ -305,8 +306,7 @@ test("limits that this node does not support are refused by name", async () => {
     "FAILED_PRECONDITION",
     expect.stringContaining("3MB"),
   ]);
-  const v1 = !existsSync("/sys/fs/cgroup/cgroup.controllers");
-  if (!v1) return;
+  if (isV2) return;
   const unified = await limits({ unified: { "memory.high": "max" } });
   expect(unified.code).toBe("FAILED_PRECONDITION");
   expect(unified.message).toContain("cgroup v2");

@@ -2,12 +2,12 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import process from "node:process";
 import { toLong } from "../../src/base/int64.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, ociRuntime, startDaemon } from "../harness.ts";
-import { isV2, Limits, mib } from "./limits.ts";
+import { isV2 } from "../host.ts";
+import { Limits, mib } from "./limits.ts";
 
 let daemon: Daemon;
 let limits: Limits;
@@ -23,10 +23,7 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 
 /** Restarts the daemon with failpoints, each of which strikes once. */
 async function arm(failpoints: string): Promise<void> {
-  await daemon.stop();
-  process.env["ISULAD_FAILPOINTS"] = failpoints;
-  await daemon.start();
-  process.env["ISULAD_FAILPOINTS"] = "";
+  await daemon.restart("SIGTERM", failpoints);
 }
 
 const start = (linux: LinuxContainerResources = {}) =>

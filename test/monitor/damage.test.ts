@@ -34,11 +34,6 @@ const counting =
   "trap 'exit 7' USR1; n=0; while :; do n=$((n + 1)); echo $n; sleep 0.05 & wait $!; done";
 const at = (...names: string[]) => join(daemon.dir, "state/monitor", ...names);
 
-async function pidOf(id: string): Promise<number> {
-  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
-  return (JSON.parse(info["info"]!) as { pid: number }).pid;
-}
-
 async function executes(id: string): Promise<boolean> {
   return daemon.exec(id, "true").then(
     () => true,
@@ -66,7 +61,7 @@ async function expectWhole(id: string): Promise<void> {
   expect((await daemon.status(id)).state).toBe(ContainerState.CONTAINER_RUNNING);
   const before = (await numbers(id)).length;
   await until("it writes on", async () => (await numbers(id)).length > before + 5);
-  process.kill(await pidOf(id), "SIGUSR1");
+  process.kill(await daemon.pidOf(id), "SIGUSR1");
   expect((await daemon.exited(id)).exitCode).toBe(7);
   const lines = [...new Set(await numbers(id))];
   expect(lines).toEqual(lines.map((_, index) => String(index + 1)));
@@ -212,7 +207,7 @@ test("what the runtime has forgotten: Stop and Remove leave no process and no cg
 
 test("a monitor that cannot take them over: what runs is killed before it is said to have ended", async () => {
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
-  const pid = await pidOf(id);
+  const pid = await daemon.pidOf(id);
   await daemon.stop("SIGKILL");
   for (const monitor of daemon.monitors()) process.kill(monitor, "SIGKILL");
   await until("there is none", () => daemon.monitors().length === 0);

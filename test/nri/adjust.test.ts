@@ -3,14 +3,13 @@ import { afterAll, beforeAll, expect, test as anyTest } from "bun:test";
 import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
-import { cgroupMounts } from "../../src/node/cgroup.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import type { OciSpec } from "../../src/spec/oci.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { isV2 } from "../host.ts";
 import { hasGo, Plugins, type StubVersion } from "./plugins.ts";
 
-const isV2 = cgroupMounts().version === 2;
 const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
 const cdiDir = join(plugins.dir, "cdi");

@@ -3,13 +3,12 @@ import { afterAll, beforeAll, describe, expect, test as anyTest } from "bun:test
 import { execFileSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { cgroupMounts } from "../../src/node/cgroup.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import type { OciSpec } from "../../src/spec/oci.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { isV2 } from "../host.ts";
 import { buildPlugin, hasGo, Plugins } from "./plugins.ts";
 
-const isV2 = cgroupMounts().version === 2;
 const test = anyTest.skipIf(!hasGo);
 /** Built by test/run from the Go module proxy: Debian 12's supports only OCI specification 1.0. */
 const newRunc = join(import.meta.dirname, "../.cache/runc");

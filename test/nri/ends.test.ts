@@ -2,7 +2,6 @@
 import { afterEach, beforeEach, expect, test as anyTest } from "bun:test";
 import { chmodSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import process from "node:process";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { hasGo, Plugins } from "./plugins.ts";
@@ -23,15 +22,6 @@ afterEach(async () => {
   plugins?.[Symbol.dispose]();
 });
 
-async function restart(failpoints = ""): Promise<void> {
-  process.env["ISULAD_FAILPOINTS"] = failpoints;
-  try {
-    await daemon.restart("SIGKILL");
-  } finally {
-    delete process.env["ISULAD_FAILPOINTS"];
-  }
-}
-
 const heardOfPod = (podId: string) =>
   plugins
     .lines(id)
@@ -40,7 +30,7 @@ const heardOfPod = (podId: string) =>
 
 test("plugins get the Stop that the sweep finishes", async () => {
   const podId = await daemon.runPod(daemon.podConfig());
-  await restart("before:cni-del=kill");
+  await daemon.restart("SIGKILL", "before:cni-del=kill");
   await failure(daemon.client.StopPodSandbox({ pod_sandbox_id: podId }));
   const before = plugins.lines(id).length;
   await daemon.start();
@@ -72,7 +62,7 @@ cat > /dev/null
   const list = { cniVersion: "1.0.0", name: daemon.token, plugins: [{ type: "fragile" }] };
   writeFileSync(join(daemon.cniDir, "10-test.conflist"), JSON.stringify(list));
   daemon.writeConfig({ "cni-bin-dir": folder });
-  await restart("after:sandbox-ready=error");
+  await daemon.restart("SIGKILL", "after:sandbox-ready=error");
   writeFileSync(broken, "");
   await failure(daemon.runPod(daemon.podConfig()));
   const { items } = await daemon.client.ListPodSandbox({});

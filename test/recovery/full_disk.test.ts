@@ -184,6 +184,5 @@ test("what ended while no daemon was there is told of at the start, though state
 
 async function run(podId: string, pod: PodSandboxConfig): Promise<{ id: string; pid: number }> {
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
-  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
-  return { id, pid: (JSON.parse(info["info"]!) as { pid: number }).pid };
+  return { id, pid: await daemon.pidOf(id) };
 }

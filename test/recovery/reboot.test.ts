@@ -28,11 +28,6 @@ beforeEach(async () => {
 });
 afterEach(() => daemon?.[Symbol.asyncDispose]());
 
-async function pidOf(id: string): Promise<number> {
-  const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
-  return (JSON.parse(info["info"]!) as { pid: number }).pid;
-}
-
 async function netnsOf(podId: string): Promise<string> {
   const status = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId, verbose: true });
   const info = JSON.parse(status.info["info"]!) as { networkSettings: { SandboxKey: string } };
@@ -87,7 +82,7 @@ test("every pod is NOTREADY, every container EXITED, and all can be removed", as
     await daemon.run(podId, pod, ["sleep", "600"]),
     await daemon.run(hostId, host, ["sleep", "600"]),
   ];
-  const pids = await Promise.all(ran.map(pidOf));
+  const pids = await Promise.all(ran.map((id) => daemon.pidOf(id)));
   const netns = await netnsOf(podId);
   // In its own time: nobody ends the daemon in order.
   const settled = (file: string) => file.includes(".settled.") && statSync(file).size > 0;
@@ -122,7 +117,7 @@ test("a daemon that ends in order writes what has changed in its last second", a
   const host = daemon.hostPodConfig();
   const hostId = await daemon.runPod(host);
   const id = await daemon.run(hostId, host, ["sleep", "600"]);
-  const pid = await pidOf(id);
+  const pid = await daemon.pidOf(id);
   await daemon.stop();
   await restartNode([pid], []);
   await daemon.start();
@@ -136,7 +131,7 @@ test("power that fails may leave older records: no pod vanishes, no container ca
   const pod = daemon.podConfig();
   const podId = await daemon.runPod(pod);
   const id = await daemon.run(podId, pod, ["sleep", "600"]);
-  const [pid, netns] = [await pidOf(id), await netnsOf(podId)];
+  const [pid, netns] = [await daemon.pidOf(id), await netnsOf(podId)];
   await daemon.stop();
   await restartNode([pid], [netns]);
   for (const file of recordsOnDisk().filter((name) => name.includes(".settled."))) {

@@ -5,8 +5,7 @@ import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";
 import { until } from "../expect.ts";
 import { cgroupDriver, type Daemon, startDaemon } from "../harness.ts";
-
-const isV2 = existsSync("/sys/fs/cgroup/cgroup.controllers");
+import { isV2 } from "../host.ts";
 
 /** Where the pod's own limit stands. */
 function limitFile(daemon: Daemon, podId: string): string {

@@ -6,9 +6,9 @@ import { join } from "node:path";
 import { LogWorkers } from "../../../src/monitor/log_workers.ts";
 import { run } from "../../../src/sys/run.ts";
 import { until } from "../../expect.ts";
+import { isV2 } from "../../host.ts";
 
 const top = "/sys/fs/cgroup";
-const isV2 = existsSync(join(top, "cgroup.controllers"));
 const folder = join(top, `isulad-test-${process.pid}`);
 const workers = new LogWorkers((error) => {
   throw error;

@@ -1,5 +1,6 @@
 // Fakes, samples and helpers that the unit tests share.
 import { messageOf } from "../../src/base/errors.ts";
+import { createLog, type Log, type LogLevel } from "../../src/base/log.ts";
 import { newUpstream, type PullSession, type Upstream } from "../../src/registry/pull_session.ts";
 import type { RegistryOptions } from "../../src/registry/resolve_endpoints.ts";
 import { CriError } from "../../src/base/errors.ts";
@@ -91,6 +92,13 @@ export function sandboxRecord(overrides: Partial<Sandbox> = {}): Sandbox {
     phase: { phase: "ready" },
     ...overrides,
   };
+}
+
+/** A log as text, and the lines that it has written. */
+export function capturedLog(level: LogLevel): { log: Log; lines: string[] } {
+  const lines: string[] = [];
+  const stream = { write: (text: string) => lines.push(text) };
+  return { log: createLog({ level, format: "text", stream }), lines };
 }
 
 /** A store of these records; ids may be prefixes. */

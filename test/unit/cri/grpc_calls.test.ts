@@ -4,7 +4,6 @@ import { describe, expect, test } from "bun:test";
 import { EventEmitter } from "node:events";
 import type * as grpc from "@grpc/grpc-js";
 import { CriError, grpcCodes } from "../../../src/base/errors.ts";
-import { createLog } from "../../../src/base/log.ts";
 import { encodedBytesMax, statusText } from "../../../src/base/status_text.ts";
 import { answerStream, answerUnary, type Method, type Rpc } from "../../../src/cri/grpc_calls.ts";
 import type { Context } from "../../../src/cri/context.ts";
@@ -12,14 +11,13 @@ import { FailureLog } from "../../../src/cri/failure_log.ts";
 import { Encoded } from "../../../src/cri/encoded_lists.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import { fuzzSeed, random } from "../../random.ts";
+import { capturedLog } from "../fakes.ts";
 
 const { VersionRequest: request, VersionResponse: response } = runtime.v1;
 const method: Method = { request, response, stream: false };
 
 function fixture() {
-  const lines: string[] = [];
-  const stream = { write: (text: string) => lines.push(text) };
-  const log = createLog({ level: "debug", format: "text", stream });
+  const { log, lines } = capturedLog("debug");
   const calls = { count: 0, running: 0 };
   const counted: string[] = [];
   const nothing = { listed: () => undefined };

@@ -2,7 +2,6 @@
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { toLong } from "../../../src/base/int64.ts";
-import { createLog } from "../../../src/base/log.ts";
 import { containerCgroup, hasCgroup, limitPod } from "../../../src/cri/cgroups.ts";
 import { logPath, stopSignal } from "../../../src/cri/container_create.ts";
 import { checkHugepages } from "../../../src/cri/container_update.ts";
@@ -16,7 +15,7 @@ import { supportedResources } from "../../../src/cri/supported_resources.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import type { ImageRecord } from "../../../src/image/store.ts";
 import { codeAndMessage, host } from "../../spec/inputs.ts";
-import { containerRecord, recordStore, sandboxRecord } from "../fakes.ts";
+import { capturedLog, containerRecord, recordStore, sandboxRecord } from "../fakes.ts";
 
 describe("a new container", () => {
   test.each([
@@ -178,9 +177,7 @@ describe("supportedResources()", () => {
   const requested = { memory_swap_limit_in_bytes: toLong(5), cpu_shares: toLong(2) };
 
   test("drops the swap limit where the kernel does not account swap, and logs it", () => {
-    const lines: string[] = [];
-    const stream = { write: (line: string) => lines.push(line) };
-    const log = createLog({ level: "info", format: "text", stream });
+    const { log, lines } = capturedLog("info");
     const on = (swapLimit: boolean) =>
       supportedResources({ host: { ...host, swapLimit }, log }, "c1", requested);
     expect(on(true)).toBe(requested);

@@ -2,10 +2,10 @@
 import { expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { toLong } from "../../../src/base/int64.ts";
-import { createLog } from "../../../src/base/log.ts";
 import { UpdateApplier } from "../../../src/nri/apply_updates.ts";
 import type { ContainerUpdate } from "../../../src/proto/nri_types.ts";
 import { failure } from "../../expect.ts";
+import { capturedLog } from "../fakes.ts";
 
 const shares = (id: string, more: ContainerUpdate = {}): ContainerUpdate => ({
   container_id: id,
@@ -16,8 +16,6 @@ const shares = (id: string, more: ContainerUpdate = {}): ContainerUpdate => ({
 /** An applier over containers `live` and `busy`; updates of `busy` and of unknown containers fail. */
 function applier() {
   const done: string[] = [];
-  const lines: string[] = [];
-  const stream = { write: (text: string) => lines.push(text) };
   const backend = {
     state: () => Promise.resolve({ pods: [], containers: [] }),
     isLive: (id: string) => ["live", "busy"].includes(id),
@@ -31,7 +29,7 @@ function applier() {
       return id === "live" ? Promise.resolve() : Promise.reject(new Error("no such container"));
     },
   };
-  const log = createLog({ level: "info", format: "text", stream });
+  const { log, lines } = capturedLog("info");
   return { updates: new UpdateApplier(backend, log), done, lines };
 }
 

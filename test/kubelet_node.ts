@@ -48,7 +48,7 @@ function must(program: string, words: string[]): string {
 }
 
 /** Where a kubelet runs: dir is its scratch folder, cgroupParent its cgroup root. */
-export type Node = {
+type Node = {
   dir: string;
   cgroupParent: string;
   /** The socket of CRI. */

@@ -9,8 +9,6 @@ import { makeImage, makeLayer, ociArchive, type Layer, type TarEntry } from "../
 import { unmountRootfs } from "../../src/layer/rootfs.ts";
 import { registryOptions } from "../unit/fakes.ts";
 
-export { registryOptions };
-
 type LayerOptions = ImageStoreOptions["layers"];
 
 const layerOptions: LayerOptions = {

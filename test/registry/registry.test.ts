@@ -17,7 +17,8 @@ import {
   type TestImage,
 } from "../image_maker.ts";
 import { FakeRegistry, sendFile, withLayers } from "./fake_registry.ts";
-import { openFixture, registryOptions, within, type Fixture } from "../image/fixture.ts";
+import { openFixture, within, type Fixture } from "../image/fixture.ts";
+import { registryOptions } from "../unit/fakes.ts";
 
 let fake: FakeRegistry;
 let mirror: FakeRegistry;

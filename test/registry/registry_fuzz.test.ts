@@ -11,7 +11,7 @@ import { proxyFor } from "../../src/registry/proxy.ts";
 import { parseReference } from "../../src/registry/reference.ts";
 import { Authority } from "../certificates.ts";
 import { fuzzRounds, fuzzSeed, random } from "../random.ts";
-import { registryOptions } from "../image/fixture.ts";
+import { registryOptions } from "../unit/fakes.ts";
 
 const dir = fs.mkdtempSync(join(tmpdir(), "isulad-fuzz-"));
 afterAll(() => fs.rmSync(dir, { recursive: true }));

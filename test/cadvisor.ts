@@ -1,14 +1,16 @@
 // Compares what a real kubelet with default gates serves at /metrics/cadvisor with what it must serve: each
-// container and pod under its names, once. `bun test/cadvisor.ts [--gate] [--json FILE] [--endpoint SOCKET]`
-// --gate turns on PodAndContainerStatsFromCRI; --json writes the series, to compare them with another run's
-// (--with FILE); --endpoint names another runtime's socket, whose containerd API is at the same place.
-// KUBELET=path names an existing kubelet; otherwise one is built. Needs root.
+// container and pod under its names, once (cadvisor_check.ts). `bun test/cadvisor.ts [--gate] [--json FILE]
+// [--with FILE] [--endpoint SOCKET]` exits with 1 on a problem. `--gate` turns on PodAndContainerStatsFromCRI;
+// `--json` writes the kinds of series to a file; `--with` compares them with the file of another run;
+// `--endpoint` names another runtime's socket, which serves containerd's API, too. KUBELET=path names an
+// existing kubelet; otherwise the run builds one. Needs root.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { spawnSync } from "node:child_process";
+import { parseSeries, problemsIn, shapeOf } from "./cadvisor_check.ts";
 import { busybox, executable, startDaemon } from "./harness.ts";
 import { makeCgroups } from "./host.ts";
 import { buildKubelet, Kubelet, Netns } from "./kubelet_node.ts";
@@ -50,96 +52,6 @@ function manifestOf({ name, spec, containers }: Pod): Manifest {
     },
   });
   return { name, json, expected: [] };
-}
-
-type Series = { family: string; labels: Record<string, string>; value: number };
-
-/** Parses Prometheus's text format. */
-export function parseSeries(text: string): Series[] {
-  const found: Series[] = [];
-  for (const line of text.split("\n")) {
-    const match = /^([a-z_]\w*)\{(.*)\} ([^ ]+)/.exec(line);
-    if (match === null) continue;
-    const [, family, inner, value] = match;
-    const pairs = inner!.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g);
-    const labels = Object.fromEntries([...pairs].map(([, key, text]) => [key!, text!]));
-    found.push({ family: family!, labels, value: Number(value) });
-  }
-  return found;
-}
-
-/** Families that dashboards and alerts use, of each container and of each pod. */
-const ofContainers = [
-  "container_cpu_usage_seconds_total",
-  "container_memory_working_set_bytes",
-  "container_memory_rss",
-  "container_memory_usage_bytes",
-  "container_spec_cpu_shares",
-  "container_start_time_seconds",
-  "container_last_seen",
-];
-const ofPods = ["container_network_receive_bytes_total", "container_network_transmit_bytes_total"];
-
-function problemsIn(series: Series[], image: string): string[] {
-  const problems: string[] = [];
-  const having = (family: string, labels: Record<string, string>) =>
-    series.filter(
-      (one) =>
-        one.family === family &&
-        Object.entries(labels).every(([key, value]) => (one.labels[key] ?? "") === value),
-    );
-  for (const { name: pod, containers } of pods) {
-    for (const container of Object.keys(containers)) {
-      for (const family of ofContainers) {
-        const labels = { namespace: "shop", pod: `${pod}-node1`, container };
-        const found = having(family, labels);
-        // A container that crashes may be between two lives.
-        const isSteady = container !== "fails";
-        if (isSteady && found.length !== 1) {
-          problems.push(`${family} of ${pod}/${container}: ${found.length} series`);
-        }
-        for (const one of found) {
-          if (one.labels["image"] !== image)
-            problems.push(`${family} of ${pod}/${container} has image ${one.labels["image"]}`);
-          if (!/^[0-9a-f]{64}$/.test(one.labels["name"] ?? ""))
-            problems.push(`${family} of ${pod}/${container} has no id`);
-        }
-      }
-    }
-    for (const family of ofPods) {
-      const eth0 = having(family, { namespace: "shop", pod: `${pod}-node1`, interface: "eth0" });
-      // A node may have an eth0 itself, or not.
-      if (pod !== "alone" && pod !== "host" && eth0.length !== 1) {
-        problems.push(`${family} of ${pod}: ${eth0.length} series of eth0, not 1`);
-      }
-    }
-  }
-  const keys = series.map(({ family, labels }) => `${family} ${textOf(labels)}`);
-  const twice = keys.filter((key, index) => keys.indexOf(key) !== index);
-  return [...problems, ...twice.map((key) => `twice: ${key}`)];
-}
-
-const byText = (a: string, b: string) => a.localeCompare(b);
-
-function textOf(labels: Record<string, string>): string {
-  const pairs = Object.entries(labels).map(([key, value]) => `${key}=${value}`);
-  return pairs.toSorted(byText).join(",");
-}
-
-/** The families and labels of each pod and container, without what differs between two runs. */
-function shapeOf(series: Series[]): string[] {
-  const lines = series
-    .filter(
-      ({ labels }) => labels["namespace"] === "shop" && !/^(alone|crash)/.test(labels["pod"] ?? ""),
-    )
-    .map(({ family, labels }) => {
-      const { pod, container, device = "", interface: nic = "", ...others } = labels;
-      const keys = Object.keys(others).toSorted(byText).join(",");
-      // The node's interfaces depend on where the runtime runs.
-      const network = pod?.startsWith("host-") && nic !== "" ? "interface" : nic;
-      return `${pod}/${container} ${family} ${network}${device === "" ? "" : "device"} {${keys}}`;
-    });
-  return [...new Set(lines)].toSorted(byText);
 }
 
 async function main(): Promise<number> {
@@ -185,7 +97,7 @@ async function main(): Promise<number> {
     return parseSeries(spawnSync("ip", words, { encoding: "utf8", maxBuffer: 1 << 28 }).stdout);
   };
   const series = scrape();
-  const problems = problemsIn(series, busybox);
+  const problems = problemsIn(series, pods, busybox);
   if (!kubelet.runs) problems.push("the kubelet ended");
   const shape = shapeOf(series);
   if (values.json !== undefined) writeFileSync(values.json, JSON.stringify(shape, null, 1));

@@ -74,6 +74,20 @@ function roomOf(file: string): string {
   return rest === undefined ? "root" : room!;
 }
 
+/** The first words of test files, and those of the other files in test/. Add a verb that fits, not a noun. */
+const testVerbs = ["Tests", "Compares", "Runs"];
+const verbs = new Set(
+  `Builds Changes Checks Computes Connects Decodes Defines Describes Detects Disturbs Encodes Finds Fuzzes
+  Generates Inspects Interrupts Kills Lists Makes Measures Mounts Opens Provides Reads Records Sends Sets
+  Starts Stresses Subscribes`.split(/\s+/),
+);
+
+/** True when a file of test/ begins with a comment whose first word is such a verb, with an object. */
+function hasVerb(file: string, firstLine: string): boolean {
+  const verb = /^\/\/ (\w+) \S/.exec(firstLine)?.[1] ?? "";
+  return testVerbs.includes(verb) || (verbs.has(verb) && !file.endsWith(".test.ts"));
+}
+
 /** Finds an import cycle through `file`. */
 function cycleAt(file: string): string[] | undefined {
   const stack = (imports.get(file) ?? []).map((next) => [file, next]);
@@ -215,6 +229,26 @@ describe("style", () => {
       return clause.test(first) || lacksHeader ? [`${file}: ${first}`] : [];
     });
     expect(found).toEqual([]);
+  });
+
+  test("a test's first line says what it does, from its verb on", () => {
+    const files = filesIn("test").filter((file) => !file.startsWith("test/.cache/"));
+    const firstLine = (file: string) => readFileSync(join(root, file), "utf8").split("\n", 1)[0]!;
+    const headless = files.filter((file) => !hasVerb(file, firstLine(file)));
+    expect(headless.map((file) => `${file}: ${firstLine(file)}`)).toEqual([]);
+  });
+
+  test.each([
+    ["test/a.test.ts", "// Tests the stop signal.", true],
+    ["test/a.ts", "// Records events.", true],
+    ["test/a.test.ts", "// Records that were cut off.", false],
+    ["test/a.test.ts", "// Host devices in containers: by path, by folder, by CDI name.", false],
+    ["test/a.test.ts", "// Tests", false],
+    ["test/a.ts", "// Tested by b.test.ts.", false],
+    ["test/a.ts", "// A client of numbered channels.", false],
+    ["test/a.ts", 'import { join } from "node:path";', false],
+  ])("%s may begin with %j: %p", (file, line, may) => {
+    expect(hasVerb(file, line)).toBe(may);
   });
 
   test("comments and messages have no private words for the field's terms", () => {

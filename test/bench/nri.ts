@@ -1,7 +1,7 @@
-// Measures the cost of NRI, each figure as a ratio in the same run: `bun run bench:nri [PAIRS]`. Creation and
-// start of a container without plugins, and with ten that subscribe to every event, against no NRI;
-// Synchronize with 1,000 containers against the encoding of its message. Exits with 1 when a figure exceeds
-// its bound. It needs a quiet machine: each call of a plugin waits for a processor twice.
+// Measures the cost of NRI, each figure as a ratio in the same run: `bun run bench:nri [PAIRS]`. Compares
+// creation and start of a container without plugins, and with ten that subscribe to every event, with no NRI,
+// and Synchronize of 1,000 containers with the encoding of its message. Exits with 1 when a figure exceeds its
+// bound. Needs a quiet machine: each call of a plugin waits for a processor twice.
 //
 // Decision: two daemons take turns, and every second pair is reversed, so that each is as often first as
 // second, and as often after itself; the median of all pairs' ratios is judged. Two processes of one program

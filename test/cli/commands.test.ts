@@ -1,3 +1,4 @@
+// Tests the commands of the CLI against a fake daemon: arguments, calls, output and exit codes.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

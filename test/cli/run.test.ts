@@ -1,3 +1,4 @@
+// Tests `isulad-ts run` against a fake daemon: output, exit codes, signals, and removal of the pod.
 import { afterAll, expect, test } from "bun:test";
 import { appendFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

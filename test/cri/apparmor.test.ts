@@ -1,5 +1,5 @@
-// AppArmor profiles of containers; on a kernel without AppArmor (not the guest's), only the refusals are
-// tested.
+// Tests AppArmor profiles of containers. On a kernel without AppArmor (the guest has it), it tests only the
+// refusals.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// Attach: clients share a running container's standard streams, and disconnect at any time.
+// Tests Attach: clients share a running container's standard streams, and disconnect at any time.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";

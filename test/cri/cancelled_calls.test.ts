@@ -1,4 +1,4 @@
-// Thousands of cancelled calls on one connection do not disturb the other calls on it.
+// Tests that thousands of cancelled calls on one connection do not disturb the other calls on it.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as grpc from "@grpc/grpc-js";
 import { type Daemon, startDaemon } from "../harness.ts";

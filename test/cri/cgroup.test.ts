@@ -1,4 +1,4 @@
-// Cgroups of pods and containers on the host, with the cgroup driver of this run.
+// Tests the cgroups of pods and containers on the host, with the cgroup driver of this run.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmdirSync } from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-// CheckpointContainer. As criu works on few machines, fakes stand in: a criu that fails, and one that
-// succeeds with a runc whose checkpoint writes a file.
+// Tests CheckpointContainer. criu works on few machines, so the tests use fakes: a criu that fails, and one
+// that succeeds with a runc whose checkpoint writes a file.
 import { expect, test } from "bun:test";
 import { chmodSync, existsSync, mkdirSync, readdirSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// CLI commands against a real daemon.
+// Tests the commands of the CLI against a real daemon.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";

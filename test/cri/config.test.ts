@@ -1,4 +1,4 @@
-// Keys of daemon.json, as containers and clients see their effects.
+// Tests keys of daemon.json by their effects on containers and clients.
 import { expect, test } from "bun:test";
 import { executable, startDaemon } from "../harness.ts";
 

@@ -1,4 +1,4 @@
-// Containers: their life cycle, their exits, and their environment.
+// Tests the life cycle, the exits and the environment of containers.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,5 @@
-// containerd's API (key containerd-socket) as cAdvisor's client calls it, and the pods' marker cgroups.
+// Tests containerd's API (key containerd-socket) with the calls of cAdvisor's client, and the pods' marker
+// cgroups.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as grpc from "@grpc/grpc-js";
 import {

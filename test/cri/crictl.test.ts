@@ -1,5 +1,5 @@
-// crictl with JSON files, as for debugging a node. test/run builds it from the Go module proxy; without Go
-// these tests are skipped with a message.
+// Tests crictl with JSON files, as an administrator debugs a node. test/run builds crictl from the Go module
+// proxy; without Go the tests are skipped with a message.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, renameSync, writeFileSync } from "node:fs";

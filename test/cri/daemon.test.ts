@@ -1,4 +1,4 @@
-// The daemon process: its socket, its start and exit, and its version and status calls.
+// Tests the daemon process: its socket, its start and exit, and its version and status calls.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";

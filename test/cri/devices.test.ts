@@ -1,4 +1,4 @@
-// Host devices in containers: by path, by folder, by CDI name.
+// Tests host devices in containers, requested by path, by folder and by CDI name.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// The cgroup driver can be changed only while no cgroup of the other driver is left.
+// Tests that the cgroup driver can change only when no cgroup of the other driver is left.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { runtime } from "../../src/proto/messages.js";

@@ -1,5 +1,5 @@
-// Encrypted images over CRI from a real registry, decrypted by fake stream processors and by ocicrypt; and
-// the errors without a processor, with a failing one, and with one that hangs.
+// Tests encrypted images over CRI from a real registry, decrypted by fake stream processors and by ocicrypt.
+// Also tests the errors without a processor, with a failing one, and with one that hangs.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync, spawnSync } from "node:child_process";
 import * as fs from "node:fs";

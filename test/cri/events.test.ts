@@ -1,4 +1,4 @@
-// GetContainerEvents: which events are sent, in which order, and with which statuses.
+// Tests which events GetContainerEvents sends, in which order, and with which statuses.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt } from "../../src/base/int64.ts";

@@ -1,4 +1,4 @@
-// ExecSync and container logs.
+// Tests ExecSync and container logs.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";

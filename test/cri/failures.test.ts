@@ -1,5 +1,4 @@
-// Failures around the daemon (CNI plugins, OCI runtimes, the monitor): the caller gets the error, and
-// nothing leaks.
+// Tests failures of CNI plugins, OCI runtimes and the monitor: the caller gets the error, and nothing leaks.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { chmodSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Runtime handlers: the settings of each reach its pods and containers, and Status reports them.
+// Tests runtime handlers: the settings of each reach its pods and containers, and Status reports them.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { chmodSync, existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { mkdtempSync, rmSync } from "node:fs";

@@ -1,5 +1,5 @@
-// Invalid requests that no kubelet sends: each is refused as INVALID_ARGUMENT with field and value, and
-// creates nothing. The tables cover all RPCs; the last test checks that none is missing.
+// Tests that the daemon refuses invalid requests, which no kubelet sends, as INVALID_ARGUMENT with field and
+// value, and creates nothing. The tables cover all RPCs; the last test checks that none is missing.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { dirname, join } from "node:path";
 import { ImageService, NodeService, RuntimeService } from "../../src/proto/services.ts";

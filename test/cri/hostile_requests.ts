@@ -1,4 +1,4 @@
-// Invalid requests that no kubelet sends, each with a part of the error that refuses it.
+// Lists invalid requests, which no kubelet sends, each with a part of the error that refuses it.
 import { toLong } from "../../src/base/int64.ts";
 import type { Client } from "../../src/cli/client.ts";
 import type {

@@ -1,4 +1,4 @@
-// Image archives: save, load, images-dir at the start, and prune.
+// Tests image archives: save, load, images-dir at the start, and prune.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";

@@ -1,4 +1,4 @@
-// The names of one image: how each CRI response names it, and how each name finds and removes it.
+// Tests the names of one image: how each CRI response names it, and how each name finds and removes it.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import { type Daemon, startDaemon } from "../harness.ts";

@@ -1,4 +1,4 @@
-// Image information: source, pinning, runtime handler, and disk usage of images and containers.
+// Tests image information: source, pinning, runtime handler, and disk usage of images and containers.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { nowNs } from "../../src/base/clock.ts";

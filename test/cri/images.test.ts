@@ -1,4 +1,4 @@
-// Images over CRI: pulled from a real registry, listed, found by each name, removed.
+// Tests images over CRI: they are pulled from a real registry, listed, found by each name, and removed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";

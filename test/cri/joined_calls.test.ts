@@ -1,4 +1,4 @@
-// Concurrent equal calls: the work happens once, and every client gets its result.
+// Tests concurrent equal calls: the daemon does the work once, and every client gets its result.
 import { beforeEach, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Reads the limits of a container as the kernel, CRI and the bundle have them, for tests of updates.
+// Changes a container's limits, and reads them as the kernel, CRI and the bundle have them.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { toLong } from "../../src/base/int64.ts";

@@ -1,4 +1,5 @@
-// List and Stream calls: equal items, filters, id prefixes, bounded messages.
+// Tests that List and Stream calls return equal items, filter them, accept id prefixes and bound their
+// messages.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";

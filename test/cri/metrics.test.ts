@@ -1,4 +1,4 @@
-// ListPodSandboxMetrics: cAdvisor's names, labels as in the descriptors, and values under real load.
+// Tests ListPodSandboxMetrics: cAdvisor's names, the labels of the descriptors, and values under real load.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toBigInt, toLong } from "../../src/base/int64.ts";

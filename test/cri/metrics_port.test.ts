@@ -1,4 +1,4 @@
-// metrics-port: the daemon's own metrics for Prometheus.
+// Tests metrics-port, where the daemon serves its own metrics to Prometheus.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { once } from "node:events";
 import { createServer } from "node:http";

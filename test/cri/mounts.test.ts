@@ -1,4 +1,4 @@
-// Mounts in containers: host folders, images, the pod's files; and refused requests.
+// Tests mounts in containers (host folders, images, the pod's files) and the requests that are refused.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import {

@@ -1,4 +1,4 @@
-// CNI plugins that fail, hang or crash, once or for a day: no address or other resource leaks.
+// Tests CNI plugins that fail, hang or crash, once or for a day: no address or other resource leaks.
 import { beforeEach, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";

@@ -1,4 +1,4 @@
-// A daemon with CNI lists and plugins written by the test, on one bridge.
+// Runs a daemon with CNI lists and plugins that the test writes, on one bridge.
 import { afterAll, beforeAll, beforeEach } from "bun:test";
 import { chmodSync, existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Pod networks: address families and their order, several networks, host ports, traffic between pods.
+// Tests pod networks: address families and their order, several networks, host ports, traffic between pods.
 import { describe, expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
 import { createSocket } from "node:dgram";

@@ -1,4 +1,4 @@
-// OOM kills: containers that lost a process to a memory limit report it, others do not.
+// Tests that containers which lost a process to a memory limit report the OOM kill, and others do not.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// oom_score_adj in UpdateContainerResources: of the first process and of later execs.
+// Tests oom_score_adj in UpdateContainerResources: it applies to the first process and to later execs.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { toBigInt, toLong } from "../../src/base/int64.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";

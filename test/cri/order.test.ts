@@ -1,5 +1,5 @@
-// Lists are ordered newest first, also after a restart. A kubelet with Evented PLEG takes the first
-// container of a name in a pod's status for the newest attempt.
+// Tests that lists are ordered newest first, also after a restart. A kubelet with Evented PLEG takes the
+// first container of a name in a pod's status for the newest attempt.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import type { runtime } from "../../src/proto/messages.js";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";

@@ -1,5 +1,5 @@
-// Malformed text from registries, plugins, images and clients: each call ends with a status, each list is
-// readable.
+// Tests malformed text from registries, plugins, images and clients: each call ends with a status, and
+// clients can read each list.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Pods with one pid namespace: the built-in init needs no image.
+// Tests pods with one pid namespace: the built-in init needs no image.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { runtime } from "../../src/proto/messages.js";
 import { until } from "../expect.ts";

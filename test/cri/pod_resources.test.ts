@@ -1,4 +1,5 @@
-// UpdatePodSandboxResources: limits of pod cgroups that the daemon owns; a kubelet's are only recorded.
+// Tests UpdatePodSandboxResources: it sets the limits of pod cgroups that the daemon owns, and only records
+// those of a kubelet's.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Servers for port_forward.test.ts, run in a pod's network namespace; each has its own behaviour.
+// Runs servers in a pod's network namespace for port_forward.test.ts; each has its own behaviour.
 import { createServer, type Socket } from "node:net";
 
 const servers: [number, string, (socket: Socket) => void][] = [

@@ -1,4 +1,4 @@
-// PortForward: concurrent connections to localhost in a pod's network, each closed independently.
+// Tests PortForward: concurrent connections to localhost in a pod's network, each closed independently.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { readdirSync } from "node:fs";

@@ -1,5 +1,5 @@
-// PortForward to slow, unresponsive or saturated servers: sent data arrives, and every connection is
-// closed. Over WebSocket's channels, and over SPDY.
+// Tests PortForward to slow, unresponsive or saturated servers, over WebSocket's channels and over SPDY: sent
+// data arrives, and every connection is closed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 import { join } from "node:path";

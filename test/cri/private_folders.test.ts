@@ -1,5 +1,5 @@
-// Other users of the node cannot enter graph and state: only root can reach set-uid programs or devices
-// that a container creates (the class of CVE-2021-41103).
+// Tests that other users of the node cannot enter graph and state: only root can reach set-uid programs or
+// devices that a container creates (the class of CVE-2021-41103).
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import {

@@ -1,5 +1,5 @@
-// storage-opts overlay2.size: writable layers are limited if the file system supports project quotas, as
-// the guest's kernel does. Needs root.
+// Tests storage-opts overlay2.size: writable layers are limited if the file system supports project quotas,
+// as the guest's kernel does. Needs root.
 import { afterAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";

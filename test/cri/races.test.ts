@@ -1,4 +1,4 @@
-// Conflicting concurrent calls: whatever their order, nothing leaks.
+// Tests that conflicting concurrent calls leak nothing, whatever their order.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";

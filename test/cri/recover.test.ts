@@ -1,4 +1,4 @@
-// Recovery of records and processes that disagree.
+// Tests the recovery of records and processes that disagree.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, globSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

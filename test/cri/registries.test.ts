@@ -1,6 +1,6 @@
-// Pulls from the real docker-registry by every route: HTTP, TLS with a private CA and client certificates,
-// passwords, tokens, an incomplete mirror, a proxy. Results are compared with those of skopeo and umoci,
-// file by file.
+// Tests pulls from the real docker-registry by every route: HTTP, TLS with a private CA and client
+// certificates, passwords, tokens, an incomplete mirror, a proxy. Compares the results with those of skopeo
+// and umoci, file by file.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";

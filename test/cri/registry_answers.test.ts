@@ -1,5 +1,5 @@
-// Registries with wrong, oversized, late or missing responses: each pull ends with a clear error, leaves
-// nothing, and sends no secret to another host.
+// Tests registries with wrong, oversized, late or missing responses: each pull ends with a clear error,
+// leaves nothing, and sends no secret to another host.
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { spawn, type ChildProcess } from "node:child_process";
 import { randomBytes } from "node:crypto";

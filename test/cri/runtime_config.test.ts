@@ -1,4 +1,5 @@
-// UpdateRuntimeConfig: writes the kubelet's pod CIDR into a CNI list if daemon.json names a template.
+// Tests that UpdateRuntimeConfig writes the kubelet's pod CIDR into a CNI list if daemon.json names a
+// template.
 import { expect, test } from "bun:test";
 import { existsSync, readdirSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Pods: life cycle, network, names, and invalid requests.
+// Tests the life cycle, the network and the names of pods, and invalid requests.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { createConnection } from "node:net";

@@ -1,4 +1,4 @@
-// Security contexts of containers, as the kernel enforces them.
+// Tests security contexts of containers as the kernel enforces them.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync, writeFileSync } from "node:fs";

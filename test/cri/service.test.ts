@@ -1,4 +1,4 @@
-// Notifications to the service manager, over a socket in place of systemd's.
+// Tests notifications to the service manager, over a socket in place of systemd's.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { closeSync, mkdtempSync, readFileSync, renameSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// Stats of containers and pods under real load; only running ones have stats.
+// Tests the stats of containers and pods under real load; only running ones have stats.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { createSocket } from "node:dgram";
 import { existsSync, readdirSync, readlinkSync } from "node:fs";

@@ -1,4 +1,4 @@
-// isulad-ts stats and top against a real daemon.
+// Tests `isulad-ts stats` and `isulad-ts top` against a real daemon.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { type Daemon, executable, startDaemon } from "../harness.ts";

@@ -1,5 +1,5 @@
-// Stopping every process of a container, including those that outlive its first process, and those that
-// SIGKILL does not end at once.
+// Tests that a stop ends every process of a container, including those that outlive its first process and
+// those that SIGKILL does not end at once.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// The stop signal: the image's, or that of the container's config.
+// Tests the stop signal of the image and of the container's config.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import { runtime } from "../../src/proto/messages.js";

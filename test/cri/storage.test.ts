@@ -1,4 +1,4 @@
-// Root file systems of containers: overlayfs, or copies where overlayfs does not work. Needs root.
+// Tests the root file systems of containers: overlayfs, or copies where overlayfs does not work. Needs root.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import * as fs from "node:fs";

@@ -1,4 +1,5 @@
-// isulad-ts exec, attach and port-forward on a terminal and in a pipe; crictl with both transports.
+// Tests `isulad-ts exec`, `attach` and `port-forward` on a terminal and in a pipe, and crictl with both
+// transports.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import { existsSync } from "node:fs";

@@ -1,4 +1,4 @@
-// Exec: streams, terminals, exit codes, and slow, misbehaving or disconnected clients.
+// Tests Exec: streams, terminals, exit codes, and slow, misbehaving or disconnected clients.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";

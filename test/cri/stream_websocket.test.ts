@@ -1,4 +1,4 @@
-// Exec, Attach and PortForward over WebSocket with each protocol of the kubelet's streaming library:
+// Tests Exec, Attach and PortForward over WebSocket with each protocol of the kubelet's streaming library:
 // received data equals sent data, and Kubernetes's own client understands it.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawn } from "node:child_process";

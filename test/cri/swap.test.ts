@@ -1,4 +1,4 @@
-// Swap in stats. The test turns swap on, so it runs only in the guest.
+// Tests swap in stats. It turns swap on, so it runs only in the guest.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";

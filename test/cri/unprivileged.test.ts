@@ -1,4 +1,5 @@
-// enable-unprivileged-ports and enable-unprivileged-icmp: any user in a pod may use low ports and pings.
+// Tests that any user in a pod may use low ports and pings with enable-unprivileged-ports and
+// enable-unprivileged-icmp.
 import { expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import { startDaemon, type Daemon } from "../harness.ts";

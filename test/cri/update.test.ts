@@ -1,4 +1,4 @@
-// UpdateContainerResources changes a running container's limits as a whole or not at all.
+// Tests that UpdateContainerResources changes a running container's limits as a whole or not at all.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { toLong } from "../../src/base/int64.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";

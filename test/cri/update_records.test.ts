@@ -1,4 +1,5 @@
-// UpdateContainerResources changes the limits of containers that do not run, and rolls interrupted updates back.
+// Tests that UpdateContainerResources changes the limits of containers that do not run, and that interrupted
+// updates are rolled back.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Pods with a user namespace of their own: their root is an unprivileged user on the node.
+// Tests pods with a user namespace of their own: their root is an unprivileged user on the node.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import {
   chmodSync,

@@ -1,4 +1,4 @@
-// Volumes declared by an image's configuration (Dockerfile's VOLUME).
+// Tests volumes that an image's configuration declares (Dockerfile's VOLUME).
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";

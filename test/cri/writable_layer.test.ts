@@ -1,4 +1,4 @@
-// The size of a container's writable layer in its statistics.
+// Tests the size of a container's writable layer in its stats.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { toBigInt } from "../../src/base/int64.ts";
 import type { UInt64Value } from "../../src/proto/types.ts";

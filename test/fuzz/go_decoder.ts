@@ -1,4 +1,4 @@
-// Decodes messages with the Go packages that kubelets use, where there is a Go to build that with.
+// Decodes messages with the Go packages that kubelets use, if this machine has Go to build the decoder.
 import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { buildGo } from "../go.ts";

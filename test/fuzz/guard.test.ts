@@ -1,4 +1,4 @@
-// The guard that keeps mutated requests from harming the machine they are tried on.
+// Tests the guard that keeps mutated requests from harming the machine on which the fuzzer runs.
 import { expect, test } from "bun:test";
 import { random } from "../random.ts";
 import { type Ground, harmOf } from "./guard.ts";

@@ -1,6 +1,6 @@
-// Decides whether a request may be sent to a daemon that runs as root on this machine.
-// It looks at the bytes as the daemon will decode them, whatever made them: a path may only lead into
-// the fuzzer's own folder, and nothing of the host's namespaces, ports or cgroups may be changed.
+// Checks whether the fuzzer may send a request to a daemon that runs as root on this machine. It reads the
+// bytes as the daemon will decode them, whatever made them: a path may lead only into the fuzzer's own
+// folder, and nothing may change the host's namespaces, ports or cgroups.
 import { posix } from "node:path";
 import protobuf from "protobufjs";
 import { ImageService, NodeService, RuntimeService } from "../../src/proto/services.ts";

@@ -1,4 +1,4 @@
-// A registry of hostile images that answers one request of three in a hostile way.
+// Runs a registry of hostile images that answers one request of three in a hostile way.
 import type { ServerResponse } from "node:http";
 import { FakeRegistry } from "../registry/fake_registry.ts";
 import { changedJson } from "../layer/fuzz.ts";

@@ -1,5 +1,5 @@
-// One daemon amid hostile surroundings: its registry, a CNI plugin and an OCI runtime misbehave while
-// requests are sent to it. After each round they are calm, and everything must be right again.
+// Runs one daemon in hostile surroundings: its registry, a CNI plugin and an OCI runtime misbehave while it
+// gets requests. After each round they behave, and everything must be right again.
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

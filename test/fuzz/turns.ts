@@ -1,6 +1,6 @@
-// Programs that misbehave by turns: a CNI plugin and an OCI runtime in front of the real ones.
-// Each call takes one of sixteen turns, chosen by its arguments, whose files a round writes anew. While
-// the file "calm" is there they behave, so that all they disturbed can be undone.
+// Makes programs that misbehave by turns: a CNI plugin and an OCI runtime in front of the real ones. Each
+// call takes one of sixteen turns, chosen by its arguments; a round writes the files of the turns anew. While
+// the file "calm" exists they behave, so that everything they disturbed can be undone.
 import { chmodSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { changedJson } from "../layer/fuzz.ts";

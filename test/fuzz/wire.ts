@@ -1,5 +1,5 @@
-// Encodes requests that no generated class would send, and checks responses as strictly as Go does.
-// Both work from the .proto files, so that a new RPC or field is covered without a change here.
+// Encodes requests that no generated class would send, and checks responses as strictly as Go does. Both work
+// from the .proto files, so that they cover a new RPC or field without a change here.
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import protobuf from "protobufjs";

@@ -1,4 +1,4 @@
-// Loads image archives in the variants that tools write. Needs root.
+// Tests loads of image archives in the variants that tools write. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";

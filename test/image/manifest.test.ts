@@ -1,4 +1,4 @@
-// Pulls and loads through manifests and indexes of every kind. Needs root.
+// Tests pulls and loads through manifests and indexes of every kind. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

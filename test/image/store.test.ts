@@ -1,4 +1,4 @@
-// The image store: names, joined and cancelled pulls, removal, restarts, mounts. Needs root.
+// Tests the image store: names, joined and cancelled pulls, removal, restarts, mounts. Needs root.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";

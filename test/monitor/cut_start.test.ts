@@ -1,5 +1,5 @@
-// A monitor that is killed amid a start, with a runtime that then does not answer: the next one serves
-// everybody else at once, and takes away what was begun when the runtime goes on.
+// Tests a monitor that is killed during a start, with a runtime that then does not answer: the next monitor
+// serves all other containers at once, and removes the half-started one when the runtime goes on.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-// Damages the state folder of a running monitor: removed or garbled files cost no container, and the monitor
-// keeps serving the others.
+// Tests damage to the state folder of a running monitor: removed or garbled files cost no container, and the
+// monitor keeps serving the others.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, readFileSync, rmSync } from "node:fs";

@@ -1,4 +1,4 @@
-// An exec that nobody wants any more is cancelled whenever that comes, also before it has begun.
+// Tests that an exec whose client has gone is cancelled at any time, also before it has begun.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { createConnection } from "node:net";

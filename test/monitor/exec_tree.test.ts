@@ -1,4 +1,4 @@
-// The end of an exec takes all its descendants along, and nothing else of the container.
+// Tests that the end of an exec ends all its descendants, and nothing else in the container.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createConnection } from "node:net";

@@ -1,4 +1,4 @@
-// A monitor that is killed, while containers write and end.
+// Tests a monitor that is killed while containers write and end.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { release } from "node:os";

@@ -1,4 +1,4 @@
-// Containers with a terminal that end at once: the daemon asks for terminals that have gone meanwhile.
+// Tests containers with a terminal that end at once: the daemon asks for terminals that have gone meanwhile.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { readdirSync, readlinkSync } from "node:fs";
 import { until } from "../expect.ts";

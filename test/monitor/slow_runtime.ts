@@ -1,4 +1,4 @@
-// A wrapper around the OCI runtime whose verbs can be held up, for tests of what meets a slow runtime.
+// Makes a wrapper around the OCI runtime whose verbs a test can delay.
 import { existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ociRuntime } from "../harness.ts";

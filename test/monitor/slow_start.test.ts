@@ -1,4 +1,5 @@
-// A daemon that is restarted while a slow runtime starts a container: the next one learns the outcome.
+// Tests a daemon that is restarted while a slow runtime starts a container: the next daemon learns the
+// outcome.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// A log disk that stops taking writes: who writes to it waits, and nobody else.
+// Tests a log disk that stops accepting writes: containers that write to it wait, and no others.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from "node:fs";

@@ -1,5 +1,5 @@
-// A monitor that another build replaces in place. The other build is a copy of the executable, which
-// has another time.
+// Tests a monitor that another build replaces in place. The other build is a copy of the executable with
+// another modification time.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { copyFileSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// A monitor that is stopped: it holds its socket, and answers nothing.
+// Tests a monitor that is stopped: it holds its socket, and answers nothing.
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import process from "node:process";

@@ -1,4 +1,4 @@
-// Monitors that end at once: they are started at growing intervals, and their log file is bounded.
+// Tests monitors that end at once: the daemon starts them at growing intervals, and bounds their log file.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

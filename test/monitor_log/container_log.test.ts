@@ -1,4 +1,5 @@
-// A container's log between its streams and its disk: what is written is taken, and nothing else.
+// Tests a container's log from its streams to its disk: it has everything that the container wrote, and
+// nothing else.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import {

@@ -1,4 +1,4 @@
-// The threads that write logs: one for each file system, which goes with its last log.
+// Tests the threads that write logs: there is one for each file system, and it ends with its last log.
 import { expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { constants, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";

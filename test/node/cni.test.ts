@@ -1,4 +1,4 @@
-// Deadlines, cancellation and locking of CNI commands, with shell scripts as plugins.
+// Tests deadlines, cancellation and locking of CNI commands, with shell scripts as plugins.
 import { expect, test } from "bun:test";
 import { closeSync, existsSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,4 +1,4 @@
-// Cancelled ADDs and abandoned DELs.
+// Tests cancelled ADDs and abandoned DELs.
 import { expect, setSystemTime, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";

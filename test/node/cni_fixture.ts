@@ -1,4 +1,4 @@
-// Creates a conf dir, plugin folder and cache for each test, and a network that uses them.
+// Makes a conf dir, a plugin folder and a cache for each test, and a network that uses them.
 import { afterEach, beforeEach } from "bun:test";
 import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests CniNetwork with the real CNI plugins: addresses of both families, host ports, and DEL.
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";

@@ -1,3 +1,4 @@
+// Tests the namespaces that pinNamespaces() makes, with hostname and sysctls, and their removal.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";

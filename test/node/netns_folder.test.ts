@@ -1,4 +1,5 @@
-// The folder of network namespaces becomes a mount point before the first namespace is pinned in it.
+// Tests that the folder of network namespaces becomes a mount point before the first namespace is pinned in
+// it.
 import { afterAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, unlinkSync, writeFileSync } from "node:fs";

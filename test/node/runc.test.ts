@@ -1,4 +1,5 @@
-// Generated specs work with the OCI runtime: real containers on this host's cgroups, without the daemon.
+// Tests that generated specs work with the OCI runtime: it runs real containers on this host's cgroups,
+// without the daemon.
 import { describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";

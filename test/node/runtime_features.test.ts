@@ -1,3 +1,4 @@
+// Tests that the probe of a runtime that hangs is killed and not repeated at each call.
 import { afterAll, expect, test } from "bun:test";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,5 +1,5 @@
-// Hosts plugins without a daemon, to check that the fuzzer (test/nri_fuzz.ts) finds leaks:
-// `bun test/nri/fuzz_target.ts SOCKET [BYTES]` leaks BYTES for each connecting plugin.
+// Runs an NRI plugin set without a daemon, so that the fuzzer (test/nri_fuzz.ts) can be checked for finding
+// leaks: `bun test/nri/fuzz_target.ts SOCKET [BYTES]` leaks BYTES for each connecting plugin.
 import process from "node:process";
 import { pluginSet } from "./host.ts";
 

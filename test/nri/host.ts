@@ -1,4 +1,4 @@
-// Creates an NRI plugin set without a daemon, for fuzzers and benchmarks.
+// Makes an NRI plugin set without a daemon, for fuzzers and benchmarks.
 import { silentLog } from "../../src/base/log.ts";
 import { UpdateApplier, type NriBackend } from "../../src/nri/apply_updates.ts";
 import { PluginSet } from "../../src/nri/plugin_set.ts";

@@ -1,4 +1,4 @@
-// Implements a plugin without a stub, which can violate the protocol.
+// Runs a plugin without a stub, which can violate the protocol.
 import { createConnection, type Socket } from "node:net";
 import protobuf from "protobufjs/minimal.js";
 import { nri } from "../../src/proto/nri.js";

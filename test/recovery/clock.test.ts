@@ -1,6 +1,6 @@
-// The clock is set by an hour, forth and back, while a daemon runs: deadlines and stops last as long
-// as ever, records stay whole, and times are told as the clock says them. Only in the guest: here the
-// clock belongs to everybody.
+// Tests that the clock may be set forth and back by an hour while a daemon runs: deadlines and stops last as
+// long as before, records stay whole, and responses have the times of the clock. Runs only in the guest,
+// because other programs use the clock of this machine.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync } from "node:fs";

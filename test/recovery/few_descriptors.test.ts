@@ -1,4 +1,4 @@
-// A daemon whose descriptors have run out: calls fail and say why, and all is well when there are more.
+// Tests a daemon that has run out of descriptors: calls fail and say why, and work again when it has more.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { readdirSync } from "node:fs";

@@ -1,5 +1,5 @@
-// Refused folders: the graph of another program, of a newer version or of a running daemon, and a truncated
-// marker file. Each is refused with a message and left unchanged.
+// Tests that the daemon refuses the graph of another program, of a newer version or of a running daemon, and
+// a truncated marker file, each with a message, and leaves it unchanged.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync, spawn, spawnSync } from "node:child_process";
 import {

@@ -1,5 +1,6 @@
-// A disk that is full at every step: graph or state is a small tmpfs, with room for so many more pages
-// or files. The caller is told; what was begun is undone; what ran goes on, and can be removed.
+// Tests a disk that is full at every step: graph or state is a small tmpfs with room for a number of pages or
+// files. The caller gets the error, the daemon rolls the call back, and running containers go on and can be
+// removed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, statfsSync, writeFileSync } from "node:fs";

@@ -1,5 +1,5 @@
-// Plugins, runtimes and registries that never answer: only the call that needs them fails, at its
-// deadline, with what hung and for how long; the others go on, and the pod can be removed.
+// Tests plugins, runtimes and registries that never answer: only the call that needs them fails, at its
+// deadline, and its error names what hung and for how long. Other calls succeed, and the pod can be removed.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { chmodSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type Server, type Socket } from "node:net";

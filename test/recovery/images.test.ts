@@ -1,5 +1,5 @@
-// Layers and roots that are not as their records say: containers that have them mounted go on, and what
-// is half there can be removed.
+// Tests layers and root file systems that do not match their records: containers that have them mounted go
+// on, and incomplete ones can be removed.
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, statfsSync, writeFileSync } from "node:fs";

@@ -1,5 +1,5 @@
-// Records that do not tell, or are not there, of pods that are attached to a network: what their plugins
-// and the kernel hold goes all the same.
+// Tests records that lack the network of pods that are attached to one, or that are missing: everything that
+// the plugins and the kernel hold for these pods is removed all the same.
 import { afterAll, beforeAll, beforeEach, expect, test } from "bun:test";
 import {
   existsSync,

@@ -1,5 +1,5 @@
-// Folders and links where the daemon looks for its files: each is told of with its path, none stops the
-// start, and the pods whose records are whole notice nothing.
+// Tests folders and links in place of the files that the daemon reads: it logs each with its path, starts all
+// the same, and pods whose records are whole are not affected.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -1,6 +1,6 @@
-// The node restarts: what lay in memory is gone (processes, namespaces, mounts, the folder of state), and
-// the records on the disk tell of another boot. A kubelet meets every pod again, NOTREADY, and every
-// container, EXITED, as it met them last.
+// Tests a restart of the node: everything in memory is gone (processes, namespaces, mounts, the state
+// folder), and the records on the disk are of another boot. A kubelet finds every pod NOTREADY and every
+// container EXITED, as it last saw them.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";

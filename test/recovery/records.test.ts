@@ -1,5 +1,5 @@
-// Records that were cut off, that hold JSON of another shape, or that another version wrote: the
-// daemon starts, tells of each, loses none, and the pods whose records are whole notice nothing.
+// Tests records that were cut off, hold JSON of another shape or come from another version: the daemon
+// starts, logs each and loses none, and pods whose records are whole are not affected.
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "bun:test";
 import {
   cpSync,

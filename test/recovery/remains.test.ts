@@ -1,4 +1,4 @@
-// A removal that kill -9 has cut off, of a container that has written more than can be removed soon.
+// Tests a removal that kill -9 interrupts, of a container that has written more than can be removed soon.
 import { expect, test } from "bun:test";
 import { existsSync, mkdirSync } from "node:fs";
 import { join } from "node:path";

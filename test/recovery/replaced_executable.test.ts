@@ -1,4 +1,4 @@
-// A daemon whose executable's file was replaced: until its restart it starts helpers of its own build.
+// Tests a daemon whose executable's file was replaced: until its restart it starts helpers of its own build.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import {
   chmodSync,

@@ -1,5 +1,5 @@
-// An OCI runtime that is uninstalled while its containers exist: what has ended can be removed, and what
-// the runtime has of it goes when the runtime is back.
+// Tests an OCI runtime that is uninstalled while its containers exist: exited containers can be removed, and
+// the files that the runtime has of them are removed when it is back.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, rmSync, symlinkSync } from "node:fs";
 import { join } from "node:path";

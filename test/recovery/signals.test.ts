@@ -1,4 +1,4 @@
-// Signals that end a process by default, and terminals that close: daemon and monitor go on.
+// Tests that daemon and monitor survive signals that end a process by default, and terminals that close.
 import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync, statSync } from "node:fs";

@@ -1,5 +1,5 @@
-// The start of a daemon: with a few recorded pods, within the bounds of test/bench/start.ts (which has a
-// hundred), and after one that was killed.
+// Tests the daemon's start with a few recorded pods, within the bounds of test/bench/start.ts (which has a
+// hundred), and after a daemon that was killed.
 import { expect, test } from "bun:test";
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";

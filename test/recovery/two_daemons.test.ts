@@ -1,4 +1,4 @@
-// Two daemons on one node that share what has one place there: each takes away its own alone.
+// Tests two daemons on one node that share a cgroup parent or a pidfile: each removes only its own.
 import { expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";

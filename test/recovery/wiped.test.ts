@@ -1,5 +1,5 @@
-// The state folder emptied under a daemon that runs, as what tidies up /run may do: new pods, containers
-// and execs are made without a restart, and what ran goes on and can be removed.
+// Tests a state folder that is emptied while the daemon runs, as by a program that tidies up /run: new pods,
+// containers and execs work without a restart, and running ones go on and can be removed.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, readdirSync, rmSync } from "node:fs";
 import { join } from "node:path";

@@ -1,5 +1,5 @@
-// Pulls from the real docker-registry: an image that runs, from an index, behind an untrusted certificate,
-// through a mirror. test/cri/registries.test.ts has passwords, tokens and certificates.
+// Tests pulls from the real docker-registry: an image that runs, from an index, behind an untrusted
+// certificate, through a mirror. test/cri/registries.test.ts has passwords, tokens and certificates.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import * as fs from "node:fs";

@@ -1,4 +1,4 @@
-// A registry that misbehaves on request, on a free port of loopback.
+// Runs a registry that misbehaves on request, on a free port of loopback.
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import { descriptor, type Blob, type TestImage } from "../image_maker.ts";
 

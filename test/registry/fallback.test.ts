@@ -1,5 +1,5 @@
-// Falls back to plain HTTP where no registry speaks TLS, and to mirrors that hosts.toml lists after the
-// registry. Needs root, for the ports 80 and 443.
+// Tests the fallback to plain HTTP where no registry speaks TLS, and to mirrors that hosts.toml lists after
+// the registry. Needs root, for the ports 80 and 443.
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomInt } from "node:crypto";
 import * as fs from "node:fs";

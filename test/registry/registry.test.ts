@@ -1,4 +1,4 @@
-// Pulls from a registry that misbehaves: authorization, mirrors, broken transfers.
+// Tests pulls from a registry that misbehaves: authorization, mirrors, broken transfers.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { randomBytes } from "node:crypto";
 import * as fs from "node:fs";

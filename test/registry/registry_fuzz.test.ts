@@ -1,5 +1,5 @@
-// Mutates references, hosts.toml files and registries' challenges: each is refused with its own error, or
-// accepted and then safe to use.
+// Tests mutated references, hosts.toml files and registries' challenges: each is refused with its own error,
+// or accepted and then safe to use.
 import { afterAll, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,5 @@
+// Computes zlib's checksum, by which a dictionary is known.
+
 /** zlib's checksum (RFC 1950, section 9), by which a dictionary is known. */
 export function adler32(bytes: Uint8Array): number {
   let [low, high] = [1, 0];

@@ -1,4 +1,4 @@
-// A client of numbered channels over WebSocket (channel.k8s.io and its kin), for tests.
+// Connects to numbered channels over WebSocket (channel.k8s.io and its kin), for tests.
 import { randomBytes } from "node:crypto";
 import { createConnection } from "node:net";
 import { headText, readHead } from "../../src/sys/http_upgrade.ts";

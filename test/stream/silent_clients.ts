@@ -1,6 +1,6 @@
-// Holds unauthenticated connections to 127.0.0.1, for tests, and reopens each that is
-// closed. `bun silent_clients.ts PORT COUNT KIND`: silent sends nothing; half begins a request; tls shakes
-// hands and is silent then; churn closes each itself after 50 ms. Prints how many it has opened, each second.
+// Opens unauthenticated connections to 127.0.0.1, for tests, and reopens each that is closed. `bun
+// silent_clients.ts PORT COUNT KIND`: silent sends nothing; half begins a request; tls shakes hands and is
+// silent then; churn closes each itself after 50 ms. Prints each second how many it has opened.
 import { connect, type Socket } from "node:net";
 import { connect as connectTls } from "node:tls";
 

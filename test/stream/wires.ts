@@ -1,4 +1,4 @@
-// Wires for tests: two ends of one connection in memory, and one that plays what it is given.
+// Makes wires for tests: two ends of one connection in memory, and one that plays what it is given.
 import type { Wire } from "../../src/sys/byte_stream.ts";
 import { ChunkQueue } from "../../src/sys/chunk_queue.ts";
 

@@ -1,3 +1,4 @@
+// Tests the disk to which a path belongs, and disks that do not answer.
 import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, statSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,5 +1,5 @@
-// Started by libc.test.ts: in a chroot (the folder that is given), makes calls that fail, the first ones
-// of this process, and prints the errors that are not what the kernel said.
+// Runs calls that fail, the first ones of this process, in a chroot (the folder that is given), and prints
+// the errors that differ from the kernel's. libc.test.ts starts it.
 import { check, z } from "../../src/sys/libc.ts";
 import { chroot } from "../../src/sys/path.ts";
 

@@ -1,4 +1,4 @@
-// ttrpc in NRI's multiplexer by hand, for the other end of what src/sys/ttrpc.ts speaks.
+// Encodes ttrpc in NRI's multiplexer by hand, for the peer of src/sys/ttrpc.ts in tests.
 import type { Socket } from "node:net";
 
 /** A frame of the multiplexer. */

@@ -1,4 +1,4 @@
-// System calls through libc, each by what it does to this process's own descriptors and children.
+// Tests system calls through libc by their effects on this process's own descriptors and children.
 import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { constants, mkdtempSync, readSync, rmSync, writeFileSync, writeSync } from "node:fs";

@@ -1,4 +1,5 @@
-// Kernel files that stay open: they tell what is so now, and nothing stays open longer than asked for.
+// Tests kernel files that stay open: each read returns the present state, and none stays open longer than
+// needed.
 import { afterAll, describe, expect, test } from "bun:test";
 import {
   mkdirSync,

@@ -1,4 +1,4 @@
-// libc's functions by FFI. Needs root, for the chroot.
+// Tests libc's functions by FFI. Needs root, for the chroot.
 import { expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, rmdirSync, rmSync, statSync } from "node:fs";

@@ -1,4 +1,5 @@
-// A program that waits in the kernel where SIGKILL does not reach it: its caller is told at the deadline.
+// Tests a program that waits in the kernel where SIGKILL does not reach it: its caller gets an error at the
+// deadline.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdtempSync, readSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// A subreaper reaps orphaned zombies and leaves the children that the engine waits for.
+// Tests that a subreaper reaps orphaned zombies and leaves the children that the engine waits for.
 import { afterAll, expect, test } from "bun:test";
 import { existsSync } from "node:fs";
 import { setImmediate, setTimeout as sleep } from "node:timers/promises";

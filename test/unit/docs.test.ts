@@ -1,4 +1,4 @@
-// Holds README.md and the pages of docs/ against the code: keys, defaults, RPCs, commands, paths and links.
+// Compares README.md and the pages of docs/ with the code: keys, defaults, RPCs, commands, paths and links.
 import { describe, expect, test } from "bun:test";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

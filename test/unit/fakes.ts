@@ -1,4 +1,4 @@
-// Fakes, samples and helpers that the unit tests share.
+// Provides fakes, samples and helpers that the unit tests share.
 import { messageOf } from "../../src/base/errors.ts";
 import { createLog, type Log, type LogLevel } from "../../src/base/log.ts";
 import { newUpstream, type PullSession, type Upstream } from "../../src/registry/pull_session.ts";

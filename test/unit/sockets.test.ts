@@ -1,4 +1,4 @@
-// The socket of containerd's API before and after the daemon is ready.
+// Tests the socket of containerd's API before and after the daemon is ready.
 import { expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests the doubling delay of retries, up to its bound, for each key by itself.
 import { expect, test } from "bun:test";
 import { Backoff } from "../../../src/base/backoff.ts";
 

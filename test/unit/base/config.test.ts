@@ -1,3 +1,4 @@
+// Tests loadConfig(): defaults, every form of daemon.json and flags, and the messages for mistakes.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests that EventBus delivers each event once and in order, and ends subscribers that stall.
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { EventBus } from "../../../src/base/event_bus.ts";

@@ -1,4 +1,4 @@
-// The gate: many callers are inside together, or one has it closed and is alone.
+// Tests that either many callers are inside the gate together, or one has it closed and is alone.
 import { expect, test } from "bun:test";
 import { setImmediate as turnOfLoop } from "node:timers/promises";
 import { Gate } from "../../../src/base/gate.ts";

@@ -1,3 +1,4 @@
+// Tests the JSON parser that knows the line of each value.
 import { expect, test } from "bun:test";
 import { JsonSyntaxError, lineAt, parseWithLines, plainValue } from "../../../src/base/json.ts";
 import { random } from "../../random.ts";

@@ -1,4 +1,4 @@
-// Peers that have not been accepted: how many, how long, and who goes first.
+// Tests the bounds of peers that have not been accepted: how many, how long, and who goes first.
 import { expect, test } from "bun:test";
 import { Lobby } from "../../../src/base/lobby.ts";
 

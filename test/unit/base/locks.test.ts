@@ -1,4 +1,4 @@
-// Semaphore and keyed lock: limits, order, and callers that give up.
+// Tests the semaphore and the keyed lock: limits, order, and callers that give up.
 import { expect, test } from "bun:test";
 import { setImmediate as turnOfLoop } from "node:timers/promises";
 import { KeyedLock } from "../../../src/base/keyed_lock.ts";

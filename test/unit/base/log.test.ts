@@ -1,3 +1,4 @@
+// Tests the lines that createLog() writes as text and as JSON.
 import { expect, test } from "bun:test";
 import { createLog, type LogFormat, type LogLevel } from "../../../src/base/log.ts";
 

@@ -1,4 +1,4 @@
-// Single-flight: who starts a run, who shares its result, and who cancels it.
+// Tests single-flight: who starts a run, who shares its result, and who cancels it.
 import { expect, test } from "bun:test";
 import { messageOf } from "../../../src/base/errors.ts";
 import { CountedFlight, SingleFlight } from "../../../src/base/single_flight.ts";

@@ -1,4 +1,4 @@
-// Text from outside: bounded in bytes, never cut amid a character, always well-formed.
+// Tests text from outside: it is bounded in bytes, never cut amid a character, and always well-formed.
 import { describe, expect, test } from "bun:test";
 import { jsonText, jsonValue } from "../../../src/base/json.ts";
 import { encodeMessage } from "../../../src/base/protobuf.ts";

@@ -1,3 +1,4 @@
+// Tests the CLI's client: calls, streams, cancellation, and a missing socket.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests the flags that set keys of daemon.json, and the table of the configuration.
 import { expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests reading and following container logs.
 import { afterAll, expect, test } from "bun:test";
 import { appendFileSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests the command line: its commands, options, help and errors.
 import { expect, spyOn, test } from "bun:test";
 import { type CommandDef, defineCommand } from "citty";
 import { repeatable } from "../../../src/cli/options.ts";

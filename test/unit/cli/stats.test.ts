@@ -1,3 +1,4 @@
+// Tests the rates and the table of `isulad-ts stats`.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import { statsTable, usagesOf } from "../../../src/cli/stats.ts";

@@ -1,3 +1,4 @@
+// Tests the texts that the CLI prints: sizes, ages, tables, JSON and licences.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import { licenseText } from "../../../src/cli/licenses.ts";

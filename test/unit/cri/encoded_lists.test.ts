@@ -1,4 +1,4 @@
-// Encoded lists: cached items, and batches of bounded size.
+// Tests encoded lists: cached items, and batches of bounded size.
 import { describe, expect, test } from "bun:test";
 import { Encoded, recordItems, sendItems } from "../../../src/cri/encoded_lists.ts";
 import { runtime } from "../../../src/proto/messages.js";

@@ -1,4 +1,4 @@
-// Waiting for exits, stop signals sent once, and what NRI plugins are still to be told.
+// Tests that calls wait for exits, stop signals are sent once, and NRI plugins get each event that they lack.
 import { describe, expect, test } from "bun:test";
 import { ExitWaiters } from "../../../src/cri/exit_waiters.ts";
 import { NriLifecycle } from "../../../src/cri/nri_lifecycle.ts";

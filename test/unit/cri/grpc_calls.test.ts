@@ -1,5 +1,5 @@
-// The boundary to gRPC: whatever is thrown, by a handler, an encoder or grpc-js, each call ends with a
-// status that can be sent; and what failed is logged once a minute, with a count.
+// Tests the boundary to gRPC: whatever a handler, an encoder or grpc-js throws, each call ends with a status
+// that can be sent, and failures are logged once a minute, with a count.
 import { describe, expect, test } from "bun:test";
 import { EventEmitter } from "node:events";
 import type * as grpc from "@grpc/grpc-js";

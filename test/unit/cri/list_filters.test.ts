@@ -1,4 +1,4 @@
-// List filters: ids, prefixes and labels that select containers and pods.
+// Tests list filters: ids, prefixes and labels that select containers and pods.
 import { expect, test } from "bun:test";
 import { candidates, selectContainers, selectSandboxes } from "../../../src/cri/list_filters.ts";
 import { containerRecord, recordStore, sandboxRecord } from "../fakes.ts";

@@ -1,4 +1,4 @@
-// Network settings: addresses of CNI results by family, and which one becomes the pod's ip.
+// Tests network settings: the addresses of CNI results by family, and the one that becomes the pod's ip.
 import { expect, test } from "bun:test";
 import { attachedSettings, preferred } from "../../../src/cri/network_settings.ts";
 import type { CniAttachments } from "../../../src/node/cni.ts";

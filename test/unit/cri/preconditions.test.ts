@@ -1,4 +1,5 @@
-// Preconditions of calls: which phases, targets and streams they accept, and the error for all others.
+// Tests preconditions of calls: the phases, targets and streams that they accept, and the error for all
+// others.
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import {

@@ -1,4 +1,5 @@
-// Decisions on records: log paths, stop signals, owners, cgroups, pruned images, supported limits, retries.
+// Tests decisions on records: log paths, stop signals, owners, cgroups, pruned images, supported limits,
+// retries.
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { toLong } from "../../../src/base/int64.ts";

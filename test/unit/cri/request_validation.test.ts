@@ -1,4 +1,4 @@
-// Request validation: the bounds of every rule, and that hostile requests never reach a handler.
+// Tests request validation: the bounds of every rule, and that hostile requests never reach a handler.
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import { validateRequest } from "../../../src/cri/request_validation.ts";

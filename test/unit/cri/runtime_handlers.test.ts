@@ -1,4 +1,4 @@
-// Runtime handlers: what daemon.json defines, the default one, and user namespaces.
+// Tests runtime handlers: those that daemon.json defines, the default one, and user namespaces.
 import { afterAll, describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,5 +1,5 @@
-// Labels of pods and containers on a node whose kernel runs SELinux, as far as that needs no such
-// kernel: which they are, that no two pods have the same level, and which files get them.
+// Tests SELinux labels of pods and containers as far as that needs no kernel with SELinux: each pod has a
+// level of its own, and the right files get the labels.
 import { expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// Status and list messages: how records of every phase appear to CRI clients.
+// Tests status and list messages: how records of every phase appear to CRI clients.
 import { describe, expect, test } from "bun:test";
 import { toBigInt } from "../../../src/base/int64.ts";
 import {

@@ -1,4 +1,4 @@
-// Reads archives and layouts without unpacking their layers.
+// Tests reading archives and layouts without unpacking their layers.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// Loads a folder into a store that only counts.
+// Tests loading a folder of images into a store that only counts.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";

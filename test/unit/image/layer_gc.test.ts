@@ -1,4 +1,4 @@
-// Collects layers of a fake store.
+// Tests the collection of layers of a fake store.
 import { expect, test } from "bun:test";
 import { LayerGc } from "../../../src/image/layer_gc.ts";
 import type { ImageRecords } from "../../../src/image/records.ts";

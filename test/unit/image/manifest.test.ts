@@ -1,4 +1,4 @@
-// Parses manifests, indexes and configs, and chooses among platforms.
+// Tests the parsing of manifests, indexes and configs, and the choice among platforms.
 import { describe, expect, test } from "bun:test";
 import { digestOf } from "../../../src/base/digest.ts";
 import { codeOf } from "../../../src/base/errors.ts";

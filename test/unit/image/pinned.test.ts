@@ -1,4 +1,4 @@
-// Matches images against pinned-images.
+// Tests which images pinned-images matches.
 import { expect, test } from "bun:test";
 import { pinnedBy } from "../../../src/image/pinned.ts";
 import type { ImageRecord } from "../../../src/image/store.ts";

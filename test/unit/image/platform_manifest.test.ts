@@ -1,4 +1,4 @@
-// Resolves indexes kept in a map, as this machine's platform would.
+// Tests that an index resolves to the manifest of this machine's platform.
 import { describe, expect, test } from "bun:test";
 import { CriError } from "../../../src/base/errors.ts";
 import { hostPlatform } from "../../../src/image/platform.ts";

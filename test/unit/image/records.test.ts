@@ -1,4 +1,4 @@
-// Stores records in a scratch folder.
+// Tests the storage of image records in a scratch folder.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// Describes credentials for the terminal.
+// Tests the description of credentials for the terminal.
 import { expect, test } from "bun:test";
 import { credentialsText } from "../../../src/image/registry_check.ts";
 

@@ -1,4 +1,4 @@
-// Saves images with a helper that writes the names of the entries instead of the archive.
+// Tests the saving of images with a helper that writes the names of the entries instead of the archive.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,5 +1,5 @@
-// Want of memory as the monitor's thread sees it: counts that are still there when the cgroup is not.
-// With cgroup v1 there is no such file, and nothing is watched.
+// Tests the counts of memory events in the monitor's thread: they remain when the cgroup is gone. cgroup v1
+// has no such file, and nothing is watched.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, mkdirSync, rmdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

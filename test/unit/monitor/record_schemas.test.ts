@@ -1,4 +1,4 @@
-// The monitor's records stay readable by and from other builds.
+// Tests that the monitor's records stay readable by and from other builds.
 import { describe, expect, test } from "bun:test";
 import {
   exitText,

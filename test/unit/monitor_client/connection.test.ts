@@ -1,4 +1,4 @@
-// The states of the daemon's connection to its monitor, without a monitor.
+// Tests the states of the daemon's connection to its monitor, without a monitor.
 import { describe, expect, test } from "bun:test";
 import {
   search,

@@ -1,4 +1,4 @@
-// The monitor's heartbeat, with a fake clock.
+// Tests the monitor's heartbeat with a fake clock.
 import { afterEach, beforeEach, expect, jest, test } from "bun:test";
 import { heartbeat } from "../../../src/monitor_client/heartbeat.ts";
 

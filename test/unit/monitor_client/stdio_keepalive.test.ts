@@ -1,4 +1,4 @@
-// The streams that the daemon keeps open for its containers.
+// Tests the streams that the daemon keeps open for its containers.
 import { afterAll, expect, test } from "bun:test";
 import { constants, mkdtempSync, openSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

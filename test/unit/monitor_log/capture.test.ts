@@ -1,4 +1,5 @@
-// The bound of an exec's output: what fits is kept whole, and neither stream takes the other's half.
+// Tests the bound of an exec's output: output within it is kept whole, and neither stream takes the other's
+// half.
 import { expect, test } from "bun:test";
 import { writeSync } from "node:fs";
 import { Capture } from "../../../src/monitor_log/capture.ts";

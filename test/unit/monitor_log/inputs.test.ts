@@ -1,4 +1,4 @@
-// The inputs of a log thread: an input that has ended never touches who has its number now.
+// Tests the inputs of a log thread: an input that has ended never touches the one that has its number now.
 import { expect, test } from "bun:test";
 import { fstatSync } from "node:fs";
 import { Inputs, type Input } from "../../../src/monitor_log/inputs.ts";

@@ -1,4 +1,4 @@
-// The cutter: whatever the pieces in which a stream comes, its log says the same.
+// Tests that the cutter writes the same log whatever the pieces in which a stream arrives.
 import { describe, expect, test } from "bun:test";
 import {
   cut,

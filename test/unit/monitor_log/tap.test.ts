@@ -1,4 +1,4 @@
-// Attached clients receive all output from now on, at their own pace, until they stop reading.
+// Tests that attached clients receive all output from now on, at their own pace, until they stop reading.
 import { describe, expect, test } from "bun:test";
 import { constants, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";

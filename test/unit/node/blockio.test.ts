@@ -1,4 +1,4 @@
-// Block I/O classes: the file format of containerd, resolved for this node's devices.
+// Tests block I/O classes in containerd's file format, resolved for this node's devices.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests the lookup of CDI devices in folders of YAML and JSON files.
 import { afterAll, beforeEach, describe, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

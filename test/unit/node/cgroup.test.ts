@@ -1,3 +1,4 @@
+// Tests cgroup mounts, the paths and folders of both cgroup drivers, and the killing and removing of cgroups.
 import { afterAll, afterEach, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests the parsing of cgroup files.
 import { expect, test } from "bun:test";
 import { finiteLimit, parseKeyed } from "../../../src/node/cgroup_file.ts";
 

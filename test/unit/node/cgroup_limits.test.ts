@@ -1,3 +1,4 @@
+// Tests the files that set limits in cgroup v1 and v2.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

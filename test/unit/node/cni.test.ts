@@ -1,4 +1,4 @@
-// CniNetwork with shell scripts as plugins: their input, and the handling of results and errors.
+// Tests CniNetwork with shell scripts as plugins: their input, and the handling of results and errors.
 import { describe, expect, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";

@@ -1,3 +1,4 @@
+// Tests a CNI plugin's input: the pod's names, port mappings, bandwidth, DNS and the previous result.
 import { describe, expect, test } from "bun:test";
 import type { PortMapping } from "../../../src/proto/types.ts";
 import { cniPodOf, pluginInput, runtimeConfOf } from "../../../src/node/cni_args.ts";

@@ -1,3 +1,4 @@
+// Tests the parsing of CNI lists, and the choice of a list in the conf dir.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// Records of failing CNI DELs count the node's uptime, not its clock.
+// Tests that records of failing CNI DELs count the node's uptime, not its clock.
 import { afterEach, beforeEach, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests the errors made of the output of failing CNI plugins.
 import { expect, test } from "bun:test";
 import { pluginError } from "../../../src/node/cni_exec.ts";
 

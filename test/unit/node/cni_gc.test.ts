@@ -1,3 +1,4 @@
+// Tests which attachments CNI GC may collect, and that it waits until no command runs.
 import { expect, test } from "bun:test";
 import { attachmentsOf, type CniAttachment } from "../../../src/node/cni_cache.ts";
 import { missingAttachments, whenIdle } from "../../../src/node/cni_gc.ts";

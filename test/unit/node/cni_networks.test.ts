@@ -1,3 +1,4 @@
+// Tests the choice of the networks to which a pod is attached.
 import { expect, test } from "bun:test";
 import type { ConfList } from "../../../src/node/cni_conf.ts";
 import { podNetworks } from "../../../src/node/cni_networks.ts";

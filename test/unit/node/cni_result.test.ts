@@ -1,3 +1,4 @@
+// Tests CNI results: parsing, conversion between versions, and the addresses of a pod.
 import { describe, expect, test } from "bun:test";
 import { convertResult, parseResult, podIps } from "../../../src/node/cni_result.ts";
 

@@ -1,3 +1,4 @@
+// Tests the rendering of CNI templates with the pod CIDR, as containerd does it.
 import { describe, expect, test } from "bun:test";
 import { renderCniTemplate } from "../../../src/node/cni_template.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";

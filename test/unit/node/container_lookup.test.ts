@@ -1,3 +1,4 @@
+// Tests the lookup of the accounts, mount sources and profiles of a container.
 import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

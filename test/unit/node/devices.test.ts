@@ -1,3 +1,4 @@
+// Tests the lookup of devices by path, and the list of the node's devices.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";

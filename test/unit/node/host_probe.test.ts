@@ -1,3 +1,4 @@
+// Tests the probe of the limits that the host supports, for cgroup v1 and v2.
 import { afterAll, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

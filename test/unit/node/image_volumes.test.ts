@@ -1,3 +1,4 @@
+// Tests the volumes of an image: copied content, refused paths, and the limit of their number.
 import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// mountSource() gives the same results on remote file systems (in a child) as on local ones.
+// Tests that mountSource() gives the same results on remote file systems (in a child) as on local ones.
 import { afterAll, describe, expect, test } from "bun:test";
 import {
   existsSync,

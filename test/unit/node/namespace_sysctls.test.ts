@@ -1,3 +1,4 @@
+// Tests splitSysctls(): the namespace of each sysctl, and those that a pod may not set.
 import { expect, test } from "bun:test";
 import { splitSysctls } from "../../../src/node/namespace_sysctls.ts";
 

@@ -1,3 +1,4 @@
+// Tests the arguments and the errors of the OCI runtime.
 import { afterAll, expect, test } from "bun:test";
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

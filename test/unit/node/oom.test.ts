@@ -1,3 +1,4 @@
+// Tests the attribution of OOM kills to containers by counters and by the kernel log.
 import { describe, expect, test } from "bun:test";
 import type { CgroupPaths } from "../../../src/node/cgroup.ts";
 import { parseVictim, type Victim } from "../../../src/node/kernel_log.ts";

@@ -1,3 +1,4 @@
+// Tests the attribution of OOM kills to the limit that was reached.
 import { expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

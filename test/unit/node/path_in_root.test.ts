@@ -1,3 +1,4 @@
+// Tests the resolution of paths inside a root file system, which no link may leave.
 import { afterAll, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// The built-in pause program matches its source, reaps processes and exits on signals.
+// Tests that the built-in pause program matches its source, reaps processes and exits on signals.
 import { expect, test } from "bun:test";
 import { execFileSync, spawn } from "node:child_process";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";

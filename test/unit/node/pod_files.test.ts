@@ -1,3 +1,4 @@
+// Tests a pod's hostname and its resolv.conf.
 import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { hostname } from "node:os";

@@ -1,5 +1,5 @@
-// RDT classes: the file format of containerd, applied to a plain folder instead of resctrl, because no test machine
-// has a processor with RDT.
+// Tests RDT classes in containerd's file format. A plain folder replaces resctrl, because no test machine has
+// a processor with RDT.
 import { afterAll, beforeEach, expect, test } from "bun:test";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

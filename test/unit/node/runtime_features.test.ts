@@ -1,3 +1,4 @@
+// Tests the probe of the features of OCI runtimes: when it runs, and what it supports.
 import { afterAll, beforeEach, expect, test } from "bun:test";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

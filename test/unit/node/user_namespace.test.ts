@@ -1,4 +1,4 @@
-// The child that creates namespaces of a user namespace, with another program in unshare's place.
+// Tests the child that creates namespaces of a user namespace, with another program in unshare's place.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// The refusal of a cgroup driver that others than the records' pods were made with.
+// Tests that the daemon refuses a cgroup driver other than the one with which the recorded pods were made.
 import { expect, test } from "bun:test";
 import { refuseOtherDriver } from "../../../src/recovery/cgroup_driver.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";

@@ -1,4 +1,4 @@
-// The reconciliation's tables: which function each difference between records, monitor, and node calls.
+// Tests the reconciliation's tables: which function each difference between records, monitor, and node calls.
 import { describe, expect, test } from "bun:test";
 import * as rules from "../../../src/recovery/rules.ts";
 

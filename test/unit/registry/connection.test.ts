@@ -1,4 +1,4 @@
-// Explains failures of fetch.
+// Tests the explanations of failures of fetch.
 import { describe, expect, test } from "bun:test";
 import { failureOf } from "../../../src/registry/connection.ts";
 

@@ -1,4 +1,4 @@
-// Fetches from registries on loopback that misbehave, with delays of a millisecond.
+// Tests fetches from registries on loopback that misbehave, with delays of a millisecond.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { fetchBlob, fetchManifest, readBlob } from "../../../src/registry/distribution.ts";
 import { failure } from "../../expect.ts";

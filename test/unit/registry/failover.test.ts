@@ -1,4 +1,4 @@
-// Plays the attempts of one request with a fake clock.
+// Tests the attempts of one request with a fake clock.
 import { describe, expect, test } from "bun:test";
 import type { ErrorCode } from "../../../src/base/errors.ts";
 import { Failover, Reconnection } from "../../../src/registry/failover.ts";

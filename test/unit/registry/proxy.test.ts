@@ -1,4 +1,4 @@
-// Chooses proxies from environment variables.
+// Tests the choice of proxies from environment variables.
 import { describe, expect, test } from "bun:test";
 import { proxyFor, type Environment } from "../../../src/registry/proxy.ts";
 

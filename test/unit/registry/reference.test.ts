@@ -1,4 +1,4 @@
-// Parses image references.
+// Tests the parsing of image references.
 import { describe, expect, test } from "bun:test";
 import { parseReference } from "../../../src/registry/reference.ts";
 

@@ -1,4 +1,4 @@
-// Sends requests to registries on loopback that challenge, redirect and refuse.
+// Tests requests to registries on loopback that challenge, redirect and refuse.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import { readAll, type TransferError } from "../../../src/registry/http_request.ts";
 import { givenCredentials, withoutMirrors } from "../../../src/registry/pull_session.ts";

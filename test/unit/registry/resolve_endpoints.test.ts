@@ -1,4 +1,4 @@
-// Resolves registries through hosts.toml files, mirrors and insecure registries.
+// Tests the endpoints of registries from hosts.toml files, mirrors and insecure registries.
 import { afterAll, afterEach, beforeEach, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
 import { tmpdir } from "node:os";

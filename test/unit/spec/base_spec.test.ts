@@ -1,3 +1,4 @@
+// Tests what a base spec may set in the specs of containers, and what is refused.
 import { describe, expect, test } from "bun:test";
 import { parseBaseSpec } from "../../../src/spec/base_spec.ts";
 import { containerSpec, ociJson } from "../../../src/spec/oci.ts";

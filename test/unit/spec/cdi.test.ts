@@ -1,3 +1,4 @@
+// Tests the names of requested CDI devices, and the effects of their edits on a spec.
 import { describe, expect, test } from "bun:test";
 import type { ContainerConfig } from "../../../src/proto/types.ts";
 import { applyCdi, cdiNames } from "../../../src/spec/cdi.ts";

@@ -1,3 +1,4 @@
+// Tests the mounts of a container's spec: order, propagation, options, and refused ones.
 import { describe, expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import type { Mount } from "../../../src/proto/types.ts";

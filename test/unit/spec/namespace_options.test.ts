@@ -1,4 +1,4 @@
-// Namespace options of pods and containers: every mode, its default, and what is refused.
+// Tests namespace options of pods and containers: every mode, its default, and what is refused.
 import { describe, expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import type { NamespaceOption } from "../../../src/proto/types.ts";

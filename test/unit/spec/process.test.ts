@@ -1,3 +1,4 @@
+// Tests the arguments, the environment and the working folder of a container's process.
 import { describe, expect, test } from "bun:test";
 import { processArgs, processEnv, workingDir } from "../../../src/spec/process.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";

@@ -1,3 +1,4 @@
+// Tests capabilities, seccomp filters, AppArmor profiles, masked paths and resources in specs.
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import { runtime } from "../../../src/proto/messages.js";

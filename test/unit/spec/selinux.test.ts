@@ -1,3 +1,4 @@
+// Tests the SELinux labels of pods and containers, and their levels.
 import { describe, expect, test } from "bun:test";
 import { containerSpec, sandboxSpec } from "../../../src/spec/oci.ts";
 import {

@@ -1,3 +1,4 @@
+// Tests the sysctls of a pod: those that it requests, and those that the daemon adds.
 import { expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import { podSysctls } from "../../../src/spec/sysctls.ts";

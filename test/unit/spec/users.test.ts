@@ -1,3 +1,4 @@
+// Tests the resolution of users and groups in an image's files.
 import { describe, expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
 import { runtime } from "../../../src/proto/messages.js";

@@ -1,3 +1,4 @@
+// Tests that the clock of events always rises, also when the wall clock is set back and after a restart.
 import { afterEach, beforeEach, expect, setSystemTime, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,4 +1,4 @@
-// The order of records: newest first, whatever the clock does.
+// Tests that records are ordered newest first, whatever the clock does.
 import { expect, test } from "bun:test";
 import { nowNs } from "../../../src/base/clock.ts";
 import { createdAfter, newestFirst, Ordered } from "../../../src/state/order.ts";

@@ -1,4 +1,4 @@
-// Sandbox and container records: their transitions, names, and the events that commits publish.
+// Tests sandbox and container records: their transitions, names, and the events that commits publish.
 import { describe, expect, test } from "bun:test";
 import type { Exit } from "../../../src/state/exit.ts";
 import * as containers from "../../../src/state/container.ts";

@@ -1,3 +1,4 @@
+// Tests the store of records: updates, loads after kill -9, and the files of changes.
 import { afterAll, describe, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

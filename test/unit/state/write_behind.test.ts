@@ -1,4 +1,4 @@
-// Write-behind: order, failures and retries.
+// Tests the order, the failures and the retries of write-behind.
 import { expect, test } from "bun:test";
 import { WriteBehind } from "../../../src/state/write_behind.ts";
 import { until } from "../../expect.ts";

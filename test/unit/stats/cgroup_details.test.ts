@@ -1,3 +1,4 @@
+// Tests the detailed figures of cgroup v1 and v2.
 import { describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { readDetails } from "../../../src/stats/cgroup_details.ts";

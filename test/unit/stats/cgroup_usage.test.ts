@@ -1,3 +1,4 @@
+// Tests the usage and the pressure of cgroup v1 and v2.
 import { afterAll, describe, expect, test } from "bun:test";
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

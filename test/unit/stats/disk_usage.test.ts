@@ -1,3 +1,4 @@
+// Tests DiskUsages, which measures folders in the background.
 import { describe, expect, test } from "bun:test";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";

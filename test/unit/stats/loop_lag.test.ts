@@ -1,4 +1,4 @@
-// The event loop's lag is measured while it is watched.
+// Tests that the event loop's lag is measured while it is watched.
 import { expect, test } from "bun:test";
 import { setTimeout as sleep } from "node:timers/promises";
 import { LoopLag } from "../../../src/stats/loop_lag.ts";

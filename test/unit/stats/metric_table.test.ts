@@ -1,3 +1,4 @@
+// Tests the table of container metrics: names, sources and values.
 import { expect, test } from "bun:test";
 import type { CgroupDetails } from "../../../src/stats/cgroup_details.ts";
 import { metricTable, type MetricSources } from "../../../src/stats/metric_table.ts";

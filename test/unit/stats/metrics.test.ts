@@ -1,4 +1,4 @@
-// Metrics: responses of the HTTP server, and CRI messages made of measurements.
+// Tests metrics: responses of the HTTP server, and CRI messages made of measurements.
 import { describe, expect, test } from "bun:test";
 import { toBigInt } from "../../../src/base/int64.ts";
 import { runtime } from "../../../src/proto/messages.js";

@@ -1,3 +1,4 @@
+// Tests the parsing of /proc/net/dev.
 import { expect, test } from "bun:test";
 import { parseNetDev } from "../../../src/stats/network_stats.ts";
 

@@ -1,3 +1,4 @@
+// Tests the counts of open files and the networks of processes.
 import { expect, test } from "bun:test";
 import { connect, createServer, type AddressInfo } from "node:net";
 import { countOpenFiles, openFilesMax } from "../../../src/stats/open_files.ts";

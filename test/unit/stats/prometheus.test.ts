@@ -1,3 +1,4 @@
+// Tests counters and histograms in Prometheus's text format.
 import { expect, test } from "bun:test";
 import { Counter, exposition, Histogram } from "../../../src/stats/prometheus.ts";
 

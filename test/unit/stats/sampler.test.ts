@@ -1,3 +1,4 @@
+// Tests the sampler of CPU rates.
 import { afterAll, describe, expect, test } from "bun:test";
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";

@@ -1,3 +1,4 @@
+// Tests the CRI messages of stats.
 import { expect, test } from "bun:test";
 import Long from "long";
 import {

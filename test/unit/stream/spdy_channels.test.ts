@@ -1,4 +1,4 @@
-// Opens channels and port-forward pairs as a SPDY client in memory.
+// Tests channels and port-forward pairs that a SPDY client in memory opens.
 import { describe, expect, test } from "bun:test";
 import type { NetnsSockets } from "../../../src/node/netns_sockets.ts";
 import { forwardSpdy } from "../../../src/stream/port_forward_spdy.ts";

@@ -1,4 +1,4 @@
-// Opens channels as a WebSocket client in memory.
+// Tests channels that a WebSocket client in memory opens.
 import { describe, expect, test } from "bun:test";
 import { ChannelMessages } from "../../../src/stream/channel_messages.ts";
 import type { WantedStreams } from "../../../src/stream/channels.ts";

@@ -1,4 +1,4 @@
-// Descriptors as streams: FIFOs and sockets, at the pace of the slower side, and ends of every kind.
+// Tests descriptors as streams: FIFOs and sockets, at the pace of the slower side, and ends of every kind.
 import { afterAll, describe, expect, test } from "bun:test";
 import { constants, mkdtempSync, rmSync } from "node:fs";
 import { createConnection, type Socket } from "node:net";

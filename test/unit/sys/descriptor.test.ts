@@ -1,4 +1,4 @@
-// A descriptor's owner: it closes once, and nothing is reached through it afterwards.
+// Tests a descriptor's owner: it closes once, and nothing is reached through it afterwards.
 import { expect, test } from "bun:test";
 import { constants, fstatSync } from "node:fs";
 import { Descriptor, pipe, readNow } from "../../../src/sys/descriptor.ts";

@@ -1,3 +1,4 @@
+// Tests the parsing of mountinfo, and the mount point of a path.
 import { expect, test } from "bun:test";
 import { mountOf, mountPoints, readMountTable } from "../../../src/sys/mount_table.ts";
 

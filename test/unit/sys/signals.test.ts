@@ -1,3 +1,4 @@
+// Tests the numbers of signals by the names of CRI and of images.
 import { expect, test } from "bun:test";
 import { runtime } from "../../../src/proto/messages.js";
 import { signalNumber } from "../../../src/sys/signals.ts";

@@ -1,4 +1,4 @@
-// Supervised children: exit codes, deadlines, and the end of stderr.
+// Tests supervised children: exit codes, deadlines, and the end of stderr.
 import { expect, test } from "bun:test";
 import { PassThrough } from "node:stream";
 import { spawn } from "../../../src/sys/children.ts";

@@ -1,4 +1,4 @@
-// The transport of NRI over real sockets, both ends ours or one of them a forger's.
+// Tests the transport of NRI over real sockets; one of the ends may be a forger's.
 import { afterAll, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
 import { createConnection, createServer, type Server, type Socket } from "node:net";

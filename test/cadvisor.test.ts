@@ -1,6 +1,13 @@
 // Tests the checker of /metrics/cadvisor with planted faults. The run itself is long: `bun test/cadvisor.ts`.
 import { expect, test } from "bun:test";
-import { parseSeries, problemsIn, type Series, shapeOf } from "./cadvisor_check.ts";
+import {
+  parseSeries,
+  problemsIn,
+  problemsInSummary,
+  type Series,
+  shapeOf,
+  type Summary,
+} from "./cadvisor_check.ts";
 
 const image = "registry.test/busybox:1";
 const pods = [
@@ -109,4 +116,24 @@ test("two runs have equal kinds of series unless a family, a label or a pod's in
   ]) {
     expect(kinds(text)).not.toEqual(kinds(served()));
   }
+});
+
+test("a pod without network and a container without memory are found in the summary", () => {
+  const container = { name: "app", cpu: {}, memory: {} };
+  const summary = (web: Summary["pods"][0], host = web): Summary => ({
+    pods: [
+      { ...web, podRef: { name: "web-node1" } },
+      { ...host, podRef: { name: "host-node1" } },
+    ],
+  });
+  const podRef = { name: "" };
+  const whole = { podRef, network: { name: "eth0", rxBytes: 0 }, containers: [container] };
+  const onNode = { podRef, containers: [container] };
+  expect(problemsInSummary(summary(whole, onNode), pods)).toEqual([]);
+  expect(problemsInSummary(summary(onNode), pods)).toEqual(["the summary of web has no network"]);
+  const { memory: _, ...partial } = container;
+  expect(problemsInSummary(summary(whole, { podRef, containers: [partial] }), pods)).toEqual([
+    "the summary of host/app lacks CPU or memory",
+  ]);
+  expect(problemsInSummary({ pods: [] }, pods)).toHaveLength(3);
 });

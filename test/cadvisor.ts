@@ -10,7 +10,13 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { spawnSync } from "node:child_process";
-import { parseSeries, problemsIn, shapeOf } from "./cadvisor_check.ts";
+import {
+  parseSeries,
+  problemsIn,
+  problemsInSummary,
+  type Summary,
+  shapeOf,
+} from "./cadvisor_check.ts";
 import { busybox, executable, startDaemon } from "./harness.ts";
 import { makeCgroups } from "./host.ts";
 import { buildKubelet, Kubelet, Netns } from "./kubelet_node.ts";
@@ -91,13 +97,14 @@ async function main(): Promise<number> {
   });
   for (const pod of pods) kubelet.add(manifestOf(pod));
   await sleep(settleMs);
-  const scrape = () => {
-    const url = "http://127.0.0.1:10255/metrics/cadvisor";
+  const get = (path: string) => {
+    const url = `http://127.0.0.1:10255${path}`;
     const words = ["netns", "exec", netns.name, "curl", "-sf", "--max-time", "20", url];
-    return parseSeries(spawnSync("ip", words, { encoding: "utf8", maxBuffer: 1 << 28 }).stdout);
+    return spawnSync("ip", words, { encoding: "utf8", maxBuffer: 1 << 28 }).stdout;
   };
-  const series = scrape();
+  const series = parseSeries(get("/metrics/cadvisor"));
   const problems = problemsIn(series, pods, busybox);
+  problems.push(...problemsInSummary(JSON.parse(get("/stats/summary")) as Summary, pods));
   if (!kubelet.runs) problems.push("the kubelet ended");
   const shape = shapeOf(series);
   if (values.json !== undefined) writeFileSync(values.json, JSON.stringify(shape, null, 1));

@@ -1,4 +1,4 @@
-// Checks the series that a kubelet serves at /metrics/cadvisor. It is pure, so that cadvisor.test.ts can test it
+// Checks what a kubelet serves at /metrics/cadvisor and at /stats/summary. It is pure, so that cadvisor.test.ts can test it
 // with planted faults.
 
 export type Series = { family: string; labels: Record<string, string>; value: number };
@@ -70,6 +70,36 @@ export function problemsIn(series: Series[], pods: CheckedPod[], image: string):
   const keys = series.map(({ family, labels }) => `${family} ${textOf(labels)}`);
   const twice = keys.filter((key, index) => keys.indexOf(key) !== index);
   return [...problems, ...twice.map((key) => `twice: ${key}`)];
+}
+
+/** The part of /stats/summary that is checked. */
+export type Summary = {
+  pods: {
+    podRef: { name: string };
+    network?: { name?: string; rxBytes?: number };
+    containers?: { name: string; cpu?: object; memory?: object }[];
+  }[];
+};
+
+/** Returns a line for each pod without its network, and for each container without CPU or memory. */
+export function problemsInSummary(summary: Summary, pods: CheckedPod[]): string[] {
+  const problems: string[] = [];
+  for (const { name, containers } of pods) {
+    const pod = summary.pods.find(({ podRef }) => podRef.name === `${name}-node1`);
+    const { network } = pod ?? {};
+    const hasOwnNetwork = name !== "alone" && name !== "host";
+    if (hasOwnNetwork && (network?.name !== "eth0" || network.rxBytes === undefined)) {
+      problems.push(`the summary of ${name} has no network`);
+    }
+    for (const container of Object.keys(containers)) {
+      const found = pod?.containers?.find((one) => one.name === container);
+      const isSteady = container !== "fails";
+      if (isSteady && (found?.cpu === undefined || found.memory === undefined)) {
+        problems.push(`the summary of ${name}/${container} lacks CPU or memory`);
+      }
+    }
+  }
+  return problems;
 }
 
 const byText = (a: string, b: string) => a.localeCompare(b);

@@ -116,3 +116,17 @@ export function recordStore<Item extends { id: string }>(items: Item[]) {
     folderOf: (id: string) => `/graph/${id}`,
   };
 }
+
+/** A store of records that change: updates replace them in `items`. */
+export function changingStore<Item extends { id: string }>(items: Item[]) {
+  return {
+    ...recordStore(items),
+    knows: (id: string) => items.some((one) => one.id === id),
+    knowsPrefix: (id: string) => items.some((one) => one.id.startsWith(id)),
+    lock: async () => ({ [Symbol.dispose]: () => {} }),
+    update: async (id: string, change: (old: Item) => Item) => {
+      const at = items.findIndex((one) => one.id === id);
+      return at < 0 ? undefined : (items[at] = change(items[at]!));
+    },
+  };
+}

@@ -46,8 +46,7 @@ const refuse = async () => {
   throw new CriError("UNIMPLEMENTED", "an older monitor");
 };
 const exit = (id: string) => ({ id, pid: 7, startedAtNs: "20", exitCode: 3 }) as ExitRecord;
-const paused = () =>
-  sandboxRecord({ pause: { pid: 9 } as Sandbox["pause"], phase: { phase: "ready" } });
+const paused = () => sandboxRecord({ pause: { pid: 9 }, phase: { phase: "ready" } });
 
 test("nothing is done for records that the greeting confirms", async () => {
   const { sync, calls, lines } = fixture({

@@ -39,7 +39,11 @@ function fixture(sandboxes: Sandbox[], containers: Container[]) {
       attached: async () => ["p1", "p9"],
       del: async ({ id }: { id: string }) => void calls.push(`DEL ${id}`),
       collectGarbage: async (list: () => { id: string }[], knows: (id: string) => boolean) => {
-        calls.push(`GC but ${list().map(({ id }) => id)}; p1 ${knows("p1")}, p9 ${knows("p9")}`);
+        calls.push(
+          `GC but ${list()
+            .map(({ id }) => id)
+            .join()}; p1 ${knows("p1")}, p9 ${knows("p9")}`,
+        );
         collected.resolve();
         return true;
       },
@@ -85,7 +89,7 @@ test("a ready sandbox whose namespace file is gone is NOTREADY, any other stays"
   const { sweep, lines } = fixture(sandboxes, []);
   await sweep();
   expect(sandboxes.map(({ phase }) => phase.phase)).toEqual(["notready", "ready", "notready"]);
-  expect(sandboxes[2]).toBe(before!);
+  expect(sandboxes[2]).toBe(before);
   expect(lines.filter((line) => line.includes("is gone"))).toHaveLength(1);
 });
 

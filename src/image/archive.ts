@@ -119,18 +119,18 @@ async function indexTar(path: string, signal: AbortSignal): Promise<Map<string, 
   };
   const reader = new TarReader(handler, { entriesMax });
   await using file = await open(path);
+  const { size } = await file.stat();
   const buffer = Buffer.alloc(64 << 10);
   let at = 0;
-  for (;;) {
+  while (at < size) {
     throwIfAborted(`reading ${path}`, signal);
     const { bytesRead } = await file.read(buffer, 0, buffer.length, at);
-    if (bytesRead === 0) break;
+    if (bytesRead === 0) break; // it has become shorter
     reader.push(buffer.subarray(0, bytesRead));
     at += bytesRead + reader.skip();
   }
   reader.end();
-  if (at > (await file.stat()).size)
-    throw new CriError("DATA_LOSS", `${path} is truncated: copy or save it again`);
+  if (at !== size) throw new CriError("DATA_LOSS", `${path} is truncated: copy or save it again`);
   // Old docker versions save a layer once and link to it.
   for (const [name, target] of links) {
     const place = places.get(target);

@@ -4,12 +4,12 @@ import { randomBytes } from "node:crypto";
 import { rm, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { CriError } from "../base/errors.ts";
 import { runtimeArgv, runtimeError, type RuntimeCommand } from "../node/oci_runtime.ts";
 import { spawn } from "../sys/children.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { withMark } from "../sys/process_mark.ts";
-import { superviseGroup } from "../sys/supervise.ts";
+import { cannotRun, superviseGroup } from "../sys/supervise.ts";
 
 export type SpawnOptions = {
   timeoutMs: number;
@@ -84,8 +84,7 @@ export class Spawner {
     try {
       return await superviseGroup(child, what, signal);
     } catch (error) {
-      if (error instanceof CriError) throw error;
-      throw new CriError("FAILED_PRECONDITION", `cannot run ${argv[0]}: ${messageOf(error)}`);
+      throw cannotRun(argv[0]!, error, "FAILED_PRECONDITION");
     }
   }
 }

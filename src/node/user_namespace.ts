@@ -9,7 +9,7 @@ import { spawn } from "../sys/children.ts";
 import { writeKernelFile } from "../sys/file.ts";
 import { MS_BIND, mount } from "../sys/mount.ts";
 import { killGroup } from "../sys/process.ts";
-import { keepEnd, superviseGroup } from "../sys/supervise.ts";
+import { cannotRun, keepEnd, superviseGroup } from "../sys/supervise.ts";
 
 /** The existing files on which to pin each namespace. */
 type OwnedNamespaces = { user: string; net?: string; ipc?: string; uts?: string };
@@ -68,9 +68,7 @@ export async function makeOwnedNamespaces(
     throw error;
   }
   const exitCode = await exited.catch((cause: unknown) => {
-    if (cause instanceof CriError) throw cause;
-    const message = `cannot run unshare: ${messageOf(cause)}`;
-    throw new CriError("FAILED_PRECONDITION", message, { cause });
+    throw cannotRun("unshare", cause, "FAILED_PRECONDITION");
   });
   return { pid: child.pid!, exitCode, stderr: stderr().trim() };
 }

@@ -2,11 +2,11 @@
 // inherit is run by monitor/spawner.ts instead.
 import type { ChildProcess } from "node:child_process";
 import { throwIfAborted } from "../base/abort.ts";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { errnoOf } from "../base/errors.ts";
 import { clipStart, printable } from "../base/text.ts";
 import { spawn } from "./children.ts";
 import { offerToOomKiller } from "./process.ts";
-import { superviseGroup } from "./supervise.ts";
+import { cannotRun, superviseGroup } from "./supervise.ts";
 
 export type RunOptions = {
   signal: AbortSignal;
@@ -49,7 +49,7 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
     const exitCode = await superviseGroup(child, program, options.signal);
     return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
   } catch (error) {
-    throw cannotRun(program, error);
+    throw cannotRun(program, error, errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL");
   }
 }
 
@@ -60,12 +60,6 @@ function start(argv: string[], options: RunOptions): ChildProcess {
     cwd: options.cwd,
     detached: true, // a process group of its own, to be killed as a whole
   });
-}
-
-function cannotRun(program: string, error: unknown): CriError {
-  if (error instanceof CriError) return error;
-  const code = errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL";
-  return new CriError(code, `cannot run ${program}: ${messageOf(error)}`, { cause: error });
 }
 
 function keepStart(stream: NodeJS.ReadableStream, bytesMax: number): () => string {

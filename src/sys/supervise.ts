@@ -1,7 +1,7 @@
 // Supervises child processes: awaits an exit with a deadline, kills what does not end, keeps stderr's end.
 import type { ChildProcess } from "node:child_process";
 import { abortError } from "../base/abort.ts";
-import { CriError } from "../base/errors.ts";
+import { CriError, messageOf, type ErrorCode } from "../base/errors.ts";
 import { clipStart } from "../base/text.ts";
 import { killGroup, processName } from "./process.ts";
 
@@ -39,6 +39,12 @@ export async function superviseGroup(
     clearTimeout(timer);
     signal.removeEventListener("abort", onAbort);
   }
+}
+
+/** Explains why a program could not be started; errors of one that ran stay as they are. */
+export function cannotRun(program: string, cause: unknown, code: ErrorCode): CriError {
+  if (cause instanceof CriError) return cause;
+  return new CriError(code, `cannot run ${program}: ${messageOf(cause)}`, { cause });
 }
 
 /** Waits for the end of a process that was asked to end; calls `kill` after graceMs. */

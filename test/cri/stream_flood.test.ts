@@ -1,6 +1,5 @@
-// Runs exec, attach and port-forward, and reads the metrics, while other clients hold as many unauthenticated
-// connections as any pod in the host's network can: to the streaming port, with and without TLS, and to the
-// metrics' port.
+// Tests exec, attach, port-forward and the metrics while other clients hold the streaming port, with and without
+// TLS, or the metrics' port with 1,500 unauthenticated connections, as any pod in the host's network can.
 import { afterAll, afterEach, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
 import { createServer, type AddressInfo } from "node:net";

@@ -4,11 +4,10 @@ import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { createLog } from "../../src/base/log.ts";
 import type { Context } from "../../src/cri/context.ts";
 import { sandboxCommitted } from "../../src/cri/events.ts";
 import { serveContainerd } from "../../src/sockets.ts";
-import { containerRecord, phases, recordStore, sandboxRecord } from "./fakes.ts";
+import { capturedLog, containerRecord, phases, recordStore, sandboxRecord } from "./fakes.ts";
 
 test("serveContainerd() replaces the marker of an earlier daemon, also after commits before ready", async () => {
   await using stack = new AsyncDisposableStack();
@@ -18,9 +17,10 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
   mkdirSync(join(pod, "isulad-pod-1-p1.scope"), { recursive: true });
   const cgroup = { driver: "cgroupfs", parent: "/pod1" } as const;
   const sandbox = sandboxRecord({ cgroup });
+  const { log, lines } = capturedLog("warn");
   const context = {
     config: { containerdSocket: join(dir, "containerd.sock"), state: dir },
-    log: createLog({ level: "error", format: "text" }),
+    log,
     sandboxes: recordStore([sandbox]),
     containers: recordStore([containerRecord({ phase: phases.running })]),
     cgroup: { name: "cgroupfs", podCgroup: () => ({ paths: { memory: pod } }) },
@@ -35,4 +35,5 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
   await sleep(10);
   expect(readdirSync(pod)).toEqual(["isulad-pod-2-p1.scope"]);
   expect(context.podMarkers?.processOf("p1")).toBe(7);
+  expect(lines).toEqual([]);
 });

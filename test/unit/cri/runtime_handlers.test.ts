@@ -4,7 +4,7 @@ import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Config } from "../../../src/base/config.ts";
-import { createLog } from "../../../src/base/log.ts";
+import { silentLog } from "../../../src/base/log.ts";
 import type { Context, Handler } from "../../../src/cri/context.ts";
 import {
   getHandler,
@@ -17,7 +17,7 @@ import { codeAndMessage } from "../../spec/inputs.ts";
 const state = mkdtempSync(join(tmpdir(), "isulad-handlers-"));
 afterAll(() => rmSync(state, { recursive: true, force: true }));
 
-const log = createLog({ level: "error", format: "text", stream: { write: () => {} } });
+const log = silentLog();
 const open = (runtimes: object, defaultRuntime = "runc") =>
   openHandlers({ state, runtimes, defaultRuntime, systemdCgroup: true } as Config, log);
 const entry = { path: "/bin/false", runtimeArgs: [] as string[] };

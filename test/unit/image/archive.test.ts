@@ -144,6 +144,11 @@ describe("readArchive", () => {
     ["a tar of other files", () => tar([{ name: "f", data: "x" }]), "INVALID_ARGUMENT"],
     ["a truncated archive", () => ociArchive([{ image }]).subarray(0, -4000), "DATA_LOSS"],
     [
+      "an entry of 8 PiB",
+      () => tar([{ name: "f", pax: { size: String(2 ** 53 - 1) } }]),
+      "DATA_LOSS",
+    ],
+    [
       "a manifest that is no JSON",
       () => tar([{ name: "manifest.json", data: "<" }]),
       "INVALID_ARGUMENT",

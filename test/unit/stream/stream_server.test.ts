@@ -1,15 +1,13 @@
 // Tests the stream server with clients on loopback: which requests it accepts, and when it disconnects.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { createConnection, type Socket } from "node:net";
-import { createLog } from "../../../src/base/log.ts";
 import { StreamServer, type StreamSession } from "../../../src/stream/server.ts";
 import { Poller } from "../../../src/sys/poller.ts";
+import { capturedLog } from "../fakes.ts";
 
 const idleMs = 300;
 const poller = new Poller();
-const written: string[] = [];
-const stream = { write: (line: string) => written.push(line) };
-const log = createLog({ level: "info", format: "text", stream });
+const { log, lines: written } = capturedLog("info");
 let server: StreamServer;
 beforeAll(() => {
   server = new StreamServer({ port: 0, poller, log, idleMs });

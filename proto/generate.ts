@@ -9,8 +9,9 @@ import protobuf from "protobufjs";
 const here = import.meta.dirname;
 const out = join(here, "../src/proto");
 const files = ["cri.proto", "isulad.proto", "containerd.proto"];
-/** A separate module, loaded only when there are plugins. */
+/** Separate modules, loaded only where there are plugins, or runtimes with a shim. */
 const nriFile = "nri.proto";
+const taskFile = "task.proto";
 
 rmSync(out, { recursive: true, force: true });
 mkdirSync(out, { recursive: true });
@@ -20,12 +21,15 @@ const typed = hasNode();
 if (!typed) process.stderr.write("There is no Node here, so no src/proto/*.d.ts are made.\n");
 await messages("messages", files);
 await messages("nri", [nriFile]);
+await messages("task", [taskFile]);
 const root = new protobuf.Root();
-for (const file of [...files, nriFile]) root.loadSync(join(here, file), { keepCase: true });
+for (const file of [...files, nriFile, taskFile])
+  root.loadSync(join(here, file), { keepCase: true });
 writeFileSync(join(out, "services.ts"), services());
 writeFileSync(join(out, "types.ts"), types("messages", ["isulad.v1", "runtime.v1"]));
 writeFileSync(join(out, "containerd_types.ts"), types("messages", ["containerd"]));
 writeFileSync(join(out, "nri_types.ts"), types("nri", ["nri.pkg.api.v1alpha1"]));
+writeFileSync(join(out, "task_types.ts"), types("task", ["task"]));
 writeFileSync(join(out, "licenses.ts"), await licenses());
 
 /** Generates a module with static code of some files' messages. */

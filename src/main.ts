@@ -8,9 +8,10 @@
 //   monitor_log     reads containers' output         nri       plugins that see and change containers
 //   monitor         parent of all containers         stream    exec, attach, port-forward
 //   monitor_client  the daemon's side of both        cri       one file an RPC, or a few small ones
-//   recovery  records, monitor, node: reconciled     cli       the commands of a terminal
+//   shim      starts shims, calls their Task service cli       the commands of a terminal
+//   recovery  records, monitor, node: reconciled
 //
-// Each process runs its own rooms: monitor and monitor_log run in the monitor (the latter in a thread),
+// Each process runs its own rooms: monitor, shim and monitor_log run in the monitor (the last in a thread),
 // layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli in the commands, all else in the daemon.
 // daemon.ts puts the daemon together, folders.ts claims its folders.
 //

@@ -27,6 +27,9 @@ export const stepNames = [
   "monitor-record",
   "monitor-stdio",
   "runtime-create",
+  "shim-start",
+  "shim-connect",
+  "shim-create",
   "runtime-start",
   "container-running",
   // UpdateContainerResources

@@ -1,7 +1,5 @@
 // Starts, watches and removes the monitor's containers. The OCI runtime starts them as grandchildren, which
 // the monitor adopts as a subreaper; it reaps them by pid, and records each exit before it announces it.
-import { existsSync } from "node:fs";
-import { join } from "node:path";
 import { inTime } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { nowNs } from "../base/clock.ts";
@@ -12,13 +10,13 @@ import { keepOnExec, type Descriptor } from "../sys/descriptor.ts";
 import { lineageOf, startTime } from "../sys/process.ts";
 import { sendDescriptors } from "../sys/unix_socket.ts";
 import { openPidfd } from "../sys/wait.ts";
-import { endOf, pin, signalInit, startTimeOfInit, unpin, type End } from "./init_process.ts";
+import { pin, startTimeOfInit, unpin, type End } from "./init_process.ts";
 import type { AdoptRequest, Hello, RemoveRequest, Started } from "./protocol.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
 import { setAside, type RecordFolder } from "./records.ts";
-import { RuntimeCalls } from "./runtime_calls.ts";
+import { Runtimes } from "./runtimes.ts";
 import type { Spawner } from "./spawner.ts";
-import { openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
+import { hasTerminal, openStdio, reopenStdio, resumeTerminal, type Stdio } from "./stdio.ts";
 import { PendingStarts } from "./pending_starts.ts";
 import { AwaitedTerminals } from "./awaited_terminals.ts";
 import type { LogWorkers } from "./log_workers.ts";
@@ -38,7 +36,7 @@ export class Containers {
   readonly #records: RecordFolder;
   readonly #workers: LogWorkers;
   readonly #spawner: Spawner;
-  readonly #runtime: RuntimeCalls;
+  readonly runtimes: Runtimes;
   readonly #log: Log;
   readonly #oom: OomLedger;
   readonly #running = new Map<string, Container>();
@@ -66,16 +64,16 @@ export class Containers {
     this.#workers = options.workers;
     this.#oom = new OomLedger({ changes: (paths) => options.workers.watchMemory(paths) });
     this.#spawner = options.spawner;
-    this.#runtime = new RuntimeCalls(options.spawner, options.log);
+    this.runtimes = new Runtimes({ ...options, onEnd: () => this.check() });
     this.#log = options.log;
     this.#announce = options.announce;
   }
 
   get running(): Hello["running"] {
     return [...this.#running.values()].map(({ record, stdio: { terminal: kept } }) => {
-      const { id, pid, startedAtNs, stdio, stdin, terminal } = record;
-      const terminalHeld = kept !== undefined;
-      return { id, pid, startedAtNs, stdio, stdin, terminal, terminalHeld };
+      const { id, pid, startedAtNs, stdio, stdin } = record;
+      const terminal = hasTerminal(record);
+      return { id, pid, startedAtNs, stdio, stdin, terminal, terminalHeld: kept !== undefined };
     });
   }
 
@@ -138,7 +136,10 @@ export class Containers {
     if (this.#running.has(id) || this.starts.has(id)) return;
     const exit = this.#exits.get(id);
     if (exit !== undefined) return this.#announce(exit);
-    const pidStartTime = startTimeOfInit(pid, this.#records.pinOf(id), cgroup);
+    const isShims = request.runtime.shim !== undefined;
+    const pidStartTime = isShims
+      ? (startTime(pid) ?? "")
+      : startTimeOfInit(pid, this.#records.pinOf(id), cgroup);
     const record: RunRecord = { ...request, version: 1, pidStartTime, started: true };
     if (pidStartTime !== "") this.#rewriteRun(record);
     await this.#adopt(record, undefined);
@@ -147,7 +148,7 @@ export class Containers {
   #rewriteRun(record: RunRecord): void {
     try {
       this.#records.writeRun(record);
-      pin(record.pid, this.#records.pinOf(record.id));
+      if (record.runtime.shim === undefined) pin(record.pid, this.#records.pinOf(record.id));
     } catch (error) {
       // The daemon has the next monitor adopt it again.
       const fields = { container: record.id, error: messageOf(error) };
@@ -160,8 +161,9 @@ export class Containers {
     if (terminal !== undefined) {
       keepOnExec(terminal, false);
       this.#resumeTerminal(container, terminal);
-    } else if (record.terminal) this.#terminals.expect(record.id);
+    } else if (hasTerminal(record)) this.#terminals.expect(record.id);
     this.#log.info("container adopted", { container: record.id, pid: record.pid });
+    if (record.runtime.shim !== undefined) return this.runtimes.adopt(record);
     // Without a pidfd, the main loop's checks detect the exit of a process that is no child.
     if (container.ended || lineageOf(record.pid)?.parent === process.pid) return;
     const pidfd = openPidfd(record.pid);
@@ -193,8 +195,12 @@ export class Containers {
     } else terminal.close();
   }
 
-  closeStdin(id: string): void {
-    this.#running.get(id)?.stdio.closeStdin();
+  async closeStdin(id: string): Promise<void> {
+    const container = this.#running.get(id);
+    container?.stdio.closeStdin();
+    if (container?.record.runtime.shim === undefined) return;
+    const client = (await this.runtimes.shims()).clientOf(id);
+    await client.closeStdin({ id });
   }
 
   /** Rolls back an interrupted start; only the next call for the container waits for its end. */
@@ -202,7 +208,7 @@ export class Containers {
     const { id } = record;
     this.#log.warn("rolling back an interrupted start", { container: id });
     const forget = () => this.#records.remove(id).catch(() => {}); // the removal reports it
-    this.#deleting.set(id, this.#runtime.deleteIfPossible(record).then(forget));
+    this.#deleting.set(id, this.runtimes.deleteIfPossible(record).then(forget));
   }
 
   /** Creates and starts a container; its init is a child of this process then. */
@@ -227,7 +233,7 @@ export class Containers {
     await this.#forget(id);
     const { record, stdio } = await this.#create(request);
     this.#track(record, stdio);
-    const started = this.#runtime.start(request, record.pid);
+    const started = this.runtimes.start(request, record.pid);
     const ended = started.catch(() => {}).finally(() => this.#starting.delete(id));
     this.#starting.set(id, ended);
     try {
@@ -235,7 +241,7 @@ export class Containers {
       record.started = true;
       this.#records.writeRun(record);
     } catch (error) {
-      await this.#runtime.deleteIfPossible(record);
+      await this.runtimes.deleteIfPossible(record);
       throw error;
     }
     return { pid: record.pid, startedAtNs: record.startedAtNs };
@@ -253,17 +259,18 @@ export class Containers {
     const stdio = await step("monitor-stdio", async () => {
       const opened = await openStdio(request, { workers: this.#workers, folder: this.#folder });
       undo.defer(async () => {
-        await this.#endLog(id);
+        opened.exited();
+        await this.#endLog(record);
         opened.close();
       });
       return opened;
     });
-    undo.defer(() => this.#runtime.deleteIfPossible(request));
-    record.pid = await step("runtime-create", () => this.#runtime.create(request, stdio));
+    undo.defer(() => this.runtimes.deleteIfPossible(request));
+    record.pid = await step("runtime-create", () => this.runtimes.create(request, stdio));
     record.pidStartTime = startTime(record.pid) ?? "";
     record.startedAtNs = String(nowNs());
     this.#records.writeRun(record);
-    pin(record.pid, this.#records.pinOf(id));
+    if (request.runtime.shim === undefined) pin(record.pid, this.#records.pinOf(id));
     undo.move();
     return { record, stdio };
   }
@@ -294,7 +301,8 @@ export class Containers {
   check(): void {
     if (this.#quiet) return;
     for (const container of this.#running.values()) {
-      const end = endOf(container.record, this.#records.pinOf(container.record.id));
+      const { record } = container;
+      const end = this.runtimes.endOf(record, this.#records.pinOf(record.id));
       if (end !== undefined) container.onExit(end);
     }
   }
@@ -304,7 +312,8 @@ export class Containers {
     const finishedAtNs = String(nowNs());
     const oom = this.#oom.ended(record.id, end.exitCode);
     await this.#terminals.arrived(record.id);
-    const lostLogBytes = await this.#endLog(record.id);
+    container.stdio.exited();
+    const lostLogBytes = await this.#endLog(record);
     container.stdio.close();
     const exit: ExitRecord = {
       id: record.id,
@@ -325,7 +334,7 @@ export class Containers {
     }
     this.#exits.set(record.id, exit);
     const starting = this.#starting.get(record.id) ?? Promise.resolve();
-    const deleted = starting.then(() => this.#runtime.deleteIfPossible(record));
+    const deleted = starting.then(() => this.runtimes.deleteIfPossible(record));
     this.#deleting.set(record.id, deleted);
     this.#running.delete(record.id);
     this.#announce(exit);
@@ -333,9 +342,9 @@ export class Containers {
   }
 
   /** A disk that stalls delays no exit: the log is completed when the disk answers. */
-  async #endLog(id: string): Promise<number> {
+  async #endLog({ id, runtime }: Pick<RunRecord, "id" | "runtime">): Promise<number> {
     try {
-      return await this.#workers.end(id);
+      return await this.#workers.end(id, runtime.shim !== undefined);
     } catch (error) {
       const fields = { container: id, error: messageOf(error) };
       this.#log.warn("ending the log of a container is late, it is completed later", fields);
@@ -344,9 +353,9 @@ export class Containers {
   }
 
   /** Sends a signal to the container's init; false when it has ended. */
-  kill(id: string, signal: number): boolean {
+  async kill(id: string, signal: number): Promise<boolean> {
     const container = this.#running.get(id);
-    return container !== undefined && signalInit(container.record, signal);
+    return container !== undefined && this.runtimes.kill(container.record, signal);
   }
 
   /** Leaves further exits to the next build, until release(), and finishes those that were detected. */
@@ -364,16 +373,16 @@ export class Containers {
 
   /** Kills and forgets a container; idempotent. */
   async remove(request: RemoveRequest): Promise<void> {
-    const { id, runtime } = request;
+    const { id } = request;
     await this.starts.ended(id); // the start has a deadline, and its container is removed too
     const container = this.#running.get(id);
     if (container !== undefined) {
-      this.kill(id, SIGKILL);
+      await this.kill(id, SIGKILL);
       await inTime(container.exit, `the exit of container ${id}`, request.timeoutMs);
     }
     await this.#forget(id);
     // The runtime's state is left over after a failed delete, or after a monitor that was killed.
-    if (existsSync(join(runtime.root, id))) await this.#runtime.delete(request);
+    if (this.runtimes.isLeft(request)) await this.runtimes.delete(request);
   }
 
   async #forget(id: string): Promise<void> {

@@ -31,7 +31,8 @@ export function pin(pid: number, path: string): void {
   }
 }
 
-export type End = { exitCode: number; known: boolean };
+/** problem: why the code is not the program's own. */
+export type End = { exitCode: number; known: boolean; problem?: string };
 
 /** Returns how an init has ended, undefined while it runs. Reaps it where it is this process's child. */
 export function endOf(init: { pid: number; pidStartTime: string }, path: string): End | undefined {

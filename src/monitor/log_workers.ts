@@ -51,7 +51,7 @@ export class LogWorkers {
       await thread.inTime({ op: "log", ...request, resumed: false }, "opening the log on its disk");
     } catch (error) {
       this.#forget(id, thread);
-      thread.request({ op: "end", id }).catch(this.#onFailure); // closes it should the disk answer later
+      thread.request({ op: "end", id, isCopied: false }).catch(this.#onFailure); // closes it should the disk answer later
       throw error;
     }
   }
@@ -62,12 +62,18 @@ export class LogWorkers {
     thread.request({ op: "log", ...request, resumed: true }).catch(this.#onFailure);
   }
 
-  /** Ends the log of an exited container; returns the bytes that were lost. @throws DEADLINE_EXCEEDED. */
-  async end(id: string): Promise<number> {
+  /**
+   * Ends the log of an exited container; returns the bytes that were lost. isCopied: a shim copies the output,
+   * and closes the streams at its end. @throws CriError DEADLINE_EXCEEDED.
+   */
+  async end(id: string, isCopied = false): Promise<number> {
     const thread = this.#logs.get(id);
     if (thread === undefined) return 0;
     this.#forget(id, thread);
-    const { lostBytes = 0 } = await thread.inTime({ op: "end", id }, "ending the log on its disk");
+    const { lostBytes = 0 } = await thread.inTime(
+      { op: "end", id, isCopied },
+      "ending the log on its disk",
+    );
     return lostBytes;
   }
 
@@ -95,8 +101,9 @@ export class LogWorkers {
     await this.#thread("").request({ op: "capture", ...request });
   }
 
-  async collect(id: string): Promise<{ stdout: Uint8Array; stderr: Uint8Array }> {
-    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id });
+  /** Returns the captured output of an exec that has exited. isCopied: as for end(). */
+  async collect(id: string, isCopied = false): Promise<{ stdout: Uint8Array; stderr: Uint8Array }> {
+    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id, isCopied });
     return { stdout: stdout!, stderr: stderr! };
   }
 

@@ -11,10 +11,16 @@ import { Orphans, orphanScanMs } from "../sys/zombies.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
 import { shrinkWhenIdle } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
-import { endExec, Execs } from "./exec.ts";
+import { Execs } from "./exec.ts";
 import { trimMonitorLogFile } from "./monitor_log_file.ts";
 import { MonitorLock } from "./monitor_lock.ts";
-import { readFrames, writeFrame, type Calls, type RequestHeader } from "./protocol.ts";
+import {
+  readFrames,
+  writeFrame,
+  type Calls,
+  type RequestHeader,
+  type TaskRequest,
+} from "./protocol.ts";
 import type { RunRecord } from "./record_schemas.ts";
 import { RecordFolder } from "./records.ts";
 import { Spawner } from "./spawner.ts";
@@ -64,7 +70,8 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     announce: (exit) =>
       connections.forEach((socket) => writeFrame(socket, { event: "exit", exit })),
   });
-  const execs = new Execs({ folder, workers, spawner });
+  const { runtimes } = containers;
+  const execs = new Execs(workers, (container) => runtimes.execsOf(container));
   const parts: Parts = {
     state,
     lock,
@@ -76,7 +83,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   await containers.resume(inherited.terminals);
   const check = () => {
     containers.check();
-    execs.check();
+    runtimes.execs.check();
   };
   process.on("SIGCHLD", check);
   const signalled = endingSignals();
@@ -88,7 +95,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
     check();
     records.keepFolders();
     keepLock(parts, log).catch(logFailure(log, "keeping the state folder failed, retrying"));
-    const known = new Set([...containers.pids, ...execs.pids]);
+    const known = new Set([...containers.pids, ...runtimes.execs.pids]);
     orphans.reap((pid) => known.has(pid), spawner.startingSince);
     if (containers.running.length > 0 || spawner.busy) return "busy";
     return connections.size > 0 ? "connected" : "idle";
@@ -204,18 +211,23 @@ const handlers: Handlers = {
     result: await parts.execs.start(running(parts, params.id), params),
   }),
   waitExec: async ({ execs }, { key }) => ({ result: await execs.wait(key) }),
-  endExec: (parts, params) => endExec(params, running(parts, params.id).cgroup),
+  endExec: (parts, params) => {
+    return parts.containers.runtimes.endExec(running(parts, params.id), params);
+  },
   attach: (parts, params) => {
     running(parts, params.id);
     return parts.workers.attach(params);
   },
   closeStdin: ({ containers }, { id }) => containers.closeStdin(id),
   cancelExec: ({ execs }, { key }) => execs.cancel(key),
-  kill: ({ containers }, { id, signal }) => ({ result: { running: containers.kill(id, signal) } }),
+  kill: async ({ containers }, { id, signal }) => ({
+    result: { running: await containers.kill(id, signal) },
+  }),
   reopenLog: (parts, { id }) => {
     running(parts, id);
     return parts.workers.reopen(id);
   },
+  task,
   remove: ({ containers }, params) => containers.remove(params),
   lendTerminal: ({ containers }, { id, path }) => containers.lendTerminal(id, path),
   awaitTerminal: ({ containers }, { id }) => ({ result: { path: containers.awaitTerminal(id) } }),
@@ -243,4 +255,12 @@ async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer<Cal
   const container = running(parts, request.id);
   const { result, stdout, stderr } = await parts.execs.run(container, request);
   return { result, body: [stdout, stderr] };
+}
+
+async function task(parts: Parts, request: TaskRequest): Promise<Answer<Record<string, never>>> {
+  const { id, method, payload, timeoutMs } = request;
+  running(parts, id);
+  const client = (await parts.containers.runtimes.shims()).clientOf(id);
+  const answer = await client.call(method, Buffer.from(payload, "base64"), timeoutMs);
+  return { result: {}, body: [answer] };
 }

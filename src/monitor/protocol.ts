@@ -29,8 +29,19 @@ export type StartExecRequest = ExecSubject & {
   stdin: string;
   stdout: string;
   stderr: string;
-  /** The socket on which the caller receives the terminal; "": none. */
+  /** The socket on which the caller receives the terminal; "": none, or a shim has it. */
   console: string;
+  /** A terminal that a shim holds: its input and output pass through stdin and stdout. */
+  terminal?: boolean;
+};
+
+/** A call of a shim's Task service; only for containers that a shim runs. */
+export type TaskRequest = {
+  id: string;
+  method: "Checkpoint" | "Pids" | "ResizePty" | "Stats" | "Update";
+  /** The request message (proto/task.proto) in base64. */
+  payload: string;
+  timeoutMs: number;
 };
 
 export type HeldStreams = Pick<StartRequest, "id" | "stdio" | "stdin" | "terminal">;
@@ -41,6 +52,8 @@ export type RemoveRequest = Pick<StartRequest, "id" | "runtime" | "timeoutMs">;
 export type Started = Pick<RunRecord, "pid" | "startedAtNs">;
 /** pidStartTime: identifies one process together with the pid. */
 export type ExecProcess = { pid: number; pidStartTime: string };
+/** key: absent in requests of older daemons; needed where a shim runs the container. */
+export type EndExecRequest = { id: string; key?: string } & ExecProcess;
 export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };
 export type Hello = {
   pid: number;
@@ -72,13 +85,15 @@ export type Calls = {
   /** Waits for the end of a started exec; possible once. */
   waitExec: [{ key: string }, { exitCode: number }];
   /** Kills an exec that an earlier monitor has started. */
-  endExec: [{ id: string } & ExecProcess, Record<string, never>];
+  endExec: [EndExecRequest, Record<string, never>];
   /** Copies further output to FIFOs too ("": none), until the container ends. */
   attach: [{ id: string; stdout: string; stderr: string }, Record<string, never>];
   /** Ends the container's stdin for good. */
   closeStdin: [{ id: string }, Record<string, never>];
   kill: [{ id: string; signal: number }, { running: boolean }];
   reopenLog: [{ id: string }, Record<string, never>];
+  /** Calls the shim of a running container; the response message is the reply's body. */
+  task: [TaskRequest, Record<string, never>];
   /** Sends a terminal to the socket at path. */
   lendTerminal: [{ id: string; path: string }, Record<string, never>];
   /** Returns a socket for a terminal that the caller kept; the caller sends it and calls takeTerminal. */

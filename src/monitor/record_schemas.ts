@@ -16,6 +16,14 @@ const StartSchema = v.object({
     args: v.array(v.string()),
     root: v.string(),
     systemdCgroup: v.boolean(),
+    /** Present for shim v2 runtimes (node/oci_runtime.ts). */
+    shim: v.optional(
+      v.object({
+        type: v.string(),
+        configPath: v.string(),
+        options: v.record(v.string(), v.union([v.string(), v.number(), v.boolean()])),
+      }),
+    ),
   }),
   bundle: v.string(),
   /** Folder with the FIFOs stdin, stdout and stderr; the monitor makes them. */

@@ -1,8 +1,6 @@
 // Calls the OCI runtime's create, start and delete for a container.
 import { readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { messageOf } from "../base/errors.ts";
-import type { Log } from "../base/log.ts";
 import { step } from "../base/failpoints.ts";
 import { executes } from "../sys/process.ts";
 import type { RemoveRequest, StartRequest } from "./protocol.ts";
@@ -11,11 +9,9 @@ import type { Stdio } from "./stdio.ts";
 
 export class RuntimeCalls {
   readonly #spawner: Spawner;
-  readonly #log: Log;
 
-  constructor(spawner: Spawner, log: Log) {
+  constructor(spawner: Spawner) {
     this.#spawner = spawner;
-    this.#log = log;
   }
 
   /** Returns the pid of its init, which waits for start. */
@@ -47,15 +43,5 @@ export class RuntimeCalls {
     await step("runtime-delete", () =>
       this.#spawner.runtime(runtime, ["delete", "--force", id], { timeoutMs }),
     );
-  }
-
-  /** Best effort: the container's removal and the daemon's sweep of orphans delete it later. */
-  async deleteIfPossible(request: RemoveRequest): Promise<void> {
-    try {
-      await this.delete(request);
-    } catch (error) {
-      const fields = { container: request.id, error: messageOf(error) };
-      this.#log.warn("runtime delete of a container failed, its removal retries it", fields);
-    }
   }
 }

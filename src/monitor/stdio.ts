@@ -1,7 +1,9 @@
 // Opens a container's standard streams: FIFOs that outlive the monitor, or a terminal.
 //
 // Output FIFOs are open both ways in the container, so that it gets no SIGPIPE while nobody reads; the output
-// ends when the container has exited and the FIFO is drained, never with an end of file.
+// ends when the container has exited and the FIFO is drained, never with an end of file. A shim copies a
+// container's streams from and to these FIFOs, and holds its terminal: that output ends when the container has
+// exited and the shim has closed the FIFO.
 import { chownSync, constants, existsSync, readdirSync, readlinkSync, rmSync } from "node:fs";
 import { mkdir } from "node:fs/promises";
 import { basename, join } from "node:path";
@@ -26,6 +28,8 @@ export type Stdio = {
   terminal?: Descriptor;
   /** Ends the container's stdin for good: also a later monitor does not open it. */
   closeStdin(): void;
+  /** Called at the container's exit, before its log is drained. */
+  exited(): void;
   /** Called after the container's exit, when its log is drained. */
   close(): void;
 };
@@ -34,6 +38,7 @@ const noStdio: Stdio = {
   args: [],
   created: () => Promise.resolve(),
   closeStdin: () => {},
+  exited: () => {},
   close: () => {},
 };
 
@@ -46,7 +51,7 @@ export async function openStdio(
   { workers, folder }: { workers: LogWorkers; folder: string },
 ): Promise<Stdio> {
   await mkdir(request.stdio, { recursive: true, mode: 0o700 });
-  if (request.terminal) return openTerminal(request, workers, folder);
+  if (hasTerminal(request)) return openTerminal(request, workers, folder);
   for (const name of fifoNames(request)) {
     const path = join(request.stdio, name);
     rmSync(path, { force: true });
@@ -67,7 +72,7 @@ export function reopenStdio(
   workers: LogWorkers,
   log: Log,
 ): Stdio {
-  if (request.terminal) return { ...noStdio };
+  if (hasTerminal(request)) return { ...noStdio };
   const kept = new Map<string, Descriptor>();
   const streams: LogStreams = { terminal: false };
   for (const name of fifoNames(request)) {
@@ -110,15 +115,18 @@ function linkOf(path: string): string {
 
 /** kept: this process's end of each FIFO. */
 function keeping(
-  { stdio }: StartRequest,
+  { stdio, runtime }: StartRequest,
   kept: Map<string, Descriptor>,
-): Pick<Stdio, "closeStdin" | "close"> {
+): Pick<Stdio, "closeStdin" | "exited" | "close"> {
+  const close = () => kept.forEach((fifo) => fifo.close());
   return {
     closeStdin: () => {
       rmSync(join(stdio, "stdin"), { force: true });
       kept.get("stdin")?.close();
     },
-    close: () => kept.forEach((fifo) => fifo.close()),
+    // From here on, the shim has the only writing ends.
+    exited: runtime.shim === undefined ? () => {} : close,
+    close,
   };
 }
 
@@ -141,26 +149,35 @@ function keepTerminal(stdio: Stdio, terminal: Descriptor): void {
 const reading = constants.O_RDONLY | constants.O_NONBLOCK;
 type StreamName = "stdin" | "stdout" | "stderr";
 
-function fifoNames(request: StartRequest): StreamName[] {
-  return ["stdout", "stderr", ...(request.stdin ? (["stdin"] as const) : [])];
+/** Returns true where the monitor holds the container's terminal; a shim's it does not. */
+export function hasTerminal({ terminal, runtime }: StartRequest): boolean {
+  return terminal && runtime.shim === undefined;
+}
+
+function fifoNames({ terminal, stdin }: StartRequest): StreamName[] {
+  const names: StreamName[] = terminal ? ["stdout"] : ["stdout", "stderr"];
+  return stdin ? [...names, "stdin"] : names;
 }
 
 async function openFifos(request: StartRequest, workers: LogWorkers): Promise<Stdio> {
   using opened = new DisposableStack();
   const open = (path: string, flags: number) => opened.use(Descriptor.open(path, flags));
   const at = (name: StreamName) => join(request.stdio, name);
-  const kept = new Map(
-    fifoNames(request).map((name) => [name, open(at(name), constants.O_RDWR)] as const),
-  );
+  const names = fifoNames(request);
+  const kept = new Map(names.map((name) => [name, open(at(name), constants.O_RDWR)] as const));
   for (const fifo of kept.values()) setPipeSize(fifo, fifoBytes);
+  const readers = names
+    .filter((name) => name !== "stdin")
+    .map((name) => [name, open(at(name), reading)] as const);
   // Does not block: this process keeps a writing end.
   const stdin = open(request.stdin ? at("stdin") : "/dev/null", constants.O_RDONLY);
-  const [stdout, stderr] = [open(at("stdout"), reading), open(at("stderr"), reading)];
-  const streams = { stdout: stdout.release(), stderr: stderr.release(), terminal: false };
+  const streams: LogStreams = { terminal: false };
+  for (const [name, reader] of readers) streams[name] = reader.release();
   await startLog(request, workers, streams);
   opened.move();
+  const outputs = [kept.get("stdout")!, kept.get("stderr") ?? kept.get("stdout")!] as const;
   return {
-    child: [stdin, kept.get("stdout")!, kept.get("stderr")!],
+    child: [stdin, ...outputs],
     args: [],
     created: () => Promise.resolve(stdin.close()),
     ...keeping(request, kept),

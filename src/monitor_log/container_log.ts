@@ -25,7 +25,7 @@ import { Tap, type Sink } from "./tap.ts";
 type Source = { peek: () => { data: Buffer; state: Turn }; take: (bytes: number) => void };
 /** A terminal has one stream, stdout. */
 export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boolean };
-type LogInput = Input & { stream: Stream; source: Source; tap: Tap };
+type LogInput = Input & { stream: Stream; source: Source; tap: Tap; hasWriter: boolean };
 
 const readBytes = 128 << 10;
 /** Bytes at a log's end in which the last newline of an earlier monitor is searched. */
@@ -109,7 +109,9 @@ export class ContainerLog {
   #input(stream: Stream, descriptor: Descriptor): LogInput {
     const source = this.#terminal ? terminalSource(descriptor) : fifoSource(descriptor);
     const turn = () => this.#turn(input);
-    const input: LogInput = { descriptor, stream, source, tap: new Tap(), turn };
+    const hungUp = () => (input.hasWriter = false);
+    const tap = new Tap();
+    const input: LogInput = { descriptor, stream, source, tap, turn, hungUp, hasWriter: true };
     return input;
   }
 
@@ -123,6 +125,11 @@ export class ContainerLog {
   /** The container has exited: slow clients no longer block its streams. */
   ending(): void {
     for (const { tap } of this.inputs) tap.ending();
+  }
+
+  /** Some stream has a writer, which may write more. */
+  get hasWriter(): boolean {
+    return this.inputs.some(({ hasWriter }) => hasWriter);
   }
 
   /** The disk has refused the last write; every turn is empty until `retry`. */

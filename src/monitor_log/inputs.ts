@@ -2,7 +2,7 @@
 // Events carry the tag of their watch, so a late event never reaches another descriptor that has reused the
 // number.
 import type { Descriptor } from "../sys/descriptor.ts";
-import { Epoll, EPOLLERR, EPOLLET, EPOLLIN, Tags, wakeTag } from "../sys/epoll.ts";
+import { Epoll, EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, Tags, wakeTag } from "../sys/epoll.ts";
 import type { Turn } from "./log_lines.ts";
 
 /** A descriptor and the work to do when it is ready. */
@@ -12,6 +12,8 @@ export type Input = {
   turn(): Turn;
   /** Called for a FIFO open for writing when its reader has closed it. */
   cut?(): void;
+  /** Called for a FIFO open for reading when its last writer has closed it; bytes may be left. */
+  hungUp?(): void;
 };
 
 /** Consecutive turns of one input: enough to empty a FIFO. */
@@ -67,6 +69,7 @@ export class Inputs implements Disposable {
       if (input === undefined) continue;
       this.#ready.add(input);
       if ((events & EPOLLERR) !== 0) input.cut?.();
+      if ((events & EPOLLHUP) !== 0) input.hungUp?.();
     }
     return { wakened: news.some(({ tag }) => tag === wakeTag), any: news.length > 0 };
   }

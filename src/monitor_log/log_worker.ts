@@ -16,14 +16,16 @@ import { Sink } from "./tap.ts";
 
 export type LogRequest = { op: "log"; id: string; path: string; resumed: boolean } & LogStreams;
 /**
- * `end`: the container has exited. `collect`: the exec has exited. `pause`: stops reading until `continue`,
- * after writing what only this thread buffers.
+ * `end`: the container has exited. `collect`: the exec has exited. Where a shim copies the output (isCopied),
+ * both wait until it has closed the streams. `pause`: stops reading until `continue`, after writing what only
+ * this thread buffers.
  */
 export type WorkerBody =
   | LogRequest
   | { op: "capture"; id: string; stdout: Released; stderr: Released; maxBytes: number }
   | { op: "attach"; id: string; stdout: string; stderr: string }
-  | { op: "reopen" | "end" | "collect"; id: string }
+  | { op: "reopen"; id: string }
+  | { op: "end" | "collect"; id: string; isCopied: boolean }
   | { op: "pause" | "continue" }
   /** Answered when the pidfd's process has ended. */
   | { op: "await"; pidfd: Released }
@@ -40,7 +42,8 @@ export type WorkerReply = {
   stdout?: Uint8Array;
   stderr?: Uint8Array;
 };
-type End = { seq: number; deadline: number };
+/** copiedUntil: the limit for a shim to copy the rest. Both by performance.now(). */
+type End = { seq: number; deadline: number; copiedUntil: number };
 
 /**
  * Decision: after reading all output of a container, the thread pauses this long instead of waking at the
@@ -56,6 +59,8 @@ const stepMs = 20;
 const logEndMs = 5_000;
 /** Limit, after an exec's exit, for output of children that keep its streams open. */
 const collectMs = 100;
+/** Limit, after an exit, for a shim that copies the output: as long as shims wait themselves. */
+const copyMs = 2_000;
 /** Garbage is collected after this long without input. */
 const idleMs = 1_000;
 
@@ -119,9 +124,14 @@ function stepSinks(): boolean {
   return lagging.size > 0;
 }
 
-/** Ends the log of an exited container: all its output is in its FIFOs, so they only need to be drained. */
+/**
+ * Ends the log of an exited container: all its output is in its FIFOs, so they only need to be drained, unless
+ * a shim copies it.
+ */
 function stepLogEnd(id: string, { log, end }: { log: ContainerLog; end: End }): void {
-  const late = performance.now() > end.deadline;
+  const now = performance.now();
+  if (log.hasWriter && now < end.copiedUntil) return;
+  const late = now > end.deadline;
   const drained = !log.blocked && log.inputs.every((input) => inputs.drain(input)) && !log.blocked;
   const written = drained && log.writeRest();
   if (!written && !late) return;
@@ -144,6 +154,11 @@ function stepCollect(id: string, { capture, end }: { capture: Capture; end: End 
   for (const input of capture.inputs) inputs.close(input);
   captures.delete(id);
   reply({ seq: end.seq, ...capture.collected() });
+}
+
+function endOf({ seq, isCopied }: { seq: number; isCopied: boolean }, limitMs: number): End {
+  const now = performance.now();
+  return { seq, deadline: now + limitMs, copiedUntil: isCopied ? now + copyMs : 0 };
 }
 
 function reply(message: WorkerReply): void {
@@ -175,14 +190,14 @@ function handle(request: WorkerRequest): void {
     case "end": {
       const log = logs.get(request.id);
       if (log === undefined) return reply({ seq, lostBytes: 0 });
-      log.end = { seq, deadline: performance.now() + logEndMs };
+      log.end = endOf(request, logEndMs);
       log.log.ending();
       return;
     }
     case "collect": {
       const capture = captures.get(request.id);
       if (capture === undefined) throw new Error(`exec ${request.id} has no captured output`);
-      capture.end = { seq, deadline: performance.now() + collectMs };
+      capture.end = endOf(request, request.isCopied ? copyMs : collectMs);
       return;
     }
     case "await": {

@@ -12,6 +12,17 @@ export type RuntimeCommand = {
   args: string[];
   root: string;
   systemdCgroup: boolean;
+  /** Set where `path` is a shim v2 executable, which runs the containers (src/shim). */
+  shim?: ShimSettings;
+};
+
+export type ShimSettings = {
+  /** io.containerd.X.Y, which names the executable containerd-shim-X-Y. */
+  type: string;
+  /** A configuration file of the shim's (runtimeoptions.v1.Options, config_path); "": none. */
+  configPath: string;
+  /** Options of runc's shim by their names in containerd.runc.v1.Options, such as binary_name. */
+  options: Record<string, string | number | boolean>;
 };
 
 /** Returns the command line of one verb; the runtime writes errors to logFile as JSON lines. */

@@ -14,7 +14,7 @@ import type {
   PodSandbox as NriPod,
 } from "../proto/nri_types.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
-import { NoAnswer } from "../sys/ttrpc.ts";
+import { NoAnswer } from "../sys/ttrpc_calls.ts";
 import { UpdateApplier, rejectFixed, type NriBackend } from "./apply_updates.ts";
 import { checkAdjustment, checkUpdate } from "./check_answers.ts";
 import {

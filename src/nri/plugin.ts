@@ -13,7 +13,8 @@ import type {
   UpdateContainersRequest,
   UpdateContainersResponse,
 } from "../proto/nri_types.ts";
-import { NoAnswer, TtrpcConnection } from "../sys/ttrpc.ts";
+import { TtrpcConnection } from "../sys/ttrpc.ts";
+import { NoAnswer } from "../sys/ttrpc_calls.ts";
 
 const api = nri.pkg.api.v1alpha1;
 const packageName = "nri.pkg.api.v1alpha1";

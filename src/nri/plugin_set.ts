@@ -10,7 +10,7 @@ import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { ContainerUpdate } from "../proto/nri_types.ts";
 import { replaceStale } from "../sys/stale_socket.ts";
-import { NoAnswer } from "../sys/ttrpc.ts";
+import { NoAnswer } from "../sys/ttrpc_calls.ts";
 import type { UpdateApplier, NriBackend } from "./apply_updates.ts";
 import { nriContainer, nriPod } from "./convert.ts";
 import { discoverPlugins, Launcher, pluginConfig, type PluginFile } from "./launcher.ts";

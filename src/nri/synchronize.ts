@@ -4,7 +4,7 @@ import { CriError } from "../base/errors.ts";
 import { encodeMessage } from "../base/protobuf.ts";
 import { nri } from "../proto/nri.js";
 import type { Container as NriContainer, PodSandbox as NriPod } from "../proto/nri_types.ts";
-import { ttrpcBodyMax } from "../sys/ttrpc.ts";
+import { ttrpcBodyMax } from "../sys/ttrpc_wire.ts";
 
 const api = nri.pkg.api.v1alpha1;
 /** Reserve for the service, the method and the fields around a message. */

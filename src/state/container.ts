@@ -126,6 +126,7 @@ export function exited(container: Container, exit: Exit): Container {
   const { known, oomKilled, lostLogBytes, exitCode, startedAtNs, finishedAtNs } = exit;
   const messages: string[] = [];
   if (!known) messages.push(unknownExit);
+  if (exit.problem !== undefined) messages.push(exit.problem);
   if (known && oomKilled) messages.push(oomMessage(exit));
   if (lostLogBytes > 0)
     messages.push(

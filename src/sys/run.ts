@@ -10,13 +10,15 @@ import { cannotRun, superviseGroup } from "./supervise.ts";
 
 export type RunOptions = {
   signal: AbortSignal;
-  input?: string;
+  input?: string | Uint8Array;
   env?: Record<string, string>;
   cwd?: string;
   /** Where memory runs out, the kernel kills it before the daemon and any container. */
   isExpendable?: boolean;
   /** Bytes of each stream that are kept; 1 MiB by default. */
   maxOutputBytes?: number;
+  /** Of the result's stdout: latin1 has a character for each byte. */
+  encoding?: "utf8" | "latin1";
 };
 
 export type RunResult = { pid: number; exitCode: number; stdout: string; stderr: string };
@@ -40,7 +42,7 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
     const child = start(argv, options);
     if (options.isExpendable && child.pid !== undefined) offerToOomKiller(child.pid);
     const limit = options.maxOutputBytes ?? 1 << 20;
-    const stdout = keepStart(child.stdout!, limit);
+    const stdout = keepStart(child.stdout!, limit, options.encoding);
     const stderr = keepStart(child.stderr!, limit);
     if (options.input !== undefined) {
       child.stdin!.on("error", () => {}); // EPIPE: the program did not read its input; its exit code counts
@@ -62,7 +64,11 @@ function start(argv: string[], options: RunOptions): ChildProcess {
   });
 }
 
-function keepStart(stream: NodeJS.ReadableStream, bytesMax: number): () => string {
+function keepStart(
+  stream: NodeJS.ReadableStream,
+  bytesMax: number,
+  encoding: "utf8" | "latin1" = "utf8",
+): () => string {
   const chunks: Buffer[] = [];
   let length = 0;
   stream.on("data", (chunk: Buffer) => {
@@ -71,5 +77,5 @@ function keepStart(stream: NodeJS.ReadableStream, bytesMax: number): () => strin
     length += chunk.length;
   });
   stream.on("error", () => {}); // the exit code counts
-  return () => Buffer.concat(chunks).toString("utf8");
+  return () => Buffer.concat(chunks).toString(encoding);
 }

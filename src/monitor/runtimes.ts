@@ -1,0 +1,120 @@
+// Chooses what runs a container and its execs: an OCI runtime's command line (runtime_calls.ts, oci_exec.ts) or
+// a shim (shim_tasks.ts, shim_exec.ts).
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { messageOf } from "../base/errors.ts";
+import type { Log } from "../base/log.ts";
+import { endOf, signalInit, type End } from "./init_process.ts";
+import type { ExecStarter } from "./exec.ts";
+import { endExec, OciExecs } from "./oci_exec.ts";
+import type { EndExecRequest, RemoveRequest } from "./protocol.ts";
+import type { RunRecord, StartRequest } from "./record_schemas.ts";
+import { RuntimeCalls } from "./runtime_calls.ts";
+import type { ShimExecs } from "./shim_exec.ts";
+import type { ShimTasks } from "./shim_tasks.ts";
+import type { Spawner } from "./spawner.ts";
+import type { Stdio } from "./stdio.ts";
+
+type Shims = { tasks: ShimTasks; execs: ShimExecs };
+type RuntimeOf = Pick<RunRecord, "runtime">;
+
+export class Runtimes {
+  readonly #oci: RuntimeCalls;
+  readonly #log: Log;
+  readonly #folder: string;
+  readonly #onEnd: () => void;
+  readonly execs: OciExecs;
+  /** Loaded for the first container with a shim. */
+  #loading: Promise<Shims> | undefined;
+  #shims: ShimTasks | undefined;
+
+  /** folder: the monitor's. onEnd: called when endOf() has news that no SIGCHLD announces. */
+  constructor(options: { folder: string; spawner: Spawner; log: Log; onEnd: () => void }) {
+    this.#oci = new RuntimeCalls(options.spawner);
+    this.execs = new OciExecs(options.folder, options.spawner);
+    this.#log = options.log;
+    this.#folder = options.folder;
+    this.#onEnd = options.onEnd;
+  }
+
+  /** Returns the shims' containers, for calls that only shims have. */
+  async shims(): Promise<ShimTasks> {
+    this.#loading ??= this.#load();
+    return (await this.#loading).tasks;
+  }
+
+  async #load(): Promise<Shims> {
+    const { ShimTasks } = await import("./shim_tasks.ts");
+    const { ShimExecs } = await import("./shim_exec.ts");
+    const folder = join(this.#folder, "shims");
+    const tasks = new ShimTasks({ folder, log: this.#log, onEnd: this.#onEnd });
+    this.#shims = tasks;
+    return { tasks, execs: new ShimExecs(this.#folder, tasks) };
+  }
+
+  /** Returns what starts the execs of a container. */
+  async execsOf({ runtime }: RuntimeOf): Promise<ExecStarter<unknown>> {
+    if (runtime.shim === undefined) return this.execs;
+    this.#loading ??= this.#load();
+    return (await this.#loading).execs;
+  }
+
+  /** Kills an exec that an earlier monitor has started; it may have ended. */
+  async endExec(container: RunRecord, { key, ...exec }: EndExecRequest): Promise<void> {
+    if (container.runtime.shim === undefined) return endExec(exec, container.cgroup);
+    const { endShimExec } = await import("./shim_exec.ts");
+    await endShimExec(await this.shims(), { id: container.id, exec_id: key ?? "" });
+  }
+
+  /** Returns the pid of its init, which waits for start. */
+  async create(request: StartRequest, stdio: Stdio): Promise<number> {
+    if (request.runtime.shim === undefined) return this.#oci.create(request, stdio);
+    await stdio.created();
+    return (await this.shims()).create(request);
+  }
+
+  /** Returns when the init executes the container's program. */
+  async start(request: StartRequest, pid: number): Promise<void> {
+    if (request.runtime.shim === undefined) return this.#oci.start(request, pid);
+    return (await this.shims()).start(request);
+  }
+
+  /** Follows a container that an earlier monitor has started; children are followed by check(). */
+  async adopt(record: RunRecord): Promise<void> {
+    if (record.runtime.shim !== undefined) (await this.shims()).adopt(record);
+  }
+
+  /** Returns how a container's init has ended; undefined while it runs. */
+  endOf(record: RunRecord, pin: string): End | undefined {
+    if (record.runtime.shim !== undefined) return this.#shims?.endOf(record.id);
+    return endOf(record, pin);
+  }
+
+  /** Sends a signal to the container's init; false when it has ended. */
+  async kill(record: RunRecord, signal: number): Promise<boolean> {
+    if (record.runtime.shim === undefined) return signalInit(record, signal);
+    return (await this.shims()).kill(record.id, signal);
+  }
+
+  /** Returns true for a container that a failed delete, or a monitor that was killed, has left. */
+  isLeft({ id, runtime }: Pick<RemoveRequest, "id"> & RuntimeOf): boolean {
+    const folder = runtime.shim === undefined ? runtime.root : join(this.#folder, "shims");
+    return existsSync(join(folder, id));
+  }
+
+  /** Removes the container with every process that is left in it. */
+  async delete(request: RemoveRequest): Promise<void> {
+    if (request.runtime.shim === undefined) return this.#oci.delete(request);
+    return (await this.shims()).delete(request);
+  }
+
+  /** Best effort: the container's removal and the daemon's sweep of orphans delete it later. */
+  async deleteIfPossible(request: RemoveRequest): Promise<void> {
+    try {
+      await this.delete(request);
+    } catch (error) {
+      const fields = { container: request.id, error: messageOf(error) };
+      this.#log.warn("runtime delete of a container failed, its removal retries it", fields);
+    }
+  }
+}

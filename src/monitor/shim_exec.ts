@@ -1,0 +1,122 @@
+// Starts execs by the shim of their container, which copies their streams from and to FIFOs.
+import { constants, rmSync } from "node:fs";
+import { join } from "node:path";
+import { throwIfAborted } from "../base/abort.ts";
+import { codeOf } from "../base/errors.ts";
+import type { TaskClient } from "../shim/task_client.ts";
+import { isRuncShim } from "../shim/task_options.ts";
+import { Descriptor } from "../sys/descriptor.ts";
+import { mkfifo } from "../sys/path.ts";
+import { startTime } from "../sys/process.ts";
+import type { CapturedStreams, ExecStarter, RunningExec } from "./exec.ts";
+import { killTree } from "./exec_tree.ts";
+import type { ExecSubject, StartExecRequest } from "./protocol.ts";
+import type { RunRecord } from "./record_schemas.ts";
+import type { ShimTasks } from "./shim_tasks.ts";
+
+const SIGKILL = 9;
+/** Limit for a shim to forget an exec that has ended. */
+const deleteMs = 10_000;
+
+/** Paths of FIFOs; "": none. */
+type Streams = { stdin: string; stdout: string; stderr: string; terminal: boolean };
+
+export class ShimExecs implements ExecStarter<Streams> {
+  readonly isCopied = true;
+  readonly #folder: string;
+  readonly #tasks: ShimTasks;
+
+  /** folder: the monitor's. */
+  constructor(folder: string, tasks: ShimTasks) {
+    this.#folder = folder;
+    this.#tasks = tasks;
+  }
+
+  openCaptured({ key }: ExecSubject): CapturedStreams<Streams> {
+    using opened = new DisposableStack();
+    const open = (name: string) => {
+      const path = join(this.#folder, `exec-${key}.${name}`);
+      mkfifo(path, 0o600);
+      opened.defer(() => rmSync(path, { force: true }));
+      // Both ways first: the reader sees no end before the shim has opened the FIFO.
+      opened.use(Descriptor.open(path, constants.O_RDWR));
+      const reader = opened.use(Descriptor.open(path, constants.O_RDONLY | constants.O_NONBLOCK));
+      return { path, reader };
+    };
+    const [stdout, stderr] = [open("stdout"), open("stderr")];
+    const readers = { stdout: stdout.reader.release(), stderr: stderr.reader.release() };
+    const streams = { stdin: "", stdout: stdout.path, stderr: stderr.path, terminal: false };
+    const kept = opened.move();
+    return { streams, readers, [Symbol.dispose]: () => kept.dispose() };
+  }
+
+  openCallers(request: StartExecRequest): Disposable & { streams: Streams } {
+    const { stdin, stdout, stderr, terminal = false } = request;
+    return { streams: { stdin, stdout, stderr, terminal }, [Symbol.dispose]: () => {} };
+  }
+
+  async start(
+    container: RunRecord,
+    request: ExecSubject,
+    options: { streams: Streams; timeoutMs: number; signal: AbortSignal },
+  ): Promise<RunningExec> {
+    const process = { id: request.id, exec_id: request.key };
+    const { streams, timeoutMs, signal } = options;
+    const client = this.#tasks.clientOf(request.id);
+    throwIfAborted(`exec in container ${request.id}`, signal);
+    const type_url = "types.containerd.io/opencontainers/runtime-spec/1/Process";
+    const spec = { type_url, value: Buffer.from(request.process) };
+    await client.exec({ ...process, ...streams, spec });
+    const forget = () => deleteExec(client, process);
+    try {
+      const exited = client.wait(process);
+      exited.catch(() => {}); // awaited by the caller, unless the start fails
+      const pid = await client.start(process, timeoutMs);
+      const isOnHost = isRuncShim(container.runtime.shim!.type);
+      const leader = isOnHost ? pid : undefined;
+      return {
+        process: { pid, pidStartTime: startTime(pid) ?? "" },
+        exited,
+        kill: () => kill(client, process, { leader, container }),
+        close: forget,
+      };
+    } catch (error) {
+      await kill(client, process, { leader: undefined, container }).catch(() => {});
+      await forget();
+      throw error;
+    }
+  }
+}
+
+type Process = { id: string; exec_id: string };
+
+/** leader: its pid, where it is a process of this kernel. */
+async function kill(
+  client: TaskClient,
+  process: Process,
+  { leader, container }: { leader: number | undefined; container: RunRecord },
+): Promise<void> {
+  const { cgroup } = container;
+  if (leader !== undefined) await killTree({ leader, mark: undefined, cgroup });
+  try {
+    await client.kill({ ...process, signal: SIGKILL });
+  } catch (error) {
+    if (!["NOT_FOUND", "FAILED_PRECONDITION"].includes(codeOf(error))) throw error; // has ended
+  }
+}
+
+/** Best effort: the shim forgets the exec with its container. */
+async function deleteExec(client: TaskClient, process: Process): Promise<void> {
+  await client.delete(process, deleteMs).catch(() => {});
+}
+
+/** Kills an exec that an earlier monitor has started; it may have ended. */
+export async function endShimExec(tasks: ShimTasks, process: Process): Promise<void> {
+  const client = tasks.clientOf(process.id);
+  try {
+    await client.kill({ ...process, signal: SIGKILL });
+  } catch (error) {
+    if (!["NOT_FOUND", "FAILED_PRECONDITION"].includes(codeOf(error))) throw error;
+  }
+  await deleteExec(client, process);
+}

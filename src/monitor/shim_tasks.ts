@@ -1,0 +1,290 @@
+// Runs containers with shims: starts each shim, calls its Task service, and follows its containers' ends. A shim
+// outlives the monitor; the next one finds it by the address in the container's bundle.
+//
+// A shim's bundle is a folder of the monitor's own, with a copy of the container's config.json: shims write
+// files into it, and at a container's end some unmount whatever lies at its rootfs.
+import { copyFileSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { inTime } from "../base/abort.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { step } from "../base/failpoints.ts";
+import { type Log, logFailure } from "../base/log.ts";
+import {
+  deleteWithoutShim,
+  startShim,
+  type ShimAddress,
+  type ShimCall,
+} from "../shim/bootstrap.ts";
+import { readShimFile, writeShimFile, type ShimFile } from "../shim/shim_file.ts";
+import { TaskClient } from "../shim/task_client.ts";
+import { taskOptions } from "../shim/task_options.ts";
+import { processState, startTime } from "../sys/process.ts";
+import type { End } from "./init_process.ts";
+import type { RemoveRequest } from "./protocol.ts";
+import type { RunRecord, StartRequest } from "./record_schemas.ts";
+
+const SIGKILL = 9;
+/** Limit for a shim to accept a connection and to answer. */
+const connectMs = 5_000;
+/** Between two attempts to reach a shim that does not answer. */
+const retryMs = 5_000;
+
+/** A container and its shim. */
+type Task = {
+  id: string;
+  program: string;
+  shim?: ShimFile;
+  /** Absent while the shim is searched, and once it has ended. */
+  client?: TaskClient;
+  ended: PromiseWithResolvers<void>;
+  end?: End;
+  /** The container is being removed: its shim may end. */
+  isRemoved?: true;
+};
+
+export class ShimTasks {
+  readonly #folder: string;
+  readonly #log: Log;
+  readonly #onEnd: () => void;
+  readonly #tasks = new Map<string, Task>();
+
+  /** folder: of the bundles. onEnd: called when a container has ended. */
+  constructor(options: { folder: string; log: Log; onEnd: () => void }) {
+    this.#folder = options.folder;
+    this.#log = options.log;
+    this.#onEnd = options.onEnd;
+  }
+
+  /** Starts the container's shim, or finds that of its pod, and returns the container's pid. */
+  async create(request: StartRequest): Promise<number> {
+    const { id } = request;
+    this.#makeBundle(request);
+    const created = newTask(id, request.runtime.path);
+    this.#tasks.set(id, created);
+    try {
+      return await this.#create(created, request);
+    } catch (error) {
+      if (codeOf(error) !== "UNAVAILABLE") throw error;
+      // The pod's shim has ended with its last container after it gave its address.
+      return this.#create(created, request);
+    }
+  }
+
+  async #create(created: Task, request: StartRequest): Promise<number> {
+    const { id, runtime, timeoutMs, stdio, stdin, terminal } = request;
+    const signal = AbortSignal.timeout(timeoutMs);
+    const options = taskOptions(runtime);
+    const call = { ...this.#call(created, signal), options };
+    const address = await step("shim-start", () => startShim(call));
+    const client = await step("shim-connect", () => this.#connect(created, address));
+    writeShimFile(call.bundle, created.shim!);
+    const at = (name: string) => join(stdio, name);
+    const pid = await step("shim-create", () =>
+      client.create(
+        {
+          id,
+          bundle: call.bundle,
+          terminal,
+          stdin: stdin ? at("stdin") : "",
+          stdout: at("stdout"),
+          stderr: terminal ? "" : at("stderr"),
+          options,
+        },
+        timeoutMs,
+      ),
+    );
+    this.#follow(created, client);
+    return pid;
+  }
+
+  async start({ id, timeoutMs }: StartRequest): Promise<void> {
+    const client = this.clientOf(id);
+    await step("runtime-start", () => client.start({ id }, timeoutMs));
+  }
+
+  /** Finds the shim of a container that an earlier monitor has started. It delays nobody while it is stuck. */
+  adopt({ id, runtime }: RunRecord): void {
+    const adopted = newTask(id, runtime.path);
+    this.#tasks.set(id, adopted);
+    adopted.shim = readShimFile(this.#bundle(id));
+    this.#search(adopted).catch(logFailure(this.#log, "following a shim's container failed"));
+  }
+
+  endOf(id: string): End | undefined {
+    return this.#tasks.get(id)?.end;
+  }
+
+  /** @throws CriError NOT_FOUND, or UNAVAILABLE while its shim does not answer. */
+  clientOf(id: string): TaskClient {
+    const found = this.#tasks.get(id);
+    if (found?.client !== undefined) return found.client;
+    if (found === undefined) throw new CriError("NOT_FOUND", `no shim runs container ${id}`);
+    throw new CriError("UNAVAILABLE", `the shim of container ${id} does not answer`);
+  }
+
+  /**
+   * Sends a signal to the container's first process; false when it has ended. A shim that does not answer to
+   * SIGKILL is killed itself, with all containers of its pod.
+   */
+  async kill(id: string, signal: number): Promise<boolean> {
+    const found = this.#tasks.get(id);
+    if (found === undefined || found.end !== undefined) return false;
+    try {
+      await this.clientOf(id).kill({ id, signal, all: signal === SIGKILL });
+      return true;
+    } catch (error) {
+      const code = codeOf(error);
+      if (code === "NOT_FOUND") return false;
+      if (signal !== SIGKILL || !["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(code)) throw error;
+      this.#log.error("a shim does not answer: killing it", { container: id, ...found.shim });
+      killShim(found);
+      return true;
+    }
+  }
+
+  /** Removes a container, which is killed if it runs, and its shim after its last container. Idempotent. */
+  async delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
+    const found = this.#tasks.get(id) ?? (await this.#left(id, runtime.path));
+    if (found === undefined) return;
+    found.isRemoved = true;
+    await step("runtime-delete", () => this.#delete(found, timeoutMs));
+    this.#tasks.delete(id);
+    found.client?.[Symbol.dispose]();
+    rmSync(this.#bundle(id), { recursive: true, force: true });
+  }
+
+  async #delete(found: Task, timeoutMs: number): Promise<void> {
+    const { id, client } = found;
+    if (client !== undefined) {
+      try {
+        if (found.end === undefined && (await this.kill(id, SIGKILL))) {
+          await inTime(found.ended.promise, `the end of container ${id}`, timeoutMs);
+        }
+        await client.delete({ id }, timeoutMs);
+        await client.shutdown(id).catch(() => {}); // it answers by its end, or has containers left
+        return;
+      } catch (error) {
+        if (codeOf(error) === "NOT_FOUND") return;
+        const fields = { container: id, error: messageOf(error) };
+        this.#log.warn("a shim did not delete its container: cleaning up without it", fields);
+      }
+    }
+    await deleteWithoutShim(this.#call(found, AbortSignal.timeout(timeoutMs)));
+  }
+
+  /** Finds the shim of a container whose start was interrupted; undefined: there is none. */
+  async #left(id: string, program: string): Promise<Task | undefined> {
+    const shim = readShimFile(this.#bundle(id));
+    if (shim === undefined) {
+      rmSync(this.#bundle(id), { recursive: true, force: true });
+      return undefined;
+    }
+    const left: Task = { ...newTask(id, program), shim };
+    this.#tasks.set(id, left);
+    try {
+      this.#follow(left, await this.#connect(left, shim));
+    } catch {
+      killShim(left); // it has ended, or does not answer
+    }
+    return left;
+  }
+
+  /** Connects to a container's shim. @throws as TaskClient.connect() does. */
+  async #connect(found: Task, address: ShimAddress): Promise<TaskClient> {
+    const options = { id: found.id, timeoutMs: connectMs };
+    const { client, shimPid } = await TaskClient.connect(address, options);
+    const { path, version } = address;
+    found.client = client;
+    found.shim = { path, version, pid: shimPid, pidStartTime: startTime(shimPid) ?? "" };
+    return client;
+  }
+
+  /** Waits for the container's end. */
+  #follow(followed: Task, client: TaskClient): void {
+    const waiting = client.wait({ id: followed.id }).then(
+      ({ exitCode }) => this.#ended(followed, { exitCode, known: true }),
+      (error: unknown) => {
+        followed.client = undefined;
+        client[Symbol.dispose]();
+        if (followed.isRemoved) return this.#ended(followed, { exitCode: 137, known: true });
+        const fields = { container: followed.id, error: messageOf(error) };
+        this.#log.warn("the connection to a shim has ended, connecting again", fields);
+        return this.#search(followed);
+      },
+    );
+    waiting.catch(logFailure(this.#log, "following a shim's container failed"));
+  }
+
+  /** Connects to a container's shim until it answers or has ended, and follows the container. */
+  async #search(searched: Task): Promise<void> {
+    const { id, shim } = searched;
+    for (let attempt = 0; !searched.isRemoved; attempt++) {
+      try {
+        if (shim === undefined) return await this.#lost(searched, "its address is not recorded");
+        const client = await this.#connect(searched, shim);
+        const exitCode = await client.exitCode({ id }, connectMs);
+        if (exitCode === undefined) return this.#follow(searched, client);
+        return this.#ended(searched, { exitCode, known: true });
+      } catch (error) {
+        const hasEnded = codeOf(error) === "UNAVAILABLE" || codeOf(error) === "NOT_FOUND";
+        if (hasEnded) return this.#lost(searched, messageOf(error));
+        const fields = { container: id, error: messageOf(error), retryMs };
+        if (attempt === 0) this.#log.error("a shim does not answer, retrying", fields);
+      }
+      await sleep(retryMs, undefined, { ref: false });
+    }
+  }
+
+  /** Ends a container whose shim has ended. */
+  async #lost(lost: Task, why: string): Promise<void> {
+    const fields = { container: lost.id, error: why };
+    this.#log.error("the shim of a container has ended: killing the container", fields);
+    let exitCode = 137;
+    try {
+      const deleted = await deleteWithoutShim(this.#call(lost, AbortSignal.timeout(connectMs * 4)));
+      exitCode = deleted?.exitCode ?? exitCode;
+    } catch (error) {
+      const failed = { container: lost.id, error: messageOf(error) };
+      this.#log.error(
+        "cleaning up after a shim failed, the container's removal retries it",
+        failed,
+      );
+    }
+    this.#ended(lost, { exitCode, known: true, problem: `its shim has ended: ${why}` });
+  }
+
+  #ended(ended: Task, end: End): void {
+    ended.end ??= end;
+    ended.ended.resolve();
+    this.#onEnd();
+  }
+
+  #bundle(id: string): string {
+    return join(this.#folder, id);
+  }
+
+  #call({ id, program }: Task, signal: AbortSignal): ShimCall {
+    return { program, id, bundle: this.#bundle(id), owner: this.#folder, signal };
+  }
+
+  #makeBundle({ id, bundle }: StartRequest): void {
+    const folder = this.#bundle(id);
+    rmSync(folder, { recursive: true, force: true });
+    mkdirSync(join(folder, "rootfs"), { recursive: true, mode: 0o700 });
+    copyFileSync(join(bundle, "config.json"), join(folder, "config.json"));
+    // A FIFO in containerd's bundles: shims must be able to open it, and their errors come as answers too.
+    symlinkSync("/dev/null", join(folder, "log"));
+  }
+}
+
+function newTask(id: string, program: string): Task {
+  return { id, program, ended: Promise.withResolvers<void>() };
+}
+
+/** Kills a shim by its pid, unless that belongs to another process. */
+function killShim({ shim }: Task): void {
+  if (shim === undefined || shim.pid === 0) return;
+  if (processState(shim.pid, shim.pidStartTime) === "gone") return;
+  process.kill(shim.pid, "SIGKILL");
+}

@@ -1,0 +1,34 @@
+// Records a container's shim in its bundle, for the next monitor. The file is named bootstrap.json, as in
+// containerd's bundles, so that people find it.
+import { join } from "node:path";
+import * as v from "valibot";
+import { jsonText, jsonValue } from "../base/json.ts";
+import { readTextBounded, replaceInMemory } from "../sys/file.ts";
+
+const ShimFileSchema = v.object({
+  /** Of the Task service: 2 or 3. */
+  version: v.number(),
+  /** Of its unix socket. */
+  path: v.string(),
+  /** The shim's own; 0 where it did not tell. */
+  pid: v.number(),
+  /** Clock ticks since boot: identifies one process together with the pid. */
+  pidStartTime: v.string(),
+});
+export type ShimFile = v.InferOutput<typeof ShimFileSchema>;
+
+const fileBytesMax = 64 << 10;
+
+export function writeShimFile(bundle: string, shim: ShimFile): void {
+  replaceInMemory(join(bundle, "bootstrap.json"), jsonText(shim));
+}
+
+/** Returns undefined for a missing or damaged file: the shim cannot be reached. */
+export function readShimFile(bundle: string): ShimFile | undefined {
+  try {
+    const text = readTextBounded(join(bundle, "bootstrap.json"), fileBytesMax);
+    return v.parse(ShimFileSchema, jsonValue(text));
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,23 @@
+// Encodes the options of a shim's Create: each shim accepts only the type that it knows.
+import { encodeMessage } from "../base/protobuf.ts";
+import type { RuntimeCommand } from "../node/oci_runtime.ts";
+import { task } from "../proto/task.js";
+import type { Any } from "../proto/task_types.ts";
+
+/** Returns true for runc's shim, whose containers are processes of this kernel. */
+export function isRuncShim(type: string): boolean {
+  return type.startsWith("io.containerd.runc.");
+}
+
+/** Returns the options of a container; undefined: the shim's defaults. */
+export function taskOptions({ shim, systemdCgroup }: RuntimeCommand): Any | undefined {
+  if (shim === undefined) return undefined;
+  if (isRuncShim(shim.type)) {
+    const options = { ...shim.options, systemd_cgroup: systemdCgroup };
+    const value = encodeMessage(task.RuncOptions, task.RuncOptions.fromObject(options));
+    return { type_url: "containerd.runc.v1.Options", value };
+  }
+  if (shim.configPath === "") return undefined;
+  const value = encodeMessage(task.RuntimeOptions, { config_path: shim.configPath });
+  return { type_url: "runtimeoptions.v1.Options", value };
+}

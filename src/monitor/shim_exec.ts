@@ -8,8 +8,9 @@ import { isRuncShim } from "../shim/task_options.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { mkfifo } from "../sys/path.ts";
 import { startTime } from "../sys/process.ts";
+import { markAsRlimit, newMark } from "../sys/process_mark.ts";
 import type { CapturedStreams, ExecStarter, RunningExec } from "./exec.ts";
-import { killTree } from "./exec_tree.ts";
+import { killTree, type ExecTree } from "./exec_tree.ts";
 import type { ExecSubject, StartExecRequest } from "./protocol.ts";
 import type { RunRecord } from "./record_schemas.ts";
 import type { ShimTasks } from "./shim_tasks.ts";
@@ -64,24 +65,25 @@ export class ShimExecs implements ExecStarter<Streams> {
     const { streams, timeoutMs, signal } = options;
     const client = this.#tasks.clientOf(request.id);
     throwIfAborted(`exec in container ${request.id}`, signal);
+    const isOnHost = isRuncShim(container.runtime.shim!.type);
+    const mark = isOnHost ? newMark() : undefined;
     const type_url = "types.containerd.io/opencontainers/runtime-spec/1/Process";
-    const spec = { type_url, value: Buffer.from(request.process) };
+    const spec = { type_url, value: Buffer.from(markedProcess(request.process, mark)) };
     await client.exec({ ...process, ...streams, spec });
     const forget = () => deleteExec(client, process);
     try {
       const exited = client.wait(process);
       exited.catch(() => {}); // awaited by the caller, unless the start fails
       const pid = await client.start(process, timeoutMs);
-      const isOnHost = isRuncShim(container.runtime.shim!.type);
-      const leader = isOnHost ? pid : undefined;
+      const tree = isOnHost ? { leader: pid, mark, cgroup: container.cgroup } : undefined;
       return {
         process: { pid, pidStartTime: startTime(pid) ?? "" },
         exited,
-        kill: () => kill(client, process, { leader, container }),
+        kill: () => kill(client, process, tree),
         close: forget,
       };
     } catch (error) {
-      await kill(client, process, { leader: undefined, container }).catch(() => {});
+      await kill(client, process, undefined).catch(() => {});
       await forget();
       throw error;
     }
@@ -90,14 +92,24 @@ export class ShimExecs implements ExecStarter<Streams> {
 
 type Process = { id: string; exec_id: string };
 
-/** leader: its pid, where it is a process of this kernel. */
+/** Adds a mark to an OCI process in JSON, unless it has such a limit of its own. */
+export function markedProcess(process: string, mark: number | undefined): string {
+  if (mark === undefined || process.includes('"RLIMIT_RTTIME"')) return process;
+  const limit = markAsRlimit(mark);
+  // Within a JSON string the quotes would be escaped.
+  const limits = '"rlimits":[';
+  if (!process.includes(limits)) return process.replace("{", () => `{${limits}${limit}],`);
+  const isEmpty = process.includes(`${limits}]`);
+  return process.replace(limits, () => limits + limit + (isEmpty ? "" : ","));
+}
+
+/** tree: its processes, where they are of this kernel. */
 async function kill(
   client: TaskClient,
   process: Process,
-  { leader, container }: { leader: number | undefined; container: RunRecord },
+  tree: ExecTree | undefined,
 ): Promise<void> {
-  const { cgroup } = container;
-  if (leader !== undefined) await killTree({ leader, mark: undefined, cgroup });
+  if (tree !== undefined) await killTree(tree);
   try {
     await client.kill({ ...process, signal: SIGKILL });
   } catch (error) {

@@ -36,6 +36,14 @@ export function withMark<T>(mark: number | undefined, spawn: () => T): T {
   }
 }
 
+/**
+ * Returns a mark as an entry of an OCI process's rlimits (runtime-spec, config.md#posix-process), in JSON: the
+ * limits are too large for JS numbers.
+ */
+export function markAsRlimit(mark: number): string {
+  return `{"type":"RLIMIT_RTTIME","soft":${mark},"hard":${ownLimit()[1]}}`;
+}
+
 /** Returns the soft limit of a process, which is its mark if it has one; undefined: no limit, or it has ended. */
 export function markOf(pid: number): number | undefined {
   const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";

@@ -110,8 +110,16 @@ export class Execs {
   }
 
   async run(container: RunRecord, request: ExecRequest): Promise<Output> {
-    const id = `exec-${request.key}`;
     const cancelled = this.#cancellable(request.key); // before any await: a cancel may follow at once
+    try {
+      return await this.#run(container, request, cancelled);
+    } finally {
+      this.#kills.delete(request.key);
+    }
+  }
+
+  async #run(container: RunRecord, request: ExecRequest, cancelled: AbortSignal): Promise<Output> {
+    const id = `exec-${request.key}`;
     const starter = await this.#starterFor(container);
     using captured = starter.openCaptured(request);
     await this.#workers.capture({ id, ...captured.readers, maxBytes: request.maxOutputBytes });
@@ -145,7 +153,6 @@ export class Execs {
         signal: cancelled,
       });
     } catch (error) {
-      this.#kills.delete(key);
       if (performance.now() < deadline) throw error;
       return { exitCode: 137, timedOut: true };
     } finally {

@@ -8,6 +8,7 @@ import { isRuncShim } from "../shim/task_options.ts";
 import { Descriptor } from "../sys/descriptor.ts";
 import { mkfifo } from "../sys/path.ts";
 import { startTime } from "../sys/process.ts";
+import { NoAnswer } from "../sys/ttrpc_calls.ts";
 import { markAsRlimit, newMark } from "../sys/process_mark.ts";
 import type { CapturedStreams, ExecStarter, RunningExec } from "./exec.ts";
 import { killTree, type ExecTree } from "./exec_tree.ts";
@@ -69,7 +70,7 @@ export class ShimExecs implements ExecStarter<Streams> {
     const mark = isOnHost ? newMark() : undefined;
     const type_url = "types.containerd.io/opencontainers/runtime-spec/1/Process";
     const spec = { type_url, value: Buffer.from(markedProcess(request.process, mark)) };
-    await client.exec({ ...process, ...streams, spec });
+    await client.exec({ ...process, ...streams, spec }, timeoutMs);
     const forget = () => deleteExec(client, process);
     try {
       const exited = client.wait(process);
@@ -83,8 +84,9 @@ export class ShimExecs implements ExecStarter<Streams> {
         close: forget,
       };
     } catch (error) {
-      await kill(client, process, undefined).catch(() => {});
-      await forget();
+      const ended = kill(client, process, undefined).catch(() => {});
+      const forgotten = ended.then(forget);
+      if (!(error instanceof NoAnswer)) await forgotten;
       throw error;
     }
   }

@@ -84,8 +84,9 @@ export class TaskClient implements Disposable {
     await this.#send("Delete", task.ProcessRequest, process, timeoutMs);
   }
 
-  async exec(request: ExecProcessRequest): Promise<void> {
-    await this.#send("Exec", task.ExecProcessRequest, request);
+  /** Adds a process to the container; start() starts it. */
+  async exec(request: ExecProcessRequest, timeoutMs: number): Promise<void> {
+    await this.#send("Exec", task.ExecProcessRequest, request, Math.min(timeoutMs, quickMs));
   }
 
   async kill(request: KillRequest): Promise<void> {

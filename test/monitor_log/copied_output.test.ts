@@ -1,0 +1,95 @@
+// Tests the end of output that a shim copies: it goes on after the container's exit, until the shim closes it.
+import { afterAll, describe, expect, test } from "bun:test";
+import {
+  closeSync,
+  constants,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { LogWorkers } from "../../src/monitor/log_workers.ts";
+import { Descriptor } from "../../src/sys/descriptor.ts";
+import { mkfifo } from "../../src/sys/path.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-copied-"));
+const workers = new LogWorkers(
+  (error) => {
+    throw error;
+  },
+  { lingerMs: 10 },
+);
+afterAll(() => rmSync(dir, { recursive: true, force: true }));
+
+let serial = 0;
+/** Makes a FIFO; keeper: the monitor's own end, shim: the only other writer. */
+function fifo() {
+  const path = join(dir, `${++serial}.fifo`);
+  mkfifo(path, 0o600);
+  const keeper = Descriptor.open(path, constants.O_RDWR);
+  const shim = openSync(path, constants.O_WRONLY);
+  const reader = Descriptor.open(path, constants.O_RDONLY | constants.O_NONBLOCK);
+  return { keeper, shim, reader: reader.release() };
+}
+
+async function startLog(id: string) {
+  const { keeper, shim, reader } = fifo();
+  const path = join(dir, `${id}.log`);
+  await workers.log({ id, path, stdout: reader, terminal: false });
+  const text = () => readFileSync(path, "utf8").replaceAll(/^\S+ stdout /gm, "");
+  return { keeper, shim, text };
+}
+
+describe("the log of a container whose shim copies its output", () => {
+  test("has what the shim writes after the exit, and a last line without a newline", async () => {
+    const { keeper, shim, text } = await startLog("late");
+    writeSync(shim, "early\n");
+    keeper.close();
+    const ended = workers.end("late", true);
+    await sleep(300);
+    writeSync(shim, "late\nhalf");
+    closeSync(shim);
+    expect(await ended).toBe(0);
+    expect(text()).toBe("F early\nF late\nP half\n");
+  });
+
+  test("ends 2 s after the exit even if the shim keeps its stream open", async () => {
+    const { keeper, shim, text } = await startLog("open");
+    writeSync(shim, "all\n");
+    keeper.close();
+    expect(await workers.end("open", true)).toBe(0);
+    expect(text()).toBe("F all\n");
+    closeSync(shim);
+  });
+
+  test("does not wait without a shim", async () => {
+    const { keeper, shim, text } = await startLog("own");
+    writeSync(shim, "all\nha");
+    const begin = performance.now();
+    expect(await workers.end("own")).toBe(0);
+    expect(performance.now() - begin).toBeLessThan(1_500);
+    expect(text()).toBe("F all\nP ha\n");
+    keeper.close();
+    closeSync(shim);
+  });
+});
+
+test("the captured output of an exec has what the shim writes after the exit", async () => {
+  const [out, err] = [fifo(), fifo()];
+  const request = { id: "exec-1", stdout: out.reader, stderr: err.reader, maxBytes: 1 << 20 };
+  await workers.capture(request);
+  out.keeper.close();
+  err.keeper.close();
+  closeSync(err.shim);
+  const collected = workers.collect("exec-1", true);
+  await sleep(500);
+  writeSync(out.shim, "late");
+  closeSync(out.shim);
+  const { stdout, stderr } = await collected;
+  expect(Buffer.from(stdout).toString()).toBe("late");
+  expect(stderr).toHaveLength(0);
+});

@@ -1,6 +1,7 @@
 // Defines the calls on the monitor's socket, and their framing: a JSON header and an optional body of raw
 // bytes (an exec's output), each preceded by its length.
 import type { Socket } from "node:net";
+import { join } from "node:path";
 import { CriError, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import type { ExitRecord, RunRecord, StartRequest } from "./record_schemas.ts";
@@ -180,4 +181,9 @@ export function readFrames(
 /** Returns a monitor's arguments (main.ts); after an upgrade, further ones follow them. */
 export function monitorArgs(state: string): string[] {
   return ["monitor", "--state", state];
+}
+
+/** Returns the folder with the bundles of the shims' containers, named by their ids. folder: the monitor's. */
+export function shimBundles(folder: string): string {
+  return join(folder, "shims");
 }

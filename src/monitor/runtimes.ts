@@ -7,7 +7,7 @@ import type { Log } from "../base/log.ts";
 import { endOf, signalInit, type End } from "./init_process.ts";
 import type { ExecStarter } from "./exec.ts";
 import { endExec, OciExecs } from "./oci_exec.ts";
-import type { EndExecRequest, RemoveRequest } from "./protocol.ts";
+import { shimBundles, type EndExecRequest, type RemoveRequest } from "./protocol.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
 import { RuntimeCalls } from "./runtime_calls.ts";
 import type { ShimExecs } from "./shim_exec.ts";
@@ -46,7 +46,7 @@ export class Runtimes {
   async #load(): Promise<Shims> {
     const { ShimTasks } = await import("./shim_tasks.ts");
     const { ShimExecs } = await import("./shim_exec.ts");
-    const folder = join(this.#folder, "shims");
+    const folder = shimBundles(this.#folder);
     const tasks = new ShimTasks({ folder, log: this.#log, onEnd: this.#onEnd });
     this.#shims = tasks;
     return { tasks, execs: new ShimExecs(this.#folder, tasks) };
@@ -98,7 +98,7 @@ export class Runtimes {
 
   /** Returns true for a container that a failed delete, or a monitor that was killed, has left. */
   isLeft({ id, runtime }: Pick<RemoveRequest, "id"> & RuntimeOf): boolean {
-    const folder = runtime.shim === undefined ? runtime.root : join(this.#folder, "shims");
+    const folder = runtime.shim === undefined ? runtime.root : shimBundles(this.#folder);
     return existsSync(join(folder, id));
   }
 

@@ -3,7 +3,7 @@
 //
 // A shim's bundle is a folder of the monitor's own, with a copy of the container's config.json: shims write
 // files into it, and at a container's end some unmount whatever lies at its rootfs.
-import { copyFileSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
+import { copyFileSync, existsSync, mkdirSync, rmSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inTime } from "../base/abort.ts";
@@ -177,10 +177,10 @@ export class ShimTasks {
   async #left(id: string, program: string): Promise<Task | undefined> {
     const shim = readShimFile(this.#bundle(id));
     if (shim === undefined) {
-      rmSync(this.#bundle(id), { recursive: true, force: true });
-      return undefined;
+      // Without an address no shim was called; `delete` removes what it may have made at its start.
+      return existsSync(this.#bundle(id)) ? newTask(id, program) : undefined;
     }
-    const left: Task = { ...newTask(id, program), shim };
+    const left: Task = { ...newTask(id, shim.program), shim };
     this.#tasks.set(id, left);
     try {
       this.#follow(left, await this.#connect(left, shim));
@@ -196,7 +196,8 @@ export class ShimTasks {
     const { client, shimPid } = await TaskClient.connect(address, options);
     const { path, version } = address;
     found.client = client;
-    found.shim = { path, version, pid: shimPid, pidStartTime: startTime(shimPid) ?? "" };
+    const pidStartTime = startTime(shimPid) ?? "";
+    found.shim = { program: found.program, path, version, pid: shimPid, pidStartTime };
     return client;
   }
 

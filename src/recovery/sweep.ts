@@ -9,6 +9,7 @@ import { logFailure } from "../base/log.ts";
 import { verifySandbox, containersOf } from "../cri/sandbox_lookup.ts";
 import { endSandbox } from "../cri/sandbox_teardown.ts";
 import type { RecordedPod } from "../node/cni_gc.ts";
+import { shimBundles } from "../monitor/protocol.ts";
 import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
@@ -133,7 +134,9 @@ async function checkSandboxes({ context }: Sweeper): Promise<void> {
 async function removeContainers({ context }: Sweeper): Promise<void> {
   const commands = new Set([...context.handlers.values()].map(({ command }) => command));
   for (const runtime of commands) {
-    for (const id of entries(runtime.root)) {
+    const { root, shim } = runtime;
+    const folder = shim === undefined ? root : shimBundles(join(context.config.state, "monitor"));
+    for (const id of entries(folder)) {
       if (!orphans.removeContainers.applies({ hasRecord: hasRecord(context, id) })) continue;
       context.log.warn("removing a container without a record", { container: id });
       const timeoutMs = context.config.runtimeTimeoutMs;

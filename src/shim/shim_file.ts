@@ -6,6 +6,8 @@ import { jsonText, jsonValue } from "../base/json.ts";
 import { readTextBounded, replaceInMemory } from "../sys/file.ts";
 
 const ShimFileSchema = v.object({
+  /** Its executable, which cleans up after it. */
+  program: v.string(),
   /** Of the Task service: 2 or 3. */
   version: v.number(),
   /** Of its unix socket. */

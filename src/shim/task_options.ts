@@ -10,10 +10,10 @@ export function isRuncShim(type: string): boolean {
 }
 
 /** Returns the options of a container; undefined: the shim's defaults. */
-export function taskOptions({ shim, systemdCgroup }: RuntimeCommand): Any | undefined {
+export function taskOptions({ shim, root, systemdCgroup }: RuntimeCommand): Any | undefined {
   if (shim === undefined) return undefined;
   if (isRuncShim(shim.type)) {
-    const options = { ...shim.options, systemd_cgroup: systemdCgroup };
+    const options = { root, ...shim.options, systemd_cgroup: systemdCgroup };
     const value = encodeMessage(task.RuncOptions, task.RuncOptions.fromObject(options));
     return { type_url: "containerd.runc.v1.Options", value };
   }

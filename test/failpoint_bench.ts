@@ -51,10 +51,17 @@ export class Bench implements AsyncDisposable {
     this.#scope = { ...daemon.scope, kept };
   }
 
-  static async open(): Promise<Bench> {
+  /** shim: the path of runc's shim, which then runs the containers. */
+  static async open({ shim }: { shim?: string } = {}): Promise<Bench> {
     const registry = await startRegistry();
+    const entry = { "runtime-type": "io.containerd.runc.v2", "runtime-path": shim };
+    const runtimes = { runtimes: { shim: entry }, "default-runtime": "shim" };
     const daemon = new Daemon({
-      config: { "pod-sandbox-image": pause, "insecure-registries": [registry.host] },
+      config: {
+        "pod-sandbox-image": pause,
+        "insecure-registries": [registry.host],
+        ...(shim === undefined ? {} : runtimes),
+      },
       flags: ["--allow-failpoints"],
     });
     const bench = new Bench(daemon, registry);

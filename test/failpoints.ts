@@ -1,8 +1,9 @@
 // Runs every failpoint with {error, one second of delay, kill -9 of the daemon, kill -9 of the monitor}
 // through a pod's whole life; afterwards everything must be stoppable and removable, and nothing may be left.
-// Prints the table: `bun test/failpoints.ts [--only REGEXP] [--part 1/2] [--record FILE] [--again]`. Progress
-// is recorded in test/.cache/failpoints.json; an interrupted run is resumed if the executable is the same. In
-// a guest a row takes half a minute; there the record needs a folder that outlives the guest:
+// Prints the table: `bun test/failpoints.ts [--shim PATH] [--only REGEXP] [--part 1/2] [--record FILE]
+// [--again]`; with --shim, runc's shim at PATH runs the containers. Progress is recorded in
+// test/.cache/failpoints.json; an interrupted run is resumed if the executable is the same. In a guest a row
+// takes half a minute; there the record needs a folder that outlives the guest:
 //   test/vm run --dir .:/src:overlay --dir test/.cache/a:/a -- sh -c 'cd /src && ISULAD_SLOW=1
 //     ISULAD_TEST_TIMEOUT_MS=180000 ISULAD_CGROUP_DRIVER=systemd node_modules/.bin/bun
 //     test/failpoints.ts --part 1/2 --record /a/failpoints.json'
@@ -27,8 +28,10 @@ export type Result = Row & {
   ms: number;
 };
 
-export function allRows(): Row[] {
-  const failpoints = stepNames.flatMap((name) => [`before:${name}`, `after:${name}`]);
+/** withShim: a shim runs the containers, which has steps of its own. */
+export function allRows(withShim = false): Row[] {
+  const names = stepNames.filter((name) => withShim || !name.startsWith("shim-"));
+  const failpoints = names.flatMap((name) => [`before:${name}`, `after:${name}`]);
   return failpoints.flatMap((failpoint) => actions.map((action) => ({ failpoint, action })));
 }
 
@@ -60,14 +63,16 @@ async function main(): Promise<number> {
       part: { type: "string", default: "1/1" },
       record: { type: "string", default: join(import.meta.dirname, ".cache/failpoints.json") },
       again: { type: "boolean", default: false },
+      shim: { type: "string" },
     },
   });
   const file = values.record;
   const record = resumed(file, { done: [] as Result[] }, values);
-  const wanted = partOf(allRows(), values.part).filter((row) =>
+  const { shim } = values;
+  const wanted = partOf(allRows(shim !== undefined), values.part).filter((row) =>
     new RegExp(values.only).test(`${row.failpoint} ${row.action}`),
   );
-  await using bench = await Bench.open();
+  await using bench = await Bench.open({ shim });
   const results: Result[] = [];
   for (const row of wanted) {
     const same = (one: Row) => one.failpoint === row.failpoint && one.action === row.action;

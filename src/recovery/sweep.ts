@@ -133,6 +133,7 @@ async function checkSandboxes({ context }: Sweeper): Promise<void> {
 async function removeContainers({ context }: Sweeper): Promise<void> {
   const commands = new Set([...context.handlers.values()].map(({ command }) => command));
   for (const runtime of commands) {
+    if (runtime.shim !== undefined) continue; // only the monitor knows the shim of such a container
     for (const id of entries(runtime.root)) {
       if (!orphans.removeContainers.applies({ hasRecord: hasRecord(context, id) })) continue;
       context.log.warn("removing a container without a record", { container: id });

@@ -14,18 +14,19 @@ import {
   type IdleKey,
   type Key,
 } from "./config_keys.ts";
-import type { RuntimeEntry, Shape } from "./config_values.ts";
+import { clipped, programPath, type Resolution } from "./config_resolution.ts";
+import { resolveRuntimes, type GivenRuntimes } from "./config_runtimes.ts";
+import type { Shape } from "./config_values.ts";
 import { CriError, errnoOf, messageOf } from "./errors.ts";
 import {
   type JsonNode,
   JsonSyntaxError,
-  jsonText,
   jsonValue,
   lineAt,
   parseWithLines,
   plainValue,
 } from "./json.ts";
-import { clip } from "./text.ts";
+import type { RuntimeEntry } from "./runtime_values.ts";
 import { nearest } from "./edit_distance.ts";
 
 const defaultConfigFile = "/etc/isulad/daemon.json";
@@ -35,8 +36,10 @@ type Values<T> = { -readonly [F in keyof T]: T[F] extends Key<infer Output> ? Ou
 /** The effective configuration; durations in milliseconds. */
 export type Config = Omit<
   Values<typeof daemonKeys>,
-  "criRuntimes" | "enableCriV1" | "systemdCgroup"
+  "criRuntimes" | "enableCriV1" | "runtimes" | "systemdCgroup"
 > & {
+  /** By handler. */
+  runtimes: Record<string, RuntimeEntry>;
   /** Selects systemd's cgroup driver; "auto" is resolved. */
   systemdCgroup: boolean;
   /** Bytes that a container may write into its own layer (storage-opts); 0: no limit. */
@@ -102,7 +105,7 @@ export function loadConfig(
     file: text === undefined ? undefined : path,
   };
   if (problems.length === 0) {
-    const place = (name: string) => given.get(findKey(name)!)?.where ?? "default";
+    const place = (name: string, ...steps: string[]) => placeOf(given.get(findKey(name)!), steps);
     resolveValues(loaded.config, values, { host, place, problems, warnings });
   }
   if (problems.length > 0) throw new CriError("INVALID_ARGUMENT", problems.join("\n"));
@@ -177,13 +180,19 @@ function flagValue(shape: Shape, text: string): unknown {
   return pairs.every((pair) => pair.length === 2) ? Object.fromEntries(pairs) : text;
 }
 
+/** Returns the file and line of a part of a value. */
+function placeOf(from: Given | undefined, steps: readonly (string | number)[]): string {
+  if (from === undefined) return "default";
+  const line = from.node && lineAt(from.node, steps);
+  return line === undefined ? from.where : from.where.replace(/\d+$/, String(line));
+}
+
 function checked(key: Key | IdleKey, from: Given, problems: string[]): unknown {
   const result = v.safeParse(key.kind.schema, from.value);
   if (result.success) return result.output;
   const [issue] = result.issues;
   const steps = (issue.path ?? []).map((item) => item.key as string | number);
-  const line = from.node && lineAt(from.node, steps);
-  const where = line === undefined ? from.where : from.where.replace(/\d+$/, String(line));
+  const where = placeOf(from, steps);
   const name = [key.key, ...steps].join(".");
   const unknown = issue.type === "strict_object" && issue.expected === "never";
   const part = valueAt(from.value, steps);
@@ -201,13 +210,6 @@ function valueAt(value: unknown, steps: readonly (string | number)[]): unknown {
   return at;
 }
 
-/** Bounds a wrong value in a message. */
-const shownBytesMax = 60;
-
-function clipped(value: unknown): string {
-  return value === undefined ? "undefined" : clip(jsonText(value), shownBytesMax);
-}
-
 function hasNoEffect(value: unknown, same: unknown): boolean {
   if (value === false || value === 0 || (same !== undefined && value === same)) return true;
   return typeof value === "object" && value !== null && Object.keys(value).length === 0;
@@ -219,14 +221,6 @@ function configOf(values: Map<string, unknown>): Config {
   const { criRuntimes: _, enableCriV1: __, ...rest } = pick(daemonKeys);
   return { ...rest, containerBytes: 0, nri: pick(nriKeys) } as Config;
 }
-
-type Resolution = {
-  host: HostInfo;
-  /** Returns where a key is given. */
-  place: (key: string) => string;
-  problems: string[];
-  warnings: string[];
-};
 
 /** Resolves values that depend on the host or on several keys. */
 function resolveValues(config: Config, values: Map<string, unknown>, s: Resolution): void {
@@ -243,7 +237,10 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   }
   checkSockets(config, s);
   resolveStorage(config, s);
-  resolveRuntimes(config, values.get("cri-runtimes") as Record<string, string>, s);
+  const runtimes = values.get("runtimes") as GivenRuntimes["runtimes"];
+  const aliases = values.get("cri-runtimes") as GivenRuntimes["aliases"];
+  config.runtimes = resolveRuntimes({ runtimes, aliases }, s);
+  resolveDefaultRuntime(config, s);
   resolveProcessors(config, s);
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   resolveCgroupParent(config, s);
@@ -294,60 +291,26 @@ function bytesOf(size: string): number | undefined {
   return bytes === 0 || (bytes >= 2 ** 20 && bytes <= 2 ** 52) ? bytes : undefined;
 }
 
-function resolveRuntimes(config: Config, aliases: Record<string, string>, s: Resolution): void {
-  const found = new Map<string, RuntimeEntry>();
-  found.set("runc", { path: s.host.findExecutable("runc") ?? "/usr/bin/runc", runtimeArgs: [] });
-  const crun = s.host.findExecutable("crun");
-  if (crun !== undefined) found.set("crun", { path: crun, runtimeArgs: [] });
-  for (const [name, entry] of Object.entries(config.runtimes)) {
-    const program = { name, path: entry.path, effect: "the handler fails" };
-    found.set(name, { ...entry, path: programPath("runtimes", program, s) });
-  }
-  const dead: string[] = [];
-  for (const [name, target] of Object.entries(aliases)) {
-    const entry = found.get(target);
-    if (entry === undefined) dead.push(`${name} (${target})`);
-    else found.set(name, entry);
-  }
-  if (dead.length > 0) {
-    s.warnings.push(
-      `${s.place("cri-runtimes")}: "cri-runtimes" names runtimes that are not in "runtimes", so these handlers do not exist: ${dead.join(", ")}`,
-    );
-  }
-  config.runtimes = Object.fromEntries(found);
+function resolveDefaultRuntime(config: Config, s: Resolution): void {
   if (config.defaultRuntime === "lcr") {
     s.warnings.push(
       `${s.place("default-runtime")}: lcr is not supported: runc is the default runtime`,
     );
     config.defaultRuntime = "runc";
   }
-  if (!found.has(config.defaultRuntime)) {
+  if (!Object.hasOwn(config.runtimes, config.defaultRuntime)) {
     s.problems.push(
-      `${s.place("default-runtime")}: "default-runtime" must be a name in "runtimes" (${[...found.keys()].join(", ")}), not "${config.defaultRuntime}"`,
+      `${s.place("default-runtime")}: "default-runtime" must be a name in "runtimes" (${Object.keys(config.runtimes).join(", ")}), not "${config.defaultRuntime}"`,
     );
   }
 }
 
 function resolveProcessors({ streamProcessors }: Config, s: Resolution): void {
   for (const [name, entry] of Object.entries(streamProcessors)) {
-    const program = { name, path: entry.path, effect: "images that need it cannot be pulled" };
-    streamProcessors[name] = { ...entry, path: programPath("stream-processors", program, s) };
+    const effect = "images that need it cannot be pulled until it is installed";
+    const use = { at: ["stream-processors", name] as const, path: entry.path, effect };
+    streamProcessors[name] = { ...entry, path: programPath(use, s) };
   }
-}
-
-/** Returns the absolute path of a program in a map; warns of its effect if it is not installed. */
-function programPath(
-  key: string,
-  { name, path, effect }: { name: string; path: string; effect: string },
-  s: Resolution,
-): string {
-  const found = path.startsWith("/") ? path : s.host.findExecutable(path);
-  if (found === undefined || !s.host.isExecutable(found)) {
-    s.warnings.push(
-      `${s.place(key)}: "${key}.${name}": ${path} does not exist: ${effect} until it is installed`,
-    );
-  }
-  return found ?? path;
 }
 
 function resolveCgroupParent(config: Config, s: Resolution): void {

@@ -4,6 +4,7 @@ import { accessSync, constants, existsSync, readFileSync } from "node:fs";
 export type HostInfo = {
   /** Returns a group's id by name (/etc/group) or number. */
   groupId(name: string): number | undefined;
+  exists(path: string): boolean;
   isExecutable(path: string): boolean;
   /** Returns the absolute path of an installed program. */
   findExecutable(name: string): string | undefined;
@@ -11,10 +12,16 @@ export type HostInfo = {
   systemdRuns(): boolean;
 };
 
-export const hostFacts: HostInfo = { groupId, isExecutable, findExecutable, systemdRuns };
+export const hostFacts: HostInfo = {
+  groupId,
+  exists: existsSync,
+  isExecutable,
+  findExecutable,
+  systemdRuns,
+};
 
 // Not $PATH: Debian keeps runc in /usr/sbin, which the PATH of a service may not contain.
-const programFolders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
+export const programFolders = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
 
 export function groupId(name: string): number | undefined {
   if (/^\d{1,9}$/.test(name)) return Number(name);

@@ -1,5 +1,6 @@
 // Lists every key of daemon.json with its kind and default; for iSulad's keys without effect, the reason.
 import * as k from "./config_values.ts";
+import { handlerNames, runtimes } from "./runtime_values.ts";
 
 export type Key<Output = unknown> = {
   key: string;
@@ -53,11 +54,11 @@ export const daemonKeys = {
   defaultRuntime: key("default-runtime", k.text, "runc", {
     about: "runtime of pods that name no handler",
   }),
-  runtimes: key("runtimes", k.runtimes, emptyMap, {
-    about: "OCI runtimes by handler; installed runc and crun are always included",
+  runtimes: key("runtimes", runtimes, emptyMap, {
+    about: "OCI runtimes and shims by handler; installed runc and crun are always included",
   }),
-  criRuntimes: key("cri-runtimes", k.handlerNames, emptyMap, {
-    about: "further handler names of runtimes",
+  criRuntimes: key("cri-runtimes", handlerNames, emptyMap, {
+    about: "further handler names of runtimes and shims",
     also: ["cri-runtime"],
   }),
   cgroupParent: key("cgroup-parent", k.text, "", {

@@ -12,7 +12,7 @@ export type Kind<Output> = {
   schema: v.GenericSchema<unknown, Output>;
 };
 
-function kind<Output>(
+export function kind<Output>(
   shape: Shape,
   allowed: string,
   schema: v.GenericSchema<unknown, Output>,
@@ -193,66 +193,6 @@ export const registries = kind(
   ),
 );
 
-/** RFC 1123 label, as for the handler of a RuntimeClass. */
-const handlerName = /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/;
-
-/** A runtime handler; absent fields are not configured. */
-export type RuntimeEntry = {
-  path: string;
-  runtimeArgs: string[];
-  /** A JSON file with the base OCI spec of containers. */
-  baseRuntimeSpec?: string;
-  /** Patterns of the pod's and container's annotations that are passed to the runtime. */
-  podAnnotations?: string[];
-  containerAnnotations?: string[];
-  privilegedWithoutHostDevices?: boolean;
-  cniConfDir?: string;
-};
-
-/** Names of a handler's fields in daemon.json. */
-export const runtimeEntryKeys: Record<keyof RuntimeEntry, string> = {
-  path: "path",
-  runtimeArgs: "runtime-args",
-  baseRuntimeSpec: "base-runtime-spec",
-  podAnnotations: "pod-annotations",
-  containerAnnotations: "container-annotations",
-  privilegedWithoutHostDevices: "privileged-without-host-devices",
-  cniConfDir: "cni-conf-dir",
-};
-
-/** In patterns of annotations "*" and "?" do not match "/". */
-const annotationPatterns = v.array(
-  v.pipe(v.string(), v.regex(/^[A-Za-z0-9*?](?:[A-Za-z0-9._/*?-]*[A-Za-z0-9*?])?$/)),
-);
-
-export const runtimes = kind(
-  "map",
-  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices (true or false) and cni-conf-dir (a folder)',
-  v.record(
-    v.pipe(v.string(), v.regex(handlerName)),
-    v.pipe(
-      v.strictObject({
-        path: v.pipe(v.string(), v.regex(/^(\/[^\0]+|[A-Za-z0-9._-]+)$/)),
-        "runtime-args": v.optional(v.array(v.string()), []),
-        "base-runtime-spec": v.optional(path()),
-        "pod-annotations": v.optional(annotationPatterns),
-        "container-annotations": v.optional(annotationPatterns),
-        "privileged-without-host-devices": v.optional(v.boolean()),
-        "cni-conf-dir": v.optional(path()),
-      }),
-      v.transform((entry): RuntimeEntry => ({
-        path: entry.path,
-        runtimeArgs: entry["runtime-args"],
-        baseRuntimeSpec: entry["base-runtime-spec"],
-        podAnnotations: entry["pod-annotations"],
-        containerAnnotations: entry["container-annotations"],
-        privilegedWithoutHostDevices: entry["privileged-without-host-devices"],
-        cniConfDir: entry["cni-conf-dir"],
-      })),
-    ),
-  ),
-);
-
 /** A program that converts layers of one media type to another, as containerd's stream_processors. */
 export type StreamProcessor = {
   /** Media types that it reads from standard input. */
@@ -280,12 +220,6 @@ export const streamProcessors: Kind<Record<string, StreamProcessor>> = kind(
       env: v.optional(v.array(v.pipe(v.string(), v.regex(/^[A-Za-z_]\w*=[^\0]*$/))), []),
     }),
   ),
-);
-
-export const handlerNames = kind(
-  "map",
-  'a map of handler to runtime such as {"fast": "crun"}',
-  v.record(v.pipe(v.string(), v.regex(handlerName)), v.string()),
 );
 
 /** Limits are unsigned 64 bit; -1 is RLIM_INFINITY. */

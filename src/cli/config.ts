@@ -9,8 +9,8 @@ import {
   type IdleKey,
   type Key,
 } from "../base/config_keys.ts";
-import { runtimeEntryKeys, type RuntimeEntry } from "../base/config_values.ts";
 import { jsonText } from "../base/json.ts";
+import { runtimeJson } from "../base/runtime_values.ts";
 import {
   emptyValue,
   givenTwice,
@@ -172,10 +172,7 @@ function shown(field: string, value: unknown): string {
 }
 
 function shownRuntimes(runtimes: Config["runtimes"]): string {
-  const entries = Object.entries(runtimes).map(([name, entry]) => {
-    const fields = Object.entries(runtimeEntryKeys) as [keyof RuntimeEntry, string][];
-    return [name, Object.fromEntries(fields.map(([field, key]) => [key, entry[field]]))];
-  });
+  const entries = Object.entries(runtimes).map(([name, entry]) => [name, runtimeJson(entry)]);
   return jsonText(Object.fromEntries(entries));
 }
 

@@ -26,7 +26,16 @@ import type { SingleFlight } from "../base/single_flight.ts";
 
 /** A runtime handler (runtime_handlers.ts). */
 export type Handler = {
+  /** oci: the monitor calls an OCI runtime's command line; shim: it calls a shim (shim v2). */
+  kind: "oci" | "shim";
+  /**
+   * Its pods run in sandboxes of their own (gVisor, Kata Containers): the host's pids, cgroups and namespaces
+   * do not show their containers.
+   */
+  sandboxed: boolean;
   command: RuntimeCommand;
+  /** Why it cannot be used, as of the last refresh; undefined: it can. */
+  readonly problem?: string | undefined;
   /** Features of its runtime, as of the last refresh. */
   readonly support: RuntimeSupport;
   /** Detects the features again if the runtime was replaced; cheap otherwise. */

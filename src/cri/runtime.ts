@@ -4,6 +4,7 @@ import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Context } from "./context.ts";
+import { handlersInfo } from "./handler_info.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
 const { CgroupDriver } = runtime.v1;
@@ -47,6 +48,7 @@ export async function status(
       request.verbose === true
         ? {
             config: jsonText(context.config),
+            handlers: handlersInfo(context),
             storage: storageInfo(context),
             swap: jsonText({ limited: context.host.swapLimit }),
           }

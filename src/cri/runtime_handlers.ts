@@ -2,12 +2,15 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { Config } from "../base/config.ts";
+import { hostFacts } from "../base/config_host.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
-import type { RuntimeCommand } from "../node/oci_runtime.ts";
-import { RuntimeFeatures } from "../node/runtime_features.ts";
+import type { RuntimeEntry, ShimEntry } from "../base/runtime_values.ts";
+import { isRuncShim, missingShim } from "../base/shim_program.ts";
+import type { RuntimeCommand, ShimSettings } from "../node/oci_runtime.ts";
+import { noSupport, ociProbe, RuntimeFeatures } from "../node/runtime_features.ts";
 import { parseBaseSpec, type BaseSpec } from "../spec/base_spec.ts";
 import { readTextBounded } from "../sys/file.ts";
 import type { Context, Handler } from "./context.ts";
@@ -23,32 +26,86 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
   /** By command line: handlers with the same runtime share its features. */
   const featuresOf = new Map<string, RuntimeFeatures>();
   for (const [name, entry] of Object.entries(config.runtimes)) {
-    const argv = [entry.path, ...entry.runtimeArgs];
-    const key = jsonText(argv);
-    const onProblem = (problem: string) => log.warn(problem, { handler: name });
-    const features = featuresOf.get(key) ?? new RuntimeFeatures(argv, onProblem);
-    featuresOf.set(key, features);
     const root = join(config.state, "runtime", name);
     mkdirSync(root, { recursive: true, mode: 0o700 });
-    const { path, runtimeArgs: args, baseRuntimeSpec } = entry;
+    const { path, runtimeArgs: args } = entry;
+    const command: RuntimeCommand = { path, args, root, systemdCgroup: config.systemdCgroup };
+    const onProblem = (problem: string) => log.warn(problem, { handler: name });
+    if (entry.shim !== undefined) {
+      command.shim = entry.shim;
+      handlers.set(name, shimHandler({ name, entry, command, shim: entry.shim }, onProblem));
+      continue;
+    }
+    const argv = [path, ...args];
+    const key = jsonText(argv);
+    const features = featuresOf.get(key) ?? new RuntimeFeatures(ociProbe(argv), onProblem);
+    featuresOf.set(key, features);
     handlers.set(name, {
-      command: { path, args, root, systemdCgroup: config.systemdCgroup },
+      kind: "oci",
+      sandboxed: false,
+      command,
       get support() {
         return features.support;
       },
       refresh: () => features.refresh(),
-      rules: {
-        baseSpec: baseRuntimeSpec === undefined ? undefined : readBaseSpec(name, baseRuntimeSpec),
-        podAnnotations: entry.podAnnotations ?? [],
-        containerAnnotations: entry.containerAnnotations ?? [],
-        privilegedWithoutHostDevices: entry.privilegedWithoutHostDevices ?? false,
-      },
-      cniConfDir: entry.cniConfDir,
+      ...settingsOf(name, entry),
     });
   }
   handlers.set("", handlers.get(config.defaultRuntime)!);
   await Promise.all([...handlers.values()].map((handler) => handler.refresh()));
   return handlers;
+}
+
+type OpenedShim = {
+  name: string;
+  entry: RuntimeEntry;
+  command: RuntimeCommand;
+  shim: ShimSettings;
+};
+
+function shimHandler(
+  { name, entry, command, shim }: OpenedShim,
+  onProblem: (problem: string) => void,
+): Handler {
+  let features: RuntimeFeatures | undefined;
+  let problem: string | undefined;
+  return {
+    kind: "shim",
+    sandboxed: !isRuncShim(shim.type),
+    command,
+    get support() {
+      return features?.support ?? noSupport;
+    },
+    get problem() {
+      return problem;
+    },
+    refresh: async () => {
+      // Its executable may have been installed meanwhile.
+      if (!command.path.startsWith("/")) {
+        command.path = hostFacts.findExecutable(command.path) ?? command.path;
+      }
+      const { path } = command;
+      problem = hostFacts.isExecutable(path) ? undefined : missingShim(path, shim.type);
+      if (problem !== undefined) return;
+      const { shimProbe } = await import("../shim/shim_info.ts");
+      features ??= new RuntimeFeatures(shimProbe(command), onProblem);
+      await features.refresh();
+    },
+    ...settingsOf(name, entry),
+  };
+}
+
+function settingsOf(name: string, entry: RuntimeEntry): Pick<Handler, "rules" | "cniConfDir"> {
+  const { baseRuntimeSpec } = entry;
+  return {
+    rules: {
+      baseSpec: baseRuntimeSpec === undefined ? undefined : readBaseSpec(name, baseRuntimeSpec),
+      podAnnotations: entry.podAnnotations ?? [],
+      containerAnnotations: entry.containerAnnotations ?? [],
+      privilegedWithoutHostDevices: entry.privilegedWithoutHostDevices ?? false,
+    },
+    cniConfDir: entry.cniConfDir,
+  };
 }
 
 function readBaseSpec(name: string, file: string): BaseSpec {
@@ -71,6 +128,13 @@ export function getHandler({ handlers }: Pick<Context, "handlers">, name: string
   );
 }
 
+/** @throws CriError FAILED_PRECONDITION for a handler whose shim is not installed. */
+export function requireInstalled(name: string, { problem }: Handler): void {
+  if (problem === undefined) return;
+  const message = `runtime handler ${quoted(name)} cannot be used: ${problem}`;
+  throw new CriError("FAILED_PRECONDITION", message);
+}
+
 /**
  * The runtime that removes a handler's containers. If daemon.json no longer defines the handler, any runtime
  * will do: the monitor remembers the one that it started a container with.
@@ -85,8 +149,9 @@ export function removalRuntime(
 /** Returns true if pods of this handler can have a user namespace of their own. */
 export function supportsUserNamespaces(
   { host, images }: Pick<Context, "host" | "images">,
-  { support }: Handler,
+  { support, sandboxed }: Pick<Handler, "support" | "sandboxed">,
 ): boolean {
+  if (sandboxed) return false;
   const canMapLayers = host.idmappedLayers || images.storage.driver === "native";
   return canMapLayers && support.idmapMounts;
 }

@@ -18,9 +18,10 @@ import { newId, podFolder, stepSignal, type Call, type Context, type Handler } f
 import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
-import { getHandler, supportsUserNamespaces } from "./runtime_handlers.ts";
+import { getHandler, requireInstalled, supportsUserNamespaces } from "./runtime_handlers.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 import { holdLevel, newPodLabels } from "./selinux.ts";
+import { podHandlerName } from "./untrusted.ts";
 
 export async function runPodSandbox(
   context: Context,
@@ -28,9 +29,10 @@ export async function runPodSandbox(
   call: Call,
 ): Promise<cri.RunPodSandboxResponse> {
   const config = request.config!;
-  const runtimeHandler = request.runtime_handler ?? "";
+  const runtimeHandler = podHandlerName(context, config, request.runtime_handler ?? "");
   const handler = getHandler(context, runtimeHandler);
   await handler.refresh();
+  requireInstalled(runtimeHandler || context.config.defaultRuntime, handler);
   checkNamespaces(context, config, handler);
   const name = sandboxName(config);
   const id = await context.making.join(name, call.signal, async () => {

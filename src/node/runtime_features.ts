@@ -1,5 +1,5 @@
-// Probes the features of an OCI runtime with `RUNTIME features` (runtime-spec, features.md; runc ≥ 1.1,
-// crun ≥ 1.8), again when the executable has changed: runtimes are upgraded under a running daemon.
+// Probes the features of runtimes (runtime-spec, features.md), again when an executable has changed: runtimes
+// are upgraded under a running daemon.
 import { statSync } from "node:fs";
 import { messageOf } from "../base/errors.ts";
 import { jsonValue } from "../base/json.ts";
@@ -18,21 +18,38 @@ const probeMs = 5_000;
 /** Retry interval after a failure, so that a hanging runtime does not delay every Status. */
 const retryMs = 60_000;
 
-const none: RuntimeSupport = { recursiveReadOnlyMounts: false, idmapMounts: false };
+export const noSupport: RuntimeSupport = { recursiveReadOnlyMounts: false, idmapMounts: false };
+
+export type FeatureProbe = {
+  /** The executables whose features these are. */
+  programs: string[];
+  /** Names the probe in messages. */
+  call: string;
+  /** Returns undefined for a runtime that does not tell its features. */
+  read: (signal: AbortSignal) => Promise<Features | undefined>;
+};
+
+/** Probes an OCI runtime with `RUNTIME features` (runc ≥ 1.1, crun ≥ 1.8). argv: with its configured arguments. */
+export function ociProbe(argv: string[]): FeatureProbe {
+  const read = async (signal: AbortSignal) => {
+    const { exitCode, stdout } = await run([...argv, "features"], { signal });
+    return exitCode === 0 ? (jsonValue(stdout) as Features) : undefined;
+  };
+  return { programs: [argv[0]!], call: `OCI runtime: ${argv.join(" ")} features`, read };
+}
 
 export class RuntimeFeatures {
-  readonly #argv: string[];
+  readonly #probe: FeatureProbe;
   readonly #onProblem: (problem: string) => void;
-  #features = none;
-  /** Identifies the executable that was probed. */
+  #features = noSupport;
+  /** Identifies the executables that were probed. */
   #identity: string | undefined;
   #probing = Promise.resolve();
   /** By performance.now(). */
   #retryAtMs = Number.POSITIVE_INFINITY;
 
-  /** argv: the runtime with its configured arguments. */
-  constructor(argv: string[], onProblem: (problem: string) => void) {
-    this.#argv = argv;
+  constructor(probe: FeatureProbe, onProblem: (problem: string) => void) {
+    this.#probe = probe;
     this.#onProblem = onProblem;
   }
 
@@ -43,27 +60,24 @@ export class RuntimeFeatures {
 
   /** Probes the runtime unless the result is known; single-flight. */
   async refresh(): Promise<void> {
-    const identity = identityOf(this.#argv[0]!);
+    const identity = this.#probe.programs.map(identityOf).join(" ");
     if (identity !== this.#identity || performance.now() >= this.#retryAtMs) {
       this.#identity = identity;
       this.#retryAtMs = Number.POSITIVE_INFINITY;
-      this.#probing = this.#probing.then(() => this.#probe());
+      this.#probing = this.#probing.then(() => this.#read());
     }
     await this.#probing;
   }
 
-  async #probe(): Promise<void> {
+  async #read(): Promise<void> {
     try {
-      const options = { signal: AbortSignal.timeout(probeMs) };
-      const { exitCode, stdout } = await run([...this.#argv, "features"], options);
-      // A runtime without the verb supports none of the features.
-      this.#features = exitCode === 0 ? supported(jsonValue(stdout) as Features) : none;
+      const features = await this.#probe.read(AbortSignal.timeout(probeMs));
+      this.#features = features === undefined ? noSupport : supported(features);
     } catch (error) {
-      this.#features = none;
+      this.#features = noSupport;
       this.#retryAtMs = performance.now() + retryMs;
       const retry = `retrying in ${retryMs / 1000} s`;
-      const call = `${this.#argv.join(" ")} features`;
-      this.#onProblem(`OCI runtime: ${call} failed, ${retry}: ${messageOf(error)}`);
+      this.#onProblem(`${this.#probe.call} failed, ${retry}: ${messageOf(error)}`);
     }
   }
 }

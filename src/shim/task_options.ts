@@ -1,13 +1,9 @@
 // Encodes the options of a shim's Create: each shim accepts only the type that it knows.
 import { encodeMessage } from "../base/protobuf.ts";
+import { isRuncShim } from "../base/shim_program.ts";
 import type { RuntimeCommand } from "../node/oci_runtime.ts";
 import { task } from "../proto/task.js";
 import type { Any } from "../proto/task_types.ts";
-
-/** Returns true for runc's shim, whose containers are processes of this kernel. */
-export function isRuncShim(type: string): boolean {
-  return type.startsWith("io.containerd.runc.");
-}
 
 /** Returns the options of a container; undefined: the shim's defaults. */
 export function taskOptions({ shim, root, systemdCgroup }: RuntimeCommand): Any | undefined {

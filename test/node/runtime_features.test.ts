@@ -3,7 +3,7 @@ import { afterAll, expect, test } from "bun:test";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { RuntimeFeatures } from "../../src/node/runtime_features.ts";
+import { ociProbe, RuntimeFeatures } from "../../src/node/runtime_features.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-features-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -13,7 +13,7 @@ test("a runtime that hangs is killed after 5 s and not probed again at each call
   writeFileSync(program, `#!/bin/sh\necho >> ${folder}/calls\nexec sleep 600\n`);
   chmodSync(program, 0o755);
   const problems: string[] = [];
-  const features = new RuntimeFeatures([program], (problem) => problems.push(problem));
+  const features = new RuntimeFeatures(ociProbe([program]), (p) => problems.push(p));
   await Promise.all([features.refresh(), features.refresh()]);
   await features.refresh();
   expect(readFileSync(join(folder, "calls"), "utf8")).toBe("\n");

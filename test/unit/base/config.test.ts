@@ -13,8 +13,10 @@ afterAll(() => rmSync(folder, { recursive: true }));
 
 const host: HostInfo = {
   groupId: (name) => (name === "known" ? 1000 : undefined),
+  exists: () => true,
   isExecutable: (path) => path.startsWith("/usr/"),
-  findExecutable: (name) => (name === "crun" ? undefined : `/usr/sbin/${name}`),
+  findExecutable: (name) =>
+    /^(crun|containerd-shim.*)$/.test(name) ? undefined : `/usr/sbin/${name}`,
   systemdRuns: () => false,
 };
 

@@ -84,7 +84,12 @@ test("configTable shows values in the syntax of daemon.json", () => {
   using _ = { [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
   const file = join(folder, "daemon.json");
   const content = {
-    runtimes: { runc: { path: "/usr/bin/env", "runtime-args": ["--debug"], "cni-conf-dir": "/x" } },
+    runtimes: {
+      runc: { path: "/usr/bin/env", "runtime-args": ["--debug"], "cni-conf-dir": "/x" },
+      crunshim: { "runtime-type": "io.containerd.runc.v2", "runtime-options": { IoUid: 5 } },
+      gvisor: { "runtime-type": "io.containerd.runsc.v1", "runtime-config-path": "/etc/passwd" },
+    },
+    "cri-runtimes": { kata: "io.containerd.kata.v2" },
     "default-ulimits": { nofile: { Name: "nofile", Hard: -1, Soft: 5 } },
     "native.umask": "secure",
     "cni-timeout": "1500ms",
@@ -97,6 +102,7 @@ test("configTable shows values in the syntax of daemon.json", () => {
   expect(rows).toContainEqual(["graph", '"/flag"', "flag"]);
   expect(rows).toContainEqual(["cni-timeout", '"1500ms"', "file:1"]);
   const expected = loadConfig(file, new Map([[daemonKeys.graph, "/flag"]])).config;
+  expect(Object.keys(expected.runtimes)).toContain("kata");
   const again = Object.fromEntries(rows.map(([key, value]) => [key, JSON.parse(value ?? "")]));
   writeFileSync(file, JSON.stringify(again));
   expect(loadConfig(file).config).toEqual(expected);

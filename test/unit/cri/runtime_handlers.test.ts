@@ -1,6 +1,6 @@
 // Tests runtime handlers: those that daemon.json defines, the default one, and user namespaces.
 import { afterAll, describe, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Config } from "../../../src/base/config.ts";
@@ -10,8 +10,11 @@ import {
   getHandler,
   openHandlers,
   removalRuntime,
+  requireInstalled,
   supportsUserNamespaces,
 } from "../../../src/cri/runtime_handlers.ts";
+import { encodeMessage } from "../../../src/base/protobuf.ts";
+import { task } from "../../../src/proto/task.js";
 import { codeAndMessage } from "../../spec/inputs.ts";
 
 const state = mkdtempSync(join(tmpdir(), "isulad-handlers-"));
@@ -52,6 +55,70 @@ describe("openHandlers()", () => {
     writeFileSync(file, "{}");
     const handlers = await open({ runc: { ...entry, baseRuntimeSpec: file } });
     expect(handlers.get("runc")!.rules.baseSpec).toBeDefined();
+  });
+});
+
+describe("a handler with a shim", () => {
+  const program = join(state, "shim");
+  const binary = join(state, "binary");
+  const features = (mountOptions: string[]) => {
+    const value = Buffer.from(JSON.stringify({ ociVersionMax: "1.3.0", mountOptions }));
+    return encodeMessage(task.RuntimeInfo, { features: { type_url: "features", value } });
+  };
+
+  function install(file: string, script: string): void {
+    writeFileSync(file, `#!/bin/sh\n${script}\n`);
+    chmodSync(file, 0o755);
+  }
+
+  async function openShim(type: string, options = {}): Promise<Handler> {
+    const shim = { type, configPath: "", options };
+    const handlers = await open({ runc: entry, x: { ...entry, path: program, shim } });
+    return handlers.get("x")!;
+  }
+
+  test("of runc has containers of this kernel", async () => {
+    rmSync(program, { force: true });
+    const { kind, sandboxed, command } = await openShim("io.containerd.runc.v2", { io_uid: 1 });
+    expect({ kind, sandboxed }).toEqual({ kind: "shim", sandboxed: false });
+    const options = { io_uid: 1 };
+    expect(command.shim).toEqual({ type: "io.containerd.runc.v2", configPath: "", options });
+  });
+
+  test("of another runtime is sandboxed, without user namespaces whatever its features", async () => {
+    writeFileSync(join(state, "info"), features(["rro"]));
+    install(program, `cat > ${state}/stdin; echo "$@" > ${state}/args; cat ${state}/info`);
+    const handler = await openShim("io.containerd.runsc.v1");
+    expect(handler).toMatchObject({ kind: "shim", sandboxed: true, problem: undefined });
+    expect(handler.support.ociVersion).toBe("1.3.0");
+    expect(await Bun.file(join(state, "args")).text()).toBe("-info\n");
+    expect(await Bun.file(join(state, "stdin")).text()).toBe("");
+    const context = { host: { idmappedLayers: true }, images: { storage: { driver: "overlay" } } };
+    const support = { ...handler.support, idmapMounts: true };
+    const isSupported = (sandboxed: boolean) =>
+      supportsUserNamespaces(context as unknown as Context, { support, sandboxed });
+    expect([isSupported(true), isSupported(false)]).toEqual([false, true]);
+  });
+
+  test("that has no -info has the features of the OCI runtime behind it", async () => {
+    install(program, "echo 'flag provided but not defined: -info' >&2; exit 2");
+    install(binary, `echo '{"ociVersionMax":"1.2.1"}'`);
+    const old = await openShim("io.containerd.runc.v2", { binary_name: binary });
+    expect(old.support.ociVersion).toBe("1.2.1");
+    const other = await openShim("io.containerd.kata.v2");
+    expect(other.support).toEqual({ recursiveReadOnlyMounts: false, idmapMounts: false });
+    expect(other.problem).toBeUndefined();
+  });
+
+  test("that is missing is refused with its file until it is installed", async () => {
+    rmSync(program, { force: true });
+    const handler = await openShim("io.containerd.runsc.v1");
+    expect(codeAndMessage(() => requireInstalled("x", handler))).toBe(
+      `FAILED_PRECONDITION: runtime handler "x" cannot be used: there is no executable ${program}: install gVisor (gvisor.dev/docs/user_guide/install), or give its path in "runtime-path"`,
+    );
+    install(program, "exit 2");
+    await handler.refresh();
+    requireInstalled("x", handler);
   });
 });
 

@@ -3,7 +3,12 @@ import { afterAll, beforeEach, expect, test } from "bun:test";
 import { chmodSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Features, RuntimeFeatures, supported } from "../../../src/node/runtime_features.ts";
+import {
+  type Features,
+  ociProbe,
+  RuntimeFeatures,
+  supported,
+} from "../../../src/node/runtime_features.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-features-"));
 const program = join(folder, "runtime");
@@ -23,7 +28,8 @@ const invocations = () => readFileSync(calls, "utf8").split("\n").filter(Boolean
 
 function open() {
   const problems: string[] = [];
-  return { features: new RuntimeFeatures([program, "--own"], (p) => problems.push(p)), problems };
+  const probe = ociProbe([program, "--own"]);
+  return { features: new RuntimeFeatures(probe, (p) => problems.push(p)), problems };
 }
 
 test("concurrent refreshes run the runtime once, with its configured arguments", async () => {

@@ -1,0 +1,188 @@
+// Resolves daemon.json's runtimes and cri-runtimes into runtime handlers: OCI runtimes and shims (shim v2).
+import * as v from "valibot";
+import { clipped, programPath, type Resolution } from "./config_resolution.ts";
+import { nearest } from "./edit_distance.ts";
+import {
+  ociType,
+  runcOptions,
+  type RuntimeEntry,
+  type RuntimeValue,
+  type ShimEntry,
+} from "./runtime_values.ts";
+import { isRuncShim, isShimType, missingShim, shimProgram } from "./shim_program.ts";
+
+export type GivenRuntimes = {
+  runtimes: Record<string, RuntimeValue>;
+  /** cri-runtimes: handler → runtime, or type of a shim. */
+  aliases: Record<string, string>;
+};
+
+/** Returns all handlers: the installed runtimes, those of runtimes, and those of cri-runtimes. */
+export function resolveRuntimes(
+  { runtimes, aliases }: GivenRuntimes,
+  s: Resolution,
+): Record<string, RuntimeEntry> {
+  const found = new Map<string, RuntimeEntry>();
+  found.set("runc", { path: s.host.findExecutable("runc") ?? "/usr/bin/runc", runtimeArgs: [] });
+  const crun = s.host.findExecutable("crun");
+  if (crun !== undefined) found.set("crun", { path: crun, runtimeArgs: [] });
+  for (const [name, value] of Object.entries(runtimes)) found.set(name, entryOf(name, value, s));
+  const dead: string[] = [];
+  for (const [name, target] of Object.entries(aliases)) {
+    const entry = found.get(target);
+    if (entry !== undefined) found.set(name, entry);
+    else if (isShimType(target)) found.set(name, plainShim(name, target, s));
+    else dead.push(`${name} (${target})`);
+  }
+  if (dead.length > 0) {
+    s.warnings.push(
+      `${s.place("cri-runtimes")}: "cri-runtimes" names runtimes that are not in "runtimes", so these handlers do not exist: ${dead.join(", ")}`,
+    );
+  }
+  return Object.fromEntries(found);
+}
+
+function entryOf(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry {
+  const isOci = value["runtime-type"] === ociType;
+  return {
+    ...(isOci ? ociRuntime(name, value, s) : shimRuntime(name, value, s)),
+    baseRuntimeSpec: value["base-runtime-spec"],
+    podAnnotations: value["pod-annotations"],
+    containerAnnotations: value["container-annotations"],
+    privilegedWithoutHostDevices: value["privileged-without-host-devices"],
+    cniConfDir: value["cni-conf-dir"],
+  };
+}
+
+function ociRuntime(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry {
+  for (const field of ["runtime-path", "runtime-config-path", "runtime-options"] as const) {
+    if (value[field] === undefined) continue;
+    const why = 'only shims have it, which have a "runtime-type" such as "io.containerd.runsc.v1"';
+    refuse([name, field], why, s);
+  }
+  const { path = "", "runtime-args": runtimeArgs } = value;
+  if (path !== "") {
+    const effect = "the handler fails until it is installed";
+    return { path: programPath({ at: ["runtimes", name], path, effect }, s), runtimeArgs };
+  }
+  const shim = 'a "runtime-type" such as "io.containerd.runsc.v1" for a shim';
+  s.problems.push(
+    `${s.place("runtimes", name)}: "runtimes.${name}" must have the "path" of an OCI runtime, or ${shim}`,
+  );
+  return { path, runtimeArgs };
+}
+
+function shimRuntime(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry {
+  const type = value["runtime-type"];
+  const configPath = value["runtime-config-path"] ?? "";
+  refuseForShim(name, value, s);
+  if (configPath !== "" && !s.host.exists(configPath)) {
+    const at = ["runtimes", name, "runtime-config-path"] as const;
+    const effect = "pods of this handler fail until it exists";
+    s.warnings.push(`${s.place(...at)}: "${at.join(".")}": there is no ${configPath}: ${effect}`);
+  }
+  const options = runcShimOptions(name, value, s);
+  const path = value["runtime-path"] ?? shimProgram(type);
+  return newShim({ at: ["runtimes", name], path, shim: { type, configPath, options } }, s);
+}
+
+/** Refuses fields of OCI runtimes and of other shims. */
+function refuseForShim(name: string, value: RuntimeValue, s: Resolution): void {
+  const type = value["runtime-type"];
+  if (value.path !== undefined) {
+    const why = `a shim's executable is its "runtime-path", and the OCI runtime behind runc's shim is the option BinaryName`;
+    refuse([name, "path"], why, s);
+  }
+  if (value["runtime-args"].length > 0) {
+    refuse([name, "runtime-args"], "the arguments of a shim are not configurable", s);
+  }
+  if (isRuncShim(type) && value["runtime-config-path"] !== undefined) {
+    refuse([name, "runtime-config-path"], `runc's shim reads its "runtime-options" instead`, s);
+  }
+  if (!isRuncShim(type) && value["runtime-options"] !== undefined) {
+    const why = `only runc's shim has them: name the shim's own configuration file in "runtime-config-path"`;
+    refuse([name, "runtime-options"], why, s);
+  }
+}
+
+function refuse(steps: [name: string, field: string], why: string, s: Resolution): void {
+  const at = ["runtimes", ...steps] as const;
+  s.problems.push(`${s.place(...at)}: "${at.join(".")}" must not be given here: ${why}`);
+}
+
+function plainShim(name: string, type: string, s: Resolution): RuntimeEntry {
+  const options = isRuncShim(type) ? runcDefaults(s) : {};
+  const shim = { type, configPath: "", options };
+  return newShim({ at: ["cri-runtimes", name], path: shimProgram(type), shim }, s);
+}
+
+type FoundShim = { at: readonly [key: string, name: string]; path: string; shim: ShimEntry };
+
+/** Warns of a shim that is not installed. */
+function newShim({ at, path, shim }: FoundShim, s: Resolution): RuntimeEntry {
+  const found = path.startsWith("/") ? path : s.host.findExecutable(path);
+  if (found === undefined || !s.host.isExecutable(found)) {
+    const missing = missingShim(path, shim.type);
+    s.warnings.push(
+      `${s.place(...at)}: "${at.join(".")}": ${missing}; pods of this handler are refused until then`,
+    );
+  }
+  return { path: found ?? path, runtimeArgs: [], shim };
+}
+
+/** The names as in daemon.json, where BinaryName is binary_name, too. */
+const optionNames = new Map(
+  Object.keys(runcOptions).map((name) => [name.replaceAll("_", ""), name]),
+);
+const containerdNames = ["NoPivotRoot", "NoNewKeyring", "ShimCgroup", "IoUid", "IoGid"].concat([
+  "BinaryName",
+  "Root",
+  "CriuImagePath",
+  "CriuWorkPath",
+]);
+
+/** Returns the options of runc's shim by their names in containerd.runc.v1.Options. */
+function runcShimOptions(
+  name: string,
+  { "runtime-type": type, "runtime-options": given = {} }: RuntimeValue,
+  s: Resolution,
+): ShimEntry["options"] {
+  if (!isRuncShim(type)) return {};
+  const options: ShimEntry["options"] = {};
+  for (const [spelling, value] of Object.entries(given)) {
+    const at = ["runtimes", name, "runtime-options", spelling] as const;
+    const problem = (text: string) =>
+      s.problems.push(`${s.place(...at)}: "${at.join(".")}" ${text}`);
+    const plain = spelling.replaceAll(/[_-]/g, "").toLowerCase();
+    const option = optionNames.get(plain);
+    if (option === undefined) {
+      const isDaemons = plain === "systemdcgroup";
+      const known = `the nearest known option is "${nearest(spelling, containerdNames)}"`;
+      problem(isDaemons ? 'is given by the key "systemd-cgroup"' : `is unknown; ${known}`);
+      continue;
+    }
+    const { schema, allowed } = runcOptions[option]!;
+    const checked = v.safeParse(schema, value);
+    if (option in options) problem("is given twice");
+    else if (checked.success) options[option] = checked.output;
+    else problem(`must be ${allowed}, not ${clipped(value)}`);
+  }
+  return { ...runcDefaults(s), ...options, ...binaryOf(name, options, s) };
+}
+
+/** Without this the shim looks for runc in the PATH of a service, which may lack /usr/sbin. */
+function runcDefaults(s: Resolution): ShimEntry["options"] {
+  const path = s.host.findExecutable("runc");
+  return path === undefined ? {} : { binary_name: path };
+}
+
+function binaryOf(
+  name: string,
+  { binary_name: path }: ShimEntry["options"],
+  s: Resolution,
+): ShimEntry["options"] {
+  if (typeof path !== "string") return {};
+  const effect = "the handler fails until it is installed";
+  const at = ["runtimes", name, "runtime-options"] as [string, string, string];
+  return { binary_name: programPath({ at, path, effect }, s) };
+}

@@ -1,0 +1,36 @@
+// Describes runtime handlers for Status and `isulad-ts info`: their kind, and what their pods cannot have.
+import { jsonText } from "../base/json.ts";
+import type { Context, Handler } from "./context.ts";
+import { supportsUserNamespaces } from "./runtime_handlers.ts";
+
+type Described = Pick<Context, "host" | "images"> & {
+  handlers: Context["handlers"];
+  config: Pick<Context["config"], "defaultRuntime">;
+};
+
+/** Returns a JSON object by handler. */
+export function handlersInfo(context: Described): string {
+  const named = [...context.handlers].filter(([name]) => name !== "");
+  return jsonText(
+    Object.fromEntries(
+      named.map(([name, handler]) => {
+        const { kind, sandboxed, command, problem } = handler;
+        const isDefault = name === context.config.defaultRuntime;
+        const about = { kind, type: command.shim?.type, path: command.path, sandboxed };
+        return [name, { ...about, default: isDefault, problem, lacks: lacks(context, handler) }];
+      }),
+    ),
+  );
+}
+
+/** Lists what pods of the handler are refused. */
+function lacks(context: Described, handler: Handler): string[] {
+  const lacking: [boolean, string][] = [
+    [handler.sandboxed, "namespaces of the node (host network, pid and ipc)"],
+    [!supportsUserNamespaces(context, handler), "user namespaces (hostUsers: false)"],
+    [!handler.support.recursiveReadOnlyMounts, "recursive read-only mounts"],
+    [handler.sandboxed, "shared mount propagation"],
+    [handler.sandboxed, "checkpoints"],
+  ];
+  return lacking.filter(([isLacking]) => isLacking).map(([, text]) => text);
+}

@@ -1,0 +1,42 @@
+// Tests what Status tells of each handler.
+import { expect, test } from "bun:test";
+import type { Context, Handler } from "../../../src/cri/context.ts";
+import { handlersInfo } from "../../../src/cri/handler_info.ts";
+
+const support = { recursiveReadOnlyMounts: true, idmapMounts: true };
+const runc = { kind: "oci", sandboxed: false, command: { path: "/usr/bin/runc" }, support };
+const gvisor = {
+  kind: "shim",
+  sandboxed: true,
+  command: { path: "/usr/bin/shim", shim: { type: "io.containerd.runsc.v1" } },
+  problem: "there is none",
+  support: { recursiveReadOnlyMounts: false, idmapMounts: false },
+};
+
+test("handlersInfo() has each handler's kind, executable and what it lacks", () => {
+  const handlers = { runc, gvisor, "": runc };
+  const context = {
+    host: { idmappedLayers: true },
+    images: { storage: { driver: "overlay" } },
+    handlers: new Map(Object.entries(handlers as unknown as Record<string, Handler>)),
+    config: { defaultRuntime: "runc" },
+  };
+  expect(JSON.parse(handlersInfo(context as unknown as Context))).toEqual({
+    runc: { kind: "oci", path: "/usr/bin/runc", sandboxed: false, default: true, lacks: [] },
+    gvisor: {
+      kind: "shim",
+      type: "io.containerd.runsc.v1",
+      path: "/usr/bin/shim",
+      sandboxed: true,
+      default: false,
+      problem: "there is none",
+      lacks: [
+        "namespaces of the node (host network, pid and ipc)",
+        "user namespaces (hostUsers: false)",
+        "recursive read-only mounts",
+        "shared mount propagation",
+        "checkpoints",
+      ],
+    },
+  });
+});

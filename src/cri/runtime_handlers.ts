@@ -32,6 +32,8 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
     mkdirSync(root, { recursive: true, mode: 0o700 });
     const { path, runtimeArgs: args, baseRuntimeSpec } = entry;
     handlers.set(name, {
+      kind: "oci",
+      sandboxed: false,
       command: { path, args, root, systemdCgroup: config.systemdCgroup },
       get support() {
         return features.support;
@@ -69,6 +71,14 @@ export function getHandler({ handlers }: Pick<Context, "handlers">, name: string
     "INVALID_ARGUMENT",
     `no runtime handler ${quoted(name)}: daemon.json (runtimes, cri-runtimes) has ${known}`,
   );
+}
+
+/** True for pods and containers that run in a guest (Handler.sandboxed). */
+export function isSandboxed(
+  { handlers }: Pick<Context, "handlers">,
+  { runtimeHandler }: { runtimeHandler: string },
+): boolean {
+  return handlers.get(runtimeHandler)?.sandboxed ?? false;
 }
 
 /**

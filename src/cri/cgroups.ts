@@ -4,14 +4,16 @@ import { explicitResources, ociResources, summedResources } from "../spec/resour
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
+import { isSandboxed } from "./runtime_handlers.ts";
 
 /** Cgroups of the other driver date from an earlier boot (recovery/cgroup_driver.ts) and no longer exist. */
 export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
   return sandbox.cgroup.driver === cgroup.name;
 }
 
-/** Paths of a container's cgroup; {} if its pod no longer exists. */
+/** Paths of a container's cgroup; {} if its pod no longer exists, or the container is in a guest. */
 export function containerCgroup(context: Context, container: Container): CgroupPaths {
+  if (isSandboxed(context, container)) return {};
   const { id, sandboxId, cgroupsPath } = container;
   const sandbox = context.sandboxes.find(sandboxId);
   if (sandbox !== undefined && !hasCgroup(context, sandbox)) return {};

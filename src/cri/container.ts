@@ -3,14 +3,17 @@ import { join } from "node:path";
 import { abortError, throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
+import { quoted } from "../base/text.ts";
 import { writeCheckpoint } from "../node/checkpoint.ts";
+import { callRuntime } from "../node/oci_runtime.ts";
 import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
+import type { Container } from "../state/container.ts";
 import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { newId, type Call, type Context } from "./context.ts";
 import { requireRunning, timeoutMsOf } from "./preconditions.ts";
-import { getHandler } from "./runtime_handlers.ts";
+import { getHandler, isSandboxed } from "./runtime_handlers.ts";
 
 /** Keeps the response within the 16 MiB that kubelets accept; its framing takes at most 16 bytes. */
 const execOutputBytes = (16 << 20) - 64;
@@ -82,6 +85,28 @@ export async function execSync(
   }
 }
 
+type Dump = { images: string; work: string; timeoutMs: number; signal: AbortSignal };
+
+async function dump(context: Context, container: Container, options: Dump): Promise<void> {
+  const { id, runtimeHandler } = container;
+  const { kind, command } = getHandler(context, runtimeHandler);
+  if (kind === "shim") {
+    const { checkpointTask } = await import("./task_calls.ts");
+    return await checkpointTask(context, id, options);
+  }
+  const verb = ["checkpoint", "--leave-running", "--tcp-established", "--file-locks"];
+  verb.push("--image-path", options.images, "--work-path", options.work, id);
+  const logFile = join(options.work, "runtime.log");
+  await callRuntime(command, verb, { logFile, signal: options.signal });
+}
+
+/** @throws CriError UNIMPLEMENTED: a guest's processes are not this kernel's, which criu checkpoints. */
+function requireCheckpoints(context: Context, { runtimeHandler }: Container): void {
+  if (!isSandboxed(context, { runtimeHandler })) return;
+  const message = `containers of runtime handler ${quoted(runtimeHandler)} run in a guest and cannot be checkpointed`;
+  throw new CriError("UNIMPLEMENTED", message);
+}
+
 export async function checkpointContainer(
   context: Context,
   request: cri.CheckpointContainerRequest,
@@ -90,15 +115,16 @@ export async function checkpointContainer(
   const { id } = context.containers.get(request.container_id ?? "");
   using _ = await context.containers.lock(id);
   const container = requireRunning(context.containers.get(id));
+  requireCheckpoints(context, container);
   const { runtimeTimeoutMs } = context.config;
   const timeoutMs = timeoutMsOf(request.timeout, runtimeTimeoutMs) || runtimeTimeoutMs;
+  const signal = AbortSignal.any([call.signal, AbortSignal.timeout(timeoutMs)]);
   await writeCheckpoint({
-    id,
-    runtime: getHandler(context, container.runtimeHandler).command,
+    dump: (folders) => dump(context, container, { ...folders, timeoutMs, signal }),
     specFile: specFile(context, id),
     scratch: join(context.containers.folderOf(id), "checkpoint"),
     location: request.location!,
-    signal: AbortSignal.any([call.signal, AbortSignal.timeout(timeoutMs)]),
+    signal,
   });
   context.log.info("checkpoint written", { container: id, location: request.location! });
   return {};

@@ -10,6 +10,7 @@ import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { checkMounts } from "../spec/mounts.ts";
 import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
+import { checkGuestMounts } from "../spec/sandboxed.ts";
 import { containerName, created, type Container } from "../state/container.ts";
 import { createdAfter } from "../state/order.ts";
 import { isSamePod, type Sandbox } from "../state/sandbox.ts";
@@ -22,7 +23,7 @@ import { refuseWhileStarting } from "./preconditions.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
 import { getHandler } from "./runtime_handlers.ts";
 import { containersOf, readySandbox } from "./sandbox_lookup.ts";
-import { newContainerLabels } from "./selinux.ts";
+import { handlerLabels, newContainerLabels } from "./selinux.ts";
 import {
   containerDefaults,
   prepareContainerInputs,
@@ -44,6 +45,7 @@ export async function createContainer(
   const handler = getHandler(context, sandbox.runtimeHandler);
   await handler.refresh();
   checkMounts(config.mounts ?? [], handler.support);
+  if (handler.sandboxed) checkGuestMounts(config.mounts ?? []);
   getHandler(context, config.image!.runtime_handler ?? "");
   const image = getImage(context, config.image!.image!);
   refuseWhileStarting(containersOf(context, sandbox.id), config, context.starting);
@@ -190,6 +192,6 @@ async function specOf(
     hostname: podHostname(sandbox.config, sandbox.networkMode === "host"),
     targetPid: targetPid(context, container),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
-    selinux: container.selinux,
+    selinux: handlerLabels(context, container, "container"),
   });
 }

@@ -14,6 +14,7 @@ import { containerCgroup } from "./cgroups.ts";
 import { stdioFolder, type Context } from "./context.ts";
 import { unmountImages } from "./image_volumes.ts";
 import { callMonitorWithRetry, removeFromRuntime } from "./monitor_retry.ts";
+import { isSandboxed } from "./runtime_handlers.ts";
 
 /** SIGKILL is repeated: a process in uninterruptible sleep may take it only later. */
 const killAgainMs = 2_000;
@@ -44,13 +45,10 @@ export async function stopContainerProcess(
   await killContainer(context, id, signal);
 }
 
-async function sendStopSignal(
-  context: Context,
-  { id, stopSignal }: Container,
-  pid: number,
-): Promise<void> {
+async function sendStopSignal(context: Context, container: Container, pid: number): Promise<void> {
+  const { id, stopSignal } = container;
   const signal = signalNumber(stopSignal);
-  await untilHandled(pid, signal);
+  if (!isSandboxed(context, container)) await untilHandled(pid, signal);
   await step("container-signal", () => callMonitorWithRetry(context, "kill", { id, signal }));
 }
 

@@ -198,13 +198,17 @@ async function updateRuntime(
   resources: OciResources,
   signal: AbortSignal,
 ): Promise<void> {
+  const { command, kind } = getHandler(context, runtimeHandler);
+  const { devices: _, ...limits } = resources;
+  if (kind === "shim") {
+    const { updateTask } = await import("./task_calls.ts");
+    return await updateTask(context, id, limits);
+  }
   const folder = context.containers.folderOf(id);
   const file = join(folder, "update.json");
-  const { devices: _, ...limits } = resources;
   // Not by standard input: it may be a socket, which runtimes cannot open as /dev/stdin.
   await writeFile(file, ociJson(limits), { mode: 0o600 });
   try {
-    const { command } = getHandler(context, runtimeHandler);
     const options = { logFile: join(folder, "update.log"), signal };
     await callRuntime(command, ["update", "--resources", file, id], options);
   } finally {

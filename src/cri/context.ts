@@ -11,8 +11,10 @@ import type { CniNetwork } from "../node/cni.ts";
 import type { DiskUsages } from "../stats/disk_usage.ts";
 import type { UsernsAccess } from "../node/userns_access.ts";
 import type { RuntimeCommand } from "../node/oci_runtime.ts";
+import { podFiles } from "../node/pod_files.ts";
+import { namespaceOptions } from "../spec/namespace_options.ts";
 import type { Sampler } from "../stats/sampler.ts";
-import type { HandlerSettings, HostInfo, RuntimeSupport } from "../spec/spec_inputs.ts";
+import type { HandlerSettings, HostInfo, PodFiles, RuntimeSupport } from "../spec/spec_inputs.ts";
 import type { Container } from "../state/container.ts";
 import type { EventClock } from "../state/event_clock.ts";
 import type { PodEvent } from "../state/events.ts";
@@ -101,6 +103,14 @@ export function stepSignal(context: Context, call: Call): AbortSignal {
 /** Folder of a sandbox's namespaces and files, for this boot. */
 export function podFolder(context: Context, sandboxId: string): string {
   return join(context.config.state, "sandboxes", sandboxId);
+}
+
+/** The files that a sandbox's containers share; its /dev/shm is the node's if it shares the node's ipc. */
+export function filesOfPod(
+  context: Context,
+  { id, config }: Pick<Sandbox, "id" | "config">,
+): PodFiles {
+  return podFiles(podFolder(context, id), namespaceOptions(config).ipc === "node");
 }
 
 /** Folder of the FIFOs of a container's standard streams, for this boot. */

@@ -27,6 +27,30 @@ export class ExitWaiters {
     for (const wake of this.#waiting.get(id) ?? []) wake();
   }
 
+  /** Notices the container's exit from now on, until it is disposed of. */
+  watch(id: string): Disposable & { readonly hasExited: boolean } {
+    let hasExited = false;
+    const wake = () => (hasExited = true);
+    this.#add(id, wake);
+    return {
+      get hasExited() {
+        return hasExited;
+      },
+      [Symbol.dispose]: () => this.#remove(id, wake),
+    };
+  }
+
+  #add(id: string, wake: () => void): void {
+    const waiters = this.#waiting.get(id) ?? new Set();
+    this.#waiting.set(id, waiters.add(wake));
+  }
+
+  #remove(id: string, wake: () => void): void {
+    const waiters = this.#waiting.get(id);
+    waiters?.delete(wake);
+    if (waiters?.size === 0) this.#waiting.delete(id);
+  }
+
   /**
    * Resolves to true once the exit is committed, to false after timeoutMs.
    * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the caller's signal aborts, if one is given.
@@ -34,20 +58,17 @@ export class ExitWaiters {
   wait(id: string, timeoutMs: number, signal?: AbortSignal): Promise<boolean> {
     const { promise, resolve, reject } = Promise.withResolvers<boolean>();
     promise.catch(() => {}); // the caller may await something else first
-    const waiters = this.#waiting.get(id) ?? new Set();
-    this.#waiting.set(id, waiters);
     const finish = (settle: () => void) => {
       clearTimeout(timer);
       signal?.removeEventListener("abort", onAbort);
-      waiters.delete(wake);
-      if (waiters.size === 0) this.#waiting.delete(id);
+      this.#remove(id, wake);
       settle();
     };
     const wake = () => finish(() => resolve(true));
     const onAbort = () =>
       finish(() => reject(abortError(`waiting for the end of container ${id}`, signal!)));
     const timer = setTimeout(() => finish(() => resolve(false)), timeoutMs);
-    waiters.add(wake);
+    this.#add(id, wake);
     signal?.addEventListener("abort", onAbort, { once: true });
     if (signal?.aborted) onAbort();
     return promise;

@@ -1,5 +1,6 @@
-// Runs pause containers: the first process of the pid namespace that a pod's containers share. Pods without
-// such a namespace have none. Its program is built in, unless pod-sandbox-image is set.
+// Runs pause containers: the first process of the pid namespace that a pod's containers share, or the sandbox
+// container that makes a pod's guest. Other pods have none. Its program is built in, unless pod-sandbox-image is
+// set.
 import { rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { step } from "../base/failpoints.ts";
@@ -17,7 +18,8 @@ import { pauseRequest } from "./monitor_requests.ts";
 import { removeFromRuntime } from "./monitor_retry.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
 import { getHandler } from "./runtime_handlers.ts";
-import { containerDefaults, sandboxInfo } from "./spec_inputs.ts";
+import { handlerLabels } from "./selinux.ts";
+import { containerDefaults, sandboxInfo, sysctlsOf } from "./spec_inputs.ts";
 
 /** Starts a pod's pause container, which has the id of its sandbox; returns its pid. */
 export async function startPause(
@@ -30,7 +32,8 @@ export async function startPause(
   const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
-  const { command, rules } = getHandler(context, sandbox.runtimeHandler);
+  const { command, rules, sandboxed } = getHandler(context, sandbox.runtimeHandler);
+  const imageName = context.config.podSandboxImage;
   const spec = sandboxSpec({
     sandbox: sandboxInfo(context, sandbox),
     image,
@@ -42,7 +45,8 @@ export async function startPause(
     rootfsPath,
     hostname: podHostname(config, sandbox.networkMode === "host"),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
-    selinux: sandbox.selinux,
+    selinux: handlerLabels(context, sandbox, "guest"),
+    ...(sandboxed ? { guest: { sysctls: sysctlsOf(context, sandbox), imageName } } : {}),
   });
   await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
   const request = pauseRequest(context, sandbox, command);

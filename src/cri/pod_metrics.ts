@@ -13,6 +13,7 @@ import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
 import { listCalls, listItem } from "./encoded_lists.ts";
+import { isSandboxed } from "./runtime_handlers.ts";
 import { metricDescriptors, metricMessages } from "../stats/metric_messages.ts";
 import type { MetricSources } from "../stats/metric_table.ts";
 import {
@@ -108,12 +109,15 @@ async function containerMeasurements(
   const paths = new Map(cgroups.map((cgroup) => [cgroup.id, cgroup.paths]));
   const slices = new Slices();
   const sources = new Map<string, Measurements>();
-  for (const { id, phase } of containers) {
+  for (const container of containers) {
+    const { id, phase } = container;
     const sample = samples.get(id);
     throwIfAborted("reading metrics", call.signal);
     if (sample === undefined || phase.phase !== "running") continue;
     const startedAtNs = BigInt(phase.startedAtNs);
-    const own = await processMeasurements(paths.get(id)!, phase.pid);
+    const own = isSandboxed(context, container)
+      ? { processes: sample.processes }
+      : await processMeasurements(paths.get(id)!, phase.pid);
     const counted = { ...sample, processes: own.processes };
     const layer = layers.get(id);
     sources.set(id, {

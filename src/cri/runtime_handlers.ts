@@ -7,7 +7,7 @@ import { CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
 import { quoted } from "../base/text.ts";
-import type { RuntimeEntry, ShimEntry } from "../base/runtime_values.ts";
+import type { RuntimeEntry } from "../base/runtime_values.ts";
 import { isRuncShim, missingShim } from "../base/shim_program.ts";
 import type { RuntimeCommand, ShimSettings } from "../node/oci_runtime.ts";
 import { noSupport, ociProbe, RuntimeFeatures } from "../node/runtime_features.ts";
@@ -133,6 +133,14 @@ export function requireInstalled(name: string, { problem }: Handler): void {
   if (problem === undefined) return;
   const message = `runtime handler ${quoted(name)} cannot be used: ${problem}`;
   throw new CriError("FAILED_PRECONDITION", message);
+}
+
+/** True for pods and containers that run in a guest (Handler.sandboxed). */
+export function isSandboxed(
+  { handlers }: Pick<Context, "handlers">,
+  { runtimeHandler }: { runtimeHandler: string },
+): boolean {
+  return handlers.get(runtimeHandler)?.sandboxed ?? false;
 }
 
 /**

@@ -7,18 +7,33 @@ import { CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { cniPodOf } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
-import { makePodFiles, podFiles } from "../node/pod_files.ts";
+import { makePodFiles } from "../node/pod_files.ts";
 import type * as cri from "../proto/types.ts";
 import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.ts";
-import { podSysctls } from "../spec/sysctls.ts";
+import { guestTraits } from "../shim/guests.ts";
+import { checkGuestPod } from "../spec/sandboxed.ts";
 import { createdAfter } from "../state/order.ts";
 import { isSamePod, noNetworkYet, ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
 import { limitPod } from "./cgroups.ts";
-import { newId, podFolder, stepSignal, type Call, type Context, type Handler } from "./context.ts";
+import {
+  filesOfPod,
+  newId,
+  podFolder,
+  stepSignal,
+  type Call,
+  type Context,
+  type Handler,
+} from "./context.ts";
 import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
-import { getHandler, requireInstalled, supportsUserNamespaces } from "./runtime_handlers.ts";
+import {
+  getHandler,
+  isSandboxed,
+  requireInstalled,
+  supportsUserNamespaces,
+} from "./runtime_handlers.ts";
+import { sysctlsOf } from "./spec_inputs.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 import { holdLevel, newPodLabels } from "./selinux.ts";
 import { podHandlerName } from "./untrusted.ts";
@@ -34,6 +49,9 @@ export async function runPodSandbox(
   await handler.refresh();
   requireInstalled(runtimeHandler || context.config.defaultRuntime, handler);
   checkNamespaces(context, config, handler);
+  if (handler.sandboxed) {
+    checkGuestPod(config, { handler: runtimeHandler, ...guestTraits(handler.command.shim!) });
+  }
   const name = sandboxName(config);
   const id = await context.making.join(name, call.signal, async () => {
     const sandbox = newSandbox(context, config, runtimeHandler);
@@ -49,6 +67,7 @@ export async function runPodSandbox(
 function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler: Handler): void {
   const options = namespaceOptions(config);
   checkPodNamespaces(options);
+  if (handler.sandboxed) return;
   if (options.user === undefined || supportsUserNamespaces(context, handler)) return;
   throw new CriError(
     "FAILED_PRECONDITION",
@@ -89,11 +108,17 @@ function newSandbox(
   };
 }
 
-/** One RunPodSandbox call; sandbox is the record that the last step wrote. */
-type Making = { context: Context; call: Call; sandbox: Sandbox };
+/** One RunPodSandbox call; sandbox is the record that the last step wrote, exit that of its pause container. */
+type Making = {
+  context: Context;
+  call: Call;
+  sandbox: Sandbox;
+  exit: { readonly hasExited: boolean };
+};
 
 async function makeSandbox(context: Context, first: Sandbox, call: Call): Promise<void> {
-  const making: Making = { context, call, sandbox: first };
+  using exit = context.exits.watch(first.id);
+  const making: Making = { context, call, sandbox: first, exit };
   try {
     await step("sandbox-record", () => record(making, {}));
     await step("sandbox-cgroup", () => makeCgroup(making));
@@ -104,7 +129,7 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await step("sandbox-files", () => makeFiles(making));
     if (first.networkMode === "cni") await attach(making);
     await step("sandbox-sysctls", () => setSysctls(making, laterSysctls));
-    if (namespaceOptions(first.config).pid === "pod") await pause(making);
+    if (needsPause(making)) await pause(making);
     await becomeReady(making);
   } catch (error) {
     context.log.warn("RunPodSandbox failed", { sandbox: first.id, error: messageOf(error) });
@@ -115,13 +140,18 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
   context.log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPs[0] });
 }
 
+/** A guest is made by its sandbox container, and reads addresses and routes then: after CNI ADD. */
+function needsPause({ context, sandbox }: Making): boolean {
+  return isSandboxed(context, sandbox) || namespaceOptions(sandbox.config).pid === "pod";
+}
+
 /** Lists the sandbox once the NRI plugins have accepted it. */
 async function becomeReady(making: Making): Promise<void> {
   const { sandbox, context } = making;
   using _ = await context.nri?.enter();
   await context.nri?.runPodSandbox(sandbox);
   await step("sandbox-ready", () => context.sandboxes.put(ready(sandbox)));
-  checkPause(sandbox);
+  checkPause(making);
   checkCall(making);
 }
 
@@ -153,7 +183,7 @@ async function makeCgroup(making: Making): Promise<void> {
 }
 
 async function makeFiles({ context, sandbox }: Making): Promise<void> {
-  const files = podFiles(podFolder(context, sandbox.id), sandbox.namespaces.ipc === undefined);
+  const files = filesOfPod(context, sandbox);
   const owner = rootfsOwner(sandbox);
   if (owner !== undefined) context.usernsAccess.grant(sandbox.id, owner.gid);
   const hostNetwork = sandbox.networkMode === "host";
@@ -175,8 +205,11 @@ async function pause(making: Making): Promise<void> {
 }
 
 /** An exit of the pause container before the sandbox was listed was reported to nobody. */
-function checkPause({ id, pause }: Sandbox): void {
-  if (pause === undefined || existsSync(`/proc/${pause.pid}`)) return;
+function checkPause({ context, sandbox, exit }: Making): void {
+  const { id, pause } = sandbox;
+  if (pause === undefined) return;
+  const isHere = isSandboxed(context, sandbox) || existsSync(`/proc/${pause.pid}`);
+  if (isHere && !exit.hasExited) return;
   const message = `the pause container of sandbox ${id} ended at once: pod-sandbox-image must run until it is stopped`;
   throw new CriError("FAILED_PRECONDITION", message);
 }
@@ -184,13 +217,15 @@ function checkPause({ id, pause }: Sandbox): void {
 /** Files that namespaces will be pinned to; their inodes are unknown before. */
 function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"] {
   const { ipc, user } = namespaceOptions(sandbox.config);
+  const isGuest = isSandboxed(context, sandbox);
   const folder = podFolder(context, sandbox.id);
   const pinnedAt = (path: string) => ({ path, inode: "0" });
   const namespaces: Sandbox["namespaces"] = {};
   if (sandbox.networkMode === "cni") {
     namespaces.net = pinnedAt(sandbox.networkSettings.SandboxKey);
-    namespaces.uts = pinnedAt(join(folder, "uts"));
+    if (!isGuest) namespaces.uts = pinnedAt(join(folder, "uts"));
   }
+  if (isGuest) return namespaces; // it has its own
   if (ipc === "pod") namespaces.ipc = pinnedAt(join(folder, "ipc"));
   if (user !== undefined) namespaces.user = pinnedAt(join(folder, "user"));
   return namespaces;
@@ -207,10 +242,7 @@ async function pin(making: Making): Promise<Record<string, string>> {
     user: user?.path,
     mappings: namespaceOptions(sandbox.config).user,
     hostname: sandbox.config.hostname ?? "",
-    sysctls: podSysctls(sandbox.config, {
-      unprivilegedPorts: context.config.enableUnprivilegedPorts,
-      unprivilegedIcmp: context.config.enableUnprivilegedIcmp,
-    }),
+    sysctls: isSandboxed(context, sandbox) ? {} : sysctlsOf(context, sandbox),
     signal: stepSignal(context, call),
   });
   const namespaces: Sandbox["namespaces"] = {};

@@ -4,10 +4,10 @@ import { rm } from "node:fs/promises";
 import { messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { unpinNamespace } from "../node/namespaces.ts";
-import { podFiles, removePodFiles } from "../node/pod_files.ts";
+import { removePodFiles } from "../node/pod_files.ts";
 import { ending, notReady, tornDown, type Sandbox } from "../state/sandbox.ts";
 import { hasCgroup } from "./cgroups.ts";
-import { podFolder, type Context } from "./context.ts";
+import { filesOfPod, podFolder, type Context } from "./context.ts";
 import { removePause } from "./pause.ts";
 
 /** A rollback has its own deadline: the failed call may have no time left. */
@@ -37,8 +37,7 @@ export async function tearDownSandbox(
       if (pinned !== undefined) await unpinNamespace(pinned.path, { unlink: kind !== "net" });
     }
   });
-  const files = podFiles(podFolder(context, id), namespaces.ipc === undefined);
-  await step("sandbox-files-remove", () => removePodFiles(files));
+  await step("sandbox-files-remove", () => removePodFiles(filesOfPod(context, sandbox)));
 }
 
 /** Removes the rest of a sandbox that was torn down: cgroup, files, record and reserved name. */

@@ -1,12 +1,14 @@
 // Assigns SELinux labels to new pods and containers, and to the files that they use (spec/selinux.ts).
 import { CriError } from "../base/errors.ts";
-import { podFiles } from "../node/pod_files.ts";
 import { checkLabel, relabel } from "../node/selinux.ts";
 import type { ContainerConfig, PodSandboxConfig, SELinuxOption } from "../proto/types.ts";
+import { guestTraits } from "../shim/guests.ts";
+import { namespaceOptions } from "../spec/namespace_options.ts";
 import type { ResolvedInputs } from "../spec/spec_inputs.ts";
 import {
   requestsLabels,
   containerLabels,
+  guestLabels,
   levelOf,
   podLabels,
   unusedLevel,
@@ -15,7 +17,7 @@ import {
 } from "../spec/selinux.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { podFolder, type Call, type Context } from "./context.ts";
+import { filesOfPod, type Call, type Context } from "./context.ts";
 
 /**
  * Labels of a new pod; undefined where labels are off.
@@ -46,6 +48,21 @@ export function newContainerLabels(
   return pod && checked(requested, containerLabels(requested, pod));
 }
 
+/**
+ * Labels for a spec: those on record, except where the handler's guest has its own. subject: the guest itself, or
+ * a container in it.
+ */
+export function handlerLabels(
+  { handlers }: Context,
+  { runtimeHandler, selinux }: Sandbox | Container,
+  subject: "guest" | "container",
+): SelinuxLabels | undefined {
+  const handler = handlers.get(runtimeHandler);
+  if (selinux === undefined || !handler?.sandboxed) return selinux;
+  const { selinux: kind } = guestTraits(handler.command.shim!);
+  return guestLabels(selinux, kind === "kvm" && subject === "container" ? "container" : kind);
+}
+
 /** Reserves the pod's level until its record is listed. */
 export function holdLevel({ levels }: Context, { selinux }: Sandbox): Disposable {
   const level = levelOf(selinux?.process ?? "");
@@ -68,8 +85,8 @@ export async function labelFiles(
 ): Promise<void> {
   if (selinux === undefined) return;
   const sandbox = context.sandboxes.get(sandboxId);
-  const hostIpc = sandbox.namespaces.ipc === undefined;
-  const { shm, ...files } = podFiles(podFolder(context, sandboxId), hostIpc);
+  const hostIpc = namespaceOptions(sandbox.config).ipc === "node";
+  const { shm, ...files } = filesOfPod(context, sandbox);
   const relabelled = mounts.filter((_, index) => {
     const { selinux_relabel, image } = config.mounts![index]!;
     return selinux_relabel === true && !image; // an image volume is labelled by a mount option

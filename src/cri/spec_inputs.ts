@@ -3,7 +3,6 @@ import { CriError } from "../base/errors.ts";
 import type { ImageRecord, RootfsOwner } from "../image/store.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import { lookupContainer } from "../node/container_lookup.ts";
-import { podFiles } from "../node/pod_files.ts";
 import { makeVolumes } from "../node/image_volumes.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { cdiNames } from "../spec/cdi.ts";
@@ -15,19 +14,20 @@ import type {
   PodNamespaces,
   SandboxInfo,
 } from "../spec/spec_inputs.ts";
+import { podSysctls } from "../spec/sysctls.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
-import { podFolder, stepSignal, type Call, type Context } from "./context.ts";
+import { filesOfPod, stepSignal, type Call, type Context } from "./context.ts";
 import { requireTargetPid, targetIdOf } from "./preconditions.ts";
+import { isSandboxed } from "./runtime_handlers.ts";
 import { labelFiles } from "./selinux.ts";
 
 export function sandboxInfo(context: Context, sandbox: Sandbox): SandboxInfo {
-  const hostIpc = sandbox.namespaces.ipc === undefined;
   return {
     id: sandbox.id,
     config: sandbox.config,
-    namespaces: podNamespaces(sandbox),
-    files: podFiles(podFolder(context, sandbox.id), hostIpc),
+    namespaces: isSandboxed(context, sandbox) ? guestPaths(sandbox) : podNamespaces(sandbox),
+    files: filesOfPod(context, sandbox),
   };
 }
 
@@ -43,6 +43,30 @@ function podNamespaces(sandbox: Sandbox): PodNamespaces {
   };
 }
 
+/**
+ * The paths that containerd gives: runtimes read from them what containers share (Kata: from a path of a pid
+ * namespace, that the pod has one), and those of Wasm, which have no kernel of their own, join them.
+ */
+function guestPaths({ config, namespaces, pause }: Sandbox): PodNamespaces {
+  const net = namespaces.net?.path;
+  if (!pause?.pid) return { net };
+  const { ipc, network, pid } = namespaceOptions(config);
+  const path = (kind: string) => `/proc/${pause.pid}/ns/${kind}`;
+  return {
+    net,
+    ipc: ipc === "pod" ? path("ipc") : undefined,
+    uts: network === "pod" ? path("uts") : undefined,
+    pid: pid === "pod" ? path("pid") : undefined,
+  };
+}
+
+export function sysctlsOf({ config }: Context, sandbox: Sandbox): Record<string, string> {
+  return podSysctls(sandbox.config, {
+    unprivilegedPorts: config.enableUnprivilegedPorts,
+    unprivilegedIcmp: config.enableUnprivilegedIcmp,
+  });
+}
+
 export function containerDefaults({ config }: Context): ContainerDefaults {
   return {
     rlimits: config.defaultUlimits,
@@ -56,6 +80,11 @@ export function containerDefaults({ config }: Context): ContainerDefaults {
 export function targetPid(context: Context, container: Container): number | undefined {
   const targetId = targetIdOf(namespaceOptions(container.config));
   if (targetId === undefined) return undefined;
+  if (isSandboxed(context, container)) {
+    const message =
+      "pid mode TARGET: containers in a guest cannot join another's pid namespace: set shareProcessNamespace in the pod's spec, or do without a target";
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
   return requireTargetPid(container, context.containers.get(targetId));
 }
 

@@ -1,12 +1,15 @@
 // Reads the resource usage of running containers and ready pods, for stats, metrics and ImageFsInfo.
+import { messageOf } from "../base/errors.ts";
 import { writableLayer } from "../layer/rootfs.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
 import type { DiskUsage } from "../stats/disk_usage.ts";
 import { type PodNetwork, readNetworks, type InterfaceUsage } from "../stats/network_stats.ts";
+import type { CgroupUsage } from "../stats/cgroup_usage.ts";
 import type { Cgroup } from "../stats/sampler.ts";
 import { containerCgroup } from "./cgroups.ts";
 import type { Context } from "./context.ts";
+import { isSandboxed } from "./runtime_handlers.ts";
 
 export function isRunning({ phase }: Container): boolean {
   return phase.phase === "running";
@@ -36,10 +39,24 @@ export function cgroupsOf(context: Context, containers: Container[]): Cgroup[] {
     if (known !== undefined) return [known];
     const { id, sandboxId } = container;
     if (context.sandboxes.find(sandboxId) === undefined) return [];
-    const cgroup = { id, paths: containerCgroup(context, container) };
+    const cgroup = isSandboxed(context, container)
+      ? { id, paths: {}, usage: () => guestUsage(context, container) }
+      : { id, paths: containerCgroup(context, container) };
     cgroups.set(container, cgroup);
     return [cgroup];
   });
+}
+
+/** Asks the container's shim. */
+async function guestUsage(context: Context, { id }: Container): Promise<CgroupUsage | undefined> {
+  try {
+    const { taskUsage } = await import("./task_calls.ts");
+    return await taskUsage(context, id);
+  } catch (error) {
+    const fields = { container: id, error: messageOf(error) };
+    context.log.debug("a shim has not told its container's usage", fields);
+    return undefined;
+  }
 }
 
 export function podCgroup(context: Context, { id, cgroup }: Sandbox): Cgroup {

@@ -292,7 +292,8 @@ export class Containers {
       this.#log.error("handling the exit of a container failed", fields);
     });
     this.#running.set(record.id, container);
-    this.#oom.started(record, record.cgroup);
+    // A container in a guest has none on this node.
+    if (Object.keys(record.cgroup).length > 0) this.#oom.started(record, record.cgroup);
     this.check();
     return container;
   }

@@ -4,14 +4,13 @@ import { copyFile, mkdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { failureOutput, run } from "../sys/run.ts";
-import { callRuntime, type RuntimeCommand } from "./oci_runtime.ts";
 
 /** criu checks many kernel features, which takes a while on a busy node. */
 const probeMs = 20_000;
 
 export type CheckpointOptions = {
-  id: string;
-  runtime: RuntimeCommand;
+  /** Writes criu's images, and its log into the folder `work`. */
+  dump: (folders: { images: string; work: string }) => Promise<void>;
   /** The bundle's config.json, which is added to the archive. */
   specFile: string;
   /** A temporary folder, created and removed. */
@@ -27,7 +26,7 @@ export type CheckpointOptions = {
  * the runtime's message, DEADLINE_EXCEEDED or CANCELLED; partial files are removed.
  */
 export async function writeCheckpoint(options: CheckpointOptions): Promise<void> {
-  const { id, runtime, scratch, location, signal } = options;
+  const { scratch, location, signal } = options;
   await requireCriu(signal);
   if (existsSync(location)) {
     throw new CriError("ALREADY_EXISTS", `checkpoint location ${location} exists already`);
@@ -38,9 +37,7 @@ export async function writeCheckpoint(options: CheckpointOptions): Promise<void>
     await mkdir(images, { recursive: true, mode: 0o700 });
     const work = join(scratch, "work");
     await mkdir(work, { mode: 0o700 });
-    const verb = ["checkpoint", "--leave-running", "--tcp-established", "--file-locks"];
-    verb.push("--image-path", images, "--work-path", work, id);
-    await callRuntime(runtime, verb, { logFile: join(scratch, "runtime.log"), signal });
+    await options.dump({ images, work });
     await copyFile(options.specFile, join(scratch, "config.json"));
     await archive(scratch, partial, signal);
     await rename(partial, location);

@@ -18,10 +18,11 @@ import type {
 } from "./spec_inputs.ts";
 import { containerMounts, sandboxMounts } from "./mounts.ts";
 import { namespaceOptions } from "./namespace_options.ts";
-import type { OciNamespace, OciProcess, OciSpec } from "./oci_types.ts";
+import { nonEmpty, type OciNamespace, type OciProcess, type OciSpec } from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";
 import { invalid, unsupported } from "./refusals.ts";
 import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
+import { guestAnnotations, guestNamespaces, type GuestSettings } from "./sandboxed.ts";
 import { apparmorProfile, maskedPaths, seccompFilter } from "./security.ts";
 import type { SelinuxLabels } from "./selinux.ts";
 import type { UserNamespace } from "./userns.ts";
@@ -127,12 +128,17 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
 }
 
 export type SandboxSpecInput = SpecInput & {
+  /** Present for the sandbox container of a pod in a guest; without it, the spec is a pause container's. */
+  guest?: GuestSettings;
   resolved: Pick<ResolvedInputs, "passwd" | "group" | "seccompProfile" | "apparmorProfiles">;
 };
 
-/** Returns the spec of a pod's pause container, the first process of the pod's shared pid namespace. */
+/**
+ * Returns the spec of a pod's pause container, the first process of the pod's shared pid namespace, or of the
+ * sandbox container that makes the pod's guest.
+ */
 export function sandboxSpec(input: SandboxSpecInput): OciSpec {
-  const { sandbox, host } = input;
+  const { sandbox, host, guest } = input;
   const security = { ...sandbox.config.linux?.security_context, privileged: false };
   const caps = capabilities({ drop_capabilities: ["ALL"] }, false, host.capabilities);
   const seccomp = seccompFilter(security, {
@@ -143,8 +149,10 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
   // Same profile as the pod's containers: the default profile lets them signal only processes under it.
   const apparmor = apparmorProfile(security, host, input.resolved.apparmorProfiles ?? []);
   const user = resolveUser({ security, imageUser: input.image.User ?? "", ...input.resolved });
+  const hostname = sandbox.config.hostname ?? "";
   return {
     ociVersion,
+    ...(guest !== undefined && hostname !== "" ? { hostname } : {}),
     process: {
       user,
       args: processArgs({}, input.image),
@@ -161,15 +169,21 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
     mounts: sandboxMounts(sandbox.files, sandbox.namespaces, host),
     annotations: {
       ...podAnnotations(sandbox, input.handler),
+      ...(guest === undefined ? {} : guestAnnotations(sandbox.config, guest)),
       "io.kubernetes.cri.container-type": "sandbox",
       ...input.runtimeAnnotations,
     },
     linux: {
-      namespaces: [...podNamespaces(sandbox, host, false), { type: "pid" }, { type: "mount" }],
+      namespaces:
+        guest === undefined
+          ? [...podNamespaces(sandbox, host, false), { type: "pid" }, { type: "mount" }]
+          : guestNamespaces(sandbox, host),
       ...userNamespaceOf(sandbox),
+      ...nonEmpty("sysctl", guest?.sysctls ?? {}),
       devices: [],
       cgroupsPath: input.cgroupsPath,
-      resources: ociResources({}, [{ allow: false, access: "rwm" }], host),
+      // A guest's cgroup holds the virtual machine's monitor, which needs devices such as /dev/kvm.
+      resources: ociResources({}, guest ? [] : [{ allow: false, access: "rwm" }], host),
       ...(seccomp === undefined ? {} : { seccomp }),
       ...maskedPaths(undefined),
       ...mountLabel(input.selinux),
@@ -211,7 +225,8 @@ function processLabel(
   selinux: SelinuxLabels | undefined,
   privileged: boolean | null | undefined,
 ): Pick<OciProcess, "selinuxLabel"> {
-  return selinux === undefined || privileged ? {} : { selinuxLabel: selinux.process };
+  // A guest that knows no SELinux has no label for its processes.
+  return !selinux?.process || privileged ? {} : { selinuxLabel: selinux.process };
 }
 
 function mountLabel(selinux: SelinuxLabels | undefined): { mountLabel?: string } {

@@ -166,6 +166,7 @@ export type OciHookName = (typeof ociHookNames)[number];
 
 export type OciSpec = {
   ociVersion: string;
+  hostname?: string;
   process: OciProcess;
   root: { path: string; readonly: boolean };
   mounts: OciMount[];

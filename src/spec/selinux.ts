@@ -49,6 +49,17 @@ export function containerLabels(
   };
 }
 
+/** Returns the labels of a guest's process ("none": gVisor refuses one), or of a virtual machine's monitor. */
+export function guestLabels(
+  labels: SelinuxLabels | undefined,
+  kind: "none" | "kvm" | "container",
+): SelinuxLabels | undefined {
+  if (labels === undefined || kind === "container") return labels;
+  const { mount } = labels;
+  if (kind === "none") return { process: "", mount };
+  return { process: text({ ...parse(labels.process), type: "container_kvm_t" }), mount };
+}
+
 export function requestsLabels(requested: LabelOptions | null | undefined): boolean {
   return Boolean(requested?.user || requested?.role || requested?.type || requested?.level);
 }

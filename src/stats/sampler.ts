@@ -22,8 +22,16 @@ const idleMs = 60_000;
 const openFilesCap = 4096;
 const limitShare = 4;
 
-/** processes: also count processes, which costs one file for each cgroup below. */
-export type Cgroup = { id: string; paths: CgroupPaths; processes?: boolean };
+/**
+ * processes: also count processes, which costs one file for each cgroup below. usage: asks somebody else, where
+ * this node's cgroup says nothing; it never throws.
+ */
+export type Cgroup = {
+  id: string;
+  paths: CgroupPaths;
+  processes?: boolean;
+  usage?: () => Promise<CgroupUsage | undefined>;
+};
 
 /** One reading of a cgroup; nanoCores: CPU nanoseconds per second since the previous one. */
 export type Sample = CgroupUsage & { nanoCores?: bigint };
@@ -34,6 +42,8 @@ export class Sampler implements Disposable {
   readonly #list: () => Cgroup[];
   readonly #intervalMs: number;
   readonly #entries = new Map<string, Entry>();
+  /** Questions that are not answered yet, by id. */
+  readonly #asked = new Map<string, Promise<Sample | undefined>>();
   readonly #files = new KernelFiles(filesMax());
   #timer: ReturnType<typeof setInterval> | undefined;
   #requestedMs = 0;
@@ -63,19 +73,44 @@ export class Sampler implements Disposable {
   async #read(cgroups: Cgroup[]): Promise<Map<string, Sample>> {
     const samples = new Map<string, Sample>();
     const slices = new Slices();
+    const asked: Promise<unknown>[] = [];
     for (const cgroup of cgroups) {
-      const sample = this.#fresh(cgroup);
-      if (sample !== undefined) samples.set(cgroup.id, sample);
+      const { id, usage } = cgroup;
+      const keep = (sample: Sample | undefined) => sample && samples.set(id, sample);
+      if (usage === undefined) keep(this.#fresh(cgroup));
+      else asked.push(this.#ask(id, usage).then(keep));
       await slices.pause();
     }
+    if (asked.length > 0) await Promise.all(asked);
     return samples;
   }
 
   #fresh({ id, paths, processes }: Cgroup): Sample | undefined {
+    const known = this.#recent(id);
+    if (known !== undefined) return known;
+    return this.#sampled(
+      id,
+      readUsage(paths, { processes, read: (path) => this.#files.read(id, path) }),
+    );
+  }
+
+  /** All calls share one question, and its answer while it is fresh. */
+  async #ask(id: string, ask: NonNullable<Cgroup["usage"]>): Promise<Sample | undefined> {
+    const known = this.#recent(id) ?? this.#asked.get(id);
+    if (known !== undefined) return known;
+    const answer = ask().then((usage) => this.#sampled(id, usage));
+    this.#asked.set(id, answer);
+    return await answer.finally(() => this.#asked.delete(id));
+  }
+
+  #recent(id: string): Sample | undefined {
+    const before = this.#entries.get(id);
+    return before && performance.now() - before.monotonicMs < freshMs ? before.sample : undefined;
+  }
+
+  #sampled(id: string, usage: CgroupUsage | undefined): Sample | undefined {
     const before = this.#entries.get(id);
     const monotonicMs = performance.now();
-    if (before !== undefined && monotonicMs - before.monotonicMs < freshMs) return before.sample;
-    const usage = readUsage(paths, { processes, read: (path) => this.#files.read(id, path) });
     if (usage === undefined) return this.forget(id);
     const last = before && { cpuNs: before.sample.cpuNs, monotonicMs: before.monotonicMs };
     const sample = { ...usage, nanoCores: cpuRate(last, { cpuNs: usage.cpuNs, monotonicMs }) };

@@ -194,6 +194,6 @@ describe("cri-runtimes", () => {
 
   test("gives a configured shim a further name", () => {
     const { config } = load({ runtimes: { g: gvisor }, "cri-runtimes": { untrusted: "g" } });
-    expect(config.runtimes["untrusted"]).toEqual(config.runtimes["g"]!);
+    expect(config.runtimes["untrusted"]).toEqual(config.runtimes["g"]);
   });
 });

@@ -82,6 +82,7 @@ describe("cgroups", () => {
   const context = (sandboxes: ReturnType<typeof sandboxRecord>[]) =>
     ({
       host,
+      handlers: new Map([["guest", { sandboxed: true }]]),
       sandboxes: recordStore(sandboxes),
       cgroup: {
         name: "cgroupfs",
@@ -96,6 +97,11 @@ describe("cgroups", () => {
     expect(hasCgroup(context([]), systemd)).toBe(false);
     expect(hasCgroup(context([]), sandboxRecord())).toBe(true);
     expect(containerCgroup(context([systemd]), containerRecord())).toEqual({});
+  });
+
+  test("of this node say nothing about containers in a guest", () => {
+    const inGuest = containerRecord({ runtimeHandler: "guest", cgroupsPath: "/chosen" });
+    expect(containerCgroup(context([sandboxRecord()]), inGuest)).toEqual({});
   });
 
   test("of a container are below its pod's, or where a plugin put them", () => {

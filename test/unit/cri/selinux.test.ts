@@ -75,8 +75,7 @@ test("the pod's files, the image's volumes and the mounts that want it get the l
     const selinux = { process: "u:r:t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
     const config = { mounts: [{}, { selinux_relabel: true }] };
     const container = { sandboxId: "pod1", config, selinux } as Container;
-    const namespaces = { ipc: { path: "", inode: "1" } };
-    const context = contextWith({ policy }, { sandboxes: [{ namespaces }], state });
+    const context = contextWith({ policy }, { sandboxes: [{ id: "pod1", config: {} }], state });
     const [volume, wanted, unwanted] = ["volume", "wanted", "unwanted"].map((name) =>
       join(state, name),
     ) as [string, string, string];

@@ -1,0 +1,30 @@
+// Knows what the guests of well-known shims lack. Of other shims nothing is refused: their runtime decides.
+import { existsSync, readFileSync } from "node:fs";
+import type { ShimSettings } from "../node/oci_runtime.ts";
+
+export type GuestTraits = {
+  /** Its containers can use the node's network. */
+  hostNetwork: boolean;
+  /** Label of its processes: none, that of virtual machines for the guest's own, or those of containers. */
+  selinux: "none" | "kvm" | "container";
+};
+
+/** Where gVisor's shim looks for its settings by itself. */
+const runscConfigs = ["/run/containerd/runsc/config.toml", "/etc/containerd/runsc/config.toml"];
+
+export function guestTraits({ type, configPath }: ShimSettings): GuestTraits {
+  if (type.includes("runsc")) {
+    return { hostNetwork: usesHostNetwork(configPath), selinux: "none" };
+  }
+  const isVm = /kata|firecracker/.test(type);
+  return isVm
+    ? { hostNetwork: false, selinux: "kvm" }
+    : { hostNetwork: true, selinux: "container" };
+}
+
+/** runsc's own network stack serves pods with a network namespace of their own only. */
+function usesHostNetwork(configPath: string): boolean {
+  const file = [configPath, ...runscConfigs].find((path) => path !== "" && existsSync(path));
+  if (file === undefined) return false;
+  return /^\s*network\s*=\s*["']host["']/m.test(readFileSync(file, "utf8"));
+}

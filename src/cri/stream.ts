@@ -1,6 +1,7 @@
 // Exec, Attach and PortForward: checks the request and returns a URL for a single use.
 import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
+import type { Container } from "../state/container.ts";
 import { readSpec } from "./bundle.ts";
 import { stdioFolder, type Context } from "./context.ts";
 import {
@@ -9,14 +10,17 @@ import {
   requireReady,
   requireRunning,
 } from "./preconditions.ts";
+import { isSandboxed, removalRuntime } from "./runtime_handlers.ts";
 
 export async function exec(context: Context, request: cri.ExecRequest): Promise<cri.ExecResponse> {
   const wanted = requestedStreams(request);
-  const { id, selinux } = requireRunning(context.containers.get(request.container_id ?? ""));
+  const container = requireRunning(context.containers.get(request.container_id ?? ""));
+  const { id, selinux } = container;
   const { process } = await readSpec(context, id);
   const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
   const label = selinux?.mount;
-  return { url: context.streams.exec({ containerId: id, process: command, label, wanted }) };
+  const streams = { containerId: id, byShim: isByShim(context, container), label, wanted };
+  return { url: context.streams.exec({ ...streams, process: command }) };
 }
 
 export function attach(context: Context, request: cri.AttachRequest): cri.AttachResponse {
@@ -27,7 +31,13 @@ export function attach(context: Context, request: cri.AttachRequest): cri.Attach
   const stdinOnce = config.stdin_once === true;
   const stdio = stdioFolder(context, id);
   const exited = () => exitCommitted(context, id);
-  return { url: context.streams.attach({ containerId: id, stdio, stdinOnce, wanted, exited }) };
+  const byShim = isByShim(context, container);
+  const session = { containerId: id, stdio, byShim, stdinOnce, wanted, exited };
+  return { url: context.streams.attach(session) };
+}
+
+function isByShim(context: Context, { runtimeHandler }: Container): boolean {
+  return removalRuntime(context, runtimeHandler).shim !== undefined;
 }
 
 /** The streams of a container close a moment before its exit is committed. */
@@ -44,7 +54,13 @@ export function portForward(
   request: cri.PortForwardRequest,
 ): cri.PortForwardResponse {
   const sandbox = requireReady(context.sandboxes.get(request.pod_sandbox_id ?? ""));
-  const { namespaces, networkMode } = sandbox;
+  const { namespaces, networkMode, networkSettings } = sandbox;
+  const ports = request.port ?? [];
+  if (isSandboxed(context, sandbox) && networkMode === "cni") {
+    // localhost in the pod's network namespace does not reach the guest's network.
+    const pod = { netns: undefined, addresses: networkSettings.IPs, ports };
+    return { url: context.streams.portForward(pod) };
+  }
   const netns = networkMode === "host" ? undefined : namespaces.net?.path;
-  return { url: context.streams.portForward({ netns, ports: request.port ?? [] }) };
+  return { url: context.streams.portForward({ netns, ports }) };
 }

@@ -195,12 +195,12 @@ export class Containers {
     } else terminal.close();
   }
 
-  async closeStdin(id: string): Promise<void> {
+  async closeStdin({ id, key = "" }: { id: string; key?: string }): Promise<void> {
     const container = this.#running.get(id);
-    container?.stdio.closeStdin();
+    if (key === "") container?.stdio.closeStdin();
     if (container?.record.runtime.shim === undefined) return;
     const client = (await this.runtimes.shims()).clientOf(id);
-    await client.closeStdin({ id });
+    await client.closeStdin({ id, exec_id: key });
   }
 
   /** Rolls back an interrupted start; only the next call for the container waits for its end. */

@@ -21,8 +21,8 @@ export type RunningExec = {
   exited: Promise<{ exitCode: number }>;
   /** Kills it with all its descendants. */
   kill: () => Promise<void>;
-  /** Called after its exit, when its output was read. */
-  close: () => Promise<void>;
+  /** Lets go of its streams; called after its exit, once its output was read. */
+  close?: () => Promise<void>;
 };
 
 /** Streams whose output is captured; disposed of once the process has its own ends. */
@@ -61,7 +61,7 @@ export class Execs {
     this.#starterFor = starterFor;
   }
 
-  /** Kills an exec whose caller has cancelled it. */
+  /** Kills an exec whose caller has cancelled it; lets go of one that has ended and whose output was read. */
   cancel(key: string): void {
     this.#kills.get(key)?.();
   }
@@ -85,14 +85,22 @@ export class Execs {
         signal: cancelled,
       });
       const end = this.#wait(started, { key, deadline: Infinity, cancelled });
-      const closed = closing(started, end);
-      closed.catch(() => {}); // wait() rejects as well
-      this.#ends.set(key, closed);
+      end.then(() => this.#closeLater(key, started)).catch(() => {}); // wait() rejects as well
+      this.#ends.set(key, end);
       return started.process;
     } catch (error) {
       this.#kills.delete(key);
       throw error;
     }
+  }
+
+  /** Its caller reads the output at its own pace, and then cancels or abandons the exec. */
+  #closeLater(key: string, { close }: RunningExec): void {
+    if (close === undefined) return;
+    this.#kills.set(key, () => {
+      this.#kills.delete(key);
+      close().catch(() => {}); // best effort, as in run()
+    });
   }
 
   /** @throws CriError NOT_FOUND for an exec that was not started, or whose end was returned before. */
@@ -129,7 +137,7 @@ export class Execs {
     const { stdout, stderr } = await this.#workers.collect(id, starter.isCopied);
     if (ran.status === "rejected") throw ran.reason;
     const { started, ...result } = ran.value;
-    await started?.close();
+    await started?.close?.();
     return { result: { ...result, stdoutBytes: stdout.length }, stdout, stderr };
   }
 
@@ -192,13 +200,5 @@ export class Execs {
     } finally {
       clearTimeout(timer);
     }
-  }
-}
-
-async function closing<End>({ close }: RunningExec, end: Promise<End>): Promise<End> {
-  try {
-    return await end;
-  } finally {
-    await close();
   }
 }

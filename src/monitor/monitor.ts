@@ -218,7 +218,7 @@ const handlers: Handlers = {
     running(parts, params.id);
     return parts.workers.attach(params);
   },
-  closeStdin: ({ containers }, { id }) => containers.closeStdin(id),
+  closeStdin: ({ containers }, params) => containers.closeStdin(params),
   cancelExec: ({ execs }, { key }) => execs.cancel(key),
   kill: async ({ containers }, { id, signal }) => ({
     result: { running: await containers.kill(id, signal) },

@@ -103,7 +103,6 @@ export class OciExecs implements ExecStarter<Streams> {
       process: running,
       exited: exited.promise,
       kill: () => killAll(tree),
-      close: () => Promise.resolve(),
     };
   }
 

@@ -89,8 +89,8 @@ export type Calls = {
   endExec: [EndExecRequest, Record<string, never>];
   /** Copies further output to FIFOs too ("": none), until the container ends. */
   attach: [{ id: string; stdout: string; stderr: string }, Record<string, never>];
-  /** Ends the container's stdin for good. */
-  closeStdin: [{ id: string }, Record<string, never>];
+  /** Ends the container's stdin for good; key: that of an exec by a shim, whose caller has closed its end. */
+  closeStdin: [{ id: string; key?: string }, Record<string, never>];
   kill: [{ id: string; signal: number }, { running: boolean }];
   reopenLog: [{ id: string }, Record<string, never>];
   /** Calls the shim of a running container; the response message is the reply's body. */

@@ -32,6 +32,7 @@ import {
   type StartRequest,
 } from "../monitor/protocol.ts";
 import { monitorLogFile } from "../monitor/monitor_log_file.ts";
+import { hasTerminal } from "../monitor/stdio.ts";
 import { Starter } from "./starter.ts";
 import { KeptTerminals } from "./kept_terminals.ts";
 import { PendingCalls, type Reply } from "./pending_calls.ts";
@@ -142,8 +143,8 @@ export class MonitorClient implements AsyncDisposable {
 
   /** Ends the container's stdin for good. */
   async closeStdin(id: string): Promise<void> {
+    this.#stdio.closeStdin(id); // first: some shims wait for the end of the input
     await this.call("closeStdin", { id });
-    this.#stdio.closeStdin(id);
   }
 
   async #start(
@@ -154,8 +155,9 @@ export class MonitorClient implements AsyncDisposable {
     this.#starting.add(request.id);
     try {
       const reply = await sent;
-      if (this.#starting.has(request.id)) this.#stdio.hold(request);
-      if (request.terminal && this.#connection.state === "connected") {
+      const terminal = hasTerminal(request);
+      if (this.#starting.has(request.id)) this.#stdio.hold({ ...request, terminal });
+      if (terminal && this.#connection.state === "connected") {
         this.#keepTerminal(this.#connection.socket, { id: request.id, terminalHeld });
       }
       return reply;

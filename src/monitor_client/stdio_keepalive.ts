@@ -1,6 +1,7 @@
 // Keeps the containers' streams open in the daemon, so that none breaks when the monitor is killed: a reading
 // end of each output FIFO (the last output of an ended container stays in it for the next monitor) and the
-// writing end of stdin (without it the container would read an end of file).
+// writing end of stdin (without it the container would read an end of file). A shim's container with a
+// terminal has such FIFOs too.
 import { constants } from "node:fs";
 import { join } from "node:path";
 import { errnoOf } from "../base/errors.ts";
@@ -10,6 +11,7 @@ import { Descriptor } from "../sys/descriptor.ts";
 export class StdioKeepalive {
   readonly #streams = new Map<string, { outputs: Descriptor[]; stdin: Descriptor[] }>();
 
+  /** terminal: the monitor holds it, and there are no FIFOs. */
   hold({ id, stdio, stdin, terminal }: HeldStreams): void {
     if (terminal || this.#streams.has(id)) return;
     const reading = constants.O_RDONLY | constants.O_NONBLOCK;

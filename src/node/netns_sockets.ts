@@ -5,7 +5,8 @@ import { runningProgram } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import { failureOutput, run } from "../sys/run.ts";
-import { lacksFamily, tcpSocket, type Family } from "../sys/tcp.ts";
+import type { Family } from "../sys/socket_address.ts";
+import { lacksFamily, tcpSocket } from "../sys/tcp.ts";
 import { DescriptorInbox, sendDescriptors } from "../sys/unix_socket.ts";
 
 /** Sockets of each family per child; a message carries at most 12 descriptors. */

@@ -1,18 +1,21 @@
 // Serves Attach: connects a client to a container's own streams. New output comes from the monitor's log
-// worker (tap.ts); input goes straight into the container's stdin or terminal. The container outlives the
-// client.
+// worker (tap.ts); input goes straight into the container's stdin or terminal, or into the FIFO from which a
+// shim feeds its terminal. The container outlives the client.
 import { messageOf } from "../base/errors.ts";
 import { openStdin } from "../monitor_client/stdio_keepalive.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import type { Channels, Outcome, WantedStreams } from "./channels.ts";
 import { copyOutput } from "./copy_output.ts";
-import { resizeTerminal, type StreamParts } from "./exec.ts";
+import type { StreamParts } from "./exec_io.ts";
 import { Fifos } from "./fifos.ts";
+import { followSizes, resizeByShim, resizeTerminal } from "./resize.ts";
 
 export type AttachSession = {
   containerId: string;
   /** The folder of the container's FIFOs. */
   stdio: string;
+  /** A shim runs the container, and holds its terminal. */
+  byShim: boolean;
   /** The container's stdin ends with the first client's. */
   stdinOnce: boolean;
   /** Resolves once the exit is committed, so that a client whose stream ends can query the exit code. */
@@ -35,7 +38,12 @@ export async function serveAttach(
     using input = await openInput(parts, session);
     await parts.monitor.call("attach", { id, ...fifos.paths });
     fifos.connected();
-    if (wanted.tty) resizeTerminal(input, channels).catch(() => {}); // the terminal is closed
+    if (wanted.tty) {
+      const resize = session.byShim
+        ? resizeByShim(parts.monitor, { id, key: "" })
+        : resizeTerminal(input!);
+      followSizes(channels, resize).catch(() => {}); // the terminal is closed
+    }
     const copies = names.map((name) =>
       copyOutput(fifos.streams[name]!, (bytes) => channels.write(name, bytes)),
     );
@@ -50,9 +58,9 @@ export async function serveAttach(
 /** Opens the container's stdin or terminal; undefined: the container takes no input. */
 async function openInput(
   { monitor, poller }: StreamParts,
-  { containerId, stdio, wanted }: AttachSession,
+  { containerId, stdio, wanted, byShim }: AttachSession,
 ): Promise<ByteStream | undefined> {
-  if (wanted.tty) return new ByteStream(await monitor.terminal(containerId), poller);
+  if (wanted.tty && !byShim) return new ByteStream(await monitor.terminal(containerId), poller);
   const [fd] = wanted.stdin ? openStdin(stdio) : [];
   return fd === undefined ? undefined : new ByteStream(fd, poller);
 }

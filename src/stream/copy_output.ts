@@ -3,25 +3,27 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { ByteStream } from "../sys/byte_stream.ts";
 
 /** After the process's exit, the wait for output of children that keep the stream open. */
-const lingerMs = 100;
+export const lingerMs = 100;
+/** The same where a shim copies the output, which may lag behind the exit. */
+export const shimLingerMs = 2_000;
 const chunkBytes = 256 << 10;
 /** Free buffers: an idle stream holds none. */
 const spare: Buffer[] = [];
 const spareMax = 4;
 
 /**
- * Copies until the source ends, or is empty lingerMs after `exited`, if given. Reads nothing while `write`
+ * Copies until the source ends, or is empty lingerMs after `exited` where `end` is given. Reads nothing while `write`
  * waits for a slow client (backpressure).
  */
 export async function copyOutput(
   source: ByteStream,
   write: (bytes: Uint8Array) => Promise<void>,
-  exited?: Promise<unknown>,
+  end?: { exited: Promise<unknown>; lingerMs: number },
 ): Promise<void> {
   let late = false;
-  const lastCall = exited
-    ?.catch(() => {}) // reported by its other awaiters
-    .then(() => sleep(lingerMs))
+  const lastCall = end?.exited
+    .catch(() => {}) // reported by its other awaiters
+    .then(() => sleep(end.lingerMs))
     .then(() => (late = true));
   for (;;) {
     const wasLate = late;

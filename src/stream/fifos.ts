@@ -3,6 +3,8 @@
 import { constants, mkdirSync, rmSync } from "node:fs";
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { errnoOf } from "../base/errors.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import { Descriptor, setPipeSize } from "../sys/descriptor.ts";
 import { mkfifo, setSelinuxLabel } from "../sys/path.ts";
@@ -11,6 +13,8 @@ import type { Poller } from "../sys/poller.ts";
 export type StreamName = "stdin" | "stdout" | "stderr";
 
 const fifoBytes = 256 << 10;
+const readMs = 1_000;
+const probeMs = 2;
 
 export class Fifos implements Disposable {
   /** "" for a stream that was not requested. */
@@ -56,8 +60,31 @@ export class Fifos implements Disposable {
     rmSync(this.#folder, { recursive: true, force: true });
   }
 
+  /**
+   * Waits until the other side reads stdin; gives up after readMs, by when it may have closed it again. A shim
+   * opens its end after it has started the process: what was sent before would be lost.
+   */
+  async stdinRead(): Promise<void> {
+    const end = performance.now() + readMs;
+    const { stdin } = this.streams;
+    while (stdin?.closed === false && !hasReader(stdin.descriptor) && performance.now() < end) {
+      await sleep(probeMs);
+    }
+  }
+
   [Symbol.dispose](): void {
     this.connected();
     for (const stream of Object.values(this.streams)) stream.close();
+  }
+}
+
+/** Opens another writing end of a FIFO, which fails with ENXIO while nobody has it open for reading. */
+function hasReader({ fd }: Descriptor): boolean {
+  try {
+    Descriptor.open(`/proc/self/fd/${fd}`, constants.O_WRONLY | constants.O_NONBLOCK).close();
+    return true;
+  } catch (error) {
+    if (errnoOf(error) === "ENXIO") return false;
+    throw error;
   }
 }

@@ -1,11 +1,12 @@
-// Forwards one connection between a client's stream, over any protocol, and a port on localhost in the pod's
-// network namespace, IPv4 first.
+// Forwards one connection between a client's stream, over any protocol, and a port of a pod: on localhost in its
+// network namespace, IPv4 first, or on the address of a pod whose own kernel has the network.
 import { throwIfAborted } from "../base/abort.ts";
 import { messageOf } from "../base/errors.ts";
 import type { NetnsSockets } from "../node/netns_sockets.ts";
 import { ByteStream } from "../sys/byte_stream.ts";
 import type { Poller } from "../sys/poller.ts";
-import { connectLoopback } from "../sys/tcp.ts";
+import { familyOf } from "../sys/socket_address.ts";
+import { connectTcp } from "../sys/tcp.ts";
 import { copyOutput } from "./copy_output.ts";
 
 const connectMs = 10_000;
@@ -28,7 +29,15 @@ export type ForwardClient = {
   fail(message: string): Promise<void>;
 };
 
-export type ForwardTarget = { sockets: NetnsSockets; poller: Poller; port: number };
+/** addresses: tried in this order, with sockets of the namespace from which they are reached. */
+export type ForwardTarget = {
+  sockets: NetnsSockets;
+  addresses: string[];
+  poller: Poller;
+  port: number;
+};
+
+export const localhost = ["127.0.0.1", "::1"];
 
 /** Connects to the port and copies both ways until both ends. @throws if the client has disconnected. */
 export async function forward(client: ForwardClient, target: ForwardTarget): Promise<void> {
@@ -109,18 +118,18 @@ function closeAfter(
   };
 }
 
-/** Returns a socket that the caller closes. @throws if no family connects or the signal aborts. */
+/** Returns a socket that the caller closes. @throws if no address connects or the signal aborts. */
 async function dial(
-  { sockets, poller, port }: ForwardTarget,
+  { sockets, addresses, poller, port }: ForwardTarget,
   signal: AbortSignal,
 ): Promise<ByteStream> {
   const refused: unknown[] = [];
-  for (const family of ["IPv4", "IPv6"] as const) {
-    const unconnected = await sockets.take(family);
+  for (const address of addresses) {
+    const unconnected = await sockets.take(familyOf(address));
     if (unconnected === undefined) continue;
     const socket = new ByteStream(unconnected, poller);
     try {
-      await connectLoopback(unconnected, { family, port, poller, signal });
+      await connectTcp(unconnected, { address, port, poller, signal });
       return socket;
     } catch (error) {
       socket.close();
@@ -128,5 +137,5 @@ async function dial(
       refused.push(error);
     }
   }
-  throw new Error(refused.map(messageOf).join("; ") || "the pod has no network namespace");
+  throw new Error(refused.map(messageOf).join("; ") || "the pod has no address");
 }

@@ -1,10 +1,8 @@
 // Serves PortForward over SPDY (portforward.k8s.io): per connection the client opens a data and an error
 // stream with the port in their headers.
-import type { NetnsSockets } from "../node/netns_sockets.ts";
 import type { Wire } from "../sys/byte_stream.ts";
-import type { Poller } from "../sys/poller.ts";
 import { SpdySession, type SpdyStream } from "../sys/spdy.ts";
-import { forward, type ForwardClient } from "./port_forward.ts";
+import { forward, type ForwardClient, type ForwardTarget } from "./port_forward.ts";
 
 export const portForwardProtocol = "portforward.k8s.io";
 
@@ -17,7 +15,7 @@ type OnPair = (client: ForwardClient, port: number) => Promise<void>;
 /** Serves one client until it disconnects, which aborts `hangup`. */
 export async function forwardSpdy(
   wire: Wire,
-  { hangup, ...options }: { sockets: NetnsSockets; poller: Poller; hangup: AbortSignal },
+  { hangup, ...options }: Omit<ForwardTarget, "port"> & { hangup: AbortSignal },
 ): Promise<void> {
   const pairs = new Pairs(hangup, (client, port) => forward(client, { ...options, port }));
   const session = new SpdySession(wire, (stream) => pairs.add(stream));

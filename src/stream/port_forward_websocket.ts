@@ -19,7 +19,7 @@ type Options = Omit<ForwardTarget, "port"> & {
 
 /** Serves one client until it disconnects, which aborts `hangup`, or all ports have ended. */
 export async function forwardWebSocket(wire: Wire, options: Options): Promise<void> {
-  const { ports, protocol, sockets, poller } = options;
+  const { ports, protocol, sockets, addresses, poller } = options;
   const messages = new ChannelMessages(new WebSocketConnection(wire, "server"), protocol);
   const disconnected = new AbortController();
   const hangup = AbortSignal.any([options.hangup, disconnected.signal]);
@@ -32,7 +32,7 @@ export async function forwardWebSocket(wire: Wire, options: Options): Promise<vo
   received.catch(() => {}); // awaited at the end
   const forwarded = ports.map((port, index) => {
     const client = clientOf(messages, { index, inbox: inboxes[index]!, hangup });
-    return forward(client, { sockets, poller, port }).catch(() => {}); // the client has disconnected
+    return forward(client, { sockets, addresses, poller, port }).catch(() => {}); // the client has disconnected
   });
   await Promise.all(forwarded);
   await messages.close(closeNormal);

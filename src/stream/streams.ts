@@ -8,7 +8,9 @@ import { tunnel, WebSocketConnection } from "../sys/websocket.ts";
 import { serveAttach, type AttachSession } from "./attach.ts";
 import type { Serve } from "./channels.ts";
 import { commandSession } from "./command_session.ts";
-import { serveExec, type ExecSession, type StreamParts } from "./exec.ts";
+import { serveExec, type ExecSession } from "./exec.ts";
+import type { StreamParts } from "./exec_io.ts";
+import { localhost } from "./port_forward.ts";
 import { forwardSpdy, portForwardProtocol } from "./port_forward_spdy.ts";
 import { forwardWebSocket, portForwardChannelProtocols } from "./port_forward_websocket.ts";
 import { StreamServer, type StreamSession } from "./server.ts";
@@ -23,6 +25,13 @@ export type StreamOptions = {
   port: number;
   idleMs: number;
   tls: TlsFiles | undefined;
+};
+
+/** addresses: localhost where they are absent. */
+export type ForwardedPod = {
+  netns: string | undefined;
+  addresses?: string[];
+  ports: number[];
 };
 
 export class Streams implements AsyncDisposable {
@@ -69,10 +78,10 @@ export class Streams implements AsyncDisposable {
   }
 
   /**
-   * netns: path of the pod's network namespace; undefined: the host's. ports: for clients whose protocol
-   * cannot name ports.
+   * netns: path of the namespace from which the pod's addresses are reached; undefined: the host's. ports: for
+   * clients whose protocol cannot name ports.
    */
-  portForward({ netns, ports }: { netns: string | undefined; ports: number[] }): string {
+  portForward({ netns, addresses = localhost, ports }: ForwardedPod): string {
     const { poller, folder } = this.#parts;
     return this.#url({
       kind: "portforward",
@@ -83,7 +92,7 @@ export class Streams implements AsyncDisposable {
       ],
       serve: async (wire, { over, protocol }, hangup) => {
         using sockets = new NetnsSockets({ netns, folder });
-        const options = { sockets, poller, hangup };
+        const options = { sockets, addresses, poller, hangup };
         if (over === "spdy") return await forwardSpdy(wire, options);
         if (portForwardChannelProtocols.includes(protocol)) {
           return await forwardWebSocket(wire, { ...options, ports, protocol });

@@ -6,9 +6,8 @@ import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 import { check, failure, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
 import type { Poller } from "./poller.ts";
+import { domainOf, hostPort, socketAddress, type Family } from "./socket_address.ts";
 
-const AF_INET = 2;
-const AF_INET6 = 10;
 const SOCK_STREAM = 1;
 const IPPROTO_TCP = 6;
 const TCP_NODELAY = 1;
@@ -19,23 +18,10 @@ const SHUT_WR = 1;
 /** Backlog; the kernel bounds it by net.core.somaxconn. */
 const backlogMax = 4096;
 
-export type Family = "IPv4" | "IPv6";
-
 /** Makes an unconnected socket; it stays in the thread's current network namespace. */
 export function tcpSocket(family: Family): Descriptor {
-  const domain = family === "IPv4" ? AF_INET : AF_INET6;
+  const domain = domainOf(family);
   return new Descriptor(check("socket", family, domain, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0));
-}
-
-/** struct sockaddr_in or sockaddr_in6 of localhost. */
-function loopback(family: Family, port: number): Uint8Array {
-  const address = new Uint8Array(family === "IPv4" ? 16 : 28);
-  const view = new DataView(address.buffer);
-  view.setUint16(0, family === "IPv4" ? AF_INET : AF_INET6, true);
-  view.setUint16(2, port);
-  if (family === "IPv4") address.set([127, 0, 0, 1], 4);
-  else address[23] = 1;
-  return address;
 }
 
 /** Listens on 127.0.0.1; port 0: any free port. @throws EADDRINUSE. */
@@ -44,7 +30,7 @@ export function listenLoopback(port: number): { listener: Descriptor; port: numb
   const listener = undo.use(tcpSocket("IPv4"));
   const { fd } = listener;
   setOption(listener, SOL_SOCKET, SO_REUSEADDR);
-  const address = loopback("IPv4", port);
+  const address = socketAddress("127.0.0.1", port);
   check("bind", `127.0.0.1:${port}`, fd, address, address.length);
   check("listen", `127.0.0.1:${port}`, fd, backlogMax);
   const length = new Uint8Array(new Uint32Array([address.length]).buffer);
@@ -73,16 +59,16 @@ export function accept({ fd: listener }: Descriptor): Descriptor | undefined {
 }
 
 /**
- * Connects a socket to localhost in its network namespace. The caller closes it where this fails.
+ * Connects a socket to an address, as seen from its network namespace. The caller closes it where this fails.
  * @throws ECONNREFUSED and others; CriError DEADLINE_EXCEEDED or CANCELLED.
  */
-export async function connectLoopback(
+export async function connectTcp(
   socket: Descriptor,
-  options: { family: Family; port: number; poller: Poller; signal: AbortSignal },
+  options: { address: string; port: number; poller: Poller; signal: AbortSignal },
 ): Promise<void> {
-  const { family, port, poller, signal } = options;
-  const address = loopback(family, port);
-  const subject = `${family === "IPv4" ? "127.0.0.1" : "[::1]"}:${port}`;
+  const { port, poller, signal } = options;
+  const address = socketAddress(options.address, port);
+  const subject = hostPort(options.address, port);
   throwIfAborted(`connect ${subject}`, signal);
   try {
     check("connect", subject, socket.fd, address, address.length);

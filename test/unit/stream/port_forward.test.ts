@@ -2,11 +2,12 @@
 import { afterAll, expect, test } from "bun:test";
 import { createServer, type AddressInfo, type Server, type Socket } from "node:net";
 import { NetnsSockets } from "../../../src/node/netns_sockets.ts";
-import { forward, type ForwardClient } from "../../../src/stream/port_forward.ts";
+import { forward, localhost, type ForwardClient } from "../../../src/stream/port_forward.ts";
 import { Poller } from "../../../src/sys/poller.ts";
 
 const poller = new Poller();
 using sockets = new NetnsSockets({ netns: undefined, folder: "" });
+const target = { sockets, addresses: localhost, poller };
 const servers: Server[] = [];
 afterAll(() => {
   for (const server of servers) server.close();
@@ -47,7 +48,7 @@ test("both ways are copied until both ends", async () => {
     socket.on("end", () => socket.end(`had ${parts.join("")}`));
   });
   const { self, noted } = client(["one ", "two"]);
-  await forward(self, { sockets, poller, port });
+  await forward(self, { ...target, port });
   expect(noted).toEqual(["got had one two", "end", "close"]);
 });
 
@@ -55,7 +56,7 @@ test("a port where nobody listens is told once, and nothing else", async () => {
   const port = await serve(() => {});
   servers.pop()!.close();
   const { self, noted } = client([]);
-  await forward(self, { sockets, poller, port });
+  await forward(self, { ...target, port });
   expect(noted).toHaveLength(1);
   expect(noted[0]).toStartWith(`failed: cannot forward to port ${port}: `);
   expect(noted[0]).toContain("ECONNREFUSED");
@@ -68,7 +69,7 @@ test("what a client sent before it disconnected reaches the port, and nothing is
     socket.on("end", () => socket.end("too late"));
   });
   const { self, noted, abort } = client(["last words"]);
-  const forwarded = forward(self, { sockets, poller, port });
+  const forwarded = forward(self, { ...target, port });
   expect(await received.promise).toBe("last words");
   abort.abort();
   await forwarded;
@@ -78,13 +79,24 @@ test("what a client sent before it disconnected reaches the port, and nothing is
 test("a client that cannot be written to ends the connection, unless it has disconnected", async () => {
   const port = await serve((socket) => socket.end("greeting"));
   const broken = client([], () => Promise.reject(new Error("broken pipe")));
-  const error = await forward(broken.self, { sockets, poller, port }).then(String, String);
+  const error = await forward(broken.self, { ...target, port }).then(String, String);
   expect(error).toContain("broken pipe");
   expect(broken.noted).toEqual(["close"]);
   const gone = client([], () => {
     gone.abort.abort();
     return Promise.reject(new Error("broken pipe"));
   });
-  await forward(gone.self, { sockets, poller, port });
+  await forward(gone.self, { ...target, port });
   expect(gone.noted).toEqual(["close"]);
+});
+
+test("the addresses are tried in their order", async () => {
+  const port = await serve((socket) => socket.end("here"));
+  const { self, noted } = client([]);
+  await forward(self, { ...target, addresses: ["127.0.0.2", "::1", "127.0.0.1"], port });
+  expect(noted).toEqual(["got here", "end", "close"]);
+  const other = client([]);
+  await forward(other.self, { ...target, addresses: ["127.0.0.2"], port });
+  expect(other.noted).toHaveLength(1);
+  expect(other.noted[0]).toContain(`127.0.0.2:${port}`);
 });

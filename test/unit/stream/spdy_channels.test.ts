@@ -1,6 +1,7 @@
 // Tests channels and port-forward pairs that a SPDY client in memory opens.
 import { describe, expect, test } from "bun:test";
 import type { NetnsSockets } from "../../../src/node/netns_sockets.ts";
+import { localhost } from "../../../src/stream/port_forward.ts";
 import { forwardSpdy } from "../../../src/stream/port_forward_spdy.ts";
 import { spdyChannels } from "../../../src/stream/spdy_channels.ts";
 import type { Poller } from "../../../src/sys/poller.ts";
@@ -109,7 +110,12 @@ describe("forwardSpdy", () => {
     const { server, client, close } = connect();
     const sockets = { take: async () => undefined } as unknown as NetnsSockets;
     const { signal } = new AbortController();
-    const served = forwardSpdy(server, { sockets, poller: {} as Poller, hangup: signal });
+    const served = forwardSpdy(server, {
+      sockets,
+      addresses: localhost,
+      poller: {} as Poller,
+      hangup: signal,
+    });
     const open = (streamtype: string, port: string, requestid?: string) =>
       client.open({ streamtype, port, ...(requestid !== undefined && { requestid }) });
     return { open, served, close };

@@ -8,7 +8,7 @@ import { ByteStream } from "../../../src/sys/byte_stream.ts";
 import { mkfifo } from "../../../src/sys/path.ts";
 import { Descriptor } from "../../../src/sys/descriptor.ts";
 import { Poller } from "../../../src/sys/poller.ts";
-import { accept, connectLoopback, listenLoopback, tcpSocket } from "../../../src/sys/tcp.ts";
+import { accept, connectTcp, listenLoopback, tcpSocket } from "../../../src/sys/tcp.ts";
 
 const poller = new Poller();
 const folder = mkdtempSync(join(tmpdir(), "isulad-byte-stream-"));
@@ -128,11 +128,11 @@ describe("a socket", () => {
     const { listener, port } = listenLoopback(0);
     const socket = new ByteStream(tcpSocket("IPv4"), poller);
     const { signal } = new AbortController();
-    await connectLoopback(socket.descriptor, { family: "IPv4", port, poller, signal });
+    await connectTcp(socket.descriptor, { address: "127.0.0.1", port, poller, signal });
     socket.close();
     listener.close();
     const other = new ByteStream(tcpSocket("IPv4"), poller);
-    const refused = connectLoopback(other.descriptor, { family: "IPv4", port, poller, signal });
+    const refused = connectTcp(other.descriptor, { address: "127.0.0.1", port, poller, signal });
     expect(await refused.catch((error: NodeJS.ErrnoException) => error.code)).toBe("ECONNREFUSED");
     other.close();
   });

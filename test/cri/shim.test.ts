@@ -1,0 +1,151 @@
+// Tests containers that runc's shim (shim v2) runs, on the newest one that test/shims has built: output, exit
+// codes, execs, and what happens when monitor, daemon or shim are killed or stopped.
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import process from "node:process";
+import { toLong } from "../../src/base/int64.ts";
+import { failure, until } from "../expect.ts";
+import { type Daemon, startDaemon } from "../harness.ts";
+import { logText } from "../log_text.ts";
+import { builtRuncShims, runcHandler } from "../shim_programs.ts";
+
+const [version] = builtRuncShims();
+let daemon: Daemon;
+let podId: string;
+let pod: ReturnType<Daemon["hostPodConfig"]>;
+
+/** Returns the pids of this daemon's shims; their arguments name its folder. */
+function shims(): number[] {
+  const { stdout } = spawnSync("ps", ["-eo", "pid,args"], { encoding: "utf8" });
+  const lines = stdout.split("\n").filter((line) => /containerd-shim-runc-v2 .*-id/.test(line));
+  return lines.filter((line) => line.includes(daemon.dir)).map(Number.parseInt);
+}
+
+async function killMonitor(): Promise<void> {
+  const [old] = daemon.monitors();
+  process.kill(old!, "SIGKILL");
+  await until("another monitor runs", () => daemon.monitors().some((pid) => pid !== old));
+}
+
+describe.skipIf(version === undefined)("a container that a shim runs", () => {
+  beforeAll(async () => {
+    const runtimes = { shim: runcHandler(version!) };
+    daemon = await startDaemon({
+      network: false,
+      config: { runtimes, "default-runtime": "shim" },
+    });
+    pod = daemon.hostPodConfig();
+    podId = await daemon.runPod(pod);
+  });
+  afterAll(() => daemon?.[Symbol.asyncDispose]());
+  afterEach(async () => {
+    await daemon.removePod(podId);
+    await until("the shims have ended", () => shims().length === 0);
+    podId = await daemon.runPod(pod);
+  });
+
+  test("has all its output in its log, and its exit code", async () => {
+    const id = await daemon.run(
+      podId,
+      pod,
+      "seq 100000; echo error >&2; sleep 0.1; printf half; exit 7",
+    );
+    const { exitCode, status } = await daemon.exited(id);
+    expect(exitCode).toBe(7);
+    const text = logText(readFileSync(status.log_path!, "utf8"));
+    const numbers = Array.from({ length: 100_000 }, (_, index) => `${index + 1}\n`).join("");
+    expect(text.replace("error\n", "") === `${numbers}half`).toBe(true);
+    expect(text).toContain("error\n");
+  });
+
+  test("runs ten execs at a time, of which no byte is lost", async () => {
+    const id = await daemon.run(podId, pod, "sleep 1000");
+    const exec = () => daemon.exec(id, "seq 2000; seq 2000 >&2; exit 5");
+    const results = await Promise.all(Array.from({ length: 10 }, exec));
+    for (const { exitCode, stdout, stderr } of results) {
+      expect([exitCode, stdout.length, stderr.length]).toEqual([5, 8893, 8893]);
+    }
+    expect(shims()).toHaveLength(1);
+  });
+
+  test("loses an exec at its timeout with all its descendants", async () => {
+    const id = await daemon.run(podId, pod, "sleep 1000");
+    const command = "setsid sleep 4711 & (sleep 4711 &); sleep 4711";
+    const cmd = ["sh", "-c", command];
+    const request = { container_id: id, cmd, timeout: toLong(1) };
+    expect((await failure(daemon.client.ExecSync(request))).message).toContain("killed after 1 s");
+    expect((await daemon.exec(id, "ps | grep -c '[s]leep 4711'")).stdout).toBe("0\n");
+  });
+
+  test("ends by its stop signal, or is killed after the grace period", async () => {
+    const traps = await daemon.run(
+      podId,
+      pod,
+      "trap 'exit 3' TERM; echo on; while :; do sleep 0.1; done",
+    );
+    const ignores = await daemon.run(
+      podId,
+      pod,
+      "trap '' TERM; echo on; while :; do sleep 0.1; done",
+    );
+    for (const id of [traps, ignores]) {
+      await daemon.logged(id, "on");
+      await daemon.client.StopContainer({ container_id: id, timeout: toLong(1) });
+    }
+    expect((await daemon.exited(traps)).exitCode).toBe(3);
+    expect((await daemon.exited(ignores)).exitCode).toBe(137);
+  });
+
+  test("has a terminal, and new limits", async () => {
+    const id = await daemon.run(podId, pod, "tty; sleep 1000", { tty: true });
+    await daemon.logged(id, "/dev/pts/0");
+    const linux = { memory_limit_in_bytes: toLong(64 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    const limit =
+      "cat /sys/fs/cgroup/memory/memory.limit_in_bytes || cat /sys/fs/cgroup/memory.max";
+    expect((await daemon.exec(id, limit)).stdout).toBe(`${64 << 20}\n`);
+  });
+
+  test("loses nothing when the monitor and then the daemon are killed", async () => {
+    const count = 2_000;
+    const writer = `i=0; while [ $i -lt ${count} ]; do echo $i; i=$((i+1)); usleep 1000; done; exit 4`;
+    const id = await daemon.run(podId, pod, writer);
+    const other = await daemon.run(podId, pod, "sleep 1000");
+    await killMonitor();
+    expect((await daemon.exec(other, "echo hi")).stdout).toBe("hi\n");
+    await daemon.stop("SIGKILL");
+    for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+    await daemon.start();
+    const { exitCode, status } = await daemon.exited(id);
+    expect(exitCode).toBe(4);
+    const seen = new Set(logText(readFileSync(status.log_path!, "utf8")).split("\n"));
+    const missing = Array.from({ length: count }, (_, i) => `${i}`).filter((one) => !seen.has(one));
+    expect(missing).toEqual([]);
+  });
+
+  test("ends with 137 and the reason when its shim is killed, and others can start", async () => {
+    const id = await daemon.run(podId, pod, "sleep 1000");
+    for (const pid of shims()) process.kill(pid, "SIGKILL");
+    const { exitCode, status } = await daemon.exited(id);
+    expect(exitCode).toBe(137);
+    expect(status.message).toContain("its shim has ended");
+    const next = await daemon.run(podId, pod, "exit 6");
+    expect((await daemon.exited(next)).exitCode).toBe(6);
+  });
+
+  test("whose shim is stopped is killed by StopContainer, and delays no other pod", async () => {
+    const id = await daemon.run(podId, pod, "sleep 1000");
+    const [shim] = shims();
+    process.kill(shim!, "SIGSTOP");
+    const stopped = daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
+    const otherPod = daemon.hostPodConfig();
+    const other = await daemon.runPod(otherPod);
+    const quick = await daemon.run(other, otherPod, "exit 2");
+    expect((await daemon.exited(quick)).exitCode).toBe(2);
+    await daemon.removePod(other);
+    expect((await daemon.status(id)).state).toBe(1); // it still waits for its shim
+    await stopped;
+    expect((await daemon.exited(id)).exitCode).toBe(137);
+  });
+});

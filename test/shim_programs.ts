@@ -1,0 +1,45 @@
+// Finds the shims that test/shims has built, and describes them as runtime handlers.
+import { existsSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+
+const folder = join(import.meta.dirname, ".cache/shims");
+
+/** Versions of containerd, whose containerd-shim-runc-v2 it is; the newest first. */
+export const runcShimVersions = ["2.4.2", "2.1.5", "1.7.35", "1.6.20"] as const;
+
+export function runcShim(version: string): string {
+  return join(folder, version, "containerd-shim-runc-v2");
+}
+
+export const gvisorShim = join(folder, "gvisor/containerd-shim-runsc-v1");
+export const runsc = join(folder, "gvisor/runsc");
+
+/** The versions of runc's shim that are built. */
+export function builtRuncShims(): string[] {
+  return runcShimVersions.filter((version) => existsSync(runcShim(version)));
+}
+
+/** Returns the handler of a runc shim, for `runtimes` of daemon.json. */
+export function runcHandler(version: string): Record<string, unknown> {
+  return { "runtime-type": "io.containerd.runc.v2", "runtime-path": runcShim(version) };
+}
+
+/**
+ * Returns the handler of gVisor; its configuration is written to `config`. systrap needs no virtualization;
+ * cgroups are ignored because runsc cannot use the mixed hierarchies of some test machines.
+ */
+export function gvisorHandler(config: string): Record<string, unknown> {
+  const lines = [
+    `binary_name = "${runsc}"`,
+    "grouping = true",
+    "[runsc_config]",
+    'platform = "systrap"',
+    'ignore-cgroups = "true"',
+  ];
+  writeFileSync(config, `${lines.join("\n")}\n`);
+  return {
+    "runtime-type": "io.containerd.runsc.v1",
+    "runtime-path": gvisorShim,
+    "runtime-config-path": config,
+  };
+}

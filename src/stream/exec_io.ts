@@ -46,6 +46,7 @@ class FifoIo implements ExecIo {
   readonly request: Request;
   readonly outputs: Output[] = [];
   readonly input: ByteStream | undefined;
+  readonly resize: Resize = () => Promise.resolve();
   protected readonly fifos: Fifos;
 
   constructor(parts: StreamParts, { wanted, label }: ExecStreams) {
@@ -69,8 +70,6 @@ class FifoIo implements ExecIo {
     this.input?.close();
   }
 
-  async resize(_: Size): Promise<void> {}
-
   [Symbol.dispose](): void {
     this.fifos[Symbol.dispose]();
   }
@@ -78,7 +77,7 @@ class FifoIo implements ExecIo {
 
 class ShimIo extends FifoIo {
   override readonly request: Request;
-  readonly #resize: Resize;
+  override readonly resize: Resize;
   readonly #monitor: MonitorClient;
   readonly #exec: ExecStreams;
 
@@ -86,7 +85,7 @@ class ShimIo extends FifoIo {
     super(parts, exec);
     const { containerId: id, key, wanted } = exec;
     this.request = { ...this.fifos.paths, console: "", terminal: wanted.tty };
-    this.#resize = resizeByShim(parts.monitor, { id, key });
+    this.resize = resizeByShim(parts.monitor, { id, key });
     this.#monitor = parts.monitor;
     this.#exec = exec;
   }
@@ -102,10 +101,6 @@ class ShimIo extends FifoIo {
     await super.endInput();
     // The shim has a writing end of its own.
     if (wanted.stdin) await this.#monitor.call("closeStdin", { id, key });
-  }
-
-  override async resize(size: Size): Promise<void> {
-    await this.#resize(size);
   }
 }
 

@@ -67,9 +67,8 @@ export class Fifos implements Disposable {
   async stdinRead(): Promise<void> {
     const end = performance.now() + readMs;
     const { stdin } = this.streams;
-    while (stdin?.closed === false && !hasReader(stdin.descriptor) && performance.now() < end) {
-      await sleep(probeMs);
-    }
+    const isUnread = () => stdin?.closed === false && !hasReader(stdin.descriptor);
+    while (isUnread() && performance.now() < end) await sleep(probeMs);
   }
 
   [Symbol.dispose](): void {

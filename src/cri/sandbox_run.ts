@@ -47,10 +47,11 @@ export async function runPodSandbox(
   const runtimeHandler = podHandlerName(context, config, request.runtime_handler ?? "");
   const handler = getHandler(context, runtimeHandler);
   await handler.refresh();
-  requireInstalled(runtimeHandler || context.config.defaultRuntime, handler);
+  const handlerName = runtimeHandler || context.config.defaultRuntime;
+  requireInstalled(handlerName, handler);
   checkNamespaces(context, config, handler);
   if (handler.sandboxed) {
-    checkGuestPod(config, { handler: runtimeHandler, ...guestTraits(handler.command.shim!) });
+    checkGuestPod(config, { handler: handlerName, ...guestTraits(handler.command.shim!) });
   }
   const name = sandboxName(config);
   const id = await context.making.join(name, call.signal, async () => {

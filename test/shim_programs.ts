@@ -1,6 +1,7 @@
 // Finds the shims that test/shims has built, and describes them as runtime handlers.
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import process from "node:process";
 
 const folder = join(import.meta.dirname, ".cache/shims");
 
@@ -17,6 +18,11 @@ export const runsc = join(folder, "gvisor/runsc");
 /** The versions of runc's shim that are built. */
 export function builtRuncShims(): string[] {
   return runcShimVersions.filter((version) => existsSync(runcShim(version)));
+}
+
+/** The version to test with: ISULAD_SHIM's, else the newest that is built; undefined: none is. */
+export function chosenRuncShim(): string | undefined {
+  return process.env["ISULAD_SHIM"] ?? builtRuncShims()[0];
 }
 
 /** Returns the handler of a runc shim, for `runtimes` of daemon.json. */

@@ -2,15 +2,18 @@
 // codes, execs, and what happens when monitor, daemon or shim are killed or stopped.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { copyFileSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import process from "node:process";
 import { toLong } from "../../src/base/int64.ts";
+import { silentLog } from "../../src/base/log.ts";
+import { MonitorClient } from "../../src/monitor_client/client.ts";
 import { failure, until } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
-import { builtRuncShims, runcHandler } from "../shim_programs.ts";
+import { chosenRuncShim, runcHandler } from "../shim_programs.ts";
 
-const [version] = builtRuncShims();
+const version = chosenRuncShim();
 let daemon: Daemon;
 let podId: string;
 let pod: ReturnType<Daemon["hostPodConfig"]>;
@@ -105,6 +108,40 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
     const limit =
       "cat /sys/fs/cgroup/memory/memory.limit_in_bytes || cat /sys/fs/cgroup/memory.max";
     expect((await daemon.exec(id, limit)).stdout).toBe(`${64 << 20}\n`);
+  });
+
+  test("has statistics of its own cgroup", async () => {
+    const id = await daemon.run(
+      podId,
+      pod,
+      "head -c 20000000 /dev/zero | tail -c 20000000 | sleep 1000",
+    );
+    await until("it uses memory", async () => {
+      const { stats } = await daemon.client.ContainerStats({ container_id: id });
+      return Number(stats?.memory?.usage_bytes?.value ?? 0) > 10_000_000;
+    });
+  });
+
+  test("loses nothing when the monitor is replaced by another build in place", async () => {
+    const other = join(daemon.dir, "other-build");
+    copyFileSync(executable, other);
+    const count = 200_000;
+    const writer = await daemon.run(podId, pod, `seq ${count}; sleep 2; echo end; exit 77`);
+    const [pid] = daemon.monitors();
+    await using client = new MonitorClient({
+      state: join(daemon.dir, "state"),
+      program: [other],
+      log: silentLog(),
+      onExit: () => {},
+      onHello: () => {},
+    });
+    await client.connect();
+    expect((await daemon.exec(writer, "echo hi")).stdout).toBe("hi\n");
+    expect(daemon.monitors()).toEqual([pid!]);
+    const { exitCode, status } = await daemon.exited(writer);
+    expect(exitCode).toBe(77);
+    const numbers = Array.from({ length: count }, (_, index) => `${index + 1}\n`).join("");
+    expect(logText(readFileSync(status.log_path!, "utf8")) === `${numbers}end\n`).toBe(true);
   });
 
   test("loses nothing when the monitor and then the daemon are killed", async () => {

@@ -6,10 +6,10 @@ import { join } from "node:path";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
-import { builtRuncShims, gvisorHandler, gvisorShim, runcHandler } from "../shim_programs.ts";
+import { chosenRuncShim, gvisorHandler, gvisorShim, runcHandler } from "../shim_programs.ts";
 import { type Asked, converse, exitCodeIn } from "../stream_client.ts";
 
-const [version] = builtRuncShims();
+const version = chosenRuncShim();
 const hasGvisor = existsSync(gvisorShim);
 const handlers = [
   { name: "runc", built: version !== undefined, sandboxed: false },

@@ -1,0 +1,49 @@
+// Runs the tests of shims with each shim that test/shims has built, and prints a table:
+// `bun test/shim_matrix.ts [--again]`. Progress is recorded in test/.cache/shim_matrix.json; an interrupted run is
+// resumed if the executable is the same.
+import { spawnSync } from "node:child_process";
+import { existsSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { parseArgs } from "node:util";
+import { resumed } from "./run_record.ts";
+import { builtRuncShims, gvisorShim } from "./shim_programs.ts";
+
+type Result = { shim: string; file: string; passed: number; failed: string[] };
+
+const runcFiles = ["monitor/task_client", "cri/shim", "cri/shim_streams"];
+const gvisorFiles = ["cri/gvisor", "cri/shim_streams"];
+
+function runFile(shim: string, file: string): Result {
+  const argv = ["test", "--timeout", "60000", join(import.meta.dirname, `${file}.test.ts`)];
+  const env = { ...process.env, ...(shim === "gvisor" ? {} : { ISULAD_SHIM: shim }) };
+  const done = spawnSync(process.execPath, argv, { env, encoding: "utf8" });
+  const lines = `${done.stdout}${done.stderr}`.split("\n");
+  const failed = [...new Set(lines.filter((line) => line.startsWith("(fail)")))];
+  const passed = lines.filter((line) => line.startsWith("(pass)")).length;
+  if (done.status !== 0 && failed.length === 0) failed.push(lines.slice(-20).join("\n"));
+  return { shim, file, passed, failed };
+}
+
+function main(): number {
+  const { values } = parseArgs({ options: { again: { type: "boolean", default: false } } });
+  const file = join(import.meta.dirname, ".cache/shim_matrix.json");
+  const record = resumed(file, { done: [] as Result[] }, values);
+  const versions = builtRuncShims().flatMap((shim) => runcFiles.map((name) => [shim, name]));
+  const gvisor = existsSync(gvisorShim) ? gvisorFiles.map((name) => ["gvisor", name]) : [];
+  let failures = 0;
+  for (const [shim = "", name = ""] of [...versions, ...gvisor]) {
+    const isSame = (one: Result) => one.shim === shim && one.file === name;
+    const known = record.done.find((one) => isSame(one) && one.failed.length === 0);
+    const result = known ?? runFile(shim, name);
+    record.done = [...record.done.filter((one) => !isSame(one)), result];
+    writeFileSync(file, JSON.stringify(record, null, 2));
+    failures += result.failed.length;
+    const { passed, failed } = result;
+    console.log(`${shim.padEnd(8)} ${name.padEnd(20)} ${passed} passed, ${failed.length} failed`);
+    for (const line of failed) console.log(`  ${line}`);
+  }
+  return failures === 0 ? 0 : 1;
+}
+
+if (import.meta.main) process.exitCode = main();

@@ -1,7 +1,8 @@
 // Kills the daemon, the monitor, and both at once, while some containers write numbered lines and others end
 // with every exit code. No container may die of it, no line may be lost, and no exit code may be wrong. `bun
-// test/storm.ts [--daemon 50] [--monitor 50] [--both 20] [--writers 10] [--burst 40] [--codes 256] [--seed
-// 1]`; the results of all runs add up in test/.cache/storm.json.
+// test/storm.ts [--daemon 50] [--monitor 50] [--both 20] [--writers 10] [--burst 40] [--codes 256] [--seed 1]
+// [--shim]`; with --shim, the newest of runc's shims that test/shims has built runs the containers. The results of
+// all runs add up in test/.cache/storm.json.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -16,6 +17,7 @@ import { until } from "./expect.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
 import { end } from "./host.ts";
 import { random } from "./random.ts";
+import { chosenRuncShim, runcHandler } from "./shim_programs.ts";
 
 export type StormPlan = {
   daemon: number;
@@ -326,11 +328,15 @@ async function main(): Promise<number> {
       { type: "string" as const, default: String(value) },
     ]),
   );
-  const { values } = parseArgs({ options });
+  const shim = { type: "boolean" as const, default: false };
+  const { values } = parseArgs({ options: { ...options, shim } });
+  const given = values as Record<string, string | boolean | undefined>;
   const plan = Object.fromEntries(
-    Object.keys(numbers).map((key) => [key, Number(values[key])]),
+    Object.keys(numbers).map((key) => [key, Number(given[key])]),
   ) as StormPlan;
-  await using daemon = await startDaemon();
+  const runtimes = values.shim ? { shim: runcHandler(chosenRuncShim()!) } : {};
+  const config = values.shim ? { runtimes, "default-runtime": "shim" } : {};
+  await using daemon = await startDaemon({ config });
   const tally = await storm(daemon, plan, (line) => console.log(line));
   for (const problem of tally.problems) console.log(`  ${problem}`);
   console.log(words(tally));

@@ -76,7 +76,7 @@ export class Runtimes {
   /** Returns when the init executes the container's program. */
   async start(request: StartRequest, pid: number): Promise<void> {
     if (request.runtime.shim === undefined) return this.#oci.start(request, pid);
-    return (await this.shims()).start(request);
+    return (await this.shims()).start(request, pid);
   }
 
   /** Follows a container that an earlier monitor has started; children are followed by check(). */

@@ -10,6 +10,7 @@ import { inTime } from "../base/abort.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { type Log, logFailure } from "../base/log.ts";
+import { isRuncShim } from "../base/shim_program.ts";
 import {
   deleteWithoutShim,
   startShim,
@@ -19,7 +20,7 @@ import {
 import { readShimFile, writeShimFile, type ShimFile } from "../shim/shim_file.ts";
 import { TaskClient } from "../shim/task_client.ts";
 import { taskOptions } from "../shim/task_options.ts";
-import { processState, startTime } from "../sys/process.ts";
+import { executes, processState, startTime } from "../sys/process.ts";
 import type { End } from "./init_process.ts";
 import type { RemoveRequest } from "./protocol.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
@@ -98,9 +99,14 @@ export class ShimTasks {
     return pid;
   }
 
-  async start({ id, timeoutMs }: StartRequest): Promise<void> {
+  /** Returns when the container's program is executed, where it is a process of this kernel. */
+  async start({ id, timeoutMs, runtime }: StartRequest, pid: number): Promise<void> {
     const client = this.clientOf(id);
-    await step("runtime-start", () => client.start({ id }, timeoutMs));
+    const start = async () => {
+      await client.start({ id }, timeoutMs);
+    };
+    const isOnHost = isRuncShim(runtime.shim!.type);
+    await step("runtime-start", () => (isOnHost ? executes(pid, start) : start()));
   }
 
   /** Finds the shim of a container that an earlier monitor has started. It delays nobody while it is stuck. */

@@ -88,7 +88,8 @@ describe.each(builtRuncShims())("runc's shim of containerd %s", (version) => {
     const exited = client.wait({ id });
     expect(await client.exitCode({ id }, 5000)).toBeUndefined();
     expect(await client.start({ id }, 10_000)).toBe(pid);
-    expect(readFileSync(`/proc/${pid}/cmdline`, "utf8")).toContain("echo out");
+    const command = () => readFileSync(`/proc/${pid}/cmdline`, "utf8");
+    await until("its program is executed", () => command().includes("echo out"));
     expect(await exited).toMatchObject({ exitCode: 7 });
     expect(Number((await exited).exitedAtNs / 1_000_000n)).toBeWithin(
       Date.now() - 10_000,

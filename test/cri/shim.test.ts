@@ -14,6 +14,7 @@ import { logText } from "../log_text.ts";
 import { chosenRuncShim, runcHandler } from "../shim_programs.ts";
 
 const version = chosenRuncShim();
+const isMatrix = process.env["ISULAD_SHIM"] !== undefined;
 let daemon: Daemon;
 let podId: string;
 let pod: ReturnType<Daemon["hostPodConfig"]>;
@@ -145,7 +146,7 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
   });
 
   test("loses nothing when the monitor and then the daemon are killed", async () => {
-    const count = 2_000;
+    const count = 1_000;
     const writer = `i=0; while [ $i -lt ${count} ]; do echo $i; i=$((i+1)); usleep 1000; done; exit 4`;
     const id = await daemon.run(podId, pod, writer);
     const other = await daemon.run(podId, pod, "sleep 1000");
@@ -171,18 +172,22 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
     expect((await daemon.exited(next)).exitCode).toBe(6);
   });
 
-  test("whose shim is stopped is killed by StopContainer, and delays no other pod", async () => {
-    const id = await daemon.run(podId, pod, "sleep 1000");
-    const [shim] = shims();
-    process.kill(shim!, "SIGSTOP");
-    const stopped = daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
-    const otherPod = daemon.hostPodConfig();
-    const other = await daemon.runPod(otherPod);
-    const quick = await daemon.run(other, otherPod, "exit 2");
-    expect((await daemon.exited(quick)).exitCode).toBe(2);
-    await daemon.removePod(other);
-    expect((await daemon.status(id)).state).toBe(1); // it still waits for its shim
-    await stopped;
-    expect((await daemon.exited(id)).exitCode).toBe(137);
-  });
+  // Takes ten seconds: the matrix has it, the suite does not.
+  test.if(isMatrix)(
+    "whose shim is stopped is killed by StopContainer, and delays no other pod",
+    async () => {
+      const id = await daemon.run(podId, pod, "sleep 1000");
+      const [shim] = shims();
+      process.kill(shim!, "SIGSTOP");
+      const stopped = daemon.client.StopContainer({ container_id: id, timeout: toLong(0) });
+      const otherPod = daemon.hostPodConfig();
+      const other = await daemon.runPod(otherPod);
+      const quick = await daemon.run(other, otherPod, "exit 2");
+      expect((await daemon.exited(quick)).exitCode).toBe(2);
+      await daemon.removePod(other);
+      expect((await daemon.status(id)).state).toBe(1); // it still waits for its shim
+      await stopped;
+      expect((await daemon.exited(id)).exitCode).toBe(137);
+    },
+  );
 });

@@ -38,7 +38,6 @@ type Task = {
   shim?: ShimFile;
   /** Absent while the shim is searched, and once it has ended. */
   client?: TaskClient;
-  ended: PromiseWithResolvers<void>;
   end?: End;
   /** The container is being removed: its shim may end. */
   isRemoved?: true;
@@ -61,7 +60,7 @@ export class ShimTasks {
   async create(request: StartRequest): Promise<number> {
     const { id } = request;
     this.#makeBundle(request);
-    const created = newTask(id, request.runtime.path);
+    const created: Task = { id, program: request.runtime.path };
     this.#tasks.set(id, created);
     try {
       return await this.#create(created, request);
@@ -78,8 +77,9 @@ export class ShimTasks {
     const options = taskOptions(runtime);
     const call = { ...this.#call(created, signal), options };
     const address = await step("shim-start", () => startShim(call));
+    // At once: a shim that nobody knows would run for ever.
+    this.#record(created, address, 0);
     const client = await step("shim-connect", () => this.#connect(created, address));
-    writeShimFile(call.bundle, created.shim!);
     const at = (name: string) => join(stdio, name);
     const pid = await step("shim-create", () =>
       client.create(
@@ -111,9 +111,8 @@ export class ShimTasks {
 
   /** Finds the shim of a container that an earlier monitor has started. It delays nobody while it is stuck. */
   adopt({ id, runtime }: RunRecord): void {
-    const adopted = newTask(id, runtime.path);
+    const adopted: Task = { id, program: runtime.path, shim: readShimFile(this.#bundle(id)) };
     this.#tasks.set(id, adopted);
-    adopted.shim = readShimFile(this.#bundle(id));
     this.#search(adopted).catch(logFailure(this.#log, "following a shim's container failed"));
   }
 
@@ -151,7 +150,7 @@ export class ShimTasks {
 
   /** Removes a container, which is killed if it runs, and its shim after its last container. Idempotent. */
   async delete({ id, runtime, timeoutMs }: RemoveRequest): Promise<void> {
-    const found = this.#tasks.get(id) ?? (await this.#left(id, runtime.path));
+    const found = this.#tasks.get(id) ?? this.#left(id, runtime.path);
     if (found === undefined) return;
     found.isRemoved = true;
     await step("runtime-delete", () => this.#delete(found, timeoutMs));
@@ -161,50 +160,78 @@ export class ShimTasks {
   }
 
   async #delete(found: Task, timeoutMs: number): Promise<void> {
-    const { id, client } = found;
+    const { id } = found;
+    const client = found.client ?? (await this.#reach(found, timeoutMs));
     if (client !== undefined) {
       try {
-        if (found.end === undefined && (await this.kill(id, SIGKILL))) {
-          await inTime(found.ended.promise, `the end of container ${id}`, timeoutMs);
-        }
-        await client.delete({ id }, timeoutMs);
+        await this.#deleteBy(client, found, timeoutMs);
         await client.shutdown(id).catch(() => {}); // it answers by its end, or has containers left
         return;
       } catch (error) {
-        if (codeOf(error) === "NOT_FOUND") return;
         const fields = { container: id, error: messageOf(error) };
         this.#log.warn("a shim did not delete its container: cleaning up without it", fields);
       }
     }
+    if (found.shim === undefined) return;
+    killShim(found); // where it has not ended, it does not answer
     await deleteWithoutShim(this.#call(found, AbortSignal.timeout(timeoutMs)));
   }
 
-  /** Finds the shim of a container whose start was interrupted; undefined: there is none. */
-  async #left(id: string, program: string): Promise<Task | undefined> {
-    const shim = readShimFile(this.#bundle(id));
-    if (shim === undefined) {
-      // Without an address no shim was called; `delete` removes what it may have made at its start.
-      return existsSync(this.#bundle(id)) ? newTask(id, program) : undefined;
-    }
-    const left: Task = { ...newTask(id, shim.program), shim };
-    this.#tasks.set(id, left);
+  async #deleteBy(client: TaskClient, found: Task, timeoutMs: number): Promise<void> {
+    const { id } = found;
     try {
-      this.#follow(left, await this.#connect(left, shim));
-    } catch {
-      killShim(left); // it has ended, or does not answer
+      if (found.end === undefined) {
+        const ended = client.wait({ id });
+        ended.catch(() => {}); // awaited below, unless there is nothing to kill
+        if (await this.kill(id, SIGKILL))
+          await inTime(ended, `the end of container ${id}`, timeoutMs);
+      }
+      await client.delete({ id }, timeoutMs);
+    } catch (error) {
+      if (codeOf(error) !== "NOT_FOUND") throw error;
     }
+  }
+
+  /** Returns what an interrupted start, or a failed delete of an earlier monitor, has left. */
+  #left(id: string, program: string): Task | undefined {
+    if (!existsSync(this.#bundle(id))) return undefined;
+    const shim = readShimFile(this.#bundle(id));
+    const left: Task = { id, program: shim?.program ?? program, shim };
+    this.#tasks.set(id, left);
     return left;
+  }
+
+  /**
+   * Connects to the shim of a container whose start was interrupted; undefined: it has none. A second `start`
+   * returns the address of a shim that the first one has started.
+   */
+  async #reach(found: Task, timeoutMs: number): Promise<TaskClient | undefined> {
+    try {
+      const call = this.#call(found, AbortSignal.timeout(timeoutMs));
+      return await this.#connect(found, found.shim ?? (await startShim(call)));
+    } catch (error) {
+      const fields = { container: found.id, error: messageOf(error) };
+      this.#log.info("a container that is removed has no shim that answers", fields);
+      return undefined;
+    }
   }
 
   /** Connects to a container's shim. @throws as TaskClient.connect() does. */
   async #connect(found: Task, address: ShimAddress): Promise<TaskClient> {
     const options = { id: found.id, timeoutMs: connectMs };
     const { client, shimPid } = await TaskClient.connect(address, options);
-    const { path, version } = address;
     found.client = client;
-    const pidStartTime = startTime(shimPid) ?? "";
-    found.shim = { program: found.program, path, version, pid: shimPid, pidStartTime };
+    this.#record(found, address, shimPid);
     return client;
+  }
+
+  /** pid: the shim's own; 0: not known. */
+  #record(found: Task, { path, version }: ShimAddress, pid: number): void {
+    const pidStartTime = startTime(pid) ?? "";
+    const shim = { program: found.program, path, version, pid, pidStartTime };
+    const isKnown = found.shim?.pid === pid && found.shim.path === path;
+    found.shim = shim;
+    if (!isKnown) writeShimFile(this.#bundle(found.id), shim);
   }
 
   /** Waits for the container's end. */
@@ -263,7 +290,6 @@ export class ShimTasks {
 
   #ended(ended: Task, end: End): void {
     ended.end ??= end;
-    ended.ended.resolve();
     this.#onEnd();
   }
 
@@ -283,10 +309,6 @@ export class ShimTasks {
     // A FIFO in containerd's bundles: shims must be able to open it, and their errors come as answers too.
     symlinkSync("/dev/null", join(folder, "log"));
   }
-}
-
-function newTask(id: string, program: string): Task {
-  return { id, program, ended: Promise.withResolvers<void>() };
 }
 
 /** Kills a shim by its pid, unless that belongs to another process. */

@@ -1,0 +1,144 @@
+// Records the calls that a shim gets, as lines of JSON in the file that RECORDING_SHIM names. It is a shim of Kata's
+// generation (a bare address, task v2) that runs nothing; recordingShim() makes its executable.
+import { spawn } from "node:child_process";
+import {
+  appendFileSync,
+  chmodSync,
+  existsSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { createServer, type Socket } from "node:net";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { toLong } from "../src/base/int64.ts";
+import { encodeMessage } from "../src/base/protobuf.ts";
+import { task } from "../src/proto/task.js";
+import {
+  decodeRequest,
+  encodeResponse,
+  messageHeader,
+  Messages,
+  RESPONSE,
+  type Message,
+} from "../src/sys/ttrpc_wire.ts";
+
+/** One recorded call: a verb of the executable, or a method of the Task service. */
+export type Recorded = { call: string; id: string } & Record<string, unknown>;
+
+/** Makes a shim's executable at `path`, which records into `file`. */
+export function recordingShim(path: string, file: string): void {
+  const command = `exec ${process.execPath} ${import.meta.filename} "$@"`;
+  writeFileSync(path, `#!/bin/sh\nexport RECORDING_SHIM=${file}\n${command}\n`);
+  chmodSync(path, 0o755);
+}
+
+export function recordedCalls(file: string): Recorded[] {
+  if (!existsSync(file)) return [];
+  const lines = readFileSync(file, "utf8").trim().split("\n").filter(Boolean);
+  return lines.map((line) => JSON.parse(line) as Recorded);
+}
+
+function record(call: Recorded): void {
+  appendFileSync(process.env["RECORDING_SHIM"]!, `${JSON.stringify(call)}\n`);
+}
+
+type Ended = PromiseWithResolvers<number>;
+const running = new Map<string, Ended>();
+const pid = process.pid;
+const requests: Record<string, { decode(bytes: Uint8Array): object }> = {
+  Connect: task.ConnectRequest,
+  Create: task.CreateTaskRequest,
+  Kill: task.KillRequest,
+  Update: task.UpdateTaskRequest,
+};
+const exited_at = { seconds: toLong(1), nanos: 0 };
+
+/** Returns the answer's message. */
+async function answer(method: string, payload: Uint8Array): Promise<Uint8Array> {
+  const request = (requests[method] ?? task.ProcessRequest).decode(payload) as { id: string };
+  const { id } = request;
+  record({ call: method, ...(JSON.parse(JSON.stringify(request)) as { id: string }) });
+  switch (method) {
+    case "Connect":
+      return encodeMessage(task.ConnectResponse, { shim_pid: pid });
+    case "Create":
+      running.set(id, Promise.withResolvers());
+      return encodeMessage(task.CreateTaskResponse, { pid });
+    case "Start":
+      return encodeMessage(task.StartResponse, { pid });
+    case "Wait":
+      return encodeMessage(task.WaitResponse, { exit_status: await end(id), exited_at });
+    case "Kill":
+      running.get(id)?.resolve(128 + (request as unknown as task.KillRequest).signal);
+      return new Uint8Array();
+    case "Delete":
+      running.delete(id);
+      return encodeMessage(task.DeleteResponse, { pid, exit_status: 0, exited_at });
+    case "Shutdown":
+      if (running.size === 0) setTimeout(() => process.exit(0), 10);
+      return new Uint8Array();
+    default:
+      return new Uint8Array();
+  }
+}
+
+function end(id: string): Promise<number> {
+  return running.get(id)?.promise ?? Promise.resolve(255);
+}
+
+function serveConnection(socket: Socket): void {
+  const reply = async ({ stream, body }: Message) => {
+    const { method, payload } = decodeRequest(body);
+    const response = encodeResponse({ payload: await answer(method, payload) });
+    socket.write(messageHeader({ stream, type: RESPONSE }, response.length));
+    socket.write(response);
+  };
+  const messages = new Messages((message) => {
+    reply(message).catch((error: Error) => socket.destroy(error));
+  });
+  socket.on("data", (chunk: Buffer) => messages.feed(chunk, () => false));
+  socket.on("error", () => {});
+}
+
+async function start(id: string): Promise<void> {
+  type Spec = { annotations: Record<string, string>; mounts: object[]; linux: object };
+  const { annotations, mounts, linux } = JSON.parse(readFileSync("config.json", "utf8")) as Spec;
+  const environment = ["NAMESPACE", "TTRPC_ADDRESS", "GRPC_ADDRESS"].map(
+    (name) => process.env[name],
+  );
+  record({
+    call: "start",
+    id,
+    argv: process.argv.slice(2),
+    environment,
+    annotations,
+    mounts,
+    linux,
+  });
+  const socket = join(
+    "/tmp",
+    `recording-${annotations["io.kubernetes.cri.sandbox-id"]!.slice(0, 12)}`,
+  );
+  if (!existsSync(socket)) {
+    const child = spawn(process.execPath, [import.meta.filename, "serve", socket], {
+      detached: true,
+      stdio: "ignore",
+    });
+    child.unref();
+    while (!existsSync(socket)) await sleep(5);
+  }
+  process.stdout.write(`unix://${socket}`);
+}
+
+if (import.meta.main) {
+  const verb = process.argv.at(-1)!;
+  const id = process.argv[process.argv.indexOf("-id") + 1]!;
+  if (process.argv[2] === "serve") {
+    process.on("exit", () => rmSync(verb, { force: true }));
+    createServer(serveConnection).listen(verb);
+  } else if (verb === "start") await start(id);
+  else record({ call: verb, id });
+}

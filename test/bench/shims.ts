@@ -18,7 +18,9 @@ const settleMs = 3_000;
 function memory(daemon: Daemon): number {
   const { stdout } = spawnSync("ps", ["-eo", "pid,args"], { encoding: "utf8" });
   const lines = stdout.split("\n").filter((line) => /containerd-shim|runsc/.test(line));
-  const pids = lines.filter((line) => line.includes(daemon.dir)).map(Number.parseInt);
+  const pids = lines
+    .filter((line) => line.includes(daemon.dir))
+    .map((line) => Number.parseInt(line, 10));
   return [...daemon.scope.pids(), ...pids].reduce((sum, pid) => sum + pssKib(pid), 0);
 }
 

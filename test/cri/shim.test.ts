@@ -23,7 +23,7 @@ let pod: ReturnType<Daemon["hostPodConfig"]>;
 function shims(): number[] {
   const { stdout } = spawnSync("ps", ["-eo", "pid,args"], { encoding: "utf8" });
   const lines = stdout.split("\n").filter((line) => /containerd-shim-runc-v2 .*-id/.test(line));
-  return lines.filter((line) => line.includes(daemon.dir)).map(Number.parseInt);
+  return lines.filter((line) => line.includes(daemon.dir)).map((line) => Number.parseInt(line, 10));
 }
 
 async function killMonitor(): Promise<void> {

@@ -54,7 +54,10 @@ export class ShimExecs implements ExecStarter<Streams> {
 
   openCallers(request: StartExecRequest): Disposable & { streams: Streams } {
     const { stdin, stdout, stderr, terminal = false } = request;
-    return { streams: { stdin, stdout, stderr, terminal }, [Symbol.dispose]: () => {} };
+    // runc's shim opens an output that is not wanted too, unless there is a terminal.
+    const unwanted = terminal ? "" : "/dev/null";
+    const outputs = { stdout: stdout || unwanted, stderr: stderr || unwanted };
+    return { streams: { stdin, ...outputs, terminal }, [Symbol.dispose]: () => {} };
   }
 
   async start(

@@ -61,6 +61,17 @@ describe.skipIf(version === undefined && !hasGvisor)("streams by a shim", () => 
       expect([stderr, exitCodeIn(status)]).toEqual(["err\n", 9]);
     });
 
+    test.each<[Asked, { stdout: string; stderr: string }]>([
+      [{ stdout: true }, { stdout: "out\n", stderr: "" }],
+      [{ stderr: true }, { stdout: "", stderr: "err\n" }],
+    ])("an exec returns only the output that is wanted: %j", async (asked, heard) => {
+      const id = await daemon.run(podId, pod, "sleep 1000");
+      const talk = await exec(id, "echo out; echo err >&2", asked);
+      const { stdout, stderr, status } = await talk.end;
+      expect({ stdout, stderr }).toEqual(heard);
+      expect(exitCodeIn(status)).toBe(0);
+    });
+
     test("an exec has a terminal with the client's size", async () => {
       const id = await daemon.run(podId, pod, "sleep 1000");
       const talk = await exec(id, "while read line; do eval $line; done", {

@@ -1,5 +1,6 @@
 // Records the calls that a shim gets, as lines of JSON in the file that RECORDING_SHIM names. It is a shim of Kata's
-// generation (a bare address, task v2) that runs nothing; recordingShim() makes its executable.
+// generation (a bare address, task v2) that runs nothing and fails as a test demands; recordingShim() makes its
+// executable.
 import { spawn } from "node:child_process";
 import {
   appendFileSync,
@@ -14,6 +15,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../src/base/int64.ts";
+import { grpcCodes } from "../src/base/errors.ts";
 import { encodeMessage } from "../src/base/protobuf.ts";
 import { task } from "../src/proto/task.js";
 import {
@@ -41,41 +43,78 @@ export function recordedCalls(file: string): Recorded[] {
   return lines.map((line) => JSON.parse(line) as Recorded);
 }
 
+/**
+ * What happens to a call of the method: it gets an error, an answer after a second or none, or its connection is
+ * closed, by the first such call only.
+ */
+export type Fault = "error" | "slow" | "silence" | "cut";
+
+/** From here on, calls of these methods fail; `of`: only those for this container. */
+export function setFaults(file: string, faults: Record<string, Fault>, of = ""): void {
+  writeFileSync(`${file}.faults`, JSON.stringify({ faults, of }));
+}
+
+function faultOf(method: string, id: string): Fault | undefined {
+  const file = `${process.env["RECORDING_SHIM"]}.faults`;
+  if (!existsSync(file)) return undefined;
+  type Faults = { faults: Record<string, Fault>; of: string };
+  const { faults, of } = JSON.parse(readFileSync(file, "utf8")) as Faults;
+  const fault = of === "" || of === id ? faults[method] : undefined;
+  if (fault === "cut") setFaults(file.slice(0, -".faults".length), {});
+  return fault;
+}
+
 function record(call: Recorded): void {
   appendFileSync(process.env["RECORDING_SHIM"]!, `${JSON.stringify(call)}\n`);
 }
 
+/** Closes the connection instead of an answer. */
+class Cut extends Error {}
+
 type Ended = PromiseWithResolvers<number>;
+/** By container and exec. */
 const running = new Map<string, Ended>();
 const pid = process.pid;
 const requests: Record<string, { decode(bytes: Uint8Array): object }> = {
   Connect: task.ConnectRequest,
   Create: task.CreateTaskRequest,
+  Exec: task.ExecProcessRequest,
   Kill: task.KillRequest,
   Update: task.UpdateTaskRequest,
 };
 const exited_at = { seconds: toLong(1), nanos: 0 };
 
+type Subject = { id: string; exec_id?: string };
+
 /** Returns the answer's message. */
 async function answer(method: string, payload: Uint8Array): Promise<Uint8Array> {
-  const request = (requests[method] ?? task.ProcessRequest).decode(payload) as { id: string };
+  const request = (requests[method] ?? task.ProcessRequest).decode(payload) as Subject;
   const { id } = request;
+  const subject = `${id}/${request.exec_id ?? ""}`;
   record({ call: method, ...(JSON.parse(JSON.stringify(request)) as { id: string }) });
+  const fault = faultOf(method, id);
+  if (fault === "error") throw new Error(`${method} is broken`);
+  if (fault === "slow") await sleep(1_000);
+  if (fault === "silence") await new Promise(() => {});
+  if (fault === "cut") throw new Cut();
   switch (method) {
     case "Connect":
       return encodeMessage(task.ConnectResponse, { shim_pid: pid });
+    case "Exec":
+      running.set(subject, Promise.withResolvers());
+      return new Uint8Array();
     case "Create":
-      running.set(id, Promise.withResolvers());
+      running.set(subject, Promise.withResolvers());
       return encodeMessage(task.CreateTaskResponse, { pid });
     case "Start":
       return encodeMessage(task.StartResponse, { pid });
     case "Wait":
-      return encodeMessage(task.WaitResponse, { exit_status: await end(id), exited_at });
+      return encodeMessage(task.WaitResponse, { exit_status: await end(subject), exited_at });
     case "Kill":
-      running.get(id)?.resolve(128 + (request as unknown as task.KillRequest).signal);
+      running.get(subject)?.resolve(128 + (request as unknown as task.KillRequest).signal);
       return new Uint8Array();
     case "Delete":
-      running.delete(id);
+      running.delete(subject);
       return encodeMessage(task.DeleteResponse, { pid, exit_status: 0, exited_at });
     case "Shutdown":
       if (running.size === 0) setTimeout(() => process.exit(0), 10);
@@ -85,14 +124,20 @@ async function answer(method: string, payload: Uint8Array): Promise<Uint8Array> 
   }
 }
 
-function end(id: string): Promise<number> {
-  return running.get(id)?.promise ?? Promise.resolve(255);
+function end(subject: string): Promise<number> {
+  return running.get(subject)?.promise ?? Promise.resolve(255);
 }
 
 function serveConnection(socket: Socket): void {
   const reply = async ({ stream, body }: Message) => {
     const { method, payload } = decodeRequest(body);
-    const response = encodeResponse({ payload: await answer(method, payload) });
+    const response = await answer(method, payload).then(
+      (message) => encodeResponse({ payload: message }),
+      (error: Error) => {
+        if (error instanceof Cut) throw error;
+        return encodeResponse({ code: grpcCodes.INTERNAL, message: error.message });
+      },
+    );
     socket.write(messageHeader({ stream, type: RESPONSE }, response.length));
     socket.write(response);
   };

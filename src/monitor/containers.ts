@@ -199,7 +199,7 @@ export class Containers {
     const container = this.#running.get(id);
     if (key === "") container?.stdio.closeStdin();
     if (container?.record.runtime.shim === undefined) return;
-    const client = (await this.runtimes.shims()).clientOf(id);
+    const client = await (await this.runtimes.shims()).clientOf(id);
     await client.closeStdin({ id, exec_id: key });
   }
 

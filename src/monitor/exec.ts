@@ -66,6 +66,11 @@ export class Execs {
     this.#kills.get(key)?.();
   }
 
+  /** True while the exec runs, and until the caller has let go of one that a shim keeps. */
+  isOpen(key: string): boolean {
+    return this.#kills.has(key);
+  }
+
   /** Kills an exec whose caller has disconnected, and forgets its end. */
   abandon(key: string): void {
     this.cancel(key);
@@ -97,10 +102,12 @@ export class Execs {
   /** Its caller reads the output at its own pace, and then cancels or abandons the exec. */
   #closeLater(key: string, { close }: RunningExec): void {
     if (close === undefined) return;
-    this.#kills.set(key, () => {
+    const closeNow = () => {
       this.#kills.delete(key);
       close().catch(() => {}); // best effort, as in run()
-    });
+    };
+    if (this.#ends.has(key)) this.#kills.set(key, closeNow);
+    else closeNow(); // abandoned before its end
   }
 
   /** @throws CriError NOT_FOUND for an exec that was not started, or whose end was returned before. */

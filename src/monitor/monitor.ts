@@ -162,13 +162,13 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
     if (call === "cancelExec") exec.isCancelled = true;
     const isWanted = () => !socket.destroyed && !(beginsExec && exec.isCancelled);
     const answered = admit(parts, request, isWanted).then(({ result, body }) => {
-      if (call === "exec" || call === "waitExec") execs.delete(key);
+      if (endsExec.has(call) && !parts.execs.isOpen(key)) execs.delete(key);
       // Its caller has disconnected while it started.
       if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
       writeFrame(socket, { seq: request.seq, result }, body);
     });
     answered.catch((error: unknown) => {
-      if (call !== "cancelExec") execs.delete(key);
+      if (beginsExec || call === "waitExec") execs.delete(key);
       const failure = { code: codeOf(error), message: messageOf(error) };
       if (call === "upgrade") {
         log.error("the upgrade failed, this build goes on", { error: failure.message });
@@ -178,6 +178,7 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
   });
 }
 
+const endsExec: ReadonlySet<keyof Calls> = new Set(["exec", "waitExec", "cancelExec"]);
 const ungated: ReadonlySet<keyof Calls> = new Set(["upgrade", "cancelExec", "ping"]);
 
 /**
@@ -260,7 +261,7 @@ async function exec(parts: Parts, request: Calls["exec"][0]): Promise<Answer<Cal
 async function task(parts: Parts, request: TaskRequest): Promise<Answer<Record<string, never>>> {
   const { id, method, payload, timeoutMs } = request;
   running(parts, id);
-  const client = (await parts.containers.runtimes.shims()).clientOf(id);
+  const client = await (await parts.containers.runtimes.shims()).clientOf(id, timeoutMs);
   const answer = await client.call(method, Buffer.from(payload, "base64"), timeoutMs);
   return { result: {}, body: [answer] };
 }

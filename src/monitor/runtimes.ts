@@ -4,6 +4,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
+import { isRuncShim } from "../base/shim_program.ts";
 import { endOf, signalInit, type End } from "./init_process.ts";
 import type { ExecStarter } from "./exec.ts";
 import { endExec, OciExecs } from "./oci_exec.ts";
@@ -61,7 +62,9 @@ export class Runtimes {
 
   /** Kills an exec that an earlier monitor has started; it may have ended. */
   async endExec(container: RunRecord, { key, ...exec }: EndExecRequest): Promise<void> {
-    if (container.runtime.shim === undefined) return endExec(exec, container.cgroup);
+    const { shim } = container.runtime;
+    if (shim === undefined || isRuncShim(shim.type)) await endExec(exec, container.cgroup);
+    if (shim === undefined) return;
     const { endShimExec } = await import("./shim_exec.ts");
     await endShimExec(await this.shims(), { id: container.id, exec_id: key ?? "" });
   }

@@ -67,7 +67,7 @@ export class ShimExecs implements ExecStarter<Streams> {
   ): Promise<RunningExec> {
     const process = { id: request.id, exec_id: request.key };
     const { streams, timeoutMs, signal } = options;
-    const client = this.#tasks.clientOf(request.id);
+    const client = await this.#tasks.clientOf(request.id, timeoutMs);
     throwIfAborted(`exec in container ${request.id}`, signal);
     const isOnHost = isRuncShim(container.runtime.shim!.type);
     const mark = isOnHost ? newMark() : undefined;
@@ -129,7 +129,7 @@ async function deleteExec(client: TaskClient, process: Process): Promise<void> {
 
 /** Kills an exec that an earlier monitor has started; it may have ended. */
 export async function endShimExec(tasks: ShimTasks, process: Process): Promise<void> {
-  const client = tasks.clientOf(process.id);
+  const client = await tasks.clientOf(process.id);
   try {
     await client.kill({ ...process, signal: SIGKILL });
   } catch (error) {

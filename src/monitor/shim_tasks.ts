@@ -38,6 +38,8 @@ type Task = {
   shim?: ShimFile;
   /** Absent while the shim is searched, and once it has ended. */
   client?: TaskClient;
+  /** The latest attempt to reach the shim. */
+  connecting?: Promise<void>;
   end?: End;
   /** The container is being removed: its shim may end. */
   isRemoved?: true;
@@ -48,6 +50,8 @@ export class ShimTasks {
   readonly #log: Log;
   readonly #onEnd: () => void;
   readonly #tasks = new Map<string, Task>();
+  /** Paths of shims that have kept a container which they could not delete: those never end by themselves. */
+  readonly #keeping = new Set<string>();
 
   /** folder: of the bundles. onEnd: called when a container has ended. */
   constructor(options: { folder: string; log: Log; onEnd: () => void }) {
@@ -101,7 +105,7 @@ export class ShimTasks {
 
   /** Returns when the container's program is executed, where it is a process of this kernel. */
   async start({ id, timeoutMs, runtime }: StartRequest, pid: number): Promise<void> {
-    const client = this.clientOf(id);
+    const client = await this.clientOf(id);
     const start = async () => {
       await client.start({ id }, timeoutMs);
     };
@@ -120,11 +124,17 @@ export class ShimTasks {
     return this.#tasks.get(id)?.end;
   }
 
-  /** @throws CriError NOT_FOUND, or UNAVAILABLE while its shim does not answer. */
-  clientOf(id: string): TaskClient {
+  /**
+   * Waits for an attempt to reach its shim that is under way: a monitor has just started, for example.
+   * @throws CriError NOT_FOUND, or UNAVAILABLE while its shim does not answer.
+   */
+  async clientOf(id: string, timeoutMs = connectMs): Promise<TaskClient> {
     const found = this.#tasks.get(id);
-    if (found?.client !== undefined) return found.client;
     if (found === undefined) throw new CriError("NOT_FOUND", `no shim runs container ${id}`);
+    if (found.client === undefined && found.connecting !== undefined) {
+      await inTime(found.connecting, "reaching a shim", timeoutMs).catch(nothing); // reported below
+    }
+    if (found.client !== undefined) return found.client;
     throw new CriError("UNAVAILABLE", `the shim of container ${id} does not answer`);
   }
 
@@ -136,14 +146,14 @@ export class ShimTasks {
     const found = this.#tasks.get(id);
     if (found === undefined || found.end !== undefined) return false;
     try {
-      await this.clientOf(id).kill({ id, signal, all: signal === SIGKILL });
+      await (await this.clientOf(id)).kill({ id, signal, all: signal === SIGKILL });
       return true;
     } catch (error) {
       const code = codeOf(error);
       if (code === "NOT_FOUND") return false;
       if (signal !== SIGKILL || !["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(code)) throw error;
       this.#log.error("a shim does not answer: killing it", { container: id, ...found.shim });
-      killShim(found);
+      this.#killShim(found);
       return true;
     }
   }
@@ -162,19 +172,29 @@ export class ShimTasks {
   async #delete(found: Task, timeoutMs: number): Promise<void> {
     const { id } = found;
     const client = found.client ?? (await this.#reach(found, timeoutMs));
+    let doesAnswer = false;
     if (client !== undefined) {
       try {
         await this.#deleteBy(client, found, timeoutMs);
         await client.shutdown(id).catch(() => {}); // it answers by its end, or has containers left
+        if (this.#isKeeping(found)) this.#killShim(found);
         return;
       } catch (error) {
+        doesAnswer = !["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(codeOf(error));
         const fields = { container: id, error: messageOf(error) };
         this.#log.warn("a shim did not delete its container: cleaning up without it", fields);
       }
     }
     if (found.shim === undefined) return;
-    killShim(found); // where it has not ended, it does not answer
+    if (doesAnswer) this.#keeping.add(found.shim.path);
+    if (!doesAnswer || this.#isKeeping(found)) this.#killShim(found);
     await deleteWithoutShim(this.#call(found, AbortSignal.timeout(timeoutMs)));
+  }
+
+  /** True for a shim that has nothing but containers which it could not delete. */
+  #isKeeping({ id, shim }: Task): boolean {
+    if (shim === undefined || !this.#keeping.has(shim.path)) return false;
+    return !this.#tasks.values().some((other) => other.id !== id && other.shim?.path === shim.path);
   }
 
   async #deleteBy(client: TaskClient, found: Task, timeoutMs: number): Promise<void> {
@@ -256,7 +276,9 @@ export class ShimTasks {
     for (let attempt = 0; !searched.isRemoved; attempt++) {
       try {
         if (shim === undefined) return await this.#lost(searched, "its address is not recorded");
-        const client = await this.#connect(searched, shim);
+        const connecting = this.#connect(searched, shim);
+        searched.connecting = connecting.then(nothing, nothing);
+        const client = await connecting;
         const exitCode = await client.exitCode({ id }, connectMs);
         if (exitCode === undefined) return this.#follow(searched, client);
         return this.#ended(searched, { exitCode, known: true });
@@ -293,6 +315,14 @@ export class ShimTasks {
     this.#onEnd();
   }
 
+  /** Kills a shim by its pid, unless that belongs to another process. */
+  #killShim({ shim }: Task): void {
+    if (shim === undefined) return;
+    this.#keeping.delete(shim.path);
+    if (shim.pid === 0 || processState(shim.pid, shim.pidStartTime) === "gone") return;
+    process.kill(shim.pid, "SIGKILL");
+  }
+
   #bundle(id: string): string {
     return join(this.#folder, id);
   }
@@ -311,9 +341,4 @@ export class ShimTasks {
   }
 }
 
-/** Kills a shim by its pid, unless that belongs to another process. */
-function killShim({ shim }: Task): void {
-  if (shim === undefined || shim.pid === 0) return;
-  if (processState(shim.pid, shim.pidStartTime) === "gone") return;
-  process.kill(shim.pid, "SIGKILL");
-}
+function nothing(): void {}

@@ -12,8 +12,12 @@ export type GuestTraits = {
 /** Where gVisor's shim looks for its settings by itself. */
 const runscConfigs = ["/run/containerd/runsc/config.toml", "/etc/containerd/runsc/config.toml"];
 
+export function isGvisor(type: string): boolean {
+  return type.includes("runsc");
+}
+
 export function guestTraits({ type, configPath }: ShimSettings): GuestTraits {
-  if (type.includes("runsc")) {
+  if (isGvisor(type)) {
     return { hostNetwork: usesHostNetwork(configPath), selinux: "none" };
   }
   const isVm = /kata|firecracker/.test(type);

@@ -30,6 +30,15 @@ test("another shim gets the path of its configuration file, or nothing", () => {
   expect(taskOptions({ ...command, shim: shim("io.containerd.runsc.v1") })).toBeUndefined();
 });
 
+test("only gVisor gets the type of that file, without which its releases refuse it", () => {
+  const typeFor = (type: string) => {
+    const any = taskOptions({ ...command, shim: shim(type, "/etc/x.toml") })!;
+    return task.RuntimeOptions.decode(any.value!).type_url;
+  };
+  expect(typeFor("io.containerd.runsc.v1")).toBe("io.containerd.runsc.v1.options");
+  expect(typeFor("io.containerd.kata.v2")).toBe("");
+});
+
 test("an OCI runtime gets none", () => {
   expect(taskOptions(command)).toBeUndefined();
 });

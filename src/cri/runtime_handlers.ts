@@ -96,13 +96,15 @@ function shimHandler(
 }
 
 function settingsOf(name: string, entry: RuntimeEntry): Pick<Handler, "rules" | "cniConfDir"> {
-  const { baseRuntimeSpec } = entry;
+  const { baseRuntimeSpec, shim } = entry;
+  const isGuest = shim !== undefined && !isRuncShim(shim.type);
   return {
     rules: {
       baseSpec: baseRuntimeSpec === undefined ? undefined : readBaseSpec(name, baseRuntimeSpec),
       podAnnotations: entry.podAnnotations ?? [],
       containerAnnotations: entry.containerAnnotations ?? [],
-      privilegedWithoutHostDevices: entry.privilegedWithoutHostDevices ?? false,
+      // A guest has no use for this node's devices, and Kata fails to plug all of them in.
+      privilegedWithoutHostDevices: entry.privilegedWithoutHostDevices ?? isGuest,
     },
     cniConfDir: entry.cniConfDir,
   };

@@ -79,8 +79,10 @@ describe("a handler with a shim", () => {
 
   test("of runc has containers of this kernel", async () => {
     rmSync(program, { force: true });
-    const { kind, sandboxed, command } = await openShim("io.containerd.runc.v2", { io_uid: 1 });
+    const opened = await openShim("io.containerd.runc.v2", { io_uid: 1 });
+    const { kind, sandboxed, command, rules } = opened;
     expect({ kind, sandboxed }).toEqual({ kind: "shim", sandboxed: false });
+    expect(rules.privilegedWithoutHostDevices).toBe(false);
     const options = { io_uid: 1 };
     expect(command.shim).toEqual({ type: "io.containerd.runc.v2", configPath: "", options });
   });
@@ -90,6 +92,7 @@ describe("a handler with a shim", () => {
     install(program, `cat > ${state}/stdin; echo "$@" > ${state}/args; cat ${state}/info`);
     const handler = await openShim("io.containerd.runsc.v1");
     expect(handler).toMatchObject({ kind: "shim", sandboxed: true, problem: undefined });
+    expect(handler.rules.privilegedWithoutHostDevices).toBe(true);
     expect(handler.support.ociVersion).toBe("1.3.0");
     expect(await Bun.file(join(state, "args")).text()).toBe("-info\n");
     expect(await Bun.file(join(state, "stdin")).text()).toBe("");

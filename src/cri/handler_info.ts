@@ -1,5 +1,6 @@
 // Describes runtime handlers for Status and `isulad-ts info`: their kind, and what their pods cannot have.
 import { jsonText } from "../base/json.ts";
+import { guestTraits } from "../shim/guests.ts";
 import type { Context, Handler } from "./context.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
@@ -25,11 +26,14 @@ export function handlersInfo(context: Described): string {
 
 /** Lists what pods of the handler are refused. */
 function lacks(context: Described, handler: Handler): string[] {
+  const { shim } = handler.command;
+  const hasHostNetwork = !handler.sandboxed || guestTraits(shim!).hostNetwork;
   const lacking: [boolean, string][] = [
-    [handler.sandboxed, "namespaces of the node (host network, pid and ipc)"],
+    [!hasHostNetwork, "the node's network (hostNetwork: true)"],
     [!supportsUserNamespaces(context, handler), "user namespaces (hostUsers: false)"],
     [!handler.support.recursiveReadOnlyMounts, "recursive read-only mounts"],
-    [handler.sandboxed, "shared mount propagation"],
+    [handler.sandboxed, "bidirectional mount propagation"],
+    [handler.sandboxed, "another container's pid namespace as target"],
     [handler.sandboxed, "checkpoints"],
   ];
   return lacking.filter(([isLacking]) => isLacking).map(([, text]) => text);

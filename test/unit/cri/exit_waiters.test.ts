@@ -24,6 +24,16 @@ describe("ExitWaiters", () => {
     expect(exits.wait("a", 60_000, cancel.signal)).rejects.toMatchObject({ code: "CANCELLED" });
   });
 
+  test("tells a watch of an exit since it began, and only of that container's", () => {
+    const exits = new ExitWaiters();
+    exits.exited("a");
+    using watch = exits.watch("a");
+    exits.exited("b");
+    expect(watch.hasExited).toBe(false);
+    exits.exited("a");
+    expect(watch.hasExited).toBe(true);
+  });
+
   test("sends a signal once until the exit, and again after a failure", async () => {
     const exits = new ExitWaiters();
     let sent = 0;

@@ -8,7 +8,7 @@ const runc = { kind: "oci", sandboxed: false, command: { path: "/usr/bin/runc" }
 const gvisor = {
   kind: "shim",
   sandboxed: true,
-  command: { path: "/usr/bin/shim", shim: { type: "io.containerd.runsc.v1" } },
+  command: { path: "/usr/bin/shim", shim: { type: "io.containerd.runsc.v1", configPath: "" } },
   problem: "there is none",
   support: { recursiveReadOnlyMounts: false, idmapMounts: false },
 };
@@ -31,10 +31,11 @@ test("handlersInfo() has each handler's kind, executable and what it lacks", () 
       default: false,
       problem: "there is none",
       lacks: [
-        "namespaces of the node (host network, pid and ipc)",
+        "the node's network (hostNetwork: true)",
         "user namespaces (hostUsers: false)",
         "recursive read-only mounts",
-        "shared mount propagation",
+        "bidirectional mount propagation",
+        "another container's pid namespace as target",
         "checkpoints",
       ],
     },

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Context } from "../../../src/cri/context.ts";
 import {
+  handlerLabels,
   holdLevel,
   labelFiles,
   newContainerLabels,
@@ -60,6 +61,30 @@ test("a container has its pod's labels; nothing has any where labels are off", (
   expect(codeAndMessage(() => labels({}, asked))).toStartWith(
     "FAILED_PRECONDITION: selinux_options -:-:spc_t:-: labels are off on this node",
   );
+});
+
+test("a guest's labels: gVisor's has none, a virtual machine's monitor the type for those", () => {
+  const selinux = { process: "u:r:container_t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
+  const handlerOf = (type: string) => {
+    const command = { shim: { type, configPath: "", options: {} } };
+    return { sandboxed: true, command };
+  };
+  const context = {
+    handlers: new Map<string, object>([
+      ["runc", { sandboxed: false, command: {} }],
+      ["gvisor", handlerOf("io.containerd.runsc.v1")],
+      ["kata", handlerOf("io.containerd.kata.v2")],
+    ]),
+  } as unknown as Context;
+  const processLabel = (runtimeHandler: string, subject: "guest" | "container") =>
+    handlerLabels(context, { runtimeHandler, selinux } as Container, subject)?.process;
+  const own = selinux.process;
+  for (const subject of ["guest", "container"] as const) {
+    expect(processLabel("runc", subject)).toBe(own);
+    expect(processLabel("gvisor", subject)).toBe("");
+  }
+  expect(processLabel("kata", "guest")).toBe("u:r:container_kvm_t:s0:c5,c6");
+  expect(processLabel("kata", "container")).toBe(own);
 });
 
 test("the pod's files, the image's volumes and the mounts that want it get the label", async () => {

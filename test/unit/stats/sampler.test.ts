@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { until } from "../../expect.ts";
+import type { CgroupUsage } from "../../../src/stats/cgroup_usage.ts";
 import { cpuRate, Sampler } from "../../../src/stats/sampler.ts";
 
 const golden = join(import.meta.dirname, "../../golden");
@@ -59,6 +60,21 @@ describe("Sampler", () => {
     const samples = await sampler.sample([one, gone]);
     expect(samples.get("anew")).toMatchObject({ cpuNs: 5000n, nanoCores: undefined });
     expect(samples.has("gone")).toBe(false);
+  });
+
+  test("asks once for figures that no cgroup has, however many calls wait for the answer", async () => {
+    const asked = Promise.withResolvers<CgroupUsage | undefined>();
+    let questions = 0;
+    const guest = { id: "guest", paths: {}, usage: () => (questions++, asked.promise) };
+    const silent = { id: "silent", paths: {}, usage: async () => undefined };
+    using sampler = new Sampler(() => [guest, silent]);
+    const calls = [sampler.sample([guest, silent]), sampler.sample([guest])];
+    asked.resolve({ atNs: 1n, cpuNs: 7n });
+    const [both, one] = await Promise.all(calls);
+    expect([...both!.keys()]).toEqual(["guest"]);
+    expect(one!.get("guest")).toMatchObject({ cpuNs: 7n });
+    expect((await sampler.sample([guest])).get("guest")).toBe(both!.get("guest")!);
+    expect(questions).toBe(1);
   });
 
   test("drops cgroups that are no longer listed, between calls", async () => {

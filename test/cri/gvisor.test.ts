@@ -120,6 +120,37 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
     await until("no process is left", () => processes().length === 0);
   });
 
+  test("shares /dev/shm and, where it asks for it, one pid namespace", async () => {
+    const namespace_options = { pid: NamespaceMode.POD };
+    const config = { ...daemon.podConfig(), linux: { security_context: { namespace_options } } };
+    const shared = (await daemon.client.RunPodSandbox({ config, runtime_handler })).pod_sandbox_id;
+    await daemon.run(shared, config, "echo kept > /dev/shm/x; sleep 1234");
+    const id = await daemon.run(shared, config, "sleep 1000");
+    expect((await daemon.exec(id, "ps -o args")).stdout).toContain("sleep 1234");
+    expect((await daemon.exec(id, "cat /dev/shm/x")).stdout).toBe("kept\n");
+  });
+
+  test("has privileged containers without the node's devices", async () => {
+    const config = daemon.podConfig();
+    config.linux = { ...config.linux, security_context: { privileged: true } };
+    const own = (await daemon.client.RunPodSandbox({ config, runtime_handler })).pod_sandbox_id;
+    const linux = { security_context: { privileged: true } };
+    const id = await daemon.run(own, config, "sleep 1000", { linux });
+    const devices = (await daemon.exec(id, "ls /dev")).stdout.split("\n");
+    expect(devices).toContain("null");
+    expect(devices).not.toContain("kmsg");
+  });
+
+  test("cannot be checkpointed", async () => {
+    const id = await daemon.run(podId, pod, "sleep 1000");
+    const location = join(daemon.dir, "checkpoint.tar");
+    const refused = await failure(
+      daemon.client.CheckpointContainer({ container_id: id, location }),
+    );
+    expect(refused.code).toBe("UNIMPLEMENTED");
+    expect(existsSync(location)).toBe(false);
+  });
+
   test("is refused with the node's network, and with users of its own", async () => {
     const config = daemon.hostPodConfig();
     const refused = await failure(daemon.client.RunPodSandbox({ config, runtime_handler }));

@@ -73,7 +73,7 @@ describe("Sampler", () => {
     const [both, one] = await Promise.all(calls);
     expect([...both!.keys()]).toEqual(["guest"]);
     expect(one!.get("guest")).toMatchObject({ cpuNs: 7n });
-    expect((await sampler.sample([guest])).get("guest")).toBe(both!.get("guest")!);
+    expect((await sampler.sample([guest])).get("guest")).toBe(both!.get("guest"));
     expect(questions).toBe(1);
   });
 

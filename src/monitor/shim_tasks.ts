@@ -331,13 +331,16 @@ export class ShimTasks {
     return { program, id, bundle: this.#bundle(id), owner: this.#folder, signal };
   }
 
-  #makeBundle({ id, bundle }: StartRequest): void {
+  #makeBundle({ id, bundle, runtime }: StartRequest): void {
     const folder = this.#bundle(id);
     rmSync(folder, { recursive: true, force: true });
     mkdirSync(join(folder, "rootfs"), { recursive: true, mode: 0o700 });
     copyFileSync(join(bundle, "config.json"), join(folder, "config.json"));
     // A FIFO in containerd's bundles: shims must be able to open it, and their errors come as answers too.
     symlinkSync("/dev/null", join(folder, "log"));
+    const configPath = runtime.shim?.configPath ?? "";
+    // gVisor's shim looks here for `grouping`, which it needs before it is given its options.
+    if (configPath !== "") symlinkSync(configPath, join(folder, "config.toml"));
   }
 }
 

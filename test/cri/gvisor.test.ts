@@ -31,6 +31,11 @@ function processes(): string[] {
   return stdout.split("\n").filter((line) => /runsc/.test(line) && line.includes(daemon.dir));
 }
 
+async function isNotReady(): Promise<boolean> {
+  const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
+  return status!.state === PodSandboxState.SANDBOX_NOTREADY;
+}
+
 describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
   beforeAll(async () => {
     const gvisor = gvisorHandler(join(tmpdir(), `isulad-gvisor-${process.pid}.toml`));
@@ -53,6 +58,18 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
     const ask =
       "for i in 1 2 3 4 5 6 7 8 9; do nc 127.0.0.1 8080 </dev/null && break; sleep 0.2; done";
     expect((await daemon.exec(id, ask)).stdout).toBe("served\n");
+  });
+
+  test("has one shim for all its containers, which end with it", async () => {
+    const ids = [];
+    for (const _ of [1, 2]) ids.push(await daemon.run(podId, pod, "sleep 1000"));
+    const shims = processes().filter((line) => line.startsWith(`${gvisorShim} `));
+    expect(shims).toHaveLength(1);
+    spawnSync("pkill", ["-KILL", "-f", `${gvisorShim} .*${podId}`]);
+    for (const id of ids) expect((await daemon.exited(id)).exitCode).toBe(137);
+    await until("the pod is not ready", isNotReady);
+    await daemon.removePod(podId);
+    await until("no process is left", () => processes().length === 0);
   });
 
   test("answers port-forwards at its address", async () => {
@@ -112,10 +129,7 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
     const id = await daemon.run(podId, pod, "sleep 1000");
     spawnSync("pkill", ["-KILL", "-f", `runsc-sandbox.*${podId}`]);
     expect((await daemon.exited(id)).exitCode).not.toBe(0);
-    await until("the pod is not ready", async () => {
-      const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
-      return status!.state === PodSandboxState.SANDBOX_NOTREADY;
-    });
+    await until("the pod is not ready", isNotReady);
     await daemon.removePod(podId);
     await until("no process is left", () => processes().length === 0);
   });

@@ -44,8 +44,10 @@ beforeAll(async () => {
     shut: { path, "privileged-without-host-devices": true },
     elsewhere: { path, "cni-conf-dir": file("cni") },
     wrapped: { path: wrapper, "runtime-args": ["--from-daemon-json"] },
+    absent: { "runtime-type": "io.containerd.kata.v2", "runtime-path": file("shim") },
   };
-  daemon = await startDaemon({ config: { runtimes, "cri-runtimes": { alias: "based" } } });
+  const aliases = { alias: "based", untrusted: "based" };
+  daemon = await startDaemon({ config: { runtimes, "cri-runtimes": aliases } });
 });
 afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
@@ -220,6 +222,37 @@ test("each handler is listed, the default one also under an empty name", async (
   for (const name of ["runc", "based", "alias", "open", "shut", "elsewhere", "wrapped"]) {
     expect(names.filter((one) => one === name)).toEqual([name]);
   }
+});
+
+test("a pod with the annotation of untrusted workloads has the handler untrusted, also after a restart", async () => {
+  const annotations = { "io.kubernetes.cri.untrusted-workload": "true" };
+  const refused = await failure(daemon.runPod({ ...daemon.hostPodConfig(), annotations }));
+  expect([refused.code, refused.message.includes("(network")]).toEqual(["INVALID_ARGUMENT", true]);
+  const pod: PodSandboxConfig = { ...daemon.podConfig(), annotations };
+  const podId = await daemon.runPod(pod);
+  await daemon.restart();
+  const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
+  expect(status!.runtime_handler).toBe("untrusted");
+  const { text } = await daemon.output(podId, pod, "ulimit -Sn");
+  expect(text).toBe("321\n");
+  await daemon.removePod(podId);
+});
+
+test("a handler whose shim is missing is reported at the start, refused on use, and shown", async () => {
+  const missing = `there is no executable ${file("shim")}: install Kata Containers`;
+  expect(daemon.log).toContain(missing);
+  const error = await failure(daemon.runPod(daemon.podConfig(), "absent"));
+  expect(error.code).toBe("FAILED_PRECONDITION");
+  expect(error.message).toStartWith(`runtime handler "absent" cannot be used: ${missing}`);
+  const { info } = await daemon.client.Status({ verbose: true });
+  const handlers = JSON.parse(info["handlers"]!) as Record<string, object>;
+  expect(handlers["absent"]).toMatchObject({
+    kind: "shim",
+    type: "io.containerd.kata.v2",
+    sandboxed: true,
+    problem: expect.stringContaining(missing),
+  });
+  expect(handlers["based"]).toMatchObject({ kind: "oci", sandboxed: false, default: false });
 });
 
 test("a handler removed from daemon.json: its pods keep running and can be removed", async () => {

@@ -1,4 +1,4 @@
-// Runs the tests of shims with each shim that test/shims has built, and prints a table:
+// Runs the tests of shims with each shim that test/shims has built, and prints a table, which names the others:
 // `bun test/shim_matrix.ts [--again]`. Progress is recorded in test/.cache/shim_matrix.json; an interrupted run is
 // resumed if the executable is the same.
 import { spawnSync } from "node:child_process";
@@ -7,11 +7,11 @@ import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { resumed } from "./run_record.ts";
-import { builtRuncShims, gvisorShim } from "./shim_programs.ts";
+import { builtRuncShims, gvisorShim, runcShimVersions } from "./shim_programs.ts";
 
 type Result = { shim: string; file: string; passed: number; failed: string[] };
 
-const runcFiles = ["cri/shim", "cri/shim_streams"];
+const runcFiles = ["cri/shim", "cri/shim_streams", "cri/checkpoint"];
 const gvisorFiles = ["cri/gvisor", "cri/shim_streams"];
 
 function runFile(shim: string, file: string): Result {
@@ -32,6 +32,11 @@ function main(): number {
   const versions = builtRuncShims().flatMap((shim) => runcFiles.map((name) => [shim, name]));
   const gvisor = existsSync(gvisorShim) ? gvisorFiles.map((name) => ["gvisor", name]) : [];
   const all = ["all", "monitor/task_client"];
+  for (const version of runcShimVersions) {
+    if (!builtRuncShims().includes(version))
+      console.log(`${version} is not built: test/shims ${version}`);
+  }
+  if (gvisor.length === 0) console.log("gvisor is not built: test/shims gvisor");
   let failures = 0;
   for (const [shim = "", name = ""] of [all, ...versions, ...gvisor]) {
     const isSame = (one: Result) => one.shim === shim && one.file === name;

@@ -24,6 +24,7 @@ import { executes, processState, startTime } from "../sys/process.ts";
 import type { End } from "./init_process.ts";
 import type { RemoveRequest } from "./protocol.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
+import { ShimSockets } from "./shim_sockets.ts";
 
 const SIGKILL = 9;
 /** Limit for a shim to accept a connection and to answer. */
@@ -52,6 +53,9 @@ export class ShimTasks {
   readonly #tasks = new Map<string, Task>();
   /** Paths of shims that have kept a container which they could not delete: those never end by themselves. */
   readonly #keeping = new Set<string>();
+  readonly #sockets = new ShimSockets((path) =>
+    this.#tasks.values().some(({ shim }) => shim?.path === path),
+  );
 
   /** folder: of the bundles. onEnd: called when a container has ended. */
   constructor(options: { folder: string; log: Log; onEnd: () => void }) {
@@ -80,9 +84,8 @@ export class ShimTasks {
     const signal = AbortSignal.timeout(timeoutMs);
     const options = taskOptions(runtime);
     const call = { ...this.#call(created, signal), options };
-    const address = await step("shim-start", () => startShim(call));
-    // At once: a shim that nobody knows would run for ever.
-    this.#record(created, address, 0);
+    const start = () => step("shim-start", () => startShim(call));
+    const address = await this.#startShim(created, start);
     const client = await step("shim-connect", () => this.#connect(created, address));
     const at = (name: string) => join(stdio, name);
     const pid = await step("shim-create", () =>
@@ -101,6 +104,15 @@ export class ShimTasks {
     );
     this.#follow(created, client);
     return pid;
+  }
+
+  #startShim(started: Task, start: () => Promise<ShimAddress>): Promise<ShimAddress> {
+    return this.#sockets.starting(async () => {
+      const address = await start();
+      // At once: a shim that nobody knows would run for ever.
+      this.#record(started, address, 0);
+      return address;
+    });
   }
 
   /** Returns when the container's program is executed, where it is a process of this kernel. */
@@ -166,6 +178,7 @@ export class ShimTasks {
     await step("runtime-delete", () => this.#delete(found, timeoutMs));
     this.#tasks.delete(id);
     found.client?.[Symbol.dispose]();
+    if (found.shim !== undefined) this.#sockets.left(found.shim.path);
     rmSync(this.#bundle(id), { recursive: true, force: true });
   }
 
@@ -228,7 +241,8 @@ export class ShimTasks {
   async #reach(found: Task, timeoutMs: number): Promise<TaskClient | undefined> {
     try {
       const call = this.#call(found, AbortSignal.timeout(timeoutMs));
-      return await this.#connect(found, found.shim ?? (await startShim(call)));
+      const address = found.shim ?? (await this.#startShim(found, () => startShim(call)));
+      return await this.#connect(found, address);
     } catch (error) {
       const fields = { container: found.id, error: messageOf(error) };
       this.#log.info("a container that is removed has no shim that answers", fields);

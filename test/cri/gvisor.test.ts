@@ -11,6 +11,7 @@ import { toLong } from "../../src/base/int64.ts";
 import { openSpdy } from "../../src/cli/stream_client.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
+import { end } from "../host.ts";
 import { logText } from "../log_text.ts";
 import { gvisorHandler, gvisorShim } from "../shim_programs.ts";
 
@@ -25,9 +26,9 @@ async function runPod(): Promise<void> {
   podId = (await daemon.client.RunPodSandbox({ config: pod, runtime_handler })).pod_sandbox_id;
 }
 
-/** Returns the command lines of this daemon's shims and of their sandboxes. */
+/** Returns the pids and command lines of this daemon's shims and of their sandboxes. */
 function processes(): string[] {
-  const { stdout } = spawnSync("ps", ["-eo", "args"], { encoding: "utf8" });
+  const { stdout } = spawnSync("ps", ["-eo", "pid,args"], { encoding: "utf8" });
   return stdout.split("\n").filter((line) => /runsc/.test(line) && line.includes(daemon.dir));
 }
 
@@ -48,24 +49,19 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
     await runPod();
   });
 
-  test("has its own hostname, address and localhost, which its containers share", async () => {
-    const serve = "while :; do echo served | nc -l -p 8080; done";
-    await daemon.run(podId, pod, serve);
+  test("has its own hostname and address", async () => {
     const id = await daemon.run(podId, pod, "sleep 1000");
     expect((await daemon.exec(id, "hostname")).stdout).toBe(`${pod.hostname}\n`);
     const { status } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId });
     expect((await daemon.exec(id, "ip addr")).stdout).toContain(status!.network!.ip!);
-    const ask =
-      "for i in 1 2 3 4 5 6 7 8 9; do nc 127.0.0.1 8080 </dev/null && break; sleep 0.2; done";
-    expect((await daemon.exec(id, ask)).stdout).toBe("served\n");
   });
 
   test("has one shim for all its containers, which end with it", async () => {
     const ids = [];
     for (const _ of [1, 2]) ids.push(await daemon.run(podId, pod, "sleep 1000"));
-    const shims = processes().filter((line) => line.startsWith(`${gvisorShim} `));
+    const shims = processes().filter((line) => line.includes(` ${gvisorShim} `));
     expect(shims).toHaveLength(1);
-    spawnSync("pkill", ["-KILL", "-f", `${gvisorShim} .*${podId}`]);
+    end(Number.parseInt(shims[0]!, 10));
     for (const id of ids) expect((await daemon.exited(id)).exitCode).toBe(137);
     await until("the pod is not ready", isNotReady);
     await daemon.removePod(podId);
@@ -127,11 +123,19 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
 
   test("is not ready once its sandbox was killed, and can be removed", async () => {
     const id = await daemon.run(podId, pod, "sleep 1000");
-    spawnSync("pkill", ["-KILL", "-f", `runsc-sandbox.*${podId}`]);
+    const sandbox = processes().filter(
+      (line) => /runsc-sandbox/.test(line) && line.includes(podId),
+    );
+    expect(sandbox).toHaveLength(1);
+    end(Number.parseInt(sandbox[0]!, 10));
     expect((await daemon.exited(id)).exitCode).not.toBe(0);
     await until("the pod is not ready", isNotReady);
+    const { path } = JSON.parse(
+      readFileSync(join(daemon.dir, "state/monitor/shims", podId, "bootstrap.json"), "utf8"),
+    ) as { path: string };
     await daemon.removePod(podId);
     await until("no process is left", () => processes().length === 0);
+    expect(existsSync(path)).toBe(false);
   });
 
   test("shares /dev/shm and, where it asks for it, one pid namespace", async () => {

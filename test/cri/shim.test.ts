@@ -2,7 +2,7 @@
 // codes, execs, and what happens when monitor, daemon or shim are killed or stopped.
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
-import { copyFileSync, readFileSync } from "node:fs";
+import { copyFileSync, existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { toLong } from "../../src/base/int64.ts";
@@ -24,6 +24,12 @@ function shims(): number[] {
   const { stdout } = spawnSync("ps", ["-eo", "pid,args"], { encoding: "utf8" });
   const lines = stdout.split("\n").filter((line) => /containerd-shim-runc-v2 .*-id/.test(line));
   return lines.filter((line) => line.includes(daemon.dir)).map((line) => Number.parseInt(line, 10));
+}
+
+/** Returns the path of the socket of a container's shim. */
+function socketOf(id: string): string {
+  const file = join(daemon.dir, "state/monitor/shims", id, "bootstrap.json");
+  return (JSON.parse(readFileSync(file, "utf8")) as { path: string }).path;
 }
 
 async function killMonitor(): Promise<void> {
@@ -162,14 +168,32 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
     expect(missing).toEqual([]);
   });
 
+  test("shares a shim with its pod, whose socket goes with the last container", async () => {
+    const ids = [
+      await daemon.run(podId, pod, "sleep 1000"),
+      await daemon.run(podId, pod, "sleep 1000"),
+    ];
+    const [socket = "", other] = ids.map(socketOf);
+    expect(other).toBe(socket);
+    await daemon.client.RemoveContainer({ container_id: ids[0]! });
+    expect((await daemon.exec(ids[1]!, "echo hi")).stdout).toBe("hi\n");
+    await daemon.client.RemoveContainer({ container_id: ids[1]! });
+    await until("the socket is removed", () => !existsSync(socket));
+    const next = await daemon.run(podId, pod, "exit 6");
+    expect((await daemon.exited(next)).exitCode).toBe(6);
+  });
+
   test("ends with 137 and the reason when its shim is killed, and others can start", async () => {
     const id = await daemon.run(podId, pod, "sleep 1000");
+    const socket = socketOf(id);
     for (const pid of shims()) process.kill(pid, "SIGKILL");
     const { exitCode, status } = await daemon.exited(id);
     expect(exitCode).toBe(137);
     expect(status.message).toContain("its shim has ended");
     const next = await daemon.run(podId, pod, "exit 6");
     expect((await daemon.exited(next)).exitCode).toBe(6);
+    await daemon.removePod(podId);
+    await until("the socket is removed", () => !existsSync(socket));
   });
 
   // Takes ten seconds: the matrix has it, the suite does not.

@@ -1,4 +1,4 @@
-// Tests exec, attach and port-forward of containers that a shim runs: runc's shim and, where test/shims has built
+// Tests exec and attach of containers that a shim runs: runc's shim and, where test/shims has built
 // it, gVisor's, whose pods have a kernel of their own.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
@@ -47,6 +47,14 @@ describe.skipIf(version === undefined && !hasGvisor)("streams by a shim", () => 
     test("the kernel is the node's, or gVisor's", async () => {
       const { stdout } = await daemon.exec(await daemon.run(podId, pod, "sleep 1000"), "dmesg");
       expect(stdout.includes("Starting gVisor")).toBe(sandboxed);
+    });
+
+    test("two containers reach each other on localhost", async () => {
+      await daemon.run(podId, pod, "while :; do echo served | nc -l -p 8080; done");
+      const ask =
+        "for i in 1 2 3 4 5 6 7 8 9; do nc 127.0.0.1 8080 </dev/null && break; sleep 0.2; done";
+      const { text } = await daemon.output(podId, pod, ask);
+      expect(text).toBe("served\n");
     });
 
     test("an exec takes its input to the end, and returns all output and its code", async () => {

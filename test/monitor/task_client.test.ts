@@ -20,7 +20,11 @@ beforeAll(() => {
   mkdirSync(join(rootfs, "bin"), { recursive: true });
   copyFileSync("/bin/busybox", join(rootfs, "bin/sh"));
 });
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+/** Which the monitor removes, and shims may leave. */
+const sockets: string[] = [];
+afterAll(() => {
+  for (const path of [folder, ...sockets]) rmSync(path, { recursive: true, force: true });
+});
 
 /** Makes a bundle in which this shell command runs; output goes to the file `out`. */
 function makeBundle(id: string, command: string): string {
@@ -63,6 +67,7 @@ describe.each(builtRuncShims())("runc's shim of containerd %s", (version) => {
   async function created(id: string, command: string) {
     const bundle = makeBundle(id, command);
     const address = await startShim(calling(id, bundle));
+    sockets.push(address.path);
     const { client, shimPid } = await TaskClient.connect(address, { id, timeoutMs: 5000 });
     // Held open: the shim waits for a reader.
     const reading = new Response(Bun.spawn(["cat", join(bundle, "out")]).stdout).text();

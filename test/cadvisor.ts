@@ -3,7 +3,7 @@
 // [--with FILE] [--endpoint SOCKET]` exits with 1 on a problem. `--gate` turns on PodAndContainerStatsFromCRI;
 // `--json` writes the kinds of series to a file; `--with` compares them with the file of another run;
 // `--endpoint` names another runtime's socket, which serves containerd's API, too. KUBELET=path names an
-// existing kubelet; otherwise the run builds one. Needs root.
+// existing kubelet; otherwise the run builds one of KUBELET_VERSION. Needs root.
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -88,11 +88,8 @@ async function main(): Promise<number> {
     cgroupParent,
     netns,
     endpoint: values.endpoint ?? daemon.socket,
-    config: {
-      readOnlyPort: 10255,
-      crashLoopBackOff: { maxContainerRestartPeriod: "1s" },
-      featureGates: { PodAndContainerStatsFromCRI: values.gate, KubeletCrashLoopBackOffMax: true },
-    },
+    config: { readOnlyPort: 10255 },
+    featureGates: { PodAndContainerStatsFromCRI: values.gate },
     flags: [`--containerd=${socket}`],
   });
   for (const pod of pods) kubelet.add(manifestOf(pod));

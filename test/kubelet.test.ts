@@ -47,10 +47,19 @@ const refused = clean();
 refused.lines.push(
   'E1122 "Failed to create container" err="name crash_fails_2 is reserved by id9"',
 );
+const unavailable = 'CreateContainerError: "error while dialing: connect: connection refused"';
 const withoutOne = clean();
 withoutOne.seen.splice(1, 1);
 const withoutAll = clean();
 withoutAll.seen = withoutAll.seen.filter(({ pod }) => pod !== "job");
+
+test("a call that fails while the daemon is killed is no fault, unless nobody killed it", () => {
+  const run = clean();
+  run.lines.push(unavailable);
+  expect(check({ ...run, hasKills: true })).toEqual([]);
+  expect(check(run)[0]).toMatch(/could not create a container, in 1 lines/);
+  expect(check({ ...refused, hasKills: true })[0]).toMatch(/in 1 lines/);
+});
 
 test.each([
   ["an attempt made twice", withTwo, /attempt 2 of crash\/fails \(pod uid\) exists 2 times/],

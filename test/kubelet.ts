@@ -1,8 +1,9 @@
 // Runs a real kubelet with static pods that crash, are probed, restarted and removed, against the daemon with
 // pod events, once with Evented PLEG and once without; kubelet_check.ts checks the containers that CRI showed
-// and the kubelet's log. `bun test/kubelet.ts [--minutes 10] [--evented on|off|both] [--again]` skips a run
-// that passed with this executable (test/.cache/kubelet.json). KUBELET=path names an existing kubelet;
-// otherwise one is built from Go's module proxy in a quarter of an hour. Needs root.
+// and the kubelet's log. `bun test/kubelet.ts [--minutes 10] [--evented on|off|both] [--kill SECONDS] [--again]`
+// skips a run that passed with this executable (test/.cache/kubelet.json). `--kill` kills the daemon, the monitor,
+// both or the kubelet in turn, at this interval. KUBELET=path names an existing kubelet; otherwise one of
+// KUBELET_VERSION (default 1.36.3) is built from Go's module proxy in a quarter of an hour. Needs root.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
@@ -13,8 +14,9 @@ import { toBigInt } from "../src/base/int64.ts";
 import { runtime } from "../src/proto/messages.js";
 import { busybox, type Daemon, executable, startDaemon } from "./harness.ts";
 import { makeCgroups } from "./host.ts";
-import { buildKubelet, Kubelet, Netns } from "./kubelet_node.ts";
+import { buildKubelet, hasShortBackOff, Kubelet, Netns, version } from "./kubelet_node.ts";
 import { check, type Expected, type Seen } from "./kubelet_check.ts";
+import { Kills } from "./kubelet_kills.ts";
 import { type Manifest, standingPods, visitingPod } from "./kubelet_pods.ts";
 import { resumed } from "./run_record.ts";
 
@@ -24,8 +26,9 @@ const listMs = 500;
 /** Interval between pods, and the lifetime of each. */
 const visitMs = 20_000;
 const stayMs = 30_000;
-/** Limit for the restart of a crashed container: a back-off of 2 s, on a busy machine. */
-const stuckMs = 60_000;
+/** Limit for the restart of a crashed container: a back-off of 2 s, or of 5 min, on a busy machine. */
+const stuckMs = hasShortBackOff ? 60_000 : 360_000;
+/** Limit for the kubelet to remove a pod's containers: it collects them once a minute, from its start. */
 const goneMs = 90_000;
 
 type Row = Pick<Seen, "id" | "name" | "attempt"> & {
@@ -43,7 +46,7 @@ class Sightings implements AsyncDisposable {
 
   constructor(daemon: Daemon) {
     this.#daemon = daemon;
-    this.#ends = [this.#listen(), this.#poll()];
+    this.#ends = [this.#repeat(() => this.#listen()), this.#repeat(() => this.list())];
     for (const end of this.#ends) end.catch(() => {}); // thrown by the disposal
   }
 
@@ -53,19 +56,20 @@ class Sightings implements AsyncDisposable {
 
   async #listen(): Promise<void> {
     const { signal } = this.#abort;
-    try {
-      for await (const event of this.#daemon.client.GetContainerEvents({}, { signal })) {
-        for (const status of event.containers_statuses)
-          this.#take(rowOf(status), status.exit_code ?? undefined);
-      }
-    } catch (error) {
-      if (codeOf(error) !== "CANCELLED") throw error;
+    for await (const event of this.#daemon.client.GetContainerEvents({}, { signal })) {
+      for (const status of event.containers_statuses)
+        this.#take(rowOf(status), status.exit_code ?? undefined);
     }
   }
 
-  async #poll(): Promise<void> {
+  /** Calls again and again until the disposal; a killed daemon is UNAVAILABLE, its client CANCELLED. */
+  async #repeat(call: () => Promise<void>): Promise<void> {
     while (!this.#abort.signal.aborted) {
-      await this.list();
+      try {
+        await call();
+      } catch (error) {
+        if (!["CANCELLED", "UNAVAILABLE"].includes(codeOf(error))) throw error;
+      }
       await sleep(listMs);
     }
   }
@@ -119,8 +123,10 @@ function rowOf(shown: runtime.v1.IContainer | runtime.v1.IContainerStatus): Row 
   };
 }
 
+type Plan = { kubelet: string; evented: boolean; minutes: number; killSeconds: number };
+
 /** Runs once and returns the faults. */
-async function run(kubelet: string, evented: boolean, minutes: number): Promise<string[]> {
+async function run({ kubelet, evented, minutes, killSeconds }: Plan): Promise<string[]> {
   mkdirSync(cache, { recursive: true });
   using netns = new Netns(`isulad-kubelet-${process.pid}`);
   const config = { "enable-pod-events": true, "restrict-oom-score-adj": true };
@@ -129,21 +135,26 @@ async function run(kubelet: string, evented: boolean, minutes: number): Promise<
   makeCgroups([daemon.cgroupParent.slice(1)]);
   await using sightings = new Sightings(daemon);
   const { dir, cgroupParent, socket: endpoint } = daemon;
-  const gates = { featureGates: { EventedPLEG: evented } };
-  await using node = new Kubelet(kubelet, { dir, cgroupParent, endpoint, netns, config: gates });
+  const featureGates = { EventedPLEG: evented };
+  await using node = new Kubelet(kubelet, { dir, cgroupParent, endpoint, netns, featureGates });
   const standing = standingPods(busybox);
   for (const manifest of standing) node.add(manifest);
-  const visits = await visit(node, Date.now() + minutes * 60_000, report(sightings));
+  const untilMs = Date.now() + minutes * 60_000;
+  const lastKillMs = untilMs - goneMs;
+  await using kills = new Kills(daemon, node, { everyMs: killSeconds * 1000, lastKillMs });
+  const visits = await visit(node, untilMs, report(sightings));
+  await kills.stop();
   const endMs = Date.now();
   await sightings.end();
   const lines = node.lines;
   const expected: Expected[] = [...standing, ...visits].flatMap((manifest) => manifest.expected);
-  const problems = check({ seen: sightings.all(), expected, lines, endMs, stuckMs });
+  const hasKills = killSeconds > 0;
+  const problems = check({ seen: sightings.all(), expected, lines, endMs, stuckMs, hasKills });
   if (!node.runs) problems.push(`the kubelet ended:\n${lines.slice(-20).join("\n")}`);
   const seen = sightings.all();
   const most = Math.max(...seen.map(({ attempt }) => attempt));
   console.log(
-    `${seen.length} containers, at most ${most} restarts, ${visits.length} pods came and went`,
+    `${seen.length} containers, at most ${most} restarts, ${visits.length} pods came and went, kills: ${JSON.stringify(kills.counts)}`,
   );
   if (problems.length > 0) writeFileSync(join(cache, "kubelet.log"), lines.join("\n"));
   return problems;
@@ -185,22 +196,25 @@ async function main(): Promise<number> {
     options: {
       minutes: { type: "string", default: "10" },
       evented: { type: "string", default: "both" },
+      kill: { type: "string", default: "0" },
       again: { type: "boolean", default: false },
     },
   });
   const minutes = Number(values.minutes);
+  const killSeconds = Number(values.kill);
   const file = join(cache, "kubelet.json");
   const fresh: { clean: Record<string, number> } = { clean: {} };
   const record = resumed(file, fresh, values);
   const kubelet = buildKubelet(cache);
   let faults = 0;
   for (const evented of values.evented === "both" ? ["on", "off"] : [values.evented]) {
-    if ((record.clean[evented] ?? 0) >= minutes) continue;
-    const problems = await run(kubelet, evented === "on", minutes);
+    const name = `kubelet ${version}, Evented PLEG ${evented}, kills every ${killSeconds} s`;
+    if ((record.clean[name] ?? 0) >= minutes) continue;
+    const problems = await run({ kubelet, evented: evented === "on", minutes, killSeconds });
     for (const problem of problems) console.log(`  ${problem}`);
-    console.log(`Evented PLEG ${evented}, ${minutes} minutes: ${problems.length} faults`);
+    console.log(`${name}, ${minutes} minutes: ${problems.length} faults`);
     faults += problems.length;
-    if (problems.length === 0) record.clean[evented] = minutes;
+    if (problems.length === 0) record.clean[name] = minutes;
     writeFileSync(file, JSON.stringify(record));
   }
   console.log(faults === 0 ? `clean: ${JSON.stringify(record.clean)}` : `${faults} faults`);

@@ -36,10 +36,13 @@ export type KubeletRun = {
   endMs: number;
   /** A container without a new attempt for longer is stuck. */
   stuckMs: number;
+  /** The daemon was killed meanwhile, so that calls to it may fail as unavailable. */
+  hasKills?: boolean;
 };
 
 const refused =
   /is reserved|CreateContainerError|CreateContainer in sandbox from runtime service failed/;
+const unavailable = /code = Unavailable|error while dialing|error reading from server/i;
 const linesShown = 5;
 
 export function check(run: KubeletRun): string[] {
@@ -49,7 +52,9 @@ export function check(run: KubeletRun): string[] {
     if (ids.size > 1)
       problems.push(`${keyOf(attempts[0]!)} exists ${ids.size} times: ${[...ids].join(", ")}`);
   }
-  const failed = run.lines.filter((line) => refused.test(line));
+  const failed = run.lines.filter(
+    (line) => refused.test(line) && !(run.hasKills === true && unavailable.test(line)),
+  );
   if (failed.length > 0) {
     problems.push(`the kubelet could not create a container, in ${failed.length} lines of its log`);
     problems.push(...failed.slice(0, linesShown).map((line) => `  ${line}`));

@@ -1,6 +1,14 @@
 // Runs a real kubelet as a node of its own: in a network namespace, with static pods, without an apiserver.
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
-import { existsSync, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import type { Manifest } from "./kubelet_pods.ts";
 
@@ -12,6 +20,14 @@ const routes = [
   "link set node0 up",
   "route add default via 10.250.0.1",
 ];
+
+/** Version of the kubelet that is built, or that KUBELET names. */
+export const version = process.env["KUBELET_VERSION"] ?? "1.36.3";
+const minor = Number(version.split(".")[1]);
+/** A kubelet restarts a crashed container within 2 s where it can be configured, else after up to 5 min. */
+export const hasShortBackOff = minor >= 32;
+const backOff = hasShortBackOff ? { crashLoopBackOff: { maxContainerRestartPeriod: "2s" } } : {};
+const backOffGates = hasShortBackOff ? { KubeletCrashLoopBackOffMax: true } : {};
 
 /** A network namespace with a default route, by which a kubelet finds its address. */
 export class Netns implements Disposable {
@@ -56,13 +72,15 @@ type Node = {
   netns: Netns;
   /** Additional fields of KubeletConfiguration. */
   config?: object;
+  featureGates?: Record<string, boolean>;
   flags?: string[];
 };
 
 export class Kubelet implements AsyncDisposable {
   readonly #manifests: string;
   readonly #logFile: string;
-  readonly #child: ChildProcess;
+  readonly #argv: string[];
+  #child: ChildProcess;
 
   constructor(program: string, node: Node) {
     const at = (name: string) => join(node.dir, "kubelet", name);
@@ -78,7 +96,6 @@ export class Kubelet implements AsyncDisposable {
       syncFrequency: "10s",
       authentication: { anonymous: { enabled: true }, webhook: { enabled: false } },
       authorization: { mode: "AlwaysAllow" },
-      crashLoopBackOff: { maxContainerRestartPeriod: "2s" },
       podLogsDir: at("logs"),
       volumePluginDir: at("plugins"),
       failCgroupV1: false,
@@ -93,7 +110,9 @@ export class Kubelet implements AsyncDisposable {
       },
       imageGCHighThresholdPercent: 100,
       oomScoreAdj: 0,
+      ...backOff,
       ...node.config,
+      featureGates: { ...backOffGates, ...node.featureGates },
     };
     writeFileSync(at("config.json"), JSON.stringify(config, null, 2));
     // Its fixed folders, /var/lib/kubelet and /var/log/containers, are private; PID 1 is never moved.
@@ -115,9 +134,21 @@ export class Kubelet implements AsyncDisposable {
       "--v=2",
       ...(node.flags ?? []),
     ];
-    const words = [...entered, "sh", "-c", script, "sh", program, ...flags];
+    this.#argv = [...entered, "sh", "-c", script, "sh", program, ...flags];
+    this.#child = this.#start();
+  }
+
+  #start(): ChildProcess {
     const log = openSync(this.#logFile, "a");
-    this.#child = spawn("nsenter", words, { stdio: ["ignore", log, log], cwd: "/" });
+    const child = spawn("nsenter", this.#argv, { stdio: ["ignore", log, log], cwd: "/" });
+    closeSync(log);
+    return child;
+  }
+
+  /** Kills the kubelet and starts it again with the same data. */
+  async restart(): Promise<void> {
+    await this.#kill();
+    this.#child = this.#start();
   }
 
   get runs(): boolean {
@@ -136,34 +167,40 @@ export class Kubelet implements AsyncDisposable {
     rmSync(join(this.#manifests, `${name}.json`));
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
+  async #kill(): Promise<void> {
     if (!this.runs) return;
     const gone = new Promise((resolve) => this.#child.once("exit", resolve));
     this.#child.kill("SIGKILL");
     await gone;
   }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#kill();
+  }
 }
 
 /**
- * Returns the kubelet that KUBELET names, or builds one in a quarter of an hour from the Go module proxy: a module
- * that requires Kubernetes and its staging modules.
+ * Returns the kubelet that KUBELET names, or builds the one of KUBELET_VERSION in a quarter of an hour from the Go
+ * module proxy: a module that requires Kubernetes and its staging modules.
  */
 export function buildKubelet(cache: string): string {
   const given = process.env["KUBELET"];
   if (given !== undefined) return given;
-  const program = join(cache, "kubelet");
+  const program = join(cache, `kubelet-${version}`);
   if (existsSync(program)) return program;
-  console.log("building a kubelet");
+  console.log(`building kubelet ${version}`);
   const script = `
     set -euo pipefail
-    version=v1.36.3; mkdir -p kubelet-module; cd kubelet-module
-    mod=$(go mod download -json k8s.io/kubernetes@$version | sed -n 's/.*"GoMod": "\\(.*\\)".*/\\1/p')
-    { printf 'module kubelet\\n\\ngo 1.26.0\\n\\nrequire k8s.io/kubernetes %s\\nreplace (\\n' $version
-      sed -n 's|^\\s*\\(k8s.io/[a-z0-9-]*\\) v0[.]0[.]0\\( //.*\\)*$|  \\1 => \\1 '"\${version/v1/v0}|p" "$mod" | sort -u
+    mkdir -p kubelet-module; cd kubelet-module
+    mod=$(go mod download -json "k8s.io/kubernetes@v$VERSION" | sed -n 's/.*"GoMod": "\\(.*\\)".*/\\1/p')
+    { printf 'module kubelet\\n\\n'; grep -m1 '^go ' "$mod"; printf 'require k8s.io/kubernetes v%s\\nreplace (\\n' "$VERSION"
+      sed -n 's|^\\s*\\(k8s.io/[a-z0-9-]*\\) v0[.]0[.]0\\( //.*\\)*$|  \\1 => \\1 v'"\${VERSION/#1/0}|p" "$mod" | sort -u
       echo ')'; } >go.mod
-    CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' nice go build -ldflags='-s -w' -o ../kubelet.new k8s.io/kubernetes/cmd/kubelet
-    mv ../kubelet.new ../kubelet`;
-  const done = spawnSync("bash", ["-c", script], { cwd: cache, stdio: "inherit" });
-  if (done.status !== 0) throw new Error("the kubelet could not be built");
+    rm -f go.sum
+    CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' nice go build -ldflags='-s -w' -o "$PROGRAM.new" k8s.io/kubernetes/cmd/kubelet
+    mv "$PROGRAM.new" "$PROGRAM"`;
+  const env = { ...process.env, VERSION: version, PROGRAM: program };
+  const done = spawnSync("bash", ["-c", script], { cwd: cache, stdio: "inherit", env });
+  if (done.status !== 0) throw new Error(`kubelet ${version} could not be built`);
   return program;
 }

@@ -7,7 +7,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { resumed } from "./run_record.ts";
-import { builtRuncShims, gvisorShim, runcShimVersions } from "./shim_programs.ts";
+import { builtRuncShims, failpointShim, gvisorShim, runcShimVersions } from "./shim_programs.ts";
 
 type Result = { shim: string; file: string; passed: number; failed: string[] };
 
@@ -31,14 +31,16 @@ function main(): number {
   const record = resumed(file, { done: [] as Result[] }, values);
   const versions = builtRuncShims().flatMap((shim) => runcFiles.map((name) => [shim, name]));
   const gvisor = existsSync(gvisorShim) ? gvisorFiles.map((name) => ["gvisor", name]) : [];
+  const failpoint = existsSync(failpointShim) ? [["failpoint", "cri/shim_failpoints"]] : [];
   const all = ["all", "monitor/task_client"];
   for (const version of runcShimVersions) {
     if (!builtRuncShims().includes(version))
       console.log(`${version} is not built: test/shims ${version}`);
   }
+  if (failpoint.length === 0) console.log("failpoint is not built: test/shims failpoint");
   if (gvisor.length === 0) console.log("gvisor is not built: test/shims gvisor");
   let failures = 0;
-  for (const [shim = "", name = ""] of [all, ...versions, ...gvisor]) {
+  for (const [shim = "", name = ""] of [all, ...versions, ...failpoint, ...gvisor]) {
     const isSame = (one: Result) => one.shim === shim && one.file === name;
     const known = record.done.find((one) => isSame(one) && one.failed.length === 0);
     const result = known ?? runFile(shim, name);
@@ -46,7 +48,7 @@ function main(): number {
     writeFileSync(file, JSON.stringify(record, null, 2));
     failures += result.failed.length;
     const { passed, failed } = result;
-    console.log(`${shim.padEnd(8)} ${name.padEnd(20)} ${passed} passed, ${failed.length} failed`);
+    console.log(`${shim.padEnd(9)} ${name.padEnd(20)} ${passed} passed, ${failed.length} failed`);
     for (const line of failed) console.log(`  ${line}`);
   }
   return failures === 0 ? 0 : 1;

@@ -13,6 +13,8 @@ export function runcShim(version: string): string {
 }
 
 export const gvisorShim = join(folder, "gvisor/containerd-shim-runsc-v1");
+/** runc's shim of containerd 2.4.2, whose calls fail as the annotations of its pod say. */
+export const failpointShim = join(folder, "failpoint/containerd-shim-runc-fp-v1");
 export const runsc = join(folder, "gvisor/runsc");
 
 /** The versions of runc's shim that are built. */

@@ -109,11 +109,15 @@ export function countExit(code: number, told: Ended, tally: Tally, who: string):
   tally.problems.push(`${who}: exit ${code} reported as ${exitCode}, ${reason}: ${message}`);
 }
 
-/** Writes 1, 2, …, in bursts every 20 ms; on SIGTERM, after the burst, END and the count. */
-export function writerScript(burst: number): string {
+/**
+ * Writes 1, 2, …, in bursts every 20 ms; on SIGTERM, after the burst, END and the count. The file `progress` has
+ * the number written last.
+ */
+export function writerScript(burst: number, progress = "/dev/null"): string {
   return `trap 'ended=yes' TERM
 i=0; ended=; while [ -z "$ended" ]; do
   n=0; while [ $n -lt ${burst} ]; do n=$((n+1)); i=$((i+1)); echo $i; done
+  echo $i > ${progress}
   usleep 20000
 done
 echo "END $i"`;

@@ -30,6 +30,7 @@ type Container = {
 };
 
 const SIGKILL = 9;
+const killed: End = { exitCode: 128 + SIGKILL, known: true };
 
 export class Containers {
   readonly #folder: string;
@@ -242,6 +243,8 @@ export class Containers {
       this.#records.writeRun(record);
     } catch (error) {
       await this.runtimes.deleteIfPossible(record);
+      // Nobody reports the end of a container whose shim has ended, too.
+      if (request.runtime.shim !== undefined) this.#running.get(id)?.onExit(killed);
       throw error;
     }
     return { pid: record.pid, startedAtNs: record.startedAtNs };

@@ -66,7 +66,7 @@ export class ShimTasks {
 
   /** Starts the container's shim, or finds that of its pod, and returns the container's pid. */
   async create(request: StartRequest): Promise<number> {
-    const { id } = request;
+    const { id, timeoutMs } = request;
     this.#makeBundle(request);
     const created: Task = { id, program: request.runtime.path };
     this.#tasks.set(id, created);
@@ -74,9 +74,12 @@ export class ShimTasks {
       return await this.#create(created, request);
     } catch (error) {
       if (codeOf(error) !== "UNAVAILABLE") throw error;
-      // The pod's shim has ended with its last container after it gave its address.
-      return this.#create(created, request);
     }
+    // The pod's shim has ended after it gave its address, perhaps amid the creation.
+    const call = this.#call(created, AbortSignal.timeout(timeoutMs));
+    await deleteWithoutShim(call).catch(nothing);
+    this.#makeBundle(request);
+    return this.#create(created, request);
   }
 
   async #create(created: Task, request: StartRequest): Promise<number> {

@@ -8,6 +8,7 @@ import type {
   KillRequest,
   ProcessRequest,
 } from "../proto/task_types.ts";
+import { NoAnswer } from "../sys/ttrpc_calls.ts";
 import { connectTtrpc, type TtrpcClient } from "../sys/ttrpc_client.ts";
 import { shimNamespace, type ShimAddress } from "./bootstrap.ts";
 
@@ -119,10 +120,16 @@ export class TaskClient implements Disposable {
   }
 
   /** Calls any method; timeoutMs 0: without a deadline. @throws as TtrpcCalls.call() does. */
-  call(method: string, payload: Uint8Array, timeoutMs: number): Promise<Uint8Array> {
+  async call(method: string, payload: Uint8Array, timeoutMs: number): Promise<Uint8Array> {
     const metadata = { "containerd-namespace-ttrpc": shimNamespace };
     const service = `containerd.task.v${this.#version}.Task`;
-    return this.#client.call({ service, method, payload, timeoutMs, metadata });
+    try {
+      return await this.#client.call({ service, method, payload, timeoutMs, metadata });
+    } catch (error) {
+      if (!(error instanceof NoAnswer)) throw error;
+      const message = `the shim did not answer: ${error.message}`;
+      throw new NoAnswer(error.code, message, { cause: error });
+    }
   }
 
   [Symbol.dispose](): void {

@@ -8,7 +8,7 @@
 //     ISULAD_TEST_TIMEOUT_MS=180000 ISULAD_CGROUP_DRIVER=systemd node_modules/.bin/bun
 //     test/failpoints.ts --part 1/2 --record /a/failpoints.json'
 import { writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
 import { stepNames } from "../src/base/failpoints.ts";
@@ -68,7 +68,7 @@ async function main(): Promise<number> {
   });
   const file = values.record;
   const record = resumed(file, { done: [] as Result[] }, values);
-  const { shim } = values;
+  const shim = values.shim === undefined ? undefined : resolve(values.shim);
   const wanted = partOf(allRows(shim !== undefined), values.part).filter((row) =>
     new RegExp(values.only).test(`${row.failpoint} ${row.action}`),
   );

@@ -59,6 +59,19 @@ test("a call that fails while the daemon is killed is no fault, unless nobody ki
   expect(check({ ...run, hasKills: true })).toEqual([]);
   expect(check(run)[0]).toMatch(/could not create a container, in 1 lines/);
   expect(check({ ...refused, hasKills: true })[0]).toMatch(/in 1 lines/);
+  const twice = clean();
+  twice.lines.push(
+    'CreateContainerError: "sandbox name crash-1_default_uid_0 is reserved for id9"',
+  );
+  expect(check({ ...twice, hasKills: true })).toEqual([]);
+  expect(check(twice)[0]).toMatch(/in 1 lines/);
+});
+
+test("a container that restarts by one call may stay, if that call may have been killed", () => {
+  const stuck = { ...clean(), endMs: 9000 };
+  stuck.expected = stuck.expected.map((one) => ({ ...one, byOneCall: one.must === "restart" }));
+  expect(check({ ...stuck, hasKills: true })).toEqual([]);
+  expect(check(stuck)[0]).toMatch(/stuck/);
 });
 
 test.each([

@@ -81,12 +81,16 @@ class Sightings implements AsyncDisposable {
     for (const container of containers) this.#take(rowOf(container), undefined);
   }
 
-  /** Gets the exit codes of the last containers by ContainerStatus: lists lack them. */
+  /** Gets the exit codes of the last containers by ContainerStatus: lists lack them. The kubelet may remove some. */
   async end(): Promise<void> {
     await this.list();
     for (const seen of this.all().filter(({ isThere }) => isThere)) {
-      const status = await this.#daemon.status(seen.id);
-      this.#take(rowOf(status), status.exit_code);
+      try {
+        const status = await this.#daemon.status(seen.id);
+        this.#take(rowOf(status), status.exit_code);
+      } catch (error) {
+        if (codeOf(error) !== "NOT_FOUND") throw error;
+      }
     }
   }
 

@@ -5,6 +5,7 @@ type Container = {
   script: string;
   must: Expected["must"];
   attempts?: number;
+  byOneCall?: true;
   /** Additional fields of the manifest. */
   more?: object;
   init?: true;
@@ -85,6 +86,7 @@ const pods: Pod[] = [
       refused: {
         script: forever,
         must: "restart",
+        byOneCall: true,
         more: { lifecycle: { postStart: exec("exit 1") } },
       },
     },
@@ -142,10 +144,11 @@ function manifest({ name, restartPolicy = "Always", containers }: Pod, image: st
     containers: specs(false),
   };
   const metadata = { name, namespace: "default" };
-  const expected = entries.map(([key, { must, attempts }]) => ({
+  const expected = entries.map(([key, { must, attempts, byOneCall = false }]) => ({
     pod: `${name}-node1`, // as the kubelet calls a static pod
     name: key,
     must,
+    byOneCall,
     ...(attempts === undefined ? {} : { attempts }),
   }));
   return {

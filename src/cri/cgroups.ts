@@ -2,9 +2,8 @@
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { explicitResources, ociResources, summedResources } from "../spec/resources.ts";
 import type { Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
-import { isSandboxed } from "./runtime_handlers.ts";
 
 /** Cgroups of the other driver date from an earlier boot (recovery/cgroup_driver.ts) and no longer exist. */
 export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
@@ -13,7 +12,7 @@ export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
 
 /** Paths of a container's cgroup; {} if its pod no longer exists, or the container is in a guest. */
 export function containerCgroup(context: Context, container: Container): CgroupPaths {
-  if (isSandboxed(context, container)) return {};
+  if (isInGuest(container)) return {};
   const { id, sandboxId, cgroupsPath } = container;
   const sandbox = context.sandboxes.find(sandboxId);
   if (sandbox !== undefined && !hasCgroup(context, sandbox)) return {};

@@ -9,11 +9,12 @@ import { callRuntime } from "../node/oci_runtime.ts";
 import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
 import type { Container } from "../state/container.ts";
+import { isInGuest } from "../state/sandbox.ts";
 import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { newId, type Call, type Context } from "./context.ts";
 import { requireRunning, timeoutMsOf } from "./preconditions.ts";
-import { getHandler, isSandboxed } from "./runtime_handlers.ts";
+import { handlerOf } from "./runtime_handlers.ts";
 
 /** Keeps the response within the 16 MiB that kubelets accept; its framing takes at most 16 bytes. */
 const execOutputBytes = (16 << 20) - 64;
@@ -88,22 +89,22 @@ export async function execSync(
 type Dump = { images: string; work: string; timeoutMs: number; signal: AbortSignal };
 
 async function dump(context: Context, container: Container, options: Dump): Promise<void> {
-  const { id, runtimeHandler } = container;
-  const { kind, command } = getHandler(context, runtimeHandler);
-  if (kind === "shim") {
+  const { id } = container;
+  if (container.runtimeKind !== "oci") {
     const { checkpointTask } = await import("./task_calls.ts");
     return await checkpointTask(context, id, options);
   }
   const verb = ["checkpoint", "--leave-running", "--tcp-established", "--file-locks"];
   verb.push("--image-path", options.images, "--work-path", options.work, id);
   const logFile = join(options.work, "runtime.log");
+  const { command } = handlerOf(context, container);
   await callRuntime(command, verb, { logFile, signal: options.signal });
 }
 
 /** @throws CriError UNIMPLEMENTED: a guest's processes are not this kernel's, which criu checkpoints. */
-function requireCheckpoints(context: Context, { runtimeHandler }: Container): void {
-  if (!isSandboxed(context, { runtimeHandler })) return;
-  const message = `containers of runtime handler ${quoted(runtimeHandler)} run in a guest and cannot be checkpointed`;
+function requireCheckpoints(container: Container): void {
+  if (!isInGuest(container)) return;
+  const message = `containers of runtime handler ${quoted(container.runtimeHandler)} run in a guest and cannot be checkpointed`;
   throw new CriError("UNIMPLEMENTED", message);
 }
 
@@ -115,7 +116,7 @@ export async function checkpointContainer(
   const { id } = context.containers.get(request.container_id ?? "");
   using _ = await context.containers.lock(id);
   const container = requireRunning(context.containers.get(id));
-  requireCheckpoints(context, container);
+  requireCheckpoints(container);
   const { runtimeTimeoutMs } = context.config;
   const timeoutMs = timeoutMsOf(request.timeout, runtimeTimeoutMs) || runtimeTimeoutMs;
   const signal = AbortSignal.any([call.signal, AbortSignal.timeout(timeoutMs)]);

@@ -21,7 +21,7 @@ import { getImage } from "./image_records.ts";
 import { mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
 import { refuseWhileStarting } from "./preconditions.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
-import { getHandler } from "./runtime_handlers.ts";
+import { getHandler, handlerOf } from "./runtime_handlers.ts";
 import { containersOf, readySandbox } from "./sandbox_lookup.ts";
 import { handlerLabels, newContainerLabels } from "./selinux.ts";
 import {
@@ -42,7 +42,7 @@ export async function createContainer(
 ): Promise<cri.CreateContainerResponse> {
   const config = request.config!;
   const sandbox = await readySandbox(context, request.pod_sandbox_id ?? "");
-  const handler = getHandler(context, sandbox.runtimeHandler);
+  const handler = handlerOf(context, sandbox);
   await handler.refresh();
   checkMounts(config.mounts ?? [], handler.support);
   if (handler.sandboxed) checkGuestMounts(config.mounts ?? []);
@@ -78,6 +78,7 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
       ref: image.repoDigests[0] ?? image.id,
     },
     runtimeHandler: sandbox.runtimeHandler,
+    runtimeKind: sandbox.runtimeKind,
     createdAtNs: createdAfter(podContainers(context, sandbox)),
     cgroupDriver: context.cgroup.name,
     bootId: context.bootId,

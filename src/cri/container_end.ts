@@ -7,14 +7,13 @@ import { step } from "../base/failpoints.ts";
 import { killAll, killOnce, processes, survivors } from "../node/cgroup.ts";
 import { exited, startSeen, type Container } from "../state/container.ts";
 import type { ExitRecord } from "../monitor/protocol.ts";
-import { notReady } from "../state/sandbox.ts";
+import { isInGuest, notReady } from "../state/sandbox.ts";
 import { catchesSignal, processAgeMs } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { containerCgroup } from "./cgroups.ts";
 import { stdioFolder, type Context } from "./context.ts";
 import { unmountImages } from "./image_volumes.ts";
 import { callMonitorWithRetry, removeFromRuntime } from "./monitor_retry.ts";
-import { isSandboxed } from "./runtime_handlers.ts";
 
 /** SIGKILL is repeated: a process in uninterruptible sleep may take it only later. */
 const killAgainMs = 2_000;
@@ -48,7 +47,7 @@ export async function stopContainerProcess(
 async function sendStopSignal(context: Context, container: Container, pid: number): Promise<void> {
   const { id, stopSignal } = container;
   const signal = signalNumber(stopSignal);
-  if (!isSandboxed(context, container)) await untilHandled(pid, signal);
+  if (!isInGuest(container)) await untilHandled(pid, signal);
   await step("container-signal", () => callMonitorWithRetry(context, "kill", { id, signal }));
 }
 

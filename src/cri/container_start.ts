@@ -11,7 +11,7 @@ import type { Context } from "./context.ts";
 import { startRequest } from "./monitor_requests.ts";
 import { callMonitorWithRetry } from "./monitor_retry.ts";
 import { requireStartable } from "./preconditions.ts";
-import { getHandler, removalRuntime } from "./runtime_handlers.ts";
+import { handlerOf, removalRuntime } from "./runtime_handlers.ts";
 import { readySandbox } from "./sandbox_lookup.ts";
 import { targetPid } from "./spec_inputs.ts";
 
@@ -31,7 +31,7 @@ async function start(context: Context, id: string): Promise<void> {
   requireStartable(container);
   const sandbox = await readySandbox(context, container.sandboxId);
   targetPid(context, container); // throws if the target, whose pid is in the spec, has exited since
-  const { command } = getHandler(context, container.runtimeHandler);
+  const { command } = handlerOf(context, container);
   const args = startRequest(context, container, { sandbox, runtime: command });
   await commitStart(context, args, async () => {
     requireRootMounted(args.bundle);

@@ -25,7 +25,7 @@ import { readSpec, specFile } from "./bundle.ts";
 import { containerCgroup } from "./cgroups.ts";
 import { stepSignal, type Call, type Context } from "./context.ts";
 import { requireUpdatable } from "./preconditions.ts";
-import { getHandler } from "./runtime_handlers.ts";
+import { handlerOf } from "./runtime_handlers.ts";
 import { supportedResources } from "./supported_resources.ts";
 
 /** @throws CriError NOT_FOUND, FAILED_PRECONDITION after the container's exit, or the runtime's error. */
@@ -194,16 +194,17 @@ export async function rollBackUpdate(context: Context, container: Container): Pr
 
 async function updateRuntime(
   context: Context,
-  { id, runtimeHandler }: Container,
+  container: Container,
   resources: OciResources,
   signal: AbortSignal,
 ): Promise<void> {
-  const { command, kind } = getHandler(context, runtimeHandler);
+  const { id } = container;
   const { devices: _, ...limits } = resources;
-  if (kind === "shim") {
+  if (container.runtimeKind !== "oci") {
     const { updateTask } = await import("./task_calls.ts");
     return await updateTask(context, id, limits);
   }
+  const { command } = handlerOf(context, container);
   const folder = context.containers.folderOf(id);
   const file = join(folder, "update.json");
   // Not by standard input: it may be a socket, which runtimes cannot open as /dev/stdin.

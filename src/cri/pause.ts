@@ -17,7 +17,7 @@ import { stdioFolder, type Context } from "./context.ts";
 import { pauseRequest } from "./monitor_requests.ts";
 import { removeFromRuntime } from "./monitor_retry.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
-import { getHandler } from "./runtime_handlers.ts";
+import { handlerOf } from "./runtime_handlers.ts";
 import { handlerLabels } from "./selinux.ts";
 import { containerDefaults, sandboxInfo, sysctlsOf } from "./spec_inputs.ts";
 
@@ -32,7 +32,7 @@ export async function startPause(
   const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
-  const { command, rules, sandboxed } = getHandler(context, sandbox.runtimeHandler);
+  const { command, rules, sandboxed } = handlerOf(context, sandbox);
   const imageName = context.config.podSandboxImage;
   const spec = sandboxSpec({
     sandbox: sandboxInfo(context, sandbox),

@@ -10,10 +10,9 @@ import type { Cgroup } from "../stats/sampler.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { Call, Context } from "./context.ts";
 import { listCalls, listItem } from "./encoded_lists.ts";
-import { isSandboxed } from "./runtime_handlers.ts";
 import { metricDescriptors, metricMessages } from "../stats/metric_messages.ts";
 import type { MetricSources } from "../stats/metric_table.ts";
 import {
@@ -115,7 +114,7 @@ async function containerMeasurements(
     throwIfAborted("reading metrics", call.signal);
     if (sample === undefined || phase.phase !== "running") continue;
     const startedAtNs = BigInt(phase.startedAtNs);
-    const own = isSandboxed(context, container)
+    const own = isInGuest(container)
       ? { processes: sample.processes }
       : await processMeasurements(paths.get(id)!, phase.pid);
     const counted = { ...sample, processes: own.processes };

@@ -12,6 +12,7 @@ import { isRuncShim, missingShim } from "../base/shim_program.ts";
 import type { RuntimeCommand, ShimSettings } from "../node/oci_runtime.ts";
 import { noSupport, ociProbe, RuntimeFeatures } from "../node/runtime_features.ts";
 import { parseBaseSpec, type BaseSpec } from "../spec/base_spec.ts";
+import type { RuntimeKind, Sandbox } from "../state/sandbox.ts";
 import { readTextBounded } from "../sys/file.ts";
 import type { Context, Handler } from "./context.ts";
 
@@ -137,12 +138,26 @@ export function requireInstalled(name: string, { problem }: Handler): void {
   throw new CriError("FAILED_PRECONDITION", message);
 }
 
-/** True for pods and containers that run in a guest (Handler.sandboxed). */
-export function isSandboxed(
-  { handlers }: Pick<Context, "handlers">,
-  { runtimeHandler }: { runtimeHandler: string },
-): boolean {
-  return handlers.get(runtimeHandler)?.sandboxed ?? false;
+export function runtimeKindOf({ kind, sandboxed }: Handler): RuntimeKind {
+  return sandboxed ? "guest" : kind;
+}
+
+/**
+ * Returns the handler of a pod or container.
+ * @throws CriError as getHandler() does; FAILED_PRECONDITION if daemon.json has made another kind of it since.
+ */
+export function handlerOf(
+  context: Pick<Context, "handlers">,
+  { runtimeHandler, runtimeKind }: Pick<Sandbox, "runtimeHandler" | "runtimeKind">,
+): Handler {
+  const handler = getHandler(context, runtimeHandler);
+  const kind = runtimeKindOf(handler);
+  if (kind === runtimeKind) return handler;
+  const name = runtimeHandler === "" ? "the default runtime" : `runtime handler ${runtimeHandler}`;
+  throw new CriError(
+    "FAILED_PRECONDITION",
+    `${name} was of kind "${runtimeKind}" when the pod was made and is of kind "${kind}" now: remove the pod, or set daemon.json back and restart the daemon`,
+  );
 }
 
 /**

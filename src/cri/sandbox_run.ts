@@ -13,7 +13,14 @@ import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.
 import { guestTraits } from "../shim/guests.ts";
 import { checkGuestPod } from "../spec/sandboxed.ts";
 import { createdAfter } from "../state/order.ts";
-import { isSamePod, noNetworkYet, ready, sandboxName, type Sandbox } from "../state/sandbox.ts";
+import {
+  isInGuest,
+  isSamePod,
+  noNetworkYet,
+  ready,
+  sandboxName,
+  type Sandbox,
+} from "../state/sandbox.ts";
 import { limitPod } from "./cgroups.ts";
 import {
   filesOfPod,
@@ -29,8 +36,8 @@ import { startPause } from "./pause.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
 import {
   getHandler,
-  isSandboxed,
   requireInstalled,
+  runtimeKindOf,
   supportsUserNamespaces,
 } from "./runtime_handlers.ts";
 import { sysctlsOf } from "./spec_inputs.ts";
@@ -55,7 +62,10 @@ export async function runPodSandbox(
   }
   const name = sandboxName(config);
   const id = await context.making.join(name, call.signal, async () => {
-    const sandbox = newSandbox(context, config, runtimeHandler);
+    const sandbox = newSandbox(context, config, {
+      runtimeHandler,
+      runtimeKind: runtimeKindOf(handler),
+    });
     using _ = holdLevel(context, sandbox);
     context.sandboxes.reserve(name, sandbox.id);
     await makeSandbox(context, sandbox, call);
@@ -79,7 +89,7 @@ function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler
 function newSandbox(
   context: Context,
   config: cri.PodSandboxConfig,
-  runtimeHandler: string,
+  handler: Pick<Sandbox, "runtimeHandler" | "runtimeKind">,
 ): Sandbox {
   const id = newId();
   const hostNetwork = namespaceOptions(config).network === "node";
@@ -91,7 +101,7 @@ function newSandbox(
     id,
     name: sandboxName(config),
     config,
-    runtimeHandler,
+    ...handler,
     createdAtNs: createdAfter(earlier),
     bootId: context.bootId,
     networkMode: hostNetwork ? "host" : "cni",
@@ -142,8 +152,8 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
 }
 
 /** A guest is made by its sandbox container, and reads addresses and routes then: after CNI ADD. */
-function needsPause({ context, sandbox }: Making): boolean {
-  return isSandboxed(context, sandbox) || namespaceOptions(sandbox.config).pid === "pod";
+function needsPause({ sandbox }: Making): boolean {
+  return isInGuest(sandbox) || namespaceOptions(sandbox.config).pid === "pod";
 }
 
 /** Lists the sandbox once the NRI plugins have accepted it. */
@@ -206,10 +216,10 @@ async function pause(making: Making): Promise<void> {
 }
 
 /** An exit of the pause container before the sandbox was listed was reported to nobody. */
-function checkPause({ context, sandbox, exit }: Making): void {
+function checkPause({ sandbox, exit }: Making): void {
   const { id, pause } = sandbox;
   if (pause === undefined) return;
-  const isHere = isSandboxed(context, sandbox) || existsSync(`/proc/${pause.pid}`);
+  const isHere = isInGuest(sandbox) || existsSync(`/proc/${pause.pid}`);
   if (isHere && !exit.hasExited) return;
   const message = `the pause container of sandbox ${id} ended at once: pod-sandbox-image must run until it is stopped`;
   throw new CriError("FAILED_PRECONDITION", message);
@@ -218,7 +228,7 @@ function checkPause({ context, sandbox, exit }: Making): void {
 /** Files that namespaces will be pinned to; their inodes are unknown before. */
 function intendedNamespaces({ context, sandbox }: Making): Sandbox["namespaces"] {
   const { ipc, user } = namespaceOptions(sandbox.config);
-  const isGuest = isSandboxed(context, sandbox);
+  const isGuest = isInGuest(sandbox);
   const folder = podFolder(context, sandbox.id);
   const pinnedAt = (path: string) => ({ path, inode: "0" });
   const namespaces: Sandbox["namespaces"] = {};
@@ -243,7 +253,7 @@ async function pin(making: Making): Promise<Record<string, string>> {
     user: user?.path,
     mappings: namespaceOptions(sandbox.config).user,
     hostname: sandbox.config.hostname ?? "",
-    sysctls: isSandboxed(context, sandbox) ? {} : sysctlsOf(context, sandbox),
+    sysctls: isInGuest(sandbox) ? {} : sysctlsOf(context, sandbox),
     signal: stepSignal(context, call),
   });
   const namespaces: Sandbox["namespaces"] = {};

@@ -16,17 +16,16 @@ import type {
 } from "../spec/spec_inputs.ts";
 import { podSysctls } from "../spec/sysctls.ts";
 import type { Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import { filesOfPod, stepSignal, type Call, type Context } from "./context.ts";
 import { requireTargetPid, targetIdOf } from "./preconditions.ts";
-import { isSandboxed } from "./runtime_handlers.ts";
 import { labelFiles } from "./selinux.ts";
 
 export function sandboxInfo(context: Context, sandbox: Sandbox): SandboxInfo {
   return {
     id: sandbox.id,
     config: sandbox.config,
-    namespaces: isSandboxed(context, sandbox) ? guestPaths(sandbox) : podNamespaces(sandbox),
+    namespaces: isInGuest(sandbox) ? guestPaths(sandbox) : podNamespaces(sandbox),
     files: filesOfPod(context, sandbox),
   };
 }
@@ -80,7 +79,7 @@ export function containerDefaults({ config }: Context): ContainerDefaults {
 export function targetPid(context: Context, container: Container): number | undefined {
   const targetId = targetIdOf(namespaceOptions(container.config));
   if (targetId === undefined) return undefined;
-  if (isSandboxed(context, container)) {
+  if (isInGuest(container)) {
     const message =
       "pid mode TARGET: containers in a guest cannot join another's pid namespace: set shareProcessNamespace in the pod's spec, or do without a target";
     throw new CriError("FAILED_PRECONDITION", message);

@@ -1,7 +1,7 @@
 // Exec, Attach and PortForward: checks the request and returns a URL for a single use.
 import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
-import type { Container } from "../state/container.ts";
+import { isInGuest } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
 import { stdioFolder, type Context } from "./context.ts";
 import {
@@ -10,7 +10,6 @@ import {
   requireReady,
   requireRunning,
 } from "./preconditions.ts";
-import { isSandboxed, removalRuntime } from "./runtime_handlers.ts";
 
 export async function exec(context: Context, request: cri.ExecRequest): Promise<cri.ExecResponse> {
   const wanted = requestedStreams(request);
@@ -19,7 +18,7 @@ export async function exec(context: Context, request: cri.ExecRequest): Promise<
   const { process } = await readSpec(context, id);
   const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
   const label = selinux?.mount;
-  const streams = { containerId: id, byShim: isByShim(context, container), label, wanted };
+  const streams = { containerId: id, byShim: container.runtimeKind !== "oci", label, wanted };
   return { url: context.streams.exec({ ...streams, process: command }) };
 }
 
@@ -31,13 +30,9 @@ export function attach(context: Context, request: cri.AttachRequest): cri.Attach
   const stdinOnce = config.stdin_once === true;
   const stdio = stdioFolder(context, id);
   const exited = () => exitCommitted(context, id);
-  const byShim = isByShim(context, container);
+  const byShim = container.runtimeKind !== "oci";
   const session = { containerId: id, stdio, byShim, stdinOnce, wanted, exited };
   return { url: context.streams.attach(session) };
-}
-
-function isByShim(context: Context, { runtimeHandler }: Container): boolean {
-  return removalRuntime(context, runtimeHandler).shim !== undefined;
 }
 
 /** The streams of a container close a moment before its exit is committed. */
@@ -56,7 +51,7 @@ export function portForward(
   const sandbox = requireReady(context.sandboxes.get(request.pod_sandbox_id ?? ""));
   const { namespaces, networkMode, networkSettings } = sandbox;
   const ports = request.port ?? [];
-  if (isSandboxed(context, sandbox) && networkMode === "cni") {
+  if (isInGuest(sandbox) && networkMode === "cni") {
     // localhost in the pod's network namespace does not reach the guest's network.
     const pod = { netns: undefined, addresses: networkSettings.IPs, ports };
     return { url: context.streams.portForward(pod) };

@@ -2,14 +2,13 @@
 import { messageOf } from "../base/errors.ts";
 import { writableLayer } from "../layer/rootfs.ts";
 import type { Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { DiskUsage } from "../stats/disk_usage.ts";
 import { type PodNetwork, readNetworks, type InterfaceUsage } from "../stats/network_stats.ts";
 import type { CgroupUsage } from "../stats/cgroup_usage.ts";
 import type { Cgroup } from "../stats/sampler.ts";
 import { containerCgroup } from "./cgroups.ts";
 import type { Context } from "./context.ts";
-import { isSandboxed } from "./runtime_handlers.ts";
 
 export function isRunning({ phase }: Container): boolean {
   return phase.phase === "running";
@@ -39,7 +38,7 @@ export function cgroupsOf(context: Context, containers: Container[]): Cgroup[] {
     if (known !== undefined) return [known];
     const { id, sandboxId } = container;
     if (context.sandboxes.find(sandboxId) === undefined) return [];
-    const cgroup = isSandboxed(context, container)
+    const cgroup = isInGuest(container)
       ? { id, paths: {}, usage: () => guestUsage(context, container) }
       : { id, paths: containerCgroup(context, container) };
     cgroups.set(container, cgroup);

@@ -17,10 +17,10 @@ import {
   type ShimAddress,
   type ShimCall,
 } from "../shim/bootstrap.ts";
-import { readShimFile, writeShimFile, type ShimFile } from "../shim/shim_file.ts";
+import { isRunning, readShimFile, writeShimFile, type ShimFile } from "../shim/shim_file.ts";
 import { TaskClient } from "../shim/task_client.ts";
 import { taskOptions } from "../shim/task_options.ts";
-import { executes, processState, startTime } from "../sys/process.ts";
+import { executes, startTime } from "../sys/process.ts";
 import type { End } from "./init_process.ts";
 import type { RemoveRequest } from "./protocol.ts";
 import type { RunRecord, StartRequest } from "./record_schemas.ts";
@@ -31,6 +31,9 @@ const SIGKILL = 9;
 const connectMs = 5_000;
 /** Between two attempts to reach a shim that does not answer. */
 const retryMs = 5_000;
+/** Limit for a shim to end after its last container. */
+const shutdownMs = 2_000;
+const shutdownPollMs = 10;
 
 /** A container and its shim. */
 type Task = {
@@ -53,9 +56,7 @@ export class ShimTasks {
   readonly #tasks = new Map<string, Task>();
   /** Paths of shims that have kept a container which they could not delete: those never end by themselves. */
   readonly #keeping = new Set<string>();
-  readonly #sockets = new ShimSockets((path) =>
-    this.#tasks.values().some(({ shim }) => shim?.path === path),
-  );
+  readonly #sockets = new ShimSockets((path) => this.#hasTasks(path));
 
   /** folder: of the bundles. onEnd: called when a container has ended. */
   constructor(options: { folder: string; log: Log; onEnd: () => void }) {
@@ -180,6 +181,7 @@ export class ShimTasks {
     found.isRemoved = true;
     await step("runtime-delete", () => this.#delete(found, timeoutMs));
     this.#tasks.delete(id);
+    await this.#endShim(found);
     found.client?.[Symbol.dispose]();
     if (found.shim !== undefined) this.#sockets.left(found.shim.path);
     rmSync(this.#bundle(id), { recursive: true, force: true });
@@ -191,10 +193,7 @@ export class ShimTasks {
     let doesAnswer = false;
     if (client !== undefined) {
       try {
-        await this.#deleteBy(client, found, timeoutMs);
-        await client.shutdown(id).catch(() => {}); // it answers by its end, or has containers left
-        if (this.#isKeeping(found)) this.#killShim(found);
-        return;
+        return await this.#deleteBy(client, found, timeoutMs);
       } catch (error) {
         doesAnswer = !["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(codeOf(error));
         const fields = { container: id, error: messageOf(error) };
@@ -202,15 +201,34 @@ export class ShimTasks {
       }
     }
     if (found.shim === undefined) return;
+    // One that answers goes on with the other containers of its pod.
     if (doesAnswer) this.#keeping.add(found.shim.path);
-    if (!doesAnswer || this.#isKeeping(found)) this.#killShim(found);
+    else this.#killShim(found);
     await deleteWithoutShim(this.#call(found, AbortSignal.timeout(timeoutMs)));
   }
 
-  /** True for a shim that has nothing but containers which it could not delete. */
-  #isKeeping({ id, shim }: Task): boolean {
-    if (shim === undefined || !this.#keeping.has(shim.path)) return false;
-    return !this.#tasks.values().some((other) => other.id !== id && other.shim?.path === shim.path);
+  /** Ends the shim of a deleted container, unless it has others. */
+  async #endShim(deleted: Task): Promise<void> {
+    const { id, client, shim } = deleted;
+    if (shim === undefined || this.#hasTasks(shim.path)) return;
+    let answer = "it has agreed to end";
+    await client?.shutdown(id).catch((error: unknown) => {
+      answer = messageOf(error); // also when it answers by its end
+    });
+    const untilMs = this.#keeping.has(shim.path) ? 0 : performance.now() + shutdownMs;
+    // A container that is being started on it meanwhile is started again without it (create()).
+    while (isRunning(shim) && !this.#hasTasks(shim.path)) {
+      if (performance.now() >= untilMs) {
+        const fields = { container: id, ...shim, answer };
+        this.#log.warn("a shim without containers does not end: killing it", fields);
+        return this.#killShim(deleted);
+      }
+      await sleep(shutdownPollMs);
+    }
+  }
+
+  #hasTasks(path: string): boolean {
+    return this.#tasks.values().some(({ shim }) => shim?.path === path);
   }
 
   async #deleteBy(client: TaskClient, found: Task, timeoutMs: number): Promise<void> {
@@ -222,7 +240,7 @@ export class ShimTasks {
         if (await this.kill(id, SIGKILL))
           await inTime(ended, `the end of container ${id}`, timeoutMs);
       }
-      await client.delete({ id }, timeoutMs);
+      await client.deleteContainer(id, timeoutMs);
     } catch (error) {
       if (codeOf(error) !== "NOT_FOUND") throw error;
     }
@@ -336,8 +354,7 @@ export class ShimTasks {
   #killShim({ shim }: Task): void {
     if (shim === undefined) return;
     this.#keeping.delete(shim.path);
-    if (shim.pid === 0 || processState(shim.pid, shim.pidStartTime) === "gone") return;
-    process.kill(shim.pid, "SIGKILL");
+    if (isRunning(shim)) process.kill(shim.pid, "SIGKILL");
   }
 
   #bundle(id: string): string {

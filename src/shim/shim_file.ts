@@ -4,6 +4,7 @@ import { join } from "node:path";
 import * as v from "valibot";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { readTextBounded, replaceInMemory } from "../sys/file.ts";
+import { processState } from "../sys/process.ts";
 
 const ShimFileSchema = v.object({
   /** Its executable, which cleans up after it. */
@@ -20,6 +21,10 @@ const ShimFileSchema = v.object({
 export type ShimFile = v.InferOutput<typeof ShimFileSchema>;
 
 const fileBytesMax = 64 << 10;
+
+export function isRunning({ pid, pidStartTime }: ShimFile): boolean {
+  return pid !== 0 && processState(pid, pidStartTime) === "running";
+}
 
 export function writeShimFile(bundle: string, shim: ShimFile): void {
   replaceInMemory(join(bundle, "bootstrap.json"), jsonText(shim));

@@ -1,4 +1,5 @@
 // Calls a shim's Task service (containerd.task.v2.Task or v3, which have the same messages) over ttrpc.
+import { setTimeout as sleep } from "node:timers/promises";
 import { codeOf } from "../base/errors.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { task } from "../proto/task.js";
@@ -14,6 +15,7 @@ import { shimNamespace, type ShimAddress } from "./bootstrap.ts";
 
 /** Limit for calls that shims answer from memory. */
 const quickMs = 10_000;
+const deletePausesMs = [50, 200, 800];
 
 export type TaskEnd = { exitCode: number; exitedAtNs: bigint };
 
@@ -80,9 +82,25 @@ export class TaskClient implements Disposable {
     return { exitCode, exitedAtNs };
   }
 
-  /** Removes an ended process, or the container with it. */
+  /** Removes a process that has ended. */
   async delete(process: ProcessRequest, timeoutMs: number): Promise<void> {
     await this.#send("Delete", task.ProcessRequest, process, timeoutMs);
+  }
+
+  /**
+   * Removes a container that has ended. Retries what a shim refuses: gVisor's reports an end some time before it can
+   * delete the container.
+   */
+  async deleteContainer(id: string, timeoutMs: number): Promise<void> {
+    for (const pauseMs of deletePausesMs) {
+      try {
+        return await this.delete({ id }, timeoutMs);
+      } catch (error) {
+        if (error instanceof NoAnswer || codeOf(error) === "NOT_FOUND") throw error;
+      }
+      await sleep(pauseMs);
+    }
+    await this.delete({ id }, timeoutMs);
   }
 
   /** Adds a process to the container; start() starts it. */

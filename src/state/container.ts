@@ -8,7 +8,7 @@ import { runtime } from "../proto/messages.js";
 import type { ContainerConfig, LinuxContainerResources, PodSandboxConfig } from "../proto/types.ts";
 import { isSignal } from "../sys/signals.ts";
 import { messageJson } from "./message_json.ts";
-import { reservedName, sandboxName, SelinuxSchema } from "./sandbox.ts";
+import { reservedName, RuntimeKindSchema, sandboxName, SelinuxSchema } from "./sandbox.ts";
 import { Digits } from "./digits.ts";
 import type { Exit } from "./exit.ts";
 import type { StoreOptions } from "./store.ts";
@@ -55,6 +55,8 @@ const ContainerSchema = v.object({
     ref: v.string(),
   }),
   runtimeHandler: v.string(),
+  /** Absent in records of builds that had no shims. */
+  runtimeKind: v.optional(RuntimeKindSchema, "oci"),
   createdAtNs: Digits,
   /** The driver that made its cgroup; absent in records of earlier builds. */
   cgroupDriver: v.optional(v.picklist(["cgroupfs", "systemd"])),

@@ -50,6 +50,18 @@ export type NetworkSettings = v.InferOutput<typeof NetworkSettings>;
 
 export const SelinuxSchema = v.object({ process: v.string(), mount: v.string() });
 
+/**
+ * What runs a pod's containers, whatever daemon.json says since: an OCI runtime's command line, a shim, or a shim
+ * that runs them in a guest of their own.
+ */
+export const RuntimeKindSchema = v.picklist(["oci", "shim", "guest"]);
+export type RuntimeKind = v.InferOutput<typeof RuntimeKindSchema>;
+
+/** In a guest, the host's pids, cgroups and namespaces do not show a container. */
+export function isInGuest({ runtimeKind }: { runtimeKind: RuntimeKind }): boolean {
+  return runtimeKind === "guest";
+}
+
 const Phase = v.variant("phase", [
   v.object({ phase: v.literal("creating") }),
   v.object({ phase: v.literal("ready") }),
@@ -68,6 +80,8 @@ const SandboxSchema = v.object({
     v.transform((json): PodSandboxConfig => runtime.v1.PodSandboxConfig.fromObject(json)),
   ),
   runtimeHandler: v.string(),
+  /** Absent in records of builds that had no shims. */
+  runtimeKind: v.optional(RuntimeKindSchema, "oci"),
   /** Nanoseconds since the epoch. */
   createdAtNs: Digits,
   /** The boot whose namespaces, mounts and cgroups these are. */

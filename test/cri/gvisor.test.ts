@@ -9,6 +9,7 @@ import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { toLong } from "../../src/base/int64.ts";
 import { openSpdy } from "../../src/cli/stream_client.ts";
+import { readShimFile } from "../../src/shim/shim_file.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { end } from "../host.ts";
@@ -64,6 +65,20 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
     end(Number.parseInt(shims[0]!, 10));
     for (const id of ids) expect((await daemon.exited(id)).exitCode).toBe(137);
     await until("the pod is not ready", isNotReady);
+    await daemon.removePod(podId);
+    await until("no process is left", () => processes().length === 0);
+  });
+
+  // gVisor's shim refuses some deletes just after an end, and then never ends by itself.
+  test("leaves no shim, though many end at a time", async () => {
+    const runAndRemove = async () => {
+      const config = daemon.podConfig();
+      const id = (await daemon.client.RunPodSandbox({ config, runtime_handler })).pod_sandbox_id;
+      await daemon.run(id, config, "sleep 1000");
+      await daemon.removePod(id);
+    };
+    for (let round = 0; round < 6; round++)
+      await Promise.all([runAndRemove(), runAndRemove(), runAndRemove()]);
     await daemon.removePod(podId);
     await until("no process is left", () => processes().length === 0);
   });
@@ -127,12 +142,10 @@ describe.skipIf(!existsSync(gvisorShim))("a pod of gVisor", () => {
       (line) => /runsc-sandbox/.test(line) && line.includes(podId),
     );
     expect(sandbox).toHaveLength(1);
+    const { path } = readShimFile(join(daemon.dir, "state/monitor/shims", podId))!;
     end(Number.parseInt(sandbox[0]!, 10));
     expect((await daemon.exited(id)).exitCode).not.toBe(0);
     await until("the pod is not ready", isNotReady);
-    const { path } = JSON.parse(
-      readFileSync(join(daemon.dir, "state/monitor/shims", podId, "bootstrap.json"), "utf8"),
-    ) as { path: string };
     await daemon.removePod(podId);
     await until("no process is left", () => processes().length === 0);
     expect(existsSync(path)).toBe(false);

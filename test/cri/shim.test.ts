@@ -8,6 +8,7 @@ import process from "node:process";
 import { toLong } from "../../src/base/int64.ts";
 import { silentLog } from "../../src/base/log.ts";
 import { MonitorClient } from "../../src/monitor_client/client.ts";
+import { readShimFile } from "../../src/shim/shim_file.ts";
 import { failure, until } from "../expect.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
@@ -28,8 +29,7 @@ function shims(): number[] {
 
 /** Returns the path of the socket of a container's shim. */
 function socketOf(id: string): string {
-  const file = join(daemon.dir, "state/monitor/shims", id, "bootstrap.json");
-  return (JSON.parse(readFileSync(file, "utf8")) as { path: string }).path;
+  return readShimFile(join(daemon.dir, "state/monitor/shims", id))!.path;
 }
 
 async function killMonitor(): Promise<void> {
@@ -115,6 +115,23 @@ describe.skipIf(version === undefined)("a container that a shim runs", () => {
     const limit =
       "cat /sys/fs/cgroup/memory/memory.limit_in_bytes || cat /sys/fs/cgroup/memory.max";
     expect((await daemon.exec(id, limit)).stdout).toBe(`${64 << 20}\n`);
+  });
+
+  test("stays its shim's when daemon.json names another default runtime", async () => {
+    const id = await daemon.run(podId, pod, "sleep 1000");
+    const runtimes = { shim: runcHandler(version!) };
+    daemon.writeConfig({ runtimes, "default-runtime": "runc" });
+    await daemon.restart();
+    expect((await daemon.exec(id, "echo hi")).stdout).toBe("hi\n");
+    const linux = { memory_limit_in_bytes: toLong(64 << 20) };
+    await daemon.client.UpdateContainerResources({ container_id: id, linux });
+    const refused = await failure(daemon.create(podId, pod, "true"));
+    expect(refused.code).toBe("FAILED_PRECONDITION");
+    expect(refused.message).toContain('was of kind "shim" when the pod was made');
+    daemon.writeConfig({ runtimes, "default-runtime": "shim" });
+    await daemon.restart();
+    const next = await daemon.run(podId, pod, "exit 6");
+    expect((await daemon.exited(next)).exitCode).toBe(6);
   });
 
   test("has statistics of its own cgroup", async () => {

@@ -69,7 +69,7 @@ describe("the contract with Kata", () => {
     await daemon.client.UpdateContainerResources({ container_id: id, linux });
     await daemon.client.StopContainer({ container_id: id, timeout: toLong(5) });
     await daemon.removePod(podId);
-    const isOver = () => recordedCalls(file).filter(({ call }) => call === "Shutdown").length >= 2;
+    const isOver = () => recordedCalls(file).some(({ call }) => call === "Shutdown");
     await until("the shim was asked to end", isOver);
     calls = recordedCalls(file);
   });
@@ -81,7 +81,7 @@ describe("the contract with Kata", () => {
   test("starts the sandbox first, and ends it last", () => {
     const lives = ["start", "Connect", "Create", "Wait", "Start", "Kill", "Delete", "Shutdown"];
     expect([...new Set(named(podId))]).toEqual(lives);
-    expect([...new Set(named(id))]).toEqual([...lives.slice(0, 5), "Update", ...lives.slice(5)]);
+    expect([...new Set(named(id))]).toEqual([...lives.slice(0, 5), "Update", "Kill", "Delete"]);
     const at = (call: string, of: string) => calls.indexOf(first(call, of));
     expect(at("Start", podId)).toBeLessThan(at("start", id));
     expect(at("Delete", id)).toBeLessThan(at("Kill", podId));

@@ -4,6 +4,7 @@ import type { Context } from "../../../src/cri/context.ts";
 import { sandboxInfo, targetPid } from "../../../src/cri/spec_inputs.ts";
 import { runtime } from "../../../src/proto/messages.js";
 import type { NamespaceOption } from "../../../src/proto/types.ts";
+import type { RuntimeKind } from "../../../src/state/sandbox.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";
 import { containerRecord, phases, recordStore, sandboxRecord } from "../fakes.ts";
 
@@ -12,10 +13,6 @@ const other = containerRecord({ id: "c2", phase: phases.running });
 const context = {
   config: { state: "/run/isulad" },
   containers: recordStore([other]),
-  handlers: new Map([
-    ["guest", { sandboxed: true }],
-    ["runc", { sandboxed: false }],
-  ]),
 } as unknown as Context;
 const asked = (namespace_options: NamespaceOption) => ({
   linux: { security_context: { namespace_options } },
@@ -24,8 +21,9 @@ const net = { path: "/var/run/netns/n1", inode: "1" };
 
 function guestPod(namespace_options: NamespaceOption, pause: { pid: number } | undefined) {
   const config = asked(namespace_options);
-  const record = { config, pause, namespaces: { net }, runtimeHandler: "guest" };
-  return sandboxInfo(context, sandboxRecord(record));
+  const namespaces = { net };
+  const record = sandboxRecord({ config, pause, namespaces, runtimeKind: "guest" });
+  return sandboxInfo(context, record);
 }
 
 describe("a pod in a guest", () => {
@@ -52,9 +50,10 @@ describe("a pod in a guest", () => {
 
   test("has no pid namespace that another container could target", () => {
     const config = asked({ pid: NamespaceMode.TARGET, target_id: "c2" });
-    const target = (runtimeHandler: string) =>
-      targetPid(context, containerRecord({ config, runtimeHandler }));
-    expect(target("runc")).toBe(phases.running.pid);
+    const target = (runtimeKind: RuntimeKind) =>
+      targetPid(context, containerRecord({ config, runtimeKind }));
+    expect(target("oci")).toBe(phases.running.pid);
+    expect(target("shim")).toBe(phases.running.pid);
     const message = codeAndMessage(() => target("guest"));
     expect(message).toMatch(/^FAILED_PRECONDITION: pid mode TARGET: .*shareProcessNamespace/);
   });

@@ -82,7 +82,6 @@ describe("cgroups", () => {
   const context = (sandboxes: ReturnType<typeof sandboxRecord>[]) =>
     ({
       host,
-      handlers: new Map([["guest", { sandboxed: true }]]),
       sandboxes: recordStore(sandboxes),
       cgroup: {
         name: "cgroupfs",
@@ -100,7 +99,7 @@ describe("cgroups", () => {
   });
 
   test("of this node say nothing about containers in a guest", () => {
-    const inGuest = containerRecord({ runtimeHandler: "guest", cgroupsPath: "/chosen" });
+    const inGuest = containerRecord({ runtimeKind: "guest", cgroupsPath: "/chosen" });
     expect(containerCgroup(context([sandboxRecord()]), inGuest)).toEqual({});
   });
 

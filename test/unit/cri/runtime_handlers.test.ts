@@ -8,6 +8,7 @@ import { silentLog } from "../../../src/base/log.ts";
 import type { Context, Handler } from "../../../src/cri/context.ts";
 import {
   getHandler,
+  handlerOf,
   openHandlers,
   removalRuntime,
   requireInstalled,
@@ -122,6 +123,30 @@ describe("a handler with a shim", () => {
     install(program, "exit 2");
     await handler.refresh();
     requireInstalled("x", handler);
+  });
+});
+
+describe("the handler of a pod", () => {
+  const shim = { kind: "shim", sandboxed: false } as Handler;
+  const guest = { kind: "shim", sandboxed: true } as Handler;
+  const handlers = new Map([
+    ["", shim],
+    ["gvisor", guest],
+  ]);
+
+  test("is the one that it was made by", () => {
+    expect(handlerOf({ handlers }, { runtimeHandler: "", runtimeKind: "shim" })).toBe(shim);
+    expect(handlerOf({ handlers }, { runtimeHandler: "gvisor", runtimeKind: "guest" })).toBe(guest);
+  });
+
+  test("is refused if daemon.json has made another kind of it", () => {
+    const found = (runtimeHandler: string) =>
+      codeAndMessage(() => handlerOf({ handlers }, { runtimeHandler, runtimeKind: "oci" }));
+    expect(found("")).toBe(
+      'FAILED_PRECONDITION: the default runtime was of kind "oci" when the pod was made and is of kind "shim" now: remove the pod, or set daemon.json back and restart the daemon',
+    );
+    expect(found("gvisor")).toMatch(/runtime handler gvisor .* is of kind "guest" now/);
+    expect(found("other")).toMatch(/^INVALID_ARGUMENT/);
   });
 });
 

@@ -78,6 +78,7 @@ const pods: Pod[] = [
       stopped: {
         script: forever,
         must: "restart",
+        byOneCall: true,
         more: {
           lifecycle: { postStart: exec("touch /tmp/hooked"), preStop: exec("usleep 500000") },
           livenessProbe: { ...exec("[ ! -e /tmp/hooked ]"), ...often },

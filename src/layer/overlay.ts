@@ -71,18 +71,28 @@ function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
   using layers = Descriptor.openFolder(trees);
   using folder = Descriptor.openFolder(dir);
   try {
-    // By descriptor: 127 layers fit into a page of options whatever the length of the graph folder's path,
-    // commas and colons in it do no harm, and the line in mountinfo, which runc reads, stays short.
-    const below = names.map((name) => `/proc/self/fd/${layers.fd}/${name}`).toReversed();
-    mountStack(rootfs, { below, own: `/proc/self/fd/${folder.fd}`, readonly, label });
+    const pathsIn = (layers: string, own: string): Paths => ({
+      below: names.map((name) => join(layers, name)).toReversed(),
+      upper: join(own, "upper"),
+      work: join(own, "work"),
+    });
+    const named = pathsIn(trees, dir);
+    const short = pathsIn(`/proc/self/fd/${layers.fd}`, `/proc/self/fd/${folder.fd}`);
+    mountStack(rootfs, { named, short, readonly, label });
   } catch (error) {
     const message = `cannot mount ${rootfs}: ${messageOf(error)}`;
     throw new CriError("INTERNAL", message, { cause: error });
   }
 }
 
-/** below: paths of the layers, topmost first; own: of the folder of upper and work. */
-type Stack = Pick<OverlayParts, "readonly" | "label"> & { below: string[]; own: string };
+/** below: the layers, topmost first. */
+type Paths = { below: string[]; upper: string; work: string };
+
+/**
+ * named: paths that a reader of the mount table knows. short: the same by descriptors, for what the kernel does not
+ * take by name: 127 layers fit into a page of options then, whatever the graph folder is called.
+ */
+type Stack = Pick<OverlayParts, "readonly" | "label"> & { named: Paths; short: Paths };
 
 /** "volatile" needs kernel 5.10, "lowerdir+" kernel 6.5, fsopen(2) glibc 2.36. */
 const mountForms = ["options", "volatile page", "page"] as const;
@@ -108,14 +118,15 @@ function mountStack(rootfs: string, of: Stack): void {
 }
 
 function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): void {
-  const { below, own, readonly, label } = of;
+  const { readonly, label } = of;
   // A container's writable layer does not survive a reboot, so it need not be synced; without "volatile"
   // each unmount would sync the whole file system.
   if (form === "options") {
+    const { below, upper, work } = fits(of.named) ? of.named : of.short;
     const options: MountOption[] = [
       ...below.map((path) => ["lowerdir+", path] as const),
-      ["upperdir", `${own}/upper`],
-      ["workdir", `${own}/work`],
+      ["upperdir", upper],
+      ["workdir", work],
       ["index", "off"],
       ["volatile"],
       ...(label === undefined ? [] : [["context", label] as const]),
@@ -125,8 +136,25 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
   }
   const context = label === undefined ? "" : `context="${label}",`; // an SELinux level contains commas
   const more = `${form === "page" ? "" : "volatile,"}${context}index=off`;
-  const options = `${more},lowerdir=${below.join(":")},upperdir=${own}/upper,workdir=${own}/work`;
+  const pageOf = ({ below, upper, work }: Paths) =>
+    `${more},lowerdir=${below.join(":")},upperdir=${upper},workdir=${work}`;
+  const named = pageOf(of.named);
+  const isPlain = pathsOf(of.named).every((path) => !/[,:\\]/.test(path));
+  const options = isPlain && Buffer.byteLength(named) < pageBytes ? named : pageOf(of.short);
   mount("overlay", rootfs, "overlay", readonly ? MS_RDONLY : 0, options);
+}
+
+/** Of mount(2)'s options. */
+const pageBytes = 4096;
+/** Of a value for fsconfig(2). */
+const valueBytesMax = 255;
+
+function pathsOf({ below, upper, work }: Paths): string[] {
+  return [...below, upper, work];
+}
+
+function fits(paths: Paths): boolean {
+  return pathsOf(paths).every((path) => Buffer.byteLength(path) <= valueBytesMax);
 }
 
 /** Finds the overlays mounted below a folder: container folder → names of its layers, topmost first. */

@@ -225,6 +225,7 @@ export class ShimTasks {
       }
       await sleep(shutdownPollMs);
     }
+    if (!this.#hasTasks(shim.path)) this.#keeping.delete(shim.path);
   }
 
   #hasTasks(path: string): boolean {

@@ -41,14 +41,15 @@ export function resolveUser(input: UserInput): OciUser {
   } else if (requested === undefined && imageGroup !== "") {
     gid = findGroup(imageGroup, input.group);
   }
+  // In this order, which Kubernetes' node e2e suite expects in a pod's status.
   const groups = new Set<number>([gid]);
-  for (const value of security.supplemental_groups ?? []) {
-    groups.add(id(toBigInt(value), "supplemental_groups"));
-  }
   if (mergesImageGroups(security)) {
     for (const entry of parseGroups(input.group)) {
       if (account.name !== "" && entry.members.includes(account.name)) groups.add(entry.gid);
     }
+  }
+  for (const value of security.supplemental_groups ?? []) {
+    groups.add(id(toBigInt(value), "supplemental_groups"));
   }
   if (groups.size > groupsMax) throw invalid(`more than ${groupsMax} supplemental groups`);
   return { uid: account.uid, gid, additionalGids: [...groups] };

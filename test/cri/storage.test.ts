@@ -56,6 +56,23 @@ beforeAll(async () => {
 });
 afterAll(() => fs.rmSync(dir, { recursive: true, force: true }));
 
+test.each([
+  ["names a container's layers", "graph", /lowerdir\+?=[^ ]*\/graph\/layers\/l\/[0-9a-f]+/],
+  [
+    "has descriptors where their paths are too long for the kernel",
+    `${"long/".repeat(50)}graph`,
+    /fd\//,
+  ],
+  ["has layers of a folder with commas and colons", "a,b:c/graph", /lowerdir\+?=/],
+])("the mount table %s", async (_, folder, text) => {
+  const config = { graph: join(dir, folder), "storage-driver": "overlay2" };
+  await using daemon = await startDaemon({ image: false, config });
+  await daemon.loadImage(image, name);
+  const table = await runIn(daemon, "grep ' / overlay' /proc/mounts; cat /t/full/new");
+  expect(table).toMatch(text);
+  expect(table).toEndWith("new");
+});
+
 async function runIn(daemon: Daemon, command: string): Promise<string> {
   const pod = daemon.hostPodConfig();
   const podId = await daemon.runPod(pod);

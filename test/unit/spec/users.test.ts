@@ -44,7 +44,7 @@ describe("resolveUser()", () => {
     const passwd = "app:x:1000:1000::/:\n";
     const security = { run_as_user: value(1000), supplemental_groups: [toLong(1234)] };
     const files = { passwd, group };
-    expect(resolve(security, "", files).additionalGids).toEqual([1000, 1234, 50_000]);
+    expect(resolve(security, "", files).additionalGids).toEqual([1000, 50_000, 1234]);
     const strict = { ...security, supplemental_groups_policy: Strict };
     expect(resolve(strict, "", files).additionalGids).toEqual([1000, 1234]);
   });

@@ -8,10 +8,12 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { runtime } from "../../src/proto/messages.js";
+import { readShimFile } from "../../src/shim/shim_file.ts";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { unmountUnder } from "../host.ts";
 import type { Snapshot } from "../leaks.ts";
+import { chosenRuncShim, runcHandler } from "../shim_programs.ts";
 
 const { PodSandboxState, ContainerState } = runtime.v1;
 
@@ -124,6 +126,31 @@ test("a daemon that ends in order writes what has changed in its last second", a
   const { state, exit_code } = await daemon.status(id);
   expect({ state, exit_code }).toEqual({ state: ContainerState.CONTAINER_EXITED, exit_code: 255 });
   await daemon.removePod(hostId);
+  expect(await leaks()).toEqual([]);
+});
+
+const version = chosenRuncShim();
+test.skipIf(version === undefined)("containers of a shim have ended, too", async () => {
+  daemon.writeConfig({ runtimes: { shim: runcHandler(version!) } });
+  await daemon.restart();
+  const host = daemon.hostPodConfig();
+  const hostId = await daemon.runPod(host, "shim");
+  const id = await daemon.run(hostId, host, ["sleep", "600"]);
+  before = daemon.snapshot(); // the shims' folders stay
+  const shim = readShimFile(join(daemon.dir, "state/monitor/shims", id))!;
+  const pid = await daemon.pidOf(id);
+  await daemon.stop();
+  await restartNode([pid, shim.pid], []);
+  await daemon.start();
+  expect(await daemon.status(id)).toMatchObject({
+    state: ContainerState.CONTAINER_EXITED,
+    exit_code: 255,
+    message: "the node was restarted",
+  });
+  const next = daemon.hostPodConfig({ metadata: { ...host.metadata!, attempt: 1 } });
+  const nextId = await daemon.runPod(next, "shim");
+  expect((await daemon.output(nextId, next, "exit 6")).exitCode).toBe(6);
+  for (const one of [hostId, nextId]) await daemon.removePod(one);
   expect(await leaks()).toEqual([]);
 });
 

@@ -85,7 +85,7 @@ export class Daemon implements AsyncDisposable {
     this.scope = {
       dir: this.dir,
       kept: ["graph/sandboxes", "graph/containers", "state"].map((name) => join(this.dir, name)),
-      once: ["stdio", "runtime", `runtime/${ociRuntime}`].map((name) =>
+      once: ["stdio", "tty", "runtime", `runtime/${ociRuntime}`, "monitor/shims"].map((name) =>
         join(this.dir, "state", name),
       ),
       leases: join(this.dir, "ipam"),

@@ -1,5 +1,5 @@
 // Finds the shims that test/shims has built, and describes them as runtime handlers.
-import { existsSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 
@@ -50,4 +50,10 @@ export function gvisorHandler(config: string): Record<string, unknown> {
     "runtime-path": gvisorShim,
     "runtime-config-path": config,
   };
+}
+
+/** Names of the sockets of all shims on this node, containerd's too. */
+export function shimSockets(): Set<string> {
+  const sockets = "/run/containerd/s";
+  return new Set(existsSync(sockets) ? readdirSync(sockets) : []);
 }

@@ -3,7 +3,7 @@
 // test/shims has built. A killed shim's containers must end with the code that it still reported, or with 137 and
 // the reason; of their lines, no more may be lost than a pipe and the shim's buffer hold. Containers of other pods
 // lose nothing, and nothing is left at the end.
-import { mkdirSync, readdirSync, readFileSync } from "node:fs";
+import { mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -15,7 +15,7 @@ import { type Daemon, startDaemon } from "./harness.ts";
 import { end } from "./host.ts";
 import { logText } from "./log_text.ts";
 import { random } from "./random.ts";
-import { chosenRuncShim, runcHandler } from "./shim_programs.ts";
+import { chosenRuncShim, runcHandler, shimSockets } from "./shim_programs.ts";
 import { countExit, countLines, type Ended, newTally, type Tally, writerScript } from "./storm.ts";
 
 type ShimStormPlan = { kills: number; pods: number; burst: number; seed: number };
@@ -27,17 +27,6 @@ const writersPerPod = 2;
 const endingAtOnce = 4;
 /** Bytes that a killed shim can lose of a stream: a full pipe, and the buffer of its copying goroutine. */
 const lossBytesMax = (64 + 32) << 10;
-/** Sockets of containerd's shims. */
-const socketFolder = "/run/containerd/s";
-
-function sockets(): Set<string> {
-  try {
-    return new Set(readdirSync(socketFolder));
-  } catch {
-    return new Set();
-  }
-}
-
 /** Checks how a container of a killed shim ended; code: its own, undefined for one that would not have ended. */
 export function countKilled(
   code: number | undefined,
@@ -174,10 +163,11 @@ export async function shimStorm(daemon: Daemon, plan: ShimStormPlan): Promise<Ta
   await daemon.run(first, pod, "true");
   await daemon.removePod(first); // it has made what lasts
   const before = daemon.snapshot();
-  const socketsBefore = sockets();
+  const socketsBefore = shimSockets();
   const tally = await new ShimStorm(daemon, plan).run();
   tally.problems.push(...(await daemon.leaksSince(before, 10_000)));
-  for (const path of sockets().difference(socketsBefore)) tally.problems.push(`socket: ${path}`);
+  for (const path of shimSockets().difference(socketsBefore))
+    tally.problems.push(`socket: ${path}`);
   return tally;
 }
 

@@ -9,7 +9,7 @@ import { callRuntime } from "../node/oci_runtime.ts";
 import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
 import type { Container } from "../state/container.ts";
-import { isInGuest } from "../state/sandbox.ts";
+import { isByShim, isInGuest } from "../state/sandbox.ts";
 import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { newId, type Call, type Context } from "./context.ts";
@@ -90,7 +90,7 @@ type Dump = { images: string; work: string; timeoutMs: number; signal: AbortSign
 
 async function dump(context: Context, container: Container, options: Dump): Promise<void> {
   const { id } = container;
-  if (container.runtimeKind !== "oci") {
+  if (isByShim(container)) {
     const { checkpointTask } = await import("./task_calls.ts");
     return await checkpointTask(context, id, options);
   }

@@ -13,7 +13,7 @@ import { containerSpec, ociJson, type OciSpec } from "../spec/oci.ts";
 import { checkGuestMounts } from "../spec/sandboxed.ts";
 import { containerName, created, type Container } from "../state/container.ts";
 import { createdAfter } from "../state/order.ts";
-import { isSamePod, type Sandbox } from "../state/sandbox.ts";
+import { isInGuest, isSamePod, type Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { specFile } from "./bundle.ts";
 import { newId, type Call, type Context } from "./context.ts";
@@ -45,7 +45,7 @@ export async function createContainer(
   const handler = handlerOf(context, sandbox);
   await handler.refresh();
   checkMounts(config.mounts ?? [], handler.support);
-  if (handler.sandboxed) checkGuestMounts(config.mounts ?? []);
+  if (isInGuest(handler)) checkGuestMounts(config.mounts ?? []);
   getHandler(context, config.image!.runtime_handler ?? "");
   const image = getImage(context, config.image!.image!);
   refuseWhileStarting(containersOf(context, sandbox.id), config, context.starting);

@@ -19,6 +19,7 @@ import {
   updatedResources,
 } from "../spec/resources.ts";
 import { updateBegun, updateEnded, type Container } from "../state/container.ts";
+import { isByShim } from "../state/sandbox.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { setOomScoreAdj } from "../sys/process.ts";
 import { readSpec, specFile } from "./bundle.ts";
@@ -200,7 +201,7 @@ async function updateRuntime(
 ): Promise<void> {
   const { id } = container;
   const { devices: _, ...limits } = resources;
-  if (container.runtimeKind !== "oci") {
+  if (isByShim(container)) {
     const { updateTask } = await import("./task_calls.ts");
     return await updateTask(context, id, limits);
   }

@@ -18,7 +18,7 @@ import type { HandlerSettings, HostInfo, PodFiles, RuntimeSupport } from "../spe
 import type { Container } from "../state/container.ts";
 import type { EventClock } from "../state/event_clock.ts";
 import type { PodEvent } from "../state/events.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import type { RuntimeKind, Sandbox } from "../state/sandbox.ts";
 import type { Store } from "../state/store.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exit_waiters.ts";
@@ -28,13 +28,7 @@ import type { SingleFlight } from "../base/single_flight.ts";
 
 /** A runtime handler (runtime_handlers.ts). */
 export type Handler = {
-  /** oci: the monitor calls an OCI runtime's command line; shim: it calls a shim (shim v2). */
-  kind: "oci" | "shim";
-  /**
-   * Its pods run in sandboxes of their own (gVisor, Kata Containers): the host's pids, cgroups and namespaces
-   * do not show their containers.
-   */
-  sandboxed: boolean;
+  runtimeKind: RuntimeKind;
   command: RuntimeCommand;
   /** Why it cannot be used, as of the last refresh; undefined: it can. */
   readonly problem?: string | undefined;

@@ -1,6 +1,7 @@
 // Describes runtime handlers for Status and `isulad-ts info`: their kind, and what their pods cannot have.
 import { jsonText } from "../base/json.ts";
 import { guestTraits } from "../shim/guests.ts";
+import { isByShim, isInGuest } from "../state/sandbox.ts";
 import type { Context, Handler } from "./context.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
@@ -15,9 +16,14 @@ export function handlersInfo(context: Described): string {
   return jsonText(
     Object.fromEntries(
       named.map(([name, handler]) => {
-        const { kind, sandboxed, command, problem } = handler;
+        const { command, problem } = handler;
         const isDefault = name === context.config.defaultRuntime;
-        const about = { kind, type: command.shim?.type, path: command.path, sandboxed };
+        const about = {
+          kind: isByShim(handler) ? "shim" : "oci",
+          type: command.shim?.type,
+          path: command.path,
+          sandboxed: isInGuest(handler),
+        };
         return [name, { ...about, default: isDefault, problem, lacks: lacks(context, handler) }];
       }),
     ),
@@ -27,14 +33,15 @@ export function handlersInfo(context: Described): string {
 /** Lists what pods of the handler are refused. */
 function lacks(context: Described, handler: Handler): string[] {
   const { shim } = handler.command;
-  const hasHostNetwork = !handler.sandboxed || guestTraits(shim!).hostNetwork;
+  const isGuest = isInGuest(handler);
+  const hasHostNetwork = !isGuest || guestTraits(shim!).hostNetwork;
   const lacking: [boolean, string][] = [
     [!hasHostNetwork, "the node's network (hostNetwork: true)"],
     [!supportsUserNamespaces(context, handler), "user namespaces (hostUsers: false)"],
     [!handler.support.recursiveReadOnlyMounts, "recursive read-only mounts"],
-    [handler.sandboxed, "bidirectional mount propagation"],
-    [handler.sandboxed, "another container's pid namespace as target"],
-    [handler.sandboxed, "checkpoints"],
+    [isGuest, "bidirectional mount propagation"],
+    [isGuest, "another container's pid namespace as target"],
+    [isGuest, "checkpoints"],
   ];
   return lacking.filter(([isLacking]) => isLacking).map(([, text]) => text);
 }

@@ -10,7 +10,7 @@ import { podHostname } from "../node/pod_files.ts";
 import { relabel } from "../node/selinux.ts";
 import type { ImageProcess } from "../spec/spec_inputs.ts";
 import { ociJson, sandboxSpec } from "../spec/oci.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import { allowGroupTraversal } from "../sys/group_access.ts";
 import { hasCgroup } from "./cgroups.ts";
 import { stdioFolder, type Context } from "./context.ts";
@@ -32,7 +32,7 @@ export async function startPause(
   const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);
   const { seccomp, seccomp_profile_path, apparmor } = config.linux?.security_context ?? {};
   const security_context = { seccomp, seccomp_profile_path, apparmor };
-  const { command, rules, sandboxed } = handlerOf(context, sandbox);
+  const { command, rules } = handlerOf(context, sandbox);
   const imageName = context.config.podSandboxImage;
   const spec = sandboxSpec({
     sandbox: sandboxInfo(context, sandbox),
@@ -46,7 +46,7 @@ export async function startPause(
     hostname: podHostname(config, sandbox.networkMode === "host"),
     runtimeAnnotations: context.cgroup.containerAnnotations(),
     selinux: handlerLabels(context, sandbox, "guest"),
-    ...(sandboxed ? { guest: { sysctls: sysctlsOf(context, sandbox), imageName } } : {}),
+    ...(isInGuest(sandbox) ? { guest: { sysctls: sysctlsOf(context, sandbox), imageName } } : {}),
   });
   await writeFile(join(folder, "config.json"), ociJson(spec), { mode: 0o600 });
   const request = pauseRequest(context, sandbox, command);

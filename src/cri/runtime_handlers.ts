@@ -12,7 +12,7 @@ import { isRuncShim, missingShim } from "../base/shim_program.ts";
 import type { RuntimeCommand, ShimSettings } from "../node/oci_runtime.ts";
 import { noSupport, ociProbe, RuntimeFeatures } from "../node/runtime_features.ts";
 import { parseBaseSpec, type BaseSpec } from "../spec/base_spec.ts";
-import type { RuntimeKind, Sandbox } from "../state/sandbox.ts";
+import { isInGuest, type RuntimeKind, type Sandbox } from "../state/sandbox.ts";
 import { readTextBounded } from "../sys/file.ts";
 import type { Context, Handler } from "./context.ts";
 
@@ -42,14 +42,13 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
     const features = featuresOf.get(key) ?? new RuntimeFeatures(ociProbe(argv), onProblem);
     featuresOf.set(key, features);
     handlers.set(name, {
-      kind: "oci",
-      sandboxed: false,
+      runtimeKind: "oci",
       command,
       get support() {
         return features.support;
       },
       refresh: () => features.refresh(),
-      ...settingsOf(name, entry),
+      ...settingsOf(name, entry, "oci"),
     });
   }
   handlers.set("", handlers.get(config.defaultRuntime)!);
@@ -70,9 +69,9 @@ function shimHandler(
 ): Handler {
   let features: RuntimeFeatures | undefined;
   let problem: string | undefined;
+  const runtimeKind = isRuncShim(shim.type) ? "shim" : "guest";
   return {
-    kind: "shim",
-    sandboxed: !isRuncShim(shim.type),
+    runtimeKind,
     command,
     get support() {
       return features?.support ?? noSupport;
@@ -92,20 +91,24 @@ function shimHandler(
       features ??= new RuntimeFeatures(shimProbe(command), onProblem);
       await features.refresh();
     },
-    ...settingsOf(name, entry),
+    ...settingsOf(name, entry, runtimeKind),
   };
 }
 
-function settingsOf(name: string, entry: RuntimeEntry): Pick<Handler, "rules" | "cniConfDir"> {
-  const { baseRuntimeSpec, shim } = entry;
-  const isGuest = shim !== undefined && !isRuncShim(shim.type);
+function settingsOf(
+  name: string,
+  entry: RuntimeEntry,
+  runtimeKind: RuntimeKind,
+): Pick<Handler, "rules" | "cniConfDir"> {
+  const { baseRuntimeSpec } = entry;
   return {
     rules: {
       baseSpec: baseRuntimeSpec === undefined ? undefined : readBaseSpec(name, baseRuntimeSpec),
       podAnnotations: entry.podAnnotations ?? [],
       containerAnnotations: entry.containerAnnotations ?? [],
       // A guest has no use for this node's devices, and Kata fails to plug all of them in.
-      privilegedWithoutHostDevices: entry.privilegedWithoutHostDevices ?? isGuest,
+      privilegedWithoutHostDevices:
+        entry.privilegedWithoutHostDevices ?? isInGuest({ runtimeKind }),
     },
     cniConfDir: entry.cniConfDir,
   };
@@ -138,10 +141,6 @@ export function requireInstalled(name: string, { problem }: Handler): void {
   throw new CriError("FAILED_PRECONDITION", message);
 }
 
-export function runtimeKindOf({ kind, sandboxed }: Handler): RuntimeKind {
-  return sandboxed ? "guest" : kind;
-}
-
 /**
  * Returns the handler of a pod or container.
  * @throws CriError as getHandler() does; FAILED_PRECONDITION if daemon.json has made another kind of it since.
@@ -151,12 +150,11 @@ export function handlerOf(
   { runtimeHandler, runtimeKind }: Pick<Sandbox, "runtimeHandler" | "runtimeKind">,
 ): Handler {
   const handler = getHandler(context, runtimeHandler);
-  const kind = runtimeKindOf(handler);
-  if (kind === runtimeKind) return handler;
+  if (handler.runtimeKind === runtimeKind) return handler;
   const name = runtimeHandler === "" ? "the default runtime" : `runtime handler ${runtimeHandler}`;
   throw new CriError(
     "FAILED_PRECONDITION",
-    `${name} was of kind "${runtimeKind}" when the pod was made and is of kind "${kind}" now: remove the pod, or set daemon.json back and restart the daemon`,
+    `${name} was of kind "${runtimeKind}" when the pod was made and is of kind "${handler.runtimeKind}" now: remove the pod, or set daemon.json back and restart the daemon`,
   );
 }
 
@@ -174,9 +172,9 @@ export function removalRuntime(
 /** Returns true if pods of this handler can have a user namespace of their own. */
 export function supportsUserNamespaces(
   { host, images }: Pick<Context, "host" | "images">,
-  { support, sandboxed }: Pick<Handler, "support" | "sandboxed">,
+  handler: Pick<Handler, "support" | "runtimeKind">,
 ): boolean {
-  if (sandboxed) return false;
+  if (isInGuest(handler)) return false;
   const canMapLayers = host.idmappedLayers || images.storage.driver === "native";
-  return canMapLayers && support.idmapMounts;
+  return canMapLayers && handler.support.idmapMounts;
 }

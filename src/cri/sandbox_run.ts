@@ -34,12 +34,7 @@ import {
 import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
-import {
-  getHandler,
-  requireInstalled,
-  runtimeKindOf,
-  supportsUserNamespaces,
-} from "./runtime_handlers.ts";
+import { getHandler, requireInstalled, supportsUserNamespaces } from "./runtime_handlers.ts";
 import { sysctlsOf } from "./spec_inputs.ts";
 import { undoSandbox } from "./sandbox_teardown.ts";
 import { holdLevel, newPodLabels } from "./selinux.ts";
@@ -57,15 +52,13 @@ export async function runPodSandbox(
   const handlerName = runtimeHandler || context.config.defaultRuntime;
   requireInstalled(handlerName, handler);
   checkNamespaces(context, config, handler);
-  if (handler.sandboxed) {
+  if (isInGuest(handler)) {
     checkGuestPod(config, { handler: handlerName, ...guestTraits(handler.command.shim!) });
   }
   const name = sandboxName(config);
   const id = await context.making.join(name, call.signal, async () => {
-    const sandbox = newSandbox(context, config, {
-      runtimeHandler,
-      runtimeKind: runtimeKindOf(handler),
-    });
+    const { runtimeKind } = handler;
+    const sandbox = newSandbox(context, config, { runtimeHandler, runtimeKind });
     using _ = holdLevel(context, sandbox);
     context.sandboxes.reserve(name, sandbox.id);
     await makeSandbox(context, sandbox, call);
@@ -78,7 +71,7 @@ export async function runPodSandbox(
 function checkNamespaces(context: Context, config: cri.PodSandboxConfig, handler: Handler): void {
   const options = namespaceOptions(config);
   checkPodNamespaces(options);
-  if (handler.sandboxed) return;
+  if (isInGuest(handler)) return;
   if (options.user === undefined || supportsUserNamespaces(context, handler)) return;
   throw new CriError(
     "FAILED_PRECONDITION",

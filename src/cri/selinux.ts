@@ -16,7 +16,7 @@ import {
   type SelinuxPolicy,
 } from "../spec/selinux.ts";
 import type { Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import { filesOfPod, type Call, type Context } from "./context.ts";
 
 /**
@@ -58,7 +58,7 @@ export function handlerLabels(
   subject: "guest" | "container",
 ): SelinuxLabels | undefined {
   const handler = handlers.get(runtimeHandler);
-  if (selinux === undefined || !handler?.sandboxed) return selinux;
+  if (selinux === undefined || handler === undefined || !isInGuest(handler)) return selinux;
   const { selinux: kind } = guestTraits(handler.command.shim!);
   return guestLabels(selinux, kind === "kvm" && subject === "container" ? "container" : kind);
 }

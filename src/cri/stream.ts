@@ -1,7 +1,7 @@
 // Exec, Attach and PortForward: checks the request and returns a URL for a single use.
 import type * as cri from "../proto/types.ts";
 import { execProcess, ociJson } from "../spec/oci.ts";
-import { isInGuest } from "../state/sandbox.ts";
+import { isByShim, isInGuest } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
 import { stdioFolder, type Context } from "./context.ts";
 import {
@@ -18,7 +18,7 @@ export async function exec(context: Context, request: cri.ExecRequest): Promise<
   const { process } = await readSpec(context, id);
   const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
   const label = selinux?.mount;
-  const streams = { containerId: id, byShim: container.runtimeKind !== "oci", label, wanted };
+  const streams = { containerId: id, byShim: isByShim(container), label, wanted };
   return { url: context.streams.exec({ ...streams, process: command }) };
 }
 
@@ -30,7 +30,7 @@ export function attach(context: Context, request: cri.AttachRequest): cri.Attach
   const stdinOnce = config.stdin_once === true;
   const stdio = stdioFolder(context, id);
   const exited = () => exitCommitted(context, id);
-  const byShim = container.runtimeKind !== "oci";
+  const byShim = isByShim(container);
   const session = { containerId: id, stdio, byShim, stdinOnce, wanted, exited };
   return { url: context.streams.attach(session) };
 }

@@ -71,8 +71,8 @@ function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
   using layers = Descriptor.openFolder(trees);
   using folder = Descriptor.openFolder(dir);
   try {
-    const pathsIn = (layers: string, own: string): Paths => ({
-      below: names.map((name) => join(layers, name)).toReversed(),
+    const pathsIn = (folderOfLayers: string, own: string): Paths => ({
+      below: names.map((name) => join(folderOfLayers, name)).toReversed(),
       upper: join(own, "upper"),
       work: join(own, "work"),
     });

@@ -24,6 +24,8 @@ export class Runtimes {
   readonly #log: Log;
   readonly #folder: string;
   readonly #onEnd: () => void;
+  /** By id. A start that failed and the container's removal may delete it at once. */
+  readonly #deleting = new Map<string, Promise<void>>();
   readonly execs: OciExecs;
   /** Loaded for the first container with a shim. */
   #loading: Promise<Shims> | undefined;
@@ -105,8 +107,16 @@ export class Runtimes {
     return existsSync(join(folder, id));
   }
 
-  /** Removes the container with every process that is left in it. */
-  async delete(request: RemoveRequest): Promise<void> {
+  /** Removes the container with every process that is left in it. A call amid another one for it waits for that. */
+  delete(request: RemoveRequest): Promise<void> {
+    const { id } = request;
+    const isDeleted =
+      this.#deleting.get(id) ?? this.#delete(request).finally(() => this.#deleting.delete(id));
+    this.#deleting.set(id, isDeleted);
+    return isDeleted;
+  }
+
+  async #delete(request: RemoveRequest): Promise<void> {
     if (request.runtime.shim === undefined) return this.#oci.delete(request);
     return (await this.shims()).delete(request);
   }

@@ -17,7 +17,7 @@ import {
   type ShimAddress,
   type ShimCall,
 } from "../shim/bootstrap.ts";
-import { isRunning, readShimFile, writeShimFile, type ShimFile } from "../shim/shim_file.ts";
+import { isShimRunning, readShimFile, writeShimFile, type ShimFile } from "../shim/shim_file.ts";
 import { TaskClient } from "../shim/task_client.ts";
 import { taskOptions } from "../shim/task_options.ts";
 import { executes, startTime } from "../sys/process.ts";
@@ -165,9 +165,8 @@ export class ShimTasks {
       await (await this.clientOf(id)).kill({ id, signal, all: signal === SIGKILL });
       return true;
     } catch (error) {
-      const code = codeOf(error);
-      if (code === "NOT_FOUND") return false;
-      if (signal !== SIGKILL || !["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(code)) throw error;
+      if (codeOf(error) === "NOT_FOUND") return false;
+      if (signal !== SIGKILL || !isNoAnswer(error)) throw error;
       this.#log.error("a shim does not answer: killing it", { container: id, ...found.shim });
       this.#killShim(found);
       return true;
@@ -195,7 +194,7 @@ export class ShimTasks {
       try {
         return await this.#deleteBy(client, found, timeoutMs);
       } catch (error) {
-        doesAnswer = !["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(codeOf(error));
+        doesAnswer = !isNoAnswer(error);
         const fields = { container: id, error: messageOf(error) };
         this.#log.warn("a shim did not delete its container: cleaning up without it", fields);
       }
@@ -217,7 +216,7 @@ export class ShimTasks {
     });
     const untilMs = this.#keeping.has(shim.path) ? 0 : performance.now() + shutdownMs;
     // A container that is being started on it meanwhile is started again without it (create()).
-    while (isRunning(shim) && !this.#hasTasks(shim.path)) {
+    while (isShimRunning(shim) && !this.#hasTasks(shim.path)) {
       if (performance.now() >= untilMs) {
         const fields = { container: id, ...shim, answer };
         this.#log.warn("a shim without containers does not end: killing it", fields);
@@ -294,12 +293,16 @@ export class ShimTasks {
   #follow(followed: Task, client: TaskClient): void {
     const waiting = client.wait({ id: followed.id }).then(
       ({ exitCode }) => this.#ended(followed, { exitCode, known: true }),
-      (error: unknown) => {
-        followed.client = undefined;
-        client[Symbol.dispose]();
-        if (followed.isRemoved) return this.#ended(followed, { exitCode: 137, known: true });
+      async (error: unknown) => {
         const fields = { container: followed.id, error: messageOf(error) };
-        this.#log.warn("the connection to a shim has ended, connecting again", fields);
+        if (!followed.isRemoved)
+          this.#log.warn("a shim does not wait for a container's end, asking again", fields);
+        if (isNoAnswer(error)) {
+          followed.client = undefined;
+          client[Symbol.dispose]();
+        } else if (!followed.isRemoved) {
+          await sleep(retryMs, undefined, { ref: false }); // other calls go on on its connection
+        }
         return this.#search(followed);
       },
     );
@@ -312,9 +315,7 @@ export class ShimTasks {
     for (let attempt = 0; !searched.isRemoved; attempt++) {
       try {
         if (shim === undefined) return await this.#lost(searched, "its address is not recorded");
-        const connecting = this.#connect(searched, shim);
-        searched.connecting = connecting.then(nothing, nothing);
-        const client = await connecting;
+        const client = searched.client ?? (await this.#connectAgain(searched, shim));
         const exitCode = await client.exitCode({ id }, connectMs);
         if (exitCode === undefined) return this.#follow(searched, client);
         return this.#ended(searched, { exitCode, known: true });
@@ -326,6 +327,14 @@ export class ShimTasks {
       }
       await sleep(retryMs, undefined, { ref: false });
     }
+    this.#ended(searched, { exitCode: 137, known: true });
+  }
+
+  /** clientOf() waits for it. */
+  #connectAgain(searched: Task, shim: ShimFile): Promise<TaskClient> {
+    const connecting = this.#connect(searched, shim);
+    searched.connecting = connecting.then(nothing, nothing);
+    return connecting;
   }
 
   /** Ends a container whose shim has ended. */
@@ -355,7 +364,7 @@ export class ShimTasks {
   #killShim({ shim }: Task): void {
     if (shim === undefined) return;
     this.#keeping.delete(shim.path);
-    if (isRunning(shim)) process.kill(shim.pid, "SIGKILL");
+    if (isShimRunning(shim)) process.kill(shim.pid, "SIGKILL");
   }
 
   #bundle(id: string): string {
@@ -377,6 +386,11 @@ export class ShimTasks {
     // gVisor's shim looks here for `grouping`, which it needs before it is given its options.
     if (configPath !== "") symlinkSync(configPath, join(folder, "config.toml"));
   }
+}
+
+/** True for a call that the shim did not answer; false for one that it refused. */
+function isNoAnswer(error: unknown): boolean {
+  return ["DEADLINE_EXCEEDED", "UNAVAILABLE"].includes(codeOf(error));
 }
 
 function nothing(): void {}

@@ -22,7 +22,7 @@ export type ShimFile = v.InferOutput<typeof ShimFileSchema>;
 
 const fileBytesMax = 64 << 10;
 
-export function isRunning({ pid, pidStartTime }: ShimFile): boolean {
+export function isShimRunning({ pid, pidStartTime }: ShimFile): boolean {
   return pid !== 0 && processState(pid, pidStartTime) === "running";
 }
 

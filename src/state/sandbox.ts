@@ -57,9 +57,15 @@ export const SelinuxSchema = v.object({ process: v.string(), mount: v.string() }
 export const RuntimeKindSchema = v.picklist(["oci", "shim", "guest"]);
 export type RuntimeKind = v.InferOutput<typeof RuntimeKindSchema>;
 
+type OfKind = { runtimeKind: RuntimeKind };
+
 /** In a guest, the host's pids, cgroups and namespaces do not show a container. */
-export function isInGuest({ runtimeKind }: { runtimeKind: RuntimeKind }): boolean {
+export function isInGuest({ runtimeKind }: OfKind): boolean {
   return runtimeKind === "guest";
+}
+
+export function isByShim({ runtimeKind }: OfKind): boolean {
+  return runtimeKind !== "oci";
 }
 
 const Phase = v.variant("phase", [

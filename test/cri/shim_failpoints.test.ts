@@ -2,15 +2,14 @@
 // always. Calls are retried as a kubelet does; then the pod must be able to run another container, and nothing may
 // be left. `test/shims failpoint` builds the shim.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { messageOf } from "../../src/base/errors.ts";
 import { toLong } from "../../src/base/int64.ts";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
-import { failpointShim } from "../shim_programs.ts";
+import { failpointShim, shimSockets } from "../shim_programs.ts";
 
 const annotation = "io.containerd.runtime.v2.shim.failpoint";
-const socketFolder = "/run/containerd/s";
 const retriesMax = 4;
 const methods = [
   "Create",
@@ -28,10 +27,6 @@ const methods = [
 /** Called for the pod's first container, too, for which they succeed. */
 const calledAtFirst = new Set(["Create", "Start", "Wait", "Connect"]);
 const actions = ["1*error(planted)", "2*error(planted)", "1*panic(planted)", "1*delay(1000)"];
-
-function sockets(): string[] {
-  return existsSync(socketFolder) ? readdirSync(socketFolder) : [];
-}
 
 class Life {
   readonly #daemon: Daemon;
@@ -112,7 +107,7 @@ describe.skipIf(!existsSync(failpointShim))("containerd's failpoint shim", () =>
   const cases = methods.flatMap((method) => actions.map((action) => [method, action] as const));
   test.each(cases)("%s: %s", async (method, action) => {
     const before = daemon.snapshot();
-    const socketsBefore = new Set(sockets());
+    const socketsBefore = shimSockets();
     const terms = calledAtFirst.has(method) ? `1*off->${action}` : action;
     const pod = daemon.hostPodConfig({ annotations: { [`${annotation}.${method}`]: terms } });
     const podId = await daemon.runPod(pod);
@@ -134,6 +129,6 @@ describe.skipIf(!existsSync(failpointShim))("containerd's failpoint shim", () =>
     for (const message of life.errors) expect(message).toMatch(/planted|shim/);
     const leaks = await daemon.leaksSince(before, 15_000);
     expect(leaks.filter((leak) => !leak.startsWith("descriptor"))).toEqual([]);
-    expect(sockets().filter((name) => !socketsBefore.has(name))).toEqual([]);
+    expect(shimSockets().difference(socketsBefore)).toEqual(new Set());
   });
 });

@@ -4,10 +4,9 @@ import type { Context, Handler } from "../../../src/cri/context.ts";
 import { handlersInfo } from "../../../src/cri/handler_info.ts";
 
 const support = { recursiveReadOnlyMounts: true, idmapMounts: true };
-const runc = { kind: "oci", sandboxed: false, command: { path: "/usr/bin/runc" }, support };
+const runc = { runtimeKind: "oci", command: { path: "/usr/bin/runc" }, support };
 const gvisor = {
-  kind: "shim",
-  sandboxed: true,
+  runtimeKind: "guest",
   command: { path: "/usr/bin/shim", shim: { type: "io.containerd.runsc.v1", configPath: "" } },
   problem: "there is none",
   support: { recursiveReadOnlyMounts: false, idmapMounts: false },

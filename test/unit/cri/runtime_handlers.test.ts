@@ -14,6 +14,7 @@ import {
   requireInstalled,
   supportsUserNamespaces,
 } from "../../../src/cri/runtime_handlers.ts";
+import type { RuntimeKind } from "../../../src/state/sandbox.ts";
 import { encodeMessage } from "../../../src/base/protobuf.ts";
 import { task } from "../../../src/proto/task.js";
 import { codeAndMessage } from "../../spec/inputs.ts";
@@ -81,8 +82,8 @@ describe("a handler with a shim", () => {
   test("of runc has containers of this kernel", async () => {
     rmSync(program, { force: true });
     const opened = await openShim("io.containerd.runc.v2", { io_uid: 1 });
-    const { kind, sandboxed, command, rules } = opened;
-    expect({ kind, sandboxed }).toEqual({ kind: "shim", sandboxed: false });
+    const { runtimeKind, command, rules } = opened;
+    expect(runtimeKind).toBe("shim");
     expect(rules.privilegedWithoutHostDevices).toBe(false);
     const options = { io_uid: 1 };
     expect(command.shim).toEqual({ type: "io.containerd.runc.v2", configPath: "", options });
@@ -92,16 +93,16 @@ describe("a handler with a shim", () => {
     writeFileSync(join(state, "info"), features(["rro"]));
     install(program, `cat > ${state}/stdin; echo "$@" > ${state}/args; cat ${state}/info`);
     const handler = await openShim("io.containerd.runsc.v1");
-    expect(handler).toMatchObject({ kind: "shim", sandboxed: true, problem: undefined });
+    expect(handler).toMatchObject({ runtimeKind: "guest", problem: undefined });
     expect(handler.rules.privilegedWithoutHostDevices).toBe(true);
     expect(handler.support.ociVersion).toBe("1.3.0");
     expect(await Bun.file(join(state, "args")).text()).toBe("-info\n");
     expect(await Bun.file(join(state, "stdin")).text()).toBe("");
     const context = { host: { idmappedLayers: true }, images: { storage: { driver: "overlay" } } };
     const support = { ...handler.support, idmapMounts: true };
-    const isSupported = (sandboxed: boolean) =>
-      supportsUserNamespaces(context as unknown as Context, { support, sandboxed });
-    expect([isSupported(true), isSupported(false)]).toEqual([false, true]);
+    const isSupported = (runtimeKind: RuntimeKind) =>
+      supportsUserNamespaces(context as unknown as Context, { support, runtimeKind });
+    expect([isSupported("guest"), isSupported("shim")]).toEqual([false, true]);
   });
 
   test("that has no -info has the features of the OCI runtime behind it", async () => {
@@ -127,8 +128,8 @@ describe("a handler with a shim", () => {
 });
 
 describe("the handler of a pod", () => {
-  const shim = { kind: "shim", sandboxed: false } as Handler;
-  const guest = { kind: "shim", sandboxed: true } as Handler;
+  const shim = { runtimeKind: "shim" } as Handler;
+  const guest = { runtimeKind: "guest" } as Handler;
   const handlers = new Map([
     ["", shim],
     ["gvisor", guest],

@@ -67,11 +67,11 @@ test("a guest's labels: gVisor's has none, a virtual machine's monitor the type 
   const selinux = { process: "u:r:container_t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
   const handlerOf = (type: string) => {
     const command = { shim: { type, configPath: "", options: {} } };
-    return { sandboxed: true, command };
+    return { runtimeKind: "guest", command };
   };
   const context = {
     handlers: new Map<string, object>([
-      ["runc", { sandboxed: false, command: {} }],
+      ["runc", { runtimeKind: "oci", command: {} }],
       ["gvisor", handlerOf("io.containerd.runsc.v1")],
       ["kata", handlerOf("io.containerd.kata.v2")],
     ]),

@@ -54,7 +54,7 @@ import { Store } from "./state/store.ts";
 import { Orphans, orphanScanMs } from "./sys/zombies.ts";
 import { bootId } from "./sys/uptime.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
-import { shrinkWhenIdle } from "./sys/memory.ts";
+import { returnMemory } from "./sys/memory.ts";
 
 /** Short, since a container cannot be stopped or removed until its exit is committed. */
 const commitAgainMs = 1_000;
@@ -95,7 +95,7 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
   stack.use(reapOrphans(context));
   const { calls, streams } = context;
   stack.use(
-    shrinkWhenIdle(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
+    returnMemory(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
   prepareNetnsFolder(log);
   const { promise: isReady, resolve: ready } = Promise.withResolvers<void>();

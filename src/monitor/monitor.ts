@@ -9,7 +9,7 @@ import { Gate } from "../base/gate.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import { Orphans, orphanScanMs } from "../sys/zombies.ts";
 import { becomeSubreaper } from "../sys/wait.ts";
-import { shrinkWhenIdle } from "../sys/memory.ts";
+import { returnMemory } from "../sys/memory.ts";
 import { Containers } from "./containers.ts";
 import { Execs } from "./exec.ts";
 import { trimMonitorLogFile } from "./monitor_log_file.ts";
@@ -89,7 +89,7 @@ export async function monitorMain(state: string, inherited: Inherited, log: Log)
   const signalled = endingSignals();
   await lock.listen();
   log.info("monitor ready", { pid: process.pid, containers: containers.running.length });
-  using _ = shrinkWhenIdle(() => ({ count: activity, goesOn: false }));
+  using _ = returnMemory(() => ({ count: activity, goesOn: false }));
   const orphans = new Orphans();
   await untilIdle(signalled, () => {
     check();

@@ -1,8 +1,15 @@
-// Returns the engine's unused memory to the kernel after each busy period; the engine itself would keep it.
+// Returns the engine's unused memory to the kernel; the engine itself would keep it.
+import { readKernelFile } from "./file.ts";
 
 const lookMs = 1_000;
 /** Compiled code is discarded after this long without work. */
 export const idleMs = 60_000;
+/** Between two times that memory is returned although work goes on. */
+const restMs = 120_000;
+/** Growth since then that is worth the pause of the event loop. */
+const growthKib = 8 << 10;
+/** Limit for waiting until no piece of work is under way. */
+const waitMs = 10_000;
 
 type Engine = { gc(force: boolean): void; shrink(): void };
 
@@ -17,20 +24,41 @@ export function collectGarbage(): void {
 /** count: pieces of work begun so far; goesOn: some has not ended. */
 export type Work = { count: number; goesOn: boolean };
 
+/** This process's memory that no file backs, in KiB. */
+function anonymousKib(): number {
+  return Number(/^RssAnon:\s+(\d+)/m.exec(readKernelFile("/proc/self/status") ?? "")?.[1] ?? 0);
+}
+
 /**
- * Frees memory once after each busy period: garbage after a second, compiled code after a minute. That is a
- * third of the heap; the next calls then take some ms longer, until their code is compiled again. Never
- * during work: it blocks the event loop for some ms.
+ * Frees memory after each busy period: garbage after a second, compiled code after a minute. That is a third
+ * of the heap; the next calls then take some ms longer, until their code is compiled again.
+ *
+ * A node whose containers are probed is never idle: there, both go whenever the memory has grown, at most every
+ * two minutes, and if possible between two calls, since freeing blocks the event loop for some ms.
  */
-export function shrinkWhenIdle(work: () => Work): Disposable {
+export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposable {
   let seen = work().count;
   let idle = 0;
+  let sinceMs = 0;
+  let dueMs = 0;
+  let leastKib = Infinity;
+  const shrink = () => {
+    engine?.shrink();
+    [sinceMs, dueMs, leastKib] = [0, 0, Infinity];
+  };
   const timer = setInterval(() => {
     const { count, goesOn } = work();
     idle = count === seen && !goesOn ? idle + lookMs : 0;
     seen = count;
+    sinceMs += lookMs;
     if (idle === lookMs) collectGarbage();
-    if (idle === idleMs) engine?.shrink();
+    if (idle === idleMs) shrink();
+    if (idle > lookMs) return;
+    const kib = sizeKib();
+    leastKib = Math.min(leastKib, kib);
+    const isDue = sinceMs >= restMs && kib >= leastKib + growthKib;
+    dueMs = isDue ? dueMs + lookMs : 0;
+    if (isDue && (!goesOn || dueMs > waitMs)) shrink();
   }, lookMs);
   return { [Symbol.dispose]: () => clearInterval(timer) };
 }

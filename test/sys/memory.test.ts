@@ -1,6 +1,6 @@
-// Tests that an idle process asks the engine to return memory, and a busy one does not.
-import { afterEach, expect, jest, spyOn, test } from "bun:test";
-import { shrinkWhenIdle, type Work } from "../../src/sys/memory.ts";
+// Tests when a process asks the engine to return memory: when it is idle, and when it has grown while busy.
+import { afterEach, beforeEach, describe, expect, jest, spyOn, test } from "bun:test";
+import { returnMemory, type Work } from "../../src/sys/memory.ts";
 
 const engine = (globalThis as unknown as { Bun: { gc: () => void; shrink: () => void } }).Bun;
 
@@ -15,7 +15,10 @@ test("garbage is collected a second after work, compiled code goes after a minut
   const shrink = spyOn(engine, "shrink").mockImplementation(() => {});
   const asked = () => [gc.mock.calls.length, shrink.mock.calls.length];
   const work: Work = { count: 0, goesOn: false };
-  using _ = shrinkWhenIdle(() => work);
+  using _ = returnMemory(
+    () => work,
+    () => 20_000,
+  );
   Object.assign(work, { count: 1, goesOn: true });
   jest.advanceTimersByTime(120_000);
   expect(asked()).toEqual([0, 0]);
@@ -26,4 +29,61 @@ test("garbage is collected a second after work, compiled code goes after a minut
   expect(asked()).toEqual([1, 0]);
   jest.advanceTimersByTime(600_000);
   expect(asked()).toEqual([1, 1]);
+});
+
+describe("a process that is never idle", () => {
+  const work: Work = { count: 0, goesOn: false };
+  let kib = 20_000;
+  let shrink: ReturnType<typeof spyOn>;
+  let returning: Disposable;
+  const pass = (seconds: number) => {
+    for (let passed = 0; passed < seconds; passed++) {
+      work.count++;
+      jest.advanceTimersByTime(1_000);
+    }
+  };
+  beforeEach(() => {
+    jest.useFakeTimers();
+    Object.assign(work, { count: 0, goesOn: false });
+    kib = 20_000;
+    shrink = spyOn(engine, "shrink").mockImplementation(() => {});
+    returning = returnMemory(
+      () => work,
+      () => kib,
+    );
+  });
+  afterEach(() => returning[Symbol.dispose]());
+
+  test("returns memory that it took since the last time, at most every two minutes", () => {
+    pass(10);
+    kib = 40_000;
+    pass(109);
+    expect(shrink).toHaveBeenCalledTimes(0);
+    pass(1);
+    expect(shrink).toHaveBeenCalledTimes(1);
+    kib = 30_000; // what the engine needs
+    pass(600);
+    expect(shrink).toHaveBeenCalledTimes(1);
+    kib = 30_000 + (8 << 10);
+    pass(1);
+    expect(shrink).toHaveBeenCalledTimes(2);
+  });
+
+  test("waits up to ten seconds for a moment without calls", () => {
+    pass(10);
+    kib = 40_000;
+    work.goesOn = true;
+    pass(115);
+    expect(shrink).toHaveBeenCalledTimes(0);
+    work.goesOn = false;
+    pass(1);
+    expect(shrink).toHaveBeenCalledTimes(1);
+    pass(1);
+    work.goesOn = true;
+    kib = 60_000;
+    pass(128);
+    expect(shrink).toHaveBeenCalledTimes(1);
+    pass(1);
+    expect(shrink).toHaveBeenCalledTimes(2);
+  });
 });

@@ -1,0 +1,169 @@
+// Measures a node that is never idle: pods that are probed, a kubelet's lists each second, pods that come and
+// go before. Prints memory by process, the CPU of a probe with everything that works for it, and the same
+// probe by hand: `bun run bench:busy [--pods 15] [--churn 50] [--minutes 3]`. Needs root and the built
+// executable; ISULAD_BIN names another one.
+import { spawnSync } from "node:child_process";
+import { mkdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { type Daemon, startDaemon } from "../harness.ts";
+import Long from "long";
+import { isV2 } from "../host.ts";
+
+const probeMs = 2_000;
+const churnAtOnce = 5;
+const byHand = 100;
+const accounting = isV2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpuacct";
+
+const { values } = parseArgs({
+  options: {
+    pods: { type: "string", default: "15" },
+    churn: { type: "string", default: "50" },
+    minutes: { type: "string", default: "3" },
+  },
+});
+
+/** A cgroup that counts the CPU time of all processes in it, ended ones too. */
+class Account {
+  readonly folder: string;
+
+  constructor(folder: string) {
+    this.folder = folder;
+    mkdirSync(folder, { recursive: true });
+  }
+
+  add(pid: number): void {
+    writeFileSync(join(this.folder, "cgroup.procs"), String(pid));
+  }
+
+  ms(): number {
+    if (!isV2) return Number(readFileSync(join(this.folder, "cpuacct.usage"), "utf8")) / 1e6;
+    const stat = readFileSync(join(this.folder, "cpu.stat"), "utf8");
+    return Number(/^usage_usec (\d+)/m.exec(stat)![1]) / 1e3;
+  }
+}
+
+type Memory = { pss: number; privateDirty: number };
+
+/** In MiB. */
+function memoryOf(pid: number): Memory {
+  const text = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
+  const of = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(text)![1]) / 1024;
+  return { pss: of("Pss"), privateDirty: of("Private_Dirty") };
+}
+
+async function onePod(daemon: Daemon): Promise<[podId: string, containerId: string]> {
+  const config = daemon.podConfig();
+  const podId = await daemon.runPod(config);
+  return [podId, await daemon.run(podId, config, ["sleep", "36000"])];
+}
+
+async function churn(daemon: Daemon, count: number): Promise<void> {
+  let left = count;
+  const worker = async () => {
+    while (left-- > 0) await daemon.removePod((await onePod(daemon))[0]);
+  };
+  await Promise.all(Array.from({ length: churnAtOnce }, worker));
+}
+
+/** Calls as a kubelet with generic PLEG does. Its promise resolves when the calls have ended. */
+async function asKubelet(daemon: Daemon, ids: string[], signal: AbortSignal): Promise<number> {
+  const { client } = daemon;
+  let probes = 0;
+  const every = async (ms: number, delayMs: number, call: () => Promise<unknown>) => {
+    await sleep(delayMs);
+    for (let next = performance.now(); !signal.aborted; next += ms) {
+      await call();
+      await sleep(Math.max(0, next + ms - performance.now()));
+    }
+  };
+  const probe = (id: string) => async () => {
+    probes++;
+    const { exit_code } = await client.ExecSync({
+      container_id: id,
+      cmd: ["true"],
+      timeout: Long.fromNumber(10),
+    });
+    if (exit_code !== 0) throw new Error(`a probe of ${id} ended with ${exit_code}`);
+  };
+  await Promise.all([
+    every(1_000, 0, () => Promise.all([client.ListPodSandbox({}), client.ListContainers({})])),
+    every(5_000, 100, () => client.Status({})),
+    every(10_000, 200, () =>
+      Promise.all([client.ListContainerStats({}), client.ListPodSandboxStats({})]),
+    ),
+    every(10_000, 300, () => client.ImageFsInfo({})),
+    every(30_000, 400, () => client.ListImages({})),
+    ...ids.map((id, index) => every(probeMs, (index * probeMs) / ids.length, probe(id))),
+  ]);
+  return probes;
+}
+
+/** Returns the CPU time of one `runc exec` at the pace of the probes, in ms. */
+function execByHand(daemon: Daemon, id: string, account: Account): number {
+  const runc = `runc --root ${join(daemon.dir, "state/runtime/runc")} exec ${id} true`;
+  // The shell pauses without another process: nobody writes to the pipe.
+  const pause = `read -r -t ${probeMs / 1000 / Number(values.pods)} -u 3`;
+  const script = `echo $$ > ${account.folder}/cgroup.procs
+    exec 3<> <(:)
+    for i in $(seq ${byHand}); do ${runc} || exit; ${pause}; done; true`;
+  const before = account.ms();
+  const done = spawnSync("bash", ["-c", script], { encoding: "utf8" });
+  if (done.status !== 0) throw new Error(`runc exec failed: ${done.stderr}`);
+  return (account.ms() - before) / byHand;
+}
+
+async function main(): Promise<void> {
+  await using daemon = await startDaemon({ config: { "log-level": "INFO" } });
+  const account = new Account(join(accounting, `isulad-bench-${process.pid}`));
+  const pods = new Account(join(accounting, daemon.cgroupParent));
+  for (const pid of daemon.scope.pids()) account.add(pid);
+  const held: [string, string][] = [];
+  for (let count = 0; count < Number(values.pods); count++) held.push(await onePod(daemon));
+  const ids = held.map(([, id]) => id);
+
+  const ending = new AbortController();
+  const calls = asKubelet(daemon, ids, ending.signal);
+  await churn(daemon, Number(values.churn));
+  const total = () => account.ms() + pods.ms();
+  const [beginMs, begin] = [total(), performance.now()];
+  const samples: Memory[][] = [];
+  const endMs = begin + Number(values.minutes) * 60_000;
+  while (performance.now() < endMs) {
+    await sleep(5_000);
+    samples.push(daemon.scope.pids().map(memoryOf));
+  }
+  const [usedMs, passedMs] = [total() - beginMs, performance.now() - begin];
+  ending.abort();
+  await calls;
+  const probes = (passedMs / probeMs) * ids.length;
+
+  const median = (of: (sample: Memory[]) => number) => {
+    const last = samples.slice(-Math.ceil(samples.length / 3)).map(of);
+    return last.toSorted((a, b) => a - b)[Math.floor(last.length / 2)]!.toFixed(1);
+  };
+  const sum = (of: keyof Memory) => (sample: Memory[]) =>
+    sample.reduce((all, one) => all + one[of], 0);
+  const parts = ["daemon", "monitor"].map(
+    (name, at) =>
+      `${name} ${median((sample) => sample[at]!.pss)} (${median((sample) => sample[at]!.privateDirty)})`,
+  );
+  console.log(
+    `memory, MiB PSS (private dirty): ${median(sum("pss"))} (${median(sum("privateDirty"))}): ${parts.join(", ")}`,
+  );
+  const probeCpu = usedMs / probes;
+  await sleep(500);
+  const hand = execByHand(daemon, ids[0]!, account);
+  console.log(
+    `CPU of a probe with all lists: ${probeCpu.toFixed(1)} ms; runc exec by hand: ${hand.toFixed(1)} ms; ratio ${(probeCpu / hand).toFixed(2)}`,
+  );
+  await daemon.removeAllPods();
+  await daemon.stop();
+  for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+  await sleep(500);
+  rmdirSync(account.folder);
+}
+
+await main();

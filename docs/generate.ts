@@ -19,7 +19,8 @@ const sections: Record<string, string> = {
     enable-cdi cdi-spec-dirs`,
   "Images and registries": `
     registry-mirrors insecure-registries registry-config-path registry-auth-file pull-progress-timeout
-    max-concurrent-downloads pinned-images images-dir stream-processors keep-blobs layer-max-mib
+    max-concurrent-downloads pinned-images images-dir image-verifier-dir image-verifier-required
+    max-verifiers per-verifier-timeout stream-processors keep-blobs layer-max-mib
     layer-max-entries layer-max-depth layer-max-ratio`,
   Storage: "storage-driver storage-opts",
   Networking: `

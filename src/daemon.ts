@@ -20,6 +20,7 @@ import { SingleFlight } from "./base/single_flight.ts";
 import { sampledCgroups } from "./cri/usage.ts";
 import { loadImagesDir } from "./image/images_dir.ts";
 import { type ImageStore, openImageStore } from "./image/store.ts";
+import type { Verification } from "./image/verifiers.ts";
 import { MonitorClient } from "./monitor_client/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
 import { openApparmor } from "./node/apparmor.ts";
@@ -245,8 +246,20 @@ function openImages({ config, log }: Omit<Given, "instance">): Promise<ImageStor
       decoding: { processors: config.streamProcessors, timeoutMs: config.pullProgressTimeoutMs },
     },
     storage: { driver: config.storageDriver, containerBytes: config.containerBytes },
+    verification: verificationOf(config, log),
     pinned: [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== ""),
   });
+}
+
+function verificationOf(config: Config, log: Log): Verification | undefined {
+  if (config.imageVerifierDir === "") return undefined;
+  return {
+    folder: config.imageVerifierDir,
+    isRequired: config.imageVerifierRequired,
+    verifiersMax: config.maxVerifiers,
+    timeoutMs: config.perVerifierTimeoutMs,
+    log: log.child("verifier"),
+  };
 }
 
 function loadImages({ images, config, log }: Context): AsyncDisposable {

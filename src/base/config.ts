@@ -242,6 +242,11 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   config.runtimes = resolveRuntimes({ runtimes, aliases }, s);
   resolveDefaultRuntime(config, s);
   resolveProcessors(config, s);
+  if (config.imageVerifierRequired && config.imageVerifierDir === "") {
+    s.problems.push(
+      `${s.place("image-verifier-required")}: "image-verifier-required" needs "image-verifier-dir", the folder of the verifiers`,
+    );
+  }
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   resolveCgroupParent(config, s);
 }

@@ -97,6 +97,23 @@ export const daemonKeys = {
   registryAuthFile: key("registry-auth-file", k.absolutePath, "", {
     about: "the node's own credentials, a file in the format of Docker's config.json",
   }),
+  imageVerifierDir: key("image-verifier-dir", k.absolutePath, "", {
+    about: "folder of programs that must all accept an image before it is pulled; empty: none",
+  }),
+  imageVerifierRequired: key("image-verifier-required", k.flag, false, {
+    about: "refuse every pull while image-verifier-dir is absent or empty",
+  }),
+  maxVerifiers: key("max-verifiers", k.integer(1, 100), 10, {
+    about: "number of programs in image-verifier-dir over which every pull is refused",
+  }),
+  perVerifierTimeoutMs: key(
+    "per-verifier-timeout",
+    k.duration(secondMs, 10 * minuteMs),
+    10 * secondMs,
+    {
+      about: "timeout of each program of image-verifier-dir",
+    },
+  ),
   streamProcessors: key("stream-processors", k.streamProcessors, emptyMap, {
     about: "programs that decode layers by media type, as containerd's stream_processors",
   }),

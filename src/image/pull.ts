@@ -9,6 +9,7 @@ import type { LayerWant } from "../layer/layer_maker.ts";
 import type { ImageSource } from "./records.ts";
 import { fetchBlob, fetchManifest } from "../registry/distribution.ts";
 import { openPullSession, type PullSession } from "../registry/pull_session.ts";
+import type { Verification } from "./verifiers.ts";
 
 /** An image to register (register.ts), with the sources of its layers. */
 export type NewImage = {
@@ -26,14 +27,23 @@ export type NewImage = {
 export type FetchOptions = {
   registry: RegistryOptions;
   auth: RegistryAuth | undefined;
+  /** Programs that must accept the image. */
+  verification?: Verification | undefined;
   signal: AbortSignal;
 };
 
-/** @throws CriError of the registry's response, DATA_LOSS, or NOT_FOUND for this platform. */
+/**
+ * @throws CriError of the registry's response, DATA_LOSS, NOT_FOUND for this platform, or UNKNOWN for an image
+ * that was not verified.
+ */
 export async function fetchImage(ref: Reference, options: FetchOptions): Promise<NewImage> {
-  const { signal } = options;
+  const { signal, verification } = options;
   const session = await openPullSession(ref, options.registry, options);
   const top = await fetchManifest(session, ref, signal);
+  if (verification !== undefined) {
+    const { verifyImage } = await import("./verifiers.ts");
+    await verifyImage({ name: ref.name, top, session }, verification, signal);
+  }
   const manifest = await imageManifest(session, top, { what: ref.name, signal });
   const { digest } = manifest.config;
   const config = await fetchBlob(session, manifest.config, { bytesMax: configBytesMax, signal });

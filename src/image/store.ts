@@ -18,14 +18,15 @@ import { LayerStore, shortId, type LayerInfo } from "../layer/layer_store.ts";
 import { imagesOfArchive } from "./load.ts";
 import type { ImageProgress } from "../layer/layer_progress.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
-import { fetchImage, type NewImage } from "./pull.ts";
+import { fetchImage, type FetchOptions, type NewImage } from "./pull.ts";
 import { Registrar, type RegisterOptions } from "./register.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
-import { parseReference } from "../registry/reference.ts";
+import { parseReference, type Reference } from "../registry/reference.ts";
 import { checkRegistry, type EndpointCheck } from "./registry_check.ts";
 import { RootfsMounts, type RootfsMountOptions, type RootfsMountsParts } from "./rootfs_mounts.ts";
 import { savedImages, writeArchive } from "./save.ts";
+import type { Verification } from "./verifiers.ts";
 import { openStorage, type Storage, type StorageOptions } from "../layer/storage_driver.ts";
 
 export type { RegistryAuth } from "../registry/credentials.ts";
@@ -40,6 +41,7 @@ export type ImageStoreOptions = {
   registry: RegistryOptions;
   layers: Omit<LayerMakerOptions, "log">;
   storage: StorageOptions;
+  verification?: Verification | undefined;
   /** Names or patterns of images excluded from the kubelet's garbage collection (pinned.ts). */
   pinned?: string[];
 };
@@ -142,12 +144,17 @@ export class ImageStore implements AsyncDisposable {
     const key = jsonText([reference.name, auth ?? null, runtimeHandler ?? null]);
     return await this.#pulls.join(key, options, async (signal, onProgress) => {
       const startMs = performance.now();
-      const image = await fetchImage(reference, { registry: this.#options.registry, auth, signal });
+      const image = await this.#fetch(reference, { auth, signal });
       const record = await this.#register({ ...image, runtimeHandler }, { signal, onProgress });
       const ms = Math.round(performance.now() - startMs);
       this.#options.log.info("image pulled", { image: reference.name, id: record.id, ms });
       return record;
     });
+  }
+
+  #fetch(ref: Reference, o: Pick<FetchOptions, "auth" | "signal">): Promise<NewImage> {
+    const { registry, verification } = this.#options;
+    return fetchImage(ref, { registry, verification, ...o });
   }
 
   /** Tries every endpoint that a pull of the image would use; keeps nothing. */
@@ -237,9 +244,8 @@ export class ImageStore implements AsyncDisposable {
     const helpers = stack.use(this.#startHelpers());
     stack.defer(() => this.sync.begin());
     stack.use(this.#gc.hold(chains));
-    const { registry } = this.#options;
     const fetch = (reference: string, signal: AbortSignal) =>
-      fetchImage(parseReference(reference), { registry, auth: undefined, signal });
+      this.#fetch(parseReference(reference), { auth: undefined, signal });
     const mounts = (chainId: string) => this.#mounts.countOf(chainId);
     const parts = { layers: this.#layers, maker: this.#maker, helpers, fetch, mounts };
     yield* checkLayers(parts, images, options);

@@ -2,9 +2,10 @@
 // inherit is run by monitor/spawner.ts instead.
 import type { ChildProcess } from "node:child_process";
 import { throwIfAborted } from "../base/abort.ts";
-import { errnoOf } from "../base/errors.ts";
+import { CriError, errnoOf } from "../base/errors.ts";
 import { clipStart, printable } from "../base/text.ts";
 import { spawn } from "./children.ts";
+import type { Descriptor } from "./descriptor.ts";
 import { offerToOomKiller } from "./process.ts";
 import { cannotRun, superviseGroup } from "./supervise.ts";
 
@@ -19,6 +20,10 @@ export type RunOptions = {
   maxOutputBytes?: number;
   /** Of the result's stdout: latin1 has a character for each byte. */
   encoding?: "utf8" | "latin1";
+  /** The program's descriptor 3. */
+  inherited?: Descriptor;
+  /** Bytes of one stream at which the program is killed; by default what is not kept is dropped. */
+  floodBytes?: number;
 };
 
 export type RunResult = { pid: number; exitCode: number; stdout: string; stderr: string };
@@ -33,7 +38,8 @@ export function failureOutput({ exitCode, stdout, stderr }: Partial<RunResult>):
 
 /**
  * Runs a program to its end; a non-zero exit is a result. An abort kills its process group.
- * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND without it.
+ * @throws CriError DEADLINE_EXCEEDED or CANCELLED with program, pid and elapsed time; NOT_FOUND without it;
+ * RESOURCE_EXHAUSTED at floodBytes.
  */
 export async function run(argv: string[], options: RunOptions): Promise<RunResult> {
   const program = argv[0]!;
@@ -41,6 +47,8 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
   try {
     const child = start(argv, options);
     if (options.isExpendable && child.pid !== undefined) offerToOomKiller(child.pid);
+    const flood = new AbortController();
+    for (const stream of [child.stdout!, child.stderr!]) abortAtFlood(stream, flood, options);
     const limit = options.maxOutputBytes ?? 1 << 20;
     const stdout = keepStart(child.stdout!, limit, options.encoding);
     const stderr = keepStart(child.stderr!, limit);
@@ -48,7 +56,8 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
       child.stdin!.on("error", () => {}); // EPIPE: the program did not read its input; its exit code counts
       child.stdin!.end(options.input);
     }
-    const exitCode = await superviseGroup(child, program, options.signal);
+    const signal = AbortSignal.any([options.signal, flood.signal]);
+    const exitCode = await superviseGroup(child, program, signal);
     return { pid: child.pid!, exitCode, stdout: stdout(), stderr: stderr() };
   } catch (error) {
     throw cannotRun(program, error, errnoOf(error) === "ENOENT" ? "NOT_FOUND" : "INTERNAL");
@@ -56,11 +65,26 @@ export async function run(argv: string[], options: RunOptions): Promise<RunResul
 }
 
 function start(argv: string[], options: RunOptions): ChildProcess {
+  const inherited = options.inherited === undefined ? [] : [options.inherited.fd];
   return spawn(argv[0]!, argv.slice(1), {
-    stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe"],
+    stdio: [options.input === undefined ? "ignore" : "pipe", "pipe", "pipe", ...inherited],
     env: options.env ?? process.env,
     cwd: options.cwd,
     detached: true, // a process group of its own, to be killed as a whole
+  });
+}
+
+function abortAtFlood(
+  stream: NodeJS.ReadableStream,
+  flood: AbortController,
+  { floodBytes }: RunOptions,
+): void {
+  if (floodBytes === undefined) return;
+  let length = 0;
+  stream.on("data", (chunk: Buffer) => {
+    length += chunk.length;
+    if (length < floodBytes) return;
+    flood.abort(new CriError("RESOURCE_EXHAUSTED", `it wrote more than ${floodBytes} bytes`));
   });
 }
 

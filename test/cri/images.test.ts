@@ -1,5 +1,8 @@
-// Tests images over CRI: they are pulled from a real registry, listed, found by each name, and removed.
+// Tests images over CRI: they are pulled from a real registry, verified, listed, found by each name, and removed.
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -7,17 +10,19 @@ import { type Registry, startRegistry } from "../registry.ts";
 
 let registry: Registry;
 let daemon: Daemon;
+const verifiers = join(mkdtempSync(join(tmpdir(), "isulad-images-")), "absent-at-first");
 const image = busyboxImage({ User: "user", Labels: { a: "b" } });
 beforeAll(async () => {
   registry = await startRegistry();
   await registry.push("team/app", "1", image);
   await registry.push("team/app", "2", image);
-  const config = { "insecure-registries": [registry.host] };
+  const config = { "insecure-registries": [registry.host], "image-verifier-dir": verifiers };
   daemon = await startDaemon({ config, image: false });
 });
 afterAll(async () => {
   await daemon?.[Symbol.asyncDispose]();
   await registry?.[Symbol.asyncDispose]();
+  rmSync(join(verifiers, ".."), { recursive: true });
 });
 
 const pull = async (name: string) =>
@@ -87,6 +92,24 @@ describe("ImageStatus", () => {
     }
     expect((await find("nothing:1")) ?? undefined).toBeUndefined();
   });
+});
+
+test("a verifier refuses an image with the word of the kubelet's reason, or accepts by its credentials", async () => {
+  const install = (script: string) =>
+    writeFileSync(join(verifiers, "check"), `#!/bin/sh\n${script}\n`, { mode: 0o755 });
+  const again = (auth?: { username: string; password: string }) =>
+    daemon.client.PullImage({ image: { image: `${registry.host}/team/app:2` }, auth });
+  mkdirSync(verifiers);
+  install("echo unsigned; exit 1");
+  const error = await failure(again());
+  expect(error.code).toBe("UNKNOWN");
+  expect(error.message).toMatch(/^SignatureValidationFailed: .*: unsigned$/);
+  install('grep -q \'"password":"s3cret"\' $REGISTRY_AUTH_FILE');
+  const { image_ref } = await again({ username: "me", password: "s3cret" });
+  expect(image_ref).toBe(image.config.digest);
+  expect((await failure(again())).code).toBe("UNKNOWN");
+  expect(daemon.log).not.toContain("s3cret");
+  rmSync(verifiers, { recursive: true });
 });
 
 describe("RemoveImage", () => {

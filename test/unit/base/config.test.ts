@@ -321,6 +321,15 @@ test('loadConfig settles "systemd-cgroup": "auto" by what runs the host', () => 
   );
 });
 
+test("loadConfig refuses required image verifiers without a folder of them", () => {
+  expect(refusal({ "image-verifier-required": true })).toEqual([
+    'FILE:2: "image-verifier-required" needs "image-verifier-dir", the folder of the verifiers',
+  ]);
+  const both = { "image-verifier-required": true, "image-verifier-dir": "/opt/verifiers" };
+  expect(load(both).config).toMatchObject({ imageVerifierRequired: true, maxVerifiers: 10 });
+  expect(refusal({ "max-verifiers": 0, "per-verifier-timeout": "1h" })).toHaveLength(2);
+});
+
 test("loadConfig finds stream processors by name, warns of absent ones and refuses half ones", () => {
   const decoder = { accepts: ["application/a+encrypted"], returns: "application/a" };
   const { config, warnings } = load({

@@ -1,7 +1,10 @@
 // Converts the results of CNI ADD to iSulad's network settings, as in the record of a sandbox.
-import { podAddresses, podMac } from "../node/cni.ts";
+import { attachmentName, podAddresses, podMac } from "../node/cni.ts";
 import type { CniAttachments, CniPod, PodAddress } from "../node/cni.ts";
 import type { NetworkEndpoint, NetworkSettings } from "../state/sandbox.ts";
+
+/** That of the bridge plugin (containernetworking/plugins, main/bridge). */
+const defaultBridge = "cni0";
 
 type IpPreference = "ipv4" | "ipv6" | "cni";
 
@@ -14,24 +17,35 @@ export function attachedSettings(
   const [first] = attachments;
   const Networks: NetworkSettings["Networks"] = {};
   for (const attachment of attachments) {
-    Networks[attachment.confList.name] = endpointOf(attachment);
+    Networks[attachment.confList.name] = endpointOf(settings.SandboxID, attachment);
   }
-  const { InterfaceName: _, ...own } = endpointOf(first);
+  const { InterfaceName: _, ...own } = endpointOf(settings.SandboxID, first);
   return {
     ...settings,
     ...own,
     IPs: preferred(first.ips, preference),
     CNIPorts: portMappings,
+    Ports: bindings(portMappings),
     Activation: true,
     Networks,
   };
 }
 
-function endpointOf({ result, ifName }: CniAttachments[0]): NetworkEndpoint {
+function bindings(mappings: CniPod["portMappings"]): NetworkSettings["Ports"] {
+  const ports: NetworkSettings["Ports"] = {};
+  for (const { containerPort, protocol, hostIP: HostIp, hostPort } of mappings) {
+    (ports[`${containerPort}/${protocol}`] ??= []).push({ HostIp, HostPort: String(hostPort) });
+  }
+  return ports;
+}
+
+function endpointOf(id: string, attachment: CniAttachments[0]): NetworkEndpoint {
+  const { result, ifName } = attachment;
   const addresses = result === undefined ? [] : podAddresses(result, ifName);
   const none: PodAddress = { ip: "", prefixLength: 0, gateway: "" };
   const v4 = addresses.find(({ ip }) => !isV6(ip)) ?? none;
-  const v6 = addresses.find(({ ip }) => isV6(ip)) ?? none;
+  const v6 = addresses.find(({ ip }) => isV6(ip) && !isLinkLocal(ip)) ?? none;
+  const linkLocal = addresses.find(({ ip }) => isLinkLocal(ip)) ?? none;
   return {
     IPAddress: v4.ip,
     IPPrefixLen: v4.prefixLength,
@@ -40,8 +54,20 @@ function endpointOf({ result, ifName }: CniAttachments[0]): NetworkEndpoint {
     GlobalIPv6PrefixLen: v6.prefixLength,
     IPv6Gateway: v6.gateway,
     MacAddress: result === undefined ? "" : podMac(result, ifName),
+    LinkLocalIPv6Address: linkLocal.ip,
+    LinkLocalIPv6PrefixLen: linkLocal.prefixLength,
+    Bridge: bridgeOf(attachment),
+    EndpointID: attachmentName(id, attachment),
     InterfaceName: ifName,
   };
+}
+
+/** Returns the bridge that the list's bridge plugin attaches pods to; "" without that plugin. */
+function bridgeOf({ confList }: CniAttachments[0]): string {
+  const plugin = confList.plugins.find(({ type }) => type === "bridge");
+  if (plugin === undefined) return "";
+  const { bridge } = plugin;
+  return typeof bridge === "string" && bridge !== "" ? bridge : defaultBridge;
 }
 
 /** Moves the first address of the preferred family to the front; the others keep their order. */
@@ -53,4 +79,8 @@ export function preferred(ips: string[], preference: IpPreference): string[] {
 
 function isV6(ip: string): boolean {
   return ip.includes(":");
+}
+
+function isLinkLocal(ip: string): boolean {
+  return /^fe[89ab][0-9a-f]:/i.test(ip);
 }

@@ -30,6 +30,7 @@ import { collectGarbage, type RecordedPod, whenIdle } from "./cni_gc.ts";
 import { StatusProbe } from "./cni_status.ts";
 import { isNamespaceFile } from "./namespaces.ts";
 
+export { attachmentName } from "./cni_cache.ts";
 export { podAddresses, podMac, type PodAddress } from "./cni_result.ts";
 export type { CniAttachment, CniPod };
 

@@ -37,7 +37,8 @@ const Attachment = v.object({
   result: v.optional(v.unknown()),
 });
 
-function fileName(id: string, attachment: CniAttachment): string {
+/** Names the attachment of a pod, as libcni does. */
+export function attachmentName(id: string, attachment: CniAttachment): string {
   return `${attachment.confList.name}-${id}-${attachment.ifName}`;
 }
 
@@ -58,7 +59,7 @@ export async function writeCache(
     capabilityArgs,
     result,
   });
-  const path = join(dir, "results", fileName(pod.id, attachment));
+  const path = join(dir, "results", attachmentName(pod.id, attachment));
   // On ext4 a rename over an existing file waits for the disk. If this is lost, the caller has a record.
   await rm(path, { force: true });
   try {

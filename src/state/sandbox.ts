@@ -20,6 +20,12 @@ const addressFields = {
   GlobalIPv6PrefixLen: v.optional(v.number(), 0),
   IPv6Gateway: v.optional(v.string(), ""),
   MacAddress: v.optional(v.string(), ""),
+  LinkLocalIPv6Address: v.optional(v.string(), ""),
+  LinkLocalIPv6PrefixLen: v.optional(v.number(), 0),
+  /** The node's bridge, of a network that has one. */
+  Bridge: v.optional(v.string(), ""),
+  /** The name of CNI's cached result. */
+  EndpointID: v.optional(v.string(), ""),
 };
 
 /** A network that the pod is attached to. */
@@ -33,6 +39,8 @@ const PortMapping = v.object({
   hostIP: v.string(),
 });
 
+const PortBinding = v.object({ HostIp: v.string(), HostPort: v.string() });
+
 /** The pod's network, under iSulad's field names: the top-level fields are the default network's. */
 const NetworkSettings = v.object({
   SandboxID: v.string(),
@@ -42,6 +50,8 @@ const NetworkSettings = v.object({
   /** All addresses of the default network, CRI's ip first. */
   IPs: v.optional(v.array(v.string()), []),
   CNIPorts: v.optional(v.array(PortMapping), []),
+  /** The same in Docker's form, by "PORT/PROTOCOL" of the pod. */
+  Ports: v.optional(v.record(v.string(), v.array(PortBinding)), {}),
   /** True while the network is set up. */
   Activation: v.optional(v.boolean(), false),
   Networks: v.optional(v.record(v.string(), Network), {}),

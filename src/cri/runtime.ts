@@ -5,6 +5,7 @@ import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Context } from "./context.ts";
 import { handlersInfo } from "./handler_info.ts";
+import { networkCondition } from "./network_condition.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
 
 const { CgroupDriver } = runtime.v1;
@@ -24,12 +25,11 @@ export async function status(
   request: cri.StatusRequest,
 ): Promise<cri.StatusResponse> {
   await Promise.all([...context.handlers.values()].map((handler) => handler.refresh()));
-  const { ready, reason, message } = await context.cni.status();
   return {
     status: {
       conditions: [
         { type: "RuntimeReady", status: true, reason: "", message: "" },
-        { type: "NetworkReady", status: ready, reason, message },
+        await networkCondition(context),
       ],
     },
     runtime_handlers: [...context.handlers].map(([name, handler]) => ({

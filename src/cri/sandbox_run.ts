@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
-import { cniPodOf } from "../node/cni_args.ts";
+import { cniPodOf, unservedRequests } from "../node/cni_args.ts";
 import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
 import { makePodFiles } from "../node/pod_files.ts";
 import type * as cri from "../proto/types.ts";
@@ -269,6 +269,9 @@ async function attach(making: Making): Promise<void> {
   });
   const { cniConfDir } = getHandler(context, making.sandbox.runtimeHandler);
   const plan = context.cni.plan(pod, cniConfDir);
+  for (const warning of unservedRequests(plan)) {
+    context.log.warn("the pod's network lacks a plugin", { sandbox: id, pod: pod.name, warning });
+  }
   await record(making, { cni: plan }, { durable: true });
   const attachments = await step("cni-add", () => context.cni.add(pod, call.signal, plan));
   const options = { portMappings: pod.portMappings, preference: context.config.ipPreference };

@@ -1,6 +1,8 @@
 // PodSandboxStatus and ListPodSandbox: converts sandbox records to CRI messages.
 import { toLong } from "../base/int64.ts";
 import { jsonText } from "../base/json.ts";
+import { usableAttachments } from "../node/cni.ts";
+import { unservedRequests } from "../node/cni_args.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { messageJson } from "../state/message_json.ts";
@@ -46,6 +48,7 @@ function info(context: Context, sandbox: Sandbox): object {
   return {
     networkMode: sandbox.networkMode,
     networkSettings,
+    networkWarnings: unservedRequests(usableAttachments(cni ?? [])),
     namespaces,
     cgroup: {
       ...cgroup,

@@ -30,7 +30,7 @@ import { collectGarbage, type RecordedPod, whenIdle } from "./cni_gc.ts";
 import { StatusProbe } from "./cni_status.ts";
 import { isNamespaceFile } from "./namespaces.ts";
 
-export { attachmentName } from "./cni_cache.ts";
+export { attachmentName, usableAttachments } from "./cni_cache.ts";
 export { podAddresses, podMac, type PodAddress } from "./cni_result.ts";
 export type { CniAttachment, CniPod };
 
@@ -84,12 +84,12 @@ export class CniNetwork implements AsyncDisposable {
     this.#probe = new StatusProbe(options.binDirs);
   }
 
-  /** Returns CRI's NetworkReady: a list is loaded, its plugins are installed, and their STATUS succeeds. */
-  async status(): Promise<CniStatus> {
-    const { list, lists, file, problem } = this.#confState();
+  /** Tells whether a list is loaded, its plugins are installed, and their STATUS succeeds. */
+  async status(confDir = this.#options.confDir): Promise<CniStatus> {
+    const { list, lists, file, problem } = this.#confState(confDir);
     const reason = "NetworkPluginNotReady";
     const notReady = (message: string) => ({ ready: false, reason, message });
-    if (list === undefined) return notReady(problem ?? emptyMessage(this.#options.confDir));
+    if (list === undefined) return notReady(problem ?? emptyMessage(confDir));
     const defaults = this.#defaultLists(lists);
     const missing = executables(defaults.flatMap(({ plugins }) => plugins)).find(
       (type) => findPlugin(type, this.#options.binDirs) === undefined,

@@ -1,6 +1,7 @@
 // Builds what CNI plugins get for a pod: CNI_ARGS, capability arguments, and each plugin's input.
 import { CriError } from "../base/errors.ts";
 import type { PodSandboxConfig } from "../proto/types.ts";
+import type { CniAttachment } from "./cni_cache.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
 import { convertResult, type CniResult } from "./cni_result.ts";
 
@@ -142,4 +143,25 @@ export function pluginInput(
     ...(declared.length > 0 ? { runtimeConfig: Object.fromEntries(declared) } : {}),
     ...(prevResult && { prevResult: convertResult(prevResult, list.cniVersion) }),
   };
+}
+
+/** What pods request by a capability that a list's plugins may lack. */
+const requests = { portMappings: "its host ports", bandwidth: "its bandwidth" };
+
+/**
+ * Returns one sentence for each request that no plugin declares to handle. A network may handle it without a
+ * capability, as Cilium does, so it is no error.
+ */
+export function unservedRequests(
+  attachments: readonly Pick<CniAttachment, "confList" | "capabilityArgs">[],
+): string[] {
+  return Object.entries(requests).flatMap(([capability, what]) => {
+    const asked = attachments.filter(({ capabilityArgs }) => capability in capabilityArgs);
+    const plugins = asked.flatMap(({ confList }) => confList.plugins);
+    if (asked.length === 0 || plugins.some(({ capabilities }) => capabilities?.[capability])) {
+      return [];
+    }
+    const names = asked.map(({ confList }) => confList.name).join(", ");
+    return `${what} may have no effect: no plugin of ${names} has the capability "${capability}"`;
+  });
 }

@@ -72,6 +72,24 @@ describe("addresses", () => {
   });
 });
 
+test("host ports without a plugin for them are in the log and the pod's verbose status", async () => {
+  writeList("plain", [bridge(["4"])]);
+  await configure({});
+  const port_mappings = [{ container_port: 80, host_port: 40_080 }];
+  const warning = `its host ports may have no effect: no plugin of ${daemon.token}-plain`;
+  const before = daemon.log.length;
+  for (const [config, count] of [
+    [{ port_mappings }, 1],
+    [{}, 0],
+  ] as const) {
+    const podId = await daemon.runPod(daemon.podConfig(config));
+    const { info } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: podId, verbose: true });
+    expect(info["info"]!.split(warning)).toHaveLength(count + 1);
+    await daemon.removePod(podId);
+  }
+  expect(daemon.log.slice(before).split(warning)).toHaveLength(2);
+});
+
 describe("several networks", () => {
   test("by annotation: further interfaces; CRI's addresses stay the default network's", async () => {
     writeList("first", [bridge(["4"])], { file: "10" });

@@ -1,7 +1,12 @@
 // Tests a CNI plugin's input: the pod's names, port mappings, bandwidth, DNS and the previous result.
 import { describe, expect, test } from "bun:test";
 import type { PortMapping } from "../../../src/proto/types.ts";
-import { cniPodOf, pluginInput, runtimeConfOf } from "../../../src/node/cni_args.ts";
+import {
+  cniPodOf,
+  pluginInput,
+  runtimeConfOf,
+  unservedRequests,
+} from "../../../src/node/cni_args.ts";
 
 const own = { id: "abc123", netnsPath: "/var/run/netns/abc123", cgroupPath: "/kubepods/podx" };
 const config = {
@@ -100,5 +105,40 @@ describe("pluginInput", () => {
       cniVersion: "0.4.0",
       prevResult: { cniVersion: "0.4.0", ips: [{ version: "4", address: "10.0.0.2/8" }] },
     });
+  });
+});
+
+describe("unservedRequests", () => {
+  const network = (name: string, has: string[], asked: string[]) => {
+    const capabilities = Object.fromEntries(has.map((one) => [one, true]));
+    const plugins = [{ type: "bridge" }, { type: "x", capabilities }];
+    const capabilityArgs = Object.fromEntries(asked.map((one) => [one, {}]));
+    return { confList: { name, cniVersion: "1.0.0", plugins }, capabilityArgs };
+  };
+  const lacks = (what: string, names: string, capability: string) =>
+    `${what} may have no effect: no plugin of ${names} has the capability "${capability}"`;
+
+  test("names host ports and bandwidth that no plugin handles", () => {
+    expect(unservedRequests([network("n", ["dns"], ["portMappings", "bandwidth", "dns"])])).toEqual(
+      [lacks("its host ports", "n", "portMappings"), lacks("its bandwidth", "n", "bandwidth")],
+    );
+    expect(
+      unservedRequests([network("n", ["portMappings"], ["portMappings", "bandwidth"])]),
+    ).toEqual([lacks("its bandwidth", "n", "bandwidth")]);
+  });
+
+  test("is content with a pod that requests nothing, or with one network that handles it", () => {
+    expect(unservedRequests([network("n", [], ["dns"])])).toEqual([]);
+    const both = [network("a", [], ["bandwidth"]), network("b", ["bandwidth"], ["bandwidth"])];
+    expect(unservedRequests(both)).toEqual([]);
+    expect(unservedRequests([both[0]!, network("b", [], ["bandwidth"])])).toEqual([
+      lacks("its bandwidth", "a, b", "bandwidth"),
+    ]);
+  });
+
+  test("a capability that is declared false is none", () => {
+    const one = network("n", [], ["bandwidth"]);
+    const plugins = [{ type: "x", capabilities: { bandwidth: false } }];
+    expect(unservedRequests([{ ...one, confList: { ...one.confList, plugins } }])).toHaveLength(1);
   });
 });

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
 import { type Log, logFailure } from "../base/log.ts";
+import { printable, shorten } from "../base/text.ts";
 import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
@@ -14,11 +15,11 @@ import { NriHost, type PluginState } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { adjustedSpec } from "../spec/nri_adjustment.ts";
 import { applyCdi } from "../spec/cdi.ts";
-import type { OciNamespace, OciSpec } from "../spec/oci.ts";
+import { sandboxResources, type OciNamespace, type OciSpec } from "../spec/oci.ts";
 import { mergedResources } from "../spec/resources.ts";
 import { namespaceOptions } from "../spec/namespace_options.ts";
-import type { Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { evicted, type Container } from "../state/container.ts";
+import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
 import { stopContainerProcess } from "./container_end.ts";
 import { changeResources } from "./container_update.ts";
@@ -32,6 +33,7 @@ import { sandboxInfo } from "./spec_inputs.ts";
 
 /** Stop timeout of evicted containers; the default of kubelets. */
 const evictionGraceMs = 30_000;
+const reasonBytesMax = 1_000;
 
 class Nri implements NriEvents, AsyncDisposable {
   readonly #context: Context;
@@ -125,7 +127,7 @@ class Nri implements NriEvents, AsyncDisposable {
       resctrl: existsSync(join(resctrlFolder, "schemata")),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
     });
-    const limited = withResources(container, resources);
+    const limited = withClasses(withResources(container, resources), { blockio, rdt });
     const cgroupsPath = adjust.linux?.cgroups_path;
     if (!cgroupsPath) return { container: limited, spec: changed };
     cgroup.pathsOf(cgroupsPath); // throws for an invalid path
@@ -277,7 +279,7 @@ export async function openNri(context: Context, log: Log): Promise<AsyncDisposab
     state: () => nri.state(),
     isLive: (id) => (context.containers.find(id)?.phase.phase ?? "exited") !== "exited",
     update: (change) => update(context, change),
-    evict: (id) => evict(context, id),
+    evict: (id, reason) => evict(context, id, reason),
   };
   const host = new NriHost({ config: context.config.nri, log, backend });
   await using undo = new AsyncDisposableStack();
@@ -293,8 +295,10 @@ async function update(context: Context, { id, ...change }: ContainerChange): Pro
   await changeResources(context, context.containers.get(id).id, change, { signal });
 }
 
-async function evict(context: Context, id: string): Promise<void> {
+async function evict(context: Context, id: string, reason: string): Promise<void> {
   const container = context.containers.get(id);
+  const shown = shorten(printable(reason), reasonBytesMax);
+  await context.containers.update(container.id, (old) => evicted(old, shown));
   const signal = AbortSignal.timeout(evictionGraceMs + context.config.runtimeTimeoutMs);
   await stopContainerProcess(context, container.id, evictionGraceMs, signal);
 }
@@ -304,6 +308,15 @@ function withResources(container: Container, given: LinuxContainerResources): Co
   const { config } = container;
   const resources = mergedResources(config.linux?.resources ?? {}, given);
   return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
+}
+
+/** The spec has only the limits that the classes stand for. */
+function withClasses(
+  container: Container,
+  { blockio, rdt }: { blockio: string | null | undefined; rdt: string | null | undefined },
+): Container {
+  if (!blockio && !rdt) return container;
+  return { ...container, classes: { ...(blockio ? { blockio } : {}), ...(rdt ? { rdt } : {}) } };
 }
 
 function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {
@@ -321,6 +334,7 @@ function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {
     cgroupsPath: hasCgroup(context, sandbox)
       ? context.cgroup.podCgroup(cgroup.parent, id).ociParent
       : "",
+    resources: sandboxResources(context.host, isInGuest(sandbox)),
   };
 }
 
@@ -332,7 +346,7 @@ const states = {
 } as const;
 
 function pluginContainer(container: Container, spec: OciSpec): ContainerSnapshot {
-  const { id, sandboxId, image, phase, updateAnnotations } = container;
+  const { id, sandboxId, image, phase, updateAnnotations, classes } = container;
   const annotations = { ...container.config.annotations, ...updateAnnotations };
   const config = { ...container.config, annotations };
   const ended = phase.phase === "exited" ? phase : undefined;
@@ -342,6 +356,7 @@ function pluginContainer(container: Container, spec: OciSpec): ContainerSnapshot
     sandboxId,
     config,
     spec,
+    ...(classes === undefined ? {} : { classes }),
     image,
     state: states[phase.phase],
     pid: phase.phase === "running" ? phase.pid : 0,

@@ -28,6 +28,8 @@ export type PodSnapshot = {
   ips: string[];
   namespaces: OciNamespace[];
   cgroupsPath: string;
+  /** Of its sandbox container, apart from the pod's own limits. */
+  resources: OciResources;
 };
 
 /** A container's state at the time of an event. */
@@ -37,6 +39,8 @@ export type ContainerSnapshot = {
   config: ContainerConfig;
   /** Spec that the container runs or will run with. */
   spec: OciSpec;
+  /** Classes that plugins chose when it was created. */
+  classes?: { blockio?: string | undefined; rdt?: string | undefined };
   image: { id: string; name: string; ref: string };
   state: "created" | "running" | "stopped";
   /** 0: not running. */
@@ -69,6 +73,7 @@ export function nriPod(snapshot: PodSnapshot): NriPod {
       cgroup_parent: linux?.cgroup_parent ?? "",
       cgroups_path: snapshot.cgroupsPath,
       namespaces: snapshot.namespaces,
+      resources: fromOci(snapshot.resources),
     },
   };
 }
@@ -133,7 +138,7 @@ function nriHooks({ hooks }: OciSpec): Hooks {
   };
 }
 
-function nriLinux({ spec, config }: ContainerSnapshot): LinuxContainer {
+function nriLinux({ spec, config, classes }: ContainerSnapshot): LinuxContainer {
   const { linux, process } = spec;
   const { ioPriority, scheduler, oomScoreAdj } = process;
   const { intelRdt: rdt } = linux;
@@ -149,7 +154,11 @@ function nriLinux({ spec, config }: ContainerSnapshot): LinuxContainer {
       uid: { value: device.uid },
       gid: { value: device.gid },
     })),
-    resources: fromOci(linux.resources),
+    resources: {
+      ...fromOci(linux.resources),
+      blockio_class: wrapped(classes?.blockio),
+      rdt_class: wrapped(classes?.rdt),
+    },
     oom_score_adj: optional(oomScoreAdj),
     cgroups_path: linux.cgroupsPath,
     // CRI and NRI have the same numbers for RuntimeDefault, Unconfined and Localhost.

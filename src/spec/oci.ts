@@ -18,7 +18,13 @@ import type {
 } from "./spec_inputs.ts";
 import { containerMounts, sandboxMounts } from "./mounts.ts";
 import { namespaceOptions } from "./namespace_options.ts";
-import { nonEmpty, type OciNamespace, type OciProcess, type OciSpec } from "./oci_types.ts";
+import {
+  nonEmpty,
+  type OciNamespace,
+  type OciProcess,
+  type OciResources,
+  type OciSpec,
+} from "./oci_types.ts";
 import { processArgs, processEnv, workingDir } from "./process.ts";
 import { invalid, unsupported } from "./refusals.ts";
 import { ociResources, oomScoreAdj, sandboxOomScoreAdj } from "./resources.ts";
@@ -182,13 +188,17 @@ export function sandboxSpec(input: SandboxSpecInput): OciSpec {
       ...nonEmpty("sysctl", guest?.sysctls ?? {}),
       devices: [],
       cgroupsPath: input.cgroupsPath,
-      // A guest's cgroup holds the virtual machine's monitor, which needs devices such as /dev/kvm.
-      resources: ociResources({}, guest ? [] : [{ allow: false, access: "rwm" }], host),
+      resources: sandboxResources(host, guest !== undefined),
       ...(seccomp === undefined ? {} : { seccomp }),
       ...maskedPaths(undefined),
       ...mountLabel(input.selinux),
     },
   };
+}
+
+/** A guest's cgroup holds the virtual machine's monitor, which needs devices such as /dev/kvm. */
+export function sandboxResources(host: HostInfo, isGuest: boolean): OciResources {
+  return ociResources({}, isGuest ? [] : [{ allow: false, access: "rwm" }], host);
 }
 
 function containerProcess(

@@ -73,6 +73,10 @@ const ContainerSchema = v.object({
   cgroupsPath: v.optional(v.string()),
   /** Annotations of the last update that had any, passed to NRI plugins. */
   updateAnnotations: v.optional(v.record(v.string(), v.string())),
+  /** Why an NRI plugin evicts it, in the plugin's words. */
+  evicted: v.optional(v.string()),
+  /** Classes of block I/O and RDT that NRI plugins chose. */
+  classes: v.optional(v.object({ blockio: v.optional(v.string()), rdt: v.optional(v.string()) })),
   /** An update is under way: the bundle's limits from before (cri/container_update.ts), as JSON. */
   updating: v.optional(v.string()),
   phase: Phase,
@@ -117,6 +121,11 @@ export function updateEnded(
   return annotations ? { ...updated, updateAnnotations: annotations } : updated;
 }
 
+/** Records why the container is about to be stopped; one that has exited ended for another reason. */
+export function evicted(container: Container, reason: string): Container {
+  return container.phase.phase === "exited" ? container : { ...container, evicted: reason };
+}
+
 /** Records a start that was cut off before its record: a reported exit proves that the container ran. */
 export function startSeen(container: Container, pid: number, startedAtNs: string): Container {
   return container.phase.phase === "created" ? running(container, pid, startedAtNs) : container;
@@ -127,6 +136,7 @@ export function exited(container: Container, exit: Exit): Container {
   if (phase.phase === "exited") return container;
   const { known, oomKilled, lostLogBytes, exitCode, startedAtNs, finishedAtNs } = exit;
   const messages: string[] = [];
+  if (container.evicted !== undefined) messages.push(evictionMessage(container.evicted));
   if (!known) messages.push(unknownExit);
   if (exit.problem !== undefined) messages.push(exit.problem);
   if (known && oomKilled) messages.push(oomMessage(exit));
@@ -136,6 +146,10 @@ export function exited(container: Container, exit: Exit): Container {
     );
   const end = { startedAtNs, finishedAtNs, exitCode, reason: reasonOf(exit) };
   return { ...container, phase: { phase: "exited", ...end, message: messages.join("; ") } };
+}
+
+function evictionMessage(reason: string): string {
+  return `an NRI plugin evicted the container: ${reason || "without a reason"}`;
 }
 
 const unknownExit =

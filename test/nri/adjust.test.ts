@@ -310,7 +310,7 @@ test("plugins change the pids limit, and later updates keep it", async () => {
   await daemon.client.RemoveContainer({ container_id: other });
 });
 
-test("a block I/O class is set", async () => {
+test("a block I/O class is set, and reported back", async () => {
   const [disk] = readdirSync("/sys/block");
   const numbers = readFileSync(`/sys/block/${disk}/dev`, "utf8").trim();
   const text = `Classes: {fast: [{Devices: [/dev/${disk}], ThrottleReadBps: 50M}]}`;
@@ -321,6 +321,12 @@ test("a block I/O class is set", async () => {
     const file = isV2 ? "io.max" : "blkio/blkio.throttle.read_bps_device";
     const set = await inside(id, `cat /sys/fs/cgroup/${file}`);
     expect(set).toStartWith(isV2 ? `${numbers} rbps=50000000` : `${numbers} 50000000`);
+    const reported = () => {
+      const lines = plugins.lines(`10-${name}`).filter(({ container }) => container?.name === name);
+      return lines.find(({ event }) => event === "PostStartContainer");
+    };
+    await until("it hears of the start", () => reported() !== undefined);
+    expect(reported()?.container?.linux).toMatchObject({ resources: adjust.linux.resources });
     await daemon.client.RemoveContainer({ container_id: id });
   });
 });

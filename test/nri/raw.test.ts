@@ -189,7 +189,9 @@ test.each(["CreateContainer", "UpdateContainer"])(
     const linux = { cpu_shares: toLong(300) };
     await daemon.client.UpdateContainerResources({ container_id: id, linux });
     plugin[Symbol.dispose]();
-    expect((await daemon.exited(victim)).exitCode).toBe(9);
+    const { exitCode, status } = await daemon.exited(victim);
+    expect(exitCode).toBe(9);
+    expect(status.message).toBe("an NRI plugin evicted the container: too much");
     expect(daemon.log).toContain(
       `NRI plugin evicts a container container=${victim} reason="too much"`,
     );

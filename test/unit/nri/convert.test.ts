@@ -6,7 +6,7 @@ import { synchronizeMessages } from "../../../src/nri/synchronize.ts";
 import { nri } from "../../../src/proto/nri.js";
 import type { ContainerAdjustment } from "../../../src/proto/nri_types.ts";
 import { adjustedSpec } from "../../../src/spec/nri_adjustment.ts";
-import { containerSpec } from "../../../src/spec/oci.ts";
+import { containerSpec, sandboxResources } from "../../../src/spec/oci.ts";
 import { codeAndMessage, host, specInput } from "../../spec/inputs.ts";
 
 const api = nri.pkg.api.v1alpha1;
@@ -39,6 +39,7 @@ test("nriPod() fills every field", () => {
     ips: ["10.0.0.1", "fd00::1"],
     namespaces: [{ type: "network", path: "/run/netns/x" }],
     cgroupsPath: "/kubepods/p1",
+    resources: sandboxResources(host, false),
   });
   expect(sent(api.PodSandbox, pod)).toMatchObject({
     id: "p1",
@@ -56,6 +57,7 @@ test("nriPod() fills every field", () => {
       pod_overhead: { memory: { limit: { value: "7" } } },
       pod_resources: { cpu: { shares: { value: "5" } } },
       namespaces: [{ type: "network", path: "/run/netns/x" }],
+      resources: { devices: [{ access: "rwm" }] },
     },
   });
 });
@@ -120,6 +122,24 @@ test("nriContainer() shows the spec that runs, including plugins' adjustments", 
       resources: { ...linux!.resources, memory: { ...linux!.resources!.memory, swap: int(64) } },
     }),
   });
+});
+
+test("nriContainer() has the classes that plugins chose", () => {
+  const resources = (classes?: { blockio?: string; rdt?: string }) => {
+    const spec = containerSpec(specInput({}));
+    const times = { createdAtNs: 1n, startedAtNs: 0n, finishedAtNs: 0n };
+    const about = { id: "c", sandboxId: "p", config: {}, image: { id: "", name: "", ref: "" } };
+    const state = { state: "created" as const, pid: 0, exitCode: 0, reason: "", message: "" };
+    const snapshot = { ...about, ...times, ...state, spec, ...(classes && { classes }) };
+    return nriContainer(snapshot).linux?.resources;
+  };
+  expect(resources({ blockio: "slow", rdt: "gold" })).toMatchObject({
+    blockio_class: { value: "slow" },
+    rdt_class: { value: "gold" },
+  });
+  for (const none of [undefined, {}]) {
+    expect(resources(none)).toMatchObject({ blockio_class: undefined, rdt_class: undefined });
+  }
 });
 
 test("CRI's resources round-trip; fields that only NRI has are named", () => {

@@ -89,6 +89,24 @@ describe("a container", () => {
     if (reason === "Unknown") expect(phase.message).not.toContain("for memory");
   });
 
+  test("that a plugin evicts exits with the plugin's reason first, in its message alone", () => {
+    const messageOf = (reason: string, facts: Partial<typeof exit> = {}) => {
+      const { phase } = containers.exited(containers.evicted(container(running), reason), {
+        ...exit,
+        exitCode: 9,
+        ...facts,
+      });
+      expect(phase).toMatchObject({ reason: "Error" });
+      return phase.phase === "exited" ? phase.message : "";
+    };
+    const evicted = "an NRI plugin evicted the container: ";
+    expect(messageOf("too much")).toBe(`${evicted}too much`);
+    expect(messageOf("")).toBe(`${evicted}without a reason`);
+    expect(messageOf("x", { lostLogBytes: 3 })).toStartWith(`${evicted}x; 3 bytes`);
+    const before = container(exited);
+    expect(containers.evicted(before, "late")).toBe(before);
+  });
+
   test("that was lost is EXITED with code 255, and keeps its start", () => {
     const phaseOf = (phase: ContainerPhase) => containers.lost(container(phase), "why", "9").phase;
     const lost = { phase: "exited", exitCode: 255, reason: "Unknown", message: "why" };

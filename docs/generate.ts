@@ -14,8 +14,10 @@ const sections: Record<string, string> = {
     default-runtime runtimes cri-runtimes cgroup-parent systemd-cgroup pod-sandbox-image start-timeout
     runtime-timeout`,
   "Containers and security": `
-    default-ulimits native.umask selinux-enabled restrict-oom-score-adj enable-unprivileged-ports
-    enable-unprivileged-icmp reject-missing-mount-sources device-ownership-from-security-context
+    default-ulimits native.umask selinux-enabled selinux-category-range unset-seccomp-profile
+    disable-proc-mount restrict-oom-score-adj enable-unprivileged-ports enable-unprivileged-icmp
+    reject-missing-mount-sources ignore-image-defined-volumes device-ownership-from-security-context
+    tolerate-missing-hugetlb-controller disable-hugetlb-controller
     enable-cdi cdi-spec-dirs`,
   "Images and registries": `
     registry-mirrors insecure-registries registry-config-path registry-auth-file pull-progress-timeout

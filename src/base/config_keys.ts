@@ -188,6 +188,21 @@ export const daemonKeys = {
   restrictOomScoreAdj: key("restrict-oom-score-adj", k.flag, false, {
     about: "raise a lower oom_score_adj of a container to the daemon's",
   }),
+  unsetSeccompProfile: key("unset-seccomp-profile", k.seccompProfile, "", {
+    about: "seccomp profile of pods and containers that request none; empty: unconfined",
+  }),
+  disableProcMount: key("disable-proc-mount", k.flag, false, {
+    about: "mask the usual paths of /proc and /sys in containers that request fewer",
+  }),
+  tolerateMissingHugetlbController: key("tolerate-missing-hugetlb-controller", k.flag, true, {
+    about: "ignore limits of huge pages on a node without the hugetlb controller",
+  }),
+  disableHugetlbController: key("disable-hugetlb-controller", k.flag, false, {
+    about: "ignore limits of huge pages on every node",
+  }),
+  ignoreImageDefinedVolumes: key("ignore-image-defined-volumes", k.flag, false, {
+    about: "make no folder for the volumes that an image defines",
+  }),
   enableUnprivilegedPorts: key("enable-unprivileged-ports", k.flag, true, {
     about: "any user of a pod may listen on ports below 1024",
   }),
@@ -206,6 +221,9 @@ export const daemonKeys = {
   }),
   selinuxEnabled: key("selinux-enabled", k.flag, false, {
     about: "containers get SELinux labels, if the kernel has SELinux enabled",
+  }),
+  selinuxCategoryRange: key("selinux-category-range", k.integer(2, 1024), 1022, {
+    about: "number of SELinux categories, from c0, of which each pod gets two",
   }),
   enableCdi: key("enable-cdi", k.flag, false, { about: "devices by CDI names" }),
   blockioConfigFile: key("blockio-config-file", k.text, "", {

@@ -42,7 +42,13 @@ export function resolveRuntimes(
   return Object.fromEntries(found);
 }
 
+const allDevices = "privileged-without-host-devices-all-devices-allowed";
+
 function entryOf(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry {
+  if (value[allDevices] === true && value["privileged-without-host-devices"] !== true) {
+    const why = 'it needs "privileged-without-host-devices": true';
+    refuse([name, allDevices], why, s);
+  }
   const isOci = value["runtime-type"] === ociType;
   return {
     ...(isOci ? ociRuntime(name, value, s) : shimRuntime(name, value, s)),
@@ -50,6 +56,7 @@ function entryOf(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry
     podAnnotations: value["pod-annotations"],
     containerAnnotations: value["container-annotations"],
     privilegedWithoutHostDevices: value["privileged-without-host-devices"],
+    privilegedAllDevicesAllowed: value[allDevices],
     cniConfDir: value["cni-conf-dir"],
   };
 }

@@ -193,6 +193,12 @@ export const registries = kind(
   ),
 );
 
+export const seccompProfile = kind(
+  "text",
+  'one of "unconfined", "runtime/default", or "localhost/" and an absolute path',
+  v.pipe(v.string(), v.regex(/^(|unconfined|(runtime|docker)\/default|localhost\/\/[^\0]+)$/)),
+);
+
 /** A program that converts layers of one media type to another, as containerd's stream_processors. */
 export type StreamProcessor = {
   /** Media types that it reads from standard input. */

@@ -16,6 +16,7 @@ export type RuntimeEntry = {
   podAnnotations?: string[];
   containerAnnotations?: string[];
   privilegedWithoutHostDevices?: boolean;
+  privilegedAllDevicesAllowed?: boolean;
   cniConfDir?: string;
 };
 
@@ -67,6 +68,7 @@ const RuntimeSchema = v.strictObject({
   "pod-annotations": v.optional(annotationPatterns),
   "container-annotations": v.optional(annotationPatterns),
   "privileged-without-host-devices": v.optional(v.boolean()),
+  "privileged-without-host-devices-all-devices-allowed": v.optional(v.boolean()),
   "cni-conf-dir": v.optional(absolutePath.schema),
 });
 
@@ -75,7 +77,7 @@ export type RuntimeValue = v.InferOutput<typeof RuntimeSchema>;
 
 export const runtimes = kind(
   "map",
-  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}} or {"gvisor": {"runtime-type": "io.containerd.runsc.v1"}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a shim v2 runtime has a runtime-type instead of a path, and may have runtime-path (its executable), runtime-config-path (a file) and runtime-options (a map); a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices (true or false) and cni-conf-dir (a folder)',
+  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}} or {"gvisor": {"runtime-type": "io.containerd.runsc.v1"}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a shim v2 runtime has a runtime-type instead of a path, and may have runtime-path (its executable), runtime-config-path (a file) and runtime-options (a map); a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices and privileged-without-host-devices-all-devices-allowed (true or false) and cni-conf-dir (a folder)',
   v.record(v.pipe(v.string(), v.regex(handlerName)), RuntimeSchema),
 );
 
@@ -118,6 +120,7 @@ export function runtimeJson(entry: RuntimeEntry): Record<string, unknown> {
     "pod-annotations": entry.podAnnotations,
     "container-annotations": entry.containerAnnotations,
     "privileged-without-host-devices": entry.privilegedWithoutHostDevices,
+    "privileged-without-host-devices-all-devices-allowed": entry.privilegedAllDevicesAllowed,
     "cni-conf-dir": entry.cniConfDir,
   };
 }

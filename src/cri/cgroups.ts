@@ -4,6 +4,7 @@ import { explicitResources, ociResources, summedResources } from "../spec/resour
 import type { Container } from "../state/container.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
+import { supportedHugepages } from "./supported_resources.ts";
 
 /** Cgroups of the other driver date from an earlier boot (recovery/cgroup_driver.ts) and no longer exist. */
 export function hasCgroup({ cgroup }: Context, sandbox: Sandbox): boolean {
@@ -25,6 +26,7 @@ export function containerCgroup(context: Context, container: Container): CgroupP
 export function limitPod(context: Context, sandbox: Sandbox): void {
   if (sandbox.cgroup.parent !== "") return;
   const { overhead, resources } = sandbox.config.linux ?? {};
-  const limits = ociResources(summedResources(resources ?? {}, overhead ?? {}), [], context.host);
+  const requested = supportedHugepages(context, summedResources(resources ?? {}, overhead ?? {}));
+  const limits = ociResources(requested, [], context.host);
   context.cgroup.limitPod(sandbox.id, explicitResources(limits, context.host, {}));
 }

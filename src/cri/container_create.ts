@@ -25,6 +25,7 @@ import { getHandler, handlerOf } from "./runtime_handlers.ts";
 import { containersOf, readySandbox } from "./sandbox_lookup.ts";
 import { handlerLabels, newContainerLabels } from "./selinux.ts";
 import {
+  configuredContainer,
   containerDefaults,
   prepareContainerInputs,
   sandboxInfo,
@@ -175,7 +176,8 @@ async function specOf(
   container: Container,
   { sandbox, image, call, ...mounted }: SpecParts,
 ): Promise<OciSpec> {
-  const { config, id } = container;
+  const configured = configuredContainer(context, container);
+  const { config, id } = configured;
   const owner = rootfsOwner(sandbox);
   const handler = getHandler(context, container.runtimeHandler);
   return containerSpec({
@@ -183,7 +185,7 @@ async function specOf(
     config,
     sandbox: sandboxInfo(context, sandbox),
     image: image.config,
-    resolved: await prepareContainerInputs(context, container, { ...mounted, image, owner, call }),
+    resolved: await prepareContainerInputs(context, configured, { ...mounted, image, owner, call }),
     host: context.host,
     runtime: handler.support,
     handler: handler.rules,

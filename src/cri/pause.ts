@@ -19,14 +19,15 @@ import { removeFromRuntime } from "./monitor_retry.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
 import { handlerOf } from "./runtime_handlers.ts";
 import { handlerLabels } from "./selinux.ts";
-import { containerDefaults, sandboxInfo, sysctlsOf } from "./spec_inputs.ts";
+import { configuredSandbox, containerDefaults, sandboxInfo, sysctlsOf } from "./spec_inputs.ts";
 
 /** Starts a pod's pause container, which has the id of its sandbox; returns its pid. */
 export async function startPause(
   context: Context,
-  sandbox: Sandbox,
+  plain: Sandbox,
   signal: AbortSignal,
 ): Promise<number> {
+  const sandbox = configuredSandbox(context, plain);
   const { id, config } = sandbox;
   const folder = context.sandboxes.folderOf(id);
   const { rootfsPath, image } = await makeRootfs(context, sandbox, signal);

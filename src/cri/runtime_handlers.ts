@@ -109,6 +109,7 @@ function settingsOf(
       // A guest has no use for this node's devices, and Kata fails to plug all of them in.
       privilegedWithoutHostDevices:
         entry.privilegedWithoutHostDevices ?? isInGuest({ runtimeKind }),
+      privilegedAllDevicesAllowed: entry.privilegedAllDevicesAllowed ?? false,
     },
     cniConfDir: entry.cniConfDir,
   };

@@ -31,7 +31,8 @@ export function newPodLabels(
   const requested = linux?.security_context?.selinux_options;
   const policy = policyFor(context, requested);
   if (policy === undefined) return undefined;
-  const newLevel = () => unusedLevel(takenLevels(context), Math.random);
+  const range = { count: context.config.selinuxCategoryRange, random: Math.random };
+  const newLevel = () => unusedLevel(takenLevels(context), range);
   return checked(requested, podLabels(requested, { policy, newLevel }));
 }
 

@@ -7,6 +7,7 @@ import { makeVolumes } from "../node/image_volumes.ts";
 import type { ContainerConfig } from "../proto/types.ts";
 import { cdiNames } from "../spec/cdi.ts";
 import { namespaceOptions } from "../spec/namespace_options.ts";
+import { containerSecurity, seccompDefault } from "../spec/node_security.ts";
 import type {
   CdiEdits,
   ContainerDefaults,
@@ -75,6 +76,20 @@ export function containerDefaults({ config }: Context): ContainerDefaults {
   };
 }
 
+/** The requested config, with daemon.json's settings for what it leaves open. */
+export function configuredContainer({ config }: Context, container: Container): Container {
+  const { linux } = container.config;
+  const security_context = containerSecurity(linux?.security_context, config);
+  return { ...container, config: { ...container.config, linux: { ...linux, security_context } } };
+}
+
+export function configuredSandbox({ config }: Context, sandbox: Sandbox): Sandbox {
+  const { linux } = sandbox.config;
+  const requested = linux?.security_context;
+  const security_context = { ...requested, ...seccompDefault(requested, config) };
+  return { ...sandbox, config: { ...sandbox.config, linux: { ...linux, security_context } } };
+}
+
 /** For pid mode TARGET: the first process of the target. Throws as requireTargetPid() does. */
 export function targetPid(context: Context, container: Container): number | undefined {
   const targetId = targetIdOf(namespaceOptions(container.config));
@@ -99,14 +114,14 @@ export async function prepareContainerInputs(
   { image, owner, call, ...mounted }: Parts,
 ): Promise<ResolvedInputs> {
   const { id, config } = container;
-  const { rejectMissingMountSources: rejectMissing } = context.config;
+  const { ignoreImageDefinedVolumes, rejectMissingMountSources: rejectMissing } = context.config;
   const cdi = await cdiEdits(context, config);
   const signal = stepSignal(context, call);
   const inputs = await lookupContainer(config, { ...mounted, rejectMissing, signal });
   const volumes = await makeVolumes({
     folder: context.containers.folderOf(id),
     rootfs: mounted.rootfsPath,
-    paths: Object.keys(image.config.Volumes ?? {}),
+    paths: ignoreImageDefinedVolumes ? [] : Object.keys(image.config.Volumes ?? {}),
     destinations: (config.mounts ?? []).map((mount) => mount.container_path ?? ""),
     owner,
     signal: stepSignal(context, call),

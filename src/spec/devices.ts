@@ -4,7 +4,10 @@ import type { ResolvedInputs, DeviceSource } from "./spec_inputs.ts";
 import type { OciDevice, OciDeviceRule, OciMount } from "./oci_types.ts";
 
 type DeviceOptions = {
-  privileged: boolean;
+  /** It has all of the node's devices. */
+  hasHostDevices: boolean;
+  /** It may use any device, also one that it makes. */
+  allAllowed: boolean;
   /** Owner of the requested devices; 0: the owner on the host. */
   owner?: { uid: number; gid: number };
   /** The container runs in its own user namespace. */
@@ -15,11 +18,12 @@ type DeviceOptions = {
 export function containerDevices(
   config: ContainerConfig,
   resolved: ResolvedInputs,
-  { privileged, owner, userns }: DeviceOptions,
+  { hasHostDevices, allAllowed, owner, userns }: DeviceOptions,
 ): PlacedDevices & { rules: OciDeviceRule[] } {
   const found = new Map<string, DeviceSource>();
-  if (privileged) for (const device of resolved.hostDevices) found.set(device.node.path, device);
-  const rules: OciDeviceRule[] = [{ allow: privileged, access: "rwm" }];
+  if (hasHostDevices)
+    for (const device of resolved.hostDevices) found.set(device.node.path, device);
+  const rules: OciDeviceRule[] = [{ allow: allAllowed, access: "rwm" }];
   for (const [index, device] of (config.devices ?? []).entries()) {
     const access = device.permissions || "rwm";
     for (const { node, hostPath } of resolved.devices[index] ?? []) {

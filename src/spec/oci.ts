@@ -90,7 +90,10 @@ export function containerSpec(input: ContainerSpecInput): OciSpec {
   const { uid = 0, gid = 0 } = input.defaults.deviceOwnership ? runAs(security) : {};
   const userns = userNamespaceOf(sandbox);
   const devices = containerDevices(config, resolved, {
-    privileged: privileged && !input.handler.privilegedWithoutHostDevices,
+    hasHostDevices: privileged && !input.handler.privilegedWithoutHostDevices,
+    allAllowed:
+      privileged &&
+      (!input.handler.privilegedWithoutHostDevices || input.handler.privilegedAllDevicesAllowed),
     owner: { uid, gid },
     userns: userns !== undefined,
   });

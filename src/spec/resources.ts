@@ -162,6 +162,14 @@ export function withoutSwapLimit(
   return { ...resources, memory_swap_limit_in_bytes: toLong(0n) };
 }
 
+/** Drops limits of huge pages; undefined: there is none. */
+export function withoutHugepageLimits(
+  resources: LinuxContainerResources | null | undefined,
+): LinuxContainerResources | undefined {
+  const isGiven = (resources?.hugepage_limits ?? []).length > 0;
+  return isGiven ? { ...resources, hugepage_limits: [] } : undefined;
+}
+
 function cpuResources(resources: LinuxContainerResources): OciResources["cpu"] {
   const cpu: NonNullable<OciResources["cpu"]> = {};
   const shares = toBigInt(resources.cpu_shares);

@@ -17,8 +17,6 @@ const oneLevel = `s\\d{1,4}(:${categories}(,${categories})*)?`;
 /** A level or a range of levels: "s0:c1,c5", "s0-s0:c0.c1023". */
 export const levelPattern = new RegExp(`^${oneLevel}(-${oneLevel})?$`);
 
-/** Categories for pods; container tools reserve the policy's last two. */
-const categoriesMax = 1_022;
 const triesMax = 1_000;
 
 /** Returns a pod's labels; without a requested level with newLevel(), unless the policy has no levels. */
@@ -70,12 +68,15 @@ export function levelOf(label: string): string {
 }
 
 /**
- * Returns a level with an unused pair of categories.
+ * Returns a level with an unused pair of the first `count` categories.
  * @param random 0 to below 1.
  * @throws CriError RESOURCE_EXHAUSTED
  */
-export function unusedLevel(taken: ReadonlySet<string>, random: () => number): string {
-  const pick = () => Math.floor(random() * categoriesMax);
+export function unusedLevel(
+  taken: ReadonlySet<string>,
+  { count, random }: { count: number; random: () => number },
+): string {
+  const pick = () => Math.floor(random() * count);
   for (let tries = 0; tries < triesMax; tries++) {
     const [one, other] = [pick(), pick()];
     const level = `s0:c${Math.min(one, other)},c${Math.max(one, other)}`;
@@ -83,7 +84,7 @@ export function unusedLevel(taken: ReadonlySet<string>, random: () => number): s
   }
   throw new CriError(
     "RESOURCE_EXHAUSTED",
-    `found no unused SELinux level for another pod: ${taken.size} are taken (remove pods, or set selinux_options.level)`,
+    `found no unused SELinux level for another pod: ${taken.size} are taken (remove pods, set selinux_options.level, or raise selinux-category-range)`,
   );
 }
 

@@ -43,6 +43,8 @@ export type HandlerSettings = {
   containerAnnotations: string[];
   /** Privileged containers get only the devices that they request. */
   privilegedWithoutHostDevices: boolean;
+  /** Those without the node's devices may make and use any. */
+  privilegedAllDevicesAllowed: boolean;
 };
 
 /** The resolved source of a CRI mount. */

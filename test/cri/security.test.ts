@@ -24,7 +24,7 @@ let daemon: Daemon;
 let pod: PodSandboxConfig;
 let podId: string;
 beforeAll(async () => {
-  daemon = await startDaemon();
+  daemon = await startDaemon({ config: { "tolerate-missing-hugetlb-controller": false } });
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
   await daemon.output(podId, pod, "true"); // systemd makes the pod's slice with its first container

@@ -11,7 +11,7 @@ let limits: Limits;
 let pod: PodSandboxConfig;
 let podId: string;
 beforeAll(async () => {
-  daemon = await startDaemon();
+  daemon = await startDaemon({ config: { "tolerate-missing-hugetlb-controller": false } });
   limits = new Limits(daemon);
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);

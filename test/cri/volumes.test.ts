@@ -1,8 +1,12 @@
-// Tests volumes that an image's configuration declares (Dockerfile's VOLUME).
+// Tests volumes that an image's configuration declares (Dockerfile's VOLUME), and settings of daemon.json for
+// what a request leaves open.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
+import { cgroupMounts } from "../../src/node/cgroup.ts";
+import { readHostInfo } from "../../src/node/host_probe.ts";
+import type { OciSpec } from "../../src/spec/oci.ts";
 import { failure } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
@@ -17,6 +21,44 @@ beforeAll(async () => {
   await daemon.output(podId, pod, "true"); // systemd makes the pod's slice with its first container
 });
 afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+test("daemon.json's settings decide what a request leaves open", async () => {
+  const name = "example.test/volumes:0";
+  await daemon.loadImage(busyboxImage({ Volumes: { "/data": {} } }), name);
+  const request: ContainerConfig = {
+    image: { image: name },
+    linux: {
+      security_context: { masked_paths: [] },
+      resources: { hugepage_limits: [{ page_size: "2MB" }] },
+    },
+  };
+  const specNow = async () => {
+    const { id } = await daemon.output(podId, pod, "true", request);
+    const { info } = await daemon.client.ContainerStatus({ container_id: id, verbose: true });
+    await daemon.client.RemoveContainer({ container_id: id });
+    const { mounts, linux } = (JSON.parse(info["info"]!) as { runtimeSpec: OciSpec }).runtimeSpec;
+    return {
+      volumes: mounts.filter(({ destination }) => destination === "/data").length,
+      masked: (linux["maskedPaths"] as string[]).includes("/proc/kcore"),
+      filter: linux.seccomp?.defaultAction,
+      hugepages: linux.resources.hugepageLimits?.length ?? 0,
+    };
+  };
+  const hasHugepages = readHostInfo(cgroupMounts(), {}).hugepageSizes.includes("2MB");
+  const hugepages = hasHugepages ? 1 : 0;
+  expect(await specNow()).toEqual({ volumes: 1, masked: false, filter: undefined, hugepages });
+  daemon.writeConfig({
+    "ignore-image-defined-volumes": true,
+    "disable-proc-mount": true,
+    "unset-seccomp-profile": "runtime/default",
+    "disable-hugetlb-controller": true,
+  });
+  await daemon.restart();
+  const changed = { volumes: 0, masked: true, filter: "SCMP_ACT_ERRNO", hugepages: 0 };
+  expect(await specNow()).toEqual(changed);
+  daemon.writeConfig({});
+  await daemon.restart();
+});
 
 test("volumes that an image names are the container's own, with what the image has there", async () => {
   const name = "example.test/volumes:1";

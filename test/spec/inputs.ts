@@ -51,6 +51,7 @@ export const noSettings: HandlerSettings = {
   podAnnotations: [],
   containerAnnotations: [],
   privilegedWithoutHostDevices: false,
+  privilegedAllDevicesAllowed: false,
 };
 
 /** Returns a complete input with the container's config; overrides replace top-level fields. */

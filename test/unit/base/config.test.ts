@@ -281,6 +281,7 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
     "pod-annotations": ["io.katacontainers.*"],
     "container-annotations": ["a.b/c?"],
     "privileged-without-host-devices": true,
+    "privileged-without-host-devices-all-devices-allowed": true,
     "cni-conf-dir": "/etc/cni/x.d/",
   };
   const { config } = load({ runtimes: { x: entry }, "cri-runtimes": { y: "x" } });
@@ -291,6 +292,7 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
     podAnnotations: ["io.katacontainers.*"],
     containerAnnotations: ["a.b/c?"],
     privilegedWithoutHostDevices: true,
+    privilegedAllDevicesAllowed: true,
     cniConfDir: "/etc/cni/x.d",
   });
   for (const [key, value] of [
@@ -304,6 +306,10 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
     expect(told).toContain(`"runtimes" must be a map such as`);
     expect(told).toContain(`(at "runtimes.x.${key}`);
   }
+  const [told] = refusal({
+    runtimes: { x: { ...entry, "privileged-without-host-devices": false } },
+  });
+  expect(told).toContain('it needs "privileged-without-host-devices": true');
 });
 
 test('loadConfig settles "systemd-cgroup": "auto" by what runs the host', () => {
@@ -328,6 +334,16 @@ test("loadConfig refuses required image verifiers without a folder of them", () 
   const both = { "image-verifier-required": true, "image-verifier-dir": "/opt/verifiers" };
   expect(load(both).config).toMatchObject({ imageVerifierRequired: true, maxVerifiers: 10 });
   expect(refusal({ "max-verifiers": 0, "per-verifier-timeout": "1h" })).toHaveLength(2);
+});
+
+test("loadConfig takes a seccomp profile in the form of old kubelets, and no other", () => {
+  for (const profile of ["", "unconfined", "runtime/default", "localhost//etc/s.json"]) {
+    const { config } = load({ "unset-seccomp-profile": profile });
+    expect(config.unsetSeccompProfile).toBe(profile);
+  }
+  for (const wrong of ["default", "localhost/s.json", "localhost//", 1]) {
+    expect(refusal({ "unset-seccomp-profile": wrong })[0]).toContain('"runtime/default"');
+  }
 });
 
 test("loadConfig finds stream processors by name, warns of absent ones and refuses half ones", () => {

@@ -82,6 +82,7 @@ describe("cgroups", () => {
   const context = (sandboxes: ReturnType<typeof sandboxRecord>[]) =>
     ({
       host,
+      config: { disableHugetlbController: false, tolerateMissingHugetlbController: true },
       sandboxes: recordStore(sandboxes),
       cgroup: {
         name: "cgroupfs",
@@ -181,15 +182,43 @@ describe("images", () => {
 
 describe("supportedResources()", () => {
   const requested = { memory_swap_limit_in_bytes: toLong(5), cpu_shares: toLong(2) };
+  const config = { tolerateMissingHugetlbController: true, disableHugetlbController: false };
 
   test("drops the swap limit where the kernel does not account swap, and logs it", () => {
     const { log, lines } = capturedLog("info");
     const on = (swapLimit: boolean) =>
-      supportedResources({ host: { ...host, swapLimit }, log }, "c1", requested);
+      supportedResources({ host: { ...host, swapLimit }, log, config }, "c1", requested);
     expect(on(true)).toBe(requested);
     expect(lines).toEqual([]);
     expect(Number(on(false)?.memory_swap_limit_in_bytes ?? 0)).toBe(0);
     expect(lines.join("")).toContain("memory_swap_limit_in_bytes is ignored container=c1 bytes=5");
+  });
+
+  test.each([
+    ["2MB", true, false, "kept"],
+    ["2MB", false, false, "kept"],
+    ["2MB", true, true, "dropped"],
+    ["", true, false, "dropped"],
+    ["", false, false, "kept"],
+    ["", false, true, "dropped"],
+  ])("with page sizes %p, tolerant %p and disabled %p, huge pages are %s", (size, ...given) => {
+    const [tolerateMissingHugetlbController, disableHugetlbController, outcome] = given;
+    const { log, lines } = capturedLog("info");
+    const node = {
+      host: { ...host, hugepageSizes: size === "" ? [] : [size] },
+      log,
+      config: { tolerateMissingHugetlbController, disableHugetlbController },
+    };
+    const limitsOf = (limit: number) => {
+      const hugepage_limits = [{ page_size: "2MB", limit: toLong(limit) }];
+      return supportedResources(node, "c1", { hugepage_limits, cpu_shares: toLong(2) });
+    };
+    const isKept = outcome === "kept";
+    expect(limitsOf(0)).toMatchObject({ hugepage_limits: { length: isKept ? 1 : 0 } });
+    expect(lines).toEqual([]); // a kubelet sends zeros
+    expect(limitsOf(7)).toMatchObject({ hugepage_limits: { length: isKept ? 1 : 0 } });
+    const told = lines.filter((line) => line.includes("hugepage_limits are ignored container=c1"));
+    expect(told).toHaveLength(isKept ? 0 : 1);
   });
 });
 

@@ -27,8 +27,9 @@ type Records = { sandboxes?: Partial<Sandbox>[]; state?: string };
 function contextWith(selinux: HostInfo["selinux"], { sandboxes = [], state }: Records = {}) {
   const listed = { list: () => sandboxes, get: () => sandboxes[0] };
   const none = { list: () => [] };
-  const parts = { host: { selinux }, sandboxes: listed, containers: none, config: { state } };
-  return { ...parts, levels: new Set() } as unknown as Context;
+  const parts = { host: { selinux }, sandboxes: listed, containers: none };
+  const config = { state, selinuxCategoryRange: 1_022 };
+  return { ...parts, config, levels: new Set() } as unknown as Context;
 }
 
 test("a pod's level is nobody else's, of those that are made and of those that are being made", () => {

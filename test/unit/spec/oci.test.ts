@@ -258,30 +258,37 @@ describe("a handler's settings", () => {
     expect(other["a.b/c1"]).toBeUndefined();
   });
 
-  test("limit a privileged container to the devices that it requests", () => {
-    const node = { path: "/dev/x", type: "c", major: 9, minor: 9, fileMode: 0, uid: 0, gid: 0 };
-    const resolved = {
-      ...nothingResolved,
-      hostDevices: [{ node: { ...node, path: "/dev/sda" }, hostPath: "/dev/sda" }],
-      devices: [[{ node, hostPath: "/dev/x" }]],
-    } as ResolvedInputs;
-    const security_context = { privileged: true };
-    const spec = containerSpec(
-      specInput(
-        { linux: { security_context }, devices: [{ host_path: "/dev/x" }] },
-        {
-          resolved,
-          sandbox: sandboxInfo({ linux: { security_context } }),
-          handler: { ...noSettings, privilegedWithoutHostDevices: true },
-        },
-      ),
-    );
-    expect(spec.linux.devices.map(({ path }) => path)).toEqual(["/dev/x"]);
-    expect(spec.linux.resources.devices).toEqual([
-      { allow: false, access: "rwm" },
-      { allow: true, type: "c", major: 9, minor: 9, access: "rwm" },
-    ]);
-  });
+  test.each([false, true])(
+    "limit a privileged container to the devices that it requests; all allowed: %p",
+    (all) => {
+      const node = { path: "/dev/x", type: "c", major: 9, minor: 9, fileMode: 0, uid: 0, gid: 0 };
+      const resolved = {
+        ...nothingResolved,
+        hostDevices: [{ node: { ...node, path: "/dev/sda" }, hostPath: "/dev/sda" }],
+        devices: [[{ node, hostPath: "/dev/x" }]],
+      } as ResolvedInputs;
+      const security_context = { privileged: true };
+      const spec = containerSpec(
+        specInput(
+          { linux: { security_context }, devices: [{ host_path: "/dev/x" }] },
+          {
+            resolved,
+            sandbox: sandboxInfo({ linux: { security_context } }),
+            handler: {
+              ...noSettings,
+              privilegedWithoutHostDevices: true,
+              privilegedAllDevicesAllowed: all,
+            },
+          },
+        ),
+      );
+      expect(spec.linux.devices.map(({ path }) => path)).toEqual(["/dev/x"]);
+      expect(spec.linux.resources.devices).toEqual([
+        { allow: all, access: "rwm" },
+        { allow: true, type: "c", major: 9, minor: 9, access: "rwm" },
+      ]);
+    },
+  );
 });
 
 describe("sandboxSpec()", () => {

@@ -64,9 +64,11 @@ test("containerLabels() default to the pod's", () => {
 describe("unusedLevel()", () => {
   test("is an unused pair of different categories", () => {
     const numbers = [5, 5, 9, 2, 4, 1].map((category) => (category + 0.5) / 1_022);
-    expect(unusedLevel(new Set(["s0:c2,c9"]), () => numbers.shift()!)).toBe("s0:c1,c4");
+    const random = () => numbers.shift()!;
+    expect(unusedLevel(new Set(["s0:c2,c9"]), { count: 1_022, random })).toBe("s0:c1,c4");
     const taken = new Set<string>();
-    for (let i = 0; i < 500; i++) taken.add(unusedLevel(taken, Math.random));
+    const range = { count: 1_022, random: Math.random };
+    for (let i = 0; i < 500; i++) taken.add(unusedLevel(taken, range));
     expect(taken.size).toBe(500);
     for (const level of taken) {
       expect(level).toMatch(levelPattern);
@@ -75,9 +77,17 @@ describe("unusedLevel()", () => {
     }
   });
 
+  test("has only the first categories of the range", () => {
+    const two = { count: 2, random: Math.random };
+    expect(unusedLevel(new Set(), two)).toBe("s0:c0,c1");
+    const message = codeAndMessage(() => unusedLevel(new Set(["s0:c0,c1"]), two));
+    expect(message).toContain("selinux-category-range");
+  });
+
   test("fails if it finds none", () => {
     const numbers = () => (Math.random() < 0.5 ? 0 : 1 / 1_022 + 1e-9);
-    const message = codeAndMessage(() => unusedLevel(new Set(["s0:c0,c1"]), numbers));
+    const range = { count: 1_022, random: numbers };
+    const message = codeAndMessage(() => unusedLevel(new Set(["s0:c0,c1"]), range));
     expect(message).toStartWith("RESOURCE_EXHAUSTED: found no unused SELinux level");
   });
 });

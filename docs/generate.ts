@@ -9,7 +9,8 @@ export const page = join(import.meta.dirname, "configuration.md");
 /** The page's sections and their keys, in the order of the page. */
 const sections: Record<string, string> = {
   "Sockets, folders and log": `
-    hosts group containerd-socket graph state pidfile log-level log-format enable-cri-v1 enable-pod-events metrics-port`,
+    hosts group containerd-socket graph state pidfile log-level log-format
+    max-container-log-line-size enable-cri-v1 enable-pod-events metrics-port`,
   "Runtimes and cgroups": `
     default-runtime runtimes cri-runtimes cgroup-parent systemd-cgroup pod-sandbox-image start-timeout
     runtime-timeout`,
@@ -28,7 +29,7 @@ const sections: Record<string, string> = {
   Networking: `
     network-plugin cni-bin-dir cni-conf-dir cni-conf-template max-conf-num ip-preference cni-timeout`,
   "Exec, attach and port-forward": `
-    websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,
+    drain-exec-sync-io-timeout websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,
   NRI: `
     nri-support disable-connections nri-socket-path plugin-path plugin-config-path
     plugin-registration-timeout plugin-request-timeout plugin-synchronize-timeout nri-required-plugins

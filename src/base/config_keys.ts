@@ -173,6 +173,13 @@ export const daemonKeys = {
   metricsPort: key("metrics-port", k.integer(0, 65_535), 0, {
     about: "loopback port of Prometheus metrics, at /metrics; 0: none",
   }),
+  maxContainerLogLineSize: key("max-container-log-line-size", k.integer(256, 65_536), 16_384, {
+    about: "bytes of a line in a container's log; a longer one is written in parts",
+  }),
+  drainExecSyncIoMs: key("drain-exec-sync-io-timeout", k.duration(1, 60 * minuteMs), 100, {
+    about:
+      "timeout, after the end of an ExecSync's process, of the output of those that it has left behind",
+  }),
   streamPort: key("websocket-server-listening-port", k.integer(0, 65_535), 0, {
     about: "loopback port of exec, attach and port-forward streams; 0: any free port",
   }),

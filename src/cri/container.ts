@@ -70,6 +70,7 @@ export async function execSync(
       process: ociJson(execProcess(process, request.cmd ?? [], false)),
       timeoutMs: timeoutMsOf(request.timeout, 0),
       maxOutputBytes: execOutputBytes,
+      drainMs: context.config.drainExecSyncIoMs,
     });
     if (call.signal.aborted) throw abortError(what, call.signal);
     if (result.timedOut) {

@@ -20,6 +20,7 @@ export function startRequest(
     bundle: context.containers.folderOf(id),
     stdio: stdioFolder(context, id),
     logPath: container.logPath,
+    logLineBytes: context.config.maxContainerLogLineSize,
     stdin: container.config.stdin === true,
     terminal: container.config.tty === true,
     ...(owner === undefined ? {} : { owner: { uid: owner.uid, gid: owner.gid } }),

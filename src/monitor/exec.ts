@@ -141,7 +141,8 @@ export class Execs {
     const running = this.#runCaptured(container, request, { starter, captured, cancelled });
     // Collected even when it fails: its streams would stay open.
     const [ran] = await Promise.allSettled([running]);
-    const { stdout, stderr } = await this.#workers.collect(id, starter.isCopied);
+    const ending = { isCopied: starter.isCopied, drainMs: request.drainMs };
+    const { stdout, stderr } = await this.#workers.collect(id, ending);
     if (ran.status === "rejected") throw ran.reason;
     const { started, ...result } = ran.value;
     await started?.close?.();

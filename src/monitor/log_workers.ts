@@ -101,9 +101,15 @@ export class LogWorkers {
     await this.#thread("").request({ op: "capture", ...request });
   }
 
-  /** Returns the captured output of an exec that has exited. isCopied: as for end(). */
-  async collect(id: string, isCopied = false): Promise<{ stdout: Uint8Array; stderr: Uint8Array }> {
-    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id, isCopied });
+  /**
+   * Returns the captured output of an exec that has exited. isCopied: as for end(); drainMs: limit for the rest
+   * of it.
+   */
+  async collect(
+    id: string,
+    ending: { isCopied: boolean; drainMs?: number | undefined },
+  ): Promise<{ stdout: Uint8Array; stderr: Uint8Array }> {
+    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id, ...ending });
     return { stdout: stdout!, stderr: stderr! };
   }
 

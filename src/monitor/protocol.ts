@@ -22,6 +22,8 @@ export type ExecRequest = ExecSubject & {
   timeoutMs: number;
   /** Bytes of both streams together; the rest is discarded. */
   maxOutputBytes: number;
+  /** Limit, after its exit, for output of children that keep its streams open; older daemons do not send it. */
+  drainMs?: number;
 };
 
 /** An exec whose streams are FIFOs of the daemon, or a terminal. */

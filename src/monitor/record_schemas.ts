@@ -30,6 +30,8 @@ const StartSchema = v.object({
   stdio: v.string(),
   /** CRI log, absolute; empty: output is discarded. */
   logPath: v.string(),
+  /** Content bytes of one line of the log; absent in records of older builds. */
+  logLineBytes: v.optional(v.number()),
   /** The container reads from the stdin FIFO; else from /dev/null. */
   stdin: v.boolean(),
   /** A terminal instead of FIFOs: output is one stream. */

@@ -88,7 +88,7 @@ export function reopenStdio(
       log.error("opening a stream failed, its output is lost", fields);
     }
   }
-  workers.resume({ id: request.id, path: request.logPath, ...streams });
+  workers.resume({ ...logOf(request), ...streams });
   return { ...noStdio, ...keeping(request, kept) };
 }
 
@@ -138,7 +138,7 @@ export function resumeTerminal(
 ): void {
   keepTerminal(stdio, terminal);
   const stdout = terminal.duplicate().release();
-  workers.resume({ id: request.id, path: request.logPath, stdout, terminal: true });
+  workers.resume({ ...logOf(request), stdout, terminal: true });
 }
 
 function keepTerminal(stdio: Stdio, terminal: Descriptor): void {
@@ -207,6 +207,10 @@ function openTerminal(request: StartRequest, workers: LogWorkers, folder: string
   return stdio;
 }
 
+function logOf({ id, logPath: path, logLineBytes: lineBytes }: StartRequest) {
+  return { id, path, lineBytes };
+}
+
 async function startLog(
   request: StartRequest,
   workers: LogWorkers,
@@ -214,7 +218,7 @@ async function startLog(
 ): Promise<void> {
   const { id, logPath } = request;
   try {
-    await workers.log({ id, path: logPath, ...streams });
+    await workers.log({ ...logOf(request), ...streams });
   } catch (cause) {
     const message = `cannot write the log of container ${id} to ${logPath}: ${messageOf(cause)}`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });

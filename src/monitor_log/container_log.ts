@@ -18,20 +18,34 @@ import {
   type Released,
 } from "../sys/descriptor.ts";
 import type { Input } from "./inputs.ts";
-import { cut, LogOutput, maxLineBytes, rest, type Stream, type Turn } from "./log_lines.ts";
+import {
+  cut,
+  lineBytesMax,
+  LogOutput,
+  rest,
+  usualLineBytes,
+  type Stream,
+  type Turn,
+} from "./log_lines.ts";
 import { Tap, type Sink } from "./tap.ts";
 
 /** A stream that is peeked before it is consumed; data is valid until the next peek of any source. */
 type Source = { peek: () => { data: Buffer; state: Turn }; take: (bytes: number) => void };
-/** A terminal has one stream, stdout. */
-export type LogStreams = { stdout?: Released; stderr?: Released; terminal: boolean };
+/** A terminal has one stream, stdout. lineBytes: the log's limit of a line. */
+export type LogStreams = {
+  stdout?: Released;
+  stderr?: Released;
+  terminal: boolean;
+  lineBytes?: number | undefined;
+};
 type LogInput = Input & { stream: Stream; source: Source; tap: Tap; hasWriter: boolean };
 
+/** More than a line may have: only what is read at once shows a line's end. */
 const readBytes = 128 << 10;
 /** Bytes at a log's end in which the last newline of an earlier monitor is searched. */
-const tailBytes = 64 << 10;
+const tailBytes = 128 << 10;
 /** Shared by all streams, because a thread reads them one after another. */
-const scratch = Buffer.allocUnsafeSlow(maxLineBytes + readBytes);
+const scratch = Buffer.allocUnsafeSlow(lineBytesMax + readBytes);
 const nothing = scratch.subarray(0, 0);
 const output = new LogOutput();
 type Target = Descriptor | "discarded" | "not open";
@@ -86,6 +100,7 @@ function terminalSource(terminal: Descriptor): Source {
 export class ContainerLog {
   readonly #path: string;
   readonly #terminal: boolean;
+  readonly #lineBytes: number;
   readonly inputs: readonly LogInput[];
   #file: Target = "not open";
   #blocked = false;
@@ -94,6 +109,7 @@ export class ContainerLog {
   constructor(path: string, streams: LogStreams, resumed: boolean) {
     this.#path = path;
     this.#terminal = streams.terminal;
+    this.#lineBytes = streams.lineBytes ?? usualLineBytes;
     this.inputs = (["stdout", "stderr"] as const).flatMap((stream) =>
       streams[stream] === undefined ? [] : [this.#input(stream, Descriptor.adopt(streams[stream]))],
     );
@@ -146,7 +162,7 @@ export class ContainerLog {
   #turn({ stream, source, tap }: LogInput): Turn {
     if (this.#blocked || tap.waiting) return "empty";
     const { data, state } = source.peek();
-    const used = cut(stream, data, output);
+    const used = this.#cut(stream, data);
     if (used > 0 && !this.#write()) return "empty";
     tap.offer(data, used);
     if (used === 0) return state === "some" ? "empty" : state; // the start of a line
@@ -154,11 +170,15 @@ export class ContainerLog {
     return state === "empty" ? "more" : state;
   }
 
+  #cut(stream: Stream, data: Buffer): number {
+    return cut({ stream, lineBytes: this.#lineBytes }, data, output);
+  }
+
   /** Writes the rest as a partial line: readers add no newline to it. False when the disk refuses. */
   writeRest(): boolean {
     for (const { stream, source, tap } of this.inputs) {
       const { data } = source.peek();
-      const used = cut(stream, data, output);
+      const used = this.#cut(stream, data);
       rest(stream, data.subarray(used), output);
       if (!this.#write()) return false;
       tap.offer(data, data.length);

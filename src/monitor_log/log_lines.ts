@@ -2,8 +2,12 @@
 // copied once, from the input buffer to the output buffer.
 import { nowMs } from "../base/clock.ts";
 
-/** Content bytes of one log line; a longer one is written in pieces (kubelet's reader expects this). */
-export const maxLineBytes = 16_384;
+/**
+ * Content bytes of one log line, by default and at most; a longer one is written in pieces (kubelet's reader
+ * expects this).
+ */
+export const usualLineBytes = 16_384;
+export const lineBytesMax = 65_536;
 const newline = 10;
 
 /** "2026-11-21T14:20:00.123456000Z" */
@@ -20,17 +24,21 @@ export type Turn = "more" | "some" | "empty" | "end";
 
 /**
  * Formats the complete lines at the start of data into out; returns their bytes. The rest is an incomplete
- * line of at most maxLineBytes.
+ * line of at most lineBytes.
  */
-export function cut(stream: Stream, data: Buffer, out: LogOutput): number {
+export function cut(
+  { stream, lineBytes }: { stream: Stream; lineBytes: number },
+  data: Buffer,
+  out: LogOutput,
+): number {
   const prefix = prefixOf(stream);
   let start = 0;
   for (;;) {
     const at = data.indexOf(newline, start);
     const stop = at === -1 ? data.length : at;
-    while (stop - start > maxLineBytes) {
-      out.line(prefix, "P", data, start, start + maxLineBytes);
-      start += maxLineBytes;
+    while (stop - start > lineBytes) {
+      out.line(prefix, "P", data, start, start + lineBytes);
+      start += lineBytes;
     }
     if (at === -1) return start;
     out.line(prefix, "F", data, start, at);

@@ -25,7 +25,8 @@ export type WorkerBody =
   | { op: "capture"; id: string; stdout: Released; stderr: Released; maxBytes: number }
   | { op: "attach"; id: string; stdout: string; stderr: string }
   | { op: "reopen"; id: string }
-  | { op: "end" | "collect"; id: string; isCopied: boolean }
+  | { op: "end"; id: string; isCopied: boolean }
+  | { op: "collect"; id: string; isCopied: boolean; drainMs?: number | undefined }
   | { op: "pause" | "continue" }
   /** Answered when the pidfd's process has ended. */
   | { op: "await"; pidfd: Released }
@@ -57,7 +58,7 @@ const nobody = new Int32Array(new SharedArrayBuffer(4));
 const stepMs = 20;
 /** Limit for writing the rest of an exited container's log. */
 const logEndMs = 5_000;
-/** Limit, after an exec's exit, for output of children that keep its streams open. */
+/** The same for output of children that keep an exec's streams open, where a request has none. */
 const collectMs = 100;
 /** Limit, after an exit, for a shim that copies the output: as long as shims wait themselves. */
 const copyMs = 2_000;
@@ -197,7 +198,8 @@ function handle(request: WorkerRequest): void {
     case "collect": {
       const capture = captures.get(request.id);
       if (capture === undefined) throw new Error(`exec ${request.id} has no captured output`);
-      capture.end = endOf(request, request.isCopied ? copyMs : collectMs);
+      const { isCopied, drainMs = collectMs } = request;
+      capture.end = endOf(request, isCopied ? copyMs : drainMs);
       return;
     }
     case "await": {

@@ -137,6 +137,28 @@ describe("ExecSync", () => {
   });
 });
 
+test("daemon.json's settings: the drain timeout of ExecSync, and the size of a log's line", async () => {
+  const left = "(sleep 0.7; echo late) & echo first";
+  const lineSizes = async () => {
+    const script = "head -c 40000 /dev/zero | tr '\\0' x; echo";
+    const { status, text } = await daemon.output(podId, pod, script);
+    expect(text).toBe(`${"x".repeat(40_000)}\n`);
+    const lines = readFileSync(status.log_path!, "utf8").trimEnd().split("\n");
+    return lines.map((one) => one.split(" ")[3]!.length);
+  };
+  expect((await daemon.exec(id, left)).stdout).toBe("first\n");
+  expect(await lineSizes()).toEqual([16_384, 16_384, 7_232]);
+  daemon.writeConfig({
+    "drain-exec-sync-io-timeout": "30s",
+    "max-container-log-line-size": 30_000,
+  });
+  await daemon.restart();
+  expect((await daemon.exec(id, left)).stdout).toBe("first\nlate\n");
+  expect(await lineSizes()).toEqual([30_000, 10_000]);
+  daemon.writeConfig({});
+  await daemon.restart();
+});
+
 describe("logs", () => {
   const line = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{1,9}(Z|[+-]\d\d:\d\d) (stdout|stderr) [PF] .*$/;
 

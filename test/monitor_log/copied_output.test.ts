@@ -85,7 +85,7 @@ test("the captured output of an exec has what the shim writes after the exit", a
   out.keeper.close();
   err.keeper.close();
   closeSync(err.shim);
-  const collected = workers.collect("exec-1", true);
+  const collected = workers.collect("exec-1", { isCopied: true });
   await sleep(500);
   writeSync(out.shim, "late");
   closeSync(out.shim);

@@ -3,7 +3,7 @@ import { describe, expect, test } from "bun:test";
 import {
   cut,
   LogOutput,
-  maxLineBytes,
+  usualLineBytes,
   rest,
   timestamp,
 } from "../../../src/monitor_log/log_lines.ts";
@@ -28,9 +28,9 @@ function logOf(data: Buffer, pieceBytes: () => number): string {
     const piece = data.subarray(at, at + pieceBytes());
     at += piece.length;
     const seen = Buffer.concat([held, piece]);
-    const used = cut("stdout", seen, out);
+    const used = cut({ stream: "stdout", lineBytes: usualLineBytes }, seen, out);
     held = seen.subarray(used);
-    if (held.length > maxLineBytes) throw new Error(`${held.length} bytes are kept of one line`);
+    if (held.length > usualLineBytes) throw new Error(`${held.length} bytes are kept of one line`);
     log.push(Buffer.from(out.drain()));
   }
   rest("stdout", held, out);
@@ -47,9 +47,9 @@ function expected(data: Buffer): string {
     .slice(0, lines.length + tail)
     .map((line, index) => {
       let text = "";
-      while (line.length > maxLineBytes) {
-        text += `stdout P ${line.slice(0, maxLineBytes)}\n`;
-        line = line.slice(maxLineBytes);
+      while (line.length > usualLineBytes) {
+        text += `stdout P ${line.slice(0, usualLineBytes)}\n`;
+        line = line.slice(usualLineBytes);
       }
       return `${text}stdout ${index < lines.length ? "F" : "P"} ${line}\n`;
     })
@@ -58,7 +58,7 @@ function expected(data: Buffer): string {
 
 function randomStream(below: (n: number) => number): Buffer {
   const lines = Array.from({ length: 1 + below(30) }, () => {
-    const length = [below(3), below(200), maxLineBytes - 2 + below(5), below(60_000)][below(4)]!;
+    const length = [below(3), below(200), usualLineBytes - 2 + below(5), below(60_000)][below(4)]!;
     return Buffer.alloc(length, 97 + below(26)).toString("latin1");
   });
   return Buffer.from(lines.join("\n") + (below(2) === 0 ? "\n" : ""), "latin1");
@@ -76,11 +76,19 @@ describe("cut", () => {
   });
 
   test("consumes whole lines only, and of a long one whole pieces", () => {
+    const stderr = { stream: "stderr", lineBytes: usualLineBytes } as const;
     const out = new LogOutput();
-    expect(cut("stderr", Buffer.from("one\ntwo"), out)).toBe(4);
-    expect(cut("stderr", Buffer.from("two"), out)).toBe(0);
-    expect(cut("stderr", Buffer.alloc(maxLineBytes, 97), out)).toBe(0);
-    expect(cut("stderr", Buffer.alloc(maxLineBytes + 1, 97), out)).toBe(maxLineBytes);
+    expect(cut(stderr, Buffer.from("one\ntwo"), out)).toBe(4);
+    expect(cut(stderr, Buffer.from("two"), out)).toBe(0);
+    expect(cut(stderr, Buffer.alloc(usualLineBytes, 97), out)).toBe(0);
+    expect(cut(stderr, Buffer.alloc(usualLineBytes + 1, 97), out)).toBe(usualLineBytes);
+  });
+
+  test("a line is cut at the limit that is given", () => {
+    const out = new LogOutput();
+    expect(cut({ stream: "stdout", lineBytes: 3 }, Buffer.from("abcdefg\nhij\nkl"), out)).toBe(12);
+    const lines = out.drain().toString().replaceAll(/^\S+ /gm, "");
+    expect(lines).toBe("stdout P abc\nstdout P def\nstdout F g\nstdout F hij\n");
   });
 
   test("what has no newline at the end is a part of a line", () => {

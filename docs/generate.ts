@@ -29,7 +29,7 @@ const sections: Record<string, string> = {
   Networking: `
     network-plugin cni-bin-dir cni-conf-dir cni-conf-template max-conf-num ip-preference cni-timeout`,
   "Exec, attach and port-forward": `
-    drain-exec-sync-io-timeout websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,
+    drain-exec-sync-io-timeout stream-server-address websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,
   NRI: `
     nri-support disable-connections nri-socket-path plugin-path plugin-config-path
     plugin-registration-timeout plugin-request-timeout plugin-synchronize-timeout nri-required-plugins

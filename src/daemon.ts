@@ -271,13 +271,14 @@ function openStreams(
   { config, log }: Omit<Given, "instance">,
   monitor: MonitorClient,
 ): Promise<Streams> {
-  const { streamPort: port, streamIdleMs: idleMs, streamTlsCert: cert, streamTlsKey: key } = config;
+  const { streamServerAddress: address, streamPort: port, streamIdleMs: idleMs } = config;
+  const { streamTlsCert: cert, streamTlsKey: key } = config;
   if ((cert === "") !== (key === "")) {
     throw new CriError("INVALID_ARGUMENT", "stream-tls-cert and stream-tls-key go together");
   }
   const tls = cert === "" ? undefined : { cert, key };
   const folder = join(config.state, "streams");
-  return Streams.open({ monitor, log: log.child("stream"), folder, port, idleMs, tls });
+  return Streams.open({ monitor, log: log.child("stream"), folder, address, port, idleMs, tls });
 }
 
 function onExit(context: Context, exit: ExitRecord): void {

@@ -242,6 +242,11 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   config.runtimes = resolveRuntimes({ runtimes, aliases }, s);
   resolveDefaultRuntime(config, s);
   resolveProcessors(config, s);
+  if (!/^(127\.|::1$)/.test(config.streamServerAddress) && config.streamTlsCert === "") {
+    s.warnings.push(
+      `${s.place("stream-server-address")}: "stream-server-address": streams, and the secrets of their URLs, cross the network in plain text: set stream-tls-cert and stream-tls-key`,
+    );
+  }
   if (config.imageVerifierRequired && config.imageVerifierDir === "") {
     s.problems.push(
       `${s.place("image-verifier-required")}: "image-verifier-required" needs "image-verifier-dir", the folder of the verifiers`,

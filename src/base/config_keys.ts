@@ -180,8 +180,11 @@ export const daemonKeys = {
     about:
       "timeout, after the end of an ExecSync's process, of the output of those that it has left behind",
   }),
+  streamServerAddress: key("stream-server-address", k.nodeAddress, "127.0.0.1", {
+    about: "address of exec, attach and port-forward streams",
+  }),
   streamPort: key("websocket-server-listening-port", k.integer(0, 65_535), 0, {
-    about: "loopback port of exec, attach and port-forward streams; 0: any free port",
+    about: "port of exec, attach and port-forward streams; 0: any free port",
   }),
   streamIdleMs: key("stream-idle-timeout", seconds, 4 * 60 * minuteMs, {
     about: "timeout of a stream without a byte in either direction",
@@ -310,6 +313,8 @@ const idleKeys: readonly IdleKey[] = [
   idle("container-log", k.anyMap, "the CRI client chooses the path of logs, in CRI's format"),
   idle("hook-spec", k.text, "OCI hooks come from NRI plugins and CDI devices, not from a file"),
   idle("image-layer-check", k.flag, "every layer is checked against its digest when it is pulled"),
+  idle("image-opt-timeout", k.text, "pull-progress-timeout limits a pull that makes no progress"),
+  idle("image-server-sock-addr", k.text, "images are handled by the daemon itself"),
   idle("use-decrypted-key", k.flag, "credentials come with each pull from the CRI client"),
   idle(
     "insecure-skip-verify-enforce",

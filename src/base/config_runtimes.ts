@@ -62,15 +62,22 @@ function entryOf(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry
 }
 
 function ociRuntime(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry {
-  for (const field of ["runtime-path", "runtime-config-path", "runtime-options"] as const) {
+  for (const field of ["runtime-path", "runtime-config-path"] as const) {
     if (value[field] === undefined) continue;
     const why = 'only shims have it, which have a "runtime-type" such as "io.containerd.runsc.v1"';
     refuse([name, field], why, s);
   }
+  const { no_new_keyring: noNewKeyring, ...others } = runcOptionsOf(name, value, s);
+  if (Object.keys(others).length > 0) {
+    const why =
+      "of these options an OCI runtime that is called by its command line has NoNewKeyring";
+    refuse([name, "runtime-options"], why, s);
+  }
   const { path = "", "runtime-args": runtimeArgs } = value;
   if (path !== "") {
     const effect = "the handler fails until it is installed";
-    return { path: programPath({ at: ["runtimes", name], path, effect }, s), runtimeArgs };
+    const found = programPath({ at: ["runtimes", name], path, effect }, s);
+    return { path: found, runtimeArgs, ...(noNewKeyring === true ? { noNewKeyring } : {}) };
   }
   const shim = 'a "runtime-type" such as "io.containerd.runsc.v1" for a shim';
   s.problems.push(
@@ -148,13 +155,18 @@ const containerdNames = ["NoPivotRoot", "NoNewKeyring", "ShimCgroup", "IoUid", "
   "CriuWorkPath",
 ]);
 
-/** Returns the options of runc's shim by their names in containerd.runc.v1.Options. */
-function runcShimOptions(
+function runcShimOptions(name: string, value: RuntimeValue, s: Resolution): ShimEntry["options"] {
+  if (!isRuncShim(value["runtime-type"])) return {};
+  const options = runcOptionsOf(name, value, s);
+  return { ...runcDefaults(s), ...options, ...binaryOf(name, options, s) };
+}
+
+/** Returns the given options of runc by their names in containerd.runc.v1.Options. */
+function runcOptionsOf(
   name: string,
-  { "runtime-type": type, "runtime-options": given = {} }: RuntimeValue,
+  { "runtime-options": given = {} }: RuntimeValue,
   s: Resolution,
 ): ShimEntry["options"] {
-  if (!isRuncShim(type)) return {};
   const options: ShimEntry["options"] = {};
   for (const [spelling, value] of Object.entries(given)) {
     const at = ["runtimes", name, "runtime-options", spelling] as const;
@@ -174,7 +186,7 @@ function runcShimOptions(
     else if (checked.success) options[option] = checked.output;
     else problem(`must be ${allowed}, not ${clipped(value)}`);
   }
-  return { ...runcDefaults(s), ...options, ...binaryOf(name, options, s) };
+  return options;
 }
 
 /** Without this the shim looks for runc in the PATH of a service, which may lack /usr/sbin. */

@@ -1,4 +1,5 @@
 // Kinds of values in daemon.json: the schema of each, and its conversion.
+import { isIP } from "node:net";
 import * as v from "valibot";
 import type { LogLevel } from "./log.ts";
 
@@ -190,6 +191,16 @@ export const registries = kind(
       ),
       v.transform((registry) => registry.replace(/\/+$/, "")),
     ),
+  ),
+);
+
+/** Not a wildcard: clients connect to it. */
+export const nodeAddress = kind(
+  "text",
+  'an IP address of the node such as "127.0.0.1"',
+  v.pipe(
+    v.string(),
+    v.check((address) => isIP(address) !== 0 && !/^[0:.]+$/.test(address)),
   ),
 );
 

@@ -8,6 +8,8 @@ export type RuntimeEntry = {
   /** The executable of the OCI runtime or of the shim; a bare name if it is not installed. */
   path: string;
   runtimeArgs: string[];
+  /** For an OCI runtime: its containers get no session keyring of their own. */
+  noNewKeyring?: boolean;
   /** Present for a shim v2 runtime. */
   shim?: ShimEntry;
   /** A JSON file with the base OCI spec of containers. */
@@ -107,7 +109,11 @@ export function runtimeJson(entry: RuntimeEntry): Record<string, unknown> {
   const { path, shim } = entry;
   const program =
     shim === undefined
-      ? { path, "runtime-args": entry.runtimeArgs }
+      ? {
+          path,
+          "runtime-args": entry.runtimeArgs,
+          "runtime-options": entry.noNewKeyring ? { no_new_keyring: true } : undefined,
+        }
       : {
           "runtime-type": shim.type,
           "runtime-path": path.startsWith("/") ? path : undefined,

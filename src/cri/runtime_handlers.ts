@@ -30,7 +30,9 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
     const root = join(config.state, "runtime", name);
     mkdirSync(root, { recursive: true, mode: 0o700 });
     const { path, runtimeArgs: args } = entry;
-    const command: RuntimeCommand = { path, args, root, systemdCgroup: config.systemdCgroup };
+    const { noNewKeyring } = entry;
+    const { systemdCgroup } = config;
+    const command: RuntimeCommand = { path, args, root, systemdCgroup, noNewKeyring };
     const onProblem = (problem: string) => log.warn(problem, { handler: name });
     if (entry.shim !== undefined) {
       command.shim = entry.shim;

@@ -16,6 +16,7 @@ const StartSchema = v.object({
     args: v.array(v.string()),
     root: v.string(),
     systemdCgroup: v.boolean(),
+    noNewKeyring: v.optional(v.boolean()),
     /** Present for shim v2 runtimes (node/oci_runtime.ts). */
     shim: v.optional(
       v.object({

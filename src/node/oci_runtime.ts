@@ -12,6 +12,8 @@ export type RuntimeCommand = {
   args: string[];
   root: string;
   systemdCgroup: boolean;
+  /** Its containers keep the monitor's session keyring. */
+  noNewKeyring?: boolean | undefined;
   /** Set where `path` is a shim v2 executable, which runs the containers (src/shim). */
   shim?: ShimSettings;
 };
@@ -30,7 +32,9 @@ export function runtimeArgv(runtime: RuntimeCommand, logFile: string, verb: stri
   const argv = [runtime.path, ...runtime.args, "--root", runtime.root];
   argv.push("--log", logFile, "--log-format", "json");
   if (runtime.systemdCgroup) argv.push("--systemd-cgroup");
-  return [...argv, ...verb];
+  const [name = "", ...rest] = verb;
+  const keepsKeyring = runtime.noNewKeyring === true && name === "create";
+  return [...argv, name, ...(keepsKeyring ? ["--no-new-keyring"] : []), ...rest];
 }
 
 const messageBytesMax = 4_000;

@@ -1,5 +1,5 @@
 // Serves the HTTP upgrade requests of streaming clients (the kubelet's proxy, crictl) for Exec, Attach and
-// PortForward. Listens on loopback; a URL's token authorizes one use.
+// PortForward. Listens on one address, usually loopback; a URL's token authorizes one use.
 //
 // Decision: sockets are plain descriptors instead of node's. So epoll reports a disconnect even while nothing
 // is read because the command takes no input, and bytes pass from FIFO to client through one buffer, with
@@ -12,7 +12,7 @@ import { ByteStream, type Wire } from "../sys/byte_stream.ts";
 import { headText, readHead, refuse, words, type Head } from "../sys/http_upgrade.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
 import type { Poller } from "../sys/poller.ts";
-import { accept, listenLoopback } from "../sys/tcp.ts";
+import { accept, listenTcp } from "../sys/tcp.ts";
 import { acceptKey } from "../sys/websocket.ts";
 import { Tokens } from "./tokens.ts";
 
@@ -57,16 +57,22 @@ export class StreamServer implements AsyncDisposable {
   #served = 0;
   #closed = false;
 
-  /** port 0: a free one. @throws CriError FAILED_PRECONDITION if it is in use. */
-  constructor(options: { port: number; poller: Poller; log: Log; idleMs: number }) {
+  /** port 0: a free one. @throws CriError FAILED_PRECONDITION if it is in use, or the address not the node's. */
+  constructor(options: {
+    address: string;
+    port: number;
+    poller: Poller;
+    log: Log;
+    idleMs: number;
+  }) {
     this.#poller = options.poller;
     this.#log = options.log;
     this.#idleMs = options.idleMs;
     try {
-      const { listener, port } = listenLoopback(options.port);
+      const { listener, port } = listenTcp(options.address, options.port);
       [this.#listener, this.port] = [listener, port];
     } catch (cause) {
-      const message = `cannot serve streams: ${messageOf(cause)}: set websocket-server-listening-port to another port, or 0 for a free one`;
+      const message = `cannot serve streams: ${messageOf(cause)}: set stream-server-address to an address of this node, and websocket-server-listening-port to another port, or 0 for a free one`;
       throw new CriError("FAILED_PRECONDITION", message, { cause });
     }
   }

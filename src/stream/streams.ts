@@ -4,6 +4,7 @@ import type { Log } from "../base/log.ts";
 import type { MonitorClient } from "../monitor_client/client.ts";
 import { NetnsSockets } from "../node/netns_sockets.ts";
 import { Poller } from "../sys/poller.ts";
+import { hostPort } from "../sys/socket_address.ts";
 import { tunnel, WebSocketConnection } from "../sys/websocket.ts";
 import { serveAttach, type AttachSession } from "./attach.ts";
 import type { Serve } from "./channels.ts";
@@ -21,6 +22,8 @@ export type StreamOptions = {
   log: Log;
   /** For sockets and FIFOs; cleared at the start. */
   folder: string;
+  /** On which the server listens. */
+  address: string;
   /** 0: a free one. */
   port: number;
   idleMs: number;
@@ -36,25 +39,31 @@ export type ForwardedPod = {
 
 export class Streams implements AsyncDisposable {
   readonly #parts: StreamParts;
+  readonly #address: string;
   readonly #server: StreamServer;
   readonly #front: TlsFront | undefined;
 
-  private constructor(parts: StreamParts, server: StreamServer, front: TlsFront | undefined) {
+  private constructor(
+    parts: StreamParts,
+    served: { address: string; server: StreamServer; front: TlsFront | undefined },
+  ) {
     this.#parts = parts;
-    this.#server = server;
-    this.#front = front;
+    this.#address = served.address;
+    this.#server = served.server;
+    this.#front = served.front;
   }
 
   /** @throws CriError FAILED_PRECONDITION if the port is in use or the certificate unusable. */
   static async open(options: StreamOptions): Promise<Streams> {
-    const { monitor, folder, tls, port, log, idleMs } = options;
+    const { monitor, folder, tls, address, port, log, idleMs } = options;
     rmSync(folder, { recursive: true, force: true });
     mkdirSync(folder, { mode: 0o700 });
     const poller = new Poller();
-    const server = new StreamServer({ port: tls ? 0 : port, poller, log, idleMs });
+    const behind = { address: "127.0.0.1", port: 0 };
+    const server = new StreamServer({ ...(tls ? behind : { address, port }), poller, log, idleMs });
     try {
-      const front = tls && (await startTlsFront(tls, { port, to: server.port, log }));
-      return new Streams({ monitor, folder, poller }, server, front);
+      const front = tls && (await startTlsFront(tls, { address, port, to: server.port, log }));
+      return new Streams({ monitor, folder, poller }, { address, server, front });
     } catch (error) {
       await server[Symbol.asyncDispose]();
       poller[Symbol.dispose]();
@@ -105,8 +114,9 @@ export class Streams implements AsyncDisposable {
 
   #url(session: StreamSession): string {
     const path = this.#server.offer(session);
-    if (this.#front !== undefined) return `https://127.0.0.1:${this.#front.port}${path}`;
-    return `http://127.0.0.1:${this.#server.port}${path}`;
+    const scheme = this.#front === undefined ? "http" : "https";
+    const { port } = this.#front ?? this.#server;
+    return `${scheme}://${hostPort(this.#address, port)}${path}`;
   }
 
   /** Disconnects all clients: their commands end, containers continue. */

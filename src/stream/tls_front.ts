@@ -16,12 +16,12 @@ const handshakeMs = 20_000;
 const handshakesMax = 4096;
 
 /**
- * Listens on 127.0.0.1 (port 0: a free one) and relays its clients to the port `to` there.
+ * Listens on an address (port 0: a free one) and relays its clients to the port `to` of 127.0.0.1.
  * @throws CriError FAILED_PRECONDITION if the files are unusable or the port is in use.
  */
 export async function startTlsFront(
   files: TlsFiles,
-  { port, to, log }: { port: number; to: number; log: Log },
+  { address, port, to, log }: { address: string; port: number; to: number; log: Log },
 ): Promise<TlsFront> {
   const clients = new Set<Socket>();
   const handshaking = new Lobby<Socket>({
@@ -49,7 +49,7 @@ export async function startTlsFront(
     });
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
-      server.listen(port, "127.0.0.1", resolve);
+      server.listen(port, address, resolve);
     });
     return {
       port: (server.address() as AddressInfo).port,

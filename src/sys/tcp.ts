@@ -6,7 +6,7 @@ import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
 import { check, failure, O_CLOEXEC, O_NONBLOCK } from "./libc.ts";
 import type { Poller } from "./poller.ts";
-import { domainOf, hostPort, socketAddress, type Family } from "./socket_address.ts";
+import { domainOf, familyOf, hostPort, socketAddress, type Family } from "./socket_address.ts";
 
 const SOCK_STREAM = 1;
 const IPPROTO_TCP = 6;
@@ -24,15 +24,15 @@ export function tcpSocket(family: Family): Descriptor {
   return new Descriptor(check("socket", family, domain, SOCK_STREAM | O_CLOEXEC | O_NONBLOCK, 0));
 }
 
-/** Listens on 127.0.0.1; port 0: any free port. @throws EADDRINUSE. */
-export function listenLoopback(port: number): { listener: Descriptor; port: number } {
+/** Listens on an address of this node; port 0: any free port. @throws EADDRINUSE, EADDRNOTAVAIL. */
+export function listenTcp(host: string, port: number): { listener: Descriptor; port: number } {
   using undo = new DisposableStack();
-  const listener = undo.use(tcpSocket("IPv4"));
+  const listener = undo.use(tcpSocket(familyOf(host)));
   const { fd } = listener;
   setOption(listener, SOL_SOCKET, SO_REUSEADDR);
-  const address = socketAddress("127.0.0.1", port);
-  check("bind", `127.0.0.1:${port}`, fd, address, address.length);
-  check("listen", `127.0.0.1:${port}`, fd, backlogMax);
+  const address = socketAddress(host, port);
+  check("bind", hostPort(host, port), fd, address, address.length);
+  check("listen", hostPort(host, port), fd, backlogMax);
   const length = new Uint8Array(new Uint32Array([address.length]).buffer);
   check("getsockname", "", fd, address, length);
   undo.move();

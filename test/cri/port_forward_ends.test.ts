@@ -7,7 +7,7 @@ import { createServer, type AddressInfo, type Socket } from "node:net";
 import { openSpdy } from "../../src/cli/stream_client.ts";
 import type { Descriptor } from "../../src/sys/descriptor.ts";
 import { check } from "../../src/sys/libc.ts";
-import { accept, listenLoopback } from "../../src/sys/tcp.ts";
+import { accept, listenTcp } from "../../src/sys/tcp.ts";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { ChannelsClient } from "../stream/channels_client.ts";
@@ -43,7 +43,7 @@ async function forward(port: number[], protocol = "v4.channel.k8s.io"): Promise<
 
 /** A listener whose queue is full, so that one more connect waits. */
 function fullListener() {
-  const { listener, port } = listenLoopback(0);
+  const { listener, port } = listenTcp("127.0.0.1", 0);
   check("listen", "", listener.fd, 0);
   const fillers = [0, 1].map(() =>
     Bun.connect({ hostname: "127.0.0.1", port, socket: { data() {} } }),
@@ -194,7 +194,7 @@ test("a connect that would succeed after its deadline leaves no socket", async (
 
 describe.each(transports)("over %s", (transport) => {
   test("a disconnected client leaves no connection to a server that never reads", async () => {
-    const { listener, port } = listenLoopback(0);
+    const { listener, port } = listenTcp("127.0.0.1", 0);
     const client = await connect(transport, port);
     const typing = client.send(Buffer.alloc(32 << 20)).catch(() => {});
     await Bun.sleep(500);

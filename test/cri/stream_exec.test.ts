@@ -275,11 +275,16 @@ test.skipIf(Bun.which("openssl") === null)("with a certificate the streams are T
   const [cert, key] = [join(daemon.dir, "cert.pem"), join(daemon.dir, "key.pem")];
   const words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=x"];
   spawnSync("openssl", [...words, "-keyout", key, "-out", cert]);
-  daemon.writeConfig({ "stream-tls-cert": cert, "stream-tls-key": key });
+  const address = "127.0.0.2";
+  daemon.writeConfig({
+    "stream-server-address": address,
+    "stream-tls-cert": cert,
+    "stream-tls-key": key,
+  });
   await daemon.restart();
   for (const transport of ["SPDY", "WebSocket"] as const) {
     const url = await urlOf("echo safe; exit 3");
-    expect(url).toStartWith("https://127.0.0.1:");
+    expect(url).toStartWith(`https://${address}:`);
     const { stdout, status } = await (await converse(url, both, transport)).end;
     expect([stdout, exitCodeIn(status)]).toEqual(["safe\n", 3]);
   }
@@ -291,8 +296,9 @@ test.skipIf(Bun.which("openssl") === null)("with a certificate the streams are T
 });
 
 test("a stream without a byte for the idle timeout ends, and its command with it", async () => {
-  daemon.writeConfig({ "stream-idle-timeout": 1 });
+  daemon.writeConfig({ "stream-idle-timeout": 1, "stream-server-address": "127.0.0.3" });
   await daemon.restart();
+  expect(await urlOf("true")).toStartWith("http://127.0.0.3:");
   const before = daemon.snapshot();
   const idle = await exec("echo on; sleep 61626");
   await idle.hears("on");

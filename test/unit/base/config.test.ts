@@ -1,43 +1,11 @@
 // Tests loadConfig(): defaults, every form of daemon.json and flags, and the messages for mistakes.
-import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
-import { findKey } from "../../../src/base/config_keys.ts";
-import type { HostInfo } from "../../../src/base/config_host.ts";
-import { CriError } from "../../../src/base/errors.ts";
+import { folder, host, load, refusal, useConfigFolder } from "./config_file.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "isulad-config-"));
-afterAll(() => rmSync(folder, { recursive: true }));
-
-const host: HostInfo = {
-  groupId: (name) => (name === "known" ? 1000 : undefined),
-  exists: () => true,
-  isExecutable: (path) => path.startsWith("/usr/"),
-  findExecutable: (name) =>
-    /^(crun|containerd-shim.*)$/.test(name) ? undefined : `/usr/sbin/${name}`,
-  systemdRuns: () => false,
-};
-
-function load(content: unknown, flags: Record<string, string> = {}) {
-  const file = join(folder, "daemon.json");
-  writeFileSync(file, typeof content === "string" ? content : JSON.stringify(content, null, 2));
-  const keys = Object.entries(flags).map(([name, text]) => [findKey(name)!, text] as const);
-  return loadConfig(file, new Map(keys), host);
-}
-
-/** The messages, with "FILE" for the path. */
-function refusal(content: unknown, flags: Record<string, string> = {}): string[] {
-  try {
-    load(content, flags);
-  } catch (error) {
-    expect(error).toBeInstanceOf(CriError);
-    expect((error as CriError).code).toBe("INVALID_ARGUMENT");
-    return (error as CriError).message.replaceAll(join(folder, "daemon.json"), "FILE").split("\n");
-  }
-  throw new Error("was accepted");
-}
+useConfigFolder();
 
 test("loadConfig gives the defaults for a file that asks for nothing", () => {
   const { config, origin, warnings } = load("{}");
@@ -325,25 +293,6 @@ test('loadConfig settles "systemd-cgroup": "auto" by what runs the host', () => 
   expect(refusal({ "systemd-cgroup": "Auto" })[0]).toBe(
     'FILE:2: "systemd-cgroup" must be true, false or "auto", not "Auto"',
   );
-});
-
-test("loadConfig refuses required image verifiers without a folder of them", () => {
-  expect(refusal({ "image-verifier-required": true })).toEqual([
-    'FILE:2: "image-verifier-required" needs "image-verifier-dir", the folder of the verifiers',
-  ]);
-  const both = { "image-verifier-required": true, "image-verifier-dir": "/opt/verifiers" };
-  expect(load(both).config).toMatchObject({ imageVerifierRequired: true, maxVerifiers: 10 });
-  expect(refusal({ "max-verifiers": 0, "per-verifier-timeout": "1h" })).toHaveLength(2);
-});
-
-test("loadConfig takes a seccomp profile in the form of old kubelets, and no other", () => {
-  for (const profile of ["", "unconfined", "runtime/default", "localhost//etc/s.json"]) {
-    const { config } = load({ "unset-seccomp-profile": profile });
-    expect(config.unsetSeccompProfile).toBe(profile);
-  }
-  for (const wrong of ["default", "localhost/s.json", "localhost//", 1]) {
-    expect(refusal({ "unset-seccomp-profile": wrong })[0]).toContain('"runtime/default"');
-  }
 });
 
 test("loadConfig finds stream processors by name, warns of absent ones and refuses half ones", () => {

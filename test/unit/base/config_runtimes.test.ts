@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
 import type { HostInfo } from "../../../src/base/config_host.ts";
 import { messageOf } from "../../../src/base/errors.ts";
+import { runtimeJson } from "../../../src/base/runtime_values.ts";
 import { isRuncShim, shimProgram } from "../../../src/base/shim_program.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "isulad-runtimes-"));
@@ -159,7 +160,14 @@ test.each<[object, string]>([
     { path: "/usr/a", "runtime-config-path": "/b" },
     'FILE:5: "runtimes.x.runtime-config-path" must not be given here: only shims have it',
   ],
-  [{ path: "/usr/a", "runtime-options": {} }, 'FILE:5: "runtimes.x.runtime-options" must not be'],
+  [
+    { path: "/usr/a", "runtime-options": { Root: "/x" } },
+    'FILE:5: "runtimes.x.runtime-options" must not be given here: of these options an OCI runtime',
+  ],
+  [
+    { path: "/usr/a", "runtime-options": { NoNewKeyrin: true } },
+    'FILE:6: "runtimes.x.runtime-options.NoNewKeyrin" is unknown; the nearest known option is "NoNewKeyring"',
+  ],
   [{ ...gvisor, path: "/a" }, 'FILE:5: "runtimes.x.path" must not be given here: a shim\'s exec'],
   [{ ...gvisor, "runtime-args": ["-a"] }, 'FILE:5: "runtimes.x.runtime-args" must not be given'],
   [
@@ -196,4 +204,12 @@ describe("cri-runtimes", () => {
     const { config } = load({ runtimes: { g: gvisor }, "cri-runtimes": { untrusted: "g" } });
     expect(config.runtimes["untrusted"]).toEqual(config.runtimes["g"]);
   });
+});
+
+test("an OCI runtime may keep the session keyring, by the option of runc's shim", () => {
+  const entry = (value: boolean) =>
+    runtime({ path: "/usr/a", "runtime-options": { NoNewKeyring: value } });
+  expect(entry(true)).toMatchObject({ path: "/usr/a", noNewKeyring: true });
+  expect(runtimeJson(entry(true)!)["runtime-options"]).toEqual({ no_new_keyring: true });
+  expect(entry(false)!.noNewKeyring).toBeUndefined();
 });

@@ -18,6 +18,23 @@ test("runtimeArgv() adds --systemd-cgroup only for the systemd driver", () => {
   expect(systemd.join(" ")).toBe(`${argv} --systemd-cgroup kill c`);
 });
 
+test("runtimeArgv() keeps the keyring of a container that is created, where that is asked for", () => {
+  const verbs = (more: object) =>
+    [
+      ["create", "--bundle", "/b", "c"],
+      ["start", "c"],
+    ].map((verb) =>
+      runtimeArgv({ ...runtime, ...more }, "/l", verb)
+        .slice(8)
+        .join(" "),
+    );
+  expect(verbs({ noNewKeyring: true })).toEqual([
+    "create --no-new-keyring --bundle /b c",
+    "start c",
+  ]);
+  expect(verbs({ noNewKeyring: false })).toEqual(["create --bundle /b c", "start c"]);
+});
+
 test.each([
   ["an empty log", "", undefined],
   ["no errors", '{"level":"warning","msg":"w"}\n', undefined],

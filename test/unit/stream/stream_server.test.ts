@@ -10,7 +10,7 @@ const poller = new Poller();
 const { log, lines: written } = capturedLog("info");
 let server: StreamServer;
 beforeAll(() => {
-  server = new StreamServer({ port: 0, poller, log, idleMs });
+  server = new StreamServer({ address: "127.0.0.1", port: 0, poller, log, idleMs });
 });
 afterAll(async () => {
   await server[Symbol.asyncDispose]();

@@ -8,7 +8,7 @@ import { ByteStream } from "../../../src/sys/byte_stream.ts";
 import { mkfifo } from "../../../src/sys/path.ts";
 import { Descriptor } from "../../../src/sys/descriptor.ts";
 import { Poller } from "../../../src/sys/poller.ts";
-import { accept, connectTcp, listenLoopback, tcpSocket } from "../../../src/sys/tcp.ts";
+import { accept, connectTcp, listenTcp, tcpSocket } from "../../../src/sys/tcp.ts";
 
 const poller = new Poller();
 const folder = mkdtempSync(join(tmpdir(), "isulad-byte-stream-"));
@@ -30,7 +30,7 @@ function fifo(): { reader: ByteStream; writer: ByteStream } {
 
 /** A node socket and our end of its connection. */
 async function connection(): Promise<{ node: Socket; ours: ByteStream }> {
-  const { listener, port } = listenLoopback(0);
+  const { listener, port } = listenTcp("127.0.0.1", 0);
   const node = createConnection({ port, host: "127.0.0.1", allowHalfOpen: true });
   node.on("error", () => {});
   await poller.readable(listener);
@@ -125,7 +125,7 @@ describe("a socket", () => {
   });
 
   test("connects to localhost, and says when nobody listens", async () => {
-    const { listener, port } = listenLoopback(0);
+    const { listener, port } = listenTcp("127.0.0.1", 0);
     const socket = new ByteStream(tcpSocket("IPv4"), poller);
     const { signal } = new AbortController();
     await connectTcp(socket.descriptor, { address: "127.0.0.1", port, poller, signal });

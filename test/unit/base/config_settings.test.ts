@@ -1,0 +1,45 @@
+// Tests single keys of daemon.json: what they accept, and what they need.
+import { expect, test } from "bun:test";
+import { load, refusal, useConfigFolder } from "./config_file.ts";
+
+useConfigFolder();
+
+test("loadConfig refuses required image verifiers without a folder of them", () => {
+  expect(refusal({ "image-verifier-required": true })).toEqual([
+    'FILE:2: "image-verifier-required" needs "image-verifier-dir", the folder of the verifiers',
+  ]);
+  const both = { "image-verifier-required": true, "image-verifier-dir": "/opt/verifiers" };
+  expect(load(both).config).toMatchObject({ imageVerifierRequired: true, maxVerifiers: 10 });
+  expect(refusal({ "max-verifiers": 0, "per-verifier-timeout": "1h" })).toHaveLength(2);
+});
+
+test("loadConfig takes a seccomp profile in the form of old kubelets, and no other", () => {
+  for (const profile of ["", "unconfined", "runtime/default", "localhost//etc/s.json"]) {
+    const { config } = load({ "unset-seccomp-profile": profile });
+    expect(config.unsetSeccompProfile).toBe(profile);
+  }
+  for (const wrong of ["default", "localhost/s.json", "localhost//", 1]) {
+    expect(refusal({ "unset-seccomp-profile": wrong })[0]).toContain('"runtime/default"');
+  }
+});
+
+test("loadConfig warns of streams in plain text off loopback, and refuses what is no address", () => {
+  const told = (more: object) => load({ "stream-server-address": "10.0.0.1", ...more }).warnings;
+  expect(told({})).toEqual([expect.stringContaining("in plain text: set stream-tls-cert")]);
+  expect(told({ "stream-tls-cert": "/c", "stream-tls-key": "/k" })).toEqual([]);
+  for (const local of ["127.0.0.2", "::1"]) {
+    expect(told({ "stream-server-address": local })).toEqual([]);
+  }
+  for (const wrong of ["0.0.0.0", "::", "localhost", "10.0.0.1:80", 1]) {
+    expect(refusal({ "stream-server-address": wrong })[0]).toContain("an IP address of the node");
+  }
+});
+
+test("iSulad's keys about images do not stop the start", () => {
+  const sock = "unix:///var/run/isulad/isula_image.sock";
+  const { warnings } = load({ "image-opt-timeout": "5m", "image-server-sock-addr": sock });
+  expect(warnings).toEqual([
+    expect.stringContaining('"image-opt-timeout" has no effect'),
+    expect.stringContaining('"image-server-sock-addr" has no effect'),
+  ]);
+});

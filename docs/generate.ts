@@ -16,7 +16,7 @@ const sections: Record<string, string> = {
     runtime-timeout`,
   "Containers and security": `
     default-ulimits native.umask selinux-enabled selinux-category-range unset-seccomp-profile
-    disable-proc-mount restrict-oom-score-adj enable-unprivileged-ports enable-unprivileged-icmp
+    disable-apparmor disable-proc-mount restrict-oom-score-adj enable-unprivileged-ports enable-unprivileged-icmp
     reject-missing-mount-sources ignore-image-defined-volumes device-ownership-from-security-context
     tolerate-missing-hugetlb-controller disable-hugetlb-controller
     enable-cdi cdi-spec-dirs`,

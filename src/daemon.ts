@@ -141,7 +141,7 @@ async function createContext(
 ): Promise<Context> {
   const mounts = cgroupMounts();
   const images = stack.use(await openImages({ config, log }));
-  const { apparmor, problem } = await openApparmor();
+  const { apparmor, problem } = await openApparmor(config.disableApparmor);
   if (problem !== undefined) log.warn(problem);
   const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
   if (unlabelled !== undefined) log.warn(unlabelled);

@@ -204,6 +204,9 @@ export const daemonKeys = {
   disableProcMount: key("disable-proc-mount", k.flag, false, {
     about: "mask the usual paths of /proc and /sys in containers that request fewer",
   }),
+  disableApparmor: key("disable-apparmor", k.flag, false, {
+    about: "run containers without AppArmor; those that name a profile are refused",
+  }),
   tolerateMissingHugetlbController: key("tolerate-missing-hugetlb-controller", k.flag, true, {
     about: "ignore limits of huge pages on a node without the hugetlb controller",
   }),

@@ -58,6 +58,7 @@ function entryOf(name: string, value: RuntimeValue, s: Resolution): RuntimeEntry
     privilegedWithoutHostDevices: value["privileged-without-host-devices"],
     privilegedAllDevicesAllowed: value[allDevices],
     cniConfDir: value["cni-conf-dir"],
+    cniMaxConfNum: value["cni-max-conf-num"],
   };
 }
 

@@ -20,6 +20,7 @@ export type RuntimeEntry = {
   privilegedWithoutHostDevices?: boolean;
   privilegedAllDevicesAllowed?: boolean;
   cniConfDir?: string;
+  cniMaxConfNum?: number;
 };
 
 export type ShimOption = string | number | boolean;
@@ -72,6 +73,7 @@ const RuntimeSchema = v.strictObject({
   "privileged-without-host-devices": v.optional(v.boolean()),
   "privileged-without-host-devices-all-devices-allowed": v.optional(v.boolean()),
   "cni-conf-dir": v.optional(absolutePath.schema),
+  "cni-max-conf-num": v.optional(integer(0, 16).schema),
 });
 
 /** An entry of runtimes as daemon.json has it, each field valid by itself. */
@@ -79,7 +81,7 @@ export type RuntimeValue = v.InferOutput<typeof RuntimeSchema>;
 
 export const runtimes = kind(
   "map",
-  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}} or {"gvisor": {"runtime-type": "io.containerd.runsc.v1"}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a shim v2 runtime has a runtime-type instead of a path, and may have runtime-path (its executable), runtime-config-path (a file) and runtime-options (a map); a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices and privileged-without-host-devices-all-devices-allowed (true or false) and cni-conf-dir (a folder)',
+  'a map such as {"runc": {"path": "/usr/bin/runc", "runtime-args": []}} or {"gvisor": {"runtime-type": "io.containerd.runsc.v1"}}; a name has lower-case letters, digits and "-"; the path is absolute, or a name to be looked for in the usual folders; a shim v2 runtime has a runtime-type instead of a path, and may have runtime-path (its executable), runtime-config-path (a file) and runtime-options (a map); a runtime may also have base-runtime-spec (a file), pod-annotations and container-annotations (lists of patterns such as "io.katacontainers.*"), privileged-without-host-devices and privileged-without-host-devices-all-devices-allowed (true or false), cni-conf-dir (a folder) and cni-max-conf-num (a whole number from 0 to 16)',
   v.record(v.pipe(v.string(), v.regex(handlerName)), RuntimeSchema),
 );
 
@@ -128,5 +130,6 @@ export function runtimeJson(entry: RuntimeEntry): Record<string, unknown> {
     "privileged-without-host-devices": entry.privilegedWithoutHostDevices,
     "privileged-without-host-devices-all-devices-allowed": entry.privilegedAllDevicesAllowed,
     "cni-conf-dir": entry.cniConfDir,
+    "cni-max-conf-num": entry.cniMaxConfNum,
   };
 }

@@ -7,7 +7,7 @@ import type { EventBus } from "../base/event_bus.ts";
 import type { ImageStore } from "../image/store.ts";
 import type { MonitorClient } from "../monitor_client/client.ts";
 import type { CgroupDriver } from "../node/cgroup.ts";
-import type { CniNetwork } from "../node/cni.ts";
+import type { CniLists, CniNetwork } from "../node/cni.ts";
 import type { DiskUsages } from "../stats/disk_usage.ts";
 import type { UsernsAccess } from "../node/userns_access.ts";
 import type { RuntimeCommand } from "../node/oci_runtime.ts";
@@ -37,8 +37,7 @@ export type Handler = {
   /** Detects the features again if the runtime was replaced; cheap otherwise. */
   refresh: () => Promise<void>;
   rules: HandlerSettings;
-  /** Absent: the default CNI folder. */
-  cniConfDir?: string;
+  cniLists: CniLists;
 };
 
 export type Context = {

@@ -1,25 +1,26 @@
 // Determines CRI's NetworkReady from the CNI lists of all handlers.
 // Decision: as in containerd, only the default handler's network makes it false, because a node that is not
 // ready takes no pods of the other handlers either. Their problems are in its message.
+import { jsonText } from "../base/json.ts";
+import type { CniLists } from "../node/cni.ts";
 import type * as cri from "../proto/types.ts";
 import type { Context } from "./context.ts";
 
-export async function networkCondition({
-  cni,
-  handlers,
-}: Pick<Context, "handlers"> & {
-  cni: Pick<Context["cni"], "status">;
-}): Promise<cri.RuntimeCondition> {
-  const own = handlers.get("")?.cniConfDir;
+type Asked = Pick<Context, "handlers"> & { cni: Pick<Context["cni"], "status"> };
+
+export async function networkCondition({ cni, handlers }: Asked): Promise<cri.RuntimeCondition> {
+  const own = handlers.get("")?.cniLists;
   const { ready, reason, message } = await cni.status(own);
-  const others = new Map<string | undefined, string[]>();
-  for (const [name, { cniConfDir }] of handlers) {
-    if (cniConfDir === own) continue;
-    others.set(cniConfDir, [...(others.get(cniConfDir) ?? []), name]);
+  const others = new Map<string, { lists: CniLists; names: string[] }>();
+  for (const [name, { cniLists: lists }] of handlers) {
+    const key = jsonText(lists);
+    if (key === jsonText(own)) continue;
+    const known = others.get(key) ?? { lists, names: [] };
+    others.set(key, { lists, names: [...known.names, name] });
   }
   const problems = await Promise.all(
-    [...others].map(async ([confDir, names]) => {
-      const status = await cni.status(confDir);
+    [...others.values()].map(async ({ lists, names }) => {
+      const status = await cni.status(lists);
       return status.ready ? "" : `pods of ${names.join(", ")} cannot start: ${status.message}`;
     }),
   );

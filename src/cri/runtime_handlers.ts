@@ -101,7 +101,7 @@ function settingsOf(
   name: string,
   entry: RuntimeEntry,
   runtimeKind: RuntimeKind,
-): Pick<Handler, "rules" | "cniConfDir"> {
+): Pick<Handler, "rules" | "cniLists"> {
   const { baseRuntimeSpec } = entry;
   return {
     rules: {
@@ -113,7 +113,7 @@ function settingsOf(
         entry.privilegedWithoutHostDevices ?? isInGuest({ runtimeKind }),
       privilegedAllDevicesAllowed: entry.privilegedAllDevicesAllowed ?? false,
     },
-    cniConfDir: entry.cniConfDir,
+    cniLists: { confDir: entry.cniConfDir, maxConfNum: entry.cniMaxConfNum },
   };
 }
 

@@ -267,8 +267,8 @@ async function attach(making: Making): Promise<void> {
     netnsPath: networkSettings.SandboxKey,
     cgroupPath: context.cgroup.podCgroup(cgroup.parent, id).ociParent,
   });
-  const { cniConfDir } = getHandler(context, making.sandbox.runtimeHandler);
-  const plan = context.cni.plan(pod, cniConfDir);
+  const { cniLists } = getHandler(context, making.sandbox.runtimeHandler);
+  const plan = context.cni.plan(pod, cniLists);
   for (const warning of unservedRequests(plan)) {
     context.log.warn("the pod's network lacks a plugin", { sandbox: id, pod: pod.name, warning });
   }

@@ -22,13 +22,14 @@ export function loadedProfiles(): string[] | undefined {
 
 /**
  * Loads the default profile, replacing that of an earlier version. Without apparmor_parser, containers that
- * name no profile run unconfined, and those that name the default one are refused.
+ * name no profile run unconfined, and those that name the default one are refused. isDisabled: treats the
+ * kernel as one without AppArmor.
  */
-export async function openApparmor(): Promise<{
+export async function openApparmor(isDisabled: boolean): Promise<{
   apparmor?: { defaultProfile?: string };
   problem?: string;
 }> {
-  if (loadedProfiles() === undefined) return {};
+  if (isDisabled || loadedProfiles() === undefined) return {};
   try {
     await load(profileText(defaultProfileName));
     return { apparmor: { defaultProfile: defaultProfileName } };

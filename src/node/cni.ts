@@ -48,6 +48,9 @@ export type CniOptions = {
   maxConfNum: number;
 };
 
+/** A handler's own lists; absent fields are those of all pods. */
+export type CniLists = { confDir?: string | undefined; maxConfNum?: number | undefined };
+
 /** The attachments of a pod, its default network first. */
 export type CniAttachments = [CniAttachment, ...CniAttachment[]];
 
@@ -85,12 +88,13 @@ export class CniNetwork implements AsyncDisposable {
   }
 
   /** Tells whether a list is loaded, its plugins are installed, and their STATUS succeeds. */
-  async status(confDir = this.#options.confDir): Promise<CniStatus> {
+  async status(own: CniLists = {}): Promise<CniStatus> {
+    const { confDir = this.#options.confDir, maxConfNum } = own;
     const { list, lists, file, problem } = this.#confState(confDir);
     const reason = "NetworkPluginNotReady";
     const notReady = (message: string) => ({ ready: false, reason, message });
     if (list === undefined) return notReady(problem ?? emptyMessage(confDir));
-    const defaults = this.#defaultLists(lists);
+    const defaults = this.#defaultLists(lists, maxConfNum);
     const missing = executables(defaults.flatMap(({ plugins }) => plugins)).find(
       (type) => findPlugin(type, this.#options.binDirs) === undefined,
     );
@@ -127,10 +131,11 @@ export class CniNetwork implements AsyncDisposable {
 
   /**
    * Returns the attachments that add() would make. A caller that must be able to run DEL after a power loss
-   * records the plan before add(). confDir: the folder of the lists, if not the default one.
+   * records the plan before add().
    * @throws CriError UNAVAILABLE while no list is loaded, INVALID_ARGUMENT for values that CNI cannot carry.
    */
-  plan(pod: CniPod, confDir = this.#options.confDir): CniAttachments {
+  plan(pod: CniPod, own: CniLists = {}): CniAttachments {
+    const { confDir = this.#options.confDir, maxConfNum = this.#options.maxConfNum } = own;
     const { lists, problem } = this.#confState(confDir);
     const [list, ...others] = lists;
     if (list === undefined) {
@@ -138,7 +143,7 @@ export class CniNetwork implements AsyncDisposable {
       throw new CriError("UNAVAILABLE", `the pod network is not ready: ${reason}`);
     }
     const annotation = pod.annotations[networksAnnotation];
-    const networks = podNetworks([list, ...others], this.#options.maxConfNum, annotation);
+    const networks = podNetworks([list, ...others], maxConfNum, annotation);
     const { args, capabilityArgs: all } = runtimeConfOf(pod);
     // A host port can forward to one address only, so only the default network gets the mappings.
     const { portMappings: _, ...withoutPorts } = all;
@@ -150,8 +155,7 @@ export class CniNetwork implements AsyncDisposable {
   }
 
   /** Returns the lists that every pod is attached to. */
-  #defaultLists(lists: ConfList[]): ConfList[] {
-    const { maxConfNum } = this.#options;
+  #defaultLists(lists: ConfList[], maxConfNum = this.#options.maxConfNum): ConfList[] {
     return maxConfNum === 0 ? lists : lists.slice(0, maxConfNum);
   }
 

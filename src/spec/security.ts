@@ -73,7 +73,9 @@ export function apparmorProfile(
     return host.apparmor?.defaultProfile;
   }
   const what = `AppArmor profile "${requested.reference}"`;
-  if (host.apparmor === undefined) throw unsupported(`${what}: this host runs without AppArmor`);
+  if (host.apparmor === undefined) {
+    throw unsupported(`${what}: this host runs without AppArmor, or disable-apparmor is set`);
+  }
   if (loaded.includes(requested.reference)) return requested.reference;
   throw unsupported(`${what} is not loaded (load it with apparmor_parser)`);
 }

@@ -17,7 +17,7 @@ export type HostInfo = {
   capabilities: string[];
   /** The daemon's own oom_score_adj. */
   oomScoreAdj: number;
-  /** Absent if the kernel runs without AppArmor. */
+  /** Absent if the kernel runs without AppArmor, or daemon.json disables it. */
   apparmor?: { defaultProfile?: string };
   /** Whether overlayfs supports id-mapped layers: Linux 5.19. */
   idmappedLayers: boolean;

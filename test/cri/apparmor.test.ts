@@ -86,3 +86,13 @@ test.skipIf(!hasApparmor)("a profile loaded after the daemon's start is applied"
     load("-R");
   }
 });
+
+test.skipIf(!hasApparmor)(
+  "disable-apparmor runs containers unconfined and refuses a profile",
+  async () => {
+    daemon.writeConfig({ "disable-apparmor": true });
+    await daemon.restart();
+    expect(await text(current, {})).toBe("unconfined\n");
+    expect((await refusal(named("isulad-ts-default"))).message).toContain("disable-apparmor");
+  },
+);

@@ -251,6 +251,7 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
     "privileged-without-host-devices": true,
     "privileged-without-host-devices-all-devices-allowed": true,
     "cni-conf-dir": "/etc/cni/x.d/",
+    "cni-max-conf-num": 0,
   };
   const { config } = load({ runtimes: { x: entry }, "cri-runtimes": { y: "x" } });
   expect(config.runtimes["y"]).toEqual({
@@ -262,6 +263,7 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
     privilegedWithoutHostDevices: true,
     privilegedAllDevicesAllowed: true,
     cniConfDir: "/etc/cni/x.d",
+    cniMaxConfNum: 0,
   });
   for (const [key, value] of [
     ["base-runtime-spec", "base.json"],
@@ -269,6 +271,7 @@ test("loadConfig reads what a runtime handler may have, and an alias has it too"
     ["container-annotations", "a.*"],
     ["privileged-without-host-devices", "yes"],
     ["cni-conf-dir", "../x"],
+    ["cni-max-conf-num", 17],
   ] as const) {
     const [told] = refusal({ runtimes: { x: { ...entry, [key]: value } } });
     expect(told).toContain(`"runtimes" must be a map such as`);

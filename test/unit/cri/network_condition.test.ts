@@ -5,10 +5,14 @@ import { networkCondition } from "../../../src/cri/network_condition.ts";
 
 /** handlers: their folders by name; broken: the folders whose network is not ready. */
 function condition(handlers: Record<string, string | undefined>, broken: (string | undefined)[]) {
-  const entries = Object.entries(handlers).map(([name, cniConfDir]) => [name, { cniConfDir }]);
+  const entries = Object.entries(handlers).map(([name, confDir]) => [
+    name,
+    { cniLists: { confDir } },
+  ]);
   const asked: (string | undefined)[] = [];
   const cni: Pick<Context["cni"], "status"> = {
-    status: async (confDir?: string) => {
+    status: async (own) => {
+      const confDir = own?.confDir;
       asked.push(confDir);
       const ready = !broken.includes(confDir);
       const reason = ready ? "" : "NetworkPluginNotReady";

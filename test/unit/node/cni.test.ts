@@ -2,6 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import type { CniLists } from "../../../src/node/cni.ts";
 import {
   dir,
   failure,
@@ -144,6 +145,21 @@ CNI_PATH=${dir}/bin
     await cni.del(podOf("p1", join(dir, "calls")), [attachment], signal);
     expect(input("one.DEL")).not.toHaveProperty("prevResult");
     expect(readFileSync(join(dir, "one.env"), "utf8")).toContain("CNI_NETNS=\n");
+  });
+
+  test("a handler's own number of lists, and its own folder, decide about a pod's networks", async () => {
+    recordingPlugin("one", ok);
+    for (const name of ["a", "b"]) writeNamed(name, [{ type: "one" }], `${name}.conflist`);
+    const cni = openNetwork();
+    const namesOf = (own?: CniLists) =>
+      cni.plan(podOf("p1"), own).map(({ confList, ifName }) => `${confList.name} ${ifName}`);
+    expect(namesOf()).toEqual(["a eth0"]);
+    expect(namesOf({ maxConfNum: 0 })).toEqual(["a eth0", "b eth1"]);
+    expect(() => namesOf({ confDir: join(dir, "none") })).toThrow(`list in ${dir}/none`);
+    writeNamed("b", [{ type: "absent" }], "b.conflist");
+    expect(await cni.status()).toMatchObject({ ready: true });
+    expect((await cni.status({ maxConfNum: 2 })).message).toContain("CNI plugin absent");
+    expect(await cni.status({ confDir: join(dir, "none") })).toMatchObject({ ready: false });
   });
 
   test("status and add say why the network is not ready", async () => {

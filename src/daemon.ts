@@ -52,6 +52,7 @@ import { openService } from "./service.ts";
 import { serve, serveContainerd } from "./sockets.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
+import { setOomScoreAdj } from "./sys/process.ts";
 import { Orphans, orphanScanMs } from "./sys/zombies.ts";
 import { bootId } from "./sys/uptime.ts";
 import { becomeSubreaper, reap } from "./sys/wait.ts";
@@ -91,6 +92,7 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
   const instance = await claimGraph(config.graph);
   closeFolder(config.graph, "graph");
   closeFolder(config.state, "state");
+  applyOomScore(config, log);
   becomeSubreaper();
   const context = await createContext({ config, log, instance }, stack);
   stack.use(reapOrphans(context));
@@ -131,6 +133,14 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     log.error("the shutdown exceeds its deadline and is cut off", { afterMs: endMsMax });
     process.exit(1);
   }, endMsMax).unref();
+}
+
+/** Before the monitor starts, which inherits it, and before it limits what containers may have. */
+function applyOomScore({ oomScore }: Config, log: Log): void {
+  if (oomScore === 0) return;
+  const set = setOomScoreAdj(process.pid, oomScore, () => true);
+  if (set === oomScore) return;
+  log.warn("oom-score is not applied: to lower it needs CAP_SYS_RESOURCE", { oomScore, is: set });
 }
 
 type Given = { config: Config; log: Log; instance: string };

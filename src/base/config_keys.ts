@@ -195,6 +195,9 @@ export const daemonKeys = {
   streamTlsKey: key("stream-tls-key", k.text, "", {
     about: "PEM file with the key of that certificate",
   }),
+  oomScore: key("oom-score", k.integer(-1000, 1000), 0, {
+    about: "oom_score_adj of the daemon and the monitor; 0: as they were started",
+  }),
   restrictOomScoreAdj: key("restrict-oom-score-adj", k.flag, false, {
     about: "raise a lower oom_score_adj of a container to the daemon's",
   }),

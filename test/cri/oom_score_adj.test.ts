@@ -1,5 +1,8 @@
-// Tests oom_score_adj in UpdateContainerResources: it applies to the first process and to later execs.
+// Tests oom_score_adj in UpdateContainerResources: it applies to the first process and to later execs. Also
+// that of the daemon itself.
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import process from "node:process";
 import { toBigInt, toLong } from "../../src/base/int64.ts";
 import type { LinuxContainerResources, PodSandboxConfig } from "../../src/proto/types.ts";
 import { failure } from "../expect.ts";
@@ -60,4 +63,18 @@ test("oom_score_adj is rolled back with the rest of a failed update", async () =
   const error = await failure(limits.update(id, { oom_score_adj: toLong(900) }));
   expect(error.message).toContain("before:update-done");
   expect([await ofInit(id), await ofExec(id)]).toEqual(["100", "100"]);
+});
+
+test("oom-score is the daemon's and its new monitor's; 0 leaves them alone", async () => {
+  const scoreOf = (pid: number) => Number(readFileSync(`/proc/${pid}/oom_score_adj`, "utf8"));
+  await using other = await startDaemon({ network: false, image: false });
+  const own = scoreOf(process.pid);
+  expect(scoreOf(other.pid)).toBe(own);
+  const higher = Math.max(own, 0) + 7;
+  await using raised = await startDaemon({
+    network: false,
+    image: false,
+    config: { "oom-score": higher },
+  });
+  expect([raised.pid, ...raised.monitors()].map(scoreOf)).toEqual([higher, higher]);
 });

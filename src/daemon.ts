@@ -122,7 +122,7 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     commit: build?.commit,
     hosts: config.hosts.join(" "),
     cgroups: `${context.cgroup.name} v${context.cgroup.version}`,
-    config: loaded.file,
+    config: loaded.files.join(" "),
   });
   ready();
   service.ready(config.hosts[0]!);

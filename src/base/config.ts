@@ -1,35 +1,17 @@
-// Loads the daemon's configuration: flags override daemon.json, which overrides the defaults.
+// Loads the daemon's configuration: flags override the files (config_files.ts), which override the defaults.
 // Decision: the error lists all mistakes, each with file, line, key and allowed values; an unknown key stops
 // the start, because a misspelt one would silently have no effect.
-import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import * as v from "valibot";
 import { hostFacts, type HostInfo } from "./config_host.ts";
-import {
-  allKeys,
-  daemonKeys,
-  findKey,
-  nriKeys,
-  spellings,
-  type IdleKey,
-  type Key,
-} from "./config_keys.ts";
+import { readConfigFiles, type Given } from "./config_files.ts";
+import { allKeys, daemonKeys, findKey, nriKeys, type IdleKey, type Key } from "./config_keys.ts";
 import { clipped, programPath, type Resolution } from "./config_resolution.ts";
 import { resolveRuntimes, type GivenRuntimes } from "./config_runtimes.ts";
 import type { Shape } from "./config_values.ts";
-import { CriError, errnoOf, messageOf } from "./errors.ts";
-import {
-  type JsonNode,
-  JsonSyntaxError,
-  jsonValue,
-  lineAt,
-  parseWithLines,
-  plainValue,
-} from "./json.ts";
+import { CriError } from "./errors.ts";
+import { jsonValue, placeAt } from "./json.ts";
 import type { RuntimeEntry } from "./runtime_values.ts";
-import { nearest } from "./edit_distance.ts";
-
-const defaultConfigFile = "/etc/isulad/daemon.json";
 
 type Values<T> = { -readonly [F in keyof T]: T[F] extends Key<infer Output> ? Output : never };
 
@@ -49,23 +31,18 @@ export type Config = Omit<
 
 export type LoadedConfig = {
   config: Config;
-  /** The source of each key's value: "default", "flag", or "file:LINE". */
+  /** The source of each key's value: "default", "flag", or "FILE:LINE", several of a map merged of files. */
   origin: Map<string, string>;
   warnings: string[];
-  /** The file that was read; undefined if the default one does not exist. */
-  file: string | undefined;
+  /** The files that were read, in the order in which they merge. */
+  files: string[];
 };
-
-const bytesMax = 1024 * 1024;
-
-/** A configured value that is not validated yet. */
-type Given = { value: unknown; where: string; origin: string; node?: JsonNode };
 
 /** Flags of the command line, as text. */
 export type Flags = ReadonlyMap<Key | IdleKey, string>;
 
 /**
- * Reads the file (the default one may be missing) and overrides it with the flags.
+ * Reads the file (the default one may be missing) and its drop-ins, and overrides them with the flags.
  * @throws CriError INVALID_ARGUMENT that lists every mistake.
  */
 export function loadConfig(
@@ -73,11 +50,8 @@ export function loadConfig(
   flags: Flags = new Map(),
   host: HostInfo = hostFacts,
 ): LoadedConfig {
-  const path = file ?? defaultConfigFile;
-  const text = readConfigFile(path, file === undefined);
-  const problems: string[] = [];
-  const given = new Map<Key | IdleKey, Given>();
-  if (text !== undefined) collectFile(path, text, { given, problems });
+  const { given, replaced, problems, files } = readConfigFiles(file);
+  for (const [key, from] of replaced) if (from.value !== "") checked(key, from, problems);
   for (const [key, text] of flags) {
     const value = flagValue(key.kind.shape, text);
     given.set(key, { value, where: `--${key.key}`, origin: "flag" });
@@ -98,69 +72,13 @@ export function loadConfig(
     values.set(key.key, value === undefined ? key.fallback : value);
     origin.set(key.key, from && value !== undefined ? from.origin : "default");
   }
-  const loaded = {
-    config: configOf(values),
-    origin,
-    warnings,
-    file: text === undefined ? undefined : path,
-  };
+  const loaded = { config: configOf(values), origin, warnings, files };
   if (problems.length === 0) {
     const place = (name: string, ...steps: string[]) => placeOf(given.get(findKey(name)!), steps);
     resolveValues(loaded.config, values, { host, place, problems, warnings });
   }
   if (problems.length > 0) throw new CriError("INVALID_ARGUMENT", problems.join("\n"));
   return loaded;
-}
-
-function readConfigFile(path: string, mayBeMissing: boolean): string | undefined {
-  try {
-    const text = readFileSync(path, "utf8");
-    if (text.length <= bytesMax) return text;
-  } catch (error) {
-    if (mayBeMissing && errnoOf(error) === "ENOENT") return undefined;
-    throw new CriError("INVALID_ARGUMENT", `Cannot read the configuration: ${messageOf(error)}`, {
-      cause: error,
-    });
-  }
-  throw new CriError("INVALID_ARGUMENT", `${path} is larger than ${bytesMax} bytes`);
-}
-
-type Found = { given: Map<Key | IdleKey, Given>; problems: string[] };
-
-function collectFile(path: string, text: string, { given, problems }: Found): void {
-  const top = parsed(path, text);
-  if (top.kind !== "object") {
-    problems.push(`${path}:${top.line}: must be a JSON object: { "key": value, … }`);
-    return;
-  }
-  for (const { key: spelling, line, node } of top.members) {
-    const key = findKey(spelling);
-    if (!key) {
-      problems.push(`${path}:${line}: unknown key ${unknownKey(spelling)}`);
-      continue;
-    }
-    const earlier = given.get(key);
-    if (earlier)
-      problems.push(`${path}:${line}: "${key.key}" is given twice, first at ${earlier.where}`);
-    const place = { where: `${path}:${line}`, origin: `file:${line}` };
-    given.set(key, { value: plainValue(node), ...place, node });
-  }
-}
-
-function parsed(path: string, text: string): JsonNode {
-  try {
-    return parseWithLines(text);
-  } catch (error) {
-    if (!(error instanceof JsonSyntaxError)) throw error;
-    throw new CriError("INVALID_ARGUMENT", `${path}:${error.line}: not JSON: ${error.message}`, {
-      cause: error,
-    });
-  }
-}
-
-function unknownKey(spelling: string): string {
-  const other = findKey(nearest(spelling.replaceAll("_", "-"), spellings))!;
-  return `"${spelling}"; the nearest known key is "${other.key}" (${other.kind.allowed})`;
 }
 
 /** Converts a flag's text to its value in the file; the check rejects text that does not fit. */
@@ -183,8 +101,7 @@ function flagValue(shape: Shape, text: string): unknown {
 /** Returns the file and line of a part of a value. */
 function placeOf(from: Given | undefined, steps: readonly (string | number)[]): string {
   if (from === undefined) return "default";
-  const line = from.node && lineAt(from.node, steps);
-  return line === undefined ? from.where : from.where.replace(/\d+$/, String(line));
+  return from.node === undefined ? from.where : placeAt(from.node, steps);
 }
 
 function checked(key: Key | IdleKey, from: Given, problems: string[]): unknown {

@@ -44,7 +44,8 @@ function repaired(escape: string): string {
   return escape.length === surrogateLength ? "\\uFFFD" : escape;
 }
 
-export type JsonNode = { line: number } & (
+/** A value with its place: the file as it was passed to parseWithLines(), and the line. */
+export type JsonNode = { file: string; line: number } & (
   | { kind: "scalar"; value: string | number | boolean | null }
   | { kind: "list"; items: JsonNode[] }
   | { kind: "object"; members: JsonMember[] }
@@ -64,9 +65,9 @@ export class JsonSyntaxError extends Error {
 
 const depthMax = 64;
 
-/** Parses a text to values with their lines. @throws JsonSyntaxError with the line. */
-export function parseWithLines(text: string): JsonNode {
-  const reader = new Reader(text.startsWith("\uFEFF") ? text.slice(1) : text);
+/** Parses a file's text to values with their places. @throws JsonSyntaxError with the line. */
+export function parseWithLines(text: string, file = ""): JsonNode {
+  const reader = new Reader(text.startsWith("\uFEFF") ? text.slice(1) : text, file);
   const node = reader.value(0);
   reader.end();
   return node;
@@ -79,9 +80,25 @@ export function plainValue(node: JsonNode): unknown {
   return Object.fromEntries(node.members.map(({ key, node }) => [key, plainValue(node)]));
 }
 
-/** Returns the line of the value at `path`, or of the deepest existing part of the path. */
-export function lineAt(node: JsonNode, path: readonly (string | number)[]): number {
-  let { line } = node;
+/**
+ * Merges a later value into an earlier one: objects merge by key at every depth, any other value replaces the
+ * earlier. Each part keeps its place.
+ */
+export function merged(earlier: JsonNode, later: JsonNode): JsonNode {
+  if (earlier.kind !== "object" || later.kind !== "object") return later;
+  const members = new Map(earlier.members.map((member) => [member.key, member]));
+  for (const member of later.members) {
+    const old = members.get(member.key);
+    const node = old === undefined ? member.node : merged(old.node, member.node);
+    const { line } = node === member.node ? member : old!;
+    members.set(member.key, { key: member.key, line, node });
+  }
+  return { ...earlier, members: [...members.values()] };
+}
+
+/** Returns the place "FILE:LINE" of the value at `path`, or of the deepest existing part of the path. */
+export function placeAt(node: JsonNode, path: readonly (string | number)[]): string {
+  let { file, line } = node;
   let at: JsonNode | undefined = node;
   for (const step of path) {
     const member: JsonMember | undefined =
@@ -89,28 +106,31 @@ export function lineAt(node: JsonNode, path: readonly (string | number)[]): numb
     at = at.kind === "list" ? at.items[Number(step)] : member?.node;
     if (at === undefined) break;
     ({ line } = member ?? at);
+    ({ file } = at);
   }
-  return line;
+  return `${file}:${line}`;
 }
 
 class Reader {
   readonly #text: string;
+  readonly #file: string;
   #at = 0;
   #line = 1;
 
-  constructor(text: string) {
+  constructor(text: string, file: string) {
     this.#text = text;
+    this.#file = file;
   }
 
   value(depth: number): JsonNode {
     this.#space();
     if (depth > depthMax) this.#fail(`nested deeper than ${depthMax} levels`);
-    const line = this.#line;
+    const place = { file: this.#file, line: this.#line };
     const first = this.#text[this.#at];
-    if (first === "{") return { line, kind: "object", members: this.#object(depth) };
-    if (first === "[") return { line, kind: "list", items: this.#list(depth) };
-    if (first === '"') return { line, kind: "scalar", value: this.#string() };
-    return { line, kind: "scalar", value: this.#word() };
+    if (first === "{") return { ...place, kind: "object", members: this.#object(depth) };
+    if (first === "[") return { ...place, kind: "list", items: this.#list(depth) };
+    if (first === '"') return { ...place, kind: "scalar", value: this.#string() };
+    return { ...place, kind: "scalar", value: this.#word() };
   }
 
   end(): void {

@@ -1,6 +1,6 @@
-// Implements `isulad-ts config check` and `config show`, and parses the daemon's flags (daemon.json's keys).
+// Implements `isulad-ts config check`, `show` and `default`, and parses the daemon's flags (daemon.json's keys).
 import { defineCommand, type ArgsDef } from "citty";
-import { loadConfig, type Config, type Flags, type LoadedConfig } from "../base/config.ts";
+import { loadConfig, type Flags } from "../base/config.ts";
 import {
   allKeys,
   daemonKeys,
@@ -9,8 +9,7 @@ import {
   type IdleKey,
   type Key,
 } from "../base/config_keys.ts";
-import { jsonText } from "../base/json.ts";
-import { runtimeJson } from "../base/runtime_values.ts";
+import { configTable, defaultConfig, explainedKeys } from "./config_text.ts";
 import {
   emptyValue,
   givenTwice,
@@ -118,12 +117,12 @@ function addFlag(
 }
 
 const check = defineCommand({
-  meta: { name: "check", description: "Check a configuration file for errors" },
+  meta: { name: "check", description: "Check a configuration file and its drop-ins for errors" },
   args: { file: { type: "positional", valueHint: "FILE", description: "Path of a daemon.json" } },
   run: ({ args }) => {
-    const { warnings } = loadConfig(args.file);
+    const { warnings, files } = loadConfig(args.file);
     for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
-    process.stdout.write(`${args.file}: ok\n`);
+    for (const file of files) process.stdout.write(`${file}: ok\n`);
   },
 });
 
@@ -139,48 +138,21 @@ const show = defineCommand({
   },
 });
 
-export const configCommand = defineCommand({
-  meta: { name: "config", description: "Check a configuration file, or show the effective values" },
-  subCommands: { check, show },
+const defaults = defineCommand({
+  meta: {
+    name: "default",
+    description: "Print a configuration file with every key at its default",
+  },
+  args: { explain: { type: "boolean", description: "Print what each key means instead" } },
+  run: ({ args }) => {
+    process.stdout.write(args.explain === true ? explainedKeys() : defaultConfig());
+  },
 });
 
-/** Formats a table of KEY, VALUE (in the file's syntax) and FROM. */
-export function configTable({ config, origin, warnings, file }: LoadedConfig): string {
-  const rows: string[][] = [["KEY", "VALUE", "FROM"]];
-  const add = (keys: Record<string, Key>, values: Record<string, unknown>) => {
-    for (const [field, { key }] of Object.entries(keys)) {
-      if (field in values) rows.push([key, shown(field, values[field]), origin.get(key) ?? ""]);
-    }
-  };
-  const { nri, ...rest } = config;
-  add(daemonKeys, rest);
-  add(nriKeys, nri);
-  const widths = [0, 1].map((c) => Math.max(...rows.map((row) => row[c]?.length ?? 0)));
-  const lines = rows.map(([key = "", value = "", from = ""]) =>
-    `${key.padEnd(widths[0] ?? 0)}  ${value.padEnd(widths[1] ?? 0)}  ${from}`.trimEnd(),
-  );
-  const head = `# ${file ?? "no file: all values are flags or defaults"}`;
-  return [head, ...lines, ...warnings.map((w) => `# warning: ${w}`), ""].join("\n");
-}
-
-function shown(field: string, value: unknown): string {
-  if (field.endsWith("Ms")) return jsonText(`${Number(value)}ms`.replace(/000ms$/, "s"));
-  if (field === "nativeUmask") return value === 0o027 ? '"secure"' : '"normal"';
-  if (field === "runtimes") return shownRuntimes(value as Config["runtimes"]);
-  if (field === "defaultUlimits") return shownUlimits(value as Config["defaultUlimits"]);
-  return jsonText(value);
-}
-
-function shownRuntimes(runtimes: Config["runtimes"]): string {
-  const entries = Object.entries(runtimes).map(([name, entry]) => [name, runtimeJson(entry)]);
-  return jsonText(Object.fromEntries(entries));
-}
-
-function shownUlimits(ulimits: Config["defaultUlimits"]): string {
-  const entries = ulimits.map(({ type, hard, soft }) => {
-    const name = type.replace("RLIMIT_", "").toLowerCase();
-    const signed = (limit: bigint) => Number(BigInt.asIntN(64, limit)); // "no limit" is -1
-    return [name, { Name: name, Hard: signed(hard), Soft: signed(soft) }];
-  });
-  return jsonText(Object.fromEntries(entries));
-}
+export const configCommand = defineCommand({
+  meta: {
+    name: "config",
+    description: "Check a configuration file, or show the effective or default values",
+  },
+  subCommands: { check, show, default: defaults },
+});

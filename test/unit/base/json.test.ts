@@ -1,6 +1,12 @@
 // Tests the JSON parser that knows the line of each value.
 import { expect, test } from "bun:test";
-import { JsonSyntaxError, lineAt, parseWithLines, plainValue } from "../../../src/base/json.ts";
+import {
+  JsonSyntaxError,
+  merged,
+  parseWithLines,
+  placeAt,
+  plainValue,
+} from "../../../src/base/json.ts";
 import { random } from "../../random.ts";
 
 test("parseWithLines agrees with JSON.parse on random documents and on damaged ones", () => {
@@ -21,11 +27,23 @@ test("parseWithLines agrees with JSON.parse on random documents and on damaged o
   }
 });
 
-test("lineAt finds the line of a nested value, and of the deepest part that exists", () => {
-  const node = parseWithLines('{\n "a": {\n  "b": [1,\n   2]\n }\n}');
-  expect(lineAt(node, ["a"])).toBe(2);
-  expect(lineAt(node, ["a", "b", 1])).toBe(4);
-  expect(lineAt(node, ["a", "c"])).toBe(2);
+test("placeAt finds the place of a nested value, and of the deepest part that exists", () => {
+  const node = parseWithLines('{\n "a": {\n  "b": [1,\n   2]\n }\n}', "f");
+  expect(placeAt(node, ["a"])).toBe("f:2");
+  expect(placeAt(node, ["a", "b", 1])).toBe("f:4");
+  expect(placeAt(node, ["a", "c"])).toBe("f:2");
+});
+
+test("merged merges maps at every depth, replaces all else, and each part keeps its place", () => {
+  const earlier = parseWithLines('{"a": {"b": 1,\n "l": [1, 2]},\n "o": {"x": 1}}', "f");
+  const later = parseWithLines('{\n\n\n"a": {"l": [3],\n "n": {}}, "o": 4}', "g");
+  const node = merged(earlier, later);
+  expect(plainValue(node)).toEqual({ a: { b: 1, l: [3], n: {} }, o: 4 });
+  expect(placeAt(node, ["a"])).toBe("f:1");
+  expect(placeAt(node, ["a", "b"])).toBe("f:1");
+  expect(placeAt(node, ["a", "l"])).toBe("g:4");
+  expect(placeAt(node, ["a", "n"])).toBe("g:5");
+  expect(placeAt(node, ["o", "x"])).toBe("g:5");
 });
 
 test.each([

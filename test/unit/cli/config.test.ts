@@ -1,11 +1,12 @@
 // Tests the flags that set keys of daemon.json, and the table of the configuration.
 import { expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
-import { daemonKeys } from "../../../src/base/config_keys.ts";
-import { configTable, parseFlags } from "../../../src/cli/config.ts";
+import { daemonKeys, nriKeys } from "../../../src/base/config_keys.ts";
+import { parseFlags } from "../../../src/cli/config.ts";
+import { configTable, defaultConfig, explainedKeys } from "../../../src/cli/config_text.ts";
 
 const parse = (line: string) => {
   const { file, flags, info } = parseFlags("prog", line.split(" ").filter(Boolean));
@@ -79,10 +80,15 @@ test("parseFlags rejects an empty argument and an empty value", () => {
   expect(() => parseFlags("prog", ["--graph", ""])).toThrow("--graph has an empty value");
 });
 
-test("configTable shows values in the syntax of daemon.json", () => {
+function makeFolder(): Disposable & { file: string } {
   const folder = mkdtempSync(join(tmpdir(), "isulad-config-"));
-  using _ = { [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
   const file = join(folder, "daemon.json");
+  return { file, [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
+}
+
+test("configTable shows values in the syntax of daemon.json", () => {
+  using folder = makeFolder();
+  const { file } = folder;
   const content = {
     runtimes: {
       runc: { path: "/usr/bin/env", "runtime-args": ["--debug"], "cni-conf-dir": "/x" },
@@ -100,10 +106,50 @@ test("configTable shows values in the syntax of daemon.json", () => {
     .filter((line) => !line.startsWith("#") && !line.startsWith("KEY") && line !== "")
     .map((line) => line.split(/ {2,}/));
   expect(rows).toContainEqual(["graph", '"/flag"', "flag"]);
-  expect(rows).toContainEqual(["cni-timeout", '"1500ms"', "file:1"]);
+  expect(rows).toContainEqual(["cni-timeout", '"1500ms"', `${file}:1`]);
   const expected = loadConfig(file, new Map([[daemonKeys.graph, "/flag"]])).config;
   expect(Object.keys(expected.runtimes)).toContain("kata");
   const again = Object.fromEntries(rows.map(([key, value]) => [key, JSON.parse(value ?? "")]));
   writeFileSync(file, JSON.stringify(again));
   expect(loadConfig(file).config).toEqual(expected);
+});
+
+test("configTable names each file, and the files that a map was merged of", () => {
+  using folder = makeFolder();
+  const { file } = folder;
+  mkdirSync(`${file}.d`);
+  writeFileSync(file, '{"graph": "/a",\n"default-ulimits": {"core": {"Hard": 0, "Soft": 0}}}');
+  const dropIn = join(`${file}.d`, "10-a.json");
+  writeFileSync(dropIn, '{"default-ulimits": {"nofile": {"Hard": 2, "Soft": 1}}}');
+  const lines = configTable(loadConfig(file)).split("\n");
+  expect(lines.slice(0, 2)).toEqual([`# ${file}`, `# ${dropIn}`]);
+  const from = (key: string) => lines.find((line) => line.startsWith(`${key} `))?.split(/ {2,}/)[2];
+  expect(from("graph")).toBe(`${file}:1`);
+  expect(from("default-ulimits")).toBe(`${file}:2, ${dropIn}:1`);
+  expect(from("state")).toBe("default");
+});
+
+test("defaultConfig is strict JSON with every key, which changes nothing", () => {
+  using folder = makeFolder();
+  const { file } = folder;
+  writeFileSync(file, "{}");
+  const { config, warnings } = loadConfig(file);
+  writeFileSync(file, defaultConfig());
+  const loaded = loadConfig(file);
+  expect(loaded.config).toEqual(config);
+  expect(loaded.warnings).toEqual(warnings);
+  const keys: string[] = Object.values({ ...daemonKeys, ...nriKeys }).map(({ key }) => key);
+  expect(Object.keys(JSON.parse(defaultConfig()) as object)).toEqual(keys);
+});
+
+test("explainedKeys has default, meaning, values and other names of each key", () => {
+  const text = explainedKeys();
+  expect(text).toContain(`"cni-timeout": "60s"
+    timeout of a CNI ADD or DEL, all plugins together
+    must be seconds as a number, or a text such as "5s" or "2m", from 1s to 24h
+`);
+  expect(text).toContain("    also: cni-max-conf-num\n");
+  for (const { key } of Object.values({ ...daemonKeys, ...nriKeys })) {
+    expect(text).toContain(`"${key}": `);
+  }
 });

@@ -1,0 +1,120 @@
+// Reads daemon.json and its drop-ins, the files daemon.json.d/*.json beside it, and merges them in order.
+// Decision: maps merge by key and all else replaces, since a list that grew by each file could never be
+// shortened by a later one.
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { findKey, spellings, type IdleKey, type Key } from "./config_keys.ts";
+import { nearest } from "./edit_distance.ts";
+import { CriError, errnoOf, messageOf } from "./errors.ts";
+import { type JsonNode, JsonSyntaxError, merged, parseWithLines, plainValue } from "./json.ts";
+
+const defaultConfigFile = "/etc/isulad/daemon.json";
+const bytesMax = 1024 * 1024;
+
+/** A configured value that is not validated yet. where: its place, for messages. */
+export type Given = { value: unknown; where: string; origin: string; node?: JsonNode };
+
+type GivenKey = [key: Key | IdleKey, given: Given];
+
+export type ConfigFiles = {
+  given: Map<Key | IdleKey, Given>;
+  /** Values that a later file replaced; they are without effect, but must be valid. */
+  replaced: GivenKey[];
+  problems: string[];
+  /** Paths in the order in which they merge. */
+  files: string[];
+};
+
+/**
+ * file: undefined stands for the default one, which may be missing.
+ * @throws CriError INVALID_ARGUMENT for a file that cannot be read.
+ */
+export function readConfigFiles(file: string | undefined): ConfigFiles {
+  const path = file ?? defaultConfigFile;
+  const found: ConfigFiles = { given: new Map(), replaced: [], problems: [], files: [] };
+  for (const one of [path, ...dropIns(`${path}.d`)]) {
+    const text = readConfigFile(one, file === undefined && one === path);
+    if (text === undefined) continue;
+    found.files.push(one);
+    for (const [key, given] of keysOf(one, text, found.problems)) add(found, key, given);
+  }
+  return found;
+}
+
+/** Returns the paths of a folder's JSON files, sorted; hidden ones are editors' temporary files. */
+function dropIns(folder: string): string[] {
+  try {
+    const names = readdirSync(folder).filter((name) => /^[^.].*\.json$/.test(name));
+    return names.sort().map((name) => join(folder, name));
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return [];
+    throw unreadable(error);
+  }
+}
+
+function readConfigFile(path: string, mayBeMissing: boolean): string | undefined {
+  try {
+    const text = readFileSync(path, "utf8");
+    if (text.length <= bytesMax) return text;
+  } catch (error) {
+    if (mayBeMissing && errnoOf(error) === "ENOENT") return undefined;
+    throw unreadable(error);
+  }
+  throw new CriError("INVALID_ARGUMENT", `${path} is larger than ${bytesMax} bytes`);
+}
+
+function unreadable(cause: unknown): CriError {
+  const message = `Cannot read the configuration: ${messageOf(cause)}`;
+  return new CriError("INVALID_ARGUMENT", message, { cause });
+}
+
+/** Returns the keys of one file; what is wrong goes to problems. */
+function keysOf(path: string, text: string, problems: string[]): Map<Key | IdleKey, Given> {
+  const given = new Map<Key | IdleKey, Given>();
+  const top = parsed(path, text, problems);
+  if (top === undefined) return given;
+  if (top.kind !== "object") {
+    problems.push(`${path}:${top.line}: must be a JSON object: { "key": value, … }`);
+    return given;
+  }
+  for (const { key: spelling, line, node } of top.members) {
+    const where = `${path}:${line}`;
+    const key = findKey(spelling);
+    if (!key) {
+      problems.push(`${where}: unknown key ${unknownKey(spelling)}`);
+      continue;
+    }
+    const earlier = given.get(key);
+    if (earlier) problems.push(`${where}: "${key.key}" is given twice, first at ${earlier.where}`);
+    given.set(key, { value: plainValue(node), where, origin: where, node });
+  }
+  return given;
+}
+
+function parsed(path: string, text: string, problems: string[]): JsonNode | undefined {
+  try {
+    return parseWithLines(text, path);
+  } catch (error) {
+    if (!(error instanceof JsonSyntaxError)) throw error;
+    problems.push(`${path}:${error.line}: not JSON: ${error.message}`);
+    return undefined;
+  }
+}
+
+function unknownKey(spelling: string): string {
+  const other = findKey(nearest(spelling.replaceAll("_", "-"), spellings))!;
+  return `"${spelling}"; the nearest known key is "${other.key}" (${other.kind.allowed})`;
+}
+
+/** Merges a key of a later file into those of the earlier ones. */
+function add({ given, replaced }: ConfigFiles, key: Key | IdleKey, later: Given): void {
+  const earlier = given.get(key);
+  if (earlier?.node?.kind === "object" && later.node?.kind === "object") {
+    const node = merged(earlier.node, later.node);
+    const origin = `${earlier.origin}, ${later.origin}`;
+    given.set(key, { value: plainValue(node), where: earlier.where, origin, node });
+    return;
+  }
+  if (earlier !== undefined) replaced.push([key, earlier]);
+  given.set(key, later);
+}

@@ -74,10 +74,15 @@ function keyTable(keys: readonly Key[]): string {
   const isLong = ({ kind }: Key) => kind.allowed.length > cellCharsMax;
   const rows = keys.map((key) => {
     const values = isLong(key) ? "see below" : allowed(key);
-    return row([names(key), shownDefault(key), values, key.about]);
+    const applies = key.live ? "reload" : "restart";
+    return row([names(key), shownDefault(key), values, key.about, applies]);
   });
   const notes = keys.filter(isLong).map((key) => `- \`${key.key}\`: ${allowed(key)}`);
-  const table = [row(["key", "default", "values", "meaning"]), "|---|---|---|---|", ...rows];
+  const table = [
+    row(["key", "default", "values", "meaning", "by"]),
+    "|---|---|---|---|---|",
+    ...rows,
+  ];
   return [...table, ...(notes.length > 0 ? ["", ...notes] : []), ""].join("\n");
 }
 

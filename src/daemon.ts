@@ -3,10 +3,11 @@
 import { readFileSync, rmSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { liveFields } from "./base/live_fields.ts";
 import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
-import { CriError, errnoOf, messageOf } from "./base/errors.ts";
-import type { Log } from "./base/log.ts";
+import { errnoOf, messageOf } from "./base/errors.ts";
+import { type Log, logFailure } from "./base/log.ts";
 import { EventBus } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context } from "./cri/context.ts";
@@ -16,8 +17,10 @@ import { Instruments } from "./stats/instruments.ts";
 import { serveMetrics } from "./stats/metrics_server.ts";
 import { metricsText } from "./cri/daemon_metrics.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
+import { Semaphore } from "./base/semaphore.ts";
 import { SingleFlight } from "./base/single_flight.ts";
 import { sampledCgroups } from "./cri/usage.ts";
+import { pinnedPatterns } from "./image/pinned.ts";
 import { loadImagesDir } from "./image/images_dir.ts";
 import { type ImageStore, openImageStore } from "./image/store.ts";
 import type { Verification } from "./image/verifiers.ts";
@@ -76,8 +79,16 @@ function reportRejections(log: Log): void {
   });
 }
 
+export type Start = {
+  /** Its config changes in place when it is reloaded. */
+  loaded: LoadedConfig;
+  /** Reads the configuration again. @throws CriError INVALID_ARGUMENT. */
+  read: () => LoadedConfig;
+  log: Log;
+};
+
 /** Runs the daemon until a signal ends it. */
-export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
+export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   const { config } = loaded;
   for (const warning of loaded.warnings) log.warn(warning);
   reportRejections(log);
@@ -94,7 +105,7 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
   closeFolder(config.state, "state");
   applyOomScore(config, log);
   becomeSubreaper();
-  const context = await createContext({ config, log, instance }, stack);
+  const context = await createContext({ config, read, log, instance }, stack);
   stack.use(reapOrphans(context));
   const { calls, streams } = context;
   stack.use(
@@ -125,6 +136,9 @@ export async function runDaemon(loaded: LoadedConfig, log: Log): Promise<void> {
     config: loaded.files.join(" "),
   });
   ready();
+  process.on("SIGHUP", () => {
+    context.reload().catch(logFailure(log, "SIGHUP had no effect"));
+  });
   service.ready(config.hosts[0]!);
   const signal = await endSignal();
   service.ending();
@@ -143,10 +157,10 @@ function applyOomScore({ oomScore }: Config, log: Log): void {
   log.warn("oom-score is not applied: to lower it needs CAP_SYS_RESOURCE", { oomScore, is: set });
 }
 
-type Given = { config: Config; log: Log; instance: string };
+type Given = { config: Config; read: () => LoadedConfig; log: Log; instance: string };
 
 async function createContext(
-  { config, log, instance }: Given,
+  { config, read, log, instance }: Given,
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
@@ -156,6 +170,7 @@ async function createContext(
   const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
   if (unlabelled !== undefined) log.warn(unlabelled);
   const exits = new ExitWaiters();
+  const reloads = new Semaphore(1);
   const monitor = stack.use(
     new MonitorClient({
       state: config.state,
@@ -195,6 +210,10 @@ async function createContext(
     layers: stack.use(new DiskUsages(log.child("stats"))),
     monitor,
     streams,
+    reload: async () => {
+      using _ = await reloads.acquire();
+      return await (await import("./reload.ts")).reload(context, read);
+    },
     exits,
     events: new EventBus<PodEvent>({ eventsMax, subscribersMax }),
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
@@ -211,15 +230,14 @@ async function createContext(
 }
 
 function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwork {
-  return openCni({
-    confDir: config.cniConfDir,
-    binDirs: config.cniBinDirs,
-    cacheDir: join(config.graph, "cni"),
-    log: log.child("cni"),
-    timeoutMs: config.cniTimeoutMs,
-    graceMs: cniGraceMs,
-    maxConfNum: config.maxConfNum,
+  const live = liveFields(config, {
+    confDir: "cniConfDir",
+    binDirs: "cniBinDirs",
+    timeoutMs: "cniTimeoutMs",
+    maxConfNum: "maxConfNum",
   });
+  const cacheDir = join(config.graph, "cni");
+  return openCni(Object.assign(live, { cacheDir, log: log.child("cni"), graceMs: cniGraceMs }));
 }
 
 function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDriver {
@@ -233,17 +251,17 @@ function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDrive
   return driver(mounts, config.cgroupParent);
 }
 
-function openImages({ config, log }: Omit<Given, "instance">): Promise<ImageStore> {
+function openImages({ config, log }: Pick<Given, "config" | "log">): Promise<ImageStore> {
   return openImageStore({
     graph: config.graph,
     log: log.child("image"),
-    registry: {
-      mirrors: config.registryMirrors,
-      insecure: config.insecureRegistries,
-      configPath: config.registryConfigPath,
-      authFile: config.registryAuthFile,
-      progressTimeoutMs: config.pullProgressTimeoutMs,
-    },
+    registry: liveFields(config, {
+      mirrors: "registryMirrors",
+      insecure: "insecureRegistries",
+      configPath: "registryConfigPath",
+      authFile: "registryAuthFile",
+      progressTimeoutMs: "pullProgressTimeoutMs",
+    }),
     layers: {
       limits: {
         bytesMax: config.layerMaxMib * 2 ** 20,
@@ -253,11 +271,16 @@ function openImages({ config, log }: Omit<Given, "instance">): Promise<ImageStor
       },
       downloadsMax: config.maxConcurrentDownloads,
       keepsBlobs: config.keepBlobs,
-      decoding: { processors: config.streamProcessors, timeoutMs: config.pullProgressTimeoutMs },
+      decoding: liveFields(config, {
+        processors: "streamProcessors",
+        timeoutMs: "pullProgressTimeoutMs",
+      }),
     },
     storage: { driver: config.storageDriver, containerBytes: config.containerBytes },
-    verification: verificationOf(config, log),
-    pinned: [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== ""),
+    get verification() {
+      return verificationOf(config, log); // a reload changes it
+    },
+    pinned: pinnedPatterns(config),
   });
 }
 
@@ -278,14 +301,11 @@ function loadImages({ images, config, log }: Context): AsyncDisposable {
 }
 
 function openStreams(
-  { config, log }: Omit<Given, "instance">,
+  { config, log }: Pick<Given, "config" | "log">,
   monitor: MonitorClient,
 ): Promise<Streams> {
   const { streamServerAddress: address, streamPort: port, streamIdleMs: idleMs } = config;
   const { streamTlsCert: cert, streamTlsKey: key } = config;
-  if ((cert === "") !== (key === "")) {
-    throw new CriError("INVALID_ARGUMENT", "stream-tls-cert and stream-tls-key go together");
-  }
   const tls = cert === "" ? undefined : { cert, key };
   const folder = join(config.state, "streams");
   return Streams.open({ monitor, log: log.child("stream"), folder, address, port, idleMs, tls });

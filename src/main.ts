@@ -116,12 +116,17 @@ async function runDaemonCommand(args: string[]): Promise<number> {
     const own = args.filter((word) => word !== allowFailpoints);
     const { file, flags, info } = parseFlags(name, own);
     if (info !== undefined) return await runCommand([`--${info}`]);
-    const loaded = loadConfig(file, flags);
-    const { logLevel: level, logFormat: format } = loaded.config;
-    const log = createLog({ level, format });
+    const read = () => loadConfig(file, flags);
+    const loaded = read();
+    const log = createLog({
+      get level() {
+        return loaded.config.logLevel; // a reload changes it
+      },
+      format: loaded.config.logFormat,
+    });
     prepareProcess(log);
     await armFailpoints(args.includes(allowFailpoints), log);
-    await runDaemon(loaded, log);
+    await runDaemon({ loaded, read, log });
     process.exit(0);
   } catch (error) {
     process.stderr.write(`${name}: ${messageOf(error)}\n`);

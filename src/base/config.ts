@@ -153,6 +153,7 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
     config.group = "";
   }
   checkSockets(config, s);
+  checkStreamTls(config, s);
   resolveStorage(config, s);
   const runtimes = values.get("runtimes") as GivenRuntimes["runtimes"];
   const aliases = values.get("cri-runtimes") as GivenRuntimes["aliases"];
@@ -184,6 +185,13 @@ function checkSockets({ group, hosts, graph, state }: Config, s: Resolution): vo
       `${s.place("hosts")}: "hosts" must not have ${clipped(host)} for the group "${group}": it lies in ${folder}, which only root can enter; use a path outside of graph and state, such as unix:///var/run/isulad.sock`,
     );
   }
+}
+
+function checkStreamTls({ streamTlsCert: cert, streamTlsKey: key }: Config, s: Resolution): void {
+  if ((cert === "") === (key === "")) return;
+  const names = ["stream-tls-cert", "stream-tls-key"];
+  const [given = "", missing] = cert === "" ? names.toReversed() : names;
+  s.problems.push(`${s.place(given)}: "${given}" needs "${missing}", too`);
 }
 
 /** /var/run is a link to /run. */

@@ -9,15 +9,17 @@ export type Key<Output = unknown> = {
   about: string;
   /** Other spellings, in addition to "_" for "-". */
   also: readonly string[];
+  /** A reload applies a change; other keys need a restart. */
+  live: boolean;
 };
 
 function key<Output>(
   name: string,
   kind: k.Kind<Output>,
   fallback: NoInfer<Output>,
-  rest: { about: string; also?: readonly string[] },
+  rest: { about: string; also?: readonly string[]; live?: true },
 ): Key<Output> {
-  return { key: name, kind, fallback, also: [], ...rest };
+  return { key: name, kind, fallback, also: [], live: false, ...rest };
 }
 
 const secondMs = 1000;
@@ -48,16 +50,20 @@ export const daemonKeys = {
     about: "the daemon's process id",
   }),
   logLevel: key("log-level", k.logLevel, "info", {
+    live: true,
     about: "ERROR, WARN, INFO or DEBUG (iSulad's other levels are the next of these)",
   }),
   logFormat: key("log-format", k.choice(["text", "json"]), "text", { about: "text or json" }),
   defaultRuntime: key("default-runtime", k.text, "runc", {
+    live: true,
     about: "runtime of pods that name no handler",
   }),
   runtimes: key("runtimes", runtimes, emptyMap, {
+    live: true,
     about: "OCI runtimes and shims by handler; installed runc and crun are always included",
   }),
   criRuntimes: key("cri-runtimes", handlerNames, emptyMap, {
+    live: true,
     about: "further handler names of runtimes and shims",
     also: ["cri-runtime"],
   }),
@@ -68,9 +74,11 @@ export const daemonKeys = {
     about: 'the systemd cgroup driver instead of cgroupfs; "auto": if systemd is the init',
   }),
   podSandboxImage: key("pod-sandbox-image", k.text, "", {
+    live: true,
     about: "image of the pause container, if a pod needs one; default: a built-in program",
   }),
   pinnedImages: key("pinned-images", k.imagePatterns, [], {
+    live: true,
     about: "images excluded from the kubelet's garbage collection; `*` for any characters",
   }),
   imagesDir: key("images-dir", k.absolutePath, "", {
@@ -78,32 +86,44 @@ export const daemonKeys = {
   }),
   networkPlugin: key("network-plugin", k.choice(["cni"]), "cni", { about: "cni" }),
   cniBinDirs: key("cni-bin-dir", k.folders, ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"], {
+    live: true,
     about: "folders searched for CNI plugins",
   }),
-  cniConfDir: key("cni-conf-dir", k.absolutePath, "/etc/cni/net.d", { about: "CNI lists" }),
+  cniConfDir: key("cni-conf-dir", k.absolutePath, "/etc/cni/net.d", {
+    live: true,
+    about: "CNI lists",
+  }),
   cniConfTemplate: key("cni-conf-template", k.absolutePath, "", {
+    live: true,
     about: "template of the CNI list that is written when the kubelet reports the pod CIDR",
   }),
   registryMirrors: key("registry-mirrors", k.registries, [], {
+    live: true,
     about: "mirrors, tried before docker.io",
   }),
   insecureRegistries: key("insecure-registries", k.registries, [], {
+    live: true,
     about: "registries with plain HTTP, or with an unverified certificate",
     also: ["insecure-registry"],
   }),
   registryConfigPath: key("registry-config-path", k.absolutePath, "/etc/isulad/certs.d", {
+    live: true,
     about: "a certs.d tree with hosts.toml files",
   }),
   registryAuthFile: key("registry-auth-file", k.absolutePath, "", {
+    live: true,
     about: "the node's own credentials, a file in the format of Docker's config.json",
   }),
   imageVerifierDir: key("image-verifier-dir", k.absolutePath, "", {
+    live: true,
     about: "folder of programs that must all accept an image before it is pulled; empty: none",
   }),
   imageVerifierRequired: key("image-verifier-required", k.flag, false, {
+    live: true,
     about: "refuse every pull while image-verifier-dir is absent or empty",
   }),
   maxVerifiers: key("max-verifiers", k.integer(1, 100), 10, {
+    live: true,
     about: "number of programs in image-verifier-dir over which every pull is refused",
   }),
   perVerifierTimeoutMs: key(
@@ -111,10 +131,12 @@ export const daemonKeys = {
     k.duration(secondMs, 10 * minuteMs),
     10 * secondMs,
     {
+      live: true,
       about: "timeout of each program of image-verifier-dir",
     },
   ),
   streamProcessors: key("stream-processors", k.streamProcessors, emptyMap, {
+    live: true,
     about: "programs that decode layers by media type, as containerd's stream_processors",
   }),
   storageDriver: key("storage-driver", k.storageDriver, "auto", {
@@ -125,31 +147,39 @@ export const daemonKeys = {
     also: ["storage-opt"],
   }),
   defaultUlimits: key("default-ulimits", k.ulimits, [], {
+    live: true,
     about: "resource limits of every container",
     also: ["default-ulimit"],
   }),
   nativeUmask: key("native.umask", k.meaning({ normal: 0o022, secure: 0o027 }), 0o022, {
+    live: true,
     about: "umask of containers: normal (0022) or secure (0027)",
   }),
   startTimeoutMs: key("start-timeout", seconds, 2 * minuteMs, {
+    live: true,
     about: "timeout of a container's start",
   }),
   runtimeTimeoutMs: key("runtime-timeout", seconds, minuteMs, {
+    live: true,
     about:
       "timeout of any other call of the OCI runtime, of a volume's remote disk, and of processes to end after SIGKILL",
   }),
   maxConfNum: key("max-conf-num", k.integer(0, 16), 1, {
+    live: true,
     about: "number of CNI lists that each pod is attached to (eth0, eth1, …); 0: all",
     also: ["cni-max-conf-num"],
   }),
   ipPreference: key("ip-preference", k.choice(["ipv4", "ipv6", "cni"]), "ipv4", {
+    live: true,
     about: "address family of a pod's ip: ipv4, ipv6, or cni: the first address of the result",
     also: ["ip-pref"],
   }),
   cniTimeoutMs: key("cni-timeout", seconds, minuteMs, {
+    live: true,
     about: "timeout of a CNI ADD or DEL, all plugins together",
   }),
   pullProgressTimeoutMs: key("pull-progress-timeout", seconds, minuteMs, {
+    live: true,
     about: "timeout of a pull without a received byte",
   }),
   maxConcurrentDownloads: key("max-concurrent-downloads", k.integer(1, 32), 3, {
@@ -174,9 +204,11 @@ export const daemonKeys = {
     about: "loopback port of Prometheus metrics, at /metrics; 0: none",
   }),
   maxContainerLogLineSize: key("max-container-log-line-size", k.integer(256, 65_536), 16_384, {
+    live: true,
     about: "bytes of a line in a container's log; a longer one is written in parts",
   }),
   drainExecSyncIoMs: key("drain-exec-sync-io-timeout", k.duration(1, 60 * minuteMs), 100, {
+    live: true,
     about:
       "timeout, after the end of an ExecSync's process, of the output of those that it has left behind",
   }),
@@ -190,42 +222,53 @@ export const daemonKeys = {
     about: "timeout of a stream without a byte in either direction",
   }),
   streamTlsCert: key("stream-tls-cert", k.text, "", {
+    live: true,
     about: "PEM file with the certificate of the stream server; enables TLS",
   }),
   streamTlsKey: key("stream-tls-key", k.text, "", {
+    live: true,
     about: "PEM file with the key of that certificate",
   }),
   oomScore: key("oom-score", k.integer(-1000, 1000), 0, {
     about: "oom_score_adj of the daemon and the monitor; 0: as they were started",
   }),
   restrictOomScoreAdj: key("restrict-oom-score-adj", k.flag, false, {
+    live: true,
     about: "raise a lower oom_score_adj of a container to the daemon's",
   }),
   unsetSeccompProfile: key("unset-seccomp-profile", k.seccompProfile, "", {
+    live: true,
     about: "seccomp profile of pods and containers that request none; empty: unconfined",
   }),
   disableProcMount: key("disable-proc-mount", k.flag, false, {
+    live: true,
     about: "mask the usual paths of /proc and /sys in containers that request fewer",
   }),
   disableApparmor: key("disable-apparmor", k.flag, false, {
     about: "run containers without AppArmor; those that name a profile are refused",
   }),
   tolerateMissingHugetlbController: key("tolerate-missing-hugetlb-controller", k.flag, true, {
+    live: true,
     about: "ignore limits of huge pages on a node without the hugetlb controller",
   }),
   disableHugetlbController: key("disable-hugetlb-controller", k.flag, false, {
+    live: true,
     about: "ignore limits of huge pages on every node",
   }),
   ignoreImageDefinedVolumes: key("ignore-image-defined-volumes", k.flag, false, {
+    live: true,
     about: "make no folder for the volumes that an image defines",
   }),
   enableUnprivilegedPorts: key("enable-unprivileged-ports", k.flag, true, {
+    live: true,
     about: "any user of a pod may listen on ports below 1024",
   }),
   enableUnprivilegedIcmp: key("enable-unprivileged-icmp", k.flag, true, {
+    live: true,
     about: "any user of a pod may send pings",
   }),
   rejectMissingMountSources: key("reject-missing-mount-sources", k.flag, false, {
+    live: true,
     about: "refuse a container whose host_path does not exist, instead of making a folder",
   }),
   enableCriV1: key("enable-cri-v1", k.flag, true, { about: "true: the daemon serves CRI v1" }),
@@ -233,23 +276,28 @@ export const daemonKeys = {
     about: "GetContainerEvents; without it a kubelet polls",
   }),
   deviceOwnershipFromSecurityContext: key("device-ownership-from-security-context", k.flag, false, {
+    live: true,
     about: "devices belong to run_as_user and run_as_group instead of the owner on the node",
   }),
   selinuxEnabled: key("selinux-enabled", k.flag, false, {
     about: "containers get SELinux labels, if the kernel has SELinux enabled",
   }),
   selinuxCategoryRange: key("selinux-category-range", k.integer(2, 1024), 1022, {
+    live: true,
     about: "number of SELinux categories, from c0, of which each pod gets two",
   }),
-  enableCdi: key("enable-cdi", k.flag, false, { about: "devices by CDI names" }),
+  enableCdi: key("enable-cdi", k.flag, false, { live: true, about: "devices by CDI names" }),
   blockioConfigFile: key("blockio-config-file", k.text, "", {
+    live: true,
     about: "classes of block I/O for NRI plugins, in the form of containerd's blockio_config_file",
   }),
   rdtConfigFile: key("rdt-config-file", k.text, "", {
+    live: true,
     about:
       "classes of cache and memory bandwidth for NRI plugins, in the form of containerd's rdt_config_file",
   }),
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, ["/etc/cdi", "/var/run/cdi"], {
+    live: true,
     about: "folders of CDI specs",
   }),
 } as const;
@@ -264,22 +312,28 @@ export const nriKeys = {
     also: ["socket-path"],
   }),
   pluginPath: key("plugin-path", k.absolutePath, "/opt/nri/plugins", {
+    live: true,
     about: "pre-installed NRI plugins",
   }),
   pluginConfigPath: key("plugin-config-path", k.absolutePath, "/etc/nri/conf.d", {
+    live: true,
     about: "configuration of NRI plugins",
   }),
   registrationTimeoutMs: key("plugin-registration-timeout", k.duration(1), 5 * secondMs, {
+    live: true,
     about: "timeout of an NRI plugin's registration",
   }),
   requestTimeoutMs: key("plugin-request-timeout", k.duration(1), 2 * secondMs, {
+    live: true,
     about: "timeout of a request to an NRI plugin",
     also: ["plugin-requst-timeout"],
   }),
   synchronizeTimeoutMs: key("plugin-synchronize-timeout", k.duration(1), 30 * secondMs, {
+    live: true,
     about: "timeout of the synchronization of an NRI plugin with all pods and containers",
   }),
   requiredPlugins: key("nri-required-plugins", k.texts, [], {
+    live: true,
     about: "NRI plugins (`10-name` or `name`) without which no pod or container is created",
   }),
 } as const;

@@ -19,6 +19,7 @@ export type Log = {
 };
 
 export type LogOptions = {
+  /** Read at each line: a getter makes the level changeable. */
   level: LogLevel;
   format: LogFormat;
   /** By default standard error, which systemd's journal keeps. */
@@ -30,9 +31,9 @@ const levels: readonly LogLevel[] = ["error", "warn", "info", "debug"];
 export function createLog(options: LogOptions): Log {
   const stream = options.stream ?? process.stderr;
   const format = options.format === "json" ? jsonLine : textLine;
-  const enabled = new Set(levels.slice(0, levels.indexOf(options.level) + 1));
   const write = (line: Line) => {
-    if (enabled.has(line.level)) stream.write(`${format(line)}\n`);
+    if (levels.indexOf(line.level) <= levels.indexOf(options.level))
+      stream.write(`${format(line)}\n`);
   };
   return roomLog(write, "");
 }

@@ -10,6 +10,7 @@ import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import { nri } from "./nri.ts";
 import type { PassThrough } from "./program.ts";
+import { reload } from "./reload.ts";
 import { registry } from "./registry_check.ts";
 import { run } from "./run.ts";
 import { attach, exec, portForward } from "./stream_commands.ts";
@@ -43,6 +44,7 @@ export const commands: SubCommandsDef = {
   top,
   nri,
   registry,
+  reload,
   version,
   config: configCommand,
   licenses,

@@ -56,13 +56,14 @@ export function defaultConfig(): string {
   return `{\n${lines.join(",\n")}\n}\n`;
 }
 
-/** Returns each key with its default, meaning and allowed values. */
+/** Returns each key with its default, meaning, allowed values, and what applies a change. */
 export function explainedKeys(): string {
   const blocks = defaults().map(({ key, value }) =>
     [
       `"${key.key}": ${value}`,
       `    ${key.about}`,
       `    must be ${key.kind.allowed}`,
+      `    ${key.live ? "applied by a reload" : "applied by a restart"}`,
       ...(key.also.length > 0 ? [`    also: ${key.also.join(", ")}`] : []),
     ].join("\n"),
   );

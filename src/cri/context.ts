@@ -64,6 +64,8 @@ export type Context = {
   exits: ExitWaiters;
   /** Absent if nri-support is off, or plugins are not started yet. */
   nri?: NriEvents;
+  /** Applies the configuration files to this daemon; one reload at a time. */
+  reload(): Promise<{ applied: string[]; restart: string[]; warnings: string[] }>;
   instruments: Instruments;
   events: EventBus<PodEvent>;
   /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket, or before ready. */

@@ -67,6 +67,10 @@ class Nri implements NriEvents, AsyncDisposable {
     return this.#host.list();
   }
 
+  relaunch(): Promise<void> {
+    return this.#host.relaunch();
+  }
+
   enter(): Promise<Disposable> {
     return this.#host.enter();
   }

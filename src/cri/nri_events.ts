@@ -12,6 +12,8 @@ import type { Sandbox } from "../state/sandbox.ts";
  */
 export type NriEvents = {
   plugins(): PluginState[];
+  /** Ends the pre-installed plugins and starts those of the configured folder. */
+  relaunch(): Promise<void>;
   /**
    * Keeps plugins from synchronizing between an event and its record. Call it before locking a sandbox or
    * container.

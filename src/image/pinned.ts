@@ -1,6 +1,12 @@
 // Matches images against the configured patterns of those excluded from the kubelet's garbage collection.
+import type { Config } from "../base/config.ts";
 import type { ImageRecord } from "./records.ts";
 import { fullName, nameOrNone } from "../registry/reference.ts";
+
+/** Returns the patterns of a configuration: the pause container's image is needed like those. */
+export function pinnedPatterns(config: Pick<Config, "podSandboxImage" | "pinnedImages">): string[] {
+  return [config.podSandboxImage, ...config.pinnedImages].filter((name) => name !== "");
+}
 
 /**
  * A pattern is a name in short or full form ("busybox:1.37"), a name with a digest, an id, or one of these

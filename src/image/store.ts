@@ -42,7 +42,7 @@ export type ImageStoreOptions = {
   layers: Omit<LayerMakerOptions, "log">;
   storage: StorageOptions;
   verification?: Verification | undefined;
-  /** Names or patterns of images excluded from the kubelet's garbage collection (pinned.ts). */
+  /** As for pin(). */
   pinned?: string[];
 };
 
@@ -85,7 +85,7 @@ export class ImageStore implements AsyncDisposable {
   readonly #maker: LayerMaker;
   readonly #pulls = new CountedFlight<ImageRecord, ImageProgress>("pull");
   /** Tests whether an image is excluded from the kubelet's garbage collection. */
-  readonly pinned: (image: ImageRecord) => boolean;
+  pinned: (image: ImageRecord) => boolean;
   readonly sync: LayerSync;
   readonly #mounts: RootfsMounts;
   readonly #gc: LayerGc;
@@ -104,6 +104,11 @@ export class ImageStore implements AsyncDisposable {
     this.#gc = new LayerGc({ ...parts, mounts: this.#mounts });
     this.#registrar = new Registrar({ ...parts, maker: this.#maker, gc: this.#gc, startHelpers });
     this.pinned = pinnedBy(options.pinned ?? []);
+  }
+
+  /** Replaces the patterns of images excluded from the kubelet's garbage collection (pinned.ts). */
+  pin(patterns: readonly string[]): void {
+    this.pinned = pinnedBy(patterns);
   }
 
   /** Cleans up after the previous daemon. */

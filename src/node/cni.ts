@@ -34,6 +34,7 @@ export { attachmentName, usableAttachments } from "./cni_cache.ts";
 export { podAddresses, podMac, type PodAddress } from "./cni_result.ts";
 export type { CniAttachment, CniPod };
 
+/** Read at each use: getters make them changeable. */
 export type CniOptions = {
   confDir: string;
   binDirs: string[];
@@ -84,7 +85,7 @@ export class CniNetwork implements AsyncDisposable {
 
   constructor(options: CniOptions) {
     this.#options = options;
-    this.#probe = new StatusProbe(options.binDirs);
+    this.#probe = new StatusProbe(options);
   }
 
   /** Tells whether a list is loaded, its plugins are installed, and their STATUS succeeds. */

@@ -20,12 +20,12 @@ type Result = { problem: string | undefined; atMs: number };
 
 /** Runs STATUS of a list's plugins, single-flight. */
 export class StatusProbe {
-  readonly #binDirs: string[];
+  readonly #options: { readonly binDirs: string[] };
   readonly #results = new Map<string, Result>();
   readonly #running = new SingleFlight<Result>();
 
-  constructor(binDirs: string[]) {
-    this.#binDirs = binDirs;
+  constructor(options: { readonly binDirs: string[] }) {
+    this.#options = options;
   }
 
   /** Returns why the network cannot take pods; undefined: it can, or its plugins do not support STATUS. */
@@ -52,7 +52,7 @@ export class StatusProbe {
     for (const plugin of list.plugins) {
       try {
         const input = pluginInput(list, plugin, { capabilityArgs: {} });
-        const call = { plugin: plugin.type, binDirs: this.#binDirs, input };
+        const call = { plugin: plugin.type, binDirs: this.#options.binDirs, input };
         await execPlugin({ command: "STATUS", ...call }, signal);
       } catch (error) {
         if (!isUnknownCommand(error)) return messageOf(error);

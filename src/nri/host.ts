@@ -59,6 +59,11 @@ export class NriHost implements AsyncDisposable {
     return this.#set.start();
   }
 
+  /** Ends the pre-installed plugins and starts those of the configured folder. */
+  relaunch(): Promise<void> {
+    return this.#set.relaunch();
+  }
+
   [Symbol.asyncDispose](): Promise<void> {
     return this.#set[Symbol.asyncDispose]();
   }

@@ -139,7 +139,7 @@ export class Launcher implements AsyncDisposable {
   async #shutDown(plugin: Plugin, child: ChildProcess): Promise<void> {
     // Best effort: the process is stopped anyway.
     await plugin.call("Shutdown", new Uint8Array(), endMs).catch(() => {});
-    plugin.close("the daemon ends");
+    plugin.close("the daemon has ended it");
     await endProcess(child);
   }
 

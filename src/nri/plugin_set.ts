@@ -38,14 +38,19 @@ export class PluginSet implements AsyncDisposable {
   #plugins: readonly Plugin[] = [];
   /** Plugins being synchronized; they receive later events when their turn comes. */
   #synchronizing = 0;
-  readonly #launcher: Launcher;
+  #launcher: Launcher;
   #server: Server | undefined;
 
   constructor(options: PluginSetOptions) {
     this.#options = options;
-    this.#launcher = new Launcher({
-      files: discoverPlugins(options.config.pluginPath, options.log),
-      log: options.log,
+    this.#launcher = this.#newLauncher();
+  }
+
+  #newLauncher(): Launcher {
+    const { config, log } = this.#options;
+    return new Launcher({
+      files: discoverPlugins(config.pluginPath, log),
+      log,
       connect: (socket, file) => this.#connect(socket, file),
       admit: (plugin) => this.#admit(plugin),
     });
@@ -66,6 +71,13 @@ export class PluginSet implements AsyncDisposable {
     const { disableConnections, socketPath } = this.#options.config;
     await this.#launcher.start();
     if (!disableConnections) await this.#listen(socketPath);
+  }
+
+  /** Ends the pre-installed plugins and starts those of the configured folder. */
+  async relaunch(): Promise<void> {
+    await this.#launcher[Symbol.asyncDispose]();
+    this.#launcher = this.#newLauncher();
+    await this.#launcher.start();
   }
 
   /** Only disconnects external plugins: they may connect to the next daemon. */

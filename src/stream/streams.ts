@@ -76,6 +76,14 @@ export class Streams implements AsyncDisposable {
     return this.#server.served;
   }
 
+  /**
+   * Reads the certificate for later clients. Returns true if it changed; false without TLS.
+   * @throws CriError FAILED_PRECONDITION if it is unusable: the old one stays.
+   */
+  renewCertificate(files: TlsFiles): boolean {
+    return this.#front?.renew(files) ?? false;
+  }
+
   exec(session: ExecSession): string {
     const serve: Serve = (channels, hangup) => serveExec(this.#parts, session, channels, hangup);
     return this.#url(commandSession("exec", session.wanted, serve));

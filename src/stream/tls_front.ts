@@ -8,7 +8,12 @@ import type { Log } from "../base/log.ts";
 
 /** Paths of PEM files. */
 export type TlsFiles = { cert: string; key: string };
-export type TlsFront = Disposable & { port: number };
+export type TlsFront = Disposable & {
+  port: number;
+  /** Reads the files for later clients. Returns true if they changed. @throws CriError FAILED_PRECONDITION. */
+  renew(files: TlsFiles): boolean;
+};
+type Pem = { cert: Buffer; key: Buffer };
 
 /** Time for a client's handshake; afterwards the stream server's limits apply. */
 const handshakeMs = 20_000;
@@ -31,8 +36,8 @@ export async function startTlsFront(
     expel: (client) => client.destroy(),
   });
   try {
-    const options = { cert: readFileSync(files.cert), key: readFileSync(files.key) };
-    const server = createServer(options, (client) => {
+    let pem = readPem(files);
+    const server = createServer(pem, (client) => {
       handshaking.leave(client);
       const inner = createConnection({ host: "127.0.0.1", port: to, noDelay: true });
       relay(client, inner, log);
@@ -53,6 +58,17 @@ export async function startTlsFront(
     });
     return {
       port: (server.address() as AddressInfo).port,
+      renew: (files) => {
+        try {
+          const next = readPem(files);
+          if (next.cert.equals(pem.cert) && next.key.equals(pem.key)) return false;
+          server.setSecureContext(next);
+          pem = next;
+          return true;
+        } catch (cause) {
+          throw unusable(files, cause);
+        }
+      },
       [Symbol.dispose]: () => {
         server.close();
         handshaking[Symbol.dispose]();
@@ -60,9 +76,17 @@ export async function startTlsFront(
       },
     };
   } catch (cause) {
-    const message = `cannot serve streams with TLS (${files.cert}, ${files.key}): ${messageOf(cause)}`;
-    throw new CriError("FAILED_PRECONDITION", message, { cause });
+    throw unusable(files, cause);
   }
+}
+
+function readPem(files: TlsFiles): Pem {
+  return { cert: readFileSync(files.cert), key: readFileSync(files.key) };
+}
+
+function unusable({ cert, key }: TlsFiles, cause: unknown): CriError {
+  const message = `cannot serve streams with TLS (${cert}, ${key}): ${messageOf(cause)}`;
+  return new CriError("FAILED_PRECONDITION", message, { cause });
 }
 
 /** Closes both together: neither SPDY nor WebSocket half-closes a connection. */

@@ -18,6 +18,7 @@ const stray = [
 export function ignoreStraySignals(log: Log): void {
   for (const signal of stray) {
     process.on(signal, () => {
+      if (process.listenerCount(signal) > 1) return; // another part of this process handles it
       log.warn("ignoring a signal without a meaning here; SIGTERM ends this process", { signal });
     });
   }

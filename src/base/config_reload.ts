@@ -1,0 +1,32 @@
+// Applies a new configuration to a running daemon: the live keys change in place, the others need a restart.
+import type { Config } from "./config.ts";
+import { daemonKeys, nriKeys, type Key } from "./config_keys.ts";
+import { jsonText } from "./json.ts";
+
+/** Names of the keys whose values differ. */
+export type ConfigChange = { applied: string[]; restart: string[] };
+
+/** Copies the changed values of live keys into `current`, which everything reads at each use. */
+export function applyLive(current: Config, next: Config): ConfigChange {
+  const change: ConfigChange = { applied: [], restart: [] };
+  const { nri: currentNri, ...currentRest } = current;
+  const { nri: nextNri, ...nextRest } = next;
+  // TLS begins and ends with the listener: only another certificate is live.
+  const isTlsSwitch = (current.streamTlsCert === "") !== (next.streamTlsCert === "");
+  const fixed = isTlsSwitch ? [daemonKeys.streamTlsCert.key, daemonKeys.streamTlsKey.key] : [];
+  const all = [
+    { keys: daemonKeys, from: nextRest, old: currentRest, to: current },
+    { keys: nriKeys, from: nextNri, old: currentNri, to: current.nri },
+  ] as { keys: Record<string, Key>; from: Values; old: Values; to: Values }[];
+  for (const { keys, from, old, to } of all) {
+    for (const [field, { key, live }] of Object.entries(keys)) {
+      if (!(field in from) || jsonText(from[field]) === jsonText(old[field])) continue;
+      const isLive = live && !fixed.includes(key);
+      (isLive ? change.applied : change.restart).push(key);
+      if (isLive) to[field] = from[field];
+    }
+  }
+  return change;
+}
+
+type Values = Record<string, unknown>;

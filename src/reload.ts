@@ -1,0 +1,43 @@
+// Reloads the configuration: reads the files again, and applies what needs no restart. Loaded when it is used.
+// Decision: all that can fail comes before the first change, so that a bad file leaves everything as it was.
+import type { LoadedConfig } from "./base/config.ts";
+import { applyLive, type ConfigChange } from "./base/config_reload.ts";
+import { codeOf, CriError, messageOf } from "./base/errors.ts";
+import type { Context } from "./cri/context.ts";
+import { openHandlers } from "./cri/runtime_handlers.ts";
+import { pinnedPatterns } from "./image/pinned.ts";
+
+export type Reloaded = ConfigChange & { files: string[]; warnings: string[] };
+
+/**
+ * Files that the configuration names (certificates, base specs) are read again even if their paths are the
+ * same. @throws CriError INVALID_ARGUMENT for a bad configuration, FAILED_PRECONDITION for a bad certificate.
+ */
+export async function reload(context: Context, read: () => LoadedConfig): Promise<Reloaded> {
+  try {
+    return await apply(context, read);
+  } catch (cause) {
+    const message = `the configuration was not reloaded, the old values stay in force: ${messageOf(cause)}`;
+    throw new CriError(codeOf(cause), message, { cause });
+  }
+}
+
+async function apply(context: Context, read: () => LoadedConfig): Promise<Reloaded> {
+  const { config, log } = context;
+  const { config: next, files, warnings } = read();
+  const { runtimes, defaultRuntime } = next;
+  const handlers = await openHandlers({ ...config, runtimes, defaultRuntime }, log);
+  const { streamTlsCert: cert, streamTlsKey: key } = next;
+  const isRenewed = cert !== "" && context.streams.renewCertificate({ cert, key });
+  const { applied, restart } = applyLive(config, next);
+  if (isRenewed && !applied.includes("stream-tls-cert")) applied.push("stream-tls-cert");
+  context.handlers = handlers;
+  context.images.pin(pinnedPatterns(config));
+  if (applied.includes("plugin-path")) await context.nri?.relaunch();
+  for (const warning of warnings) log.warn(warning);
+  if (restart.length > 0) {
+    log.warn("these changed keys take effect after a restart", { keys: restart.join(" ") });
+  }
+  log.info("configuration reloaded", { files: files.join(" "), applied: applied.join(" ") });
+  return { applied, restart, files, warnings };
+}

@@ -1,0 +1,80 @@
+// Tests the keys that a reload applies, and the views of the configuration that follow it.
+import { describe, expect, test } from "bun:test";
+import type { Config } from "../../../src/base/config.ts";
+import { daemonKeys, nriKeys, type Key } from "../../../src/base/config_keys.ts";
+import { applyLive } from "../../../src/base/config_reload.ts";
+import { liveFields } from "../../../src/base/live_fields.ts";
+
+type Values = Record<string, unknown>;
+
+function defaultsOf(keys: Record<string, Key>): Values {
+  return Object.fromEntries(Object.entries(keys).map(([field, { fallback }]) => [field, fallback]));
+}
+
+function configOf(values: Values = {}, nri: Values = {}): Config & Values {
+  const all = { ...defaultsOf(daemonKeys), ...values, nri: { ...defaultsOf(nriKeys), ...nri } };
+  return all as unknown as Config & Values;
+}
+
+const tls = ["streamTlsCert", "streamTlsKey"];
+const fields = Object.entries<Key>(daemonKeys).filter(([field]) => !tls.includes(field));
+
+describe("applyLive", () => {
+  test.each(fields)("applies %s in place, or names it for a restart", (field, { key, live }) => {
+    const config = configOf();
+    const change = applyLive(config, configOf({ [field]: ["changed"] }));
+    expect(change).toEqual(
+      live ? { applied: [key], restart: [] } : { applied: [], restart: [key] },
+    );
+    expect(config).toEqual(configOf(live ? { [field]: ["changed"] } : {}));
+  });
+
+  test.each(Object.entries<Key>(nriKeys))("does so with nri.%s", (field, { key, live }) => {
+    const config = configOf();
+    const { nri } = config;
+    const change = applyLive(config, configOf({}, { [field]: ["changed"] }));
+    expect(change).toEqual(
+      live ? { applied: [key], restart: [] } : { applied: [], restart: [key] },
+    );
+    expect(config).toEqual(configOf({}, live ? { [field]: ["changed"] } : {}));
+    expect(config.nri).toBe(nri); // NRI's host keeps it
+  });
+
+  test("reports nothing for equal values, limits of 64 bit among them", () => {
+    const ulimits = () => [{ type: "RLIMIT_NOFILE", hard: 2n ** 64n - 1n, soft: 5n }];
+    const [one, other] = [
+      configOf({ defaultUlimits: ulimits() }),
+      configOf({ defaultUlimits: ulimits() }),
+    ];
+    expect(applyLive(one, other)).toEqual({ applied: [], restart: [] });
+  });
+
+  test("names what needs a restart again at the next reload", () => {
+    const config = configOf();
+    const next = configOf({ graph: "/other" });
+    expect(applyLive(config, next).restart).toEqual(["graph"]);
+    expect(applyLive(config, next).restart).toEqual(["graph"]);
+  });
+
+  test("takes another certificate, but neither begins nor ends TLS", () => {
+    const [one, two] = ["1", "2"].map((n) => ({ streamTlsCert: `/c${n}`, streamTlsKey: `/k${n}` }));
+    const keys = ["stream-tls-cert", "stream-tls-key"];
+    expect(applyLive(configOf(one), configOf(two))).toEqual({ applied: keys, restart: [] });
+    for (const [from, to] of [
+      [{}, one],
+      [one, {}],
+    ]) {
+      const config = configOf(from);
+      expect(applyLive(config, configOf(to))).toEqual({ applied: [], restart: keys });
+      expect(config).toEqual(configOf(from));
+    }
+  });
+});
+
+test("liveFields follows the configuration under its own names", () => {
+  const config = configOf({ cniConfDir: "/a" });
+  const view = liveFields(config, { confDir: "cniConfDir", graceMs: "cniTimeoutMs" });
+  expect({ ...view }).toEqual({ confDir: "/a", graceMs: 60_000 });
+  config.cniConfDir = "/b";
+  expect(view.confDir).toBe("/b");
+});

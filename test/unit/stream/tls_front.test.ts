@@ -1,0 +1,56 @@
+// Tests the TLS front of the stream server: its certificate, and what a renewal changes.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { connect } from "node:tls";
+import { silentLog } from "../../../src/base/log.ts";
+import { startTlsFront, type TlsFront } from "../../../src/stream/tls_front.ts";
+import { Authority } from "../../certificates.ts";
+
+const dir = mkdtempSync(join(tmpdir(), "isulad-tls-"));
+const filesOf = (name: string) => ({
+  cert: join(dir, `${name}.pem`),
+  key: join(dir, `${name}.key`),
+});
+let front: TlsFront;
+
+beforeAll(async () => {
+  const authority = new Authority(dir);
+  for (const name of ["one", "two"]) authority.sign(name, "IP:127.0.0.1");
+  front = await startTlsFront(filesOf("one"), { port: 0, to: 1, log: silentLog() });
+});
+afterAll(() => {
+  front[Symbol.dispose]();
+  rmSync(dir, { recursive: true });
+});
+
+/** The name in the certificate that a new client gets. */
+function served(): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const options = { port: front.port, host: "127.0.0.1", rejectUnauthorized: false };
+    const client = connect(options, () => {
+      resolve(client.getPeerCertificate().subject.CN);
+      client.destroy();
+    });
+    client.once("error", reject);
+  });
+}
+
+test("a renewed certificate is for later clients; an unusable one leaves the old one", async () => {
+  expect(await served()).toBe("one");
+  expect(front.renew(filesOf("one"))).toBe(false);
+  expect(front.renew(filesOf("two"))).toBe(true);
+  expect(await served()).toBe("two");
+  writeFileSync(join(dir, "bad.pem"), "no certificate");
+  const unusable = [
+    filesOf("bad"),
+    { cert: filesOf("bad").cert, key: filesOf("two").key },
+    { cert: filesOf("one").cert, key: filesOf("two").key },
+  ];
+  for (const files of unusable) {
+    expect(() => front.renew(files)).toThrow(`cannot serve streams with TLS (${files.cert}, `);
+    expect(await served()).toBe("two");
+  }
+  expect(front.renew(filesOf("two"))).toBe(false);
+});

@@ -16,6 +16,8 @@ import { ExitWaiters } from "./cri/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
 import { serveMetrics } from "./stats/metrics_server.ts";
 import { metricsText } from "./cri/daemon_metrics.ts";
+import { Health } from "./cri/health.ts";
+import { readiness } from "./cri/health_service.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
 import { Semaphore } from "./base/semaphore.ts";
 import { SingleFlight } from "./base/single_flight.ts";
@@ -121,9 +123,14 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
     stack.use(await openNri(context, log.child("nri")));
   }
   stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
+  let isServing = false;
   if (config.metricsPort > 0) {
-    const text = () => metricsText(context);
-    stack.use(await serveMetrics(config.metricsPort, { text, log: context.log }));
+    const pages = {
+      "/metrics": () => ({ status: "200 OK", body: metricsText(context) }),
+      "/healthz": () => ({ status: "200 OK", body: "ok\n" }),
+      "/readyz": () => readiness(context, isServing),
+    };
+    stack.use(await serveMetrics(config.metricsPort, { pages, log: context.log }));
   }
   await serve(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
@@ -136,6 +143,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
     config: loaded.files.join(" "),
   });
   ready();
+  isServing = true;
   process.on("SIGHUP", () => {
     context.reload().catch(logFailure(log, "SIGHUP had no effect"));
   });
@@ -170,7 +178,6 @@ async function createContext(
   const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
   if (unlabelled !== undefined) log.warn(unlabelled);
   const exits = new ExitWaiters();
-  const reloads = new Semaphore(1);
   const monitor = stack.use(
     new MonitorClient({
       state: config.state,
@@ -210,10 +217,8 @@ async function createContext(
     layers: stack.use(new DiskUsages(log.child("stats"))),
     monitor,
     streams,
-    reload: async () => {
-      using _ = await reloads.acquire();
-      return await (await import("./reload.ts")).reload(context, read);
-    },
+    health: new Health(() => context),
+    reload: reloader(read, () => context),
     exits,
     events: new EventBus<PodEvent>({ eventsMax, subscribersMax }),
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
@@ -227,6 +232,15 @@ async function createContext(
     await Promise.all([context.sandboxes.flush(), context.containers.flush()]);
   });
   return context;
+}
+
+/** One reload at a time. */
+function reloader(read: () => LoadedConfig, context: () => Context): Context["reload"] {
+  const turns = new Semaphore(1);
+  return async () => {
+    using _ = await turns.acquire();
+    return await (await import("./reload.ts")).reload(context(), read);
+  };
 }
 
 function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwork {

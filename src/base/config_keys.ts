@@ -201,7 +201,7 @@ export const daemonKeys = {
     about: "keep layers also in packed form, for `images verify --repair` without a registry",
   }),
   metricsPort: key("metrics-port", k.integer(0, 65_535), 0, {
-    about: "loopback port of Prometheus metrics, at /metrics; 0: none",
+    about: "loopback port of Prometheus metrics, /healthz and /readyz; 0: none",
   }),
   maxContainerLogLineSize: key("max-container-log-line-size", k.integer(256, 65_536), 16_384, {
     live: true,

@@ -23,6 +23,7 @@ import type { Store } from "../state/store.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exit_waiters.ts";
 import type { Instruments } from "../stats/instruments.ts";
+import type { Health } from "./health.ts";
 import type { NriEvents } from "./nri_events.ts";
 import type { SingleFlight } from "../base/single_flight.ts";
 
@@ -64,6 +65,7 @@ export type Context = {
   exits: ExitWaiters;
   /** Absent if nri-support is off, or plugins are not started yet. */
   nri?: NriEvents;
+  health: Health;
   /** Applies the configuration files to this daemon; one reload at a time. */
   reload(): Promise<{ applied: string[]; restart: string[]; warnings: string[] }>;
   instruments: Instruments;

@@ -4,6 +4,7 @@ import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import type { Context } from "./context.ts";
+import { textOf, type Problem } from "./health.ts";
 import { handlersInfo } from "./handler_info.ts";
 import { networkCondition } from "./network_condition.ts";
 import { supportsUserNamespaces } from "./runtime_handlers.ts";
@@ -25,12 +26,13 @@ export async function status(
   request: cri.StatusRequest,
 ): Promise<cri.StatusResponse> {
   await Promise.all([...context.handlers.values()].map((handler) => handler.refresh()));
+  const [problems, network] = await Promise.all([
+    context.health.problems(),
+    networkCondition(context),
+  ]);
   return {
     status: {
-      conditions: [
-        { type: "RuntimeReady", status: true, reason: "", message: "" },
-        await networkCondition(context),
-      ],
+      conditions: [runtimeReady(problems), network],
     },
     runtime_handlers: [...context.handlers].map(([name, handler]) => ({
       name,
@@ -54,6 +56,12 @@ export async function status(
           }
         : {},
   };
+}
+
+function runtimeReady(problems: readonly Problem[]): cri.RuntimeCondition {
+  const [first] = problems;
+  const status = first === undefined;
+  return { type: "RuntimeReady", status, reason: first?.reason ?? "", message: textOf(problems) };
 }
 
 /** The storage driver, and the reason why it is not overlayfs. */

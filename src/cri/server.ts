@@ -2,6 +2,7 @@
 import * as grpc from "@grpc/grpc-js";
 import {
   ContainersService,
+  Health,
   ImageService,
   NodeService,
   RuntimeService,
@@ -18,6 +19,7 @@ import { getContainerEvents } from "./events.ts";
 import { FailureLog } from "./failure_log.ts";
 import { containerStatus, listContainers, streamContainers } from "./container_status.ts";
 import { updateContainerResources } from "./container_update.ts";
+import { healthCheck, healthWatch } from "./health_service.ts";
 import * as image from "./image.ts";
 import type { Encoded } from "./encoded_lists.ts";
 import * as metrics from "./pod_metrics.ts";
@@ -119,6 +121,7 @@ export function createServer(context: Context): grpc.Server {
   const { server, add } = newServer(context);
   addCri(add);
   add("isulad.v1.NodeService", NodeService, handlers);
+  add("grpc.health.v1.Health", Health, { Check: healthCheck, Watch: healthWatch });
   add("runtime.v1alpha2.RuntimeService", pick(RuntimeService, alphaRuntime), handlers);
   add("runtime.v1alpha2.ImageService", pick(ImageService, alphaImage), handlers);
   return server;
@@ -198,6 +201,7 @@ function register(server: grpc.Server, { service, methods, table, ...rest }: Ser
 
 /** Names an RPC in logs and metrics. CRI's names are unique; containerd has a Get for each kind of object. */
 function nameOf(service: string, method: string): string {
+  if (service === "grpc.health.v1.Health") return `health.${method}`;
   return service.startsWith("containerd.")
     ? `containerd.${service.split(".")[2]}.${method}`
     : method;

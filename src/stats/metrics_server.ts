@@ -1,4 +1,4 @@
-// Serves Prometheus metrics by HTTP on loopback, its only access control. Each connection is for one request
+// Serves Prometheus metrics and health by HTTP on loopback, its only access control. Each connection is for one request
 // and has a short deadline, so that silent clients keep no reader out.
 import { once } from "node:events";
 import { createServer, type Socket } from "node:net";
@@ -16,10 +16,15 @@ const connectionsMax = 2048;
 /** Deadline from the connection to the end of the response. */
 const requestMs = 5_000;
 
+/** status: as in the first line of a response. */
+export type HttpAnswer = { status: string; body: string };
+/** Makes the answers, by path. */
+export type Pages = Record<string, () => HttpAnswer | Promise<HttpAnswer>>;
+
 /** @throws CriError FAILED_PRECONDITION when the port is taken. */
 export async function serveMetrics(
   port: number,
-  { text, log }: { text: () => string; log: Log },
+  { pages, log }: { pages: Pages; log: Log },
 ): Promise<AsyncDisposable> {
   const connections = new Lobby<Socket>({
     peersMax: connectionsMax,
@@ -31,7 +36,7 @@ export async function serveMetrics(
     connections.enter(socket);
     socket.once("close", () => connections.leave(socket));
     socket.on("error", () => {}); // reads and writes report it
-    respondTo(socket, text).catch((error: unknown) => {
+    respondTo(socket, pages).catch((error: unknown) => {
       log.debug("metrics request failed", { error: messageOf(error) });
       socket.destroy();
     });
@@ -54,9 +59,9 @@ export async function serveMetrics(
 }
 
 /** @throws when the peer sends no request. */
-async function respondTo(socket: Socket, text: () => string): Promise<void> {
+async function respondTo(socket: Socket, pages: Pages): Promise<void> {
   const { head } = await readHead(wireOf(socket));
-  const { status, body, more = [], isHead = false } = metricsResponse(head.line, text);
+  const { status, body, more = [], isHead = false } = await metricsResponse(head.line, pages);
   const response = headText(`HTTP/1.1 ${status}`, [
     ["Content-Type", "text/plain; version=0.0.4; charset=utf-8"],
     ["Content-Length", String(Buffer.byteLength(body))],
@@ -66,16 +71,18 @@ async function respondTo(socket: Socket, text: () => string): Promise<void> {
   socket.end(Buffer.concat([response, Buffer.from(isHead ? "" : body)]));
 }
 
-type Response = { status: string; body: string; more?: [string, string][]; isHead?: boolean };
+type Response = HttpAnswer & { more?: [string, string][]; isHead?: boolean };
 
 /** line: the first line of the request. */
-export function metricsResponse(line: string, text: () => string): Response {
+export async function metricsResponse(line: string, pages: Pages): Promise<Response> {
   const [, method, target = ""] = /^(\S+) (\S+) HTTP\/1\.[01]$/.exec(line) ?? [];
-  const path = target.replace(/^https?:\/\/[^/]*/, "").split("?", 1)[0];
+  const path = target.replace(/^https?:\/\/[^/]*/, "").split("?", 1)[0]!;
   if (method === undefined) return { status: "400 Bad Request", body: "no HTTP/1.1\n" };
-  if (path !== "/metrics") return { status: "404 Not Found", body: "only /metrics is here\n" };
+  if (!Object.hasOwn(pages, path)) {
+    return { status: "404 Not Found", body: `only ${Object.keys(pages).join(", ")} are here\n` };
+  }
   if (method !== "GET" && method !== "HEAD") {
     return { status: "405 Method Not Allowed", body: "", more: [["Allow", "GET, HEAD"]] };
   }
-  return { status: "200 OK", body: text(), isHead: method === "HEAD" };
+  return { ...(await pages[path]!()), isHead: method === "HEAD" };
 }

@@ -1,11 +1,15 @@
 // Tests metrics-port, where the daemon serves its own metrics to Prometheus.
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import * as grpc from "@grpc/grpc-js";
 import { once } from "node:events";
+import { rmSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { toLong } from "../../src/base/int64.ts";
-import { failure } from "../expect.ts";
+import { grpc as messages } from "../../src/proto/messages.js";
+import { failure, until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { freePort } from "../registry.ts";
 
@@ -108,7 +112,7 @@ test("a monitor that was killed is counted", async () => {
   }
 });
 
-test("only /metrics is served, for reading, on loopback", async () => {
+test("nothing else is served, and only for reading, on loopback", async () => {
   const at = (path: string, init?: RequestInit) => fetch(`http://127.0.0.1:${port}${path}`, init);
   expect((await at("/")).status).toBe(404);
   expect((await at("/metrics", { method: "POST" })).status).toBe(405);
@@ -128,4 +132,40 @@ test("a port in use stops the start, and the error names it", async () => {
   );
   expect(message).toContain(`cannot serve metrics on 127.0.0.1:${port}`);
   expect(message).toContain("metrics-port");
+});
+
+test("health is served by HTTP, and by grpc.health.v1 on the CRI socket", async () => {
+  const page = async (path: string) => {
+    const response = await fetch(`http://127.0.0.1:${port}${path}`);
+    return { status: response.status, text: await response.text() };
+  };
+  const ok = { status: 200, text: "ok\n" };
+  expect([await page("/healthz"), await page("/readyz")]).toEqual([ok, ok]);
+
+  const { HealthCheckRequest, HealthCheckResponse, ServingStatus } = messages.health.v1;
+  const channel = new grpc.Client(`unix://${daemon.socket}`, grpc.credentials.createInsecure());
+  try {
+    const stream = channel.makeServerStreamRequest<object, { status: number }>(
+      "/grpc.health.v1.Health/Watch",
+      (request) => Buffer.from(HealthCheckRequest.encode(request).finish()),
+      (bytes) => HealthCheckResponse.decode(bytes),
+      { service: "runtime.v1.RuntimeService" },
+    );
+    stream.on("error", () => {}); // of the cancellation
+    const [first] = (await once(stream, "data")) as [{ status: number }];
+    expect(first.status).toBe(ServingStatus.SERVING);
+    stream.cancel();
+  } finally {
+    channel.close();
+  }
+
+  const list = join(daemon.cniDir, "10-test.conflist");
+  rmSync(list);
+  try {
+    await until("the node is not ready", async () => (await page("/readyz")).status === 503);
+    expect((await page("/readyz")).text).toStartWith("network: no CNI network list in ");
+    expect(await page("/healthz")).toEqual(ok);
+  } finally {
+    daemon.writeNetwork();
+  }
 });

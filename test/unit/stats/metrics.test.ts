@@ -11,13 +11,19 @@ describe("the metrics server", () => {
     ["GET /metrics?x=1 HTTP/1.0", "200 OK"],
     ["GET http://localhost/metrics HTTP/1.1", "200 OK"],
     ["HEAD /metrics HTTP/1.1", "200 OK"],
+    ["GET /readyz HTTP/1.1", "503 Service Unavailable"],
+    ["GET /toString HTTP/1.1", "404 Not Found"],
     ["GET /metric HTTP/1.1", "404 Not Found"],
     ["POST / HTTP/1.1", "404 Not Found"],
     ["POST /metrics HTTP/1.1", "405 Method Not Allowed"],
     ["GET /metrics HTTP/2", "400 Bad Request"],
     ["nonsense", "400 Bad Request"],
-  ])("responds to %j with %s", (line, status) => {
-    const response = metricsResponse(line, () => "text");
+  ])("responds to %j with %s", async (line, status) => {
+    const pages = {
+      "/metrics": () => ({ status: "200 OK", body: "text" }),
+      "/readyz": () => Promise.resolve({ status: "503 Service Unavailable", body: "why" }),
+    };
+    const response = await metricsResponse(line, pages);
     expect(response.status).toBe(status);
     expect(response.body === "text").toBe(status === "200 OK");
     expect(response.isHead === true).toBe(line.startsWith("HEAD"));

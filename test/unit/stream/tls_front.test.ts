@@ -18,7 +18,12 @@ let front: TlsFront;
 beforeAll(async () => {
   const authority = new Authority(dir);
   for (const name of ["one", "two"]) authority.sign(name, "IP:127.0.0.1");
-  front = await startTlsFront(filesOf("one"), { port: 0, to: 1, log: silentLog() });
+  front = await startTlsFront(filesOf("one"), {
+    address: "127.0.0.1",
+    port: 0,
+    to: 1,
+    log: silentLog(),
+  });
 });
 afterAll(() => {
   front[Symbol.dispose]();

@@ -13,6 +13,7 @@ import { isByShim, isInGuest } from "../state/sandbox.ts";
 import { readSpec, specFile } from "./bundle.ts";
 import { removeContainerRecord, stopContainerProcess } from "./container_end.ts";
 import { newId, type Call, type Context } from "./context.ts";
+import { commandFields, containerFields } from "./log_subject.ts";
 import { requireRunning, timeoutMsOf } from "./preconditions.ts";
 import { handlerOf } from "./runtime_handlers.ts";
 
@@ -54,8 +55,11 @@ export async function execSync(
   request: cri.ExecSyncRequest,
   call: Call,
 ): Promise<cri.ExecSyncResponse> {
-  const { id } = requireRunning(context.containers.get(request.container_id ?? ""));
+  const container = requireRunning(context.containers.get(request.container_id ?? ""));
+  const { id } = container;
   const { process } = await readSpec(context, id);
+  const subject = { ...containerFields(context, container), ...commandFields(request.cmd) };
+  const beginMs = performance.now();
   const what = `exec in container ${id}`;
   throwIfAborted(what, call.signal);
   const key = newId();
@@ -78,6 +82,8 @@ export async function execSync(
       throw new CriError("DEADLINE_EXCEEDED", message);
     }
     const { exitCode: exit_code, stdoutBytes } = result;
+    const ms = Math.round(performance.now() - beginMs);
+    context.log.debug("exec ended", { ...subject, exitCode: exit_code, ms });
     return { exit_code, stdout: body.subarray(0, stdoutBytes), stderr: body.subarray(stdoutBytes) };
   } catch (error) {
     if (error instanceof CriError && error.code !== "UNKNOWN") throw error;

@@ -19,6 +19,7 @@ import { specFile } from "./bundle.ts";
 import { newId, type Call, type Context } from "./context.ts";
 import { getImage } from "./image_records.ts";
 import { mountImageVolumes, unmountImages, withImageRefs } from "./image_volumes.ts";
+import { containerFields } from "./log_subject.ts";
 import { refuseWhileStarting } from "./preconditions.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
 import { getHandler, handlerOf } from "./runtime_handlers.ts";
@@ -152,8 +153,8 @@ async function makeContainer(
     await undoContainer(context, container);
     throw error;
   }
-  const fields = { container: container.id, name: container.name, sandbox: sandbox.id };
-  log.info("container created", fields);
+  const fields = containerFields(context, container);
+  log.info("container created", { ...fields, image: container.image.name, sandbox: sandbox.id });
 }
 
 /** Rolls back CreateContainer; the next daemon retries what fails. */

@@ -12,6 +12,7 @@ import { catchesSignal, processAgeMs } from "../sys/process.ts";
 import { signalNumber } from "../sys/signals.ts";
 import { containerCgroup } from "./cgroups.ts";
 import { stdioFolder, type Context } from "./context.ts";
+import { containerFields } from "./log_subject.ts";
 import { unmountImages } from "./image_volumes.ts";
 import { callMonitorWithRetry, removeFromRuntime } from "./monitor_retry.ts";
 
@@ -115,7 +116,11 @@ export async function commitExit(context: Context, id: string, exit: ExitRecord)
   if (container?.phase.phase !== "exited") return;
   const { reason, exitCode } = container.phase;
   if (isFirst && reason === "OOMKilled") context.instruments.oomKilled();
-  context.log.info("container exited", { container: id, exitCode, reason });
+  context.log.info("container exited", {
+    ...containerFields(context, container),
+    exitCode,
+    reason,
+  });
 }
 
 /** Kills the container and removes everything that belongs to it. An unknown id is no error. */
@@ -141,5 +146,5 @@ async function remove(context: Context, id: string, signal: AbortSignal): Promis
   await step("container-rootfs-remove", () => unmountImages(context, id));
   await rm(stdioFolder(context, id), { recursive: true, force: true });
   await step("container-remove", () => context.containers.remove(id));
-  context.log.info("container removed", { container: id, name: container.name });
+  context.log.info("container removed", containerFields(context, container));
 }

@@ -8,6 +8,7 @@ import type { Started, StartRequest } from "../monitor/protocol.ts";
 import type { StartContainerRequest } from "../proto/types.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
 import type { Context } from "./context.ts";
+import { containerFields } from "./log_subject.ts";
 import { startRequest } from "./monitor_requests.ts";
 import { callMonitorWithRetry } from "./monitor_retry.ts";
 import { requireStartable } from "./preconditions.ts";
@@ -66,16 +67,17 @@ async function commitStart(
     const started = await step("container-running", () =>
       context.containers.update(id, (old) => running(old, pid, startedAtNs), { happened: true }),
     );
-    context.log.info("container started", { container: id, pid });
-    if (started !== undefined) context.nri?.startedContainer(started);
+    if (started === undefined) return;
+    context.log.info("container started", { ...containerFields(context, started), pid });
+    context.nri?.startedContainer(started);
   } catch (error) {
     const message = messageOf(error);
     await removeFailedStart(context, args); // it may be running: perhaps only the response was lost
-    await context.containers.update(id, (old) => startFailed(old, message, String(nowNs())), {
-      happened: true,
-    });
+    const ended = (old: Container) => startFailed(old, message, String(nowNs()));
+    const failed = await context.containers.update(id, ended, { happened: true });
     context.exits.exited(id);
-    context.log.warn("container did not start", { container: id, error: message });
+    const subject = failed === undefined ? { id } : containerFields(context, failed);
+    context.log.warn("container did not start", { ...subject, error: message });
     throw new CriError(codeOf(error), `cannot start container ${id}: ${message}`, { cause: error });
   } finally {
     context.starting.delete(id);

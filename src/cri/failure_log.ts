@@ -4,6 +4,7 @@ import { codeOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import type { Fields, Log } from "../base/log.ts";
 import { shorten } from "../base/text.ts";
 import type { Context } from "./context.ts";
+import { podName } from "./log_subject.ts";
 import { isReadOnlyCall } from "./read_only_calls.ts";
 
 type Failure = {
@@ -94,11 +95,6 @@ function subjectOf(context: Subjects, request: Request = {}) {
     container: name || id || undefined,
     image: imageName(request.image) ?? imageName(config?.image),
   };
-}
-
-function podName(config: Named | null | undefined): string | undefined {
-  const { namespace, name } = config?.metadata ?? {};
-  return name ? `${namespace}/${name}` : undefined;
 }
 
 function imageName(image: Request["image"]): string | undefined {

@@ -31,6 +31,7 @@ import {
   type Context,
   type Handler,
 } from "./context.ts";
+import { sandboxFields } from "./log_subject.ts";
 import { attachedSettings } from "./network_settings.ts";
 import { startPause } from "./pause.ts";
 import { rootfsOwner } from "./rootfs_owner.ts";
@@ -140,8 +141,8 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await undoSandbox(context, making.sandbox);
     throw error;
   }
-  const { id, name, networkSettings } = making.sandbox;
-  context.log.info("sandbox ready", { sandbox: id, name, ip: networkSettings.IPs[0] });
+  const ip = making.sandbox.networkSettings.IPs[0];
+  context.log.info("sandbox ready", { ...sandboxFields(making.sandbox), ip });
 }
 
 /** A guest is made by its sandbox container, and reads addresses and routes then: after CNI ADD. */

@@ -4,6 +4,7 @@ import type { RemovePodSandboxRequest, StopPodSandboxRequest } from "../proto/ty
 import { ending, tornDown } from "../state/sandbox.ts";
 import { removeContainerRecord, killContainer } from "./container_end.ts";
 import type { Call, Context } from "./context.ts";
+import { sandboxFields } from "./log_subject.ts";
 import { containersOf } from "./sandbox_lookup.ts";
 import { releaseSandbox, tearDownSandbox } from "./sandbox_teardown.ts";
 
@@ -38,7 +39,7 @@ async function stopAlone(context: Context, id: string, signal: AbortSignal): Pro
   if (sandbox.torndown) return;
   await tearDownSandbox(context, sandbox, signal);
   await step("sandbox-torndown", () => context.sandboxes.update(id, tornDown, { happened: true }));
-  context.log.info("sandbox stopped", { sandbox: id, name: sandbox.name });
+  context.log.info("sandbox stopped", sandboxFields(sandbox));
 }
 
 export async function removePodSandbox(
@@ -64,5 +65,5 @@ async function remove(context: Context, id: string, signal: AbortSignal): Promis
     await removeContainerRecord(context, container.id, signal);
   }
   await releaseSandbox(context, sandbox, signal);
-  context.log.info("sandbox removed", { sandbox: id, name: sandbox.name });
+  context.log.info("sandbox removed", sandboxFields(sandbox));
 }

@@ -4,6 +4,7 @@ import { execProcess, ociJson } from "../spec/oci.ts";
 import { isByShim, isInGuest } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
 import { stdioFolder, type Context } from "./context.ts";
+import { commandFields, containerFields } from "./log_subject.ts";
 import {
   requestedStreams,
   requireAttachable,
@@ -18,6 +19,8 @@ export async function exec(context: Context, request: cri.ExecRequest): Promise<
   const { process } = await readSpec(context, id);
   const command = ociJson(execProcess(process, request.cmd ?? [], wanted.tty));
   const label = selinux?.mount;
+  const subject = { ...containerFields(context, container), ...commandFields(request.cmd) };
+  context.log.debug("exec with streams", { ...subject, tty: wanted.tty });
   const streams = { containerId: id, byShim: isByShim(container), label, wanted };
   return { url: context.streams.exec({ ...streams, process: command }) };
 }

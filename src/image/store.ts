@@ -19,6 +19,7 @@ import { imagesOfArchive } from "./load.ts";
 import type { ImageProgress } from "../layer/layer_progress.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
 import { fetchImage, type FetchOptions, type NewImage } from "./pull.ts";
+import { loggedPull } from "./pull_log.ts";
 import { Registrar, type RegisterOptions } from "./register.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
@@ -147,14 +148,16 @@ export class ImageStore implements AsyncDisposable {
     const { auth, runtimeHandler } = options;
     // By credentials too: a caller without them must not get an image fetched with them.
     const key = jsonText([reference.name, auth ?? null, runtimeHandler ?? null]);
-    return await this.#pulls.join(key, options, async (signal, onProgress) => {
-      const startMs = performance.now();
-      const image = await this.#fetch(reference, { auth, signal });
-      const record = await this.#register({ ...image, runtimeHandler }, { signal, onProgress });
-      const ms = Math.round(performance.now() - startMs);
-      this.#options.log.info("image pulled", { image: reference.name, id: record.id, ms });
-      return record;
-    });
+    return await this.#pulls.join(key, options, (signal, onProgress) =>
+      loggedPull(this.#options.log, reference.name, async (heard) => {
+        const image = await this.#fetch(reference, { auth, signal });
+        const onEach = (progress: ImageProgress) => {
+          heard(progress);
+          onProgress(progress);
+        };
+        return await this.#register({ ...image, runtimeHandler }, { signal, onProgress: onEach });
+      }),
+    );
   }
 
   #fetch(ref: Reference, o: Pick<FetchOptions, "auth" | "signal">): Promise<NewImage> {

@@ -172,3 +172,31 @@ describe("records", () => {
     expect(done.stderr.toString() + done.stdout.toString()).toContain(other);
   });
 });
+
+test("the log names pod and container of each step, and of an exec no argument", async () => {
+  const pod = daemon.hostPodConfig({ metadata: { name: "named", uid: "n", namespace: "shop" } });
+  const podId = await daemon.runPod(pod);
+  const id = await daemon.run(podId, pod, "sleep 600", { metadata: { name: "app" } });
+  expect((await daemon.exec(id, ["echo", "tell-nobody"])).exitCode).toBe(0);
+  await daemon.client.Exec({ container_id: id, cmd: ["true", "tell-nobody"], stdout: true });
+  await daemon.removePod(podId);
+  await failure(daemon.client.PullImage({ image: { image: "127.0.0.1:1/none:none" } }));
+  const lines = daemon.log.split("\n");
+  const line = (text: string) =>
+    lines.find((one) => one.includes(text) && one.includes("shop/named"));
+  for (const event of ["created", "started", "exited", "removed"]) {
+    expect(line(`container ${event} pod=shop/named container=app id=${id}`)).toBeDefined();
+  }
+  for (const event of ["ready", "stopped", "removed"]) {
+    expect(line(`sandbox ${event} pod=shop/named sandbox=${podId}`)).toBeDefined();
+  }
+  const subject = `pod=shop/named container=app id=${id}`;
+  expect(line("exec ended ")).toContain(`${subject} program=echo arguments=1 exitCode=0 ms=`);
+  expect(line("exec with streams ")).toContain(`${subject} program=true arguments=1 tty=false`);
+  expect(daemon.log).not.toContain("tell-nobody");
+  const pull = lines.filter((one) => one.includes("image pull ") && one.includes("none:none"));
+  expect(pull).toEqual([
+    expect.stringContaining("INFO  image: image pull begins image=127.0.0.1:1/none:none"),
+    expect.stringMatching(/image pull failed .*code=UNAVAILABLE bytes=0 seconds=\d/),
+  ]);
+});

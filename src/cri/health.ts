@@ -9,10 +9,11 @@ import { messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 
 /**
- * freshMs: a result is reused for this long, since clients ask every few seconds; partMs: deadline of each
- * part of a check.
+ * freshMs: a result is reused for this long, since clients ask every few seconds; partMs: a check waits this
+ * long for each part; silentMs: a part without an answer is a problem after this time. A busy node is slow, and
+ * a monitor that is being replaced answers late: neither may make a kubelet report its node as not ready.
  */
-const usualTimes = { freshMs: 3_000, partMs: 2_000 };
+const usualTimes = { freshMs: 3_000, partMs: 2_000, silentMs: 10_000 };
 
 export type Problem = {
   /** CRI's reason of a condition. */
@@ -35,7 +36,7 @@ export class Health {
   #atMs = 0;
   #logged = "";
   /** Parts without an answer since an earlier check: a second access would wait, too. */
-  readonly #waiting = new Map<string, Promise<void>>();
+  readonly #waiting = new Map<string, { done: Promise<void>; sinceMs: number }>();
 
   constructor(context: () => Parts, times = usualTimes) {
     this.#times = times;
@@ -51,13 +52,13 @@ export class Health {
     return this.#problems;
   }
 
-  /** Yields the problems whenever they differ from those before, until the signal aborts. */
+  /** Yields the problems whenever they are of other kinds than before, until the signal aborts. */
   async *changes(signal: AbortSignal): AsyncGenerator<Problem[]> {
     for (let last: string | undefined; !signal.aborted;) {
       const problems = await this.problems();
-      const text = textOf(problems);
-      if (text !== last) yield problems;
-      last = text;
+      const kinds = kindsOf(problems);
+      if (kinds !== last) yield problems;
+      last = kinds;
       await sleep(this.#times.freshMs, undefined, { signal }).catch(() => {});
     }
   }
@@ -69,7 +70,7 @@ export class Health {
       this.#part("GraphNotUsable", () => access(this.#context().config.graph, constants.W_OK)),
     ]);
     const problems = found.filter((problem) => problem !== undefined);
-    this.#log(textOf(problems));
+    this.#log(problems);
     return problems;
   }
 
@@ -78,17 +79,24 @@ export class Health {
       ...subjects,
       GraphNotUsable: `the graph folder ${this.#context().config.graph}`,
     };
-    const waiting =
-      this.#waiting.get(reason) ?? check().finally(() => this.#waiting.delete(reason));
-    this.#waiting.set(reason, waiting);
+    const waiting = this.#waiting.get(reason) ?? this.#begin(reason, check());
     try {
-      await inTime(waiting, what[reason], this.#times.partMs);
+      await inTime(waiting.done, what[reason], this.#times.partMs);
       return undefined;
     } catch (error) {
-      const message = messageOf(error);
-      const named = message.startsWith(what[reason]) ? message : `${what[reason]}: ${message}`;
-      return { reason, message: named };
+      if (!this.#waiting.has(reason))
+        return { reason, message: `${what[reason]}: ${messageOf(error)}` };
+      const { silentMs } = this.#times;
+      if (performance.now() - waiting.sinceMs < silentMs) return undefined;
+      return { reason, message: `${what[reason]} has not answered for ${silentMs / 1000} s` };
     }
+  }
+
+  #begin(reason: Problem["reason"], answer: Promise<void>) {
+    const done = answer.finally(() => this.#waiting.delete(reason));
+    const waiting = { done, sinceMs: performance.now() };
+    this.#waiting.set(reason, waiting);
+    return waiting;
   }
 
   async #pingMonitor(): Promise<void> {
@@ -101,16 +109,22 @@ export class Health {
     await access(command.path, constants.X_OK);
   }
 
-  #log(text: string): void {
-    if (text === this.#logged) return;
-    this.#logged = text;
+  /** The texts of one problem may differ, by a process id for example. */
+  #log(problems: Problem[]): void {
+    const kinds = kindsOf(problems);
+    if (kinds === this.#logged) return;
+    this.#logged = kinds;
     const { log } = this.#context();
-    if (text === "") log.info("the runtime is ready again");
-    else log.error("the runtime is not ready: pods cannot be started", { problem: text });
+    if (kinds === "") return log.info("the runtime is ready again");
+    log.error("the runtime is not ready: pods cannot be started", { problem: textOf(problems) });
   }
 }
 
 const subjects = { RuntimeMissing: "the default runtime", MonitorNotResponding: "the monitor" };
+
+function kindsOf(problems: readonly Problem[]): string {
+  return problems.map(({ reason }) => reason).join(" ");
+}
 
 export function textOf(problems: readonly Problem[]): string {
   return problems.map(({ message }) => message).join("; ");

@@ -20,7 +20,7 @@ const runtime = join(dir, "runc");
 writeFileSync(runtime, "", { mode: 0o755 });
 
 /** Short ones, in milliseconds. */
-const times = { freshMs: 200, partMs: 50 };
+const times = { freshMs: 200, partMs: 50, silentMs: 50 };
 
 type Node = { graph: string; path: string; problem?: string; ping: () => Promise<unknown> };
 
@@ -84,7 +84,7 @@ const faults: [string, Partial<Node>, string, RegExp][] = [
     "a monitor that is silent",
     { ping: never },
     "MonitorNotResponding",
-    /^the monitor: deadline exceeded/,
+    /^the monitor has not answered for 0\.05 s$/,
   ],
   [
     "a graph that is gone",
@@ -148,6 +148,28 @@ test("Status is RuntimeReady on a node that works", async () => {
     reason: "",
     message: "",
   });
+});
+
+test("a monitor that is slow or being replaced is no problem until it is silent for long", async () => {
+  const { context, lines, pings } = contextOf({ ping: never });
+  const slow = new Health(() => context, { freshMs: 20, partMs: 20, silentMs: 150 });
+  expect(await slow.problems()).toEqual([]);
+  await Bun.sleep(200);
+  const message = "the monitor has not answered for 0.15 s";
+  expect(await slow.problems()).toEqual([{ reason: "MonitorNotResponding", message }]);
+  expect([pings(), lines.length]).toEqual([1, 1]);
+});
+
+test("a problem whose text changes is logged once", async () => {
+  let tries = 0;
+  const ping = () => Promise.reject(new Error(`try ${++tries}`));
+  const { context, lines } = contextOf({ ping });
+  const health = new Health(() => context, { freshMs: 5, partMs: 50, silentMs: 50 });
+  for (let i = 0; i < 3; i++) {
+    await health.problems();
+    await Bun.sleep(10);
+  }
+  expect([tries, lines.length]).toEqual([3, 1]);
 });
 
 describe("grpc.health.v1", () => {

@@ -42,7 +42,8 @@ const mayImport: Record<string, string[]> = {
     "proto",
   ],
   recovery: ["base", "sys", "state", "node", "monitor", "cri"],
-  cli: ["base", "sys", "proto"],
+  doctor: ["base", "sys", "node", "registry"],
+  cli: ["base", "sys", "doctor", "proto"],
 };
 /** Files that are started without an import: the program and its workers. */
 const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];

@@ -47,6 +47,8 @@ export const commands: SubCommandsDef = {
   reload,
   version,
   config: configCommand,
+  // Loaded when it runs: it needs rooms that no other command needs.
+  doctor: async () => (await import("./doctor.ts")).doctor,
   licenses,
 };
 

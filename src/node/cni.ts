@@ -366,7 +366,7 @@ function delHasPrevResult(cniVersion: string): boolean {
 }
 
 /** Returns the executables that plugins need: their own and those of their IPAM plugins. */
-function executables(plugins: PluginConf[]): string[] {
+export function executables(plugins: PluginConf[]): string[] {
   const ipam = (plugin: PluginConf) => (plugin["ipam"] as { type?: unknown } | undefined)?.type;
   return plugins
     .flatMap((plugin) => [plugin.type, ipam(plugin)])

@@ -1,0 +1,42 @@
+// Implements isulad-ts doctor: examines this node without a daemon.
+import { defineCommand } from "citty";
+import { loadConfig } from "../base/config.ts";
+import { examine } from "../doctor/examine.ts";
+import { thisNode, type Finding } from "../doctor/node.ts";
+import { outputArg, printJson } from "./daemon_command.ts";
+import { print } from "./output.ts";
+import { failureCode } from "./program.ts";
+
+export const doctor = defineCommand({
+  meta: { description: "Find what keeps pods from running on this node, and how to mend it" },
+  args: {
+    config: {
+      type: "string",
+      valueHint: "FILE",
+      description: "Configuration file (default /etc/isulad/daemon.json)",
+    },
+    ...outputArg,
+  },
+  run: async ({ args }) => {
+    const findings = await examine(thisNode(), () => loadConfig(args.config || undefined));
+    if (args.output === "json") printJson(findings);
+    else print(findingsText(findings));
+    return exitCodeOf(findings);
+  },
+});
+
+/** Warnings alone are no failure. */
+export function exitCodeOf(findings: readonly Finding[]): number {
+  return findings.some(({ state }) => state === "fail") ? failureCode : 0;
+}
+
+/** A line for each finding, and one more for how to mend it. */
+export function findingsText(findings: readonly Finding[]): string {
+  const width = Math.max(...findings.map(({ check }) => check.length));
+  const lines = findings.flatMap(({ check, state, detail, mend }) => {
+    const mark = state === "fail" ? "FAIL" : state;
+    const line = `${mark.padEnd(4)}  ${check.padEnd(width)}  ${detail.replaceAll("\n", "; ")}`;
+    return mend === undefined ? [line] : [line, `      ${"".padEnd(width)}  mend: ${mend}`];
+  });
+  return lines.join("\n");
+}

@@ -1,0 +1,66 @@
+// Examines a node for what keeps its pods from running; each finding says how to mend it.
+import type { LoadedConfig } from "../base/config.ts";
+import { messageOf } from "../base/errors.ts";
+import {
+  checkBridge,
+  checkCgroupDriver,
+  checkCgroups,
+  checkClock,
+  checkForwarding,
+  checkKernel,
+  checkOverlay,
+} from "./kernel.ts";
+import type { Finding, Node } from "./node.ts";
+import { checkDisk, checkNetwork, checkRegistries, checkRuntimes } from "./pods.ts";
+
+type Check = () => Finding | Finding[] | Promise<Finding | Finding[]>;
+
+/** load: reads the configuration; if it cannot, the checks that need it are left out. Changes nothing. */
+export async function examine(node: Node, load: () => LoadedConfig): Promise<Finding[]> {
+  const { findings, loaded } = checkConfig(load);
+  const checks: [string, Check][] = [
+    ["kernel", () => checkKernel(node)],
+    ["br_netfilter", () => checkBridge(node)],
+    ["ip_forward", () => checkForwarding(node)],
+    ["cgroups", () => checkCgroups(node)],
+    ["clock", () => checkClock(node)],
+  ];
+  if (loaded !== undefined) {
+    const { config } = loaded;
+    checks.push(
+      ["overlayfs", () => checkOverlay(node, config)],
+      ["cgroup driver", () => checkCgroupDriver(node, config)],
+      ["runtimes", () => checkRuntimes(node, config)],
+      ["pod network", () => checkNetwork(node, config)],
+      ["disk of graph", () => checkDisk(node, config)],
+      ["registries", () => checkRegistries(node, config)],
+    );
+  }
+  for (const [name, check] of checks) findings.push(...(await outcomeOf(name, check)));
+  return findings;
+}
+
+/** A check that cannot be made is a finding, too. */
+async function outcomeOf(check: string, make: Check): Promise<Finding[]> {
+  try {
+    return [await make()].flat();
+  } catch (error) {
+    const mend = "mend this first; the check could not be made";
+    return [{ check, state: "fail", detail: messageOf(error), mend }];
+  }
+}
+
+function checkConfig(load: () => LoadedConfig): { findings: Finding[]; loaded?: LoadedConfig } {
+  const check = "configuration";
+  try {
+    const loaded = load();
+    const { warnings, files } = loaded;
+    const mend = "correct the file; isulad-ts config default --explain has the keys";
+    const findings = warnings.map((detail): Finding => ({ check, state: "warn", detail, mend }));
+    const detail = files.join(" ") || "no file: all defaults";
+    return { findings: findings.length > 0 ? findings : [{ check, state: "ok", detail }], loaded };
+  } catch (error) {
+    const mend = "correct the file; isulad-ts config default --explain has the keys";
+    return { findings: [{ check, state: "fail", detail: messageOf(error), mend }] };
+  }
+}

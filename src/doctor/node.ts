@@ -1,0 +1,77 @@
+// Describes the node that the checks examine, and what they find.
+import { readFileSync, statSync } from "node:fs";
+import { statfs } from "node:fs/promises";
+import { createConnection } from "node:net";
+import { join } from "node:path";
+import { errnoOf } from "../base/errors.ts";
+import { run } from "../sys/run.ts";
+
+/** fail: pods cannot run, or not as they should; warn: some pods cannot, or they soon will not. */
+export type State = "ok" | "warn" | "fail";
+
+export type Finding = {
+  check: string;
+  state: State;
+  /** Names the object and what is wrong with it, or the value that is right. */
+  detail: string;
+  /** Commands or steps; absent if nothing is wrong. */
+  mend?: string;
+};
+
+export type Disk = { bytes: number; bytesFree: number; inodes: number; inodesFree: number };
+
+/** Tests pass a folder as root, and fakes. */
+export type Node = {
+  /** Prefix of every path; "" for this machine. */
+  root: string;
+  nowMs: number;
+  /** Returns the standard output. @throws if the program fails or takes more than seconds. */
+  output(argv: string[]): Promise<string>;
+  disk(path: string): Promise<Disk>;
+  /** Connects to an address and closes the connection. @throws the reason. */
+  dial(host: string, port: number): Promise<void>;
+};
+
+const programMs = 5_000;
+const dialMs = 3_000;
+
+export function thisNode(): Node {
+  return { root: "", nowMs: Date.now(), output, disk, dial };
+}
+
+async function output(argv: string[]): Promise<string> {
+  const { exitCode, stdout } = await run(argv, { signal: AbortSignal.timeout(programMs) });
+  if (exitCode !== 0) throw new Error(`${argv.join(" ")} has ended with exit code ${exitCode}`);
+  return stdout;
+}
+
+async function disk(path: string): Promise<Disk> {
+  const { bsize, blocks, bavail, files, ffree } = await statfs(path);
+  return { bytes: bsize * blocks, bytesFree: bsize * bavail, inodes: files, inodesFree: ffree };
+}
+
+function dial(host: string, port: number): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const socket = createConnection({ host, port });
+    socket.setTimeout(dialMs, () => socket.destroy(new Error(`no answer within ${dialMs} ms`)));
+    socket.once("error", reject);
+    socket.once("connect", () => {
+      socket.destroy();
+      resolve();
+    });
+  });
+}
+
+/** Returns a file's text without white space around it; undefined if there is no such file. */
+export function textAt({ root }: Node, path: string): string | undefined {
+  try {
+    return readFileSync(join(root, path), "utf8").trim();
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT" || errnoOf(error) === "ENOTDIR") return undefined;
+    throw error;
+  }
+}
+
+export function existsAt({ root }: Node, path: string): boolean {
+  return statSync(join(root, path), { throwIfNoEntry: false }) !== undefined;
+}

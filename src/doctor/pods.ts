@@ -1,0 +1,168 @@
+// Checks what pods are made with: runtimes, networks, the disk of graph, and registries.
+import { accessSync, constants, readdirSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { URL } from "node:url";
+import type { Config } from "../base/config.ts";
+import { errnoOf, messageOf } from "../base/errors.ts";
+import type { RuntimeEntry } from "../base/runtime_values.ts";
+import { ConfDir } from "../node/cni_conf.ts";
+import { executables } from "../node/cni.ts";
+import { findPlugin } from "../node/cni_exec.ts";
+import { proxyFor } from "../registry/proxy.ts";
+import { resolveEndpoints } from "../registry/resolve_endpoints.ts";
+import { existsAt, type Finding, type Node, type State } from "./node.ts";
+
+/** The default runtime must work; another one fails only its own pods. */
+export async function checkRuntimes(node: Node, config: Config): Promise<Finding[]> {
+  return await Promise.all(
+    Object.entries(config.runtimes).map(([name, entry]) => {
+      const state = name === config.defaultRuntime ? "fail" : "warn";
+      return checkRuntime(node, { name, entry, state });
+    }),
+  );
+}
+
+type Named = { name: string; entry: RuntimeEntry; state: State };
+
+async function checkRuntime(node: Node, { name, entry, state }: Named): Promise<Finding> {
+  const check = `runtime ${name}`;
+  const { path } = entry;
+  try {
+    accessSync(join(node.root, path), constants.X_OK);
+  } catch (error) {
+    const detail = `${path} cannot be executed: ${errnoOf(error) ?? messageOf(error)}`;
+    const mend = `install it (apt-get install ${name}), or correct "runtimes" in daemon.json`;
+    return { check, state, detail, mend };
+  }
+  if (entry.shim !== undefined) return { check, state: "ok", detail: path };
+  try {
+    const text = await node.output([join(node.root, path), ...entry.runtimeArgs, "--version"]);
+    return { check, ...judged(text, state) };
+  } catch (error) {
+    const detail = `${path} --version fails: ${messageOf(error)}`;
+    return { check, state, detail, mend: "install it again, for this machine's architecture" };
+  }
+}
+
+/** Judges the first line of a runtime's --version. */
+function judged(text: string, state: State): Omit<Finding, "check"> {
+  const [line = ""] = text.split("\n");
+  const version = /^runc version (\d+)\.(\d+)\.(\d+)/.exec(line)?.slice(1).map(Number);
+  if (version === undefined) return { state: "ok", detail: line };
+  const mend = "install a newer runc; running containers need no restart";
+  if (isBefore(version, [1, 1, 0])) {
+    return { state, detail: `${line} is older than 1.1`, mend };
+  }
+  const cves = knownCves.filter(({ fixed }) => !isFixed(version, fixed)).map(({ id }) => id);
+  if (cves.length === 0) return { state: "ok", detail: line };
+  const detail = `${line} has ${cves.join(", ")}, unless its distributor has patched it`;
+  return { state: "warn", detail, mend };
+}
+
+/** fixed: the first patched release of each line, in ascending order. */
+const knownCves = [
+  { id: "CVE-2024-21626", fixed: [[1, 1, 12]] },
+  {
+    id: "CVE-2025-31133",
+    fixed: [
+      [1, 2, 8],
+      [1, 3, 3],
+    ],
+  },
+];
+
+function isFixed(version: number[], fixed: number[][]): boolean {
+  const ofLine = fixed.find(([major, minor]) => major === version[0] && minor === version[1]);
+  return !isBefore(version, ofLine ?? fixed.at(-1)!);
+}
+
+function isBefore(version: number[], other: number[]): boolean {
+  const index = other.findIndex((number, at) => number !== version[at]);
+  return index >= 0 && version[index]! < other[index]!;
+}
+
+export function checkNetwork({ root }: Node, { cniConfDir, cniBinDirs }: Config): Finding {
+  const check = "pod network";
+  const { list, file = "", problem } = new ConfDir(join(root, cniConfDir)).current();
+  if (list === undefined) {
+    const detail = problem ?? `no CNI network list in ${cniConfDir}`;
+    const mend = "install the cluster's network add-on, or a list such as dist/10-isulad.conflist";
+    return { check, state: "fail", detail, mend };
+  }
+  const folders = cniBinDirs.map((folder) => join(root, folder));
+  const missing = executables(list.plugins).filter((one) => !findPlugin(one, folders));
+  if (missing.length > 0) {
+    const detail = `${file} needs ${missing.join(", ")}, not found in ${cniBinDirs.join(", ")}`;
+    const mend =
+      "apt-get install containernetworking-plugins, or install the network's add-on again";
+    return { check, state: "fail", detail, mend };
+  }
+  if (problem === undefined) return { check, state: "ok", detail: `${list.name} of ${file}` };
+  return { check, state: "warn", detail: problem, mend: "correct or remove the file" };
+}
+
+/** Shares of a disk that are free. A kubelet begins to evict pods at a tenth, and removes images at 15 %. */
+const [warnShare, failShare] = [0.1, 0.01];
+
+export async function checkDisk(node: Node, { graph }: Config): Promise<Finding> {
+  const check = "disk of graph";
+  let folder = graph;
+  while (!existsAt(node, folder) && folder !== "/") folder = dirname(folder);
+  const { bytes, bytesFree, inodes, inodesFree } = await node.disk(join(node.root, folder));
+  const shareOf = (free: number, all: number) => (all === 0 ? 1 : free / all);
+  const byBytes = shareOf(bytesFree, bytes);
+  const byInodes = shareOf(inodesFree, inodes);
+  const percent = (share: number) => `${(100 * share).toFixed(1)} %`;
+  const detail = `${percent(byBytes)} of the bytes and ${percent(byInodes)} of the inodes of ${graph} are free`;
+  const share = Math.min(byBytes, byInodes);
+  if (share >= warnShare) return { check, state: "ok", detail };
+  const mend = "isulad-ts images prune, or a larger disk";
+  return { check, state: share < failShare ? "fail" : "warn", detail, mend };
+}
+
+/** Each registry of certs.d: its files can be read, and one of its addresses accepts connections. */
+export async function checkRegistries(node: Node, config: Config): Promise<Finding[]> {
+  const { registryConfigPath: folder } = config;
+  if (folder === "" || !existsAt(node, folder)) return [];
+  const names = readdirSync(join(node.root, folder)).filter((name) => name !== "_default");
+  return await Promise.all(names.sort().map((name) => checkRegistry(node, config, name)));
+}
+
+async function checkRegistry(node: Node, config: Config, folder: string): Promise<Finding> {
+  const domain = folder.replace(/_(\d+)_$/, ":$1");
+  const check = `registry ${domain}`;
+  const more = `isulad-ts registry check ${domain}/IMAGE tells more`;
+  try {
+    const endpoints = await resolveEndpoints(domain, {
+      mirrors: config.registryMirrors,
+      insecure: config.insecureRegistries,
+      configPath: join(node.root, config.registryConfigPath),
+      authFile: "",
+      progressTimeoutMs: config.pullProgressTimeoutMs,
+    });
+    const failures: string[] = [];
+    for (const url of new Set(endpoints.map((endpoint) => endpoint.url))) {
+      const failure = await failureOf(node, url);
+      if (failure !== undefined) failures.push(failure);
+      else if (failures.length === 0) return { check, state: "ok", detail: `${url} is reachable` };
+      else return { check, state: "warn", detail: failures.join("; "), mend: more };
+    }
+    return { check, state: "fail", detail: failures.join("; "), mend: more };
+  } catch (error) {
+    return { check, state: "fail", detail: messageOf(error), mend: "correct the file" };
+  }
+}
+
+/** Returns why an address, or the proxy to it, accepts no connection. */
+async function failureOf(node: Node, url: string): Promise<string | undefined> {
+  const proxy = proxyFor(new URL(url));
+  const { hostname, port, protocol } = new URL(proxy?.url ?? url);
+  try {
+    const host = hostname.replace(/^\[(.*)\]$/, "$1");
+    await node.dial(host, Number(port) || (protocol === "https:" ? 443 : 80));
+    return undefined;
+  } catch (error) {
+    const through = proxy === undefined ? "" : ` by the proxy ${proxy.about}`;
+    return `${url}${through} is not reachable: ${messageOf(error)}`;
+  }
+}

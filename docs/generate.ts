@@ -2,7 +2,8 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
-import { allKeys, findKey, type IdleKey, type Key } from "../src/base/config_keys.ts";
+import type { IdleKey } from "../src/base/config_idle_keys.ts";
+import { allKeys, findKey, type Key } from "../src/base/config_keys.ts";
 
 export const page = join(import.meta.dirname, "configuration.md");
 

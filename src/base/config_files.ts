@@ -3,7 +3,8 @@
 // shortened by a later one.
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { findKey, spellings, type IdleKey, type Key } from "./config_keys.ts";
+import type { IdleKey } from "./config_idle_keys.ts";
+import { findKey, spellings, type Key } from "./config_keys.ts";
 import { nearest } from "./edit_distance.ts";
 import { CriError, errnoOf, messageOf } from "./errors.ts";
 import { type JsonNode, JsonSyntaxError, merged, parseWithLines, plainValue } from "./json.ts";

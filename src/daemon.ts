@@ -372,7 +372,7 @@ function prepareNetnsFolder(log: Log): void {
 async function writePidfile({ config, log }: Context, stack: AsyncDisposableStack): Promise<void> {
   const path = config.pidfile;
   try {
-    await writeFile(path, `${process.pid}\n`, { mode: 0o644 });
+    await writeFile(path, String(process.pid), { mode: 0o644 }); // strict readers refuse a newline
     stack.defer(() => removePidfile(path));
   } catch (error) {
     log.warn("the pidfile was not written", { path, error: messageOf(error) });

@@ -8,7 +8,6 @@ import {
   mkdtempSync,
   openSync,
   readFileSync,
-  readdirSync,
   rmSync,
   writeFileSync,
 } from "node:fs";
@@ -22,7 +21,7 @@ import { runtime } from "../src/proto/messages.js";
 import type { ContainerConfig, ContainerStatus, PodSandboxConfig } from "../src/proto/types.ts";
 import { type Client, connect } from "../src/cli/client.ts";
 import { isGuest, until } from "./expect.ts";
-import { end, freeSubnet, mountTmpfs, serves, tellLastWords, unmountUnder } from "./host.ts";
+import { end, freeSubnet, mountTmpfs, processesOf, tellLastWords, unmountUnder } from "./host.ts";
 import { busyboxImage, ociArchive, type TestImage } from "./image_maker.ts";
 import { leaksSince, removeCgroups, type Scope, type Snapshot, takeSnapshot } from "./leaks.ts";
 import { logText } from "./log_text.ts";
@@ -206,10 +205,7 @@ export class Daemon implements AsyncDisposable {
 
   /** Processes of the executable for this folder, other than the daemon. */
   monitors(): number[] {
-    return readdirSync("/proc")
-      .filter((name) => /^\d+$/.test(name) && Number(name) !== this.pid)
-      .map(Number)
-      .filter((pid) => serves(pid, executable, this.dir));
+    return processesOf(executable, { dir: this.dir, except: this.pid });
   }
 
   snapshot(): Snapshot {

@@ -22,7 +22,7 @@ export function freeSubnet(): string {
 }
 
 /** True when a process runs `program` for this folder. */
-export function serves(pid: number, program: string, dir: string): boolean {
+function serves(pid: number, program: string, dir: string): boolean {
   try {
     const running = readlinkSync(`/proc/${pid}/exe`).replace(" (deleted)", "");
     const facts = ["cmdline", "environ"].map((name) =>
@@ -31,6 +31,25 @@ export function serves(pid: number, program: string, dir: string): boolean {
     return basename(running) === basename(program) && facts.some((text) => text.includes(dir));
   } catch {
     return false; // It ended meanwhile.
+  }
+}
+
+/** Returns the processes that run `program` for this folder. */
+export function processesOf(program: string, about: { dir: string; except: number }): number[] {
+  const found = readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name) && Number(name) !== about.except)
+    .map(Number)
+    .filter((pid) => serves(pid, program, about.dir));
+  // A child that does not run its own program yet looks like its parent.
+  return found.filter((pid) => !found.includes(parentOf(pid)));
+}
+
+/** Returns 0 for a process that has ended. */
+function parentOf(pid: number): number {
+  try {
+    return Number(/^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))![1]);
+  } catch {
+    return 0;
   }
 }
 

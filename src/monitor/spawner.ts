@@ -1,7 +1,8 @@
 // Runs the OCI runtime. The container inherits its standard streams, so these are files and FIFOs only, and
 // the runtime writes its messages to a log file.
 import { randomBytes } from "node:crypto";
-import { rm, statfs } from "node:fs/promises";
+import { rmSync } from "node:fs";
+import { statfs } from "node:fs/promises";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError } from "../base/errors.ts";
@@ -68,7 +69,7 @@ export class Spawner {
       const message = reported + (await spaceHint(this.#folder));
       throw new CriError("UNKNOWN", `${runtime.path} ${verb[0]}: ${message}`);
     } finally {
-      await rm(logFile, { force: true });
+      rmSync(logFile, { force: true });
     }
   }
 

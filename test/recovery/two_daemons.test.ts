@@ -46,9 +46,9 @@ test("the end of a daemon leaves a pidfile that another one has written since", 
   await using first = await startDaemon({ image: false });
   const pidfile = join(first.dir, "isulad.pid");
   await using second = await startDaemon({ image: false, config: { pidfile } });
-  expect(readFileSync(pidfile, "utf8")).toBe(`${second.pid}\n`);
+  expect(readFileSync(pidfile, "utf8")).toBe(String(second.pid));
   await first.stop();
-  expect(readFileSync(pidfile, "utf8")).toBe(`${second.pid}\n`);
+  expect(readFileSync(pidfile, "utf8")).toBe(String(second.pid));
   await second.stop();
   expect(existsSync(pidfile)).toBe(false);
 });

@@ -3,7 +3,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { createConnection } from "node:net";
 import { runtime } from "../../src/proto/messages.js";
-import { failure, own } from "../expect.ts";
+import { failure, own, until } from "../expect.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { busyboxImage } from "../image_maker.ts";
 import { freePort } from "../registry.ts";
@@ -215,7 +215,8 @@ describe("network", () => {
     const address = (await statusOf(id)).network!.ip!;
     const gateway = `${daemon.subnet}.1`;
     expect(address).not.toBe(gateway);
-    expect(await read(gateway, port)).toBe("hello\n");
+    const answers = async () => (await read(gateway, port)) === "hello\n";
+    await until("the port answers", answers); // the container's shell starts its server
     await daemon.client.StopPodSandbox({ pod_sandbox_id: id });
     expect(await read(gateway, port)).toBe("");
     await daemon.removePod(id);

@@ -1,7 +1,7 @@
 // Supervises child processes: awaits an exit with a deadline, kills what does not end, keeps stderr's end.
 import type { ChildProcess } from "node:child_process";
 import { abortError } from "../base/abort.ts";
-import { CriError, messageOf, type ErrorCode } from "../base/errors.ts";
+import { codeOf, CriError, messageOf, type ErrorCode } from "../base/errors.ts";
 import { clipStart } from "../base/text.ts";
 import { killGroup, processName } from "./process.ts";
 
@@ -41,10 +41,18 @@ export async function superviseGroup(
   }
 }
 
-/** Explains why a program could not be started; errors of one that ran stay as they are. */
+/**
+ * Explains why a program could not be started; errors of one that ran stay as they are. code: unless the node lacks
+ * descriptors, memory or space.
+ */
 export function cannotRun(program: string, cause: unknown, code: ErrorCode): CriError {
   if (cause instanceof CriError) return cause;
-  return new CriError(code, `cannot run ${program}: ${messageOf(cause)}`, { cause });
+  const own = codeOf(cause);
+  return new CriError(
+    own === "RESOURCE_EXHAUSTED" ? own : code,
+    `cannot run ${program}: ${messageOf(cause)}`,
+    { cause },
+  );
 }
 
 /** Waits for the end of a process that was asked to end; calls `kill` after graceMs. */

@@ -3,7 +3,8 @@ import { expect, test } from "bun:test";
 import { PassThrough } from "node:stream";
 import { spawn } from "../../../src/sys/children.ts";
 import { failureOutput, run } from "../../../src/sys/run.ts";
-import { endWithin, keepEnd, superviseGroup } from "../../../src/sys/supervise.ts";
+import { cannotRun, endWithin, keepEnd, superviseGroup } from "../../../src/sys/supervise.ts";
+import type { ErrorCode } from "../../../src/base/errors.ts";
 import { failure } from "../../expect.ts";
 
 const soon = () => AbortSignal.timeout(20_000);
@@ -78,4 +79,13 @@ test("keepEnd() keeps the end of a stream", async () => {
   await Bun.sleep(1);
   expect(end()).toEndWith("second");
   expect(end()).not.toContain("first");
+});
+
+test.each([
+  ["EMFILE", "RESOURCE_EXHAUSTED"],
+  ["ENOMEM", "RESOURCE_EXHAUSTED"],
+  ["EACCES", "INTERNAL"],
+])("cannotRun() of a program that %s keeps from starting is %s", (code, expected) => {
+  const cause = Object.assign(new Error("no"), { code });
+  expect(cannotRun("runc", cause, "INTERNAL").code).toBe(expected as ErrorCode);
 });

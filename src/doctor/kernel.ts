@@ -69,7 +69,7 @@ export function checkCgroups(node: Node): Finding {
   const absent = absentControllers(mounts);
   if (absent.length === 0) return { check, state: "ok", detail: `${version}, all controllers` };
   const state = absent.some((name) => required.has(name)) ? "fail" : "warn";
-  const detail = `${version}, without ${absent.join(", ")}: limits by them are refused`;
+  const detail = `${version}, without ${absent.join(", ")}: limits by them have no effect or are refused`;
   const mend = `add cgroup_enable=${absent[0]} to the kernel's command line, or mount the controller, and reboot`;
   return { check, state, detail, mend };
 }

@@ -17,6 +17,7 @@ import { check, nameOf, type Event, type Item } from "./event_check.ts";
 import { Recorder } from "./event_recorder.ts";
 import { type Daemon, startDaemon } from "./harness.ts";
 import { random } from "./random.ts";
+import { median } from "./median.ts";
 
 export type EventPlan = {
   containers: number;
@@ -243,10 +244,6 @@ async function clockOffset(daemon: Daemon, podId: string): Promise<bigint> {
     if (after - before < best.roundNs) best = { roundNs: after - before, offsetNs };
   }
   return best.offsetNs;
-}
-
-export function median(values: number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? Number.NaN;
 }
 
 function words(history: Item[], problems: string[]): string {

@@ -292,5 +292,11 @@ function descriptorKind(link: string): string {
 
 /** Returns a process's proportional share of memory (PSS) in KiB. */
 export function pssKib(pid: number): number {
-  return Number(/^Pss:\s+(\d+)/m.exec(textOf(`/proc/${pid}/smaps_rollup`))?.[1] ?? 0);
+  return memoryKib(pid, "Pss");
+}
+
+/** Returns a figure of /proc/PID/smaps_rollup in KiB; 0 for a process that has ended. */
+export function memoryKib(pid: number, name: "Pss" | "Private_Dirty"): number {
+  const text = textOf(`/proc/${pid}/smaps_rollup`);
+  return Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(text)?.[1] ?? 0);
 }

@@ -12,13 +12,17 @@ import {
   UsageError,
 } from "./options.ts";
 
-/** For the usage text only; parseFlags parses the values and rejects unknown flags. */
-export const configArgs: ArgsDef = {
+export const configFileArg = {
   config: {
     type: "string",
     valueHint: "FILE",
     description: "Configuration file (default /etc/isulad/daemon.json)",
   },
+} as const;
+
+/** For the usage text only; parseFlags parses the values and rejects unknown flags. */
+export const configArgs: ArgsDef = {
+  ...configFileArg,
   ...Object.fromEntries(
     [...Object.values<Key>(daemonKeys), ...Object.values<Key>(nriKeys)].map((key) => [
       key.key,

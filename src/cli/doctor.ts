@@ -3,6 +3,7 @@ import { defineCommand } from "citty";
 import { loadConfig } from "../base/config.ts";
 import { examine } from "../doctor/examine.ts";
 import { thisNode, type Finding } from "../doctor/node.ts";
+import { configFileArg } from "./config.ts";
 import { outputArg, printJson } from "./daemon_command.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
@@ -10,11 +11,7 @@ import { failureCode } from "./program.ts";
 export const doctor = defineCommand({
   meta: { description: "Find what keeps pods from running on this node, and how to mend it" },
   args: {
-    config: {
-      type: "string",
-      valueHint: "FILE",
-      description: "Configuration file (default /etc/isulad/daemon.json)",
-    },
+    ...configFileArg,
     ...outputArg,
   },
   run: async ({ args }) => {

@@ -58,7 +58,6 @@ export async function execSync(
   const container = requireRunning(context.containers.get(request.container_id ?? ""));
   const { id } = container;
   const { process } = await readSpec(context, id);
-  const subject = { ...containerFields(context, container), ...commandFields(request.cmd) };
   const beginMs = performance.now();
   const what = `exec in container ${id}`;
   throwIfAborted(what, call.signal);
@@ -83,6 +82,7 @@ export async function execSync(
     }
     const { exitCode: exit_code, stdoutBytes } = result;
     const ms = Math.round(performance.now() - beginMs);
+    const subject = { ...containerFields(context, container), ...commandFields(request.cmd) };
     context.log.debug("exec ended", { ...subject, exitCode: exit_code, ms });
     return { exit_code, stdout: body.subarray(0, stdoutBytes), stderr: body.subarray(stdoutBytes) };
   } catch (error) {

@@ -64,31 +64,33 @@ export class Health {
   }
 
   async #check(): Promise<Problem[]> {
+    const { graph } = this.#context().config;
+    const accessGraph = () => access(graph, constants.W_OK);
     const found = await Promise.all([
-      this.#part("RuntimeMissing", () => this.#checkRuntime()),
-      this.#part("MonitorNotResponding", () => this.#pingMonitor()),
-      this.#part("GraphNotUsable", () => access(this.#context().config.graph, constants.W_OK)),
+      this.#part("RuntimeMissing", "the default runtime", () => this.#checkRuntime()),
+      this.#part("MonitorNotResponding", "the monitor", () => this.#pingMonitor()),
+      this.#part("GraphNotUsable", `the graph folder ${graph}`, accessGraph),
     ]);
     const problems = found.filter((problem) => problem !== undefined);
     this.#log(problems);
     return problems;
   }
 
-  async #part(reason: Problem["reason"], check: () => Promise<void>): Promise<Problem | undefined> {
-    const what = {
-      ...subjects,
-      GraphNotUsable: `the graph folder ${this.#context().config.graph}`,
-    };
+  /** what: the part, for messages. */
+  async #part(
+    reason: Problem["reason"],
+    what: string,
+    check: () => Promise<void>,
+  ): Promise<Problem | undefined> {
     const waiting = this.#waiting.get(reason) ?? this.#begin(reason, check());
     try {
-      await inTime(waiting.done, what[reason], this.#times.partMs);
+      await inTime(waiting.done, what, this.#times.partMs);
       return undefined;
     } catch (error) {
-      if (!this.#waiting.has(reason))
-        return { reason, message: `${what[reason]}: ${messageOf(error)}` };
+      if (!this.#waiting.has(reason)) return { reason, message: `${what}: ${messageOf(error)}` };
       const { silentMs } = this.#times;
       if (performance.now() - waiting.sinceMs < silentMs) return undefined;
-      return { reason, message: `${what[reason]} has not answered for ${silentMs / 1000} s` };
+      return { reason, message: `${what} has not answered for ${silentMs / 1000} s` };
     }
   }
 
@@ -119,8 +121,6 @@ export class Health {
     log.error("the runtime is not ready: pods cannot be started", { problem: textOf(problems) });
   }
 }
-
-const subjects = { RuntimeMissing: "the default runtime", MonitorNotResponding: "the monitor" };
 
 function kindsOf(problems: readonly Problem[]): string {
   return problems.map(({ reason }) => reason).join(" ");

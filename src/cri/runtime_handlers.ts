@@ -29,8 +29,7 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
   for (const [name, entry] of Object.entries(config.runtimes)) {
     const root = join(config.state, "runtime", name);
     mkdirSync(root, { recursive: true, mode: 0o700 });
-    const { path, runtimeArgs: args } = entry;
-    const { noNewKeyring } = entry;
+    const { path, runtimeArgs: args, noNewKeyring } = entry;
     const { systemdCgroup } = config;
     const command: RuntimeCommand = { path, args, root, systemdCgroup, noNewKeyring };
     const onProblem = (problem: string) => log.warn(problem, { handler: name });

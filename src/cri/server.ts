@@ -25,7 +25,6 @@ import type { Encoded } from "./encoded_lists.ts";
 import * as metrics from "./pod_metrics.ts";
 import * as nodeImages from "./node_images.ts";
 import { nriPlugins } from "./nri_plugins.ts";
-import { reloadConfig } from "./reload.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import { listPodSandbox, podSandboxStatus, streamPodSandboxes } from "./sandbox_status.ts";
 import { removePodSandbox, stopPodSandbox } from "./sandbox_stop.ts";
@@ -97,7 +96,7 @@ const handlers: Handlers = {
   VerifyImages: nodeImages.verifyImages,
   CheckRegistry: nodeImages.checkRegistry,
   NriPlugins: nriPlugins,
-  Reload: reloadConfig,
+  Reload: (context) => context.reload(),
 };
 
 /** RPCs of runtime.v1alpha2 (cri-api 0.25), for kubelets 1.20 to 1.25; the messages are those of v1. */

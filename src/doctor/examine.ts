@@ -52,15 +52,14 @@ async function outcomeOf(check: string, make: Check): Promise<Finding[]> {
 
 function checkConfig(load: () => LoadedConfig): { findings: Finding[]; loaded?: LoadedConfig } {
   const check = "configuration";
+  const mend = "correct the file; isulad-ts config default --explain has the keys";
   try {
     const loaded = load();
     const { warnings, files } = loaded;
-    const mend = "correct the file; isulad-ts config default --explain has the keys";
     const findings = warnings.map((detail): Finding => ({ check, state: "warn", detail, mend }));
     const detail = files.join(" ") || "no file: all defaults";
     return { findings: findings.length > 0 ? findings : [{ check, state: "ok", detail }], loaded };
   } catch (error) {
-    const mend = "correct the file; isulad-ts config default --explain has the keys";
     return { findings: [{ check, state: "fail", detail: messageOf(error), mend }] };
   }
 }

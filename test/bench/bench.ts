@@ -10,6 +10,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { idleMs } from "../../src/sys/memory.ts";
 import { busybox, type Daemon, startDaemon } from "../harness.ts";
 import { pssKib } from "../leaks.ts";
+import { median } from "../median.ts";
 import { isLate, lagText, pulls } from "./pull.ts";
 import { streamed } from "./stream.ts";
 
@@ -107,10 +108,6 @@ async function memory(daemon: Daemon, client: string) {
   const listed = await lists(daemon, client, ids);
   await daemon.removeAllPods();
   return { idle, held, aPod: (held - idle) / heldPods, listed };
-}
-
-function median(values: number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!;
 }
 
 /** Judges the median of the rounds' ratios. `atLeast`: more is better. */

@@ -11,6 +11,8 @@ import { parseArgs } from "node:util";
 import { type Daemon, startDaemon } from "../harness.ts";
 import Long from "long";
 import { isV2 } from "../host.ts";
+import { memoryKib } from "../leaks.ts";
+import { median } from "../median.ts";
 
 const probeMs = 2_000;
 const churnAtOnce = 5;
@@ -49,9 +51,10 @@ type Memory = { pss: number; privateDirty: number };
 
 /** In MiB. */
 function memoryOf(pid: number): Memory {
-  const text = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
-  const of = (name: string) => Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(text)![1]) / 1024;
-  return { pss: of("Pss"), privateDirty: of("Private_Dirty") };
+  return {
+    pss: memoryKib(pid, "Pss") / 1024,
+    privateDirty: memoryKib(pid, "Private_Dirty") / 1024,
+  };
 }
 
 async function onePod(daemon: Daemon): Promise<[podId: string, containerId: string]> {
@@ -68,10 +71,10 @@ async function churn(daemon: Daemon, count: number): Promise<void> {
   await Promise.all(Array.from({ length: churnAtOnce }, worker));
 }
 
+type Calls = { ids: string[]; signal: AbortSignal; onProbe: () => void };
+
 /** Calls as a kubelet with generic PLEG does. Its promise resolves when the calls have ended. */
-async function asKubelet(daemon: Daemon, ids: string[], signal: AbortSignal): Promise<number> {
-  const { client } = daemon;
-  let probes = 0;
+async function asKubelet({ client }: Daemon, { ids, signal, onProbe }: Calls): Promise<void> {
   const every = async (ms: number, delayMs: number, call: () => Promise<unknown>) => {
     await sleep(delayMs);
     for (let next = performance.now(); !signal.aborted; next += ms) {
@@ -80,13 +83,13 @@ async function asKubelet(daemon: Daemon, ids: string[], signal: AbortSignal): Pr
     }
   };
   const probe = (id: string) => async () => {
-    probes++;
     const { exit_code } = await client.ExecSync({
       container_id: id,
       cmd: ["true"],
       timeout: Long.fromNumber(10),
     });
     if (exit_code !== 0) throw new Error(`a probe of ${id} ended with ${exit_code}`);
+    onProbe();
   };
   await Promise.all([
     every(1_000, 0, () => Promise.all([client.ListPodSandbox({}), client.ListContainers({})])),
@@ -98,7 +101,6 @@ async function asKubelet(daemon: Daemon, ids: string[], signal: AbortSignal): Pr
     every(30_000, 400, () => client.ListImages({})),
     ...ids.map((id, index) => every(probeMs, (index * probeMs) / ids.length, probe(id))),
   ]);
-  return probes;
 }
 
 /** Returns the CPU time of one `runc exec` at the pace of the probes, in ms. */
@@ -125,33 +127,32 @@ async function main(): Promise<void> {
   const ids = held.map(([, id]) => id);
 
   const ending = new AbortController();
-  const calls = asKubelet(daemon, ids, ending.signal);
+  let probed = 0;
+  const onProbe = () => probed++;
+  const calls = asKubelet(daemon, { ids, signal: ending.signal, onProbe });
   await churn(daemon, Number(values.churn));
   const total = () => account.ms() + pods.ms();
-  const [beginMs, begin] = [total(), performance.now()];
+  const [beginMs, probedBefore] = [total(), probed];
   const samples: Memory[][] = [];
-  const endMs = begin + Number(values.minutes) * 60_000;
+  const endMs = performance.now() + Number(values.minutes) * 60_000;
   while (performance.now() < endMs) {
     await sleep(5_000);
     samples.push(daemon.scope.pids().map(memoryOf));
   }
-  const [usedMs, passedMs] = [total() - beginMs, performance.now() - begin];
+  const [usedMs, probes] = [total() - beginMs, probed - probedBefore];
   ending.abort();
   await calls;
-  const probes = (passedMs / probeMs) * ids.length;
 
-  const median = (of: (sample: Memory[]) => number) => {
-    const last = samples.slice(-Math.ceil(samples.length / 3)).map(of);
-    return last.toSorted((a, b) => a - b)[Math.floor(last.length / 2)]!.toFixed(1);
-  };
+  const last = samples.slice(-Math.ceil(samples.length / 3));
+  const inLast = (of: (sample: Memory[]) => number) => median(last.map(of)).toFixed(1);
   const sum = (of: keyof Memory) => (sample: Memory[]) =>
     sample.reduce((all, one) => all + one[of], 0);
   const parts = ["daemon", "monitor"].map(
     (name, at) =>
-      `${name} ${median((sample) => sample[at]!.pss)} (${median((sample) => sample[at]!.privateDirty)})`,
+      `${name} ${inLast((sample) => sample[at]!.pss)} (${inLast((sample) => sample[at]!.privateDirty)})`,
   );
   console.log(
-    `memory, MiB PSS (private dirty): ${median(sum("pss"))} (${median(sum("privateDirty"))}): ${parts.join(", ")}`,
+    `memory, MiB PSS (private dirty): ${inLast(sum("pss"))} (${inLast(sum("privateDirty"))}): ${parts.join(", ")}`,
   );
   const probeCpu = usedMs / probes;
   await sleep(500);

@@ -19,6 +19,7 @@ import { Plugins } from "../nri/plugins.ts";
 import { RawPlugin } from "../nri/raw_plugin.ts";
 import { until } from "../expect.ts";
 import { specInput } from "../spec/inputs.ts";
+import { median } from "../median.ts";
 
 const rounds = 5;
 /** Pairs per round. */
@@ -28,10 +29,6 @@ const synchronisedEach = 10;
 /** ratios: of all pairs; of: the median of each round. */
 type Row = { what: string; ms: number; ratios: number[]; of: number[]; bound?: number };
 type Side = { daemon: Daemon; pod: PodSandboxConfig; podId: string };
-
-function median(values: number[]): number {
-  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)]!;
-}
 
 /** The 95 % confidence interval of the median, by ranks. */
 function interval(values: number[]): [number, number] {

@@ -8,6 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { pssKib } from "../leaks.ts";
+import { median } from "../median.ts";
 import { gvisorHandler, gvisorShim, runcHandler, runcShim } from "../shim_programs.ts";
 
 const version = "2.4.2";
@@ -38,8 +39,7 @@ async function measure(daemon: Daemon, runtime_handler: string, pods: number): P
   await sleep(settleMs);
   const podKib = (memory(daemon) - before) / pods;
   await daemon.removeAllPods();
-  const median = times.toSorted((a, b) => a - b)[Math.floor(pods / 2)]!;
-  return `${runtime_handler.padEnd(8)} ${median.toFixed(0).padStart(5)} ms ${(podKib / 1024).toFixed(2).padStart(7)} MiB a pod`;
+  return `${runtime_handler.padEnd(8)} ${median(times).toFixed(0).padStart(5)} ms ${(podKib / 1024).toFixed(2).padStart(7)} MiB a pod`;
 }
 
 const { values } = parseArgs({ options: { pods: { type: "string", default: "10" } } });

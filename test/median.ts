@@ -1,0 +1,6 @@
+// Computes the median, the upper one of an even number of values.
+
+/** NaN: there is no value. */
+export function median(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)] ?? Number.NaN;
+}

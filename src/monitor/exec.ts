@@ -2,6 +2,7 @@
 // streams. Each is killed with all its descendants at its timeout, or when its caller has disconnected.
 import { CriError } from "../base/errors.ts";
 import type { Released } from "../sys/descriptor.ts";
+import { Captures } from "./captures.ts";
 import type { LogWorkers } from "./log_workers.ts";
 import type {
   ExecProcess,
@@ -47,7 +48,7 @@ export interface ExecStarter<Streams> {
 type Output = { result: ExecResult; stdout: Uint8Array; stderr: Uint8Array };
 
 export class Execs {
-  readonly #workers: LogWorkers;
+  readonly #captures: Captures;
   readonly #starterFor: (container: RunRecord) => Promise<ExecStarter<unknown>>;
   readonly #kills = new Map<string, () => void>();
   /** The ends of execs that start() has started and whose wait() has not returned. */
@@ -57,7 +58,7 @@ export class Execs {
     workers: LogWorkers,
     starterFor: (container: RunRecord) => Promise<ExecStarter<unknown>>,
   ) {
-    this.#workers = workers;
+    this.#captures = new Captures(workers);
     this.#starterFor = starterFor;
   }
 
@@ -137,12 +138,12 @@ export class Execs {
     const id = `exec-${request.key}`;
     const starter = await this.#starterFor(container);
     using captured = starter.openCaptured(request);
-    await this.#workers.capture({ id, ...captured.readers, maxBytes: request.maxOutputBytes });
+    this.#captures.capture({ id, ...captured.readers, maxBytes: request.maxOutputBytes });
     const running = this.#runCaptured(container, request, { starter, captured, cancelled });
     // Collected even when it fails: its streams would stay open.
     const [ran] = await Promise.allSettled([running]);
-    const ending = { isCopied: starter.isCopied, drainMs: request.drainMs };
-    const { stdout, stderr } = await this.#workers.collect(id, ending);
+    const limit = { isCopied: starter.isCopied, drainMs: request.drainMs };
+    const { stdout, stderr } = await this.#captures.collect(id, limit);
     if (ran.status === "rejected") throw ran.reason;
     const { started, ...result } = ran.value;
     await started?.close?.();

@@ -1,7 +1,7 @@
 // Starts the log threads (monitor_log/log_worker.ts) and sends them numbered requests, each with a wake-up
 // from epoll.
 //
-// Decision: one thread for each file system with logs, and one for everything that writes no file (execs,
+// Decision: one thread for each file system with logs, and one for everything that writes no file (long execs,
 // containers without a log, memory counters), each started when it is first needed. A disk that stalls then
 // blocks only the containers whose logs lie on it. A node usually has one such disk; a thread takes 5 MB.
 import { dirname } from "node:path";
@@ -16,6 +16,10 @@ import { diskOf } from "../sys/disk.ts";
 import type { LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
 
 type NewLog = Omit<LogRequest, "op" | "resumed">;
+export type CaptureRequest = Omit<Extract<WorkerBody, { op: "capture" }>, "op">;
+export type Captured = { stdout: Uint8Array; stderr: Uint8Array };
+/** isCopied: a shim copies the output, and closes the streams at its end; drainMs: limit for the rest of it. */
+export type DrainLimit = { isCopied: boolean; drainMs?: number | undefined };
 
 /** Longer than a worker waits for a log that it cannot write to end. */
 const answerMs = 10_000;
@@ -97,19 +101,15 @@ export class LogWorkers {
   }
 
   /** Captures the output of an exec until it is collected. */
-  async capture(request: Omit<Extract<WorkerBody, { op: "capture" }>, "op">): Promise<void> {
-    await this.#thread("").request({ op: "capture", ...request });
+  capture(request: CaptureRequest): void {
+    this.#thread("")
+      .request({ op: "capture", ...request })
+      .catch(this.#onFailure);
   }
 
-  /**
-   * Returns the captured output of an exec that has exited. isCopied: as for end(); drainMs: limit for the rest
-   * of it.
-   */
-  async collect(
-    id: string,
-    ending: { isCopied: boolean; drainMs?: number | undefined },
-  ): Promise<{ stdout: Uint8Array; stderr: Uint8Array }> {
-    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id, ...ending });
+  /** Returns the captured output of an exec that has exited. */
+  async collect(id: string, limit: DrainLimit): Promise<Captured> {
+    const { stdout, stderr } = await this.#thread("").request({ op: "collect", id, ...limit });
     return { stdout: stdout!, stderr: stderr! };
   }
 

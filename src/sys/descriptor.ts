@@ -128,6 +128,27 @@ export function readNow({ fd }: Descriptor, buffer: Uint8Array): number {
   }
 }
 
+/** Bytes that wait in a pipe. */
+export function unreadBytes({ fd }: Descriptor): number {
+  const FIONREAD = 0x541b;
+  const count = new Int32Array(1);
+  check("ioctl", `FIONREAD of descriptor ${fd}`, fd, FIONREAD, new Uint8Array(count.buffer));
+  return count[0]!;
+}
+
+/** True when no process has the pipe open for writing; bytes may be left in it. */
+export function hasHungUp({ fd }: Descriptor): boolean {
+  const POLLHUP = 0x10;
+  const { call, errno } = libc();
+  const pollfd = new DataView(new ArrayBuffer(8)); // struct pollfd: fd, events, revents
+  pollfd.setInt32(0, fd, true);
+  // A pending signal interrupts it although it does not wait.
+  while (Number(call.poll(new Uint8Array(pollfd.buffer), 1, 0)) < 0) {
+    if (errno[0] !== EINTR) throw failure("poll", errno[0]!, `descriptor ${fd}`);
+  }
+  return (pollfd.getInt16(6, true) & POLLHUP) !== 0;
+}
+
 /**
  * Writes at most 64 parts in a row, as far as the descriptor takes them now; returns the bytes written, -1
  * for none (EAGAIN). @throws EPIPE, ECONNRESET when the reader has closed.

@@ -32,6 +32,7 @@ const signatures = {
   quotactl: { args: ["i32", "buffer", "i32", "buffer"], returns: "i32" },
   ioctl: { args: ["i32", "u64", "buffer"], returns: "i32" },
   fcntl: { args: ["i32", "i32", "i64"], returns: "i32" },
+  poll: { args: ["buffer", "u64", "i32"], returns: "i32" },
   read: { args: ["i32", "buffer", "usize"], returns: "i64" },
   write: { args: ["i32", "buffer", "usize"], returns: "i64" },
   writev: { args: ["i32", "buffer", "i32"], returns: "i64" },

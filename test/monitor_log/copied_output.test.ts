@@ -81,7 +81,7 @@ describe("the log of a container whose shim copies its output", () => {
 test("the captured output of an exec has what the shim writes after the exit", async () => {
   const [out, err] = [fifo(), fifo()];
   const request = { id: "exec-1", stdout: out.reader, stderr: err.reader, maxBytes: 1 << 20 };
-  await workers.capture(request);
+  workers.capture(request);
   out.keeper.close();
   err.keeper.close();
   closeSync(err.shim);

@@ -20,7 +20,8 @@ const sections: Record<string, string> = {
     disable-apparmor disable-proc-mount restrict-oom-score-adj enable-unprivileged-ports enable-unprivileged-icmp
     reject-missing-mount-sources ignore-image-defined-volumes device-ownership-from-security-context
     tolerate-missing-hugetlb-controller disable-hugetlb-controller
-    enable-cdi cdi-spec-dirs`,
+    enable-cdi cdi-spec-dirs blockio-config-file rdt-config-file ignore-blockio-not-enabled-errors
+    ignore-rdt-not-enabled-errors`,
   "Images and registries": `
     registry-mirrors insecure-registries registry-config-path registry-auth-file pull-progress-timeout
     max-concurrent-downloads pinned-images images-dir image-verifier-dir image-verifier-required
@@ -33,8 +34,7 @@ const sections: Record<string, string> = {
     drain-exec-sync-io-timeout stream-server-address websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,
   NRI: `
     nri-support disable-connections nri-socket-path plugin-path plugin-config-path
-    plugin-registration-timeout plugin-request-timeout plugin-synchronize-timeout nri-required-plugins
-    blockio-config-file rdt-config-file`,
+    plugin-registration-timeout plugin-request-timeout plugin-synchronize-timeout nri-required-plugins`,
 };
 
 /** Longer texts about a key's values stand below the table. */

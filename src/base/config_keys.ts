@@ -290,12 +290,23 @@ export const daemonKeys = {
   enableCdi: key("enable-cdi", k.flag, false, { live: true, about: "devices by CDI names" }),
   blockioConfigFile: key("blockio-config-file", k.text, "", {
     live: true,
-    about: "classes of block I/O for NRI plugins, in the form of containerd's blockio_config_file",
+    about:
+      "classes of block I/O for annotations and NRI plugins, in the form of containerd's blockio_config_file",
   }),
   rdtConfigFile: key("rdt-config-file", k.text, "", {
     live: true,
     about:
-      "classes of cache and memory bandwidth for NRI plugins, in the form of containerd's rdt_config_file",
+      "classes of cache and memory bandwidth for annotations and NRI plugins, in the form of containerd's rdt_config_file",
+  }),
+  ignoreBlockioErrors: key("ignore-blockio-not-enabled-errors", k.flag, false, {
+    live: true,
+    about:
+      "ignore annotations that name a class of block I/O while blockio-config-file is unset, instead of refusing the container",
+  }),
+  ignoreRdtErrors: key("ignore-rdt-not-enabled-errors", k.flag, false, {
+    live: true,
+    about:
+      "ignore annotations that name an RDT class while rdt-config-file is unset or the node has no resctrl, instead of refusing the container",
   }),
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, ["/etc/cdi", "/var/run/cdi"], {
     live: true,

@@ -15,6 +15,7 @@ import { containerName, created, type Container } from "../state/container.ts";
 import { createdAfter } from "../state/order.ts";
 import { isInGuest, isSamePod, type Sandbox } from "../state/sandbox.ts";
 import { signalNumber } from "../sys/signals.ts";
+import { withAnnotatedClasses } from "./annotated_classes.ts";
 import { specFile } from "./bundle.ts";
 import { newId, type Call, type Context } from "./context.ts";
 import { getImage } from "./image_records.ts";
@@ -133,9 +134,10 @@ async function makeContainer(
     throwIfAborted(name, call.signal);
     const imageMounts = await mountImageVolumes(context, container, call.signal);
     const parts = { sandbox, image, rootfsPath, imageMounts, call };
-    const plain = await specOf(context, container, parts);
-    const adjusted = await context.nri?.createContainer(sandbox, container, plain);
-    const { spec, container: changed } = adjusted ?? { spec: plain, container };
+    const plain = { container, spec: await specOf(context, container, parts) };
+    const classed = withAnnotatedClasses(context, sandbox, plain);
+    const adjusted = await context.nri?.createContainer(sandbox, classed.container, classed.spec);
+    const { spec, container: changed } = adjusted ?? classed;
     await step("container-bundle", () =>
       writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );

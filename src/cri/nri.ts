@@ -21,6 +21,7 @@ import { namespaceOptions } from "../spec/namespace_options.ts";
 import { evicted, type Container } from "../state/container.ts";
 import { isInGuest, type Sandbox } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
+import { withClasses } from "./annotated_classes.ts";
 import { stopContainerProcess } from "./container_end.ts";
 import { changeResources } from "./container_update.ts";
 import { hasCgroup } from "./cgroups.ts";
@@ -312,15 +313,6 @@ function withResources(container: Container, given: LinuxContainerResources): Co
   const { config } = container;
   const resources = mergedResources(config.linux?.resources ?? {}, given);
   return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
-}
-
-/** The spec has only the limits that the classes stand for. */
-function withClasses(
-  container: Container,
-  { blockio, rdt }: { blockio: string | null | undefined; rdt: string | null | undefined },
-): Container {
-  if (!blockio && !rdt) return container;
-  return { ...container, classes: { ...(blockio ? { blockio } : {}), ...(rdt ? { rdt } : {}) } };
 }
 
 function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {

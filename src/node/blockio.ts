@@ -1,4 +1,4 @@
-// Resolves block I/O classes by name, for NRI plugins. The YAML or JSON file has the format of goresctrl
+// Resolves block I/O classes by name. The YAML or JSON file has the format of goresctrl
 // (intel/goresctrl, pkg/blockio), which containerd reads too:
 //
 //   Classes:

@@ -1,4 +1,4 @@
-// Creates RDT classes for NRI plugins: groups of the kernel's resctrl file system, as the file of
+// Creates RDT classes: groups of the kernel's resctrl file system, as the file of
 // rdt-config-file defines them (spec/rdt.ts). The OCI runtime puts a container's processes into the group
 // of its class.
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";

@@ -1,4 +1,5 @@
-// Selects the CRI annotations that are passed to the OCI runtime.
+// Selects the CRI annotations that are passed to the OCI runtime, and those that name classes.
+import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
 
 /**
  * Returns the annotations whose keys match a pattern; "*" and "?" match anything but "/". By default none is
@@ -21,4 +22,20 @@ function patternSource(pattern: string): string {
     if (char === "*") return "[^/]*";
     return char === "?" ? "[^/]" : `\\${char}`;
   });
+}
+
+/**
+ * Returns the class of block I/O or RDT that annotations give a container; undefined: none. The names are those of
+ * containerd and CRI-O (intel/goresctrl): the container's own precedes the pod's.
+ */
+export function annotatedClass(
+  kind: "blockio" | "rdt",
+  container: Pick<ContainerConfig, "annotations" | "metadata">,
+  pod: Pick<PodSandboxConfig, "annotations">,
+): string | undefined {
+  const prefix = `${kind}.resources.beta.kubernetes.io`;
+  const ofPod = pod.annotations ?? {};
+  const own = container.annotations?.[`io.kubernetes.cri.${kind}-class`];
+  const name = own ?? ofPod[`${prefix}/container.${container.metadata?.name}`];
+  return (name ?? ofPod[`${prefix}/pod`]) || undefined;
 }

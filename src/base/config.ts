@@ -156,9 +156,11 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   checkSockets(config, s);
   checkStreamTls(config, s);
   resolveStorage(config, s);
+  if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   const runtimes = values.get("runtimes") as GivenRuntimes["runtimes"];
   const aliases = values.get("cri-runtimes") as GivenRuntimes["aliases"];
-  config.runtimes = resolveRuntimes({ runtimes, aliases }, s);
+  const { systemdCgroup } = config;
+  config.runtimes = resolveRuntimes({ runtimes, aliases, systemdCgroup }, s);
   resolveDefaultRuntime(config, s);
   resolveProcessors(config, s);
   if (!/^(127\.|::1$)/.test(config.streamServerAddress) && config.streamTlsCert === "") {
@@ -171,7 +173,6 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
       `${s.place("image-verifier-required")}: "image-verifier-required" needs "image-verifier-dir", the folder of the verifiers`,
     );
   }
-  if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   resolveCgroupParent(config, s);
 }
 

@@ -5,6 +5,7 @@ import { nearest } from "./edit_distance.ts";
 import {
   ociType,
   runcOptions,
+  shimOptions,
   type RuntimeEntry,
   type RuntimeValue,
   type ShimEntry,
@@ -12,6 +13,8 @@ import {
 import { isRuncShim, isShimType, missingShim, shimProgram } from "./shim_program.ts";
 
 export type GivenRuntimes = {
+  /** Whether the cgroup driver is systemd's. */
+  systemdCgroup: boolean;
   runtimes: Record<string, RuntimeValue>;
   /** cri-runtimes: handler → runtime, or type of a shim. */
   aliases: Record<string, string>;
@@ -19,9 +22,12 @@ export type GivenRuntimes = {
 
 /** Returns all handlers: the installed runtimes, those of runtimes, and those of cri-runtimes. */
 export function resolveRuntimes(
-  { runtimes, aliases }: GivenRuntimes,
+  { runtimes, aliases, systemdCgroup }: GivenRuntimes,
   s: Resolution,
 ): Record<string, RuntimeEntry> {
+  for (const [name, value] of Object.entries(runtimes)) {
+    checkCgroupDriver(name, value, { systemdCgroup, s });
+  }
   const found = new Map<string, RuntimeEntry>();
   found.set("runc", { path: s.host.findExecutable("runc") ?? "/usr/bin/runc", runtimeArgs: [] });
   const crun = s.host.findExecutable("crun");
@@ -68,17 +74,16 @@ function ociRuntime(name: string, value: RuntimeValue, s: Resolution): RuntimeEn
     const why = 'only shims have it, which have a "runtime-type" such as "io.containerd.runsc.v1"';
     refuse([name, field], why, s);
   }
-  const { no_new_keyring: noNewKeyring, ...others } = runcOptionsOf(name, value, s);
-  if (Object.keys(others).length > 0) {
-    const why =
-      "of these options an OCI runtime that is called by its command line has NoNewKeyring";
+  const options = runcOptionsOf(name, value, s);
+  for (const option of shimOptions.filter((one) => one in options)) {
+    const why = `only a shim has ${option}: an OCI runtime that is called by its command line has the other options of runc's shim`;
     refuse([name, "runtime-options"], why, s);
   }
   const { path = "", "runtime-args": runtimeArgs } = value;
   if (path !== "") {
     const effect = "the handler fails until it is installed";
     const found = programPath({ at: ["runtimes", name], path, effect }, s);
-    return { path: found, runtimeArgs, ...(noNewKeyring === true ? { noNewKeyring } : {}) };
+    return { path: found, runtimeArgs, ...(Object.keys(options).length > 0 ? { options } : {}) };
   }
   const shim = 'a "runtime-type" such as "io.containerd.runsc.v1" for a shim';
   s.problems.push(
@@ -162,6 +167,27 @@ function runcShimOptions(name: string, value: RuntimeValue, s: Resolution): Shim
   return { ...runcDefaults(s), ...options, ...binaryOf(name, options, s) };
 }
 
+/** Accepts the option SystemdCgroup only if it says what systemd-cgroup does. */
+function checkCgroupDriver(
+  name: string,
+  { "runtime-options": given = {} }: RuntimeValue,
+  { systemdCgroup, s }: { systemdCgroup: boolean; s: Resolution },
+): void {
+  for (const [spelling, value] of Object.entries(given)) {
+    if (plainName(spelling) !== cgroupOption || value === systemdCgroup) continue;
+    const why = `must be ${systemdCgroup}, as the key "systemd-cgroup", not ${clipped(value)}: a kubelet uses one cgroup driver for all handlers of its node`;
+    const at = ["runtimes", name, "runtime-options", spelling] as const;
+    s.problems.push(`${s.place(...at)}: "${at.join(".")}" ${why}`);
+  }
+}
+
+const cgroupOption = "systemdcgroup";
+
+/** "BinaryName" and "binary_name" are one option. */
+function plainName(spelling: string): string {
+  return spelling.replaceAll(/[_-]/g, "").toLowerCase();
+}
+
 /** Returns the given options of runc by their names in containerd.runc.v1.Options. */
 function runcOptionsOf(
   name: string,
@@ -173,12 +199,11 @@ function runcOptionsOf(
     const at = ["runtimes", name, "runtime-options", spelling] as const;
     const problem = (text: string) =>
       s.problems.push(`${s.place(...at)}: "${at.join(".")}" ${text}`);
-    const plain = spelling.replaceAll(/[_-]/g, "").toLowerCase();
+    const plain = plainName(spelling);
+    if (plain === cgroupOption) continue;
     const option = optionNames.get(plain);
     if (option === undefined) {
-      const isDaemons = plain === "systemdcgroup";
-      const known = `the nearest known option is "${nearest(spelling, containerdNames)}"`;
-      problem(isDaemons ? 'is given by the key "systemd-cgroup"' : `is unknown; ${known}`);
+      problem(`is unknown; the nearest known option is "${nearest(spelling, containerdNames)}"`);
       continue;
     }
     const { schema, allowed } = runcOptions[option]!;

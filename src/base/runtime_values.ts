@@ -8,8 +8,8 @@ export type RuntimeEntry = {
   /** The executable of the OCI runtime or of the shim; a bare name if it is not installed. */
   path: string;
   runtimeArgs: string[];
-  /** For an OCI runtime: its containers get no session keyring of their own. */
-  noNewKeyring?: boolean;
+  /** For an OCI runtime: its options, by their names in containerd.runc.v1.Options. */
+  options?: ShimEntry["options"];
   /** Present for a shim v2 runtime. */
   shim?: ShimEntry;
   /** A JSON file with the base OCI spec of containers. */
@@ -106,6 +106,9 @@ export const runcOptions: Record<string, Kind<ShimOption>> = {
   criu_work_path: absolutePath,
 };
 
+/** Those that a shim alone has. */
+export const shimOptions: readonly string[] = ["no_pivot_root", "shim_cgroup", "binary_name"];
+
 /** Returns the entry as it may stand in daemon.json. */
 export function runtimeJson(entry: RuntimeEntry): Record<string, unknown> {
   const { path, shim } = entry;
@@ -114,7 +117,7 @@ export function runtimeJson(entry: RuntimeEntry): Record<string, unknown> {
       ? {
           path,
           "runtime-args": entry.runtimeArgs,
-          "runtime-options": entry.noNewKeyring ? { no_new_keyring: true } : undefined,
+          "runtime-options": entry.options,
         }
       : {
           "runtime-type": shim.type,

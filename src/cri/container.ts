@@ -127,10 +127,12 @@ export async function checkpointContainer(
   const { runtimeTimeoutMs } = context.config;
   const timeoutMs = timeoutMsOf(request.timeout, runtimeTimeoutMs) || runtimeTimeoutMs;
   const signal = AbortSignal.any([call.signal, AbortSignal.timeout(timeoutMs)]);
+  const { criu = {} } = handlerOf(context, container).command;
   await writeCheckpoint({
     dump: (folders) => dump(context, container, { ...folders, timeoutMs, signal }),
     specFile: specFile(context, id),
-    scratch: join(context.containers.folderOf(id), "checkpoint"),
+    scratch: join(criu.images ?? context.containers.folderOf(id), `checkpoint-${id}`),
+    work: criu.work === undefined ? undefined : join(criu.work, id),
     location: request.location!,
     signal,
   });

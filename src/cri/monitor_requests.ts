@@ -13,7 +13,7 @@ export function startRequest(
   { sandbox, runtime }: { sandbox: Sandbox | undefined; runtime: RuntimeCommand },
 ): StartRequest {
   const { id } = container;
-  const owner = sandbox && rootfsOwner(sandbox);
+  const owner = (sandbox && rootfsOwner(sandbox)) ?? runtime.streamOwner;
   return {
     id,
     runtime,

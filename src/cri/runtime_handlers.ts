@@ -27,11 +27,9 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
   /** By command line: handlers with the same runtime share its features. */
   const featuresOf = new Map<string, RuntimeFeatures>();
   for (const [name, entry] of Object.entries(config.runtimes)) {
-    const root = join(config.state, "runtime", name);
-    mkdirSync(root, { recursive: true, mode: 0o700 });
-    const { path, runtimeArgs: args, noNewKeyring } = entry;
-    const { systemdCgroup } = config;
-    const command: RuntimeCommand = { path, args, root, systemdCgroup, noNewKeyring };
+    const command = commandOf(config, name, entry);
+    const { path, args } = command;
+    mkdirSync(command.root, { recursive: true, mode: 0o700 });
     const onProblem = (problem: string) => log.warn(problem, { handler: name });
     if (entry.shim !== undefined) {
       command.shim = entry.shim;
@@ -55,6 +53,35 @@ export async function openHandlers(config: Config, log: Log): Promise<Map<string
   handlers.set("", handlers.get(config.defaultRuntime)!);
   await Promise.all([...handlers.values()].map((handler) => handler.refresh()));
   return handlers;
+}
+
+type Options = Partial<{ [Name in "root" | "criu_image_path" | "criu_work_path"]: string }> & {
+  no_new_keyring?: boolean;
+  io_uid?: number;
+  io_gid?: number;
+};
+
+function commandOf(config: Config, name: string, entry: RuntimeEntry): RuntimeCommand {
+  const { path, runtimeArgs: args, shim } = entry;
+  const options: Options = shim?.options ?? entry.options ?? {};
+  const command: RuntimeCommand = {
+    path,
+    args,
+    root: stateFolder(config, name, shim === undefined ? options.root : undefined),
+    systemdCgroup: config.systemdCgroup,
+    noNewKeyring: options.no_new_keyring,
+  };
+  const { io_uid: uid, io_gid: gid, criu_image_path: images, criu_work_path: work } = options;
+  // A shim gives its own streams to them.
+  const hasOwner = shim === undefined && (uid !== undefined || gid !== undefined);
+  if (hasOwner) command.streamOwner = { uid: uid ?? 0, gid: gid ?? 0 };
+  if (images !== undefined || work !== undefined) command.criu = { images, work };
+  return command;
+}
+
+/** Under another root, a folder that no other daemon has: whatever is left in it is deleted. */
+function stateFolder({ state }: Config, name: string, root: string | undefined): string {
+  return root === undefined ? join(state, "runtime", name) : join(root, state, name);
 }
 
 type OpenedShim = {

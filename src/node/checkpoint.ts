@@ -15,6 +15,8 @@ export type CheckpointOptions = {
   specFile: string;
   /** A temporary folder, created and removed. */
   scratch: string;
+  /** A folder for criu's log and work files, which are kept; undefined: they are removed. */
+  work: string | undefined;
   /** The absolute path of the archive, which must not exist. */
   location: string;
   signal: AbortSignal;
@@ -35,8 +37,8 @@ export async function writeCheckpoint(options: CheckpointOptions): Promise<void>
   const partial = `${location}.partial`;
   try {
     await mkdir(images, { recursive: true, mode: 0o700 });
-    const work = join(scratch, "work");
-    await mkdir(work, { mode: 0o700 });
+    const work = options.work ?? join(scratch, "work");
+    await mkdir(work, { recursive: true, mode: 0o700 });
     await options.dump({ images, work });
     await copyFile(options.specFile, join(scratch, "config.json"));
     await archive(scratch, partial, signal);

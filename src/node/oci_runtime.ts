@@ -14,6 +14,10 @@ export type RuntimeCommand = {
   systemdCgroup: boolean;
   /** Its containers keep the monitor's session keyring. */
   noNewKeyring?: boolean | undefined;
+  /** Owns its containers' streams, where no user namespace does. */
+  streamOwner?: { uid: number; gid: number };
+  /** Folders for criu's images, before they are archived, and for its work files and log. */
+  criu?: { images?: string | undefined; work?: string | undefined };
   /** Set where `path` is a shim v2 executable, which runs the containers (src/shim). */
   shim?: ShimSettings;
 };

@@ -129,7 +129,6 @@ describe("the options of runc's shim", () => {
 
   test.each([
     [{ BinaryNam: "x" }, 'BinaryNam" is unknown; the nearest known option is "BinaryName"'],
-    [{ SystemdCgroup: true }, 'SystemdCgroup" is given by the key "systemd-cgroup"'],
     [{ IoUid: "5" }, 'IoUid" must be a whole number from 0 to 4294967294, not "5"'],
     [{ Root: "x" }, 'Root" must be an absolute path, not "x"'],
     [{ root: "/x", Root: "/y" }, 'Root" is given twice'],
@@ -161,8 +160,8 @@ test.each<[object, string]>([
     'FILE:5: "runtimes.x.runtime-config-path" must not be given here: only shims have it',
   ],
   [
-    { path: "/usr/a", "runtime-options": { Root: "/x" } },
-    'FILE:5: "runtimes.x.runtime-options" must not be given here: of these options an OCI runtime',
+    { path: "/usr/a", "runtime-options": { ShimCgroup: "/x" } },
+    'FILE:5: "runtimes.x.runtime-options" must not be given here: only a shim has shim_cgroup',
   ],
   [
     { path: "/usr/a", "runtime-options": { NoNewKeyrin: true } },
@@ -206,10 +205,37 @@ describe("cri-runtimes", () => {
   });
 });
 
-test("an OCI runtime may keep the session keyring, by the option of runc's shim", () => {
-  const entry = (value: boolean) =>
-    runtime({ path: "/usr/a", "runtime-options": { NoNewKeyring: value } });
-  expect(entry(true)).toMatchObject({ path: "/usr/a", noNewKeyring: true });
-  expect(runtimeJson(entry(true)!)["runtime-options"]).toEqual({ no_new_keyring: true });
-  expect(entry(false)!.noNewKeyring).toBeUndefined();
+test("an OCI runtime has the options of runc's shim, but for those of the shim itself", () => {
+  const given = { NoNewKeyring: true, Root: "/r", IoUid: 5, io_gid: 6, CriuWorkPath: "/w" };
+  const options = { no_new_keyring: true, root: "/r", io_uid: 5, io_gid: 6, criu_work_path: "/w" };
+  const entry = runtime({ path: "/usr/a", "runtime-options": given })!;
+  expect(entry).toEqual({ path: "/usr/a", runtimeArgs: [], options });
+  expect(runtimeJson(entry)["runtime-options"]).toEqual(options);
+  for (const own of ["NoPivotRoot", "ShimCgroup", "BinaryName"]) {
+    const value = own === "NoPivotRoot" ? true : "runc";
+    const [message] = refusal({ path: "/usr/a", "runtime-options": { [own]: value } });
+    expect(message).toContain('"runtimes.x.runtime-options" must not be given here: only a shim');
+  }
+});
+
+describe("SystemdCgroup", () => {
+  test.each([[{ path: "/usr/a" }], [{ "runtime-type": "io.containerd.runc.v2" }]])(
+    "of %j is accepted where it is that of the daemon, and refused elsewhere",
+    (fields) => {
+      const options = (value: unknown) => ({
+        ...fields,
+        "runtime-options": { SystemdCgroup: value },
+      });
+      expect(runtime(options(false))).toBeDefined();
+      for (const value of [true, "false"]) {
+        expect(refusal(options(value))).toEqual([
+          expect.stringMatching(
+            /^FILE:6: .*SystemdCgroup" must be false, as the key "systemd-cgroup"/,
+          ),
+        ]);
+      }
+      const given = { runtimes: { x: options(true) }, "systemd-cgroup": true };
+      expect(load(given).config.runtimes["x"]).toBeDefined();
+    },
+  );
 });

@@ -10,7 +10,7 @@ export const page = join(import.meta.dirname, "configuration.md");
 /** The page's sections and their keys, in the order of the page. */
 const sections: Record<string, string> = {
   "Sockets, folders and log": `
-    hosts group containerd-socket graph state pidfile oom-score log-level log-format
+    hosts group socket-uid max-recv-message-size max-send-message-size containerd-socket graph state pidfile oom-score log-level log-format
     max-container-log-line-size enable-cri-v1 enable-pod-events metrics-port`,
   "Runtimes and cgroups": `
     default-runtime runtimes cri-runtimes cgroup-parent systemd-cgroup pod-sandbox-image start-timeout

@@ -16,7 +16,7 @@ const drainMs = 1_000;
 
 /** Serves CRI; the stack ends it. */
 export async function serve(context: Context, stack: AsyncDisposableStack): Promise<void> {
-  const { hosts, group } = context.config;
+  const { hosts, group, socketUid } = context.config;
   const server = createServer(context);
   stack.defer(() => endServer(server));
   stack.defer(() => context.events.close(new CriError("UNAVAILABLE", "the daemon is ending")));
@@ -27,7 +27,7 @@ export async function serve(context: Context, stack: AsyncDisposableStack): Prom
     await replaceStale(path, "hosts");
     await bind(server, path, stack);
     // Until here only root could connect, because of the process's umask.
-    if (gid !== undefined) chownSync(path, 0, gid);
+    if (gid !== undefined || socketUid !== 0) chownSync(path, socketUid, gid ?? 0);
     chmodSync(path, gid === undefined ? 0o600 : 0o660);
   }
 }

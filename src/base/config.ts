@@ -176,15 +176,16 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   resolveCgroupParent(config, s);
 }
 
-/** Refuses a socket for a group in a folder that only root may enter. */
-function checkSockets({ group, hosts, graph, state }: Config, s: Resolution): void {
-  if (group === "") return;
+/** Refuses a socket for a group or user in a folder that only root may enter. */
+function checkSockets({ group, socketUid, hosts, graph, state }: Config, s: Resolution): void {
+  if (group === "" && socketUid === 0) return;
+  const whom = group === "" ? `user ${socketUid} ("socket-uid")` : `group "${group}"`;
   for (const host of hosts) {
     const path = plainPath(host.replace(/^unix:(\/\/)?/, ""));
     const folder = [graph, state].find((top) => path.startsWith(`${plainPath(top)}/`));
     if (folder === undefined) continue;
     s.problems.push(
-      `${s.place("hosts")}: "hosts" must not have ${clipped(host)} for the group "${group}": it lies in ${folder}, which only root can enter; use a path outside of graph and state, such as unix:///var/run/isulad.sock`,
+      `${s.place("hosts")}: "hosts" must not have ${clipped(host)} for the ${whom}: it lies in ${folder}, which only root can enter; use a path outside of graph and state, such as unix:///var/run/isulad.sock`,
     );
   }
 }

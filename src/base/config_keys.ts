@@ -28,6 +28,9 @@ const minuteMs = 60 * secondMs;
 /** Durations of at least a second. */
 const seconds = k.duration(secondMs);
 
+/** From what a kubelet's calls may take up to what the daemon can hold. */
+const messageBytes = k.integer(16 << 20, 256 << 20);
+
 const emptyMap = {};
 
 export const daemonKeys = {
@@ -38,6 +41,16 @@ export const daemonKeys = {
   group: key("group", k.text, "", {
     about:
       "group that may use the socket (mode 0660, else 0600), which must be outside of graph and state",
+  }),
+  socketUid: key("socket-uid", k.integer(0, 2 ** 32 - 2), 0, {
+    about: "user that owns the socket, and may use it as root may",
+  }),
+  maxRecvBytes: key("max-recv-message-size", messageBytes, 16 << 20, {
+    about: "bytes of a request, beyond which a call is refused",
+  }),
+  maxSendBytes: key("max-send-message-size", messageBytes, 16 << 20, {
+    about:
+      "bytes of a response, beyond which a call fails; kubelets accept no more than the default",
   }),
   containerdSocket: key("containerd-socket", k.socketPath, "", {
     about:

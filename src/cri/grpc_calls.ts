@@ -37,9 +37,6 @@ export type Rpc<Handler> = {
 type UnaryCall = grpc.ServerUnaryCall<Buffer, Buffer>;
 type StreamCall = grpc.ServerWritableStream<Buffer, Buffer>;
 
-/** The limit of kubelets and crictl for responses; applied to requests as well. */
-export const messageBytesMax = 16 << 20;
-
 export function answerUnary(rpc: Rpc<Unary>): grpc.handleUnaryCall<Buffer, Buffer> {
   return (call, reply) => {
     let response: Buffer;
@@ -129,11 +126,12 @@ function decode({ name, method }: Rpc<unknown>, bytes: Buffer): object {
   }
 }
 
-function encode({ name, method }: Rpc<unknown>, message: object): Buffer {
+function encode({ context, name, method }: Rpc<unknown>, message: object): Buffer {
   const bytes =
     message instanceof Encoded ? message.bytes : encodeMessage(method.response, message as never);
-  if (bytes.length <= messageBytesMax) return bytes;
-  const why = `the response of ${name} has ${bytes.length} bytes, over the ${messageBytesMax} that clients accept`;
+  const { maxSendBytes } = context.config;
+  if (bytes.length <= maxSendBytes) return bytes;
+  const why = `the response of ${name} has ${bytes.length} bytes, over the ${maxSendBytes} of max-send-message-size`;
   throw new CriError("RESOURCE_EXHAUSTED", `${why}: use a filter, or the Stream call`);
 }
 

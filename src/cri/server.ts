@@ -9,7 +9,7 @@ import {
   TasksService,
   VersionService,
 } from "../proto/services.ts";
-import { answerStream, answerUnary, messageBytesMax, type Method } from "./grpc_calls.ts";
+import { answerStream, answerUnary, type Method } from "./grpc_calls.ts";
 import type { Call, Context } from "./context.ts";
 import * as container from "./container.ts";
 import { containerdVersion, getContainer, getTask } from "./containerd_api.ts";
@@ -151,7 +151,7 @@ function addCri(add: Add, ready?: Promise<void>): void {
 
 function newServer(context: Context): { server: grpc.Server; add: Add } {
   const server = new grpc.Server({
-    "grpc.max_receive_message_length": messageBytesMax,
+    "grpc.max_receive_message_length": context.config.maxRecvBytes,
     "grpc.max_send_message_length": -1,
   });
   // grpc-js has no public option for these, and passes this object to node:http2.

@@ -1,12 +1,15 @@
-// Tests the socket of containerd's API before and after the daemon is ready.
+// Tests the daemon's sockets: that of containerd's API before and after the daemon is ready, and the owner and the
+// message sizes of CRI's.
 import { expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import * as grpc from "@grpc/grpc-js";
+import process from "node:process";
 import type { Context } from "../../src/cri/context.ts";
 import { sandboxCommitted } from "../../src/cri/events.ts";
-import { serveContainerd } from "../../src/sockets.ts";
+import { serve, serveContainerd } from "../../src/sockets.ts";
 import { capturedLog, containerRecord, phases, recordStore, sandboxRecord } from "./fakes.ts";
 
 test("serveContainerd() replaces the marker of an earlier daemon, also after commits before ready", async () => {
@@ -36,4 +39,69 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
   expect(readdirSync(pod)).toEqual(["isulad-pod-2-p1.scope"]);
   expect(context.podMarkers?.processOf("p1")).toBe(7);
   expect(lines).toEqual([]);
+});
+
+const mib = 1 << 20;
+
+type Sizes = { socketUid?: number; maxRecvBytes?: number; maxSendBytes?: number };
+
+/** Returns the codes of a call with 17 MiB in its response (sent), and of one with as much in its request, too. */
+async function servedWith(sizes: Sizes) {
+  await using stack = new AsyncDisposableStack();
+  const dir = mkdtempSync(join(tmpdir(), "sockets-"));
+  stack.defer(() => rmSync(dir, { recursive: true }));
+  const path = join(dir, "cri.sock");
+  const defaults = { socketUid: 0, maxRecvBytes: 16 * mib, maxSendBytes: 16 * mib };
+  const { log } = capturedLog("error");
+  const context = {
+    config: { hosts: [`unix://${path}`], group: "", ...defaults, ...sizes },
+    log,
+    events: { close: () => {} },
+    calls: { count: 0, running: 0 },
+    instruments: { called: () => {} },
+    sandboxes: { listed: () => undefined },
+    containers: { listed: () => undefined },
+    reload: () => Promise.resolve({ warnings: ["x".repeat(17 * mib)] }),
+  } as unknown as Context;
+  await serve(context, stack);
+  const { uid, mode } = statSync(path);
+  const client = new grpc.Client(`unix:${path}`, grpc.credentials.createInsecure(), {
+    "grpc.max_receive_message_length": -1,
+    "grpc.max_send_message_length": -1,
+  });
+  const call = (method: string, request: Buffer) =>
+    new Promise<number>((resolve) => {
+      const same = (bytes: Buffer) => bytes;
+      client.makeUnaryRequest(method, same, same, request, (error) => resolve(error?.code ?? 0));
+    });
+  const large = Buffer.concat([
+    Buffer.from([0x9a, 0x06, 0x80, 0x80, 0xc0, 0x08]),
+    Buffer.alloc(17 * mib),
+  ]);
+  const sent = await call("/isulad.v1.NodeService/Reload", Buffer.alloc(0));
+  const received = await call("/isulad.v1.NodeService/Reload", large);
+  client.close();
+  return { uid, mode: mode & 0o777, sent, received };
+}
+
+test("CRI's socket takes and sends messages up to the configured sizes", async () => {
+  const { OK, RESOURCE_EXHAUSTED } = grpc.status;
+  expect(await servedWith({})).toMatchObject({
+    mode: 0o600,
+    sent: RESOURCE_EXHAUSTED,
+    received: RESOURCE_EXHAUSTED,
+  });
+  expect(await servedWith({ maxSendBytes: 32 * mib })).toMatchObject({
+    sent: OK,
+    received: RESOURCE_EXHAUSTED,
+  });
+  expect(await servedWith({ maxSendBytes: 32 * mib, maxRecvBytes: 32 * mib })).toMatchObject({
+    sent: OK,
+    received: OK,
+  });
+});
+
+test.if(process.getuid?.() === 0)("CRI's socket belongs to socket-uid", async () => {
+  expect(await servedWith({ socketUid: 1234 })).toMatchObject({ uid: 1234, mode: 0o600 });
+  expect((await servedWith({})).uid).toBe(0);
 });

@@ -43,3 +43,28 @@ test("iSulad's keys about images do not stop the start", () => {
     expect.stringContaining('"image-server-sock-addr" has no effect'),
   ]);
 });
+
+test("loadConfig refuses a socket for a user below a folder that only root may enter", () => {
+  const hosts = ["unix:///var/run/isulad/i.sock"];
+  expect(refusal({ "socket-uid": 1000, hosts })).toEqual([
+    expect.stringMatching(
+      /^FILE:3: "hosts" must not have .* for the user 1000 \("socket-uid"\): it lies/,
+    ),
+  ]);
+  expect(load({ "socket-uid": 0, hosts }).config.socketUid).toBe(0);
+  expect(load({ "socket-uid": 1000 }).config.socketUid).toBe(1000);
+  for (const wrong of [-1, 2 ** 32 - 1, "1000", 1.5]) {
+    expect(refusal({ "socket-uid": wrong })[0]).toStartWith('FILE:2: "socket-uid" must be a whole');
+  }
+});
+
+test.each(["max-recv-message-size", "max-send-message-size"])("loadConfig bounds %s", (key) => {
+  expect(load({ [key]: 32 << 20 }).config).toMatchObject(
+    key.startsWith("max-recv") ? { maxRecvBytes: 32 << 20 } : { maxSendBytes: 32 << 20 },
+  );
+  for (const wrong of [(16 << 20) - 1, (256 << 20) + 1, "16MiB", null]) {
+    expect(refusal({ [key]: wrong })[0]).toStartWith(
+      `FILE:2: "${key}" must be a whole number from`,
+    );
+  }
+});

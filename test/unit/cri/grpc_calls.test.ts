@@ -22,6 +22,7 @@ function fixture() {
   const counted: string[] = [];
   const nothing = { listed: () => undefined };
   const context = {
+    config: { maxSendBytes: 16 << 20 },
     log,
     calls,
     instruments: { called: (_name: string, code: string) => counted.push(code) },

@@ -3,7 +3,8 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import type { IdleKey } from "../src/base/config_idle_keys.ts";
-import { allKeys, findKey, type Key } from "../src/base/config_keys.ts";
+import type { Key } from "../src/base/config_key.ts";
+import { allKeys, findKey } from "../src/base/config_keys.ts";
 
 export const page = join(import.meta.dirname, "configuration.md");
 
@@ -11,7 +12,7 @@ export const page = join(import.meta.dirname, "configuration.md");
 const sections: Record<string, string> = {
   "Sockets, folders and log": `
     hosts group socket-uid max-recv-message-size max-send-message-size containerd-socket graph state pidfile oom-score log-level log-format
-    max-container-log-line-size enable-cri-v1 enable-pod-events metrics-port`,
+    max-container-log-line-size enable-cri-v1 enable-pod-events metrics-port stats-collect-period`,
   "Runtimes and cgroups": `
     default-runtime runtimes cri-runtimes cgroup-parent systemd-cgroup pod-sandbox-image start-timeout
     runtime-timeout`,
@@ -29,7 +30,8 @@ const sections: Record<string, string> = {
     layer-max-entries layer-max-depth layer-max-ratio`,
   Storage: "storage-driver storage-opts",
   Networking: `
-    network-plugin cni-bin-dir cni-conf-dir cni-conf-template max-conf-num ip-preference cni-timeout`,
+    network-plugin cni-bin-dir cni-conf-dir cni-conf-template max-conf-num ip-preference cni-timeout
+    netns-mounts-under-state-dir`,
   "Exec, attach and port-forward": `
     drain-exec-sync-io-timeout stream-server-address websocket-server-listening-port stream-idle-timeout stream-tls-cert stream-tls-key`,
   NRI: `

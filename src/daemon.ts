@@ -113,7 +113,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   stack.use(
     returnMemory(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
-  prepareNetnsFolder(log);
+  prepareNetnsFolder(config, log);
   const { promise: isReady, resolve: ready } = Promise.withResolvers<void>();
   if (config.containerdSocket !== "") await serveContainerd(context, stack, isReady);
   await recoverRecords(context);
@@ -213,8 +213,8 @@ async function createContext(
       ["", "containers", "sandboxes"].map((name) => join(config.graph, name)),
     ),
     instruments: new Instruments(),
-    sampler: stack.use(new Sampler(() => sampledCgroups(context))),
-    layers: stack.use(new DiskUsages(log.child("stats"))),
+    sampler: stack.use(new Sampler(() => sampledCgroups(context), config.statsCollectMs)),
+    layers: stack.use(new DiskUsages(log.child("stats"), config.statsCollectMs)),
     monitor,
     streams,
     health: new Health(() => context),
@@ -357,7 +357,8 @@ function reapOrphan(pid: number): void {
 }
 
 /** Best effort: pods can be created without it. */
-function prepareNetnsFolder(log: Log): void {
+function prepareNetnsFolder({ netnsUnderState }: Config, log: Log): void {
+  if (netnsUnderState) return;
   try {
     shareNetnsFolder(netnsFolder);
   } catch (error) {

@@ -4,7 +4,8 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { IdleKey } from "./config_idle_keys.ts";
-import { findKey, spellings, type Key } from "./config_keys.ts";
+import type { Key } from "./config_key.ts";
+import { findKey, spellings } from "./config_keys.ts";
 import { nearest } from "./edit_distance.ts";
 import { CriError, errnoOf, messageOf } from "./errors.ts";
 import { type JsonNode, JsonSyntaxError, merged, parseWithLines, plainValue } from "./json.ts";

@@ -1,32 +1,10 @@
-// Lists every key of daemon.json with its kind and default; config_idle_keys.ts has those without effect.
+// Lists the keys of daemon.json with kind and default; config_nri_keys.ts has NRI's, config_idle_keys.ts those without
+// effect.
 import { idleKeys, type IdleKey } from "./config_idle_keys.ts";
+import { key, minuteMs, secondMs, seconds, type Key } from "./config_key.ts";
+import { nriKeys } from "./config_nri_keys.ts";
 import * as k from "./config_values.ts";
 import { handlerNames, runtimes } from "./runtime_values.ts";
-
-export type Key<Output = unknown> = {
-  key: string;
-  kind: k.Kind<Output>;
-  fallback: Output;
-  about: string;
-  /** Other spellings, in addition to "_" for "-". */
-  also: readonly string[];
-  /** A reload applies a change; other keys need a restart. */
-  live: boolean;
-};
-
-function key<Output>(
-  name: string,
-  kind: k.Kind<Output>,
-  fallback: NoInfer<Output>,
-  rest: { about: string; also?: readonly string[]; live?: true },
-): Key<Output> {
-  return { key: name, kind, fallback, also: [], live: false, ...rest };
-}
-
-const secondMs = 1000;
-const minuteMs = 60 * secondMs;
-/** Durations of at least a second. */
-const seconds = k.duration(secondMs);
 
 /** From what a kubelet's calls may take up to what the daemon can hold. */
 const messageBytes = k.integer(16 << 20, 256 << 20);
@@ -188,6 +166,11 @@ export const daemonKeys = {
     about: "address family of a pod's ip: ipv4, ipv6, or cni: the first address of the result",
     also: ["ip-pref"],
   }),
+  netnsUnderState: key("netns-mounts-under-state-dir", k.flag, false, {
+    live: true,
+    about:
+      "network namespaces of new pods are files of the state folder, instead of /var/run/netns, where ip-netns(8) lists them",
+  }),
   cniTimeoutMs: key("cni-timeout", seconds, minuteMs, {
     live: true,
     about: "timeout of a CNI ADD or DEL, all plugins together",
@@ -213,6 +196,10 @@ export const daemonKeys = {
   }),
   keepBlobs: key("keep-blobs", k.flag, false, {
     about: "keep layers also in packed form, for `images verify --repair` without a registry",
+  }),
+  statsCollectMs: key("stats-collect-period", k.duration(secondMs, 60 * minuteMs), 10 * secondMs, {
+    about:
+      "time between two measurements of running containers and of their writable layers, while a client asks for statistics",
   }),
   metricsPort: key("metrics-port", k.integer(0, 65_535), 0, {
     about: "loopback port of Prometheus metrics, /healthz and /readyz; 0: none",
@@ -324,42 +311,6 @@ export const daemonKeys = {
   cdiSpecDirs: key("cdi-spec-dirs", k.folders, ["/etc/cdi", "/var/run/cdi"], {
     live: true,
     about: "folders of CDI specs",
-  }),
-} as const;
-
-export const nriKeys = {
-  support: key("nri-support", k.flag, false, { about: "NRI plugins" }),
-  disableConnections: key("disable-connections", k.flag, true, {
-    about: "only pre-installed NRI plugins; false opens the NRI socket",
-  }),
-  socketPath: key("nri-socket-path", k.absolutePath, "/var/run/nri/nri.sock", {
-    about: "the NRI socket",
-    also: ["socket-path"],
-  }),
-  pluginPath: key("plugin-path", k.absolutePath, "/opt/nri/plugins", {
-    live: true,
-    about: "pre-installed NRI plugins",
-  }),
-  pluginConfigPath: key("plugin-config-path", k.absolutePath, "/etc/nri/conf.d", {
-    live: true,
-    about: "configuration of NRI plugins",
-  }),
-  registrationTimeoutMs: key("plugin-registration-timeout", k.duration(1), 5 * secondMs, {
-    live: true,
-    about: "timeout of an NRI plugin's registration",
-  }),
-  requestTimeoutMs: key("plugin-request-timeout", k.duration(1), 2 * secondMs, {
-    live: true,
-    about: "timeout of a request to an NRI plugin",
-    also: ["plugin-requst-timeout"],
-  }),
-  synchronizeTimeoutMs: key("plugin-synchronize-timeout", k.duration(1), 30 * secondMs, {
-    live: true,
-    about: "timeout of the synchronization of an NRI plugin with all pods and containers",
-  }),
-  requiredPlugins: key("nri-required-plugins", k.texts, [], {
-    live: true,
-    about: "NRI plugins (`10-name` or `name`) without which no pod or container is created",
   }),
 } as const;
 

@@ -1,6 +1,8 @@
 // Applies a new configuration to a running daemon: the live keys change in place, the others need a restart.
 import type { Config } from "./config.ts";
-import { daemonKeys, nriKeys, type Key } from "./config_keys.ts";
+import type { Key } from "./config_key.ts";
+import { daemonKeys } from "./config_keys.ts";
+import { nriKeys } from "./config_nri_keys.ts";
 import { jsonText } from "./json.ts";
 
 /** Names of the keys whose values differ. */

@@ -1,7 +1,9 @@
 // Implements `isulad-ts config check`, `show` and `default`, and parses the daemon's flags (daemon.json's keys).
 import { defineCommand, type ArgsDef } from "citty";
 import { loadConfig, type Flags } from "../base/config.ts";
-import { allKeys, daemonKeys, findKey, nriKeys, type Key } from "../base/config_keys.ts";
+import type { Key } from "../base/config_key.ts";
+import { allKeys, daemonKeys, findKey } from "../base/config_keys.ts";
+import { nriKeys } from "../base/config_nri_keys.ts";
 import type { IdleKey } from "../base/config_idle_keys.ts";
 import { configTable, defaultConfig, explainedKeys } from "./config_text.ts";
 import {

@@ -1,6 +1,8 @@
 // Formats configurations: the effective values with their sources, the defaults, and the meaning of each key.
 import type { Config, LoadedConfig } from "../base/config.ts";
-import { daemonKeys, nriKeys, type Key } from "../base/config_keys.ts";
+import type { Key } from "../base/config_key.ts";
+import { daemonKeys } from "../base/config_keys.ts";
+import { nriKeys } from "../base/config_nri_keys.ts";
 import { jsonText } from "../base/json.ts";
 import { runtimeJson } from "../base/runtime_values.ts";
 

@@ -6,7 +6,13 @@ import { throwIfAborted } from "../base/abort.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
 import { cniPodOf, unservedRequests } from "../node/cni_args.ts";
-import { applySysctls, netnsPath, pinNamespaces, type NamespaceKind } from "../node/namespaces.ts";
+import {
+  applySysctls,
+  netnsFolders,
+  netnsName,
+  pinNamespaces,
+  type NamespaceKind,
+} from "../node/namespaces.ts";
 import { makePodFiles } from "../node/pod_files.ts";
 import type * as cri from "../proto/types.ts";
 import { checkPodNamespaces, namespaceOptions } from "../spec/namespace_options.ts";
@@ -87,6 +93,7 @@ function newSandbox(
 ): Sandbox {
   const id = newId();
   const hostNetwork = namespaceOptions(config).network === "node";
+  const netns = join(netnsFolders(context.config)[0]!, netnsName(context.instance, id));
   const parent = config.linux?.cgroup_parent ?? "";
   context.cgroup.podCgroup(parent, id); // throws for a parent that the driver cannot use
   const earlier = context.sandboxes.list().filter((other) => isSamePod(other.config, config));
@@ -99,7 +106,7 @@ function newSandbox(
     createdAtNs: createdAfter(earlier),
     bootId: context.bootId,
     networkMode: hostNetwork ? "host" : "cni",
-    networkSettings: noNetworkYet(id, hostNetwork ? "" : netnsPath(context.instance, id)),
+    networkSettings: noNetworkYet(id, hostNetwork ? "" : netns),
     namespaces: {},
     // The intent: a daemon that ends before it has recorded the new cgroup leaves it to the next one.
     cgroup: {

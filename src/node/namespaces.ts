@@ -32,9 +32,15 @@ export type PinOptions = Partial<Record<NamespaceKind, string>> & {
 /** The folder that ip-netns(8) and other tools use. */
 export const netnsFolder = "/var/run/netns";
 
-/** Returns the file of a pod's network namespace; instance: that of the daemon's graph folder. */
-export function netnsPath(instance: string, podId: string): string {
-  return join(netnsFolder, `${netnsPrefix(instance)}${podId.slice(0, 32)}`);
+/** The folders of the pods' network namespaces; the first is that of new pods. */
+export function netnsFolders(config: { state: string; netnsUnderState: boolean }): string[] {
+  const folders = [netnsFolder, join(config.state, "netns")];
+  return config.netnsUnderState ? folders.toReversed() : folders;
+}
+
+/** Returns the name of a pod's network namespace; instance: that of the daemon's graph folder. */
+export function netnsName(instance: string, podId: string): string {
+  return `${netnsPrefix(instance)}${podId.slice(0, 32)}`;
 }
 
 /** Returns the common prefix of one daemon's file names. */

@@ -10,7 +10,7 @@ import { verifySandbox, containersOf } from "../cri/sandbox_lookup.ts";
 import { endSandbox } from "../cri/sandbox_teardown.ts";
 import type { RecordedPod } from "../node/cni_gc.ts";
 import { shimBundles } from "../monitor/protocol.ts";
-import { netnsFolder, netnsPath, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
+import { netnsFolders, netnsName, netnsPrefix, unpinNamespace } from "../node/namespaces.ts";
 import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { orphans } from "./rules.ts";
@@ -182,22 +182,27 @@ async function detachNetworks(sweeper: Sweeper, signal: AbortSignal): Promise<vo
   );
   await eachDue(sweeper, ids, async (id) => {
     context.log.warn("CNI DEL for a pod without a record", { sandbox: id });
-    await context.cni.del({ id, netnsPath: netnsPath(context.instance, id) }, undefined, signal);
+    const name = netnsName(context.instance, id);
+    const paths = netnsFolders(context.config).map((folder) => join(folder, name));
+    const path = paths.find((one) => existsSync(one)) ?? paths[0]!;
+    await context.cni.del({ id, netnsPath: path }, undefined, signal);
   });
 }
 
 async function removeNetns({ context }: Sweeper): Promise<void> {
   const prefix = netnsPrefix(context.instance);
   const attached = await context.cni.attached();
-  for (const name of entries(netnsFolder).filter((name) => name.startsWith(prefix))) {
+  const found = netnsFolders(context.config).flatMap((folder) =>
+    entries(folder).map((name) => ({ path: join(folder, name), name })),
+  );
+  for (const { path, name } of found.filter((one) => one.name.startsWith(prefix))) {
     const id = name.slice(prefix.length);
     const facts = {
       hasRecord: context.sandboxes.knowsPrefix(id),
       isAttached: attached.some((one) => one.startsWith(id)),
     };
     if (!orphans.removeNetns.applies(facts)) continue;
-    context.log.warn("removing a network namespace without a record", { name });
-    const path = join(netnsFolder, name);
+    context.log.warn("removing a network namespace without a record", { path });
     await attempt(context, { path }, () => unpinNamespace(path, { unlink: true }));
   }
 }

@@ -13,10 +13,10 @@ import { failureOutput, run } from "../sys/run.ts";
 /** A folder's allocated bytes and inodes, including the folder itself. */
 export type DiskUsage = { atNs: bigint; bytes: bigint; inodes: bigint };
 
-const pauseMsMin = 10_000;
 const pauseFactor = 20;
-/** A folder that was not requested for this long is forgotten. */
-const idleMs = 60_000;
+/** A folder that was not requested for this long, and for some pauses, is forgotten. */
+const idleMsMin = 60_000;
+const idlePauses = 3;
 /** A caller waits this long for the first measurement of a folder. */
 const firstMs = 1_000;
 /** Limit for one child; after a failure the next child gets fewer folders. */
@@ -28,6 +28,7 @@ type Measure = (folders: string[], signal: AbortSignal) => Promise<Map<string, D
 
 export class DiskUsages implements Disposable {
   readonly #log: Log;
+  readonly #pauseMs: number;
   readonly #measure: Measure;
   readonly #entries = new Map<string, Entry>();
   readonly #firsts = new Map<string, () => void>();
@@ -37,8 +38,10 @@ export class DiskUsages implements Disposable {
   #failureLogged = false;
   #foldersMax = foldersMax;
 
-  constructor(log: Log, measure: Measure = measureFolders) {
+  /** pauseMs: between two measurements, unless the last one took long. */
+  constructor(log: Log, pauseMs: number, measure: Measure = measureFolders) {
     this.#log = log;
+    this.#pauseMs = pauseMs;
     this.#measure = measure;
   }
 
@@ -77,7 +80,7 @@ export class DiskUsages implements Disposable {
 
   async #run(): Promise<void> {
     this.#running = true;
-    let nextMs = performance.now() + pauseMsMin; // of the next run over all folders
+    let nextMs = performance.now() + this.#pauseMs; // of the next run over all folders
     while (this.#forgetIdle() > 0 && !this.#closing.signal.aborted) {
       const beginMs = performance.now();
       if (this.#firsts.size > 0) {
@@ -87,7 +90,7 @@ export class DiskUsages implements Disposable {
       } else {
         await this.#measureSome([...this.#entries.keys()]);
         const tookMs = performance.now() - beginMs;
-        nextMs = performance.now() + Math.max(pauseMsMin, pauseFactor * tookMs);
+        nextMs = performance.now() + Math.max(this.#pauseMs, pauseFactor * tookMs);
       }
     }
   }
@@ -134,7 +137,7 @@ export class DiskUsages implements Disposable {
   }
 
   #forgetIdle(): number {
-    const oldest = performance.now() - idleMs;
+    const oldest = performance.now() - Math.max(idleMsMin, idlePauses * this.#pauseMs);
     for (const [folder, { requestedMs }] of this.#entries) {
       if (requestedMs >= oldest) continue;
       this.#entries.delete(folder);

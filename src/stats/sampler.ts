@@ -16,8 +16,9 @@ import { openFilesMax } from "./open_files.ts";
 
 /** Minimum time between two readings of a cgroup, and so the shortest period of a rate. */
 const freshMs = 1_000;
-/** Sampling continues for this long after the last call. */
-const idleMs = 60_000;
+/** Sampling continues for this long after the last call, and for some periods. */
+const idleMsMin = 60_000;
+const idlePeriods = 3;
 /** The files of some hundred cgroups, and at most a quarter of the process's limit. */
 const openFilesCap = 4096;
 const limitShare = 4;
@@ -50,7 +51,7 @@ export class Sampler implements Disposable {
   #sampling = false;
 
   /** list: returns all current cgroups; intervalMs: of sampling between calls. */
-  constructor(list: () => Cgroup[], intervalMs = 10_000) {
+  constructor(list: () => Cgroup[], intervalMs: number) {
     this.#list = list;
     this.#intervalMs = intervalMs;
   }
@@ -119,6 +120,7 @@ export class Sampler implements Disposable {
   }
 
   async #tick(): Promise<void> {
+    const idleMs = Math.max(idleMsMin, idlePeriods * this.#intervalMs);
     if (performance.now() - this.#requestedMs > idleMs) return this[Symbol.dispose]();
     if (this.#sampling) return;
     this.#sampling = true;

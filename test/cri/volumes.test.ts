@@ -1,8 +1,8 @@
 // Tests volumes that an image's configuration declares (Dockerfile's VOLUME), and settings of daemon.json for
 // what a request leaves open.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { mkdirSync } from "node:fs";
-import { join } from "node:path";
+import { existsSync, mkdirSync } from "node:fs";
+import { dirname, join } from "node:path";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
 import { readHostInfo } from "../../src/node/host_probe.ts";
@@ -52,10 +52,18 @@ test("daemon.json's settings decide what a request leaves open", async () => {
     "disable-proc-mount": true,
     "unset-seccomp-profile": "runtime/default",
     "disable-hugetlb-controller": true,
+    "netns-mounts-under-state-dir": true,
   });
   await daemon.restart();
   const changed = { volumes: 0, masked: true, filter: "SCMP_ACT_ERRNO", hugepages: 0 };
   expect(await specNow()).toEqual(changed);
+  const id = await daemon.runPod(daemon.podConfig());
+  const { info } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: id, verbose: true });
+  const { networkSettings } = JSON.parse(info["info"]!);
+  expect(dirname(networkSettings.SandboxKey)).toBe(join(daemon.dir, "state/netns"));
+  expect(existsSync(networkSettings.SandboxKey)).toBe(true);
+  await daemon.client.RemovePodSandbox({ pod_sandbox_id: id });
+  expect(existsSync(networkSettings.SandboxKey)).toBe(false);
   daemon.writeConfig({});
   await daemon.restart();
 });

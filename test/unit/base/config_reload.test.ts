@@ -1,7 +1,9 @@
 // Tests the keys that a reload applies, and the views of the configuration that follow it.
 import { describe, expect, test } from "bun:test";
 import type { Config } from "../../../src/base/config.ts";
-import { daemonKeys, nriKeys, type Key } from "../../../src/base/config_keys.ts";
+import type { Key } from "../../../src/base/config_key.ts";
+import { daemonKeys } from "../../../src/base/config_keys.ts";
+import { nriKeys } from "../../../src/base/config_nri_keys.ts";
 import { applyLive } from "../../../src/base/config_reload.ts";
 import { liveFields } from "../../../src/base/live_fields.ts";
 

@@ -4,7 +4,8 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
-import { daemonKeys, nriKeys } from "../../../src/base/config_keys.ts";
+import { daemonKeys } from "../../../src/base/config_keys.ts";
+import { nriKeys } from "../../../src/base/config_nri_keys.ts";
 import { parseFlags } from "../../../src/cli/config.ts";
 import { configTable, defaultConfig, explainedKeys } from "../../../src/cli/config_text.ts";
 

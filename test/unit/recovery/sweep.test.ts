@@ -1,6 +1,6 @@
 // Tests the first sweep: it removes what no record knows, and leaves everything else.
 import { afterEach, expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Context } from "../../../src/cri/context.ts";
@@ -20,11 +20,12 @@ function fixture(sandboxes: Sandbox[], containers: Container[]) {
   }
   const { log, lines } = capturedLog("info");
   const calls: string[] = [];
+  const paths: string[] = [];
   const collected = Promise.withResolvers<void>();
   const context = {
     log,
     instance: "a-test-that-has-no-namespaces",
-    config: { graph, state, runtimeTimeoutMs: 100 },
+    config: { graph, state, runtimeTimeoutMs: 100, netnsUnderState: false },
     handlers: new Map([["", { command: { path: "/runc", root } }]]),
     sandboxes: changingStore(sandboxes),
     containers: changingStore(containers),
@@ -37,7 +38,10 @@ function fixture(sandboxes: Sandbox[], containers: Container[]) {
     },
     cni: {
       attached: async () => ["p1", "p9"],
-      del: async ({ id }: { id: string }) => void calls.push(`DEL ${id}`),
+      del: async ({ id, netnsPath }: { id: string; netnsPath: string }) => {
+        calls.push(`DEL ${id}`);
+        paths.push(netnsPath);
+      },
       collectGarbage: async (list: () => { id: string }[], knows: (id: string) => boolean) => {
         calls.push(
           `GC but ${list()
@@ -53,7 +57,7 @@ function fixture(sandboxes: Sandbox[], containers: Container[]) {
     using _ = startSweeps(context as unknown as Context);
     await collected.promise; // the last pass
   };
-  return { sweep, calls, lines, state: state!, root: root! };
+  return { sweep, calls, paths, lines, state: state!, root: root! };
 }
 
 test("what has a record stays, the rest is removed, each pass in its turn", async () => {
@@ -75,6 +79,19 @@ test("what has a record stays, the rest is removed, each pass in its turn", asyn
   expect(calls).toEqual(["remove c9", "DEL p9", "cgroup p9", "GC but p1; p1 true, p9 false"]);
   expect(readdirSync(join(state, "stdio"))).toEqual(["c1"]);
   expect(readdirSync(join(state, "sandboxes"))).toEqual(["p1"]);
+});
+
+test("network namespaces without a record go, also those of the state folder", async () => {
+  const { sweep, paths, state } = fixture([sandboxRecord()], []);
+  const netns = join(state, "netns");
+  mkdirSync(netns);
+  const prefix = "isulad-a-test-that-has-no-namespaces-";
+  for (const name of [`${prefix}p1`, `${prefix}p7`, `${prefix}p9`, "another"]) {
+    writeFileSync(join(netns, name), "");
+  }
+  await sweep();
+  expect(readdirSync(netns).toSorted()).toEqual(["another", `${prefix}p1`, `${prefix}p9`]);
+  expect(paths).toEqual([join(netns, `${prefix}p9`)]); // still attached: removed when it is not
 });
 
 test("a ready sandbox whose namespace file is gone is NOTREADY, any other stays", async () => {

@@ -5,6 +5,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../../src/base/log.ts";
+import { until } from "../../expect.ts";
 import { type DiskUsage, DiskUsages } from "../../../src/stats/disk_usage.ts";
 
 const used: DiskUsage = { atNs: 1n, bytes: 4096n, inodes: 1n };
@@ -14,7 +15,7 @@ describe("DiskUsages", () => {
     const folder = mkdtempSync(join(tmpdir(), "isulad-du-"));
     mkdirSync(join(folder, "a b"));
     writeFileSync(join(folder, "a b", "file"), "x".repeat(100_000));
-    using usages = new DiskUsages(silentLog());
+    using usages = new DiskUsages(silentLog(), 10_000);
     const missing = join(folder, "missing");
     const found = await usages.of([folder, missing]);
     const bytes = execFileSync("du", ["-s", "-B1", folder], { encoding: "utf8" });
@@ -25,7 +26,7 @@ describe("DiskUsages", () => {
 
   test("measures new folders in one run, and returns the same figures until the next run", async () => {
     const rounds: string[][] = [];
-    using usages = new DiskUsages(silentLog(), (folders) => {
+    using usages = new DiskUsages(silentLog(), 10_000, (folders) => {
       rounds.push(folders);
       return Promise.resolve(new Map(folders.map((folder) => [folder, used])));
     });
@@ -38,7 +39,7 @@ describe("DiskUsages", () => {
 
   test("does not block its callers, and gives a child fewer folders after a failure", async () => {
     const rounds: number[] = [];
-    using usages = new DiskUsages(silentLog(), async (folders) => {
+    using usages = new DiskUsages(silentLog(), 10_000, async (folders) => {
       rounds.push(folders.length);
       if (folders.length > 1) throw new Error("too many");
       return Promise.resolve(new Map([[folders[0]!, used]]));
@@ -46,7 +47,20 @@ describe("DiskUsages", () => {
     expect((await usages.of(["/a", "/b", "/c"])).size).toBe(0);
     expect((await usages.of(["/d"])).size).toBe(1);
     expect(rounds).toEqual([3, 1]);
-    using stuck = new DiskUsages(silentLog(), () => new Promise(() => {}));
+    using stuck = new DiskUsages(silentLog(), 10_000, () => new Promise(() => {}));
     expect((await stuck.of(["/a"])).size).toBe(0);
+  });
+
+  test("measures again after each pause", async () => {
+    const counts = { often: 0, seldom: 0 };
+    const counting = (name: keyof typeof counts) => () => {
+      counts[name]++;
+      return Promise.resolve(new Map([["/a", used]]));
+    };
+    using often = new DiskUsages(silentLog(), 5, counting("often"));
+    using seldom = new DiskUsages(silentLog(), 60_000, counting("seldom"));
+    await Promise.all([often.of(["/a"]), seldom.of(["/a"])]);
+    await until("the shorter pause has passed five times", () => counts.often >= 5);
+    expect(counts.seldom).toBe(1);
   });
 });

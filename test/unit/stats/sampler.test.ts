@@ -35,7 +35,7 @@ describe("Sampler", () => {
 
   test("reads once a second, and returns the rate between two readings", async () => {
     const one = cgroup("rate");
-    using sampler = new Sampler(() => [one]);
+    using sampler = new Sampler(() => [one], 10_000);
     one.used(1_000_000);
     const first = (await sampler.sample([one])).get("rate")!;
     expect(first.nanoCores).toBeUndefined();
@@ -52,7 +52,7 @@ describe("Sampler", () => {
   test("has no rate for a recreated cgroup, and no figures for a removed one", async () => {
     const one = cgroup("anew");
     const gone = { id: "gone", paths: { unified: join(scratch, "none") } };
-    using sampler = new Sampler(() => [one, gone]);
+    using sampler = new Sampler(() => [one, gone], 10_000);
     one.used(1_000_000);
     await sampler.sample([one]);
     one.used(5);
@@ -67,7 +67,7 @@ describe("Sampler", () => {
     let questions = 0;
     const guest = { id: "guest", paths: {}, usage: () => (questions++, asked.promise) };
     const silent = { id: "silent", paths: {}, usage: async () => undefined };
-    using sampler = new Sampler(() => [guest, silent]);
+    using sampler = new Sampler(() => [guest, silent], 10_000);
     const calls = [sampler.sample([guest, silent]), sampler.sample([guest])];
     asked.resolve({ atNs: 1n, cpuNs: 7n });
     const [both, one] = await Promise.all(calls);
@@ -87,5 +87,15 @@ describe("Sampler", () => {
     const second = await sampler.sample([kept, dropped]);
     expect(second.get("kept")).toBe(first.get("kept"));
     expect(second.get("dropped")).not.toBe(first.get("dropped"));
+  });
+
+  test("samples again after each period, without a call", async () => {
+    const one = cgroup("period");
+    const counts = [0, 0];
+    using often = new Sampler(() => (counts[0]!++, [one]), 10);
+    using seldom = new Sampler(() => (counts[1]!++, [one]), 60_000);
+    await Promise.all([often.sample([one]), seldom.sample([one])]);
+    await until("the shorter period has passed five times", () => counts[0]! >= 5);
+    expect(counts[1]).toBe(0);
   });
 });

@@ -1,0 +1,28 @@
+// Defines what the tables of keys of daemon.json consist of.
+import * as k from "./config_values.ts";
+
+export type Key<Output = unknown> = {
+  key: string;
+  kind: k.Kind<Output>;
+  fallback: Output;
+  about: string;
+  /** Other spellings, in addition to "_" for "-". */
+  also: readonly string[];
+  /** A reload applies a change; other keys need a restart. */
+  live: boolean;
+};
+
+/** Returns a key with its defaults. */
+export function key<Output>(
+  name: string,
+  kind: k.Kind<Output>,
+  fallback: NoInfer<Output>,
+  rest: { about: string; also?: readonly string[]; live?: true },
+): Key<Output> {
+  return { key: name, kind, fallback, also: [], live: false, ...rest };
+}
+
+export const secondMs = 1000;
+export const minuteMs = 60 * secondMs;
+/** Durations of at least a second. */
+export const seconds = k.duration(secondMs);

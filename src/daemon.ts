@@ -290,7 +290,11 @@ function openImages({ config, log }: Pick<Given, "config" | "log">): Promise<Ima
         timeoutMs: "pullProgressTimeoutMs",
       }),
     },
-    storage: { driver: config.storageDriver, containerBytes: config.containerBytes },
+    storage: {
+      driver: config.storageDriver,
+      containerBytes: config.containerBytes,
+      overlayOptions: config.overlayOptions,
+    },
     get verification() {
       return verificationOf(config, log); // a reload changes it
     },

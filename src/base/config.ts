@@ -10,6 +10,7 @@ import type { Key } from "./config_key.ts";
 import { allKeys, daemonKeys, findKey } from "./config_keys.ts";
 import { nriKeys } from "./config_nri_keys.ts";
 import { clipped, programPath, type Resolution } from "./config_resolution.ts";
+import { resolveStorage } from "./config_storage.ts";
 import { resolveRuntimes, type GivenRuntimes } from "./config_runtimes.ts";
 import type { Shape } from "./config_values.ts";
 import { CriError } from "./errors.ts";
@@ -29,6 +30,8 @@ export type Config = Omit<
   systemdCgroup: boolean;
   /** Bytes that a container may write into its own layer (storage-opts); 0: no limit. */
   containerBytes: number;
+  /** Options of overlayfs mounts (storage-opts). */
+  overlayOptions: [key: string, value: string][];
   nri: Values<typeof nriKeys>;
 };
 
@@ -139,7 +142,8 @@ function configOf(values: Map<string, unknown>): Config {
   const pick = (keys: Record<string, Key>) =>
     Object.fromEntries(Object.entries(keys).map(([field, { key }]) => [field, values.get(key)]));
   const { criRuntimes: _, enableCriV1: __, ...rest } = pick(daemonKeys);
-  return { ...rest, containerBytes: 0, nri: pick(nriKeys) } as Config;
+  const resolved = { containerBytes: 0, overlayOptions: [] };
+  return { ...rest, ...resolved, nri: pick(nriKeys) } as unknown as Config;
 }
 
 /** Resolves values that depend on the host or on several keys. */
@@ -202,33 +206,6 @@ function checkStreamTls({ streamTlsCert: cert, streamTlsKey: key }: Config, s: R
 /** /var/run is a link to /run. */
 function plainPath(path: string): string {
   return resolve(path).replace(/^\/var\/run\//, "/run/");
-}
-
-/** Applies iSulad's overlay2.* options: a size, and the kernel check, which is not needed. */
-function resolveStorage(config: Config, s: Resolution): void {
-  const at = s.place("storage-opts");
-  for (const option of config.storageOpts) {
-    const [name = "", value = ""] = option.split("=");
-    if (name === "overlay2.override_kernel_check") continue;
-    if (name !== "overlay2.size" && name !== "overlay2.basesize") {
-      s.warnings.push(`${at}: "storage-opts": ${option} has no effect`);
-      continue;
-    }
-    const bytes = bytesOf(value);
-    if (bytes !== undefined) config.containerBytes = bytes;
-    else {
-      const must = `${name}=SIZE with a size such as 512M or 10G, at least 1M`;
-      s.problems.push(`${at}: "storage-opts" must have ${must}, not ${clipped(option)}`);
-    }
-  }
-}
-
-/** Parses "10G" in powers of 1024, as docker does; "0" is no limit. */
-function bytesOf(size: string): number | undefined {
-  const [, count, unit = ""] = /^(\d{1,12})([KMGT]?)(?:i?B)?$/i.exec(size) ?? [];
-  if (count === undefined) return undefined;
-  const bytes = Number(count) * 1024 ** ["", "K", "M", "G", "T"].indexOf(unit.toUpperCase());
-  return bytes === 0 || (bytes >= 2 ** 20 && bytes <= 2 ** 52) ? bytes : undefined;
 }
 
 function resolveDefaultRuntime(config: Config, s: Resolution): void {

@@ -135,7 +135,8 @@ export const daemonKeys = {
     about: "overlay2 (overlayfs), native (a copy of the image for each container) or auto",
   }),
   storageOpts: key("storage-opts", k.texts, [], {
-    about: "overlay2.size=10G (or basesize): limit of a container's writable layer",
+    about:
+      "overlay2.size=10G (or basesize): limit of a container's writable layer; overlay2.mountopt=metacopy=on: option of its overlayfs mount",
     also: ["storage-opt"],
   }),
   defaultUlimits: key("default-ulimits", k.ulimits, [], {

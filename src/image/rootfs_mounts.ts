@@ -79,8 +79,8 @@ export class RootfsMounts {
 
   #maker({ sizeBytes }: ImageRecord, signal: AbortSignal): RootfsMaker {
     const { storage, realGraph, startHelpers } = this.#parts;
-    const { driver, quota } = storage;
-    if (driver === "overlay2") return { quota };
+    const { driver, quota, overlayOptions } = storage;
+    if (driver === "overlay2") return { quota, overlayOptions };
     const copy = async (job: CopyJob) => {
       await assertDiskSpace(realGraph, sizeBytes, "a copy of the image takes");
       await using helpers = startHelpers();

@@ -27,7 +27,11 @@ type OverlayParts = {
   /** The file of a user namespace, whose id mapping the layers get. */
   userns?: string | undefined;
   label?: string | undefined;
+  options?: readonly OverlayOption[] | undefined;
 };
+
+/** An option of overlayfs that daemon.json sets, such as ["metacopy", "on"]. */
+export type OverlayOption = readonly [key: string, value: string];
 
 /** @throws CriError INTERNAL with the kernel's reason, FAILED_PRECONDITION when ids cannot be mapped. */
 export async function mountOverlay(parts: OverlayParts): Promise<void> {
@@ -66,7 +70,7 @@ export async function unmountView(dir: string): Promise<void> {
   });
 }
 
-function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
+function stack({ trees, names, dir, readonly, label, options = [] }: OverlayParts): void {
   const rootfs = join(dir, "rootfs");
   using layers = Descriptor.openFolder(trees);
   using folder = Descriptor.openFolder(dir);
@@ -78,7 +82,7 @@ function stack({ trees, names, dir, readonly, label }: OverlayParts): void {
     });
     const named = pathsIn(trees, dir);
     const short = pathsIn(`/proc/self/fd/${layers.fd}`, `/proc/self/fd/${folder.fd}`);
-    mountStack(rootfs, { named, short, readonly, label });
+    mountStack(rootfs, { named, short, readonly, label, options });
   } catch (error) {
     const message = `cannot mount ${rootfs}: ${messageOf(error)}`;
     throw new CriError("INTERNAL", message, { cause: error });
@@ -92,7 +96,11 @@ type Paths = { below: string[]; upper: string; work: string };
  * named: paths that a reader of the mount table knows. short: the same by descriptors, for what the kernel does not
  * take by name: 127 layers fit into a page of options then, whatever the graph folder is called.
  */
-type Stack = Pick<OverlayParts, "readonly" | "label"> & { named: Paths; short: Paths };
+type Stack = Pick<OverlayParts, "readonly" | "label"> & {
+  named: Paths;
+  short: Paths;
+  options: readonly OverlayOption[];
+};
 
 /** "volatile" needs kernel 5.10, "lowerdir+" kernel 6.5, fsopen(2) glibc 2.36. */
 const mountForms = ["options", "volatile page", "page"] as const;
@@ -119,6 +127,7 @@ function mountStack(rootfs: string, of: Stack): void {
 
 function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): void {
   const { readonly, label } = of;
+  const own = [...new Map([["index", "off"], ...of.options])];
   // A container's writable layer does not survive a reboot, so it need not be synced; without "volatile"
   // each unmount would sync the whole file system.
   if (form === "options") {
@@ -127,7 +136,7 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
       ...below.map((path) => ["lowerdir+", path] as const),
       ["upperdir", upper],
       ["workdir", work],
-      ["index", "off"],
+      ...own,
       ["volatile"],
       ...(label === undefined ? [] : [["context", label] as const]),
     ];
@@ -135,7 +144,8 @@ function mountBy(form: (typeof mountForms)[number], rootfs: string, of: Stack): 
     return;
   }
   const context = label === undefined ? "" : `context="${label}",`; // an SELinux level contains commas
-  const more = `${form === "page" ? "" : "volatile,"}${context}index=off`;
+  const set = own.map((pair) => pair.join("=")).join(",");
+  const more = `${form === "page" ? "" : "volatile,"}${context}${set}`;
   const pageOf = ({ below, upper, work }: Paths) =>
     `${more},lowerdir=${below.join(":")},upperdir=${upper},workdir=${work}`;
   const named = pageOf(of.named);
@@ -175,13 +185,16 @@ export function mountedOverlays(graph: string): Map<string, string[]> {
 type OverlayProblem = { problem: string; isKnown: boolean };
 
 /** Tests overlayfs in a folder by mounting two layers; undefined: it works. */
-export async function overlayProblem(folder: string): Promise<OverlayProblem | undefined> {
+export async function overlayProblem(
+  folder: string,
+  options: readonly OverlayOption[],
+): Promise<OverlayProblem | undefined> {
   const dir = join(folder, "trial");
   const rootfs = join(dir, "rootfs");
   unmountAll(rootfs); // left by an interrupted trial
   await rm(dir, { recursive: true, force: true });
   try {
-    const problem = await tryOverlay(dir);
+    const problem = await tryOverlay(dir, options);
     return problem === undefined ? undefined : { problem, isKnown: hasSpaceForTrial(folder) };
   } catch (error) {
     const isKnown = !isDiskFull(error) && hasSpaceForTrial(folder);
@@ -193,7 +206,10 @@ export async function overlayProblem(folder: string): Promise<OverlayProblem | u
 }
 
 /** Tests what images need: whiteouts and opaque folders in layers, removal and rename above. */
-async function tryOverlay(dir: string): Promise<string | undefined> {
+async function tryOverlay(
+  dir: string,
+  options: readonly OverlayOption[],
+): Promise<string | undefined> {
   const rootfs = join(dir, "rootfs");
   for (const name of ["lower/opaque", "over/opaque", "upper", "work", "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true });
@@ -202,7 +218,7 @@ async function tryOverlay(dir: string): Promise<string | undefined> {
     fs.writeFileSync(join(dir, "lower", name), "");
   markRemoved(join(dir, "over/removed"));
   markOpaque(join(dir, "over/opaque"));
-  stack({ trees: dir, names: ["lower", "over"], dir, readonly: false });
+  stack({ trees: dir, names: ["lower", "over"], dir, readonly: false, options });
   const names = fs.readdirSync(rootfs).toSorted().join(" ");
   const within = fs.readdirSync(join(rootfs, "opaque")).join(" ");
   if (names !== "kept opaque" || within !== "") return "files that a layer removes stay visible";

@@ -11,7 +11,7 @@ import { Descriptor } from "../sys/descriptor.ts";
 import { mount, MS_BIND, MS_RDONLY, MS_REMOUNT } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { shifted, type CopyJob } from "./job_copy.ts";
-import { mountOverlay, unmountAll, unmountView } from "./overlay.ts";
+import { mountOverlay, unmountAll, unmountView, type OverlayOption } from "./overlay.ts";
 import type { ContainerQuota } from "./container_quota.ts";
 
 /** A pod's user namespace, which maps ids from 0 up to this node's from uid and gid up. */
@@ -37,12 +37,13 @@ export type RootfsMaker = {
   copy?: ((job: CopyJob) => Promise<void>) | undefined;
   /** Present when writable layers are limited. */
   quota?: ContainerQuota | undefined;
+  overlayOptions?: readonly OverlayOption[];
 };
 
 /** @returns the path of the mounted root. @throws CriError INTERNAL with the kernel's reason. */
 export async function mountRootfs(parts: RootfsParts, maker: RootfsMaker): Promise<string> {
   const { trees, lower, dir, readonly = false, owner, label } = parts;
-  const { copy, quota } = maker;
+  const { copy, quota, overlayOptions: options } = maker;
   const own = copy === undefined ? ["upper", "work"] : ["upper"];
   for (const name of [...own, "rootfs"]) {
     await mkdir(join(dir, name), { recursive: true, mode: 0o711 });
@@ -52,7 +53,7 @@ export async function mountRootfs(parts: RootfsParts, maker: RootfsMaker): Promi
   const names = lower.length === 0 ? ["empty"] : lower;
   if (copy === undefined) {
     setRootAttributes(join(trees, names.at(-1)!), dir, owner);
-    await mountOverlay({ trees, names, dir, readonly, userns: owner?.userns, label });
+    await mountOverlay({ trees, names, dir, readonly, userns: owner?.userns, label, options });
   } else {
     const from = names.map((name) => join(trees, name));
     await copy({ kind: "copy", trees: from, folder: join(dir, "upper"), shift: owner, label });

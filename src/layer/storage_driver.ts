@@ -2,7 +2,7 @@
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { hasNativeLayer } from "./layer_record.ts";
-import { overlayProblem } from "./overlay.ts";
+import { overlayProblem, type OverlayOption } from "./overlay.ts";
 import { ContainerQuota } from "./container_quota.ts";
 
 export type StorageDriver = "overlay2" | "native";
@@ -12,6 +12,7 @@ export type StorageOptions = {
   driver: StorageDriver | "auto";
   /** Limit of each container's writable layer; 0: none. */
   containerBytes: number;
+  overlayOptions: readonly OverlayOption[];
 };
 
 export type Storage = {
@@ -19,6 +20,7 @@ export type Storage = {
   /** Why overlay2 does not work, when "auto" chose native. */
   problem?: string;
   quota?: ContainerQuota;
+  overlayOptions: readonly OverlayOption[];
 };
 
 /**
@@ -26,18 +28,19 @@ export type Storage = {
  * @throws CriError FAILED_PRECONDITION for a driver or a limit that the file system does not support.
  */
 export async function openStorage(folder: string, o: StorageOptions, log: Log): Promise<Storage> {
-  const storage = await chooseDriver(folder, o.driver, log);
+  const { overlayOptions } = o;
+  const storage = { ...(await chooseDriver(folder, o, log)), overlayOptions };
   if (o.containerBytes === 0) return storage;
   return { ...storage, quota: ContainerQuota.open(folder, o.containerBytes) };
 }
 
 async function chooseDriver(
   folder: string,
-  driver: StorageOptions["driver"],
+  { driver, overlayOptions }: StorageOptions,
   log: Log,
 ): Promise<Pick<Storage, "driver" | "problem">> {
   if (driver === "native") return { driver };
-  const found = await overlayProblem(folder);
+  const found = await overlayProblem(folder, overlayOptions);
   if (found === undefined) return { driver: "overlay2" };
   const { problem, isKnown } = found;
   if (!isKnown) return keepDriver(folder, driver, { problem, log });

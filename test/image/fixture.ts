@@ -24,7 +24,7 @@ export function storeOptions(graph: string): ImageStoreOptions {
     log: silentLog(),
     registry: registryOptions,
     layers: layerOptions,
-    storage: { driver: "auto", containerBytes: 0 },
+    storage: { driver: "auto", containerBytes: 0, overlayOptions: [] },
   };
 }
 

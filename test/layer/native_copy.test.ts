@@ -15,7 +15,7 @@ let graph: string;
 let store: ImageStore;
 beforeAll(async () => {
   graph = mkdtempSync(join(tmpdir(), "isulad-copy-"));
-  const storage = { driver: "native", containerBytes: 0 } as const;
+  const storage = { driver: "native", containerBytes: 0, overlayOptions: [] } as const;
   store = await openImageStore({ ...storeOptions(graph), storage });
 });
 afterAll(async () => {

@@ -68,3 +68,22 @@ test.each(["max-recv-message-size", "max-send-message-size"])("loadConfig bounds
     );
   }
 });
+
+test("storage-opts gives overlayfs mount options", () => {
+  const options = (...given: string[]) =>
+    load({ "storage-opts": given.map((one) => `overlay2.mountopt=${one}`) }).config.overlayOptions;
+  expect(options()).toEqual([]);
+  expect(options("metacopy=on,volatile", "xino=off")).toEqual([
+    ["metacopy", "on"],
+    ["xino", "off"],
+  ]);
+  for (const wrong of ["metacopy", "metacopy=yes", "lowerdir=/etc", "toString=on", ""]) {
+    expect(refusal({ "storage-opts": [`overlay2.mountopt=${wrong}`] })).toEqual([
+      expect.stringMatching(
+        /^FILE:2: "storage-opts" must have overlay2.mountopt with options of index=/,
+      ),
+    ]);
+  }
+  const native = { "storage-driver": "native", "storage-opts": ["overlay2.mountopt=index=on"] };
+  expect(load(native).warnings).toEqual([expect.stringContaining("no effect with the storage")]);
+});

@@ -23,10 +23,11 @@ export function containerCgroup(context: Context, container: Container): CgroupP
 }
 
 /** Applies the pod's configured limits, unless a kubelet owns the cgroup. Throws as the driver does. */
-export function limitPod(context: Context, sandbox: Sandbox): void {
+export async function limitPod(context: Context, sandbox: Sandbox): Promise<void> {
   if (sandbox.cgroup.parent !== "") return;
   const { overhead, resources } = sandbox.config.linux ?? {};
   const requested = supportedHugepages(context, summedResources(resources ?? {}, overhead ?? {}));
   const limits = ociResources(requested, [], context.host);
-  context.cgroup.limitPod(sandbox.id, explicitResources(limits, context.host, {}));
+  const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
+  await context.cgroup.limitPod(sandbox.id, explicitResources(limits, context.host, {}), signal);
 }

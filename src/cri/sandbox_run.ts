@@ -136,7 +136,7 @@ async function makeSandbox(context: Context, first: Sandbox, call: Call): Promis
     await step("sandbox-cgroup", () => makeCgroup(making));
     await record(making, { namespaces: intendedNamespaces(making) });
     const { overhead, resources } = first.config.linux ?? {};
-    if (overhead || resources) limitPod(context, first);
+    if (overhead || resources) await limitPod(context, first);
     const laterSysctls = await step("sandbox-namespaces", () => pin(making));
     await step("sandbox-files", () => makeFiles(making));
     if (first.networkMode === "cni") await attach(making);

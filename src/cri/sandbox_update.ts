@@ -22,7 +22,7 @@ export async function updatePodSandboxResources(
   await using undo = new AsyncDisposableStack();
   undo.defer(() => limitPod(context, sandbox));
   await context.nri?.updatePodSandbox(sandbox, request.overhead ?? {}, request.resources ?? {});
-  limitPod(context, changed);
+  await limitPod(context, changed);
   await context.sandboxes.update(id, (old) => ({ ...old, config: changed.config }));
   undo.move();
   await context.nri?.updatedPodSandbox(context.sandboxes.get(id));

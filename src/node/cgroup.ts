@@ -43,9 +43,9 @@ export type CgroupDriver = {
   createPodCgroup(parent: string, podId: string, signal: AbortSignal): Promise<{ made?: string }>;
   /**
    * Sets CPU and memory limits of a pod under the default parent; -1: none. @throws CriError
-   * FAILED_PRECONDITION with the value that the kernel refuses.
+   * FAILED_PRECONDITION with the value that the kernel or systemd refuses.
    */
-  limitPod(podId: string, limits: OciResources): void;
+  limitPod(podId: string, limits: OciResources, signal: AbortSignal): Promise<void>;
   /**
    * Returns removePodCgroup's argument for a pod under the default parent whose record is lost. Another
    * daemon may share that parent: the caller must know that the pod was its own.

@@ -1,4 +1,5 @@
-// Writes limits of pods without a parent cgroup of the kubelet's. Containers' limits are up to the OCI runtime.
+// Writes limits of pods without a parent cgroup of the kubelet's, or converts them for systemd. Containers' limits
+// are up to the OCI runtime.
 import { join } from "node:path";
 import { CriError, messageOf } from "../base/errors.ts";
 import type { OciResources } from "../spec/oci_types.ts";
@@ -57,6 +58,26 @@ function v2Files(folder: string, limits: OciResources): [string, string][] {
 
 function max(value: bigint): string {
   return value < 0n ? "max" : `${value}`;
+}
+
+/** Returns systemd's properties for the limits (systemd.resource-control(5)). */
+export function limitProperties(version: 1 | 2, limits: OciResources): string[] {
+  const { memory, cpu } = limits;
+  const properties: string[] = [];
+  if (memory?.limit !== undefined) {
+    const bytes = memory.limit < 0n ? "infinity" : `${memory.limit}`;
+    properties.push(`${version === 2 ? "MemoryMax" : "MemoryLimit"}=${bytes}`);
+  }
+  if (version === 2) {
+    const weight = cpuWeight(limits);
+    if (weight !== undefined) properties.push(`CPUWeight=${weight}`);
+  } else if (cpu?.shares !== undefined) properties.push(`CPUShares=${cpu.shares}`);
+  if (cpu?.quota === undefined) return properties;
+  const period = cpu.period ?? 100_000n;
+  // In hundredths of a percent, rounded up: a pod gets at least what it asks for.
+  const share = Number((cpu.quota * 10_000n + period - 1n) / period) / 100;
+  const quota = cpu.quota < 0n ? "" : `${share.toFixed(2)}%`;
+  return [...properties, `CPUQuotaPeriodSec=${period}us`, `CPUQuota=${quota}`];
 }
 
 /** Maps v1's shares (2 to 262144) to v2's weight (1 to 10000), as runc does; undefined: not set. */

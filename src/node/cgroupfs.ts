@@ -54,7 +54,8 @@ export function cgroupfsDriver(mounts: CgroupMounts, defaultParent: string): Cgr
       if (own && made !== undefined && made.length <= fallback.length) madeAbove = made;
       return { made };
     },
-    limitPod: (podId, limits) => writeLimits(cgroupFolders(mounts, podPath("", podId)), limits),
+    limitPod: async (podId, limits) =>
+      writeLimits(cgroupFolders(mounts, podPath("", podId)), limits),
     ownPod: (podId) => ({ parent: "", podId, made: posix.join(fallback, podId) }),
     removePodCgroup: ({ parent, podId, made }, signal) => {
       const own = parent === "";

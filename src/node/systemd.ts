@@ -1,10 +1,12 @@
 // The systemd driver names slices and scopes: the OCI runtime requests a scope for each container from
 // systemd, which creates the pod's slice with the first scope.
 import { existsSync } from "node:fs";
-import { posix } from "node:path";
+import { rm } from "node:fs/promises";
+import { join, posix } from "node:path";
 import { CriError } from "../base/errors.ts";
 import { quoted } from "../base/text.ts";
 import { failureOutput, run } from "../sys/run.ts";
+import { limitProperties } from "./cgroup_limits.ts";
 import { cgroupFolders, type CgroupDriver, type CgroupMounts, processes } from "./cgroup.ts";
 
 /** Default parent of pods. */
@@ -12,8 +14,15 @@ const ownParent = "isulad.slice";
 /** Scopes are named isulad-<container id>.scope. */
 const scopePrefix = "isulad";
 
+/** systemd's folder of what `systemctl set-property --runtime` sets. */
+const runtimeProperties = "/run/systemd/system.control";
+
 /** @param defaultParent the key cgroup-parent; "": isulad.slice. */
-export function systemdDriver(mounts: CgroupMounts, defaultParent: string): CgroupDriver {
+export function systemdDriver(
+  mounts: CgroupMounts,
+  defaultParent: string,
+  properties = runtimeProperties,
+): CgroupDriver {
   const fallback = defaultParent === "" ? ownParent : checkedSlice(defaultParent);
   const podSlice = (parent: string, podId: string) =>
     parent === ""
@@ -51,15 +60,26 @@ export function systemdDriver(mounts: CgroupMounts, defaultParent: string): Cgro
     containerAnnotations: () => ({ "org.systemd.property.OOMPolicy": "'continue'" }),
     missingPodCgroup,
     createPodCgroup: (parent, podId) => Promise.resolve({ made: missingPodCgroup(parent, podId) }),
-    // systemd creates the slice later, with its first scope.
-    limitPod: () => {},
+    // systemd creates the slice later, with its first scope, and then applies what is set before.
+    async limitPod(podId, limits, signal) {
+      const set = limitProperties(mounts.version, limits);
+      const slice = podSlice("", podId);
+      const result = await run(["systemctl", "set-property", "--runtime", slice, ...set], {
+        signal,
+      });
+      if (result.exitCode === 0) return;
+      const message = `cannot set ${set.join(" ")} of ${slice}: ${failureOutput(result)}`;
+      throw new CriError("FAILED_PRECONDITION", message);
+    },
     ownPod: (podId) => ({ parent: "", podId, made: podSlice("", podId) }),
     async removePodCgroup({ parent, made }, signal) {
       if (made === undefined) return;
       // A given parent may contain other pods, which would stop with the slice.
       const isShared =
         parent !== "" && processes(cgroupFolders(mounts, slicePath(made))).length > 0;
-      if (!isShared) await stopSlice(made, signal);
+      if (isShared) return;
+      await stopSlice(made, signal);
+      if (parent === "") await rm(join(properties, `${made}.d`), { recursive: true, force: true });
     },
   };
 }

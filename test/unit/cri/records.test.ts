@@ -82,7 +82,11 @@ describe("cgroups", () => {
   const context = (sandboxes: ReturnType<typeof sandboxRecord>[]) =>
     ({
       host,
-      config: { disableHugetlbController: false, tolerateMissingHugetlbController: true },
+      config: {
+        disableHugetlbController: false,
+        tolerateMissingHugetlbController: true,
+        runtimeTimeoutMs: 100,
+      },
       sandboxes: recordStore(sandboxes),
       cgroup: {
         name: "cgroupfs",
@@ -115,10 +119,10 @@ describe("cgroups", () => {
     expect(paths(context([]))).toEqual({});
   });
 
-  test("of pods are limited only if the daemon owns them", () => {
-    limitPod(context([]), sandboxRecord({ cgroup: { driver: "cgroupfs", parent: "/kube" } }));
+  test("of pods are limited only if the daemon owns them", async () => {
+    await limitPod(context([]), sandboxRecord({ cgroup: { driver: "cgroupfs", parent: "/kube" } }));
     expect(limited).toEqual([]);
-    limitPod(context([]), sandboxRecord());
+    await limitPod(context([]), sandboxRecord());
     expect(limited).toEqual(["p1"]);
   });
 });

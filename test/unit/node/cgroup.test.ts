@@ -1,6 +1,14 @@
 // Tests cgroup mounts, the paths and folders of both cgroup drivers, and the killing and removing of cgroups.
 import { afterAll, afterEach, describe, expect, test } from "bun:test";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CriError } from "../../../src/base/errors.ts";
@@ -191,12 +199,13 @@ describe("systemdDriver()", () => {
     });
   });
 
-  describe("removePodCgroup()", () => {
+  describe("with systemctl", () => {
     const bin = join(scratch, "bin");
     const path = process.env["PATH"];
     const calls = join(scratch, "systemctl-calls");
     const unified = hierarchy("systemd");
-    const own = systemdDriver({ version: 2, roots: { unified } }, "");
+    const properties = join(scratch, "system.control");
+    const own = systemdDriver({ version: 2, roots: { unified } }, "", properties);
     mkdirSync(bin);
     afterEach(() => {
       process.env["PATH"] = path;
@@ -215,6 +224,30 @@ describe("systemdDriver()", () => {
       const called = fakeSystemctl(exitCode);
       await own.removePodCgroup(own.ownPod("p"), signal());
       expect(called()).toBe("stop --quiet isulad-podp.slice\n");
+    });
+
+    const limits = { devices: [], memory: { limit: 64n << 20n }, cpu: { quota: 5_000n } };
+
+    test("limits a pod by its slice's properties, and removes them with the pod", async () => {
+      const called = fakeSystemctl(0);
+      await own.limitPod("p", limits, signal());
+      expect(called()).toBe(
+        "set-property --runtime isulad-podp.slice MemoryMax=67108864 CPUQuotaPeriodSec=100000us CPUQuota=5.00%\n",
+      );
+      for (const pod of ["p", "other"]) {
+        mkdirSync(join(properties, `isulad-pod${pod}.slice.d`), { recursive: true });
+        writeFileSync(join(properties, `isulad-pod${pod}.slice.d/50-MemoryMax.conf`), "");
+      }
+      await own.removePodCgroup(own.ownPod("p"), signal());
+      expect(readdirSync(properties)).toEqual(["isulad-podother.slice.d"]);
+    });
+
+    test("fails to limit a pod with systemctl", () => {
+      fakeSystemctl(1);
+      expect(own.limitPod("p", limits, signal())).rejects.toMatchObject({
+        code: "FAILED_PRECONDITION",
+        message: expect.stringContaining("cannot set MemoryMax=67108864 CPUQuotaPeriodSec"),
+      });
     });
 
     test("fails with systemctl", async () => {

@@ -3,7 +3,7 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { limitFiles, writeLimits } from "../../../src/node/cgroup_limits.ts";
+import { limitFiles, limitProperties, writeLimits } from "../../../src/node/cgroup_limits.ts";
 import type { OciResources } from "../../../src/spec/oci_types.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "isulad-limits-"));
@@ -23,6 +23,18 @@ test.each<[string, Limits, string[]]>([
 ])("limitFiles() on v2 with %s", (_, limits, files) => {
   const written = limitFiles({ unified: "/c" }, { devices: [], ...limits });
   expect(written.map(([file, value]) => `${file.replace("/c/", "")} ${value}`)).toEqual(files);
+});
+
+test.each<[1 | 2, Limits, string]>([
+  [2, {}, ""],
+  [2, { memory: { limit: 4096n }, cpu: { shares: 2n } }, "MemoryMax=4096 CPUWeight=1"],
+  [1, { memory: { limit: 4096n }, cpu: { shares: 2n } }, "MemoryLimit=4096 CPUShares=2"],
+  [2, { cpu: { quota: 25_000n } }, "CPUQuotaPeriodSec=100000us CPUQuota=25.00%"],
+  [1, { cpu: { quota: 10_001n, period: 30_000n } }, "CPUQuotaPeriodSec=30000us CPUQuota=33.34%"],
+  [2, unlimited, "MemoryMax=infinity CPUQuotaPeriodSec=50000us CPUQuota="],
+  [2, { unified: { "cpu.weight": "77" } }, "CPUWeight=77"],
+])("limitProperties() on v%d", (version, limits, properties) => {
+  expect(limitProperties(version, { devices: [], ...limits }).join(" ")).toBe(properties);
 });
 
 test.each<[string, Limits, string[]]>([

@@ -1,0 +1,133 @@
+// Tests that the command lines of README.md and docs/ name commands, options and flags that exist.
+import { expect, spyOn, test } from "bun:test";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import type { CommandDef, SubCommandsDef } from "citty";
+import { messageOf } from "../../src/base/errors.ts";
+import { commands, passthrough } from "../../src/cli/commands.ts";
+import { configShowName, parseFlags } from "../../src/cli/config.ts";
+import { runProgram } from "../../src/cli/program.ts";
+
+const root = join(import.meta.dirname, "../..");
+const guides = readdirSync(join(root, "docs")).filter((name) => name.endsWith(".md"));
+const pages = ["README.md", "CONTRIBUTING.md", ...guides.map((name) => `docs/${name}`)];
+const name = "isulad-ts";
+
+const shown = pages.flatMap((page) =>
+  commandLines(readFileSync(join(root, page), "utf8")).map((words) => ({ page, words })),
+);
+
+test("every command line of the documentation is accepted", async () => {
+  const problems: string[] = [];
+  for (const { page, words } of shown) {
+    const problem = await problemOf(words);
+    if (problem !== "") problems.push(`${page}: ${words.join(" ")}: ${problem}`);
+  }
+  expect(problems).toEqual([]);
+  expect(shown.length).toBeGreaterThan(25);
+});
+
+test.each([
+  [["pss"], "Unknown command pss; did you mean ps?"],
+  [["ps", "--al"], "has no option --al; did you mean --all?"],
+  [["config", "chek", "FILE"], "Unknown command chek"],
+  [["--grap", "/g"], "has no option --grap; did you mean --graph?"],
+])("isulad-ts %p would be reported", async (words, problem) => {
+  expect(await problemOf(words)).toContain(problem);
+});
+
+test("command lines are found behind prompts, variables, sudo and pipes, and without comments", () => {
+  const text = [
+    "Use `isulad-ts images verify [IMAGE]`, not `systemctl reload isulad-ts`.",
+    "```sh",
+    "$ sudo isulad-ts ps -a    # isulad-ts nothing",
+    "ISULAD_HOST=unix:///i.sock isulad-ts inspect ID -o json 2>/dev/null | jq '.a | .b' && isulad-ts version",
+    "isulad-ts rm … $(isulad-ts ps -aq) \\",
+    '  "one # word"',
+    "```",
+    "```",
+    "isulad-ts: an error message",
+    "```",
+  ].join("\n");
+  expect(commandLines(text)).toEqual([
+    ["ps", "-a"],
+    ["inspect", "ID", "-o", "json"],
+    ["version"],
+    ["rm", "VALUE", "one # word"],
+    ["ps", "-aq"],
+    ["images", "verify", "IMAGE"],
+  ]);
+});
+
+/** Returns why the words behind `isulad-ts` are refused, or "". Runs nothing. */
+async function problemOf(words: string[]): Promise<string> {
+  if (words[0]?.startsWith("-") !== false) {
+    try {
+      parseFlags(
+        name,
+        words.filter((word) => word !== "--allow-failpoints"),
+      );
+      return "";
+    } catch (error) {
+      return messageOf(error);
+    }
+  }
+  const said: string[] = [];
+  using stdout = spyOn(process.stdout, "write").mockImplementation(() => true);
+  using stderr = spyOn(process.stderr, "write").mockImplementation(
+    (text) => said.push(String(text)) > 0,
+  );
+  const program = { name, version: "", main: {}, passthrough, parseThemselves: [configShowName] };
+  const code = await runProgram({ ...program, commands: await idle(commands) }, words);
+  expect([stdout, stderr]).toBeArrayOfSize(2);
+  return code === 0 ? "" : said.join("").trim();
+}
+
+/** The same commands with the same arguments; they do nothing. */
+async function idle(table: SubCommandsDef): Promise<SubCommandsDef> {
+  const entries = Object.entries(table).map(async ([key, value]) => {
+    const command = await resolve<CommandDef>(value);
+    const below = await resolve<SubCommandsDef | undefined>(command.subCommands);
+    const runs = command.run === undefined ? {} : { run: () => 0 };
+    const { args } = command;
+    return [key, { args, ...runs, ...(below && { subCommands: await idle(below) }) }] as const;
+  });
+  return Object.fromEntries(await Promise.all(entries)) as SubCommandsDef;
+}
+
+async function resolve<T>(value: unknown): Promise<T> {
+  return (await (typeof value === "function" ? (value as () => unknown)() : value)) as T;
+}
+
+/** Returns the words behind `isulad-ts` of each command line in ```sh blocks, then of those in code spans. */
+function commandLines(text: string): string[][] {
+  const blocks = [...text.matchAll(/^```sh\n([^]*?)^```/gm)].map((match) => match[1]!);
+  const lines = blocks.flatMap((block) => block.replaceAll(/\\\n/g, " ").split("\n"));
+  const prose = text.replaceAll(/^```[^]*?^```/gm, "");
+  const spans = [...prose.matchAll(/`([^`\n]+)`/g)].map(([, span]) =>
+    span!.replaceAll(/[[\]]/g, ""),
+  );
+  return [...lines, ...spans]
+    .flatMap(commandsOf)
+    .filter((words) => words.length > 0 && words[0] !== "COMMAND");
+}
+
+/** Splits a line of a shell into its commands, and keeps the arguments of ours. */
+function commandsOf(line: string): string[][] {
+  const inner = [...line.matchAll(/\$\(([^()]*)\)/g)].flatMap((match) => commandsOf(match[1]!));
+  const outer = line.replaceAll(/\$\([^()]*\)/g, "VALUE").replaceAll(/\d?>+&?\s*\S+/g, "");
+  const found: string[][] = [[]];
+  for (const [token] of outer.matchAll(/#.*|[|;&]+|(?:'[^']*'|"[^"]*"|[^\s'"|;&])+/g)) {
+    if (token.startsWith("#")) break;
+    if (/^[|;&]/.test(token)) found.push([]);
+    else found.at(-1)!.push(token.replaceAll(/['"]/g, ""));
+  }
+  return [...found.map(ownArguments), ...inner].filter((words) => words !== undefined);
+}
+
+function ownArguments(words: string[]): string[] | undefined {
+  const first = words.findIndex((word) => !/^(\$|sudo|[A-Z_]+=.*)$/.test(word));
+  return /^(.*\/)?isulad-ts$/.test(words[first] ?? "")
+    ? words.slice(first + 1).filter((word) => word !== "…")
+    : undefined;
+}

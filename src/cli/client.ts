@@ -121,23 +121,22 @@ function asCriError(error: unknown, target: Target): CriError {
   const name = nameOfCode(code);
   // grpc-js's own error, without an answer of the daemon.
   if (name === "UNAVAILABLE" && details?.startsWith("No connection established")) {
-    return new CriError(
-      name,
-      `Cannot reach the daemon at ${target.host}: ${reasonOf(details)}. Is it running? Use --host for another socket.`,
-      { cause: error },
-    );
+    const message = `Cannot reach the daemon at ${target.host}: ${unreachableReason(details)}`;
+    return new CriError(name, message, { cause: error });
   }
   return new CriError(name, details || `${target.path} failed: ${String(error)}`, { cause: error });
 }
 
-function reasonOf(details: string): string {
+/** Returns the reason in grpc-js's text, and what to try next. */
+export function unreachableReason(details: string): string {
   const errno = /\bE[A-Z]{3,}\b/.exec(details)?.[0] ?? "";
+  const next = "Is it running? Use --host for another socket.";
   const known: Record<string, string> = {
-    ENOENT: "no such socket",
-    ECONNREFUSED: "connection refused",
-    EACCES: "permission denied",
+    ENOENT: `no such socket. ${next}`,
+    ECONNREFUSED: `connection refused. ${next}`,
+    EACCES: 'permission denied. Be root, or in the socket\'s group ("group" in daemon.json).',
   };
-  return known[errno] ?? details;
+  return known[errno] ?? `${details}. ${next}`;
 }
 
 function nameOfCode(code: number | undefined): ErrorCode {

@@ -3,9 +3,11 @@ import { join } from "node:path";
 import { nowNs } from "../base/clock.ts";
 import { CriError, codeOf, messageOf } from "../base/errors.ts";
 import { step } from "../base/failpoints.ts";
+import { toBigInt } from "../base/int64.ts";
 import { isRootMounted } from "../layer/rootfs.ts";
 import type { Started, StartRequest } from "../monitor/protocol.ts";
 import type { StartContainerRequest } from "../proto/types.ts";
+import { oomScoreAdjAdvice } from "../spec/resources.ts";
 import { running, startFailed, type Container } from "../state/container.ts";
 import type { Context } from "./context.ts";
 import { containerFields } from "./log_subject.ts";
@@ -71,7 +73,7 @@ async function commitStart(
     context.log.info("container started", { ...containerFields(context, started), pid });
     context.nri?.startedContainer(started);
   } catch (error) {
-    const message = messageOf(error);
+    const message = messageOf(error) + adviceOf(context, id);
     await removeFailedStart(context, args); // it may be running: perhaps only the response was lost
     const ended = (old: Container) => startFailed(old, message, String(nowNs()));
     const failed = await context.containers.update(id, ended, { happened: true });
@@ -83,6 +85,12 @@ async function commitStart(
     context.starting.delete(id);
     commit();
   }
+}
+
+/** The runtime's message does not name this cause: its child has ended. */
+function adviceOf({ containers, host, config }: Context, id: string): string {
+  const wanted = toBigInt(containers.find(id)?.config.linux?.resources?.oom_score_adj);
+  return oomScoreAdjAdvice(wanted, host, config.restrictOomScoreAdj);
 }
 
 /** @throws CriError FAILED_PRECONDITION: a runtime would start it in the empty mount point and write there. */

@@ -153,6 +153,13 @@ export function possibleOomScoreAdj(wanted: bigint, host: HostInfo, restrict: bo
   return oomScoreAdj(wanted, host, restrict || !mayLower);
 }
 
+/** Returns what a failed start's message says of an oom_score_adj that this daemon may not set; "" for another. */
+export function oomScoreAdjAdvice(wanted: bigint, host: HostInfo, restrict: boolean): string {
+  const own = possibleOomScoreAdj(wanted, host, restrict);
+  if (own === oomScoreAdj(wanted, host, restrict)) return "";
+  return `; its oom_score_adj ${wanted} is lower than the daemon's ${own}, which needs CAP_SYS_RESOURCE: set restrict-oom-score-adj`;
+}
+
 /** Drops a swap limit that this host does not support; undefined: nothing to drop. */
 export function withoutSwapLimit(
   resources: LinuxContainerResources | null | undefined,

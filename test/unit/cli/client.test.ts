@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { toLong } from "../../../src/base/int64.ts";
 import { CriError } from "../../../src/base/errors.ts";
-import { connect } from "../../../src/cli/client.ts";
+import { connect, unreachableReason } from "../../../src/cli/client.ts";
 import { fakeDaemon } from "../../cli/fake_daemon.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-cli-"));
@@ -79,4 +79,13 @@ test("a missing socket is reported with its path and a hint", async () => {
     "UNAVAILABLE",
     `Cannot reach the daemon at ${join(dir, "none.sock")}: no such socket. Is it running? Use --host for another socket.`,
   ]);
+});
+
+test("a socket that the user may not open is reported with who may", async () => {
+  // Opening the socket as another user needs a process of its own; this is grpc-js's error.
+  const details = "No connection established. Last error: connect EACCES /run/i.sock.";
+  expect(unreachableReason(details)).toBe(
+    `permission denied. Be root, or in the socket's group ("group" in daemon.json).`,
+  );
+  expect(unreachableReason("No connection established.")).toContain("Is it running?");
 });

@@ -5,11 +5,22 @@ import {
   explicitResources,
   mergedResources,
   ociResources,
+  oomScoreAdjAdvice,
   possibleOomScoreAdj,
   updatedResources,
   withoutSwapLimit,
 } from "../../../src/spec/resources.ts";
 import { host } from "../../spec/inputs.ts";
+
+test("oomScoreAdjAdvice() names the key if the daemon may not set the value", () => {
+  const weak = { ...host, oomScoreAdj: 0, capabilities: ["CAP_KILL"] };
+  expect(oomScoreAdjAdvice(-997n, weak, false)).toBe(
+    "; its oom_score_adj -997 is lower than the daemon's 0, which needs CAP_SYS_RESOURCE: set restrict-oom-score-adj",
+  );
+  expect(oomScoreAdjAdvice(-997n, weak, true)).toBe("");
+  expect(oomScoreAdjAdvice(5n, weak, false)).toBe("");
+  expect(oomScoreAdjAdvice(-997n, { ...weak, capabilities: ["CAP_SYS_RESOURCE"] }, false)).toBe("");
+});
 
 test("possibleOomScoreAdj() is clamped to the daemon's if restricted or without CAP_SYS_RESOURCE", () => {
   const weak = { ...host, oomScoreAdj: -500, capabilities: ["CAP_KILL"] };

@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { createConnection } from "node:net";
 import { connect as connectTls } from "node:tls";
 import { URL } from "node:url";
-import { CriError } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import type { Wire } from "../sys/byte_stream.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
@@ -27,7 +27,8 @@ async function connectTo(url: URL): Promise<Wire> {
   try {
     await promise;
   } catch (cause) {
-    throw new CriError("UNAVAILABLE", `cannot connect to ${url.host}: ${String(cause)}`, { cause });
+    const message = `cannot connect to the daemon's stream server at ${url.host} (${messageOf(cause)}): run the command on the node, in the daemon's network namespace`;
+    throw new CriError("UNAVAILABLE", message, { cause });
   }
   socket.on("error", () => {}); // reads and writes report it
   return wireOf(socket);

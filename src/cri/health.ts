@@ -5,7 +5,7 @@ import { constants } from "node:fs";
 import { access } from "node:fs/promises";
 import { setTimeout as sleep } from "node:timers/promises";
 import { inTime } from "../base/abort.ts";
-import { messageOf } from "../base/errors.ts";
+import { errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 
 /**
@@ -108,7 +108,12 @@ export class Health {
   async #checkRuntime(): Promise<void> {
     const { problem, command } = this.#context().handlers.get("")!;
     if (problem !== undefined) throw new Error(problem);
-    await access(command.path, constants.X_OK);
+    try {
+      await access(command.path, constants.X_OK);
+    } catch (cause) {
+      const next = 'install it, or correct "runtimes" in daemon.json';
+      throw new Error(`${command.path} cannot be executed (${errnoOf(cause)}): ${next}`, { cause });
+    }
   }
 
   /** The texts of one problem may differ, by a process id for example. */

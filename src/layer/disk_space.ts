@@ -16,5 +16,6 @@ export async function assertDiskSpace(folder: string, bytes: bigint, use: string
 /** Converts ENOSPC and EDQUOT to CriError RESOURCE_EXHAUSTED; returns any other error unchanged. */
 export function asResourceExhausted(error: unknown): unknown {
   if (!["ENOSPC", "EDQUOT"].includes(errnoOf(error) ?? "")) return error;
-  return new CriError("RESOURCE_EXHAUSTED", `no space left: ${messageOf(error)}`, { cause: error });
+  const message = `no space left on the disk of graph: ${messageOf(error)}; isulad-ts images prune removes unused images`;
+  return new CriError("RESOURCE_EXHAUSTED", message, { cause: error });
 }

@@ -357,7 +357,7 @@ export class CniNetwork implements AsyncDisposable {
 }
 
 function emptyMessage(confDir: string): string {
-  return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json)`;
+  return `no CNI network list in ${confDir} (*.conflist, *.conf or *.json): install the cluster's network add-on`;
 }
 
 /** CNI specification: DEL gets a prevResult since 0.4.0. */

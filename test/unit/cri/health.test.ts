@@ -66,7 +66,7 @@ const faults: [string, Partial<Node>, string, RegExp][] = [
     "a runtime that is gone",
     { path: join(dir, "none") },
     "RuntimeMissing",
-    /^the default runtime: ENOENT.*none/,
+    /^the default runtime: .*none cannot be executed \(ENOENT\): install it/,
   ],
   [
     "a shim that is gone",

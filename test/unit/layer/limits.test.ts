@@ -92,7 +92,10 @@ describe("disk space", () => {
   test("asResourceExhausted() converts ENOSPC and EDQUOT, and nothing else", () => {
     for (const code of ["ENOSPC", "EDQUOT"]) {
       const error = asResourceExhausted(Object.assign(new Error("write"), { code })) as CriError;
-      expect([error.code, error.message]).toEqual(["RESOURCE_EXHAUSTED", "no space left: write"]);
+      expect(error.code).toBe("RESOURCE_EXHAUSTED");
+      expect(error.message).toBe(
+        "no space left on the disk of graph: write; isulad-ts images prune removes unused images",
+      );
     }
     const other = Object.assign(new Error("write"), { code: "EIO" });
     expect(asResourceExhausted(other)).toBe(other);

@@ -168,7 +168,7 @@ CNI_PATH=${dir}/bin
     expect(await cni.status()).toEqual({
       ready: false,
       reason,
-      message: `no CNI network list in ${dir}/net.d (*.conflist, *.conf or *.json)`,
+      message: `no CNI network list in ${dir}/net.d (*.conflist, *.conf or *.json): install the cluster's network add-on`,
     });
     expect(await failure(cni.add(podOf("p1"), signal))).toMatchObject({ code: "UNAVAILABLE" });
     writeFileSync(join(dir, "net.d/10-pods.conflist"), "{");

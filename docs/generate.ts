@@ -26,7 +26,8 @@ const sections: Record<string, string> = {
   "Images and registries": `
     registry-mirrors insecure-registries registry-config-path registry-auth-file pull-progress-timeout
     max-concurrent-downloads pinned-images images-dir image-verifier-dir image-verifier-required
-    max-verifiers per-verifier-timeout stream-processors keep-blobs layer-max-mib
+    max-verifiers per-verifier-timeout stream-processors keep-blobs serve-blobs serve-blobs-clients serve-blobs-images
+    serve-blobs-private serve-blobs-tls-cert serve-blobs-tls-key layer-max-mib
     layer-max-entries layer-max-depth layer-max-ratio`,
   Storage: "storage-driver storage-opts",
   Networking: `

@@ -54,7 +54,7 @@ import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
 import { openService } from "./service.ts";
-import { serve, serveContainerd } from "./sockets.ts";
+import { serve, serveContainerd, serveMirror } from "./sockets.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
 import { setOomScoreAdj } from "./sys/process.ts";
@@ -133,6 +133,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
     stack.use(await serveMetrics(config.metricsPort, { pages, log: context.log }));
   }
   await serve(context, stack);
+  await serveMirror(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
   await writePidfile(context, stack);
   log.info("ready", {

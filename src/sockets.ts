@@ -1,9 +1,11 @@
-// Binds the daemon's sockets: those of CRI (key hosts), and that of containerd's API (key containerd-socket).
+// Binds the daemon's sockets: those of CRI (key hosts), that of containerd's API (key containerd-socket), and
+// that of the registry mirror (key serve-blobs).
 import * as grpc from "@grpc/grpc-js";
 import { chmodSync, chownSync, lstatSync, mkdirSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { groupId } from "./base/config_host.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
+import { liveFields } from "./base/live_fields.ts";
 import { logFailure } from "./base/log.ts";
 import type { Context } from "./cri/context.ts";
 import { PodMarkers } from "./cri/pod_markers.ts";
@@ -56,6 +58,20 @@ export async function serveContainerd(
   await bind(server, path, stack);
   chmodSync(path, 0o600);
   await writeFileAtomic(record, identityOf(path)!);
+}
+
+/** Serves images to other nodes if serve-blobs is set. @throws CriError FAILED_PRECONDITION. */
+export async function serveMirror(context: Context, stack: AsyncDisposableStack): Promise<void> {
+  const { config, images, log } = context;
+  const { serveBlobs: address, serveBlobsTlsCert: cert, serveBlobsTlsKey: key } = config;
+  if (address === "") return;
+  const rules = liveFields(config, {
+    clients: "serveBlobsClients",
+    repositories: "serveBlobsImages",
+    allowsPrivate: "serveBlobsPrivate",
+  });
+  const tls = cert === "" ? undefined : { cert, key };
+  stack.use(await images.serve({ address, tls, rules, log: log.child("mirror") }));
 }
 
 /**

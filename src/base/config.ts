@@ -160,7 +160,8 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
     config.group = "";
   }
   checkSockets(config, s);
-  checkStreamTls(config, s);
+  checkTlsPair(config, ["streamTlsCert", "streamTlsKey"], s);
+  checkServeBlobs(config, s);
   resolveStorage(config, s);
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
   const runtimes = values.get("runtimes") as GivenRuntimes["runtimes"];
@@ -196,11 +197,32 @@ function checkSockets({ group, socketUid, hosts, graph, state }: Config, s: Reso
   }
 }
 
-function checkStreamTls({ streamTlsCert: cert, streamTlsKey: key }: Config, s: Resolution): void {
-  if ((cert === "") === (key === "")) return;
-  const names = ["stream-tls-cert", "stream-tls-key"];
-  const [given = "", missing] = cert === "" ? names.toReversed() : names;
+type TlsField = "streamTlsCert" | "streamTlsKey" | "serveBlobsTlsCert" | "serveBlobsTlsKey";
+
+/** fields: of the certificate and of its key. */
+function checkTlsPair(config: Config, fields: [TlsField, TlsField], s: Resolution): void {
+  const [cert, key] = fields;
+  if ((config[cert] === "") === (config[key] === "")) return;
+  const names = fields.map((field) => daemonKeys[field].key);
+  const [given = "", missing] = config[cert] === "" ? names.toReversed() : names;
   s.problems.push(`${s.place(given)}: "${given}" needs "${missing}", too`);
+}
+
+function checkServeBlobs(config: Config, s: Resolution): void {
+  checkTlsPair(config, ["serveBlobsTlsCert", "serveBlobsTlsKey"], s);
+  if (config.serveBlobs === "") return;
+  const needs = (name: string, what: string) =>
+    s.problems.push(`${s.place(name)}: "${name}" needs ${what}`);
+  if (!config.keepBlobs) needs("serve-blobs", '"keep-blobs": true, or there is nothing to serve');
+  if (config.serveBlobsClients.length === 0) {
+    needs("serve-blobs", '"serve-blobs-clients", the networks that may fetch, or nobody is served');
+  }
+  if (config.serveBlobsPrivate && config.serveBlobsTlsCert === "") {
+    needs(
+      "serve-blobs-private",
+      '"serve-blobs-tls-cert", or everybody on the wire reads the images',
+    );
+  }
 }
 
 /** /var/run is a link to /run. */

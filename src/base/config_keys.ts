@@ -196,7 +196,29 @@ export const daemonKeys = {
     about: "limit of a layer's unpacked size in multiples of its packed size, beyond 256 MiB",
   }),
   keepBlobs: key("keep-blobs", k.flag, false, {
-    about: "keep layers also in packed form, for `images verify --repair` without a registry",
+    about:
+      "keep layers also in packed form, for `images verify --repair` without a registry and for serve-blobs",
+  }),
+  serveBlobs: key("serve-blobs", k.listenAddress, "", {
+    about: "address of a read-only registry mirror for other nodes; needs keep-blobs; empty: none",
+  }),
+  serveBlobsClients: key("serve-blobs-clients", k.networks, [], {
+    live: true,
+    about: "networks whose clients are served",
+  }),
+  serveBlobsImages: key("serve-blobs-images", k.repositoryPatterns, ["*"], {
+    live: true,
+    about: "repositories that are served; `*` for any characters",
+  }),
+  serveBlobsPrivate: key("serve-blobs-private", k.flag, false, {
+    live: true,
+    about: "serve images that were pulled with credentials, too; needs TLS",
+  }),
+  serveBlobsTlsCert: key("serve-blobs-tls-cert", k.absolutePath, "", {
+    about: "PEM file with the certificate of the mirror; enables TLS",
+  }),
+  serveBlobsTlsKey: key("serve-blobs-tls-key", k.absolutePath, "", {
+    about: "PEM file with the key of that certificate",
   }),
   statsCollectMs: key("stats-collect-period", k.duration(secondMs, 60 * minuteMs), 10 * secondMs, {
     about:

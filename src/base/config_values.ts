@@ -180,6 +180,14 @@ export const imagePatterns = kind(
   v.array(v.pipe(v.string(), v.regex(/^[A-Za-z0-9*][A-Za-z0-9._\-/:@*[\]]{0,511}$/))),
 );
 
+export const repositoryPatterns = kind(
+  "list",
+  'a list of repositories or patterns without tags such as "library/busybox" or "registry.example:5000/base/*"',
+  v.array(
+    v.pipe(v.string(), v.regex(/^([A-Za-z0-9*][A-Za-z0-9._\-:*]*\/)*[a-z0-9*][a-z0-9._\-*]*$/)),
+  ),
+);
+
 export const registries = kind(
   "list",
   'a list of registries such as "registry.example:5000" or "https://mirror.example"',
@@ -201,6 +209,38 @@ export const nodeAddress = kind(
   v.pipe(
     v.string(),
     v.check((address) => isIP(address) !== 0 && !/^[0:.]+$/.test(address)),
+  ),
+);
+
+export const listenAddress = kind(
+  "text",
+  'an IP address and a port such as "0.0.0.0:5010" or "[::]:5010"',
+  v.pipe(
+    v.string(),
+    v.check((text) => {
+      const { address, port } = splitAddress(text);
+      return isIP(address) !== 0 && port >= 1 && port <= 65_535;
+    }),
+  ),
+);
+
+/** Splits "192.0.2.1:80" or "[2001:db8::1]:80". */
+export function splitAddress(text: string): { address: string; port: number } {
+  const [, six, four = "", port] = /^(?:\[(.*)\]|([^:]*)):(\d{1,5})$/.exec(text) ?? [];
+  return { address: six ?? four, port: Number(port) };
+}
+
+export const networks = kind(
+  "list",
+  'a list of networks such as "10.1.0.0/16" or "fd00::/8"',
+  v.array(
+    v.pipe(
+      v.string(),
+      v.check((network) => {
+        const [, address = "", bits] = /^([^/]+)\/(\d{1,3})$/.exec(network) ?? [];
+        return isIP(address) !== 0 && Number(bits) <= (isIP(address) === 4 ? 32 : 128);
+      }),
+    ),
   ),
 );
 

@@ -109,6 +109,15 @@ export function parseManifest(
   return { kind: "image", manifest };
 }
 
+const nouns = { index: "index", image: "manifest" };
+
+/** Returns the media type that a manifest or index states, else the one of its form. @throws CriError. */
+export function manifestTypeOf(bytes: Uint8Array, what: string): string {
+  const { mediaType } = parseJson(bytes, what) as { mediaType?: unknown };
+  if (typeof mediaType === "string" && mediaType !== "") return mediaType;
+  return `application/vnd.oci.image.${nouns[parseManifest(bytes, what).kind]}.v1+json`;
+}
+
 const configTypes = [
   "",
   "application/octet-stream",

@@ -21,10 +21,13 @@ export function pinnedBy(patterns: readonly string[]): (image: ImageRecord) => b
 }
 
 function nameTest(pattern: string): (name: string) => boolean {
-  if (!pattern.includes("*")) {
-    const name = isId(pattern) ? pattern : nameOrNone(pattern);
-    return (other) => other === name;
-  }
+  if (pattern.includes("*")) return patternTest(pattern);
+  const name = isId(pattern) ? pattern : nameOrNone(pattern);
+  return (other) => other === name;
+}
+
+/** Tests for a full name in short or full form, in which "*" stands for any characters. */
+export function patternTest(pattern: string): (name: string) => boolean {
   // A leading "*" also matches the registry.
   const whole = isId(pattern) || pattern.startsWith("*") ? pattern : fullName(pattern);
   const escaped = whole.replaceAll(/[^A-Za-z0-9*]/g, "\\$&").replaceAll(/\*+/g, ".*");

@@ -6,9 +6,10 @@ import { configBytesMax, type Manifest } from "./manifest.ts";
 import type { Reference } from "../registry/reference.ts";
 import type { LayerDescriptor } from "../layer/processor_choice.ts";
 import type { LayerWant } from "../layer/layer_maker.ts";
+import type { ImageOrigin } from "./image_origin.ts";
 import type { ImageSource } from "./records.ts";
 import { fetchBlob, fetchManifest } from "../registry/distribution.ts";
-import { openPullSession, type PullSession } from "../registry/pull_session.ts";
+import { openPullSession, type PullSession, type Upstream } from "../registry/pull_session.ts";
 import type { Verification } from "./verifiers.ts";
 
 /** An image to register (register.ts), with the sources of its layers. */
@@ -20,6 +21,8 @@ export type NewImage = {
   layers: (LayerDescriptor & Pick<LayerWant, "source">)[];
   source: ImageSource;
   runtimeHandler?: string | undefined;
+  /** Of an image that was pulled. */
+  origin?: ImageOrigin;
   /** Names it in messages. */
   what: string;
 };
@@ -44,7 +47,11 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
     const { verifyImage } = await import("./verifiers.ts");
     await verifyImage({ name: ref.name, top, session }, verification, signal);
   }
-  const manifest = await imageManifest(session, top, { what: ref.name, signal });
+  const manifests = { [top.digest]: top.bytes.toString("base64") };
+  const onManifest = (digest: string, bytes: Buffer) => {
+    manifests[digest] = bytes.toString("base64");
+  };
+  const manifest = await imageManifest(session, top, { what: ref.name, signal, onManifest });
   const { digest } = manifest.config;
   const config = await fetchBlob(session, manifest.config, { bytesMax: configBytesMax, signal });
   return {
@@ -54,18 +61,43 @@ export async function fetchImage(ref: Reference, options: FetchOptions): Promise
     repoDigests: [`${ref.domain}/${ref.path}@${top.digest}`],
     layers: manifest.layers.map((layer) => ({ ...layer, source: { kind: "registry", session } })),
     source: { kind: "registry", name: ref.name, host: session.servedBy },
+    origin: {
+      repository: `${ref.domain}/${ref.path}`,
+      tags: ref.tag === undefined ? [] : [ref.tag],
+      digest: top.digest,
+      isPrivate: session.upstreams.some(hasSecrets),
+      manifests,
+    },
     what: ref.name,
   };
 }
+
+/** Whether a registry would have answered without its secrets is unknown, even if it did not ask for them. */
+function hasSecrets({ auth, headers, tls }: Upstream): boolean {
+  return (
+    auth.credentials !== undefined || tls.cert !== undefined || Object.keys(headers).length > 0
+  );
+}
+
+type ManifestOptions = {
+  what: string;
+  signal: AbortSignal;
+  /** Gets each manifest that is fetched. */
+  onManifest?: (digest: string, bytes: Buffer) => void;
+};
 
 /** Returns this platform's manifest of the index `top`, which may also be a manifest. @throws NOT_FOUND. */
 export async function imageManifest(
   session: PullSession,
   top: { bytes: Buffer; digest: string },
-  { what, signal }: { what: string; signal: AbortSignal },
+  { what, signal, onManifest = () => {} }: ManifestOptions,
 ): Promise<Manifest> {
   return await platformManifest(top.bytes, what, {
-    manifest: async (digest) => (await fetchManifest(session, { digest }, signal)).bytes,
+    manifest: async (digest) => {
+      const { bytes } = await fetchManifest(session, { digest }, signal);
+      onManifest(digest, bytes);
+      return bytes;
+    },
     config: (config) => fetchBlob(session, config, { bytesMax: configBytesMax, signal }),
   });
 }

@@ -2,13 +2,14 @@
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
-import { CriError, messageOf } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { digestOf, isDigest } from "../base/digest.ts";
 import { ImageSettings, type ImageConfig } from "./manifest.ts";
 import { nameOrNone } from "../registry/reference.ts";
+import { addOrigin, parseOrigins, type ImageOrigin } from "./image_origin.ts";
 
 export type ImageRecord = {
   /** Digest of the image's config: "sha256:…". */
@@ -78,10 +79,10 @@ export class ImageRecords {
       else if (name.endsWith(".json")) await records.#read(join(folder, name));
     }
     await records.#repairTags();
-    const configs = new Set([...records.#images.keys()].map((id) => records.#configPath(id)));
-    for (const name of names.filter((name) => name.endsWith(".config"))) {
-      const path = join(folder, name);
-      if (!configs.has(path)) await records.#discard(path);
+    const known = new Set([...records.#images.keys()].map(stemOf));
+    for (const name of names) {
+      const [, stem] = /^(.*)\.(?:config|origins)$/.exec(name) ?? [];
+      if (stem !== undefined && !known.has(stem)) await records.#discard(join(folder, name));
     }
     return records;
   }
@@ -151,12 +152,26 @@ export class ImageRecords {
 
   /** Returns the original bytes of the config; undefined if they are missing or damaged. */
   async configOf(id: string): Promise<Buffer | undefined> {
-    const bytes = await readFile(this.#configPath(id)).catch(() => undefined);
+    const bytes = await readFile(this.#path(id, "config")).catch(() => undefined);
     return bytes !== undefined && digestOf(bytes, id) === id ? bytes : undefined;
   }
 
+  /** Returns where the image was pulled from; empty for others, and if the file is damaged. */
+  async originsOf(id: string): Promise<ImageOrigin[]> {
+    const path = this.#path(id, "origins");
+    try {
+      return parseOrigins(await readFile(path, "utf8"));
+    } catch (error) {
+      if (errnoOf(error) !== "ENOENT") {
+        const reason = { file: path, error: messageOf(error) };
+        this.#log.warn("cannot read where an image was pulled from, not serving it", reason);
+      }
+      return [];
+    }
+  }
+
   /** Adds an image, or names to an existing one; moves its tags from other images. */
-  async add(image: ImageRecord, config: Uint8Array): Promise<ImageRecord> {
+  async add(image: ImageRecord, config: Uint8Array, origin?: ImageOrigin): Promise<ImageRecord> {
     const known = this.#images.get(image.id);
     const added: ImageRecord = {
       ...image,
@@ -167,7 +182,11 @@ export class ImageRecords {
     const moved = this.list().filter(
       ({ id, repoTags }) => id !== image.id && repoTags.some(isAdded),
     );
-    await writeFileAtomic(this.#configPath(image.id), config);
+    await writeFileAtomic(this.#path(image.id, "config"), config);
+    if (origin !== undefined) {
+      const origins = addOrigin(await this.originsOf(image.id), origin);
+      await writeFileAtomic(this.#path(image.id, "origins"), jsonText({ version: 1, origins }));
+    }
     await this.#write(added);
     for (const other of moved) {
       const repoTags = other.repoTags.filter((tag) => !isAdded(tag));
@@ -178,28 +197,29 @@ export class ImageRecords {
 
   async remove(id: string): Promise<void> {
     this.#images.delete(id);
-    await rm(this.#path(id), { force: true });
-    await rm(this.#configPath(id), { force: true });
+    for (const suffix of ["json", "config", "origins"] as const) {
+      await rm(this.#path(id, suffix), { force: true });
+    }
   }
 
-  #configPath(id: string): string {
-    return this.#path(id).replace(/json$/, "config");
-  }
-
-  #path(id: string): string {
-    return join(this.#folder, `${id.replace(/^sha256:/, "")}.json`);
+  #path(id: string, suffix: "json" | "config" | "origins"): string {
+    return join(this.#folder, `${stemOf(id)}.${suffix}`);
   }
 
   async #write(image: ImageRecord): Promise<void> {
     const numbers = { sizeBytes: String(image.sizeBytes), pulledAtNs: String(image.pulledAtNs) };
-    await writeFileAtomic(this.#path(image.id), jsonText({ version: 1, ...image, ...numbers }));
+    await writeFileAtomic(
+      this.#path(image.id, "json"),
+      jsonText({ version: 1, ...image, ...numbers }),
+    );
     this.#images.set(image.id, image);
   }
 
   async #read(path: string): Promise<void> {
     try {
       const { version, ...image } = v.parse(ImageFile, jsonValue(await readFile(path, "utf8")));
-      if (path !== this.#path(image.id)) throw new Error(`version ${version}, for another image`);
+      if (path !== this.#path(image.id, "json"))
+        throw new Error(`version ${version}, for another image`);
       this.#images.set(image.id, image);
     } catch (error) {
       const aside = `${path}.unreadable`;
@@ -223,6 +243,11 @@ export class ImageRecords {
       this.#log.warn("cannot clear a file among the image records", reason);
     }
   }
+}
+
+/** Returns the name of an image's files, without suffix. */
+function stemOf(id: string): string {
+  return id.replace(/^sha256:/, "");
 }
 
 function lastPulledFirst(a: ImageRecord, b: ImageRecord): number {

@@ -20,6 +20,8 @@ type RegistrarParts = {
   maker: LayerMaker;
   records: ImageRecords;
   gc: LayerGc;
+  /** Keeps what the image can be served by to other nodes. */
+  keepsOrigins: boolean;
   startHelpers: () => UnpackPool;
 };
 
@@ -52,8 +54,9 @@ export class Registrar {
         source: image.source,
         runtimeHandler: image.runtimeHandler,
       };
+      const origin = this.#parts.keepsOrigins ? image.origin : undefined;
       return await step("image-register", () =>
-        this.#writes.run(o.signal, () => records.add(record, image.config)),
+        this.#writes.run(o.signal, () => records.add(record, image.config, origin)),
       );
     } catch (error) {
       throw asResourceExhausted(error);

@@ -21,6 +21,7 @@ import { mountedOverlays } from "../layer/overlay.ts";
 import { fetchImage, type FetchOptions, type NewImage } from "./pull.ts";
 import { loggedPull } from "./pull_log.ts";
 import { Registrar, type RegisterOptions } from "./register.ts";
+import type { MirrorOptions } from "./mirror_server.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference, type Reference } from "../registry/reference.ts";
@@ -103,7 +104,9 @@ export class ImageStore implements AsyncDisposable {
     this.sync = new LayerSync(parts.layers, startHelpers, options.log);
     this.#mounts = new RootfsMounts({ ...parts, startHelpers });
     this.#gc = new LayerGc({ ...parts, mounts: this.#mounts });
-    this.#registrar = new Registrar({ ...parts, maker: this.#maker, gc: this.#gc, startHelpers });
+    const keepsOrigins = options.layers.keepsBlobs;
+    const own = { maker: this.#maker, gc: this.#gc, keepsOrigins, startHelpers };
+    this.#registrar = new Registrar({ ...parts, ...own });
     this.pinned = pinnedBy(options.pinned ?? []);
   }
 
@@ -219,6 +222,12 @@ export class ImageStore implements AsyncDisposable {
     const record = this.find(ref);
     if (record !== undefined) return record;
     throw new CriError("NOT_FOUND", `there is no image ${ref} on this node: pull it first`);
+  }
+
+  /** Serves the images as a registry mirror. @throws CriError FAILED_PRECONDITION. */
+  async serve(options: MirrorOptions): Promise<AsyncDisposable> {
+    const { serveImages } = await import("./mirror_server.ts");
+    return await serveImages({ records: this.#records, layers: this.#layers }, options);
   }
 
   /** Returns how many bytes the removal of these images frees: those of layers that nothing else uses. */

@@ -6,10 +6,10 @@ import { constants, readdirSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { throwIfAborted } from "../base/abort.ts";
 import { CriError, codeOf, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
-import { jsonText, jsonValue } from "../base/json.ts";
+import { jsonText } from "../base/json.ts";
 import type { Log } from "../base/log.ts";
 import { printable, shorten } from "../base/text.ts";
-import { parseManifest } from "./manifest.ts";
+import { manifestTypeOf } from "./manifest.ts";
 import { authFileText } from "../registry/auth_file.ts";
 import type { PullSession } from "../registry/pull_session.ts";
 import { Descriptor } from "../sys/descriptor.ts";
@@ -140,13 +140,8 @@ async function runVerifier(argv: string[], options: RunOptions): Promise<RunResu
   }
 }
 
-const nouns = { index: "index", image: "manifest" };
-
 function descriptorOf({ bytes, digest }: ResolvedImage["top"]): object {
-  const { mediaType } = jsonValue(Buffer.from(bytes).toString("utf8")) as { mediaType?: unknown };
-  const implied = `application/vnd.oci.image.${nouns[parseManifest(bytes, digest).kind]}.v1+json`;
-  const isStated = typeof mediaType === "string" && mediaType !== "";
-  return { mediaType: isStated ? mediaType : implied, digest, size: bytes.length };
+  return { mediaType: manifestTypeOf(bytes, digest), digest, size: bytes.length };
 }
 
 /** Of a program's descriptor 3. */

@@ -151,6 +151,13 @@ export class LayerStore {
     return digest === undefined || size === undefined ? undefined : { path, digest, size };
   }
 
+  /** The path of a kept blob, of whichever layer. */
+  blobPath(digest: string): string | undefined {
+    const kept = [...this.#layers.values()].filter(({ blob }) => blob === digest);
+    const paths = kept.map(({ chainId }) => this.#sidecar(chainId, "blob"));
+    return paths.find((path) => existsSync(path));
+  }
+
   /** The layer's tar-split; undefined if the tar stream cannot be rebuilt. */
   tarSplit(chainId: string): { path: string; streamBytes: number } | undefined {
     const path = this.#sidecar(chainId, "recipe");

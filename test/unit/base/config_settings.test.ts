@@ -35,6 +35,51 @@ test("loadConfig warns of streams in plain text off loopback, and refuses what i
   }
 });
 
+test("loadConfig takes a mirror for other nodes with blobs and clients only", () => {
+  const mirror = {
+    "keep-blobs": true,
+    "serve-blobs": "0.0.0.0:5010",
+    "serve-blobs-clients": ["10.1.0.0/16"],
+  };
+  const tls = { "serve-blobs-tls-cert": "/c", "serve-blobs-tls-key": "/k" };
+  expect(load({ ...mirror, ...tls, "serve-blobs-private": true }).config).toMatchObject({
+    serveBlobs: "0.0.0.0:5010",
+    serveBlobsImages: ["*"],
+  });
+  for (const [more, needed] of [
+    [{ "keep-blobs": false }, '"serve-blobs" needs "keep-blobs": true'],
+    [{ "serve-blobs-clients": [] }, '"serve-blobs" needs "serve-blobs-clients"'],
+    [{ "serve-blobs-private": true }, '"serve-blobs-private" needs "serve-blobs-tls-cert"'],
+    [{ "serve-blobs-tls-cert": "/c" }, '"serve-blobs-tls-cert" needs "serve-blobs-tls-key", too'],
+  ] as const) {
+    expect(refusal({ ...mirror, ...more })).toEqual([expect.stringContaining(needed)]);
+  }
+});
+
+test.each([
+  [
+    "serve-blobs",
+    ["127.0.0.1:1", "[::]:5010"],
+    ["5010", ":5010", "host:5010", "::1:5010", "1.2.3.4:0"],
+  ],
+  [
+    "serve-blobs-clients",
+    [["fd00::/8", "10.0.0.1/32"]],
+    [["10.0.0.1"], ["10.0.0.0/33"], ["x/8"], "10.0.0.0/8"],
+  ],
+  [
+    "serve-blobs-images",
+    [["*", "a.test:5000/b/*", "busybox"]],
+    [["busybox:1"], ["a@sha256:1"], ["/a"], [""]],
+  ],
+])("loadConfig takes right values of %s only", (key, right, wrong) => {
+  const others = { "keep-blobs": true, "serve-blobs-clients": ["10.0.0.0/8"] };
+  for (const value of right) load({ ...others, [key]: value });
+  for (const value of wrong) {
+    expect(refusal({ [key]: value })).toEqual([expect.stringContaining(`"${key}" must be`)]);
+  }
+});
+
 test("iSulad's keys about images do not stop the start", () => {
   const sock = "unix:///var/run/isulad/isula_image.sock";
   const { warnings } = load({ "image-opt-timeout": "5m", "image-server-sock-addr": sock });

@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { digestOf } from "../../../src/base/digest.ts";
 import { silentLog } from "../../../src/base/log.ts";
+import type { ImageOrigin } from "../../../src/image/image_origin.ts";
 import { ImageRecords, type ImageRecord } from "../../../src/image/records.ts";
 
 let folder: string;
@@ -19,7 +20,11 @@ afterEach(() => fs.rmSync(folder, { recursive: true }));
 const configOf = (text: string) => Buffer.from(JSON.stringify({ text }));
 const fileOf = (id: string, extension = "json") => join(folder, `${id.slice(7)}.${extension}`);
 
-async function add(text: string, o: Partial<ImageRecord> = {}): Promise<ImageRecord> {
+async function add(
+  text: string,
+  o: Partial<ImageRecord> = {},
+  origin?: ImageOrigin,
+): Promise<ImageRecord> {
   const record: ImageRecord = {
     id: digestOf(configOf(text)),
     repoTags: [],
@@ -30,7 +35,7 @@ async function add(text: string, o: Partial<ImageRecord> = {}): Promise<ImageRec
     pulledAtNs: 1n,
     ...o,
   };
-  return await records.add(record, configOf(text));
+  return await records.add(record, configOf(text), origin);
 }
 
 const tag = "docker.io/library/app:1";
@@ -105,6 +110,7 @@ describe("open", () => {
     const moved = await add("moved");
     fs.writeFileSync(join(folder, "x.json.tmp"), "");
     fs.writeFileSync(join(folder, "0.config"), "");
+    fs.writeFileSync(join(folder, "0.origins"), "");
     fs.writeFileSync(join(folder, "1.json"), "{");
     fs.renameSync(fileOf(moved.id), join(folder, "2.json"));
     await open();
@@ -127,5 +133,20 @@ test("configOf returns the original bytes, not damaged ones", async () => {
   expect(await records.configOf(id)).toBeUndefined();
   await records.remove(id);
   expect(await records.configOf(id)).toBeUndefined();
+  expect(fs.readdirSync(folder)).toEqual([]);
+});
+
+test("originsOf returns those of the latest pull first, until the image is removed", async () => {
+  const plain = { repository: "a.test/b", tags: ["1"], isPrivate: false, manifests: {} };
+  const first = { ...plain, digest: "sha256:1" };
+  const latest = { ...plain, digest: "sha256:2" };
+  const { id } = await add("a", {}, first);
+  await add("a", {}, latest);
+  await add("a"); // loaded from a file
+  await open();
+  expect(await records.originsOf(id)).toEqual([latest, { ...first, tags: [] }]);
+  fs.writeFileSync(fileOf(id, "origins"), "{");
+  expect(await records.originsOf(id)).toEqual([]);
+  await records.remove(id);
   expect(fs.readdirSync(folder)).toEqual([]);
 });

@@ -1,0 +1,311 @@
+// Serves images to other nodes as a read-only registry mirror (OCI distribution protocol). Each connection is
+// for one request. Loaded only where serve-blobs is set.
+// Decision: a file is hashed before its first byte is sent, once for each version of the file. A client
+// compares the digest, too, but only after it has fetched all of a damaged file.
+import { createHash } from "node:crypto";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { open, type FileHandle } from "node:fs/promises";
+import { createServer, type Server, type Socket } from "node:net";
+import { createServer as createTlsServer } from "node:tls";
+import { splitAddress } from "../base/config_values.ts";
+import { algorithmOf } from "../base/digest.ts";
+import { codeOf, CriError, messageOf } from "../base/errors.ts";
+import { jsonText } from "../base/json.ts";
+import { Lobby } from "../base/lobby.ts";
+import type { Log } from "../base/log.ts";
+import { SingleFlight } from "../base/single_flight.ts";
+import { inNetwork } from "../registry/ip_network.ts";
+import { headText, readHead, type Head } from "../sys/http_upgrade.ts";
+import { wireOf } from "../sys/socket_wire.ts";
+import {
+  mirroredBlob,
+  mirroredManifest,
+  type MirrorContent,
+  type MirrorParts,
+  type MirrorRules,
+} from "./mirror_content.ts";
+import { MirrorError, parseMirrorRequest, parseRange, type ByteRange } from "./mirror_request.ts";
+
+export type MirrorOptions = {
+  /** "192.0.2.1:5010" */
+  address: string;
+  /** Paths of PEM files; undefined: plain HTTP. */
+  tls: { cert: string; key: string } | undefined;
+  rules: MirrorRules & {
+    /** Networks of the clients that are served. */
+    readonly clients: readonly string[];
+  };
+  log: Log;
+};
+
+/** From the connection to the end of the request's head, with TLS's handshake. */
+const headMs = 10_000;
+/** Above the 512 that node accepts at once: a client gets its turn before it can be expelled. */
+const headsMax = 1024;
+/** Answers at once, each with a buffer; further requests are refused with Retry-After. */
+const answersMax = 64;
+const answersMaxOfClient = 16;
+const laterSeconds = 2;
+/** For each part of an answer. */
+const stallMs = 30_000;
+const partBytes = 256 << 10;
+/** Files whose digests are remembered. */
+const verifiedMax = 4096;
+
+/** @throws CriError FAILED_PRECONDITION if the address is in use, or the PEM files are unusable. */
+export async function serveImages(
+  parts: MirrorParts,
+  options: MirrorOptions,
+): Promise<AsyncDisposable> {
+  const mirror = new Mirror(parts, options);
+  try {
+    const server = mirror.server();
+    const { address: host, port } = splitAddress(options.address);
+    server.listen(port, host);
+    await once(server, "listening");
+    server.on("error", (error) => options.log.warn("mirror failed", { error: error.message }));
+    return {
+      async [Symbol.asyncDispose]() {
+        const closed = new Promise((resolve) => server.close(resolve));
+        mirror.close();
+        await closed;
+      },
+    };
+  } catch (cause) {
+    const message = `cannot serve blobs on ${options.address}: ${messageOf(cause)}: change serve-blobs or its TLS files`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  }
+}
+
+class Mirror {
+  readonly #parts: MirrorParts;
+  readonly #options: MirrorOptions;
+  readonly #waiting = new Lobby<Socket>({
+    peersMax: headsMax,
+    deadlineMs: headMs,
+    graceMs: 0,
+    expel: (socket) => socket.destroy(),
+  });
+  /** Answers under way, with the address of their client. */
+  readonly #answering = new Map<Socket, string>();
+  readonly #files = new VerifiedFiles();
+
+  constructor(parts: MirrorParts, options: MirrorOptions) {
+    this.#parts = parts;
+    this.#options = options;
+  }
+
+  /** @throws when the PEM files cannot be read. */
+  server(): Server {
+    const { tls } = this.#options;
+    const answer = (socket: Socket) => this.#serve(socket);
+    if (tls === undefined) return createServer((socket) => this.#admit(socket) && answer(socket));
+    const pem = { cert: readFileSync(tls.cert), key: readFileSync(tls.key) };
+    const server = createTlsServer(pem, answer);
+    server.on("connection", (socket: Socket) => this.#admit(socket));
+    server.on("tlsClientError", (_, socket) => socket.destroy());
+    return server;
+  }
+
+  close(): void {
+    this.#waiting[Symbol.dispose]();
+    for (const socket of this.#answering.keys()) socket.destroy();
+  }
+
+  /** Returns false, and disconnects, unless the client may be served. */
+  #admit(socket: Socket): boolean {
+    socket.on("error", () => {}); // reads and writes report it
+    const { rules, log } = this.#options;
+    const client = socket.remoteAddress ?? "";
+    if (!rules.clients.some((network) => inNetwork(client, network))) {
+      log.debug("a client outside of serve-blobs-clients was disconnected", { client });
+      socket.destroy();
+      return false;
+    }
+    this.#waiting.enter(socket);
+    socket.once("close", () => this.#waiting.leave(socket));
+    return true;
+  }
+
+  #serve(socket: Socket): void {
+    const client = socket.remoteAddress ?? "";
+    const request = { client, line: "" };
+    socket.once("close", () => this.#answering.delete(socket));
+    this.#respond(socket, request).catch((error: unknown) => {
+      const { log } = this.#options;
+      log.debug("an answer to another node failed", { ...request, error: messageOf(error) });
+      socket.destroy();
+    });
+  }
+
+  async #respond(socket: Socket, request: { client: string; line: string }): Promise<void> {
+    const { head } = await readHead(wireOf(socket));
+    request.line = head.line;
+    this.#waiting.leave(socket);
+    await using sender = new Sender(socket);
+    try {
+      this.#reserve(socket, request.client);
+      await this.#answer(sender, head);
+    } catch (error) {
+      if (sender.hasBegun) throw error;
+      await sender.refuse(asMirrorError(error), head.line.startsWith("HEAD "));
+    }
+  }
+
+  /** @throws MirrorError when there are too many answers under way. */
+  #reserve(socket: Socket, client: string): void {
+    const own = [...this.#answering.values()].filter((other) => other === client).length;
+    if (this.#answering.size >= answersMax || own >= answersMaxOfClient) {
+      const headers: [string, string][] = [["Retry-After", String(laterSeconds)]];
+      const kind = { status: "429 Too Many Requests", code: "TOOMANYREQUESTS", headers };
+      throw new MirrorError(kind, "this node serves enough others already");
+    }
+    this.#answering.set(socket, client);
+  }
+
+  async #answer(sender: Sender, head: Head): Promise<void> {
+    const { isHead, kind, repository, name } = parseMirrorRequest(head);
+    if (kind === "version") {
+      const type: [string, string] = ["Content-Type", "application/json"];
+      return await sender.send({ headers: [type], bytes: Buffer.from("{}"), isHead });
+    }
+    const from = { parts: this.#parts, rules: this.#options.rules };
+    const find = kind === "manifests" ? mirroredManifest : mirroredBlob;
+    const content = await find(from, repository, name);
+    const headers = headersOf(content);
+    if ("bytes" in content) return await sender.send({ headers, bytes: content.bytes, isHead });
+    await using file = await open(content.path);
+    const { size } = await file.stat();
+    const range = parseRange(head.headers.get("range")?.[0], size);
+    if (!isHead) await this.#files.verify(file, content);
+    headers.push(["Accept-Ranges", "bytes"]);
+    await sender.send({ headers, file, size, range, isHead });
+  }
+}
+
+function headersOf({ mediaType, digest }: MirrorContent): [string, string][] {
+  return [
+    ["Content-Type", mediaType.replaceAll(/[^\x21-\x7e]/g, "")],
+    ["Docker-Content-Digest", digest],
+  ];
+}
+
+function asMirrorError(error: unknown): MirrorError {
+  if (error instanceof MirrorError) return error;
+  const message = messageOf(error);
+  const isAbsent = codeOf(error) === "NOT_FOUND";
+  if (isAbsent) return new MirrorError({ status: "404 Not Found", code: "NAME_UNKNOWN" }, message);
+  return new MirrorError({ status: "500 Internal Server Error", code: "UNKNOWN" }, message);
+}
+
+type Answer = { headers: [string, string][]; isHead: boolean } & (
+  | { bytes: Buffer }
+  | { file: FileHandle; size: number; range: ByteRange | undefined }
+);
+
+/** Sends one answer, and ends the connection. Slow clients are cut off. */
+class Sender implements AsyncDisposable {
+  readonly #socket: Socket;
+  readonly #closed: Promise<never>;
+  hasBegun = false;
+
+  constructor(socket: Socket) {
+    this.#socket = socket;
+    this.#closed = once(socket, "close").then(() => {
+      throw new Error("the client disconnected, or was too slow");
+    });
+    this.#closed.catch(() => {});
+  }
+
+  async send(answer: Answer): Promise<void> {
+    const isPart = "range" in answer && answer.range !== undefined;
+    const whole = "bytes" in answer ? answer.bytes.length : answer.size;
+    const { from, to } = isPart ? answer.range! : { from: 0, to: whole };
+    const headers = [...answer.headers];
+    if (isPart) headers.push(["Content-Range", `bytes ${from}-${to - 1}/${whole}`]);
+    await this.#sendHead(isPart ? "206 Partial Content" : "200 OK", headers, to - from);
+    if (answer.isHead) return;
+    if ("bytes" in answer) return await this.#write(answer.bytes);
+    const buffer = Buffer.allocUnsafe(Math.min(partBytes, to - from));
+    for (let at = from; at < to;) {
+      const length = Math.min(buffer.length, to - at);
+      const { bytesRead } = await answer.file.read(buffer, 0, length, at);
+      if (bytesRead === 0) throw new Error("the file became shorter");
+      await this.#write(buffer.subarray(0, bytesRead));
+      at += bytesRead;
+    }
+  }
+
+  async refuse({ status, code, message, headers }: MirrorError, isHead: boolean): Promise<void> {
+    const body = Buffer.from(jsonText({ errors: [{ code, message }] }));
+    const type: [string, string] = ["Content-Type", "application/json"];
+    await this.#sendHead(status, [type, ...headers], body.length);
+    if (!isHead) await this.#write(body);
+  }
+
+  async #sendHead(status: string, headers: [string, string][], length: number): Promise<void> {
+    this.hasBegun = true;
+    const head = headText(`HTTP/1.1 ${status}`, [
+      ["Docker-Distribution-API-Version", "registry/2.0"],
+      ...headers,
+      ["Content-Length", String(length)],
+      ["Connection", "close"],
+    ]);
+    await this.#write(head);
+  }
+
+  async #write(bytes: Uint8Array): Promise<void> {
+    await this.#within(wireOf(this.#socket).send(bytes));
+  }
+
+  async #within(work: Promise<unknown>): Promise<void> {
+    const stalled = setTimeout(() => this.#socket.destroy(), stallMs);
+    try {
+      await Promise.race([work, this.#closed]);
+    } finally {
+      clearTimeout(stalled);
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#within(new Promise<void>((resolve) => this.#socket.end(resolve))).catch(() => {});
+    this.#socket.destroy();
+  }
+}
+
+/** Verifies files against their digests, each version of a file once. */
+class VerifiedFiles {
+  /** Digest → version. */
+  readonly #verified = new Map<string, string>();
+  readonly #running = new SingleFlight<void>();
+
+  /** @throws CriError DATA_LOSS. */
+  async verify(file: FileHandle, { digest }: MirrorContent): Promise<void> {
+    const { ino, size, mtimeNs, ctimeNs } = await file.stat({ bigint: true });
+    const version = [ino, size, mtimeNs, ctimeNs].join(" ");
+    if (this.#verified.get(digest) === version) return;
+    await this.#running.join(`${digest} ${version}`, new AbortController().signal, async () => {
+      if ((await digestOfFile(file, digest)) !== digest) {
+        throw new CriError(
+          "DATA_LOSS",
+          `the kept ${digest} is damaged: remove the image and pull it again`,
+        );
+      }
+      if (this.#verified.size >= verifiedMax) this.#verified.clear();
+      this.#verified.set(digest, version);
+    });
+  }
+}
+
+async function digestOfFile(file: FileHandle, like: string): Promise<string> {
+  const algorithm = algorithmOf(like);
+  const hash = createHash(algorithm);
+  const buffer = Buffer.allocUnsafe(partBytes);
+  for (let at = 0; ;) {
+    const { bytesRead } = await file.read(buffer, 0, buffer.length, at);
+    if (bytesRead === 0) return `${algorithm}:${hash.digest("hex")}`;
+    hash.update(buffer.subarray(0, bytesRead));
+    at += bytesRead;
+  }
+}

@@ -1,0 +1,349 @@
+// Tests the registry mirror for other nodes: whom it serves, which images, and by which answers.
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import * as fs from "node:fs";
+import { connect } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { silentLog } from "../../../src/base/log.ts";
+import { addOrigin, parseOrigins, type ImageOrigin } from "../../../src/image/image_origin.ts";
+import type { MirrorParts } from "../../../src/image/mirror_content.ts";
+import { parseMirrorRequest, parseRange } from "../../../src/image/mirror_request.ts";
+import { serveImages, type MirrorOptions } from "../../../src/image/mirror_server.ts";
+import { fetchImage } from "../../../src/image/pull.ts";
+import type { ImageRecord } from "../../../src/image/records.ts";
+import { readBlob } from "../../../src/registry/distribution.ts";
+import { openPullSession } from "../../../src/registry/pull_session.ts";
+import { parseReference } from "../../../src/registry/reference.ts";
+import { Authority } from "../../certificates.ts";
+import { failure } from "../../expect.ts";
+import { makeImage, makeIndex, makeLayer, type Blob } from "../../image_maker.ts";
+import { freePort } from "../../registry.ts";
+import { FakeRegistry } from "../../registry/fake_registry.ts";
+import { registryOptions } from "../fakes.ts";
+
+const layer = makeLayer([{ name: "f", data: "x".repeat(1000) }]);
+const image = makeImage([layer]);
+const index = makeIndex([image]);
+const repository = "registry.test/team/app";
+const base64 = (bytes: Uint8Array) => Buffer.from(bytes).toString("base64");
+
+function origin(o: Partial<ImageOrigin> = {}): ImageOrigin {
+  const manifests = Object.fromEntries(
+    [index, image.manifest].map(({ digest, bytes }) => [digest, base64(bytes)]),
+  );
+  const plain = { repository, tags: ["1"], digest: index.digest, isPrivate: false };
+  return { ...plain, manifests, ...o };
+}
+
+let folder: string;
+let using: AsyncDisposableStack;
+beforeEach(() => {
+  folder = fs.mkdtempSync(join(tmpdir(), "isulad-mirror-"));
+  fs.writeFileSync(join(folder, "blob"), layer.bytes);
+  using = new AsyncDisposableStack();
+});
+afterEach(async () => {
+  await using.disposeAsync();
+  fs.rmSync(folder, { recursive: true });
+});
+
+const record = {
+  id: image.config.digest,
+  repoTags: [`${repository}:1`],
+  repoDigests: [`${repository}@${index.digest}`],
+} as ImageRecord;
+
+function parts(origins: ImageOrigin[], o: Partial<ImageRecord> = {}): MirrorParts {
+  return {
+    records: {
+      list: () => [{ ...record, ...o }],
+      configOf: async () => Buffer.from(image.config.bytes),
+      originsOf: async () => origins,
+    },
+    layers: { blobPath: (digest) => (digest === layer.digest ? join(folder, "blob") : undefined) },
+  };
+}
+
+const rules = { clients: ["127.0.0.0/8"], repositories: ["*"], allowsPrivate: false };
+
+async function serve(from = parts([origin()]), o: Partial<MirrorOptions> = {}): Promise<string> {
+  const address = `127.0.0.1:${await freePort()}`;
+  const options = { address, tls: undefined, rules, log: silentLog(), ...o };
+  using.use(await serveImages(from, options));
+  return address;
+}
+
+const ns = "?ns=registry.test";
+const blobPath = `team/app/blobs/${layer.digest}${ns}`;
+
+/** Status and body of GET /v2/PATH. */
+async function get(host: string, path: string, init: RequestInit = {}) {
+  const response = await fetch(`http://${host}/v2/${path}`, init);
+  return {
+    status: response.status,
+    headers: response.headers,
+    body: Buffer.from(await response.arrayBuffer()),
+  };
+}
+
+describe("the mirror", () => {
+  test.each<[string, string, Blob]>([
+    ["a tag", `manifests/1`, index],
+    ["an index", `manifests/${index.digest}`, index],
+    ["a manifest", `manifests/${image.manifest.digest}`, image.manifest],
+    ["a config", `blobs/${image.config.digest}`, image.config],
+    ["a layer", `blobs/${layer.digest}`, layer],
+    ["an escaped digest", `blobs/${layer.digest.replace(":", "%3A")}`, layer],
+  ])("serves %s by GET and HEAD", async (_, path, { bytes, digest }) => {
+    const host = await serve();
+    const { status, headers, body } = await get(host, `team/app/${path}${ns}`);
+    expect([status, base64(body)]).toEqual([200, base64(bytes)]);
+    expect(headers.get("docker-content-digest")).toBe(digest);
+    const head = await get(host, `team/app/${path}${ns}`, { method: "HEAD" });
+    expect([head.status, head.headers.get("content-length")]).toEqual([200, `${bytes.length}`]);
+  });
+
+  test("states the media types of manifests, and its version at the root", async () => {
+    const host = await serve();
+    const { headers } = await get(host, `team/app/manifests/1${ns}`);
+    expect(headers.get("content-type")).toBe(index.mediaType);
+    for (const path of ["", "?x"]) expect((await get(host, path)).status).toBe(200);
+    expect((await get(host, "")).headers.get("docker-distribution-api-version")).toBe(
+      "registry/2.0",
+    );
+  });
+
+  test("serves a part of a layer", async () => {
+    const host = await serve();
+    const part = (range: string) => get(host, blobPath, { headers: { range } });
+    const all = Buffer.from(layer.bytes);
+    const { status, headers, body } = await part("bytes=10-19");
+    expect([status, base64(body)]).toEqual([206, base64(all.subarray(10, 20))]);
+    expect(headers.get("content-range")).toBe(`bytes 10-19/${layer.size}`);
+    expect(base64((await part("bytes=10-")).body)).toBe(base64(all.subarray(10)));
+    expect((await part(`bytes=${layer.size}-`)).status).toBe(416);
+  });
+
+  test("serves a pull by digest and by tag, whose layer arrives whole", async () => {
+    const host = await serve();
+    const hosts = join(folder, "registry.test");
+    fs.mkdirSync(hosts);
+    fs.writeFileSync(join(hosts, "hosts.toml"), `[host."http://${host}"]\n`);
+    const registry = { ...registryOptions, configPath: folder };
+    const signal = AbortSignal.timeout(20_000);
+    for (const ref of [`${repository}:1`, `${repository}@${index.digest}`]) {
+      const pulled = await fetchImage(parseReference(ref), { registry, auth: undefined, signal });
+      expect(pulled.id).toBe(image.config.digest);
+    }
+    const session = await openPullSession(parseReference(repository), registry, {
+      auth: undefined,
+      signal,
+    });
+    const chunks = await Array.fromAsync(readBlob(session, layer, { signal }));
+    expect(base64(Buffer.concat(chunks))).toBe(base64(layer.bytes));
+  });
+
+  test.each<[string, string, MirrorParts | undefined, object]>([
+    ["pulled with credentials", blobPath, parts([origin({ isPrivate: true })]), {}],
+    ["of a repository that is not listed", blobPath, undefined, { repositories: ["other/*"] }],
+    ["of another registry", `team/app/blobs/${layer.digest}?ns=other.test`, undefined, {}],
+    ["of docker.io, without ns", `team/app/blobs/${layer.digest}`, undefined, {}],
+    ["of another repository", `team/other/blobs/${layer.digest}${ns}`, undefined, {}],
+    ["whose tag moved", `team/app/manifests/1${ns}`, parts([origin()], { repoTags: [] }), {}],
+    ["with an unknown tag", `team/app/manifests/2${ns}`, undefined, {}],
+    ["removed meanwhile", blobPath, parts([origin()], { repoDigests: [] }), {}],
+    [
+      "with a damaged manifest",
+      blobPath,
+      parts([origin({ manifests: { [index.digest]: "eA==" } })]),
+      {},
+    ],
+  ])("has no content of an image %s", async (_, path, from, more) => {
+    const host = await serve(from ?? parts([origin()]), { rules: { ...rules, ...more } });
+    const { status, body } = await get(host, path);
+    expect(status).toBe(404);
+    expect(Buffer.from(body).toString()).toContain("this node serves no ");
+  });
+
+  test("serves images pulled with credentials where it is allowed", async () => {
+    const more = { rules: { ...rules, allowsPrivate: true } };
+    const host = await serve(parts([origin({ isPrivate: true })]), more);
+    expect((await get(host, blobPath)).status).toBe(200);
+  });
+
+  test("sends nothing of a damaged layer, and notices damage that comes later", async () => {
+    const host = await serve();
+    expect((await get(host, blobPath)).status).toBe(200);
+    const damaged = Buffer.from(layer.bytes);
+    damaged[5]! ^= 1;
+    fs.writeFileSync(join(folder, "blob"), damaged);
+    const { status, body } = await get(host, blobPath, { headers: { range: "bytes=10-" } });
+    expect(status).toBe(500);
+    expect(Buffer.from(body).toString()).toContain("is damaged: remove the image");
+  });
+
+  test("disconnects clients of other networks", async () => {
+    const host = await serve(undefined, { rules: { ...rules, clients: ["10.0.0.0/8"] } });
+    expect(await get(host, "").catch(() => "disconnected")).toBe("disconnected");
+  });
+
+  test("asks the 17th request of a client to come later", async () => {
+    const big = Buffer.alloc(64 << 20); // more than the sockets' buffers hold
+    const blob = makeLayer(big, "none");
+    fs.writeFileSync(join(folder, "blob"), big);
+    const from = parts([origin({ manifests: manifestWith(blob) })]);
+    from.layers.blobPath = () => join(folder, "blob");
+    const host = await serve(from);
+    const [address = "", port] = host.split(":");
+    const request = `GET /v2/team/app/blobs/${blob.digest}${ns} HTTP/1.1\r\n\r\n`;
+    for (let count = 0; count < 16; count++) {
+      const socket = connect(Number(port), address);
+      using.defer(() => void socket.destroy());
+      await new Promise((resolve) => socket.once("data", resolve).write(request));
+      socket.pause();
+    }
+    const { status, headers } = await get(host, "");
+    expect([status, headers.get("retry-after")]).toEqual([429, "2"]);
+  });
+
+  test("serves with TLS, a large layer whole", async () => {
+    const authority = new Authority(folder);
+    authority.sign("mirror", "IP:127.0.0.1");
+    const tls = { cert: join(folder, "mirror.pem"), key: join(folder, "mirror.key") };
+    const big = Buffer.alloc(8 << 20, "mirror");
+    const blob = makeLayer(big, "none");
+    fs.writeFileSync(join(folder, "blob"), big);
+    const from = parts([origin({ manifests: manifestWith(blob) })]);
+    from.layers.blobPath = () => join(folder, "blob");
+    const host = await serve(from, { tls });
+    const init = { tls: { ca: authority.pem } } as RequestInit;
+    const path = `https://${host}/v2/team/app/blobs/${blob.digest}${ns}`;
+    const response = await fetch(path, init);
+    expect(Buffer.from(await response.arrayBuffer()).equals(big)).toBeTrue();
+    const other = await serve(from, { tls, rules: { ...rules, clients: [] } });
+    const outside = fetch(`https://${other}/v2/`, init).then(() => "served");
+    expect(await outside.catch(() => "disconnected")).toBe("disconnected");
+  });
+
+  test("names the key when its address is in use or its certificate unusable", async () => {
+    const address = await serve();
+    for (const [more, reason] of [
+      [{}, "EADDRINUSE"],
+      [{ tls: { cert: "/none", key: "/none" } }, "ENOENT"],
+    ] as const) {
+      const options = { address, tls: undefined, rules, log: silentLog(), ...more };
+      const { code, message } = await failure(serveImages(parts([]), options));
+      expect(code).toBe("FAILED_PRECONDITION");
+      expect(message).toContain(reason);
+      expect(message).toContain("change serve-blobs");
+    }
+  });
+});
+
+function manifestWith(blob: ReturnType<typeof makeLayer>): Record<string, string> {
+  const { manifest } = makeImage([blob]);
+  return { [manifest.digest]: base64(manifest.bytes) };
+}
+
+describe("a request of the mirror", () => {
+  test.each([
+    ["POST /v2/team/app/blobs/uploads/ HTTP/1.1", "405 Method Not Allowed"],
+    ["GET /v2/_catalog HTTP/1.1", "404 Not Found"],
+    ["GET /v2/team/app/tags/list HTTP/1.1", "404 Not Found"],
+    ["GET /v2/Team/manifests/1 HTTP/1.1", "400 Bad Request"],
+    ["GET /v2/a/../b/manifests/1 HTTP/1.1", "400 Bad Request"],
+    ["GET /v2/a@b/manifests/1 HTTP/1.1", "400 Bad Request"],
+    ["GET /v2/a/manifests/1?ns=nodot HTTP/1.1", "400 Bad Request"],
+    ["GET /v2/a/manifests/1?ns=a.test/b HTTP/1.1", "400 Bad Request"],
+    [`GET /v2/${"a".repeat(2000)}/manifests/1 HTTP/1.1`, "400 Bad Request"],
+    ["GET /v2/ HTTP/2", "400 Bad Request"],
+    ["nonsense", "400 Bad Request"],
+  ])("%j is refused with %s", (line, status) => {
+    expect(() => parseMirrorRequest({ line })).toThrow(expect.objectContaining({ status }));
+  });
+
+  test.each([
+    ["team/app/manifests/1", "docker.io/team/app"],
+    ["library/app/manifests/1?ns=docker.io", "docker.io/library/app"],
+    ["app/manifests/1?ns=host:5000", "host:5000/app"],
+    ["a/manifests/b/blobs/1?ns=x.test", "x.test/a/manifests/b"],
+  ])("%s is for %s", (path, expected) => {
+    const { repository: found, name } = parseMirrorRequest({ line: `GET /v2/${path} HTTP/1.1` });
+    expect([found, name]).toEqual([expected, "1"]);
+  });
+
+  test.each([
+    [undefined, undefined],
+    ["bytes=0-", { from: 0, to: 100 }],
+    ["bytes=5-9", { from: 5, to: 10 }],
+    ["bytes=5-500", { from: 5, to: 100 }],
+    ["bytes=-10", { from: 90, to: 100 }],
+    ["bytes=-500", { from: 0, to: 100 }],
+    ["bytes=0-1,5-6", undefined],
+    ["bytes=-", undefined],
+    ["lines=1-2", undefined],
+  ])("range %j of 100 bytes is %j", (header, range) => {
+    expect(parseRange(header, 100)).toEqual(range);
+  });
+
+  test.each(["bytes=100-", "bytes=9-5", "bytes=-0"])("range %s is not satisfiable", (header) => {
+    expect(() => parseRange(header, 100)).toThrow("it has 100 bytes");
+  });
+});
+
+describe("the origins of an image", () => {
+  test("move tags to the latest pull, and keep others", () => {
+    const other = origin({ repository: "other.test/app", tags: ["1"] });
+    const first = origin({ digest: image.manifest.digest, tags: ["1", "2"] });
+    const [added, ...rest] = addOrigin([other, first], origin());
+    expect(added).toEqual(origin());
+    expect(rest.map(({ tags }) => tags)).toEqual([["1"], ["2"]]);
+  });
+
+  test("are private until a pull needs no credentials, and never again", () => {
+    const hidden = origin({ isPrivate: true });
+    expect(addOrigin([], hidden)[0]?.isPrivate).toBeTrue();
+    expect(addOrigin([hidden], origin())[0]?.isPrivate).toBeFalse();
+    expect(addOrigin([origin()], hidden)[0]?.isPrivate).toBeFalse();
+  });
+
+  test("are bounded, and read back", () => {
+    let origins: ImageOrigin[] = [];
+    for (let count = 0; count < 20; count++) {
+      origins = addOrigin(origins, origin({ digest: `sha256:${count}`, tags: [`${count}`] }));
+    }
+    expect(origins.map(({ tags }) => tags[0])).toEqual(
+      Array.from({ length: 16 }, (_, count) => `${19 - count}`),
+    );
+    expect(parseOrigins(JSON.stringify({ version: 1, origins }))).toEqual(origins);
+    expect(() => parseOrigins("{}")).toThrow();
+  });
+});
+
+test("a pull is private where a registry or mirror would get credentials, a header or a certificate", async () => {
+  await using registry = await FakeRegistry.start();
+  registry.put("team/app", "1", image);
+  const signal = AbortSignal.timeout(20_000);
+  const pulled = async (auth?: { username: string; password: string }) => {
+    const options = { registry: { ...registryOptions, configPath: folder }, auth, signal };
+    const { origin: found } = await fetchImage(
+      parseReference(`${registry.host}/team/app:1`),
+      options,
+    );
+    return found!;
+  };
+  const { manifests, ...rest } = await pulled();
+  expect(Object.keys(manifests)).toEqual([image.manifest.digest]);
+  expect(rest).toEqual({
+    repository: `${registry.host}/team/app`,
+    tags: ["1"],
+    digest: image.manifest.digest,
+    isPrivate: false,
+  });
+  expect((await pulled({ username: "me", password: "x" })).isPrivate).toBeTrue();
+  const hosts = join(folder, registry.host);
+  fs.mkdirSync(hosts);
+  const header = `[host."${registry.url}".header]\nAuthorization = "Basic eA=="\n`;
+  fs.writeFileSync(join(hosts, "hosts.toml"), header);
+  expect((await pulled()).isPrivate).toBeTrue();
+});

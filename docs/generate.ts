@@ -20,7 +20,7 @@ const sections: Record<string, string> = {
     default-ulimits native.umask selinux-enabled selinux-category-range unset-seccomp-profile
     disable-apparmor disable-proc-mount restrict-oom-score-adj enable-unprivileged-ports enable-unprivileged-icmp
     reject-missing-mount-sources ignore-image-defined-volumes device-ownership-from-security-context
-    tolerate-missing-hugetlb-controller disable-hugetlb-controller
+    systemd-containers tolerate-missing-hugetlb-controller disable-hugetlb-controller
     enable-cdi cdi-spec-dirs blockio-config-file rdt-config-file ignore-blockio-not-enabled-errors
     ignore-rdt-not-enabled-errors`,
   "Images and registries": `

@@ -279,6 +279,11 @@ export const daemonKeys = {
     live: true,
     about: "ignore limits of huge pages on every node",
   }),
+  systemdContainers: key("systemd-containers", k.choice(["off", "userns", "all"]), "off", {
+    live: true,
+    about:
+      "containers whose command is systemd or /sbin/init get a writable cgroup and folders in memory: none, those in user namespaces, or all",
+  }),
   ignoreImageDefinedVolumes: key("ignore-image-defined-volumes", k.flag, false, {
     live: true,
     about: "make no folder for the volumes that an image defines",

@@ -34,6 +34,7 @@ import {
   targetPid,
 } from "./spec_inputs.ts";
 import type { MountedImages } from "./spec_inputs.ts";
+import { systemdRules, type SystemdRules } from "./systemd_containers.ts";
 import { supportedResources } from "./supported_resources.ts";
 
 const { Signal } = runtime.v1;
@@ -55,18 +56,24 @@ export async function createContainer(
   const name = containerName(config, sandbox.config);
   const id = await context.making.join(name, call.signal, async () => {
     const resolved = withImageRefs(context, config);
-    const container = newContainer(context, { sandbox, config: resolved, image, name });
+    const systemd = await systemdRules(context, { sandbox, config: resolved, image });
+    const parts = { sandbox, image, systemd };
+    const container = newContainer(context, { ...parts, config: resolved, name });
     using _ = await context.nri?.enter();
     context.containers.reserve(name, container.id);
-    await makeContainer(context, container, { sandbox, image, call });
+    await makeContainer(context, container, { ...parts, call });
     return container.id;
   });
   return { container_id: id };
 }
 
-type Parts = { sandbox: Sandbox; config: cri.ContainerConfig; image: ImageRecord; name: string };
+/** systemd: for a container that runs it. */
+type Parts = { sandbox: Sandbox; image: ImageRecord; systemd: SystemdRules | undefined };
 
-function newContainer(context: Context, { sandbox, config, image, name }: Parts): Container {
+function newContainer(
+  context: Context,
+  { sandbox, config, image, name, systemd }: Parts & { config: cri.ContainerConfig; name: string },
+): Container {
   const id = newId();
   const resources = supportedResources(context, id, config.linux?.resources);
   return {
@@ -86,7 +93,7 @@ function newContainer(context: Context, { sandbox, config, image, name }: Parts)
     cgroupDriver: context.cgroup.name,
     bootId: context.bootId,
     logPath: logPath(sandbox, config),
-    stopSignal: stopSignal(config, image),
+    stopSignal: stopSignal(config, image, systemd?.stopSignal),
     user: { uid: 0, gid: 0, groups: [] },
     selinux: newContainerLabels(context, sandbox, config),
     phase: { phase: "creating" },
@@ -106,13 +113,14 @@ export function logPath(sandbox: Pick<Sandbox, "config">, config: cri.ContainerC
   return folder && config.log_path ? join(folder, config.log_path) : "";
 }
 
-/** The request's signal, else the image's, else SIGTERM. @throws CriError for an unknown name. */
+/** The request's signal, else the image's, else the usual one. @throws CriError for an unknown name. */
 export function stopSignal(
   config: cri.ContainerConfig,
   image: Pick<ImageRecord, "config">,
+  usual = "SIGTERM",
 ): string {
   const requested = config.stop_signal ? Signal[config.stop_signal].replace(/^SIGNAL_/, "") : "";
-  const name = requested || image.config.StopSignal || "SIGTERM";
+  const name = requested || image.config.StopSignal || usual;
   signalNumber(name);
   return name;
 }
@@ -120,9 +128,10 @@ export function stopSignal(
 async function makeContainer(
   context: Context,
   container: Container,
-  { sandbox, image, call }: { sandbox: Sandbox; image: ImageRecord; call: Call },
+  { call, ...given }: Parts & { call: Call },
 ): Promise<void> {
   const { containers, images, log } = context;
+  const { sandbox, image } = given;
   const folder = containers.folderOf(container.id);
   const name = `CreateContainer ${container.name}`;
   try {
@@ -133,7 +142,7 @@ async function makeContainer(
     const rootfsPath = await step("container-rootfs", () => images.mountRootfs(image, options));
     throwIfAborted(name, call.signal);
     const imageMounts = await mountImageVolumes(context, container, call.signal);
-    const parts = { sandbox, image, rootfsPath, imageMounts, call };
+    const parts = { ...given, rootfsPath, imageMounts, call };
     const plain = { container, spec: await specOf(context, container, parts) };
     const classed = withAnnotatedClasses(context, sandbox, plain);
     const adjusted = await context.nri?.createContainer(sandbox, classed.container, classed.spec);
@@ -172,18 +181,18 @@ export async function undoContainer(context: Context, container: Container): Pro
   containers.release(container.name, container.id);
 }
 
-type SpecParts = MountedImages & { sandbox: Sandbox; image: ImageRecord; call: Call };
+type SpecParts = MountedImages & Parts & { call: Call };
 
 async function specOf(
   context: Context,
   container: Container,
-  { sandbox, image, call, ...mounted }: SpecParts,
+  { sandbox, image, systemd, call, ...mounted }: SpecParts,
 ): Promise<OciSpec> {
   const configured = configuredContainer(context, container);
   const { config, id } = configured;
   const owner = rootfsOwner(sandbox);
   const handler = getHandler(context, container.runtimeHandler);
-  return containerSpec({
+  const spec = containerSpec({
     id,
     config,
     sandbox: sandboxInfo(context, sandbox),
@@ -200,4 +209,5 @@ async function specOf(
     runtimeAnnotations: context.cgroup.containerAnnotations(),
     selinux: handlerLabels(context, container, "container"),
   });
+  return systemd === undefined ? spec : systemd.apply(spec, id);
 }

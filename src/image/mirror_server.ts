@@ -37,18 +37,23 @@ export type MirrorOptions = {
     readonly clients: readonly string[];
   };
   log: Log;
+  /** Other ones for tests. */
+  deadlines?: Deadlines;
 };
 
-/** From the connection to the end of the request's head, with TLS's handshake. */
-const headMs = 10_000;
+type Deadlines = {
+  /** From the connection to the end of the request's head, with TLS's handshake. */
+  headMs: number;
+  /** For each part of an answer. */
+  stallMs: number;
+};
+const usualDeadlines: Deadlines = { headMs: 10_000, stallMs: 30_000 };
 /** Above the 512 that node accepts at once: a client gets its turn before it can be expelled. */
 const headsMax = 1024;
 /** Answers at once, each with a buffer; further requests are refused with Retry-After. */
 const answersMax = 64;
 const answersMaxOfClient = 16;
 const laterSeconds = 2;
-/** For each part of an answer. */
-const stallMs = 30_000;
 const partBytes = 256 << 10;
 /** Files whose digests are remembered. */
 const verifiedMax = 4096;
@@ -81,12 +86,8 @@ export async function serveImages(
 class Mirror {
   readonly #parts: MirrorParts;
   readonly #options: MirrorOptions;
-  readonly #waiting = new Lobby<Socket>({
-    peersMax: headsMax,
-    deadlineMs: headMs,
-    graceMs: 0,
-    expel: (socket) => socket.destroy(),
-  });
+  readonly #deadlines: Deadlines;
+  readonly #waiting: Lobby<Socket>;
   /** Answers under way, with the address of their client. */
   readonly #answering = new Map<Socket, string>();
   readonly #files = new VerifiedFiles();
@@ -94,6 +95,13 @@ class Mirror {
   constructor(parts: MirrorParts, options: MirrorOptions) {
     this.#parts = parts;
     this.#options = options;
+    this.#deadlines = options.deadlines ?? usualDeadlines;
+    this.#waiting = new Lobby<Socket>({
+      peersMax: headsMax,
+      deadlineMs: this.#deadlines.headMs,
+      graceMs: 0,
+      expel: (socket) => socket.destroy(),
+    });
   }
 
   /** @throws when the PEM files cannot be read. */
@@ -143,12 +151,15 @@ class Mirror {
     const { head } = await readHead(wireOf(socket));
     request.line = head.line;
     this.#waiting.leave(socket);
-    await using sender = new Sender(socket);
+    await using sender = new Sender(socket, this.#deadlines.stallMs);
     try {
       this.#reserve(socket, request.client);
       await this.#answer(sender, head);
     } catch (error) {
       if (sender.hasBegun) throw error;
+      if (codeOf(error) === "DATA_LOSS") {
+        this.#options.log.warn("a kept layer is not served", { error: messageOf(error) });
+      }
       await sender.refuse(asMirrorError(error), head.line.startsWith("HEAD "));
     }
   }
@@ -191,12 +202,14 @@ function headersOf({ mediaType, digest }: MirrorContent): [string, string][] {
   ];
 }
 
+/** A damaged layer is as good as none: the client asks the next host at once. */
 function asMirrorError(error: unknown): MirrorError {
   if (error instanceof MirrorError) return error;
-  const message = messageOf(error);
-  const isAbsent = codeOf(error) === "NOT_FOUND";
-  if (isAbsent) return new MirrorError({ status: "404 Not Found", code: "NAME_UNKNOWN" }, message);
-  return new MirrorError({ status: "500 Internal Server Error", code: "UNKNOWN" }, message);
+  const isAbsent = ["NOT_FOUND", "DATA_LOSS"].includes(codeOf(error));
+  const kind = isAbsent
+    ? { status: "404 Not Found", code: "NAME_UNKNOWN" }
+    : { status: "500 Internal Server Error", code: "UNKNOWN" };
+  return new MirrorError(kind, messageOf(error));
 }
 
 type Answer = { headers: [string, string][]; isHead: boolean } & (
@@ -207,11 +220,13 @@ type Answer = { headers: [string, string][]; isHead: boolean } & (
 /** Sends one answer, and ends the connection. Slow clients are cut off. */
 class Sender implements AsyncDisposable {
   readonly #socket: Socket;
+  readonly #stallMs: number;
   readonly #closed: Promise<never>;
   hasBegun = false;
 
-  constructor(socket: Socket) {
+  constructor(socket: Socket, stallMs: number) {
     this.#socket = socket;
+    this.#stallMs = stallMs;
     this.#closed = once(socket, "close").then(() => {
       throw new Error("the client disconnected, or was too slow");
     });
@@ -260,7 +275,7 @@ class Sender implements AsyncDisposable {
   }
 
   async #within(work: Promise<unknown>): Promise<void> {
-    const stalled = setTimeout(() => this.#socket.destroy(), stallMs);
+    const stalled = setTimeout(() => this.#socket.destroy(), this.#stallMs);
     try {
       await Promise.race([work, this.#closed]);
     } finally {

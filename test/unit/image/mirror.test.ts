@@ -1,7 +1,7 @@
 // Tests the registry mirror for other nodes: whom it serves, which images, and by which answers.
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import * as fs from "node:fs";
-import { connect } from "node:net";
+import { connect, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { silentLog } from "../../../src/base/log.ts";
@@ -15,11 +15,11 @@ import { readBlob } from "../../../src/registry/distribution.ts";
 import { openPullSession } from "../../../src/registry/pull_session.ts";
 import { parseReference } from "../../../src/registry/reference.ts";
 import { Authority } from "../../certificates.ts";
-import { failure } from "../../expect.ts";
+import { failure, until } from "../../expect.ts";
 import { makeImage, makeIndex, makeLayer, type Blob } from "../../image_maker.ts";
 import { freePort } from "../../registry.ts";
 import { FakeRegistry } from "../../registry/fake_registry.ts";
-import { registryOptions } from "../fakes.ts";
+import { capturedLog, registryOptions } from "../fakes.ts";
 
 const layer = makeLayer([{ name: "f", data: "x".repeat(1000) }]);
 const image = makeImage([layer]);
@@ -172,13 +172,15 @@ describe("the mirror", () => {
   });
 
   test("sends nothing of a damaged layer, and notices damage that comes later", async () => {
-    const host = await serve();
+    const { log, lines } = capturedLog("warn");
+    const host = await serve(undefined, { log });
     expect((await get(host, blobPath)).status).toBe(200);
     const damaged = Buffer.from(layer.bytes);
     damaged[5]! ^= 1;
     fs.writeFileSync(join(folder, "blob"), damaged);
     const { status, body } = await get(host, blobPath, { headers: { range: "bytes=10-" } });
-    expect(status).toBe(500);
+    expect(status).toBe(404);
+    expect(lines.join("")).toContain("a kept layer is not served");
     expect(Buffer.from(body).toString()).toContain("is damaged: remove the image");
   });
 
@@ -187,40 +189,36 @@ describe("the mirror", () => {
     expect(await get(host, "").catch(() => "disconnected")).toBe("disconnected");
   });
 
-  test("asks the 17th request of a client to come later", async () => {
-    const big = Buffer.alloc(64 << 20); // more than the sockets' buffers hold
-    const blob = makeLayer(big, "none");
-    fs.writeFileSync(join(folder, "blob"), big);
-    const from = parts([origin({ manifests: manifestWith(blob) })]);
-    from.layers.blobPath = () => join(folder, "blob");
-    const host = await serve(from);
-    const [address = "", port] = host.split(":");
-    const request = `GET /v2/team/app/blobs/${blob.digest}${ns} HTTP/1.1\r\n\r\n`;
+  test("asks the 17th request of a client to come later, and cuts off those that take nothing", async () => {
+    const from = bigLayer(64 << 20); // more than the sockets' buffers hold
+    const host = await serve(from.parts, { deadlines: { headMs: 10_000, stallMs: 500 } });
     for (let count = 0; count < 16; count++) {
-      const socket = connect(Number(port), address);
-      using.defer(() => void socket.destroy());
+      const socket = await openTo(host);
+      const request = `GET /v2/${from.path} HTTP/1.1\r\n\r\n`;
       await new Promise((resolve) => socket.once("data", resolve).write(request));
       socket.pause();
     }
     const { status, headers } = await get(host, "");
     expect([status, headers.get("retry-after")]).toEqual([429, "2"]);
+    await until("there is room again", async () => (await get(host, "")).status === 200);
+  });
+
+  test("disconnects a client that sends no request", async () => {
+    const host = await serve(undefined, { deadlines: { headMs: 100, stallMs: 10_000 } });
+    const socket = await openTo(host);
+    await new Promise((resolve) => socket.once("close", resolve).resume());
   });
 
   test("serves with TLS, a large layer whole", async () => {
     const authority = new Authority(folder);
     authority.sign("mirror", "IP:127.0.0.1");
     const tls = { cert: join(folder, "mirror.pem"), key: join(folder, "mirror.key") };
-    const big = Buffer.alloc(8 << 20, "mirror");
-    const blob = makeLayer(big, "none");
-    fs.writeFileSync(join(folder, "blob"), big);
-    const from = parts([origin({ manifests: manifestWith(blob) })]);
-    from.layers.blobPath = () => join(folder, "blob");
-    const host = await serve(from, { tls });
+    const from = bigLayer(8 << 20);
+    const host = await serve(from.parts, { tls });
     const init = { tls: { ca: authority.pem } } as RequestInit;
-    const path = `https://${host}/v2/team/app/blobs/${blob.digest}${ns}`;
-    const response = await fetch(path, init);
-    expect(Buffer.from(await response.arrayBuffer()).equals(big)).toBeTrue();
-    const other = await serve(from, { tls, rules: { ...rules, clients: [] } });
+    const response = await fetch(`https://${host}/v2/${from.path}`, init);
+    expect(Buffer.from(await response.arrayBuffer()).equals(from.bytes)).toBeTrue();
+    const other = await serve(from.parts, { tls, rules: { ...rules, clients: [] } });
     const outside = fetch(`https://${other}/v2/`, init).then(() => "served");
     expect(await outside.catch(() => "disconnected")).toBe("disconnected");
   });
@@ -240,9 +238,24 @@ describe("the mirror", () => {
   });
 });
 
-function manifestWith(blob: ReturnType<typeof makeLayer>): Record<string, string> {
+/** An image of one layer of this size. */
+function bigLayer(size: number) {
+  const bytes = Buffer.alloc(size, "mirror");
+  const blob = makeLayer(bytes, "none");
+  fs.writeFileSync(join(folder, "blob"), bytes);
   const { manifest } = makeImage([blob]);
-  return { [manifest.digest]: base64(manifest.bytes) };
+  const manifests = { [manifest.digest]: base64(manifest.bytes) };
+  const from = parts([origin({ manifests })]);
+  from.layers.blobPath = () => join(folder, "blob");
+  return { bytes, parts: from, path: `team/app/blobs/${blob.digest}${ns}` };
+}
+
+async function openTo(host: string): Promise<Socket> {
+  const [address = "", port] = host.split(":");
+  const socket = connect(Number(port), address);
+  using.defer(() => void socket.destroy());
+  await new Promise((resolve) => socket.once("connect", resolve));
+  return socket;
 }
 
 describe("a request of the mirror", () => {

@@ -1,14 +1,12 @@
 // Makes all parts of the daemon, in order, and ends them in the reverse order when SIGINT, SIGTERM or SIGQUIT
 // comes. Containers, and the monitor, go on.
-import { readFileSync, rmSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { liveFields } from "./base/live_fields.ts";
 import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { errnoOf, messageOf } from "./base/errors.ts";
 import { type Log, logFailure } from "./base/log.ts";
-import { EventBus } from "./base/event_bus.ts";
+import { EventBus, eventsMax, subscribersMax } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context } from "./cri/context.ts";
 import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
@@ -53,6 +51,7 @@ import { startSweeps } from "./recovery/sweep.ts";
 import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
+import { writePidfile } from "./pidfile.ts";
 import { openService } from "./service.ts";
 import { serve, serveContainerd, serveMirror } from "./sockets.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
@@ -69,9 +68,6 @@ const commitAgainMs = 1_000;
 const cniGraceMs = 10_000;
 /** Deadline of the whole shutdown: streams, plugins, calls, pulls. */
 const endMsMax = 15_000;
-/** Limits of pod events: queued for one client, and clients. */
-const eventsMax = 2_000;
-const subscribersMax = 32;
 
 /** An unhandled rejection is a bug, but must not end the daemon. */
 function reportRejections(log: Log): void {
@@ -135,7 +131,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   await serve(context, stack);
   await serveMirror(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
-  await writePidfile(context, stack);
+  await writePidfile(config.pidfile, { stack, log: context.log });
   log.info("ready", {
     version,
     commit: build?.commit,
@@ -145,9 +141,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   });
   ready();
   isServing = true;
-  process.on("SIGHUP", () => {
-    context.reload().catch(logFailure(log, "SIGHUP had no effect"));
-  });
+  handleSignals(context, log);
   service.ready(config.hosts[0]!);
   const signal = await endSignal();
   service.ending();
@@ -220,6 +214,7 @@ async function createContext(
     streams,
     health: new Health(() => context),
     reload: reloader(read, () => context),
+    debug: debugOf(() => context),
     exits,
     events: new EventBus<PodEvent>({ eventsMax, subscribersMax }),
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
@@ -235,9 +230,17 @@ async function createContext(
   return context;
 }
 
+/** Loaded when it is used. */
+function debugOf(context: () => Context): Context["debug"] {
+  return {
+    dump: async () => (await import("./debug.ts")).dump(context()),
+    profile: async (...args) => (await import("./debug.ts")).profile(...args),
+  };
+}
+
 /** One reload at a time. */
 function reloader(read: () => LoadedConfig, context: () => Context): Context["reload"] {
-  const turns = new Semaphore(1);
+  const turns = new Semaphore(1, "another reload");
   return async () => {
     using _ = await turns.acquire();
     return await (await import("./reload.ts")).reload(context(), read);
@@ -375,23 +378,16 @@ function prepareNetnsFolder({ netnsUnderState }: Config, log: Log): void {
   }
 }
 
-async function writePidfile({ config, log }: Context, stack: AsyncDisposableStack): Promise<void> {
-  const path = config.pidfile;
-  try {
-    await writeFile(path, String(process.pid), { mode: 0o644 }); // strict readers refuse a newline
-    stack.defer(() => removePidfile(path));
-  } catch (error) {
-    log.warn("the pidfile was not written", { path, error: messageOf(error) });
-  }
-}
-
-/** Keeps the file of another daemon that was started with the same path. */
-function removePidfile(path: string): void {
-  try {
-    if (readFileSync(path, "utf8").trim() === String(process.pid)) rmSync(path, { force: true });
-  } catch (error) {
-    if (errnoOf(error) !== "ENOENT") throw error;
-  }
+function handleSignals(context: Context, log: Log): void {
+  process.on("SIGHUP", () => {
+    context.reload().catch(logFailure(log, "SIGHUP had no effect"));
+  });
+  process.on("SIGUSR1", () => {
+    import("./debug.ts")
+      .then(({ writeDump }) => writeDump(context))
+      .then((path) => log.info("dump written", { path }))
+      .catch(logFailure(log, "SIGUSR1: the dump was not written"));
+  });
 }
 
 function endSignal(): Promise<NodeJS.Signals> {

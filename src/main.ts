@@ -13,7 +13,7 @@
 //
 // Each process runs its own rooms: monitor, shim and monitor_log run in the monitor (the last in a thread),
 // layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli and doctor in the commands, all
-// else in the daemon. daemon.ts puts the daemon together, folders.ts claims its folders.
+// else in the daemon. daemon.ts puts the daemon together, folders.ts claims its folders, debug.ts looks into it.
 //
 // This file only chooses which of these processes this one is. Each loads no more than it needs.
 import { isAbsolute } from "node:path";

@@ -42,7 +42,7 @@ const mayImport: Record<string, string[]> = {
     "proto",
   ],
   recovery: ["base", "sys", "state", "node", "monitor", "cri"],
-  doctor: ["base", "sys", "node", "registry"],
+  doctor: ["base", "sys", "node", "registry", "layer"],
   cli: ["base", "sys", "doctor", "proto"],
 };
 /** Files that are started without an import: the program and its workers. */

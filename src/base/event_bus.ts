@@ -5,6 +5,10 @@ import { CriError } from "./errors.ts";
 /** eventsMax: how many events may wait for one subscriber. */
 type EventBusOptions = { eventsMax: number; subscribersMax: number };
 
+/** Limits of pod events: queued for one client, and clients. */
+export const eventsMax = 2_000;
+export const subscribersMax = 32;
+
 export class EventBus<Event> {
   readonly #options: EventBusOptions;
   readonly #subscriptions = new Set<Subscription<Event>>();
@@ -17,6 +21,15 @@ export class EventBus<Event> {
   /** True if there are subscribers; without any, callers need not create events. */
   get isWatched(): boolean {
     return this.#subscriptions.size > 0;
+  }
+
+  get subscribers(): number {
+    return this.#subscriptions.size;
+  }
+
+  /** Events that wait for the slowest subscriber. */
+  get backlog(): number {
+    return Math.max(0, ...[...this.#subscriptions].map(({ length }) => length));
   }
 
   /** Queues the event for each subscriber, without waiting for any. */
@@ -58,6 +71,10 @@ class Subscription<Event> implements Disposable {
   constructor(eventsMax: number, leave: () => void) {
     this.#eventsMax = eventsMax;
     this.#leave = leave;
+  }
+
+  get length(): number {
+    return this.#queue.length;
   }
 
   offer(event: Event): void {

@@ -1,5 +1,6 @@
 // Failpoints: let tests kill, delay or fail daemon and monitor before and after each step with outside effects.
 import { setTimeout as sleep } from "node:timers/promises";
+import { activity } from "./activity.ts";
 import { CriError } from "./errors.ts";
 
 /** Every step, in the order of a pod's life. */
@@ -96,9 +97,16 @@ function actionOf(name: string, text: string): Action {
   );
 }
 
-/** Runs one step between its failpoints. */
-export async function step<T>(name: StepName, act: () => T | Promise<T>): Promise<T> {
-  if (armed.size === 0) return act();
+/** Runs one step, as an activity, between its failpoints. */
+export function step<T>(name: StepName, act: () => T | Promise<T>): Promise<T> {
+  return activity(
+    "step",
+    { step: name },
+    armed.size === 0 ? act : () => betweenFailpoints(name, act),
+  );
+}
+
+async function betweenFailpoints<T>(name: StepName, act: () => T | Promise<T>): Promise<T> {
   await failpoint(`before:${name}`);
   const result = await act();
   await failpoint(`after:${name}`);

@@ -1,16 +1,21 @@
 // Gate: admits many callers at once, or one that closes it and is alone.
 import { throwIfAborted, untilAborted } from "./abort.ts";
+import { activity } from "./activity.ts";
+import { lockChanged, newTurn, type LockInUse, type Turn } from "./lock_states.ts";
 
-export class Gate {
-  readonly #what: string;
-  #inside = 0;
+export class Gate implements LockInUse {
+  /** What its callers wait for. */
+  readonly what: string;
+  /** Those inside, or the one that closes it. */
+  readonly holders = new Set<Turn>();
+  readonly waiting = new Set<Turn>();
   #closed: PromiseWithResolvers<void> | undefined;
   /** Resolves the wait of the caller that closes the gate. */
   #onEmpty: (() => void) | undefined;
 
-  /** what: what callers wait for, for the error of one whose signal aborts. */
-  constructor(what = "a gate") {
-    this.#what = `waiting for ${what}`;
+  /** what: what callers wait for, for the dump and the error of one whose signal aborts. */
+  constructor(what: string) {
+    this.what = what;
   }
 
   get isClosed(): boolean {
@@ -38,9 +43,9 @@ export class Gate {
    */
   async close(signal?: AbortSignal): Promise<Disposable> {
     while (this.#closed !== undefined) await this.#wait(this.#closed.promise, signal);
-    if (signal !== undefined) throwIfAborted(this.#what, signal);
+    if (signal !== undefined) throwIfAborted(`waiting for ${this.what}`, signal);
     const closed = this.#shut();
-    if (this.#inside === 0) return closed;
+    if (this.holders.size === 1) return closed;
     using undo = new DisposableStack();
     undo.use(closed);
     undo.defer(() => (this.#onEmpty = undefined));
@@ -52,19 +57,36 @@ export class Gate {
 
   /** Closes the gate if nobody is inside; undefined otherwise. Keeps nobody waiting in vain. */
   tryClose(): Disposable | undefined {
-    return this.#inside > 0 || this.isClosed ? undefined : this.#shut();
+    return this.holders.size > 0 || this.isClosed ? undefined : this.#shut();
   }
 
-  #wait(promise: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
-    return signal === undefined ? promise : untilAborted(promise, this.#what, signal);
+  async #wait(promise: Promise<void>, signal: AbortSignal | undefined): Promise<void> {
+    const turn = newTurn();
+    this.waiting.add(turn);
+    try {
+      await activity("wait", { for: this.what }, () =>
+        signal === undefined ? promise : untilAborted(promise, `waiting for ${this.what}`, signal),
+      );
+    } finally {
+      this.waiting.delete(turn);
+    }
   }
 
   #admit(): Disposable {
-    this.#inside++;
+    return this.#hold(() => {
+      if (this.holders.size === (this.isClosed ? 1 : 0)) this.#onEmpty?.();
+    });
+  }
+
+  #hold(onLeave: () => void): Disposable {
+    const turn = newTurn();
+    this.holders.add(turn);
+    lockChanged(this);
     return {
       [Symbol.dispose]: () => {
-        this.#inside--;
-        if (this.#inside === 0) this.#onEmpty?.();
+        if (!this.holders.delete(turn)) return;
+        lockChanged(this);
+        onLeave();
       },
     };
   }
@@ -72,11 +94,9 @@ export class Gate {
   #shut(): Disposable {
     const closed = Promise.withResolvers<void>();
     this.#closed = closed;
-    return {
-      [Symbol.dispose]: () => {
-        this.#closed = undefined;
-        closed.resolve();
-      },
-    };
+    return this.#hold(() => {
+      this.#closed = undefined;
+      closed.resolve();
+    });
   }
 }

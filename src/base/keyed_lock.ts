@@ -2,8 +2,14 @@
 import { Semaphore } from "./semaphore.ts";
 
 export class KeyedLock {
+  readonly #what: string;
   /** Only the keys that are held. */
   readonly #locks = new Map<string, Semaphore>();
+
+  /** what: what is locked by key: "layer". */
+  constructor(what: string) {
+    this.#what = what;
+  }
 
   isHeld(key: string): boolean {
     return this.#locks.has(key);
@@ -14,7 +20,7 @@ export class KeyedLock {
    * @throws CriError CANCELLED or DEADLINE_EXCEEDED when the signal aborts before the key is free.
    */
   async acquire(key: string, signal?: AbortSignal): Promise<Disposable> {
-    const lock = this.#locks.get(key) ?? new Semaphore(1);
+    const lock = this.#locks.get(key) ?? new Semaphore(1, `${this.#what} ${key}`);
     const acquired = lock.acquire(signal);
     if (!lock.isFree) this.#locks.set(key, lock);
     const held = await acquired;

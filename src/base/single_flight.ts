@@ -1,5 +1,6 @@
 // Single-flight: calls with the same key share one run of the work.
 import { type Droppable, throwIfAborted, untilAborted } from "./abort.ts";
+import { activity } from "./activity.ts";
 
 /**
  * The first caller's signal ends the run. For RPCs: a kubelet repeats a call whose answer it missed, and
@@ -18,7 +19,9 @@ export class SingleFlight<Result extends Droppable> {
       const flight = this.#flights.get(key);
       if (flight === undefined) break;
       try {
-        return await untilAborted(flight.result, "waiting for the same call", signal);
+        return await activity("wait", { for: "the same call" }, () =>
+          untilAborted(flight.result, "waiting for the same call", signal),
+        );
       } catch (error) {
         if (signal.aborted || !flight.signal.aborted) throw error;
       }

@@ -47,8 +47,10 @@ export const commands: SubCommandsDef = {
   reload,
   version,
   config: configCommand,
-  // Loaded when it runs: it needs rooms that no other command needs.
+  // Loaded when they run: they need rooms that no other command needs.
   doctor: async () => (await import("./doctor.ts")).doctor,
+  debug: async () => (await import("./debug.ts")).debug,
+  "support-bundle": async () => (await import("./debug.ts")).supportBundleCommand,
   licenses,
 };
 

@@ -68,6 +68,11 @@ export type Context = {
   health: Health;
   /** Applies the configuration files to this daemon; one reload at a time. */
   reload(): Promise<{ applied: string[]; restart: string[]; warnings: string[] }>;
+  /** Looks into this daemon (debug.ts). */
+  debug: {
+    dump(): Promise<string>;
+    profile(seconds: number, signal: AbortSignal): Promise<string>;
+  };
   instruments: Instruments;
   events: EventBus<PodEvent>;
   /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket, or before ready. */

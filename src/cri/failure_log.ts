@@ -83,7 +83,7 @@ type Request = {
 };
 
 /** The pod, container and image of a request, by name if known. */
-function subjectOf(context: Subjects, request: Request = {}) {
+export function subjectOf(context: Subjects, request: Request = {}) {
   const { config, sandbox_config: podConfig, pod_sandbox_id: podId, container_id: id } = request;
   const container = context.containers.listed(id ?? "");
   const sandbox = context.sandboxes.listed(podId || container?.sandboxId || "");

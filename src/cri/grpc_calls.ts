@@ -3,13 +3,14 @@
 // Whatever a handler, an encoder or grpc-js throws, the call ends with a status.
 import * as grpc from "@grpc/grpc-js";
 import { untilAborted } from "../base/abort.ts";
+import { beginCall, endActivity, within } from "../base/activity.ts";
 import { codeOf, CriError, grpcCodes, messageOf } from "../base/errors.ts";
 import { nowMs } from "../base/clock.ts";
 import { encodeMessage, type Encoder } from "../base/protobuf.ts";
 import { statusText } from "../base/status_text.ts";
 import { validateRequest } from "./request_validation.ts";
 import type { Call, Context } from "./context.ts";
-import type { FailureLog } from "./failure_log.ts";
+import { subjectOf, type FailureLog } from "./failure_log.ts";
 import { Encoded } from "./encoded_lists.ts";
 import { isReadOnlyCall } from "./read_only_calls.ts";
 
@@ -73,18 +74,22 @@ async function answer<Handler>(
 ): Promise<grpc.ServiceError | undefined> {
   const { context, name, handler } = rpc;
   const signal = cancelledBy(call);
-  const ended = startCall(context, name);
   let request: object | undefined;
+  const started = startCall(context, name, {
+    subject: () => subjectOf(context, request),
+    traceparent: String(call.metadata.get("traceparent")[0] ?? ""),
+  });
   try {
     if (handler === undefined) throw unimplemented(name);
     request = decode(rpc, call.request);
-    validateRequest(name, request);
+    const decoded = request;
+    validateRequest(name, decoded);
     if (rpc.ready !== undefined) await untilAborted(rpc.ready, "the daemon's start", signal);
-    await run(handler, request, signal);
-    ended("OK");
+    await started.run(() => run(handler, decoded, signal));
+    started.end();
     return undefined;
   } catch (error) {
-    ended(codeOf(error));
+    started.end({ error });
     rpc.failures.add(context, { call: name, request, error });
     return statusOf(error);
   }
@@ -135,15 +140,22 @@ function encode({ context, name, method }: Rpc<unknown>, message: object): Buffe
   throw new CriError("RESOURCE_EXHAUSTED", `${why}: use a filter, or the Stream call`);
 }
 
-/** Counts a call; the returned function takes the gRPC code with which the call ends. */
-function startCall({ calls, instruments }: Context, name: string): (code: string) => void {
-  const beginMs = performance.now();
+type CallOptions = Parameters<typeof beginCall>[1];
+
+/** Counts a call, and lists it while it is in flight. */
+function startCall({ calls, instruments }: Context, name: string, options: CallOptions) {
+  const begun = beginCall(name, options);
   const work = isReadOnlyCall(name) ? 0 : 1;
   calls.count += work;
   calls.running += work;
-  return (code) => {
-    calls.running -= work;
-    instruments.called(name, code, performance.now() - beginMs);
+  return {
+    run: <T>(run: () => T) => within(begun, run),
+    end: (failure?: { error: unknown }) => {
+      endActivity(begun, failure?.error);
+      calls.running -= work;
+      const code = failure === undefined ? "OK" : codeOf(failure.error);
+      instruments.called(name, code, performance.now() - begun.beganMs);
+    },
   };
 }
 

@@ -44,7 +44,7 @@ class Nri implements NriEvents, AsyncDisposable {
   /** Containers whose CreateContainer was delivered, but no later event. */
   readonly #creating = new Map<string, ContainerSnapshot>();
   /** Delivers each container's events one after another. */
-  readonly #order = new KeyedLock();
+  readonly #order = new KeyedLock("NRI events of container");
   readonly #pods = new NriLifecycle();
   readonly #containers = new NriLifecycle();
 

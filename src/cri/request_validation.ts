@@ -34,6 +34,10 @@ const port: Rule<number> = (value, at) => {
   if (value < 1 || value > 65_535) refuse(at, value, "must be 1 to 65535");
 };
 
+const profileSeconds: Rule<number> = (value, at) => {
+  if (value < 1 || value > 300) refuse(at, value, "must be 1 to 300");
+};
+
 const auth = message<cri.AuthConfig>({
   username: secret(1 << 16),
   password: secret(1 << 16),
@@ -135,6 +139,7 @@ const rules: { [Name: string]: Rule<never> } = {
     username: secret(1 << 16),
     password: secret(1 << 16),
   }),
+  Profile: message<cri.ProfileRequest>({ seconds: profileSeconds }),
   Load: message<cri.LoadRequest>({ path: required(absolutePath), name: image }),
   VerifyImages: message<cri.VerifyImagesRequest>({ image }),
   Save: message<cri.SaveRequest>({

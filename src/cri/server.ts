@@ -97,6 +97,10 @@ const handlers: Handlers = {
   CheckRegistry: nodeImages.checkRegistry,
   NriPlugins: nriPlugins,
   Reload: (context) => context.reload(),
+  Dump: async ({ debug }) => ({ json: await debug.dump() }),
+  Profile: async ({ debug }, { seconds }, { signal }) => ({
+    json: await debug.profile(seconds, signal),
+  }),
 };
 
 /** RPCs of runtime.v1alpha2 (cri-api 0.25), for kubelets 1.20 to 1.25; the messages are those of v1. */

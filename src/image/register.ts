@@ -28,7 +28,7 @@ type RegistrarParts = {
 export class Registrar {
   readonly #parts: RegistrarParts;
   /** Serializes writes of records. */
-  readonly #writes = new Semaphore(1);
+  readonly #writes = new Semaphore(1, "the image records");
 
   constructor(parts: RegistrarParts) {
     this.#parts = parts;

@@ -44,9 +44,9 @@ type MadeLayer = ClonedLayer & { digest: string | undefined };
 export class LayerMaker {
   readonly #store: LayerStore;
   readonly #options: LayerMakerOptions;
-  readonly #byChain = new KeyedLock();
+  readonly #byChain = new KeyedLock("layer");
   /** Holders of these locks wait for no other layer, so they cannot deadlock. */
-  readonly #byContent = new KeyedLock();
+  readonly #byContent = new KeyedLock("content");
   /** Diff ID → scratch folder of a finished layer that waits for the layers below it. */
   readonly #pending = new Map<string, string>();
 
@@ -66,7 +66,10 @@ export class LayerMaker {
     await this.#assertDiskSpace(missing);
     const failed = new AbortController();
     const signal = AbortSignal.any([options.signal, failed.signal]);
-    const downloads = new Semaphore(this.#options.downloadsMax);
+    const downloads = new Semaphore(
+      this.#options.downloadsMax,
+      "a download (max-concurrent-downloads)",
+    );
     let below = Promise.resolve();
     const tasks: Promise<void>[] = [];
     for (const index of wants.keys()) {
@@ -140,7 +143,12 @@ export class LayerMaker {
     await this.#byChain.run(want.chainId, options.signal, async () => {
       const scratch = await this.#store.makeScratch();
       try {
-        const o = { ...options, index, downloads: new Semaphore(1), below: Promise.resolve() };
+        const o = {
+          ...options,
+          index,
+          downloads: new Semaphore(1, "a download"),
+          below: Promise.resolve(),
+        };
         const made = await this.#unpackLayer(want, scratch, o);
         await this.#inherit(wants, index, { ...o, scratch, implicit: made.implicit });
         options.beforeReplace();

@@ -21,7 +21,7 @@ export class UnpackPool implements AsyncDisposable {
   readonly #whiteouts: WhiteoutForm;
   readonly #idle: Helper[] = [];
   readonly #all = new Set<Helper>();
-  readonly #starts = new Semaphore(1);
+  readonly #starts = new Semaphore(1, "the start of an unpack helper");
 
   constructor(whiteouts: WhiteoutForm) {
     this.#whiteouts = whiteouts;

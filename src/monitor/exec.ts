@@ -62,6 +62,11 @@ export class Execs {
     this.#starterFor = starterFor;
   }
 
+  /** Keys of those that are not let go of. */
+  get open(): string[] {
+    return [...this.#kills.keys()];
+  }
+
   /** Kills an exec whose caller has cancelled it; lets go of one that has ended and whose output was read. */
   cancel(key: string): void {
     this.#kills.get(key)?.();

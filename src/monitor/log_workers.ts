@@ -44,6 +44,13 @@ export class LogWorkers {
     this.#lingerMs = lingerMs;
   }
 
+  /** device: of the file system with its logs; "": it writes no file. waiting: requests without an answer. */
+  get threads(): { device: string; logs: number; waiting: number }[] {
+    return [...this.#threads.values()].map(({ device, logs, waiting }) => {
+      return { device, logs: logs.size, waiting };
+    });
+  }
+
   /**
    * Writes a log from descriptors, which the worker owns from here on, even after a failure.
    * @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer.
@@ -201,6 +208,10 @@ class LogWorker {
       if (reply.error === undefined) waiting?.resolve(reply);
       else waiting?.reject(new CriError("INTERNAL", reply.error));
     });
+  }
+
+  get waiting(): number {
+    return this.#waiting.size;
   }
 
   /** @throws CriError DEADLINE_EXCEEDED when the thread waits for a disk that does not answer. */

@@ -3,6 +3,7 @@
 import { EventEmitter } from "node:events";
 import type { Socket } from "node:net";
 import { join } from "node:path";
+import { beginCall, endActivity, within } from "../base/activity.ts";
 import { executableId, version } from "../base/build.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import { Gate } from "../base/gate.ts";
@@ -23,6 +24,7 @@ import {
 } from "./protocol.ts";
 import type { RunRecord } from "./record_schemas.ts";
 import { RecordFolder } from "./records.ts";
+import { withRuntimeTimes } from "./runtime_times.ts";
 import { Spawner } from "./spawner.ts";
 import { upgrade, type Inherited } from "./upgrade.ts";
 import { LogWorkers } from "./log_workers.ts";
@@ -154,20 +156,24 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
   readFrames(socket, (header) => {
     const request = header as unknown as RequestHeader;
     const { call } = request;
-    const { key = "" } = request.params as { key?: string };
+    const { id, key = "" } = request.params as { id?: string; key?: string };
     if (call !== "ping") onWork();
     const exec = execs.get(key) ?? { isCancelled: false };
     const beginsExec = call === "exec" || call === "startExec";
     if (beginsExec) execs.set(key, exec);
     if (call === "cancelExec") exec.isCancelled = true;
     const isWanted = () => !socket.destroyed && !(beginsExec && exec.isCancelled);
-    const answered = admit(parts, request, isWanted).then(({ result, body }) => {
+    const begun = beginCall(call, { subject: () => ({ container: id }) });
+    const answered = within(begun, () => admit(parts, request, isWanted)).then((answer) => {
+      const { result, body } = answer;
+      endActivity(begun);
       if (endsExec.has(call) && !parts.execs.isOpen(key)) execs.delete(key);
       // Its caller has disconnected while it started.
       if (call === "startExec" && socket.destroyed) parts.execs.abandon(key);
       writeFrame(socket, { seq: request.seq, result }, body);
     });
     answered.catch((error: unknown) => {
+      endActivity(begun, error);
       if (beginsExec || call === "waitExec") execs.delete(key);
       const failure = { code: codeOf(error), message: messageOf(error) };
       if (call === "upgrade") {
@@ -204,7 +210,10 @@ const handlers: Handlers = {
     result: { pid: process.pid, version, executable, running, starting: starts.ids, exits },
   }),
   ping: () => {},
-  start: async ({ containers }, params) => ({ result: await containers.start(params) }),
+  inspect: async (parts) => ({ result: await (await import("./inspect.ts")).inspect(parts) }),
+  start: async ({ containers }, params) => ({
+    result: await withRuntimeTimes(() => containers.start(params)),
+  }),
   awaitStart: async ({ containers }, { id }) => ({ result: await containers.awaitStart(id) }),
   adopt: ({ containers }, params) => containers.adopt(params),
   exec,

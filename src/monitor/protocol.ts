@@ -58,6 +58,10 @@ export type ExecProcess = { pid: number; pidStartTime: string };
 /** key: absent in requests of older daemons; needed where a shim runs the container. */
 export type EndExecRequest = { id: string; key?: string } & ExecProcess;
 export type ExecResult = { exitCode: number; stdoutBytes: number; timedOut: boolean };
+/** How long the OCI runtime took, in milliseconds. */
+export type RuntimeTimes = { create: number; start: number };
+/** What the monitor is doing, for a dump that people read: it may change with every build. */
+export type Inspection = Record<string, unknown>;
 export type Hello = {
   pid: number;
   version: string;
@@ -75,7 +79,9 @@ export type Calls = {
   hello: [Record<string, never>, Hello];
   /** Answered at once, even while other calls wait for an upgrade. */
   ping: [Record<string, never>, Record<string, never>];
-  start: [StartRequest, Started];
+  /** tookMs: older monitors do not send it. */
+  start: [StartRequest, Started & { tookMs?: RuntimeTimes }];
+  inspect: [Record<string, never>, Inspection];
   /** Joins a start under way, also one that an earlier daemon requested. */
   awaitStart: [{ id: string }, Started];
   /** A running container whose record the monitor has lost; one that has ended is announced as an exit. */

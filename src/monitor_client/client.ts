@@ -4,6 +4,7 @@ import { createConnection, type Socket } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { executableId } from "../base/build.ts";
+import { activity } from "../base/activity.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { type Log, logFailure } from "../base/log.ts";
 import type { Descriptor } from "../sys/descriptor.ts";
@@ -33,6 +34,7 @@ import {
 } from "../monitor/protocol.ts";
 import { monitorLogFile } from "../monitor/monitor_log_file.ts";
 import { hasTerminal } from "../monitor/stdio.ts";
+import { reportRuntimeTimes } from "./runtime_times.ts";
 import { Starter } from "./starter.ts";
 import { KeptTerminals } from "./kept_terminals.ts";
 import { PendingCalls, type Reply } from "./pending_calls.ts";
@@ -101,6 +103,11 @@ export class MonitorClient implements AsyncDisposable {
     return this.#connection.state === "closed";
   }
 
+  /** Calls that it has not answered. */
+  get pending(): number {
+    return this.#calls.count;
+  }
+
   /** How often a serving monitor has ended. */
   get losses(): number {
     return this.#losses;
@@ -115,15 +122,18 @@ export class MonitorClient implements AsyncDisposable {
     await this.#greeted;
   }
 
-  async call<Name extends keyof Calls>(
+  call<Name extends keyof Calls>(
     call: Name,
     params: Calls[Name][0],
   ): Promise<{ result: Calls[Name][1]; body: Buffer }> {
-    const socket = await this.#connected();
-    const sent = this.#calls.send(socket, call, params);
-    const reply = await (call === "start" ? this.#start(params as StartRequest, sent) : sent);
-    if (call === "remove") this.#release((params as Calls["remove"][0]).id);
-    return { result: reply.result as Calls[Name][1], body: reply.body };
+    return activity("monitor", { call }, async () => {
+      const socket = await this.#connected();
+      const sent = this.#calls.send(socket, call, params);
+      const reply = await (call === "start" ? this.#start(params as StartRequest, sent) : sent);
+      if (call === "remove") this.#release((params as Calls["remove"][0]).id);
+      reportRuntimeTimes((reply.result as Calls["start"][1]).tookMs);
+      return { result: reply.result as Calls[Name][1], body: reply.body };
+    });
   }
 
   /** Gives the monitor a running container that it does not know, and its terminal. */

@@ -9,6 +9,10 @@ export class PendingCalls {
   readonly #pending = new Map<number, PromiseWithResolvers<Reply>>();
   #seq = 0;
 
+  get count(): number {
+    return this.#pending.size;
+  }
+
   send(socket: Socket, call: keyof Calls, params: unknown): Promise<Reply> {
     const seq = ++this.#seq;
     const pending = Promise.withResolvers<Reply>();

@@ -2,6 +2,7 @@
 import { accessSync, constants } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { activity } from "../base/activity.ts";
 import { CriError, codeOf, errnoOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { clip, printable, shorten } from "../base/text.ts";
@@ -44,10 +45,15 @@ export function findPlugin(plugin: string, binDirs: string[]): string | undefine
  * @throws CriError with plugin, command, pid and duration: FAILED_PRECONDITION when the plugin is not
  * installed, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE when its error code says to retry, else INTERNAL.
  */
-export async function execPlugin(
+export function execPlugin(
   call: PluginCall,
   signal: AbortSignal,
 ): Promise<{ stdout: string; stderr: string }> {
+  const { command, plugin } = call;
+  return activity("cni", { command, plugin }, () => tryPlugin(call, signal));
+}
+
+async function tryPlugin(call: PluginCall, signal: AbortSignal): Promise<RunResult> {
   const sandbox = call.pod === undefined ? "" : ` of sandbox ${call.pod.containerId}`;
   const what = `CNI plugin ${call.plugin}: ${call.command}${sandbox}`;
   const path = findPlugin(call.plugin, call.binDirs);

@@ -1,5 +1,6 @@
 // Connects to one NRI plugin: its registration, subscribed events, calls and their statistics.
 import type { Duplex } from "node:stream";
+import { activity } from "../base/activity.ts";
 import { version } from "../base/build.ts";
 import { encodeMessage } from "../base/protobuf.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
@@ -257,7 +258,9 @@ export class Plugin {
     this.calls.set(method, calls);
     calls.count++;
     try {
-      return await this.#connection.call(`${packageName}.Plugin`, method, payload, timeoutMs);
+      return await activity("nri", { plugin: this.id, method }, () =>
+        this.#connection.call(`${packageName}.Plugin`, method, payload, timeoutMs),
+      );
     } catch (error) {
       calls.failed++;
       this.failed(messageOf(error));

@@ -29,9 +29,9 @@ type PluginSetOptions = {
 
 export class PluginSet implements AsyncDisposable {
   /** Changes enter from event to record; closed while a plugin is synchronized, so that it misses none. */
-  readonly gate = new Gate();
+  readonly gate = new Gate("the NRI plugins' synchronization");
   /** One event at a time. */
-  readonly turns = new Semaphore(1);
+  readonly turns = new Semaphore(1, "the NRI plugins' events");
   readonly #options: PluginSetOptions;
   /** All connected plugins; those in service are also in #plugins. */
   readonly #connected = new Set<Plugin>();

@@ -3,6 +3,7 @@
 import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { activity } from "../base/activity.ts";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
@@ -40,7 +41,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   readonly #records = new Ordered<Record>();
   /** Reserved name → id. */
   readonly #names = new Map<string, string>();
-  readonly #locks = new KeyedLock();
+  readonly #locks: KeyedLock;
   /** By id. */
   readonly #files = new Map<string, RecordFiles>();
   /** Folders of interrupted removals that load() found. */
@@ -52,6 +53,7 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
 
   constructor(options: StoreOptions<Record>) {
     this.#options = options;
+    this.#locks = new KeyedLock(options.kind);
   }
 
   /**
@@ -198,6 +200,11 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     return new RecordFiles(kind, id, { folder: this.folderOf(id), changes });
   }
 
+  /** Changed records that would not outlive a reboot yet. */
+  get unflushed(): number {
+    return this.#writeBehind.length;
+  }
+
   /** Flushes changed records to disk at once, for the daemon's end. */
   flush(): Promise<void> {
     return this.#writeBehind.flushAll();
@@ -292,7 +299,8 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
   async write(record: Record, { durable = false }: WriteOptions = {}): Promise<void> {
     const files = this.#files.get(record.id) ?? this.#filesOf(record.id);
     this.#files.set(record.id, files);
-    await files.write(jsonText(this.#options.toJson(record)), durable);
+    const text = jsonText(this.#options.toJson(record));
+    await activity("store", { kind: this.#options.kind }, () => files.write(text, durable));
   }
 
   /** Writes a record, then lists it. */

@@ -13,7 +13,7 @@ export class WriteBehind {
   readonly #failed = new Set<string>();
   #timer: ReturnType<typeof setTimeout> | undefined;
   #retryTimer: ReturnType<typeof setTimeout> | undefined;
-  readonly #passes = new Semaphore(1);
+  readonly #passes = new Semaphore(1, "copying records to disk");
 
   /** onFailed is called once a pass with the ids that could not be written; they are retried. */
   constructor(
@@ -22,6 +22,11 @@ export class WriteBehind {
   ) {
     this.#write = write;
     this.#onFailed = onFailed;
+  }
+
+  /** Records that are not copied yet. */
+  get length(): number {
+    return this.#due.size + this.#failed.size;
   }
 
   /** Schedules the record for the next pass. */

@@ -82,6 +82,10 @@ export class StreamServer implements AsyncDisposable {
     return this.#served;
   }
 
+  get clients(): number {
+    return this.#clients.size;
+  }
+
   /** Returns the path of a URL for one use. @throws CriError RESOURCE_EXHAUSTED. */
   offer(session: StreamSession): string {
     const path = `/${session.kind}/${this.#tokens.put(session)}`;

@@ -76,6 +76,10 @@ export class Streams implements AsyncDisposable {
     return this.#server.served;
   }
 
+  get clients(): number {
+    return this.#server.clients;
+  }
+
   /**
    * Reads the certificate for later clients. Returns true if it changed; false without TLS.
    * @throws CriError FAILED_PRECONDITION if it is unusable: the old one stays.

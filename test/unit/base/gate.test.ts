@@ -5,7 +5,7 @@ import { Gate } from "../../../src/base/gate.ts";
 import { failureOf } from "../fakes.ts";
 
 test("close returns when the last caller has left, and later callers wait until it opens", async () => {
-  const gate = new Gate();
+  const gate = new Gate("a gate");
   const order: string[] = [];
   const inside = [await gate.enter(), await gate.enter()];
   const closing = gate.close().then((closed) => {
@@ -30,7 +30,7 @@ test("close returns when the last caller has left, and later callers wait until 
 });
 
 test("a second close waits for the first", async () => {
-  const gate = new Gate();
+  const gate = new Gate("a gate");
   const first = await gate.close();
   let isClosed = false;
   const second = gate.close().then((closed) => {
@@ -59,7 +59,7 @@ test("a close that is aborted while callers are inside opens the gate again", as
 });
 
 test("a close with a signal that has aborted already leaves the gate open", async () => {
-  const gate = new Gate();
+  const gate = new Gate("a gate");
   expect(await failureOf(gate.close(AbortSignal.abort()))).toContain("cancelled");
   expect(gate.isClosed).toBe(false);
 });
@@ -74,7 +74,7 @@ test("enter stops waiting when its signal aborts", async () => {
 });
 
 test("pass runs the work at once while the gate is open, and waits while it is closed", async () => {
-  const gate = new Gate();
+  const gate = new Gate("a gate");
   let runs = 0;
   const work = () => Promise.resolve(++runs);
   const first = gate.pass(work);
@@ -89,7 +89,7 @@ test("pass runs the work at once while the gate is open, and waits while it is c
 });
 
 test("close waits for work that fails", async () => {
-  const gate = new Gate();
+  const gate = new Gate("a gate");
   const work = Promise.withResolvers<void>();
   gate.pass(() => work.promise).catch(() => {});
   let isClosed = false;
@@ -101,7 +101,7 @@ test("close waits for work that fails", async () => {
 });
 
 test("tryClose succeeds only while nobody is inside and nobody has the gate closed", async () => {
-  const gate = new Gate();
+  const gate = new Gate("a gate");
   const inside = await gate.enter();
   expect(gate.tryClose()).toBeUndefined();
   inside[Symbol.dispose]();

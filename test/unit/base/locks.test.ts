@@ -6,7 +6,7 @@ import { Semaphore } from "../../../src/base/semaphore.ts";
 import { failureOf } from "../fakes.ts";
 
 test("a semaphore admits `limit` callers, and the others in the order of their calls", async () => {
-  const semaphore = new Semaphore(2);
+  const semaphore = new Semaphore(2, "a turn");
   const order: number[] = [];
   const places = [1, 2, 3, 4].map(async (number) => {
     const place = await semaphore.acquire();
@@ -38,14 +38,14 @@ test("a caller whose signal aborts while it waits loses its turn to the next one
 });
 
 test("a caller whose signal has aborted already takes no place", async () => {
-  const semaphore = new Semaphore(1);
+  const semaphore = new Semaphore(1, "a turn");
   expect(await failureOf(semaphore.acquire(AbortSignal.abort()))).toContain("cancelled");
   expect(semaphore.isFree).toBe(true);
 });
 
 test("an abort after the turn has come does not end the work", async () => {
   const controller = new AbortController();
-  const semaphore = new Semaphore(1);
+  const semaphore = new Semaphore(1, "a turn");
   const first = await semaphore.acquire();
   const work = semaphore.run(controller.signal, async () => {
     controller.abort();
@@ -57,14 +57,14 @@ test("an abort after the turn has come does not end the work", async () => {
 });
 
 test("a semaphore is free again after work that fails", async () => {
-  const semaphore = new Semaphore(1);
+  const semaphore = new Semaphore(1, "a turn");
   const failing = semaphore.run(undefined, () => Promise.reject(new Error("it fails")));
   expect(await failureOf(failing)).toContain("it fails");
   expect(semaphore.isFree).toBe(true);
 });
 
 test("a keyed lock serves one caller a key, and different keys at once", async () => {
-  const lock = new KeyedLock();
+  const lock = new KeyedLock("key");
   const order: string[] = [];
   const first = await lock.acquire("a");
   const waiting = ["a", "b", "a"].map((key, index) =>
@@ -82,7 +82,7 @@ test("a keyed lock serves one caller a key, and different keys at once", async (
 });
 
 test("a key stays held while a caller waits for it, also when another one gives up", async () => {
-  const lock = new KeyedLock();
+  const lock = new KeyedLock("key");
   const first = await lock.acquire("a");
   const controller = new AbortController();
   const second = lock.acquire("a", controller.signal);
@@ -96,7 +96,7 @@ test("a key stays held while a caller waits for it, also when another one gives 
 });
 
 test("a caller whose signal has aborted already leaves a key free", async () => {
-  const lock = new KeyedLock();
+  const lock = new KeyedLock("key");
   expect(await failureOf(lock.acquire("a", AbortSignal.abort()))).toContain("cancelled");
   expect(lock.isHeld("a")).toBe(false);
 });

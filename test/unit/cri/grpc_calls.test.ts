@@ -2,7 +2,7 @@
 // that can be sent, and failures are logged once a minute, with a count.
 import { describe, expect, test } from "bun:test";
 import { EventEmitter } from "node:events";
-import type * as grpc from "@grpc/grpc-js";
+import * as grpc from "@grpc/grpc-js";
 import { CriError, grpcCodes } from "../../../src/base/errors.ts";
 import { encodedBytesMax, statusText } from "../../../src/base/status_text.ts";
 import { answerStream, answerUnary, type Method, type Rpc } from "../../../src/cri/grpc_calls.ts";
@@ -41,6 +41,7 @@ async function unary(handler: Rpc<never>["handler"] | (() => unknown), refusing 
   const call = Object.assign(new EventEmitter(), {
     request: Buffer.alloc(0),
     getDeadline: () => 0,
+    metadata: new grpc.Metadata(),
   });
   let left = refusing;
   const answer = await new Promise<Answer>((resolve) => {
@@ -136,6 +137,7 @@ describe("a call", () => {
     const call = Object.assign(new EventEmitter(), {
       request: Buffer.alloc(0),
       getDeadline: () => 0,
+      metadata: new grpc.Metadata(),
       write: (bytes: Buffer) => sent.push(bytes) > 0,
       end: () => {},
     });
@@ -157,6 +159,7 @@ test("a stream whose client has cancelled ends, even if its handler goes on send
   const call = Object.assign(new EventEmitter(), {
     request: Buffer.alloc(0),
     getDeadline: () => 0,
+    metadata: new grpc.Metadata(),
     cancelled: false,
     write: () => false, // as grpc-js once its buffer is full; after a cancellation it never drains
     end: () => call.emit("ended"),

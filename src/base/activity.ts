@@ -1,0 +1,138 @@
+// Keeps what this process is doing: its calls in flight, and the steps that each of them is in. Dump, metrics and
+// tracing read it here. A few hundred nanoseconds a step: nothing is formatted until somebody looks.
+import { AsyncLocalStorage } from "node:async_hooks";
+
+/** call: of a client; wait: for a lock; the others are named after whom they wait for. */
+export type ActivityKind =
+  | "call"
+  | "step"
+  | "wait"
+  | "cni"
+  | "nri"
+  | "monitor"
+  | "runtime"
+  | "store"
+  | "pull";
+
+/** Names or ids of the objects of a call. */
+export type Subject = Record<string, string | undefined>;
+
+export type Activity = {
+  readonly kind: ActivityKind;
+  /** Their values come from a bounded set, except those of a wait. */
+  readonly labels: Readonly<Record<string, string>>;
+  /** undefined for a call, and for work that belongs to none. */
+  readonly parent: Activity | undefined;
+  /** As of performance.now(). */
+  readonly beganMs: number;
+  /** Of a call: names its objects, while it is in flight. */
+  subject: (() => Subject) | undefined;
+  /** Of a call: the client's W3C trace context; "" without one. */
+  readonly traceparent: string;
+  /** Of one without parent: those under way inside it, oldest first. */
+  readonly inside: Set<Activity>;
+  hasEnded: boolean;
+};
+
+/** Called at the end of each activity; error: of one that failed. It must not throw. */
+export type ActivityObserver = (activity: Activity, endedMs: number, error?: unknown) => void;
+
+type Options = { subject?: () => Subject; traceparent?: string };
+
+const current = new AsyncLocalStorage<Activity>();
+const underWay = new Set<Activity>();
+const observers = new Set<ActivityObserver>();
+
+/** The innermost activity that the caller is in. */
+export function currentActivity(): Activity | undefined {
+  return current.getStore();
+}
+
+/** Calls, and work that belongs to none, oldest first. */
+export function activitiesUnderWay(): readonly Activity[] {
+  return [...underWay];
+}
+
+/** Returns how to stop it. */
+export function observeActivities(observer: ActivityObserver): Disposable {
+  observers.add(observer);
+  return { [Symbol.dispose]: () => observers.delete(observer) };
+}
+
+/** Begins a call of a client; `within` runs its work, and endActivity() must follow. */
+export function beginCall(method: string, options: Options = {}): Activity {
+  return begin("call", { method }, options);
+}
+
+/** Runs work whose activities are inside this one. */
+export function within<T>(activity: Activity, work: () => T): T {
+  return current.run(activity, work);
+}
+
+/** Runs work as an activity inside the current one. @throws as the work does. */
+export async function activity<T>(
+  kind: ActivityKind,
+  labels: Activity["labels"],
+  work: () => T | Promise<T>,
+): Promise<T> {
+  const begun = begin(kind, labels);
+  try {
+    const result = await current.run(begun, work);
+    endActivity(begun);
+    return result;
+  } catch (error) {
+    endActivity(begun, error);
+    throw error;
+  }
+}
+
+/** Reports an activity inside the current one whose end another process has announced. Times: performance.now(). */
+export function reportActivity(
+  kind: ActivityKind,
+  labels: Activity["labels"],
+  { beganMs, endedMs }: { beganMs: number; endedMs: number },
+): void {
+  const done = newActivity(kind, labels, { beganMs });
+  done.hasEnded = true;
+  for (const observer of observers) observer(done, endedMs);
+}
+
+export function endActivity(activity: Activity, error?: unknown): void {
+  if (activity.hasEnded) return;
+  activity.hasEnded = true;
+  activity.subject = undefined; // what still runs in its context must not keep the request
+  rootOf(activity).inside.delete(activity);
+  underWay.delete(activity);
+  const endedMs = performance.now();
+  for (const observer of observers) observer(activity, endedMs, error);
+}
+
+/** Names it for people: "cni ADD bridge". */
+export function activityName({ kind, labels }: Activity): string {
+  return [...(kind === "call" ? [] : [kind]), ...Object.values(labels)].join(" ");
+}
+
+export function rootOf(activity: Activity): Activity {
+  let root = activity;
+  while (root.parent !== undefined) root = root.parent;
+  return root;
+}
+
+function begin(kind: ActivityKind, labels: Activity["labels"], options: Options = {}): Activity {
+  const begun = newActivity(kind, labels, { ...options, beganMs: performance.now() });
+  if (begun.parent === undefined) underWay.add(begun);
+  else rootOf(begun).inside.add(begun);
+  return begun;
+}
+
+function newActivity(
+  kind: ActivityKind,
+  labels: Activity["labels"],
+  { beganMs, subject, traceparent = "" }: Options & { beganMs: number },
+): Activity {
+  const around = kind === "call" ? undefined : current.getStore();
+  // Background work that a call has begun, and that goes on after it, is nobody's.
+  const parent = around === undefined || rootOf(around).hasEnded ? undefined : around;
+  const inside = new Set<Activity>();
+  return { kind, labels, parent, beganMs, subject, traceparent, inside, hasEnded: false };
+}

@@ -1,0 +1,108 @@
+// Tests what the daemon tells about itself: dump, SIGUSR1, CPU profile and support bundle.
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { readdirSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import { failure, until } from "../expect.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
+
+type Call = { call: string; subject: Record<string, string>; steps: { step: string }[] };
+type Dump = {
+  process: { pid: number; descriptors: { open: number }; memory: Record<string, number> };
+  calls: Call[];
+  queues: { queue: string }[];
+  monitor: {
+    process: { pid: number };
+    calls: Call[];
+    containers: { id: string }[];
+    logThreads: { device: string; logs: number }[];
+  };
+};
+
+let daemon: Daemon;
+let container: string;
+beforeAll(async () => {
+  daemon = await startDaemon();
+  const pod = daemon.hostPodConfig();
+  container = await daemon.run(await daemon.runPod(pod), pod, ["sleep", "600"]);
+});
+afterAll(() => daemon?.[Symbol.asyncDispose]());
+
+async function dump(): Promise<Dump> {
+  return JSON.parse((await daemon.client.Dump({})).json) as Dump;
+}
+
+test("a dump has the calls in flight with their step, in the daemon and in the monitor", async () => {
+  const running = daemon.client.ExecSync({ container_id: container, cmd: ["sleep", "0.4"] });
+  const isExec = ({ call }: Call) => call === "ExecSync";
+  await until("the exec runs", async () => (await dump()).calls.some(isExec));
+  const found = await dump();
+  const call = found.calls.find(isExec)!;
+  expect(call.subject["container"]).toStartWith("c-");
+  expect(call.steps.map(({ step }) => step)).toEqual(["monitor exec"]);
+  expect(found.monitor.calls.map((one) => [one.call, one.subject["container"]])).toContainEqual([
+    "exec",
+    container,
+  ]);
+  await running;
+  expect((await dump()).calls.filter(isExec)).toEqual([]);
+});
+
+test("a dump has memory, descriptors, queues, and the monitor's containers and threads", async () => {
+  const { process: own, queues, monitor } = await dump();
+  expect(own.pid).toBe(daemon.pid);
+  expect(own.memory["privateDirtyBytes"]).toBeGreaterThan(10 << 20);
+  expect(own.descriptors.open).toBeGreaterThan(10);
+  expect(queues.map(({ queue }) => queue)).toContain("monitor-calls");
+  expect(monitor.process.pid).toBe(daemon.monitors()[0]!);
+  expect(monitor.containers.map(({ id }) => id)).toEqual([container]);
+  expect(monitor.logThreads.reduce((sum, { logs }) => sum + logs, 0)).toBe(1);
+});
+
+test("SIGUSR1 writes dumps for root only, of which five stay", async () => {
+  const folder = join(daemon.dir, "state", "dumps");
+  const written = () => daemon.log.split("dump written").length - 1;
+  for (let count = 1; count <= 6; count++) {
+    process.kill(daemon.pid, "SIGUSR1");
+    await until("the dump is written", async () => written() === count);
+  }
+  const names = readdirSync(folder);
+  expect(names).toHaveLength(5);
+  const path = join(folder, names[0]!);
+  expect(statSync(path).mode & 0o777).toBe(0o600);
+  expect((JSON.parse(readFileSync(path, "utf8")) as Dump).process.pid).toBe(daemon.pid);
+});
+
+test("a profile shows what the daemon's loop does; only one is made at a time", async () => {
+  const profiling = daemon.client.Profile({ seconds: 1 });
+  const refused = await failure(daemon.client.Profile({ seconds: 1 }));
+  expect(refused.code).toBe("FAILED_PRECONDITION");
+  for (let count = 0; count < 100; count++) await daemon.client.ListContainers({});
+  const { nodes, samples } = JSON.parse((await profiling).json) as Record<string, unknown[]>;
+  expect(nodes!.length).toBeGreaterThan(5);
+  expect(samples!.length).toBeGreaterThan(5);
+  for (const seconds of [0, 301]) {
+    expect((await failure(daemon.client.Profile({ seconds }))).code).toBe("INVALID_ARGUMENT");
+  }
+});
+
+test("the commands print the dump, and put it into a bundle", () => {
+  const env = { ...process.env, ISULAD_HOST: `unix://${daemon.socket}` };
+  const run = (...words: string[]) => {
+    const { status, stdout } = spawnSync(executable, words, { env, cwd: daemon.dir });
+    expect(status).toBe(0);
+    return String(stdout);
+  };
+  expect((JSON.parse(run("debug", "dump")) as Dump).process.pid).toBe(daemon.pid);
+  const file = join(daemon.dir, "bundle.tar.gz");
+  expect(run("support-bundle", file, "--config", daemon.configFile)).toBe(`${file}\n`);
+  expect(statSync(file).mode & 0o777).toBe(0o600);
+  const read = (name: string) =>
+    String(spawnSync("tar", ["-xzOf", file, `isulad-ts-support/${name}`]).stdout);
+  expect((JSON.parse(read("dump.json")) as Dump).process.pid).toBe(daemon.pid);
+  expect(read("records.txt")).toContain(container);
+  expect(read("daemon.log")).toContain("dump written");
+  expect(read("processes.txt")).toContain(`process ${daemon.pid}\n`);
+  expect(read("doctor.txt")).toContain("kernel");
+});

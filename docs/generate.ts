@@ -1,18 +1,22 @@
-// Writes the generated parts of docs/configuration.md from the key table: `bun docs/generate.ts`.
+// Writes the generated parts of docs/configuration.md, from the key table, and of docs/observability.md, from the
+// table of metrics: `bun docs/generate.ts`.
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import type { IdleKey } from "../src/base/config_idle_keys.ts";
 import type { Key } from "../src/base/config_key.ts";
 import { allKeys, findKey } from "../src/base/config_keys.ts";
+import { ownMetrics } from "../src/stats/own_metrics.ts";
 
 export const page = join(import.meta.dirname, "configuration.md");
+export const metricsPage = join(import.meta.dirname, "observability.md");
 
 /** The page's sections and their keys, in the order of the page. */
 const sections: Record<string, string> = {
   "Sockets, folders and log": `
-    hosts group socket-uid max-recv-message-size max-send-message-size containerd-socket graph state pidfile oom-score log-level log-format
-    max-container-log-line-size enable-cri-v1 enable-pod-events metrics-port stats-collect-period`,
+    hosts group socket-uid max-recv-message-size max-send-message-size containerd-socket graph state pidfile
+    oom-score log-level log-format max-container-log-line-size enable-cri-v1 enable-pod-events metrics-port
+    metrics-address metrics-tls-cert metrics-tls-key stats-collect-period`,
   "Runtimes and cgroups": `
     default-runtime runtimes cri-runtimes cgroup-parent systemd-cgroup pod-sandbox-image start-timeout
     runtime-timeout`,
@@ -45,12 +49,29 @@ const cellCharsMax = 100;
 
 /** Returns the page's text with its generated parts brought up to date. */
 export function generated(text: string): string {
-  const parts: Record<string, string> = { keys: keyTables(), ignored: ignoredTable() };
+  return withParts(text, { keys: keyTables(), ignored: ignoredTable() });
+}
+
+/** As generated(), of docs/observability.md. */
+export function generatedMetrics(text: string): string {
+  return withParts(text, { metrics: metricsTable() });
+}
+
+function withParts(text: string, parts: Record<string, string>): string {
   return Object.entries(parts).reduce((page, [name, part]) => {
     const between = new RegExp(`(<!-- begin ${name} -->\n)[^]*?(<!-- end ${name} -->)`);
-    if (!between.test(page)) throw new Error(`docs/configuration.md has no part "${name}"`);
+    if (!between.test(page)) throw new Error(`the page has no part "${name}"`);
     return page.replace(between, (_, begin, end) => `${begin}\n${part}\n${end}`);
   }, text);
+}
+
+function metricsTable(): string {
+  const rows = Object.entries(ownMetrics).map(([name, { type, labels, help }]) =>
+    row([`\`${name}\``, type, labels.map((label) => `\`${label}\``).join(" "), help]),
+  );
+  return [row(["metric", "type", "labels", "meaning"]), "|---|---|---|---|", ...rows, ""].join(
+    "\n",
+  );
 }
 
 function keyTables(): string {
@@ -133,5 +154,6 @@ function ignoredTable(): string {
 
 if (import.meta.main) {
   writeFileSync(page, generated(readFileSync(page, "utf8")));
-  process.stdout.write(`wrote ${page}\n`);
+  writeFileSync(metricsPage, generatedMetrics(readFileSync(metricsPage, "utf8")));
+  process.stdout.write(`wrote ${page} and ${metricsPage}\n`);
 }

@@ -12,10 +12,7 @@ import type { Context } from "./cri/context.ts";
 import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
 import { ExitWaiters } from "./cri/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
-import { serveMetrics } from "./stats/metrics_server.ts";
-import { metricsText } from "./cri/daemon_metrics.ts";
 import { Health } from "./cri/health.ts";
-import { readiness } from "./cri/health_service.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
 import { Semaphore } from "./base/semaphore.ts";
 import { SingleFlight } from "./base/single_flight.ts";
@@ -52,6 +49,7 @@ import { containerRecords } from "./state/container.ts";
 import { EventClock } from "./state/event_clock.ts";
 import type { PodEvent } from "./state/events.ts";
 import { writePidfile } from "./pidfile.ts";
+import { openMetrics } from "./metrics.ts";
 import { openService } from "./service.ts";
 import { serve, serveContainerd, serveMirror } from "./sockets.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
@@ -120,14 +118,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   }
   stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
   let isServing = false;
-  if (config.metricsPort > 0) {
-    const pages = {
-      "/metrics": () => ({ status: "200 OK", body: metricsText(context) }),
-      "/healthz": () => ({ status: "200 OK", body: "ok\n" }),
-      "/readyz": () => readiness(context, isServing),
-    };
-    stack.use(await serveMetrics(config.metricsPort, { pages, log: context.log }));
-  }
+  await openMetrics(context, stack, () => isServing);
   await serve(context, stack);
   await serveMirror(context, stack);
   if (config.imagesDir !== "") stack.use(loadImages(context));
@@ -207,7 +198,7 @@ async function createContext(
     usernsAccess: new UsernsAccess(
       ["", "containers", "sandboxes"].map((name) => join(config.graph, name)),
     ),
-    instruments: new Instruments(),
+    instruments: stack.use(new Instruments()),
     sampler: stack.use(new Sampler(() => sampledCgroups(context), config.statsCollectMs)),
     layers: stack.use(new DiskUsages(log.child("stats"), config.statsCollectMs)),
     monitor,

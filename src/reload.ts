@@ -6,6 +6,7 @@ import { codeOf, CriError, messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
 import { pinnedPatterns } from "./image/pinned.ts";
+import { renewMetricsCertificate } from "./metrics.ts";
 
 export type Reloaded = ConfigChange & { files: string[]; warnings: string[] };
 
@@ -29,8 +30,12 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   const handlers = await openHandlers({ ...config, runtimes, defaultRuntime }, log);
   const { streamTlsCert: cert, streamTlsKey: key } = next;
   const isRenewed = cert !== "" && context.streams.renewCertificate({ cert, key });
+  const isMetricsCertRenewed = renewMetricsCertificate(context.metricsFront, next);
   const { applied, restart } = applyLive(config, next);
   if (isRenewed && !applied.includes("stream-tls-cert")) applied.push("stream-tls-cert");
+  if (isMetricsCertRenewed && !applied.includes("metrics-tls-cert")) {
+    applied.push("metrics-tls-cert");
+  }
   context.handlers = handlers;
   context.images.pin(pinnedPatterns(config));
   if (applied.includes("plugin-path")) await context.nri?.relaunch();

@@ -1,5 +1,5 @@
 // Keeps what this process is doing: its calls in flight, and the steps that each of them is in. Dump, metrics and
-// tracing read it here. A few hundred nanoseconds a step: nothing is formatted until somebody looks.
+// tracing read it here. It costs a few microseconds a step: nothing is formatted until somebody looks.
 import { AsyncLocalStorage } from "node:async_hooks";
 
 /** call: of a client; wait: for a lock; the others are named after whom they wait for. */
@@ -29,6 +29,8 @@ export type Activity = {
   subject: (() => Subject) | undefined;
   /** Of a call: the client's W3C trace context; "" without one. */
   readonly traceparent: string;
+  /** Of a layer's fetch: what was received. */
+  bytes: number;
   /** Of one without parent: those under way inside it, oldest first. */
   readonly inside: Set<Activity>;
   hasEnded: boolean;
@@ -90,10 +92,11 @@ export async function activity<T>(
 export function reportActivity(
   kind: ActivityKind,
   labels: Activity["labels"],
-  { beganMs, endedMs }: { beganMs: number; endedMs: number },
+  { beganMs, endedMs, bytes = 0 }: { beganMs: number; endedMs: number; bytes?: number },
 ): void {
   const done = newActivity(kind, labels, { beganMs });
   done.hasEnded = true;
+  done.bytes = bytes;
   for (const observer of observers) observer(done, endedMs);
 }
 
@@ -133,6 +136,6 @@ function newActivity(
   const around = kind === "call" ? undefined : current.getStore();
   // Background work that a call has begun, and that goes on after it, is nobody's.
   const parent = around === undefined || rootOf(around).hasEnded ? undefined : around;
-  const inside = new Set<Activity>();
-  return { kind, labels, parent, beganMs, subject, traceparent, inside, hasEnded: false };
+  const state = { bytes: 0, inside: new Set<Activity>(), hasEnded: false };
+  return { kind, labels, parent, beganMs, subject, traceparent, ...state };
 }

@@ -161,6 +161,7 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
   }
   checkSockets(config, s);
   checkTlsPair(config, ["streamTlsCert", "streamTlsKey"], s);
+  checkTlsPair(config, ["metricsTlsCert", "metricsTlsKey"], s);
   checkServeBlobs(config, s);
   resolveStorage(config, s);
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
@@ -197,7 +198,7 @@ function checkSockets({ group, socketUid, hosts, graph, state }: Config, s: Reso
   }
 }
 
-type TlsField = "streamTlsCert" | "streamTlsKey" | "serveBlobsTlsCert" | "serveBlobsTlsKey";
+type TlsField = `${"stream" | "metrics" | "serveBlobs"}Tls${"Cert" | "Key"}`;
 
 /** fields: of the certificate and of its key. */
 function checkTlsPair(config: Config, fields: [TlsField, TlsField], s: Resolution): void {

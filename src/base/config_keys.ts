@@ -225,7 +225,18 @@ export const daemonKeys = {
       "time between two measurements of running containers and of their writable layers, while a client asks for statistics",
   }),
   metricsPort: key("metrics-port", k.integer(0, 65_535), 0, {
-    about: "loopback port of Prometheus metrics, /healthz and /readyz; 0: none",
+    about: "port of Prometheus metrics, /healthz and /readyz; 0: none",
+  }),
+  metricsAddress: key("metrics-address", k.nodeAddress, "127.0.0.1", {
+    about: "address of metrics-port; whoever reaches it may read",
+  }),
+  metricsTlsCert: key("metrics-tls-cert", k.text, "", {
+    live: true,
+    about: "PEM file with the certificate of metrics-port; enables TLS",
+  }),
+  metricsTlsKey: key("metrics-tls-key", k.text, "", {
+    live: true,
+    about: "PEM file with its key",
   }),
   maxContainerLogLineSize: key("max-container-log-line-size", k.integer(256, 65_536), 16_384, {
     live: true,

@@ -14,8 +14,11 @@ export function applyLive(current: Config, next: Config): ConfigChange {
   const { nri: currentNri, ...currentRest } = current;
   const { nri: nextNri, ...nextRest } = next;
   // TLS begins and ends with the listener: only another certificate is live.
-  const isTlsSwitch = (current.streamTlsCert === "") !== (next.streamTlsCert === "");
-  const fixed = isTlsSwitch ? [daemonKeys.streamTlsCert.key, daemonKeys.streamTlsKey.key] : [];
+  const fixed = (["stream", "metrics"] as const).flatMap((server) => {
+    const [cert, key] = [`${server}TlsCert`, `${server}TlsKey`] as const;
+    const isTlsSwitch = (current[cert] === "") !== (next[cert] === "");
+    return isTlsSwitch ? [daemonKeys[cert].key, daemonKeys[key].key] : [];
+  });
   const all = [
     { keys: daemonKeys, from: nextRest, old: currentRest, to: current },
     { keys: nriKeys, from: nextNri, old: currentNri, to: current.nri },

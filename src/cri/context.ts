@@ -20,6 +20,7 @@ import type { EventClock } from "../state/event_clock.ts";
 import type { PodEvent } from "../state/events.ts";
 import type { RuntimeKind, Sandbox } from "../state/sandbox.ts";
 import type { Store } from "../state/store.ts";
+import type { TlsFront } from "../stream/tls_front.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exit_waiters.ts";
 import type { Instruments } from "../stats/instruments.ts";
@@ -74,6 +75,8 @@ export type Context = {
     profile(seconds: number, signal: AbortSignal): Promise<string>;
   };
   instruments: Instruments;
+  /** Absent without metrics-tls-cert. */
+  metricsFront?: TlsFront;
   events: EventBus<PodEvent>;
   /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket, or before ready. */
   podMarkers?: {

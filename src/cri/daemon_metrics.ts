@@ -1,30 +1,50 @@
 // Exports the daemon's own metrics in Prometheus' text format: its counters, and gauges of its present state.
-import { exposition, type Family, gauge } from "../stats/prometheus.ts";
-import { residentBytes } from "../sys/process.ts";
+import { activitiesUnderWay } from "../base/activity.ts";
+import { locksInUse } from "../base/lock_states.ts";
+import { reading, readings } from "../stats/own_metrics.ts";
+import { exposition, type Family } from "../stats/prometheus.ts";
+import { memoryOf } from "../sys/process.ts";
 import type { Context } from "./context.ts";
-import { nriFamilies } from "./nri_plugins.ts";
+import { networkCondition } from "./network_condition.ts";
+import { queuesOf } from "./queues.ts";
 
-export function metricsText(context: Context): string {
-  return exposition([
-    ...context.instruments.families(),
-    ...stateFamilies(context),
-    ...nriFamilies(context),
-    monitorRestarts(context),
-    memory(context),
-  ]);
+export async function metricsText(context: Context): Promise<string> {
+  return exposition(await metricFamilies(context));
 }
 
-function stateFamilies(context: Context): Family[] {
-  const { sandboxes, containers, images } = context;
-  const podCounts = byPhase(sandboxes.list(), ["ready", "notready"]);
-  const containerCounts = byPhase(containers.list(), ["created", "running", "exited"]);
-  const imageCount = [{ labels: {}, value: images.list().length }];
-  const imageBytes = [{ labels: {}, value: images.usage().bytes }];
+export async function metricFamilies(context: Context): Promise<Family[]> {
   return [
-    gauge("isulad_pods", "Pods by state", podCounts),
-    gauge("isulad_containers", "Containers by state", containerCounts),
-    gauge("isulad_images", "Images", imageCount),
-    gauge("isulad_image_bytes", "Bytes of all layers, each counted once", imageBytes),
+    ...context.instruments.families(),
+    await readyFamily(context),
+    ...stateFamilies(context),
+    ...callFamilies(),
+    ...queueFamilies(context),
+  ];
+}
+
+async function readyFamily(context: Context): Promise<Family> {
+  const [problems, network] = await Promise.all([
+    context.health.problems(),
+    networkCondition(context),
+  ]);
+  const conditions = { runtime: problems.length === 0, network: network.status === true };
+  const samples = Object.entries(conditions).map(([condition, holds]) => ({
+    labels: { condition },
+    value: holds ? 1 : 0,
+  }));
+  return readings("isulad_ready", samples);
+}
+
+function stateFamilies({ sandboxes, containers, images, monitor, nri }: Context): Family[] {
+  const memory = monitor.pid === undefined ? undefined : memoryOf(monitor.pid);
+  return [
+    readings("isulad_pods", byPhase(sandboxes.list(), ["ready", "notready"])),
+    readings("isulad_containers", byPhase(containers.list(), ["created", "running", "exited"])),
+    reading("isulad_images", images.list().length),
+    reading("isulad_image_bytes", images.usage().bytes),
+    reading("isulad_monitor_restarts_total", monitor.losses),
+    reading("isulad_monitor_resident_memory_bytes", memory?.resident),
+    reading("isulad_nri_plugins", nri?.plugins().length),
   ];
 }
 
@@ -35,18 +55,31 @@ function byPhase(records: { phase: { phase: string } }[], phases: string[]): Fam
   }));
 }
 
-function monitorRestarts({ monitor }: Context): Family {
-  const name = "isulad_monitor_restarts_total";
-  const help = "Monitors lost and replaced";
-  return { name, help, type: "counter", samples: [{ labels: {}, value: monitor.losses }] };
+function callFamilies(): Family[] {
+  const nowMs = performance.now();
+  const byMethod = new Map<string, { count: number; oldestMs: number }>();
+  for (const { kind, labels, beganMs } of activitiesUnderWay()) {
+    if (kind !== "call") continue;
+    const { count, oldestMs } = byMethod.get(labels["method"]!) ?? { count: 0, oldestMs: 0 };
+    const ageMs = Math.max(oldestMs, nowMs - beganMs);
+    byMethod.set(labels["method"]!, { count: count + 1, oldestMs: ageMs });
+  }
+  const calls = [...byMethod].map(([method, figures]) => ({ labels: { method }, figures }));
+  const inFlight = calls.map(({ labels, figures: { count: value } }) => ({ labels, value }));
+  const oldest = calls.map(({ labels, figures }) => ({ labels, value: figures.oldestMs / 1000 }));
+  const waiters = locksInUse().reduce((sum, { waiting }) => sum + waiting.size, 0);
+  return [
+    readings("isulad_calls_in_flight", inFlight),
+    readings("isulad_oldest_call_seconds", oldest),
+    reading("isulad_lock_waiters", waiters),
+  ];
 }
 
-function memory({ monitor }: Context): Family {
-  const processes = { daemon: process.pid, monitor: monitor.pid };
-  const samples = Object.entries(processes).flatMap(([process, pid]) => {
-    const value = pid === undefined ? undefined : residentBytes(pid);
-    return value === undefined ? [] : [{ labels: { process }, value }];
-  });
-  const help = "Resident memory of the daemon and the monitor";
-  return gauge("isulad_resident_memory_bytes", help, samples);
+function queueFamilies(context: Context): Family[] {
+  const queues = queuesOf(context);
+  const lengths = queues.map(({ queue, length: value }) => ({ labels: { queue }, value }));
+  const limits = queues.flatMap(({ queue, max: value }) =>
+    value === undefined ? [] : [{ labels: { queue }, value }],
+  );
+  return [readings("isulad_queue_length", lengths), readings("isulad_queue_limit", limits)];
 }

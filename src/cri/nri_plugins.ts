@@ -1,7 +1,6 @@
-// NriPlugins of isulad.v1, and the same figures as metrics.
+// NriPlugins of isulad.v1.
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
-import { gauge, type Family } from "../stats/prometheus.ts";
 import type { NriPluginsResponse } from "../proto/types.ts";
 import type { Context } from "./context.ts";
 
@@ -27,37 +26,4 @@ export function nriPlugins({ nri }: Context): NriPluginsResponse {
       last_error: lastError,
     })),
   };
-}
-
-/** By plugin and method; disconnected plugins have no samples. */
-export function nriFamilies({ nri }: Context): Family[] {
-  if (nri === undefined) return [];
-  const plugins = nri.plugins();
-  const calls = plugins.flatMap(({ id, calls }) =>
-    calls.map(([method, figures]) => ({ labels: { plugin: id, method }, figures })),
-  );
-  const family = (
-    name: string,
-    help: string,
-    value: (figures: (typeof calls)[number]["figures"]) => number,
-  ): Family => ({
-    name,
-    help,
-    type: "counter",
-    samples: calls.map(({ labels, figures }) => ({ labels, value: value(figures) })),
-  });
-  return [
-    gauge("isulad_nri_plugins", "NRI plugins in service", [{ labels: {}, value: plugins.length }]),
-    family("isulad_nri_calls_total", "Calls of NRI plugins", ({ count }) => count),
-    family(
-      "isulad_nri_failed_calls_total",
-      "Calls of NRI plugins that failed",
-      ({ failed }) => failed,
-    ),
-    family(
-      "isulad_nri_call_seconds_total",
-      "Total duration of all calls",
-      ({ totalMs }) => totalMs / 1000,
-    ),
-  ];
 }

@@ -1,4 +1,5 @@
 // Fetches an image's manifest for this platform and its config from a registry; layers follow later.
+import { activity } from "../base/activity.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
 import type { RegistryOptions } from "../registry/resolve_endpoints.ts";
 import { platformManifest } from "./platform_manifest.ts";
@@ -41,19 +42,27 @@ export type FetchOptions = {
  */
 export async function fetchImage(ref: Reference, options: FetchOptions): Promise<NewImage> {
   const { signal, verification } = options;
-  const session = await openPullSession(ref, options.registry, options);
-  const top = await fetchManifest(session, ref, signal);
+  const phase = <T>(name: string, work: () => Promise<T>) =>
+    activity("pull", { phase: name }, work);
+  const { session, top } = await phase("resolve", async () => {
+    const session = await openPullSession(ref, options.registry, options);
+    return { session, top: await fetchManifest(session, ref, signal) };
+  });
   if (verification !== undefined) {
     const { verifyImage } = await import("./verifiers.ts");
-    await verifyImage({ name: ref.name, top, session }, verification, signal);
+    const image = { name: ref.name, top, session };
+    await phase("verify", () => verifyImage(image, verification, signal));
   }
   const manifests = { [top.digest]: top.bytes.toString("base64") };
   const onManifest = (digest: string, bytes: Buffer) => {
     manifests[digest] = bytes.toString("base64");
   };
-  const manifest = await imageManifest(session, top, { what: ref.name, signal, onManifest });
+  const { manifest, config } = await phase("config", async () => {
+    const manifest = await imageManifest(session, top, { what: ref.name, signal, onManifest });
+    const limits = { bytesMax: configBytesMax, signal };
+    return { manifest, config: await fetchBlob(session, manifest.config, limits) };
+  });
   const { digest } = manifest.config;
-  const config = await fetchBlob(session, manifest.config, { bytesMax: configBytesMax, signal });
   return {
     id: digest,
     config,

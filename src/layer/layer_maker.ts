@@ -1,6 +1,7 @@
 // Provides an image's layers: an unpack helper downloads and unpacks each missing layer, or clones one with
 // the same content. Runs in the daemon.
 import { mkdir, rm } from "node:fs/promises";
+import { activity } from "../base/activity.ts";
 import { codeOf, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type { UnpackPool } from "./unpack_pool.ts";
@@ -9,6 +10,7 @@ import type { LayerLimits, LayerSource } from "./job_unpack.ts";
 import { scratchPaths, type LayerStore } from "./layer_store.ts";
 import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./processor_choice.ts";
 import type { LayerState } from "./layer_progress.ts";
+import { LayerTimes } from "./layer_times.ts";
 import { assertDiskSpace } from "./disk_space.ts";
 import { withoutMirrors } from "../registry/pull_session.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
@@ -231,8 +233,16 @@ export class LayerMaker {
     o.onLayer(o.index, "moving", 0);
     const input = { source, digest, size, diffId, decoding, limits };
     const job = { kind: "unpack", ...input, folder, listing, recipe, blob } as const;
-    const onBytes = (bytes: number) => o.onLayer(o.index, "moving", bytes);
-    return await o.helpers.run(job, { signal: o.signal, onBytes });
+    const times = new LayerTimes(size);
+    const onBytes = (bytes: number) => {
+      times.received(bytes);
+      o.onLayer(o.index, "moving", bytes);
+    };
+    return await activity("pull", { phase: "layer" }, async () => {
+      const made = await o.helpers.run(job, { signal: o.signal, onBytes });
+      if (source.kind === "registry") times.report();
+      return made;
+    });
   }
 }
 

@@ -1,25 +1,24 @@
 // Counts the daemon's own calls, pulls and OOM kills for the Prometheus metrics of metrics-port.
 import { build, version } from "../base/build.ts";
 import { codeOf } from "../base/errors.ts";
-import { nowMs } from "../base/clock.ts";
+import { ActivityMetrics } from "./activity_metrics.ts";
 import { LoopLag } from "./loop_lag.ts";
-import { Counter, type Family, gauge, Histogram } from "./prometheus.ts";
+import { newCounter, newHistogram, readings } from "./own_metrics.ts";
+import type { Family } from "./prometheus.ts";
+import { processFamilies } from "./process_metrics.ts";
 
 /** In seconds. */
 const lagBounds = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5];
 
-export class Instruments {
-  readonly #calls = new Counter("isulad_calls_total", "Answered calls by method and gRPC code");
-  readonly #seconds = new Histogram("isulad_call_seconds", "How long a call took, by method");
-  readonly #pulls = new Counter("isulad_image_pulls_total", "Image pulls by gRPC code");
-  readonly #oomKills = new Counter("isulad_oom_kills_total", "Containers that ended OOMKilled");
-  readonly #lag = new Histogram(
-    "isulad_loop_lag_seconds",
-    "How late the daemon's loop turned, while images were pulled",
-    lagBounds,
-  );
+export class Instruments implements Disposable {
+  readonly #calls = newCounter("isulad_calls_total");
+  readonly #seconds = newHistogram("isulad_call_duration_seconds");
+  readonly #pulls = newCounter("isulad_image_pulls_total");
+  readonly #pullSeconds = newHistogram("isulad_image_pull_duration_seconds");
+  readonly #oomKills = newCounter("isulad_oom_kills_total");
+  readonly #lag = newHistogram("isulad_loop_lag_seconds", lagBounds);
   readonly #loop = new LoopLag((lateMs) => this.#lag.observe({}, lateMs / 1000));
-  readonly #startedS = Math.floor(nowMs() / 1000);
+  readonly #activities = new ActivityMetrics();
 
   constructor() {
     this.#oomKills.add({}, 0); // exports 0 before the first kill
@@ -38,6 +37,7 @@ export class Instruments {
   /** Counts a pull's result and measures the loop lag during it. */
   async pull<T>(pull: Promise<T>): Promise<T> {
     using _ = this.#loop.watch();
+    const beganMs = performance.now();
     try {
       const result = await pull;
       this.#pulls.add({ code: "OK" });
@@ -45,20 +45,27 @@ export class Instruments {
     } catch (error) {
       this.#pulls.add({ code: codeOf(error) });
       throw error;
+    } finally {
+      this.#pullSeconds.observe({}, (performance.now() - beganMs) / 1000);
     }
   }
 
   families(): Family[] {
-    const started = { labels: {}, value: this.#startedS };
-    const info = { labels: { version, commit: build?.commit ?? "none" }, value: 1 };
+    const labels = { version, commit: build?.commit ?? "none" };
     return [
       this.#calls.family(),
       this.#seconds.family(),
       this.#lag.family(),
       this.#pulls.family(),
+      this.#pullSeconds.family(),
       this.#oomKills.family(),
-      gauge("isulad_start_time_seconds", "When the daemon started, since the epoch", [started]),
-      gauge("isulad_build_info", "Which build this is", [info]),
+      ...this.#activities.families(),
+      ...processFamilies(),
+      readings("isulad_build_info", [{ labels, value: 1 }]),
     ];
+  }
+
+  [Symbol.dispose](): void {
+    this.#activities[Symbol.dispose]();
   }
 }

@@ -1,11 +1,12 @@
-// Serves Prometheus metrics and health by HTTP on loopback, its only access control. Each connection is for one request
-// and has a short deadline, so that silent clients keep no reader out.
+// Serves Prometheus metrics and health by HTTP, without access control. Each connection is for one request and has a
+// short deadline, so that silent clients keep no reader out.
 import { once } from "node:events";
-import { createServer, type Socket } from "node:net";
+import { createServer, type AddressInfo, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
+import { hostPort } from "../sys/socket_address.ts";
 import { wireOf } from "../sys/socket_wire.ts";
 
 /**
@@ -21,11 +22,11 @@ export type HttpAnswer = { status: string; body: string };
 /** Makes the answers, by path. */
 export type Pages = Record<string, () => HttpAnswer | Promise<HttpAnswer>>;
 
-/** @throws CriError FAILED_PRECONDITION when the port is taken. */
+/** port 0: a free one. @throws CriError FAILED_PRECONDITION when it is taken, or the address not the node's. */
 export async function serveMetrics(
-  port: number,
+  { address, port }: { address: string; port: number },
   { pages, log }: { pages: Pages; log: Log },
-): Promise<AsyncDisposable> {
+): Promise<AsyncDisposable & { port: number }> {
   const connections = new Lobby<Socket>({
     peersMax: connectionsMax,
     deadlineMs: requestMs,
@@ -42,14 +43,15 @@ export async function serveMetrics(
     });
   });
   try {
-    server.listen(port, "127.0.0.1");
+    server.listen(port, address);
     await once(server, "listening");
   } catch (cause) {
-    const message = `cannot serve metrics on 127.0.0.1:${port}: ${messageOf(cause)}: set metrics-port to another port, or to 0 to disable it`;
+    const message = `cannot serve metrics on ${hostPort(address, port)}: ${messageOf(cause)}: set metrics-port to another port, or to 0 to disable it, and metrics-address to an address of this node`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
   server.on("error", (error) => log.warn("metrics server failed", { error: error.message }));
   return {
+    port: (server.address() as AddressInfo).port,
     async [Symbol.asyncDispose]() {
       const closed = new Promise((resolve) => server.close(resolve));
       connections[Symbol.dispose]();

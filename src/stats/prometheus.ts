@@ -100,7 +100,3 @@ function text(labels: Labels): string {
 function escaped(value: string): string {
   return value.replace(/[\\"\n]/g, (char) => (char === "\n" ? "\\n" : `\\${char}`));
 }
-
-export function gauge(name: string, help: string, samples: Family["samples"]): Family {
-  return { name, help, type: "gauge", samples };
-}

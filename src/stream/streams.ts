@@ -62,7 +62,8 @@ export class Streams implements AsyncDisposable {
     const behind = { address: "127.0.0.1", port: 0 };
     const server = new StreamServer({ ...(tls ? behind : { address, port }), poller, log, idleMs });
     try {
-      const front = tls && (await startTlsFront(tls, { address, port, to: server.port, log }));
+      const front =
+        tls && (await startTlsFront(tls, { address, port, to: server.port, log, what: "streams" }));
       return new Streams({ monitor, folder, poller }, { address, server, front });
     } catch (error) {
       await server[Symbol.asyncDispose]();

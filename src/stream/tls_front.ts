@@ -1,4 +1,4 @@
-// Terminates TLS in front of the stream server, with node's TLS server, and relays over loopback.
+// Terminates TLS in front of the servers of streams and metrics, with node's TLS server, and relays over loopback.
 import { readFileSync } from "node:fs";
 import { createConnection, type AddressInfo, type Socket } from "node:net";
 import { createServer } from "node:tls";
@@ -15,19 +15,21 @@ export type TlsFront = Disposable & {
 };
 type Pem = { cert: Buffer; key: Buffer };
 
-/** Time for a client's handshake; afterwards the stream server's limits apply. */
+/** Time for a client's handshake; afterwards the limits of the server behind apply. */
 const handshakeMs = 20_000;
 /** Far above the 512 that node accepts at once: a client gets its turn before it can be expelled. */
 const handshakesMax = 4096;
 
 /**
- * Listens on an address (port 0: a free one) and relays its clients to the port `to` of 127.0.0.1.
+ * Listens on an address (port 0: a free one) and relays its clients to the port `to` of 127.0.0.1. what: what is
+ * served, for messages.
  * @throws CriError FAILED_PRECONDITION if the files are unusable or the port is in use.
  */
 export async function startTlsFront(
   files: TlsFiles,
-  { address, port, to, log }: { address: string; port: number; to: number; log: Log },
+  options: { address: string; port: number; to: number; log: Log; what: string },
 ): Promise<TlsFront> {
+  const { address, port, to, log, what } = options;
   const clients = new Set<Socket>();
   const handshaking = new Lobby<Socket>({
     peersMax: handshakesMax,
@@ -66,7 +68,7 @@ export async function startTlsFront(
           pem = next;
           return true;
         } catch (cause) {
-          throw unusable(files, cause);
+          throw unusable(what, files, cause);
         }
       },
       [Symbol.dispose]: () => {
@@ -76,7 +78,7 @@ export async function startTlsFront(
       },
     };
   } catch (cause) {
-    throw unusable(files, cause);
+    throw unusable(what, files, cause);
   }
 }
 
@@ -84,8 +86,8 @@ function readPem(files: TlsFiles): Pem {
   return { cert: readFileSync(files.cert), key: readFileSync(files.key) };
 }
 
-function unusable({ cert, key }: TlsFiles, cause: unknown): CriError {
-  const message = `cannot serve streams with TLS (${cert}, ${key}): ${messageOf(cause)}`;
+function unusable(what: string, { cert, key }: TlsFiles, cause: unknown): CriError {
+  const message = `cannot serve ${what} with TLS (${cert}, ${key}): ${messageOf(cause)}`;
   return new CriError("FAILED_PRECONDITION", message, { cause });
 }
 

@@ -139,9 +139,13 @@ export function processState(
 }
 
 /** Returns a process's resident memory, including shared memory; undefined: no such process. */
-export function residentBytes(pid: number): bigint | undefined {
-  const kib = /^VmRSS:\s+(\d+) kB$/m.exec(readKernelFile(`/proc/${pid}/status`) ?? "")?.[1];
-  return kib === undefined ? undefined : BigInt(kib) * 1024n;
+export function memoryOf(pid: number): { resident: bigint; virtual: bigint } | undefined {
+  const text = readKernelFile(`/proc/${pid}/status`) ?? "";
+  const [resident, virtual] = ["VmRSS", "VmSize"].map((name) => {
+    return new RegExp(`^${name}:\\s+(\\d+) kB$`, "m").exec(text)?.[1];
+  });
+  if (resident === undefined || virtual === undefined) return undefined;
+  return { resident: BigInt(resident) * 1024n, virtual: BigInt(virtual) * 1024n };
 }
 
 /** True when a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt), or has ended. */

@@ -27,7 +27,8 @@ async function metrics(): Promise<Map<string, number>> {
   expect(response.headers.get("content-type")).toContain("text/plain; version=0.0.4");
   const lines = (await response.text()).trimEnd().split("\n");
   const sample = /^([a-z_]+(?:\{(?:[a-z_]+="[^"]*",?)+\})?) ([0-9.e+-]+)$/;
-  for (const line of lines) expect(line).toMatch(/^# (HELP|TYPE) isulad_|^isulad_/);
+  for (const line of lines)
+    expect(line).toMatch(/^# (HELP|TYPE) (isulad|process)_|^(isulad|process)_/);
   const samples = lines.filter((line) => !line.startsWith("#"));
   return new Map(
     samples.map((line) => {
@@ -51,9 +52,9 @@ test("calls are counted by method and code, and how long they take", async () =>
   expect(more('isulad_calls_total{method="ListContainers",code="OK"}')).toBe(2);
   expect(more('isulad_calls_total{method="ContainerStatus",code="NOT_FOUND"}')).toBe(1);
   expect(more('isulad_calls_total{method="CheckpointPod",code="UNIMPLEMENTED"}')).toBe(1);
-  expect(more('isulad_call_seconds_count{method="ListContainers"}')).toBe(2);
-  expect(more('isulad_call_seconds_bucket{method="ListContainers",le="+Inf"}')).toBe(2);
-  expect(more('isulad_call_seconds_sum{method="ListContainers"}')).toBeGreaterThan(0);
+  expect(more('isulad_call_duration_seconds_count{method="ListContainers"}')).toBe(2);
+  expect(more('isulad_call_duration_seconds_bucket{method="ListContainers",le="+Inf"}')).toBe(2);
+  expect(more('isulad_call_duration_seconds_sum{method="ListContainers"}')).toBeGreaterThan(0);
   const failed = [...after.keys()].filter((name) => name.startsWith("isulad_image_pulls_total"));
   expect(failed).toHaveLength(1);
   expect(after.get(failed[0]!)).toBe(1);
@@ -94,8 +95,8 @@ test("pods, containers, OOM kills and memory are counted", async () => {
   expect(found.get('isulad_containers{state="exited"}')).toBe(1);
   expect(found.get("isulad_oom_kills_total")).toBe(1);
   expect(found.get("isulad_images")).toBe(1);
-  expect(found.get('isulad_resident_memory_bytes{process="daemon"}')).toBeGreaterThan(10 << 20);
-  expect(found.get('isulad_resident_memory_bytes{process="monitor"}')).toBeGreaterThan(10 << 20);
+  expect(found.get("process_resident_memory_bytes")).toBeGreaterThan(10 << 20);
+  expect(found.get("isulad_monitor_resident_memory_bytes")).toBeGreaterThan(10 << 20);
   await daemon.removePod(podId);
   expect((await metrics()).get('isulad_pods{state="ready"}')).toBe(0);
 });
@@ -105,7 +106,7 @@ test("a monitor that was killed is counted", async () => {
   process.kill(daemon.monitors()[0]!, "SIGKILL");
   for (const end = Date.now() + 20_000; ;) {
     const found = await metrics();
-    const isBack = found.has('isulad_resident_memory_bytes{process="monitor"}');
+    const isBack = found.has("isulad_monitor_resident_memory_bytes");
     if (found.get("isulad_monitor_restarts_total") === 1 && isBack) return;
     if (Date.now() > end) throw new Error("The monitor's end is not counted");
     await sleep(100);

@@ -167,7 +167,8 @@ test("isulad-ts nri and the metrics list plugins with their calls", async () => 
   expect(created).toBeGreaterThan(1);
   const text = await (await fetch(`http://127.0.0.1:${metricsPort}/metrics`)).text();
   expect(text).toContain("isulad_nri_plugins 5");
-  const line = `isulad_nri_calls_total{plugin="20-new",method="CreateContainer"} ${created}`;
+  const name = "isulad_nri_call_duration_seconds_count";
+  const line = `${name}{plugin="20-new",method="CreateContainer"} ${created}`;
   expect(text).toContain(line);
 });
 

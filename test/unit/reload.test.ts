@@ -140,6 +140,11 @@ test.each<[string, Record<string, unknown>, RegExp]>([
     /"stream-tls-cert" needs "stream-tls-key", too/,
   ],
   [
+    "a key of the metrics without its certificate",
+    { "metrics-tls-key": "/k" },
+    /"metrics-tls-key" needs "metrics-tls-cert", too/,
+  ],
+  [
     "an unusable certificate",
     { "log-level": "DEBUG", "stream-tls-cert": "/bad", "stream-tls-key": "/k" },
     /unusable \/bad$/,

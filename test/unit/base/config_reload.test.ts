@@ -18,7 +18,7 @@ function configOf(values: Values = {}, nri: Values = {}): Config & Values {
   return all as unknown as Config & Values;
 }
 
-const tls = ["streamTlsCert", "streamTlsKey"];
+const tls = ["streamTlsCert", "streamTlsKey", "metricsTlsCert", "metricsTlsKey"];
 const fields = Object.entries<Key>(daemonKeys).filter(([field]) => !tls.includes(field));
 
 describe("applyLive", () => {
@@ -58,19 +58,25 @@ describe("applyLive", () => {
     expect(applyLive(config, next).restart).toEqual(["graph"]);
   });
 
-  test("takes another certificate, but neither begins nor ends TLS", () => {
-    const [one, two] = ["1", "2"].map((n) => ({ streamTlsCert: `/c${n}`, streamTlsKey: `/k${n}` }));
-    const keys = ["stream-tls-cert", "stream-tls-key"];
-    expect(applyLive(configOf(one), configOf(two))).toEqual({ applied: keys, restart: [] });
-    for (const [from, to] of [
-      [{}, one],
-      [one, {}],
-    ]) {
-      const config = configOf(from);
-      expect(applyLive(config, configOf(to))).toEqual({ applied: [], restart: keys });
-      expect(config).toEqual(configOf(from));
-    }
-  });
+  test.each(["stream", "metrics"])(
+    "takes another certificate of %s, but neither begins nor ends TLS",
+    (server) => {
+      const [one, two] = ["1", "2"].map((n) => ({
+        [`${server}TlsCert`]: `/c${n}`,
+        [`${server}TlsKey`]: `/k${n}`,
+      }));
+      const keys = [`${server}-tls-cert`, `${server}-tls-key`];
+      expect(applyLive(configOf(one), configOf(two))).toEqual({ applied: keys, restart: [] });
+      for (const [from, to] of [
+        [{}, one],
+        [one, {}],
+      ]) {
+        const config = configOf(from);
+        expect(applyLive(config, configOf(to))).toEqual({ applied: [], restart: keys });
+        expect(config).toEqual(configOf(from));
+      }
+    },
+  );
 });
 
 test("liveFields follows the configuration under its own names", () => {

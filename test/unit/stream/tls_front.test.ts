@@ -23,6 +23,7 @@ beforeAll(async () => {
     port: 0,
     to: 1,
     log: silentLog(),
+    what: "streams",
   });
 });
 afterAll(() => {

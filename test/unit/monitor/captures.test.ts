@@ -85,7 +85,7 @@ test("a program that runs long is left to the thread", async () => {
 
 test("output that a child keeps open after the exit is left to the thread", async () => {
   const { thread, out, exit, collect } = exec();
-  const child = spawn("sleep", ["60"], { stdio: ["ignore", out.fd, "ignore"] });
+  const child = spawn("/bin/sleep", ["60"], { stdio: ["ignore", out.fd, "ignore"] });
   await once(child, "spawn");
   writeSync(out.fd, "the parent's");
   exit();

@@ -1,9 +1,9 @@
 // Finds the nearest name by edit distance, for messages such as "did you mean …?".
 
-/** Returns the name with the smallest edit distance to `name`. */
-export function nearest(name: string, names: readonly string[]): string {
+/** Returns the name with the smallest edit distance to `name`, up to distanceMax; "" if there is none. */
+export function nearest(name: string, names: readonly string[], distanceMax = Infinity): string {
   let best = "";
-  let least = Number.POSITIVE_INFINITY;
+  let least = distanceMax + 1;
   for (const other of names) {
     const distance = editDistance(name, other);
     if (distance < least) [best, least] = [other, distance];

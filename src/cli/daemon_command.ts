@@ -2,6 +2,7 @@
 import { messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
+import { type Lookup, lookup } from "./lookup.ts";
 import { UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
 import { failureCode } from "./program.ts";
@@ -44,13 +45,47 @@ export function showsFullIds(args: { trunc?: boolean }): boolean {
   return args.trunc === false;
 }
 
+/** Spread into an operand or option: whose live names the shell completes. */
+export const completes = {
+  container: { completes: "container" },
+  pod: { completes: "pod" },
+  image: { completes: "image" },
+} as const;
+
+const podForms = "namespace/pod, a unique name, or the beginning of an id";
+const containerForms =
+  "namespace/pod/container, namespace/pod with one container, a unique name, or the beginning of an id";
+
+/** Operands and options that name what lookup.ts finds. */
+export const containerOperand = {
+  type: "positional",
+  required: true,
+  description: containerForms,
+  ...completes.container,
+} as const;
+export const podOperand = {
+  type: "positional",
+  required: true,
+  description: podForms,
+  ...completes.pod,
+} as const;
+export const podArg = {
+  pod: {
+    type: "string",
+    alias: "p",
+    valueHint: "pod",
+    description: "Only containers of this pod",
+    ...completes.pod,
+  },
+} as const;
+
 /** Runs `use` with a client of the daemon at --host, then closes it. */
 export async function withClient<T>(
   args: { host?: string | undefined },
-  use: (client: Client) => Promise<T>,
+  use: (client: Client, find: Lookup) => Promise<T>,
 ): Promise<T> {
   using client = connect(args.host || process.env["ISULAD_HOST"] || defaultHost);
-  return await use(client);
+  return await use(client, lookup(client));
 }
 
 /** Acts on each id in turn and prints failures; returns a nonzero exit code if any failed. */

@@ -4,7 +4,15 @@ import { CriError } from "../base/errors.ts";
 import { runtime } from "../proto/messages.js";
 import { repeatable } from "./options.ts";
 import { print } from "./output.ts";
-import { forEach, hostArg, printJson, withClient } from "./daemon_command.ts";
+import {
+  completes,
+  containerOperand,
+  forEach,
+  hostArg,
+  podOperand,
+  printJson,
+  withClient,
+} from "./daemon_command.ts";
 import { infoJson, jsonForm, protoJson, readableTimes } from "./text.ts";
 
 type Answer = { status?: object; image?: object | null; info?: Record<string, string> | null };
@@ -14,17 +22,13 @@ function show(answer: Answer): void {
   printJson({ ...infoJson(info), ...(readableTimes(protoJson(rest)) as object) });
 }
 
-const idArg = (what: string) =>
-  ({
-    id: { type: "positional", description: `Id or id prefix of a ${what}`, ...repeatable },
-  }) as const;
-
 export const inspect = defineCommand({
   meta: { description: "Show containers in full, as JSON" },
-  args: { ...idArg("container"), ...hostArg },
+  args: { container: { ...containerOperand, ...repeatable }, ...hostArg },
   run: ({ args }) =>
-    withClient(args, (client) =>
-      forEach(args._, async (id) => {
+    withClient(args, (client, find) =>
+      forEach(args._, async (text) => {
+        const { id } = await find.container(text);
         const response = await client.ContainerStatus({ container_id: id, verbose: true });
         show(runtime.v1.ContainerStatusResponse.toObject(response, jsonForm));
       }),
@@ -33,10 +37,11 @@ export const inspect = defineCommand({
 
 export const inspectp = defineCommand({
   meta: { description: "Show pods in full, as JSON" },
-  args: { ...idArg("pod"), ...hostArg },
+  args: { pod: { ...podOperand, ...repeatable }, ...hostArg },
   run: ({ args }) =>
-    withClient(args, (client) =>
-      forEach(args._, async (id) => {
+    withClient(args, (client, find) =>
+      forEach(args._, async (text) => {
+        const { id } = await find.pod(text);
         const response = await client.PodSandboxStatus({ pod_sandbox_id: id, verbose: true });
         const { status, info } = runtime.v1.PodSandboxStatusResponse.toObject(response, jsonForm);
         show({ status, info });
@@ -47,7 +52,12 @@ export const inspectp = defineCommand({
 export const inspecti = defineCommand({
   meta: { description: "Show images in full, as JSON" },
   args: {
-    image: { type: "positional", description: "Name, digest or id", ...repeatable },
+    image: {
+      type: "positional",
+      description: "Name, digest or id",
+      ...repeatable,
+      ...completes.image,
+    },
     ...hostArg,
   },
   run: ({ args }) =>

@@ -9,7 +9,9 @@ import { verify } from "./images_verify.ts";
 import { print } from "./output.ts";
 import { UsageError } from "./options.ts";
 import {
+  completes,
   hostArg,
+  podArg,
   showsFullIds,
   outputArg,
   printJson,
@@ -17,20 +19,10 @@ import {
   truncArg,
   withClient,
 } from "./daemon_command.ts";
+import { containerStates, podStates } from "./states.ts";
 import { age, jsonForm, protoJson, shortId, size, table } from "./text.ts";
 
-const { ContainerState, PodSandboxState } = runtime.v1;
-
-const podStates: Record<number, string> = {
-  [PodSandboxState.SANDBOX_READY]: "Ready",
-  [PodSandboxState.SANDBOX_NOTREADY]: "NotReady",
-};
-const containerStates: Record<number, string> = {
-  [ContainerState.CONTAINER_CREATED]: "Created",
-  [ContainerState.CONTAINER_RUNNING]: "Running",
-  [ContainerState.CONTAINER_EXITED]: "Exited",
-  [ContainerState.CONTAINER_UNKNOWN]: "Unknown",
-};
+const { ContainerState } = runtime.v1;
 
 const nameArg = {
   name: { type: "string", valueHint: "regexp", description: "Only names that match" },
@@ -69,12 +61,7 @@ export const ps = defineCommand({
   meta: { description: "List running containers" },
   args: {
     all: { type: "boolean", alias: "a", description: "Include containers that are not running" },
-    pod: {
-      type: "string",
-      alias: "p",
-      valueHint: "id",
-      description: "Only containers of this pod",
-    },
+    ...podArg,
     ...nameArg,
     ...quietArg,
     ...truncArg,
@@ -82,10 +69,11 @@ export const ps = defineCommand({
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, async (client) => {
+    withClient(args, async (client, find) => {
       const wanted = pattern(args.name);
+      const podId = args.pod === undefined ? undefined : (await find.pod(args.pod)).id;
       const state = args.all ? undefined : { state: ContainerState.CONTAINER_RUNNING };
-      const response = await client.ListContainers({ filter: { pod_sandbox_id: args.pod, state } });
+      const response = await client.ListContainers({ filter: { pod_sandbox_id: podId, state } });
       response.containers = newestFirst(response.containers, wanted);
       if (args.output === "json") {
         printJson(protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm)));
@@ -118,7 +106,12 @@ export const images = defineCommand({
   meta: { description: "List images" },
   subCommands: { prune, verify },
   args: {
-    image: { type: "positional", required: false, description: "Only the image of this name" },
+    image: {
+      type: "positional",
+      required: false,
+      description: "Only the image of this name",
+      ...completes.image,
+    },
     digests: { type: "boolean", description: "Show digests" },
     ...quietArg,
     ...truncArg,

@@ -5,12 +5,12 @@ import { readLog } from "./log_file.ts";
 import { ReaderGone, readerGoneCode, writeOut } from "./output.ts";
 import { UsageError } from "./options.ts";
 import { waitForExit } from "./wait_for_exit.ts";
-import { hostArg, withClient } from "./daemon_command.ts";
+import { containerOperand, hostArg, withClient } from "./daemon_command.ts";
 
 export const logs = defineCommand({
   meta: { description: "Show the output of a container" },
   args: {
-    container: { type: "positional", description: "Id or id prefix of a container" },
+    container: containerOperand,
     follow: {
       type: "boolean",
       alias: "f",
@@ -21,17 +21,18 @@ export const logs = defineCommand({
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, async (client) => {
+    withClient(args, async (client, find) => {
       const tail = args.tail === undefined ? undefined : linesOf(args.tail);
-      const { status } = await client.ContainerStatus({ container_id: args.container });
+      const { id, path } = await find.container(args.container);
+      const { status } = await client.ContainerStatus({ container_id: id });
       if (!status?.log_path) {
         const why = "its pod has no log_directory, or it has no log_path";
-        throw new CriError("FAILED_PRECONDITION", `container ${args.container} has no log: ${why}`);
+        throw new CriError("FAILED_PRECONDITION", `container ${path} has no log: ${why}`);
       }
       const ended = new AbortController();
       const follow = args.follow ? ended.signal : undefined;
       if (follow) {
-        waitForExit(client, status.id ?? "")
+        waitForExit(client, id)
           .finally(() => ended.abort())
           .catch(() => {});
       }

@@ -6,9 +6,12 @@ import { runtime } from "../proto/messages.js";
 import type { ContainerStats, UInt64Value } from "../proto/types.ts";
 import type { Client } from "./client.ts";
 import { catchInterrupts } from "./interrupts.ts";
+import type { Lookup } from "./lookup.ts";
 import { repeatable, UsageError } from "./options.ts";
 import {
+  containerOperand,
   hostArg,
+  podArg,
   showsFullIds,
   outputArg,
   printJson,
@@ -23,12 +26,11 @@ const betweenMs = 1_100;
 
 const whichArgs = {
   container: {
-    type: "positional",
+    ...containerOperand,
     required: false,
-    description: "Ids or id prefixes (default: all)",
     ...repeatable,
   },
-  pod: { type: "string", alias: "p", valueHint: "id", description: "Only containers of this pod" },
+  ...podArg,
   ...truncArg,
 } as const;
 
@@ -36,10 +38,11 @@ export const stats = defineCommand({
   meta: { description: "Show the resource usage of running containers" },
   args: { ...whichArgs, ...outputArg, ...hostArg },
   run: ({ args }) =>
-    withClient(args, async (client) => {
-      const before = await readStats(client, args._, args.pod);
+    withClient(args, async (client, find) => {
+      const which = await chosen(find, args);
+      const before = await readStats(client, which);
       await sleep(betweenMs);
-      const now = await readStats(client, args._, args.pod);
+      const now = await readStats(client, which);
       if (args.output === "json") {
         const response = runtime.v1.ListContainerStatsResponse.fromObject({ stats: now });
         printJson(protoJson(runtime.v1.ListContainerStatsResponse.toObject(response, jsonForm)));
@@ -71,13 +74,14 @@ export const top = defineCommand({
     if (delayS < 1 || delayS > 3600) throw new UsageError("--delay takes 1 to 3600 seconds");
     const tables = args.iterations === undefined ? Infinity : countOf(args.iterations);
     using interrupts = catchInterrupts();
-    return await withClient(args, async (client) => {
-      let before = await readStats(client, args._, args.pod);
+    return await withClient(args, async (client, find) => {
+      const which = await chosen(find, args);
+      let before = await readStats(client, which);
       for (let shown = 0; shown < tables; shown++) {
         const waitMs = shown === 0 ? betweenMs : Math.max(betweenMs, delayS * 1000);
         await sleep(waitMs, undefined, { signal: interrupts.signal }).catch(() => {});
         if (interrupts.signal.aborted) break; // the normal end
-        const now = await readStats(client, args._, args.pod);
+        const now = await readStats(client, which);
         const usages = usagesOf(before, now).sort((a, b) => (b.cores ?? 0) - (a.cores ?? 0));
         const home = process.stdout.isTTY ? "\u001b[H\u001b[J" : "";
         process.stdout.write(`${home}${statsTable(usages, showsFullIds(args))}`);
@@ -94,14 +98,19 @@ function countOf(text: string): number {
   throw new UsageError(`--iterations takes a number of tables, not "${text}"`);
 }
 
-/** @throws CriError NOT_FOUND for an unknown id, FAILED_PRECONDITION for an exited container. */
-async function readStats(
-  client: Client,
-  ids: readonly string[],
-  pod: string | undefined,
-): Promise<ContainerStats[]> {
+/** Ids of containers; none: all, or all of the pod. */
+type Which = { ids: readonly string[]; podId: string | undefined };
+
+async function chosen(find: Lookup, args: { _: string[]; pod?: string | undefined }) {
+  const found = await Promise.all(args._.map((text) => find.container(text)));
+  const podId = args.pod === undefined ? undefined : (await find.pod(args.pod)).id;
+  return { ids: found.map(({ id }) => id), podId };
+}
+
+/** @throws CriError FAILED_PRECONDITION for an exited container. */
+async function readStats(client: Client, { ids, podId }: Which): Promise<ContainerStats[]> {
   if (ids.length === 0) {
-    const filter = pod === undefined ? undefined : { pod_sandbox_id: pod };
+    const filter = podId === undefined ? undefined : { pod_sandbox_id: podId };
     return (await client.ListContainerStats({ filter })).stats;
   }
   const answers = await Promise.all(ids.map((id) => client.ContainerStats({ container_id: id })));

@@ -1,5 +1,5 @@
 // Implements isulad-ts stop, stopp, rm, rmp and rmi. CRI answers OK for unknown ids; these commands look each
-// id up first, so that a mistyped one is an error.
+// one up first, so that a mistyped one is an error.
 import { defineCommand } from "citty";
 import { CriError } from "../base/errors.ts";
 import { toLong } from "../base/int64.ts";
@@ -7,13 +7,21 @@ import { runtime } from "../proto/messages.js";
 import type { Client } from "./client.ts";
 import { print } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
-import { forEach, hostArg, secondsOf, withClient } from "./daemon_command.ts";
+import {
+  completes,
+  containerOperand,
+  forEach,
+  hostArg,
+  podOperand,
+  secondsOf,
+  withClient,
+} from "./daemon_command.ts";
+import { containerStates, podStates } from "./states.ts";
 
-const { ContainerState, PodSandboxState } = runtime.v1;
+const running = containerStates[runtime.v1.ContainerState.CONTAINER_RUNNING];
+const ready = podStates[runtime.v1.PodSandboxState.SANDBOX_READY];
 
-const operands = { type: "positional", required: false, ...repeatable } as const;
-const idArg = (what: string) =>
-  ({ id: { ...operands, description: `Ids or id prefixes of ${what}` } }) as const;
+const several = { required: false, ...repeatable } as const;
 const allArg = (what: string) =>
   ({ all: { type: "boolean", alias: "a", description: `All ${what}` } }) as const;
 const forceArg = (what: string) =>
@@ -22,7 +30,7 @@ const forceArg = (what: string) =>
 export const stop = defineCommand({
   meta: { description: "Stop containers" },
   args: {
-    ...idArg("containers"),
+    container: { ...containerOperand, ...several },
     timeout: {
       type: "string",
       alias: "t",
@@ -33,12 +41,12 @@ export const stop = defineCommand({
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, (client) => {
+    withClient(args, (client, find) => {
       const graceSeconds = secondsOf(args.timeout, "--timeout");
-      return forEach(required(args._, "a container"), async (id) => {
-        const container = await containerOf(client, id);
-        await stopContainer(client, container.id, graceSeconds);
-        print(id);
+      return forEach(required(args._, "a container"), async (text) => {
+        const { id } = await find.container(text);
+        await stopContainer(client, id, graceSeconds);
+        print(text);
       });
     }),
 });
@@ -52,35 +60,35 @@ export async function stopContainer(client: Client, id: string, graceSeconds: nu
 export const rm = defineCommand({
   meta: { description: "Remove containers" },
   args: {
-    ...idArg("containers"),
+    container: { ...containerOperand, ...several },
     ...allArg("containers"),
     ...forceArg("Kill and remove running containers"),
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, async (client) => {
+    withClient(args, async (client, find) => {
       const listed = args.all ? (await client.ListContainers({})).containers : [];
       const ids = args.all ? listed.map(({ id }) => id ?? "") : required(args._, "a container");
-      return await forEach(ids, async (id) => {
-        const container = await containerOf(client, id);
-        if (container.state === ContainerState.CONTAINER_RUNNING && !args.force) {
+      return await forEach(ids, async (text) => {
+        const { id, state } = await find.container(text);
+        if (state === running && !args.force) {
           throw new CriError("FAILED_PRECONDITION", "is running: stop it first, or use --force");
         }
-        await client.RemoveContainer({ container_id: container.id });
-        print(id);
+        await client.RemoveContainer({ container_id: id });
+        print(text);
       });
     }),
 });
 
 export const stopp = defineCommand({
   meta: { description: "Stop pods and their containers" },
-  args: { ...idArg("pods"), ...hostArg },
+  args: { pod: { ...podOperand, ...several }, ...hostArg },
   run: ({ args }) =>
-    withClient(args, (client) =>
-      forEach(required(args._, "a pod"), async (id) => {
-        const pod = await podOf(client, id);
-        await client.StopPodSandbox({ pod_sandbox_id: pod.id });
-        print(`Stopped sandbox ${id}`);
+    withClient(args, (client, find) =>
+      forEach(required(args._, "a pod"), async (text) => {
+        const { id } = await find.pod(text);
+        await client.StopPodSandbox({ pod_sandbox_id: id });
+        print(`Stopped sandbox ${text}`);
       }),
     ),
 });
@@ -88,25 +96,25 @@ export const stopp = defineCommand({
 export const rmp = defineCommand({
   meta: { description: "Remove pods and their containers" },
   args: {
-    ...idArg("pods"),
+    pod: { ...podOperand, ...several },
     ...allArg("pods"),
     ...forceArg("Stop and remove ready pods"),
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, async (client) => {
+    withClient(args, async (client, find) => {
       const listed = args.all ? (await client.ListPodSandbox({})).items : [];
       const ids = args.all ? listed.map(({ id }) => id ?? "") : required(args._, "a pod");
-      return await forEach(ids, async (id) => {
-        const pod = await podOf(client, id);
-        if (pod.state === PodSandboxState.SANDBOX_READY) {
+      return await forEach(ids, async (text) => {
+        const { id, state } = await find.pod(text);
+        if (state === ready) {
           if (!args.force) {
             throw new CriError("FAILED_PRECONDITION", "is ready: stop it first, or use --force");
           }
-          await client.StopPodSandbox({ pod_sandbox_id: pod.id });
+          await client.StopPodSandbox({ pod_sandbox_id: id });
         }
-        await client.RemovePodSandbox({ pod_sandbox_id: pod.id });
-        print(`Removed sandbox ${id}`);
+        await client.RemovePodSandbox({ pod_sandbox_id: id });
+        print(`Removed sandbox ${text}`);
       });
     }),
 });
@@ -114,7 +122,12 @@ export const rmp = defineCommand({
 export const rmi = defineCommand({
   meta: { description: "Remove images, with all their names" },
   args: {
-    image: { ...operands, description: "Names, digests or ids" },
+    image: {
+      type: "positional",
+      description: "Name, digest or id",
+      ...several,
+      ...completes.image,
+    },
     ...hostArg,
   },
   run: ({ args }) =>
@@ -128,16 +141,6 @@ export const rmi = defineCommand({
       }),
     ),
 });
-
-async function containerOf(client: Client, id: string) {
-  const { status } = await client.ContainerStatus({ container_id: id });
-  return { id: status?.id ?? id, state: status?.state };
-}
-
-async function podOf(client: Client, id: string) {
-  const { status } = await client.PodSandboxStatus({ pod_sandbox_id: id });
-  return { id: status?.id ?? id, state: status?.state };
-}
 
 function required(ids: readonly string[], what: string): readonly string[] {
   if (ids.length > 0) return ids;

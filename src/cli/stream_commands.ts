@@ -10,7 +10,7 @@ import type { Client } from "./client.ts";
 import { catchInterrupts } from "./interrupts.ts";
 import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
 import { repeatable, UsageError } from "./options.ts";
-import { hostArg, secondsOf, withClient } from "./daemon_command.ts";
+import { containerOperand, hostArg, podOperand, secondsOf, withClient } from "./daemon_command.ts";
 import { startFailureCode } from "./start_exit_code.ts";
 import { openSpdy, runRemote } from "./stream_client.ts";
 import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
@@ -25,7 +25,13 @@ const inputArg = {
 export const exec = defineCommand({
   meta: { description: "Run a command in a container" },
   args: {
-    container: { type: "positional", description: "Id of a container; the command follows" },
+    container: containerOperand,
+    command: {
+      type: "positional",
+      required: false,
+      description: "The command and its arguments",
+      ...repeatable,
+    },
     ...inputArg,
     tty: { type: "boolean", alias: "t", description: "Allocate a terminal" },
     sync: { type: "boolean", alias: "s", description: "Print the output when the command exits" },
@@ -38,8 +44,8 @@ export const exec = defineCommand({
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, async (client) => {
-      const [container_id = "", ...cmd] = args._;
+    withClient(args, async (client, find) => {
+      const [text = "", ...cmd] = args._;
       if (cmd.length === 0) throw new UsageError("A command is required");
       const seconds = secondsOf(args.timeout, "--timeout");
       if (args.sync && (args.interactive || args.tty)) {
@@ -47,6 +53,7 @@ export const exec = defineCommand({
       }
       if (seconds > 0 && !args.sync) throw new UsageError("--timeout needs --sync");
       const wanted = { stdin: args.interactive === true, tty: args.tty === true };
+      const { id: container_id } = await find.container(text);
       try {
         if (args.sync) return await execSync(client, { container_id, cmd }, seconds);
         const streams = { ...wanted, stdout: true, stderr: !wanted.tty };
@@ -89,14 +96,14 @@ async function converse(url: string, wanted: { stdin: boolean; tty: boolean }): 
 export const attach = defineCommand({
   meta: { description: "Attach to a running container's output until it exits" },
   args: {
-    container: { type: "positional", description: "Id or id prefix of a container" },
+    container: containerOperand,
     ...inputArg,
     tty: { type: "boolean", alias: "t", description: "It has a terminal (default: look it up)" },
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, async (client) => {
-      const container_id = args.container ?? "";
+    withClient(args, async (client, find) => {
+      const { id: container_id } = await find.container(args.container);
       const tty = args.tty === true || (await hasTerminal(client, container_id));
       const wanted = { stdin: args.interactive === true, tty };
       const { url } = await client.Attach({ container_id, ...wanted, stdout: true, stderr: !tty });
@@ -121,18 +128,21 @@ async function hasTerminal(client: Client, container_id: string): Promise<boolea
 export const portForward = defineCommand({
   meta: { description: "Forward local ports to a pod until interrupted" },
   args: {
-    pod: {
+    pod: podOperand,
+    ports: {
       type: "positional",
-      description: "Id of a pod, then one or more [LOCAL:]PORT",
+      required: false,
+      description: "[LOCAL:]PORT, one or more",
       ...repeatable,
     },
     ...hostArg,
   },
   run: ({ args }) =>
-    withClient(args, async (client) => {
-      const [pod_sandbox_id = "", ...mappings] = args._;
+    withClient(args, async (client, find) => {
+      const [text = "", ...mappings] = args._;
       const ports = mappings.map(portsOf);
       if (ports.length === 0) throw new UsageError("At least one [LOCAL:]PORT is required");
+      const { id: pod_sandbox_id } = await find.pod(text);
       const { url } = await client.PortForward({ pod_sandbox_id });
       using interrupts = catchInterrupts();
       const session = await openSpdy(url, "portforward.k8s.io");

@@ -3,7 +3,6 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { CriError } from "../../src/base/errors.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { fakeDaemon } from "./fake_daemon.ts";
 
@@ -62,24 +61,29 @@ test("ps lists running containers, with -a all, and with --pod those of a pod", 
       filters.push([filter?.state?.state, filter?.pod_sandbox_id]);
       return { containers: [] };
     },
+    ListPodSandbox: () => ({
+      items: [{ id: "p1", metadata: { name: "web", namespace: "default" } }],
+    }),
   });
   await isuladTs("ps");
-  await isuladTs("ps", "-a", "--pod", "p1");
+  await isuladTs("ps", "-a", "--pod", "default/web");
   expect(filters).toEqual([
     [CONTAINER_RUNNING, ""],
     [undefined, "p1"],
   ]);
-  expect(daemon.calls).toHaveLength(2);
+  expect(daemon.calls).toEqual(["ListContainers", "ListPodSandbox", "ListContainers"]);
 });
 
 test("rm continues after a failure, and removes a running container only with --force", async () => {
   const removed: unknown[] = [];
   await using daemon = await fakeDaemon(socket, {
-    ContainerStatus: ({ container_id }) => {
-      if (container_id === "none") throw new CriError("NOT_FOUND", "container none not found");
-      const state = container_id === "runs" ? CONTAINER_RUNNING : CONTAINER_EXITED;
-      return { status: { id: `${container_id}-whole`, state } };
-    },
+    ListPodSandbox: () => ({ items: [] }),
+    ListContainers: () => ({
+      containers: [
+        { id: "runs-whole", state: CONTAINER_RUNNING },
+        { id: "done-whole", state: CONTAINER_EXITED },
+      ],
+    }),
     RemoveContainer: ({ container_id }) => {
       removed.push(container_id);
       return {};
@@ -88,7 +92,8 @@ test("rm continues after a failure, and removes a running container only with --
   expect(await isuladTs("rm", "none", "runs", "done")).toEqual({
     code: 1,
     stdout: "done\n",
-    stderr: "none: container none not found\nruns: is running: stop it first, or use --force\n",
+    stderr:
+      "none: container none not found: isulad-ts ps -a lists all\nruns: is running: stop it first, or use --force\n",
   });
   expect((await isuladTs("rm", "-f", "runs")).code).toBe(0);
   expect(removed).toEqual(["done-whole", "runs-whole"]);

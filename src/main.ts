@@ -43,8 +43,10 @@ async function main(args: string[]): Promise<number> {
     if (first === "unpack") return (await import("./layer/unpack_helper.ts")).unpackMain(rest);
     return (await import("./node/netns_sockets.ts")).netnsSocketsMain(rest);
   }
+  if (first === "daemon") return runDaemonCommand(rest);
+  const isInfo = args.length === 1 && /^(--help|-h|--version|-V|-v)$/.test(args[0]!);
   const isCommand = first !== undefined && !first.startsWith("-");
-  return isCommand ? runCommand(args) : runDaemonCommand(args);
+  return isCommand || isInfo ? runCommand(args) : runDaemonCommand(args);
 }
 
 /** True for the exact arguments with which the daemon starts a helper; others are mistyped commands. */
@@ -56,16 +58,12 @@ function isHelper([first, second, third]: string[]): boolean {
 }
 
 async function runCommand(args: string[]): Promise<number> {
-  const { commands, passthrough } = await import("./cli/commands.ts");
-  const { configArgs, configShowName } = await import("./cli/config.ts");
+  const { description, groups, passthrough } = await import("./cli/commands.ts");
+  const { configShowName } = await import("./cli/config.ts");
   const { runProgram } = await import("./cli/program.ts");
-  const description = "A container runtime daemon: without a command, it runs as the daemon";
-  const main = { meta: { name, description }, args: configArgs };
   const parseThemselves = [configShowName];
-  return runProgram(
-    { name, version: versionText(), commands, main, passthrough, parseThemselves },
-    args,
-  );
+  const version = versionText();
+  return runProgram({ name, version, description, groups, passthrough, parseThemselves }, args);
 }
 
 function versionText(): string {
@@ -115,7 +113,8 @@ async function runDaemonCommand(args: string[]): Promise<number> {
   try {
     const own = args.filter((word) => word !== allowFailpoints);
     const { file, flags, info } = parseFlags(name, own);
-    if (info !== undefined) return await runCommand([`--${info}`]);
+    if (info === "version") return await runCommand(["--version"]);
+    if (info === "help") return await runCommand(["daemon", "--help"]);
     const read = () => loadConfig(file, flags);
     const loaded = read();
     const log = createLog({

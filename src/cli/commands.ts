@@ -1,8 +1,10 @@
-// Table of the CLI's commands by name; program.ts finds and runs them.
-import type { SubCommandsDef } from "citty";
-import { configCommand } from "./config.ts";
+// Table of the CLI's commands in the groups of its help; program.ts finds and runs them.
+import { defineCommand } from "citty";
+import { completeCommand, completion } from "./completion.ts";
+import { configArgs, configCommand } from "./config.ts";
 import { logs } from "./logs.ts";
 import { rm, rmi, rmp, stop, stopp } from "./stop_remove.ts";
+import type { CommandGroups } from "./help.ts";
 import { load, pull, save } from "./image_commands.ts";
 import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
 import { events } from "./events.ts";
@@ -17,44 +19,50 @@ import { attach, exec, portForward } from "./stream_commands.ts";
 import { isuladFailureCode } from "./start_exit_code.ts";
 import { stats, top } from "./stats.ts";
 
-export const commands: SubCommandsDef = {
-  run,
-  pods,
-  ps,
-  images,
-  pull,
-  load,
-  import: load, // ctr's name for load
-  save,
-  logs,
-  exec,
-  attach,
-  "port-forward": portForward,
-  events,
-  stop,
-  rm,
-  stopp,
-  rmp,
-  rmi,
-  inspect,
-  inspectp,
-  inspecti,
-  info,
-  stats,
-  top,
-  nri,
-  registry,
-  reload,
-  version,
-  config: configCommand,
-  // Loaded when they run: they need rooms that no other command needs.
-  doctor: async () => (await import("./doctor.ts")).doctor,
-  debug: async () => (await import("./debug.ts")).debug,
-  "support-bundle": async () => (await import("./debug.ts")).supportBundleCommand,
-  licenses,
+/** For help and completion; main.ts runs the daemon before any command is loaded. */
+const daemon = defineCommand({
+  meta: { description: "Run the daemon, as isulad-ts does without a command" },
+  args: configArgs,
+});
+
+export const description =
+  "isulad-ts runs containers for Kubernetes: a daemon, and commands to look at it.";
+
+export const groups: CommandGroups = {
+  Pods: { run, pods, inspectp, "port-forward": portForward, stopp, rmp },
+  Containers: { ps, logs, exec, attach, inspect, stats, top, stop, rm },
+  Images: {
+    images,
+    pull,
+    load,
+    import: load, // ctr's name for load
+    save,
+    inspecti,
+    rmi,
+    registry,
+  },
+  Node: {
+    info,
+    events,
+    nri,
+    reload,
+    version,
+    // Loaded when they run, as doctor is: they need rooms that no other command needs.
+    debug: async () => (await import("./debug.ts")).debug,
+  },
+  "Without a daemon": {
+    daemon,
+    config: configCommand,
+    "support-bundle": async () => (await import("./debug.ts")).supportBundleCommand,
+    doctor: async () => (await import("./doctor.ts")).doctor,
+    completion,
+    licenses,
+    complete: completeCommand(() => groups),
+  },
 };
 
 export const passthrough: Record<string, PassThrough> = {
   run: { operands: 1, failureCode: isuladFailureCode },
   exec: { operands: 1, failureCode: isuladFailureCode },
+  complete: { operands: 1, failureCode: 1 },
 };

@@ -26,7 +26,7 @@ export type Lookup = {
   pod(text: string): Promise<Candidate>;
 };
 
-const candidatesShownMax = 10;
+const candidatesMax = 10;
 /** More different letters are no mistyped name. */
 const typosMax = 2;
 
@@ -119,7 +119,7 @@ function newestFirst(a: Candidate, b: Candidate): number {
 }
 
 function ambiguous(kind: Kind, text: string, found: readonly Candidate[]): CriError {
-  const shown = found.slice(0, candidatesShownMax);
+  const shown = found.slice(0, candidatesMax);
   const width = Math.max(...shown.map(({ path }) => path.length));
   const lines = shown.map(({ id, path, state, createdNs }) => {
     const when = age(Number(createdNs)).toLowerCase();

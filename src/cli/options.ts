@@ -35,12 +35,12 @@ export function checkArguments(name: string, argv: readonly string[], args: Args
     }
     const { given, value } = splitOption(arg, args);
     for (const key of given) {
-      const found = option(key, args);
+      const found = findOption(key, args);
       if (found === undefined) throw unknownOption(name, arg, optionNames(args));
       if (seen.has(found.key) && !isRepeatable(found.def)) throw givenTwice(`--${found.key}`, see);
       seen.add(found.key);
     }
-    const { def } = option(given.at(-1)!, args)!;
+    const { def } = findOption(given.at(-1)!, args)!;
     if (def.type === "boolean") {
       if (value !== undefined) throw new UsageError(`${arg} takes no value. ${see}`);
       continue;
@@ -53,7 +53,7 @@ export function checkArguments(name: string, argv: readonly string[], args: Args
 /** Splits "-abc" into three options unless the command has an option "abc"; value: the part after "=". */
 function splitOption(arg: string, args: ArgsDef): { given: string[]; value: string | undefined } {
   const [, dashes = "", key = "", value] = /^(--?)([^=]*)(?:=(.*))?$/s.exec(arg)!;
-  const isWhole = dashes === "--" || option(key, args) !== undefined;
+  const isWhole = dashes === "--" || findOption(key, args) !== undefined;
   return { given: isWhole ? [key] : key.split(""), value };
 }
 
@@ -109,7 +109,8 @@ function isRepeatable(def: ArgDef): boolean {
   return "repeatable" in def;
 }
 
-function option(name: string, args: ArgsDef): { key: string; def: ArgDef } | undefined {
+/** name: without dashes; an option's name or one-letter name. */
+export function findOption(name: string, args: ArgsDef): { key: string; def: ArgDef } | undefined {
   for (const [key, def] of Object.entries(args)) {
     if (def.type === "positional") continue;
     const aliases = "alias" in def ? [def.alias ?? []].flat() : [];
@@ -121,10 +122,10 @@ function option(name: string, args: ArgsDef): { key: string; def: ArgDef } | und
 
 function isOption(arg: string, args: ArgsDef): boolean {
   const [, key] = /^--?([^=]+)/.exec(arg) ?? [];
-  return key !== undefined && option(key, args) !== undefined;
+  return key !== undefined && findOption(key, args) !== undefined;
 }
 
 export function takesValue(arg: string, args: ArgsDef): boolean {
-  const found = option(arg.replace(/^--?/, ""), args);
+  const found = findOption(arg.replace(/^--?/, ""), args);
   return found !== undefined && found.def.type !== "boolean";
 }

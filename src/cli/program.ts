@@ -1,17 +1,25 @@
 // Runs a command line: finds the command, checks its arguments, prints help and errors. citty parses options.
-import { stripVTControlCharacters } from "node:util";
-import { type ArgsDef, type CommandDef, parseArgs, renderUsage, type SubCommandsDef } from "citty";
+import { type ArgsDef, type CommandDef, parseArgs } from "citty";
 import { messageOf } from "../base/errors.ts";
 import { nearest } from "../base/edit_distance.ts";
+import {
+  argsOf,
+  commandHelp,
+  type CommandGroups,
+  described,
+  programHelp,
+  resolve,
+  subCommandsOf,
+  ungrouped,
+} from "./help.ts";
 import { checkArguments, takesValue, UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
 
 export type Program = {
   name: string;
   version: string;
-  commands: SubCommandsDef;
-  /** Runs if the command line names no command. */
-  main: CommandDef;
+  description: string;
+  groups: CommandGroups;
   /** Commands that pass all arguments after their first operands to a command in a container. */
   passthrough: Record<string, PassThrough>;
   /** Full names of commands that parse and check their arguments themselves. */
@@ -31,10 +39,12 @@ export async function runProgram(program: Program, argv: readonly string[]): Pro
       print(program.version);
       return 0;
     }
-    const isCommand = argv.length > 0 && !first.startsWith("-");
-    if (!isCommand) return await runLeaf(program, program.main, { name: program.name, argv });
-    const found = await find(program, argv);
-    return await runLeaf(program, found.command, found);
+    if (argv.length === 1 && /^(--help|-h|help)$/.test(first)) {
+      process.stdout.write(await programHelp(program));
+      return 0;
+    }
+    const asked = first === "help" ? [...argv.slice(1), "--help"] : argv;
+    return await runLeaf(program, await find(program, asked));
   } catch (error) {
     say(`${program.name}: ${messageOf(error)}`);
     const own = error instanceof UsageError ? usageCode : failureCode;
@@ -45,22 +55,20 @@ export async function runProgram(program: Program, argv: readonly string[]): Pro
 type Found = { command: CommandDef; name: string; argv: readonly string[] };
 
 async function find(program: Program, argv: readonly string[]): Promise<Found> {
-  let commands: SubCommandsDef | undefined = program.commands;
-  let found: Found = { command: program.main, name: program.name, argv };
-  while (commands) {
+  let commands = ungrouped(program.groups);
+  let found: Found = { command: {}, name: program.name, argv };
+  for (;;) {
     const [name, ...rest] = found.argv;
     if (name === undefined || name.startsWith("-")) break;
-    const next: unknown = await resolve(commands[name]);
-    if (!next && found.command.run && found.command !== program.main) break; // an operand
+    const next = (await resolve(commands[name])) as CommandDef | undefined;
+    if (!next && found.command.run) break; // an operand
     if (!next) throw unknownCommand(found.name, name, Object.keys(commands));
     found = { command: next, name: `${found.name} ${name}`, argv: rest };
-    commands = (await resolve(found.command.subCommands)) as SubCommandsDef | undefined;
+    commands = await subCommandsOf(next);
+    if (Object.keys(commands).length === 0) break;
   }
+  if (found.argv === argv) throw new UsageError(`A command is required. See ${found.name} --help.`);
   return found;
-}
-
-async function resolve(value: unknown): Promise<unknown> {
-  return typeof value === "function" ? (value as () => unknown)() : value;
 }
 
 function unknownCommand(parent: string, name: string, known: string[]): UsageError {
@@ -69,37 +77,27 @@ function unknownCommand(parent: string, name: string, known: string[]): UsageErr
   return new UsageError(`Unknown command ${typed}${hint} See ${parent} --help.`);
 }
 
-async function runLeaf(program: Program, command: CommandDef, found: Omit<Found, "command">) {
-  const args = ((await resolve(command.args)) ?? {}) as ArgsDef;
-  const rule = program.passthrough[found.name.split(" ")[1] ?? ""];
-  const { own, passed } = split(found.argv, args, rule?.operands ?? Infinity);
+async function runLeaf(program: Program, { command, name, argv }: Found): Promise<number> {
+  const args = await argsOf(command);
+  const rule = program.passthrough[name.split(" ")[1] ?? ""];
+  const { own, passed } = split(argv, args, rule?.operands ?? Infinity);
   if (own.some((arg) => arg === "--help" || arg === "-h")) {
-    const isMain = command === program.main;
-    const shown = isMain ? { ...command, subCommands: program.commands } : command;
-    const meta = { ...(await metaOf(command)), name: found.name };
-    const usage = (await renderUsage({ ...shown, meta })).replaceAll(/ +$/gm, "");
-    print(process.stdout.isTTY ? usage : stripVTControlCharacters(usage)); // citty always adds colours
+    process.stdout.write(await commandHelp(name, command));
     return 0;
   }
-  const subCommands = (await resolve(command.subCommands)) as SubCommandsDef | undefined;
   if (!command.run) {
-    throw new UsageError(
-      `${found.name} needs one of: ${Object.keys(subCommands ?? {}).join(", ")}. See ${found.name} --help.`,
-    );
+    const names = (await described(await subCommandsOf(command))).map(([sub]) => sub);
+    throw new UsageError(`${name} needs one of: ${names.join(", ")}. See ${name} --help.`);
   }
-  const parsesItself = program.parseThemselves?.includes(found.name) === true;
-  if (!parsesItself) checkArguments(found.name, own, args);
+  const parsesItself = program.parseThemselves?.includes(name) === true;
+  if (!parsesItself) checkArguments(name, own, args);
   const rawArgs = passed.length > 0 ? [...own, "--", ...passed] : [...own];
   const result: unknown = await command.run({
     rawArgs,
-    args: parse(found.name, parsesItself ? [] : rawArgs, args),
+    args: parse(name, parsesItself ? [] : rawArgs, args),
     cmd: command,
   });
   return typeof result === "number" ? result : 0;
-}
-
-async function metaOf(command: CommandDef): Promise<{ description?: string }> {
-  return (await resolve(command.meta)) ?? {};
 }
 
 function parse(name: string, rawArgs: string[], args: ArgsDef) {

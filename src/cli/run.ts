@@ -16,7 +16,7 @@ import { repeatable } from "./options.ts";
 import { everyValue } from "./program.ts";
 import { follow } from "./progress.ts";
 import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
-import { hostArg, withClient } from "./daemon_command.ts";
+import { completes, hostArg, withClient } from "./daemon_command.ts";
 import { isuladFailureCode, startFailureCode } from "./start_exit_code.ts";
 import { waitForExit } from "./wait_for_exit.ts";
 
@@ -27,28 +27,34 @@ const startTimeoutMs = 240_000;
 export const run = defineCommand({
   meta: { description: "Run a command in a new pod, show its output, and remove the pod" },
   args: {
-    image: { type: "positional", description: "Name or id of an image; a command may follow" },
+    image: { type: "positional", description: "Name or id of an image", ...completes.image },
+    command: {
+      type: "positional",
+      required: false,
+      description: "Replaces the image's command",
+      ...repeatable,
+    },
     name: { type: "string", description: "Name of pod and container (default: from the image)" },
     env: {
       type: "string",
       alias: "e",
       ...repeatable,
       valueHint: "NAME=VALUE",
-      description: "Environment variable; repeatable",
+      description: "Environment variable; NAME alone passes this shell's",
     },
     volume: {
       type: "string",
       alias: "v",
       ...repeatable,
       valueHint: "host:container[:ro]",
-      description: "Mount a folder or file of the host; repeatable",
+      description: "Mount a folder or file of the host",
     },
     publish: {
       type: "string",
       alias: "p",
       ...repeatable,
       valueHint: "host:pod[/udp]",
-      description: "Publish a port of the pod on the host; repeatable",
+      description: "Publish a port of the pod on the host",
     },
     workdir: { type: "string", alias: "w", description: "Working directory" },
     "host-network": { type: "boolean", description: "Use the host's network" },

@@ -27,7 +27,7 @@ test.each([
   ["--graph", `--graph needs a value. ${see}`],
   ["--graph=", `--graph has an empty value: omit it for the default. ${see}`],
   ["--graph /run/g --graph /run/h", `--graph is given twice. ${see}`],
-  ["stray", `Unknown command stray; did you mean stop? ${see}`],
+  ["stray", `Unknown command stray; did you mean stats? ${see}`],
   ["monitor", "Unknown command monitor; did you mean "],
   ["monitor --state state", "Unknown command monitor; did you mean "],
   ["unpack", "Unknown command unpack; did you mean "],
@@ -43,8 +43,9 @@ test("isulad-ts exits with 2 for an empty argument", () => {
 });
 
 test.each([
-  ["--graph /run/g --help", /USAGE isulad-ts/],
-  ["-h", /USAGE isulad-ts/],
+  ["--graph /run/g --help", /Usage: isulad-ts daemon /],
+  ["daemon -h", /Usage: isulad-ts daemon /],
+  ["-h", /Usage: isulad-ts COMMAND/],
   ["--graph /run/g --version", /^isulad-ts \d/],
   ["-V", /^isulad-ts \d/],
 ])("isulad-ts %s prints its answer and creates nothing", (line, said) => {

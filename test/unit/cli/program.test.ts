@@ -22,13 +22,17 @@ const record = (name: string): CommandDef =>
 const program: Program = {
   name: "prog",
   version: "1.2.3",
-  main: record("main"),
-  commands: {
-    list: record("list"),
-    one: record("one"),
-    run: record("run"),
-    config: { subCommands: { check: record("check"), show: record("show") } },
-    fail: { run: () => Promise.reject(new Error("it broke")) },
+  description: "A program.",
+  groups: {
+    Words: { list: record("list"), one: record("one"), run: record("run") },
+    Others: {
+      config: {
+        meta: { description: `Checks ${"and shows ".repeat(9)}files` },
+        subCommands: { check: record("check"), show: record("show") },
+      },
+      fail: { run: () => Promise.reject(new Error("it broke")) },
+      hidden: { meta: { hidden: true }, run: () => 5 },
+    },
   },
   passthrough: { run: { operands: 1, failureCode: 125 } },
 };
@@ -45,8 +49,6 @@ async function prog(line: string) {
 }
 
 test.each([
-  ["", ["main", false, "none", []]],
-  ["--value x -f", ["main", true, "x", []]],
   ["list a b", ["list", false, "none", ["a", "b"]]],
   ["list -fa --value=x a", ["list", true, "x", ["a"]]],
   ["config check file", ["check", false, "none", ["file"]]],
@@ -70,6 +72,9 @@ test.each([
     2,
     "prog: prog list has no option --vale; did you mean --value? See prog list --help.",
   ],
+  ["", 2, "prog: A command is required. See prog --help."],
+  ["--value x", 2, "prog: A command is required. See prog --help."],
+  ["hidden", 5, ""],
   ["list -az", 2, "prog: prog list has no option -az. See prog list --help."],
   ["list --value", 2, "prog: --value needs a value. See prog list --help."],
   [
@@ -109,10 +114,42 @@ test("an empty argument is rejected as a command and as an operand", async () =>
   }
 });
 
-test("help lists the commands, or the options of a command", async () => {
-  expect((await prog("--help")).text).toContain("prog [OPTIONS] [WORD] list|one|run|config|fail");
-  expect((await prog("run --help")).text).toContain("-v, --value=<value>");
-  expect((await prog("config check -h")).text).toContain("prog config check");
+const programUsage = `A program.
+
+Usage: prog COMMAND [OPTION…]
+       prog [daemon] [--config FILE] [FLAG…]
+
+Words:
+  list
+  one
+  run
+
+Others:
+  config  Checks and shows and shows and shows and shows and shows and shows and
+          shows and shows and shows files
+  fail
+
+prog COMMAND --help describes a command, prog daemon --help the flags
+of the daemon, which also runs without a command.`;
+
+const listUsage = `Usage: prog list [OPTION…] [WORD…]
+
+Arguments:
+  WORD
+
+Options:
+  -f, --flag
+  -a, --all
+  -v, --value=VALUE  (default none)
+      --each=VALUE   (repeatable)`;
+
+test("help groups the commands, or describes one, in 80 columns", async () => {
+  for (const line of ["--help", "-h", "help"]) expect((await prog(line)).text).toBe(programUsage);
+  for (const line of ["list --help", "list x -h", "help list"]) {
+    expect((await prog(line)).text).toBe(listUsage);
+  }
+  expect((await prog("config --help")).text).toContain("Usage: prog config COMMAND\n");
+  expect((await prog("config check -h")).text).toContain("Usage: prog config check [OPTION…]");
 });
 
 test("everyValue collects the values of a repeated option, and stops at --", () => {

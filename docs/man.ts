@@ -1,0 +1,109 @@
+// Writes manual pages of the command tree: `bun docs/man.ts [FOLDER]`, by default into dist/man.
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import process from "node:process";
+import type { CommandDef, SubCommandsDef } from "citty";
+import { description, groups } from "../src/cli/commands.ts";
+import {
+  argsOf,
+  metaOf,
+  operandsOf,
+  optionsOf,
+  resolve,
+  subCommandsOf,
+  ungrouped,
+} from "../src/cli/help.ts";
+
+const name = "isulad-ts";
+type Command = { path: string; about: string; command: CommandDef };
+
+/** Returns each page's text by its file name. */
+export async function manPages(): Promise<Map<string, string>> {
+  const all = await commandsOf(name, ungrouped(groups));
+  const pages = new Map([[`${name}.1`, mainPage(all)]]);
+  for (const one of all) pages.set(`${dashed(one.path)}.1`, await commandPage(one));
+  return pages;
+}
+
+/** The commands and their subcommands; hidden ones have no page. */
+async function commandsOf(parent: string, commands: SubCommandsDef): Promise<Command[]> {
+  const found: Command[] = [];
+  for (const [key, lazy] of Object.entries(commands)) {
+    const command = (await resolve(lazy)) as CommandDef;
+    const { description: about = "", hidden } = await metaOf(command);
+    if (hidden === true) continue;
+    const path = `${parent} ${key}`;
+    found.push({ path, about, command }, ...(await commandsOf(path, await subCommandsOf(command))));
+  }
+  return found;
+}
+
+function mainPage(all: readonly Command[]): string {
+  return [
+    head(name, description),
+    section("SYNOPSIS", `.B ${name}\nCOMMAND [OPTION...]\n.br\n.B ${name}\n[daemon] [FLAG...]`),
+    section(
+      "DESCRIPTION",
+      text("Each command has a page of its own; without one, the daemon runs."),
+    ),
+    section("COMMANDS", all.map(({ path, about }) => item(`${dashed(path)}(1)`, about)).join("\n")),
+  ].join("\n");
+}
+
+async function commandPage({ path, about, command }: Command): Promise<string> {
+  const args = await argsOf(command);
+  const operands = operandsOf(args);
+  const options = optionsOf(args);
+  const subCommands = await commandsOf(path, await subCommandsOf(command));
+  const usage = [...(options.length > 0 ? ["[OPTION…]"] : []), ...operands.map((one) => one.usage)];
+  const parts = [
+    head(path, about),
+    section("SYNOPSIS", `.B ${text(path)}\n${text(usage.join(" "))}`),
+  ];
+  const add = (heading: string, rows: readonly [string, string][]) => {
+    if (rows.length === 0) return;
+    parts.push(section(heading, rows.map(([key, what]) => item(key.trim(), what)).join("\n")));
+  };
+  add(
+    "COMMANDS",
+    subCommands.map((one) => [`${dashed(one.path)}(1)`, one.about]),
+  );
+  add(
+    "ARGUMENTS",
+    operands.map((one) => [one.name, one.about]),
+  );
+  add("OPTIONS", options);
+  parts.push(section("SEE ALSO", `.BR ${name} (1)`));
+  return parts.join("\n");
+}
+
+function dashed(path: string): string {
+  return path.replaceAll(" ", "-");
+}
+
+function head(path: string, about: string): string {
+  const title = dashed(path);
+  return `.TH ${title.toUpperCase()} 1 "" ${name}\n${section("NAME", `${text(title)} \\- ${text(about)}`)}`;
+}
+
+function section(heading: string, body: string): string {
+  return `.SH ${heading}\n${body}`;
+}
+
+function item(key: string, about: string): string {
+  return `.TP\n.B ${text(key)}\n${text(about)}`;
+}
+
+/** Escapes what roff would take for a request, an escape or a hyphen that may be broken. */
+function text(plain: string): string {
+  const escaped = plain.replaceAll("\\", "\\e").replaceAll("-", "\\-").replaceAll("…", "...");
+  return /^[.']/.test(escaped) ? `\\&${escaped}` : escaped;
+}
+
+if (import.meta.main) {
+  const folder = process.argv[2] ?? join(import.meta.dirname, "../dist/man");
+  mkdirSync(folder, { recursive: true });
+  const pages = await manPages();
+  for (const [file, page] of pages) writeFileSync(join(folder, file), `${page}\n`);
+  process.stdout.write(`wrote ${pages.size} pages to ${folder}\n`);
+}

@@ -1,0 +1,54 @@
+// Tests what completion suggests for a command line, and that no shell refuses its script.
+import { expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { groups } from "../../../src/cli/commands.ts";
+import { type LiveNames, suggestions } from "../../../src/cli/completion.ts";
+import { bashScript, fishScript, zshScript } from "../../../src/cli/completion_scripts.ts";
+
+const names: Record<string, string[]> = {
+  container: ["default/web/nginx", "nginx", "4f2a"],
+  pod: ["default/web"],
+  image: ["docker.io/library/busybox:1"],
+};
+const live: LiveNames = (kind) => Promise.resolve(names[kind]!.map((name) => [name, ""]));
+
+async function suggested(line: string, from = live): Promise<string[]> {
+  return (await suggestions(groups, line.split(" "), from)).map(([word]) => word);
+}
+
+test.each([
+  ["inspec", ["inspectp", "inspect", "inspecti"]],
+  ["compl", ["completion"]], // not the hidden command
+  ["config ", ["check", "show", "default"]],
+  ["images ve", ["verify"]],
+  ["nosuch ", []],
+  ["logs ", names["container"]!],
+  ["logs def", ["default/web/nginx"]],
+  ["logs -f 4", ["4f2a"]],
+  ["logs --tail 5 ng", ["nginx"]],
+  ["logs --tail ", []],
+  ["logs 4f2a ", []], // takes one container
+  ["rm 4f2a ng", ["nginx"]], // takes several
+  ["ps --pod ", names["pod"]!],
+  ["ps -o ", ["table", "json"]],
+  ["ps --p", ["--pod"]],
+  ["ps --no", ["--no-trunc"]],
+  ["rmi ", names["image"]!],
+  ["port-forward default/web ", []],
+  ["daemon --log-l", ["--log-level"]],
+])("isulad-ts %s is completed with %j", async (line, expected) => {
+  expect(await suggested(line)).toEqual(expected);
+});
+
+test("without a daemon nothing is suggested, and nothing fails", async () => {
+  expect(await suggested("logs ", () => Promise.reject(new Error("no daemon")))).toEqual([]);
+});
+
+test.each([
+  ["bash", bashScript],
+  ["zsh", zshScript],
+  ["fish", fishScript],
+])("%s parses its script, where it is installed", (shell, text) => {
+  const { status, stderr, error } = spawnSync(shell, ["-n"], { input: text, encoding: "utf8" });
+  if (error === undefined) expect({ status, stderr }).toEqual({ status: 0, stderr: "" });
+});

@@ -10,6 +10,7 @@ import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
 import { events } from "./events.ts";
 import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
+import { imagefsinfo, metricdescs, metricsp, runtimeConfig } from "./node_commands.ts";
 import { nri } from "./nri.ts";
 import type { PassThrough } from "./program.ts";
 import { reload } from "./reload.ts";
@@ -17,7 +18,8 @@ import { registry } from "./registry_check.ts";
 import { run } from "./run.ts";
 import { attach, exec, portForward } from "./stream_commands.ts";
 import { isuladFailureCode } from "./start_exit_code.ts";
-import { stats, top } from "./stats.ts";
+import { stats, statsp } from "./stats.ts";
+import { checkpoint, create, runp, start, update } from "./step_commands.ts";
 
 /** For help and completion; main.ts runs the daemon before any command is loaded. */
 const daemon = defineCommand({
@@ -29,8 +31,21 @@ export const description =
   "isulad-ts runs containers for Kubernetes: a daemon, and commands to look at it.";
 
 export const groups: CommandGroups = {
-  Pods: { run, pods, inspectp, "port-forward": portForward, stopp, rmp },
-  Containers: { ps, logs, exec, attach, inspect, stats, top, stop, rm },
+  Pods: { run, runp, pods, inspectp, statsp, "port-forward": portForward, stopp, rmp },
+  Containers: {
+    ps,
+    logs,
+    exec,
+    attach,
+    inspect,
+    stats,
+    create,
+    start,
+    update,
+    checkpoint,
+    stop,
+    rm,
+  },
   Images: {
     images,
     pull,
@@ -45,6 +60,10 @@ export const groups: CommandGroups = {
     info,
     events,
     nri,
+    imagefsinfo,
+    metricsp,
+    metricdescs,
+    "runtime-config": runtimeConfig,
     reload,
     version,
     // Loaded when they run, as doctor is: they need rooms that no other command needs.

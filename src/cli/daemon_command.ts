@@ -2,6 +2,7 @@
 import { messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
+import { hostOf } from "./endpoint.ts";
 import { type Lookup, lookup } from "./lookup.ts";
 import { UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
@@ -12,7 +13,7 @@ export const hostArg = {
     type: "string",
     alias: "H",
     valueHint: "unix:///path",
-    description: `The daemon's socket (default: $ISULAD_HOST, then ${defaultHost})`,
+    description: `The daemon's socket (default: $ISULAD_HOST, $CONTAINER_RUNTIME_ENDPOINT, crictl.yaml, ${defaultHost})`,
   },
 } as const;
 
@@ -84,7 +85,7 @@ export async function withClient<T>(
   args: { host?: string | undefined },
   use: (client: Client, find: Lookup) => Promise<T>,
 ): Promise<T> {
-  using client = connect(args.host || process.env["ISULAD_HOST"] || defaultHost);
+  using client = connect(await hostOf(args.host, process.env));
   return await use(client, lookup(client));
 }
 

@@ -1,45 +1,42 @@
 // Implements isulad-ts pods, ps and images, with crictl's tables.
 import { defineCommand } from "citty";
-import { messageOf } from "../base/errors.ts";
-import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type { Container, Image, PodSandbox } from "../proto/types.ts";
-import { prune } from "./image_commands.ts";
-import { verify } from "./images_verify.ts";
-import { print } from "./output.ts";
-import { UsageError } from "./options.ts";
 import {
   completes,
   hostArg,
-  podArg,
-  showsFullIds,
-  outputArg,
-  printJson,
   quietArg,
+  showsFullIds,
   truncArg,
   withClient,
 } from "./daemon_command.ts";
+import {
+  containerFilterArgs,
+  imageFilterArgs,
+  listContainers,
+  listImages,
+  listPods,
+  podFilterArgs,
+} from "./filters.ts";
+import { checkFormat, screenTable, show, tableFormatArgs } from "./format.ts";
+import { prune } from "./image_commands.ts";
+import { verify } from "./images_verify.ts";
+import { print } from "./output.ts";
 import { containerStates, podStates } from "./states.ts";
-import { age, jsonForm, protoJson, shortId, size, table } from "./text.ts";
+import { age, jsonForm, protoJson, shortId, size } from "./text.ts";
 
-const { ContainerState } = runtime.v1;
-
-const nameArg = {
-  name: { type: "string", valueHint: "regexp", description: "Only names that match" },
-} as const;
+const viewArgs = { ...quietArg, ...truncArg, ...tableFormatArgs, ...hostArg } as const;
 
 export const pods = defineCommand({
   meta: { description: "List pods" },
-  args: { ...nameArg, ...quietArg, ...truncArg, ...outputArg, ...hostArg },
-  run: ({ args }) =>
+  args: { ...podFilterArgs, ...viewArgs },
+  run: ({ args, rawArgs }) =>
     withClient(args, async (client) => {
-      const wanted = pattern(args.name);
-      const response = await client.ListPodSandbox({});
-      response.items = newestFirst(response.items, wanted);
-      if (args.output === "json") {
-        printJson(protoJson(runtime.v1.ListPodSandboxResponse.toObject(response, jsonForm)));
-      } else if (args.quiet) printIds(response.items);
-      else process.stdout.write(podTable(response.items, showsFullIds(args)));
+      checkFormat(args);
+      const response = await listPods(client, { args, rawArgs });
+      if (args.quiet) return printIds(response.items);
+      const value = protoJson(runtime.v1.ListPodSandboxResponse.toObject(response, jsonForm));
+      return await show(args, value, () => podTable(response.items, showsFullIds(args)));
     }),
 });
 
@@ -54,31 +51,24 @@ export function podTable(items: readonly PodSandbox[], fullIds: boolean): string
     String(pod.metadata?.attempt ?? 0),
     pod.runtime_handler || "(default)",
   ]);
-  return table([header, ...rows]);
+  return screenTable([header, ...rows], ["ATTEMPT", "RUNTIME"], fullIds);
 }
 
 export const ps = defineCommand({
   meta: { description: "List running containers" },
   args: {
     all: { type: "boolean", alias: "a", description: "Include containers that are not running" },
-    ...podArg,
-    ...nameArg,
-    ...quietArg,
-    ...truncArg,
-    ...outputArg,
-    ...hostArg,
+    ...containerFilterArgs,
+    ...viewArgs,
   },
-  run: ({ args }) =>
+  run: ({ args, rawArgs }) =>
     withClient(args, async (client, find) => {
-      const wanted = pattern(args.name);
-      const podId = args.pod === undefined ? undefined : (await find.pod(args.pod)).id;
-      const state = args.all ? undefined : { state: ContainerState.CONTAINER_RUNNING };
-      const response = await client.ListContainers({ filter: { pod_sandbox_id: podId, state } });
-      response.containers = newestFirst(response.containers, wanted);
-      if (args.output === "json") {
-        printJson(protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm)));
-      } else if (args.quiet) printIds(response.containers);
-      else process.stdout.write(containerTable(response.containers, showsFullIds(args)));
+      checkFormat(args);
+      const from = { client, find, all: args.all === true };
+      const response = await listContainers(from, { args, rawArgs });
+      if (args.quiet) return printIds(response.containers);
+      const value = protoJson(runtime.v1.ListContainersResponse.toObject(response, jsonForm));
+      return await show(args, value, () => containerTable(response.containers, showsFullIds(args)));
     }),
 });
 
@@ -99,7 +89,7 @@ export function containerTable(items: readonly Container[], fullIds: boolean): s
       container.labels?.["io.kubernetes.pod.namespace"] ?? "unknown",
     ];
   });
-  return table([header, ...rows]);
+  return screenTable([header, ...rows], ["POD ID", "ATTEMPT"], fullIds);
 }
 
 export const images = defineCommand({
@@ -113,20 +103,17 @@ export const images = defineCommand({
       ...completes.image,
     },
     digests: { type: "boolean", description: "Show digests" },
-    ...quietArg,
-    ...truncArg,
-    ...outputArg,
-    ...hostArg,
+    ...imageFilterArgs,
+    ...viewArgs,
   },
-  run: ({ args }) =>
+  run: ({ args, rawArgs }) =>
     withClient(args, async (client) => {
-      const filter = args.image ? { image: { image: args.image } } : undefined;
-      const response = await client.ListImages({ filter });
-      const show = { fullIds: showsFullIds(args), digests: args.digests === true };
-      if (args.output === "json") {
-        printJson(protoJson(runtime.v1.ListImagesResponse.toObject(response, jsonForm)));
-      } else if (args.quiet) printIds(response.images);
-      else process.stdout.write(imageTable(response.images, show));
+      checkFormat(args);
+      const response = await listImages(client, args.image, { args, rawArgs });
+      if (args.quiet) return printIds(response.images);
+      const value = protoJson(runtime.v1.ListImagesResponse.toObject(response, jsonForm));
+      const shown = { fullIds: showsFullIds(args), digests: args.digests === true };
+      return await show(args, value, () => imageTable(response.images, shown));
     }),
 });
 
@@ -148,24 +135,13 @@ export function imageTable(
     });
   });
   const header = ["IMAGE", "TAG", ...(show.digests ? ["DIGEST"] : []), "IMAGE ID", "SIZE"];
-  return table([header, ...rows.sort((a, b) => (a.join() < b.join() ? -1 : 1))]);
+  return screenTable(
+    [header, ...rows.sort((a, b) => (a.join() < b.join() ? -1 : 1))],
+    [],
+    show.fullIds,
+  );
 }
 
 function printIds(items: readonly { id?: string | null }[]): void {
   for (const item of items) print(item.id ?? "");
-}
-
-/** Parses --name; the default matches all names. @throws UsageError */
-function pattern(name = ""): RegExp {
-  try {
-    return new RegExp(name);
-  } catch (error) {
-    throw new UsageError(`--name: ${messageOf(error)}`);
-  }
-}
-
-function newestFirst<T extends PodSandbox | Container>(items: T[], wanted: RegExp): T[] {
-  return items
-    .filter((item) => wanted.test(item.metadata?.name ?? ""))
-    .sort((a, b) => Number(toBigInt(b.created_at) - toBigInt(a.created_at)));
 }

@@ -11,6 +11,10 @@ export type LogOptions = {
   /** Follow the log until this is aborted and all earlier output is read; undefined: stop at the end. */
   follow?: AbortSignal | undefined;
   timestamps?: boolean | undefined;
+  /** Skip what was written before, in milliseconds since the epoch. */
+  sinceMs?: number | undefined;
+  /** Skip the other stream. */
+  only?: StreamName | undefined;
 };
 export type Piece = { stream: StreamName; bytes: Uint8Array };
 
@@ -30,7 +34,8 @@ export async function* readLog(path: string, options: LogOptions = {}): AsyncGen
     const last = options.follow === undefined || options.follow.aborted;
     const seen = changes.count();
     for await (const lines of log.lines()) {
-      yield* pieces(lines, options.timestamps ? middleOfLine : undefined);
+      const wanted = lines.filter((line) => isWanted(line, options));
+      yield* pieces(wanted, options.timestamps ? middleOfLine : undefined);
     }
     if (await log.reopenIfRotated()) {
       changes.restart();
@@ -131,6 +136,15 @@ function parseEntry(line: Buffer): LogEntry | undefined {
   const tags = line.toString("latin1", afterStream + 1, tagsEnd).split(":");
   const text = line.subarray(Math.min(tagsEnd + 1, line.length));
   return { time: line.subarray(0, afterTime), stream, partial: tags[0] === "P", text };
+}
+
+/** Lines in another format are wanted. */
+function isWanted(line: Buffer, { sinceMs, only }: LogOptions): boolean {
+  if (sinceMs === undefined && only === undefined) return true;
+  const entry = parseEntry(line);
+  if (entry === undefined) return true;
+  if (only !== undefined && entry.stream !== only) return false;
+  return sinceMs === undefined || Date.parse(entry.time.toString("latin1")) >= sinceMs;
 }
 
 const newlineBytes = Buffer.from("\n");

@@ -1,101 +1,126 @@
-// Implements isulad-ts stats and top: show containers' resource usage once or repeatedly.
-import { defineCommand } from "citty";
+// Implements isulad-ts stats and statsp: show the resource usage of containers or pods, once or repeatedly.
 import { setTimeout as sleep } from "node:timers/promises";
+import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
-import type { ContainerStats, UInt64Value } from "../proto/types.ts";
+import type { ContainerStats, CpuUsage, PodSandboxStats, UInt64Value } from "../proto/types.ts";
 import type { Client } from "./client.ts";
-import { catchInterrupts } from "./interrupts.ts";
-import type { Lookup } from "./lookup.ts";
-import { repeatable, UsageError } from "./options.ts";
 import {
   containerOperand,
   hostArg,
   podArg,
-  showsFullIds,
-  outputArg,
-  printJson,
+  podOperand,
   secondsOf,
+  showsFullIds,
   truncArg,
   withClient,
 } from "./daemon_command.ts";
-import { jsonForm, protoJson, shortId, size, table } from "./text.ts";
+import { labelArg, labelsOf } from "./filters.ts";
+import { checkFormat, type Format, screenTable, show, tableFormatArgs } from "./format.ts";
+import { catchInterrupts } from "./interrupts.ts";
+import type { Lookup } from "./lookup.ts";
+import { repeatable, UsageError } from "./options.ts";
+import { jsonForm, protoJson, shortId, size } from "./text.ts";
 
 /** Longer than the daemon caches its samples (1 s). */
 const betweenMs = 1_100;
 
-const whichArgs = {
-  container: {
-    ...containerOperand,
-    required: false,
-    ...repeatable,
+const viewArgs = {
+  watch: { type: "boolean", alias: "w", description: "Repeat until interrupted, busiest first" },
+  seconds: {
+    type: "string",
+    alias: "s",
+    default: "1",
+    valueHint: "seconds",
+    description: "Time over which the CPU usage is measured",
   },
-  ...podArg,
+  ...labelArg,
   ...truncArg,
+  ...tableFormatArgs,
+  ...hostArg,
 } as const;
 
 export const stats = defineCommand({
   meta: { description: "Show the resource usage of running containers" },
-  args: { ...whichArgs, ...outputArg, ...hostArg },
-  run: ({ args }) =>
+  args: {
+    container: { ...containerOperand, required: false, ...repeatable },
+    ...podArg,
+    ...viewArgs,
+  },
+  run: ({ args, rawArgs }) =>
     withClient(args, async (client, find) => {
+      const labels = labelsOf(rawArgs);
       const which = await chosen(find, args);
-      const before = await readStats(client, which);
-      await sleep(betweenMs);
-      const now = await readStats(client, which);
-      if (args.output === "json") {
-        const response = runtime.v1.ListContainerStatsResponse.fromObject({ stats: now });
-        printJson(protoJson(runtime.v1.ListContainerStatsResponse.toObject(response, jsonForm)));
-      } else process.stdout.write(statsTable(usagesOf(before, now), showsFullIds(args)));
+      return await watched(args, {
+        read: () => readStats(client, { ...which, labels }),
+        keyOf: ({ attributes }) => attributes?.id,
+        cpuOf: ({ cpu }) => cpu,
+        json: (now) =>
+          runtime.v1.ListContainerStatsResponse.toObject({ stats: now } as never, jsonForm),
+        table: (usages) => statsTable(usages, showsFullIds(args)),
+      });
     }),
 });
 
-export const top = defineCommand({
-  meta: { description: "Show the resource usage of running containers repeatedly, busiest first" },
-  args: {
-    ...whichArgs,
-    delay: {
-      type: "string",
-      alias: "d",
-      default: "2",
-      valueHint: "seconds",
-      description: "Delay between two tables",
-    },
-    iterations: {
-      type: "string",
-      alias: "n",
-      valueHint: "count",
-      description: "Exit after this many tables",
-    },
-    ...hostArg,
-  },
-  run: async ({ args }) => {
-    const delayS = secondsOf(args.delay, "--delay");
-    if (delayS < 1 || delayS > 3600) throw new UsageError("--delay takes 1 to 3600 seconds");
-    const tables = args.iterations === undefined ? Infinity : countOf(args.iterations);
-    using interrupts = catchInterrupts();
-    return await withClient(args, async (client, find) => {
-      const which = await chosen(find, args);
-      let before = await readStats(client, which);
-      for (let shown = 0; shown < tables; shown++) {
-        const waitMs = shown === 0 ? betweenMs : Math.max(betweenMs, delayS * 1000);
-        await sleep(waitMs, undefined, { signal: interrupts.signal }).catch(() => {});
-        if (interrupts.signal.aborted) break; // the normal end
-        const now = await readStats(client, which);
-        const usages = usagesOf(before, now).sort((a, b) => (b.cores ?? 0) - (a.cores ?? 0));
-        const home = process.stdout.isTTY ? "\u001b[H\u001b[J" : "";
-        process.stdout.write(`${home}${statsTable(usages, showsFullIds(args))}`);
-        before = now;
-      }
-      return 0;
-    });
-  },
+export const statsp = defineCommand({
+  meta: { description: "Show the resource usage of ready pods" },
+  args: { pod: { ...podOperand, required: false, ...repeatable }, ...viewArgs },
+  run: ({ args, rawArgs }) =>
+    withClient(args, async (client, find) => {
+      const filter = { label_selector: labelsOf(rawArgs) };
+      const found = await Promise.all(args._.map((text) => find.pod(text)));
+      const ids = new Set(found.map(({ id }) => id));
+      return await watched<PodSandboxStats>(args, {
+        read: async () => {
+          const listed = (await client.ListPodSandboxStats({ filter })).stats;
+          return ids.size === 0
+            ? listed
+            : listed.filter((one) => ids.has(one.attributes?.id ?? ""));
+        },
+        keyOf: ({ attributes }) => attributes?.id,
+        cpuOf: ({ linux }) => linux?.cpu,
+        json: (now) =>
+          runtime.v1.ListPodSandboxStatsResponse.toObject({ stats: now } as never, jsonForm),
+        table: (usages) => podStatsTable(usages, showsFullIds(args)),
+      });
+    }),
 });
 
-function countOf(text: string): number {
-  const count = /^\d{1,9}$/.test(text) ? Number(text) : 0;
-  if (count > 0) return count;
-  throw new UsageError(`--iterations takes a number of tables, not "${text}"`);
+type View<Stats> = {
+  read(): Promise<Stats[]>;
+  keyOf(stats: Stats): string | null | undefined;
+  cpuOf(stats: Stats): CpuUsage | null | undefined;
+  json(now: Stats[]): object;
+  table(usages: readonly Usage<Stats>[]): string;
+};
+
+/** Stats with their CPU usage in cores; undefined: not known yet. */
+export type Usage<Stats> = { stats: Stats; cores: number | undefined };
+
+/** Shows the usage between two samples, once or until interrupted. */
+async function watched<Stats>(
+  args: Format & { seconds: string; watch?: boolean | undefined },
+  view: View<Stats>,
+): Promise<number> {
+  checkFormat(args);
+  const seconds = secondsOf(args.seconds, "--seconds");
+  if (seconds < 1 || seconds > 3600) throw new UsageError("--seconds takes 1 to 3600");
+  using interrupts = args.watch ? catchInterrupts() : undefined;
+  const signal = interrupts?.signal;
+  let before = await view.read();
+  do {
+    await sleep(Math.max(betweenMs, seconds * 1000), undefined, { signal }).catch(() => {});
+    if (signal?.aborted) break; // the normal end
+    const now = await view.read();
+    const usages = usagesOf(before, now, view);
+    if (args.watch) usages.sort((a, b) => (b.cores ?? 0) - (a.cores ?? 0));
+    await show(args, protoJson(view.json(now)), () => {
+      const home = args.watch && process.stdout.isTTY ? "\u001b[H\u001b[J" : "";
+      return home + view.table(usages);
+    });
+    before = now;
+  } while (args.watch);
+  return 0;
 }
 
 /** Ids of containers; none: all, or all of the pod. */
@@ -108,42 +133,68 @@ async function chosen(find: Lookup, args: { _: string[]; pod?: string | undefine
 }
 
 /** @throws CriError FAILED_PRECONDITION for an exited container. */
-async function readStats(client: Client, { ids, podId }: Which): Promise<ContainerStats[]> {
+async function readStats(
+  client: Client,
+  { ids, podId, labels }: Which & { labels: Record<string, string> },
+): Promise<ContainerStats[]> {
   if (ids.length === 0) {
-    const filter = podId === undefined ? undefined : { pod_sandbox_id: podId };
+    const filter = { pod_sandbox_id: podId, label_selector: labels };
     return (await client.ListContainerStats({ filter })).stats;
   }
   const answers = await Promise.all(ids.map((id) => client.ContainerStats({ container_id: id })));
   return answers.flatMap(({ stats }) => stats ?? []);
 }
 
-/** A container's stats with its CPU usage in cores; undefined: not known yet. */
-type Usage = { stats: ContainerStats; cores: number | undefined };
-
-/** Computes CPU usage between two answers; for containers only in the second, uses the daemon's rate. */
-export function usagesOf(before: ContainerStats[], now: ContainerStats[]): Usage[] {
-  const earlier = new Map(before.map((stats) => [stats.attributes?.id, stats.cpu]));
+/** Computes CPU usage between two answers; for what is only in the second, uses the daemon's rate. */
+export function usagesOf<Stats>(
+  before: readonly Stats[],
+  now: readonly Stats[],
+  { keyOf, cpuOf }: Pick<View<Stats>, "keyOf" | "cpuOf">,
+): Usage<Stats>[] {
+  const earlier = new Map(before.map((stats) => [keyOf(stats), cpuOf(stats)]));
+  const used = (cpu: CpuUsage | null | undefined) => toBigInt(cpu?.usage_core_nano_seconds?.value);
   return now.map((stats) => {
-    const [from, to] = [earlier.get(stats.attributes?.id), stats.cpu];
+    const [from, to] = [earlier.get(keyOf(stats)), cpuOf(stats)];
     const passed = Number(toBigInt(to?.timestamp) - toBigInt(from?.timestamp));
-    const used = (cpu: ContainerStats["cpu"]) => toBigInt(cpu?.usage_core_nano_seconds?.value);
     if (from && passed > 0) return { stats, cores: Number(used(to) - used(from)) / passed };
     const rate = to?.usage_nano_cores?.value;
     return { stats, cores: rate ? Number(toBigInt(rate)) / 1e9 : undefined };
   });
 }
 
-export function statsTable(usages: readonly Usage[], fullIds: boolean): string {
+const bytes = (value: UInt64Value | null | undefined) => (value ? size(value.value) : "-");
+const percent = (cores: number | undefined) =>
+  cores === undefined ? "-" : (cores * 100).toFixed(2);
+
+export function statsTable(usages: readonly Usage<ContainerStats>[], fullIds: boolean): string {
   const header = ["CONTAINER", "NAME", "CPU %", "MEM", "DISK", "INODES", "SWAP"];
-  const bytes = (value: UInt64Value | null | undefined) => (value ? size(value.value) : "-");
   const rows = usages.map(({ stats: { attributes, memory, writable_layer, swap }, cores }) => [
     fullIds ? (attributes?.id ?? "") : shortId(attributes?.id ?? ""),
     attributes?.metadata?.name ?? "",
-    cores === undefined ? "-" : (cores * 100).toFixed(2),
+    percent(cores),
     bytes(memory?.working_set_bytes),
     bytes(writable_layer?.used_bytes),
     writable_layer?.inodes_used ? String(toBigInt(writable_layer.inodes_used.value)) : "-",
     bytes(swap?.swap_usage_bytes),
   ]);
-  return table([header, ...rows]);
+  return screenTable([header, ...rows], ["INODES", "SWAP"], fullIds);
+}
+
+function podStatsTable(usages: readonly Usage<PodSandboxStats>[], fullIds: boolean): string {
+  const header = ["POD ID", "NAME", "NAMESPACE", "CPU %", "MEM", "RECEIVED", "SENT", "PIDS"];
+  const rows = usages.map(({ stats: { attributes, linux }, cores }) => {
+    const { rx_bytes, tx_bytes } = linux?.network?.default_interface ?? {};
+    const count = linux?.process?.process_count;
+    return [
+      fullIds ? (attributes?.id ?? "") : shortId(attributes?.id ?? ""),
+      attributes?.metadata?.name ?? "",
+      attributes?.metadata?.namespace ?? "",
+      percent(cores),
+      bytes(linux?.memory?.working_set_bytes),
+      bytes(rx_bytes),
+      bytes(tx_bytes),
+      count ? String(toBigInt(count.value)) : "-",
+    ];
+  });
+  return screenTable([header, ...rows], ["NAMESPACE", "PIDS"], fullIds);
 }

@@ -1,5 +1,6 @@
 // Reads containerd's hosts.toml (its docs/hosts.md): a registry's mirrors with their certificates and
 // headers. Every field that containerd reads means the same here.
+import { durationMs } from "../base/duration.ts";
 import { parse as parseToml } from "smol-toml";
 import * as v from "valibot";
 import { CriError, messageOf } from "../base/errors.ts";
@@ -31,7 +32,7 @@ const HostFields = {
   override_path: v.optional(v.boolean(), false),
   header: v.optional(v.record(HeaderName, v.union([HeaderLine, v.array(HeaderLine)])), {}),
   dial_timeout: v.optional(
-    v.pipe(v.string(), v.transform(durationMs), v.number("is not a duration such as 5s")),
+    v.pipe(v.string(), v.transform(dialTimeoutMs), v.number("is not a duration such as 5s")),
   ),
 };
 const Host = v.object(HostFields);
@@ -46,15 +47,10 @@ type HostsFile = v.InferOutput<typeof HostsFile>;
 /** The longest timer. */
 const durationMsMax = 2 ** 31 - 1;
 
-/** Parses a duration like Go's time.ParseDuration into milliseconds; undefined if it is none. */
-function durationMs(text: string): number | undefined {
-  const unitMs = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 };
-  if (!/^(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|ms|s|m|h))+)$/.test(text)) return undefined;
-  let sum = 0;
-  for (const [, count, unit] of text.matchAll(/([\d.]+)([a-zµ]+)/g)) {
-    sum += Number(count) * unitMs[unit as keyof typeof unitMs];
-  }
-  return Math.min(sum, durationMsMax);
+/** Returns undefined for what is no duration. */
+function dialTimeoutMs(text: string): number | undefined {
+  const ms = durationMs(text);
+  return ms === undefined ? undefined : Math.min(ms, durationMsMax);
 }
 
 /** @throws CriError FAILED_PRECONDITION with the file name and the reason. */

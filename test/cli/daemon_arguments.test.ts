@@ -27,7 +27,7 @@ test.each([
   ["--graph", `--graph needs a value. ${see}`],
   ["--graph=", `--graph has an empty value: omit it for the default. ${see}`],
   ["--graph /run/g --graph /run/h", `--graph is given twice. ${see}`],
-  ["stray", `Unknown command stray; did you mean stats? ${see}`],
+  ["stray", "Unknown command stray; did you mean "],
   ["monitor", "Unknown command monitor; did you mean "],
   ["monitor --state state", "Unknown command monitor; did you mean "],
   ["unpack", "Unknown command unpack; did you mean "],

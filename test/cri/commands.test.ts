@@ -238,3 +238,35 @@ test("a command that exits before its start returns is no failure", async () => 
   expect(codes).toEqual(Array.from({ length: 30 }, () => 0));
   await daemon.removePod(podId);
 }, 180_000);
+
+test("runp, create, start and update take crictl's files; ps and inspect choose by label", () => {
+  const podFile = join(tmp, "pod.yaml");
+  const metadata = "metadata: {name: steps, namespace: test, uid: u1}";
+  const pod = `${metadata}\nlog_directory: ${tmp}\nlinux: {security_context: {namespace_options: {network: NODE}}}\n`;
+  writeFileSync(podFile, pod);
+  const file = join(tmp, "container.json");
+  const command = ["sh", "-c", "echo out; echo err >&2; sleep 100"];
+  const config = { metadata: { name: "app" }, image: { image: "busybox" }, command };
+  writeFileSync(file, JSON.stringify({ ...config, labels: { step: "1" }, log_path: "app.log" }));
+  const podId = isuladTs("runp", podFile).stdout.trim();
+  expect(podId).toMatch(/^[0-9a-f]{64}$/);
+  const id = isuladTs("create", "test/steps", file, podFile).stdout.trim();
+  expect(isuladTs("start", "app")).toEqual({ code: 0, stdout: "app\n", stderr: "" });
+  expect(isuladTs("update", "--memory", "64000000", "steps").code).toBe(0);
+  const template = [
+    "-o",
+    "go-template",
+    "--template",
+    "{{.status.resources.linux.memoryLimitInBytes}}",
+  ];
+  expect(isuladTs("inspect", "--label", "step=1", ...template).stdout).toBe("64000000\n");
+  expect(isuladTs("ps", "-q", "--namespace", "test", "--image", "busybox").stdout).toBe(`${id}\n`);
+  expect(isuladTs("logs", "--stream", "stderr", "test/steps/app").stdout).toBe("");
+  expect(isuladTs("logs", "--limit-bytes", "2", "--since", "1m", "app").stdout).toBe("ou");
+  expect(isuladTs("logs", "--previous", "app").stderr).toContain("has no earlier attempt");
+  expect(isuladTs("runtime-config", "-o", "yaml").stdout).toMatch(
+    /cgroupDriver: (CGROUPFS|SYSTEMD)/,
+  );
+  expect(isuladTs("imagefsinfo").stdout).toContain("imageFilesystems");
+  expect(isuladTs("rmp", "-f", "test/steps").code).toBe(0);
+});

@@ -1,4 +1,4 @@
-// Tests `isulad-ts stats` and `isulad-ts top` against a real daemon.
+// Tests `isulad-ts stats` and `isulad-ts statsp` against a real daemon.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
@@ -58,27 +58,23 @@ test("stats of an unknown container fails and says so", () => {
   expect(stderr).toContain("0badf00d not found");
 });
 
-test("top shows the busiest first, as often as asked", () => {
-  const { code, stdout } = isuladTs("top", "--delay", "1", "--iterations", "2");
-  expect(code).toBe(0);
-  const names = rows(stdout).map(([, name]) => name);
-  expect(names).toEqual(["NAME", "busy", "idle", "NAME", "busy", "idle"]);
-  for (const [option, text] of [
-    ["--delay", "0"],
-    ["--iterations", "x"],
-  ] as const) {
-    expect(isuladTs("top", option, text)).toMatchObject({ code: 2 });
-  }
-});
-
-test("top exits with 0 when it is interrupted", async () => {
-  const child = spawn(executable, ["top", "-d", "60", "--pod", podId], { env: env() });
+test("stats --watch shows the busiest first until it is interrupted, and then exits with 0", async () => {
+  expect(isuladTs("stats", "-w", "--seconds", "0")).toMatchObject({ code: 2 });
+  const child = spawn(executable, ["stats", "-w", "--pod", podId], { env: env() });
   let stdout = "";
   child.stdout.on("data", (bytes: Buffer) => {
     stdout += bytes.toString();
-    child.kill("SIGINT");
+    if (rows(stdout).length >= 6) child.kill("SIGINT");
   });
-  const code = await new Promise((resolve) => child.once("close", resolve));
-  expect(code).toBe(0);
-  expect(stdout).toContain("busy");
+  expect(await new Promise((resolve) => child.once("close", resolve))).toBe(0);
+  const names = rows(stdout).map(([, name]) => name);
+  expect(names).toEqual(["NAME", "busy", "idle", "NAME", "busy", "idle"]);
+});
+
+test("statsp shows a line for each pod", () => {
+  const [header, line] = rows(isuladTs("statsp", podId).stdout);
+  expect(header).toEqual("POD ID,NAME,NAMESPACE,CPU %,MEM,RECEIVED,SENT,PIDS".split(","));
+  expect(line![0]).toBe(podId.slice(0, 13));
+  expect(Number(line![3])).toBeGreaterThan(1);
+  expect(isuladTs("statsp", "--label", "no=such").stdout).not.toContain(podId.slice(0, 13));
 });

@@ -30,7 +30,7 @@ test.each([
   ["logs 4f2a ", []], // takes one container
   ["rm 4f2a ng", ["nginx"]], // takes several
   ["ps --pod ", names["pod"]!],
-  ["ps -o ", ["table", "json"]],
+  ["ps -o ", ["table", "json", "yaml", "go-template"]],
   ["ps --p", ["--pod"]],
   ["ps --no", ["--no-trunc"]],
   ["rmi ", names["image"]!],

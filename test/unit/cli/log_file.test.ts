@@ -3,6 +3,7 @@ import { afterAll, expect, test } from "bun:test";
 import { appendFileSync, mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { sinceMsOf } from "../../../src/cli/logs.ts";
 import { type LogOptions, readLog } from "../../../src/cli/log_file.ts";
 
 const dir = mkdtempSync(join(tmpdir(), "isulad-log-"));
@@ -87,4 +88,22 @@ test("readLog follows through rotation and truncation until it is aborted", asyn
 test("readLog of a missing file fails with ENOENT", async () => {
   rmSync(path, { force: true });
   expect(await read().catch((error) => error.code)).toBe("ENOENT");
+});
+
+test("readLog skips what is older, and the other stream", async () => {
+  const later = "2026-11-21T15:00:00.5+00:00";
+  writeFileSync(path, `${entries("stdout F old")}${later} stdout F new\n${later} stderr F err\n`);
+  const sinceMs = Date.parse("2026-11-21T15:00:00Z");
+  expect(await read({ sinceMs })).toEqual(["stdout: new\n", "stderr: err\n"]);
+  expect(await read({ sinceMs: sinceMs + 501 })).toEqual([]);
+  expect(await read({ only: "stderr" })).toEqual(["stderr: err\n"]);
+});
+
+test("--since takes a duration or a time", () => {
+  const nowMs = Date.parse("2026-11-21T15:00:00Z");
+  expect(sinceMsOf("1h30m", nowMs)).toBe(Date.parse("2026-11-21T13:30:00Z"));
+  expect(sinceMsOf("2026-11-21T15:00:00.25+01:00")).toBe(nowMs - 3_600_000 + 250);
+  for (const text of ["yesterday", "2026-11-21", "-5s", "5", "2026-13-41T99:00:00Z"]) {
+    expect(() => sinceMsOf(text)).toThrow("--since takes a duration");
+  }
 });

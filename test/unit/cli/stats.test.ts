@@ -21,7 +21,10 @@ test("usagesOf() computes the rate between two answers, else uses the daemon's",
     { ...stats("b", second, second), cpu },
     stats("c", second, second),
   ];
-  const usages = usagesOf([stats("a", second, second)], now);
+  const usages = usagesOf([stats("a", second, second)], now, {
+    keyOf: ({ attributes }) => attributes?.id,
+    cpuOf: ({ cpu }) => cpu,
+  });
   expect(usages.map(({ cores }) => cores)).toEqual([0.5, 0.25, undefined]);
   expect(usages.map((usage) => usage.stats)).toEqual(now);
 });

@@ -1,0 +1,87 @@
+// Prints a command's answer as a table, JSON, YAML, or by a template.
+import { jsonText } from "../base/json.ts";
+import { UsageError } from "./options.ts";
+import { fitted, table } from "./text.ts";
+
+const templateArg = {
+  template: { type: "string", valueHint: "text", description: "Template of -o go-template" },
+} as const;
+
+/** Options of commands whose usual answer is a table. */
+export const tableFormatArgs = formatArgs("table");
+/** Options of commands whose usual answer is JSON. */
+export const jsonFormatArgs = formatArgs("json");
+
+function formatArgs(usual: string) {
+  return {
+    output: {
+      type: "enum",
+      alias: "o",
+      options: ["table", "json", "yaml", "go-template"] as string[],
+      default: usual,
+      description: "Output format",
+    },
+    ...templateArg,
+  } as const;
+}
+
+export type Format = { output?: string | undefined; template?: string | undefined };
+
+/** @throws UsageError unless --template and -o go-template come together */
+export function checkFormat({ output, template }: Format): void {
+  if (output === "go-template" && template === undefined) {
+    throw new UsageError("-o go-template needs --template, such as '{{.status.id}}'");
+  }
+  if (output !== "go-template" && template !== undefined) {
+    throw new UsageError("--template needs -o go-template");
+  }
+}
+
+/** value: as JSON shows it. asTable: the table's text. */
+export async function show(format: Format, value: unknown, asTable: () => string): Promise<void> {
+  checkFormat(format);
+  process.stdout.write(format.output === "table" ? asTable() : await textOf(format, value));
+}
+
+async function textOf({ output, template }: Format, value: unknown): Promise<string> {
+  if (output === "yaml") {
+    const { stringify } = await import("yaml");
+    return stringify(value, { lineWidth: 0 });
+  }
+  if (output === "json") return `${jsonText(value, 2)}\n`;
+  const { renderTemplate } = await import("./go_template.ts");
+  return `${renderTemplate(template!, value)}\n`;
+}
+
+/**
+ * Formats crictl's table; on a terminal, one that fits its width: dispensable columns are left out from the
+ * last of their list on, then the widest are cut. whole: never leave anything out.
+ */
+export function screenTable(
+  rows: readonly (readonly string[])[],
+  dispensable: readonly string[],
+  whole: boolean,
+): string {
+  const { isTTY, columns } = process.stdout;
+  if (!isTTY || whole) return table(rows);
+  return fitted(rows, columns || columnsDefault, dispensable);
+}
+
+/** For terminals that do not report their size. */
+const columnsDefault = 80;
+
+/** Formats a value as lines of "path: value", for answers that are no list. */
+export function propertyTable(value: unknown): string {
+  return leaves(value, "")
+    .map(([path, text]) => `${path}: ${text}\n`)
+    .join("");
+}
+
+function leaves(value: unknown, path: string): [string, string][] {
+  if (value === null || value === undefined || value === "") return [];
+  if (typeof value === "string") return [[path, value]];
+  if (typeof value !== "object") return [[path, jsonText(value)]];
+  return Object.entries(value).flatMap(([key, field]) =>
+    leaves(field, Array.isArray(value) ? `${path}[${key}]` : path === "" ? key : `${path}.${key}`),
+  );
+}

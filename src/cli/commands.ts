@@ -8,6 +8,7 @@ import type { CommandGroups } from "./help.ts";
 import { load, pull, save } from "./image_commands.ts";
 import { info, inspect, inspecti, inspectp, version } from "./inspect.ts";
 import { events } from "./events.ts";
+import { kill, wait } from "./kill_wait.ts";
 import { licenses } from "./licenses.ts";
 import { images, pods, ps } from "./list.ts";
 import { imagefsinfo, metricdescs, metricsp, runtimeConfig } from "./node_commands.ts";
@@ -20,6 +21,7 @@ import { attach, exec, portForward } from "./stream_commands.ts";
 import { isuladFailureCode } from "./start_exit_code.ts";
 import { stats, statsp } from "./stats.ts";
 import { checkpoint, create, runp, start, update } from "./step_commands.ts";
+import { top } from "./top.ts";
 
 /** For help and completion; main.ts runs the daemon before any command is loaded. */
 const daemon = defineCommand({
@@ -39,6 +41,9 @@ export const groups: CommandGroups = {
     attach,
     inspect,
     stats,
+    top,
+    wait,
+    kill,
     create,
     start,
     update,

@@ -11,16 +11,19 @@ import type { Client } from "./client.ts";
 import { stopContainer } from "./stop_remove.ts";
 import { catchInterrupts, type Interrupts } from "./interrupts.ts";
 import { readLog } from "./log_file.ts";
-import { ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
-import { repeatable } from "./options.ts";
+import { print, ReaderGone, readerGoneCode, say, writeOut } from "./output.ts";
+import { repeatable, UsageError } from "./options.ts";
 import { everyValue } from "./program.ts";
 import { follow } from "./progress.ts";
-import { containerConfig, podConfig, runLabel, type RunOptions } from "./run_options.ts";
+import { passInput, showTerminal } from "./run_attached.ts";
+import { containerConfig, nameOf, podConfig, runLabel, type RunOptions } from "./run_options.ts";
 import { completes, hostArg, withClient } from "./daemon_command.ts";
 import { isuladFailureCode, startFailureCode } from "./start_exit_code.ts";
 import { waitForExit } from "./wait_for_exit.ts";
 
 const graceSeconds = 10;
+/** Where the kubelet has the logs of its pods. */
+const podLogs = "/var/log/pods";
 // This deadline is a last resort: the daemon has shorter ones for CNI plugins and runtimes.
 const startTimeoutMs = 240_000;
 
@@ -57,6 +60,36 @@ export const run = defineCommand({
       description: "Publish a port of the pod on the host",
     },
     workdir: { type: "string", alias: "w", description: "Working directory" },
+    interactive: { type: "boolean", alias: "i", description: "Pass standard input" },
+    tty: { type: "boolean", alias: "t", description: "Allocate a terminal" },
+    detach: { type: "boolean", alias: "d", description: "Leave it running, and print its id" },
+    rm: { type: "boolean", description: "Remove the pod at the end, as without --detach anyway" },
+    user: {
+      type: "string",
+      alias: "u",
+      valueHint: "user[:gid]",
+      description: "User by name or number, and group by number",
+    },
+    entrypoint: {
+      type: "string",
+      valueHint: "program",
+      description: "Replaces the image's entrypoint and command",
+    },
+    memory: { type: "string", alias: "m", valueHint: "512m", description: "Limit of memory" },
+    cpus: { type: "string", valueHint: "0.5", description: "Limit of CPU time, in CPUs" },
+    annotation: {
+      type: "string",
+      ...repeatable,
+      valueHint: "key=value",
+      description: "Annotation of pod and container",
+    },
+    label: {
+      type: "string",
+      alias: "l",
+      ...repeatable,
+      valueHint: "key=value",
+      description: "Label of pod and container",
+    },
     "host-network": { type: "boolean", description: "Use the host's network" },
     privileged: { type: "boolean", description: "Allow all capabilities and devices" },
     runtime: { type: "string", valueHint: "handler", description: "Runtime handler" },
@@ -76,19 +109,36 @@ export const run = defineCommand({
       hostNetwork: args["host-network"] === true,
       privileged: args.privileged === true,
       runtimeHandler: args.runtime ?? "",
+      stdin: args.interactive === true,
+      tty: args.tty === true,
+      user: args.user,
+      entrypoint: args.entrypoint,
+      memory: args.memory,
+      cpus: args.cpus,
+      annotations: everyValue(rawArgs, ["--annotation"]),
+      labels: everyValue(rawArgs, ["--label", "-l"]),
     };
-    return withClient(args, (client) => runImage(client, options, args.pull === true));
+    const detach = args.detach === true;
+    if (detach && args.rm) {
+      throw new UsageError("--detach excludes --rm: use isulad-ts rmp --force when it has ended");
+    }
+    const how = { pull: args.pull === true, detach };
+    return withClient(args, (client) => runImage(client, options, how));
   },
 });
 
 /** Returns the exit code for this process. @throws CriError for failures outside the container */
-async function runImage(client: Client, options: RunOptions, pull: boolean) {
+async function runImage(
+  client: Client,
+  options: RunOptions,
+  { pull, detach }: { pull: boolean; detach: boolean },
+) {
   podConfig(options, "", ""); // Reports invalid options before an image is pulled.
   containerConfig(options, "", "");
   using interrupts = catchInterrupts();
   try {
     const imageId = await resolveImage(client, options.image, { pull, signal: interrupts.signal });
-    return await runPod(client, { ...options, imageId }, interrupts);
+    return await runPod(client, { ...options, imageId, detach }, interrupts);
   } catch (error) {
     if (interrupts.exitCode !== undefined) return interrupts.exitCode;
     if (error instanceof ReaderGone) return readerGoneCode;
@@ -111,12 +161,14 @@ async function resolveImage(
 
 async function runPod(
   client: Client,
-  options: RunOptions & { imageId: string },
+  options: RunOptions & { imageId: string; detach: boolean },
   interrupts: Interrupts,
 ): Promise<number> {
   const uid = randomUUID();
   await using undo = new AsyncDisposableStack();
-  const logDirectory = mkdtempSync(join(tmpdir(), "isulad-ts-run-"));
+  const logDirectory = options.detach
+    ? join(podLogs, `default_${nameOf(options)}_${uid}`)
+    : mkdtempSync(join(tmpdir(), "isulad-ts-run-"));
   undo.defer(() => rm(logDirectory, { recursive: true, force: true }));
   undo.defer(() => removePods(client, uid));
 
@@ -135,12 +187,21 @@ async function runPod(
     say(`isulad-ts: ${messageOf(error)}`);
     return startFailureCode(messageOf(error));
   }
-  const status = await showUntilExit(client, container_id, interrupts);
+  if (options.detach) {
+    undo.move();
+    print(container_id ?? "");
+    return 0;
+  }
+  const status = await showUntilExit(client, { ...options, id: container_id ?? "" }, interrupts);
   return interrupts.exitCode ?? exitCodeOf(status);
 }
 
 /** Copies the container's output until it exits; an interrupt stops the container. */
-async function showUntilExit(client: Client, id: string, interrupts: Interrupts) {
+async function showUntilExit(
+  client: Client,
+  { id, tty, stdin }: { id: string; tty: boolean; stdin: boolean },
+  interrupts: Interrupts,
+) {
   interrupts.onEach((count) => {
     if (count === 1) say("isulad-ts: stopping the container; interrupt again to kill it");
     const stopped = stopContainer(client, id, count === 1 ? graceSeconds : 0);
@@ -151,9 +212,13 @@ async function showUntilExit(client: Client, id: string, interrupts: Interrupts)
   const stopPolling = new AbortController();
   const exited = waitForExit(client, id, stopPolling.signal).finally(() => stopFollowing.abort());
   // A closed output or an unreadable log also ends the wait.
-  const copied = copyLog(status?.log_path ?? "", stopFollowing.signal).finally(() =>
-    stopPolling.abort(),
-  );
+  const logPath = status?.log_path ?? "";
+  if (stdin && !tty) {
+    passInput(client, id).catch((error) => say(`isulad-ts: no input: ${messageOf(error)}`));
+  }
+  const copied = tty
+    ? showTerminal(client, { id, logPath, stdin })
+    : copyLog(logPath, stopFollowing.signal).finally(() => stopPolling.abort());
   const [last] = await Promise.all([exited, copied]);
   return last;
 }

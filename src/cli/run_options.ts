@@ -1,10 +1,12 @@
 // Builds the pod and container configurations of `isulad-ts run` from its options. Pure.
 import { basename, resolve } from "node:path";
 import { CriError } from "../base/errors.ts";
+import { toLong } from "../base/int64.ts";
 import { procMasks } from "../base/proc_masks.ts";
 import { runtime } from "../proto/messages.js";
 import type {
   ContainerConfig,
+  LinuxContainerResources,
   Mount,
   NamespaceOption,
   PodSandboxConfig,
@@ -24,6 +26,14 @@ export type RunOptions = {
   hostNetwork: boolean;
   privileged: boolean;
   runtimeHandler: string;
+  stdin: boolean;
+  tty: boolean;
+  user?: string | undefined;
+  entrypoint?: string | undefined;
+  memory?: string | undefined;
+  cpus?: string | undefined;
+  annotations: string[];
+  labels: string[];
 };
 
 /** Label by which `run` finds its pod to remove it, even if RunPodSandbox's answer was lost. */
@@ -41,7 +51,8 @@ export function podConfig(
     hostname: options.hostNetwork ? "" : name.slice(0, 63),
     log_directory: logDirectory,
     port_mappings: options.ports.map(portMapping),
-    labels: labels(name, uid),
+    labels: labels(options, uid),
+    annotations: pairs("--annotation", options.annotations),
     linux: {
       security_context: {
         namespace_options: namespaces(options),
@@ -60,17 +71,24 @@ export function containerConfig(
   return {
     metadata: { name, attempt: 0 },
     image: { image: imageId, user_specified_image: options.image },
-    // Like docker run: replaces the image's Cmd and keeps its Entrypoint.
+    // Like docker run: replaces the image's Cmd, and keeps its Entrypoint without --entrypoint.
+    command: options.entrypoint === undefined ? [] : [options.entrypoint],
     args: options.command,
+    stdin: options.stdin,
+    stdin_once: options.stdin,
+    tty: options.tty,
     working_dir: options.workdir,
     envs: options.env.map(variable),
     mounts: options.volumes.map(mount),
-    labels: labels(name, uid),
+    labels: labels(options, uid),
+    annotations: pairs("--annotation", options.annotations),
     log_path: "output.log",
     linux: {
+      resources: limits(options),
       security_context: {
         namespace_options: namespaces(options),
         privileged: options.privileged,
+        ...userOf(options.user),
         // Without these lists /proc would be unmasked.
         ...procMasks(),
       },
@@ -87,8 +105,10 @@ function namespaces(options: RunOptions): NamespaceOption {
   };
 }
 
-function labels(name: string, uid: string): Record<string, string> {
+function labels(options: RunOptions, uid: string): Record<string, string> {
+  const name = nameOf(options);
   return {
+    ...pairs("--label", options.labels),
     [runLabel]: uid,
     "io.kubernetes.pod.name": name,
     "io.kubernetes.pod.namespace": namespace,
@@ -109,6 +129,48 @@ export function nameOf(options: Pick<RunOptions, "image" | "name">): string {
     throw invalid("--name", options.name, form);
   }
   return name || "pod";
+}
+
+function pairs(option: string, texts: readonly string[]): Record<string, string> {
+  return Object.fromEntries(
+    texts.map((text) => {
+      const [, key, value = ""] = /^([^=]+)(?:=(.*))?$/s.exec(text) ?? [];
+      if (key === undefined) throw invalid(option, text, "key=value");
+      return [key, value];
+    }),
+  );
+}
+
+/** A name is looked up in the image; a group only by number. */
+function userOf(text: string | undefined) {
+  if (text === undefined) return {};
+  const [, user = "", group] = /^([^:]+)(?::(\d{1,10}))?$/.exec(text) ?? [];
+  if (user === "") throw invalid("--user", text, "NAME, UID, NAME:GID or UID:GID");
+  const isNumber = /^\d{1,10}$/.test(user);
+  return {
+    ...(isNumber ? { run_as_user: { value: toLong(BigInt(user)) } } : { run_as_username: user }),
+    ...(group === undefined ? {} : { run_as_group: { value: toLong(BigInt(group)) } }),
+  };
+}
+
+const cpuPeriodUs = 100_000;
+const unitBytes: Record<string, number> = { "": 1, b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
+
+function limits({ memory, cpus }: RunOptions): LinuxContainerResources {
+  const limits: LinuxContainerResources = {};
+  if (memory !== undefined) {
+    const [, count = "", unit = ""] = /^(\d{1,12}(?:\.\d+)?)([bkmg]?)$/i.exec(memory) ?? [];
+    const bytes = Math.floor(Number(count) * (unitBytes[unit.toLowerCase()] ?? 0));
+    if (bytes < 1) throw invalid("--memory", memory, "NUMBER[b|k|m|g], as in 512m");
+    limits.memory_limit_in_bytes = toLong(BigInt(bytes));
+  }
+  if (cpus !== undefined) {
+    const quota = /^\d{1,5}(\.\d+)?$/.test(cpus) ? Math.round(Number(cpus) * cpuPeriodUs) : 0;
+    if (quota < 1) throw invalid("--cpus", cpus, "NUMBER, as in 0.5");
+    limits.cpu_period = toLong(cpuPeriodUs);
+    limits.cpu_quota = toLong(quota);
+  }
+  return limits;
 }
 
 function variable(text: string): { key: string; value: Uint8Array } {

@@ -45,14 +45,14 @@ export function fitted(
     widest.width--;
   }
   const line = (row: readonly string[]) =>
-    kept.map(({ column, width }) => cutTo(row[column] ?? "", width).padEnd(width));
+    kept.map(({ column, width }) => {
+      const [text = "", isImage] = [row[column], header[column] === "IMAGE"];
+      if (text.length <= width) return text.padEnd(width);
+      // Names of images differ at their ends.
+      return isImage ? `…${text.slice(text.length - width + 1)}` : `${text.slice(0, width - 1)}…`;
+    });
   const gap = " ".repeat(fittedGap);
   return rows.map((row) => `${line(row).join(gap).trimEnd()}\n`).join("");
-}
-
-/** Keeps the end, where the names of images differ. */
-function cutTo(text: string, width: number): string {
-  return text.length <= width ? text : `…${text.slice(text.length - width + 1)}`;
 }
 
 /** Returns the first 13 characters of an id without a digest's algorithm. */
@@ -88,6 +88,15 @@ export function size(bytes: Long | number | bigint | null | undefined): string {
   let unit = 0;
   for (; value >= 1000 && unit < units.length - 1; unit++) value /= 1000;
   return `${Number(value.toPrecision(3))}${units[unit]}`;
+}
+
+/** Formats seconds as 0:05, 12:03 or 3:02:01. */
+export function clockText(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  const two = (count: number) => String(count).padStart(2, "0");
+  const rest = two(whole % 60);
+  return hours > 0 ? `${hours}:${two(minutes)}:${rest}` : `${minutes}:${rest}`;
 }
 
 const timeFields = new Set(["createdAt", "startedAt", "finishedAt"]);

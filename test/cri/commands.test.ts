@@ -2,7 +2,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { spawn, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { until } from "../expect.ts";
@@ -269,4 +269,41 @@ test("runp, create, start and update take crictl's files; ps and inspect choose 
   );
   expect(isuladTs("imagefsinfo").stdout).toContain("imageFilesystems");
   expect(isuladTs("rmp", "-f", "test/steps").code).toBe(0);
+});
+
+test("run -d leaves a pod, which top, kill and wait reach by its name", () => {
+  const limits = ["--memory", "64m", "--cpus", "0.5", "--user", "1000:2000"];
+  const names = ["--name", "left", "--label", "a=b", "--annotation", "c=d"];
+  const words = ["run", "-d", ...limits, ...names, "--entrypoint", "sh", "busybox"];
+  const id = isuladTs(...words, "-c", "id; exec sleep 1000").stdout.trim();
+  try {
+    const { status, info } = JSON.parse(isuladTs("inspect", "left").stdout);
+    expect(status).toMatchObject({ id, labels: { a: "b" }, annotations: { c: "d" } });
+    expect(info.runtimeSpec.linux.resources).toMatchObject({
+      memory: { limit: 64 << 20 },
+      cpu: { quota: 50_000, period: 100_000 },
+    });
+    const [header, row] = isuladTs("top", "left").stdout.split("\n");
+    expect(header).toMatch(/^USER +PID +HOST PID +STATE +MEM +ELAPSED +TIME +COMMAND$/);
+    expect(row).toMatch(/^1000 +1 +\d+ +S .* sleep 1000$/);
+    expect(isuladTs("logs", "left").stdout).toStartWith("uid=1000 gid=2000");
+    expect(isuladTs("kill", "--signal", "no", "left").code).toBe(2);
+    expect(isuladTs("kill", "-s", "KILL", "left").stdout).toBe("left\n");
+    expect(isuladTs("wait", "left").stdout).toBe("137\n");
+    expect(isuladTs("top", "left").stderr).toContain("is not running: see isulad-ts ps -a");
+  } finally {
+    expect(isuladTs("rmp", "-f", "left").code).toBe(0);
+    for (const name of readdirSync("/var/log/pods").filter((one) => one.includes("_left_"))) {
+      rmSync(join("/var/log/pods", name), { recursive: true });
+    }
+  }
+  expect(isuladTs("run", "-d", "--rm", "busybox").code).toBe(125);
+});
+
+test("run -i passes its input, and run -t shows all output of a short command", () => {
+  const given = { env: environment(), encoding: "utf8", input: "b\na\n" } as const;
+  expect(spawnSync(executable, ["run", "-i", "busybox", "sort"], given).stdout).toBe("a\nb\n");
+  const script = "echo one; echo two; exit 3";
+  const short = isuladTs("run", "-t", "busybox", "sh", "-c", script);
+  expect(short).toEqual({ code: 3, stdout: "one\r\ntwo\r\n", stderr: "" });
 });

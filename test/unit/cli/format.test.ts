@@ -40,7 +40,7 @@ test.each([
     "ID             IMAGE                           STATE\n0123456789abc  docker.io/library/busybox:1.37  Running\n",
   ],
   [40, "ID             IMAGE            STATE\n0123456789abc  …y/busybox:1.37  Running\n"],
-  [20, "ID        IMAGE     STATE\n…6789abc  …ox:1.37  Running\n"], // no narrower
+  [20, "ID        IMAGE     STATE\n0123456…  …ox:1.37  Running\n"], // no narrower
 ])("in %d columns, dispensable columns go first, then the widest are cut", (columns, text) => {
   expect(fitted(rows, columns, ["ATTEMPT"])).toBe(text);
 });

@@ -1,15 +1,18 @@
 // Tests the configurations that `isulad-ts run` builds from its options, and the errors of malformed ones.
 import { expect, test } from "bun:test";
+import { toLong } from "../../../src/base/int64.ts";
 import {
   containerConfig,
   nameOf,
   podConfig,
+  runLabel,
   type RunOptions,
 } from "../../../src/cli/run_options.ts";
 
 function options(more: Partial<RunOptions> = {}): RunOptions {
-  const lists = { command: [], env: [], volumes: [], ports: [] };
-  const flags = { hostNetwork: false, privileged: false, runtimeHandler: "" };
+  const lists = { command: [], env: [], volumes: [], ports: [], annotations: [], labels: [] };
+  const streams = { stdin: false, tty: false };
+  const flags = { hostNetwork: false, privileged: false, runtimeHandler: "", ...streams };
   return { image: "busybox", ...lists, ...flags, ...more };
 }
 
@@ -45,4 +48,47 @@ test("ports are 1 to 65535, with an optional host address and protocol", () => {
   for (const text of ["80", "0:80", "80:65536", "80:80/icmp"]) {
     expect(() => podConfig(options({ ports: [text] }), "u", "/l")).toThrow(`--publish "${text}"`);
   }
+});
+
+test("a user is a name or number, with a group by number", () => {
+  const contextOf = (user: string) => container({ user }).linux!.security_context!;
+  expect(contextOf("www")).toMatchObject({ run_as_username: "www" });
+  expect(contextOf("0:5")).toMatchObject({
+    run_as_user: { value: toLong(0) },
+    run_as_group: { value: toLong(5) },
+  });
+  for (const text of ["", ":5", "a:b", "a:5:6"]) expect(() => contextOf(text)).toThrow("--user");
+});
+
+test("memory has units, CPUs become a quota", () => {
+  const limitsOf = (more: Partial<RunOptions>) => container(more).linux!.resources!;
+  expect(limitsOf({ memory: "1.5g" }).memory_limit_in_bytes).toEqual(toLong(1_610_612_736));
+  expect(limitsOf({ memory: "64M" }).memory_limit_in_bytes).toEqual(toLong(67_108_864));
+  expect(limitsOf({ memory: "4096" }).memory_limit_in_bytes).toEqual(toLong(4096));
+  expect(limitsOf({ cpus: "0.5" })).toEqual({
+    cpu_period: toLong(100_000),
+    cpu_quota: toLong(50_000),
+  });
+  expect(limitsOf({})).toEqual({});
+  for (const memory of ["", "0", "-1", "5x", "g"]) {
+    expect(() => limitsOf({ memory })).toThrow("--memory");
+  }
+  for (const cpus of ["", "0", "-1", "two", "1.", "0.000001"]) {
+    expect(() => limitsOf({ cpus })).toThrow("--cpus");
+  }
+});
+
+test("an entrypoint, labels, annotations and streams reach the container", () => {
+  expect(
+    container({ entrypoint: "/x", command: ["a"], labels: ["k=v=w", "n"], annotations: ["a=1"] }),
+  ).toMatchObject({ command: ["/x"], args: ["a"], annotations: { a: "1" } });
+  expect(container({ labels: ["k=v=w", "n"] }).labels).toMatchObject({ k: "v=w", n: "" });
+  expect(container({ labels: [`${runLabel}=x`] }).labels).toMatchObject({ [runLabel]: "u" });
+  expect(container({ stdin: true, tty: true })).toMatchObject({
+    stdin: true,
+    stdin_once: true,
+    tty: true,
+  });
+  expect(() => container({ labels: ["=v"] })).toThrow('--label "=v"');
+  expect(() => container({ annotations: [""] })).toThrow('--annotation ""');
 });

@@ -1,0 +1,88 @@
+// Connects the terminal or standard input to the container of `isulad-ts run`. Attach shows only what comes
+// after it: the output before is taken from the container's log.
+import { codeOf } from "../base/errors.ts";
+import { readLog } from "./log_file.ts";
+import { writeOut } from "./output.ts";
+import type { Client } from "./client.ts";
+import { runRemote } from "./stream_client.ts";
+import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
+
+/** A prompt may wait so long; within it, the log gets the lines that Attach has shown. */
+const startMs = 200;
+
+/** Shows the container's terminal until the container ends. @throws ReaderGone, CriError */
+export async function showTerminal(
+  client: Client,
+  { id, logPath, stdin }: { id: string; logPath: string; stdin: boolean },
+): Promise<void> {
+  const held: Buffer[] = [];
+  let isHeld = true;
+  const release = async () => {
+    isHeld = false;
+    await writeOut("stdout", joined(await logged(logPath), Buffer.concat(held)));
+  };
+  const request = { container_id: id, stdin, stdout: true, tty: true };
+  const url = await attachUrl(client, request);
+  if (url === undefined) return await release();
+  using _ = stdin ? rawTerminal() : undefined;
+  const timer = Promise.withResolvers<void>();
+  const delay = setTimeout(() => {
+    release().then(timer.resolve, timer.reject);
+  }, startMs);
+  timer.promise.catch(() => {}); // write() reports it
+  try {
+    await runRemote(url, {
+      write: async (stream, bytes) => {
+        if (isHeld) {
+          held.push(Buffer.from(bytes));
+          return;
+        }
+        await timer.promise;
+        await writeOut(stream, bytes);
+      },
+      ...(stdin ? { stdin: input() } : {}),
+      sizes: sizes(),
+    });
+  } finally {
+    clearTimeout(delay);
+    if (stdin) releaseInput();
+    if (isHeld) await release();
+  }
+}
+
+/** Passes standard input to the container until one of both ends; the output goes elsewhere. */
+export async function passInput(client: Client, id: string): Promise<void> {
+  const url = await attachUrl(client, { container_id: id, stdin: true });
+  if (url === undefined) return;
+  try {
+    await runRemote(url, { stdin: input(), write: () => Promise.resolve() });
+  } finally {
+    releaseInput();
+  }
+}
+
+/** Returns undefined if the container has ended already. */
+async function attachUrl(client: Client, request: Parameters<Client["Attach"]>[0]) {
+  try {
+    return (await client.Attach(request)).url ?? undefined;
+  } catch (error) {
+    if (codeOf(error) === "FAILED_PRECONDITION") return undefined;
+    throw error;
+  }
+}
+
+async function logged(path: string): Promise<Buffer> {
+  const parts: Uint8Array[] = [];
+  for await (const { bytes } of readLog(path)) parts.push(bytes);
+  return Buffer.concat(parts);
+}
+
+/** Joins two parts of one output; the end of the first may be the beginning of the second. */
+export function joined(first: Buffer, second: Buffer): Buffer {
+  for (let common = Math.min(first.length, second.length); common > 0; common--) {
+    if (first.subarray(first.length - common).equals(second.subarray(0, common))) {
+      return Buffer.concat([first, second.subarray(common)]);
+    }
+  }
+  return Buffer.concat([first, second]);
+}

@@ -124,6 +124,10 @@ function asCriError(error: unknown, target: Target): CriError {
     const message = `Cannot reach the daemon at ${target.host}: ${unreachableReason(details)}`;
     return new CriError(name, message, { cause: error });
   }
+  if (name === "UNIMPLEMENTED" && target.path.startsWith("/isulad.")) {
+    const message = `${target.host} is the socket of another runtime, or of an older isulad-ts: use --host`;
+    return new CriError(name, message, { cause: error });
+  }
   return new CriError(name, details || `${target.path} failed: ${String(error)}`, { cause: error });
 }
 

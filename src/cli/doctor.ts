@@ -5,7 +5,7 @@ import { examine } from "../doctor/examine.ts";
 import { thisNode, type Finding } from "../doctor/node.ts";
 import { configFileArg } from "./config.ts";
 import { outputArg, printJson } from "./daemon_command.ts";
-import { print } from "./output.ts";
+import { coloured, print } from "./output.ts";
 import { failureCode } from "./program.ts";
 
 export const doctor = defineCommand({
@@ -22,6 +22,8 @@ export const doctor = defineCommand({
   },
 });
 
+const markColours = { ok: "green", warn: "yellow", fail: "red" } as const;
+
 /** Warnings alone are no failure. */
 export function exitCodeOf(findings: readonly Finding[]): number {
   return findings.some(({ state }) => state === "fail") ? failureCode : 0;
@@ -32,7 +34,8 @@ export function findingsText(findings: readonly Finding[]): string {
   const width = Math.max(...findings.map(({ check }) => check.length));
   const lines = findings.flatMap(({ check, state, detail, mend }) => {
     const mark = state === "fail" ? "FAIL" : state;
-    const line = `${mark.padEnd(4)}  ${check.padEnd(width)}  ${detail.replaceAll("\n", "; ")}`;
+    const shown = coloured(mark.padEnd(4), markColours[state]);
+    const line = `${shown}  ${check.padEnd(width)}  ${detail.replaceAll("\n", "; ")}`;
     return mend === undefined ? [line] : [line, `      ${"".padEnd(width)}  mend: ${mend}`];
   });
   return lines.join("\n");

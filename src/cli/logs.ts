@@ -56,7 +56,10 @@ export const logs = defineCommand({
       const { status } = await client.ContainerStatus({ container_id: id });
       if (!status?.log_path) {
         const why = "its pod has no log_directory, or it has no log_path";
-        throw new CriError("FAILED_PRECONDITION", `container ${found.path} has no log: ${why}`);
+        throw new CriError(
+          "FAILED_PRECONDITION",
+          `container ${found.path} has no log: ${why}; isulad-ts attach shows its output`,
+        );
       }
       const ended = new AbortController();
       const follow = args.follow ? ended.signal : undefined;

@@ -10,6 +10,18 @@ export function say(line: string): void {
   process.stderr.write(`${line}\n`);
 }
 
+const colours = { red: 31, yellow: 33, green: 32 } as const;
+
+/** Colours a text for standard output or error if it is a terminal and NO_COLOR is not set (no-color.org). */
+export function coloured(
+  text: string,
+  colour: keyof typeof colours,
+  stream: StreamName = "stdout",
+): string {
+  const isWanted = process[stream].isTTY && !process.env["NO_COLOR"];
+  return isWanted ? `\u001b[${colours[colour]}m${text}\u001b[0m` : text;
+}
+
 /** The reader of the output has closed it, as in `isulad-ts logs … | head`. */
 export class ReaderGone extends Error {}
 

@@ -13,7 +13,7 @@ import {
   ungrouped,
 } from "./help.ts";
 import { checkArguments, takesValue, UsageError } from "./options.ts";
-import { print, say } from "./output.ts";
+import { coloured, print, say } from "./output.ts";
 
 export type Program = {
   name: string;
@@ -46,7 +46,7 @@ export async function runProgram(program: Program, argv: readonly string[]): Pro
     const asked = first === "help" ? [...argv.slice(1), "--help"] : argv;
     return await runLeaf(program, await find(program, asked));
   } catch (error) {
-    say(`${program.name}: ${messageOf(error)}`);
+    say(`${coloured(`${program.name}:`, "red", "stderr")} ${messageOf(error)}`);
     const own = error instanceof UsageError ? usageCode : failureCode;
     return program.passthrough[first]?.failureCode ?? own;
   }

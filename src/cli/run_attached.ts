@@ -2,13 +2,16 @@
 // after it: the output before is taken from the container's log.
 import { codeOf } from "../base/errors.ts";
 import { readLog } from "./log_file.ts";
-import { writeOut } from "./output.ts";
+import { ReaderGone, writeOut } from "./output.ts";
 import type { Client } from "./client.ts";
 import { runRemote } from "./stream_client.ts";
+import { waitForExit } from "./wait_for_exit.ts";
 import { input, rawTerminal, releaseInput, sizes } from "./terminal.ts";
 
 /** A prompt may wait so long; within it, the log gets the lines that Attach has shown. */
 const startMs = 200;
+/** The daemon commits an exit a moment after the terminal closes. */
+const exitMs = 2_000;
 
 /** Shows the container's terminal until the container ends. @throws ReaderGone, CriError */
 export async function showTerminal(
@@ -43,10 +46,14 @@ export async function showTerminal(
       ...(stdin ? { stdin: input() } : {}),
       sizes: sizes(),
     });
+  } catch (error) {
+    // Attach fails if the container ends in this moment; the log has its output.
+    const ended = await waitForExit(client, id, AbortSignal.timeout(exitMs));
+    if (error instanceof ReaderGone || ended === undefined) throw error;
   } finally {
     clearTimeout(delay);
     if (stdin) releaseInput();
-    if (isHeld) await release();
+    await (isHeld ? release() : timer.promise);
   }
 }
 

@@ -134,7 +134,7 @@ export const rmi = defineCommand({
     withClient(args, (client) =>
       forEach(required(args._, "an image"), async (name) => {
         const { image } = await client.ImageStatus({ image: { image: name } });
-        if (!image) throw new CriError("NOT_FOUND", "no such image");
+        if (!image) throw new CriError("NOT_FOUND", "no such image: isulad-ts images lists all");
         await client.RemoveImage({ image: { image: image.id } });
         for (const tag of image.repo_tags ?? []) print(`Deleted: ${tag}`);
         print(`Deleted: ${image.id}`);

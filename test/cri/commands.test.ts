@@ -286,7 +286,7 @@ test("run -d leaves a pod, which top, kill and wait reach by its name", () => {
     const [header, row] = isuladTs("top", "left").stdout.split("\n");
     expect(header).toMatch(/^USER +PID +HOST PID +STATE +MEM +ELAPSED +TIME +COMMAND$/);
     expect(row).toMatch(/^1000 +1 +\d+ +S .* sleep 1000$/);
-    expect(isuladTs("logs", "left").stdout).toStartWith("uid=1000 gid=2000");
+    expect(isuladTs("logs", "left").stdout).toMatch(/^uid=1000\(user\) gid=2000/);
     expect(isuladTs("kill", "--signal", "no", "left").code).toBe(2);
     expect(isuladTs("kill", "-s", "KILL", "left").stdout).toBe("left\n");
     expect(isuladTs("wait", "left").stdout).toBe("137\n");

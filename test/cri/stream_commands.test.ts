@@ -174,6 +174,15 @@ describe("attach", () => {
   });
 });
 
+test("run -it has the output from the start, the terminal's size and the exit code", async () => {
+  const script = "echo banner; exec sh";
+  const shell = new OnTerminal(ours("run", "-it", "--host-network", "busybox", "sh", "-c", script));
+  await shell.shows("banner");
+  shell.type("stty size; exit 4\r");
+  await shell.shows("28 90");
+  expect(await shell.ended).toBe(4);
+});
+
 describe("port-forward", () => {
   test("forwards a local port to a pod until it is interrupted", async () => {
     const server = createServer((socket) => socket.end("from the pod"));

@@ -3,11 +3,12 @@ import { describe, expect, test } from "bun:test";
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, normalize, relative } from "node:path";
+import type { CommandDef } from "citty";
 import { generated, page } from "../../docs/generate.ts";
 import { loadConfig } from "../../src/base/config.ts";
 import { allKeys, findKey } from "../../src/base/config_keys.ts";
 import { groups } from "../../src/cli/commands.ts";
-import { described, ungrouped } from "../../src/cli/help.ts";
+import { argsOf, described, optionsOf, resolve, ungrouped } from "../../src/cli/help.ts";
 import { ImageService, RuntimeService } from "../../src/proto/services.ts";
 
 const root = join(import.meta.dirname, "../..");
@@ -73,6 +74,19 @@ test("docs/cli.md names every command", async () => {
   const names = (await described(ungrouped(groups))).map(([name]) => name);
   const missing = names.filter((name) => !text.includes(`\`${name}`));
   expect(missing).toEqual([]);
+});
+
+test("docs/cli_flags.md calls no flag the same that the command does not have", async () => {
+  const rows = [...textOf("docs/cli_flags.md").matchAll(/^\| `([a-z-]+)` \| (`--.*?`) \|/gm)];
+  expect(rows.length).toBeGreaterThan(30);
+  for (const [, name = "", flags = ""] of rows) {
+    const command = (await resolve(ungrouped(groups)[name])) as CommandDef;
+    const own = optionsOf(await argsOf(command)).map(([option]) => /--[^=]+/.exec(option)![0]);
+    expect([name, own]).toEqual([
+      name,
+      expect.arrayContaining([...flags.matchAll(/--[a-z-]+/g)].map(([flag]) => flag)),
+    ]);
+  }
 });
 
 test("README.md has at most 160 lines and links every page", () => {

@@ -89,3 +89,10 @@ test("a socket that the user may not open is reported with who may", async () =>
   );
   expect(unreachableReason("No connection established.")).toContain("Is it running?");
 });
+
+test("an own call to the socket of another runtime is reported as such", async () => {
+  await using daemon = await fakeDaemon(socket, {});
+  using client = connect(daemon.host);
+  expect(client.Reload({})).rejects.toThrow("is the socket of another runtime");
+  expect(client.Version({})).rejects.toThrow("Version is not faked"); // CRI's own
+});

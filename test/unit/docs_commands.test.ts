@@ -4,8 +4,9 @@ import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { CommandDef, SubCommandsDef } from "citty";
 import { messageOf } from "../../src/base/errors.ts";
-import { commands, passthrough } from "../../src/cli/commands.ts";
+import { groups, passthrough } from "../../src/cli/commands.ts";
 import { configShowName, parseFlags } from "../../src/cli/config.ts";
+import { resolve, ungrouped } from "../../src/cli/help.ts";
 import { runProgram } from "../../src/cli/program.ts";
 
 const root = join(import.meta.dirname, "../..");
@@ -61,11 +62,12 @@ test("command lines are found behind prompts, variables, sudo and pipes, and wit
 
 /** Returns why the words behind `isulad-ts` are refused, or "". Runs nothing. */
 async function problemOf(words: string[]): Promise<string> {
-  if (words[0]?.startsWith("-") !== false) {
+  const flags = words[0] === "daemon" ? words.slice(1) : words;
+  if (flags[0]?.startsWith("-") !== false) {
     try {
       parseFlags(
         name,
-        words.filter((word) => word !== "--allow-failpoints"),
+        flags.filter((word) => word !== "--allow-failpoints"),
       );
       return "";
     } catch (error) {
@@ -77,8 +79,10 @@ async function problemOf(words: string[]): Promise<string> {
   using stderr = spyOn(process.stderr, "write").mockImplementation(
     (text) => said.push(String(text)) > 0,
   );
-  const program = { name, version: "", main: {}, passthrough, parseThemselves: [configShowName] };
-  const code = await runProgram({ ...program, commands: await idle(commands) }, words);
+  const program = { name, version: "", description: "", passthrough };
+  const idleGroups = { All: await idle(ungrouped(groups)) };
+  const parseThemselves = [configShowName];
+  const code = await runProgram({ ...program, parseThemselves, groups: idleGroups }, words);
   expect([stdout, stderr]).toBeArrayOfSize(2);
   return code === 0 ? "" : said.join("").trim();
 }
@@ -86,17 +90,13 @@ async function problemOf(words: string[]): Promise<string> {
 /** The same commands with the same arguments; they do nothing. */
 async function idle(table: SubCommandsDef): Promise<SubCommandsDef> {
   const entries = Object.entries(table).map(async ([key, value]) => {
-    const command = await resolve<CommandDef>(value);
-    const below = await resolve<SubCommandsDef | undefined>(command.subCommands);
+    const command = (await resolve(value)) as CommandDef;
+    const below = (await resolve(command.subCommands)) as SubCommandsDef | undefined;
     const runs = command.run === undefined ? {} : { run: () => 0 };
     const { args } = command;
     return [key, { args, ...runs, ...(below && { subCommands: await idle(below) }) }] as const;
   });
   return Object.fromEntries(await Promise.all(entries)) as SubCommandsDef;
-}
-
-async function resolve<T>(value: unknown): Promise<T> {
-  return (await (typeof value === "function" ? (value as () => unknown)() : value)) as T;
 }
 
 /** Returns the words behind `isulad-ts` of each command line in ```sh blocks, then of those in code spans. */

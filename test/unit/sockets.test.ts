@@ -86,12 +86,12 @@ async function servedWith(sizes: Sizes) {
 
 test("CRI's socket takes and sends messages up to the configured sizes", async () => {
   const { OK, RESOURCE_EXHAUSTED } = grpc.status;
-  expect(await servedWith({ maxSendBytes: 32 * mib })).toMatchObject({
-    sent: OK,
+  expect(await servedWith({})).toMatchObject({
+    sent: RESOURCE_EXHAUSTED,
     received: RESOURCE_EXHAUSTED,
   });
-  expect(await servedWith({ maxRecvBytes: 32 * mib })).toMatchObject({
-    sent: RESOURCE_EXHAUSTED,
+  expect(await servedWith({ maxSendBytes: 32 * mib, maxRecvBytes: 32 * mib })).toMatchObject({
+    sent: OK,
     received: OK,
   });
 });

@@ -4,8 +4,8 @@
 trial() {
   need_root --trial
   local dir=$1 keep=$2
-  install_lacking
   build
+  "$built" install --programs-only >&2 || die "programs that pods need are missing"
   if [ -z "$dir" ]; then
     dir=$(mktemp -d /var/tmp/isulad-ts.XXXXXX)
   else
@@ -152,7 +152,7 @@ static_busybox() {
         (apt-get update && cd "$dir" && apt-get download busybox-static && dpkg-deb -x ./*.deb .) >/dev/null 2>&1 || true
       found=$(find "$dir" -path '*bin/busybox' -type f -print -quit)
     else
-      install_packages "busybox-static|busybox" || true
+      dnf install -y busybox >/dev/null 2>&1 || true
       found=$(command -v busybox || true)
     fi
   fi
@@ -227,6 +227,43 @@ trial_end() {
   remove_cgroup "$(trial_cgroup "$dir")"
   rm -rf "$dir"
   set -e
+}
+
+# processes_of EXECUTABLE [TEXT]: the ids of those that run it, with TEXT in the command line.
+processes_of() {
+  local proc
+  for proc in /proc/[0-9]*; do
+    case $(readlink "$proc/exe" 2>/dev/null) in
+      "$1" | "$1 (deleted)")
+        if tr '\0' '\n' <"$proc/cmdline" 2>/dev/null | grep -qF -e "${2:-}"; then echo "${proc#/proc/}"; fi
+        ;;
+    esac
+  done
+}
+
+# end_processes EXECUTABLE [TEXT]: the daemon first, then its monitor, which heeds no polite signal
+# because it must outlive the daemon; without pods it holds nothing.
+end_processes() {
+  local pid monitors=()
+  for pid in $(processes_of "$@"); do
+    if tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -qx monitor; then
+      monitors+=("$pid")
+    elif kill -TERM "$pid" 2>/dev/null; then
+      wait_gone "$pid" || kill -KILL "$pid" 2>/dev/null || true
+    fi
+  done
+  for pid in "${monitors[@]}"; do
+    if kill -KILL "$pid" 2>/dev/null; then wait_gone "$pid" || true; fi
+  done
+}
+
+wait_gone() {
+  for _ in $(seq 50); do
+    # A zombie is gone: its parent may be slow to ask.
+    case $(sed 's/.*) //' "/proc/$1/stat" 2>/dev/null) in "" | Z*) return 0 ;; esac
+    sleep 0.1
+  done
+  return 1
 }
 
 # Removes the cgroups in every hierarchy of cgroup v1, or in the one of v2.

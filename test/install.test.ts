@@ -63,7 +63,8 @@ test(
   3 * minutesMs,
 );
 
-// Without systemd, since it would be the host's: test/vm has one of its own.
+// Without systemd, since it would be the host's: test/vm has one of its own. The sysctls of net belong to the
+// network namespace.
 const asInstalled = `
 set -e
 mkdir "$T/root"; mount -t tmpfs scratch "$T/root"
@@ -82,6 +83,7 @@ step again ./install.sh
 grep log-level /etc/isulad/daemon.json
 sed -i s/log-level/log-lvl/ /etc/isulad/daemon.json
 step broken ./install.sh
+step typo ./install.sh --ofline
 step uninstall ./install.sh --uninstall
 ls /usr/local/bin/isulad-ts /etc/isulad/daemon.json /etc/cni/net.d 2>&1
 `;
@@ -92,7 +94,7 @@ test(
     const dir = mkdtempSync(join(tmpdir(), "isulad-install-"));
     using _ = { [Symbol.dispose]: () => rmSync(dir, { recursive: true }) };
     writeFileSync(join(dir, "script"), asInstalled);
-    const { stdout, stderr } = shell(`T=${dir} unshare --mount bash ${dir}/script`);
+    const { stdout, stderr } = shell(`T=${dir} unshare --mount --net bash ${dir}/script`);
     const steps = Object.fromEntries(
       stdout
         .split(/^-- /m)
@@ -102,20 +104,25 @@ test(
     expect(steps["install"], stderr).toContain(
       "exit 0\n/etc/isulad/daemon.json\n/usr/local/bin/isulad-ts",
     );
-    expect(steps["install"]).toContain("10-isulad.conflist");
-    expect(steps["again"]).toContain("daemon.json is yours and stays as it is");
+    expect(steps["install"]).toMatch(/^10-isulad\.conflist$/m);
+    expect(steps["again"]).toContain(
+      "keep /etc/isulad/daemon.json, which was not installed by isulad-ts or was changed since",
+    );
     expect(steps["again"]).toContain('"log-level": "DEBUG"');
     expect(steps["broken"]).toMatch(
       /daemon\.json:\d+: unknown key "log-lvl"; the nearest known key is "log-level"/,
     );
     expect(steps["broken"]).toContain("exit 1");
+    expect(steps["typo"]).toMatch(
+      /install has no option --ofline; did you mean --offline.*\nexit 2/,
+    );
     expect(steps["uninstall"]).toContain(
-      "daemon.json was not put there by this script, or was changed since: it stays",
+      "keep /etc/isulad/daemon.json, which was changed since its installation",
     );
     expect(steps["uninstall"]).toMatch(
       /exit 0\n(.*No such file.*\n)*\/etc\/isulad\/daemon\.json\n/,
     );
-    expect(steps["uninstall"]).not.toContain("10-isulad.conflist");
+    expect(steps["uninstall"]).not.toMatch(/^10-isulad/m);
   },
   3 * minutesMs,
 );

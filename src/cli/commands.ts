@@ -79,6 +79,8 @@ export const groups: CommandGroups = {
     config: configCommand,
     "support-bundle": async () => (await import("./debug.ts")).supportBundleCommand,
     doctor: async () => (await import("./doctor.ts")).doctor,
+    install: async () => (await import("./install.ts")).install,
+    uninstall: async () => (await import("./install.ts")).uninstall,
     completion,
     licenses,
     complete: completeCommand(() => groups),

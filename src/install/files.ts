@@ -1,0 +1,71 @@
+// Lists the files that an installation writes, with their contents.
+import { readdirSync } from "node:fs";
+import { join } from "node:path";
+import { jsonText } from "../base/json.ts";
+import { errnoOf } from "../base/errors.ts";
+import { cniList, daemonJson, unit } from "../proto/installed_files.ts";
+
+export const programPath = "/usr/local/bin/isulad-ts";
+export const configPath = "/etc/isulad/daemon.json";
+export const unitPath = "/etc/systemd/system/isulad-ts.service";
+export const sysctlPath = "/etc/sysctl.d/99-isulad-ts.conf";
+
+export const modules = ["overlay", "br_netfilter"];
+export const sysctls = {
+  "net.ipv4.ip_forward": "1",
+  "net.bridge.bridge-nf-call-iptables": "1",
+  "net.bridge.bridge-nf-call-ip6tables": "1",
+};
+
+export type InstalledFile = {
+  path: string;
+  content: string | Uint8Array;
+  mode: number;
+  /** "always" replaces a changed file, too; "alone" is written only where its folder has no other CNI list. */
+  when: "always" | "unchanged" | "alone";
+};
+
+/** runs: systemd is this machine's init; installed: it will be, at the next boot. */
+export type Systemd = "runs" | "installed" | "none";
+
+const ofText = (path: string, content: string): InstalledFile => ({
+  path,
+  content,
+  mode: 0o644,
+  when: "unchanged",
+});
+
+/** systemd-cgroup is "auto" where systemd does not run yet: true would refuse to start without it. */
+export function configFile(systemd: Systemd): InstalledFile {
+  const driver = { runs: "true", installed: '"auto"', none: "false" }[systemd];
+  const driverOf = (value: string) => `"systemd-cgroup": ${value}`;
+  return ofText(configPath, daemonJson.replace(driverOf("false"), driverOf(driver)));
+}
+
+/** The pod network, crictl's configuration and the kernel's settings. host: the daemon's socket. */
+export function nodeFiles(host: string): InstalledFile[] {
+  const crictl = `runtime-endpoint: ${jsonText(host)}\nimage-endpoint: ${jsonText(host)}\n`;
+  const settings = Object.entries(sysctls).map(([name, value]) => `${name} = ${value}\n`);
+  const header = "# Written by isulad-ts install: pods need it.\n";
+  return [
+    { ...ofText("/etc/cni/net.d/10-isulad.conflist", cniList), when: "alone" },
+    ofText("/etc/crictl.yaml", crictl),
+    ofText("/etc/modules-load.d/isulad-ts.conf", `${header}${modules.join("\n")}\n`),
+    ofText(sysctlPath, `${header}${settings.join("")}`),
+  ];
+}
+
+export function unitFile(): InstalledFile {
+  return ofText(unitPath, unit);
+}
+
+/** Returns the CNI configurations of the folder of a path. */
+export function cniListsBeside(root: string, path: string): string[] {
+  const folder = join(root, path, "..");
+  try {
+    return readdirSync(folder).filter((name) => /\.(conf|conflist|json)$/.test(name));
+  } catch (error) {
+    if (errnoOf(error) === "ENOENT") return [];
+    throw error;
+  }
+}

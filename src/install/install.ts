@@ -1,0 +1,159 @@
+// Installs this executable on a machine or in a root folder: programs that pods need, configuration, unit.
+// Repeating it completes an installation that was cut off, and upgrades an older one.
+import { readFileSync } from "node:fs";
+import { loadConfig } from "../base/config.ts";
+import { CriError, messageOf } from "../base/errors.ts";
+import { readKernelFile, writeKernelFile } from "../sys/file.ts";
+import {
+  configFile,
+  configPath,
+  modules,
+  nodeFiles,
+  programPath,
+  type Systemd,
+  sysctlPath,
+  sysctls,
+  unitFile,
+  unitPath,
+} from "./files.ts";
+import { Manifest } from "./manifest.ts";
+import { bundledFiles, installPackages } from "./programs.ts";
+import { put, takeBack } from "./put.ts";
+import { daemonHost, service, waitForAnswer } from "./service.ts";
+import { act, exists, hasSystemd, systemdRuns, type Target } from "./target.ts";
+
+export type InstallOptions = {
+  /** The executable's own file. */
+  executable: string;
+  /** A folder with programs to install; it may be missing. */
+  bundle: string;
+  isOffline: boolean;
+  /** A package manager owns program, unit and dependencies. */
+  isPackaged: boolean;
+};
+
+/** @throws CriError FAILED_PRECONDITION, INVALID_ARGUMENT (the configuration), UNAVAILABLE, INTERNAL. */
+export async function install(target: Target, options: InstallOptions): Promise<void> {
+  const manifest = new Manifest(target.root);
+  const isRunning = await isActive(target, service);
+  if (await isActive(target, "isulad")) {
+    const advice = "end it first: systemctl disable --now isulad";
+    const message = `iSulad's own service runs on the same socket and folders; ${advice}`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+  await installPrograms(target, manifest, options);
+  if (exists(target, configPath)) checkConfig(target);
+  await putFiles(target, manifest, options);
+  if (target.root !== "") return;
+  const program = options.isPackaged ? options.executable : programPath;
+  await startService(target, isRunning, program);
+}
+
+/** Only what pods need of other programs. */
+export async function installPrograms(
+  target: Target,
+  manifest: Manifest,
+  { bundle, isOffline, isPackaged }: InstallOptions,
+): Promise<void> {
+  const bundled = bundledFiles(target, manifest, bundle);
+  for (const file of bundled) await put(target, manifest, file);
+  if (target.isDryRun && bundled.length > 0) return; // they would be there now
+  if (!isPackaged) await installPackages(target, isOffline);
+}
+
+async function isActive({ root, command }: Target, name: string): Promise<boolean> {
+  if (!systemdRuns({ root })) return false;
+  return await command(["systemctl", "is-active", "-q", name]).then(
+    () => true,
+    () => false,
+  );
+}
+
+/** A folder's configuration is checked when the machine that it becomes starts its daemon. */
+function checkConfig({ root }: Target): void {
+  if (root !== "") return;
+  try {
+    loadConfig(configPath);
+  } catch (cause) {
+    const message = `${messageOf(cause)}\ncorrect ${configPath} and run this again`;
+    throw new CriError("INVALID_ARGUMENT", message, { cause });
+  }
+}
+
+async function putFiles(
+  target: Target,
+  manifest: Manifest,
+  { executable, isPackaged }: InstallOptions,
+): Promise<void> {
+  const systemd = systemdOf(target);
+  await put(target, manifest, configFile(systemd));
+  for (const file of nodeFiles(daemonHost(target))) {
+    const isInstalled = await put(target, manifest, file);
+    if (file.path === sysctlPath && isInstalled) await applyKernelSettings(target);
+  }
+  if (isPackaged) return await replaceByPackage(target, manifest);
+  if (executable !== programPath) {
+    const content = readFileSync(executable);
+    await put(target, manifest, { path: programPath, content, mode: 0o755, when: "always" });
+  }
+  if (systemd !== "none") await put(target, manifest, unitFile());
+}
+
+function systemdOf(target: Target): Systemd {
+  if (systemdRuns(target)) return "runs";
+  return hasSystemd(target) ? "installed" : "none";
+}
+
+/** An earlier installation's unit would hide the package's, and its program the package's in PATH. */
+async function replaceByPackage(target: Target, manifest: Manifest): Promise<void> {
+  for (const path of [unitPath, programPath]) {
+    if (!manifest.files.includes(path)) continue;
+    await takeBack(target, manifest, path);
+    if (!target.isDryRun) await manifest.forget(path);
+  }
+}
+
+/** Loads the modules and sets the sysctls of the installed files for this boot, too. */
+async function applyKernelSettings(target: Target): Promise<void> {
+  if (target.root !== "") return;
+  await act(target, `load the kernel modules ${modules.join(", ")}`, () =>
+    attempt(target, () => target.command(["modprobe", "-a", ...modules])),
+  );
+  for (const [name, value] of Object.entries(sysctls)) {
+    const path = `/proc/sys/${name.replaceAll(".", "/")}`;
+    if (readKernelFile(path)?.trim() === value) continue;
+    await act(target, `set ${name} to ${value}`, () =>
+      attempt(target, () => writeKernelFile(path, value)),
+    );
+  }
+}
+
+/** A kernel without the module, or a container's read-only /proc/sys, is a matter for isulad-ts doctor. */
+async function attempt(target: Target, change: () => unknown): Promise<void> {
+  try {
+    await change();
+  } catch (error) {
+    target.report(`warning: ${messageOf(error)}; isulad-ts doctor tells what pods lack`);
+  }
+}
+
+async function startService(target: Target, isRunning: boolean, program: string): Promise<void> {
+  const { command, report } = target;
+  if (hasSystemd(target)) {
+    await act(target, `enable ${service}.service`, async () => {
+      await command(["systemctl", "enable", "-q", service]);
+    });
+  }
+  if (!systemdRuns(target)) {
+    report(`systemd does not run here; start the daemon by: ${program} --config ${configPath}`);
+    return;
+  }
+  // Pods live through a restart, so an upgrade takes effect at once.
+  const verb = isRunning ? "restart" : "start";
+  await act(target, `${verb} ${service}.service`, async () => {
+    await command(["systemctl", "daemon-reload"]);
+    await command(["systemctl", verb, service]);
+    await waitForAnswer(target, program);
+    report(`the kubelet needs --container-runtime-endpoint=${daemonHost(target)}`);
+  });
+}

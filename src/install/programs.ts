@@ -1,0 +1,131 @@
+// Finds the programs that pods need, and gets missing ones from the bundle or the distribution's packages.
+import { readdirSync, readFileSync, statSync } from "node:fs";
+import { join } from "node:path";
+import { programFolders } from "../base/config_host.ts";
+import { CriError, messageOf } from "../base/errors.ts";
+import type { InstalledFile } from "./files.ts";
+import type { Manifest } from "./manifest.ts";
+import { act, type Target } from "./target.ts";
+
+/** Debian's iptables and iproute2 are in /sbin. */
+const folders = [...programFolders, "/sbin", "/bin"];
+const cniFolders = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
+/** The plugins of the list that is installed, and loopback, which every pod needs. */
+const cniPlugins = ["bridge", "host-local", "loopback", "portmap"];
+
+/** name: for messages; apt and dnf: packages that have it. */
+type Need = { name: string; apt: string; dnf: string; isThere(target: Target): boolean };
+
+const needs: readonly Need[] = [
+  { name: "runc", apt: "runc", dnf: "runc", isThere: (target) => finds(target, ["runc", "crun"]) },
+  {
+    name: "CNI plugins",
+    apt: "containernetworking-plugins",
+    dnf: "containernetworking-plugins",
+    isThere: hasCniPlugins,
+  },
+  program("iptables", "iptables", "iptables-nft"),
+  program("ip", "iproute2", "iproute"),
+  program("unshare", "util-linux", "util-linux"),
+];
+
+function program(name: string, apt: string, dnf: string): Need {
+  return { name, apt, dnf, isThere: (target) => finds(target, [name]) };
+}
+
+function finds(target: Target, names: string[]): boolean {
+  return names.some((name) => folders.some((folder) => isProgram(target, `${folder}/${name}`)));
+}
+
+function hasCniPlugins(target: Target): boolean {
+  return cniFolders.some((folder) =>
+    cniPlugins.every((name) => isProgram(target, `${folder}/${name}`)),
+  );
+}
+
+function isProgram({ root }: Target, path: string): boolean {
+  const stat = statSync(join(root, path), { throwIfNoEntry: false });
+  return stat !== undefined && stat.isFile() && (stat.mode & 0o111) !== 0;
+}
+
+/** Returns the names of missing programs. */
+export function missingPrograms(target: Target): string[] {
+  return needs.filter((need) => !need.isThere(target)).map(({ name }) => name);
+}
+
+/**
+ * Returns the programs of a bundle that are to be installed: missing ones, and newer versions of those that
+ * came from a bundle. bundle: a folder with runc and cni/.
+ */
+export function bundledFiles(target: Target, manifest: Manifest, bundle: string): InstalledFile[] {
+  const found = statSync(bundle, { throwIfNoEntry: false });
+  if (found === undefined) return [];
+  const missing = missingPrograms(target);
+  const read = (name: string, path: string): InstalledFile => ({
+    path,
+    content: readFileSync(join(bundle, name)),
+    mode: 0o755,
+    when: "unchanged",
+  });
+  const runc = "/usr/local/sbin/runc";
+  const files: InstalledFile[] = [];
+  if (missing.includes("runc") || manifest.isUnchanged(runc)) files.push(read("runc", runc));
+  for (const name of readdirSync(join(bundle, "cni"))) {
+    const path = `${cniFolders[0]}/${name}`;
+    const isWanted = missing.includes("CNI plugins") || manifest.isUnchanged(path);
+    if (isWanted) files.push(read(`cni/${name}`, path));
+  }
+  return files;
+}
+
+/** Installs packages with missing programs. @throws CriError FAILED_PRECONDITION if some are still missing. */
+export async function installPackages(target: Target, isOffline: boolean): Promise<void> {
+  const missing = needs.filter((need) => !need.isThere(target));
+  if (missing.length === 0) return;
+  const names = missing.map(({ name }) => name).join(", ");
+  if (target.root !== "") {
+    target.report(`missing in ${target.root}: ${names}; install them there`);
+    return;
+  }
+  if (isOffline) {
+    const advice = "use the full bundle, or install them from your own media";
+    throw new CriError(
+      "FAILED_PRECONDITION",
+      `missing, and --offline is given: ${names}; ${advice}`,
+    );
+  }
+  const manager = packageManager(target);
+  if (manager === undefined) {
+    const advice = "neither apt-get nor dnf is here to install them: install them by hand";
+    throw new CriError("FAILED_PRECONDITION", `missing: ${names}; ${advice}`);
+  }
+  const packages = missing.map((need) => need[manager]);
+  await act(target, `install the packages ${packages.join(" ")}`, async () => {
+    await (manager === "apt" ? aptInstall(target, packages) : dnfInstall(target, packages));
+    const left = missingPrograms(target);
+    if (left.length === 0) return;
+    const message = `still missing after their packages were installed: ${left.join(", ")}`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  });
+}
+
+function packageManager(target: Target): "apt" | "dnf" | undefined {
+  if (finds(target, ["apt-get"])) return "apt";
+  return finds(target, ["dnf"]) ? "dnf" : undefined;
+}
+
+async function aptInstall({ command, report }: Target, packages: string[]): Promise<void> {
+  try {
+    await command(["apt-get", "update"]);
+  } catch (error) {
+    report(
+      `apt-get update failed, going on with the package lists of this machine: ${messageOf(error)}`,
+    );
+  }
+  const argv = ["apt-get", "install", "-y", "--no-install-recommends", ...packages];
+  await command(argv, { DEBIAN_FRONTEND: "noninteractive" });
+}
+
+async function dnfInstall({ command }: Target, packages: string[]): Promise<void> {
+  await command(["dnf", "install", "-y", ...packages]);
+}

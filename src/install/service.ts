@@ -1,0 +1,162 @@
+// Starts and stops the installed daemon, asks it for its pods, and removes what it ran.
+import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { loadConfig } from "../base/config.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { cgroupFolders, cgroupMounts, removeCgroup } from "../node/cgroup.ts";
+import { spawn } from "../sys/children.ts";
+import { isZombie, kill } from "../sys/process.ts";
+import { configPath } from "./files.ts";
+import { exists, systemdRuns, type Target } from "./target.ts";
+
+export const service = "isulad-ts";
+const answerMs = 30_000;
+const pollMs = 200;
+
+/** Returns the daemon's first socket by the configuration file, or the default if it is missing or wrong. */
+export function daemonHost({ root }: Target): string {
+  try {
+    return loadConfig(join(root, configPath)).config.hosts[0]!;
+  } catch {
+    return "unix:///var/run/isulad.sock";
+  }
+}
+
+/** Runs a command of the installed program. */
+export function client(target: Target, program: string, words: string[]): Promise<string> {
+  return target.command([program, ...words], { ISULAD_HOST: daemonHost(target) });
+}
+
+/** @throws CriError UNAVAILABLE with the end of the log. */
+export async function waitForAnswer(target: Target, program: string): Promise<void> {
+  const end = performance.now() + answerMs;
+  for (;;) {
+    try {
+      await client(target, program, ["version"]);
+      return;
+    } catch (error) {
+      if (performance.now() < end) {
+        await sleep(pollMs);
+        continue;
+      }
+      const words = ["journalctl", "-u", service, "--no-pager", "-n", "20"];
+      const log = systemdRuns(target) ? await target.command(words).catch(messageOf) : "";
+      throw new CriError("UNAVAILABLE", `the daemon does not answer: ${messageOf(error)}\n${log}`);
+    }
+  }
+}
+
+/** Starts the daemon without systemd's help; it outlives this process. */
+function startAlone(program: string): void {
+  const child = spawn(program, ["--config", configPath], { detached: true, stdio: "ignore" });
+  child.on("error", () => {}); // the missing answer is reported
+  child.unref();
+}
+
+/** By the daemon's answer; without one, containers below its monitor count. */
+export async function podsRun(target: Target, program: string): Promise<boolean> {
+  if (target.root !== "" || !exists(target, program)) return false;
+  try {
+    return (await client(target, program, ["pods", "-q"])).trim() !== "";
+  } catch {
+    return processesOf(program).some((pid) => childrenOf(pid) !== "");
+  }
+}
+
+/** Removes all pods, by a daemon that is started for it if need be. Reports what fails. */
+export async function removePods(target: Target, program: string): Promise<void> {
+  try {
+    await client(target, program, ["version"]);
+  } catch {
+    if (systemdRuns(target)) await target.command(["systemctl", "start", service]).catch(() => "");
+    else startAlone(program);
+  }
+  try {
+    await waitForAnswer(target, program);
+    await client(target, program, ["rmp", "--all", "--force"]);
+  } catch (error) {
+    target.report(`some pods may be left: ${messageOf(error)}`);
+  }
+}
+
+/** Ends the daemon, then its monitor, which handles no SIGTERM because it must outlive the daemon. */
+export async function endProcesses(program: string): Promise<void> {
+  const pids = processesOf(program);
+  const monitors = pids.filter(isMonitor);
+  for (const pid of pids.filter((pid) => !monitors.includes(pid))) {
+    signal(pid, "SIGTERM");
+    if (!(await hasEnded(pid))) kill(pid);
+  }
+  for (const pid of monitors) {
+    kill(pid);
+    await hasEnded(pid);
+  }
+}
+
+/** Removes the parent cgroup of pods that named none; one with processes stays. */
+export async function removePodCgroup(target: Target): Promise<void> {
+  if (systemdRuns(target))
+    await target.command(["systemctl", "stop", "isulad.slice"]).catch(() => "");
+  const paths = cgroupFolders(cgroupMounts(), "/isulad");
+  await removeCgroup(paths, AbortSignal.timeout(pollMs)).catch((error: unknown) =>
+    target.report(messageOf(error)),
+  );
+}
+
+/** Returns the ids of the processes that run a program, this one excepted. */
+function processesOf(program: string): number[] {
+  const pids = readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number);
+  return pids.filter((pid) => pid !== process.pid && executableOf(pid) === program);
+}
+
+function executableOf(pid: number): string {
+  try {
+    return readlinkSync(`/proc/${pid}/exe`).replace(/ \(deleted\)$/, "");
+  } catch {
+    return "";
+  }
+}
+
+function isMonitor(pid: number): boolean {
+  return textOf(`/proc/${pid}/cmdline`).split("\0").includes("monitor");
+}
+
+function childrenOf(pid: number): string {
+  const threads = namesIn(`/proc/${pid}/task`);
+  return threads.map((thread) => textOf(`/proc/${pid}/task/${thread}/children`)).join("");
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return []; // it has ended
+  }
+}
+
+function textOf(path: string): string {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return ""; // it has ended
+  }
+}
+
+function signal(pid: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(pid, name);
+  } catch (error) {
+    if (errnoOf(error) !== "ESRCH") throw error;
+  }
+}
+
+async function hasEnded(pid: number): Promise<boolean> {
+  for (let waited = 0; waited < 5_000; waited += pollMs) {
+    if (executableOf(pid) === "" || isZombie(pid)) return true;
+    await sleep(pollMs);
+  }
+  return false;
+}

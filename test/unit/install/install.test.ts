@@ -1,0 +1,297 @@
+// Tests isulad-ts install and uninstall in a root folder: what they write, keep, upgrade and remove.
+import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { loadConfig } from "../../../src/base/config.ts";
+import { targetOf } from "../../../src/cli/install.ts";
+import { install } from "../../../src/install/install.ts";
+import { manifestPath } from "../../../src/install/manifest.ts";
+import { missingPrograms } from "../../../src/install/programs.ts";
+import type { Target } from "../../../src/install/target.ts";
+import { uninstall } from "../../../src/install/uninstall.ts";
+import { cniList, daemonJson, unit } from "../../../src/proto/installed_files.ts";
+
+const dist = join(import.meta.dirname, "../../../dist");
+const programPath = "/usr/local/bin/isulad-ts";
+const configPath = "/etc/isulad/daemon.json";
+const listPath = "/etc/cni/net.d/10-isulad.conflist";
+const unitPath = "/etc/systemd/system/isulad-ts.service";
+
+let scratch = "";
+let root = "";
+let said: string[] = [];
+
+beforeEach(() => {
+  scratch = mkdtempSync(join(tmpdir(), "isulad-install-"));
+  root = join(scratch, "root");
+  said = [];
+  for (const name of ["runc", "iptables", "ip", "unshare"]) write(`/usr/sbin/${name}`, "", 0o755);
+  for (const name of ["bridge", "host-local", "loopback", "portmap"]) {
+    write(`/opt/cni/bin/${name}`, "", 0o755);
+  }
+  write("/usr/lib/systemd/systemd", "");
+  writeFileSync(join(scratch, "isulad-ts"), "program 1");
+});
+afterEach(() => rmSync(scratch, { recursive: true }));
+
+function write(path: string, text: string, mode = 0o644): void {
+  mkdirSync(dirname(join(root, path)), { recursive: true });
+  writeFileSync(join(root, path), text, { mode });
+}
+
+function read(path: string): string {
+  return readFileSync(join(root, path), "utf8");
+}
+
+function target({ isDryRun = false } = {}): Target {
+  const command = (argv: string[]) => Promise.reject(new Error(`unexpected: ${argv.join(" ")}`));
+  return { root, isDryRun, report: (line) => said.push(line), command };
+}
+
+const options = () => ({
+  executable: join(scratch, "isulad-ts"),
+  bundle: join(scratch, "bundle"),
+  isOffline: false,
+  isPackaged: false,
+});
+const removal = () => ({ executable: options().executable, isForced: false, isPackaged: false });
+
+function failureOf(action: Promise<void>): Promise<unknown> {
+  return action.then(
+    () => "it succeeded",
+    (error: unknown) => error,
+  );
+}
+
+/** Path → mode, and content of a file. */
+function tree(): Record<string, string> {
+  const names = readdirSync(root, { recursive: true, encoding: "utf8" });
+  return Object.fromEntries(
+    names.map((name) => {
+      const { mode } = statSync(join(root, name));
+      const isFile = statSync(join(root, name)).isFile();
+      return [name, `${mode.toString(8)} ${isFile ? read(name) : ""}`];
+    }),
+  );
+}
+
+describe("install", () => {
+  test("writes program, unit, configuration, pod network, crictl's file and kernel settings", async () => {
+    await install(target(), options());
+    expect(read(programPath)).toBe("program 1");
+    expect(statSync(join(root, programPath)).mode & 0o777).toBe(0o755);
+    expect(read(unitPath)).toBe(readFileSync(join(dist, "isulad-ts.service"), "utf8"));
+    expect(read(listPath)).toBe(readFileSync(join(dist, "10-isulad.conflist"), "utf8"));
+    expect(read("/etc/crictl.yaml")).toBe(
+      'runtime-endpoint: "unix:///var/run/isulad.sock"\nimage-endpoint: "unix:///var/run/isulad.sock"\n',
+    );
+    expect(read("/etc/modules-load.d/isulad-ts.conf")).toMatch(/^overlay\nbr_netfilter\n/m);
+    expect(read("/etc/sysctl.d/99-isulad-ts.conf")).toContain("\nnet.ipv4.ip_forward = 1\n");
+  });
+
+  test("chooses the cgroup driver at each start where systemd does not run yet, else cgroupfs", async () => {
+    await install(target(), options());
+    expect(JSON.parse(read(configPath))).toMatchObject({ "systemd-cgroup": "auto" });
+    expect(loadConfig(join(root, configPath)).warnings).toEqual([]);
+    await uninstall(target(), removal());
+    rmSync(join(root, "usr/lib/systemd"), { recursive: true });
+    await install(target(), options());
+    expect(read(configPath)).toBe(daemonJson);
+    expect(existsSync(join(root, unitPath))).toBe(false);
+  });
+
+  test("changes nothing when it is repeated", async () => {
+    await install(target(), options());
+    const before = tree();
+    said = [];
+    await install(target(), options());
+    expect(tree()).toEqual(before);
+    expect(said).toEqual([]);
+  });
+
+  test("names each action of a dry run, and changes nothing", async () => {
+    const before = tree();
+    await install(target({ isDryRun: true }), options());
+    expect(tree()).toEqual(before);
+    const written = [configPath, listPath, programPath, unitPath, "/etc/crictl.yaml"];
+    expect(said).toEqual(expect.arrayContaining(written.map((path) => `would write ${path}`)));
+    said = [];
+    await install(target(), options());
+    const installed = tree();
+    await uninstall(target({ isDryRun: true }), removal());
+    expect(tree()).toEqual(installed);
+    expect(said).toContain(`would remove ${programPath}`);
+  });
+
+  test("keeps files that somebody else has written, dangling links included", async () => {
+    write(configPath, "{}");
+    write("/etc/crictl.yaml", "timeout: 2\n");
+    mkdirSync(dirname(join(root, unitPath)), { recursive: true });
+    symlinkSync("/nowhere", join(root, unitPath));
+    await install(target(), options());
+    expect([read(configPath), read("/etc/crictl.yaml")]).toEqual(["{}", "timeout: 2\n"]);
+    expect(existsSync(join(root, unitPath))).toBe(false);
+    expect(said.filter((line) => line.startsWith("keep "))).toHaveLength(3);
+  });
+
+  test("adds no pod network where there is one", async () => {
+    write("/etc/cni/net.d/10-flannel.conflist", "{}");
+    await install(target(), options());
+    expect(existsSync(join(root, listPath))).toBe(false);
+    expect(said.join("\n")).toContain("keep the pod network of 10-flannel.conflist");
+  });
+
+  test("names the socket of daemon.json in crictl's file", async () => {
+    write(configPath, '{"hosts": ["unix:///run/own.sock"]}');
+    await install(target(), options());
+    expect(read("/etc/crictl.yaml")).toContain('"unix:///run/own.sock"');
+  });
+
+  test("upgrades what an older one has installed, and keeps what was changed since", async () => {
+    await install(target(), options());
+    const old = "[Unit]\nDescription=old\n";
+    write(unitPath, old);
+    write(listPath, "{}");
+    const hash = new Bun.CryptoHasher("sha256").update(old).digest("hex");
+    const lines = read(manifestPath).split("\n");
+    const isUnit = (line: string) => line.endsWith(unitPath);
+    write(
+      manifestPath,
+      lines.map((line) => (isUnit(line) ? `${hash}  ${unitPath}` : line)).join("\n"),
+    );
+    writeFileSync(join(scratch, "isulad-ts"), "program 2");
+    await install(target(), options());
+    expect([read(programPath), read(unitPath), read(listPath)]).toEqual(["program 2", unit, "{}"]);
+  });
+
+  test("completes an installation that was cut off between the record and the file", async () => {
+    await install(target(), options());
+    const complete = tree();
+    const line = (text: string) =>
+      `${new Bun.CryptoHasher("sha256").update(text).digest("hex")}  ${listPath}\n`;
+    // The record has both contents while the file is replaced.
+    writeFileSync(join(root, manifestPath), line("newer") + read(manifestPath));
+    await install(target(), options());
+    expect(read(listPath)).toBe(cniList);
+    rmSync(join(root, listPath));
+    await install(target(), options());
+    expect(Object.keys(tree())).toEqual(Object.keys(complete));
+    write(listPath, "newer");
+    writeFileSync(join(root, manifestPath), line("newer") + read(manifestPath));
+    await install(target(), options());
+    expect(read(listPath)).toBe(cniList);
+  });
+
+  test("names the file that cannot be written, and leaves no half of it", async () => {
+    write("/etc/sysctl.d", "not a folder");
+    const message = /^cannot write .*99-isulad-ts\.conf: .*run the same again$/;
+    expect(await failureOf(install(target(), options()))).toMatchObject({
+      code: "INTERNAL",
+      message: expect.stringMatching(message),
+    });
+    rmSync(join(root, "etc/sysctl.d"));
+    await install(target(), options());
+    expect(read("/etc/sysctl.d/99-isulad-ts.conf")).toContain("ip_forward");
+    expect(Object.keys(tree()).filter((name) => name.endsWith(".tmp"))).toEqual([]);
+  });
+
+  test("refuses a damaged record with its line", async () => {
+    await install(target(), options());
+    writeFileSync(join(root, manifestPath), `${read(manifestPath)}rm -rf /\n`);
+    for (const again of [install, uninstall]) {
+      expect(await failureOf(again(target(), { ...options(), ...removal() }))).toMatchObject({
+        code: "DATA_LOSS",
+        message: expect.stringMatching(/installed:\d+ is no "CHECKSUM {2}PATH"/),
+      });
+    }
+  });
+
+  test("leaves program and unit to a package, and removes those of an earlier installation", async () => {
+    await install(target(), options());
+    await install(target(), { ...options(), isPackaged: true });
+    expect([programPath, unitPath].filter((path) => existsSync(join(root, path)))).toEqual([]);
+    expect(read(manifestPath)).not.toContain(programPath);
+    expect(existsSync(join(root, configPath))).toBe(true);
+  });
+});
+
+describe("programs", () => {
+  test("of the bundle are installed where they are missing, and upgraded from a newer bundle", async () => {
+    rmSync(join(root, "usr/sbin/runc"));
+    rmSync(join(root, "opt/cni/bin/portmap"));
+    const bundle = join(scratch, "bundle");
+    mkdirSync(join(bundle, "cni"), { recursive: true });
+    writeFileSync(join(bundle, "runc"), "runc 1");
+    writeFileSync(join(bundle, "cni/portmap"), "portmap 1");
+    expect(missingPrograms(target())).toEqual(["runc", "CNI plugins"]);
+    await install(target(), { ...options(), isOffline: true });
+    expect(missingPrograms(target())).toEqual([]);
+    writeFileSync(join(bundle, "runc"), "runc 2");
+    await install(target(), { ...options(), isOffline: true });
+    expect([read("/usr/local/sbin/runc"), read("/opt/cni/bin/portmap")]).toEqual([
+      "runc 2",
+      "portmap 1",
+    ]);
+    await uninstall(target(), removal());
+    expect(missingPrograms(target())).toEqual(["runc", "CNI plugins"]);
+  });
+
+  test("of the distribution are not replaced by the bundle's", async () => {
+    const bundle = join(scratch, "bundle");
+    mkdirSync(join(bundle, "cni"), { recursive: true });
+    writeFileSync(join(bundle, "runc"), "runc 1");
+    await install(target(), options());
+    expect(existsSync(join(root, "usr/local/sbin/runc"))).toBe(false);
+  });
+
+  test("that are missing are named for a root folder, which gets no packages", async () => {
+    chmodSync(join(root, "usr/sbin/iptables"), 0o644);
+    await install(target(), options());
+    expect(said).toContain(`missing in ${root}: iptables; install them there`);
+  });
+});
+
+describe("uninstall", () => {
+  test("leaves the folder as it was before", async () => {
+    const before = tree();
+    await install(target(), options());
+    await uninstall(target(), removal());
+    expect(tree()).toEqual(before);
+  });
+
+  test("keeps what was changed, and what was there before", async () => {
+    write("/etc/crictl.yaml", "timeout: 2\n");
+    await install(target(), options());
+    write(configPath, "{}");
+    await uninstall(target(), removal());
+    expect(read(configPath)).toBe("{}");
+    expect(read("/etc/crictl.yaml")).toBe("timeout: 2\n");
+    expect(said).toContain(`keep ${configPath}, which was changed since its installation`);
+    expect(existsSync(join(root, programPath))).toBe(false);
+  });
+
+  test("says so where nothing is installed", async () => {
+    await uninstall(target(), removal());
+    expect(said).toEqual([`nothing is installed in ${root}`]);
+  });
+});
+
+test("--root must be the absolute path of a folder", () => {
+  for (const wrong of ["relative", "/no/such/folder", join(scratch, "isulad-ts")]) {
+    expect(() => targetOf({ root: wrong })).toThrow("--root takes the absolute path of a folder");
+  }
+  expect(targetOf({ root }).root).toBe(root);
+  expect(targetOf({ root: "/" }).root).toBe("");
+});

@@ -116,9 +116,12 @@ async function replaceByPackage(target: Target, manifest: Manifest): Promise<voi
 /** Loads the modules and sets the sysctls of the installed files for this boot, too. */
 async function applyKernelSettings(target: Target): Promise<void> {
   if (target.root !== "") return;
-  await act(target, `load the kernel modules ${modules.join(", ")}`, () =>
-    attempt(target, () => target.command(["modprobe", "-a", ...modules])),
-  );
+  const missing = modules.filter((name) => !exists(target, `/sys/module/${name}`));
+  if (missing.length > 0) {
+    await act(target, `load the kernel modules ${missing.join(", ")}`, () =>
+      attempt(target, () => target.command(["modprobe", "-a", ...missing])),
+    );
+  }
   for (const [name, value] of Object.entries(sysctls)) {
     const path = `/proc/sys/${name.replaceAll(".", "/")}`;
     if (readKernelFile(path)?.trim() === value) continue;
@@ -133,7 +136,8 @@ async function attempt(target: Target, change: () => unknown): Promise<void> {
   try {
     await change();
   } catch (error) {
-    target.report(`warning: ${messageOf(error)}; isulad-ts doctor tells what pods lack`);
+    const reason = messageOf(error).replaceAll("\n", "; ");
+    target.report(`warning: ${reason}; isulad-ts doctor tells what pods lack`);
   }
 }
 

@@ -98,10 +98,12 @@ export async function endProcesses(program: string): Promise<void> {
 export async function removePodCgroup(target: Target): Promise<void> {
   if (systemdRuns(target))
     await target.command(["systemctl", "stop", "isulad.slice"]).catch(() => "");
-  const paths = cgroupFolders(cgroupMounts(), "/isulad");
-  await removeCgroup(paths, AbortSignal.timeout(pollMs)).catch((error: unknown) =>
-    target.report(messageOf(error)),
-  );
+  try {
+    const paths = cgroupFolders(cgroupMounts(), "/isulad");
+    await removeCgroup(paths, AbortSignal.timeout(pollMs));
+  } catch (error) {
+    target.report(`its cgroups stay: ${messageOf(error)}`);
+  }
 }
 
 /** Returns the ids of the processes that run a program, this one excepted. */

@@ -12,7 +12,9 @@ import { readShimFile } from "../../src/shim/shim_file.ts";
 import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { unmountUnder } from "../host.ts";
+import { busyboxImage } from "../image_maker.ts";
 import type { Snapshot } from "../leaks.ts";
+import { startRegistry } from "../registry.ts";
 import { chosenRuncShim, runcHandler } from "../shim_programs.ts";
 
 const { PodSandboxState, ContainerState } = runtime.v1;
@@ -127,6 +129,35 @@ test("a daemon that ends in order writes what has changed in its last second", a
   expect({ state, exit_code }).toEqual({ state: ContainerState.CONTAINER_EXITED, exit_code: 255 });
   await daemon.removePod(hostId);
   expect(await leaks()).toEqual([]);
+});
+
+test("without a registry all pods come back from images that were pulled before", async () => {
+  const registry = await startRegistry();
+  const image = `${registry.host}/busybox:1`;
+  await registry.push("busybox", "1", busyboxImage());
+  await daemon.client.PullImage({ image: { image } });
+  const configs = [daemon.podConfig(), daemon.hostPodConfig()];
+  const ids = [await daemon.runPod(configs[0]!), await daemon.runPod(configs[1]!)];
+  const ran: string[] = [];
+  for (const [index, id] of ids.entries()) {
+    ran.push(await daemon.run(id, configs[index]!, ["sleep", "600"], { image: { image } }));
+  }
+  const pids = await Promise.all(ran.map((id) => daemon.pidOf(id)));
+  const netns = await netnsOf(ids[0]!);
+  await daemon.stop();
+  await restartNode(pids, [netns]);
+  await registry[Symbol.asyncDispose]();
+  await daemon.start();
+  // As a kubelet goes on with imagePullPolicy IfNotPresent.
+  expect((await daemon.client.ImageStatus({ image: { image } })).image?.repo_tags).toContain(image);
+  for (const config of configs) {
+    const next = { ...config, metadata: { ...config.metadata!, attempt: 1 } };
+    const id = await daemon.runPod(next);
+    ids.push(id);
+    const again = await daemon.run(id, next, ["sleep", "600"], { image: { image } });
+    expect((await daemon.status(again)).state).toBe(ContainerState.CONTAINER_RUNNING);
+  }
+  for (const id of ids) await daemon.removePod(id);
 });
 
 const version = chosenRuncShim();

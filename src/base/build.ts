@@ -11,6 +11,10 @@ export const build = typeof ISULAD_BUILD === "undefined" ? undefined : ISULAD_BU
 /** The version for callers: semantic, as CRI's VersionResponse requires. */
 export const version = build?.version ?? "0.1.0-source";
 
+/** The version with the commit as semantic versioning's build metadata, which has no second "+". */
+export const fullVersion =
+  build === undefined ? version : `${version}+${build.commit.replace("+", ".")}`;
+
 /** Identifies this process's executable, also after its file was replaced; equal for processes of one build. */
 export function executableId(): string {
   const { size, mtimeMs } = statSync("/proc/self/exe");

@@ -1,5 +1,5 @@
 // RPCs on the runtime itself: Version, Status, RuntimeConfig, UpdateRuntimeConfig.
-import { version } from "../base/build.ts";
+import { fullVersion } from "../base/build.ts";
 import { jsonText } from "../base/json.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
@@ -16,7 +16,7 @@ export function versionOf(): cri.VersionResponse {
   return {
     version: "0.1.0",
     runtime_name: "isulad-ts",
-    runtime_version: version,
+    runtime_version: fullVersion,
     runtime_api_version: "v1",
   };
 }

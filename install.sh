@@ -78,7 +78,7 @@ bun_is_new_enough() {
 # Leaves the executable's path in $built.
 build() {
   built="$here/dist/isulad-ts"
-  local sources=("$here"/{src,proto,package.json,bun.lock,dist/{build.ts,daemon.json,isulad-ts.service,10-isulad.conflist}})
+  local sources=("$here"/{src,proto,package.json,bun.lock,dist/{build.ts,daemon.json,isulad-ts.service,10-isulad.conflist},docs/installation.md})
   if [ -x "$built" ] && [ -z "$(find "${sources[@]}" -newer "$built" -type f -print -quit)" ]; then
     return 0
   fi

@@ -3,14 +3,16 @@ import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { jsonText } from "../base/json.ts";
 import { errnoOf } from "../base/errors.ts";
-import { cniList, daemonJson, unit } from "../proto/installed_files.ts";
+import { cniList, daemonJson, guide, unit } from "../proto/installed_files.ts";
 
 export const programPath = "/usr/local/bin/isulad-ts";
 export const configPath = "/etc/isulad/daemon.json";
 export const unitPath = "/etc/systemd/system/isulad-ts.service";
+export const guidePath = "/usr/local/share/doc/isulad-ts/installation.md";
 export const sysctlPath = "/etc/sysctl.d/99-isulad-ts.conf";
 
-export const modules = ["overlay", "br_netfilter"];
+/** Name → path that exists while the kernel has it, loaded or built in. */
+export const modules = { overlay: "/sys/module/overlay", br_netfilter: "/proc/sys/net/bridge" };
 export const sysctls = {
   "net.ipv4.ip_forward": "1",
   "net.bridge.bridge-nf-call-iptables": "1",
@@ -50,13 +52,14 @@ export function nodeFiles(host: string): InstalledFile[] {
   return [
     { ...ofText("/etc/cni/net.d/10-isulad.conflist", cniList), when: "alone" },
     ofText("/etc/crictl.yaml", crictl),
-    ofText("/etc/modules-load.d/isulad-ts.conf", `${header}${modules.join("\n")}\n`),
+    ofText("/etc/modules-load.d/isulad-ts.conf", `${header}${Object.keys(modules).join("\n")}\n`),
     ofText(sysctlPath, `${header}${settings.join("")}`),
   ];
 }
 
-export function unitFile(): InstalledFile {
-  return ofText(unitPath, unit);
+/** The unit, and the page that it names. */
+export function unitFiles(): InstalledFile[] {
+  return [ofText(unitPath, unit), ofText(guidePath, guide)];
 }
 
 /** Returns the CNI configurations of the folder of a path. */

@@ -7,13 +7,14 @@ import { readKernelFile, writeKernelFile } from "../sys/file.ts";
 import {
   configFile,
   configPath,
+  guidePath,
   modules,
   nodeFiles,
   programPath,
   type Systemd,
   sysctlPath,
   sysctls,
-  unitFile,
+  unitFiles,
   unitPath,
 } from "./files.ts";
 import { Manifest } from "./manifest.ts";
@@ -96,7 +97,8 @@ async function putFiles(
     const content = readFileSync(executable);
     await put(target, manifest, { path: programPath, content, mode: 0o755, when: "always" });
   }
-  if (systemd !== "none") await put(target, manifest, unitFile());
+  if (systemd === "none") return;
+  for (const file of unitFiles()) await put(target, manifest, file);
 }
 
 function systemdOf(target: Target): Systemd {
@@ -106,7 +108,7 @@ function systemdOf(target: Target): Systemd {
 
 /** An earlier installation's unit would hide the package's, and its program the package's in PATH. */
 async function replaceByPackage(target: Target, manifest: Manifest): Promise<void> {
-  for (const path of [unitPath, programPath]) {
+  for (const path of [unitPath, guidePath, programPath]) {
     if (!manifest.files.includes(path)) continue;
     await takeBack(target, manifest, path);
     if (!target.isDryRun) await manifest.forget(path);
@@ -116,7 +118,9 @@ async function replaceByPackage(target: Target, manifest: Manifest): Promise<voi
 /** Loads the modules and sets the sysctls of the installed files for this boot, too. */
 async function applyKernelSettings(target: Target): Promise<void> {
   if (target.root !== "") return;
-  const missing = modules.filter((name) => !exists(target, `/sys/module/${name}`));
+  const missing = Object.entries(modules)
+    .filter(([, path]) => !exists(target, path))
+    .map(([name]) => name);
   if (missing.length > 0) {
     await act(target, `load the kernel modules ${missing.join(", ")}`, () =>
       attempt(target, () => target.command(["modprobe", "-a", ...missing])),

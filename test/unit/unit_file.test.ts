@@ -4,6 +4,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { groups } from "../../src/cli/commands.ts";
 import { ungrouped } from "../../src/cli/help.ts";
+import { unitFiles } from "../../src/install/files.ts";
 
 const root = join(import.meta.dirname, "../..");
 const lines = readFileSync(join(root, "dist/isulad-ts.service"), "utf8").split("\n");
@@ -57,6 +58,11 @@ test("a reload runs a command that exists, of the program that is started", () =
   expect(Service["ExecStart"]).toEqual([`${program} --config /etc/isulad/daemon.json`]);
   expect(Object.keys(ungrouped(groups))).toContain(command!);
   expect(rest).toEqual([]);
+});
+
+test("the page that the unit names is installed with it", () => {
+  const paths = unitFiles().map(({ path }) => `file://${path}`);
+  expect(paths).toContain(Unit["Documentation"]![0]!);
 });
 
 test("nothing restricts what monitor and containers inherit from the unit", () => {

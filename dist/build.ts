@@ -9,7 +9,7 @@ import { fileURLToPath } from "node:url";
 const root = dirname(dirname(fileURLToPath(import.meta.url)));
 const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];
 /** Bun's name of a target → file name. */
-const targets: Record<string, string> = {
+export const targets: Record<string, string> = {
   "linux-x64": "isulad-ts-linux-x64",
   "linux-x64-baseline": "isulad-ts-linux-x64-baseline",
   "linux-x64-musl": "isulad-ts-linux-x64-musl",
@@ -17,7 +17,7 @@ const targets: Record<string, string> = {
   "linux-arm64-musl": "isulad-ts-linux-arm64-musl",
 };
 
-function commit(): string {
+export function commit(): string {
   const git = (...words: string[]) =>
     execFileSync("git", words, {
       cwd: root,
@@ -33,10 +33,15 @@ function commit(): string {
   }
 }
 
-function build(target: string | undefined, file: string): void {
+export function packageVersion(): string {
   const { version } = JSON.parse(readFileSync(join(root, "package.json"), "utf8")) as {
     version: string;
   };
+  return version;
+}
+
+/** Builds dist/FILE. target: undefined for this machine. */
+export function build(target: string | undefined, file: string, version = packageVersion()): void {
   // Built next to it and renamed, so that a daemon which runs the old file is unaffected.
   const made = join(root, "dist", `${file}.${process.pid}`);
   const argv = ["build", "--compile", "--minify", "--bytecode", "--format=esm", "--root=."];
@@ -54,15 +59,16 @@ function build(target: string | undefined, file: string): void {
   console.log(`dist/${file}: ${mib} MiB`);
 }
 
-const asked = process.argv.slice(2);
-if (asked.length === 0) {
-  build(undefined, "isulad-ts");
-} else {
-  for (const target of asked.includes("all") ? Object.keys(targets) : asked) {
-    const file = targets[target];
-    if (file === undefined) {
-      throw new Error(`unknown target ${target}: one of ${Object.keys(targets).join(", ")} or all`);
-    }
-    build(target, file);
-  }
+/** @throws for a name that is no target. */
+export function fileOf(target: string): string {
+  const file = targets[target];
+  if (file !== undefined) return file;
+  throw new Error(`unknown target ${target}: one of ${Object.keys(targets).join(", ")} or all`);
+}
+
+if (import.meta.main) {
+  const asked = process.argv.slice(2);
+  const chosen = asked.includes("all") ? Object.keys(targets) : asked;
+  if (chosen.length === 0) build(undefined, "isulad-ts");
+  for (const target of chosen) build(target, fileOf(target));
 }

@@ -1,0 +1,156 @@
+// Builds the deb and rpm packages with dpkg-deb and rpmbuild. Their scripts call the executable's own install and
+// uninstall; the package owns the program and the unit.
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { output } from "./bundle.ts";
+
+export type PackageSource = {
+  version: string;
+  /** Seconds since 1970, of every file. */
+  epoch: string;
+  executable: string;
+  /** Folder with LICENSE, LICENSES.txt, CHANGELOG.md and installation.md. */
+  documents: string;
+  /** The folder of the packages. */
+  out: string;
+};
+
+const description = "Container runtime daemon for Kubernetes nodes (CRI v1)";
+const maintainer = "isulad-ts maintainers";
+
+const scripts = {
+  install: "/usr/bin/isulad-ts install --packaged",
+  uninstall: "/usr/bin/isulad-ts uninstall --packaged",
+  reload: "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi",
+};
+
+/** Makes the folder tree that both packages install. */
+function payload(source: PackageSource, folder: string): void {
+  const put = (path: string, from: string, mode: number) => {
+    mkdirSync(join(folder, path, ".."), { recursive: true, mode: 0o755 });
+    cpSync(from, join(folder, path));
+    output(["chmod", mode.toString(8), join(folder, path)]);
+  };
+  put("usr/bin/isulad-ts", source.executable, 0o755);
+  for (const [name, file] of [
+    ["copyright", "LICENSE"],
+    ["LICENSES.txt", "LICENSES.txt"],
+    ["CHANGELOG.md", "CHANGELOG.md"],
+    ["installation.md", "installation.md"],
+  ] as const) {
+    put(`usr/share/doc/isulad-ts/${name}`, join(source.documents, file), 0o644);
+  }
+  const unit = readFileSync(join(import.meta.dirname, "isulad-ts.service"), "utf8");
+  mkdirSync(join(folder, "usr/lib/systemd/system"), { recursive: true, mode: 0o755 });
+  const path = join(folder, "usr/lib/systemd/system/isulad-ts.service");
+  writeFileSync(path, unit.replaceAll("/usr/local/", "/usr/"));
+}
+
+/** debArch: amd64 or arm64. Returns the file's name. */
+export function buildDeb(source: PackageSource, debArch: string): string {
+  return inScratch((scratch) => {
+    payload(source, scratch);
+    const control = [
+      "Package: isulad-ts",
+      `Version: ${debVersion(source.version)}`,
+      `Architecture: ${debArch}`,
+      "Section: admin",
+      "Priority: optional",
+      `Maintainer: ${maintainer}`,
+      "Depends: libc6, runc | crun, containernetworking-plugins, iptables, iproute2, util-linux, kmod",
+      `Description: ${description}`,
+      " One daemon and one monitor run the pods of a kubelet with runc or crun and CNI plugins.",
+      "",
+    ].join("\n");
+    const files = {
+      control: [control, 0o644],
+      postinst: [
+        `#!/bin/sh\nset -e\nif [ "$1" = configure ]; then ${scripts.install}; fi\n`,
+        0o755,
+      ],
+      prerm: [`#!/bin/sh\nset -e\nif [ "$1" = remove ]; then ${scripts.uninstall}; fi\n`, 0o755],
+      postrm: [`#!/bin/sh\nset -e\n${scripts.reload}\n`, 0o755],
+    } as const;
+    mkdirSync(join(scratch, "DEBIAN"), { mode: 0o755 });
+    for (const [name, [text, mode]] of Object.entries(files)) {
+      writeFileSync(join(scratch, "DEBIAN", name), text, { mode });
+    }
+    const name = `isulad-ts_${debVersion(source.version)}_${debArch}.deb`;
+    const argv = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z1", "--build", scratch];
+    output([...argv, join(source.out, name)], { SOURCE_DATE_EPOCH: source.epoch });
+    return name;
+  });
+}
+
+/** rpmArch: x86_64 or aarch64. Returns the file's name. */
+export function buildRpm(source: PackageSource, rpmArch: string): string {
+  return inScratch((scratch) => {
+    payload(source, join(scratch, "payload"));
+    const version = rpmVersion(source.version);
+    writeFileSync(join(scratch, "isulad-ts.spec"), spec(version, join(scratch, "payload")));
+    const defines = {
+      _topdir: scratch,
+      _rpmdir: source.out,
+      _rpmfilename: "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm",
+    };
+    const flags = Object.entries(defines).flatMap(([name, value]) => ["-D", `${name} ${value}`]);
+    const argv = ["rpmbuild", "-bb", "--quiet", "--target", `${rpmArch}-linux`, ...flags];
+    output([...argv, join(scratch, "isulad-ts.spec")], { SOURCE_DATE_EPOCH: source.epoch });
+    return `isulad-ts-${version}-1.${rpmArch}.rpm`;
+  });
+}
+
+/** The executable is not stripped (Bun's bytecode is appended to it), and requires only the libc. */
+function spec(version: string, folder: string): string {
+  return `
+%global debug_package %{nil}
+%global __os_install_post %{nil}
+%global _build_id_links none
+%global source_date_epoch_from_changelog 0
+%global clamp_mtime_to_source_date_epoch 1
+%define _binary_payload w3.zstdio
+Name: isulad-ts
+Version: ${version}
+Release: 1
+Summary: ${description}
+License: Apache-2.0
+AutoReqProv: no
+Requires: (runc or crun), containernetworking-plugins, iptables, iproute, util-linux, kmod
+%description
+One daemon and one monitor run the pods of a kubelet with runc or crun and CNI plugins.
+%install
+cp -a ${folder}/. %{buildroot}/
+%post
+${scripts.install}
+%preun
+if [ "$1" = 0 ]; then ${scripts.uninstall}; fi
+%postun
+${scripts.reload}
+%files
+%defattr(-, root, root)
+/usr/bin/isulad-ts
+/usr/lib/systemd/system/isulad-ts.service
+%doc /usr/share/doc/isulad-ts
+`;
+}
+
+/** Both tools sort "~" before the end: 1.0.0-rc.1 is older than 1.0.0. */
+export function debVersion(version: string): string {
+  return version.replace("-", "~");
+}
+
+/** An rpm version has no further "-". */
+export function rpmVersion(version: string): string {
+  return version.replace("-", "~").replaceAll("-", ".");
+}
+
+function inScratch(make: (folder: string) => string): string {
+  const scratch = mkdtempSync(join(tmpdir(), "isulad-package-"));
+  output(["chmod", "755", scratch]);
+  try {
+    return make(scratch);
+  } finally {
+    rmSync(scratch, { recursive: true, force: true });
+  }
+}

@@ -57,9 +57,8 @@ export async function installPrograms(
   { bundle, isOffline, isPackaged }: InstallOptions,
 ): Promise<void> {
   const bundled = bundledFiles(target, manifest, bundle);
+  if (!isPackaged) await installPackages(target, bundled, isOffline);
   for (const file of bundled) await put(target, manifest, file);
-  if (target.isDryRun && bundled.length > 0) return; // they would be there now
-  if (!isPackaged) await installPackages(target, isOffline);
 }
 
 async function isActive({ root, command }: Target, name: string): Promise<boolean> {

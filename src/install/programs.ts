@@ -13,15 +13,30 @@ const cniFolders = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"];
 /** The plugins of the list that is installed, and loopback, which every pod needs. */
 const cniPlugins = ["bridge", "host-local", "loopback", "portmap"];
 
-/** name: for messages; apt and dnf: packages that have it. */
-type Need = { name: string; apt: string; dnf: string; isThere(target: Target): boolean };
+/** name: for messages; apt and dnf: packages that have it; bundled: where a bundle's files go. */
+type Need = {
+  name: string;
+  apt: string;
+  dnf: string;
+  bundled?: string;
+  isThere(target: Target): boolean;
+};
+
+const bundledRunc = "/usr/local/sbin/runc";
 
 const needs: readonly Need[] = [
-  { name: "runc", apt: "runc", dnf: "runc", isThere: (target) => finds(target, ["runc", "crun"]) },
+  {
+    name: "runc",
+    apt: "runc",
+    dnf: "runc",
+    bundled: bundledRunc,
+    isThere: (target) => finds(target, ["runc", "crun"]),
+  },
   {
     name: "CNI plugins",
     apt: "containernetworking-plugins",
     dnf: "containernetworking-plugins",
+    bundled: `${cniFolders[0]}/`,
     isThere: hasCniPlugins,
   },
   program("iptables", "iptables", "iptables-nft"),
@@ -67,9 +82,10 @@ export function bundledFiles(target: Target, manifest: Manifest, bundle: string)
     mode: 0o755,
     when: "unchanged",
   });
-  const runc = "/usr/local/sbin/runc";
   const files: InstalledFile[] = [];
-  if (missing.includes("runc") || manifest.isUnchanged(runc)) files.push(read("runc", runc));
+  if (missing.includes("runc") || manifest.isUnchanged(bundledRunc)) {
+    files.push(read("runc", bundledRunc));
+  }
   for (const name of readdirSync(join(bundle, "cni"))) {
     const path = `${cniFolders[0]}/${name}`;
     const isWanted = missing.includes("CNI plugins") || manifest.isUnchanged(path);
@@ -78,9 +94,19 @@ export function bundledFiles(target: Target, manifest: Manifest, bundle: string)
   return files;
 }
 
-/** Installs packages with missing programs. @throws CriError FAILED_PRECONDITION if some are still missing. */
-export async function installPackages(target: Target, isOffline: boolean): Promise<void> {
-  const missing = needs.filter((need) => !need.isThere(target));
+/**
+ * Installs packages with missing programs that are not among the bundled files.
+ * @throws CriError FAILED_PRECONDITION if some are still missing.
+ */
+export async function installPackages(
+  target: Target,
+  bundled: readonly InstalledFile[],
+  isOffline: boolean,
+): Promise<void> {
+  const isMissing = (need: Need) =>
+    !need.isThere(target) &&
+    !bundled.some(({ path }) => need.bundled !== undefined && path.startsWith(need.bundled));
+  const missing = needs.filter(isMissing);
   if (missing.length === 0) return;
   const names = missing.map(({ name }) => name).join(", ");
   if (target.root !== "") {
@@ -102,7 +128,7 @@ export async function installPackages(target: Target, isOffline: boolean): Promi
   const packages = missing.map((need) => need[manager]);
   await act(target, `install the packages ${packages.join(" ")}`, async () => {
     await (manager === "apt" ? aptInstall(target, packages) : dnfInstall(target, packages));
-    const left = missingPrograms(target);
+    const left = missing.filter(isMissing).map(({ name }) => name);
     if (left.length === 0) return;
     const message = `still missing after their packages were installed: ${left.join(", ")}`;
     throw new CriError("FAILED_PRECONDITION", message);

@@ -238,6 +238,7 @@ describe("programs", () => {
     expect(missingPrograms(target())).toEqual(["runc", "CNI plugins"]);
     await install(target(), { ...options(), isOffline: true });
     expect(missingPrograms(target())).toEqual([]);
+    expect(said.filter((line) => line.startsWith("missing"))).toEqual([]);
     writeFileSync(join(bundle, "runc"), "runc 2");
     await install(target(), { ...options(), isOffline: true });
     expect([read("/usr/local/sbin/runc"), read("/opt/cni/bin/portmap")]).toEqual([

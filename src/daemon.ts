@@ -103,6 +103,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   becomeSubreaper();
   const context = await createContext({ config, read, log, instance }, stack);
   stack.use(reapOrphans(context));
+  await startTracing(context, stack);
   const { calls, streams } = context;
   stack.use(
     returnMemory(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
@@ -141,6 +142,14 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
     log.error("the shutdown exceeds its deadline and is cut off", { afterMs: endMsMax });
     process.exit(1);
   }, endMsMax).unref();
+}
+
+async function startTracing(context: Context, stack: AsyncDisposableStack): Promise<void> {
+  const names = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+  if (!names.some((name) => process.env[name])) return;
+  const { openTracing } = await import("./trace/tracing.ts");
+  const tracing = openTracing(process.env, context.log.child("trace"));
+  if (tracing !== undefined) context.tracing = stack.use(tracing);
 }
 
 /** Before the monitor starts, which inherits it, and before it limits what containers may have. */

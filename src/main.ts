@@ -10,7 +10,7 @@
 //   monitor_client  the daemon's side of both        cri       one file an RPC, or a few small ones
 //   shim      starts shims, calls their Task service cli       the commands of a terminal
 //   recovery  records, monitor, node: reconciled     doctor    finds what keeps pods from running
-//   install   installs the executable on a machine
+//   install   the executable, put on a machine       trace        calls as spans, for a collector
 //
 // Each process runs its own rooms: monitor, shim and monitor_log run in the monitor (the last in a thread),
 // layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli, doctor and install in the

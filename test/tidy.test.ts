@@ -23,6 +23,7 @@ const mayImport: Record<string, string[]> = {
   monitor_client: ["base", "sys", "monitor"],
   stats: ["base", "sys", "node", "proto"],
   nri: ["base", "sys", "spec", "proto"],
+  trace: ["base"],
   stream: ["base", "sys", "node", "monitor", "monitor_client", "shim"],
   cri: [
     "base",
@@ -38,6 +39,7 @@ const mayImport: Record<string, string[]> = {
     "stats",
     "nri",
     "stream",
+    "trace",
     "shim",
     "proto",
   ],

@@ -25,7 +25,7 @@ export type Activity = {
   readonly parent: Activity | undefined;
   /** As of performance.now(). */
   readonly beganMs: number;
-  /** Of a call: names its objects, while it is in flight. */
+  /** Names its objects, while it is in flight. */
   subject: (() => Subject) | undefined;
   /** Of a call: the client's W3C trace context; "" without one. */
   readonly traceparent: string;
@@ -39,7 +39,7 @@ export type Activity = {
 /** Called at the end of each activity; error: of one that failed. It must not throw. */
 export type ActivityObserver = (activity: Activity, endedMs: number, error?: unknown) => void;
 
-type Options = { subject?: () => Subject; traceparent?: string };
+type Options = { subject?: (() => Subject) | undefined; traceparent?: string };
 
 const current = new AsyncLocalStorage<Activity>();
 const underWay = new Set<Activity>();
@@ -76,8 +76,9 @@ export async function activity<T>(
   kind: ActivityKind,
   labels: Activity["labels"],
   work: () => T | Promise<T>,
+  subject?: () => Subject,
 ): Promise<T> {
-  const begun = begin(kind, labels);
+  const begun = begin(kind, labels, { subject });
   try {
     const result = await current.run(begun, work);
     endActivity(begun);
@@ -103,11 +104,11 @@ export function reportActivity(
 export function endActivity(activity: Activity, error?: unknown): void {
   if (activity.hasEnded) return;
   activity.hasEnded = true;
-  activity.subject = undefined; // what still runs in its context must not keep the request
   rootOf(activity).inside.delete(activity);
   underWay.delete(activity);
   const endedMs = performance.now();
   for (const observer of observers) observer(activity, endedMs, error);
+  activity.subject = undefined; // what still runs in its context must not keep the request
 }
 
 /** Names it for people: "cni ADD bridge". */

@@ -14,7 +14,7 @@ export type CallReport = {
   subject: Subject;
   ageMs: number;
   /** The steps that it is in, the outermost first: several last ones run at once. */
-  steps: { step: string; ageMs: number }[];
+  steps: { step: string; subject: Subject; ageMs: number }[];
 };
 
 export type LockReport = { lock: string; holders: TurnReport[]; waiting: TurnReport[] };
@@ -29,6 +29,7 @@ export function callReports(nowMs = performance.now()): CallReport[] {
     ageMs: Math.round(nowMs - activity.beganMs),
     steps: [...activity.inside].map((inner) => ({
       step: activityName(inner),
+      subject: inner.subject?.() ?? {},
       ageMs: Math.round(nowMs - inner.beganMs),
     })),
   }));

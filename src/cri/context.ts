@@ -21,6 +21,7 @@ import type { PodEvent } from "../state/events.ts";
 import type { RuntimeKind, Sandbox } from "../state/sandbox.ts";
 import type { Store } from "../state/store.ts";
 import type { TlsFront } from "../stream/tls_front.ts";
+import type { Tracing } from "../trace/tracing.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exit_waiters.ts";
 import type { Instruments } from "../stats/instruments.ts";
@@ -75,6 +76,8 @@ export type Context = {
     profile(seconds: number, signal: AbortSignal): Promise<string>;
   };
   instruments: Instruments;
+  /** Absent without a trace collector. */
+  tracing?: Tracing;
   /** Absent without metrics-tls-cert. */
   metricsFront?: TlsFront;
   events: EventBus<PodEvent>;

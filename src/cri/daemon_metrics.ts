@@ -19,6 +19,7 @@ export async function metricFamilies(context: Context): Promise<Family[]> {
     ...stateFamilies(context),
     ...callFamilies(),
     ...queueFamilies(context),
+    reading("isulad_trace_spans_dropped_total", context.tracing?.dropped ?? 0),
   ];
 }
 

@@ -5,8 +5,11 @@ import type { Context } from "./context.ts";
 /** max: undefined where the number of pods and containers is the bound. */
 export type Queue = { queue: string; length: number; max: number | undefined };
 
-export function queuesOf({ events, monitor, sandboxes, containers, streams }: Context): Queue[] {
+export function queuesOf(context: Context): Queue[] {
+  const { events, monitor, sandboxes, containers, streams, tracing } = context;
+  const spans = tracing && [{ queue: "trace-spans", length: tracing.length, max: tracing.max }];
   return [
+    ...(spans ?? []),
     { queue: "event-subscribers", length: events.subscribers, max: subscribersMax },
     { queue: "events-of-slowest-subscriber", length: events.backlog, max: eventsMax },
     { queue: "monitor-calls", length: monitor.pending, max: undefined },

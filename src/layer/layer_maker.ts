@@ -238,11 +238,12 @@ export class LayerMaker {
       times.received(bytes);
       o.onLayer(o.index, "moving", bytes);
     };
-    return await activity("pull", { phase: "layer" }, async () => {
+    const run = async () => {
       const made = await o.helpers.run(job, { signal: o.signal, onBytes });
       if (source.kind === "registry") times.report();
       return made;
-    });
+    };
+    return await activity("pull", { phase: "layer" }, run, () => ({ layer: digest }));
   }
 }
 

@@ -27,6 +27,7 @@ export const ownMetrics = {
   isulad_lock_waiters: metric("gauge", "", "Calls that wait for a lock"),
   isulad_queue_length: metric("gauge", "queue", "What waits in a queue"),
   isulad_queue_limit: metric("gauge", "queue", "The bound of a queue that has one"),
+  isulad_trace_spans_dropped_total: metric("counter", "", "Spans that no trace collector has got"),
   isulad_loop_lag_seconds: metric(
     "histogram",
     "",

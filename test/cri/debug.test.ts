@@ -1,11 +1,14 @@
-// Tests what the daemon tells about itself: dump, SIGUSR1, CPU profile and support bundle.
+// Tests what the daemon tells about itself: dump, SIGUSR1, CPU profile, support bundle and traces.
 import { afterAll, beforeAll, expect, test } from "bun:test";
+import * as grpc from "@grpc/grpc-js";
 import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import { failure, until } from "../expect.ts";
+import { runtime } from "../../src/proto/messages.js";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
+import { startReceiver, type Receiver } from "../otlp_receiver.ts";
 
 type Call = { call: string; subject: Record<string, string>; steps: { step: string }[] };
 type Dump = {
@@ -21,13 +24,20 @@ type Dump = {
 };
 
 let daemon: Daemon;
+let collector: Receiver;
 let container: string;
 beforeAll(async () => {
-  daemon = await startDaemon();
-  const pod = daemon.hostPodConfig();
+  collector = await startReceiver();
+  daemon = await startDaemon({
+    env: { OTEL_EXPORTER_OTLP_ENDPOINT: collector.url, OTEL_BSP_SCHEDULE_DELAY: "50" },
+  });
+  const pod = daemon.podConfig();
   container = await daemon.run(await daemon.runPod(pod), pod, ["sleep", "600"]);
 });
-afterAll(() => daemon?.[Symbol.asyncDispose]());
+afterAll(async () => {
+  await daemon?.[Symbol.asyncDispose]();
+  await collector?.[Symbol.asyncDispose]();
+});
 
 async function dump(): Promise<Dump> {
   return JSON.parse((await daemon.client.Dump({})).json) as Dump;
@@ -105,4 +115,52 @@ test("the commands print the dump, and put it into a bundle", () => {
   expect(read("daemon.log")).toContain("dump written");
   expect(read("processes.txt")).toContain(`process ${daemon.pid}\n`);
   expect(read("doctor.txt")).toContain("kernel");
+});
+
+test("calls are traced, with namespaces, CNI, rootfs, and the OCI runtime's create and start", async () => {
+  const spansOf = (method: string) => {
+    const call = collector.spans.find(({ name }) => name === method);
+    const inside = (id: string): string[] =>
+      collector.spans
+        .filter(({ parentSpanId }) => parentSpanId === id)
+        .flatMap(({ name, spanId }) => [name, ...inside(spanId)]);
+    return call === undefined ? [] : inside(call.spanId);
+  };
+  await until("the start is traced", () => spansOf("StartContainer").length > 0);
+  const pod = spansOf("RunPodSandbox");
+  expect(pod).toContain("step sandbox-namespaces");
+  expect(pod.slice(pod.indexOf("step cni-add")).slice(0, 2)).toEqual([
+    "step cni-add",
+    "cni ADD bridge",
+  ]);
+  expect(spansOf("CreateContainer")).toContain("step container-rootfs");
+  const start = spansOf("StartContainer");
+  const created = start.indexOf("runtime create");
+  expect(start.slice(created - 1, created + 2)).toEqual([
+    "monitor start",
+    "runtime create",
+    "runtime start",
+  ]);
+});
+
+test("a call is traced under its client's span", async () => {
+  const traceId = "0af7651916cd43dd8448eb211c80319c";
+  const { VersionRequest, VersionResponse } = runtime.v1;
+  const metadata = new grpc.Metadata();
+  metadata.set("traceparent", `00-${traceId}-b7ad6b7169203331-01`);
+  const channel = new grpc.Client(`unix://${daemon.socket}`, grpc.credentials.createInsecure());
+  await new Promise<void>((resolve, reject) => {
+    channel.makeUnaryRequest(
+      "/runtime.v1.RuntimeService/Version",
+      (request: object) => Buffer.from(VersionRequest.encode(request).finish()),
+      (bytes) => VersionResponse.decode(bytes),
+      {},
+      metadata,
+      (error) => (error ? reject(error) : resolve()),
+    );
+  });
+  channel.close();
+  await until("the call is traced", () => collector.spans.some((one) => one.traceId === traceId));
+  const span = collector.spans.find((one) => one.traceId === traceId)!;
+  expect(span).toMatchObject({ name: "Version", parentSpanId: "b7ad6b7169203331" });
 });

@@ -25,6 +25,7 @@ export type LiveNames = (kind: Kind) => Promise<Suggestion[]>;
 
 // A daemon that does not answer must not hold up the user's typing.
 const listTimeoutMs = 2_000;
+const isId = /^[0-9a-f]{64}$/;
 
 export const completion = defineCommand({
   meta: { description: "Print a script that completes commands in bash, zsh or fish" },
@@ -75,7 +76,8 @@ export async function suggestions(
   const found: Suggestion[] = [];
   if (earlier.length === 0 && !last.startsWith("-")) found.push(...(await described(commands)));
   if (command !== undefined) found.push(...(await ofCommand(args, earlier, last, live)));
-  return found.filter(([word]) => word.startsWith(last));
+  // Ids only complete what the user has begun: names say more.
+  return found.filter(([word]) => word.startsWith(last) && (last !== "" || !isId.test(word)));
 }
 
 async function ofCommand(

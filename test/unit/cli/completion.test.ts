@@ -5,8 +5,9 @@ import { groups } from "../../../src/cli/commands.ts";
 import { type LiveNames, suggestions } from "../../../src/cli/completion.ts";
 import { bashScript, fishScript, zshScript } from "../../../src/cli/completion_scripts.ts";
 
+const id = "4f2a".padEnd(64, "0");
 const names: Record<string, string[]> = {
-  container: ["default/web/nginx", "nginx", "4f2a"],
+  container: ["default/web/nginx", "nginx", id],
   pod: ["default/web"],
   image: ["docker.io/library/busybox:1"],
 };
@@ -22,9 +23,9 @@ test.each([
   ["config ", ["check", "show", "default"]],
   ["images ve", ["verify"]],
   ["nosuch ", []],
-  ["logs ", names["container"]!],
+  ["logs ", ["default/web/nginx", "nginx"]],
   ["logs def", ["default/web/nginx"]],
-  ["logs -f 4", ["4f2a"]],
+  ["logs -f 4", [id]],
   ["logs --tail 5 ng", ["nginx"]],
   ["logs --tail ", []],
   ["logs 4f2a ", []], // takes one container

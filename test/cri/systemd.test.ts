@@ -14,8 +14,12 @@ const { NamespaceMode, Signal } = runtime.v1;
 const newRunc = join(import.meta.dirname, "../.cache/runc");
 const isMade = existsSync(systemdImage);
 if (!isMade) console.error(`skipped, ${systemdImage} is not there: containers with systemd`);
-const hasNewRunc = existsSync(newRunc);
-if (!hasNewRunc) console.error(`skipped, ${newRunc} is not there: systemd in a user namespace`);
+const why = isGuest
+  ? "the guest's Linux 6.1 cannot map the ids of a tmpfs"
+  : existsSync(newRunc)
+    ? ""
+    : `${newRunc} is not there`;
+if (why !== "") console.error(`skipped, ${why}: systemd in a user namespace`);
 
 const handler = "runc-new";
 const stopSeconds = isGuest ? 120 : 30;
@@ -27,7 +31,7 @@ let daemon: Daemon;
 let image: string;
 beforeAll(async () => {
   if (!isMade) return;
-  const runtimes = hasNewRunc ? { [handler]: { path: newRunc } } : {};
+  const runtimes = why === "" ? { [handler]: { path: newRunc } } : {};
   const config = { "systemd-containers": "all", runtimes };
   daemon = await startDaemon({ config, image: false });
   chmodSync(daemon.dir, 0o711); // a pod's root passes it like everybody else
@@ -38,7 +42,7 @@ afterAll(() => daemon?.[Symbol.asyncDispose]());
 
 describe.each([
   ["as the node's root", !isMade, modes],
-  ["in a user namespace", !isMade || !hasNewRunc, { ...modes, userns_options }],
+  ["in a user namespace", !isMade || why !== "", { ...modes, userns_options }],
 ])("systemd %s", (_, isSkipped, namespace_options) => {
   let before: ReturnType<Daemon["snapshot"]>;
   let podId = "";

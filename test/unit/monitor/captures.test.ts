@@ -2,11 +2,11 @@
 import { expect, test } from "bun:test";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { closeSync, readSync, writeSync } from "node:fs";
+import { writeSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Captures } from "../../../src/monitor/captures.ts";
 import type { CaptureRequest } from "../../../src/monitor/log_workers.ts";
-import { pipe } from "../../../src/sys/descriptor.ts";
+import { Descriptor, pipe, readNow } from "../../../src/sys/descriptor.ts";
 
 /** Stands for the thread: keeps what it is given, and answers with it. */
 class Thread {
@@ -19,10 +19,9 @@ class Thread {
   collect(): Promise<{ stdout: Uint8Array; stderr: Uint8Array }> {
     const { stdout, stderr } = this.taken[0]!;
     const read = (fd: number) => {
+      using reader = new Descriptor(fd);
       const buffer = Buffer.alloc(1 << 20);
-      const count = readSync(fd, buffer);
-      closeSync(fd);
-      return buffer.subarray(0, count);
+      return buffer.subarray(0, Math.max(0, readNow(reader, buffer)));
     };
     return Promise.resolve({ stdout: read(stdout), stderr: read(stderr) });
   }

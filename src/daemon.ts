@@ -34,8 +34,8 @@ import { cgroupfsDriver } from "./node/cgroupfs.ts";
 import { type CniNetwork, openCni } from "./node/cni.ts";
 import { DiskUsages } from "./stats/disk_usage.ts";
 import { readHostInfo } from "./node/host_probe.ts";
-import { netnsFolder } from "./node/namespaces.ts";
-import { shareNetnsFolder } from "./node/netns_folder.ts";
+import { prepareNetnsFolder } from "./node/netns_folder.ts";
+import { reportPrograms } from "./node/programs.ts";
 import { UsernsAccess } from "./node/userns_access.ts";
 import { Sampler } from "./stats/sampler.ts";
 import { openSelinux } from "./node/selinux.ts";
@@ -108,6 +108,7 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   stack.use(
     returnMemory(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
+  reportPrograms(config, log);
   prepareNetnsFolder(config, log);
   const { promise: isReady, resolve: ready } = Promise.withResolvers<void>();
   if (config.containerdSocket !== "") await serveContainerd(context, stack, isReady);
@@ -361,20 +362,6 @@ function reapOrphan(pid: number): void {
     reap(pid);
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
-  }
-}
-
-/** Best effort: pods can be created without it. */
-function prepareNetnsFolder({ netnsUnderState }: Config, log: Log): void {
-  if (netnsUnderState) return;
-  try {
-    shareNetnsFolder(netnsFolder);
-  } catch (error) {
-    const fields = { path: netnsFolder, error: messageOf(error) };
-    log.warn(
-      "the folder of network namespaces cannot be made a mount point; pods start without it",
-      fields,
-    );
   }
 }
 

@@ -1,5 +1,6 @@
 // Reads the facts of this machine that the configuration depends on; tests pass fakes.
 import { accessSync, constants, existsSync, readFileSync } from "node:fs";
+import { delimiter, join } from "node:path";
 
 export type HostInfo = {
   /** Returns a group's id by name (/etc/group) or number. */
@@ -48,4 +49,10 @@ function findExecutable(name: string): string | undefined {
 /** Tests like sd_booted(3). */
 function systemdRuns(): boolean {
   return existsSync("/run/systemd/system");
+}
+
+/** Returns true for a program that is called by its name alone, which is searched in the folders of PATH. */
+export function isInPath(name: string): boolean {
+  const folders = (process.env["PATH"] ?? "").split(delimiter).filter((folder) => folder !== "");
+  return folders.some((folder) => isExecutable(join(folder, name)));
 }

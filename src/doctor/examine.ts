@@ -11,7 +11,7 @@ import {
   checkOverlay,
 } from "./kernel.ts";
 import type { Finding, Node } from "./node.ts";
-import { checkDisk, checkNetwork, checkRegistries, checkRuntimes } from "./pods.ts";
+import { checkDisk, checkNetwork, checkPrograms, checkRegistries, checkRuntimes } from "./pods.ts";
 
 type Check = () => Finding | Finding[] | Promise<Finding | Finding[]>;
 
@@ -30,6 +30,7 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
     checks.push(
       ["overlayfs", () => checkOverlay(node, config)],
       ["cgroup driver", () => checkCgroupDriver(node, config)],
+      ["programs", () => checkPrograms(node, config)],
       ["runtimes", () => checkRuntimes(node, config)],
       ["pod network", () => checkNetwork(node, config)],
       ["disk of graph", () => checkDisk(node, config)],

@@ -3,6 +3,7 @@ import { readFileSync, statSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { createConnection } from "node:net";
 import { join } from "node:path";
+import { isInPath } from "../base/config_host.ts";
 import { errnoOf } from "../base/errors.ts";
 import { run } from "../sys/run.ts";
 
@@ -25,6 +26,8 @@ export type Node = {
   /** Prefix of every path; "" for this machine. */
   root: string;
   nowMs: number;
+  /** Returns true for a program that PATH finds. */
+  isInstalled(name: string): boolean;
   /** Returns the standard output. @throws if the program fails or takes more than seconds. */
   output(argv: string[]): Promise<string>;
   disk(path: string): Promise<Disk>;
@@ -36,7 +39,7 @@ const programMs = 5_000;
 const dialMs = 3_000;
 
 export function thisNode(): Node {
-  return { root: "", nowMs: Date.now(), output, disk, dial };
+  return { root: "", nowMs: Date.now(), isInstalled: isInPath, output, disk, dial };
 }
 
 async function output(argv: string[]): Promise<string> {

@@ -8,9 +8,19 @@ import type { RuntimeEntry } from "../base/runtime_values.ts";
 import { ConfDir } from "../node/cni_conf.ts";
 import { executables } from "../node/cni.ts";
 import { findPlugin } from "../node/cni_exec.ts";
+import { missingPrograms } from "../node/programs.ts";
 import { proxyFor } from "../registry/proxy.ts";
 import { resolveEndpoints } from "../registry/resolve_endpoints.ts";
 import { existsAt, type Finding, type Node, type State } from "./node.ts";
+
+export function checkPrograms(node: Node, config: Config): Finding[] {
+  const check = "programs";
+  const missing = missingPrograms(config, (name) => node.isInstalled(name));
+  if (missing.length === 0) return [{ check, state: "ok", detail: "all are installed" }];
+  return missing.map(({ isRequired, problem: detail, mend }) => {
+    return { check, state: isRequired ? "fail" : "warn", detail, mend };
+  });
+}
 
 /** The default runtime must work; another one fails only its own pods. */
 export async function checkRuntimes(node: Node, config: Config): Promise<Finding[]> {

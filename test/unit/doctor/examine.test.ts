@@ -20,6 +20,7 @@ beforeEach(() => {
       Promise.resolve(
         argv[0]!.endsWith("runc") ? "runc version 1.3.3\nspec: 1\n" : "crun version 1.21\n",
       ),
+    isInstalled: () => true,
     disk: () => Promise.resolve({ bytes: 100, bytesFree: 50, inodes: 100, inodesFree: 50 }),
     dial: () => Promise.resolve(),
   };
@@ -87,6 +88,7 @@ test("a node that works has a line for each check, and no fault", async () => {
     "clock",
     "overlayfs",
     "cgroup driver",
+    "programs",
     "runtime runc",
     "runtime crun",
     "pod network",

@@ -5,6 +5,10 @@ import { join } from "node:path";
 import process from "node:process";
 import type { IdleKey } from "../src/base/config_idle_keys.ts";
 import type { Key } from "../src/base/config_key.ts";
+import { containerdRules } from "../src/cli/migrate_containerd.ts";
+import { crioRules } from "../src/cli/migrate_crio.ts";
+import { dockerOwnRules } from "../src/cli/migrate_docker.ts";
+import type { Rules } from "../src/cli/migrate_rules.ts";
 import { allKeys, findKey } from "../src/base/config_keys.ts";
 import { ownMetrics } from "../src/stats/own_metrics.ts";
 
@@ -49,7 +53,13 @@ const cellCharsMax = 100;
 
 /** Returns the page's text with its generated parts brought up to date. */
 export function generated(text: string): string {
-  return withParts(text, { keys: keyTables(), ignored: ignoredTable() });
+  return withParts(text, {
+    keys: keyTables(),
+    ignored: ignoredTable(),
+    containerd: equivalents("containerd's config.toml", containerdRules),
+    crio: equivalents("crio.conf", crioRules),
+    docker: equivalents("Docker's daemon.json", dockerOwnRules),
+  });
 }
 
 /** As generated(), of docs/observability.md. */
@@ -150,6 +160,17 @@ function durationText(ms: number): string {
 function ignoredTable(): string {
   const rows = allKeys.filter((key) => "why" in key).map((key) => row([names(key), key.why]));
   return [row(["key", "why it has no effect"]), "|---|---|", ...rows, ""].join("\n");
+}
+
+function equivalents(source: string, rules: Rules): string {
+  // Version 2 of containerd's configuration has one plugin for what version 3 has in three.
+  const isRepeated = (path: string) => path.startsWith("plugins/io.containerd.cri.");
+  const rows = Object.entries(rules).flatMap(([path, { to, why }]) => {
+    if (isRepeated(path)) return [];
+    const key = path.replace("plugins/io.containerd.grpc.v1.cri/", "CRI: ").replace("plugins/", "");
+    return [row([`\`${key}\``, to === undefined ? `none: ${why}` : `\`${to}\``])];
+  });
+  return [row([source, "daemon.json"]), "|---|---|", ...rows, ""].join("\n");
 }
 
 if (import.meta.main) {

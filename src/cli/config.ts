@@ -154,5 +154,10 @@ export const configCommand = defineCommand({
     name: "config",
     description: "Check a configuration file, or show the effective or default values",
   },
-  subCommands: { check, show, default: defaults },
+  subCommands: {
+    check,
+    show,
+    default: defaults,
+    migrate: async () => (await import("./config_migrate.ts")).migrateCommand,
+  },
 });

@@ -20,7 +20,7 @@ async function suggested(line: string, from = live): Promise<string[]> {
 test.each([
   ["inspec", ["inspectp", "inspect", "inspecti"]],
   ["compl", ["completion"]], // not the hidden command
-  ["config ", ["check", "show", "default"]],
+  ["config ", ["check", "show", "default", "migrate"]],
   ["images ve", ["verify"]],
   ["nosuch ", []],
   ["logs ", ["default/web/nginx", "nginx"]],

@@ -16,6 +16,7 @@ beforeEach(() => {
   node = {
     root,
     nowMs: 0,
+    isInstalled: () => true,
     output: (argv) =>
       argv[0] === "journalctl"
         ? Promise.reject(new Error("journalctl: not found"))

@@ -1,0 +1,83 @@
+// Implements `isulad-ts config migrate`: converts another program's configuration to daemon.json. Loaded when it runs.
+import { defineCommand } from "citty";
+import { parse as parseToml } from "smol-toml";
+import { clipped } from "../base/config_resolution.ts";
+import { CriError, messageOf } from "../base/errors.ts";
+import { jsonText, jsonValue } from "../base/json.ts";
+import { readTextBounded } from "../sys/file.ts";
+import { containerdRules } from "./migrate_containerd.ts";
+import { crioRules } from "./migrate_crio.ts";
+import { dockerRules } from "./migrate_docker.ts";
+import { leavesOf, migrate, type Migration, type Tree } from "./migrate_rules.ts";
+import { print, say } from "./output.ts";
+
+const fileBytesMax = 4 << 20;
+
+/**
+ * Converts the text of a config.toml of containerd (version 2 or 3), a crio.conf, or a daemon.json.
+ * @throws CriError INVALID_ARGUMENT for what is none of these.
+ */
+export function migrated(text: string, file: string): Migration {
+  if (/^\s*\{/.test(text)) {
+    const tree = parsed(() => jsonValue(text) as Tree, file);
+    // Keys alone: maps such as default-ulimits are converted as a whole.
+    const leaves = Object.entries(tree).map(([key, value]) => ({ path: [key], value }));
+    return migrate(leaves, { rules: dockerRules, fallback: "isulad-ts has no such setting" });
+  }
+  const tree = parsed(() => parseToml(text, { integersAsBigInt: "asNeeded" }), file);
+  const leaves = leavesOf(tree);
+  if (tree["crio"] !== undefined) {
+    return migrate(leaves, { rules: crioRules, fallback: "isulad-ts has no such setting" });
+  }
+  const { version } = tree;
+  if (version === 2 || version === 3) {
+    const fallback = "isulad-ts has no such part, or does it without a setting";
+    return migrate(leaves, { rules: containerdRules, fallback });
+  }
+  const problem =
+    version === undefined
+      ? "it has neither a table crio nor a version: is it CRI-O's or containerd's configuration?"
+      : `version ${clipped(version)} of containerd's configuration is unknown: versions 2 and 3 can be read`;
+  const hint = "`containerd config migrate` converts older ones";
+  throw new CriError("INVALID_ARGUMENT", `${file}: ${problem} (${hint})`);
+}
+
+function parsed(parse: () => Tree, file: string): Tree {
+  try {
+    return parse();
+  } catch (cause) {
+    throw new CriError("INVALID_ARGUMENT", `${file}: ${messageOf(cause)}`, { cause });
+  }
+}
+
+/** A line for each key of the source. */
+export function reportText({ report }: Migration): string {
+  return report
+    .map(({ key, to, why }) =>
+      to === undefined ? `- ${key}: no equivalent: ${why}` : `+ ${key}: ${to}`,
+    )
+    .join("\n");
+}
+
+export const migrateCommand = defineCommand({
+  meta: {
+    name: "migrate",
+    description: "Convert the configuration of containerd, CRI-O, Docker or iSulad to daemon.json",
+  },
+  args: {
+    file: {
+      type: "positional",
+      required: true,
+      valueHint: "FILE",
+      description: "A config.toml (version 2 or 3), crio.conf or daemon.json",
+    },
+  },
+  run: ({ args }) => {
+    const migration = migrated(
+      readTextBounded(args.file, fileBytesMax, { fatal: true }),
+      args.file,
+    );
+    say(reportText(migration));
+    print(jsonText(migration.values, 2));
+  },
+});

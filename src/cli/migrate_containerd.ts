@@ -1,0 +1,194 @@
+// Lists the equivalents of containerd's config.toml, versions 2 (1.7) and 3 (2.x).
+import {
+  converted,
+  added,
+  inMap,
+  none,
+  same,
+  type Leaf,
+  type Rule,
+  type Rules,
+} from "./migrate_rules.ts";
+
+/** The plugins whose keys are CRI's: the first is version 2's, which version 3 has split. */
+const criPlugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"].concat([
+  "io.containerd.cri.v1.images",
+]);
+
+const portOf = (value: unknown) => Number(String(value).replace(/^.*:/, ""));
+const isOf = (value: unknown, meanings: Record<string, unknown>) => meanings[String(value)];
+const gone = "only containerd needs it";
+
+/** Fields of a runtime that have the same name, but for "_". */
+const runtimeFields =
+  /^(pod_annotations|container_annotations|privileged_without_host_devices|privileged_without_host_devices_all_devices_allowed|base_runtime_spec|cni_conf_dir|cni_max_conf_num|runtime_path)$/;
+
+const isUnset = (value: unknown) =>
+  value === "" || value === 0 || value === false || (Array.isArray(value) && value.length === 0);
+
+const runtimes = inMap("runtimes", ({ path, value }, entry) => {
+  const field = path.at(-1)!;
+  if (field === "runtime_type") {
+    // The monitor calls runc itself; containerd's shim for it is not needed.
+    const isRunc = String(value).startsWith("io.containerd.runc.");
+    if (isRunc) entry["path"] ??= "runc";
+    else entry["runtime-type"] = value;
+    return isRunc ? "path" : "runtime-type";
+  }
+  if (!runtimeFields.test(field) || isUnset(value)) return undefined;
+  const name = field.replaceAll("_", "-");
+  entry[name] = value;
+  return name;
+});
+
+const options = inMap("runtimes", ({ path, value }, entry) => {
+  const option = path.at(-1)!;
+  if (isUnset(value)) return undefined;
+  if (option === "ConfigPath" || option === "BinaryName") {
+    const name = option === "BinaryName" ? "path" : "runtime-config-path";
+    entry[name] = value;
+    return name;
+  }
+  if (!/^(Root|IoUid|IoGid|NoNewKeyring|CriuImagePath|CriuWorkPath)$/.test(option))
+    return undefined;
+  entry["runtime-options"] = { ...(entry["runtime-options"] as object), [option]: value };
+  return `runtime-options.${option}`;
+});
+
+/** One driver serves all handlers. */
+const cgroupDriver: Rule = {
+  to: "systemd-cgroup",
+  apply: ({ value }, values) => {
+    values["systemd-cgroup"] = values["systemd-cgroup"] === true || value === true;
+    return "systemd-cgroup";
+  },
+};
+
+const cri: Rules = {
+  sandbox_image: same("pod-sandbox-image"),
+  "pinned_images/sandbox": same("pod-sandbox-image"),
+  max_container_log_line_size: same("max-container-log-line-size"),
+  enable_selinux: same("selinux-enabled"),
+  selinux_category_range: same("selinux-category-range"),
+  disable_apparmor: same("disable-apparmor"),
+  restrict_oom_score_adj: same("restrict-oom-score-adj"),
+  disable_proc_mount: same("disable-proc-mount"),
+  unset_seccomp_profile: same("unset-seccomp-profile"),
+  tolerate_missing_hugetlb_controller: same("tolerate-missing-hugetlb-controller"),
+  disable_hugetlb_controller: same("disable-hugetlb-controller"),
+  device_ownership_from_security_context: same("device-ownership-from-security-context"),
+  ignore_image_defined_volumes: same("ignore-image-defined-volumes"),
+  netns_mounts_under_state_dir: same("netns-mounts-under-state-dir"),
+  enable_unprivileged_ports: same("enable-unprivileged-ports"),
+  enable_unprivileged_icmp: same("enable-unprivileged-icmp"),
+  enable_cdi: same("enable-cdi"),
+  cdi_spec_dirs: same("cdi-spec-dirs"),
+  drain_exec_sync_io_timeout: same("drain-exec-sync-io-timeout"),
+  stats_collect_period: same("stats-collect-period"),
+  stream_server_address: same("stream-server-address"),
+  stream_server_port: converted("websocket-server-listening-port", portOf),
+  stream_idle_timeout: same("stream-idle-timeout"),
+  "x509_key_pair_streaming/tls_cert_file": same("stream-tls-cert"),
+  "x509_key_pair_streaming/tls_key_file": same("stream-tls-key"),
+  enable_tls_streaming: none("stream-tls-cert and stream-tls-key enable TLS"),
+  max_concurrent_downloads: same("max-concurrent-downloads"),
+  image_pull_progress_timeout: same("pull-progress-timeout"),
+  snapshotter: converted("storage-driver", (value) =>
+    isOf(value, { overlayfs: "overlay2", native: "native" }),
+  ),
+  "containerd/snapshotter": converted("storage-driver", (value) =>
+    isOf(value, { overlayfs: "overlay2", native: "native" }),
+  ),
+  "containerd/default_runtime_name": same("default-runtime"),
+  "containerd/ignore_blockio_not_enabled_errors": same("ignore-blockio-not-enabled-errors"),
+  "containerd/ignore_rdt_not_enabled_errors": same("ignore-rdt-not-enabled-errors"),
+  "containerd/runtimes/*/options/SystemdCgroup": cgroupDriver,
+  "containerd/runtimes/*/options/*": options,
+  "containerd/runtimes/*/*": runtimes,
+  "cni/bin_dir": same("cni-bin-dir"),
+  "cni/bin_dirs": same("cni-bin-dir"),
+  "cni/conf_dir": same("cni-conf-dir"),
+  "cni/max_conf_num": same("max-conf-num"),
+  "cni/conf_template": same("cni-conf-template"),
+  "cni/ip_pref": same("ip-preference"),
+  "cni/setup_serially": none("the networks of a pod are always attached one after the other"),
+  "cni/use_internal_loopback": none("loopback is always brought up without the CNI plugin"),
+  "registry/config_path": converted("registry-config-path", (value) => String(value).split(":")[0]),
+  "registry/mirrors/docker.io/endpoint": added(
+    "registry-mirrors",
+    ({ value }) => value as string[],
+  ),
+  "registry/mirrors/**": none("write it as hosts.toml into registry-config-path"),
+  "registry/configs/*/tls/insecure_skip_verify": added("insecure-registries", ({ path, value }) =>
+    value === true ? [path.at(-3)!] : [],
+  ),
+  "registry/configs/*/tls/*": none("write it as hosts.toml into registry-config-path"),
+  "registry/configs/*/auth/*": none("write it into registry-auth-file, in the format of Docker"),
+  disable_snapshot_annotations: none("remote snapshotters are not supported"),
+  discard_unpacked_layers: converted("keep-blobs", (value) => value === false),
+  image_pull_with_sync_fs: none("layers are synced in the background, and checked after a crash"),
+  "image_decryption/key_model": none("keys are those of the programs of stream-processors"),
+  disable_tcp_service: none("streams have the server of stream-server-address"),
+};
+
+const nri: Rules = {
+  disable: converted("nri-support", (value) => value === false),
+  disable_connections: same("disable-connections"),
+  socket_path: same("nri-socket-path"),
+  plugin_path: same("plugin-path"),
+  plugin_config_path: same("plugin-config-path"),
+  plugin_registration_timeout: same("plugin-registration-timeout"),
+  plugin_request_timeout: same("plugin-request-timeout"),
+};
+
+const verifiers: Rules = {
+  bin_dir: same("image-verifier-dir"),
+  max_verifiers: same("max-verifiers"),
+  per_verifier_timeout: same("per-verifier-timeout"),
+};
+
+function under(plugin: string, rules: Rules): Rules {
+  const entries = Object.entries(rules).map(([path, rule]) => [`plugins/${plugin}/${path}`, rule]);
+  return Object.fromEntries(entries) as Rules;
+}
+
+const mountOptions = ({ value }: Leaf) =>
+  (value as string[]).map((option) => `overlay2.mountopt=${option}`);
+
+const processors = inMap("stream-processors", ({ path, value }, entry) => {
+  const field = path.at(-1)!;
+  entry[field] = value;
+  return field;
+});
+
+export const containerdRules: Rules = {
+  version: none(gone),
+  root: none("graph is isulad-ts's own folder: containerd's data is not read"),
+  state: none("state is isulad-ts's own folder"),
+  oom_score: same("oom-score"),
+  "grpc/address": none("hosts has the socket; name it in the kubelet's containerRuntimeEndpoint"),
+  "grpc/uid": same("socket-uid"),
+  "grpc/gid": converted("group", (value) => (value === 0 ? undefined : String(value))),
+  "grpc/max_recv_message_size": same("max-recv-message-size"),
+  "grpc/max_send_message_size": same("max-send-message-size"),
+  "grpc/**": none("only unix sockets are served, which need no TLS"),
+  "debug/level": same("log-level"),
+  "debug/format": same("log-format"),
+  "metrics/address": converted("metrics-port", portOf),
+  "stream_processors/*/*": processors,
+  ...Object.assign({}, ...criPlugins.map((plugin) => under(plugin, cri))),
+  ...under("io.containerd.nri.v1.nri", nri),
+  ...under("io.containerd.image-verifier.v1.bindir", verifiers),
+  ...under("io.containerd.service.v1.tasks-service", {
+    blockio_config_file: same("blockio-config-file"),
+    rdt_config_file: same("rdt-config-file"),
+  }),
+  ...under("io.containerd.snapshotter.v1.overlayfs", {
+    mount_options: added("storage-opts", mountOptions),
+    slow_chown: none("ids are mapped by the mount, or files copied with them"),
+    sync_remove: none("the daemon removes unused layers itself"),
+  }),
+  "timeouts/**": none("start-timeout and runtime-timeout limit calls of a runtime and its shim"),
+  "plugins/io.containerd.gc.v1.scheduler/**": none("unused layers are removed with their images"),
+  "plugins/io.containerd.monitor.container.v1.restart/**": none("the kubelet restarts containers"),
+};

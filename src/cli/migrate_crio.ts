@@ -1,0 +1,91 @@
+// Lists the equivalents of CRI-O's crio.conf.
+import { added, converted, inMap, none, same, type Rules } from "./migrate_rules.ts";
+
+const runtimes = inMap("runtimes", ({ path, value }, entry) => {
+  const field = path.at(-1)!;
+  if (field === "runtime_type" || value === "" || value === false) return undefined;
+  const known: Record<string, string> = {
+    runtime_path: "path",
+    allowed_annotations: "pod-annotations",
+    privileged_without_host_devices: "privileged-without-host-devices",
+  };
+  const name = known[field];
+  if (name !== undefined) entry[name] = value;
+  return name;
+});
+
+const runtime: Rules = {
+  default_runtime: same("default-runtime"),
+  cgroup_manager: converted("systemd-cgroup", (value) => value === "systemd"),
+  selinux: same("selinux-enabled"),
+  log_level: same("log-level"),
+  enable_pod_events: same("enable-pod-events"),
+  device_ownership_from_security_context: same("device-ownership-from-security-context"),
+  cdi_spec_dirs: same("cdi-spec-dirs"),
+  blockio_config_file: same("blockio-config-file"),
+  rdt_config_file: same("rdt-config-file"),
+  seccomp_profile: none(
+    "containers name their profile; unset-seccomp-profile is for those that do not",
+  ),
+  default_ulimits: converted("default-ulimits", (value) =>
+    Object.fromEntries(
+      (value as string[]).map((limit) => {
+        const [, name = limit, soft, hard = soft] =
+          /^(\w+)=(-?\d+)(?::(-?\d+))?$/.exec(limit) ?? [];
+        return [name, { Name: name, Soft: Number(soft), Hard: Number(hard) }];
+      }),
+    ),
+  ),
+  "runtimes/*/*": runtimes,
+  drop_infra_ctr: none("a pause container exists only where a pod shares its process ids"),
+  conmon: none("one monitor, a part of the executable, serves all containers"),
+  conmon_cgroup: none("one monitor, a part of the executable, serves all containers"),
+};
+
+const image: Rules = {
+  pause_image: same("pod-sandbox-image"),
+  pinned_images: same("pinned-images"),
+  insecure_registries: same("insecure-registries"),
+  global_auth_file: same("registry-auth-file"),
+  pull_progress_timeout: same("pull-progress-timeout"),
+  signature_policy: none("image-verifier-dir has programs that accept or refuse images"),
+};
+
+function under(table: string, rules: Rules): Rules {
+  const entries = Object.entries(rules).map(([path, rule]) => [`crio/${table}/${path}`, rule]);
+  return Object.fromEntries(entries) as Rules;
+}
+
+export const crioRules: Rules = {
+  "crio/root": none("graph is isulad-ts's own folder: CRI-O's data is not read"),
+  "crio/runroot": none("state is isulad-ts's own folder"),
+  "crio/storage_driver": converted("storage-driver", (value) =>
+    value === "overlay" || value === "vfs" ? { overlay: "overlay2", vfs: "native" }[value] : value,
+  ),
+  "crio/storage_option": added("storage-opts", ({ value }) =>
+    (value as string[]).map((option) => option.replace(/^overlay2?\./, "overlay2.")),
+  ),
+  "crio/api/listen": none(
+    "hosts has the socket; name it in the kubelet's containerRuntimeEndpoint",
+  ),
+  "crio/api/stream_address": same("stream-server-address"),
+  "crio/api/stream_port": converted("websocket-server-listening-port", Number),
+  "crio/api/stream_tls_cert": same("stream-tls-cert"),
+  "crio/api/stream_tls_key": same("stream-tls-key"),
+  "crio/api/stream_idle_timeout": same("stream-idle-timeout"),
+  "crio/api/grpc_max_recv_msg_size": same("max-recv-message-size"),
+  "crio/api/grpc_max_send_msg_size": same("max-send-message-size"),
+  ...under("runtime", runtime),
+  ...under("image", image),
+  "crio/network/network_dir": same("cni-conf-dir"),
+  "crio/network/plugin_dirs": same("cni-bin-dir"),
+  "crio/network/cni_default_network": none("the first CNI list of cni-conf-dir is the pods'"),
+  "crio/metrics/metrics_port": same("metrics-port"),
+  "crio/metrics/enable_metrics": none("metrics-port enables metrics"),
+  "crio/nri/enable_nri": same("nri-support"),
+  "crio/nri/nri_listen": same("nri-socket-path"),
+  "crio/nri/nri_plugin_dir": same("plugin-path"),
+  "crio/nri/nri_plugin_config_dir": same("plugin-config-path"),
+  "crio/nri/nri_plugin_registration_timeout": same("plugin-registration-timeout"),
+  "crio/nri/nri_plugin_request_timeout": same("plugin-request-timeout"),
+};

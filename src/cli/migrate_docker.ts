@@ -1,0 +1,40 @@
+// Lists the equivalents of Docker's and iSulad's daemon.json.
+import { allKeys } from "../base/config_keys.ts";
+import { converted, none, same, type Rule, type Rules } from "./migrate_rules.ts";
+
+/** iSulad's keys, and those that Docker shares with it. */
+const isulad: Rules = Object.fromEntries(
+  allKeys.flatMap((key) => {
+    const rule = "why" in key ? none(key.why) : same(key.key);
+    return [key.key, ...key.also].map((name): [string, Rule] => [name, rule]);
+  }),
+);
+
+const ownFolder = "isulad-ts's own folder: Docker's data is not read";
+
+export const dockerOwnRules: Rules = {
+  "data-root": none(`graph is ${ownFolder}`),
+  "exec-root": none(`state is ${ownFolder}`),
+  debug: converted("log-level", (value) => (value === true ? "DEBUG" : "INFO")),
+  "exec-opts": converted(
+    "systemd-cgroup",
+    (value) => Array.isArray(value) && value.includes("native.cgroupdriver=systemd"),
+  ),
+  "oom-score-adjust": same("oom-score"),
+  "metrics-addr": converted("metrics-port", (value) => Number(String(value).replace(/^.*:/, ""))),
+  features: converted("enable-cdi", (value) => (value as { cdi?: unknown }).cdi === true),
+  runtimes: converted("runtimes", (value) =>
+    Object.fromEntries(
+      Object.entries(value as Record<string, Record<string, unknown>>).map(([name, entry]) => {
+        const { runtimeArgs, ...rest } = entry;
+        return [name, { ...rest, ...(runtimeArgs ? { "runtime-args": runtimeArgs } : {}) }];
+      }),
+    ),
+  ),
+  "live-restore": none("containers always outlive the daemon"),
+  hosts: converted("hosts", (value) =>
+    (value as string[]).filter((host) => host.startsWith("unix:///") && !host.includes("docker")),
+  ),
+};
+
+export const dockerRules: Rules = { ...isulad, ...dockerOwnRules };

@@ -1,0 +1,132 @@
+// Applies rules that convert the keys of another program's configuration to those of daemon.json.
+import * as v from "valibot";
+import { findKey } from "../base/config_keys.ts";
+import { clipped } from "../base/config_resolution.ts";
+
+export type Tree = { [key: string]: unknown };
+
+/** A value inside the source, by the names on its path. */
+export type Leaf = { path: readonly string[]; value: unknown };
+
+/** daemon.json as it grows, and the report: each key of the source with its equivalent, or why it has none. */
+export type Migration = {
+  values: Tree;
+  report: { key: string; to?: string; why?: string }[];
+};
+
+export type Rule = {
+  /** The key of daemon.json; absent: there is none. */
+  to?: string;
+  /** Why there is none. */
+  why?: string;
+  /** Returns the key of daemon.json that it has set, or why none. */
+  apply: (leaf: Leaf, values: Tree) => string | { why: string };
+};
+
+/** By path, joined by "/"; "*" stands for one name. */
+export type Rules = Record<string, Rule>;
+
+/** Returns the leaves of a source: what is no table, and empty tables. */
+export function leavesOf(tree: Tree, path: readonly string[] = []): Leaf[] {
+  return Object.entries(tree).flatMap(([name, value]): Leaf[] => {
+    const at = [...path, name];
+    const isTable = typeof value === "object" && value !== null && !Array.isArray(value);
+    if (isTable && Object.keys(value).length > 0) return leavesOf(value as Tree, at);
+    return [{ path: at, value: typeof value === "bigint" ? Number(value) : value }];
+  });
+}
+
+/** The key takes the value as it is. */
+export function same(key: string): Rule {
+  return converted(key, (value) => value);
+}
+
+/** The key takes the converted value, unless it refuses it. */
+export function converted(key: string, convert: (value: unknown) => unknown): Rule {
+  const apply: Rule["apply"] = ({ value }, values) => {
+    if (value === "") return { why: "it is empty: the default is the same or better" };
+    const { schema, allowed } = findKey(key)!.kind;
+    const own = convert(value);
+    if (!v.safeParse(schema, own).success) {
+      return { why: `"${key}" must be ${allowed}, not ${clipped(own)}` };
+    }
+    values[key] = own;
+    return key;
+  };
+  return { to: key, apply };
+}
+
+/** Adds to a list. */
+export function added(key: string, convert: (leaf: Leaf) => string[]): Rule {
+  const apply: Rule["apply"] = (leaf, values) => {
+    const list = (values[key] as string[] | undefined) ?? [];
+    const next = [...new Set([...list, ...convert(leaf)])];
+    const rule = converted(key, () => next);
+    return next.length === 0 ? { why: "it is empty" } : rule.apply(leaf, values);
+  };
+  return { to: key, apply };
+}
+
+/** There is no equivalent. */
+export function none(why: string): Rule {
+  return { why, apply: () => ({ why }) };
+}
+
+/** Sets a field of an entry of a map, such as runtimes; `field` returns undefined for what the entry cannot have. */
+export function inMap(key: string, field: (leaf: Leaf, entry: Tree) => string | undefined): Rule {
+  const apply: Rule["apply"] = (leaf, values) => {
+    const map = (values[key] ?? {}) as Record<string, Tree>;
+    const name = leaf.path.at(entryDepth(leaf.path, key))!;
+    const entry = { ...map[name] };
+    const set = field(leaf, entry);
+    if (set === undefined) return { why: `it is unset, or an entry of "${key}" has no such field` };
+    const next = { ...map, [name]: entry };
+    const { schema } = findKey(key)!.kind;
+    // Entries become complete one field after the other: only what is there must be valid.
+    const issue = v
+      .safeParse(schema, next)
+      .issues?.find(({ received }) => received !== "undefined");
+    if (issue !== undefined) return { why: `"${key}" cannot have ${clipped(leaf.value)}` };
+    values[key] = next;
+    return `${key}.${name}.${set}`;
+  };
+  return { to: key, apply };
+}
+
+/** Where the entry's name is: after "runtimes", or after the source's name of the map. */
+function entryDepth(path: readonly string[], key: string): number {
+  return path.findLastIndex((name) => name.replaceAll("_", "-") === key) + 1;
+}
+
+/** Converts all leaves. Rules are searched in the order of their table; `fallback` tells why a key has none. */
+export function migrate(
+  leaves: readonly Leaf[],
+  { rules, fallback }: { rules: Rules; fallback: string },
+): Migration {
+  const values: Tree = {};
+  const compiled = Object.entries(rules).map(([path, rule]) => ({ path: path.split("/"), rule }));
+  const report = leaves.map((leaf) => {
+    const key = leaf.path.map((name) => (/^[\w-]+$/.test(name) ? name : `"${name}"`)).join(".");
+    const found = compiled.find(({ path }) => matches(path, leaf.path));
+    const outcome = found === undefined ? { why: fallback } : outcomeOf(found.rule, leaf, values);
+    return typeof outcome === "string" ? { key, to: outcome } : { key, why: outcome.why };
+  });
+  return { values, report };
+}
+
+/** A rule takes the type of the source's value for granted. */
+function outcomeOf(rule: Rule, leaf: Leaf, values: Tree): ReturnType<Rule["apply"]> {
+  try {
+    return rule.apply(leaf, values);
+  } catch {
+    return { why: `its value ${clipped(leaf.value)} is of no type that it may have` };
+  }
+}
+
+/** "**" at the end of a rule stands for any rest. */
+function matches(pattern: readonly string[], path: readonly string[]): boolean {
+  const open = pattern.at(-1) === "**";
+  const fixed = open ? pattern.slice(0, -1) : pattern;
+  if (open ? path.length < fixed.length : path.length !== fixed.length) return false;
+  return fixed.every((name, index) => name === "*" || name === path[index]);
+}

@@ -183,6 +183,19 @@ test("run -it has the output from the start, the terminal's size and the exit co
   expect(await shell.ended).toBe(4);
 });
 
+/** Reads the local port that a port-forward prints. */
+function localPort(child: ChildProcess): Promise<string> {
+  return new Promise((resolve, reject) => {
+    child.stdout!.once("data", (chunk: Buffer) => {
+      const line = chunk.toString();
+      const [, port] = /127\.0\.0\.1:(\d+) -> /.exec(line) ?? [];
+      if (port === undefined) reject(new Error(`no local port in ${line}`));
+      else resolve(port);
+    });
+    child.once("exit", (code) => reject(new Error(`port-forward ended with ${code}`)));
+  });
+}
+
 describe("port-forward", () => {
   test("forwards a local port to a pod until it is interrupted", async () => {
     const server = createServer((socket) => socket.end("from the pod"));
@@ -190,10 +203,7 @@ describe("port-forward", () => {
     const { port } = server.address() as AddressInfo;
     const [program = "", ...words] = ours("port-forward", podId, `0:${port}`);
     const child = spawn(program, words, { env: environment() });
-    const line = await new Promise<string>((resolve) =>
-      child.stdout.once("data", (chunk: Buffer) => resolve(chunk.toString())),
-    );
-    const local = /127\.0\.0\.1:(\d+) -> /.exec(line)![1];
+    const local = await localPort(child);
     for (let count = 0; count < 3; count++) {
       expect(await collected(createConnection(Number(local), "127.0.0.1"))).toBe("from the pod");
     }
@@ -250,10 +260,10 @@ describe.skipIf(!there).each(["spdy", "websocket"])("crictl --transport %s", (tr
       later,
     );
     await Bun.sleep(500);
-    shell.type("echo $((6*7)); while sleep 0.1; do stty size; done\r");
+    const resized = '[ "$(stty size)" = "31 101" ]';
+    shell.type(`echo $((6*7)); until ${resized}; do sleep 0.1; done; echo $((6*11))\r`);
     await shell.shows("42\r");
-    await shell.shows("31 101");
-    shell.type("\u0003");
+    await shell.shows("66\r");
     shell.type("exit\r");
     expect(await shell.ended).toBe(0);
   });
@@ -264,10 +274,7 @@ describe.skipIf(!there).each(["spdy", "websocket"])("crictl --transport %s", (tr
     const { port } = server.address() as AddressInfo;
     const words = stock("port-forward", "--transport", transport, podId, `:${port}`);
     const child = spawn(words[0]!, words.slice(1), { env: environment() });
-    const line = await new Promise<string>((resolve) =>
-      child.stdout.once("data", (chunk: Buffer) => resolve(chunk.toString())),
-    );
-    const local = /127\.0\.0\.1:(\d+) -> /.exec(line)![1];
+    const local = await localPort(child);
     expect(await collected(createConnection(Number(local), "127.0.0.1"))).toBe("from the pod");
     child.kill("SIGKILL");
     server.close();

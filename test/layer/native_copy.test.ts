@@ -111,7 +111,7 @@ test("come from layers that verify intact; a device entry that would act as a wh
 });
 
 test("leave nothing when the caller cancels", async () => {
-  const many = Array.from({ length: 8_000 }, (_, i) => ({ name: `d${i % 50}/${i}`, data: "x" }));
+  const many = Array.from({ length: 4_000 }, (_, i) => ({ name: `d${i % 50}/${i}`, data: "x" }));
   const image = await load(many);
   const dir = join(graph, "containers/left");
   const caller = new AbortController();

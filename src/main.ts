@@ -62,7 +62,9 @@ function isHelper([first, second, third]: string[]): boolean {
 async function runCommand(args: string[]): Promise<number> {
   const { description, groups, passthrough } = await import("./cli/commands.ts");
   const { configShowName } = await import("./cli/config.ts");
+  const { endAtFailedOutput } = await import("./cli/output.ts");
   const { runProgram } = await import("./cli/program.ts");
+  endAtFailedOutput();
   const parseThemselves = [configShowName];
   const version = versionText();
   return runProgram({ name, version, description, groups, passthrough, parseThemselves }, args);

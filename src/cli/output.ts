@@ -1,4 +1,5 @@
 // Writes to standard output and error: lines for the user, and bytes with backpressure.
+import { messageOf } from "../base/errors.ts";
 
 /** Prints a line of the command's result to standard output. */
 export function print(line: string): void {
@@ -30,9 +31,25 @@ export const readerGoneCode = 141;
 
 export type StreamName = "stdout" | "stderr";
 
+/** Streams whose failures writeOut throws to its caller, which may have a pod to remove. */
+const awaited = new Set<StreamName>();
+
+/** Ends the process when a write that nobody awaits fails: silently with 141 if its reader has gone, else with 1. */
+export function endAtFailedOutput(): void {
+  for (const name of ["stdout", "stderr"] as const) {
+    process[name].on("error", (error: NodeJS.ErrnoException) => {
+      if (awaited.has(name)) return;
+      if (error.code === "EPIPE") process.exit(readerGoneCode);
+      if (name === "stdout") say(`isulad-ts: cannot write to standard output: ${messageOf(error)}`);
+      process.exit(1);
+    });
+  }
+}
+
 /** Resolves when the bytes are written. @throws ReaderGone */
 export async function writeOut(stream: StreamName, bytes: Uint8Array): Promise<void> {
   const target = process[stream];
+  awaited.add(stream);
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   target.once("error", reject); // Without a listener the error would end the process.
   target.write(bytes, (error) => (error ? reject(error) : resolve()));

@@ -1,6 +1,10 @@
-// Tests that texts have colours only on a terminal, and not with NO_COLOR.
-import { afterEach, expect, test } from "bun:test";
+// Tests that texts have colours only on a terminal, and not with NO_COLOR, and how a command ends whose output
+// cannot be written.
+import { afterEach, describe, expect, test } from "bun:test";
+import { join } from "node:path";
 import { coloured } from "../../../src/cli/output.ts";
+
+const main = join(import.meta.dirname, "../../../src/main.ts");
 
 const { isTTY } = process.stdout;
 const before = process.env["NO_COLOR"];
@@ -18,3 +22,28 @@ test.each([
   process.env["NO_COLOR"] = noColour;
   expect(coloured("FAIL", "red")).toBe(expected);
 });
+
+describe("a command", () => {
+  test.each([["--version"], ["--help"], ["config default"]])(
+    "ends silently with 141 when the reader of its output has gone: %s",
+    (words) => {
+      expect(ended(`${words} | exec true`)).toEqual({ code: 141, error: "" });
+    },
+  );
+
+  test("ends with 1 and the reason when its output cannot be written", () => {
+    expect(ended("--version >/dev/full")).toEqual({
+      code: 1,
+      error: expect.stringMatching(
+        /^isulad-ts: cannot write to standard output: ENOSPC: [^\n]*\n$/,
+      ),
+    });
+  });
+});
+
+/** Runs a command line of isulad-ts; the code is that of isulad-ts, not of its reader. */
+function ended(line: string): { code: number; error: string } {
+  const script = `set -o pipefail; "${process.execPath}" "${main}" ${line}`;
+  const { exitCode, stderr } = Bun.spawnSync(["bash", "-c", script]);
+  return { code: exitCode, error: stderr.toString() };
+}

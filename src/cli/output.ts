@@ -31,25 +31,27 @@ export const readerGoneCode = 141;
 
 export type StreamName = "stdout" | "stderr";
 
-/** Streams whose failures writeOut throws to its caller, which may have a pod to remove. */
-const awaited = new Set<StreamName>();
+/** True once writeOut throws failures of standard output to its caller, which may have a pod to remove. */
+let isStdoutAwaited = false;
 
-/** Ends the process when a write that nobody awaits fails: silently with 141 if its reader has gone, else with 1. */
+/**
+ * Ends the process when its result cannot be written: silently with 141 if the reader has gone, else with 1. A
+ * lost message on standard error ends nothing.
+ */
 export function endAtFailedOutput(): void {
-  for (const name of ["stdout", "stderr"] as const) {
-    process[name].on("error", (error: NodeJS.ErrnoException) => {
-      if (awaited.has(name)) return;
-      if (error.code === "EPIPE") process.exit(readerGoneCode);
-      if (name === "stdout") say(`isulad-ts: cannot write to standard output: ${messageOf(error)}`);
-      process.exit(1);
-    });
-  }
+  process.stderr.on("error", () => {});
+  process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+    if (isStdoutAwaited) return;
+    if (error.code === "EPIPE") process.exit(readerGoneCode);
+    say(`isulad-ts: cannot write to standard output: ${messageOf(error)}`);
+    process.exit(1);
+  });
 }
 
 /** Resolves when the bytes are written. @throws ReaderGone */
 export async function writeOut(stream: StreamName, bytes: Uint8Array): Promise<void> {
   const target = process[stream];
-  awaited.add(stream);
+  isStdoutAwaited ||= stream === "stdout";
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   target.once("error", reject); // Without a listener the error would end the process.
   target.write(bytes, (error) => (error ? reject(error) : resolve()));

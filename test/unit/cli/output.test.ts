@@ -31,6 +31,10 @@ describe("a command", () => {
     },
   );
 
+  test("goes on when nobody reads its messages", () => {
+    expect(ended("nosuch 2>/dev/full")).toEqual({ code: 2, error: "" });
+  });
+
   test("ends with 1 and the reason when its output cannot be written", () => {
     expect(ended("--version >/dev/full")).toEqual({
       code: 1,

@@ -55,7 +55,7 @@ export const groups: CommandGroups = {
     images,
     pull,
     load,
-    import: load, // ctr's name for load
+    import: { ...load, meta: { description: "Load images, as ctr names it" } },
     save,
     inspecti,
     rmi,
@@ -63,21 +63,23 @@ export const groups: CommandGroups = {
   },
   Node: {
     info,
+    version,
     events,
     nri,
     imagefsinfo,
     metricsp,
     metricdescs,
     "runtime-config": runtimeConfig,
-    reload,
-    version,
-    // Loaded when they run, as doctor is: they need rooms that no other command needs.
-    debug: async () => (await import("./debug.ts")).debug,
   },
-  "Without a daemon": {
+  Daemon: {
     daemon,
     config: configCommand,
+    reload,
+    // These and the next import what they need when they run: other commands do not need it.
+    debug: async () => (await import("./debug.ts")).debug,
     "support-bundle": async () => (await import("./debug.ts")).supportBundleCommand,
+  },
+  Installation: {
     doctor: async () => (await import("./doctor.ts")).doctor,
     install: async () => (await import("./install.ts")).install,
     uninstall: async () => (await import("./install.ts")).uninstall,

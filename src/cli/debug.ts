@@ -62,7 +62,7 @@ export const debug = defineCommand({
 export const supportBundleCommand = defineCommand({
   meta: {
     name: "support-bundle",
-    description: "Collect configuration, logs, dump, versions, mounts and records, without secrets",
+    description: "Collect what explains this node's state, without secrets",
   },
   args: {
     file: {

@@ -55,7 +55,7 @@ export async function programHelp(program: {
     parts.push(section(heading, await described(commands)));
   }
   parts.push(
-    `${name} COMMAND --help describes a command, ${name} daemon --help the flags\nof the daemon, which also runs without a command.\n`,
+    `${name} COMMAND --help describes a command, ${name} daemon --help\nthe flags of the daemon.\n`,
   );
   return parts.join("\n");
 }
@@ -82,13 +82,16 @@ export async function commandHelp(name: string, command: CommandDef): Promise<st
 }
 
 /** name: in capitals; usage: with brackets and dots. */
-export function operandsOf(args: ArgsDef): { name: string; usage: string; about: string }[] {
+type Operand = { name: string; usage: string; about: string; isRequired: boolean };
+
+export function operandsOf(args: ArgsDef): Operand[] {
   return Object.entries(args).flatMap(([key, def]) => {
     if (def.type !== "positional") return [];
     const name = (def.valueHint ?? key).toUpperCase();
-    const dots = "repeatable" in def ? "…" : "";
-    const usage = def.required === false ? `[${name}${dots}]` : `${name}${dots}`;
-    return [{ name, usage, about: def.description ?? "" }];
+    const dots = "repeatable" in def && !name.includes("…") ? "…" : "";
+    const isRequired = def.required !== false;
+    const usage = isRequired ? `${name}${dots}` : `[${name}${dots}]`;
+    return [{ name, usage, about: def.description ?? "", isRequired }];
   });
 }
 

@@ -54,11 +54,14 @@ export function credentialsOf(args: { creds?: string | undefined }) {
 
 export const load = defineCommand({
   meta: {
-    description:
-      "Load images from OCI or docker archives (plain, gzip or zstd) or OCI layout folders",
+    description: "Load images from OCI or docker archives, or OCI layout folders",
   },
   args: {
-    file: { type: "positional", description: "Paths on the daemon's host", ...repeatable },
+    file: {
+      type: "positional",
+      description: "Paths on the daemon's host; gzip and zstd are unpacked",
+      ...repeatable,
+    },
     name: { type: "string", description: "Name for an image that has none, or only a tag" },
     ...quietArg,
     ...hostArg,
@@ -80,8 +83,7 @@ export const load = defineCommand({
 
 export const save = defineCommand({
   meta: {
-    description:
-      "Save images to an OCI archive for load, docker, podman and skopeo. Image ids stay the same, but manifest digests change",
+    description: "Save images to an OCI archive for load, docker, podman or skopeo",
   },
   args: {
     image: {

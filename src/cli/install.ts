@@ -53,7 +53,7 @@ export const install = defineCommand({
 });
 
 export const uninstall = defineCommand({
-  meta: { description: "Remove what install has installed and nobody has changed; data stays" },
+  meta: { description: "Remove installed files that nobody has changed; data stays" },
   args: { ...commonArgs, force: { type: "boolean", description: "Remove running pods first" } },
   run: async ({ args }) => {
     const isForced = args.force === true;

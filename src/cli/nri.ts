@@ -11,7 +11,7 @@ const eventCount = 14;
 const namedMax = 3;
 
 export const nri = defineCommand({
-  meta: { description: "List NRI plugins: their events, calls, latencies and last errors" },
+  meta: { description: "List NRI plugins with their calls, latencies and last errors" },
   args: { ...outputArg, ...hostArg },
   run: ({ args }) =>
     withClient(args, async (client) => {

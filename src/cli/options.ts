@@ -4,6 +4,7 @@ import type { ArgDef, ArgsDef } from "citty";
 import { quoted } from "../base/text.ts";
 import { CriError } from "../base/errors.ts";
 import { nearest } from "../base/edit_distance.ts";
+import { operandsOf } from "./help.ts";
 
 /** The command line is invalid. */
 export class UsageError extends CriError {
@@ -45,7 +46,10 @@ export function checkArguments(name: string, argv: readonly string[], args: Args
       if (value !== undefined) throw new UsageError(`${arg} takes no value. ${see}`);
       continue;
     }
-    checkValue(arg.split("=")[0]!, value ?? argv[++i], value === undefined, args, see);
+    const option = arg.split("=")[0]!;
+    const text = value ?? argv[++i];
+    checkValue(option, text, value === undefined, args, see);
+    checkChoice(option, text!, def);
   }
   checkOperands(operands, args, see);
 }
@@ -71,9 +75,16 @@ function checkValue(
   }
 }
 
+function checkChoice(option: string, value: string, def: ArgDef): void {
+  if (!("options" in def) || def.options === undefined || def.options.includes(value)) return;
+  throw new UsageError(`${option} takes ${def.options.join(", ")}, not ${quoted(value)}`);
+}
+
 function checkOperands(operands: readonly string[], args: ArgsDef, see: string): void {
   if (operands.includes("")) throw new UsageError(`An argument is empty. ${see}`);
   const places = Object.values(args).filter(({ type }) => type === "positional");
+  const missing = operandsOf(args).filter(({ isRequired }) => isRequired)[operands.length];
+  if (missing !== undefined) throw new UsageError(`${missing.name} is missing. ${see}`);
   if (operands.length <= places.length || places.some(isRepeatable)) return;
   throw unexpectedArgument(operands[places.length]!, see);
 }

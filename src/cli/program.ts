@@ -72,7 +72,8 @@ async function find(program: Program, argv: readonly string[]): Promise<Found> {
 }
 
 function unknownCommand(parent: string, name: string, known: string[]): UsageError {
-  const hint = name.length > 2 ? `; did you mean ${nearest(name, known)}?` : ".";
+  const similar = nearest(name, known, name.length / 2);
+  const hint = similar === "" ? "." : `; did you mean ${similar}?`;
   const typed = name === "" ? '""' : name;
   return new UsageError(`Unknown command ${typed}${hint} See ${parent} --help.`);
 }

@@ -43,7 +43,7 @@ export const run = defineCommand({
       alias: "e",
       ...repeatable,
       valueHint: "NAME=VALUE",
-      description: "Environment variable; NAME alone passes this shell's",
+      description: "Environment variable; NAME alone takes this shell's value",
     },
     volume: {
       type: "string",
@@ -62,8 +62,12 @@ export const run = defineCommand({
     workdir: { type: "string", alias: "w", description: "Working directory" },
     interactive: { type: "boolean", alias: "i", description: "Pass standard input" },
     tty: { type: "boolean", alias: "t", description: "Allocate a terminal" },
-    detach: { type: "boolean", alias: "d", description: "Leave it running, and print its id" },
-    rm: { type: "boolean", description: "Remove the pod at the end, as without --detach anyway" },
+    detach: {
+      type: "boolean",
+      alias: "d",
+      description: "Leave the pod running, and print the container's id",
+    },
+    rm: { type: "boolean", description: "Remove the pod at the end, which is the default" },
     user: {
       type: "string",
       alias: "u",

@@ -7,8 +7,15 @@ import type { CommandDef } from "citty";
 import { generated, page } from "../../docs/generate.ts";
 import { loadConfig } from "../../src/base/config.ts";
 import { allKeys, findKey } from "../../src/base/config_keys.ts";
-import { groups } from "../../src/cli/commands.ts";
-import { argsOf, described, optionsOf, resolve, ungrouped } from "../../src/cli/help.ts";
+import { description, groups } from "../../src/cli/commands.ts";
+import {
+  argsOf,
+  described,
+  optionsOf,
+  programHelp,
+  resolve,
+  ungrouped,
+} from "../../src/cli/help.ts";
 import { ImageService, RuntimeService } from "../../src/proto/services.ts";
 
 const root = join(import.meta.dirname, "../..");
@@ -74,6 +81,12 @@ test("docs/cli.md names every command", async () => {
   const names = (await described(ungrouped(groups))).map(([name]) => name);
   const missing = names.filter((name) => !text.includes(`\`${name}`));
   expect(missing).toEqual([]);
+});
+
+test("--help describes each command in one line", async () => {
+  const help = await programHelp({ name: "isulad-ts", description, groups });
+  const [, ...sections] = help.split(/^(?=\w+:$)/m);
+  expect(sections.join("").match(/^ {4,}.*/gm)).toBeNull();
 });
 
 test("docs/cli_flags.md calls no flag the same that the command does not have", async () => {

@@ -12,7 +12,7 @@ const record = (name: string): CommandDef =>
       all: { type: "boolean", alias: "a" },
       value: { type: "string", alias: "v", default: "none" },
       each: { type: "string", ...repeatable },
-      word: { type: "positional", required: false, ...(name === "one" ? {} : repeatable) },
+      word: { type: "positional", required: name === "one", ...(name === "one" ? {} : repeatable) },
     },
     run: ({ args }) => {
       seen = [name, args.flag === true, args.value, args._];
@@ -92,6 +92,8 @@ test.each([
   ["list --flag=yes", 2, "prog: --flag=yes takes no value. See prog list --help."],
   ["list -x", 2, "prog: prog list has no option -x. See prog list --help."],
   ["list -e", 2, "prog: prog list has no option -e; did you mean --each? See prog list --help."],
+  ["one", 2, "prog: WORD is missing. See prog one --help."],
+  ["lots a", 2, "prog: Unknown command lots. See prog --help."],
   ["one a b", 2, 'prog: Unexpected argument "b". See prog one --help.'],
   ["list --each a --each b", 0, ""],
   [
@@ -129,8 +131,8 @@ Others:
           shows and shows and shows files
   fail
 
-prog COMMAND --help describes a command, prog daemon --help the flags
-of the daemon, which also runs without a command.`;
+prog COMMAND --help describes a command, prog daemon --help
+the flags of the daemon.`;
 
 const listUsage = `Usage: prog list [OPTION…] [WORD…]
 

@@ -1,8 +1,9 @@
 // Finds the daemon's socket: --host, $ISULAD_HOST, $CONTAINER_RUNTIME_ENDPOINT, crictl's file, the default.
 import { readFile } from "node:fs/promises";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
-import { printable } from "../base/text.ts";
+import { printable, quoted } from "../base/text.ts";
 import { defaultHost } from "./client.ts";
+import { UsageError } from "./options.ts";
 
 const crictlFile = "/etc/crictl.yaml";
 
@@ -11,12 +12,22 @@ type Environment = Record<string, string | undefined>;
 /**
  * Returns the first that is set; an empty one counts as unset. crictl's file is $CRI_CONFIG_FILE, else
  * /etc/crictl.yaml, which need not exist.
- * @throws CriError INVALID_ARGUMENT for a file that cannot be read
+ * @throws CriError INVALID_ARGUMENT for a file that cannot be read, UsageError for what is no unix socket
  */
 export async function hostOf(
   given: string | undefined,
   environment: Environment,
   usualFile: string = crictlFile,
+): Promise<string> {
+  const host = await firstHost(given, environment, usualFile);
+  if (host.startsWith("unix:") || !host.includes(":")) return host;
+  throw new UsageError(`the daemon's socket has the form unix:///path, not ${quoted(host)}`);
+}
+
+async function firstHost(
+  given: string | undefined,
+  environment: Environment,
+  usualFile: string,
 ): Promise<string> {
   const set = given || environment["ISULAD_HOST"] || environment["CONTAINER_RUNTIME_ENDPOINT"];
   if (set) return set;

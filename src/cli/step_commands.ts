@@ -118,8 +118,9 @@ function limitsOf(args: Record<string, unknown>): LinuxContainerResources {
   for (const [option, field] of Object.entries(numberFields)) {
     const text = args[option] as string | undefined;
     if (text === undefined) continue;
-    if (!/^-?\d{1,18}$/.test(text)) {
-      throw new UsageError(`--${option} takes a whole number, not ${quoted(text)}`);
+    // CRI leaves a limit of 0 as it is.
+    if (!/^-?[1-9]\d{0,17}$/.test(text)) {
+      throw new UsageError(`--${option} takes a whole number other than 0, not ${quoted(text)}`);
     }
     limits[field] = toLong(BigInt(text));
   }

@@ -21,6 +21,7 @@ import { containerStates, podStates } from "./states.ts";
 const running = containerStates[runtime.v1.ContainerState.CONTAINER_RUNNING];
 const ready = podStates[runtime.v1.PodSandboxState.SANDBOX_READY];
 
+/** Operands that --all replaces. */
 const several = { required: false, ...repeatable } as const;
 const allArg = (what: string) =>
   ({ all: { type: "boolean", alias: "a", description: `All ${what}` } }) as const;
@@ -30,7 +31,7 @@ const forceArg = (what: string) =>
 export const stop = defineCommand({
   meta: { description: "Stop containers" },
   args: {
-    container: { ...containerOperand, ...several },
+    container: { ...containerOperand, ...repeatable },
     timeout: {
       type: "string",
       alias: "t",
@@ -43,7 +44,7 @@ export const stop = defineCommand({
   run: ({ args }) =>
     withClient(args, (client, find) => {
       const graceSeconds = secondsOf(args.timeout, "--timeout");
-      return forEach(required(args._, "a container"), async (text) => {
+      return forEach(args._, async (text) => {
         const { id } = await find.container(text);
         await stopContainer(client, id, graceSeconds);
         print(text);
@@ -67,8 +68,9 @@ export const rm = defineCommand({
   },
   run: ({ args }) =>
     withClient(args, async (client, find) => {
+      const chosen = chosenBy(args, "container");
       const listed = args.all ? (await client.ListContainers({})).containers : [];
-      const ids = args.all ? listed.map(({ id }) => id ?? "") : required(args._, "a container");
+      const ids = args.all ? listed.map(({ id }) => id ?? "") : chosen;
       return await forEach(ids, async (text) => {
         const { id, state } = await find.container(text);
         if (state === running && !args.force) {
@@ -82,10 +84,10 @@ export const rm = defineCommand({
 
 export const stopp = defineCommand({
   meta: { description: "Stop pods and their containers" },
-  args: { pod: { ...podOperand, ...several }, ...hostArg },
+  args: { pod: { ...podOperand, ...repeatable }, ...hostArg },
   run: ({ args }) =>
     withClient(args, (client, find) =>
-      forEach(required(args._, "a pod"), async (text) => {
+      forEach(args._, async (text) => {
         const { id } = await find.pod(text);
         await client.StopPodSandbox({ pod_sandbox_id: id });
         print(`Stopped sandbox ${text}`);
@@ -103,8 +105,9 @@ export const rmp = defineCommand({
   },
   run: ({ args }) =>
     withClient(args, async (client, find) => {
+      const chosen = chosenBy(args, "pod");
       const listed = args.all ? (await client.ListPodSandbox({})).items : [];
-      const ids = args.all ? listed.map(({ id }) => id ?? "") : required(args._, "a pod");
+      const ids = args.all ? listed.map(({ id }) => id ?? "") : chosen;
       return await forEach(ids, async (text) => {
         const { id, state } = await find.pod(text);
         if (state === ready) {
@@ -125,14 +128,14 @@ export const rmi = defineCommand({
     image: {
       type: "positional",
       description: "Name, digest or id",
-      ...several,
+      ...repeatable,
       ...completes.image,
     },
     ...hostArg,
   },
   run: ({ args }) =>
     withClient(args, (client) =>
-      forEach(required(args._, "an image"), async (name) => {
+      forEach(args._, async (name) => {
         const { image } = await client.ImageStatus({ image: { image: name } });
         if (!image) throw new CriError("NOT_FOUND", "no such image: isulad-ts images lists all");
         await client.RemoveImage({ image: { image: image.id } });
@@ -142,7 +145,8 @@ export const rmi = defineCommand({
     ),
 });
 
-function required(ids: readonly string[], what: string): readonly string[] {
-  if (ids.length > 0) return ids;
-  throw new UsageError(`Specify ${what}.`);
+/** @throws UsageError unless either operands or --all are given */
+function chosenBy(args: { _: string[]; all?: boolean | undefined }, what: string): string[] {
+  if (args._.length > 0 !== (args.all === true)) return args._;
+  throw new UsageError(`Specify a ${what}, or --all for all of them.`);
 }

@@ -45,6 +45,11 @@ test.each([
   ["registry check --creds me x", "--creds and $ISULAD_CREDS have the form user:password"],
   ["stop --timeout soon x", '--timeout takes whole seconds, not "soon"'],
   ["pods --name [", "--name: Invalid regular expression"],
+  ["pods --state dead", '--state takes ready, notready, not "dead"'],
+  ["rm --all x", "Specify a container, or --all"],
+  ["rmp", "Specify a pod, or --all"],
+  ["stop", "CONTAINER is missing. See isulad-ts stop --help."],
+  ["update --memory 0 x", '--memory takes a whole number other than 0, not "0"'],
   ["config show x", 'Unexpected argument "x". See isulad-ts config show --help.'],
 ])("%s: exits with 2 before any call", async (words, said) => {
   await using daemon = await fakeDaemon(socket, {});

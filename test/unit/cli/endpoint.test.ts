@@ -30,6 +30,13 @@ test("--host, ISULAD_HOST, CONTAINER_RUNTIME_ENDPOINT, crictl's file, the defaul
   expect(await hostOf(undefined, {}, join(dir, "none"))).toBe("unix:///var/run/isulad.sock");
 });
 
+test("what is no unix socket is refused", async () => {
+  for (const host of ["http://host", "tcp://127.0.0.1:1", "npipe:////./pipe/x"]) {
+    expect(hostOf(host, {}, file)).rejects.toThrow("has the form unix:///path, not");
+  }
+  expect(await hostOf("/run/a.sock", {}, file)).toBe("/run/a.sock");
+});
+
 test("a file without an endpoint is the default; a wrong one is refused with advice", async () => {
   for (const text of ["", "timeout: 2", "runtime-endpoint: [1]"]) {
     writeFileSync(file, text);

@@ -39,6 +39,11 @@ export const install = defineCommand({
     },
   },
   run: async ({ args }) => {
+    if (args["programs-only"] && args.packaged) {
+      throw new UsageError(
+        "--packaged excludes --programs-only: the package requires its programs",
+      );
+    }
     const target = targetOf(args);
     const executable = ownFile();
     const options = {

@@ -18,7 +18,7 @@ import {
   unitPath,
 } from "./files.ts";
 import { Manifest } from "./manifest.ts";
-import { bundledFiles, installPackages } from "./programs.ts";
+import { bundledFiles, installPackages, missingPrograms } from "./programs.ts";
 import { put, takeBack } from "./put.ts";
 import { daemonHost, service, waitForAnswer } from "./service.ts";
 import { act, exists, hasSystemd, systemdRuns, type Target } from "./target.ts";
@@ -36,34 +36,41 @@ export type InstallOptions = {
 /** @throws CriError FAILED_PRECONDITION, INVALID_ARGUMENT (the configuration), UNAVAILABLE, INTERNAL. */
 export async function install(target: Target, options: InstallOptions): Promise<void> {
   const manifest = new Manifest(target.root);
-  const isRunning = await isActive(target, service);
-  if (await isActive(target, "isulad")) {
+  const plan = servicePlan({
+    isRunning: await systemctlSays(target, "is-active", service),
+    isEnabled: await systemctlSays(target, "is-enabled", service),
+    isPackageUpgrade: options.isPackaged && !manifest.isEmpty,
+  });
+  if (await systemctlSays(target, "is-active", "isulad")) {
     const advice = "end it first: systemctl disable --now isulad";
     const message = `iSulad's own service runs on the same socket and folders; ${advice}`;
     throw new CriError("FAILED_PRECONDITION", message);
   }
   await installPrograms(target, manifest, options);
-  if (exists(target, configPath)) checkConfig(target);
+  // A dry run has not installed a missing runtime, without which no configuration is valid.
+  const isReady = !target.isDryRun || missingPrograms(target).length === 0;
+  if (exists(target, configPath) && isReady) checkConfig(target);
   await putFiles(target, manifest, options);
   if (target.root !== "") return;
   const program = options.isPackaged ? options.executable : programPath;
-  await startService(target, isRunning, program);
+  await startService(target, plan, program);
 }
 
 /** Only what pods need of other programs. */
 export async function installPrograms(
   target: Target,
   manifest: Manifest,
-  { bundle, isOffline, isPackaged }: InstallOptions,
+  options: InstallOptions,
 ): Promise<void> {
-  const bundled = bundledFiles(target, manifest, bundle);
-  if (!isPackaged) await installPackages(target, bundled, isOffline);
+  if (options.isPackaged) return;
+  const bundled = bundledFiles(target, manifest, options);
+  await installPackages(target, bundled, options.isOffline);
   for (const file of bundled) await put(target, manifest, file);
 }
 
-async function isActive({ root, command }: Target, name: string): Promise<boolean> {
+async function systemctlSays({ root, command }: Target, verb: string, name: string) {
   if (!systemdRuns({ root })) return false;
-  return await command(["systemctl", "is-active", "-q", name]).then(
+  return await command(["systemctl", verb, "-q", name]).then(
     () => true,
     () => false,
   );
@@ -144,9 +151,27 @@ async function attempt(target: Target, change: () => unknown): Promise<void> {
   }
 }
 
-async function startService(target: Target, isRunning: boolean, program: string): Promise<void> {
+export type ServicePlan = { enables: boolean; verb: "start" | "restart" | undefined };
+
+/** Pods live through a restart, so an upgrade takes effect at once. */
+export function servicePlan(now: {
+  isRunning: boolean;
+  isEnabled: boolean;
+  /** A package manager upgrades on its own: it does not start what somebody has disabled. */
+  isPackageUpgrade: boolean;
+}): ServicePlan {
+  const enables = now.isEnabled || !now.isPackageUpgrade;
+  if (now.isRunning) return { enables, verb: "restart" };
+  return { enables, verb: enables ? "start" : undefined };
+}
+
+async function startService(
+  target: Target,
+  { enables, verb }: ServicePlan,
+  program: string,
+): Promise<void> {
   const { command, report } = target;
-  if (hasSystemd(target)) {
+  if (hasSystemd(target) && enables) {
     await act(target, `enable ${service}.service`, async () => {
       await command(["systemctl", "enable", "-q", service]);
     });
@@ -155,8 +180,10 @@ async function startService(target: Target, isRunning: boolean, program: string)
     report(`systemd does not run here; start the daemon by: ${program} --config ${configPath}`);
     return;
   }
-  // Pods live through a restart, so an upgrade takes effect at once.
-  const verb = isRunning ? "restart" : "start";
+  if (verb === undefined) {
+    report(`${service}.service is disabled, and stays so: systemctl enable --now ${service}`);
+    return;
+  }
   await act(target, `${verb} ${service}.service`, async () => {
     await command(["systemctl", "daemon-reload"]);
     await command(["systemctl", verb, service]);

@@ -1,7 +1,7 @@
 // Records the files and folders that an installation has made, as lines of sha256sum(1), so that an uninstall
 // removes only these, and of the files only those that nobody changed.
 import { createHash } from "node:crypto";
-import { lstatSync, mkdirSync, readFileSync, rmSync } from "node:fs";
+import { chmodSync, lstatSync, mkdirSync, readFileSync, realpathSync, rmSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { CriError, errnoOf } from "../base/errors.ts";
 import { writeFileAtomic } from "../sys/file.ts";
@@ -87,13 +87,24 @@ export class Manifest {
   /** Records each missing folder before it is made. */
   async #makeFolders(path: string): Promise<void> {
     const missing: string[] = [];
-    for (let folder = path; !isFolder(join(this.#root, folder)); folder = dirname(folder)) {
+    for (let folder = path; !isThere(join(this.#root, folder)); folder = dirname(folder)) {
       missing.unshift(folder);
     }
+    this.#requireInside(missing.length === 0 ? path : dirname(missing[0]!));
     if (missing.length === 0) return;
     for (const folder of missing) this.#folders.add(folder);
     if (path !== dirname(manifestPath)) await this.#save();
-    mkdirSync(join(this.#root, path), { recursive: true, mode: 0o755 });
+    mkdirSync(join(this.#root, path), { recursive: true });
+    for (const folder of missing) chmodSync(join(this.#root, folder), 0o755); // whatever the umask
+  }
+
+  /** A link in an image, such as an absolute one, must not lead to this machine's files. */
+  #requireInside(folder: string): void {
+    if (this.#root === "") return;
+    const real = realpathSync(join(this.#root, folder));
+    if (`${real}/`.startsWith(`${realpathSync(this.#root)}/`)) return;
+    const message = `${join(this.#root, folder)} is a link to ${real}, outside of ${this.#root}`;
+    throw new CriError("FAILED_PRECONDITION", message);
   }
 
   async #save(): Promise<void> {
@@ -118,7 +129,7 @@ export function sha256(bytes: Uint8Array): string {
   return createHash("sha256").update(bytes).digest("hex");
 }
 
-function isFolder(path: string): boolean {
+function isThere(path: string): boolean {
   return lstatSync(path, { throwIfNoEntry: false }) !== undefined;
 }
 

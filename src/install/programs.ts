@@ -2,7 +2,7 @@
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { programFolders } from "../base/config_host.ts";
-import { CriError, messageOf } from "../base/errors.ts";
+import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import type { InstalledFile } from "./files.ts";
 import type { Manifest } from "./manifest.ts";
 import { act, type Target } from "./target.ts";
@@ -70,11 +70,22 @@ export function missingPrograms(target: Target): string[] {
 
 /**
  * Returns the programs of a bundle that are to be installed: missing ones, and newer versions of those that
- * came from a bundle. bundle: a folder with runc and cni/.
+ * came from a bundle. bundle: a folder with runc and cni/; anything else of that name is none.
+ * @throws CriError FAILED_PRECONDITION for a bundle of another user than the executable's
  */
-export function bundledFiles(target: Target, manifest: Manifest, bundle: string): InstalledFile[] {
-  const found = statSync(bundle, { throwIfNoEntry: false });
-  if (found === undefined) return [];
+export function bundledFiles(
+  target: Target,
+  manifest: Manifest,
+  { executable, bundle }: { executable: string; bundle: string },
+): InstalledFile[] {
+  if (!isBundle(bundle)) return [];
+  const owner = statSync(bundle).uid;
+  // Whoever may write into the executable's folder, such as /tmp, could have put programs for root there.
+  if (owner !== 0 && owner !== statSync(executable).uid) {
+    const advice = `remove it, or move ${executable} into a folder of its own`;
+    const message = `${bundle} belongs to another user than the executable: ${advice}`;
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
   const missing = missingPrograms(target);
   const read = (name: string, path: string): InstalledFile => ({
     path,
@@ -92,6 +103,17 @@ export function bundledFiles(target: Target, manifest: Manifest, bundle: string)
     if (isWanted) files.push(read(`cni/${name}`, path));
   }
   return files;
+}
+
+/** Other programs are named "bundle", too, as Ruby's. */
+function isBundle(path: string): boolean {
+  const kindOf = (name: string) => statSync(join(path, name), { throwIfNoEntry: false });
+  try {
+    return kindOf("runc")?.isFile() === true && kindOf("cni")?.isDirectory() === true;
+  } catch (error) {
+    if (errnoOf(error) === "ENOTDIR") return false;
+    throw error;
+  }
 }
 
 /**

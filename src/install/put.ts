@@ -77,7 +77,9 @@ export function removeFolders({ root, isDryRun }: Target, manifest: Manifest): v
     try {
       rmdirSync(join(root, folder));
     } catch (error) {
-      if (!["ENOENT", "ENOTEMPTY"].includes(errnoOf(error) ?? "")) throw error;
+      // In use, or somebody has replaced it by a link or mounted something there: then it stays.
+      const kept = ["ENOENT", "ENOTEMPTY", "ENOTDIR", "EBUSY"];
+      if (!kept.includes(errnoOf(error) ?? "")) throw error;
     }
   }
 }

@@ -54,14 +54,15 @@ function startAlone(program: string): void {
   child.unref();
 }
 
-/** By the daemon's answer; without one, containers below its monitor count. */
+/**
+ * By the daemon's answer, and by the containers below the program's monitors: the daemon may not answer, and
+ * another one with folders of its own may run.
+ */
 export async function podsRun(target: Target, program: string): Promise<boolean> {
   if (target.root !== "" || !exists(target, program)) return false;
-  try {
-    return (await client(target, program, ["pods", "-q"])).trim() !== "";
-  } catch {
-    return processesOf(program).some((pid) => childrenOf(pid) !== "");
-  }
+  const pods = await client(target, program, ["pods", "-q"]).catch(() => "");
+  if (pods.trim() !== "") return true;
+  return processesOf(program).some((pid) => isMonitor(pid) && childrenOf(pid) !== "");
 }
 
 /** Removes all pods, by a daemon that is started for it if need be. Reports what fails. */
@@ -106,19 +107,30 @@ export async function removePodCgroup(target: Target): Promise<void> {
   }
 }
 
-/** Returns the ids of the processes that run a program, this one excepted. */
-function processesOf(program: string): number[] {
+/**
+ * Returns the ids of the processes that run a program, except this one and those of containers: a program in a
+ * container's own file system may have the same path.
+ */
+export function processesOf(program: string): number[] {
   const pids = readdirSync("/proc")
     .filter((name) => /^\d+$/.test(name))
     .map(Number);
-  return pids.filter((pid) => pid !== process.pid && executableOf(pid) === program);
+  const own = linkOf("/proc/self/ns/pid");
+  return pids.filter(
+    (pid) =>
+      pid !== process.pid && executableOf(pid) === program && linkOf(`/proc/${pid}/ns/pid`) === own,
+  );
 }
 
 function executableOf(pid: number): string {
+  return linkOf(`/proc/${pid}/exe`).replace(/ \(deleted\)$/, "");
+}
+
+function linkOf(path: string): string {
   try {
-    return readlinkSync(`/proc/${pid}/exe`).replace(/ \(deleted\)$/, "");
+    return readlinkSync(path);
   } catch {
-    return "";
+    return ""; // the process has ended, or belongs to another user
   }
 }
 

@@ -2,11 +2,14 @@
 import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import {
   chmodSync,
+  chownSync,
+  copyFileSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
+  readlinkSync,
   rmSync,
   statSync,
   symlinkSync,
@@ -16,12 +19,14 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
 import { targetOf } from "../../../src/cli/install.ts";
-import { install } from "../../../src/install/install.ts";
+import { install, servicePlan } from "../../../src/install/install.ts";
 import { manifestPath } from "../../../src/install/manifest.ts";
 import { missingPrograms } from "../../../src/install/programs.ts";
+import { processesOf } from "../../../src/install/service.ts";
 import type { Target } from "../../../src/install/target.ts";
 import { uninstall } from "../../../src/install/uninstall.ts";
 import { cniList, daemonJson, unit } from "../../../src/proto/installed_files.ts";
+import { until } from "../../expect.ts";
 
 const dist = join(import.meta.dirname, "../../../dist");
 const programPath = "/usr/local/bin/isulad-ts";
@@ -264,6 +269,84 @@ describe("programs", () => {
   });
 });
 
+test("a bundle is a folder with runc and cni/, of the executable's owner", async () => {
+  rmSync(join(root, "usr/sbin/runc"));
+  const { bundle, executable } = options();
+  writeFileSync(bundle, "#!/usr/bin/ruby\n");
+  await install(target(), options());
+  expect(said).toContain(`missing in ${root}: runc; install them there`);
+  rmSync(bundle);
+  mkdirSync(join(bundle, "cni"), { recursive: true });
+  await install(target(), options());
+  writeFileSync(join(bundle, "runc"), "planted");
+  if (process.getuid?.() !== 0) return; // only root gives files away
+  chownSync(bundle, 1, 1);
+  expect(await failureOf(install(target(), options()))).toMatchObject({
+    code: "FAILED_PRECONDITION",
+    message: expect.stringContaining(`move ${executable} into a folder of its own`),
+  });
+  chownSync(executable, 1, 1);
+  await install(target(), options());
+  expect(read("/usr/local/sbin/runc")).toBe("planted");
+});
+
+test("new folders are readable for all, whatever the umask", async () => {
+  const before = process.umask(0o077);
+  try {
+    await install(target(), options());
+  } finally {
+    process.umask(before);
+  }
+  for (const path of ["etc", "etc/isulad", "usr/local", "usr/local/share/isulad-ts"]) {
+    expect(statSync(join(root, path)).mode & 0o777).toBe(0o755);
+  }
+});
+
+test("a link that leads out of the root folder is not followed", async () => {
+  const outside = join(scratch, "etc");
+  mkdirSync(outside);
+  symlinkSync(outside, join(root, "etc"));
+  expect(await failureOf(install(target(), options()))).toMatchObject({
+    code: "INTERNAL",
+    message: expect.stringContaining(`etc is a link to ${outside}, outside of ${root}`),
+  });
+  expect(readdirSync(outside)).toEqual([]);
+});
+
+test.each([
+  ["a first installation", false, false, false, true, "start"],
+  ["an upgrade", true, true, true, true, "restart"],
+  ["a disabled service, upgraded by a package", false, false, true, false, undefined],
+  ["one that runs nevertheless", true, false, true, false, "restart"],
+  ["a disabled service, installed by hand", false, false, false, true, "start"],
+])("%s: whether the service is enabled and started", (...row) => {
+  const [, isRunning, isEnabled, isPackageUpgrade, enables, verb] = row;
+  expect(servicePlan({ isRunning, isEnabled, isPackageUpgrade })).toEqual({
+    enables,
+    verb,
+  } as never);
+});
+
+test("the processes of a program are not those of containers", async () => {
+  const program = join(scratch, "sleep");
+  copyFileSync("/bin/sleep", program);
+  chmodSync(program, 0o755);
+  const own = Bun.spawn([program, "30"]);
+  const contained = Bun.spawn(["unshare", "-r", "-p", "-f", "--kill-child", program, "30"]);
+  try {
+    const containedIds = () =>
+      readFileSync(`/proc/${contained.pid}/task/${contained.pid}/children`, "utf8").trim();
+    const runs = (pid: string | number) => readlinkSync(`/proc/${pid}/exe`) === program;
+    await until("both run the program", () => containedIds() !== "" && runs(containedIds()));
+    await until("both run the program", () => runs(own.pid));
+    expect(processesOf(program)).toEqual([own.pid]);
+  } finally {
+    own.kill();
+    contained.kill("SIGKILL"); // unshare ignores SIGTERM
+    await Promise.all([own.exited, contained.exited]);
+  }
+});
+
 describe("uninstall", () => {
   test("leaves the folder as it was before", async () => {
     const before = tree();
@@ -281,6 +364,15 @@ describe("uninstall", () => {
     expect(read("/etc/crictl.yaml")).toBe("timeout: 2\n");
     expect(said).toContain(`keep ${configPath}, which was changed since its installation`);
     expect(existsSync(join(root, programPath))).toBe(false);
+  });
+
+  test("keeps a folder that somebody has replaced by a link", async () => {
+    await install(target(), options());
+    rmSync(join(root, "etc/isulad"), { recursive: true });
+    symlinkSync(scratch, join(root, "etc/isulad"));
+    await uninstall(target(), removal());
+    expect(existsSync(join(root, programPath))).toBe(false);
+    expect(existsSync(join(root, "etc/isulad"))).toBe(true);
   });
 
   test("says so where nothing is installed", async () => {

@@ -12,7 +12,7 @@ usage: ./install.sh [OPTION…]             build, then isulad-ts install OPTION
        ./install.sh --trial [DIR] --keep  the same, and leave it running
        ./install.sh --stop DIR            end a trial that was kept
        ./install.sh --uninstall [--force] isulad-ts uninstall
-       ./install.sh --bun                 print the path of a Bun that builds this, got if need be
+       ./install.sh --bun                 print the path of a Bun that builds this; npm gets it if need be
 TEXT
 }
 

@@ -164,7 +164,7 @@ function cgroups(node: Node, state: string): string {
   return blocks.join("\n") || "no running container\n";
 }
 
-/** What our processes do and wait for, by the kernel. */
+/** What the processes of daemon and monitor do and wait for, by the kernel. */
 function processes(node: Node): string {
   const proc = join(node.root, "/proc");
   const ours = namesIn(proc).filter((pid) => /^\d+$/.test(pid) && isOurs(join(proc, pid)));

@@ -152,7 +152,7 @@ const defaults = defineCommand({
 export const configCommand = defineCommand({
   meta: {
     name: "config",
-    description: "Check a configuration file, or show values and defaults",
+    description: "Check, show or convert configuration files",
   },
   subCommands: {
     check,

@@ -23,7 +23,9 @@ export async function uninstall(target: Target, options: UninstallOptions): Prom
   const { executable, isForced, isPackaged } = options;
   const manifest = new Manifest(target.root);
   if (manifest.isEmpty && !isPackaged) {
-    target.report(`nothing is installed in ${target.root || "this machine"}`);
+    target.report(
+      `nothing is installed ${target.root === "" ? "on this machine" : `in ${target.root}`}`,
+    );
     return;
   }
   const program = isPackaged ? executable : programPath;

@@ -13,12 +13,7 @@ export function applyLive(current: Config, next: Config): ConfigChange {
   const change: ConfigChange = { applied: [], restart: [] };
   const { nri: currentNri, ...currentRest } = current;
   const { nri: nextNri, ...nextRest } = next;
-  // TLS begins and ends with the listener: only another certificate is live.
-  const fixed = (["stream", "metrics"] as const).flatMap((server) => {
-    const [cert, key] = [`${server}TlsCert`, `${server}TlsKey`] as const;
-    const isTlsSwitch = (current[cert] === "") !== (next[cert] === "");
-    return isTlsSwitch ? [daemonKeys[cert].key, daemonKeys[key].key] : [];
-  });
+  const fixed = heldBack(current, next);
   const all = [
     { keys: daemonKeys, from: nextRest, old: currentRest, to: current },
     { keys: nriKeys, from: nextNri, old: currentNri, to: current.nri },
@@ -32,6 +27,19 @@ export function applyLive(current: Config, next: Config): ConfigChange {
     }
   }
   return change;
+}
+
+/** Returns the live keys that wait for a restart: TLS begins and ends with the listener. */
+function heldBack(current: Config, next: Config): string[] {
+  // Only another certificate is live.
+  const certificates = (["stream", "metrics"] as const).flatMap((server) => {
+    const [cert, key] = [`${server}TlsCert`, `${server}TlsKey`] as const;
+    const isTlsSwitch = (current[cert] === "") !== (next[cert] === "");
+    return isTlsSwitch ? [daemonKeys[cert].key, daemonKeys[key].key] : [];
+  });
+  // The mirror would send private images as plain text until then.
+  const isPlain = current.serveBlobsTlsCert === "" && next.serveBlobsPrivate;
+  return isPlain ? [...certificates, daemonKeys.serveBlobsPrivate.key] : certificates;
 }
 
 type Values = Record<string, unknown>;

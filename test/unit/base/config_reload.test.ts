@@ -18,8 +18,14 @@ function configOf(values: Values = {}, nri: Values = {}): Config & Values {
   return all as unknown as Config & Values;
 }
 
-const tls = ["streamTlsCert", "streamTlsKey", "metricsTlsCert", "metricsTlsKey"];
-const fields = Object.entries<Key>(daemonKeys).filter(([field]) => !tls.includes(field));
+const byTls = [
+  "streamTlsCert",
+  "streamTlsKey",
+  "metricsTlsCert",
+  "metricsTlsKey",
+  "serveBlobsPrivate",
+];
+const fields = Object.entries<Key>(daemonKeys).filter(([field]) => !byTls.includes(field));
 
 describe("applyLive", () => {
   test.each(fields)("applies %s in place, or names it for a restart", (field, { key, live }) => {
@@ -77,6 +83,21 @@ describe("applyLive", () => {
       }
     },
   );
+
+  test("serves private images only once the mirror has TLS, and stops at once", () => {
+    const isPrivate = { serveBlobsPrivate: true };
+    const withTls = { serveBlobsTlsCert: "/c", serveBlobsTlsKey: "/k" };
+    const plain = configOf();
+    const { applied, restart } = applyLive(plain, configOf({ ...withTls, ...isPrivate }));
+    expect(applied).toEqual([]);
+    expect(restart).toContain("serve-blobs-private");
+    expect(plain.serveBlobsPrivate).toBe(false);
+    const encrypted = configOf(withTls);
+    for (const value of [true, false]) {
+      const next = configOf({ ...withTls, serveBlobsPrivate: value });
+      expect(applyLive(encrypted, next).applied).toEqual(["serve-blobs-private"]);
+    }
+  });
 });
 
 test("liveFields follows the configuration under its own names", () => {

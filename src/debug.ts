@@ -73,10 +73,11 @@ export async function profile(seconds: number, signal: AbortSignal): Promise<str
   if (isProfiling) {
     throw new CriError("FAILED_PRECONDITION", "another profile is being made: try again later");
   }
-  const { Session } = await import("node:inspector/promises");
-  const session = new Session();
   isProfiling = true;
   try {
+    const { Session } = await import("node:inspector/promises");
+    using stack = new DisposableStack();
+    const session = stack.adopt(new Session(), (one) => one.disconnect());
     session.connect();
     await session.post("Profiler.enable");
     await session.post("Profiler.setSamplingInterval", { interval: sampleUs });
@@ -86,7 +87,6 @@ export async function profile(seconds: number, signal: AbortSignal): Promise<str
     await session.post("Profiler.disable");
     return jsonText(made);
   } finally {
-    session.disconnect();
     isProfiling = false;
   }
 }

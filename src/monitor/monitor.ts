@@ -185,10 +185,10 @@ function serve(socket: Socket, parts: Parts, log: Log, onWork: () => void): void
 }
 
 const endsExec: ReadonlySet<keyof Calls> = new Set(["exec", "waitExec", "cancelExec"]);
-const ungated: ReadonlySet<keyof Calls> = new Set(["upgrade", "cancelExec", "ping"]);
+const ungated: ReadonlySet<keyof Calls> = new Set(["upgrade", "cancelExec", "ping", "inspect"]);
 
 /**
- * Holds calls up while the monitor is being upgraded, except those that the upgrade waits for.
+ * Holds calls up while the monitor is being upgraded, except those that the upgrade waits for, or that only look.
  * @throws CriError CANCELLED for a call that was cancelled while it waited: it does not begin.
  */
 function admit(parts: Parts, request: RequestHeader, isWanted: () => boolean): Promise<Answer> {

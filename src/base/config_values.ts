@@ -1,6 +1,7 @@
 // Kinds of values in daemon.json: the schema of each, and its conversion.
 import { isIP } from "node:net";
 import * as v from "valibot";
+import { durationMs } from "./duration.ts";
 import type { LogLevel } from "./log.ts";
 
 /** Selects the conversion of a flag's text to a JSON value; "text" stays unchanged. */
@@ -55,12 +56,7 @@ export function duration(minMs: number, maxMs = 24 * hourMs): Kind<number> {
 function millisecondsOf(value: number | string): number {
   if (typeof value === "number") return Math.round(value * 1000);
   if (/^\d+(\.\d+)?$/.test(value)) return Math.round(Number(value) * 1000);
-  if (!/^(\d+(\.\d+)?(ms|s|m|h))+$/.test(value)) return Number.NaN;
-  let sum = 0;
-  for (const [, count, unit] of value.matchAll(/([\d.]+)(ms|s|m|h)/g)) {
-    sum += Number(count) * (unitMs[unit ?? ""] ?? Number.NaN);
-  }
-  return Math.round(sum);
+  return Math.round(durationMs(value) ?? Number.NaN);
 }
 
 function span(ms: number): string {

@@ -213,6 +213,7 @@ async function createContext(
     layers: stack.use(new DiskUsages(log.child("stats"), config.statsCollectMs)),
     monitor,
     streams,
+    tlsServers: { stream: streams.tls },
     health: new Health(() => context),
     reload: reloader(read, () => context),
     debug: debugOf(() => context),

@@ -1,12 +1,12 @@
 // Reloads the configuration: reads the files again, and applies what needs no restart. Loaded when it is used.
 // Decision: all that can fail comes before the first change, so that a bad file leaves everything as it was.
-import type { LoadedConfig } from "./base/config.ts";
+import type { Config, LoadedConfig } from "./base/config.ts";
+import { daemonKeys, tlsServerNames } from "./base/config_keys.ts";
 import { applyLive, type ConfigChange } from "./base/config_reload.ts";
 import { codeOf, CriError, messageOf } from "./base/errors.ts";
 import type { Context } from "./cri/context.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
 import { pinnedPatterns } from "./image/pinned.ts";
-import { renewMetricsCertificate } from "./metrics.ts";
 
 export type Reloaded = ConfigChange & { files: string[]; warnings: string[] };
 
@@ -28,13 +28,11 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   const { config: next, files, warnings } = read();
   const { runtimes, defaultRuntime } = next;
   const handlers = await openHandlers({ ...config, runtimes, defaultRuntime }, log);
-  const { streamTlsCert: cert, streamTlsKey: key } = next;
-  const isRenewed = cert !== "" && context.streams.renewCertificate({ cert, key });
-  const isMetricsCertRenewed = renewMetricsCertificate(context.metricsFront, next);
+  const renewals = renewalsOf(context, next);
   const { applied, restart } = applyLive(config, next);
-  if (isRenewed && !applied.includes("stream-tls-cert")) applied.push("stream-tls-cert");
-  if (isMetricsCertRenewed && !applied.includes("metrics-tls-cert")) {
-    applied.push("metrics-tls-cert");
+  for (const { key, take } of renewals) {
+    take();
+    if (!applied.includes(key)) applied.push(key);
   }
   context.handlers = handlers;
   context.images.pin(pinnedPatterns(config));
@@ -45,4 +43,13 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   }
   log.info("configuration reloaded", { files: files.join(" "), applied: applied.join(" ") });
   return { applied, restart, files, warnings };
+}
+
+/** Reads the certificates again. Returns the keys of those that have changed, and how to take each. */
+function renewalsOf({ tlsServers }: Context, next: Config): { key: string; take: () => void }[] {
+  return tlsServerNames.flatMap((name) => {
+    const [cert, key] = [next[`${name}TlsCert`], next[`${name}TlsKey`]];
+    const take = cert === "" ? undefined : tlsServers[name]?.renewal({ cert, key });
+    return take === undefined ? [] : [{ key: daemonKeys[`${name}TlsCert`].key, take }];
+  });
 }

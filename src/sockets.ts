@@ -71,7 +71,8 @@ export async function serveMirror(context: Context, stack: AsyncDisposableStack)
     allowsPrivate: "serveBlobsPrivate",
   });
   const tls = cert === "" ? undefined : { cert, key };
-  stack.use(await images.serve({ address, tls, rules, log: log.child("mirror") }));
+  const server = stack.use(await images.serve({ address, tls, rules, log: log.child("mirror") }));
+  context.tlsServers.serveBlobs = server.tls;
 }
 
 /**

@@ -7,7 +7,7 @@ import { hostFacts, type HostInfo } from "./config_host.ts";
 import { readConfigFiles, type Given } from "./config_files.ts";
 import type { IdleKey } from "./config_idle_keys.ts";
 import type { Key } from "./config_key.ts";
-import { allKeys, daemonKeys, findKey } from "./config_keys.ts";
+import { allKeys, daemonKeys, findKey, tlsServerNames, type TlsServerName } from "./config_keys.ts";
 import { nriKeys } from "./config_nri_keys.ts";
 import { clipped, programPath, type Resolution } from "./config_resolution.ts";
 import { resolveStorage } from "./config_storage.ts";
@@ -160,8 +160,7 @@ function resolveValues(config: Config, values: Map<string, unknown>, s: Resoluti
     config.group = "";
   }
   checkSockets(config, s);
-  checkTlsPair(config, ["streamTlsCert", "streamTlsKey"], s);
-  checkTlsPair(config, ["metricsTlsCert", "metricsTlsKey"], s);
+  for (const server of tlsServerNames) checkTlsPair(config, server, s);
   checkServeBlobs(config, s);
   resolveStorage(config, s);
   if (values.get("systemd-cgroup") === "auto") config.systemdCgroup = s.host.systemdRuns();
@@ -198,10 +197,8 @@ function checkSockets({ group, socketUid, hosts, graph, state }: Config, s: Reso
   }
 }
 
-type TlsField = `${"stream" | "metrics" | "serveBlobs"}Tls${"Cert" | "Key"}`;
-
-/** fields: of the certificate and of its key. */
-function checkTlsPair(config: Config, fields: [TlsField, TlsField], s: Resolution): void {
+function checkTlsPair(config: Config, server: TlsServerName, s: Resolution): void {
+  const fields = [`${server}TlsCert`, `${server}TlsKey`] as const;
   const [cert, key] = fields;
   if ((config[cert] === "") === (config[key] === "")) return;
   const names = fields.map((field) => daemonKeys[field].key);
@@ -210,7 +207,6 @@ function checkTlsPair(config: Config, fields: [TlsField, TlsField], s: Resolutio
 }
 
 function checkServeBlobs(config: Config, s: Resolution): void {
-  checkTlsPair(config, ["serveBlobsTlsCert", "serveBlobsTlsKey"], s);
   if (config.serveBlobs === "") return;
   const needs = (name: string, what: string) =>
     s.problems.push(`${s.place(name)}: "${name}" needs ${what}`);

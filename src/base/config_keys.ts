@@ -215,9 +215,11 @@ export const daemonKeys = {
     about: "serve images that were pulled with credentials, too; needs TLS",
   }),
   serveBlobsTlsCert: key("serve-blobs-tls-cert", k.absolutePath, "", {
+    live: true,
     about: "PEM file with the certificate of the mirror; enables TLS",
   }),
   serveBlobsTlsKey: key("serve-blobs-tls-key", k.absolutePath, "", {
+    live: true,
     about: "PEM file with the key of that certificate",
   }),
   statsCollectMs: key("stats-collect-period", k.duration(secondMs, 60 * minuteMs), 10 * secondMs, {
@@ -352,6 +354,10 @@ export const daemonKeys = {
     about: "folders of CDI specs",
   }),
 } as const;
+
+/** Those with the fields …TlsCert and …TlsKey. */
+export const tlsServerNames = ["stream", "metrics", "serveBlobs"] as const;
+export type TlsServerName = (typeof tlsServerNames)[number];
 
 export const allKeys: readonly (Key | IdleKey)[] = [
   ...Object.values<Key>(daemonKeys),

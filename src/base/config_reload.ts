@@ -1,7 +1,7 @@
 // Applies a new configuration to a running daemon: the live keys change in place, the others need a restart.
 import type { Config } from "./config.ts";
 import type { Key } from "./config_key.ts";
-import { daemonKeys } from "./config_keys.ts";
+import { daemonKeys, tlsServerNames } from "./config_keys.ts";
 import { nriKeys } from "./config_nri_keys.ts";
 import { jsonText } from "./json.ts";
 
@@ -32,7 +32,7 @@ export function applyLive(current: Config, next: Config): ConfigChange {
 /** Returns the live keys that wait for a restart: TLS begins and ends with the listener. */
 function heldBack(current: Config, next: Config): string[] {
   // Only another certificate is live.
-  const certificates = (["stream", "metrics"] as const).flatMap((server) => {
+  const certificates = tlsServerNames.flatMap((server) => {
     const [cert, key] = [`${server}TlsCert`, `${server}TlsKey`] as const;
     const isTlsSwitch = (current[cert] === "") !== (next[cert] === "");
     return isTlsSwitch ? [daemonKeys[cert].key, daemonKeys[key].key] : [];

@@ -2,6 +2,7 @@
 import { randomBytes } from "node:crypto";
 import { join } from "node:path";
 import type { Config } from "../base/config.ts";
+import type { TlsServerName } from "../base/config_keys.ts";
 import type { Log } from "../base/log.ts";
 import type { EventBus } from "../base/event_bus.ts";
 import type { ImageStore } from "../image/store.ts";
@@ -20,7 +21,7 @@ import type { EventClock } from "../state/event_clock.ts";
 import type { PodEvent } from "../state/events.ts";
 import type { RuntimeKind, Sandbox } from "../state/sandbox.ts";
 import type { Store } from "../state/store.ts";
-import type { TlsFront } from "../stream/tls_front.ts";
+import type { Renewable } from "../sys/tls_server.ts";
 import type { Tracing } from "../trace/tracing.ts";
 import type { Streams } from "../stream/streams.ts";
 import type { ExitWaiters } from "./exit_waiters.ts";
@@ -78,8 +79,8 @@ export type Context = {
   instruments: Instruments;
   /** Absent without a trace collector. */
   tracing?: Tracing;
-  /** Absent without metrics-tls-cert. */
-  metricsFront?: TlsFront;
+  /** Those that serve with TLS. */
+  tlsServers: Partial<Record<TlsServerName, Renewable | undefined>>;
   events: EventBus<PodEvent>;
   /** The pods' markers for cAdvisor (pod_markers.ts); absent without containerd-socket, or before ready. */
   podMarkers?: {

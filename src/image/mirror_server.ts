@@ -4,10 +4,8 @@
 // compares the digest, too, but only after it has fetched all of a damaged file.
 import { createHash } from "node:crypto";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
 import { open, type FileHandle } from "node:fs/promises";
 import { createServer, type Server, type Socket } from "node:net";
-import { createServer as createTlsServer } from "node:tls";
 import { splitAddress } from "../base/config_values.ts";
 import { algorithmOf } from "../base/digest.ts";
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
@@ -18,6 +16,7 @@ import { SingleFlight } from "../base/single_flight.ts";
 import { inNetwork } from "../registry/ip_network.ts";
 import { headText, readHead, type Head } from "../sys/http_upgrade.ts";
 import { wireOf } from "../sys/socket_wire.ts";
+import { createTlsServer, type Renewable, type TlsFiles } from "../sys/tls_server.ts";
 import {
   mirroredBlob,
   mirroredManifest,
@@ -30,8 +29,8 @@ import { MirrorError, parseMirrorRequest, parseRange, type ByteRange } from "./m
 export type MirrorOptions = {
   /** "192.0.2.1:5010" */
   address: string;
-  /** Paths of PEM files; undefined: plain HTTP. */
-  tls: { cert: string; key: string } | undefined;
+  /** undefined: plain HTTP. */
+  tls: TlsFiles | undefined;
   rules: MirrorRules & {
     /** Networks of the clients that are served. */
     readonly clients: readonly string[];
@@ -58,29 +57,33 @@ const partBytes = 256 << 10;
 /** Files whose digests are remembered. */
 const verifiedMax = 4096;
 
+/** tls: undefined for plain HTTP. */
+export type ImageServer = AsyncDisposable & { tls: Renewable | undefined };
+
 /** @throws CriError FAILED_PRECONDITION if the address is in use, or the PEM files are unusable. */
 export async function serveImages(
   parts: MirrorParts,
   options: MirrorOptions,
-): Promise<AsyncDisposable> {
+): Promise<ImageServer> {
   const mirror = new Mirror(parts, options);
+  const { server, tls } = mirror.server();
   try {
-    const server = mirror.server();
     const { address: host, port } = splitAddress(options.address);
     server.listen(port, host);
     await once(server, "listening");
-    server.on("error", (error) => options.log.warn("mirror failed", { error: error.message }));
-    return {
-      async [Symbol.asyncDispose]() {
-        const closed = new Promise((resolve) => server.close(resolve));
-        mirror.close();
-        await closed;
-      },
-    };
   } catch (cause) {
-    const message = `cannot serve blobs on ${options.address}: ${messageOf(cause)}: change serve-blobs or its TLS files`;
+    const message = `cannot serve blobs on ${options.address}: ${messageOf(cause)}: change serve-blobs`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
+  server.on("error", (error) => options.log.warn("mirror failed", { error: error.message }));
+  return {
+    tls,
+    async [Symbol.asyncDispose]() {
+      const closed = new Promise((resolve) => server.close(resolve));
+      mirror.close();
+      await closed;
+    },
+  };
 }
 
 class Mirror {
@@ -104,16 +107,18 @@ class Mirror {
     });
   }
 
-  /** @throws when the PEM files cannot be read. */
-  server(): Server {
-    const { tls } = this.#options;
+  /** @throws CriError FAILED_PRECONDITION when the PEM files are unusable. */
+  server(): { server: Server; tls: Renewable | undefined } {
+    const { tls: files } = this.#options;
     const answer = (socket: Socket) => this.#serve(socket);
-    if (tls === undefined) return createServer((socket) => this.#admit(socket) && answer(socket));
-    const pem = { cert: readFileSync(tls.cert), key: readFileSync(tls.key) };
-    const server = createTlsServer(pem, answer);
-    server.on("connection", (socket: Socket) => this.#admit(socket));
-    server.on("tlsClientError", (_, socket) => socket.destroy());
-    return server;
+    if (files === undefined) {
+      const server = createServer((socket) => this.#admit(socket) && answer(socket));
+      return { server, tls: undefined };
+    }
+    const tls = createTlsServer(files, "blobs", answer);
+    tls.server.on("connection", (socket: Socket) => this.#admit(socket));
+    tls.server.on("tlsClientError", (_, socket) => socket.destroy());
+    return { server: tls.server, tls };
   }
 
   close(): void {

@@ -21,7 +21,7 @@ import { mountedOverlays } from "../layer/overlay.ts";
 import { fetchImage, type FetchOptions, type NewImage } from "./pull.ts";
 import { loggedPull } from "./pull_log.ts";
 import { Registrar, type RegisterOptions } from "./register.ts";
-import type { MirrorOptions } from "./mirror_server.ts";
+import type { ImageServer, MirrorOptions } from "./mirror_server.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference, type Reference } from "../registry/reference.ts";
@@ -225,7 +225,7 @@ export class ImageStore implements AsyncDisposable {
   }
 
   /** Serves the images as a registry mirror. @throws CriError FAILED_PRECONDITION. */
-  async serve(options: MirrorOptions): Promise<AsyncDisposable> {
+  async serve(options: MirrorOptions): Promise<ImageServer> {
     const { serveImages } = await import("./mirror_server.ts");
     return await serveImages({ records: this.#records, layers: this.#layers }, options);
   }

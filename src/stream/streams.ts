@@ -5,6 +5,7 @@ import type { MonitorClient } from "../monitor_client/client.ts";
 import { NetnsSockets } from "../node/netns_sockets.ts";
 import { Poller } from "../sys/poller.ts";
 import { hostPort } from "../sys/socket_address.ts";
+import type { Renewable, TlsFiles } from "../sys/tls_server.ts";
 import { tunnel, WebSocketConnection } from "../sys/websocket.ts";
 import { serveAttach, type AttachSession } from "./attach.ts";
 import type { Serve } from "./channels.ts";
@@ -15,7 +16,7 @@ import { localhost } from "./port_forward.ts";
 import { forwardSpdy, portForwardProtocol } from "./port_forward_spdy.ts";
 import { forwardWebSocket, portForwardChannelProtocols } from "./port_forward_websocket.ts";
 import { StreamServer, type StreamSession } from "./server.ts";
-import { startTlsFront, type TlsFiles, type TlsFront } from "./tls_front.ts";
+import { startTlsFront, type TlsFront } from "./tls_front.ts";
 
 export type StreamOptions = {
   monitor: MonitorClient;
@@ -81,12 +82,9 @@ export class Streams implements AsyncDisposable {
     return this.#server.clients;
   }
 
-  /**
-   * Reads the certificate for later clients. Returns true if it changed; false without TLS.
-   * @throws CriError FAILED_PRECONDITION if it is unusable: the old one stays.
-   */
-  renewCertificate(files: TlsFiles): boolean {
-    return this.#front?.renew(files) ?? false;
+  /** undefined without TLS. */
+  get tls(): Renewable | undefined {
+    return this.#front;
   }
 
   exec(session: ExecSession): string {

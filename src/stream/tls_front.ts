@@ -1,19 +1,13 @@
 // Terminates TLS in front of the servers of streams and metrics, with node's TLS server, and relays over loopback.
-import { readFileSync } from "node:fs";
+import { once } from "node:events";
 import { createConnection, type AddressInfo, type Socket } from "node:net";
-import { createServer } from "node:tls";
 import { CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
+import { hostPort } from "../sys/socket_address.ts";
+import { createTlsServer, type Renewable, type TlsFiles } from "../sys/tls_server.ts";
 
-/** Paths of PEM files. */
-export type TlsFiles = { cert: string; key: string };
-export type TlsFront = Disposable & {
-  port: number;
-  /** Reads the files for later clients. Returns true if they changed. @throws CriError FAILED_PRECONDITION. */
-  renew(files: TlsFiles): boolean;
-};
-type Pem = { cert: Buffer; key: Buffer };
+export type TlsFront = Disposable & Renewable & { port: number };
 
 /** Time for a client's handshake; afterwards the limits of the server behind apply. */
 const handshakeMs = 20_000;
@@ -37,58 +31,38 @@ export async function startTlsFront(
     graceMs: 0,
     expel: (client) => client.destroy(),
   });
+  const { server, renewal } = createTlsServer(files, what, (client) => {
+    handshaking.leave(client);
+    const inner = createConnection({ host: "127.0.0.1", port: to, noDelay: true });
+    relay(client, inner, log);
+    clients.add(client);
+    client.once("close", () => clients.delete(client));
+  });
+  server.on("connection", (client) => {
+    handshaking.enter(client);
+    client.once("close", () => handshaking.leave(client));
+  });
+  server.on("tlsClientError", (error, client) => {
+    log.debug("a TLS handshake failed", { error: error.message });
+    client.destroy();
+  });
   try {
-    let pem = readPem(files);
-    const server = createServer(pem, (client) => {
-      handshaking.leave(client);
-      const inner = createConnection({ host: "127.0.0.1", port: to, noDelay: true });
-      relay(client, inner, log);
-      clients.add(client);
-      client.once("close", () => clients.delete(client));
-    });
-    server.on("connection", (client) => {
-      handshaking.enter(client);
-      client.once("close", () => handshaking.leave(client));
-    });
-    server.on("tlsClientError", (error, client) => {
-      log.debug("a TLS handshake failed", { error: error.message });
-      client.destroy();
-    });
-    await new Promise<void>((resolve, reject) => {
-      server.once("error", reject);
-      server.listen(port, address, resolve);
-    });
-    return {
-      port: (server.address() as AddressInfo).port,
-      renew: (files) => {
-        try {
-          const next = readPem(files);
-          if (next.cert.equals(pem.cert) && next.key.equals(pem.key)) return false;
-          server.setSecureContext(next);
-          pem = next;
-          return true;
-        } catch (cause) {
-          throw unusable(what, files, cause);
-        }
-      },
-      [Symbol.dispose]: () => {
-        server.close();
-        handshaking[Symbol.dispose]();
-        for (const client of clients) client.destroy();
-      },
-    };
+    server.listen(port, address);
+    await once(server, "listening");
   } catch (cause) {
-    throw unusable(what, files, cause);
+    const message = `cannot serve ${what} on ${hostPort(address, port)}: ${messageOf(cause)}: set another address or port in daemon.json`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
-}
-
-function readPem(files: TlsFiles): Pem {
-  return { cert: readFileSync(files.cert), key: readFileSync(files.key) };
-}
-
-function unusable(what: string, { cert, key }: TlsFiles, cause: unknown): CriError {
-  const message = `cannot serve ${what} with TLS (${cert}, ${key}): ${messageOf(cause)}`;
-  return new CriError("FAILED_PRECONDITION", message, { cause });
+  server.on("error", (error) => log.warn(`serving ${what} failed`, { error: error.message }));
+  return {
+    port: (server.address() as AddressInfo).port,
+    renewal,
+    [Symbol.dispose]: () => {
+      server.close();
+      handshaking[Symbol.dispose]();
+      for (const client of clients) client.destroy();
+    },
+  };
 }
 
 /** Closes both together: neither SPDY nor WebSocket half-closes a connection. */

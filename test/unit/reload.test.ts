@@ -42,8 +42,11 @@ type Fake = {
   again: () => ReturnType<typeof reload>;
 };
 
-/** A daemon with this configuration; renew: what reading the certificate again does. */
-async function daemonWith(values: Record<string, unknown>, renew = () => false): Promise<Fake> {
+/** A daemon with this configuration. */
+async function daemonWith(
+  values: Record<string, unknown>,
+  tlsServers: Context["tlsServers"] = {},
+): Promise<Fake> {
   write(values);
   const read = () => loadConfig(file);
   const { config } = read();
@@ -62,7 +65,7 @@ async function daemonWith(values: Record<string, unknown>, renew = () => false):
     log,
     handlers: await openHandlers(config, log),
     images: { pin: (patterns: string[]) => calls.push(`pin ${patterns.join(" ")}`) },
-    streams: { renewCertificate: renew },
+    tlsServers,
     nri: {
       relaunch: () => {
         calls.push("relaunch");
@@ -118,10 +121,26 @@ test("NRI's plugins are started again only if their folder has changed", async (
   expect(calls).toContain("relaunch");
 });
 
-test("a certificate that was renewed in place is applied", async () => {
-  const tls = { "stream-tls-cert": "/c", "stream-tls-key": "/k" };
-  const { again } = await daemonWith(tls, () => true);
+const certificates = {
+  "stream-tls-cert": "/c",
+  "stream-tls-key": "/k",
+  "metrics-tls-cert": "/c",
+  "metrics-tls-key": "/k",
+};
+
+test("certificates that were renewed in place are applied", async () => {
+  const taken: string[] = [];
+  const { again } = await daemonWith(certificates, {
+    stream: {
+      renewal:
+        ({ cert }) =>
+        () =>
+          taken.push(cert),
+    },
+    metrics: { renewal: () => undefined },
+  });
   expect((await again()).applied).toEqual(["stream-tls-cert"]);
+  expect(taken).toEqual(["/c"]);
 });
 
 test.each<[string, Record<string, unknown>, RegExp]>([
@@ -144,16 +163,18 @@ test.each<[string, Record<string, unknown>, RegExp]>([
     { "metrics-tls-key": "/k" },
     /"metrics-tls-key" needs "metrics-tls-cert", too/,
   ],
-  [
-    "an unusable certificate",
-    { "log-level": "DEBUG", "stream-tls-cert": "/bad", "stream-tls-key": "/k" },
-    /unusable \/bad$/,
-  ],
+  ["an unusable certificate", { "log-level": "DEBUG", ...certificates }, /unusable \/bad$/],
 ])("after %s everything stays as it was", async (_, values, message) => {
   const refuse = () => {
     throw new CriError("FAILED_PRECONDITION", "unusable /bad");
   };
-  const { context, calls, lines, again } = await daemonWith({}, refuse);
+  const { context, calls, lines, again } = await daemonWith(
+    {},
+    {
+      stream: { renewal: () => () => calls.push("another certificate of the streams") },
+      metrics: { renewal: refuse },
+    },
+  );
   const before = { text: jsonText(context.config), handlers: context.handlers };
   write({ "registry-mirrors": ["b.example"], ...values });
   const failure = await failureOf(again());

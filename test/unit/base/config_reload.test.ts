@@ -18,14 +18,9 @@ function configOf(values: Values = {}, nri: Values = {}): Config & Values {
   return all as unknown as Config & Values;
 }
 
-const byTls = [
-  "streamTlsCert",
-  "streamTlsKey",
-  "metricsTlsCert",
-  "metricsTlsKey",
-  "serveBlobsPrivate",
-];
-const fields = Object.entries<Key>(daemonKeys).filter(([field]) => !byTls.includes(field));
+const fields = Object.entries<Key>(daemonKeys).filter(
+  ([field]) => !/Tls(Cert|Key)$/.test(field) && field !== "serveBlobsPrivate",
+);
 
 describe("applyLive", () => {
   test.each(fields)("applies %s in place, or names it for a restart", (field, { key, live }) => {
@@ -64,25 +59,26 @@ describe("applyLive", () => {
     expect(applyLive(config, next).restart).toEqual(["graph"]);
   });
 
-  test.each(["stream", "metrics"])(
-    "takes another certificate of %s, but neither begins nor ends TLS",
-    (server) => {
-      const [one, two] = ["1", "2"].map((n) => ({
-        [`${server}TlsCert`]: `/c${n}`,
-        [`${server}TlsKey`]: `/k${n}`,
-      }));
-      const keys = [`${server}-tls-cert`, `${server}-tls-key`];
-      expect(applyLive(configOf(one), configOf(two))).toEqual({ applied: keys, restart: [] });
-      for (const [from, to] of [
-        [{}, one],
-        [one, {}],
-      ]) {
-        const config = configOf(from);
-        expect(applyLive(config, configOf(to))).toEqual({ applied: [], restart: keys });
-        expect(config).toEqual(configOf(from));
-      }
-    },
-  );
+  test.each([
+    ["stream", "stream"],
+    ["metrics", "metrics"],
+    ["serveBlobs", "serve-blobs"],
+  ])("takes another certificate of %s, but neither begins nor ends TLS", (server, name) => {
+    const [one, two] = ["1", "2"].map((n) => ({
+      [`${server}TlsCert`]: `/c${n}`,
+      [`${server}TlsKey`]: `/k${n}`,
+    }));
+    const keys = [`${name}-tls-cert`, `${name}-tls-key`];
+    expect(applyLive(configOf(one), configOf(two))).toEqual({ applied: keys, restart: [] });
+    for (const [from, to] of [
+      [{}, one],
+      [one, {}],
+    ]) {
+      const config = configOf(from);
+      expect(applyLive(config, configOf(to))).toEqual({ applied: [], restart: keys });
+      expect(config).toEqual(configOf(from));
+    }
+  });
 
   test("serves private images only once the mirror has TLS, and stops at once", () => {
     const isPrivate = { serveBlobsPrivate: true };

@@ -45,8 +45,10 @@ function served(): Promise<unknown> {
 
 test("a renewed certificate is for later clients; an unusable one leaves the old one", async () => {
   expect(await served()).toBe("one");
-  expect(front.renew(filesOf("one"))).toBe(false);
-  expect(front.renew(filesOf("two"))).toBe(true);
+  expect(front.renewal(filesOf("one"))).toBeUndefined();
+  const take = front.renewal(filesOf("two"))!;
+  expect(await served()).toBe("one");
+  take();
   expect(await served()).toBe("two");
   writeFileSync(join(dir, "bad.pem"), "no certificate");
   const unusable = [
@@ -55,8 +57,8 @@ test("a renewed certificate is for later clients; an unusable one leaves the old
     { cert: filesOf("one").cert, key: filesOf("two").key },
   ];
   for (const files of unusable) {
-    expect(() => front.renew(files)).toThrow(`cannot serve streams with TLS (${files.cert}, `);
+    expect(() => front.renewal(files)).toThrow(`cannot serve streams with TLS (${files.cert}, `);
     expect(await served()).toBe("two");
   }
-  expect(front.renew(filesOf("two"))).toBe(false);
+  expect(front.renewal(filesOf("two"))).toBeUndefined();
 });

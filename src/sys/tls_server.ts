@@ -1,0 +1,46 @@
+// Makes TLS servers whose certificate can be renewed while they serve.
+import { readFileSync } from "node:fs";
+import { createSecureContext, createServer, type Server, type TLSSocket } from "node:tls";
+import { CriError, messageOf } from "../base/errors.ts";
+
+/** Paths of PEM files. */
+export type TlsFiles = { cert: string; key: string };
+export type Renewable = {
+  /**
+   * Reads the files. Returns how to let later clients get this certificate; undefined if it has not changed.
+   * @throws CriError FAILED_PRECONDITION for unusable files: the old certificate stays.
+   */
+  renewal: (files: TlsFiles) => (() => void) | undefined;
+};
+
+/** what: what is served, for messages. @throws CriError FAILED_PRECONDITION for unusable files. */
+export function createTlsServer(
+  files: TlsFiles,
+  what: string,
+  onClient: (socket: TLSSocket) => void,
+): Renewable & { server: Server } {
+  let pem = readPem(files, what);
+  const server = createServer(pem, onClient);
+  return {
+    server,
+    renewal: (files) => {
+      const next = readPem(files, what);
+      if (next.cert.equals(pem.cert) && next.key.equals(pem.key)) return undefined;
+      return () => {
+        server.setSecureContext(next);
+        pem = next;
+      };
+    },
+  };
+}
+
+function readPem({ cert, key }: TlsFiles, what: string): { cert: Buffer; key: Buffer } {
+  try {
+    const pem = { cert: readFileSync(cert), key: readFileSync(key) };
+    createSecureContext(pem); // throws unless they belong together
+    return pem;
+  } catch (cause) {
+    const message = `cannot serve ${what} with TLS (${cert}, ${key}): ${messageOf(cause)}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
+  }
+}

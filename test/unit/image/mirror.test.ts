@@ -7,7 +7,6 @@ import { join } from "node:path";
 import { silentLog } from "../../../src/base/log.ts";
 import { addOrigin, parseOrigins, type ImageOrigin } from "../../../src/image/image_origin.ts";
 import type { MirrorParts } from "../../../src/image/mirror_content.ts";
-import { parseMirrorRequest, parseRange } from "../../../src/image/mirror_request.ts";
 import { serveImages, type MirrorOptions } from "../../../src/image/mirror_server.ts";
 import { fetchImage } from "../../../src/image/pull.ts";
 import type { ImageRecord } from "../../../src/image/records.ts";
@@ -277,52 +276,6 @@ async function openTo(host: string): Promise<Socket> {
   await new Promise((resolve) => socket.once("connect", resolve));
   return socket;
 }
-
-describe("a request of the mirror", () => {
-  test.each([
-    ["POST /v2/team/app/blobs/uploads/ HTTP/1.1", "405 Method Not Allowed"],
-    ["GET /v2/_catalog HTTP/1.1", "404 Not Found"],
-    ["GET /v2/team/app/tags/list HTTP/1.1", "404 Not Found"],
-    ["GET /v2/Team/manifests/1 HTTP/1.1", "400 Bad Request"],
-    ["GET /v2/a/../b/manifests/1 HTTP/1.1", "400 Bad Request"],
-    ["GET /v2/a@b/manifests/1 HTTP/1.1", "400 Bad Request"],
-    ["GET /v2/a/manifests/1?ns=nodot HTTP/1.1", "400 Bad Request"],
-    ["GET /v2/a/manifests/1?ns=a.test/b HTTP/1.1", "400 Bad Request"],
-    [`GET /v2/${"a".repeat(2000)}/manifests/1 HTTP/1.1`, "400 Bad Request"],
-    ["GET /v2/ HTTP/2", "400 Bad Request"],
-    ["nonsense", "400 Bad Request"],
-  ])("%j is refused with %s", (line, status) => {
-    expect(() => parseMirrorRequest({ line })).toThrow(expect.objectContaining({ status }));
-  });
-
-  test.each([
-    ["team/app/manifests/1", "docker.io/team/app"],
-    ["library/app/manifests/1?ns=docker.io", "docker.io/library/app"],
-    ["app/manifests/1?ns=host:5000", "host:5000/app"],
-    ["a/manifests/b/blobs/1?ns=x.test", "x.test/a/manifests/b"],
-  ])("%s is for %s", (path, expected) => {
-    const { repository: found, name } = parseMirrorRequest({ line: `GET /v2/${path} HTTP/1.1` });
-    expect([found, name]).toEqual([expected, "1"]);
-  });
-
-  test.each([
-    [undefined, undefined],
-    ["bytes=0-", { from: 0, to: 100 }],
-    ["bytes=5-9", { from: 5, to: 10 }],
-    ["bytes=5-500", { from: 5, to: 100 }],
-    ["bytes=-10", { from: 90, to: 100 }],
-    ["bytes=-500", { from: 0, to: 100 }],
-    ["bytes=0-1,5-6", undefined],
-    ["bytes=-", undefined],
-    ["lines=1-2", undefined],
-  ])("range %j of 100 bytes is %j", (header, range) => {
-    expect(parseRange(header, 100)).toEqual(range);
-  });
-
-  test.each(["bytes=100-", "bytes=9-5", "bytes=-0"])("range %s is not satisfiable", (header) => {
-    expect(() => parseRange(header, 100)).toThrow("it has 100 bytes");
-  });
-});
 
 describe("the origins of an image", () => {
   test("move tags to the latest pull, and keep others", () => {

@@ -144,12 +144,14 @@ class Mirror {
   #serve(socket: Socket): void {
     const client = socket.remoteAddress ?? "";
     const request = { client, line: "" };
-    socket.once("close", () => this.#answering.delete(socket));
-    this.#respond(socket, request).catch((error: unknown) => {
-      const { log } = this.#options;
-      log.debug("an answer to another node failed", { ...request, error: messageOf(error) });
-      socket.destroy();
-    });
+    this.#respond(socket, request)
+      .catch((error: unknown) => {
+        const { log } = this.#options;
+        log.debug("an answer to another node failed", { ...request, error: messageOf(error) });
+        socket.destroy();
+      })
+      // Not when the client disconnects: a file that is being hashed stays open.
+      .finally(() => this.#answering.delete(socket));
   }
 
   async #respond(socket: Socket, request: { client: string; line: string }): Promise<void> {
@@ -226,16 +228,11 @@ type Answer = { headers: [string, string][]; isHead: boolean } & (
 class Sender implements AsyncDisposable {
   readonly #socket: Socket;
   readonly #stallMs: number;
-  readonly #closed: Promise<never>;
   hasBegun = false;
 
   constructor(socket: Socket, stallMs: number) {
     this.#socket = socket;
     this.#stallMs = stallMs;
-    this.#closed = once(socket, "close").then(() => {
-      throw new Error("the client disconnected, or was too slow");
-    });
-    this.#closed.catch(() => {});
   }
 
   async send(answer: Answer): Promise<void> {
@@ -280,11 +277,17 @@ class Sender implements AsyncDisposable {
   }
 
   async #within(work: Promise<unknown>): Promise<void> {
+    // One for each part: one for the whole answer would keep what every part adds to it.
+    const closed = Promise.withResolvers<never>();
+    const onClose = () => closed.reject(new Error("the client disconnected, or was too slow"));
+    if (this.#socket.destroyed) onClose();
+    this.#socket.once("close", onClose);
     const stalled = setTimeout(() => this.#socket.destroy(), this.#stallMs);
     try {
-      await Promise.race([work, this.#closed]);
+      await Promise.race([work, closed.promise]);
     } finally {
       clearTimeout(stalled);
+      this.#socket.off("close", onClose);
     }
   }
 

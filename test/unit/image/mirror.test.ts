@@ -202,6 +202,27 @@ describe("the mirror", () => {
     await until("there is room again", async () => (await get(host, "")).status === 200);
   });
 
+  test("counts what it still does for clients that have disconnected", async () => {
+    const from = parts([origin()]);
+    const held = Promise.withResolvers<void>();
+    let asked = 0;
+    from.records.originsOf = async () => {
+      asked++;
+      await held.promise;
+      return [origin()];
+    };
+    const host = await serve(from);
+    for (let count = 1; count <= 16; count++) {
+      const socket = await openTo(host);
+      socket.write(`GET /v2/${blobPath} HTTP/1.1\r\n\r\n`);
+      await until("it is at work", () => asked === count);
+      socket.destroy();
+    }
+    expect((await get(host, "")).status).toBe(429);
+    held.resolve();
+    await until("there is room again", async () => (await get(host, "")).status === 200);
+  });
+
   test("disconnects a client that sends no request", async () => {
     const host = await serve(undefined, { deadlines: { headMs: 100, stallMs: 10_000 } });
     const socket = await openTo(host);

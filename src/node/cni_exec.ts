@@ -45,12 +45,27 @@ export function findPlugin(plugin: string, binDirs: string[]): string | undefine
  * @throws CriError with plugin, command, pid and duration: FAILED_PRECONDITION when the plugin is not
  * installed, DEADLINE_EXCEEDED, CANCELLED, UNAVAILABLE when its error code says to retry, else INTERNAL.
  */
-export function execPlugin(
+export async function execPlugin(
   call: PluginCall,
   signal: AbortSignal,
 ): Promise<{ stdout: string; stderr: string }> {
   const { command, plugin } = call;
-  return activity("cni", { command, plugin }, () => tryPlugin(call, signal));
+  const answer = await activity("cni", { command, plugin }, () =>
+    tryPlugin(call, signal).catch((error: unknown) => {
+      // No failure: the daemon asks for STATUS every few seconds, and an alert counts failures.
+      if (call.pod === undefined && isUnknownCommand(error)) return error as CriError;
+      throw error;
+    }),
+  );
+  if (answer instanceof CriError) throw answer;
+  return answer;
+}
+
+/** Plugins built with a library older than CNI 1.1 reject STATUS and GC, whatever versions they claim. */
+export function isUnknownCommand(error: unknown): boolean {
+  const unknownCommand = 4; // "Invalid necessary environment variables, like CNI_COMMAND"
+  const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
+  return cause?.cniCode === unknownCommand;
 }
 
 async function tryPlugin(call: PluginCall, signal: AbortSignal): Promise<RunResult> {

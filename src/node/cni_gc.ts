@@ -10,8 +10,7 @@ import { pluginInput } from "./cni_args.ts";
 import { cachedPods, usableAttachments, writeCache } from "./cni_cache.ts";
 import type { CachedPod, CniAttachment } from "./cni_cache.ts";
 import type { ConfList, PluginConf } from "./cni_conf.ts";
-import { execPlugin } from "./cni_exec.ts";
-import { isUnknownCommand } from "./cni_status.ts";
+import { execPlugin, isUnknownCommand } from "./cni_exec.ts";
 
 /** Limit for waiting until no ADD or DEL runs. */
 const idleMs = 30_000;

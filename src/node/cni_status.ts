@@ -1,11 +1,11 @@
 // Runs CNI 1.1's STATUS, which tells whether a network can take a pod now, and caches the result.
 import { setTimeout as sleep } from "node:timers/promises";
-import { CriError, messageOf } from "../base/errors.ts";
+import { messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { SingleFlight } from "../base/single_flight.ts";
 import { pluginInput } from "./cni_args.ts";
 import { isSince11, type ConfList } from "./cni_conf.ts";
-import { execPlugin, type CniErrorCause } from "./cni_exec.ts";
+import { execPlugin, isUnknownCommand } from "./cni_exec.ts";
 
 /** A result is reused for this long: clients call Status every few seconds. */
 const freshMs = 1_000;
@@ -60,11 +60,4 @@ export class StatusProbe {
     }
     return undefined;
   }
-}
-
-/** Plugins built with a library older than CNI 1.1 reject STATUS and GC, whatever versions they claim. */
-export function isUnknownCommand(error: unknown): boolean {
-  const unknownCommand = 4; // "Invalid necessary environment variables, like CNI_COMMAND"
-  const cause = error instanceof CriError ? (error.cause as Partial<CniErrorCause>) : undefined;
-  return cause?.cniCode === unknownCommand;
 }

@@ -2,6 +2,7 @@
 import { describe, expect, test } from "bun:test";
 import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { observeActivities } from "../../../src/base/activity.ts";
 import type { CniLists } from "../../../src/node/cni.ts";
 import {
   dir,
@@ -286,5 +287,21 @@ describe("CNI 1.1", () => {
       message: expect.stringContaining("CNI plugin two: STATUS failed: exit code 1"),
     });
     expect(readFileSync(join(dir, "calls"), "utf8")).toBe("STATUS  one\nSTATUS  two\n");
+  });
+
+  test("a plugin that is older than STATUS does not count as failed, another one does", async () => {
+    const ended: [string | undefined, boolean][] = [];
+    using _ = observeActivities(({ labels }, _endedMs, error) =>
+      ended.push([labels["plugin"], error !== undefined]),
+    );
+    const failing = (code: number) => `echo '{"code": ${code}, "msg": "no"}'; exit 1`;
+    writePlugin("old", failing(4));
+    writePlugin("broken", failing(5));
+    writeList("1.1.0", [{ type: "old" }, { type: "broken" }]);
+    expect((await openNetwork().status()).message).toContain("CNI plugin broken: STATUS failed");
+    expect(ended).toEqual([
+      ["old", false],
+      ["broken", true],
+    ]);
   });
 });

@@ -195,7 +195,7 @@ class Mirror {
     if ("bytes" in content) return await sender.send({ headers, bytes: content.bytes, isHead });
     await using file = await open(content.path);
     const { size } = await file.stat();
-    const range = parseRange(head.headers.get("range")?.[0], size);
+    const range = isHead ? undefined : parseRange(head.headers.get("range")?.[0], size);
     if (!isHead) await this.#files.verify(file, content);
     headers.push(["Accept-Ranges", "bytes"]);
     await sender.send({ headers, file, size, range, isHead });

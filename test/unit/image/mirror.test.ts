@@ -121,6 +121,8 @@ describe("the mirror", () => {
     expect(headers.get("content-range")).toBe(`bytes 10-19/${layer.size}`);
     expect(base64((await part("bytes=10-")).body)).toBe(base64(all.subarray(10)));
     expect((await part(`bytes=${layer.size}-`)).status).toBe(416);
+    const head = await get(host, blobPath, { method: "HEAD", headers: { range: "bytes=10-19" } });
+    expect([head.status, head.headers.get("content-length")]).toEqual([200, `${layer.size}`]);
   });
 
   test("serves a pull by digest and by tag, whose layer arrives whole", async () => {

@@ -138,7 +138,7 @@ export const others: [keyof Client, string, object][] = [
   ["Exec", "at least one must be true", { container_id: "x", cmd: ["true"] }],
   ["Exec", "tty and stderr", { container_id: "x", cmd: ["true"], tty: true, stderr: true }],
   ["Attach", "at least one must be true", { container_id: "x" }],
-  ["Profile", "seconds 0", {}],
+  ["Profile", "seconds 0", { seconds: 0 }],
   ["Profile", "seconds 301", { seconds: 301 }],
   ["PortForward", "port[0]", { pod_sandbox_id: "x", port: [70_000] }],
   ["PortForward", "port[0]", { pod_sandbox_id: "x", port: [-1] }],

@@ -13,6 +13,7 @@ import { containerCommitted, sandboxCommitted } from "./cri/events.ts";
 import { ExitWaiters } from "./cri/exit_waiters.ts";
 import { Instruments } from "./stats/instruments.ts";
 import { Health } from "./cri/health.ts";
+import { PodHistory } from "./history/pod_history.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
 import { Semaphore } from "./base/semaphore.ts";
 import { SingleFlight } from "./base/single_flight.ts";
@@ -214,6 +215,7 @@ async function createContext(
     monitor,
     streams,
     tlsServers: { stream: streams.tls },
+    history: stack.use(new PodHistory()),
     health: new Health(() => context),
     reload: reloader(read, () => context),
     debug: debugOf(() => context),

@@ -11,6 +11,7 @@
 //   shim      starts shims, calls their Task service cli       the commands of a terminal
 //   recovery  records, monitor, node: reconciled     doctor    finds what keeps pods from running
 //   install   the executable, put on a machine       trace        calls as spans, for a collector
+//                                                    history      what happened to each pod
 //
 // Each process runs its own rooms: monitor, shim and monitor_log run in the monitor (the last in a thread),
 // layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli, doctor and install in the

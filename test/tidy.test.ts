@@ -24,6 +24,7 @@ const mayImport: Record<string, string[]> = {
   stats: ["base", "sys", "node", "proto"],
   nri: ["base", "sys", "spec", "proto"],
   trace: ["base"],
+  history: ["base", "state", "proto"],
   stream: ["base", "sys", "node", "monitor", "monitor_client", "shim"],
   cri: [
     "base",
@@ -40,6 +41,7 @@ const mayImport: Record<string, string[]> = {
     "nri",
     "stream",
     "trace",
+    "history",
     "shim",
     "proto",
   ],

@@ -42,6 +42,11 @@ export function printable(text: string): string {
     .replaceAll(/[^\P{Cc}\n\t]/gu, "\uFFFD");
 }
 
+/** Drops ids, pids and times from a message, which differ with each try. */
+export function withoutIds(reason: string): string {
+  return reason.replaceAll(/\b[0-9a-f]{12,}\b|\d+/g, "#");
+}
+
 /** Makes every string and key of a JSON or YAML value well-formed. */
 export function wellFormed(value: unknown): unknown {
   if (typeof value === "string") return value.toWellFormed();

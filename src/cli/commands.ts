@@ -22,6 +22,7 @@ import { isuladFailureCode } from "./start_exit_code.ts";
 import { stats, statsp } from "./stats.ts";
 import { checkpoint, create, runp, start, update } from "./step_commands.ts";
 import { top } from "./top.ts";
+import { why } from "./why.ts";
 
 /** For help and completion; main.ts runs the daemon before any command is loaded. */
 const daemon = defineCommand({
@@ -33,7 +34,7 @@ export const description =
   "isulad-ts runs containers for Kubernetes: a daemon, and commands to look at it.";
 
 export const groups: CommandGroups = {
-  Pods: { run, runp, pods, inspectp, statsp, "port-forward": portForward, stopp, rmp },
+  Pods: { run, runp, pods, why, inspectp, statsp, "port-forward": portForward, stopp, rmp },
   Containers: {
     ps,
     logs,

@@ -28,6 +28,7 @@ import type { ExitWaiters } from "./exit_waiters.ts";
 import type { Instruments } from "../stats/instruments.ts";
 import type { Health } from "./health.ts";
 import type { NriEvents } from "./nri_events.ts";
+import type { PodHistory } from "../history/pod_history.ts";
 import type { SingleFlight } from "../base/single_flight.ts";
 
 /** A runtime handler (runtime_handlers.ts). */
@@ -68,6 +69,8 @@ export type Context = {
   exits: ExitWaiters;
   /** Absent if nri-support is off, or plugins are not started yet. */
   nri?: NriEvents;
+  /** What happened to each pod. */
+  history: PodHistory;
   health: Health;
   /** Applies the configuration files to this daemon; one reload at a time. */
   reload(): Promise<{ applied: string[]; restart: string[]; warnings: string[] }>;

@@ -7,7 +7,7 @@ import type { ContainerEventResponse, GetEventsRequest } from "../proto/types.ts
 import type { Container } from "../state/container.ts";
 import { containerEvents, sandboxEvents } from "../state/events.ts";
 import type { PodEvent, PodEventType } from "../state/events.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { podName, type Sandbox } from "../state/sandbox.ts";
 import { containerStatusMessage } from "./container_status.ts";
 import type { Call, Context } from "./context.ts";
 import { containersOf } from "./sandbox_lookup.ts";
@@ -27,6 +27,7 @@ export function containerCommitted(
   if (hasExited) context.nri?.stoppedContainer(after);
   if (before?.phase !== after?.phase) context.podMarkers?.changed(sandboxId);
   const sandbox = context.sandboxes.listed(sandboxId);
+  context.history.containerCommitted(podName(sandbox?.config), before, after);
   publish(context, { id, sandbox, sandboxId }, containerEvents(before, after));
 }
 
@@ -40,6 +41,7 @@ export function sandboxCommitted(
   const { id } = sandbox;
   if (after?.phase.phase !== "ready") context.sampler.forget(id);
   context.podMarkers?.changed(id);
+  context.history.sandboxCommitted(before, after);
   publish(context, { id, sandbox, sandboxId: id }, sandboxEvents(before, after));
 }
 

@@ -2,10 +2,10 @@
 // a retrying client does not flood the log.
 import { codeOf, messageOf, type ErrorCode } from "../base/errors.ts";
 import type { Fields, Log } from "../base/log.ts";
-import { shorten } from "../base/text.ts";
+import { shorten, withoutIds } from "../base/text.ts";
 import type { Context } from "./context.ts";
-import { podName } from "./log_subject.ts";
-import { isReadOnlyCall } from "./read_only_calls.ts";
+import { podName } from "../state/sandbox.ts";
+import { isReadOnlyCall } from "../base/read_only_calls.ts";
 
 type Failure = {
   call: string;
@@ -62,11 +62,6 @@ export class FailureLog {
 function levelOf(code: ErrorCode): Level {
   if (code === "INTERNAL") return "error";
   return code === "CANCELLED" ? "info" : "warn";
-}
-
-/** Drops ids, pids and times, which differ with each try. */
-function withoutIds(reason: string): string {
-  return reason.replaceAll(/\b[0-9a-f]{12,}\b|\d+/g, "#");
 }
 
 /** Stores to look up a request's ids in. */

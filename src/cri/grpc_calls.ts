@@ -12,7 +12,7 @@ import { validateRequest } from "./request_validation.ts";
 import type { Call, Context } from "./context.ts";
 import { subjectOf, type FailureLog } from "./failure_log.ts";
 import { Encoded } from "./encoded_lists.ts";
-import { isReadOnlyCall } from "./read_only_calls.ts";
+import { isReadOnlyCall } from "../base/read_only_calls.ts";
 
 export type Method = {
   request: { decode(bytes: Uint8Array): object };

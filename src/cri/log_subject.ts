@@ -1,16 +1,8 @@
 // Names pods and containers in the log as their users do: NAMESPACE/POD and the container's name.
 import type { Fields } from "../base/log.ts";
 import type { Container } from "../state/container.ts";
-import type { Sandbox } from "../state/sandbox.ts";
+import { podName, type Sandbox } from "../state/sandbox.ts";
 import type { Context } from "./context.ts";
-
-type Named = { metadata?: { name?: string | null; namespace?: string | null } | null };
-
-/** Returns NAMESPACE/POD; undefined for a pod without a name. */
-export function podName(config: Named | null | undefined): string | undefined {
-  const { namespace, name } = config?.metadata ?? {};
-  return name ? `${namespace}/${name}` : undefined;
-}
 
 export function sandboxFields({ id, config }: Pick<Sandbox, "id" | "config">): Fields {
   return { pod: podName(config), sandbox: id };

@@ -19,7 +19,7 @@ import { sandboxResources, type OciNamespace, type OciSpec } from "../spec/oci.t
 import { mergedResources } from "../spec/resources.ts";
 import { namespaceOptions } from "../spec/namespace_options.ts";
 import { evicted, type Container } from "../state/container.ts";
-import { isInGuest, type Sandbox } from "../state/sandbox.ts";
+import { isInGuest, podName, type Sandbox } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
 import { withClasses } from "./annotated_classes.ts";
 import { stopContainerProcess } from "./container_end.ts";
@@ -285,6 +285,11 @@ export async function openNri(context: Context, log: Log): Promise<AsyncDisposab
     isLive: (id) => (context.containers.find(id)?.phase.phase ?? "exited") !== "exited",
     update: (change) => update(context, change),
     evict: (id, reason) => evict(context, id, reason),
+    adjusted: ({ pod, container, plugin, adjust }) => {
+      const name = container.config.metadata?.name ?? "";
+      const of = { pod: podName(pod.config) ?? pod.id, container: name };
+      context.history.adjusted(of, plugin, adjust);
+    },
   };
   const host = new NriHost({ config: context.config.nri, log, backend });
   await using undo = new AsyncDisposableStack();

@@ -96,6 +96,8 @@ const handlers: Handlers = {
   VerifyImages: nodeImages.verifyImages,
   CheckRegistry: nodeImages.checkRegistry,
   NriPlugins: nriPlugins,
+  ListTimelines: async (context, request) =>
+    (await import("../history/pod_timelines.ts")).listTimelines(context, request),
   Reload: (context) => context.reload(),
   Dump: async ({ debug }) => ({ json: await debug.dump() }),
   Profile: async ({ debug }, { seconds }, { signal }) => ({

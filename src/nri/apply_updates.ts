@@ -2,6 +2,7 @@
 import { codeOf, CriError, messageOf } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import type {
+  ContainerAdjustment,
   ContainerEviction,
   ContainerUpdate,
   UpdateContainersRequest,
@@ -22,6 +23,16 @@ export type NriBackend = {
   /** Applies the change completely or not at all. @throws CriError */
   update: (change: ContainerChange) => Promise<void>;
   evict: (id: string, reason: string) => Promise<void>;
+  /** Called for each plugin that changes a container at its creation. */
+  adjusted?: (change: Adjusted) => void;
+};
+
+export type Adjusted = {
+  pod: PodSnapshot;
+  container: ContainerSnapshot;
+  /** Index and name. */
+  plugin: string;
+  adjust: ContainerAdjustment;
 };
 
 export class UpdateApplier {

@@ -45,11 +45,13 @@ export type PluginState = {
 
 export class NriHost implements AsyncDisposable {
   readonly #log: Log;
+  readonly #backend: NriBackend;
   readonly #updates: UpdateApplier;
   readonly #set: PluginSet;
 
   constructor(options: { config: Config["nri"]; log: Log; backend: NriBackend }) {
     this.#log = options.log;
+    this.#backend = options.backend;
     this.#updates = new UpdateApplier(options.backend, options.log);
     this.#set = new PluginSet({ ...options, updates: this.#updates });
   }
@@ -145,8 +147,11 @@ export class NriHost implements AsyncDisposable {
       // Re-encoded only after a plugin has changed the container.
       let message = creationMessage(pod, creation);
       for (const plugin of this.#set.plugins) {
-        const isChanged = await this.#adjust(plugin, creation, message);
-        if (isChanged) message = creationMessage(pod, creation);
+        const adjust = await this.#adjust(plugin, creation, message);
+        if (adjust === undefined) continue;
+        message = creationMessage(pod, creation);
+        const subject = { pod: podSnapshot, container: snapshot };
+        this.#backend.adjusted?.({ ...subject, plugin: plugin.id, adjust });
       }
       await this.#validate(creation, { pod, container: original });
     }
@@ -156,13 +161,13 @@ export class NriHost implements AsyncDisposable {
     return { adjust, resources: toCri(adjust.linux?.resources ?? {}).resources };
   }
 
-  /** Merges the plugin's answer; returns whether it changed the container. */
+  /** Merges the plugin's answer; returns its changes of the container, if there are any. */
   async #adjust(
     plugin: Plugin,
     creation: AdjustmentMerge,
     message: EventMessage,
-  ): Promise<boolean> {
-    let isChanged = false;
+  ): Promise<ContainerAdjustment | undefined> {
+    let changes: ContainerAdjustment | undefined;
     await this.#set.deliver(plugin, message, (answer) => {
       const response = plugin.decoded(api.CreateContainerResponse, answer);
       checked(() => {
@@ -173,9 +178,9 @@ export class NriHost implements AsyncDisposable {
       creation.apply(plugin.id, response);
       // Plugins often send an empty adjustment.
       const bytes = encodeMessage(api.ContainerAdjustment, response.adjust ?? {});
-      isChanged = bytes.length > 0;
+      if (bytes.length > 0) changes = response.adjust!;
     });
-    return isChanged;
+    return changes;
   }
 
   /** Sends the merged adjustment and the owners of its fields to the validators. */

@@ -187,6 +187,14 @@ export function tornDown(old: Sandbox): Sandbox {
   return { ...notReady(sandbox, "stopped"), networkSettings, torndown: true };
 }
 
+type Named = { metadata?: { name?: string | null; namespace?: string | null } | null };
+
+/** Returns NAMESPACE/POD; undefined for a pod without a name. */
+export function podName(config: Named | null | undefined): string | undefined {
+  const { namespace, name } = config?.metadata ?? {};
+  return name ? `${namespace}/${name}` : undefined;
+}
+
 /** Store options of sandbox records. */
 export function sandboxRecords(folder: string, changes: string): StoreOptions<Sandbox> {
   return {

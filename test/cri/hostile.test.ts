@@ -129,7 +129,7 @@ const byId = {
 /** Nothing to be wrong with, or not served. */
 const takeNothing = `Version Status RuntimeConfig ImageFsInfo GetContainerEvents
   ListMetricDescriptors ListPodSandboxMetrics StreamPodSandboxMetrics CheckpointPod RestorePod
-  NriPlugins PruneImages Reload Dump`;
+  ListTimelines NriPlugins PruneImages Reload Dump`;
 
 describe("ids are ids, never paths", () => {
   const ids = () => [`../sandboxes/${podId}`, "", " ", "\n", "/", ".", "\0", "é".repeat(100_000)];

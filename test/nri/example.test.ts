@@ -11,6 +11,7 @@ import { hasGo, Plugins } from "./plugins.ts";
 const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
 let daemon: Daemon;
+let lastPod: string;
 
 /** Builds the page's program with the modules of the test plugin, if it has changed, and returns its path. */
 function buildExample(): string {
@@ -45,6 +46,7 @@ async function create(limit: string | undefined): Promise<OciSpec> {
     limit === undefined ? {} : { "example.com/pids": limit };
   const pod = daemon.hostPodConfig({ annotations });
   const id = await daemon.create(await daemon.runPod(pod), pod, ["true"]);
+  lastPod = `test/${pod.metadata!.name}`;
   const path = join(daemon.dir, "graph/containers", id, "config.json");
   return JSON.parse(readFileSync(path, "utf8")) as OciSpec;
 }
@@ -52,6 +54,9 @@ async function create(limit: string | undefined): Promise<OciSpec> {
 test("the example limits the processes of a pod with the annotation, and of no other", async () => {
   await until("the plugin is in service", () => daemon.log.includes("plugin in service"));
   expect(Number((await create("20")).linux.resources?.pids?.limit)).toBe(20);
+  const { timelines } = await daemon.client.ListTimelines({ pod: lastPod });
+  const changes = timelines[0]!.entries!.filter(({ what }) => what === "nri");
+  expect(changes).toMatchObject([{ detail: "10-pids: linux.resources.pids" }]);
   expect((await create(undefined)).linux.resources?.pids).toBeUndefined();
   expect(daemon.log).toMatch(/test\/pod-\d+\/c-\d+: 20 processes/);
 });

@@ -9,6 +9,7 @@ import * as grpc from "@grpc/grpc-js";
 import process from "node:process";
 import type { Context } from "../../src/cri/context.ts";
 import { sandboxCommitted } from "../../src/cri/events.ts";
+import { PodHistory } from "../../src/history/pod_history.ts";
 import { serve, serveContainerd } from "../../src/sockets.ts";
 import { capturedLog, containerRecord, phases, recordStore, sandboxRecord } from "./fakes.ts";
 
@@ -28,6 +29,7 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
     containers: recordStore([containerRecord({ phase: phases.running })]),
     cgroup: { name: "cgroupfs", podCgroup: () => ({ paths: { memory: pod } }) },
     sampler: { forget: () => {} },
+    history: stack.use(new PodHistory()),
     events: { isWatched: false },
   } as unknown as Context;
   const { promise: isReady, resolve: ready } = Promise.withResolvers<void>();

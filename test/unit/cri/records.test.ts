@@ -10,7 +10,7 @@ import type { Context } from "../../../src/cri/context.ts";
 import { getImage, imageMessage, registryAuth } from "../../../src/cri/image_records.ts";
 import { callMonitorWithRetry } from "../../../src/cri/monitor_retry.ts";
 import { pruneImages } from "../../../src/cri/node_images.ts";
-import { isReadOnlyCall } from "../../../src/cri/read_only_calls.ts";
+import { isReadOnlyCall } from "../../../src/base/read_only_calls.ts";
 import { rootfsOwner } from "../../../src/cri/rootfs_owner.ts";
 import { supportedResources } from "../../../src/cri/supported_resources.ts";
 import { runtime } from "../../../src/proto/messages.js";

@@ -1,0 +1,210 @@
+// Implements isulad-ts why: the timeline of a pod, also of one that was removed lately.
+import { constants } from "node:os";
+import { defineCommand } from "citty";
+import { codeOf } from "../base/errors.ts";
+import { toBigInt } from "../base/int64.ts";
+import { isulad } from "../proto/messages.js";
+import type { PodTimeline, TimelineEntry } from "../proto/types.ts";
+import type { Client } from "./client.ts";
+import { completes, hostArg, withClient } from "./daemon_command.ts";
+import { checkFormat, show, tableFormatArgs } from "./format.ts";
+import { wrapped } from "./help.ts";
+import { type Candidate, choose, containersOf, podCandidate } from "./lookup.ts";
+import { coloured } from "./output.ts";
+import { jsonForm, protoJson, shortId, size } from "./text.ts";
+
+const columnsDefault = 80;
+/** Longer names of containers are cut. */
+const nameColumnsMax = 16;
+const ofPod = "(pod)";
+
+export const why = defineCommand({
+  meta: { description: "Show what happened to a pod or container, also to a removed one" },
+  args: {
+    pod: {
+      type: "positional",
+      required: true,
+      description: "namespace/pod[/container], a unique name, or the beginning of an id",
+      ...completes.pod,
+    },
+    ...tableFormatArgs,
+    ...hostArg,
+  },
+  run: ({ args }) =>
+    withClient(args, async (client) => {
+      checkFormat(args);
+      const { pod, container } = await chosen(client, args.pod);
+      const { timelines } = await client.ListTimelines({ pod });
+      const timeline = ofContainer(timelines?.[0] ?? { pod }, container);
+      const value = protoJson(isulad.v1.PodTimeline.toObject(timeline as never, jsonForm));
+      const columns = (process.stdout.isTTY && process.stdout.columns) || columnsDefault;
+      await show(args, value, () => timelineText(timeline, columns));
+    }),
+});
+
+/**
+ * Finds a pod (container: "") or a container, also a removed one of which there is a timeline.
+ * @throws CriError NOT_FOUND, INVALID_ARGUMENT if several match
+ */
+export async function chosen(
+  client: Client,
+  text: string,
+): Promise<{ pod: string; container: string }> {
+  const listed = client.ListPodSandbox({}).then(({ items }) => items);
+  const [live, { timelines }] = await Promise.all([listed, client.ListTimelines({})]);
+  const pods = withKept(live.map(podCandidate), timelines.flatMap(podsOf));
+  try {
+    return { pod: choose("pod", text, pods).path, container: "" };
+  } catch (error) {
+    if (codeOf(error) !== "NOT_FOUND") throw error;
+    const containers = await containersOf(client, listed);
+    const all = withKept(containers, timelines.flatMap(keptContainers));
+    try {
+      const { path } = choose("container", text, all);
+      const end = path.lastIndexOf("/");
+      return { pod: path.slice(0, end), container: path.slice(end + 1) };
+    } catch (other) {
+      throw codeOf(other) === "NOT_FOUND" ? error : other;
+    }
+  }
+}
+
+function withKept(live: readonly Candidate[], kept: readonly Candidate[]): Candidate[] {
+  const ids = new Set(live.map(({ id }) => id));
+  return [...live, ...kept.filter(({ id }) => !ids.has(id))];
+}
+
+/** The pods of a timeline; one without an id, of which nothing but failures is known, has its path in its place. */
+function podsOf(timeline: PodTimeline): Candidate[] {
+  const path = timeline.pod ?? "";
+  const pods = (timeline.objects ?? []).filter(({ container }) => !container);
+  const named = pods.length > 0 ? pods : [{ id: path, created_at: timeline.began_at }];
+  return named.map(({ id, created_at }) => candidate(id ?? "", path, created_at));
+}
+
+function keptContainers({ pod, objects }: PodTimeline): Candidate[] {
+  return (objects ?? []).flatMap(({ id, container, created_at }) =>
+    container ? [candidate(id ?? "", `${pod}/${container}`, created_at)] : [],
+  );
+}
+
+function candidate(id: string, path: string, createdAt: PodTimeline["began_at"]): Candidate {
+  return { id, path, attempt: 0, createdNs: toBigInt(createdAt), state: "removed" };
+}
+
+/** Leaves out what happened to other containers of the pod. */
+function ofContainer(timeline: PodTimeline, name: string): PodTimeline {
+  if (name === "") return timeline;
+  const isShown = ({ container }: { container?: string | null }) =>
+    !container || container === name;
+  const entries = (timeline.entries ?? []).filter(isShown);
+  return { ...timeline, entries, objects: (timeline.objects ?? []).filter(isShown) };
+}
+
+/** Formats a line, or several, for each entry; no line is longer than `columns`. */
+export function timelineText(timeline: PodTimeline, columns: number): string {
+  const { pod } = timeline;
+  const entries = timeline.entries ?? [];
+  const dropped = Number(toBigInt(timeline.dropped));
+  const lines: string[] = [];
+  if (entries.length === 0) {
+    lines.push(`Nothing has happened to ${pod} since the daemon was started.`);
+  }
+  if (dropped > 0)
+    lines.push(`${dropped} older ${dropped === 1 ? "entry is" : "entries are"} gone`);
+  const names = entries.map(({ container }) => clipped(container || ofPod));
+  const width = Math.max(0, ...names.map((name) => name.length));
+  const start = 10 + width + 2;
+  let day = "";
+  for (const [at, entry] of entries.entries()) {
+    const time = localTime(entry.at);
+    if (time.day !== day) lines.push(time.day);
+    day = time.day;
+    const [first = "", ...rest] = textLines(entry, columns - start);
+    lines.push(`${time.clock}  ${names[at]!.padEnd(width)}  ${first}`);
+    lines.push(...rest.map((line) => " ".repeat(start) + line));
+  }
+  return lines.map((line) => `${line}\n`).join("");
+}
+
+function clipped(name: string): string {
+  return name.length <= nameColumnsMax ? name : `${name.slice(0, nameColumnsMax - 1)}…`;
+}
+
+function textLines(entry: TimelineEntry, width: number): string[] {
+  const times = Number(toBigInt(entry.times));
+  const again = times > 1 ? ` (${times} times since ${localTime(entry.first_at).clock})` : "";
+  // Ids in full, and line breaks, are in -o json.
+  const text = (textOf(entry) + again)
+    .replaceAll(/\b[0-9a-f]{64}\b/g, shortId)
+    .replaceAll(/\s+/g, " ");
+  const broken = text.replaceAll(new RegExp(`\\S{${width}}(?=\\S)`, "g"), "$& ");
+  const isBad = entry.what === "exit" ? (entry.exit_code ?? 0) !== 0 : Boolean(entry.code);
+  return wrapped(broken, width).map((line) => (isBad ? coloured(line, "red") : line));
+}
+
+/** Successful calls in words. */
+const done: Record<string, string> = {
+  RunPodSandbox: "pod created",
+  CreateContainer: "created from",
+  StartContainer: "started",
+  StopContainer: "stopped",
+  StopPodSandbox: "pod stopped",
+  UpdateContainerResources: "resources changed",
+  UpdatePodSandboxResources: "resources changed",
+  CheckpointContainer: "checkpoint written",
+};
+
+function textOf(entry: TimelineEntry): string {
+  const { what, detail, code } = entry;
+  const took = duration(Number(toBigInt(entry.took_ms)));
+  if (entry.is_running) return `${what} has gone on for ${took}${detail ? `: ${detail}` : ""}`;
+  switch (what ?? "") {
+    case "network":
+      return `network made by ${detail} in ${took}`;
+    case "network_end":
+      return `network removed by ${detail} in ${took}`;
+    case "nri":
+      return `changed by NRI plugin ${detail}`;
+    case "exit":
+      return exitText(entry, took);
+    case "not_ready":
+      return `the pod is ready no longer: ${detail}`;
+    case "remove":
+      return "removed";
+  }
+  if (code) return failureText(entry, took);
+  if (what === "PullImage") {
+    const bytes = toBigInt(entry.bytes);
+    return `pulled ${detail}: ${bytes > 0n ? size(bytes) : "no layer was missing"} in ${took}`;
+  }
+  return `${done[what ?? ""] ?? what}${detail ? ` ${detail}` : ""} in ${took}`;
+}
+
+function failureText({ what, code, detail }: TimelineEntry, took: string): string {
+  const isTimeout = what === "ExecSync" && code === "DEADLINE_EXCEEDED";
+  if (isTimeout) return `exec (a probe or hook) timed out after ${took}: ${detail}`;
+  return `${what} failed after ${took} with ${code}: ${detail}`;
+}
+
+function exitText({ exit_code, code, detail }: TimelineEntry, took: string): string {
+  const number = exit_code ?? 0;
+  const known = Object.entries(constants.signals).find(([, signal]) => signal === number - 128);
+  const signal = known === undefined ? "" : ` (${known[0]})`;
+  const reason = code === "Completed" || code === "Error" ? "" : `, ${code}`;
+  return `exited with code ${number}${signal} after ${took}${reason}${detail ? `: ${detail}` : ""}`;
+}
+
+function duration(ms: number): string {
+  if (ms < 1000) return `${ms} ms`;
+  return ms < 120_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.round(ms / 60_000)} min`;
+}
+
+/** In the terminal's time zone. */
+function localTime(ns: TimelineEntry["at"]): { day: string; clock: string } {
+  const time = new Date(Number(toBigInt(ns) / 1_000_000n));
+  const two = (part: number) => String(part).padStart(2, "0");
+  const day = [time.getFullYear(), two(time.getMonth() + 1), two(time.getDate())].join("-");
+  const clock = [time.getHours(), time.getMinutes(), time.getSeconds()].map(two).join(":");
+  return { day, clock };
+}

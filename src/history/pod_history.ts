@@ -1,0 +1,263 @@
+// Keeps what happened to each pod (isulad-ts why): calls with duration and failure, pulls, networks, NRI changes
+// and exits. It reads them from activities and from the commits of records, so that no handler reports anything.
+//
+// Decision: pods have their name as key, since a pull, and a pod whose RunPodSandbox fails, have no id. An entry
+// that equals an earlier one replaces it and has a count: a container that restarts for hours has few entries.
+import { type Activity, observeActivities, rootOf } from "../base/activity.ts";
+import { nowMs } from "../base/clock.ts";
+import { codeOf, messageOf } from "../base/errors.ts";
+import { isReadOnlyCall } from "../base/read_only_calls.ts";
+import { shorten, withoutIds } from "../base/text.ts";
+import type { ContainerAdjustment } from "../proto/nri_types.ts";
+import type { Container } from "../state/container.ts";
+import { podName, type Sandbox } from "../state/sandbox.ts";
+
+/**
+ * An entry takes about 180 bytes and its text (measured with bun:jsc): usually 2 KiB a pod, and at most 5.3 MiB if
+ * every pod has as many and as long entries as it may have.
+ */
+export const podsMax = 256;
+export const entriesMax = 32;
+/** Bound of an entry's text in UTF-8. */
+export const textBytesMax = 500;
+const objectsMax = 16;
+
+export type PodEntry = {
+  /** The begin of a call; milliseconds since the epoch. The last time of what happened several times. */
+  atMs: number;
+  /** The name of a call, or network, network_end, nri, exit, not_ready, remove. */
+  what: string;
+  /** Its name; "": the pod. */
+  container: string;
+  /** An image, the names of plugins, or a message. */
+  detail: string;
+  /** Of a failed call the gRPC code, of an exit CRI's reason; else "". */
+  code: string;
+  /** Of an exit: how long the container ran. */
+  tookMs: number;
+  /** What a pull received. */
+  bytes: number;
+  exitCode: number;
+  times: number;
+  firstMs: number;
+};
+
+export type PodTimeline = {
+  pod: string;
+  beganMs: number;
+  /** Sandboxes and containers, also removed ones. container: "" for a sandbox. */
+  objects: { id: string; container: string; createdAtNs: string }[];
+  entries: PodEntry[];
+  dropped: number;
+  isRemoved: boolean;
+};
+
+/** Calls whose success is worth an entry; every call that changes state has one for its failure. */
+const keptCalls = new Set([
+  "PullImage",
+  "RunPodSandbox",
+  "CreateContainer",
+  "StartContainer",
+  "StopContainer",
+  "StopPodSandbox",
+  "UpdateContainerResources",
+  "UpdatePodSandboxResources",
+  "CheckpointContainer",
+]);
+
+/** What the activities inside a call have done. */
+type Parts = { bytes: number; networks: Map<string, Network> };
+type Network = { plugins: string[]; beganMs: number; endedMs: number };
+
+export class PodHistory implements Disposable {
+  /** The one that changed last is last. */
+  readonly #timelines = new Map<string, PodTimeline>();
+  readonly #parts = new WeakMap<Activity, Parts>();
+  readonly #observing = observeActivities((...ended) => this.#ended(...ended));
+
+  [Symbol.dispose](): void {
+    this.#observing[Symbol.dispose]();
+  }
+
+  timelines(): PodTimeline[] {
+    return [...this.#timelines.values()];
+  }
+
+  /** pod: namespace/name. The entries are in the order of their times. */
+  timeline(pod: string): PodTimeline | undefined {
+    const found = this.#timelines.get(pod);
+    if (found === undefined) return undefined;
+    return { ...found, entries: found.entries.toSorted((a, b) => a.atMs - b.atMs) };
+  }
+
+  /** Called at the commit of a container's record. pod: namespace/name; undefined: it has no pod's record. */
+  containerCommitted(
+    pod: string | undefined,
+    before: Container | undefined,
+    after: Container | undefined,
+  ): void {
+    const { id, config, createdAtNs } = (after ?? before)!;
+    const container = config.metadata?.name ?? "";
+    if (pod === undefined) return;
+    if (before === undefined) this.#addObject(pod, { id, container, createdAtNs });
+    if (after === undefined) return this.#add(pod, { what: "remove", container });
+    const { phase } = after;
+    if (phase.phase !== "exited" || before?.phase.phase === "exited") return;
+    if (phase.reason === "StartError") return; // the failure of its call says it
+    const { message: detail, reason: code, exitCode } = phase;
+    const atMs = msOf(phase.finishedAtNs);
+    const tookMs = phase.startedAtNs === "0" ? 0 : atMs - msOf(phase.startedAtNs);
+    this.#add(pod, { what: "exit", container, detail, code, exitCode, tookMs, atMs });
+  }
+
+  /** Called at the commit of a sandbox's record. */
+  sandboxCommitted(before: Sandbox | undefined, after: Sandbox | undefined): void {
+    const { id, config, createdAtNs } = (after ?? before)!;
+    const pod = podName(config);
+    if (pod === undefined) return;
+    if (before === undefined) this.#addObject(pod, { id, container: "", createdAtNs });
+    if (after === undefined) {
+      this.#add(pod, { what: "remove" });
+      this.#timelines.get(pod)!.isRemoved = true;
+      return;
+    }
+    const isEnd = after.phase.phase === "notready" && before?.phase.phase === "ready";
+    if (!isEnd || after.phase.phase !== "notready" || after.ending !== undefined) return;
+    this.#add(pod, { what: "not_ready", detail: after.phase.message });
+  }
+
+  /** Called for each NRI plugin that changes a container at its creation. plugin: its index and name. */
+  adjusted(of: { pod: string; container: string }, plugin: string, adjust: ContainerAdjustment) {
+    const detail = `${plugin}: ${changedFields(adjust).join(", ")}`;
+    this.#add(of.pod, { what: "nri", container: of.container, detail });
+  }
+
+  #ended(activity: Activity, endedMs: number, error: unknown): void {
+    if (activity.kind === "cni" || activity.kind === "pull") {
+      if (error === undefined) this.#addPart(activity, endedMs);
+    } else if (activity.kind === "call") this.#callEnded(activity, endedMs, error);
+  }
+
+  #addPart({ kind, labels, beganMs, bytes, parent }: Activity, endedMs: number): void {
+    if (parent === undefined) return;
+    const root = rootOf(parent);
+    const parts = this.#parts.get(root) ?? { bytes: 0, networks: new Map<string, Network>() };
+    this.#parts.set(root, parts);
+    parts.bytes += bytes;
+    if (kind !== "cni") return;
+    const { command = "", plugin = "" } = labels;
+    const network = parts.networks.get(command) ?? { plugins: [], beganMs, endedMs };
+    parts.networks.set(command, network);
+    network.plugins.push(plugin);
+    network.endedMs = endedMs;
+  }
+
+  #callEnded(call: Activity, endedMs: number, error: unknown): void {
+    const { labels, beganMs } = call;
+    const what = labels["method"] ?? "";
+    if (isReadOnlyCall(what)) return;
+    const parts = this.#parts.get(call);
+    const isKept = error !== undefined || keptCalls.has(what);
+    if (!isKept && parts === undefined) return;
+    const { pod, container = "", image = "" } = call.subject?.() ?? {};
+    if (pod?.includes("/") !== true) return; // the pod is unknown
+    const offsetMs = nowMs() - performance.now();
+    const time = (from: number, to: number) => ({ atMs: from + offsetMs, tookMs: to - from });
+    if (isKept) {
+      const failure = { detail: messageOf(error), code: codeOf(error) };
+      const outcome = error === undefined ? { detail: image } : failure;
+      const bytes = parts?.bytes ?? 0;
+      this.#add(pod, { what, container, bytes, ...outcome, ...time(beganMs, endedMs) });
+    }
+    for (const [command, network] of parts?.networks ?? []) {
+      const what = { ADD: "network", DEL: "network_end" }[command];
+      if (what === undefined) continue;
+      const detail = network.plugins.join(", ");
+      this.#add(pod, { what, detail, ...time(network.beganMs, network.endedMs) });
+    }
+  }
+
+  #add(pod: string, given: Partial<PodEntry> & Pick<PodEntry, "what">): void {
+    const timeline = this.#touched(pod);
+    const entry = newEntry(given);
+    const { entries } = timeline;
+    const at = entries.findIndex((old) => isSame(old, entry));
+    if (at >= 0) {
+      const [old] = entries.splice(at, 1);
+      entry.times = old!.times + 1;
+      entry.firstMs = old!.firstMs;
+    } else if (entries.length >= entriesMax) {
+      entries.shift();
+      timeline.dropped++;
+    }
+    entries.push(entry);
+  }
+
+  #addObject(pod: string, object: PodTimeline["objects"][number]): void {
+    const { objects } = this.#touched(pod);
+    if (objects.push(object) > objectsMax) objects.shift();
+  }
+
+  /** Returns the pod's timeline, which is then the one that changed last. */
+  #touched(pod: string): PodTimeline {
+    const timeline = this.#timelines.get(pod) ?? newTimeline(pod);
+    if (!this.#timelines.delete(pod) && this.#timelines.size >= podsMax) this.#dropOne();
+    this.#timelines.set(pod, timeline);
+    timeline.isRemoved = false;
+    return timeline;
+  }
+
+  #dropOne(): void {
+    const all = this.timelines();
+    const { pod } = all.find(({ isRemoved }) => isRemoved) ?? all[0]!;
+    this.#timelines.delete(pod);
+  }
+}
+
+function msOf(ns: string): number {
+  return Number(BigInt(ns) / 1_000_000n);
+}
+
+function newTimeline(pod: string): PodTimeline {
+  return { pod, beganMs: nowMs(), objects: [], entries: [], dropped: 0, isRemoved: false };
+}
+
+/** Each has all fields in this order: objects of one shape take the least memory. */
+function newEntry(given: Partial<PodEntry> & Pick<PodEntry, "what">): PodEntry {
+  const { atMs = nowMs(), what, container = "", detail = "", code = "" } = given;
+  const { tookMs = 0, bytes = 0, exitCode = 0 } = given;
+  const text = shorten(detail, textBytesMax);
+  const counts = { tookMs, bytes, exitCode, times: 1, firstMs: atMs };
+  return { atMs, what, container, detail: text, code, ...counts };
+}
+
+function isSame(a: PodEntry, b: PodEntry): boolean {
+  return (
+    a.what === b.what &&
+    a.container === b.container &&
+    a.code === b.code &&
+    a.exitCode === b.exitCode &&
+    (a.detail === b.detail || (a.code !== "" && withoutIds(a.detail) === withoutIds(b.detail)))
+  );
+}
+
+/** Names the fields that are set: "env", "linux.resources.memory". */
+function changedFields({ linux, ...others }: ContainerAdjustment): string[] {
+  const { resources, ...rest } = linux ?? {};
+  return [
+    ...namesOf(others, ""),
+    ...namesOf(rest, "linux."),
+    ...namesOf(resources ?? {}, "linux.resources."),
+  ];
+}
+
+/** A decoded message has its lists and maps even if they are empty. */
+function namesOf(fields: object, prefix: string): string[] {
+  const isEmpty = (value: unknown) =>
+    Array.isArray(value)
+      ? value.length === 0
+      : value?.constructor === Object && Object.keys(value).length === 0;
+  return Object.entries(fields).flatMap(([name, value]) =>
+    value === null || value === "" || isEmpty(value) ? [] : [prefix + name],
+  );
+}

@@ -5,9 +5,9 @@ const lookMs = 1_000;
 /** Compiled code is discarded after this long without work. */
 export const idleMs = 60_000;
 /** Between two times that memory is returned although work goes on. */
-const restMs = 120_000;
+const restMs = 60_000;
 /** Growth since then that is worth the pause of the event loop. */
-const growthKib = 8 << 10;
+const growthKib = 4 << 10;
 /** Limit for waiting until no piece of work is under way. */
 const waitMs = 10_000;
 
@@ -33,8 +33,8 @@ function anonymousKib(): number {
  * Frees memory after each busy period: garbage after a second, compiled code after a minute. That is a third
  * of the heap; the next calls then take some ms longer, until their code is compiled again.
  *
- * A node whose containers are probed is never idle: there, both go whenever the memory has grown, at most every
- * two minutes, and if possible between two calls, since freeing blocks the event loop for some ms.
+ * A node whose containers are probed is never idle: there, both go whenever the memory has grown, at most once
+ * a minute, and if possible between two calls, since freeing blocks the event loop (docs/architecture.md).
  */
 export function returnMemory(work: () => Work, sizeKib = anonymousKib): Disposable {
   let seen = work().count;

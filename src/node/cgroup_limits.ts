@@ -60,6 +60,9 @@ function max(value: bigint): string {
   return value < 0n ? "max" : `${value}`;
 }
 
+/** systemd's and the kernel's, in microseconds. */
+const usualPeriod = 100_000n;
+
 /** Returns systemd's properties for the limits (systemd.resource-control(5)). */
 export function limitProperties(version: 1 | 2, limits: OciResources): string[] {
   const { memory, cpu } = limits;
@@ -73,11 +76,13 @@ export function limitProperties(version: 1 | 2, limits: OciResources): string[] 
     if (weight !== undefined) properties.push(`CPUWeight=${weight}`);
   } else if (cpu?.shares !== undefined) properties.push(`CPUShares=${cpu.shares}`);
   if (cpu?.quota === undefined) return properties;
-  const period = cpu.period ?? 100_000n;
+  const period = cpu.period ?? usualPeriod;
   // In hundredths of a percent, rounded up: a pod gets at least what it asks for.
   const share = Number((cpu.quota * 10_000n + period - 1n) / period) / 100;
   const quota = cpu.quota < 0n ? "" : `${share.toFixed(2)}%`;
-  return [...properties, `CPUQuotaPeriodSec=${period}us`, `CPUQuota=${quota}`];
+  // The property needs systemd 242.
+  if (period !== usualPeriod) properties.push(`CPUQuotaPeriodSec=${period}us`);
+  return [...properties, `CPUQuota=${quota}`];
 }
 
 /** Maps v1's shares (2 to 262144) to v2's weight (1 to 10000), as runc does; undefined: not set. */

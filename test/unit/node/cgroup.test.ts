@@ -232,7 +232,7 @@ describe("systemdDriver()", () => {
       const called = fakeSystemctl(0);
       await own.limitPod("p", limits, signal());
       expect(called()).toBe(
-        "set-property --runtime isulad-podp.slice MemoryMax=67108864 CPUQuotaPeriodSec=100000us CPUQuota=5.00%\n",
+        "set-property --runtime isulad-podp.slice MemoryMax=67108864 CPUQuota=5.00%\n",
       );
       for (const pod of ["p", "other"]) {
         mkdirSync(join(properties, `isulad-pod${pod}.slice.d`), { recursive: true });
@@ -246,7 +246,7 @@ describe("systemdDriver()", () => {
       fakeSystemctl(1);
       expect(own.limitPod("p", limits, signal())).rejects.toMatchObject({
         code: "FAILED_PRECONDITION",
-        message: expect.stringContaining("cannot set MemoryMax=67108864 CPUQuotaPeriodSec"),
+        message: expect.stringContaining("cannot set MemoryMax=67108864 CPUQuota"),
       });
     });
 

@@ -54,7 +54,13 @@ const growthKibMax = 16 * 1024;
 const hangMsDefault = 90_000;
 
 /** Calls without a bounded duration, or with one that a mutated request sets. */
-const lasting = ["GetContainerEvents", "StopContainer", "ExecSync", "CheckpointContainer"];
+const lasting = [
+  "GetContainerEvents",
+  "StopContainer",
+  "ExecSync",
+  "CheckpointContainer",
+  "Profile",
+];
 
 /** Draws when the client cancels, if at all. */
 function planOf(rpc: Rpc, chance: Chance): CallPlan {

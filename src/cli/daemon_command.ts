@@ -3,7 +3,7 @@ import { messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
 import { hostOf } from "./endpoint.ts";
-import { type Lookup, lookup } from "./lookup.ts";
+import { type Candidate, type Lookup, lookup } from "./lookup.ts";
 import { UsageError } from "./options.ts";
 import { print, say } from "./output.ts";
 import { failureCode } from "./program.ts";
@@ -101,6 +101,18 @@ export async function forEach(ids: readonly string[], act: (id: string) => Promi
     }
   }
   return code;
+}
+
+/** As forEach(), for containers by the names that the user gave; prints each name once `act` has succeeded. */
+export function forEachContainer(
+  find: Lookup,
+  names: readonly string[],
+  act: (found: Candidate) => Promise<void>,
+) {
+  return forEach(names, async (name) => {
+    await act(await find.container(name));
+    print(name);
+  });
 }
 
 export function printJson(value: unknown): void {

@@ -5,7 +5,13 @@ import { jsonValue } from "../base/json.ts";
 import { readTextIfExists } from "../sys/file.ts";
 import { signalNumber } from "../sys/signals.ts";
 import type { Client } from "./client.ts";
-import { containerOperand, forEach, hostArg, withClient } from "./daemon_command.ts";
+import {
+  containerOperand,
+  forEach,
+  forEachContainer,
+  hostArg,
+  withClient,
+} from "./daemon_command.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { print } from "./output.ts";
 import { stopContainer } from "./stop_remove.ts";
@@ -29,11 +35,9 @@ export const kill = defineCommand({
   run: ({ args }) =>
     withClient(args, (client, find) => {
       const signal = signalOf(args.signal);
-      return forEach(args._, async (text) => {
-        const { id } = await find.container(text);
+      return forEachContainer(find, args._, async ({ id }) => {
         if (signal === sigkill) await stopContainer(client, id, 0);
         else send(await processOf(client, id), signal);
-        print(text);
       });
     }),
 });

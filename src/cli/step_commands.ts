@@ -5,7 +5,13 @@ import { toLong } from "../base/int64.ts";
 import { quoted } from "../base/text.ts";
 import { runtime } from "../proto/messages.js";
 import type { LinuxContainerResources } from "../proto/types.ts";
-import { containerOperand, forEach, hostArg, podOperand, withClient } from "./daemon_command.ts";
+import {
+  containerOperand,
+  forEachContainer,
+  hostArg,
+  podOperand,
+  withClient,
+} from "./daemon_command.ts";
 import { readMessage } from "./message_file.ts";
 import { repeatable, UsageError } from "./options.ts";
 import { print } from "./output.ts";
@@ -71,10 +77,8 @@ export const start = defineCommand({
   args: { container: { ...containerOperand, ...repeatable }, ...hostArg },
   run: ({ args }) =>
     withClient(args, (client, find) =>
-      forEach(args._, async (text) => {
-        const { id } = await find.container(text);
+      forEachContainer(find, args._, async ({ id }) => {
         await client.StartContainer({ container_id: id }, { timeoutMs: startTimeoutMs });
-        print(text);
       }),
     ),
 });
@@ -105,10 +109,8 @@ export const update = defineCommand({
   run: ({ args }) =>
     withClient(args, (client, find) => {
       const linux = limitsOf(args);
-      return forEach(args._, async (text) => {
-        const { id } = await find.container(text);
+      return forEachContainer(find, args._, async ({ id }) => {
         await client.UpdateContainerResources({ container_id: id, linux });
-        print(text);
       });
     }),
 });

@@ -11,6 +11,7 @@ import {
   completes,
   containerOperand,
   forEach,
+  forEachContainer,
   hostArg,
   podOperand,
   secondsOf,
@@ -44,11 +45,7 @@ export const stop = defineCommand({
   run: ({ args }) =>
     withClient(args, (client, find) => {
       const graceSeconds = secondsOf(args.timeout, "--timeout");
-      return forEach(args._, async (text) => {
-        const { id } = await find.container(text);
-        await stopContainer(client, id, graceSeconds);
-        print(text);
-      });
+      return forEachContainer(find, args._, ({ id }) => stopContainer(client, id, graceSeconds));
     }),
 });
 
@@ -71,13 +68,11 @@ export const rm = defineCommand({
       const chosen = chosenBy(args, "container");
       const listed = args.all ? (await client.ListContainers({})).containers : [];
       const ids = args.all ? listed.map(({ id }) => id ?? "") : chosen;
-      return await forEach(ids, async (text) => {
-        const { id, state } = await find.container(text);
+      return await forEachContainer(find, ids, async ({ id, state }) => {
         if (state === running && !args.force) {
           throw new CriError("FAILED_PRECONDITION", "is running: stop it first, or use --force");
         }
         await client.RemoveContainer({ container_id: id });
-        print(text);
       });
     }),
 });

@@ -89,7 +89,8 @@ async function answer<Handler>(
     started.end();
     return undefined;
   } catch (error) {
-    started.end({ error });
+    // Undefined, which a handler may throw, would count as success.
+    started.end(error ?? new CriError("INTERNAL", `${name} failed without an error`));
     rpc.failures.add(context, { call: name, request, error });
     return statusOf(error);
   }
@@ -142,19 +143,17 @@ function encode({ context, name, method }: Rpc<unknown>, message: object): Buffe
 
 type CallOptions = Parameters<typeof beginCall>[1];
 
-/** Counts a call, and lists it while it is in flight. */
-function startCall({ calls, instruments }: Context, name: string, options: CallOptions) {
+/** Lists a call while it is in flight, and counts it as work. */
+function startCall({ calls }: Context, name: string, options: CallOptions) {
   const begun = beginCall(name, options);
   const work = isReadOnlyCall(name) ? 0 : 1;
   calls.count += work;
   calls.running += work;
   return {
     run: <T>(run: () => T) => within(begun, run),
-    end: (failure?: { error: unknown }) => {
-      endActivity(begun, failure?.error);
+    end: (error?: unknown) => {
+      endActivity(begun, error);
       calls.running -= work;
-      const code = failure === undefined ? "OK" : codeOf(failure.error);
-      instruments.called(name, code, performance.now() - begun.beganMs);
     },
   };
 }

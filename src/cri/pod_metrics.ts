@@ -5,7 +5,8 @@ import { Slices } from "../base/time_slices.ts";
 import { processes } from "../node/cgroup.ts";
 import { readDetails } from "../stats/cgroup_details.ts";
 import { diskName, diskSpace } from "../stats/disks.ts";
-import { countOpenFiles, openFilesMax } from "../stats/open_files.ts";
+import { countOpenFiles } from "../stats/open_files.ts";
+import { softLimit } from "../sys/process.ts";
 import type { Cgroup } from "../stats/sampler.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
@@ -138,6 +139,6 @@ async function processMeasurements(paths: Cgroup["paths"], pid: number) {
     details: readDetails(paths),
     processes: BigInt(pids.length),
     openFiles: await countOpenFiles(pids),
-    openFilesMax: openFilesMax(pid),
+    openFilesMax: softLimit(pid, "open files"),
   };
 }

@@ -1,12 +1,13 @@
 // Starts and stops the installed daemon, asks it for its pods, and removes what it ran.
-import { readdirSync, readFileSync, readlinkSync } from "node:fs";
+import { readlinkSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { loadConfig } from "../base/config.ts";
-import { CriError, errnoOf, messageOf } from "../base/errors.ts";
+import { CriError, messageOf } from "../base/errors.ts";
 import { cgroupFolders, cgroupMounts, removeCgroup } from "../node/cgroup.ts";
 import { spawn } from "../sys/children.ts";
-import { isZombie, kill } from "../sys/process.ts";
+import { readKernelFile } from "../sys/file.ts";
+import { childrenOf, executableOf, isZombie, kill, processIds } from "../sys/process.ts";
 import { configPath } from "./files.ts";
 import { exists, systemdRuns, type Target } from "./target.ts";
 
@@ -62,7 +63,7 @@ export async function podsRun(target: Target, program: string): Promise<boolean>
   if (target.root !== "" || !exists(target, program)) return false;
   const pods = await client(target, program, ["pods", "-q"]).catch(() => "");
   if (pods.trim() !== "") return true;
-  return processesOf(program).some((pid) => isMonitor(pid) && childrenOf(pid) !== "");
+  return processesOf(program).some((pid) => isMonitor(pid) && childrenOf(pid).length > 0);
 }
 
 /** Removes all pods, by a daemon that is started for it if need be. Reports what fails. */
@@ -86,7 +87,7 @@ export async function endProcesses(program: string): Promise<void> {
   const pids = processesOf(program);
   const monitors = pids.filter(isMonitor);
   for (const pid of pids.filter((pid) => !monitors.includes(pid))) {
-    signal(pid, "SIGTERM");
+    kill(pid, "SIGTERM");
     if (!(await hasEnded(pid))) kill(pid);
   }
   for (const pid of monitors) {
@@ -112,64 +113,32 @@ export async function removePodCgroup(target: Target): Promise<void> {
  * container's own file system may have the same path.
  */
 export function processesOf(program: string): number[] {
-  const pids = readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name))
-    .map(Number);
-  const own = linkOf("/proc/self/ns/pid");
-  return pids.filter(
-    (pid) =>
-      pid !== process.pid && executableOf(pid) === program && linkOf(`/proc/${pid}/ns/pid`) === own,
+  const own = pidNamespaceOf("self");
+  return processIds().filter(
+    (pid) => pid !== process.pid && runs(pid, program) && pidNamespaceOf(pid) === own,
   );
 }
 
-function executableOf(pid: number): string {
-  return linkOf(`/proc/${pid}/exe`).replace(/ \(deleted\)$/, "");
+/** Its executable may have been replaced meanwhile. */
+function runs(pid: number, program: string): boolean {
+  return executableOf(pid)?.replace(/ \(deleted\)$/, "") === program;
 }
 
-function linkOf(path: string): string {
+function pidNamespaceOf(pid: number | "self"): string | undefined {
   try {
-    return readlinkSync(path);
+    return readlinkSync(`/proc/${pid}/ns/pid`);
   } catch {
-    return ""; // the process has ended, or belongs to another user
+    return undefined; // the process has ended, or belongs to another user
   }
 }
 
 function isMonitor(pid: number): boolean {
-  return textOf(`/proc/${pid}/cmdline`).split("\0").includes("monitor");
-}
-
-function childrenOf(pid: number): string {
-  const threads = namesIn(`/proc/${pid}/task`);
-  return threads.map((thread) => textOf(`/proc/${pid}/task/${thread}/children`)).join("");
-}
-
-function namesIn(folder: string): string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return []; // it has ended
-  }
-}
-
-function textOf(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return ""; // it has ended
-  }
-}
-
-function signal(pid: number, name: NodeJS.Signals): void {
-  try {
-    process.kill(pid, name);
-  } catch (error) {
-    if (errnoOf(error) !== "ESRCH") throw error;
-  }
+  return readKernelFile(`/proc/${pid}/cmdline`)?.split("\0").includes("monitor") ?? false;
 }
 
 async function hasEnded(pid: number): Promise<boolean> {
   for (let waited = 0; waited < 5_000; waited += pollMs) {
-    if (executableOf(pid) === "" || isZombie(pid)) return true;
+    if (executableOf(pid) === undefined || isZombie(pid)) return true;
     await sleep(pollMs);
   }
   return false;

@@ -1,11 +1,11 @@
 // Starts monitors for a state folder, and kills those that hold its lock and do not serve: a monitor that is
 // stopped, or that lost its socket or its folder. Containers outlive that, and the next monitor adopts them.
-import { constants, mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
+import { constants, mkdirSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { type Log, logFailure } from "../base/log.ts";
 import { spawn } from "../sys/children.ts";
 import { Descriptor } from "../sys/descriptor.ts";
-import { kill, processState, startTime } from "../sys/process.ts";
+import { kill, processIds, processState, startTime } from "../sys/process.ts";
 import { trimMonitorLogFile, monitorLogFile } from "../monitor/monitor_log_file.ts";
 import { monitorArgs } from "../monitor/protocol.ts";
 
@@ -80,16 +80,13 @@ export class Starter {
 function monitorsOf(state: string): number[] {
   const here = statSync(state);
   const args = `\0${monitorArgs(state).join("\0")}\0`;
-  return readdirSync("/proc")
-    .filter((name) => /^\d+$/.test(name))
-    .filter((pid) => {
-      try {
-        if (!readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(args)) return false;
-        const there = statSync(`/proc/${pid}/root${state}`);
-        return there.dev === here.dev && there.ino === here.ino;
-      } catch {
-        return false; // it has ended
-      }
-    })
-    .map(Number);
+  return processIds().filter((pid) => {
+    try {
+      if (!readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(args)) return false;
+      const there = statSync(`/proc/${pid}/root${state}`);
+      return there.dev === here.dev && there.ino === here.ino;
+    } catch {
+      return false; // it has ended
+    }
+  });
 }

@@ -1,4 +1,4 @@
-// Counts the daemon's own calls, pulls and OOM kills for the Prometheus metrics of metrics-port.
+// Counts the daemon's pulls, OOM kills and activities for the Prometheus metrics of metrics-port.
 import { build, version } from "../base/build.ts";
 import { codeOf } from "../base/errors.ts";
 import { ActivityMetrics } from "./activity_metrics.ts";
@@ -11,8 +11,6 @@ import { processFamilies } from "./process_metrics.ts";
 const lagBounds = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5];
 
 export class Instruments implements Disposable {
-  readonly #calls = newCounter("isulad_calls_total");
-  readonly #seconds = newHistogram("isulad_call_duration_seconds");
   readonly #pulls = newCounter("isulad_image_pulls_total");
   readonly #pullSeconds = newHistogram("isulad_image_pull_duration_seconds");
   readonly #oomKills = newCounter("isulad_oom_kills_total");
@@ -22,12 +20,6 @@ export class Instruments implements Disposable {
 
   constructor() {
     this.#oomKills.add({}, 0); // exports 0 before the first kill
-  }
-
-  /** method: an existing one, to bound the labels; code: of the gRPC status. */
-  called(method: string, code: string, ms: number): void {
-    this.#calls.add({ method, code });
-    this.#seconds.observe({ method }, ms / 1000);
   }
 
   oomKilled(): void {
@@ -53,8 +45,6 @@ export class Instruments implements Disposable {
   families(): Family[] {
     const labels = { version, commit: build?.commit ?? "none" };
     return [
-      this.#calls.family(),
-      this.#seconds.family(),
       this.#lag.family(),
       this.#pulls.family(),
       this.#pullSeconds.family(),

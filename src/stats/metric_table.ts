@@ -17,7 +17,7 @@ export type MetricSources = {
   layer?: DiskUsage;
   space?: DiskSpace;
   openFiles?: OpenFiles;
-  openFilesMax?: bigint;
+  openFilesMax?: number;
   interfaces?: InterfaceUsage[];
   diskName: (major: number, minor: number) => string;
 };
@@ -224,7 +224,7 @@ const processes: Metric[] = [
   labelled("GAUGE", "ulimits_soft", "Soft limits of the first process", {
     labels: ["ulimit"],
     values: ({ openFilesMax: value }) =>
-      value === undefined ? [] : [{ value, labels: ["max_open_files"] }],
+      value === undefined ? [] : [{ value: BigInt(value), labels: ["max_open_files"] }],
   }),
 ];
 

@@ -2,7 +2,6 @@
 import { readlinkSync } from "node:fs";
 import { readdir, stat } from "node:fs/promises";
 import { Slices } from "../base/time_slices.ts";
-import { readKernelFile } from "../sys/file.ts";
 
 export type OpenFiles = { files: bigint; sockets: bigint };
 
@@ -44,11 +43,4 @@ function isSocket(path: string): boolean {
   } catch {
     return false; // closed meanwhile
   }
-}
-
-/** Returns the soft limit of open files (proc(5), /proc/PID/limits); undefined: none, or no such process. */
-export function openFilesMax(pid: number): bigint | undefined {
-  const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
-  const soft = /^Max open files\s+(\d+)\s/m.exec(limits)?.[1];
-  return soft === undefined ? undefined : BigInt(soft);
 }

@@ -2,8 +2,7 @@
 import { readdirSync } from "node:fs";
 import process from "node:process";
 import { nowMs } from "../base/clock.ts";
-import { memoryOf } from "../sys/process.ts";
-import { openFilesMax } from "./open_files.ts";
+import { memoryOf, softLimit } from "../sys/process.ts";
 import { reading } from "./own_metrics.ts";
 import type { Family } from "./prometheus.ts";
 
@@ -17,7 +16,7 @@ export function processFamilies(): Family[] {
     reading("process_resident_memory_bytes", memory?.resident),
     reading("process_virtual_memory_bytes", memory?.virtual),
     reading("process_open_fds", readdirSync("/proc/self/fd").length),
-    reading("process_max_fds", openFilesMax(process.pid)),
+    reading("process_max_fds", softLimit(process.pid, "open files")),
     reading("process_start_time_seconds", startedS),
   ];
 }

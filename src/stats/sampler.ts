@@ -11,8 +11,8 @@
 import { Slices } from "../base/time_slices.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { KernelFiles } from "../sys/file.ts";
+import { softLimit } from "../sys/process.ts";
 import { type CgroupUsage, readUsage } from "./cgroup_usage.ts";
-import { openFilesMax } from "./open_files.ts";
 
 /** Minimum time between two readings of a cgroup, and so the shortest period of a rate. */
 const freshMs = 1_000;
@@ -144,7 +144,7 @@ export class Sampler implements Disposable {
 }
 
 function filesMax(): number {
-  return Math.min(openFilesCap, Number(openFilesMax(process.pid) ?? Infinity) / limitShare);
+  return Math.min(openFilesCap, (softLimit(process.pid, "open files") ?? Infinity) / limitShare);
 }
 
 type CpuReading = { cpuNs: bigint | undefined; monotonicMs: number };

@@ -127,6 +127,12 @@ export function readKernelFile(path: string): string | undefined {
   return ifThere(() => readFileSync(path, "latin1"));
 }
 
+/** Returns a number by its name from the text of a file such as /proc/PID/status (proc(5)), in the file's unit. */
+export function kernelFigure(text: string | undefined, name: string): number | undefined {
+  const digits = new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(text ?? "")?.[1];
+  return digits === undefined ? undefined : Number(digits);
+}
+
 function ifThere<T>(action: () => T): T | undefined {
   try {
     return action();

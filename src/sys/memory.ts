@@ -1,5 +1,5 @@
 // Returns the engine's unused memory to the kernel; the engine itself would keep it.
-import { readKernelFile } from "./file.ts";
+import { kernelFigure, readKernelFile } from "./file.ts";
 
 const lookMs = 1_000;
 /** Compiled code is discarded after this long without work. */
@@ -26,7 +26,7 @@ export type Work = { count: number; goesOn: boolean };
 
 /** This process's memory that no file backs, in KiB. */
 function anonymousKib(): number {
-  return Number(/^RssAnon:\s+(\d+)/m.exec(readKernelFile("/proc/self/status") ?? "")?.[1] ?? 0);
+  return kernelFigure(readKernelFile("/proc/self/status"), "RssAnon") ?? 0;
 }
 
 /**

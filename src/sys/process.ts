@@ -4,7 +4,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { getPriority } from "node:os";
 import { errnoOf } from "../base/errors.ts";
 import { Descriptor } from "./descriptor.ts";
-import { readKernelFile, writeKernelFile } from "./file.ts";
+import { kernelFigure, readKernelFile, writeKernelFile } from "./file.ts";
 import { check } from "./libc.ts";
 import { uptimeMs } from "./uptime.ts";
 import { waitStatus } from "./wait.ts";
@@ -14,12 +14,39 @@ export function killGroup(pid: number): void {
   kill(-pid);
 }
 
-/** Sends SIGKILL to a process, or to the group -pid; it may have ended. */
-export function kill(pid: number): void {
+/** Sends a signal to a process, or to the group -pid; it may have ended. */
+export function kill(pid: number, signal: NodeJS.Signals = "SIGKILL"): void {
   try {
-    process.kill(pid, "SIGKILL");
+    process.kill(pid, signal);
   } catch (error) {
     if (errnoOf(error) !== "ESRCH") throw error;
+  }
+}
+
+/** Returns the ids of all processes in this process's view of /proc. */
+export function processIds(): number[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .map(Number);
+}
+
+/**
+ * Returns the ids of the children of all threads of a process; none once it has ended. The engine's threads come
+ * and go, and the children of one that has ended belong to another thread.
+ */
+export function childrenOf(pid: number | "self"): number[] {
+  return threadsOf(pid).flatMap((thread) => {
+    const children = readKernelFile(`/proc/${pid}/task/${thread}/children`) ?? "";
+    return children.split(" ").filter(Boolean).map(Number);
+  });
+}
+
+function threadsOf(pid: number | "self"): string[] {
+  try {
+    return readdirSync(`/proc/${pid}/task`);
+  } catch (error) {
+    if (["ENOENT", "ESRCH"].includes(errnoOf(error) ?? "")) return [];
+    throw error;
   }
 }
 
@@ -98,7 +125,7 @@ export function startTime(pid: number): string | undefined {
 /** Returns a process's age, by a clock that is never set; undefined: there is no such process. */
 export function processAgeMs(pid: number): number | undefined {
   const ticks = startTime(pid);
-  return ticks === undefined ? undefined : uptimeMs() - Number(ticks) * (1000 / ticksPerSecond);
+  return ticks === undefined ? undefined : uptimeMs() - ticksToMs(Number(ticks));
 }
 
 /** started: its startTime(). */
@@ -115,14 +142,34 @@ export function lineageOf(pid: number): Lineage | undefined {
   };
 }
 
-// proc(5), /proc/PID/stat: fields 3, 4, 6, 22 and 52, counted from the one after the command.
+// proc(5), /proc/PID/stat: fields 3, 4, 6, 14, 15, 22 and 52, counted from the one after the command.
 const stateField = 0;
 const parentField = 1;
 const sessionField = 3;
+const userTimeField = 11;
+const systemTimeField = 12;
 const startTimeField = 19;
 const exitCodeField = 49;
 /** USER_HZ, the unit of proc(5)'s times: a constant of the kernel's interface on amd64 and arm64. */
 const ticksPerSecond = 100;
+
+function ticksToMs(ticks: number): number {
+  return ticks * (1000 / ticksPerSecond);
+}
+
+/** startedMs: since boot. */
+export type ProcessTimes = { state: string; cpuMs: number; startedMs: number };
+
+/** Returns state and times of a process by the text of its /proc/PID/stat. */
+export function processTimes(stat: string): ProcessTimes {
+  const fields = fieldsOf(stat);
+  const ticks = (field: number) => Number(fields[field]);
+  return {
+    state: fields[stateField] ?? "",
+    cpuMs: ticksToMs(ticks(userTimeField) + ticks(systemTimeField)),
+    startedMs: ticksToMs(ticks(startTimeField)),
+  };
+}
 
 /**
  * Returns the state of a process of another parent. Its exit code (128 + n for signal n) can be read while it
@@ -138,14 +185,22 @@ export function processState(
   return waitStatus(Number(fields[exitCodeField]));
 }
 
-/** Returns a process's resident memory, including shared memory; undefined: no such process. */
-export function memoryOf(pid: number): { resident: bigint; virtual: bigint } | undefined {
-  const text = readKernelFile(`/proc/${pid}/status`) ?? "";
-  const [resident, virtual] = ["VmRSS", "VmSize"].map((name) => {
-    return new RegExp(`^${name}:\\s+(\\d+) kB$`, "m").exec(text)?.[1];
-  });
-  if (resident === undefined || virtual === undefined) return undefined;
-  return { resident: BigInt(resident) * 1024n, virtual: BigInt(virtual) * 1024n };
+/** Returns a process's resident memory, including shared memory, and its address space, in bytes; undefined: no such process. */
+export function memoryOf(pid: number): { resident: number; virtual: number } | undefined {
+  const text = readKernelFile(`/proc/${pid}/status`);
+  const [residentKib, virtualKib] = ["VmRSS", "VmSize"].map((name) => kernelFigure(text, name));
+  if (residentKib === undefined || virtualKib === undefined) return undefined;
+  return { resident: residentKib * 1024, virtual: virtualKib * 1024 };
+}
+
+/** Returns a soft limit of a process by its name in /proc/PID/limits (proc(5)); undefined: none, or no such process. */
+export function softLimit(
+  pid: number,
+  name: "open files" | "realtime timeout",
+): number | undefined {
+  const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
+  const soft = new RegExp(`^Max ${name} +(\\d+) `, "m").exec(limits)?.[1];
+  return soft === undefined ? undefined : Number(soft);
 }
 
 /** True when a process has a handler for a signal (proc(5), /proc/PID/status: SigCgt), or has ended. */
@@ -173,8 +228,11 @@ export async function executes(pid: number, start: () => Promise<void>): Promise
   while (executableOf(pid) === before && performance.now() < end) await sleep(1);
 }
 
-/** undefined: the process has ended. */
-function executableOf(pid: number): string | undefined {
+/**
+ * Returns the path of a process's executable, which ends in " (deleted)" once the file is removed or replaced;
+ * undefined: the process has ended, or belongs to another user.
+ */
+export function executableOf(pid: number): string | undefined {
   try {
     return readlinkSync(`/proc/${pid}/exe`);
   } catch {
@@ -199,12 +257,16 @@ export function isZombie(pid: number): boolean {
 
 function statFields(pid: number): string[] | undefined {
   try {
-    const stat = readFileSync(`/proc/${pid}/stat`, "utf8");
-    return stat
-      .slice(stat.lastIndexOf(")") + 2)
-      .trimEnd()
-      .split(" ");
+    return fieldsOf(readFileSync(`/proc/${pid}/stat`, "utf8"));
   } catch {
     return undefined;
   }
+}
+
+/** The command, in parentheses, may have spaces and parentheses: the fields begin after the last one. */
+function fieldsOf(stat: string): string[] {
+  return stat
+    .slice(stat.lastIndexOf(")") + 2)
+    .trimEnd()
+    .split(" ");
 }

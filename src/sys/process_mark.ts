@@ -9,7 +9,7 @@
 // - `env -i` removes an environment variable; setsid(2) and a double fork change session and parent.
 // A process may raise its soft limit again, and is then found only by session and parent (exec_tree.ts).
 import { randomBytes } from "node:crypto";
-import { readKernelFile } from "./file.ts";
+import { softLimit } from "./process.ts";
 import { check } from "./libc.ts";
 
 const RLIMIT_RTTIME = 15;
@@ -46,9 +46,7 @@ export function markAsRlimit(mark: number): string {
 
 /** Returns the soft limit of a process, which is its mark if it has one; undefined: no limit, or it has ended. */
 export function markOf(pid: number): number | undefined {
-  const limits = readKernelFile(`/proc/${pid}/limits`) ?? "";
-  const soft = /^Max realtime timeout +(\d+) /m.exec(limits)?.[1];
-  return soft === undefined ? undefined : Number(soft);
+  return softLimit(pid, "realtime timeout");
 }
 
 /** Soft and hard limit; the largest value means no limit. */

@@ -2,7 +2,8 @@
 import { readdirSync, readlinkSync } from "node:fs";
 import process from "node:process";
 import { setImmediate as nextTurn } from "node:timers/promises";
-import { readKernelFile } from "./file.ts";
+import { kernelFigure, readKernelFile } from "./file.ts";
+import { memoryOf, softLimit } from "./process.ts";
 
 /** Each costs a system call. */
 const descriptorsMax = 20_000;
@@ -24,16 +25,17 @@ export type ProcessReport = {
 
 export async function processReport(): Promise<ProcessReport> {
   const { heapUsed, heapTotal, external, arrayBuffers } = process.memoryUsage();
-  const status = readKernelFile("/proc/self/status") ?? "";
-  const rollup = readKernelFile("/proc/self/smaps_rollup") ?? "";
+  const status = readKernelFile("/proc/self/status");
+  const rollup = readKernelFile("/proc/self/smaps_rollup");
+  const memory = memoryOf(process.pid);
   return {
     pid: process.pid,
     uptimeSeconds: Math.round(process.uptime()),
-    threads: figure(status, "Threads"),
+    threads: kernelFigure(status, "Threads") ?? 0,
     memory: {
-      residentBytes: figure(status, "VmRSS") * 1024,
-      virtualBytes: figure(status, "VmSize") * 1024,
-      privateDirtyBytes: figure(rollup, "Private_Dirty") * 1024,
+      residentBytes: memory?.resident ?? 0,
+      virtualBytes: memory?.virtual ?? 0,
+      privateDirtyBytes: (kernelFigure(rollup, "Private_Dirty") ?? 0) * 1024,
       heapUsedBytes: heapUsed,
       heapTotalBytes: heapTotal,
       externalBytes: external,
@@ -41,11 +43,6 @@ export async function processReport(): Promise<ProcessReport> {
     },
     descriptors: await descriptorReport(),
   };
-}
-
-/** A number of a file in /proc by its name; 0 without it. */
-function figure(text: string, name: string): number {
-  return Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(text)?.[1] ?? 0);
 }
 
 async function descriptorReport(): Promise<ProcessReport["descriptors"]> {
@@ -56,9 +53,7 @@ async function descriptorReport(): Promise<ProcessReport["descriptors"]> {
     kinds[kind] = (kinds[kind] ?? 0) + 1;
     if (index % turnMax === turnMax - 1) await nextTurn();
   }
-  const limits = readKernelFile("/proc/self/limits") ?? "";
-  const limit = /^Max open files\s+(\d+)/m.exec(limits)?.[1];
-  return { open: names.length, limit: limit === undefined ? "unlimited" : Number(limit), kinds };
+  return { open: names.length, limit: softLimit(process.pid, "open files") ?? "unlimited", kinds };
 }
 
 function kindOf(descriptor: string): string {

@@ -60,7 +60,6 @@ async function servedWith(sizes: Sizes) {
     log,
     events: { close: () => {} },
     calls: { count: 0, running: 0 },
-    instruments: { called: () => {} },
     sandboxes: { listed: () => undefined },
     containers: { listed: () => undefined },
     reload: () => Promise.resolve({ warnings: ["x".repeat(17 * mib)] }),

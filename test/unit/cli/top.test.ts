@@ -8,7 +8,7 @@ const status = "Name:\tapp\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t77\t5\nVmRSS:\
 
 test("a row has the ids in the container and on the host, memory, times and the command", () => {
   const files = { stat, status, cmdline: "sh\0-c\0true\0" };
-  expect(processRow("77", files, 3_785_000)).toEqual([
+  expect(processRow(77, files, 3_785_000)).toEqual([
     "1000",
     "5",
     "77",
@@ -19,7 +19,7 @@ test("a row has the ids in the container and on the host, memory, times and the 
     "sh -c true",
   ]);
   const zombie = { stat, status: "Name:\tapp\nUid:\t0\t0\nNSpid:\t77\n", cmdline: "" };
-  expect(processRow("77", zombie, 60_000)).toEqual([
+  expect(processRow(77, zombie, 60_000)).toEqual([
     "0",
     "77",
     "77",

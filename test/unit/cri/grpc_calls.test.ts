@@ -3,7 +3,8 @@
 import { describe, expect, test } from "bun:test";
 import { EventEmitter } from "node:events";
 import * as grpc from "@grpc/grpc-js";
-import { CriError, grpcCodes } from "../../../src/base/errors.ts";
+import { observeActivities } from "../../../src/base/activity.ts";
+import { codeOf, CriError, grpcCodes } from "../../../src/base/errors.ts";
 import { encodedBytesMax, statusText } from "../../../src/base/status_text.ts";
 import { answerStream, answerUnary, type Method, type Rpc } from "../../../src/cri/grpc_calls.ts";
 import type { Context } from "../../../src/cri/context.ts";
@@ -19,17 +20,15 @@ const method: Method = { request, response, stream: false };
 function fixture() {
   const { log, lines } = capturedLog("debug");
   const calls = { count: 0, running: 0 };
-  const counted: string[] = [];
   const nothing = { listed: () => undefined };
   const context = {
     config: { maxSendBytes: 16 << 20 },
     log,
     calls,
-    instruments: { called: (_name: string, code: string) => counted.push(code) },
     sandboxes: nothing,
     containers: nothing,
   } as unknown as Context;
-  return { lines, calls, counted, context, failures: new FailureLog(log, 50) };
+  return { lines, calls, context, failures: new FailureLog(log, 50) };
 }
 
 type Answer = { failed: grpc.ServiceError | null; bytes?: Buffer | null | undefined };
@@ -38,6 +37,10 @@ type Answer = { failed: grpc.ServiceError | null; bytes?: Buffer | null | undefi
 async function unary(handler: Rpc<never>["handler"] | (() => unknown), refusing = 0) {
   const parts = fixture();
   const rpc = { ...parts, name: "StopContainer", method, handler: handler as never };
+  const counted: string[] = [];
+  using _ = observeActivities((_call, _endedMs, error) => {
+    counted.push(error === undefined ? "OK" : codeOf(error));
+  });
   const call = Object.assign(new EventEmitter(), {
     request: Buffer.alloc(0),
     getDeadline: () => 0,
@@ -50,7 +53,7 @@ async function unary(handler: Rpc<never>["handler"] | (() => unknown), refusing 
       resolve({ failed: failed as grpc.ServiceError | null, bytes });
     });
   });
-  return { ...parts, ...answer };
+  return { ...parts, counted, ...answer };
 }
 
 const throwing = (error: unknown) => () => {
@@ -77,7 +80,7 @@ describe("a call", () => {
     expect(encodeURI(failed!.details).length).toBeLessThanOrEqual(encodedBytesMax);
     expect(failed?.code).toBe(error instanceof CriError ? grpcCodes.NOT_FOUND : grpcCodes.INTERNAL);
     expect({ counted, calls }).toMatchObject({
-      counted: [expect.any(String)],
+      counted: [error instanceof CriError ? "NOT_FOUND" : "INTERNAL"],
       calls: { running: 0 },
     });
   });

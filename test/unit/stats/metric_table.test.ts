@@ -75,7 +75,7 @@ test.each<[string, Partial<MetricSources>, string[]]>([
     },
     ["4 /dev/8-0 8 0 Sync"],
   ],
-  ["ulimits_soft", { openFilesMax: 1024n }, ["1024 max_open_files"]],
+  ["ulimits_soft", { openFilesMax: 1024 }, ["1024 max_open_files"]],
   [
     "hugetlb_usage_bytes",
     { details: { ...details, hugepages: [{ size: "2MB", usage: 4n }] } },

@@ -1,7 +1,8 @@
 // Tests the counts of open files and the networks of processes.
 import { expect, test } from "bun:test";
 import { connect, createServer, type AddressInfo } from "node:net";
-import { countOpenFiles, openFilesMax } from "../../../src/stats/open_files.ts";
+import { countOpenFiles } from "../../../src/stats/open_files.ts";
+import { softLimit } from "../../../src/sys/process.ts";
 import { readNetworks } from "../../../src/stats/network_stats.ts";
 import { statSync } from "node:fs";
 
@@ -20,9 +21,9 @@ test("countOpenFiles() counts sockets among the descriptors, and skips ended pro
   server.close();
 });
 
-test("openFilesMax() reads the soft limit, and nothing of an ended process", () => {
-  expect(openFilesMax(process.pid)).toBeGreaterThan(0n);
-  expect(openFilesMax(endedPid)).toBeUndefined();
+test("softLimit() reads the limit of open files, and nothing of an ended process", () => {
+  expect(softLimit(process.pid, "open files")).toBeGreaterThan(0);
+  expect(softLimit(endedPid, "open files")).toBeUndefined();
 });
 
 test("readNetworks() reads through a process in the namespace", async () => {

@@ -11,7 +11,7 @@ import { build } from "../base/build.ts";
 import { CriError } from "../base/errors.ts";
 import type { CgroupPaths } from "../node/cgroup.ts";
 import { MemoryCounts, openMemoryEvents, type MemoryWatch } from "../node/memory_events.ts";
-import { eventfd, signalEventfd, type Descriptor } from "../sys/descriptor.ts";
+import { eventfd, signalEventfd, type Descriptor, type Released } from "../sys/descriptor.ts";
 import { diskOf } from "../sys/disk.ts";
 import type { LogRequest, WorkerBody, WorkerReply } from "../monitor_log/log_worker.ts";
 
@@ -21,10 +21,15 @@ export type Captured = { stdout: Uint8Array; stderr: Uint8Array };
 /** isCopied: a shim copies the output, and closes the streams at its end; drainMs: limit for the rest of it. */
 export type DrainLimit = { isCopied: boolean; drainMs?: number | undefined };
 
-/** Longer than a worker waits for a log that it cannot write to end. */
-const answerMs = 10_000;
+type Limits = { startMs: number; answerMs: number };
+
+/**
+ * startMs: for the start of a thread, which waits for CPU time, not for a disk. answerMs: from then on; longer
+ * than a worker waits for a log that it cannot write to end.
+ */
+const usual: Limits = { startMs: 30_000, answerMs: 10_000 };
 /** A pause writes only the rest of terminals' output. */
-const pauseMs = 2_000;
+const pausing: Limits = { startMs: 2_000, answerMs: 2_000 };
 
 export class LogWorkers {
   /** Keyed by device. */
@@ -33,15 +38,22 @@ export class LogWorkers {
   readonly #logs = new Map<string, LogWorker>();
   readonly #onFailure: (error: unknown) => void;
   readonly #lingerMs: number;
+  readonly #limits: Limits;
+  readonly #start: typeof startThread;
   #watches = 0;
 
   /**
    * onFailure: called when a worker has ended, and with it its logs: the process must be replaced. lingerMs:
    * time that a thread is kept after its last log.
    */
-  constructor(onFailure: (error: unknown) => void, { lingerMs = 60_000 } = {}) {
+  constructor(
+    onFailure: (error: unknown) => void,
+    { lingerMs = 60_000, limits = usual, start = startThread } = {},
+  ) {
     this.#onFailure = onFailure;
     this.#lingerMs = lingerMs;
+    this.#limits = limits;
+    this.#start = start;
   }
 
   /** device: of the file system with its logs; "": it writes no file. waiting: requests without an answer. */
@@ -53,13 +65,17 @@ export class LogWorkers {
 
   /**
    * Writes a log from descriptors, which the worker owns from here on, even after a failure.
-   * @throws CriError DEADLINE_EXCEEDED when the log's disk does not answer.
+   * @throws CriError DEADLINE_EXCEEDED when its thread does not start or the log's disk does not answer.
    */
   async log(request: NewLog): Promise<void> {
     const { id } = request;
     const thread = this.#logThread(request);
     try {
-      await thread.inTime({ op: "log", ...request, resumed: false }, "opening the log on its disk");
+      await thread.inTime(
+        { op: "log", ...request, resumed: false },
+        "opening the log on its disk",
+        this.#limits,
+      );
     } catch (error) {
       this.#forget(id, thread);
       thread.request({ op: "end", id, isCopied: false }).catch(this.#onFailure); // closes it should the disk answer later
@@ -84,6 +100,7 @@ export class LogWorkers {
     const { lostBytes = 0 } = await thread.inTime(
       { op: "end", id, isCopied },
       "ending the log on its disk",
+      this.#limits,
     );
     return lostBytes;
   }
@@ -93,12 +110,20 @@ export class LogWorkers {
    * DEADLINE_EXCEEDED when the log's disk does not answer.
    */
   async reopen(id: string): Promise<void> {
-    await this.#logOf(id).inTime({ op: "reopen", id }, "reopening the log on its disk");
+    await this.#logOf(id).inTime(
+      { op: "reopen", id },
+      "reopening the log on its disk",
+      this.#limits,
+    );
   }
 
   /** Copies a container's further output to the FIFOs at these paths. */
   async attach(request: Omit<Extract<WorkerBody, { op: "attach" }>, "op">): Promise<void> {
-    await this.#logOf(request.id).inTime({ op: "attach", ...request }, "attaching to the log");
+    await this.#logOf(request.id).inTime(
+      { op: "attach", ...request },
+      "attaching to the log",
+      this.#limits,
+    );
   }
 
   #logOf(id: string): LogWorker {
@@ -140,9 +165,10 @@ export class LogWorkers {
 
   /** Stops all reading and ends every log with a whole line. @throws CriError when one cannot be written. */
   async pause(): Promise<void> {
-    const threads = [...this.#threads.values()];
-    const paused = threads.map((thread) => thread.request({ op: "pause" }));
-    await inTime(Promise.all(paused), "pausing the logs on their disks", pauseMs);
+    const paused = this.#threads
+      .values()
+      .map((thread) => thread.inTime({ op: "pause" }, "pausing the logs on their disks", pausing));
+    await Promise.all(paused);
   }
 
   /** Ends a pause, also one that failed. */
@@ -160,7 +186,7 @@ export class LogWorkers {
   }
 
   #thread(device: string): LogWorker {
-    const found = this.#threads.get(device) ?? new LogWorker(device, this.#onFailure);
+    const found = this.#threads.get(device) ?? new LogWorker(device, this.#start, this.#onFailure);
     this.#threads.set(device, found);
     return found;
   }
@@ -178,31 +204,37 @@ export class LogWorkers {
   }
 }
 
+function startThread(wake: Released): Worker {
+  // In the compiled executable a worker's path is relative to the build's root (dist/build.ts).
+  const entry =
+    build === undefined
+      ? new URL("../monitor_log/log_worker.ts", import.meta.url)
+      : "./src/monitor_log/log_worker.ts";
+  return new Worker(entry, { workerData: { wake } });
+}
+
 class LogWorker {
   readonly device: string;
   /** Ids of the containers whose logs it writes. */
   readonly logs = new Set<string>();
   readonly #wake = eventfd();
   readonly #worker: Worker;
+  readonly #started = Promise.withResolvers<void>();
   readonly #waiting = new Map<number, PromiseWithResolvers<WorkerReply>>();
   #seq = 0;
   #stopping = false;
 
   /** device: of the file system with its logs; "": it writes no file. */
-  constructor(device: string, onFailure: (error: unknown) => void) {
+  constructor(device: string, start: typeof startThread, onFailure: (error: unknown) => void) {
     this.device = device;
-    // In the compiled executable a worker's path is relative to the build's root (dist/build.ts).
-    const entry =
-      build === undefined
-        ? new URL("../monitor_log/log_worker.ts", import.meta.url)
-        : "./src/monitor_log/log_worker.ts";
-    this.#worker = new Worker(entry, { workerData: { wake: this.#wake.duplicate().release() } });
+    this.#worker = start(this.#wake.duplicate().release());
     this.#worker.on("error", onFailure);
     this.#worker.on("exit", (code) => {
       if (!this.#stopping) onFailure(new Error(`log worker ended with ${code}`));
       this.#wake.close();
     });
     this.#worker.on("message", (reply: WorkerReply) => {
+      this.#started.resolve();
       const waiting = this.#waiting.get(reply.seq);
       this.#waiting.delete(reply.seq);
       if (reply.error === undefined) waiting?.resolve(reply);
@@ -214,9 +246,15 @@ class LogWorker {
     return this.#waiting.size;
   }
 
-  /** @throws CriError DEADLINE_EXCEEDED when the thread waits for a disk that does not answer. */
-  inTime(body: WorkerBody, what: string): Promise<WorkerReply> {
-    return inTime(this.request(body), what, answerMs);
+  /**
+   * @throws CriError DEADLINE_EXCEEDED when the thread does not start, or when it waits for a disk that does not
+   * answer.
+   */
+  async inTime(body: WorkerBody, what: string, limits: Limits): Promise<WorkerReply> {
+    const answer = this.request(body);
+    answer.catch(() => {}); // its failure after the thread's late start is ignored
+    await inTime(this.#started.promise, "starting the thread that writes logs", limits.startMs);
+    return await inTime(answer, what, limits.answerMs);
   }
 
   request(body: WorkerBody): Promise<WorkerReply> {

@@ -36,6 +36,7 @@ export type WorkerBody =
   /** Ends this thread when it has nothing left to write. */
   | { op: "stop" };
 type WorkerRequest = WorkerBody & { seq: number };
+/** seq: the request's, or 0 in the first message, which says that the thread has started. */
 export type WorkerReply = {
   seq: number;
   error?: string;
@@ -276,6 +277,7 @@ function isDone(): boolean {
 
 async function main(): Promise<void> {
   parentPort!.on("message", (request: WorkerRequest) => inbox.push(request));
+  reply({ seq: 0 });
   let unfinished = false;
   let worked = false;
   while (!isDone()) {

@@ -1,11 +1,12 @@
 // Makes all parts of the daemon, in order, and ends them in the reverse order when SIGINT, SIGTERM or SIGQUIT
-// comes. Containers, and the monitor, go on.
+// comes. Containers, and the monitor, go on. Each stage of the start is a step, which dumps name.
 import { join } from "node:path";
+import { activity } from "./base/activity.ts";
 import { liveFields } from "./base/live_fields.ts";
 import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { errnoOf, messageOf } from "./base/errors.ts";
-import { type Log, logFailure } from "./base/log.ts";
+import type { Log } from "./base/log.ts";
 import { EventBus, eventsMax, subscribersMax } from "./base/event_bus.ts";
 import { commitExit } from "./cri/container_end.ts";
 import type { Context } from "./cri/context.ts";
@@ -52,6 +53,7 @@ import type { PodEvent } from "./state/events.ts";
 import { writePidfile } from "./pidfile.ts";
 import { openMetrics } from "./metrics.ts";
 import { openService } from "./service.ts";
+import { dumpOnSignal, endSignal, reloadOnSignal } from "./signals.ts";
 import { serve, serveContainerd, serveMirror } from "./sockets.ts";
 import { sandboxRecords } from "./state/sandbox.ts";
 import { Store } from "./state/store.ts";
@@ -85,24 +87,45 @@ export type Start = {
 };
 
 /** Runs the daemon until a signal ends it. */
-export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
-  const { config } = loaded;
+export async function runDaemon(start: Start): Promise<void> {
+  const { loaded, log } = start;
   for (const warning of loaded.warnings) log.warn(warning);
   reportRejections(log);
   await using stack = new AsyncDisposableStack();
   const service = stack.use(openService(log));
   service.recovering();
-  for (const name of ["", "stdio", "sandboxes"]) makeFolder(join(config.state, name), "state");
-  makeFolder(config.graph, "graph");
-  stack.use(lockFolder(config.state, "state"));
-  await refuseAlien(config.graph);
-  stack.use(lockFolder(config.graph, "graph"));
-  const instance = await claimGraph(config.graph);
-  closeFolder(config.graph, "graph");
-  closeFolder(config.state, "state");
+  const { config } = loaded;
+  const context = await stage("start", () => startParts(start, stack));
+  log.info("ready", {
+    version,
+    commit: build?.commit,
+    hosts: config.hosts.join(" "),
+    cgroups: `${context.cgroup.name} v${context.cgroup.version}`,
+    config: loaded.files.join(" "),
+  });
+  reloadOnSignal(context, log);
+  service.ready(config.hosts[0]!);
+  const signal = await endSignal();
+  service.ending();
+  log.info("shutting down; containers continue", { signal });
+  setTimeout(() => {
+    log.error("the shutdown exceeds its deadline and is cut off", { afterMs: endMsMax });
+    process.exit(1);
+  }, endMsMax).unref();
+}
+
+/** Makes all parts and serves them. */
+async function startParts(
+  { loaded: { config }, read, log }: Start,
+  stack: AsyncDisposableStack,
+): Promise<Context> {
+  let made: Context | undefined;
+  dumpOnSignal({ state: config.state, log, context: () => made });
+  const instance = await stage("start-folders", () => claimFolders(config, stack));
   applyOomScore(config, log);
   becomeSubreaper();
   const context = await createContext({ config, read, log, instance }, stack);
+  made = context;
   stack.use(reapOrphans(context));
   await startTracing(context, stack);
   const { calls, streams } = context;
@@ -113,37 +136,42 @@ export async function runDaemon({ loaded, read, log }: Start): Promise<void> {
   prepareNetnsFolder(config, log);
   const { promise: isReady, resolve: ready } = Promise.withResolvers<void>();
   if (config.containerdSocket !== "") await serveContainerd(context, stack, isReady);
-  await recoverRecords(context);
-  await context.monitor.connect();
+  await stage("start-records", () => recoverRecords(context));
+  await stage("start-monitor", () => context.monitor.connect());
   if (config.nri.support) {
     const { openNri } = await import("./cri/nri.ts");
-    stack.use(await openNri(context, log.child("nri")));
+    stack.use(await stage("start-nri", () => openNri(context, log.child("nri"))));
   }
   stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
   let isServing = false;
   await openMetrics(context, stack, () => isServing);
-  await serve(context, stack);
-  await serveMirror(context, stack);
+  await stage("start-sockets", async () => {
+    await serve(context, stack);
+    await serveMirror(context, stack);
+  });
   if (config.imagesDir !== "") stack.use(loadImages(context));
   await writePidfile(config.pidfile, { stack, log: context.log });
-  log.info("ready", {
-    version,
-    commit: build?.commit,
-    hosts: config.hosts.join(" "),
-    cgroups: `${context.cgroup.name} v${context.cgroup.version}`,
-    config: loaded.files.join(" "),
-  });
   ready();
   isServing = true;
-  handleSignals(context, log);
-  service.ready(config.hosts[0]!);
-  const signal = await endSignal();
-  service.ending();
-  log.info("shutting down; containers continue", { signal });
-  setTimeout(() => {
-    log.error("the shutdown exceeds its deadline and is cut off", { afterMs: endMsMax });
-    process.exit(1);
-  }, endMsMax).unref();
+  return context;
+}
+
+/** Names a part of the start for dumps and metrics. */
+function stage<T>(step: string, work: () => T | Promise<T>): Promise<T> {
+  return activity("step", { step }, work);
+}
+
+/** Makes, locks and checks the folders graph and state. Returns this daemon's instance. */
+async function claimFolders(config: Config, stack: AsyncDisposableStack): Promise<string> {
+  for (const name of ["", "stdio", "sandboxes"]) makeFolder(join(config.state, name), "state");
+  makeFolder(config.graph, "graph");
+  stack.use(lockFolder(config.state, "state"));
+  await refuseAlien(config.graph);
+  stack.use(lockFolder(config.graph, "graph"));
+  const instance = await claimGraph(config.graph);
+  closeFolder(config.graph, "graph");
+  closeFolder(config.state, "state");
+  return instance;
 }
 
 async function startTracing(context: Context, stack: AsyncDisposableStack): Promise<void> {
@@ -169,7 +197,7 @@ async function createContext(
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
-  const images = stack.use(await openImages({ config, log }));
+  const images = stack.use(await stage("start-images", () => openImages({ config, log })));
   const { apparmor, problem } = await openApparmor(config.disableApparmor);
   if (problem !== undefined) log.warn(problem);
   const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
@@ -192,7 +220,7 @@ async function createContext(
     instance,
     bootId: bootId(),
     host: readHostInfo(mounts, { apparmor, selinux }),
-    handlers: await openHandlers(config, log),
+    handlers: await stage("start-runtimes", () => openHandlers(config, log)),
     sandboxes: new Store({
       ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),
       onUnwritten,
@@ -366,22 +394,4 @@ function reapOrphan(pid: number): void {
   } catch (error) {
     if (errnoOf(error) !== "ECHILD") throw error;
   }
-}
-
-function handleSignals(context: Context, log: Log): void {
-  process.on("SIGHUP", () => {
-    context.reload().catch(logFailure(log, "SIGHUP had no effect"));
-  });
-  process.on("SIGUSR1", () => {
-    import("./debug.ts")
-      .then(({ writeDump }) => writeDump(context))
-      .then((path) => log.info("dump written", { path }))
-      .catch(logFailure(log, "SIGUSR1: the dump was not written"));
-  });
-}
-
-function endSignal(): Promise<NodeJS.Signals> {
-  return new Promise((resolve) => {
-    for (const signal of ["SIGINT", "SIGTERM", "SIGQUIT"] as const) process.once(signal, resolve);
-  });
 }

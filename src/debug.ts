@@ -19,9 +19,11 @@ const monitorMs = 3_000;
 const dumpsMax = 5;
 const sampleUs = 1_000;
 
-/** Returns what the daemon and its monitor are doing, as JSON for people and scripts. */
-export async function dump(context: Context): Promise<string> {
-  const { sandboxes, containers, images, nri } = context;
+/**
+ * Returns what the daemon and its monitor are doing, as JSON for people and scripts.
+ * context: undefined early in the start, when only calls, steps and locks are known.
+ */
+export async function dump(context: Context | undefined): Promise<string> {
   const report = {
     time: new Date(nowMs()).toISOString(),
     version,
@@ -29,6 +31,14 @@ export async function dump(context: Context): Promise<string> {
     process: await processReport(),
     calls: callReports(),
     locks: lockReports(),
+    ...(context && (await partsReport(context))),
+  };
+  return `${jsonText(report, 2)}\n`;
+}
+
+async function partsReport(context: Context): Promise<object> {
+  const { sandboxes, containers, images, nri } = context;
+  return {
     queues: queuesOf(context),
     records: {
       sandboxes: sandboxes.list().length,
@@ -38,11 +48,12 @@ export async function dump(context: Context): Promise<string> {
     nri: nri?.plugins().map(({ id, kind, lastError }) => ({ id, kind, lastError })),
     monitor: await monitorReport(context),
   };
-  return `${jsonText(report, 2)}\n`;
 }
 
 async function monitorReport({ monitor }: Context): Promise<object> {
   const { pid, losses } = monitor;
+  // A call would connect, which the start does only after it has read the records.
+  if (pid === undefined) return { losses, problem: "not connected" };
   try {
     const asked = monitor.call("inspect", {});
     const { result } = await inTime(asked, "asking the monitor for its state", monitorMs);
@@ -53,8 +64,8 @@ async function monitorReport({ monitor }: Context): Promise<object> {
 }
 
 /** Writes a dump under state, readable by root only; the newest five stay. Returns its path. */
-export async function writeDump(context: Context): Promise<string> {
-  const folder = join(context.config.state, "dumps");
+export async function writeDump(state: string, context: Context | undefined): Promise<string> {
+  const folder = join(state, "dumps");
   mkdirSync(folder, { recursive: true, mode: 0o700 });
   const path = join(folder, `dump-${new Date(nowMs()).toISOString().replaceAll(":", "")}.json`);
   await writeFileAtomic(path, await dump(context), { mode: 0o600 });

@@ -23,7 +23,11 @@ export const ownMetrics = {
   isulad_call_duration_seconds: metric("histogram", "method", "Duration of answered calls"),
   isulad_calls_in_flight: metric("gauge", "method", "Calls that are not answered yet"),
   isulad_oldest_call_seconds: metric("gauge", "method", "Age of the oldest call in flight"),
-  ...timed("isulad_step", "step", "the steps of which calls consist, such as cni-add"),
+  ...timed(
+    "isulad_step",
+    "step",
+    "the steps of which calls and the start consist, such as cni-add",
+  ),
   isulad_lock_waiters: metric("gauge", "", "Calls that wait for a lock"),
   isulad_queue_length: metric("gauge", "queue", "What waits in a queue"),
   isulad_queue_limit: metric("gauge", "queue", "The bound of a queue that has one"),

@@ -3,8 +3,10 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as grpc from "@grpc/grpc-js";
 import { spawnSync } from "node:child_process";
 import { readdirSync, readFileSync, statSync } from "node:fs";
+import { constants } from "node:os";
 import { join } from "node:path";
 import process from "node:process";
+import { setTimeout as sleep } from "node:timers/promises";
 import { failure, until } from "../expect.ts";
 import { runtime } from "../../src/proto/messages.js";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
@@ -83,6 +85,38 @@ test("SIGUSR1 writes dumps for root only, of which five stay", async () => {
   expect(statSync(path).mode & 0o777).toBe(0o600);
   expect((JSON.parse(readFileSync(path, "utf8")) as Dump).process.pid).toBe(daemon.pid);
 });
+
+test("SIGUSR1 shows in which step a start hangs", async () => {
+  const [monitor] = daemon.monitors();
+  await daemon.stop();
+  process.kill(monitor!, "SIGSTOP");
+  const starting = daemon.start();
+  /** Steps of the start, by the newest dump. */
+  const steps = () => {
+    const path = daemon.log.match(/(?<=dump written.*path=)\S+/g)?.at(-1);
+    if (path === undefined) return undefined;
+    const { calls } = JSON.parse(readFileSync(path, "utf8")) as Dump;
+    return calls.find(({ call }) => call === "step start")?.steps.map(({ step }) => step);
+  };
+  try {
+    await until("it handles the signal", () => handles(daemon.pid, constants.signals.SIGUSR1));
+    await until("a dump shows that it waits for the monitor", async () => {
+      process.kill(daemon.pid, "SIGUSR1");
+      await sleep(100); // for the dump, of which only five stay
+      return steps()?.includes("step start-monitor") === true;
+    });
+  } finally {
+    process.kill(monitor!, "SIGCONT");
+  }
+  await starting;
+  expect((await dump()).calls.filter(({ call }) => call === "step start")).toEqual([]);
+});
+
+/** Without a handler the signal would end it. */
+function handles(pid: number, signal: number): boolean {
+  const [, caught = "0"] = /^SigCgt:\s*(\S+)/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))!;
+  return ((BigInt(`0x${caught}`) >> BigInt(signal - 1)) & 1n) === 1n;
+}
 
 test("a profile shows what the daemon's loop does; only one is made at a time", async () => {
   const profiling = daemon.client.Profile({ seconds: 1 });

@@ -1,0 +1,35 @@
+// Handles the daemon's signals: SIGUSR1 writes a dump from the start on, SIGHUP reloads, SIGINT, SIGTERM and
+// SIGQUIT end it.
+import { type Log, logFailure } from "./base/log.ts";
+import type { Context } from "./cri/context.ts";
+
+/** context: undefined while its parts are made. */
+export function dumpOnSignal({
+  state,
+  log,
+  context,
+}: {
+  state: string;
+  log: Log;
+  context: () => Context | undefined;
+}): void {
+  process.on("SIGUSR1", () => {
+    import("./debug.ts")
+      .then(({ writeDump }) => writeDump(state, context()))
+      .then((path) => log.info("dump written", { path }))
+      .catch(logFailure(log, "SIGUSR1: the dump was not written"));
+  });
+}
+
+/** Before, SIGHUP has no effect: the start reads the configuration. */
+export function reloadOnSignal(context: Context, log: Log): void {
+  process.on("SIGHUP", () => {
+    context.reload().catch(logFailure(log, "SIGHUP had no effect"));
+  });
+}
+
+export function endSignal(): Promise<NodeJS.Signals> {
+  return new Promise((resolve) => {
+    for (const signal of ["SIGINT", "SIGTERM", "SIGQUIT"] as const) process.once(signal, resolve);
+  });
+}

@@ -9,6 +9,7 @@ import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import { failure, until } from "../expect.ts";
 import { runtime } from "../../src/proto/messages.js";
+import { catchesSignal } from "../../src/sys/process.ts";
 import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { startReceiver, type Receiver } from "../otlp_receiver.ts";
 
@@ -99,7 +100,9 @@ test("SIGUSR1 shows in which step a start hangs", async () => {
     return calls.find(({ call }) => call === "step start")?.steps.map(({ step }) => step);
   };
   try {
-    await until("it handles the signal", () => handles(daemon.pid, constants.signals.SIGUSR1));
+    await until("it handles the signal, which would end it", () =>
+      catchesSignal(daemon.pid, constants.signals.SIGUSR1),
+    );
     await until("a dump shows that it waits for the monitor", async () => {
       process.kill(daemon.pid, "SIGUSR1");
       await sleep(100); // for the dump, of which only five stay
@@ -111,12 +114,6 @@ test("SIGUSR1 shows in which step a start hangs", async () => {
   await starting;
   expect((await dump()).calls.filter(({ call }) => call === "step start")).toEqual([]);
 });
-
-/** Without a handler the signal would end it. */
-function handles(pid: number, signal: number): boolean {
-  const [, caught = "0"] = /^SigCgt:\s*(\S+)/m.exec(readFileSync(`/proc/${pid}/status`, "utf8"))!;
-  return ((BigInt(`0x${caught}`) >> BigInt(signal - 1)) & 1n) === 1n;
-}
 
 test("a profile shows what the daemon's loop does; only one is made at a time", async () => {
   const profiling = daemon.client.Profile({ seconds: 1 });

@@ -49,11 +49,14 @@ export class Tags<Watch> {
   }
 }
 
+/** Size of struct epoll_event, and where its data is; the structure is packed on x86-64 only. */
+export function epollEvent(arch: string): { bytes: number; dataAt: number } {
+  return arch === "x64" ? { bytes: 12, dataAt: 4 } : { bytes: 16, dataAt: 8 };
+}
+
 export class Epoll implements Disposable {
   readonly #epoll: Descriptor;
-  // struct epoll_event is packed on x86-64 only.
-  readonly #stride = process.arch === "x64" ? 12 : 16;
-  readonly #dataAt = process.arch === "x64" ? 4 : 8;
+  readonly #event = epollEvent(process.arch);
   readonly #events = new Uint8Array(16 * 64);
   readonly #view = new DataView(this.#events.buffer);
 
@@ -85,7 +88,7 @@ export class Epoll implements Disposable {
     const event = new Uint8Array(16);
     const view = new DataView(event.buffer);
     view.setUint32(0, events >>> 0, true);
-    view.setUint32(this.#dataAt, tag, true);
+    view.setUint32(this.#event.dataAt, tag, true);
     check("epoll_ctl", `descriptor ${fd}`, this.#epoll.fd, operation, fd, event);
   }
 
@@ -100,9 +103,9 @@ export class Epoll implements Disposable {
     }
     const ready: Ready[] = [];
     for (let i = 0; i < count; i++) {
-      const at = i * this.#stride;
+      const at = i * this.#event.bytes;
       const events = this.#view.getUint32(at, true);
-      ready.push({ tag: this.#view.getUint32(at + this.#dataAt, true), events });
+      ready.push({ tag: this.#view.getUint32(at + this.#event.dataAt, true), events });
     }
     return ready;
   }

@@ -62,13 +62,17 @@ export function screenTable(
   dispensable: readonly string[],
   whole: boolean,
 ): string {
-  const { isTTY, columns } = process.stdout;
-  if (!isTTY || whole) return table(rows);
-  return fitted(rows, columns || columnsDefault, dispensable);
+  if (!process.stdout.isTTY || whole) return table(rows);
+  return fitted(rows, screenColumns(), dispensable);
 }
 
-/** For terminals that do not report their size. */
+/** Of a terminal that does not report its size, and of text for a pipe. */
 const columnsDefault = 80;
+
+/** Returns the width for text that is broken into lines. */
+export function screenColumns(): number {
+  return (process.stdout.isTTY && process.stdout.columns) || columnsDefault;
+}
 
 /** Formats a value as lines of "path: value", for answers that are no list. */
 export function propertyTable(value: unknown): string {

@@ -150,3 +150,8 @@ export function wrapped(text: string, width: number): string[] {
   }
   return [...lines, line];
 }
+
+/** Breaks a text at its spaces, and also longer words: no line is longer than `width`. */
+export function folded(text: string, width: number): string[] {
+  return wrapped(text.replaceAll(new RegExp(`\\S{${width}}(?=\\S)`, "g"), "$& "), width);
+}

@@ -3,6 +3,7 @@ import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
 import { isulad } from "../proto/messages.js";
 import type { NriPlugin } from "../proto/types.ts";
+import { diff } from "./nri_diff.ts";
 import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
 import { protoJson, table } from "./text.ts";
 
@@ -12,6 +13,7 @@ const namedMax = 3;
 
 export const nri = defineCommand({
   meta: { description: "List NRI plugins with their calls, latencies and last errors" },
+  subCommands: { diff },
   args: { ...outputArg, ...hostArg },
   run: ({ args }) =>
     withClient(args, async (client) => {

@@ -90,6 +90,15 @@ export function size(bytes: Long | number | bigint | null | undefined): string {
   return `${Number(value.toPrecision(3))}${units[unit]}`;
 }
 
+/** Formats nanoseconds since the epoch in the terminal's time zone. */
+export function localTime(ns: Long | number | null | undefined): { day: string; clock: string } {
+  const time = new Date(Number(toBigInt(ns) / 1_000_000n));
+  const two = (part: number) => String(part).padStart(2, "0");
+  const day = [time.getFullYear(), two(time.getMonth() + 1), two(time.getDate())].join("-");
+  const clock = [time.getHours(), time.getMinutes(), time.getSeconds()].map(two).join(":");
+  return { day, clock };
+}
+
 /** Formats seconds as 0:05, 12:03 or 3:02:01. */
 export function clockText(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds));

@@ -7,13 +7,12 @@ import { isulad } from "../proto/messages.js";
 import type { PodTimeline, TimelineEntry } from "../proto/types.ts";
 import type { Client } from "./client.ts";
 import { completes, hostArg, withClient } from "./daemon_command.ts";
-import { checkFormat, show, tableFormatArgs } from "./format.ts";
-import { wrapped } from "./help.ts";
+import { checkFormat, screenColumns, show, tableFormatArgs } from "./format.ts";
+import { folded } from "./help.ts";
 import { type Candidate, choose, containersOf, podCandidate } from "./lookup.ts";
 import { coloured } from "./output.ts";
-import { jsonForm, protoJson, shortId, size } from "./text.ts";
+import { jsonForm, localTime, protoJson, shortId, size } from "./text.ts";
 
-const columnsDefault = 80;
 /** Longer names of containers are cut. */
 const nameColumnsMax = 16;
 const ofPod = "(pod)";
@@ -37,8 +36,7 @@ export const why = defineCommand({
       const { timelines } = await client.ListTimelines({ pod });
       const timeline = ofContainer(timelines?.[0] ?? { pod }, container);
       const value = protoJson(isulad.v1.PodTimeline.toObject(timeline as never, jsonForm));
-      const columns = (process.stdout.isTTY && process.stdout.columns) || columnsDefault;
-      await show(args, value, () => timelineText(timeline, columns));
+      await show(args, value, () => timelineText(timeline, screenColumns()));
     }),
 });
 
@@ -138,9 +136,8 @@ function textLines(entry: TimelineEntry, width: number): string[] {
   const text = (textOf(entry) + again)
     .replaceAll(/\b[0-9a-f]{64}\b/g, shortId)
     .replaceAll(/\s+/g, " ");
-  const broken = text.replaceAll(new RegExp(`\\S{${width}}(?=\\S)`, "g"), "$& ");
   const isBad = entry.what === "exit" ? (entry.exit_code ?? 0) !== 0 : Boolean(entry.code);
-  return wrapped(broken, width).map((line) => (isBad ? coloured(line, "red") : line));
+  return folded(text, width).map((line) => (isBad ? coloured(line, "red") : line));
 }
 
 /** Successful calls in words. */
@@ -198,13 +195,4 @@ function exitText({ exit_code, code, detail }: TimelineEntry, took: string): str
 function duration(ms: number): string {
   if (ms < 1000) return `${ms} ms`;
   return ms < 120_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.round(ms / 60_000)} min`;
-}
-
-/** In the terminal's time zone. */
-function localTime(ns: TimelineEntry["at"]): { day: string; clock: string } {
-  const time = new Date(Number(toBigInt(ns) / 1_000_000n));
-  const two = (part: number) => String(part).padStart(2, "0");
-  const day = [time.getFullYear(), two(time.getMonth() + 1), two(time.getDate())].join("-");
-  const clock = [time.getHours(), time.getMinutes(), time.getSeconds()].map(two).join(":");
-  return { day, clock };
 }

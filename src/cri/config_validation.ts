@@ -6,8 +6,17 @@ import { toBigInt } from "../base/int64.ts";
 import { runtime } from "../proto/messages.js";
 import type * as cri from "../proto/types.ts";
 import { levelPattern } from "../spec/selinux.ts";
-import { all, byteLength, list, map, message, oneOf, range, refuse } from "./validation_rules.ts";
-import { required, text, type Rule } from "./validation_rules.ts";
+import {
+  all,
+  byteLength,
+  list,
+  map,
+  message,
+  oneOf,
+  range,
+  refuse,
+} from "../base/validation_rules.ts";
+import { required, text, type Rule } from "../base/validation_rules.ts";
 
 const { NamespaceMode, Protocol, MountPropagation, Signal, SupplementalGroupsPolicy } = runtime.v1;
 

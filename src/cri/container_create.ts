@@ -150,6 +150,7 @@ async function makeContainer(
     await step("container-bundle", () =>
       writeFile(specFile(context, container.id), ociJson(spec), { mode: 0o600 }),
     );
+    await adjusted?.keepChanges();
     // Stop and Remove of the sandbox only see listed containers: list this one before they begin, or fail.
     using _ = await context.sandboxes.lock(sandbox.id);
     await readySandbox(context, sandbox.id);

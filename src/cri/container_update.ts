@@ -43,11 +43,12 @@ export async function updateContainerResources(
   if (!request.linux && !annotations) return {};
   const given = request.linux ?? {};
   const annotated = annotations ? { ...container, updateAnnotations: annotations } : container;
-  const change = await context.nri?.updateContainer(annotated, given);
+  const updated = await context.nri?.updateContainer(annotated, given);
+  const { change } = updated ?? {};
   // NRI's resources lack oom_score_adj.
   const resources = { ...(change?.resources ?? given), oom_score_adj: given.oom_score_adj };
   await changeResources(context, id, { ...change, resources, annotations }, call);
-  context.nri?.updatedContainer(id);
+  await context.nri?.updatedContainer(id, given, updated?.steps ?? []);
   return {};
 }
 
@@ -56,13 +57,16 @@ type Before = OciResources & { oomScoreAdj?: number | undefined };
 
 type Update = ResourceChange & { annotations?: Record<string, string> | null };
 
-/** Sets all of the given resources, or none. Throws as updateContainerResources does. */
+/**
+ * Sets all of the given resources, or none; returns all of the container's, before and after. Throws as
+ * updateContainerResources does.
+ */
 export async function changeResources(
   context: Context,
   id: string,
   { resources: given, pidsLimit, annotations }: Update,
   call: Call,
-): Promise<void> {
+): Promise<{ before: OciResources; after: OciResources }> {
   using _ = await context.containers.lock(id);
   const container = context.containers.get(id);
   requireUpdatable(container);
@@ -107,6 +111,7 @@ export async function changeResources(
     throw new CriError(codeOf(error), `updating container ${id}: ${message}`, { cause: error });
   }
   context.log.info("container updated", { container: id });
+  return { before, after: resources };
 }
 
 /** undefined: the update does not mention it. */

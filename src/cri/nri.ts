@@ -10,27 +10,36 @@ import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
 import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
 import type { ContainerChange, NriBackend } from "../nri/apply_updates.ts";
-import type { ContainerSnapshot, PodSnapshot, ResourceChange } from "../nri/convert.ts";
-import { NriHost, type PluginState } from "../nri/host.ts";
+import {
+  addChanges,
+  creationChanges,
+  ownChange,
+  requestChanges,
+} from "../nri/container_changes.ts";
+import type { ContainerSnapshot, PodSnapshot } from "../nri/convert.ts";
+import { NriHost, type PluginState, type PluginStep } from "../nri/host.ts";
+import type { ContainerAdjustment } from "../proto/nri_types.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import { adjustedSpec } from "../spec/nri_adjustment.ts";
 import { applyCdi } from "../spec/cdi.ts";
-import { sandboxResources, type OciNamespace, type OciSpec } from "../spec/oci.ts";
+import type { OciSpec } from "../spec/oci.ts";
 import { mergedResources } from "../spec/resources.ts";
 import { namespaceOptions } from "../spec/namespace_options.ts";
 import { evicted, type Container } from "../state/container.ts";
-import { isInGuest, podName, type Sandbox } from "../state/sandbox.ts";
+import { podName, type Sandbox } from "../state/sandbox.ts";
 import { readSpec } from "./bundle.ts";
 import { withClasses } from "./annotated_classes.ts";
 import { stopContainerProcess } from "./container_end.ts";
 import { changeResources } from "./container_update.ts";
-import { hasCgroup } from "./cgroups.ts";
 import type { Context } from "./context.ts";
-import type { NriEvents } from "./nri_events.ts";
-import { NriLifecycle } from "./nri_lifecycle.ts";
+import type { NriEvents, PluginUpdate } from "./nri_events.ts";
+import { NriLifecycle } from "../nri/lifecycle.ts";
+import { pluginContainer, pluginPod } from "./nri_snapshots.ts";
 import { getHandler } from "./runtime_handlers.ts";
 import { containersOf } from "./sandbox_lookup.ts";
-import { sandboxInfo } from "./spec_inputs.ts";
+
+/** A container that is being created, and its spec before any plugin. */
+type Creation = { sandbox: Sandbox; container: Container; spec: OciSpec };
 
 /** Stop timeout of evicted containers; the default of kubelets. */
 const evictionGraceMs = 30_000;
@@ -113,30 +122,56 @@ class Nri implements NriEvents, AsyncDisposable {
     sandbox: Sandbox,
     container: Container,
     spec: OciSpec,
-  ): Promise<{ container: Container; spec: OciSpec }> {
+  ): ReturnType<NriEvents["createContainer"]> {
     this.#host.checkRequired("CreateContainer");
-    if (this.#host.isEmpty) return { container, spec };
+    if (this.#host.isEmpty) return { container, spec, keepChanges: async () => {} };
     const snapshot = pluginContainer(container, spec);
     this.#creating.set(container.id, snapshot);
-    const { adjust, resources } = await this.#host.createContainer(this.#pod(sandbox), snapshot);
-    const { host, config, cgroup } = this.#context;
-    const names = (adjust.CDI_devices ?? []).map(({ name }) => name ?? "");
-    const withDevices = await this.#withCdi(sandbox, spec, names);
+    const answer = await this.#host.createContainer(this.#pod(sandbox), snapshot);
+    const { adjust, steps, resources } = answer;
     const blockio = adjust.linux?.resources?.blockio_class?.value;
     const rdt = adjust.linux?.resources?.rdt_class?.value;
-    if (rdt) prepareRdtClass(config.rdtConfigFile, rdt);
-    const changed = adjustedSpec(withDevices, adjust, {
+    if (rdt) prepareRdtClass(this.#context.config.rdtConfigFile, rdt);
+    const parts = { sandbox, container, spec };
+    const changed = await this.#adjusted(parts, adjust);
+    const limited = withClasses(withResources(container, resources), { blockio, rdt });
+    const cgroupsPath = adjust.linux?.cgroups_path;
+    if (cgroupsPath) this.#context.cgroup.pathsOf(cgroupsPath); // throws for an invalid path
+    const specs = await this.#specsAfter(parts, steps, changed);
+    return {
+      container: cgroupsPath ? { ...limited, cgroupsPath } : limited,
+      spec: changed,
+      keepChanges: () =>
+        addChanges(kept(this.#context, container.id), () => creationChanges(spec, specs)),
+    };
+  }
+
+  /** Returns the spec with the merged adjustment. */
+  async #adjusted({ sandbox, container, spec }: Creation, adjust: ContainerAdjustment) {
+    const { host, config } = this.#context;
+    const names = (adjust.CDI_devices ?? []).map(({ name }) => name ?? "");
+    const blockio = adjust.linux?.resources?.blockio_class?.value;
+    return adjustedSpec(await this.#withCdi(sandbox, spec, names), adjust, {
       host,
       ociVersion: getHandler(this.#context, container.runtimeHandler).support.ociVersion ?? "1.0.0",
       ...(blockio ? { blockIO: blockioClass(config.blockioConfigFile, blockio) } : {}),
       resctrl: existsSync(join(resctrlFolder, "schemata")),
       restrictOomScoreAdj: config.restrictOomScoreAdj,
     });
-    const limited = withClasses(withResources(container, resources), { blockio, rdt });
-    const cgroupsPath = adjust.linux?.cgroups_path;
-    if (!cgroupsPath) return { container: limited, spec: changed };
-    cgroup.pathsOf(cgroupsPath); // throws for an invalid path
-    return { container: { ...limited, cgroupsPath }, spec: changed };
+  }
+
+  /** Returns the spec after each plugin: undefined: not valid before a later plugin changed it, too. */
+  async #specsAfter(
+    parts: Creation,
+    steps: readonly PluginStep<ContainerAdjustment>[],
+    last: OciSpec,
+  ): Promise<PluginStep<OciSpec | undefined>[]> {
+    const earlier = steps.slice(0, -1).map(async ({ plugin, result }) => {
+      const spec = await this.#adjusted(parts, result).catch(() => undefined);
+      return { plugin, result: spec };
+    });
+    const ends = steps.slice(-1).map(({ plugin }) => ({ plugin, result: last }));
+    return [...(await Promise.all(earlier)), ...ends];
   }
 
   async #withCdi(sandbox: Sandbox, spec: OciSpec, names: string[]): Promise<OciSpec> {
@@ -198,8 +233,8 @@ class Nri implements NriEvents, AsyncDisposable {
   async updateContainer(
     container: Container,
     resources: LinuxContainerResources,
-  ): Promise<ResourceChange> {
-    if (this.#host.isEmpty) return { resources };
+  ): Promise<PluginUpdate> {
+    if (this.#host.isEmpty) return { change: { resources }, steps: [] };
     const sandbox = this.#context.sandboxes.get(container.sandboxId);
     return await this.#order.run(container.id, undefined, async () => {
       const snapshot = await this.#snapshot(container);
@@ -207,10 +242,17 @@ class Nri implements NriEvents, AsyncDisposable {
     });
   }
 
-  updatedContainer(id: string): void {
+  async updatedContainer(
+    id: string,
+    given: LinuxContainerResources,
+    steps: PluginUpdate["steps"],
+  ): Promise<void> {
     const container = this.#context.containers.find(id);
     if (container === undefined) return;
     this.#background(this.#notify("PostUpdateContainer", container));
+    await addChanges(kept(this.#context, id), () =>
+      requestChanges(this.#context.host, given, steps),
+    );
   }
 
   changedSpec(id: string): void {
@@ -300,9 +342,15 @@ export async function openNri(context: Context, log: Log): Promise<AsyncDisposab
   return nri;
 }
 
-async function update(context: Context, { id, ...change }: ContainerChange): Promise<void> {
+function kept({ containers, log }: Context, id: string) {
+  return { folder: containers.folderOf(id), log };
+}
+
+async function update(context: Context, { id, plugin, ...change }: ContainerChange): Promise<void> {
   const signal = AbortSignal.timeout(context.config.runtimeTimeoutMs);
-  await changeResources(context, context.containers.get(id).id, change, { signal });
+  const container = context.containers.get(id);
+  const { before, after } = await changeResources(context, container.id, change, { signal });
+  await addChanges(kept(context, container.id), () => ownChange(plugin, before, after));
 }
 
 async function evict(context: Context, id: string, reason: string): Promise<void> {
@@ -318,54 +366,4 @@ function withResources(container: Container, given: LinuxContainerResources): Co
   const { config } = container;
   const resources = mergedResources(config.linux?.resources ?? {}, given);
   return { ...container, config: { ...config, linux: { ...config.linux, resources } } };
-}
-
-function pluginPod(context: Context, sandbox: Sandbox): PodSnapshot {
-  const { id, config, runtimeHandler, networkSettings, pause, cgroup, torndown } = sandbox;
-  const { net: network, ...others } = sandboxInfo(context, sandbox).namespaces;
-  return {
-    id,
-    config,
-    runtimeHandler,
-    pid: pause?.pid ?? 0,
-    ips: torndown ? [] : networkSettings.IPs,
-    namespaces: Object.entries({ network, ...others }).flatMap(([type, path]) =>
-      path === undefined ? [] : [{ type: type as OciNamespace["type"], path }],
-    ),
-    cgroupsPath: hasCgroup(context, sandbox)
-      ? context.cgroup.podCgroup(cgroup.parent, id).ociParent
-      : "",
-    resources: sandboxResources(context.host, isInGuest(sandbox)),
-  };
-}
-
-const states = {
-  creating: "created",
-  created: "created",
-  running: "running",
-  exited: "stopped",
-} as const;
-
-function pluginContainer(container: Container, spec: OciSpec): ContainerSnapshot {
-  const { id, sandboxId, image, phase, updateAnnotations, classes } = container;
-  const annotations = { ...container.config.annotations, ...updateAnnotations };
-  const config = { ...container.config, annotations };
-  const ended = phase.phase === "exited" ? phase : undefined;
-  const startedAtNs = "startedAtNs" in phase ? phase.startedAtNs : "0";
-  return {
-    id,
-    sandboxId,
-    config,
-    spec,
-    ...(classes === undefined ? {} : { classes }),
-    image,
-    state: states[phase.phase],
-    pid: phase.phase === "running" ? phase.pid : 0,
-    createdAtNs: BigInt(container.createdAtNs),
-    startedAtNs: BigInt(startedAtNs),
-    finishedAtNs: BigInt(ended?.finishedAtNs ?? "0"),
-    exitCode: ended?.exitCode ?? 0,
-    reason: ended?.reason ?? "",
-    message: ended?.message ?? "",
-  };
 }

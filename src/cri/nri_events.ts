@@ -1,10 +1,12 @@
 // Interface between the RPCs and NRI plugins (nri.ts); events and their order match containerd.
 import type { ResourceChange } from "../nri/convert.ts";
-import type { PluginState } from "../nri/host.ts";
+import type { PluginState, PluginStep } from "../nri/host.ts";
 import type { LinuxContainerResources } from "../proto/types.ts";
 import type { OciSpec } from "../spec/oci.ts";
 import type { Container } from "../state/container.ts";
 import type { Sandbox } from "../state/sandbox.ts";
+
+export type PluginUpdate = { change: ResourceChange; steps: PluginStep<ResourceChange>[] };
 
 /**
  * Events that plugins may refuse throw a CriError with the plugin's name and message; the others never throw.
@@ -39,7 +41,12 @@ export type NriEvents = {
     sandbox: Sandbox,
     container: Container,
     spec: OciSpec,
-  ): Promise<{ container: Container; spec: OciSpec }>;
+  ): Promise<{
+    container: Container;
+    spec: OciSpec;
+    /** Writes what each plugin changed into the container's folder. */
+    keepChanges: () => Promise<void>;
+  }>;
   createdContainer(container: Container, spec: OciSpec): void;
   /** CreateContainer failed: delivers stop and removal to plugins that saw its creation. */
   abandonedContainer(sandbox: Sandbox, id: string): Promise<void>;
@@ -50,12 +57,17 @@ export type NriEvents = {
   stoppedContainer(container: Container): void;
   /** Delivered once, and after StopContainer, which is delivered first if it was not yet. */
   removeContainer(container: Container): Promise<void>;
-  /** Returns the resources to set; may be refused. Hold no container lock: plugins update others. */
-  updateContainer(
-    container: Container,
-    resources: LinuxContainerResources,
-  ): Promise<ResourceChange>;
-  updatedContainer(id: string): void;
+  /**
+   * Returns the resources to set, and what each plugin has made of the given ones; may be refused. Hold no
+   * container lock: plugins update others.
+   */
+  updateContainer(container: Container, resources: LinuxContainerResources): Promise<PluginUpdate>;
+  /** given: as updateContainer got it. */
+  updatedContainer(
+    id: string,
+    given: LinuxContainerResources,
+    steps: PluginUpdate["steps"],
+  ): Promise<void>;
   /** Its config.json was rewritten. */
   changedSpec(id: string): void;
 };

@@ -24,7 +24,7 @@ import {
   required,
   secret,
   type Rule,
-} from "./validation_rules.ts";
+} from "../base/validation_rules.ts";
 
 const { PodSandboxState, ContainerState } = runtime.v1;
 

@@ -24,7 +24,7 @@ import * as image from "./image.ts";
 import type { Encoded } from "./encoded_lists.ts";
 import * as metrics from "./pod_metrics.ts";
 import * as nodeImages from "./node_images.ts";
-import { nriPlugins } from "./nri_plugins.ts";
+import { listNriChanges, nriPlugins } from "./nri_plugins.ts";
 import { runtimeConfig, status, updateRuntimeConfig, versionOf } from "./runtime.ts";
 import { listPodSandbox, podSandboxStatus, streamPodSandboxes } from "./sandbox_status.ts";
 import { removePodSandbox, stopPodSandbox } from "./sandbox_stop.ts";
@@ -98,6 +98,7 @@ const handlers: Handlers = {
   NriPlugins: nriPlugins,
   ListTimelines: async (context, request) =>
     (await import("../history/pod_timelines.ts")).listTimelines(context, request),
+  ListNriChanges: listNriChanges,
   Reload: (context) => context.reload(),
   Dump: async ({ debug }) => ({ json: await debug.dump() }),
   Profile: async ({ debug }, { seconds }, { signal }) => ({

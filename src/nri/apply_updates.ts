@@ -9,10 +9,11 @@ import type {
   UpdateContainersResponse,
 } from "../proto/nri_types.ts";
 import { checkUpdate } from "./check_answers.ts";
+import type { UpdateMerge } from "./merge_updates.ts";
 import { toCri, type ContainerSnapshot, type PodSnapshot, type ResourceChange } from "./convert.ts";
 
-/** A resource change of an existing container. */
-export type ContainerChange = ResourceChange & { id: string };
+/** A resource change of an existing container. plugin: index and name, of several joined by commas. */
+export type ContainerChange = ResourceChange & { id: string; plugin: string };
 
 /** Gives the NRI host access to pods and containers. */
 export type NriBackend = {
@@ -56,7 +57,7 @@ export class UpdateApplier {
     for (const update of request.update ?? []) checkUpdate(update);
     for (const update of request.update ?? []) {
       try {
-        await this.#apply(update);
+        await this.#apply(update, plugin);
       } catch (error) {
         failed.push(update);
         const fields = { plugin, container: update.container_id ?? "" };
@@ -86,10 +87,13 @@ export class UpdateApplier {
   }
 
   /** @throws CriError of the first failed update of a live container without ignore_failure. */
-  async applyAll(request: string, updates: readonly ContainerUpdate[]): Promise<void> {
-    for (const update of updates) {
+  async applyAll(
+    request: string,
+    updates: Pick<UpdateMerge, "others" | "pluginsOf">,
+  ): Promise<void> {
+    for (const update of updates.others()) {
       try {
-        await this.#apply(update);
+        await this.#apply(update, updates.pluginsOf(update.container_id ?? ""));
       } catch (error) {
         const id = update.container_id ?? "";
         if (!update.ignore_failure && this.#backend.isLive(id)) {
@@ -101,11 +105,11 @@ export class UpdateApplier {
     }
   }
 
-  async #apply(update: ContainerUpdate): Promise<void> {
+  async #apply(update: ContainerUpdate, plugin: string): Promise<void> {
     const id = update.container_id ?? "";
     const { fixed, ...change } = toCri(update.linux?.resources ?? {});
     rejectFixed(id, fixed);
-    await this.#backend.update({ id, ...change });
+    await this.#backend.update({ id, plugin, ...change });
   }
 
   /** Stops containers without waiting for their end. */

@@ -43,6 +43,9 @@ export type PluginState = {
   lastError: string;
 };
 
+/** What the plugins up to this one have made of a request, as if it were the last. plugin: index and name. */
+export type PluginStep<Result> = { plugin: string; result: Result };
+
 export class NriHost implements AsyncDisposable {
   readonly #log: Log;
   readonly #backend: NriBackend;
@@ -130,17 +133,22 @@ export class NriHost implements AsyncDisposable {
   }
 
   /**
-   * Returns the merged adjustment of a container that is being created, and its resources in CRI's form.
-   * Applies plugins' updates of other containers.
+   * Returns the merged adjustment of a container that is being created, also after each plugin that changed
+   * something, and the container's resources in CRI's form. Applies plugins' updates of other containers.
    * @throws CriError for a plugin's rejection, a conflict, or a failed update.
    */
   async createContainer(
     podSnapshot: PodSnapshot,
     snapshot: ContainerSnapshot,
-  ): Promise<{ adjust: ContainerAdjustment; resources: LinuxContainerResources }> {
+  ): Promise<{
+    adjust: ContainerAdjustment;
+    steps: PluginStep<ContainerAdjustment>[];
+    resources: LinuxContainerResources;
+  }> {
     const pod = nriPod(podSnapshot);
     const original = nriContainer(snapshot);
     const creation = new AdjustmentMerge(original);
+    const steps: PluginStep<ContainerAdjustment>[] = [];
     {
       // Updates are applied after the turn: they wait for other changes, which may wait for a turn.
       using _ = await this.#set.turns.acquire();
@@ -150,15 +158,16 @@ export class NriHost implements AsyncDisposable {
         const adjust = await this.#adjust(plugin, creation, message);
         if (adjust === undefined) continue;
         message = creationMessage(pod, creation);
+        steps.push({ plugin: plugin.id, result: creation.adjustment() });
         const subject = { pod: podSnapshot, container: snapshot };
         this.#backend.adjusted?.({ ...subject, plugin: plugin.id, adjust });
       }
       await this.#validate(creation, { pod, container: original });
     }
-    await this.#updates.applyAll("CreateContainer", creation.updates.others());
+    await this.#updates.applyAll("CreateContainer", creation.updates);
     this.#updates.evict(creation.evictions);
     const adjust = creation.adjustment();
-    return { adjust, resources: toCri(adjust.linux?.resources ?? {}).resources };
+    return { adjust, steps, resources: toCri(adjust.linux?.resources ?? {}).resources };
   }
 
   /** Merges the plugin's answer; returns its changes of the container, if there are any. */
@@ -220,24 +229,25 @@ export class NriHost implements AsyncDisposable {
         checked(() => update.forEach(checkUpdate));
         updates.apply(plugin.id, this.#updates.withoutStale(plugin.id, update));
       });
-      await this.#updates.applyAll("StopContainer", updates.others());
+      await this.#updates.applyAll("StopContainer", updates);
     } catch (error) {
       this.#log.warn(messageOf(error), { event: "StopContainer", container: container.id });
     }
   }
 
   /**
-   * Returns the resources of CRI's UpdateContainerResources as changed by plugins. Applies their updates of
-   * other containers.
+   * Returns the resources of CRI's UpdateContainerResources as changed by plugins, also after each that
+   * changed something. Applies their updates of other containers.
    * @throws CriError for a plugin's rejection, a conflict, or a failed update.
    */
   async updateContainer(
     podSnapshot: PodSnapshot,
     snapshot: ContainerSnapshot,
     resources: LinuxContainerResources,
-  ): Promise<ResourceChange> {
+  ): Promise<{ change: ResourceChange; steps: PluginStep<ResourceChange>[] }> {
     const [pod, container] = [nriPod(podSnapshot), nriContainer(snapshot)];
     const merge = new ResourceUpdateMerge(snapshot.id, fromCri(resources));
+    const steps: PluginStep<ResourceChange>[] = [];
     {
       using _ = await this.#set.turns.acquire();
       for (const plugin of this.#set.plugins) {
@@ -251,13 +261,16 @@ export class NriHost implements AsyncDisposable {
           response.update = this.#updates.withoutStale(plugin.id, response.update);
           merge.apply(plugin.id, response);
         });
+        const resources = merge.updates.requested();
+        if (resources === request.linux_resources) continue;
+        steps.push({ plugin: plugin.id, result: toCri(resources) });
       }
     }
     const { fixed, ...change } = toCri(merge.updates.requested());
     rejectFixed(snapshot.id, fixed);
-    await this.#updates.applyAll("UpdateContainer", merge.updates.others());
+    await this.#updates.applyAll("UpdateContainer", merge.updates);
     this.#updates.evict(merge.evictions);
-    return change;
+    return { change, steps };
   }
 
   /** Delivers UpdatePodSandbox before the update is applied. @throws CriError for a plugin's rejection. */

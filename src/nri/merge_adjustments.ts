@@ -236,7 +236,7 @@ export class AdjustmentMerge {
       mounts: this.#mounts.adjusted((destination) => ({ destination })).map(([, item]) => item),
       env: this.#env.adjusted(() => "").map(([key, value]) => ({ key, value })),
       args: this.#args ?? [],
-      hooks: this.#addedHooks,
+      hooks: { ...this.#addedHooks },
       rlimits: [...this.#rlimits.added.values()],
       CDI_devices: [...this.#cdiDevices.added.values()],
       linux: {

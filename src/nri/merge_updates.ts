@@ -45,6 +45,8 @@ export class UpdateMerge {
   readonly #creating: string | undefined;
   readonly #requested: Requested | undefined;
   readonly #updates = new Map<string, ContainerUpdate>();
+  /** Container → the plugins that update it. */
+  readonly #plugins = new Map<string, Set<string>>();
 
   /**
    * creating: the container being created, which must not be updated. requested: the container and resources
@@ -81,6 +83,7 @@ export class UpdateMerge {
     mergeResources(linux, update.linux?.resources ?? {}, claim);
     const ignored = (before?.ignore_failure ?? true) && update.ignore_failure === true;
     this.#updates.set(id, { container_id: id, linux, ignore_failure: ignored });
+    this.#plugins.set(id, (this.#plugins.get(id) ?? new Set()).add(plugin));
   }
 
   #asRequested(id: string): LinuxResources {
@@ -97,6 +100,11 @@ export class UpdateMerge {
   others(): ContainerUpdate[] {
     const requested = this.#requested?.id;
     return [...this.#updates.values()].filter(({ container_id: id }) => id !== requested);
+  }
+
+  /** Returns the plugins that update the container, in their order: "10-a, 20-b". */
+  pluginsOf(id: string): string {
+    return [...(this.#plugins.get(id) ?? [])].join(", ");
   }
 }
 

@@ -125,6 +125,7 @@ const byId = {
   ExecSync: "NOT_FOUND",
   UpdateContainerResources: "NOT_FOUND",
   UpdatePodSandboxResources: "NOT_FOUND",
+  ListNriChanges: "NOT_FOUND",
 } as const;
 /** Nothing to be wrong with, or not served. */
 const takeNothing = `Version Status RuntimeConfig ImageFsInfo GetContainerEvents

@@ -5,17 +5,17 @@ import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { OciSpec } from "../../src/spec/oci.ts";
 import { failure, until } from "../expect.ts";
-import { type Daemon, startDaemon } from "../harness.ts";
+import { type Daemon, executable, startDaemon } from "../harness.ts";
 import { hasGo, Plugins } from "./plugins.ts";
 
 const test = anyTest.skipIf(!hasGo);
 const plugins = new Plugins();
+const page = readFileSync(join(import.meta.dirname, "../../docs/nri.md"), "utf8");
 let daemon: Daemon;
 let lastPod: string;
 
 /** Builds the page's program with the modules of the test plugin, if it has changed, and returns its path. */
 function buildExample(): string {
-  const page = readFileSync(join(import.meta.dirname, "../../docs/nri.md"), "utf8");
   const [, code = ""] = /^```go\n([^]*?)^```/m.exec(page) ?? [];
   const folder = join(import.meta.dirname, "../.cache/nri-example");
   mkdirSync(folder, { recursive: true });
@@ -57,6 +57,9 @@ test("the example limits the processes of a pod with the annotation, and of no o
   const { timelines } = await daemon.client.ListTimelines({ pod: lastPod });
   const changes = timelines[0]!.entries!.filter(({ what }) => what === "nri");
   expect(changes).toMatchObject([{ detail: "10-pids: linux.resources.pids" }]);
+  const env = { ...process.env, ISULAD_HOST: `unix://${daemon.socket}` };
+  const { stdout } = spawnSync(executable, ["nri", "diff", lastPod], { env, encoding: "utf8" });
+  expect(page).toContain(stdout.replace(/, [^,]*:$/m, ", 2026-11-23 20:05:06:"));
   expect((await create(undefined)).linux.resources?.pids).toBeUndefined();
   expect(daemon.log).toMatch(/test\/pod-\d+\/c-\d+: 20 processes/);
 });

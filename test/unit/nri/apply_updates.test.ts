@@ -13,15 +13,21 @@ const shares = (id: string, more: ContainerUpdate = {}): ContainerUpdate => ({
   ...more,
 });
 
+/** Merged updates of these plugins. */
+const of = (plugins: string, ...updates: ContainerUpdate[]) => ({
+  others: () => updates,
+  pluginsOf: () => plugins,
+});
+
 /** An applier over containers `live` and `busy`; updates of `busy` and of unknown containers fail. */
 function applier() {
   const done: string[] = [];
   const backend = {
     state: () => Promise.resolve({ pods: [], containers: [] }),
     isLive: (id: string) => ["live", "busy"].includes(id),
-    update: ({ id }: { id: string }) => {
+    update: ({ id, plugin }: { id: string; plugin: string }) => {
       if (id !== "live") return Promise.reject(new CriError("ABORTED", `${id} cannot be updated`));
-      done.push(`update ${id}`);
+      done.push(`update ${id} for ${plugin}`);
       return Promise.resolve();
     },
     evict: (id: string, reason: string) => {
@@ -39,7 +45,7 @@ test("unsolicited updates are applied one by one, and failed ones are returned",
   const evict = [{ container_id: "live", reason: "noisy" }, { container_id: "other" }];
   const { failed } = await updates.applyUnsolicited("10-a", { update, evict });
   expect(failed).toEqual([update[0]!]);
-  expect(done).toEqual(["update live", "evict live: noisy", "evict other: "]);
+  expect(done).toEqual(["update live for 10-a", "evict live: noisy", "evict other: "]);
   await Promise.resolve();
   expect(lines.join("")).toMatch(/NRI update failed plugin=10-a container=busy/);
   expect(lines.join("")).toMatch(/NRI eviction failed container=other/);
@@ -64,20 +70,22 @@ test("updates of exited containers are dropped, but not of the one being created
 
 test("a failed update fails the request unless it is ignored or the container has exited", async () => {
   const { updates, done } = applier();
-  await updates.applyAll("StopContainer", [shares("busy", { ignore_failure: true }), shares("no")]);
-  const both = [shares("live"), shares("busy"), shares("live")];
+  const ignored = [shares("busy", { ignore_failure: true }), shares("no")];
+  await updates.applyAll("StopContainer", of("10-a, 20-b", ...ignored));
+  const both = of("10-a", shares("live"), shares("busy"), shares("live"));
   expect(await failure(updates.applyAll("UpdateContainer", both))).toMatchObject({
     code: "ABORTED",
     message: "UpdateContainer: update of container busy failed: busy cannot be updated",
   });
   await Promise.resolve();
-  expect(done).toEqual(["update live"]);
+  expect(done).toEqual(["update live for 10-a"]);
 });
 
 test("an update cannot set fields that are fixed after creation", async () => {
   const { updates, done } = applier();
   const linux = { resources: { blockio_class: { value: "fast" } } };
-  const update = updates.applyAll("UpdateContainer", [{ container_id: "live", linux }]);
+  const change = of("10-a", { container_id: "live", linux });
+  const update = updates.applyAll("UpdateContainer", change);
   expect((await failure(update)).message).toContain(
     "blockio_class can only be set when a container is created",
   );

@@ -197,6 +197,23 @@ test("hooks of all plugins are appended and owned by all", () => {
   expect(creation.owners.message().owners?.["c1"]?.simple?.[Field.OciHooks]).toBe("00-p,10-p");
 });
 
+test("an adjustment stays as it was after one plugin when the next adds to it", () => {
+  const creation = merged(
+    { hooks: { prestart: [{ path: "/a" }] }, linux: { resources: { pids: { limit: toLong(1) } } } },
+    {},
+  );
+  const first = creation.adjustment();
+  const before = structuredClone(first);
+  const resources = { memory: { limit: int(2) } };
+  const adjust = {
+    hooks: { prestart: [{ path: "/b" }], poststop: [{ path: "/c" }] },
+    linux: { resources },
+  };
+  creation.apply("20-p", { adjust });
+  expect(structuredClone(first)).toEqual(before);
+  expect(creation.adjustment().hooks?.prestart).toHaveLength(2);
+});
+
 test("owners are listed by field and key", () => {
   const { owners } = merged(keyed[2]![1], simple[0]![1]).owners.message();
   expect(owners?.["c1"]?.compound?.[Field.Env]).toEqual({ owners: { E: "00-p" } });
@@ -214,6 +231,7 @@ test("updates of other containers are merged; of the one being created, rejected
   expect(creation.updates.others()).toMatchObject([
     { container_id: "c2", linux: { resources: { cpu: { shares: int(1), period: int(2) } } } },
   ]);
+  expect(creation.updates.pluginsOf("c2")).toBe("1-a, 2-b");
   expect(creation.evictions).toEqual([{ container_id: "c9" }]);
   expect(() => creation.apply("3-c", { update: [update("shares", 3)] })).toThrow(/1-a and 3-c/);
   creation.apply("3-c", { update: [{ ...update("shares", 3), ignore_failure: true }] });

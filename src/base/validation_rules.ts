@@ -1,8 +1,8 @@
 // Building blocks of request_validation.ts and config_validation.ts. A rule checks one value and gets the
 // path of its field, to put both into the error.
-import { CriError } from "../base/errors.ts";
-import { toBigInt } from "../base/int64.ts";
-import { clip, quoted } from "../base/text.ts";
+import { CriError } from "./errors.ts";
+import { toBigInt } from "./int64.ts";
+import { clip, quoted } from "./text.ts";
 
 /**
  * @param at the path of the field, such as config.mounts[3].host_path.

@@ -49,7 +49,33 @@ async function main(args: string[]): Promise<number> {
   if (first === "daemon") return runDaemonCommand(rest);
   const isInfo = args.length === 1 && /^(--help|-h|--version|-V|-v)$/.test(args[0]!);
   const isCommand = first !== undefined && !first.startsWith("-");
-  return isCommand || isInfo ? runCommand(args) : runDaemonCommand(args);
+  if (isCommand || isInfo) return runCommand(args);
+  return (await commandBehind(args)) ?? runDaemonCommand(args);
+}
+
+/**
+ * Runs a command that stands behind its options (`-H unix:///run/x.sock ps`), or prints that they belong behind
+ * it. undefined: these are flags of the daemon, right or wrong.
+ */
+async function commandBehind(args: string[]): Promise<number | undefined> {
+  const { parseFlags } = await import("./cli/config.ts");
+  try {
+    parseFlags(name, withoutOwn(args));
+    return undefined;
+  } catch (error) {
+    const { groups } = await import("./cli/commands.ts");
+    const { commandFirst } = await import("./cli/leading_options.ts");
+    const { argv, command } = await commandFirst(groups, args);
+    if (argv !== undefined) return runCommand(argv);
+    if (command === undefined || !messageOf(error).includes(`"${command}"`)) return undefined;
+    const hint = `Options of a command stand behind it: see ${name} ${command} --help.`;
+    process.stderr.write(`${name}: ${messageOf(error)} ${hint}\n`);
+    return 2;
+  }
+}
+
+function withoutOwn(args: readonly string[]): string[] {
+  return args.filter((word) => word !== allowFailpoints);
 }
 
 /** True for the exact arguments with which the daemon starts a helper; others are mistyped commands. */
@@ -116,8 +142,7 @@ async function runDaemonCommand(args: string[]): Promise<number> {
   const { loadConfig } = await import("./base/config.ts");
   const { runDaemon } = await import("./daemon.ts");
   try {
-    const own = args.filter((word) => word !== allowFailpoints);
-    const { file, flags, info } = parseFlags(name, own);
+    const { file, flags, info } = parseFlags(name, withoutOwn(args));
     if (info === "version") return await runCommand(["--version"]);
     if (info === "help") return await runCommand(["daemon", "--help"]);
     const read = () => loadConfig(file, flags);

@@ -2,7 +2,7 @@
 // calls: it lists what may stand at the end of a command line.
 import { type ArgDef, type ArgsDef, type CommandDef, defineCommand } from "citty";
 import type { Client } from "./client.ts";
-import { withClient } from "./daemon_command.ts";
+import { hostArg, withClient } from "./daemon_command.ts";
 import {
   argsOf,
   type CommandGroups,
@@ -14,6 +14,7 @@ import {
 } from "./help.ts";
 import { containersOf, podCandidate } from "./lookup.ts";
 import { findOption } from "./options.ts";
+import { everyValue } from "./program.ts";
 import { bashScript, fishScript, zshScript } from "./completion_scripts.ts";
 import { print } from "./output.ts";
 
@@ -47,7 +48,8 @@ export function completeCommand(groups: () => CommandGroups) {
     meta: { description: "List completions of a command line", hidden: true },
     args: { word: { type: "positional", required: false, description: "Words so far" } },
     run: async ({ args }) => {
-      const live: LiveNames = (kind) => withClient({}, (client) => liveNames(client, kind));
+      const host = everyValue(args._, ["-H", "--host"])[0];
+      const live: LiveNames = (kind) => withClient({ host }, (client) => liveNames(client, kind));
       for (const [word, about] of await suggestions(groups(), args._, live)) {
         print(about === "" ? word : `${word}\t${about}`);
       }
@@ -64,6 +66,9 @@ export async function suggestions(
   let commands = ungrouped(groups);
   let command: CommandDef | undefined;
   let at = 0;
+  // The socket may stand before the command (leading_options.ts).
+  while (words.length > at + 1 && valueOption(words[at]!, hostArg) !== undefined) at += 2;
+  if (at > words.length - 1) return [];
   for (; at < words.length - 1; at++) {
     const next = (await resolve(commands[words[at]!])) as CommandDef | undefined;
     if (next === undefined) break;

@@ -48,6 +48,20 @@ function background(...words: string[]) {
   return { child, seen, code };
 }
 
+test("the socket may stand before the command; without one the daemon has such flags", () => {
+  const socket = `unix://${daemon.socket}`;
+  const run = (...words: string[]) => {
+    const env = { ...environment(), ISULAD_HOST: "unix:///nowhere" };
+    return spawnSync(executable, words, { env, encoding: "utf8" });
+  };
+  expect(run("-H", socket, "ps", "-q").status).toBe(0);
+  const { status, stdout } = run(`--host=${socket}`, "-o", "json", "pods");
+  expect({ status, pods: JSON.parse(stdout).items }).toEqual({ status: 0, pods: [] });
+  const mistaken = run("--graph", "/x", "ps");
+  expect(mistaken.status).toBe(2);
+  expect(mistaken.stderr).toContain("stand behind it: see isulad-ts ps --help");
+});
+
 test("run shows the output, passes the exit code and leaves nothing", async () => {
   const before = daemon.snapshot();
   const script = "echo out; echo err >&2; hostname; exit 3";

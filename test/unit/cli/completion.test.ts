@@ -37,6 +37,9 @@ test.each([
   ["rmi ", names["image"]!],
   ["port-forward default/web ", []],
   ["daemon --log-l", ["--log-level"]],
+  ["-H unix:///x inspec", ["inspectp", "inspect", "inspecti"]],
+  ["--host unix:///x logs def", ["default/web/nginx"]],
+  ["--host unix:///x", []],
 ])("isulad-ts %s is completed with %j", async (line, expected) => {
   expect(await suggested(line)).toEqual(expected);
 });

@@ -112,6 +112,26 @@ test("a verifier refuses an image with the word of the kubelet's reason, or acce
   rmSync(verifiers, { recursive: true });
 });
 
+test("max-verifiers, per-verifier-timeout and image-verifier-required are those of daemon.json", async () => {
+  const keys = { "insecure-registries": [registry.host], "image-verifier-dir": verifiers };
+  const reasonWith = async (more: object) => {
+    daemon.writeConfig({ ...keys, ...more });
+    await daemon.client.Reload({});
+    return (await failure(pull(`${registry.host}/team/app:2`))).message;
+  };
+  expect(await reasonWith({ "image-verifier-required": true })).toContain("is absent or empty");
+  mkdirSync(verifiers);
+  for (const name of ["a", "b"]) {
+    writeFileSync(join(verifiers, name), "#!/bin/sh\nsleep 600\n", { mode: 0o755 });
+  }
+  expect(await reasonWith({ "max-verifiers": 1 })).toContain("has 2 files, over 1");
+  const hung = await reasonWith({ "per-verifier-timeout": "1s" });
+  expect(hung).toMatch(/a \(pid \d+\): deadline exceeded after \d{3,4} ms/);
+  rmSync(verifiers, { recursive: true });
+  daemon.writeConfig(keys);
+  await daemon.client.Reload({});
+});
+
 describe("RemoveImage", () => {
   test("removes all names; a running container keeps its files; repeating it succeeds", async () => {
     const pod = daemon.hostPodConfig();

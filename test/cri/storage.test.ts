@@ -65,11 +65,16 @@ test.each([
   ],
   ["has layers of a folder with commas and colons", "a,b:c/graph", /lowerdir\+?=/],
 ])("the mount table %s", async (_, folder, text) => {
-  const config = { graph: join(dir, folder), "storage-driver": "overlay2" };
+  const config = {
+    graph: join(dir, folder),
+    "storage-driver": "overlay2",
+    "storage-opts": ["overlay2.mountopt=metacopy=on"],
+  };
   await using daemon = await startDaemon({ image: false, config });
   await daemon.loadImage(image, name);
   const table = await runIn(daemon, "grep ' / overlay' /proc/mounts; cat /t/full/new");
   expect(table).toMatch(text);
+  expect(table).toContain("metacopy=on");
   expect(table).toEndWith("new");
 });
 

@@ -1,7 +1,7 @@
 // Tests volumes that an image's configuration declares (Dockerfile's VOLUME), and settings of daemon.json for
 // what a request leaves open.
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { existsSync, mkdirSync } from "node:fs";
+import { existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import type { ContainerConfig, PodSandboxConfig } from "../../src/proto/types.ts";
 import { cgroupMounts } from "../../src/node/cgroup.ts";
@@ -27,6 +27,7 @@ test("daemon.json's settings decide what a request leaves open", async () => {
   await daemon.loadImage(busyboxImage({ Volumes: { "/data": {} } }), name);
   const request: ContainerConfig = {
     image: { image: name },
+    annotations: { "io.kubernetes.cri.blockio-class": "slow" },
     linux: {
       security_context: { masked_paths: [] },
       resources: { hugepage_limits: [{ page_size: "2MB" }] },
@@ -42,21 +43,34 @@ test("daemon.json's settings decide what a request leaves open", async () => {
       masked: (linux["maskedPaths"] as string[]).includes("/proc/kcore"),
       filter: linux.seccomp?.defaultAction,
       hugepages: linux.resources.hugepageLimits?.length ?? 0,
+      readRate: Number(linux.resources.blockIO?.throttleReadBpsDevice?.[0]?.rate ?? 0),
     };
   };
+  const blockio = join(daemon.dir, "blockio.yaml");
+  const [disk] = readdirSync("/sys/block");
+  writeFileSync(blockio, `Classes: {slow: [{Devices: [/dev/${disk}], ThrottleReadBps: 50M}]}`);
   const hasHugepages = readHostInfo(cgroupMounts(), {}).hugepageSizes.includes("2MB");
   const hugepages = hasHugepages ? 1 : 0;
-  expect(await specNow()).toEqual({ volumes: 1, masked: false, filter: undefined, hugepages });
+  const asked = { volumes: 1, masked: false, filter: undefined, hugepages, readRate: 0 };
+  daemon.writeConfig({ "ignore-blockio-not-enabled-errors": true });
+  await daemon.restart();
+  expect(await specNow()).toEqual(asked);
   daemon.writeConfig({
     "ignore-image-defined-volumes": true,
     "disable-proc-mount": true,
     "unset-seccomp-profile": "runtime/default",
     "disable-hugetlb-controller": true,
     "netns-mounts-under-state-dir": true,
+    "blockio-config-file": blockio,
   });
   await daemon.restart();
-  const changed = { volumes: 0, masked: true, filter: "SCMP_ACT_ERRNO", hugepages: 0 };
-  expect(await specNow()).toEqual(changed);
+  expect(await specNow()).toEqual({
+    volumes: 0,
+    masked: true,
+    filter: "SCMP_ACT_ERRNO",
+    hugepages: 0,
+    readRate: 50_000_000,
+  });
   const id = await daemon.runPod(daemon.podConfig());
   const { info } = await daemon.client.PodSandboxStatus({ pod_sandbox_id: id, verbose: true });
   const { networkSettings } = JSON.parse(info["info"]!);

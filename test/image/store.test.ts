@@ -184,6 +184,27 @@ describe("concurrent pulls", () => {
     expect(fixture.remains()).toEqual([]);
   });
 
+  test.each([1, 3])("fetch at most max-concurrent-downloads layers at once: %d", async (most) => {
+    await fixture[Symbol.asyncDispose]();
+    fixture = await openFixture({}, { downloadsMax: most });
+    const names = ["a", "b", "c", "d", "e"];
+    const many = makeImage(names.map((name) => makeLayer([{ name, data: name }])));
+    fake.put("many", "1", many);
+    const held: (() => void)[] = [];
+    fake.intercept = (_, response, { pathname }) => {
+      const layer = many.layers.find(({ digest }) => pathname.endsWith(digest));
+      if (layer !== undefined) held.push(() => response.end(layer.bytes));
+      return layer !== undefined;
+    };
+    const pulled = pull("many:1");
+    await until(() => held.length === most);
+    await Bun.sleep(200);
+    expect(held).toHaveLength(most);
+    fake.intercept = () => false;
+    for (const send of held) send();
+    expect((await pulled).layers).toHaveLength(5);
+  });
+
   test("with different credentials are separate", async () => {
     const release = holdLayers();
     const ref = `${fake.host}/a/b:1`;

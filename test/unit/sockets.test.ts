@@ -1,5 +1,5 @@
-// Tests the daemon's sockets: that of containerd's API before and after the daemon is ready, and the owner and the
-// message sizes of CRI's.
+// Tests the daemon's sockets: that of containerd's API before and after the daemon is ready, and the owner, the
+// message sizes and the versions of CRI's.
 import { expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readdirSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,6 +10,7 @@ import process from "node:process";
 import type { Context } from "../../src/cri/context.ts";
 import { sandboxCommitted } from "../../src/cri/events.ts";
 import { PodHistory } from "../../src/history/pod_history.ts";
+import { runtime } from "../../src/proto/messages.js";
 import { serve, serveContainerd } from "../../src/sockets.ts";
 import { capturedLog, containerRecord, phases, recordStore, sandboxRecord } from "./fakes.ts";
 
@@ -46,9 +47,11 @@ test("serveContainerd() replaces the marker of an earlier daemon, also after com
 const mib = 1 << 20;
 
 type Sizes = { socketUid?: number; maxRecvBytes?: number; maxSendBytes?: number };
+type Answer = { code: number; bytes: Buffer };
+type Served = { path: string; call: (method: string, request?: Buffer) => Promise<Answer> };
 
-/** Returns the codes of a call with 17 MiB in its response (sent), and of one with as much in its request, too. */
-async function servedWith(sizes: Sizes) {
+/** Serves CRI in a folder of its own, and calls it without limits of the client's. */
+async function served<Result>(sizes: Sizes, use: (served: Served) => Promise<Result>) {
   await using stack = new AsyncDisposableStack();
   const dir = mkdtempSync(join(tmpdir(), "sockets-"));
   stack.defer(() => rmSync(dir, { recursive: true }));
@@ -65,25 +68,49 @@ async function servedWith(sizes: Sizes) {
     reload: () => Promise.resolve({ warnings: ["x".repeat(17 * mib)] }),
   } as unknown as Context;
   await serve(context, stack);
-  const { uid, mode } = statSync(path);
   const client = new grpc.Client(`unix:${path}`, grpc.credentials.createInsecure(), {
     "grpc.max_receive_message_length": -1,
     "grpc.max_send_message_length": -1,
   });
-  const call = (method: string, request: Buffer) =>
-    new Promise<number>((resolve) => {
+  stack.defer(() => client.close());
+  const call = (method: string, request: Buffer = Buffer.alloc(0)) =>
+    new Promise<Answer>((resolve) => {
       const same = (bytes: Buffer) => bytes;
-      client.makeUnaryRequest(method, same, same, request, (error) => resolve(error?.code ?? 0));
+      client.makeUnaryRequest(method, same, same, request, (error, bytes) =>
+        resolve({ code: error?.code ?? 0, bytes: bytes ?? Buffer.alloc(0) }),
+      );
     });
-  const large = Buffer.concat([
-    Buffer.from([0x9a, 0x06, 0x80, 0x80, 0xc0, 0x08]),
-    Buffer.alloc(17 * mib),
-  ]);
-  const sent = await call("/isulad.v1.NodeService/Reload", Buffer.alloc(0));
-  const received = await call("/isulad.v1.NodeService/Reload", large);
-  client.close();
-  return { uid, mode: mode & 0o777, sent, received };
+  return await use({ path, call });
 }
+
+/** Returns the codes of a call with 17 MiB in its response (sent), and of one with as much in its request, too. */
+function servedWith(sizes: Sizes) {
+  return served(sizes, async ({ path, call }) => {
+    const { uid, mode } = statSync(path);
+    const large = Buffer.concat([
+      Buffer.from([0x9a, 0x06, 0x80, 0x80, 0xc0, 0x08]),
+      Buffer.alloc(17 * mib),
+    ]);
+    const { code: sent } = await call("/isulad.v1.NodeService/Reload");
+    const { code: received } = await call("/isulad.v1.NodeService/Reload", large);
+    return { uid, mode: mode & 0o777, sent, received };
+  });
+}
+
+test("runtime.v1alpha2 has v1's messages, and the RPCs of its time alone", async () => {
+  await served({}, async ({ call }) => {
+    for (const version of ["v1", "v1alpha2"]) {
+      const { bytes } = await call(`/runtime.${version}.RuntimeService/Version`);
+      expect(runtime.v1.VersionResponse.decode(bytes)).toMatchObject({
+        version: "0.1.0",
+        runtime_name: "isulad-ts",
+        runtime_api_version: "v1",
+      });
+    }
+    const { code } = await call("/runtime.v1alpha2.RuntimeService/RuntimeConfig");
+    expect(code).toBe(grpc.status.UNIMPLEMENTED);
+  });
+});
 
 test("CRI's socket takes and sends messages up to the configured sizes", async () => {
   const { OK, RESOURCE_EXHAUSTED } = grpc.status;

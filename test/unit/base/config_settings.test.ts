@@ -1,5 +1,9 @@
-// Tests single keys of daemon.json: what they accept, and what they need.
+// Tests single keys of daemon.json: what they accept, what they need, and that the daemon reads each.
 import { expect, test } from "bun:test";
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { daemonKeys } from "../../../src/base/config_keys.ts";
+import { nriKeys } from "../../../src/base/config_nri_keys.ts";
 import { load, refusal, useConfigFolder } from "./config_file.ts";
 
 useConfigFolder();
@@ -131,4 +135,19 @@ test("storage-opts gives overlayfs mount options", () => {
   }
   const native = { "storage-driver": "native", "storage-opts": ["overlay2.mountopt=index=on"] };
   expect(load(native).warnings).toEqual([expect.stringContaining("no effect with the storage")]);
+});
+
+/** Keys that src/base itself checks, or turns into the other fields of the configuration. */
+const resolvedInBase = ["criRuntimes", "storageOpts", "enableCriV1"];
+const resolved = ["containerBytes", "overlayOptions"];
+
+test("each key of daemon.json is read by a room that does something with it", () => {
+  const src = join(import.meta.dirname, "../../../src");
+  const files = readdirSync(src, { recursive: true, encoding: "utf8" });
+  const readers = files.filter((name) => name.endsWith(".ts") && !/^(base|cli|proto)\//.test(name));
+  const text = readers.map((name) => readFileSync(join(src, name), "utf8")).join("\n");
+  const given = Object.keys({ ...daemonKeys, ...nriKeys });
+  const fields = [...given.filter((field) => !resolvedInBase.includes(field)), ...resolved];
+  const isRead = (field: string) => new RegExp(`(\\.|[{,]\\s*|")${field}\\b`).test(text);
+  expect(fields.filter((field) => !isRead(field))).toEqual([]);
 });

@@ -50,6 +50,16 @@ test("a pod's level is nobody else's, of those that are made and of those that a
   expect(context.levels.has("s0:c1")).toBe(false);
 });
 
+test("a pod's level has categories of selinux-category-range", () => {
+  const context = contextWith({ policy });
+  expect(newPodLabels(Object.assign(context, { config: { selinuxCategoryRange: 2 } }), {})).toEqual(
+    {
+      process: "u:r:t:s0:c0,c1",
+      mount: "u:object_r:f:s0:c0,c1",
+    },
+  );
+});
+
 test("a container has its pod's labels; nothing has any where labels are off", () => {
   const selinux = { process: "u:r:t:s0:c5,c6", mount: "u:object_r:f:s0:c5,c6" };
   const labels = (host: HostInfo["selinux"], linux = {}) =>

@@ -29,12 +29,12 @@ export class Authority {
     this.pem = readFileSync(cert, "utf8");
   }
 
-  /** names: as in a subjectAltName, "IP:127.0.0.1,DNS:registry.test". */
-  sign(name: string, names: string): Signed {
+  /** names: as in a subjectAltName, "IP:127.0.0.1,DNS:registry.test". subject: as openssl takes it. */
+  sign(name: string, names: string, subject = `/CN=${name}`): Signed {
     const [cert, key] = this.#files(name);
     const [request, extensions] = [join(this.#dir, `${name}.csr`), join(this.#dir, `${name}.ext`)];
     writeFileSync(extensions, `subjectAltName=${names}\n`);
-    openssl("req", newKey, "-subj", `/CN=${name}`, "-keyout", key, "-out", request);
+    openssl("req", newKey, "-subj", subject, "-keyout", key, "-out", request);
     const [caCert, caKey] = this.#files(this.#name);
     openssl(
       ["x509", "-req", "-in", request, "-CA", caCert, "-CAkey", caKey, "-CAcreateserial"],

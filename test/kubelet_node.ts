@@ -1,14 +1,6 @@
 // Runs a real kubelet as a node of its own: in a network namespace, with static pods, without an apiserver.
 import { spawn, spawnSync, type ChildProcess } from "node:child_process";
-import {
-  closeSync,
-  existsSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from "node:fs";
+import { closeSync, mkdirSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Manifest } from "./kubelet_pods.ts";
 
@@ -179,28 +171,16 @@ export class Kubelet implements AsyncDisposable {
   }
 }
 
-/**
- * Returns the kubelet that KUBELET names, or builds the one of KUBELET_VERSION in a quarter of an hour from the Go
- * module proxy: a module that requires Kubernetes and its staging modules.
- */
+/** Returns the folder of Kubernetes' programs of KUBELET_VERSION, of which it builds those that are missing. */
+export function buildKubernetes(cache: string, names: string[]): string {
+  const folder = join(cache, `kubernetes-${version}`);
+  const program = join(import.meta.dirname, "kubernetes_programs");
+  const done = spawnSync(program, [folder, version, ...names], { stdio: "inherit" });
+  if (done.status !== 0) throw new Error(`${names.join(", ")} could not be built`);
+  return folder;
+}
+
+/** Returns the kubelet that KUBELET names, or builds one in a quarter of an hour. */
 export function buildKubelet(cache: string): string {
-  const given = process.env["KUBELET"];
-  if (given !== undefined) return given;
-  const program = join(cache, `kubelet-${version}`);
-  if (existsSync(program)) return program;
-  console.log(`building kubelet ${version}`);
-  const script = `
-    set -euo pipefail
-    mkdir -p kubelet-module; cd kubelet-module
-    mod=$(go mod download -json "k8s.io/kubernetes@v$VERSION" | sed -n 's/.*"GoMod": "\\(.*\\)".*/\\1/p')
-    { printf 'module kubelet\\n\\n'; grep -m1 '^go ' "$mod"; printf 'require k8s.io/kubernetes v%s\\nreplace (\\n' "$VERSION"
-      sed -n 's|^\\s*\\(k8s.io/[a-z0-9-]*\\) v0[.]0[.]0\\( //.*\\)*$|  \\1 => \\1 v'"\${VERSION/#1/0}|p" "$mod" | sort -u
-      echo ')'; } >go.mod
-    rm -f go.sum
-    CGO_ENABLED=0 GOFLAGS='-mod=mod -buildvcs=false' nice go build -ldflags='-s -w' -o "$PROGRAM.new" k8s.io/kubernetes/cmd/kubelet
-    mv "$PROGRAM.new" "$PROGRAM"`;
-  const env = { ...process.env, VERSION: version, PROGRAM: program };
-  const done = spawnSync("bash", ["-c", script], { cwd: cache, stdio: "inherit", env });
-  if (done.status !== 0) throw new Error(`kubelet ${version} could not be built`);
-  return program;
+  return process.env["KUBELET"] ?? join(buildKubernetes(cache, ["kubelet"]), "kubelet");
 }

@@ -1,4 +1,4 @@
-// Runs Debian's docker-registry for tests, on a free port of loopback with its data in a scratch folder.
+// Runs Debian's docker-registry for tests, on a free port with its data in a scratch folder.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { connect, createServer } from "node:net";
@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { pushImage, type TestImage } from "./image_maker.ts";
 
 export type Registry = AsyncDisposable & {
-  /** "127.0.0.1:PORT". */
+  /** "ADDRESS:PORT". */
   host: string;
   /** Its data folder, which other registries may serve, too. */
   data: string;
@@ -20,6 +20,8 @@ export type Registry = AsyncDisposable & {
 export type RegistrySettings = {
   /** The data folder of another registry. */
   data?: string;
+  /** The address that it listens on; default 127.0.0.1. */
+  address?: string;
   auth?: object;
   tls?: object;
 };
@@ -27,8 +29,9 @@ export type RegistrySettings = {
 /** @throws Error when it does not listen within ten seconds. */
 export async function startRegistry(settings: RegistrySettings = {}): Promise<Registry> {
   const dir = mkdtempSync(join(tmpdir(), "isulad-registry-"));
+  const { address = "127.0.0.1" } = settings;
   const port = await freePort();
-  const host = `127.0.0.1:${port}`;
+  const host = `${address}:${port}`;
   const data = settings.data ?? join(dir, "data");
   const config = {
     version: 0.1,
@@ -43,7 +46,7 @@ export async function startRegistry(settings: RegistrySettings = {}): Promise<Re
     child.kill("SIGKILL");
     rmSync(dir, { recursive: true, force: true });
   };
-  for (let tries = 0; !(await listens(port)); tries++) {
+  for (let tries = 0; !(await listens(address, port)); tries++) {
     if (tries > 200 || child.exitCode !== null) {
       await dispose();
       throw new Error("docker-registry does not answer");
@@ -59,8 +62,8 @@ export async function startRegistry(settings: RegistrySettings = {}): Promise<Re
   };
 }
 
-function listens(port: number): Promise<boolean> {
-  const socket = connect({ host: "127.0.0.1", port });
+function listens(host: string, port: number): Promise<boolean> {
+  const socket = connect({ host, port });
   return new Promise((resolve) => {
     socket.once("connect", () => resolve(true));
     socket.once("error", () => resolve(false));

@@ -7,6 +7,7 @@ import { messageOf } from "../../src/base/errors.ts";
 import { groups, passthrough } from "../../src/cli/commands.ts";
 import { configShowName, parseFlags } from "../../src/cli/config.ts";
 import { resolve, ungrouped } from "../../src/cli/help.ts";
+import { commandFirst } from "../../src/cli/leading_options.ts";
 import { runProgram } from "../../src/cli/program.ts";
 
 const root = join(import.meta.dirname, "../..");
@@ -61,7 +62,8 @@ test("command lines are found behind prompts, variables, sudo and pipes, and wit
 });
 
 /** Returns why the words behind `isulad-ts` are refused, or "". Runs nothing. */
-async function problemOf(words: string[]): Promise<string> {
+async function problemOf(given: string[]): Promise<string> {
+  const words = (given[0]?.startsWith("-") && (await commandFirst(groups, given)).argv) || given;
   const flags = words[0] === "daemon" ? words.slice(1) : words;
   if (flags[0]?.startsWith("-") !== false) {
     try {

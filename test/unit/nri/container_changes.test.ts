@@ -77,7 +77,7 @@ test("updates are added, and the oldest of them make room, never the creation", 
   }
   const { changes, dropped } = readChanges(bundle);
   expect(changes).toHaveLength(changesMax);
-  expect(Number(dropped)).toBe(5);
+  expect(dropped).toBe(5);
   expect(changes.slice(0, 2)).toMatchObject([
     { plugin: "10-a" },
     { plugin: "20-cpu", event: "UpdateContainers", fields: [{ before: "1", after: "7" }] },
@@ -103,7 +103,7 @@ test("values and fields are bounded, and valid JSON", async () => {
   }));
   await addChanges({ folder: bundle, log }, () => creationChanges(before, specs));
   const { changes, dropped } = readChanges(bundle);
-  expect(Number(dropped)).toBe(3);
+  expect(dropped).toBe(3);
   for (const { fields, more } of changes) {
     expect(fields.length + more).toBeGreaterThanOrEqual(200);
     for (const { before, after } of fields) {

@@ -1,11 +1,12 @@
 // Implements isulad-ts debug dump and debug profile, and isulad-ts support-bundle.
-import { writeFileSync } from "node:fs";
+import { constants, fchmodSync, fstatSync, writeFileSync } from "node:fs";
 import { defineCommand } from "citty";
 import { loadConfig } from "../base/config.ts";
 import { build, version } from "../base/build.ts";
 import { supportBundle } from "../doctor/bundle.ts";
 import { examine } from "../doctor/examine.ts";
 import { thisNode } from "../doctor/node.ts";
+import { Descriptor } from "../sys/descriptor.ts";
 import { configFileArg } from "./config.ts";
 import { configTable } from "./config_text.ts";
 import { hostArg, secondsOf, withClient } from "./daemon_command.ts";
@@ -16,6 +17,7 @@ import { print } from "./output.ts";
 /** A hung daemon must not keep a bundle from being made. */
 const dumpMs = 10_000;
 const profileSecondsMax = 300;
+const ownerOnly = 0o600;
 
 const dump = defineCommand({
   meta: {
@@ -107,7 +109,11 @@ function timestamp(): string {
   return new Date().toISOString().slice(0, 19).replaceAll(":", "");
 }
 
-function save(path: string, content: string | Uint8Array): void {
-  writeFileSync(path, content, { mode: 0o600 });
+/** Writes what the owner alone may read, also into a file that was there and readable for others. */
+export function save(path: string, content: string | Uint8Array): void {
+  const { O_WRONLY, O_CREAT, O_TRUNC } = constants;
+  using file = Descriptor.open(path, O_WRONLY | O_CREAT | O_TRUNC, ownerOnly);
+  if (fstatSync(file.fd).isFile()) fchmodSync(file.fd, ownerOnly);
+  writeFileSync(file.fd, content);
   print(path);
 }

@@ -13,6 +13,8 @@ import { redacted } from "./redact.ts";
 /** Newest bytes of each log. */
 const logBytesMax = 4 << 20;
 const journalLines = "20000";
+/** journalctl searches the files of all boots. */
+const journalMs = 30_000;
 const folder = "isulad-ts-support";
 
 export type BundleSources = {
@@ -51,12 +53,11 @@ async function textOf(collect: Section[1]): Promise<string> {
 
 function nodeSections(node: Node): Section[] {
   const file = (path: string) => () => readFileSync(join(node.root, path), "utf8");
-  const journal = ["journalctl", "--no-pager", "-u", "isulad-ts", "-n", journalLines];
   return [
     ["kernel.txt", file("/proc/version")],
     ["os-release.txt", file("/etc/os-release")],
     ["mounts.txt", file("/proc/self/mountinfo")],
-    ["journal.txt", () => node.output(journal)],
+    ["journal.txt", () => journal(node)],
     ["processes.txt", () => processes(node)],
   ];
 }
@@ -80,6 +81,13 @@ function configSections(node: Node, { config, files }: LoadedConfig): Section[] 
       () => readFileSync(at(join(dumps, name)), "utf8"),
     ]),
   ];
+}
+
+/** Returns the daemon's log in whole lines, the newest first: what is over the bound is the oldest. */
+async function journal(node: Node): Promise<string> {
+  const argv = ["journalctl", "--no-pager", "--reverse", "-u", "isulad-ts", "-n", journalLines];
+  const text = await node.output(argv, { bytesMax: logBytesMax, timeoutMs: journalMs });
+  return text.slice(0, text.lastIndexOf("\n") + 1);
 }
 
 /** Returns the end of a file, whole lines. */

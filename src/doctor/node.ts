@@ -21,6 +21,8 @@ export type Finding = {
 
 export type Disk = { bytes: number; bytesFree: number; inodes: number; inodesFree: number };
 
+export type OutputBounds = { bytesMax?: number; timeoutMs?: number };
+
 /** Tests pass a folder as root, and fakes. */
 export type Node = {
   /** Prefix of every path; "" for this machine. */
@@ -28,22 +30,30 @@ export type Node = {
   nowMs: number;
   /** Returns true for a program that PATH finds. */
   isInstalled(name: string): boolean;
-  /** Returns the standard output. @throws if the program fails or takes more than seconds. */
-  output(argv: string[]): Promise<string>;
+  /**
+   * Returns the beginning of the standard output: by default 1 MiB, within 5 s.
+   * @throws if the program fails, is missing or is late.
+   */
+  output(argv: string[], bounds?: OutputBounds): Promise<string>;
   disk(path: string): Promise<Disk>;
   /** Connects to an address and closes the connection. @throws the reason. */
   dial(host: string, port: number): Promise<void>;
 };
 
 const programMs = 5_000;
+const programBytesMax = 1 << 20;
 const dialMs = 3_000;
 
 export function thisNode(): Node {
   return { root: "", nowMs: Date.now(), isInstalled: isInPath, output, disk, dial };
 }
 
-async function output(argv: string[]): Promise<string> {
-  const { exitCode, stdout } = await run(argv, { signal: AbortSignal.timeout(programMs) });
+async function output(
+  argv: string[],
+  { bytesMax = programBytesMax, timeoutMs = programMs }: OutputBounds = {},
+): Promise<string> {
+  const signal = AbortSignal.timeout(timeoutMs);
+  const { exitCode, stdout } = await run(argv, { signal, maxOutputBytes: bytesMax });
   if (exitCode !== 0) throw new Error(`${argv.join(" ")} has ended with exit code ${exitCode}`);
   return stdout;
 }

@@ -1,5 +1,5 @@
 // Checks what pods are made with: runtimes, networks, the disk of graph, and registries.
-import { accessSync, constants, readdirSync } from "node:fs";
+import { accessSync, constants, readdirSync, statSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { URL } from "node:url";
 import type { Config } from "../base/config.ts";
@@ -134,8 +134,15 @@ export async function checkDisk(node: Node, { graph }: Config): Promise<Finding>
 export async function checkRegistries(node: Node, config: Config): Promise<Finding[]> {
   const { registryConfigPath: folder } = config;
   if (folder === "" || !existsAt(node, folder)) return [];
-  const names = readdirSync(join(node.root, folder)).filter((name) => name !== "_default");
+  const names = readdirSync(join(node.root, folder)).filter(
+    (name) => name !== "_default" && isFolder(join(node.root, folder, name)),
+  );
   return await Promise.all(names.sort().map((name) => checkRegistry(node, config, name)));
+}
+
+/** A pull looks for folders only: other files in certs.d, such as an editor's, are no registries. */
+function isFolder(path: string): boolean {
+  return statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
 }
 
 async function checkRegistry(node: Node, config: Config, folder: string): Promise<Finding> {

@@ -6,7 +6,7 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
 import { supportBundle } from "../../../src/doctor/bundle.ts";
-import type { Node } from "../../../src/doctor/node.ts";
+import { thisNode, type Node } from "../../../src/doctor/node.ts";
 import { redacted } from "../../../src/doctor/redact.ts";
 
 let root = "";
@@ -100,6 +100,19 @@ describe("a support bundle", () => {
   });
 });
 
+test("a bundle has the newest 4 MiB of the journal, in whole lines", async () => {
+  // As journalctl does, whose output is kept from its beginning.
+  const lines = (argv: string[]) =>
+    argv.includes("--reverse") ? ["seq", "700000", "-1", "1"] : ["seq", "1", "700000"];
+  const real = thisNode();
+  node.output = (argv, bounds) =>
+    real.output(argv[0] === "journalctl" ? lines(argv) : argv, bounds);
+  const journal = (await bundled({ graph: "/g", state: "/s" })).get("journal.txt")!;
+  expect(journal.slice(0, 14)).toBe("700000\n699999\n");
+  expect(journal.length).toBeWithin((4 << 20) - 10, (4 << 20) + 1);
+  expect(journal.slice(-8)).toMatch(/\d\n\d{5,6}\n$/);
+});
+
 test.each([
   ['"password": "x\\"y"', '"password": "[redacted]"'],
   ['"registry-auth-file": "/etc/auth.json"', '"registry-auth-file": "/etc/auth.json"'],
@@ -108,6 +121,13 @@ test.each([
   ["API_TOKEN=abc next", "API_TOKEN=[redacted] next"],
   ["Authorization: Bearer abc.def", "Authorization: Bearer [redacted]"],
   ["https://registry.test/v2/", "https://registry.test/v2/"],
+  ['"password": "/begins+with/a+slash="', '"password": "[redacted]"'],
+  ['"token": 123456', '"token": "[redacted]"'],
+  ["API_TOKEN=/x,y next", "API_TOKEN=[redacted] next"],
+  ['["DB_PASSWORD=two words"]', '["DB_PASSWORD=[redacted]"]'],
+  ['"{\\"password\\":\\"x\\"}"', '"{\\"password\\":\\"[redacted]\\"}"'],
+  ["TOKEN_FILE=/run/token", "TOKEN_FILE=/run/token"],
+  ['"token-path": "/run/token"', '"token-path": "/run/token"'],
 ])("in %s only the secret is redacted", (text, left) => {
   expect(redacted(text)).toBe(left);
 });

@@ -48,6 +48,7 @@ beforeEach(() => {
     "/etc/isulad/certs.d/registry.test_5000_/hosts.toml",
     'server = "https://registry.test:5000"\n[host."http://mirror.test"]\n',
   );
+  write("/etc/isulad/certs.d/README", "an administrator's notes");
   write("/var/lib/isulad/x", "");
 });
 afterEach(() => rmSync(root, { recursive: true }));

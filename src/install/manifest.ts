@@ -17,9 +17,13 @@ export class Manifest {
   readonly #files = new Map<string, Set<string>>();
   readonly #folders = new Set<string>();
 
-  /** root: prefix of every path. @throws CriError DATA_LOSS for a damaged record. */
+  /**
+   * root: prefix of every path.
+   * @throws CriError DATA_LOSS for a damaged record, FAILED_PRECONDITION for one outside of the root.
+   */
   constructor(root: string) {
     this.#root = root;
+    if (isThere(join(root, manifestPath))) this.#requireInside(dirname(manifestPath));
     const lines = readIfExists(join(root, manifestPath))?.toString("utf8").split("\n") ?? [];
     for (const [index, line] of lines.entries()) {
       if (line === "") continue;
@@ -98,13 +102,9 @@ export class Manifest {
     for (const folder of missing) chmodSync(join(this.#root, folder), 0o755); // whatever the umask
   }
 
-  /** A link in an image, such as an absolute one, must not lead to this machine's files. */
   #requireInside(folder: string): void {
-    if (this.#root === "") return;
-    const real = realpathSync(join(this.#root, folder));
-    if (`${real}/`.startsWith(`${realpathSync(this.#root)}/`)) return;
-    const message = `${join(this.#root, folder)} is a link to ${real}, outside of ${this.#root}`;
-    throw new CriError("FAILED_PRECONDITION", message);
+    const problem = leadsOutside(this.#root, folder);
+    if (problem !== undefined) throw new CriError("FAILED_PRECONDITION", problem);
   }
 
   async #save(): Promise<void> {
@@ -129,7 +129,18 @@ export function sha256(bytes: Uint8Array): string {
   return createHash("sha256").update(bytes).digest("hex");
 }
 
-function isThere(path: string): boolean {
+/**
+ * A link in an image, such as an absolute one, must not lead to this machine's files. Returns the problem if an
+ * existing folder is not inside the root.
+ */
+export function leadsOutside(root: string, folder: string): string | undefined {
+  if (root === "") return undefined;
+  const real = realpathSync(join(root, folder));
+  if (`${real}/`.startsWith(`${realpathSync(root)}/`)) return undefined;
+  return `${join(root, folder)} is a link to ${real}, outside of ${root}`;
+}
+
+export function isThere(path: string): boolean {
   return lstatSync(path, { throwIfNoEntry: false }) !== undefined;
 }
 

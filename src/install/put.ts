@@ -1,10 +1,10 @@
 // Writes the files of an installation, and removes them again.
-import { chmodSync, lstatSync, rmdirSync, rmSync } from "node:fs";
-import { join } from "node:path";
+import { chmodSync, rmdirSync, rmSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { writeFileAtomic } from "../sys/file.ts";
 import { cniListsBeside, type InstalledFile } from "./files.ts";
-import { checksumOf, type Manifest, sha256 } from "./manifest.ts";
+import { checksumOf, isThere, leadsOutside, type Manifest, sha256 } from "./manifest.ts";
 import { act, type Target } from "./target.ts";
 
 /**
@@ -33,7 +33,7 @@ function reasonToKeep(
   manifest: Manifest,
   { path, when }: InstalledFile,
 ): string | undefined {
-  if (lstatSync(join(root, path), { throwIfNoEntry: false }) !== undefined) {
+  if (isThere(join(root, path))) {
     if (when === "always" || manifest.isUnchanged(path)) return undefined;
     return `keep ${path}, which was not installed by isulad-ts or was changed since`;
   }
@@ -62,7 +62,9 @@ async function write(
 /** Removes an installed file unless it was changed. */
 export async function takeBack(target: Target, manifest: Manifest, path: string): Promise<void> {
   const full = join(target.root, path);
-  if (lstatSync(full, { throwIfNoEntry: false }) === undefined) return;
+  if (!isThere(full)) return;
+  const problem = leadsOutside(target.root, dirname(path));
+  if (problem !== undefined) return target.report(`keep ${path}: ${problem}`);
   if (!manifest.isUnchanged(path)) {
     target.report(`keep ${path}, which was changed since its installation`);
     return;
@@ -74,8 +76,10 @@ export async function takeBack(target: Target, manifest: Manifest, path: string)
 export function removeFolders({ root, isDryRun }: Target, manifest: Manifest): void {
   if (isDryRun) return;
   for (const folder of manifest.folders.toReversed()) {
+    const path = join(root, folder);
+    if (!isThere(path) || leadsOutside(root, dirname(folder)) !== undefined) continue;
     try {
-      rmdirSync(join(root, folder));
+      rmdirSync(path);
     } catch (error) {
       // In use, or somebody has replaced it by a link or mounted something there: then it stays.
       const kept = ["ENOENT", "ENOTEMPTY", "ENOTDIR", "EBUSY"];

@@ -3,13 +3,12 @@ import { afterEach, beforeEach, describe, expect, test } from "bun:test";
 import {
   chmodSync,
   chownSync,
-  copyFileSync,
   existsSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
-  readlinkSync,
+  renameSync,
   rmSync,
   statSync,
   symlinkSync,
@@ -19,14 +18,12 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
 import { targetOf } from "../../../src/cli/install.ts";
-import { install, servicePlan } from "../../../src/install/install.ts";
+import { install } from "../../../src/install/install.ts";
 import { manifestPath } from "../../../src/install/manifest.ts";
 import { missingPrograms } from "../../../src/install/programs.ts";
-import { processesOf } from "../../../src/install/service.ts";
 import type { Target } from "../../../src/install/target.ts";
 import { uninstall } from "../../../src/install/uninstall.ts";
 import { cniList, daemonJson, unit } from "../../../src/proto/installed_files.ts";
-import { until } from "../../expect.ts";
 
 const dist = join(import.meta.dirname, "../../../dist");
 const programPath = "/usr/local/bin/isulad-ts";
@@ -313,40 +310,6 @@ test("a link that leads out of the root folder is not followed", async () => {
   expect(readdirSync(outside)).toEqual([]);
 });
 
-test.each([
-  ["a first installation", false, false, false, true, "start"],
-  ["an upgrade", true, true, true, true, "restart"],
-  ["a disabled service, upgraded by a package", false, false, true, false, undefined],
-  ["one that runs nevertheless", true, false, true, false, "restart"],
-  ["a disabled service, installed by hand", false, false, false, true, "start"],
-])("%s: whether the service is enabled and started", (...row) => {
-  const [, isRunning, isEnabled, isPackageUpgrade, enables, verb] = row;
-  expect(servicePlan({ isRunning, isEnabled, isPackageUpgrade })).toEqual({
-    enables,
-    verb,
-  } as never);
-});
-
-test("the processes of a program are not those of containers", async () => {
-  const program = join(scratch, "sleep");
-  copyFileSync("/bin/sleep", program);
-  chmodSync(program, 0o755);
-  const own = Bun.spawn([program, "30"]);
-  const contained = Bun.spawn(["unshare", "-r", "-p", "-f", "--kill-child", program, "30"]);
-  try {
-    const containedIds = () =>
-      readFileSync(`/proc/${contained.pid}/task/${contained.pid}/children`, "utf8").trim();
-    const runs = (pid: string | number) => readlinkSync(`/proc/${pid}/exe`) === program;
-    await until("both run the program", () => containedIds() !== "" && runs(containedIds()));
-    await until("both run the program", () => runs(own.pid));
-    expect(processesOf(program)).toEqual([own.pid]);
-  } finally {
-    own.kill();
-    contained.kill("SIGKILL"); // unshare ignores SIGTERM
-    await Promise.all([own.exited, contained.exited]);
-  }
-});
-
 describe("uninstall", () => {
   test("leaves the folder as it was before", async () => {
     const before = tree();
@@ -373,6 +336,35 @@ describe("uninstall", () => {
     await uninstall(target(), removal());
     expect(existsSync(join(root, programPath))).toBe(false);
     expect(existsSync(join(root, "etc/isulad"))).toBe(true);
+  });
+
+  test("removes nothing behind a link that leads out of the root folder", async () => {
+    await install(target(), options());
+    const outside = join(scratch, "etc");
+    renameSync(join(root, "etc"), outside); // as if this machine had the same files
+    mkdirSync(join(outside, "empty"));
+    symlinkSync(outside, join(root, "etc"));
+    write(manifestPath, `${read(manifestPath)}folder  /etc/empty\n`);
+    await uninstall(target(), removal());
+    expect(existsSync(join(outside, "isulad/daemon.json"))).toBe(true);
+    expect(existsSync(join(outside, "empty"))).toBe(true);
+    expect(existsSync(join(root, programPath))).toBe(false);
+    const why = `keep ${configPath}: ${root}/etc/isulad is a link to ${outside}/isulad, outside of ${root}`;
+    expect(said).toContain(why);
+  });
+
+  test("refuses a record outside of the root folder", async () => {
+    await install(target(), options());
+    const outside = join(scratch, "share");
+    renameSync(join(root, "usr/local/share"), outside);
+    symlinkSync(outside, join(root, "usr/local/share"));
+    for (const again of [install, uninstall]) {
+      expect(await failureOf(again(target(), { ...options(), ...removal() }))).toMatchObject({
+        code: "FAILED_PRECONDITION",
+        message: expect.stringContaining(`is a link to ${outside}/isulad-ts, outside of ${root}`),
+      });
+    }
+    expect(existsSync(join(outside, "isulad-ts/installed"))).toBe(true);
   });
 
   test("says so where nothing is installed", async () => {

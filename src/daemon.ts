@@ -2,6 +2,7 @@
 // comes. Containers, and the monitor, go on. Each stage of the start is a step, which dumps name.
 import { join } from "node:path";
 import { activity } from "./base/activity.ts";
+import { coalesced } from "./base/coalesced.ts";
 import { liveFields } from "./base/live_fields.ts";
 import { build, ownProgram, version } from "./base/build.ts";
 import type { Config, LoadedConfig } from "./base/config.ts";
@@ -16,7 +17,6 @@ import { Instruments } from "./stats/instruments.ts";
 import { Health } from "./cri/health.ts";
 import { PodHistory } from "./history/pod_history.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
-import { Semaphore } from "./base/semaphore.ts";
 import { SingleFlight } from "./base/single_flight.ts";
 import { sampledCgroups } from "./cri/usage.ts";
 import { pinnedPatterns } from "./image/pinned.ts";
@@ -270,13 +270,10 @@ function debugOf(context: () => Context): Context["debug"] {
   };
 }
 
-/** One reload at a time. */
 function reloader(read: () => LoadedConfig, context: () => Context): Context["reload"] {
-  const turns = new Semaphore(1, "another reload");
-  return async () => {
-    using _ = await turns.acquire();
-    return await (await import("./reload.ts")).reload(context(), read);
-  };
+  return coalesced("another reload", async () =>
+    (await import("./reload.ts")).reload(context(), read),
+  );
 }
 
 function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwork {

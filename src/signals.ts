@@ -1,5 +1,6 @@
 // Handles the daemon's signals: SIGUSR1 writes a dump from the start on, SIGHUP reloads, SIGINT, SIGTERM and
 // SIGQUIT end it.
+import { coalesced } from "./base/coalesced.ts";
 import { type Log, logFailure } from "./base/log.ts";
 import type { Context } from "./cri/context.ts";
 
@@ -13,11 +14,12 @@ export function dumpOnSignal({
   log: Log;
   context: () => Context | undefined;
 }): void {
+  const dump = coalesced("another dump", async () => {
+    const path = await (await import("./debug.ts")).writeDump(state, context());
+    log.info("dump written", { path });
+  });
   process.on("SIGUSR1", () => {
-    import("./debug.ts")
-      .then(({ writeDump }) => writeDump(state, context()))
-      .then((path) => log.info("dump written", { path }))
-      .catch(logFailure(log, "SIGUSR1: the dump was not written"));
+    dump().catch(logFailure(log, "SIGUSR1: the dump was not written"));
   });
 }
 

@@ -1,5 +1,5 @@
 // Reloads the configuration: reads the files again, and applies what needs no restart. Loaded when it is used.
-// Decision: all that can fail comes before the first change, so that a bad file leaves everything as it was.
+// Decision: all that a bad file makes fail comes before the first change, so that it leaves everything as it was.
 import type { Config, LoadedConfig } from "./base/config.ts";
 import { daemonKeys, tlsServerNames } from "./base/config_keys.ts";
 import { applyLive, type ConfigChange } from "./base/config_reload.ts";
@@ -36,13 +36,24 @@ async function apply(context: Context, read: () => LoadedConfig): Promise<Reload
   }
   context.handlers = handlers;
   context.images.pin(pinnedPatterns(config));
-  if (applied.includes("plugin-path")) await context.nri?.relaunch();
+  if (applied.includes("plugin-path")) warnings.push(...(await relaunchPlugins(context)));
   for (const warning of warnings) log.warn(warning);
   if (restart.length > 0) {
     log.warn("these changed keys take effect after a restart", { keys: restart.join(" ") });
   }
   log.info("configuration reloaded", { files: files.join(" "), applied: applied.join(" ") });
   return { applied, restart, files, warnings };
+}
+
+/** The old plugins have ended by the time that the new ones fail: returns a warning. */
+async function relaunchPlugins({ nri, config }: Context): Promise<string[]> {
+  try {
+    await nri?.relaunch();
+    return [];
+  } catch (error) {
+    const effect = "no pre-installed NRI plugin runs: set a folder and reload, or restart the daemon";
+    return [`"plugin-path" ${config.nri.pluginPath}: ${messageOf(error)}: ${effect}`];
+  }
 }
 
 /** Reads the certificates again. Returns the keys of those that have changed, and how to take each. */

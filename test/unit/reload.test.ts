@@ -121,6 +121,18 @@ test("NRI's plugins are started again only if their folder has changed", async (
   expect(calls).toContain("relaunch");
 });
 
+test("plugins that cannot be started are a warning: the values are in force", async () => {
+  const { context, lines, again } = await daemonWith({});
+  context.nri!.relaunch = () => Promise.reject(new Error("ENOTDIR"));
+  write({ "plugin-path": "/file" });
+  const { applied, warnings } = await again();
+  expect(applied).toEqual(["plugin-path"]);
+  expect(warnings).toEqual([
+    '"plugin-path" /file: ENOTDIR: no pre-installed NRI plugin runs: set a folder and reload, or restart the daemon',
+  ]);
+  expect(lines.join("\n")).toMatch(/WARN .*plugin-path/);
+});
+
 const certificates = {
   "stream-tls-cert": "/c",
   "stream-tls-key": "/k",

@@ -22,6 +22,7 @@
 import { isAbsolute } from "node:path";
 import { build, version } from "./base/build.ts";
 import { messageOf } from "./base/errors.ts";
+import { isJournal } from "./base/journal.ts";
 import { createLog, type Log } from "./base/log.ts";
 import { ignoreStraySignals } from "./sys/stray_signals.ts";
 import { setUmask, usualUmask } from "./sys/umask.ts";
@@ -152,6 +153,7 @@ async function runDaemonCommand(args: string[]): Promise<number> {
         return loaded.config.logLevel; // a reload changes it
       },
       format: loaded.config.logFormat,
+      isJournal: isJournal(process.env),
     });
     prepareProcess(log);
     await armFailpoints(args.includes(allowFailpoints), log);

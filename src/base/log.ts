@@ -24,16 +24,26 @@ export type LogOptions = {
   format: LogFormat;
   /** By default standard error, which systemd's journal keeps. */
   stream?: { write(text: string): unknown };
+  /** The stream is the journal's: it takes each line's priority, by which journalctl -p selects, from a prefix. */
+  isJournal?: boolean;
 };
 
 const levels: readonly LogLevel[] = ["error", "warn", "info", "debug"];
+/** syslog(3); the journal removes the prefix (sd-daemon(3)). */
+const priorities: Record<LogLevel, string> = {
+  error: "<3>",
+  warn: "<4>",
+  info: "<6>",
+  debug: "<7>",
+};
 
 export function createLog(options: LogOptions): Log {
   const stream = options.stream ?? process.stderr;
   const format = options.format === "json" ? jsonLine : textLine;
   const write = (line: Line) => {
-    if (levels.indexOf(line.level) <= levels.indexOf(options.level))
-      stream.write(`${format(line)}\n`);
+    if (levels.indexOf(line.level) > levels.indexOf(options.level)) return;
+    const prefix = options.isJournal === true ? priorities[line.level] : "";
+    stream.write(`${prefix}${format(line)}\n`);
   };
   return roomLog(write, "");
 }

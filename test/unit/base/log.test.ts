@@ -1,5 +1,7 @@
 // Tests the lines that createLog() writes as text and as JSON.
 import { expect, test } from "bun:test";
+import { fstatSync, openSync, closeSync } from "node:fs";
+import { isJournal } from "../../../src/base/journal.ts";
 import { createLog, type LogFormat, type LogLevel } from "../../../src/base/log.ts";
 
 function capture(format: LogFormat, level: LogLevel = "info") {
@@ -38,4 +40,29 @@ test("createLog leaves out what is below its level and folds nothing", () => {
   for (let i = 0; i < 20; i++) log.warn("same");
   log.info("not this");
   expect(lines).toHaveLength(20);
+});
+
+test.each<LogFormat>(["text", "json"])(
+  "the journal gets the priority of each %s line",
+  (format) => {
+    const lines: string[] = [];
+    const stream = { write: (text: string) => lines.push(text) };
+    const log = createLog({ level: "debug", format, stream, isJournal: true });
+    for (const level of ["error", "warn", "info", "debug"] as const) log[level]("x", { a: "<0>" });
+    expect(lines.map((line) => line.slice(0, 3))).toEqual(["<3>", "<4>", "<6>", "<7>"]);
+    expect(lines[1]).toMatch(
+      format === "json" ? /^<4>\{.*\}\n$/ : /^<4>\d{4}-.* WARN {2}x a=<0>\n$/,
+    );
+  },
+);
+
+test("only the descriptor that $JOURNAL_STREAM names is the journal", () => {
+  const fd = openSync("/dev/null", "w");
+  const { dev, ino } = fstatSync(fd, { bigint: true });
+  const env = { JOURNAL_STREAM: `${dev}:${ino}` };
+  expect(isJournal(env, fd)).toBe(true);
+  expect(isJournal({ JOURNAL_STREAM: `${dev}:${ino + 1n}` }, fd)).toBe(false);
+  expect(isJournal({}, fd)).toBe(false);
+  closeSync(fd);
+  expect(isJournal(env, fd)).toBe(false);
 });

@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { activityName, rootOf, type Activity } from "../base/activity.ts";
 import { nowMs } from "../base/clock.ts";
 import { codeOf, grpcCodes, messageOf } from "../base/errors.ts";
-import { shorten } from "../base/text.ts";
+import { clip, shorten } from "../base/text.ts";
 import type { Sampler } from "./trace_settings.ts";
 
 export type Attribute = { key: string; value: { stringValue: string } | { intValue: string } };
@@ -25,7 +25,7 @@ type Place = { traceId: string; spanId: string; parentSpanId: string; isSampled:
 
 const [internal, server] = [1, 2];
 const errorStatus = 2;
-const messageBytesMax = 1_000;
+const textBytesMax = 1_000;
 
 export class Spans {
   readonly #sampler: Sampler;
@@ -52,7 +52,7 @@ export class Spans {
       endTimeUnixNano: nanoseconds(endedMs),
       attributes: attributesOf(activity, error),
       status: isFailed
-        ? { code: errorStatus, message: shorten(messageOf(error), messageBytesMax) }
+        ? { code: errorStatus, message: shorten(messageOf(error), textBytesMax) }
         : {},
     };
   }
@@ -117,7 +117,10 @@ function attributesOf(activity: Activity, error: unknown): Attribute[] {
     "isulad.bytes": bytes > 0 ? bytes : undefined,
   };
   return [
-    ...defined(texts).map(([key, stringValue]) => ({ key, value: { stringValue } })),
+    // A refused request may have names of any length.
+    ...defined(texts).map(([key, text]) => {
+      return { key, value: { stringValue: clip(text, textBytesMax) } };
+    }),
     ...defined(numbers).map(([key, value]) => ({ key, value: { intValue: String(value) } })),
   ];
 }

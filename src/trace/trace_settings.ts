@@ -51,9 +51,9 @@ export function traceSettings(env: Environment): {
     return fallback;
   };
   const url = endpoint(env, warnings);
-  const exporter = env["OTEL_TRACES_EXPORTER"] || "otlp";
-  const isOff = env["OTEL_SDK_DISABLED"]?.toLowerCase() === "true" || exporter !== "otlp";
-  if (url === undefined || isOff) return { settings: undefined, warnings };
+  const isOff = env["OTEL_SDK_DISABLED"]?.toLowerCase() === "true";
+  if (url === undefined || isOff || !exportsByOtlp(env, warnings))
+    return { settings: undefined, warnings };
   const protocol = own("PROTOCOL") || "http/json";
   if (protocol !== "http/json") {
     warnings.push(`OTEL_EXPORTER_OTLP_PROTOCOL: ${protocol} is not supported, http/json is used`);
@@ -72,6 +72,18 @@ export function traceSettings(env: Environment): {
     delayMs: number("OTEL_BSP_SCHEDULE_DELAY", env["OTEL_BSP_SCHEDULE_DELAY"], 5_000),
   };
   return { settings, warnings };
+}
+
+/** The variable is a list; of its exporters there is one here. */
+function exportsByOtlp(env: Environment, warnings: string[]): boolean {
+  const names = (env["OTEL_TRACES_EXPORTER"] || "otlp").split(",").map((name) => name.trim());
+  const others = names.filter((name) => !["otlp", "none"].includes(name));
+  const isOtlp = names.includes("otlp");
+  if (others.length > 0) {
+    const effect = isOtlp ? "otlp alone is used" : "nothing is traced";
+    warnings.push(`OTEL_TRACES_EXPORTER: only otlp is supported, not ${others.join()}: ${effect}`);
+  }
+  return isOtlp;
 }
 
 /** The endpoint of all signals gets the path of traces; that of traces is taken as it is. */

@@ -18,7 +18,11 @@ const sampled = `00-${trace}-${parent}-01`;
 const always = { followsParent: true, ratio: 1 };
 
 /** The spans of a call with this work. */
-async function spansOf(work: () => Promise<unknown>, traceparent = sampled, sampler = always) {
+async function spansOf(
+  work: () => Promise<unknown>,
+  traceparent = sampled,
+  { sampler = always, pod = "shop/web" } = {},
+) {
   const maker = new Spans(sampler);
   const found: Span[] = [];
   using _ = observeActivities((...ended) => {
@@ -26,7 +30,7 @@ async function spansOf(work: () => Promise<unknown>, traceparent = sampled, samp
     if (span !== undefined) found.push(span);
   });
   const call = beginCall("RunPodSandbox", {
-    subject: () => ({ pod: "shop/web", image: undefined }),
+    subject: () => ({ pod, image: undefined }),
     traceparent,
   });
   const error = await within(call, work).then(
@@ -71,6 +75,12 @@ describe("a call's spans", () => {
     expect(attributes(plugin!)).toEqual({ "isulad.command": "ADD", "isulad.plugin": "bridge" });
   });
 
+  test("names of a refused request are cut", async () => {
+    const pod = `default/${"x".repeat(1 << 20)}`;
+    const [call] = await spansOf(() => Promise.resolve(), sampled, { pod });
+    expect(String(attributes(call!)["k8s.pod.name"])).toMatch(/^x{900,1000}…$/);
+  });
+
   test("a failure has status and code", async () => {
     const failure = new CriError("NOT_FOUND", "no such image");
     const spans = await spansOf(() =>
@@ -113,9 +123,15 @@ describe("sampling", () => {
   test("follows the client, unless the sampler ignores parents", async () => {
     const unsampled = `00-${trace}-${parent}-00`;
     expect(await spansOf(nothing, unsampled)).toEqual([]);
-    expect(await spansOf(nothing, unsampled, { followsParent: false, ratio: 1 })).toHaveLength(1);
-    expect(await spansOf(nothing, sampled, { followsParent: false, ratio: 0 })).toEqual([]);
-    expect(await spansOf(nothing, sampled, { followsParent: true, ratio: 0 })).toHaveLength(1);
+    expect(
+      await spansOf(nothing, unsampled, { sampler: { followsParent: false, ratio: 1 } }),
+    ).toHaveLength(1);
+    expect(
+      await spansOf(nothing, sampled, { sampler: { followsParent: false, ratio: 0 } }),
+    ).toEqual([]);
+    expect(
+      await spansOf(nothing, sampled, { sampler: { followsParent: true, ratio: 0 } }),
+    ).toHaveLength(1);
   });
 
   test("without a client's trace begins a new one, by its ratio", async () => {
@@ -124,7 +140,8 @@ describe("sampling", () => {
     expect(one!.parentSpanId).toBe("");
     let count = 0;
     for (let index = 0; index < 400; index++) {
-      count += (await spansOf(nothing, "", { followsParent: true, ratio: 0.5 })).length;
+      count += (await spansOf(nothing, "", { sampler: { followsParent: true, ratio: 0.5 } }))
+        .length;
     }
     expect(count).toBeGreaterThan(120);
     expect(count).toBeLessThan(280);

@@ -30,6 +30,11 @@ describe("traceSettings", () => {
     expect(traceSettings(env)).toEqual({ settings: undefined, warnings: [] });
   });
 
+  test("is on where OTLP is one of several exporters", () => {
+    expect(settingsOf({ OTEL_TRACES_EXPORTER: "console,otlp" })).toBeDefined();
+    expect(settingsOf({ OTEL_TRACES_EXPORTER: "zipkin" })).toBeUndefined();
+  });
+
   test("prefers the variables of traces, whose endpoint is taken as it is", () => {
     const own = {
       OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: "https://other/traces",
@@ -62,6 +67,8 @@ describe("traceSettings", () => {
     [{ OTEL_EXPORTER_OTLP_PROTOCOL: "grpc" }, /grpc is not supported/],
     [{ OTEL_EXPORTER_OTLP_TIMEOUT: "-1" }, /OTEL_EXPORTER_OTLP_TIMEOUT must be .* 10000 is used/],
     [{ OTEL_BSP_MAX_QUEUE_SIZE: "many" }, /OTEL_BSP_MAX_QUEUE_SIZE must be .* 2048 is used/],
+    [{ OTEL_TRACES_EXPORTER: "zipkin" }, /not zipkin: nothing is traced$/],
+    [{ OTEL_TRACES_EXPORTER: "console, otlp" }, /not console: otlp alone is used$/],
     [{ OTEL_TRACES_SAMPLER: "toString" }, /"toString" is none of/],
     [{ OTEL_TRACES_SAMPLER_ARG: "2" }, /must be 0 to 1, not "2"/],
     [{ OTEL_EXPORTER_OTLP_HEADERS: "secret" }, /^OTEL_EXPORTER_OTLP_HEADERS: an entry is not/],

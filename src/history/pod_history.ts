@@ -21,6 +21,9 @@ export const entriesMax = 32;
 /** Bound of an entry's text in UTF-8. */
 export const textBytesMax = 500;
 const objectsMax = 16;
+/** As in Kubernetes. A refused call may have any other name, of any length: it belongs to no pod. */
+const podPattern = /^[^/\p{Cc}]{1,253}\/[^/\p{Cc}]{1,253}$/u;
+const containerPattern = /^[^/\p{Cc}]{0,253}$/u;
 
 export type PodEntry = {
   /** The begin of a call; milliseconds since the epoch. The last time of what happened several times. */
@@ -49,6 +52,8 @@ export type PodTimeline = {
   objects: { id: string; container: string; createdAtNs: string }[];
   entries: PodEntry[];
   dropped: number;
+  /** Ids of its sandboxes that were committed and not removed: a pod may have a new one beside an ended one. */
+  sandboxes: Set<string>;
   isRemoved: boolean;
 };
 
@@ -116,14 +121,19 @@ export class PodHistory implements Disposable {
     const pod = podName(config);
     if (pod === undefined) return;
     if (before === undefined) this.#addObject(pod, { id, container: "", createdAtNs });
-    if (after === undefined) {
-      this.#add(pod, { what: "remove" });
-      this.#timelines.get(pod)!.isRemoved = true;
-      return;
-    }
+    if (after === undefined) return this.#sandboxRemoved(pod, id);
+    this.#revive(pod, id);
     const isEnd = after.phase.phase === "notready" && before?.phase.phase === "ready";
     if (!isEnd || after.phase.phase !== "notready" || after.ending !== undefined) return;
     this.#add(pod, { what: "not_ready", detail: after.phase.message });
+  }
+
+  #sandboxRemoved(pod: string, id: string): void {
+    this.#add(pod, { what: "remove" });
+    const timeline = this.#timelines.get(pod);
+    if (timeline === undefined) return;
+    timeline.sandboxes.delete(id);
+    timeline.isRemoved = timeline.sandboxes.size === 0;
   }
 
   /** Called for each NRI plugin that changes a container at its creation. plugin: its index and name. */
@@ -160,7 +170,7 @@ export class PodHistory implements Disposable {
     const isKept = error !== undefined || keptCalls.has(what);
     if (!isKept && parts === undefined) return;
     const { pod, container = "", image = "" } = call.subject?.() ?? {};
-    if (pod?.includes("/") !== true) return; // the pod is unknown
+    if (pod === undefined) return;
     const offsetMs = nowMs() - performance.now();
     const time = (from: number, to: number) => ({ atMs: from + offsetMs, tookMs: to - from });
     if (isKept) {
@@ -168,6 +178,7 @@ export class PodHistory implements Disposable {
       const outcome = error === undefined ? { detail: image } : failure;
       const bytes = parts?.bytes ?? 0;
       this.#add(pod, { what, container, bytes, ...outcome, ...time(beganMs, endedMs) });
+      if (what === "RunPodSandbox") this.#revive(pod);
     }
     for (const [command, network] of parts?.networks ?? []) {
       const what = { ADD: "network", DEL: "network_end" }[command];
@@ -177,7 +188,16 @@ export class PodHistory implements Disposable {
     }
   }
 
+  /** Called when the pod gets a sandbox, and when that has failed. Makes no timeline. */
+  #revive(pod: string, sandbox?: string): void {
+    const timeline = this.#timelines.get(pod);
+    if (timeline === undefined) return;
+    timeline.isRemoved = false;
+    if (sandbox !== undefined) timeline.sandboxes.add(sandbox);
+  }
+
   #add(pod: string, given: Partial<PodEntry> & Pick<PodEntry, "what">): void {
+    if (!isNamed(pod, given.container ?? "")) return;
     const timeline = this.#touched(pod);
     const entry = newEntry(given);
     const { entries } = timeline;
@@ -194,6 +214,7 @@ export class PodHistory implements Disposable {
   }
 
   #addObject(pod: string, object: PodTimeline["objects"][number]): void {
+    if (!isNamed(pod, object.container)) return;
     const { objects } = this.#touched(pod);
     if (objects.push(object) > objectsMax) objects.shift();
   }
@@ -203,7 +224,6 @@ export class PodHistory implements Disposable {
     const timeline = this.#timelines.get(pod) ?? newTimeline(pod);
     if (!this.#timelines.delete(pod) && this.#timelines.size >= podsMax) this.#dropOne();
     this.#timelines.set(pod, timeline);
-    timeline.isRemoved = false;
     return timeline;
   }
 
@@ -219,7 +239,12 @@ function msOf(ns: string): number {
 }
 
 function newTimeline(pod: string): PodTimeline {
-  return { pod, beganMs: nowMs(), objects: [], entries: [], dropped: 0, isRemoved: false };
+  const counts = { dropped: 0, sandboxes: new Set<string>(), isRemoved: false };
+  return { pod, beganMs: nowMs(), objects: [], entries: [], ...counts };
+}
+
+function isNamed(pod: string, container: string): boolean {
+  return podPattern.test(pod) && containerPattern.test(container);
 }
 
 /** Each has all fields in this order: objects of one shape take the least memory. */

@@ -215,6 +215,46 @@ test("pods are bounded; removed ones go first, those that changed longest ago be
   expect(history.timelines()).toHaveLength(podsMax);
 });
 
+test("a pod whose ended sandbox is removed beside its new one is not a removed pod", async () => {
+  await call("RunPodSandbox", { pod: "default/first" });
+  const [ended, fresh] = [sandboxRecord({ id: "a" }), sandboxRecord({ id: "b" })];
+  history.sandboxCommitted(undefined, ended);
+  history.sandboxCommitted(undefined, fresh);
+  history.sandboxCommitted(ended, undefined);
+  for (let i = 0; i < podsMax - 1; i++) await call("RunPodSandbox", { pod: `default/${i}` });
+  expect(history.timeline("default/first")).toBeUndefined();
+  expect(history.timeline(pod)).toBeDefined();
+});
+
+test("a removal that ends the network, too, leaves a removed pod; a new pod of the name revives it", async () => {
+  await call("RunPodSandbox", { pod: "default/first" });
+  const sandbox = sandboxRecord();
+  history.sandboxCommitted(undefined, sandbox);
+  await call("RemovePodSandbox", { pod }, async () => {
+    await activity("cni", { command: "DEL", plugin: "bridge" }, () => {});
+    history.sandboxCommitted(sandbox, undefined);
+  });
+  const fill = async (from: string) => {
+    for (let i = 0; i < podsMax - 1; i++) await call("RunPodSandbox", { pod: `${from}/${i}` });
+  };
+  await fill("default");
+  expect(history.timeline(pod)).toBeUndefined();
+  history.sandboxCommitted(undefined, sandbox);
+  history.sandboxCommitted(sandbox, undefined);
+  await call("RunPodSandbox", { pod }, () => fail("no address"));
+  await fill("default");
+  expect(history.timeline(pod)).toBeDefined();
+});
+
+test("names that no pod can have are not kept, of whatever length", async () => {
+  const refused = () => fail("the name is too long");
+  const names = ["x".repeat(300), "a\u001b[2J", "a/b", ""];
+  for (const name of names) await call("RunPodSandbox", { pod: `default/${name}` }, refused);
+  for (const container of names.slice(0, 3))
+    await call("StartContainer", { pod, container }, refused);
+  expect(history.timelines()).toEqual([]);
+});
+
 test("nothing is kept after the end", async () => {
   history[Symbol.dispose]();
   await call("RunPodSandbox", { pod });

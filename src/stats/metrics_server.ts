@@ -78,13 +78,15 @@ type Response = HttpAnswer & { more?: [string, string][]; isHead?: boolean };
 /** line: the first line of the request. */
 export async function metricsResponse(line: string, pages: Pages): Promise<Response> {
   const [, method, target = ""] = /^(\S+) (\S+) HTTP\/1\.[01]$/.exec(line) ?? [];
+  const isHead = method === "HEAD";
   const path = target.replace(/^https?:\/\/[^/]*/, "").split("?", 1)[0]!;
   if (method === undefined) return { status: "400 Bad Request", body: "no HTTP/1.1\n" };
   if (!Object.hasOwn(pages, path)) {
-    return { status: "404 Not Found", body: `only ${Object.keys(pages).join(", ")} are here\n` };
+    const body = `only ${Object.keys(pages).join(", ")} are here\n`;
+    return { status: "404 Not Found", body, isHead };
   }
-  if (method !== "GET" && method !== "HEAD") {
+  if (method !== "GET" && !isHead) {
     return { status: "405 Method Not Allowed", body: "", more: [["Allow", "GET, HEAD"]] };
   }
-  return { ...(await pages[path]!()), isHead: method === "HEAD" };
+  return { ...(await pages[path]!()), isHead };
 }

@@ -11,7 +11,30 @@ export type Family = {
   samples: { suffix?: string; labels: Labels; value: number | bigint }[];
 };
 
-/** Counts by labels, whose values must come from a bounded set. */
+/** Series of one metric: the daemon's own labels have some hundred values, but an NRI plugin chooses its name. */
+export const seriesMax = 2_000;
+const other = "other";
+
+/** Returns the series of these labels; beyond seriesMax one whose labels all are "other" takes all new ones. */
+function seriesOf<Series extends { labels: Labels }>(
+  known: Map<string, Series>,
+  labels: Labels,
+  make: (labels: Labels) => Series,
+): Series {
+  const key = jsonText(labels);
+  const found = known.get(key);
+  if (found !== undefined) return found;
+  const isOther = Object.values(labels).every((value) => value === other);
+  if (known.size >= seriesMax && !isOther) {
+    const others = Object.fromEntries(Object.keys(labels).map((name) => [name, other]));
+    return seriesOf(known, others, make);
+  }
+  const made = make(labels);
+  known.set(key, made);
+  return made;
+}
+
+/** Counts by labels. */
 export class Counter {
   readonly #name: string;
   readonly #help: string;
@@ -23,10 +46,7 @@ export class Counter {
   }
 
   add(labels: Labels = {}, count = 1): void {
-    const key = jsonText(labels);
-    const known = this.#counts.get(key) ?? { labels, value: 0 };
-    known.value += count;
-    this.#counts.set(key, known);
+    seriesOf(this.#counts, labels, (own) => ({ labels: own, value: 0 })).value += count;
   }
 
   family(): Family {
@@ -57,12 +77,12 @@ export class Histogram {
   }
 
   observe(labels: Labels, seconds: number): void {
-    const key = jsonText(labels);
     const bounds = [...this.#bounds, Infinity];
-    const series = this.#series.get(key) ?? { labels, counts: bounds.map(() => 0), sum: 0 };
+    const series = seriesOf(this.#series, labels, (own) => {
+      return { labels: own, counts: bounds.map(() => 0), sum: 0 };
+    });
     series.counts[bounds.findIndex((bound) => seconds <= bound)]!++;
     series.sum += seconds;
-    this.#series.set(key, series);
   }
 
   family(): Family {

@@ -11,6 +11,7 @@ describe("the metrics server", () => {
     ["GET /metrics?x=1 HTTP/1.0", "200 OK"],
     ["GET http://localhost/metrics HTTP/1.1", "200 OK"],
     ["HEAD /metrics HTTP/1.1", "200 OK"],
+    ["HEAD /nothing HTTP/1.1", "404 Not Found"],
     ["GET /readyz HTTP/1.1", "503 Service Unavailable"],
     ["GET /toString HTTP/1.1", "404 Not Found"],
     ["GET /metric HTTP/1.1", "404 Not Found"],

@@ -1,6 +1,6 @@
 // Tests counters and histograms in Prometheus's text format.
 import { expect, test } from "bun:test";
-import { Counter, exposition, Histogram } from "../../../src/stats/prometheus.ts";
+import { Counter, exposition, Histogram, seriesMax } from "../../../src/stats/prometheus.ts";
 
 test("exposition() writes counters by labels, escaped", () => {
   const counter = new Counter("made_total", "Things made");
@@ -31,4 +31,26 @@ test("exposition() writes a histogram's buckets cumulatively", () => {
     'took_seconds_count{call="x"} 4',
     "",
   ]);
+});
+
+test("plugins with ever new names make a bounded number of series", () => {
+  const [counter, histogram] = [
+    new Counter("made_total", "x"),
+    new Histogram("took_seconds", "x", []),
+  ];
+  for (let i = 0; i < 2 * seriesMax; i++) {
+    counter.add({ plugin: `10-${i}`, method: "Create" });
+    histogram.observe({ plugin: `10-${i}`, method: "Create" }, 1);
+  }
+  counter.add({ plugin: "10-0", method: "Create" });
+  const { samples } = counter.family();
+  expect(samples).toHaveLength(seriesMax + 1);
+  expect(samples[0]).toEqual({ labels: { plugin: "10-0", method: "Create" }, value: 2 });
+  expect(samples.at(-1)).toEqual({
+    labels: { plugin: "other", method: "other" },
+    value: seriesMax,
+  });
+  const counts = histogram.family().samples.filter(({ suffix }) => suffix === "_count");
+  expect(counts).toHaveLength(seriesMax + 1);
+  expect(counts.at(-1)!.value).toBe(seriesMax);
 });

@@ -10,12 +10,22 @@ const isulad: Rules = Object.fromEntries(
   }),
 );
 
+/** Off, it leaves the level to log-level. */
+const debug: Rule = {
+  to: "log-level",
+  apply: ({ value }, values) => {
+    if (value !== true) return { why: "it is off, as in isulad-ts" };
+    values["log-level"] = "DEBUG";
+    return "log-level";
+  },
+};
+
 const ownFolder = "isulad-ts's own folder: Docker's data is not read";
 
 export const dockerOwnRules: Rules = {
   "data-root": none(`graph is ${ownFolder}`),
   "exec-root": none(`state is ${ownFolder}`),
-  debug: converted("log-level", (value) => (value === true ? "DEBUG" : "INFO")),
+  debug,
   "exec-opts": converted(
     "systemd-cgroup",
     (value) => Array.isArray(value) && value.includes("native.cgroupdriver=systemd"),

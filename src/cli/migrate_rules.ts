@@ -41,14 +41,14 @@ export function same(key: string): Rule {
   return converted(key, (value) => value);
 }
 
-/** The key takes the converted value, unless it refuses it. */
+/** The key takes the converted value, unless it refuses it. convert: returns undefined for what has no equivalent. */
 export function converted(key: string, convert: (value: unknown) => unknown): Rule {
   const apply: Rule["apply"] = ({ value }, values) => {
     if (value === "") return { why: "it is empty: the default is the same or better" };
     const { schema, allowed } = findKey(key)!.kind;
     const own = convert(value);
     if (!v.safeParse(schema, own).success) {
-      return { why: `"${key}" must be ${allowed}, not ${clipped(own)}` };
+      return { why: `"${key}" must be ${allowed}, not ${clipped(own ?? value)}` };
     }
     values[key] = own;
     return key;

@@ -27,6 +27,9 @@ test.each([
   ["a {{- .status.id -}} b", "a4f2ab"],
   ['{{"a\\tb"}}', "a\tb"],
   ["{{.constructor}}", "<no value>"],
+  ['{{index .status.labels "a|b" | json}}', "null"],
+  ['{{"}}" | len}}', "2"],
+  ["{{if .empty}}a{{else if .nosuch}}b{{else if .ok}}c{{else}}d{{end}}e", "ce"],
 ])("%s is %j", (template, expected) => {
   expect(renderTemplate(template, data)).toBe(expected);
 });
@@ -35,6 +38,10 @@ test.each([
   ["{{.a", "an action has no }}"],
   ["{{if .a}}x", "{{if}} has no {{end}}"],
   ["x{{end}}", "unexpected {{end}}"],
+  ["{{if .a}}x{{else .b}}y{{end}}", 'unknown function "else"'],
+  ["{{with .a}}x{{end}}", 'unknown function "with"'],
+  ["{{.a || json}}", 'unknown function ""'],
+  ["{{if .a}}{{break}}{{end}}", 'cannot read "break"'],
   ["{{printf .a}}", 'unknown function "printf"'],
   ["{{a b}}", 'cannot read "b"'],
   ["{{}}", 'cannot read ""'],

@@ -6,9 +6,9 @@ import { hostArg, withClient } from "./daemon_command.ts";
 import {
   argsOf,
   type CommandGroups,
+  commandOf,
   described,
   optionsOf,
-  resolve,
   subCommandsOf,
   ungrouped,
 } from "./help.ts";
@@ -70,7 +70,7 @@ export async function suggestions(
   while (words.length > at + 1 && valueOption(words[at]!, hostArg) !== undefined) at += 2;
   if (at > words.length - 1) return [];
   for (; at < words.length - 1; at++) {
-    const next = (await resolve(commands[words[at]!])) as CommandDef | undefined;
+    const next = await commandOf(commands, words[at]!);
     if (next === undefined) break;
     command = next;
     commands = await subCommandsOf(command);

@@ -41,23 +41,23 @@ export type ParsedFlags = {
 };
 
 /** iSulad's short flags. -s is ambiguous: iSulad's --storage-opt, docker's --storage-driver. */
-const shortFlags: Record<string, readonly (Key | IdleKey)[]> = {
-  H: [daemonKeys.hosts],
-  G: [daemonKeys.group],
-  g: [daemonKeys.graph],
-  S: [daemonKeys.state],
-  p: [daemonKeys.pidfile],
-  l: [daemonKeys.logLevel],
-  e: [findKey("engine")!],
-  s: [daemonKeys.storageOpts, daemonKeys.storageDriver],
-};
-const infoFlags: Record<string, ParsedFlags["info"]> = {
-  "--help": "help",
-  "-h": "help",
-  "--version": "version",
-  "-V": "version",
-  "-v": "version",
-};
+const shortFlags = new Map<string, readonly (Key | IdleKey)[]>([
+  ["-H", [daemonKeys.hosts]],
+  ["-G", [daemonKeys.group]],
+  ["-g", [daemonKeys.graph]],
+  ["-S", [daemonKeys.state]],
+  ["-p", [daemonKeys.pidfile]],
+  ["-l", [daemonKeys.logLevel]],
+  ["-e", [findKey("engine")!]],
+  ["-s", [daemonKeys.storageOpts, daemonKeys.storageDriver]],
+]);
+const infoFlags = new Map<string, ParsedFlags["info"]>([
+  ["--help", "help"],
+  ["-h", "help"],
+  ["--version", "version"],
+  ["-V", "version"],
+  ["-v", "version"],
+]);
 const flagNames = ["config", ...allKeys.map(({ key }) => key)];
 
 /**
@@ -71,8 +71,8 @@ export function parseFlags(command: string, argv: readonly string[]): ParsedFlag
   const parsed: ParsedFlags = { file: undefined, flags, info: undefined };
   for (let i = 0; i < argv.length; i++) {
     const arg = argv[i]!;
-    if (infoFlags[arg] !== undefined) {
-      parsed.info ??= infoFlags[arg];
+    if (infoFlags.has(arg)) {
+      parsed.info ??= infoFlags.get(arg);
       continue;
     }
     if (!/^-[^-]|^--[^=]/.test(arg)) throw unexpectedArgument(arg, see);
@@ -101,7 +101,7 @@ export function parseFlags(command: string, argv: readonly string[]): ParsedFlag
 function keyOf(name: string, see: string): Key | IdleKey | "config" | undefined {
   if (name === "--config") return "config";
   if (name.startsWith("--")) return findKey(name.slice(2));
-  const [key, ...others] = shortFlags[name.slice(1)] ?? [];
+  const [key, ...others] = shortFlags.get(name) ?? [];
   if (key === undefined || others.length === 0) return key;
   const long = [key, ...others].map((other) => `--${other.key}`).join(" or ");
   throw new UsageError(`${name} is ambiguous: use ${long}. ${see}`);

@@ -31,6 +31,16 @@ export async function subCommandsOf(command: CommandDef): Promise<SubCommandsDef
   return ((await resolve(command.subCommands)) ?? {}) as SubCommandsDef;
 }
 
+/** Returns the command of a name that the user has typed. */
+export async function commandOf(
+  commands: SubCommandsDef,
+  name: string,
+): Promise<CommandDef | undefined> {
+  // Every object has "constructor".
+  const lazy = Object.hasOwn(commands, name) ? commands[name] : undefined;
+  return (await resolve(lazy)) as CommandDef | undefined;
+}
+
 /** Returns names and descriptions, without hidden commands. */
 export async function described(commands: SubCommandsDef): Promise<[string, string][]> {
   const rows: [string, string][] = [];

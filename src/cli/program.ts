@@ -2,13 +2,14 @@
 import { type ArgsDef, type CommandDef, parseArgs } from "citty";
 import { messageOf } from "../base/errors.ts";
 import { nearest } from "../base/edit_distance.ts";
+import { printable } from "../base/text.ts";
 import {
   argsOf,
   commandHelp,
+  commandOf,
   type CommandGroups,
   described,
   programHelp,
-  resolve,
   subCommandsOf,
   ungrouped,
 } from "./help.ts";
@@ -46,7 +47,8 @@ export async function runProgram(program: Program, argv: readonly string[]): Pro
     const asked = first === "help" ? [...argv.slice(1), "--help"] : argv;
     return await runLeaf(program, await find(program, asked));
   } catch (error) {
-    say(`${coloured(`${program.name}:`, "red", "stderr")} ${messageOf(error)}`);
+    const message = printable(messageOf(error)); // it may quote a container or a registry
+    say(`${coloured(`${program.name}:`, "red", "stderr")} ${message}`);
     const own = error instanceof UsageError ? usageCode : failureCode;
     return program.passthrough[first]?.failureCode ?? own;
   }
@@ -60,7 +62,7 @@ async function find(program: Program, argv: readonly string[]): Promise<Found> {
   for (;;) {
     const [name, ...rest] = found.argv;
     if (name === undefined || name.startsWith("-")) break;
-    const next = (await resolve(commands[name])) as CommandDef | undefined;
+    const next = await commandOf(commands, name);
     if (!next && found.command.run) break; // an operand
     if (!next) throw unknownCommand(found.name, name, Object.keys(commands));
     found = { command: next, name: `${found.name} ${name}`, argv: rest };

@@ -23,6 +23,7 @@ test.each([
   ["config ", ["check", "show", "default", "migrate"]],
   ["images ve", ["verify"]],
   ["nosuch ", []],
+  ["valueOf ", []],
   ["logs ", ["default/web/nginx", "nginx"]],
   ["logs def", ["default/web/nginx"]],
   ["logs -f 4", [id]],

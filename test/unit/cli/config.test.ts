@@ -72,6 +72,9 @@ test.each([
   ["--graph /a stray", 'Unexpected argument "stray". See prog --help.'],
   ["--graph /a -- --state", 'Unexpected argument "--". See prog --help.'],
   ["-", 'Unexpected argument "-". See prog --help.'],
+  ["constructor", 'Unexpected argument "constructor". See prog --help.'],
+  ["__proto__", 'Unexpected argument "__proto__". See prog --help.'],
+  ["-constructor x", "prog has no option -constructor"],
 ])("parseFlags refuses %s", (line, message) => {
   expect(() => parse(line)).toThrow(message);
 });

@@ -31,6 +31,7 @@ const program: Program = {
         subCommands: { check: record("check"), show: record("show") },
       },
       fail: { run: () => Promise.reject(new Error("it broke")) },
+      quote: { run: () => Promise.reject(new Error("a container says: \u001b[2J")) },
       hidden: { meta: { hidden: true }, run: () => 5 },
     },
   },
@@ -94,6 +95,10 @@ test.each([
   ["list -e", 2, "prog: prog list has no option -e; did you mean --each? See prog list --help."],
   ["one", 2, "prog: WORD is missing. See prog one --help."],
   ["lots a", 2, "prog: Unknown command lots. See prog --help."],
+  ["quote", 1, "prog: a container says: \uFFFD[2J"],
+  ["constructor", 2, "prog: Unknown command constructor. See prog --help."],
+  ["valueOf", 2, "prog: Unknown command valueOf. See prog --help."],
+  ["config __proto__", 2, "prog: Unknown command __proto__. See prog config --help."],
   ["one a b", 2, 'prog: Unexpected argument "b". See prog one --help.'],
   ["list --each a --each b", 0, ""],
   [

@@ -1,6 +1,7 @@
 // Provides the options and helpers shared by commands that call the daemon.
 import { messageOf } from "../base/errors.ts";
 import { jsonText } from "../base/json.ts";
+import { printable } from "../base/text.ts";
 import { type Client, connect, defaultHost } from "./client.ts";
 import { hostOf } from "./endpoint.ts";
 import { type Candidate, type Lookup, lookup } from "./lookup.ts";
@@ -96,7 +97,7 @@ export async function forEach(ids: readonly string[], act: (id: string) => Promi
     try {
       await act(id);
     } catch (error) {
-      say(`${id}: ${messageOf(error)}`);
+      say(`${id}: ${printable(messageOf(error))}`);
       code = failureCode;
     }
   }

@@ -1,5 +1,6 @@
 // Prints a command's answer as a table, JSON, YAML, or by a template.
 import { jsonText } from "../base/json.ts";
+import { printable } from "../base/text.ts";
 import { UsageError } from "./options.ts";
 import { fitted, table } from "./text.ts";
 
@@ -77,7 +78,7 @@ export function screenColumns(): number {
 /** Formats a value as lines of "path: value", for answers that are no list. */
 export function propertyTable(value: unknown): string {
   return leaves(value, "")
-    .map(([path, text]) => `${path}: ${text}\n`)
+    .map(([path, text]) => `${printable(`${path}: ${text}`)}\n`)
     .join("");
 }
 

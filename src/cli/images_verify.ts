@@ -5,6 +5,7 @@ import type { VerifiedLayer } from "../proto/types.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
 import { hostArg, withClient } from "./daemon_command.ts";
+import { lineText } from "./text.ts";
 
 export const verify = defineCommand({
   meta: { description: "Check layers on disk for damage; exits with 1 if a layer is damaged" },
@@ -28,10 +29,11 @@ export const verify = defineCommand({
     }),
 });
 
-function layerReport(layer: VerifiedLayer): string {
+export function layerReport(layer: VerifiedLayer): string {
   const { chain_id, images = [], state, differences = [], note } = layer;
   const more = Number(toBigInt(layer.differences_count)) - differences!.length;
   const head = `${state} ${chain_id} of ${images!.join(", ")}${note ? `: ${note}` : ""}`;
   const lines = differences!.map((line) => `  ${line}`);
-  return [head, ...lines, ...(more > 0 ? [`  and ${more} more`] : [])].join("\n");
+  const all = [head, ...lines, ...(more > 0 ? [`  and ${more} more`] : [])];
+  return all.map(lineText).join("\n");
 }

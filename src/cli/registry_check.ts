@@ -7,7 +7,7 @@ import { credentialsOf, credsArg } from "./image_commands.ts";
 import { print } from "./output.ts";
 import { failureCode } from "./program.ts";
 import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
-import { protoJson } from "./text.ts";
+import { lineText, protoJson } from "./text.ts";
 
 const check = defineCommand({
   meta: { description: "Try each registry endpoint that a pull would use, and show its answer" },
@@ -61,7 +61,9 @@ function checkText(found: EndpointCheck, number: number): string {
     `   tls          ${found.tls}`,
     `   credentials  ${found.credentials}${asked}`,
     `   ${result} (${ms} ms): ${detail}`,
-  ].join("\n");
+  ]
+    .map(lineText)
+    .join("\n");
 }
 
 function checkJson(found: EndpointCheck): unknown {

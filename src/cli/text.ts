@@ -2,12 +2,19 @@
 import type Long from "long";
 import { toBigInt } from "../base/int64.ts";
 import { exactIntegers, jsonValue } from "../base/json.ts";
+import { printable } from "../base/text.ts";
 
 const columnWidthMin = 20;
 const columnGap = 3;
 
+/** Cleans text that a container, an image or a registry chooses: it must not move the cursor or begin a line. */
+export function lineText(text: string): string {
+  return printable(text).replaceAll(/[\n\t]/g, " ");
+}
+
 /** Formats left-aligned columns like crictl; the last one is not padded. */
-export function table(rows: readonly (readonly string[])[]): string {
+export function table(texts: readonly (readonly string[])[]): string {
+  const rows = texts.map((row) => row.map(lineText));
   const widths: number[] = [];
   for (const row of rows) {
     for (const [column, cell] of row.entries()) {
@@ -27,10 +34,11 @@ const fittedGap = 2;
  * `dispensable` are left out, the last first; then the widest are cut, down to 8 characters.
  */
 export function fitted(
-  rows: readonly (readonly string[])[],
+  texts: readonly (readonly string[])[],
   columns: number,
   dispensable: readonly string[],
 ): string {
+  const rows = texts.map((row) => row.map(lineText));
   const [header = []] = rows;
   const widthOf = (column: number) => Math.max(...rows.map((row) => row[column]?.length ?? 0));
   let kept = [...header.keys()].map((column) => ({ column, width: widthOf(column) }));

@@ -3,6 +3,7 @@ import { constants } from "node:os";
 import { defineCommand } from "citty";
 import { codeOf } from "../base/errors.ts";
 import { toBigInt } from "../base/int64.ts";
+import { printable } from "../base/text.ts";
 import { isulad } from "../proto/messages.js";
 import type { PodTimeline, TimelineEntry } from "../proto/types.ts";
 import type { Client } from "./client.ts";
@@ -15,6 +16,7 @@ import { jsonForm, localTime, protoJson, shortId, size } from "./text.ts";
 
 /** Longer names of containers are cut. */
 const nameColumnsMax = 16;
+const textColumnsMin = 20;
 const ofPod = "(pod)";
 
 export const why = defineCommand({
@@ -99,7 +101,7 @@ function ofContainer(timeline: PodTimeline, name: string): PodTimeline {
   return { ...timeline, entries, objects: (timeline.objects ?? []).filter(isShown) };
 }
 
-/** Formats a line, or several, for each entry; no line is longer than `columns`. */
+/** Formats a line, or several, for each entry; they fit `columns`, unless the terminal is too narrow for words. */
 export function timelineText(timeline: PodTimeline, columns: number): string {
   const { pod } = timeline;
   const entries = timeline.entries ?? [];
@@ -118,7 +120,7 @@ export function timelineText(timeline: PodTimeline, columns: number): string {
     const time = localTime(entry.at);
     if (time.day !== day) lines.push(time.day);
     day = time.day;
-    const [first = "", ...rest] = textLines(entry, columns - start);
+    const [first = "", ...rest] = textLines(entry, Math.max(textColumnsMin, columns - start));
     lines.push(`${time.clock}  ${names[at]!.padEnd(width)}  ${first}`);
     lines.push(...rest.map((line) => " ".repeat(start) + line));
   }
@@ -133,7 +135,7 @@ function textLines(entry: TimelineEntry, width: number): string[] {
   const times = Number(toBigInt(entry.times));
   const again = times > 1 ? ` (${times} times since ${localTime(entry.first_at).clock})` : "";
   // Ids in full, and line breaks, are in -o json.
-  const text = (textOf(entry) + again)
+  const text = printable(textOf(entry) + again)
     .replaceAll(/\b[0-9a-f]{64}\b/g, shortId)
     .replaceAll(/\s+/g, " ");
   const isBad = entry.what === "exit" ? (entry.exit_code ?? 0) !== 0 : Boolean(entry.code);

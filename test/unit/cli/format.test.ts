@@ -1,7 +1,8 @@
 // Tests the forms of an answer, and tables that fit a terminal.
 import { expect, spyOn, test } from "bun:test";
 import { checkFormat, propertyTable, show } from "../../../src/cli/format.ts";
-import { fitted } from "../../../src/cli/text.ts";
+import { layerReport } from "../../../src/cli/images_verify.ts";
+import { fitted, table } from "../../../src/cli/text.ts";
 
 const value = { status: { id: "4f2a", state: "CONTAINER_RUNNING" }, pids: [1, 2], none: "" };
 
@@ -18,6 +19,18 @@ test("an answer is a table, JSON, YAML or what a template says", async () => {
   expect(JSON.parse(await shown({ output: "json" }))).toEqual(value);
   expect(await shown({ output: "yaml" })).toStartWith("status:\n  id: 4f2a\n  state: CONT");
   expect(await shown({ output: "go-template", template: "{{.status.id}}" })).toBe("4f2a\n");
+});
+
+test("text of a container cannot move the terminal's cursor or begin a line", () => {
+  const evil = "sh\u001b[2J\u009b1m\r\nroot\t1";
+  const cell = "sh\uFFFD[2J\uFFFD1m root 1";
+  for (const shown of [table([["COMMAND"], [evil]]), fitted([["COMMAND"], [evil]], 80, [])]) {
+    expect(shown).toBe(`COMMAND\n${cell}\n`);
+  }
+  const damaged = { state: "damaged", chain_id: "4f2a", images: ["a"], differences: [evil] };
+  const report = layerReport({ ...damaged, note: "", differences_count: 1 as never });
+  expect(report).toBe(`damaged 4f2a of a\n  ${cell}`);
+  expect(propertyTable({ env: evil })).toBe("env: sh\uFFFD[2J\uFFFD1m\nroot\t1\n");
 });
 
 test("a template needs its format, and the format a template", () => {

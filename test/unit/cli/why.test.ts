@@ -26,6 +26,18 @@ function text(entries: Given[], columns = 80): string {
   return timelineText({ pod: "default/web", entries: entries.map(entry) }, columns);
 }
 
+test("text of a container or registry cannot move the terminal's cursor", () => {
+  const detail = "no command \u001b[2Jevil\u009b1m\r\nin it";
+  const shown = text([{ at: at(0), what: "StartContainer", code: "INTERNAL", detail }], 200);
+  expect(shown).toContain("no command \uFFFD[2Jevil\uFFFD1m in it");
+});
+
+test.each([1, 20, 40])("on a terminal of %i columns words stay whole", (columns) => {
+  const detail = "a registry that does not answer";
+  const shown = text([{ at: at(0), what: "PullImage", code: "UNAVAILABLE", detail }], columns);
+  expect(shown).toMatch(/\n +(a )?registry that does\n/);
+});
+
 test("each kind of entry is a sentence", () => {
   const app = "app";
   const shown = text([

@@ -51,7 +51,8 @@ async function relaunchPlugins({ nri, config }: Context): Promise<string[]> {
     await nri?.relaunch();
     return [];
   } catch (error) {
-    const effect = "no pre-installed NRI plugin runs: set a folder and reload, or restart the daemon";
+    const effect =
+      "no pre-installed NRI plugin runs: set a folder and reload, or restart the daemon";
     return [`"plugin-path" ${config.nri.pluginPath}: ${messageOf(error)}: ${effect}`];
   }
 }

@@ -161,7 +161,10 @@ export function wrapped(text: string, width: number): string[] {
   return [...lines, line];
 }
 
-/** Breaks a text at its spaces, and also longer words: no line is longer than `width`. */
+const foldedColumnsMin = 20;
+
+/** Breaks a text at its spaces, and also longer words: no line is longer than `width`, if that has room for words. */
 export function folded(text: string, width: number): string[] {
-  return wrapped(text.replaceAll(new RegExp(`\\S{${width}}(?=\\S)`, "g"), "$& "), width);
+  const columns = Math.max(width, foldedColumnsMin);
+  return wrapped(text.replaceAll(new RegExp(`\\S{${columns}}(?=\\S)`, "g"), "$& "), columns);
 }

@@ -1,7 +1,7 @@
 // Moves options that stand before a command behind it: `isulad-ts -H unix:///run/x.sock ps`, as docker and crictl
 // take them. Without a command they are flags of the daemon, which has some of the same names.
 import type { CommandDef } from "citty";
-import { argsOf, type CommandGroups, resolve, subCommandsOf, ungrouped } from "./help.ts";
+import { argsOf, type CommandGroups, commandOf, subCommandsOf, ungrouped } from "./help.ts";
 import { checkArguments, UsageError } from "./options.ts";
 
 /**
@@ -15,15 +15,15 @@ export async function commandFirst(
   const commands = ungrouped(groups);
   let seen: string | undefined;
   for (const [at, word] of argv.entries()) {
-    if (!Object.hasOwn(commands, word)) continue;
+    let command = await commandOf(commands, word);
+    if (command === undefined) continue;
     seen ??= word;
     const path = [word];
-    let command = (await resolve(commands[word])) as CommandDef;
     for (const next of argv.slice(at + 1)) {
-      const subCommands = await subCommandsOf(command);
-      if (!Object.hasOwn(subCommands, next)) break;
+      const subCommand = await commandOf(await subCommandsOf(command), next);
+      if (subCommand === undefined) break;
       path.push(next);
-      command = (await resolve(subCommands[next])) as CommandDef;
+      command = subCommand;
     }
     const leading = argv.slice(0, at);
     if (!(await areOptions(leading, command))) continue;

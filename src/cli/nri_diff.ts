@@ -9,7 +9,7 @@ import { containerOperand, hostArg, withClient } from "./daemon_command.ts";
 import { checkFormat, screenColumns, show, tableFormatArgs } from "./format.ts";
 import { folded } from "./help.ts";
 import { coloured } from "./output.ts";
-import { jsonForm, localTime, protoJson } from "./text.ts";
+import { jsonForm, lineText, localTime, protoJson } from "./text.ts";
 
 export const diff = defineCommand({
   meta: { description: "Show what each NRI plugin changed in a container's OCI spec" },
@@ -77,7 +77,7 @@ const sign = { added: "+", removed: "-", changed: "~" };
 function fieldLines({ path, before, after }: NriFieldChange, columns: number): string[] {
   const shown = (json: string) => printable(valueText(valueOf(json))); // JSON escapes not all
   const [old, now] = [before, after].map((json) => (json ? shown(json) : undefined));
-  const name = printable(path ?? "").replaceAll(/\s/g, " ");
+  const name = lineText(path ?? "");
   const fold = (text: string, inset: string) => {
     const [first = "", ...rest] = folded(text, columns - inset.length - indent.length);
     return [inset + first, ...rest.map((line) => inset + indent + line)];

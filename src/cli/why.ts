@@ -16,7 +16,6 @@ import { jsonForm, localTime, protoJson, shortId, size } from "./text.ts";
 
 /** Longer names of containers are cut. */
 const nameColumnsMax = 16;
-const textColumnsMin = 20;
 const ofPod = "(pod)";
 
 export const why = defineCommand({
@@ -120,7 +119,7 @@ export function timelineText(timeline: PodTimeline, columns: number): string {
     const time = localTime(entry.at);
     if (time.day !== day) lines.push(time.day);
     day = time.day;
-    const [first = "", ...rest] = textLines(entry, Math.max(textColumnsMin, columns - start));
+    const [first = "", ...rest] = textLines(entry, columns - start);
     lines.push(`${time.clock}  ${names[at]!.padEnd(width)}  ${first}`);
     lines.push(...rest.map((line) => " ".repeat(start) + line));
   }

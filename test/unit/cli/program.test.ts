@@ -31,7 +31,10 @@ const program: Program = {
         subCommands: { check: record("check"), show: record("show") },
       },
       fail: { run: () => Promise.reject(new Error("it broke")) },
-      quote: { run: () => Promise.reject(new Error("a container says: \u001b[2J")) },
+      quote: {
+        meta: { hidden: true },
+        run: () => Promise.reject(new Error("a container says: \u001b[2J")),
+      },
       hidden: { meta: { hidden: true }, run: () => 5 },
     },
   },

@@ -1,4 +1,4 @@
-// ListTimelines of isulad.v1: what happened to pods, and what their calls in flight are doing.
+// Answers ListTimelines of isulad.v1: what happened to pods, and what their calls in flight are doing.
 import { callReports } from "../base/activity_report.ts";
 import { nowMs } from "../base/clock.ts";
 import { toLong } from "../base/int64.ts";

@@ -144,7 +144,7 @@ function descriptorOf({ bytes, digest }: ResolvedImage["top"]): object {
   return { mediaType: manifestTypeOf(bytes, digest), digest, size: bytes.length };
 }
 
-/** Of a program's descriptor 3. */
+/** Path of descriptor 3, for the program that has it. */
 const inheritedPath = "/proc/self/fd/3";
 /** open(2): a file without a name. */
 const O_TMPFILE = 0o20_000_000 | constants.O_DIRECTORY;

@@ -56,7 +56,7 @@ export async function install(target: Target, options: InstallOptions): Promise<
   await startService(target, plan, program);
 }
 
-/** Only what pods need of other programs. */
+/** Installs the missing ones of the programs that pods need. */
 export async function installPrograms(
   target: Target,
   manifest: Manifest,
@@ -141,13 +141,13 @@ async function applyKernelSettings(target: Target): Promise<void> {
   }
 }
 
-/** A kernel without the module, or a container's read-only /proc/sys, is a matter for isulad-ts doctor. */
+/** Makes a change whose failure is a warning: the kernel may not have the module, or /proc/sys may be read-only. */
 async function attempt(target: Target, change: () => unknown): Promise<void> {
   try {
     await change();
   } catch (error) {
     const reason = messageOf(error).replaceAll("\n", "; ");
-    target.report(`warning: ${reason}; isulad-ts doctor tells what pods lack`);
+    target.report(`warning: ${reason}; isulad-ts doctor says what pods need`);
   }
 }
 

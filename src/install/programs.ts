@@ -139,13 +139,13 @@ export async function installPackages(
     const advice = "use the full bundle, or install them from your own media";
     throw new CriError(
       "FAILED_PRECONDITION",
-      `missing, and --offline is given: ${names}; ${advice}`,
+      `programs are missing that --offline cannot get: ${names}; ${advice}`,
     );
   }
   const manager = packageManager(target);
   if (manager === undefined) {
-    const advice = "neither apt-get nor dnf is here to install them: install them by hand";
-    throw new CriError("FAILED_PRECONDITION", `missing: ${names}; ${advice}`);
+    const advice = "this machine has neither apt-get nor dnf: install them by hand";
+    throw new CriError("FAILED_PRECONDITION", `programs are missing: ${names}; ${advice}`);
   }
   const packages = missing.map((need) => need[manager]);
   await act(target, `install the packages ${packages.join(" ")}`, async () => {

@@ -56,8 +56,8 @@ function startAlone(program: string): void {
 }
 
 /**
- * By the daemon's answer, and by the containers below the program's monitors: the daemon may not answer, and
- * another one with folders of its own may run.
+ * Tests for running pods. Asks the daemon, and looks for containers below the program's monitors: the daemon may not
+ * answer, and another one with folders of its own may run.
  */
 export async function podsRun(target: Target, program: string): Promise<boolean> {
   if (target.root !== "" || !exists(target, program)) return false;

@@ -15,7 +15,7 @@ export type UninstallOptions = {
   isPackaged: boolean;
 };
 
-/** Removes the program and the configuration last: a repetition still finds the pods. */
+/** Paths that are removed last: with program and configuration, a repeated uninstall still finds the pods. */
 const lastPaths = [unitPath, configPath, programPath];
 
 /** @throws CriError FAILED_PRECONDITION while pods run; DATA_LOSS for a damaged record. */

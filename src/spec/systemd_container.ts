@@ -1,9 +1,10 @@
 // Gives a container what systemd needs as its first process: folders in memory, and a writable cgroup of its own
 // (systemd's CONTAINER_INTERFACE.md). Loaded only where systemd-containers is set.
 // Decision: the container gets its own cgroup and nothing above it, always in a cgroup namespace of its own.
-// Under v1 only the hierarchy name=systemd, which has no limits, is writable. Under v2 the container's own limits
-// are in the same folder: a user namespace keeps them from it, as their files belong to the node's root. Without one
-// the mount option nsdelegate does so, but only while the container cannot make another cgroup namespace.
+// Under v1 only the hierarchy name=systemd, which has no limits, is writable. Under v2 the container's limits are
+// files in the same folder. A user namespace keeps the container from writing them, since they belong to the node's
+// root; without a user namespace the mount option nsdelegate does, as long as the container cannot make another cgroup
+// namespace.
 import { posix } from "node:path";
 import type { ContainerConfig, PodSandboxConfig } from "../proto/types.ts";
 import type { OciHook, OciMount, OciSpec } from "./oci_types.ts";
@@ -12,7 +13,7 @@ import { processArgs } from "./process.ts";
 import { invalid, unsupported } from "./refusals.ts";
 import type { HostInfo, ImageProcess } from "./spec_inputs.ts";
 
-/** Of a container, or of a pod for all its containers; with ".NAME" of a pod for one of them. */
+/** Annotation of a container, or of a pod for all its containers; a pod's with the suffix ".NAME" is for one of them. */
 const annotation = "io.isulad.systemd";
 
 /** What systemd takes as a request to halt. */

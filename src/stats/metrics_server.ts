@@ -88,5 +88,9 @@ export async function metricsResponse(line: string, pages: Pages): Promise<Respo
   if (method !== "GET" && !isHead) {
     return { status: "405 Method Not Allowed", body: "", more: [["Allow", "GET, HEAD"]] };
   }
-  return { ...(await pages[path]!()), isHead };
+  try {
+    return { ...(await pages[path]!()), isHead };
+  } catch (error) {
+    return { status: "500 Internal Server Error", body: `${messageOf(error)}\n`, isHead };
+  }
 }

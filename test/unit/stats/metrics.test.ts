@@ -31,6 +31,14 @@ describe("the metrics server", () => {
   });
 });
 
+test("a page that cannot be made is answered with the reason", async () => {
+  const pages = { "/metrics": () => Promise.reject(new Error("EMFILE: too many open files")) };
+  expect(await metricsResponse("GET /metrics HTTP/1.1", pages)).toMatchObject({
+    status: "500 Internal Server Error",
+    body: "EMFILE: too many open files\n",
+  });
+});
+
 describe("a metric", () => {
   test("has the labels of its descriptor, and the time of its sample", () => {
     const labels = ["pod", "namespace", "app", "c1", "c1", "busybox"];

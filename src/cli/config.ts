@@ -13,6 +13,7 @@ import {
   unknownOption,
   UsageError,
 } from "./options.ts";
+import { print } from "./output.ts";
 
 export const configFileArg = {
   config: {
@@ -121,8 +122,8 @@ const check = defineCommand({
   args: { file: { type: "positional", valueHint: "FILE", description: "Path of a daemon.json" } },
   run: ({ args }) => {
     const { warnings, files } = loadConfig(args.file);
-    for (const warning of warnings) process.stdout.write(`warning: ${warning}\n`);
-    for (const file of files) process.stdout.write(`${file}: ok\n`);
+    for (const warning of warnings) print(`warning: ${warning}`);
+    for (const file of files) print(`${file}: ok`);
   },
 });
 

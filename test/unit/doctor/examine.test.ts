@@ -94,6 +94,7 @@ test("a node that works has a line for each check, and no fault", async () => {
     "runtime crun",
     "pod network",
     "disk of graph",
+    "secrets",
     "registry registry.test:5000",
   ]);
   for (const finding of findings) expect(finding.mend).toBeUndefined();
@@ -332,6 +333,17 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     "fail",
     /^EIO$/,
     /mend this first/,
+  ],
+  [
+    "credentials that every user may read",
+    () => {
+      values["registry-auth-file"] = "/etc/isulad/auth.json";
+      write("/etc/isulad/auth.json", "{}", 0o644);
+    },
+    "secrets",
+    "warn",
+    /^every user of the node may read \/etc\/isulad\/auth\.json \(registry-auth-file\)$/,
+    /^chmod o-r \/etc\/isulad\/auth\.json$/,
   ],
   [
     "a dead registry",

@@ -84,7 +84,7 @@ function atLeast(value: unknown): unknown {
   return expect.objectContaining(Object.fromEntries(entries) as object);
 }
 
-test.each(adjustableFields)("%s", async (_, field) => {
+test.each(adjustableFields)("%s reaches the spec, or is refused", async (_, field) => {
   for (const version of isInOldest(field) ? (["v061", "v0125"] as const) : (["v0125"] as const)) {
     await plugins.adjusting([["10", version, { adjust: field.adjust }]], async (name) => {
       for (const handler of handlers) {

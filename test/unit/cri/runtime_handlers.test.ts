@@ -33,6 +33,8 @@ describe("openHandlers()", () => {
     const handlers = await open({ runc: entry, kata: { ...kata, podAnnotations: ["io.*"] } });
     expect([...handlers.keys()]).toEqual(["runc", "kata", ""]);
     expect(handlers.get("")).toBe(handlers.get("runc"));
+    const other = await open({ runc: entry, kata: entry }, "kata");
+    expect(other.get("")).toBe(other.get("kata"));
     const { command, rules } = handlers.get("kata")!;
     const root = join(state, "runtime/kata");
     expect(command).toEqual({ path: "/bin/false", args: ["--kata"], root, systemdCgroup: true });

@@ -15,6 +15,11 @@ const criPlugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"]
   "io.containerd.cri.v1.images",
 ]);
 
+const partsHaveKeys = "parts of the daemon have keys of their own, such as nri-support";
+const noDriver = "storage-driver has overlay2 and native";
+const otel = "tracing is set by the OTEL_ variables of the environment";
+const forOwnClients = "it serves containerd's own clients";
+
 const portOf = (value: unknown) => Number(String(value).replace(/^.*:/, ""));
 const isOf = (value: unknown, meanings: Record<string, unknown>) => meanings[String(value)];
 const gone = "only containerd needs it";
@@ -104,6 +109,9 @@ const cri: Rules = {
   "containerd/ignore_rdt_not_enabled_errors": same("ignore-rdt-not-enabled-errors"),
   "containerd/runtimes/*/options/SystemdCgroup": cgroupDriver,
   "containerd/runtimes/*/options/*": options,
+  "containerd/runtimes/*/snapshotter": none("all runtimes share the driver of storage-driver"),
+  "containerd/runtimes/*/sandboxer": none("a pod's sandbox is a container of its shim"),
+  "containerd/runtimes/*/io_type": none("streams are FIFOs, or a terminal"),
   "containerd/runtimes/*/*": runtimes,
   "cni/bin_dir": same("cni-bin-dir"),
   "cni/bin_dirs": same("cni-bin-dir"),
@@ -128,6 +136,7 @@ const cri: Rules = {
   discard_unpacked_layers: converted("keep-blobs", (value) => value === false),
   image_pull_with_sync_fs: none("layers are synced in the background, and checked after a crash"),
   "image_decryption/key_model": none("keys are those of the programs of stream-processors"),
+  ignore_deprecation_warnings: none("no key is deprecated"),
   disable_tcp_service: none("streams have the server of stream-server-address"),
 };
 
@@ -152,6 +161,20 @@ function under(plugin: string, rules: Rules): Rules {
   return Object.fromEntries(entries) as Rules;
 }
 
+/** Root's group is the default, which a key cannot name. */
+const group: Rule = {
+  to: "group",
+  apply: (leaf, values) =>
+    leaf.value === 0
+      ? { why: "only root and socket-uid may use the socket, by default" }
+      : converted("group", String).apply(leaf, values),
+};
+
+/** A plugin of which no key has an equivalent. */
+function without(plugin: string, why: string): Rules {
+  return { [`plugins/io.containerd.${plugin}/**`]: none(why) };
+}
+
 const mountOptions = ({ value }: Leaf) =>
   (value as string[]).map((option) => `overlay2.mountopt=${option}`);
 
@@ -165,16 +188,27 @@ export const containerdRules: Rules = {
   version: none(gone),
   root: none("graph is isulad-ts's own folder: containerd's data is not read"),
   state: none("state is isulad-ts's own folder"),
+  temp: none("TMPDIR of the service's environment names it"),
+  plugin_dir: none("no plugins are loaded into the daemon"),
+  disabled_plugins: none(partsHaveKeys),
+  required_plugins: none(partsHaveKeys),
   oom_score: same("oom-score"),
+  imports: none("files of daemon.json.d are read after daemon.json"),
   "grpc/address": none("hosts has the socket; name it in the kubelet's containerRuntimeEndpoint"),
   "grpc/uid": same("socket-uid"),
-  "grpc/gid": converted("group", (value) => (value === 0 ? undefined : String(value))),
+  "grpc/gid": group,
   "grpc/max_recv_message_size": same("max-recv-message-size"),
   "grpc/max_send_message_size": same("max-send-message-size"),
   "grpc/**": none("only unix sockets are served, which need no TLS"),
+  "ttrpc/**": none("shims are called on their own sockets, without a sink for events"),
+  "debug/address": none("isulad-ts debug uses the socket of hosts"),
+  "debug/uid": none("isulad-ts debug uses the socket of hosts"),
+  "debug/gid": none("isulad-ts debug uses the socket of hosts"),
   "debug/level": same("log-level"),
   "debug/format": same("log-format"),
   "metrics/address": converted("metrics-port", portOf),
+  "metrics/grpc_histogram": none("calls always have a histogram"),
+  "cgroup/path": none("the service manager places the daemon"),
   "stream_processors/*/*": processors,
   ...Object.assign({}, ...criPlugins.map((plugin) => under(plugin, cri))),
   ...under("io.containerd.nri.v1.nri", nri),
@@ -184,11 +218,27 @@ export const containerdRules: Rules = {
     rdt_config_file: same("rdt-config-file"),
   }),
   ...under("io.containerd.snapshotter.v1.overlayfs", {
+    root_path: none("layers are in graph"),
     mount_options: added("storage-opts", mountOptions),
+    upperdir_label: none("layers have no labels"),
     slow_chown: none("ids are mapped by the mount, or files copied with them"),
     sync_remove: none("the daemon removes unused layers itself"),
   }),
   "timeouts/**": none("start-timeout and runtime-timeout limit calls of a runtime and its shim"),
   "plugins/io.containerd.gc.v1.scheduler/**": none("unused layers are removed with their images"),
   "plugins/io.containerd.monitor.container.v1.restart/**": none("the kubelet restarts containers"),
+  ...without("snapshotter.v1.native", "layers are in graph"),
+  ...without("snapshotter.v1.blockfile", noDriver),
+  ...without("snapshotter.v1.btrfs", noDriver),
+  ...without("snapshotter.v1.devmapper", noDriver),
+  ...without("snapshotter.v1.zfs", noDriver),
+  ...without("internal.v1.opt", "it is for ctr install"),
+  ...without("internal.v1.tracing", otel),
+  ...without("tracing.processor.v1.otlp", otel),
+  ...without("metadata.v1.bolt", "there is one namespace, and no database"),
+  ...without("monitor.task.v1.cgroups", "figures of containers are calls of CRI"),
+  ...without("runtime.v2.task", "images are for this node's platform"),
+  ...without("shim.v1.manager", "shims inherit the daemon's environment"),
+  ...without("service.v1.diff-service", forOwnClients),
+  ...without("transfer.v1.local", forOwnClients),
 };

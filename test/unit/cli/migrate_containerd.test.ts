@@ -1,0 +1,87 @@
+// Tests that each key of containerd's default configuration has a rule: an equivalent, or its own reason for none.
+import { expect, test } from "bun:test";
+import { stringify } from "smol-toml";
+import { migrated } from "../../../src/cli/config_migrate.ts";
+import { requiredNames } from "../required_names.ts";
+
+/** The parts of a name on docs/coverage.md that stand for a plugin or a table. */
+const parts: Record<string, string> = {
+  nri: "plugins/io.containerd.nri.v1.nri",
+  "image-verifier": "plugins/io.containerd.image-verifier.v1.bindir",
+  "tasks-service": "plugins/io.containerd.service.v1.tasks-service",
+  "diff-service": "plugins/io.containerd.service.v1.diff-service",
+  overlayfs: "plugins/io.containerd.snapshotter.v1.overlayfs",
+  native: "plugins/io.containerd.snapshotter.v1.native",
+  blockfile: "plugins/io.containerd.snapshotter.v1.blockfile",
+  btrfs: "plugins/io.containerd.snapshotter.v1.btrfs",
+  zfs: "plugins/io.containerd.snapshotter.v1.zfs",
+  devmapper: "plugins/io.containerd.snapshotter.v1.devmapper",
+  "gc.scheduler": "plugins/io.containerd.gc.v1.scheduler",
+  restart: "plugins/io.containerd.monitor.container.v1.restart",
+  opt: "plugins/io.containerd.internal.v1.opt",
+  "internal.tracing": "plugins/io.containerd.internal.v1.tracing",
+  "tracing.processor.otlp": "plugins/io.containerd.tracing.processor.v1.otlp",
+  metadata: "plugins/io.containerd.metadata.v1.bolt",
+  "task.cgroups": "plugins/io.containerd.monitor.task.v1.cgroups",
+  task: "plugins/io.containerd.runtime.v2.task",
+  "shim.manager": "plugins/io.containerd.shim.v1.manager",
+  "transfer.local": "plugins/io.containerd.transfer.v1.local",
+  stream_processors: "stream_processors/one",
+  x509_key_pair_streaming: "x509_key_pair_streaming",
+  "registry.mirrors": "registry/mirrors/r.test/endpoint",
+  "registry.configs": "registry/configs/r.test/tls/ca_file",
+};
+
+const runtime = "plugins/io.containerd.cri.v1.runtime";
+const sections: [heading: string, prefix: string][] = [
+  ["The daemon", ""],
+  ["Images (io.containerd.cri.v1.images)", "plugins/io.containerd.cri.v1.images/"],
+  ["Containers (io.containerd.cri.v1.runtime)", `${runtime}/`],
+  ["A runtime (runtimes.runc)", `${runtime}/containerd/runtimes/runc/`],
+  ["Streams (io.containerd.grpc.v1.cri)", "plugins/io.containerd.grpc.v1.cri/"],
+  ["Other parts", ""],
+];
+
+/** Returns the paths of the keys that a line of requiredNames lists. */
+function pathsOf(line: string, prefix: string): string[] {
+  const names = line.trim().split(" ");
+  const [first = "", ...rest] = names;
+  const part = parts[first];
+  if (part !== undefined && rest.length > 0 && !rest.some((name) => name in parts)) {
+    return rest.map((name) => `${prefix}${part}/${name}`);
+  }
+  return names.map((name) => prefix + pathOf(name));
+}
+
+function pathOf(name: string): string {
+  if (parts[name] !== undefined) return parts[name];
+  const part = Object.keys(parts)
+    .filter((one) => name.startsWith(`${one}.`))
+    .toSorted((a, b) => b.length - a.length)[0];
+  if (part !== undefined) return `${parts[part]}/${name.slice(part.length + 1)}`;
+  if (name.startsWith("timeouts.")) return `timeouts/io.containerd.timeout.${name.slice(9)}`;
+  return /^[A-Z]/.test(name) ? `options/${name}` : name.replaceAll(".", "/");
+}
+
+test.each(sections)("%s: each key has a rule", (heading, prefix) => {
+  const paths = requiredNames[heading]!.trim()
+    .split("\n")
+    .flatMap((line) => pathsOf(line, prefix));
+  const generic = paths.filter((path) => {
+    const value = path.split("/").reduceRight<unknown>((inner, name) => ({ [name]: inner }), "x");
+    const { report } = migrated(stringify({ ...(value as object), version: 3 }), "FILE");
+    return report.some(({ why }) => why?.startsWith("isulad-ts has no such part"));
+  });
+  expect(generic).toEqual([]);
+  expect(paths.length).toBeGreaterThan(5);
+});
+
+test("root's group and an unknown snapshotter are reported with their value", () => {
+  const whyOf = (tree: object) =>
+    migrated(stringify({ version: 3, ...tree }), "FILE").report.map(({ why }) => why);
+  expect(whyOf({ grpc: { gid: 0 } })).toContain(
+    "only root and socket-uid may use the socket, by default",
+  );
+  const images = { "io.containerd.cri.v1.images": { snapshotter: "zfs" } };
+  expect(whyOf({ plugins: images })).toContainEqual(expect.stringMatching(/, not "zfs"$/));
+});

@@ -22,7 +22,11 @@ beforeAll(async () => {
   plugins.install("10-witness", "v0125");
   writeFileSync(join(plugins.dir, "plugins/no-plugin"), "#!/bin/sh\n", { mode: 0o755 });
   writeFileSync(join(plugins.dir, "plugins/20-not-executable"), "x", { mode: 0o644 });
-  const keys = { "plugin-request-timeout": "1s", "plugin-synchronize-timeout": "4s" };
+  const keys = {
+    "plugin-registration-timeout": "6s",
+    "plugin-request-timeout": "1s",
+    "plugin-synchronize-timeout": "4s",
+  };
   daemon = await startDaemon({ config: plugins.config(keys) });
   pod = daemon.hostPodConfig();
   podId = await daemon.runPod(pod);
@@ -297,7 +301,7 @@ test("garbage on the socket closes only that connection", async () => {
 
 test("a plugin that never registers is closed at its deadline", async () => {
   await silentEnded;
-  expect(daemon.log).toContain("not registered within 5000 ms");
+  expect(daemon.log).toContain("not registered within 6000 ms");
 }, 20_000);
 
 test("a launched plugin that got SIGSTOP is killed and restarted", async () => {

@@ -15,8 +15,8 @@ const cniPlugins = [
   ...["bandwidth", "firewall", "portmap", "sbr", "tuning"].map((name) => `meta/${name}`),
 ];
 
-/** needs: Debian packages; libraries: Debian's folder. */
-type Platform = { goarch: string; cc: string; libraries: string; needs: string };
+/** install: on Debian; libraries: Debian's folder. */
+type Platform = { goarch: string; cc: string; libraries: string; install: string };
 
 /** By Node's name of a processor. */
 const platforms: Record<string, Platform> = {
@@ -24,23 +24,24 @@ const platforms: Record<string, Platform> = {
     goarch: "amd64",
     cc: "x86_64-linux-gnu-gcc",
     libraries: "x86_64-linux-gnu",
-    needs: "gcc libseccomp-dev",
+    install: "apt-get install gcc libseccomp-dev",
   },
   arm64: {
     goarch: "arm64",
     cc: "aarch64-linux-gnu-gcc",
     libraries: "aarch64-linux-gnu",
-    needs: "gcc-aarch64-linux-gnu libseccomp-dev:arm64",
+    install:
+      "dpkg --add-architecture arm64 && apt-get update && apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64",
   },
 };
 
 /** cpu: x64 or arm64. @throws with the packages to install. */
 export function requireCompiler(cpu: string): void {
-  const { cc, libraries, needs } = platforms[cpu]!;
+  const { cc, libraries, install } = platforms[cpu]!;
   const hasLibrary = existsSync(`/usr/lib/${libraries}/libseccomp.a`);
   if (hasLibrary && tryRun([cc, "--version"]) !== undefined) return;
   throw new Error(
-    `the bundle for ${cpu} needs ${cc} and libseccomp.a: apt-get install ${needs}, or choose others by --bundles`,
+    `the bundle for ${cpu} needs ${cc} and libseccomp.a: ${install}, or choose others by --bundles`,
   );
 }
 

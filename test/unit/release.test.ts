@@ -50,7 +50,7 @@ test("a bundle without its C compiler names the packages to install", () => {
   process.env["PATH"] = "/nowhere";
   using _ = { [Symbol.dispose]: () => void (process.env["PATH"] = PATH) };
   expect(() => requireCompiler("arm64")).toThrow(
-    "apt-get install gcc-aarch64-linux-gnu libseccomp",
+    "dpkg --add-architecture arm64 && apt-get update && apt-get install gcc-aarch64-linux-gnu",
   );
 });
 

@@ -2,7 +2,8 @@
 import { jsonText } from "../base/json.ts";
 import { printable } from "../base/text.ts";
 import { UsageError } from "./options.ts";
-import { fitted, table } from "./text.ts";
+import { fitted, type Columns } from "./fitted_table.ts";
+import { table } from "./text.ts";
 
 const templateArg = {
   template: { type: "string", valueHint: "text", description: "Template of -o go-template" },
@@ -54,17 +55,14 @@ async function textOf({ output, template }: Format, value: unknown): Promise<str
   return `${renderTemplate(template!, value)}\n`;
 }
 
-/**
- * Formats crictl's table; on a terminal, one that fits its width: dispensable columns are left out from the
- * last of their list on, then the widest are cut. whole: never leave anything out.
- */
+/** Formats crictl's table; on a terminal, one that fits its width. whole: never leave anything out. */
 export function screenTable(
   rows: readonly (readonly string[])[],
-  dispensable: readonly string[],
+  columns: Columns,
   whole: boolean,
 ): string {
   if (!process.stdout.isTTY || whole) return table(rows);
-  return fitted(rows, screenColumns(), dispensable);
+  return fitted(rows, screenColumns(), columns);
 }
 
 /** Of a terminal that does not report its size, and of text for a pipe. */

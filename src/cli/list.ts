@@ -51,7 +51,11 @@ export function podTable(items: readonly PodSandbox[], fullIds: boolean): string
     String(pod.metadata?.attempt ?? 0),
     pod.runtime_handler || "(default)",
   ]);
-  return screenTable([header, ...rows], ["ATTEMPT", "RUNTIME"], fullIds);
+  const columns = {
+    dispensable: ["ATTEMPT", "RUNTIME"],
+    narrow: ["NAMESPACE", "STATE", "CREATED"],
+  };
+  return screenTable([header, ...rows], columns, fullIds);
 }
 
 export const ps = defineCommand({
@@ -79,7 +83,7 @@ export function containerTable(items: readonly Container[], fullIds: boolean): s
     const image = container.image?.image ?? "";
     return [
       id(container.id),
-      image.startsWith("sha256:") ? id(image) : image,
+      image.startsWith("sha256:") ? id(image) : fullIds ? image : withoutDigest(image),
       age(container.created_at),
       containerStates[container.state ?? 0] ?? "",
       container.metadata?.name ?? "",
@@ -89,7 +93,16 @@ export function containerTable(items: readonly Container[], fullIds: boolean): s
       container.labels?.["io.kubernetes.pod.namespace"] ?? "unknown",
     ];
   });
-  return screenTable([header, ...rows], ["POD ID", "ATTEMPT"], fullIds);
+  const columns = {
+    dispensable: ["POD ID", "ATTEMPT"],
+    narrow: ["NAMESPACE", "STATE", "CREATED", "IMAGE"],
+  };
+  return screenTable([header, ...rows], columns, fullIds);
+}
+
+/** Leaves out the digest of a name that has a tag, on a terminal. */
+function withoutDigest(image: string): string {
+  return process.stdout.isTTY ? image.replace(/(?<=:[\w.-]+)@sha256:[0-9a-f]{64}$/, "") : image;
 }
 
 export const images = defineCommand({
@@ -137,7 +150,7 @@ export function imageTable(
   const header = ["IMAGE", "TAG", ...(show.digests ? ["DIGEST"] : []), "IMAGE ID", "SIZE"];
   return screenTable(
     [header, ...rows.sort((a, b) => (a.join() < b.join() ? -1 : 1))],
-    [],
+    { narrow: ["DIGEST", "IMAGE ID"] },
     show.fullIds,
   );
 }

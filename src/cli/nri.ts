@@ -1,11 +1,13 @@
 // Implements isulad-ts nri: lists NRI plugins.
 import { defineCommand } from "citty";
 import { toBigInt } from "../base/int64.ts";
+import { printable } from "../base/text.ts";
 import { isulad } from "../proto/messages.js";
 import type { NriPlugin } from "../proto/types.ts";
 import { diff } from "./nri_diff.ts";
 import { hostArg, outputArg, printJson, withClient } from "./daemon_command.ts";
-import { protoJson, table } from "./text.ts";
+import { screenTable } from "./format.ts";
+import { protoJson } from "./text.ts";
 
 const eventCount = 14;
 /** Longer lists of events show only their count; -o json names them. */
@@ -28,7 +30,11 @@ export const nri = defineCommand({
 /** Formats a row for each plugin; the daemon lists them in the order in which they receive events. */
 function pluginTable(plugins: readonly NriPlugin[]): string {
   const header = "PLUGIN,KIND,NRI,CALLS,FAILED,MEAN MS,MAX MS,EVENTS,LAST ERROR".split(",");
-  return table([header, ...plugins.map(row)]);
+  const columns = {
+    dispensable: ["FAILED", "MAX MS", "NRI", "KIND"],
+    narrow: ["EVENTS", "MEAN MS", "CALLS"],
+  };
+  return screenTable([header, ...plugins.map(row)], columns, false);
 }
 
 function row(plugin: NriPlugin): string[] {
@@ -46,6 +52,6 @@ function row(plugin: NriPlugin): string[] {
     count === 0 ? "-" : (totalMs / count).toFixed(2),
     Math.max(0, ...calls.map(({ max_ms }) => max_ms ?? 0)).toFixed(2),
     events.length > namedMax ? `${events.length} of ${eventCount}` : events.join(","),
-    plugin.last_error ?? "",
+    printable(plugin.last_error ?? "").replaceAll(/\s+/g, " "),
   ];
 }

@@ -78,23 +78,23 @@ function fieldLines({ path, before, after }: NriFieldChange, columns: number): s
   const shown = (json: string) => printable(valueText(valueOf(json))); // JSON escapes not all
   const [old, now] = [before, after].map((json) => (json ? shown(json) : undefined));
   const name = lineText(path ?? "");
-  const fold = (text: string, inset: string) => {
+  const fold = (mark: string, text: string, inset: string) => {
     const [first = "", ...rest] = folded(text, columns - inset.length - indent.length);
-    return [inset + first, ...rest.map((line) => inset + indent + line)];
+    return [`${inset}${mark} ${first}`, ...rest.map((line) => inset + indent + line)];
   };
   const painted = (lines: string[], colour: "red" | "green") =>
     lines.map((line) => coloured(line, colour));
   if (old === undefined) {
-    return painted(fold(`${sign.added} ${name}: ${now}`, indent), "green");
+    return painted(fold(sign.added, `${name}: ${now}`, indent), "green");
   }
-  if (now === undefined) return painted(fold(`${sign.removed} ${name}: ${old}`, indent), "red");
+  if (now === undefined) return painted(fold(sign.removed, `${name}: ${old}`, indent), "red");
   const line = `${indent}${sign.changed} ${name}: ${old} → ${now}`;
   if (line.length <= columns) return [line];
   const inset = indent + indent;
   return [
-    ...fold(`${sign.changed} ${name}:`, indent),
-    ...painted(fold(`${sign.removed} ${old}`, inset), "red"),
-    ...painted(fold(`${sign.added} ${now}`, inset), "green"),
+    ...fold(sign.changed, `${name}:`, indent),
+    ...painted(fold(sign.removed, old, inset), "red"),
+    ...painted(fold(sign.added, now, inset), "green"),
   ];
 }
 

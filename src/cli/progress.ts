@@ -90,21 +90,28 @@ class Screen implements Disposable {
   }
 
   #draw(layers: string[], columns = process.stderr.columns || columnsDefault): void {
-    const lines = [this.#title.slice(0, columns - 1), ...layers];
-    this.#clear();
-    process.stderr.write(lines.map((line) => `${line}\n`).join(""));
+    const lines = [titleLine(this.#title, columns), ...layers];
+    // One write, and nothing is cleared before it is replaced: no flicker.
+    const text = lines.map((line) => `${line}\x1b[K\n`).join("");
+    process.stderr.write(`${this.#home()}${text}\x1b[J`);
     this.#drawn = lines.length;
   }
 
-  #clear(): void {
-    const up = this.#drawn > 0 ? `\x1b[${this.#drawn}A` : "";
-    process.stderr.write(`${up}\r\x1b[J`);
-    this.#drawn = 0;
+  #home(): string {
+    return `${this.#drawn > 0 ? `\x1b[${this.#drawn}A` : ""}\r`;
   }
 
   [Symbol.dispose](): void {
-    this.#clear();
+    process.stderr.write(`${this.#home()}\x1b[J`);
   }
+}
+
+/** Cuts the beginning of the image's name in "Pulling NAME": names differ at their ends. */
+export function titleLine(title: string, columns: number): string {
+  const excess = title.length - (columns - 1);
+  const start = title.indexOf(" ") + 1;
+  if (excess <= 0) return title;
+  return `${title.slice(0, start)}…${title.slice(start + excess + 1)}`.slice(0, columns - 1);
 }
 
 /** Computes the transfer rate over the last rateMs. */
@@ -155,10 +162,12 @@ export function layerLine(layer: LayerView, columns: number): string {
       const filled = total > 0 ? Math.min(barWidth, Math.round((done / total) * barWidth)) : 0;
       const bar = `[${"=".repeat(filled)}${" ".repeat(barWidth - filled)}]`;
       const rate = Math.round(layer.bytesPerSecond);
-      const figures = `${size(done)}/${size(total)} ${size(rate)}/s`;
+      const [is, of, speed] = [size(done), size(total), `${size(rate)}/s`];
+      const aligned = `${is.padStart(6)}/${of.padEnd(6)} ${speed.padStart(8)}`;
+      const figures = `${is}/${of} ${speed}`;
       const left = rate > 0 ? ` ${duration((total - done) / rate)} left` : "";
       return fit([
-        `${name} ${bar} ${figures}${left}`,
+        `${name} ${bar} ${aligned}${left}`,
         `${name} ${figures}${left}`,
         `${name} ${figures}`,
       ]);

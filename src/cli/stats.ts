@@ -20,6 +20,7 @@ import { checkFormat, type Format, screenTable, show, tableFormatArgs } from "./
 import { catchInterrupts } from "./interrupts.ts";
 import type { Lookup } from "./lookup.ts";
 import { repeatable, UsageError } from "./options.ts";
+import { print } from "./output.ts";
 import { jsonForm, protoJson, shortId, size } from "./text.ts";
 
 /** Longer than the daemon caches its samples (1 s). */
@@ -110,17 +111,32 @@ async function watched<Stats>(
   let before = await view.read();
   do {
     await sleep(Math.max(betweenMs, seconds * 1000), undefined, { signal }).catch(() => {});
-    if (signal?.aborted) break; // the normal end
+    if (signal?.aborted) {
+      if (process.stdout.isTTY) print(""); // the terminal has shown ^C
+      break;
+    }
     const now = await view.read();
     const usages = usagesOf(before, now, view);
     if (args.watch) usages.sort((a, b) => (b.cores ?? 0) - (a.cores ?? 0));
     await show(args, protoJson(view.json(now)), () => {
-      const home = args.watch && process.stdout.isTTY ? "\u001b[H\u001b[J" : "";
-      return home + view.table(usages);
+      const table = view.table(usages);
+      return args.watch && process.stdout.isTTY ? redrawn(table, process.stdout.rows) : table;
     });
     before = now;
   } while (args.watch);
   return 0;
+}
+
+const rowsDefault = 24;
+
+/** Draws over the last table: nothing is cleared before it is replaced, and the header stays on the screen. */
+export function redrawn(table: string, rows = rowsDefault): string {
+  const lines = table.trimEnd().split("\n");
+  const room = rows - 1; // the cursor's line
+  const isCut = lines.length > room;
+  const shown = isCut ? lines.slice(0, Math.max(1, room - 1)) : lines;
+  if (isCut) shown.push(`and ${lines.length - shown.length} more`);
+  return `\u001b[H${shown.map((line) => `${line}\u001b[K\n`).join("")}\u001b[J`;
 }
 
 /** Ids of containers; none: all, or all of the pod. */
@@ -177,7 +193,11 @@ export function statsTable(usages: readonly Usage<ContainerStats>[], fullIds: bo
     writable_layer?.inodes_used ? String(toBigInt(writable_layer.inodes_used.value)) : "-",
     bytes(swap?.swap_usage_bytes),
   ]);
-  return screenTable([header, ...rows], ["INODES", "SWAP"], fullIds);
+  return screenTable(
+    [header, ...rows],
+    { dispensable: ["INODES", "SWAP"], narrow: ["CONTAINER", "DISK"] },
+    fullIds,
+  );
 }
 
 function podStatsTable(usages: readonly Usage<PodSandboxStats>[], fullIds: boolean): string {
@@ -196,5 +216,9 @@ function podStatsTable(usages: readonly Usage<PodSandboxStats>[], fullIds: boole
       count ? String(toBigInt(count.value)) : "-",
     ];
   });
-  return screenTable([header, ...rows], ["NAMESPACE", "PIDS"], fullIds);
+  return screenTable(
+    [header, ...rows],
+    { dispensable: ["NAMESPACE", "PIDS"], narrow: ["POD ID", "SENT", "RECEIVED"] },
+    fullIds,
+  );
 }

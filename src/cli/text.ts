@@ -26,43 +26,6 @@ export function table(texts: readonly (readonly string[])[]): string {
   return rows.map((row) => `${line(row)}\n`).join("");
 }
 
-const cutColumnMin = 8;
-const fittedGap = 2;
-
-/**
- * Formats columns for a terminal of this width. While they are too wide, the columns that are named in
- * `dispensable` are left out, the last first; then the widest are cut, down to 8 characters.
- */
-export function fitted(
-  texts: readonly (readonly string[])[],
-  columns: number,
-  dispensable: readonly string[],
-): string {
-  const rows = texts.map((row) => row.map(lineText));
-  const [header = []] = rows;
-  const widthOf = (column: number) => Math.max(...rows.map((row) => row[column]?.length ?? 0));
-  let kept = [...header.keys()].map((column) => ({ column, width: widthOf(column) }));
-  const excess = () =>
-    kept.reduce((sum, { width }) => sum + width + fittedGap, -fittedGap) - (columns - 1);
-  for (const name of dispensable.toReversed()) {
-    if (excess() > 0) kept = kept.filter(({ column }) => header[column] !== name);
-  }
-  while (excess() > 0) {
-    const widest = kept.reduce((a, b) => (b.width > a.width ? b : a));
-    if (widest.width <= cutColumnMin) break;
-    widest.width--;
-  }
-  const line = (row: readonly string[]) =>
-    kept.map(({ column, width }) => {
-      const [text = "", isImage] = [row[column], header[column] === "IMAGE"];
-      if (text.length <= width) return text.padEnd(width);
-      // Names of images differ at their ends.
-      return isImage ? `…${text.slice(text.length - width + 1)}` : `${text.slice(0, width - 1)}…`;
-    });
-  const gap = " ".repeat(fittedGap);
-  return rows.map((row) => `${line(row).join(gap).trimEnd()}\n`).join("");
-}
-
 /** Returns the first 13 characters of an id without a digest's algorithm. */
 export function shortId(id: string): string {
   return id.replace(/^sha256:/, "").slice(0, 13);

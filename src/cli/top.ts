@@ -23,7 +23,9 @@ export const top = defineCommand({
         if (row !== undefined) rows.push(row);
       }
       const header = ["USER", "PID", "HOST PID", "STATE", "MEM", "ELAPSED", "TIME", "COMMAND"];
-      process.stdout.write(screenTable([header, ...rows], [], false));
+      process.stdout.write(
+        screenTable([header, ...rows], { narrow: ["USER", "STATE", "ELAPSED", "HOST PID"] }, false),
+      );
     }),
 });
 

@@ -1,8 +1,9 @@
 // Tests the forms of an answer, and tables that fit a terminal.
 import { expect, spyOn, test } from "bun:test";
 import { checkFormat, propertyTable, show } from "../../../src/cli/format.ts";
+import { fitted } from "../../../src/cli/fitted_table.ts";
 import { layerReport } from "../../../src/cli/images_verify.ts";
-import { fitted, table } from "../../../src/cli/text.ts";
+import { table } from "../../../src/cli/text.ts";
 
 const value = { status: { id: "4f2a", state: "CONTAINER_RUNNING" }, pids: [1, 2], none: "" };
 
@@ -24,7 +25,7 @@ test("an answer is a table, JSON, YAML or what a template says", async () => {
 test("text of a container cannot move the terminal's cursor or begin a line", () => {
   const evil = "sh\u001b[2J\u009b1m\r\nroot\t1";
   const cell = "sh\uFFFD[2J\uFFFD1m root 1";
-  for (const shown of [table([["COMMAND"], [evil]]), fitted([["COMMAND"], [evil]], 80, [])]) {
+  for (const shown of [table([["COMMAND"], [evil]]), fitted([["COMMAND"], [evil]], 80, {})]) {
     expect(shown).toBe(`COMMAND\n${cell}\n`);
   }
   const damaged = { state: "damaged", chain_id: "4f2a", images: ["a"], differences: [evil] };
@@ -55,5 +56,51 @@ test.each([
   [40, "ID             IMAGE            STATE\n0123456789abc  …y/busybox:1.37  Running\n"],
   [20, "ID        IMAGE     STATE\n0123456…  …ox:1.37  Running\n"], // no narrower
 ])("in %d columns, dispensable columns go first, then the widest are cut", (columns, text) => {
-  expect(fitted(rows, columns, ["ATTEMPT"])).toBe(text);
+  expect(fitted(rows, columns, { dispensable: ["ATTEMPT"] })).toBe(text);
+});
+
+const containers = [
+  "CONTAINER,IMAGE,CREATED,STATE,NAME,ATTEMPT,POD ID,POD,NAMESPACE".split(","),
+  [
+    "765947f41d6c8",
+    "registry.example.com/platform-team/controller-distroless:v1.27.3",
+    "About a minute ago",
+    "Running",
+    "controller",
+    "0",
+    "93128bf8489e5",
+    "ingress-nginx-controller-admission-7f9d6c4b5b-ml8vq",
+    "kube-system",
+  ],
+  [
+    "b3b5e3d5881d9",
+    "nginx",
+    "2 months ago",
+    "Running",
+    "nginx",
+    "0",
+    "fc7f7b82e6aa4",
+    "web-7d9c5b8f6d-x2x4z",
+    "shop",
+  ],
+];
+const view = {
+  dispensable: ["POD ID", "ATTEMPT"],
+  narrow: ["NAMESPACE", "STATE", "CREATED", "IMAGE"],
+};
+
+test("on 80 columns ids, states, ages and both ends of names remain", () => {
+  expect(fitted(containers, 80, view)).toBe(
+    `CONTAINER      CREATED  STATE    NAME        POD                    NAMESPACE
+765947f41d6c8  1m       Running  controller  ingress-nginx-…-ml8vq  kube-system
+b3b5e3d5881d9  2mo      Running  nginx       web-7d9c5b8f6d-x2x4z   shop
+`,
+  );
+});
+
+test.each([200, 140, 120, 100, 80, 60, 50, 40])("no row is broken on %i columns", (columns) => {
+  const lines = fitted(containers, columns, view).trimEnd().split("\n");
+  for (const line of lines) expect(line.length).toBeLessThan(columns);
+  expect(lines[1]).toStartWith("765947f41d6c8  ");
+  expect(lines[0]).toContain("POD");
 });

@@ -39,8 +39,7 @@ test("fields are added, removed and changed, under the plugin that did it", () =
   expect(shown).toBe(`10-pids changed it at its creation, 2026-11-23 20:05:06:
   + linux.resources.pids.limit: 20
   ~ process.env[A]: 1 → ""
-  + mounts[/data]: destination=/data type=bind source="/srv/a b"
-    options=ro,bind
+  + mounts[/data]: destination=/data type=bind source="/srv/a b" options=ro,bind
   - mounts[/old]: destination=/old options=[]
   ~ process.args: ["sh"] → ["sh", "-c", "a b"]
 

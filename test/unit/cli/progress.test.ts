@@ -1,7 +1,13 @@
 // Tests the lines that show layers' progress.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
-import { layerLine, layerLines, type LayerView, plainLine } from "../../../src/cli/progress.ts";
+import {
+  layerLine,
+  layerLines,
+  type LayerView,
+  plainLine,
+  titleLine,
+} from "../../../src/cli/progress.ts";
 import { isulad } from "../../../src/proto/messages.js";
 
 const { LAYER_DONE, LAYER_MOVING, LAYER_PRESENT, LAYER_WAITING } = isulad.v1.LayerState;
@@ -23,9 +29,11 @@ test.each([
 test("a moving layer has a bar, bytes, rate and time left", () => {
   const bar = "[=============            ]";
   expect(layerLine(view(LAYER_MOVING, 5_000_000, 1_000_000), 80)).toBe(
-    `0123456789ab ${bar} 5MB/10MB 1MB/s 5s left`,
+    `0123456789ab ${bar}    5MB/10MB      1MB/s 5s left`,
   );
-  expect(layerLine(view(LAYER_MOVING), 80)).toBe(`0123456789ab [${" ".repeat(25)}] 0B/10MB 0B/s`);
+  expect(layerLine(view(LAYER_MOVING), 80)).toBe(
+    `0123456789ab [${" ".repeat(25)}]     0B/10MB       0B/s`,
+  );
   const left = (bytesPerSecond: number) =>
     layerLine(view(LAYER_MOVING, 0, bytesPerSecond), 80)
       .split(" ")
@@ -43,6 +51,13 @@ test("a line fits the terminal: the bar is dropped first, then the time", () => 
       expect(layerLine(view(state, 5, 5), columns).length).toBeLessThan(columns);
     }
   }
+});
+
+test("a title that is too long keeps the end of the image's name", () => {
+  const title = "Pulling registry.example.com/team/collector-contrib:v0.114.0";
+  expect(titleLine(title, 80)).toBe(title);
+  expect(titleLine(title, 40)).toBe("Pulling …eam/collector-contrib:v0.114.0");
+  for (const columns of [1, 5, 10]) expect(titleLine(title, columns).length).toBeLessThan(columns);
 });
 
 test("if layers exceed the terminal, moving ones are shown and the others counted", () => {

@@ -1,7 +1,7 @@
 // Tests the rates and the table of `isulad-ts stats`.
 import { expect, test } from "bun:test";
 import { toLong } from "../../../src/base/int64.ts";
-import { statsTable, usagesOf } from "../../../src/cli/stats.ts";
+import { redrawn, statsTable, usagesOf } from "../../../src/cli/stats.ts";
 import type { ContainerStats } from "../../../src/proto/types.ts";
 
 const second = 1_000_000_000n;
@@ -50,4 +50,12 @@ test("statsTable() has crictl's columns, and a dash for unknown values", () => {
     [""],
   ]);
   expect(statsTable(usages, true)).toContain("0123456789abcdef");
+});
+
+test("a watched table is drawn over the last, and ends before the screen does", () => {
+  const table = ["NAME", "a", "b", "c"].map((line) => `${line}\n`).join("");
+  const erase = "\u001b[K\n";
+  expect(redrawn(table, 5)).toBe(`\u001b[HNAME${erase}a${erase}b${erase}c${erase}\u001b[J`);
+  expect(redrawn(table, 4)).toBe(`\u001b[HNAME${erase}a${erase}and 2 more${erase}\u001b[J`);
+  expect(redrawn(table, 1)).toContain("NAME");
 });

@@ -45,6 +45,8 @@ export function build(target: string | undefined, file: string, version = packag
   // Built next to it and renamed, so that a daemon which runs the old file is unaffected.
   const made = join(root, "dist", `${file}.${process.pid}`);
   const argv = ["build", "--compile", "--minify", "--bytecode", "--format=esm", "--root=."];
+  // Otherwise each process loads all of it: helpers start 10 ms later, the monitor takes 5 MiB more.
+  argv.push("--splitting");
   argv.push("--no-compile-autoload-dotenv", "--no-compile-autoload-bunfig");
   argv.push("--define", `ISULAD_BUILD=${JSON.stringify({ version, commit: commit() })}`);
   if (target !== undefined) argv.push(`--target=bun-${target}`);

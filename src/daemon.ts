@@ -132,7 +132,6 @@ async function startParts(
   stack.use(
     returnMemory(() => ({ count: calls.count + streams.served, goesOn: calls.running > 0 })),
   );
-  reportPrograms(config, log);
   prepareNetnsFolder(config, log);
   const { promise: isReady, resolve: ready } = Promise.withResolvers<void>();
   if (config.containerdSocket !== "") await serveContainerd(context, stack, isReady);
@@ -142,7 +141,6 @@ async function startParts(
     const { openNri } = await import("./cri/nri.ts");
     stack.use(await stage("start-nri", () => openNri(context, log.child("nri"))));
   }
-  stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
   let isServing = false;
   await openMetrics(context, stack, () => isServing);
   await stage("start-sockets", async () => {
@@ -153,6 +151,8 @@ async function startParts(
   await writePidfile(config.pidfile, { stack, log: context.log });
   ready();
   isServing = true;
+  reportPrograms(config, log);
+  stack.use(startSweeps(context)); // after NRI: the plugins must learn of the pods that it ends
   return context;
 }
 
@@ -197,11 +197,12 @@ async function createContext(
   stack: AsyncDisposableStack,
 ): Promise<Context> {
   const mounts = cgroupMounts();
-  const images = stack.use(await stage("start-images", () => openImages({ config, log })));
-  const { apparmor, problem } = await openApparmor(config.disableApparmor);
-  if (problem !== undefined) log.warn(problem);
-  const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
-  if (unlabelled !== undefined) log.warn(unlabelled);
+  // Both wait for others: for the disk, and for the runtimes that tell their features.
+  const [handlers, images] = await Promise.all([
+    stage("start-runtimes", () => openHandlers(config, log)),
+    stage("start-images", () => openImages({ config, log })).then((store) => stack.use(store)),
+  ]);
+  const security = await openSecurity({ config, log });
   const exits = new ExitWaiters();
   const monitor = stack.use(
     new MonitorClient({
@@ -219,8 +220,8 @@ async function createContext(
     log: log.child("cri"),
     instance,
     bootId: bootId(),
-    host: readHostInfo(mounts, { apparmor, selinux }),
-    handlers: await stage("start-runtimes", () => openHandlers(config, log)),
+    host: readHostInfo(mounts, security),
+    handlers,
     sandboxes: new Store({
       ...sandboxRecords(join(config.graph, "sandboxes"), join(config.state, "records")),
       onUnwritten,
@@ -260,6 +261,14 @@ async function createContext(
     await Promise.all([context.sandboxes.flush(), context.containers.flush()]);
   });
   return context;
+}
+
+async function openSecurity({ config, log }: Pick<Given, "config" | "log">) {
+  const { apparmor, problem } = await openApparmor(config.disableApparmor);
+  if (problem !== undefined) log.warn(problem);
+  const { selinux, problem: unlabelled } = openSelinux(config.selinuxEnabled);
+  if (unlabelled !== undefined) log.warn(unlabelled);
+  return { apparmor, selinux };
 }
 
 /** Loaded when it is used. */

@@ -5,8 +5,7 @@ import type { Config } from "../base/config.ts";
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { quoted } from "../base/text.ts";
-import { blockioClass } from "../node/blockio.ts";
-import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
+import { resctrlFolder } from "../node/resctrl.ts";
 import { annotatedClass } from "../spec/annotations.ts";
 import type { OciSpec } from "../spec/oci.ts";
 import type { Container } from "../state/container.ts";
@@ -23,11 +22,11 @@ type Made = { container: Container; spec: OciSpec };
  * @throws CriError FAILED_PRECONDITION for an unknown class, and for a class on a node without classes unless
  * daemon.json lets those be ignored.
  */
-export function withAnnotatedClasses(
+export async function withAnnotatedClasses(
   { config, log }: Node,
   sandbox: Pick<Sandbox, "config">,
   { container, spec, resctrl = resctrlFolder }: Made & { resctrl?: string },
-): Made {
+): Promise<Made> {
   const { id } = container;
   const { blockioConfigFile, rdtConfigFile } = config;
   const chosen = (kind: Kind, problem: string | undefined, isIgnored: boolean) => {
@@ -42,10 +41,13 @@ export function withAnnotatedClasses(
   const rdt = chosen("rdt", rdtProblem(rdtConfigFile, resctrl), config.ignoreRdtErrors);
   const { resources } = spec.linux;
   const linux = { ...spec.linux };
+  // Loaded when they are used: the reader of YAML takes more than a megabyte of memory.
   if (blockio !== undefined) {
+    const { blockioClass } = await import("../node/blockio.ts");
     linux.resources = { ...resources, blockIO: blockioClass(blockioConfigFile, blockio) };
   }
   if (rdt !== undefined) {
+    const { prepareRdtClass } = await import("../node/rdt.ts");
     prepareRdtClass(rdtConfigFile, rdt, resctrl);
     linux.intelRdt = { ...linux.intelRdt, closID: rdt };
   }

@@ -144,7 +144,7 @@ async function makeContainer(
     const imageMounts = await mountImageVolumes(context, container, call.signal);
     const parts = { ...given, rootfsPath, imageMounts, call };
     const plain = { container, spec: await specOf(context, container, parts) };
-    const classed = withAnnotatedClasses(context, sandbox, plain);
+    const classed = await withAnnotatedClasses(context, sandbox, plain);
     const adjusted = await context.nri?.createContainer(sandbox, classed.container, classed.spec);
     const { spec, container: changed } = adjusted ?? classed;
     await step("container-bundle", () =>

@@ -8,7 +8,8 @@ import { type Log, logFailure } from "../base/log.ts";
 import { printable, shorten } from "../base/text.ts";
 import { blockioClass } from "../node/blockio.ts";
 import { resolveCdi } from "../node/cdi.ts";
-import { prepareRdtClass, resctrlFolder } from "../node/rdt.ts";
+import { prepareRdtClass } from "../node/rdt.ts";
+import { resctrlFolder } from "../node/resctrl.ts";
 import type { ContainerChange, NriBackend } from "../nri/apply_updates.ts";
 import {
   addChanges,

@@ -1,7 +1,6 @@
 // Collects the inputs of a container's OCI spec from records, configuration, host and image.
 import { CriError } from "../base/errors.ts";
 import type { ImageRecord, RootfsOwner } from "../image/store.ts";
-import { resolveCdi } from "../node/cdi.ts";
 import { lookupContainer } from "../node/container_lookup.ts";
 import { makeVolumes } from "../node/image_volumes.ts";
 import type { ContainerConfig } from "../proto/types.ts";
@@ -133,7 +132,12 @@ export async function prepareContainerInputs(
 /** With CDI off, device annotations are ignored, as anybody may set them; CDI_devices is an error. */
 async function cdiEdits(context: Context, config: ContainerConfig): Promise<CdiEdits | undefined> {
   const { enableCdi, cdiSpecDirs } = context.config;
-  if (enableCdi) return await resolveCdi(cdiNames(config), cdiSpecDirs);
+  if (enableCdi) {
+    const names = cdiNames(config);
+    if (names.length === 0) return undefined;
+    const { resolveCdi } = await import("../node/cdi.ts");
+    return await resolveCdi(names, cdiSpecDirs);
+  }
   const [first] = config.CDI_devices ?? [];
   if (first === undefined) return undefined;
   throw new CriError(

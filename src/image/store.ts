@@ -5,7 +5,6 @@ import { join } from "node:path";
 import { CriError } from "../base/errors.ts";
 import type { Log } from "../base/log.ts";
 import { jsonText } from "../base/json.ts";
-import { readArchive } from "./archive.ts";
 import type { RegistryAuth } from "../registry/credentials.ts";
 import { UnpackPool } from "../layer/unpack_pool.ts";
 import type { RegistryOptions } from "../registry/resolve_endpoints.ts";
@@ -15,19 +14,17 @@ import { LayerGc } from "./layer_gc.ts";
 import { checkLayers, type CheckOptions, type LayerCheck } from "./layer_checks.ts";
 import { LayerSync } from "../layer/layer_sync.ts";
 import { LayerStore, shortId, type LayerInfo } from "../layer/layer_store.ts";
-import { imagesOfArchive } from "./load.ts";
 import type { ImageProgress } from "../layer/layer_progress.ts";
 import { mountedOverlays } from "../layer/overlay.ts";
-import { fetchImage, type FetchOptions, type NewImage } from "./pull.ts";
+import type { FetchOptions, NewImage } from "./pull.ts";
 import { loggedPull } from "./pull_log.ts";
 import { Registrar, type RegisterOptions } from "./register.ts";
 import type { ImageServer, MirrorOptions } from "./mirror_server.ts";
 import { pinnedBy } from "./pinned.ts";
 import { ImageRecords, type ImageRecord } from "./records.ts";
 import { parseReference, type Reference } from "../registry/reference.ts";
-import { checkRegistry, type EndpointCheck } from "./registry_check.ts";
+import type { EndpointCheck } from "./registry_check.ts";
 import { RootfsMounts, type RootfsMountOptions, type RootfsMountsParts } from "./rootfs_mounts.ts";
-import { savedImages, writeArchive } from "./save.ts";
 import type { Verification } from "./verifiers.ts";
 import { openStorage, type Storage, type StorageOptions } from "../layer/storage_driver.ts";
 
@@ -163,17 +160,20 @@ export class ImageStore implements AsyncDisposable {
     );
   }
 
-  #fetch(ref: Reference, o: Pick<FetchOptions, "auth" | "signal">): Promise<NewImage> {
+  async #fetch(ref: Reference, o: Pick<FetchOptions, "auth" | "signal">): Promise<NewImage> {
     const { registry, verification } = this.#options;
-    return fetchImage(ref, { registry, verification, ...o });
+    const { fetchImage } = await import("./pull.ts");
+    return await fetchImage(ref, { registry, verification, ...o });
   }
 
   /** Tries every endpoint that a pull of the image would use; keeps nothing. */
-  checkRegistry(
+  async *checkRegistry(
     ref: string,
     { auth, signal }: Omit<PullOptions, "onProgress">,
   ): AsyncGenerator<EndpointCheck, void, undefined> {
-    return checkRegistry(parseReference(ref), { registry: this.#options.registry, auth, signal });
+    const { registry } = this.#options;
+    const { checkRegistry } = await import("./registry_check.ts");
+    yield* checkRegistry(parseReference(ref), { registry, auth, signal });
   }
 
   /** Registers the images of an archive or OCI layout folder on this host. */
@@ -183,6 +183,7 @@ export class ImageStore implements AsyncDisposable {
     try {
       const found = await this.#readArchive(path, scratch, o.signal);
       const loaded: ImageRecord[] = [];
+      const { imagesOfArchive } = await import("./load.ts");
       for (const image of imagesOfArchive(found, path, name)) {
         const record = await this.#register(image, o);
         const known = record.repoTags[0] ?? "without a name";
@@ -200,6 +201,7 @@ export class ImageStore implements AsyncDisposable {
     const { ratioMax } = this.#options.layers.limits;
     const inflate = (packed: string, target: string) =>
       helpers.run({ kind: "inflate", path: packed, target, ratioMax }, { signal });
+    const { readArchive } = await import("./archive.ts");
     return await readArchive(path, { scratch, inflate, signal });
   }
 
@@ -210,6 +212,7 @@ export class ImageStore implements AsyncDisposable {
   async save(refs: string[], o: { path: string; force: boolean } & RegisterOptions): Promise<void> {
     const found = refs.map((ref) => ({ ref, record: this.#get(ref) }));
     await using _ = this.#gc.hold(found.flatMap(({ record }) => record.layers));
+    const { savedImages, writeArchive } = await import("./save.ts");
     const images = await savedImages(found, { records: this.#records, layers: this.#layers });
     await using helpers = this.#startHelpers();
     const { onProgress = () => {}, ...rest } = o;

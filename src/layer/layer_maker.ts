@@ -12,7 +12,6 @@ import { chooseDecoding, type LayerDescriptor, type ProcessorOptions } from "./p
 import type { LayerState } from "./layer_progress.ts";
 import { LayerTimes } from "./layer_times.ts";
 import { assertDiskSpace } from "./disk_space.ts";
-import { withoutMirrors } from "../registry/pull_session.ts";
 import { KeyedLock } from "../base/keyed_lock.ts";
 import { Semaphore } from "../base/semaphore.ts";
 
@@ -207,8 +206,10 @@ export class LayerMaker {
       try {
         return await this.#unpackFrom(source, want, { ...o, scratch });
       } catch (error) {
-        const session = source.kind === "registry" ? withoutMirrors(source.session) : undefined;
-        if (session === undefined || codeOf(error) !== "DATA_LOSS") throw error;
+        if (source.kind !== "registry" || codeOf(error) !== "DATA_LOSS") throw error;
+        const { withoutMirrors } = await import("../registry/pull_session.ts");
+        const session = withoutMirrors(source.session);
+        if (session === undefined) throw error;
         this.#options.log.warn("a mirror sent a damaged layer, fetching it from the registry", {
           layer: want.digest,
           error: messageOf(error),

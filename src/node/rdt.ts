@@ -6,10 +6,10 @@ import { join } from "node:path";
 import { CriError, errnoOf, messageOf } from "../base/errors.ts";
 import { RdtFile, rdtSchemata, type RdtHost } from "../spec/rdt.ts";
 import { readMountTable } from "../sys/mount_table.ts";
+import { resctrlFolder } from "./resctrl.ts";
 import { readYamlFile } from "./yaml_file.ts";
 
 const fileBytesMax = 1 << 20;
-export const resctrlFolder = "/sys/fs/resctrl";
 
 /**
  * Ensures that the class's group exists with the schemata of the file. file "": no file is configured, so the

@@ -1,4 +1,4 @@
-// Sweeps the node at the start and every minute: applies the rules of the table `orphans`, pass by pass.
+// Sweeps the node after the start and every minute: applies the rules of the table `orphans`, pass by pass.
 import { existsSync, readdirSync, realpathSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
@@ -15,6 +15,8 @@ import { MNT_DETACH, unmount } from "../sys/mount.ts";
 import { mountPoints } from "../sys/mount_table.ts";
 import { orphans } from "./rules.ts";
 
+/** The calls that have waited for the daemon's start come first. */
+const firstSweepMs = 200;
 const sweepEveryMs = 60_000;
 const backoffMsMax = 60 * 60_000;
 /** For one sweep; a hung plugin must not stop the ones after. */
@@ -29,7 +31,7 @@ type Sweeper = {
   collectedMs: number;
 };
 
-/** Starts the sweeps; the first one runs at once, in the background. */
+/** Starts the sweeps, which run in the background. */
 export function startSweeps(context: Context): Disposable {
   const backoff = new Backoff({ firstMs: sweepEveryMs, maxMs: backoffMsMax });
   const sweeper = { context, backoff, collectedMs: -Infinity };
@@ -42,9 +44,14 @@ export function startSweeps(context: Context): Disposable {
       .finally(() => (isRunning = false))
       .catch(failed);
   };
-  run();
+  const first = setTimeout(run, firstSweepMs);
   const timer = setInterval(run, sweepEveryMs);
-  return { [Symbol.dispose]: () => clearInterval(timer) };
+  return {
+    [Symbol.dispose]: () => {
+      clearTimeout(first);
+      clearInterval(timer);
+    },
+  };
 }
 
 type Pass = (sweeper: Sweeper, signal: AbortSignal) => Promise<void>;

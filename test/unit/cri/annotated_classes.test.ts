@@ -29,16 +29,26 @@ const ignoring = { ignoreBlockioErrors: true, ignoreRdtErrors: true };
 
 type Annotations = { container?: Record<string, string>; pod?: Record<string, string> };
 
-function made({ container: annotations = {}, pod = {} }: Annotations, config = {}) {
+async function made({ container: annotations = {}, pod = {} }: Annotations, config = {}) {
   const container = containerRecord({ config: { metadata: { name: "app" }, annotations } });
   const spec = { linux: { resources: { devices: [] } } } as unknown as OciSpec;
   const { log } = capturedLog("error");
   const node = { config: { ...files, ...strict, ...config }, log };
   const sandbox = { config: { annotations: pod } };
-  const result = withAnnotatedClasses(node, sandbox, { container, spec, resctrl });
+  const result = await withAnnotatedClasses(node, sandbox, { container, spec, resctrl });
   const { intelRdt, resources } = result.spec.linux;
   const weight = resources.blockIO?.weight;
   return { weight, closID: intelRdt?.closID, classes: result.container.classes };
+}
+
+async function failureOf(refused: Promise<unknown>): Promise<string> {
+  const error = await refused.then(
+    () => new Error("expected a rejection"),
+    (reason: unknown) => reason,
+  );
+  return codeAndMessage(() => {
+    throw error;
+  });
 }
 
 const none = { weight: undefined, closID: undefined, classes: undefined };
@@ -48,24 +58,24 @@ const ofPod = {
 };
 
 describe("an annotation", () => {
-  test("of the pod gives each container its class", () => {
+  test("of the pod gives each container its class", async () => {
     const classes = { blockio: "slow", rdt: "gold" };
-    expect(made({ pod: ofPod })).toEqual({ weight: 80, closID: "gold", classes });
+    expect(await made({ pod: ofPod })).toEqual({ weight: 80, closID: "gold", classes });
     expect(readFileSync(join(resctrl, "gold/schemata"), "utf8")).toStartWith("L3:0=");
   });
 
-  test("for one container precedes the pod's, and the container's own precedes both", () => {
+  test("for one container precedes the pod's, and the container's own precedes both", async () => {
     const named = "blockio.resources.beta.kubernetes.io/container";
     const pod = { [`${named}.app`]: "fast", "blockio.resources.beta.kubernetes.io/pod": "slow" };
-    expect(made({ pod }).weight).toBe(900);
-    expect(made({ pod: { [`${named}.other`]: "fast" } })).toEqual(none);
+    expect((await made({ pod })).weight).toBe(900);
+    expect(await made({ pod: { [`${named}.other`]: "fast" } })).toEqual(none);
     const container = { "io.kubernetes.cri.blockio-class": "slow" };
-    expect(made({ pod, container }).weight).toBe(80);
+    expect((await made({ pod, container })).weight).toBe(80);
   });
 
-  test("that is empty, or absent, gives none", () => {
-    expect(made({})).toEqual(none);
-    expect(made({ pod: { "blockio.resources.beta.kubernetes.io/pod": "" } })).toEqual(none);
+  test("that is empty, or absent, gives none", async () => {
+    expect(await made({})).toEqual(none);
+    expect(await made({ pod: { "blockio.resources.beta.kubernetes.io/pod": "" } })).toEqual(none);
   });
 
   test.each([
@@ -73,22 +83,22 @@ describe("an annotation", () => {
     ["rdt", "rdtConfigFile"],
   ] as const)(
     "of %s without its file refuses the container, unless it is ignored",
-    (kind, file) => {
+    async (kind, file) => {
       const pod = { [`${kind}.resources.beta.kubernetes.io/pod`]: "../x" };
-      expect(codeAndMessage(() => made({ pod }, { [file]: "" }))).toBe(
+      expect(await failureOf(made({ pod }, { [file]: "" }))).toBe(
         `FAILED_PRECONDITION: an annotation names the ${kind} class "../x", but no "${kind}-config-file" is set: set it, remove the annotation, or let "ignore-${kind}-not-enabled-errors" be true`,
       );
-      expect(made({ pod }, { [file]: "", ...ignoring })).toEqual(none);
-      const unknown = codeAndMessage(() => made({ pod }, ignoring));
+      expect(await made({ pod }, { [file]: "", ...ignoring })).toEqual(none);
+      const unknown = await failureOf(made({ pod }, ignoring));
       expect(unknown).toStartWith(`FAILED_PRECONDITION: ${kind}_class ../x: `);
     },
   );
 
-  test("of rdt is refused or ignored without resctrl", () => {
+  test("of rdt is refused or ignored without resctrl", async () => {
     rmSync(resctrl, { recursive: true });
     const pod = { "rdt.resources.beta.kubernetes.io/pod": "gold" };
-    expect(codeAndMessage(() => made({ pod }))).toContain(`${resctrl} is not mounted`);
-    expect(made({ pod }, ignoring)).toEqual(none);
+    expect(await failureOf(made({ pod }))).toContain(`${resctrl} is not mounted`);
+    expect(await made({ pod }, ignoring)).toEqual(none);
   });
 });
 

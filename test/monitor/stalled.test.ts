@@ -7,6 +7,7 @@ import { join } from "node:path";
 import process from "node:process";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { PodSandboxConfig } from "../../src/proto/types.ts";
+import { until } from "../expect.ts";
 import { type Daemon, startDaemon } from "../harness.ts";
 import { logText } from "../log_text.ts";
 import { silentDisk } from "../silent_disk.ts";
@@ -98,6 +99,7 @@ describe("a log disk that does not answer at all (needs root)", () => {
     const writes = await daemon.run(there!.id, there!.config, "sleep 2; echo out; exit 3");
     using _ = silentDisk(lost);
     for (const pid of daemon.monitors()) process.kill(pid, "SIGKILL");
+    await until("the daemon knows", () => daemon.log.includes("the monitor has ended"));
     expect((await daemon.output(here!.id, here!.config, "echo here")).text).toBe("here\n");
     const container_id = await daemon.create(there!.id, there!.config, ["true"]);
     const refused = daemon.client.StartContainer({ container_id }).catch(String);

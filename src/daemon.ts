@@ -19,10 +19,6 @@ import { PodHistory } from "./history/pod_history.ts";
 import { openHandlers } from "./cri/runtime_handlers.ts";
 import { SingleFlight } from "./base/single_flight.ts";
 import { sampledCgroups } from "./cri/usage.ts";
-import { pinnedPatterns } from "./image/pinned.ts";
-import { loadImagesDir } from "./image/images_dir.ts";
-import { type ImageStore, openImageStore } from "./image/store.ts";
-import type { Verification } from "./image/verifiers.ts";
 import { MonitorClient } from "./monitor_client/client.ts";
 import type { ExitRecord } from "./monitor/protocol.ts";
 import { openApparmor } from "./node/apparmor.ts";
@@ -43,7 +39,8 @@ import { Sampler } from "./stats/sampler.ts";
 import { openSelinux } from "./node/selinux.ts";
 import { systemdDriver } from "./node/systemd.ts";
 import { Streams } from "./stream/streams.ts";
-import { claimGraph, closeFolder, lockFolder, makeFolder, refuseAlien } from "./folders.ts";
+import { claimFolders } from "./folders.ts";
+import { loadImages, openImages } from "./images.ts";
 import { syncWithMonitor } from "./recovery/monitor.ts";
 import { recoverRecords } from "./recovery/start.ts";
 import { startSweeps } from "./recovery/sweep.ts";
@@ -159,19 +156,6 @@ async function startParts(
 /** Names a part of the start for dumps and metrics. */
 function stage<T>(step: string, work: () => T | Promise<T>): Promise<T> {
   return activity("step", { step }, work);
-}
-
-/** Makes, locks and checks the folders graph and state. Returns this daemon's instance. */
-async function claimFolders(config: Config, stack: AsyncDisposableStack): Promise<string> {
-  for (const name of ["", "stdio", "sandboxes"]) makeFolder(join(config.state, name), "state");
-  makeFolder(config.graph, "graph");
-  stack.use(lockFolder(config.state, "state"));
-  await refuseAlien(config.graph);
-  stack.use(lockFolder(config.graph, "graph"));
-  const instance = await claimGraph(config.graph);
-  closeFolder(config.graph, "graph");
-  closeFolder(config.state, "state");
-  return instance;
 }
 
 async function startTracing(context: Context, stack: AsyncDisposableStack): Promise<void> {
@@ -305,59 +289,6 @@ function openCgroup(mounts: CgroupMounts, config: Config, log: Log): CgroupDrive
   }
   const driver = config.systemdCgroup ? systemdDriver : cgroupfsDriver;
   return driver(mounts, config.cgroupParent);
-}
-
-function openImages({ config, log }: Pick<Given, "config" | "log">): Promise<ImageStore> {
-  return openImageStore({
-    graph: config.graph,
-    log: log.child("image"),
-    registry: liveFields(config, {
-      mirrors: "registryMirrors",
-      insecure: "insecureRegistries",
-      configPath: "registryConfigPath",
-      authFile: "registryAuthFile",
-      progressTimeoutMs: "pullProgressTimeoutMs",
-    }),
-    layers: {
-      limits: {
-        bytesMax: config.layerMaxMib * 2 ** 20,
-        entriesMax: config.layerMaxEntries,
-        depthMax: config.layerMaxDepth,
-        ratioMax: config.layerMaxRatio,
-      },
-      downloadsMax: config.maxConcurrentDownloads,
-      keepsBlobs: config.keepBlobs,
-      decoding: liveFields(config, {
-        processors: "streamProcessors",
-        timeoutMs: "pullProgressTimeoutMs",
-      }),
-    },
-    storage: {
-      driver: config.storageDriver,
-      containerBytes: config.containerBytes,
-      overlayOptions: config.overlayOptions,
-    },
-    get verification() {
-      return verificationOf(config, log); // a reload changes it
-    },
-    pinned: pinnedPatterns(config),
-  });
-}
-
-function verificationOf(config: Config, log: Log): Verification | undefined {
-  if (config.imageVerifierDir === "") return undefined;
-  return {
-    folder: config.imageVerifierDir,
-    isRequired: config.imageVerifierRequired,
-    verifiersMax: config.maxVerifiers,
-    timeoutMs: config.perVerifierTimeoutMs,
-    log: log.child("verifier"),
-  };
-}
-
-function loadImages({ images, config, log }: Context): AsyncDisposable {
-  const memory = join(config.graph, "images-dir.json");
-  return loadImagesDir(images, { folder: config.imagesDir, memory, log });
 }
 
 function openStreams(

@@ -14,6 +14,7 @@ import {
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import * as v from "valibot";
+import type { Config } from "./base/config.ts";
 import { CriError, errnoOf, messageOf } from "./base/errors.ts";
 import { jsonText, jsonValue } from "./base/json.ts";
 import { netnsPrefix } from "./node/namespaces.ts";
@@ -30,8 +31,21 @@ const lockFile = "daemon.lock";
 /** The key of daemon.json that names a folder. */
 type Key = "graph" | "state";
 
+/** Makes, locks and checks the folders graph and state. Returns this daemon's instance. */
+export async function claimFolders(config: Config, stack: AsyncDisposableStack): Promise<string> {
+  for (const name of ["", "stdio", "sandboxes"]) makeFolder(join(config.state, name), "state");
+  makeFolder(config.graph, "graph");
+  stack.use(lockFolder(config.state, "state"));
+  await refuseAlien(config.graph);
+  stack.use(lockFolder(config.graph, "graph"));
+  const instance = await claimGraph(config.graph);
+  closeFolder(config.graph, "graph");
+  closeFolder(config.state, "state");
+  return instance;
+}
+
 /** @throws CriError FAILED_PRECONDITION when it cannot be made. */
-export function makeFolder(path: string, key: Key): void {
+function makeFolder(path: string, key: Key): void {
   orUnwritable(path, key, () => mkdirSync(path, { recursive: true, mode: 0o700 }));
 }
 
@@ -40,7 +54,7 @@ export function makeFolder(path: string, key: Key): void {
  * files of containers, such as set-uid programs, must not be accessible to the node's users.
  * @throws CriError FAILED_PRECONDITION when one cannot be closed.
  */
-export function closeFolder(folder: string, key: Key): void {
+function closeFolder(folder: string, key: Key): void {
   orUnwritable(folder, key, () => {
     close(folder, statSync(folder).mode); // /var/run is a symlink
     for (const path of contents(folder)) {
@@ -81,7 +95,7 @@ function unwritable(path: string, key: Key, cause: unknown): CriError {
 }
 
 /** Locks a folder for one daemon. @throws CriError FAILED_PRECONDITION if another daemon holds it. */
-export function lockFolder(folder: string, key: Key): Disposable {
+function lockFolder(folder: string, key: Key): Disposable {
   const path = join(folder, lockFile);
   const lock = orUnwritable(path, key, () => openLocked(path));
   if (lock !== undefined) return lock;
@@ -95,7 +109,7 @@ export function lockFolder(folder: string, key: Key): Disposable {
  * Checks the folder, before even the lock file is created in it.
  * @throws CriError FAILED_PRECONDITION for a folder of another program, or of a newer version.
  */
-export async function refuseAlien(graph: string): Promise<void> {
+async function refuseAlien(graph: string): Promise<void> {
   await readMark(graph);
 }
 
@@ -104,7 +118,7 @@ export async function refuseAlien(graph: string): Promise<void> {
  * locked the folder, so that two first starts do not conflict.
  * @throws CriError FAILED_PRECONDITION as refuseAlien does, and where the mark cannot be written.
  */
-export async function claimGraph(graph: string): Promise<string> {
+async function claimGraph(graph: string): Promise<string> {
   const known = await readMark(graph);
   if (known !== undefined) return known;
   const path = join(graph, markFile);

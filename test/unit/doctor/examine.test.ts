@@ -335,17 +335,6 @@ const planted: [string, () => void, string, Finding["state"], RegExp, RegExp][] 
     /mend this first/,
   ],
   [
-    "credentials that every user may read",
-    () => {
-      values["registry-auth-file"] = "/etc/isulad/auth.json";
-      write("/etc/isulad/auth.json", "{}", 0o644);
-    },
-    "secrets",
-    "warn",
-    /^every user of the node may read \/etc\/isulad\/auth\.json \(registry-auth-file\)$/,
-    /^chmod o-r \/etc\/isulad\/auth\.json$/,
-  ],
-  [
     "a dead registry",
     () => (node.dial = refuse),
     "registry registry.test:5000",

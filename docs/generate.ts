@@ -5,10 +5,10 @@ import { join } from "node:path";
 import process from "node:process";
 import type { IdleKey } from "../src/base/config_idle_keys.ts";
 import type { Key } from "../src/base/config_key.ts";
-import { containerdRules } from "../src/cli/migrate_containerd.ts";
-import { crioRules } from "../src/cli/migrate_crio.ts";
-import { dockerOwnRules } from "../src/cli/migrate_docker.ts";
-import type { Rules } from "../src/cli/migrate_rules.ts";
+import { containerdRules } from "../src/migrate/containerd.ts";
+import { crioRules } from "../src/migrate/crio.ts";
+import { dockerOwnRules } from "../src/migrate/docker.ts";
+import type { Rules } from "../src/migrate/rules.ts";
 import { allKeys, findKey } from "../src/base/config_keys.ts";
 import { ownMetrics } from "../src/stats/own_metrics.ts";
 

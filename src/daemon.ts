@@ -187,7 +187,6 @@ async function createContext(
     stage("start-images", () => openImages({ config, log })).then((store) => stack.use(store)),
   ]);
   const security = await openSecurity({ config, log });
-  const exits = new ExitWaiters();
   const monitor = stack.use(
     new MonitorClient({
       state: config.state,
@@ -230,9 +229,8 @@ async function createContext(
     tlsServers: { stream: streams.tls },
     history: stack.use(new PodHistory()),
     health: new Health(() => context),
-    reload: reloader(read, () => context),
-    debug: debugOf(() => context),
-    exits,
+    ...lazyParts(read, () => context),
+    exits: new ExitWaiters(),
     events: new EventBus<PodEvent>({ eventsMax, subscribersMax }),
     eventClock: new EventClock(join(config.state, "event-clock"), onUnwritten),
     starting: new Map(),
@@ -255,18 +253,16 @@ async function openSecurity({ config, log }: Pick<Given, "config" | "log">) {
   return { apparmor, selinux };
 }
 
-/** Loaded when it is used. */
-function debugOf(context: () => Context): Context["debug"] {
-  return {
+/** Parts that are loaded when they are used. */
+function lazyParts(read: () => LoadedConfig, context: () => Context) {
+  const reload = coalesced("another reload", async () =>
+    (await import("./reload.ts")).reload(context(), read),
+  );
+  const debug: Context["debug"] = {
     dump: async () => (await import("./debug.ts")).dump(context()),
     profile: async (...args) => (await import("./debug.ts")).profile(...args),
   };
-}
-
-function reloader(read: () => LoadedConfig, context: () => Context): Context["reload"] {
-  return coalesced("another reload", async () =>
-    (await import("./reload.ts")).reload(context(), read),
-  );
+  return { reload, debug };
 }
 
 function openNetworks({ config, log }: Pick<Given, "config" | "log">): CniNetwork {

@@ -10,13 +10,13 @@
 //   monitor_client  the daemon's side of both        cri       one file an RPC, or a few small ones
 //   shim      starts shims, calls their Task service cli       the commands of a terminal
 //   recovery  records, monitor, node: reconciled     doctor    finds what keeps pods from running
-//   install   the executable, put on a machine       trace        calls as spans, for a collector
-//                                                    history      what happened to each pod
+//   install   the executable, put on a machine       trace     calls as spans, for a collector
+//   migrate   configurations of other runtimes       history   what happened to each pod
 //
 // Each process runs its own rooms: monitor, shim and monitor_log run in the monitor (the last in a thread),
-// layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli, doctor and install in the
-// commands, all else in the daemon. daemon.ts puts the daemon together, folders.ts claims its folders, debug.ts
-// looks into it.
+// layer/unpack_helper.ts and node/netns_sockets.ts in short-lived helpers, cli, doctor, install and migrate in
+// the commands, all else in the daemon. daemon.ts puts the daemon together, folders.ts claims its folders,
+// debug.ts looks into it.
 //
 // This file only chooses which of these processes this one is. Each loads no more than it needs.
 import { isAbsolute } from "node:path";

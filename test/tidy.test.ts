@@ -48,7 +48,8 @@ const mayImport: Record<string, string[]> = {
   recovery: ["base", "sys", "state", "node", "monitor", "cri"],
   doctor: ["base", "sys", "node", "registry", "layer"],
   install: ["base", "sys", "node", "proto"],
-  cli: ["base", "sys", "doctor", "install", "proto"],
+  migrate: ["base"],
+  cli: ["base", "sys", "doctor", "install", "migrate", "proto"],
 };
 /** Files that are started without an import: the program and its workers. */
 const entries = ["src/main.ts", "src/monitor_log/log_worker.ts", "src/sys/poller_worker.ts"];

@@ -5,10 +5,10 @@ import { clipped } from "../base/config_resolution.ts";
 import { CriError, messageOf } from "../base/errors.ts";
 import { jsonText, jsonValue } from "../base/json.ts";
 import { readTextBounded } from "../sys/file.ts";
-import { containerdRules } from "./migrate_containerd.ts";
-import { crioRules } from "./migrate_crio.ts";
-import { dockerRules } from "./migrate_docker.ts";
-import { leavesOf, migrate, type Migration, type Tree } from "./migrate_rules.ts";
+import { containerdRules } from "../migrate/containerd.ts";
+import { crioRules } from "../migrate/crio.ts";
+import { dockerRules } from "../migrate/docker.ts";
+import { leavesOf, migrate, type Migration, type Tree } from "../migrate/rules.ts";
 import { print, say } from "./output.ts";
 
 const fileBytesMax = 4 << 20;

@@ -3,9 +3,9 @@
 import { describe, expect, test } from "bun:test";
 import { stringify } from "smol-toml";
 import { migrated, reportText } from "../../../src/cli/config_migrate.ts";
-import { containerdRules } from "../../../src/cli/migrate_containerd.ts";
-import { crioRules } from "../../../src/cli/migrate_crio.ts";
-import { leavesOf } from "../../../src/cli/migrate_rules.ts";
+import { containerdRules } from "../../../src/migrate/containerd.ts";
+import { crioRules } from "../../../src/migrate/crio.ts";
+import { leavesOf } from "../../../src/migrate/rules.ts";
 import { load, useConfigFolder } from "../base/config_file.ts";
 import { codeAndMessage } from "../../spec/inputs.ts";
 

@@ -1,5 +1,5 @@
 // Lists the equivalents of CRI-O's crio.conf.
-import { added, converted, inMap, none, same, type Rules } from "./migrate_rules.ts";
+import { added, converted, inMap, none, same, type Rules } from "./rules.ts";
 
 const runtimes = inMap("runtimes", ({ path, value }, entry) => {
   const field = path.at(-1)!;

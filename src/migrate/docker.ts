@@ -1,6 +1,6 @@
 // Lists the equivalents of Docker's and iSulad's daemon.json.
 import { allKeys } from "../base/config_keys.ts";
-import { converted, none, same, type Rule, type Rules } from "./migrate_rules.ts";
+import { converted, none, same, type Rule, type Rules } from "./rules.ts";
 
 /** iSulad's keys, and those that Docker shares with it. */
 const isulad: Rules = Object.fromEntries(

@@ -1,14 +1,5 @@
 // Lists the equivalents of containerd's config.toml, versions 2 (1.7) and 3 (2.x).
-import {
-  converted,
-  added,
-  inMap,
-  none,
-  same,
-  type Leaf,
-  type Rule,
-  type Rules,
-} from "./migrate_rules.ts";
+import { converted, added, inMap, none, same, type Leaf, type Rule, type Rules } from "./rules.ts";
 
 /** The plugins whose keys are CRI's: the first is version 2's, which version 3 has split. */
 const criPlugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"].concat([

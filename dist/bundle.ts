@@ -15,8 +15,14 @@ const cniPlugins = [
   ...["bandwidth", "firewall", "portmap", "sbr", "tuning"].map((name) => `meta/${name}`),
 ];
 
-/** install: on Debian; libraries: Debian's folder. */
-type Platform = { goarch: string; cc: string; libraries: string; install: string };
+/** install: on Debian; libraries: Debian's folder; emulator: runs its programs elsewhere. */
+type Platform = {
+  goarch: string;
+  cc: string;
+  libraries: string;
+  install: string;
+  emulator: string;
+};
 
 /** By Node's name of a processor. */
 const platforms: Record<string, Platform> = {
@@ -25,6 +31,7 @@ const platforms: Record<string, Platform> = {
     cc: "x86_64-linux-gnu-gcc",
     libraries: "x86_64-linux-gnu",
     install: "apt-get install gcc libseccomp-dev",
+    emulator: "qemu-x86_64-static",
   },
   arm64: {
     goarch: "arm64",
@@ -32,6 +39,7 @@ const platforms: Record<string, Platform> = {
     libraries: "aarch64-linux-gnu",
     install:
       "dpkg --add-architecture arm64 && apt-get update && apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross libseccomp-dev:arm64",
+    emulator: "qemu-aarch64-static",
   },
 };
 
@@ -82,9 +90,11 @@ export function requireSeccomp(features: string): void {
   throw new Error("this runc has no seccomp (`runc features`): pods would run without a filter");
 }
 
-/** Another processor's runc cannot run here; the linker has then required libseccomp by the build tag. */
+/** Another processor's runc may not run here; the linker has then required libseccomp by the build tag. */
 function checkSeccomp(cpu: string, runc: string): void {
   if (cpu === arch()) return requireSeccomp(output([runc, "features"]));
+  const emulated = tryRun([platforms[cpu]!.emulator, runc, "features"]);
+  if (emulated?.status === 0) return requireSeccomp(emulated.stdout);
   const settings = output(["go", "version", "-m", runc]);
   if (/-tags=\S*\bseccomp\b/.test(settings) && /CGO_ENABLED=1/.test(settings)) return;
   throw new Error(`${runc} was built without the tag seccomp`);

@@ -10,11 +10,13 @@ type Asked = Pick<Context, "handlers"> & { cni: Pick<Context["cni"], "status"> }
 
 export async function networkCondition({ cni, handlers }: Asked): Promise<cri.RuntimeCondition> {
   const own = handlers.get("")?.cniLists;
+  const ownKey = jsonText(own);
   const { ready, reason, message } = await cni.status(own);
   const others = new Map<string, { lists: CniLists; names: string[] }>();
   for (const [name, { cniLists: lists }] of handlers) {
+    if (lists === own) continue;
     const key = jsonText(lists);
-    if (key === jsonText(own)) continue;
+    if (key === ownKey) continue;
     const known = others.get(key) ?? { lists, names: [] };
     others.set(key, { lists, names: [...known.names, name] });
   }

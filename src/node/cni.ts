@@ -75,7 +75,7 @@ export class CniNetwork implements AsyncDisposable {
   readonly #options: CniOptions;
   readonly #ending = new AbortController();
   /** By folder, since a runtime handler may have its own; logged: the state that was logged last. */
-  readonly #confs = new Map<string, { conf: ConfDir; logged: string }>();
+  readonly #confs = new Map<string, { conf: ConfDir; logged: string; seen?: ConfState }>();
   /** Keys of list and capabilities for which an ADD has succeeded. */
   readonly #proven = new Set<string>();
   readonly #firstAdds = new Semaphore(1, "the pod network's first ADD");
@@ -342,9 +342,14 @@ export class CniNetwork implements AsyncDisposable {
 
   /** Reads a conf dir and logs changes once. */
   #confState(confDir = this.#options.confDir): ConfState {
-    const known = this.#confs.get(confDir) ?? { conf: new ConfDir(confDir), logged: "" };
-    this.#confs.set(confDir, known);
+    let known = this.#confs.get(confDir);
+    if (known === undefined) {
+      known = { conf: new ConfDir(confDir), logged: "" };
+      this.#confs.set(confDir, known);
+    }
     const state = known.conf.current();
+    if (state === known.seen) return state;
+    known.seen = state;
     const key = jsonText([state.list, state.file, state.problem]);
     if (key === known.logged) return state;
     known.logged = key;

@@ -121,21 +121,29 @@ export class ConfDir {
   readonly path: string;
   #files = new Map<string, ConfFile>();
   #state: ConfState = { lists: [] };
+  /** The state is that of the files; false: the folder could not be read. */
+  #isRead = false;
 
   constructor(path: string) {
     this.path = path;
   }
 
-  /** Reads new and changed files. */
+  /** Reads new and changed files. Returns the same object while nothing has changed. */
   current(): ConfState {
     let paths: string[];
     try {
       paths = confFiles(this.path);
     } catch (error) {
+      this.#isRead = false;
       this.#state = { ...this.#state, problem: messageOf(error) };
       return this.#state;
     }
     const files = paths.map((path) => readConfFile(path, this.#files.get(path)));
+    const isKnown = (file: ConfFile) => file === this.#files.get(file.path);
+    if (this.#isRead && files.length === this.#files.size && files.every(isKnown)) {
+      return this.#state;
+    }
+    this.#isRead = true;
     this.#files = new Map(files.map((file) => [file.path, file]));
     this.#state = this.#stateOf(files);
     return this.#state;

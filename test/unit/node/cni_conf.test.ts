@@ -124,6 +124,21 @@ describe("ConfDir", () => {
     expect(conf.current().list?.name).toBe("b");
   });
 
+  test("forgets that the folder could not be read, though its files are the same", () => {
+    const path = join(dir, "net.d");
+    const conf = new ConfDir(path);
+    mkdirSync(path);
+    writeFileSync(join(path, "a.conflist"), list("a"));
+    const first = conf.current();
+    expect(conf.current()).toBe(first);
+    renameSync(path, join(dir, "away"));
+    writeFileSync(path, "");
+    expect(conf.current()).toMatchObject({ list: { name: "a" }, problem: expect.any(String) });
+    rmSync(path);
+    renameSync(join(dir, "away"), path);
+    expect(conf.current()).toEqual(first);
+  });
+
   test("survives its folder's deletion and return", () => {
     const conf = new ConfDir(join(dir, "net.d"));
     expect(conf.current()).toEqual({ lists: [] });

@@ -1,5 +1,16 @@
 // Lists the equivalents of containerd's config.toml, versions 2 (1.7) and 3 (2.x).
-import { converted, added, inMap, none, same, type Leaf, type Rule, type Rules } from "./rules.ts";
+import {
+  converted,
+  added,
+  inMap,
+  metricsAddress,
+  none,
+  portOf,
+  same,
+  type Leaf,
+  type Rule,
+  type Rules,
+} from "./rules.ts";
 
 /** The plugins whose keys are CRI's: the first is version 2's, which version 3 has split. */
 const criPlugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"].concat([
@@ -11,7 +22,6 @@ const noDriver = "storage-driver has overlay2 and native";
 const otel = "tracing is set by the OTEL_ variables of the environment";
 const forOwnClients = "it serves containerd's own clients";
 
-const portOf = (value: unknown) => Number(String(value).replace(/^.*:/, ""));
 const isOf = (value: unknown, meanings: Record<string, unknown>) => meanings[String(value)];
 const gone = "only containerd needs it";
 
@@ -57,6 +67,17 @@ const cgroupDriver: Rule = {
   apply: ({ value }, values) => {
     values["systemd-cgroup"] = values["systemd-cgroup"] === true || value === true;
     return "systemd-cgroup";
+  },
+};
+
+/** containerd takes several folders, daemon.json one. */
+const registryFolder: Rule = {
+  to: "registry-config-path",
+  apply: (leaf, values) => {
+    const [first, ...rest] = String(leaf.value).split(":");
+    const set = converted("registry-config-path", () => first).apply(leaf, values);
+    if (typeof set !== "string" || rest.length === 0) return set;
+    return `${set}, which takes one folder: ${rest.join(", ")} not`;
   },
 };
 
@@ -112,7 +133,7 @@ const cri: Rules = {
   "cni/ip_pref": same("ip-preference"),
   "cni/setup_serially": none("the networks of a pod are always attached one after the other"),
   "cni/use_internal_loopback": none("loopback is always brought up without the CNI plugin"),
-  "registry/config_path": converted("registry-config-path", (value) => String(value).split(":")[0]),
+  "registry/config_path": registryFolder,
   "registry/mirrors/docker.io/endpoint": added(
     "registry-mirrors",
     ({ value }) => value as string[],
@@ -197,7 +218,7 @@ export const containerdRules: Rules = {
   "debug/gid": none("isulad-ts debug uses the socket of hosts"),
   "debug/level": same("log-level"),
   "debug/format": same("log-format"),
-  "metrics/address": converted("metrics-port", portOf),
+  "metrics/address": metricsAddress,
   "metrics/grpc_histogram": none("calls always have a histogram"),
   "cgroup/path": none("the service manager places the daemon"),
   "stream_processors/*/*": processors,

@@ -1,6 +1,6 @@
 // Lists the equivalents of Docker's and iSulad's daemon.json.
 import { allKeys } from "../base/config_keys.ts";
-import { converted, none, same, type Rule, type Rules } from "./rules.ts";
+import { converted, metricsAddress, none, same, type Rule, type Rules } from "./rules.ts";
 
 /** iSulad's keys, and those that Docker shares with it. */
 const isulad: Rules = Object.fromEntries(
@@ -31,7 +31,7 @@ export const dockerOwnRules: Rules = {
     (value) => Array.isArray(value) && value.includes("native.cgroupdriver=systemd"),
   ),
   "oom-score-adjust": same("oom-score"),
-  "metrics-addr": converted("metrics-port", (value) => Number(String(value).replace(/^.*:/, ""))),
+  "metrics-addr": metricsAddress,
   features: converted("enable-cdi", (value) => (value as { cdi?: unknown }).cdi === true),
   runtimes: converted("runtimes", (value) =>
     Object.fromEntries(

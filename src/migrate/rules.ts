@@ -67,6 +67,26 @@ export function added(key: string, convert: (leaf: Leaf) => string[]): Rule {
   return { to: key, apply };
 }
 
+/** The port of an address. */
+export function portOf(value: unknown): number {
+  return Number(String(value).replace(/^.*:/, ""));
+}
+
+/** Address and port of metrics in one text; without an address other programs listen on all of the node's. */
+export const metricsAddress: Rule = {
+  to: "metrics-port",
+  apply: (leaf, values) => {
+    const port = converted("metrics-port", portOf).apply(leaf, values);
+    const host = String(leaf.value).replace(/:\d+$/, "");
+    if (typeof port !== "string" || host === "127.0.0.1") return port;
+    const own = host.replace(/^\[(.*)\]$/, "$1");
+    const address = converted("metrics-address", () => own).apply(leaf, values);
+    return typeof address === "string"
+      ? `${port}, ${address}`
+      : `${port}, on 127.0.0.1: ${address.why}`;
+  },
+};
+
 /** There is no equivalent. */
 export function none(why: string): Rule {
   return { why, apply: () => ({ why }) };

@@ -1,4 +1,5 @@
-// Tests that each key of containerd's default configuration has a rule: an equivalent, or its own reason for none.
+// Tests that each key of containerd's default configuration has a rule (an equivalent, or its own reason for none), and
+// that no part of a value is dropped in silence.
 import { expect, test } from "bun:test";
 import { stringify } from "smol-toml";
 import { migrated } from "../../../src/cli/config_migrate.ts";
@@ -84,4 +85,25 @@ test("root's group and an unknown snapshotter are reported with their value", ()
   );
   const images = { "io.containerd.cri.v1.images": { snapshotter: "zfs" } };
   expect(whyOf({ plugins: images })).toContainEqual(expect.stringMatching(/, not "zfs"$/));
+});
+
+test.each([
+  ["10.0.0.1:1338", { "metrics-port": 1338, "metrics-address": "10.0.0.1" }, "metrics-address"],
+  ["[fd00::1]:1338", { "metrics-port": 1338, "metrics-address": "fd00::1" }, "metrics-address"],
+  ["127.0.0.1:1338", { "metrics-port": 1338 }, "metrics-port"],
+  ["0.0.0.0:1338", { "metrics-port": 1338 }, 'on 127.0.0.1: "metrics-address" must be'],
+  [":1338", { "metrics-port": 1338 }, 'on 127.0.0.1: "metrics-address" must be'],
+])("of metrics.address %p no part is dropped in silence", (address, expected, told) => {
+  const { values, report } = migrated(stringify({ version: 3, metrics: { address } }), "FILE");
+  expect(values).toEqual(expected);
+  expect(report.find(({ key }) => key === "metrics.address")?.to).toContain(told);
+  expect(migrated(JSON.stringify({ "metrics-addr": address }), "FILE").values).toEqual(expected);
+});
+
+test("of several folders of hosts.toml the ones that are dropped are named", () => {
+  const registry = { config_path: "/c:/d:/e" };
+  const plugins = { "io.containerd.cri.v1.images": { registry } };
+  const { values, report } = migrated(stringify({ version: 3, plugins }), "FILE");
+  expect(values).toEqual({ "registry-config-path": "/c" });
+  expect(report.at(-1)?.to).toBe("registry-config-path, which takes one folder: /d, /e not");
 });

@@ -25,6 +25,25 @@ const scripts = {
   reload: "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi",
 };
 
+/**
+ * Removes what `uninstall --keep-config` has left, without the executable: Debian keeps a package's configuration
+ * until the package is purged. Files that were changed stay, except daemon.json, which is nobody else's.
+ */
+export const debPurge = `
+record=\${DPKG_ROOT:-}/usr/local/share/isulad-ts/installed
+if [ "$1" = purge ] && [ -e "$record" ]; then
+  sed -n 's/^[0-9a-f]\\{64\\}  //p' "$record" | sort -u | while IFS= read -r path; do
+    file="\${DPKG_ROOT:-}$path"
+    [ -f "$file" ] || continue
+    sum=$(sha256sum < "$file" | cut -c 1-64)
+    if [ "$path" = /etc/isulad/daemon.json ] || grep -qxF "$sum  $path" "$record"; then rm -f "$file"; fi
+  done
+  folders=$(sed -n 's/^folder  //p' "$record" | tac)
+  rm -f "$record"
+  for folder in $folders; do rmdir --ignore-fail-on-non-empty "\${DPKG_ROOT:-}$folder" 2>/dev/null || true; done
+fi
+`;
+
 /** Makes the folder tree that both packages install. */
 function payload(source: PackageSource, folder: string): void {
   const put = (path: string, from: string, mode: number) => {
@@ -58,6 +77,7 @@ export function buildDeb(source: PackageSource, debArch: string): string {
       "Section: admin",
       "Priority: optional",
       `Maintainer: ${maintainer}`,
+      `Installed-Size: ${sizeKib(scratch)}`,
       "Depends: libc6, runc | crun, containernetworking-plugins, iptables, iproute2, util-linux, kmod",
       `Description: ${description}`,
       " One daemon and one monitor run the pods of a kubelet with runc or crun and CNI plugins.",
@@ -69,8 +89,11 @@ export function buildDeb(source: PackageSource, debArch: string): string {
         `#!/bin/sh\nset -e\nif [ "$1" = configure ]; then ${scripts.install}; fi\n`,
         0o755,
       ],
-      prerm: [`#!/bin/sh\nset -e\nif [ "$1" = remove ]; then ${scripts.uninstall}; fi\n`, 0o755],
-      postrm: [`#!/bin/sh\nset -e\n${scripts.reload}\n`, 0o755],
+      prerm: [
+        `#!/bin/sh\nset -e\nif [ "$1" = remove ]; then ${scripts.uninstall} --keep-config; fi\n`,
+        0o755,
+      ],
+      postrm: [`#!/bin/sh\nset -e\n${scripts.reload}\n${debPurge}`, 0o755],
     } as const;
     mkdirSync(join(scratch, "DEBIAN"), { mode: 0o755 });
     for (const [name, [text, mode]] of Object.entries(files)) {
@@ -81,6 +104,10 @@ export function buildDeb(source: PackageSource, debArch: string): string {
     output([...argv, join(source.out, name)], { SOURCE_DATE_EPOCH: source.epoch });
     return name;
   });
+}
+
+function sizeKib(folder: string): number {
+  return Number.parseInt(output(["du", "-sk", "--apparent-size", folder]), 10);
 }
 
 /** rpmArch: x86_64 or aarch64. Returns the file's name. */

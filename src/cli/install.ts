@@ -59,11 +59,26 @@ export const install = defineCommand({
 
 export const uninstall = defineCommand({
   meta: { description: "Remove installed files that nobody has changed; data stays" },
-  args: { ...commonArgs, force: { type: "boolean", description: "Remove running pods first" } },
+  args: {
+    ...commonArgs,
+    force: { type: "boolean", description: "Remove running pods first" },
+    "abandon-pods": {
+      type: "boolean",
+      description: "Like --force, and go on although pods cannot be removed: their processes stay",
+    },
+    "keep-config": {
+      type: "boolean",
+      description: "Leave the files in /etc, but not the unit, to a later installation",
+    },
+  },
   run: async ({ args }) => {
-    const isForced = args.force === true;
-    const isPackaged = args.packaged === true;
-    await uninstallAll(targetOf(args), { executable: ownFile(), isForced, isPackaged });
+    await uninstallAll(targetOf(args), {
+      executable: ownFile(),
+      isForced: args.force === true,
+      abandonsPods: args["abandon-pods"] === true,
+      keepsConfig: args["keep-config"] === true,
+      isPackaged: args.packaged === true,
+    });
   },
 });
 

@@ -9,6 +9,7 @@ export const programPath = "/usr/local/bin/isulad-ts";
 export const configPath = "/etc/isulad/daemon.json";
 export const unitPath = "/etc/systemd/system/isulad-ts.service";
 export const guidePath = "/usr/local/share/doc/isulad-ts/installation.md";
+export const cniListPath = "/etc/cni/net.d/10-isulad.conflist";
 export const sysctlPath = "/etc/sysctl.d/99-isulad-ts.conf";
 
 /** Name → path that exists while the kernel has it, loaded or built in. */
@@ -50,7 +51,7 @@ export function nodeFiles(host: string): InstalledFile[] {
   const settings = Object.entries(sysctls).map(([name, value]) => `${name} = ${value}\n`);
   const header = "# Written by isulad-ts install: pods need it.\n";
   return [
-    { ...ofText("/etc/cni/net.d/10-isulad.conflist", cniList), when: "alone" },
+    { ...ofText(cniListPath, cniList), when: "alone" },
     ofText("/etc/crictl.yaml", crictl),
     ofText("/etc/modules-load.d/isulad-ts.conf", `${header}${Object.keys(modules).join("\n")}\n`),
     ofText(sysctlPath, `${header}${settings.join("")}`),

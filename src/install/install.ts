@@ -18,9 +18,10 @@ import {
   unitPath,
 } from "./files.ts";
 import { Manifest } from "./manifest.ts";
+import { enableInRoot } from "./enablement.ts";
 import { bundledFiles, installPackages, missingPrograms } from "./programs.ts";
 import { put, takeBack } from "./put.ts";
-import { daemonHost, service, waitForAnswer } from "./service.ts";
+import { daemonPlaces, service, waitForAnswer } from "./service.ts";
 import { act, exists, hasSystemd, systemdRuns, type Target } from "./target.ts";
 
 export type InstallOptions = {
@@ -51,7 +52,7 @@ export async function install(target: Target, options: InstallOptions): Promise<
   const isReady = !target.isDryRun || missingPrograms(target).length === 0;
   if (exists(target, configPath) && isReady) checkConfig(target);
   await putFiles(target, manifest, options);
-  if (target.root !== "") return;
+  if (target.root !== "") return await enableInRoot(target, manifest);
   const program = options.isPackaged ? options.executable : programPath;
   await startService(target, plan, program);
 }
@@ -94,7 +95,7 @@ async function putFiles(
 ): Promise<void> {
   const systemd = systemdOf(target);
   await put(target, manifest, configFile(systemd));
-  for (const file of nodeFiles(daemonHost(target))) {
+  for (const file of nodeFiles(daemonPlaces(target).host)) {
     const isInstalled = await put(target, manifest, file);
     if (file.path === sysctlPath && isInstalled) await applyKernelSettings(target);
   }
@@ -188,6 +189,6 @@ async function startService(
     await command(["systemctl", "daemon-reload"]);
     await command(["systemctl", verb, service]);
     await waitForAnswer(target, program);
-    report(`the kubelet needs --container-runtime-endpoint=${daemonHost(target)}`);
+    report(`the kubelet needs --container-runtime-endpoint=${daemonPlaces(target).host}`);
   });
 }

@@ -61,7 +61,7 @@ export class Manifest {
 
   /** Records what a file will be, before it is replaced: after a crash either content counts as installed. */
   async intend(path: string, checksum: string): Promise<void> {
-    await this.#makeFolders(dirname(path));
+    await this.makeFolders(dirname(path));
     this.#marksOf(path).add(checksum);
     await this.#save();
   }
@@ -88,8 +88,8 @@ export class Manifest {
     return marks;
   }
 
-  /** Records each missing folder before it is made. */
-  async #makeFolders(path: string): Promise<void> {
+  /** Makes a folder and those around it; records each missing one before. */
+  async makeFolders(path: string): Promise<void> {
     const missing: string[] = [];
     for (let folder = path; !isThere(join(this.#root, folder)); folder = dirname(folder)) {
       missing.unshift(folder);
@@ -108,7 +108,7 @@ export class Manifest {
   }
 
   async #save(): Promise<void> {
-    await this.#makeFolders(dirname(manifestPath));
+    await this.makeFolders(dirname(manifestPath));
     const files = [...this.#files].flatMap(([path, marks]) =>
       [...marks].map((mark) => `${mark}  ${path}\n`),
     );

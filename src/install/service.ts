@@ -9,24 +9,31 @@ import { spawn } from "../sys/children.ts";
 import { readKernelFile } from "../sys/file.ts";
 import { childrenOf, executableOf, isZombie, kill, processIds } from "../sys/process.ts";
 import { configPath } from "./files.ts";
+import { namesIn } from "./leftovers.ts";
 import { exists, systemdRuns, type Target } from "./target.ts";
 
 export const service = "isulad-ts";
 const answerMs = 30_000;
 const pollMs = 200;
 
-/** Returns the daemon's first socket by the configuration file, or the default if it is missing or wrong. */
-export function daemonHost({ root }: Target): string {
+/** The daemon's socket and folders by the configuration file, or the defaults if it is missing or wrong. */
+export function daemonPlaces({ root }: Pick<Target, "root">): {
+  host: string;
+  graph: string;
+  state: string;
+} {
   try {
-    return loadConfig(join(root, configPath)).config.hosts[0]!;
+    const { hosts, graph, state } = loadConfig(join(root, configPath)).config;
+    return { host: hosts[0]!, graph, state };
   } catch {
-    return "unix:///var/run/isulad.sock";
+    const host = "unix:///var/run/isulad.sock";
+    return { host, graph: "/var/lib/isulad", state: "/var/run/isulad" };
   }
 }
 
 /** Runs a command of the installed program. */
 export function client(target: Target, program: string, words: string[]): Promise<string> {
-  return target.command([program, ...words], { ISULAD_HOST: daemonHost(target) });
+  return target.command([program, ...words], { ISULAD_HOST: daemonPlaces(target).host });
 }
 
 /** @throws CriError UNAVAILABLE with the end of the log. */
@@ -56,17 +63,22 @@ function startAlone(program: string): void {
 }
 
 /**
- * Tests for running pods. Asks the daemon, and looks for containers below the program's monitors: the daemon may not
- * answer, and another one with folders of its own may run.
+ * Tests for pods. Asks the daemon, or its records if it does not answer: a pod without processes has a network, too.
+ * And looks for containers below the program's monitors: another daemon with folders of its own may run.
  */
 export async function podsRun(target: Target, program: string): Promise<boolean> {
   if (target.root !== "" || !exists(target, program)) return false;
-  const pods = await client(target, program, ["pods", "-q"]).catch(() => "");
+  const pods = await client(target, program, ["pods", "-q"]).catch(() =>
+    namesIn(join(daemonPlaces(target).graph, "sandboxes")).join("\n"),
+  );
   if (pods.trim() !== "") return true;
   return processesOf(program).some((pid) => isMonitor(pid) && childrenOf(pid).length > 0);
 }
 
-/** Removes all pods, by a daemon that is started for it if need be. Reports what fails. */
+/**
+ * Removes all pods, by a daemon that is started for it if need be.
+ * @throws CriError FAILED_PRECONDITION with the pods that are left and the reasons.
+ */
 export async function removePods(target: Target, program: string): Promise<void> {
   try {
     await client(target, program, ["version"]);
@@ -77,8 +89,12 @@ export async function removePods(target: Target, program: string): Promise<void>
   try {
     await waitForAnswer(target, program);
     await client(target, program, ["rmp", "--all", "--force"]);
-  } catch (error) {
-    target.report(`some pods may be left: ${messageOf(error)}`);
+  } catch (cause) {
+    const left = await client(target, program, ["pods"]).catch(() => "");
+    const advice =
+      "correct this and run the same again, or add --abandon-pods to leave them behind with their processes";
+    const message = `not all pods were removed, so isulad-ts stays: ${messageOf(cause)}\n${left}${advice}`;
+    throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
 }
 

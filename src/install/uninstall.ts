@@ -1,9 +1,18 @@
 // Removes an installation: its pods if forced, the service, and each file that nobody has changed.
-import { CriError } from "../base/errors.ts";
-import { configPath, programPath, unitPath } from "./files.ts";
+import { CriError, messageOf } from "../base/errors.ts";
+import { disableInRoot } from "./enablement.ts";
+import { cniListPath, configPath, programPath, unitPath } from "./files.ts";
+import { removeLeftovers } from "./leftovers.ts";
 import { Manifest } from "./manifest.ts";
 import { removeFolders, takeBack } from "./put.ts";
-import { endProcesses, podsRun, removePodCgroup, removePods, service } from "./service.ts";
+import {
+  daemonPlaces,
+  endProcesses,
+  podsRun,
+  removePodCgroup,
+  removePods,
+  service,
+} from "./service.ts";
 import { act, exists, hasSystemd, systemdRuns, type Target } from "./target.ts";
 
 export type UninstallOptions = {
@@ -11,6 +20,10 @@ export type UninstallOptions = {
   executable: string;
   /** Removes running pods. */
   isForced: boolean;
+  /** Goes on although pods could not be removed. */
+  abandonsPods: boolean;
+  /** Leaves the files in /etc, but not the unit, to a later installation. */
+  keepsConfig: boolean;
   /** A package manager owns program and unit. */
   isPackaged: boolean;
 };
@@ -18,9 +31,12 @@ export type UninstallOptions = {
 /** Paths that are removed last: with program and configuration, a repeated uninstall still finds the pods. */
 const lastPaths = [unitPath, configPath, programPath];
 
-/** @throws CriError FAILED_PRECONDITION while pods run; DATA_LOSS for a damaged record. */
+/**
+ * @throws CriError FAILED_PRECONDITION while pods run, or if they cannot be removed; DATA_LOSS for a damaged
+ * record.
+ */
 export async function uninstall(target: Target, options: UninstallOptions): Promise<void> {
-  const { executable, isForced, isPackaged } = options;
+  const { executable, keepsConfig, isPackaged } = options;
   const manifest = new Manifest(target.root);
   if (manifest.isEmpty && !isPackaged) {
     target.report(
@@ -29,25 +45,49 @@ export async function uninstall(target: Target, options: UninstallOptions): Prom
     return;
   }
   const program = isPackaged ? executable : programPath;
-  if (await podsRun(target, program)) {
-    if (!isForced) {
-      const message =
-        "pods run under isulad-ts: drain the node first, or use --force, which removes them";
-      throw new CriError("FAILED_PRECONDITION", message);
-    }
-    await act(target, "remove the pods", () => removePods(target, program));
+  const hasPods = (await podsRun(target, program)) && !(await endPods(target, program, options));
+  if (target.root === "") {
+    await stopService(target, program);
+    const { state } = daemonPlaces(target);
+    const hasNetwork = manifest.isUnchanged(cniListPath);
+    if (!hasPods) await removeLeftovers(target, { state, hasNetwork });
+  } else await disableInRoot(target);
+  const isTaken = (path: string) => !keepsConfig || path === unitPath || !path.startsWith("/etc/");
+  const first = manifest.files.filter((path) => isTaken(path) && !lastPaths.includes(path));
+  const last = lastPaths.filter((path) => isTaken(path) && manifest.files.includes(path));
+  for (const path of [...first, ...last]) {
+    await takeBack(target, manifest, path);
+    if (keepsConfig && !target.isDryRun) await manifest.forget(path);
   }
-  if (target.root === "") await stopService(target, program);
-  const first = manifest.files.filter((path) => !lastPaths.includes(path));
-  const last = lastPaths.filter((path) => manifest.files.includes(path));
-  for (const path of [...first, ...last]) await takeBack(target, manifest, path);
   if (target.isDryRun) return;
-  manifest.remove();
+  if (!keepsConfig) manifest.remove();
   removeFolders(target, manifest);
   if (systemdRuns(target)) await target.command(["systemctl", "daemon-reload"]);
+  const kept = keepsConfig ? "configuration, data" : "data";
   target.report(
-    "isulad-ts is removed; its data (graph, /var/lib/isulad) and installed packages stay",
+    `isulad-ts is removed; its ${kept} (graph, /var/lib/isulad) and installed packages stay`,
   );
+}
+
+/** Returns false if some are left behind. */
+async function endPods(
+  target: Target,
+  program: string,
+  { isForced, abandonsPods }: UninstallOptions,
+): Promise<boolean> {
+  if (!isForced && !abandonsPods) {
+    const message =
+      "pods run under isulad-ts: drain the node first, or use --force, which removes them";
+    throw new CriError("FAILED_PRECONDITION", message);
+  }
+  try {
+    await act(target, "remove the pods", () => removePods(target, program));
+    return true;
+  } catch (error) {
+    if (!abandonsPods) throw error;
+    target.report(`going on without them: ${messageOf(error)}`);
+    return false;
+  }
 }
 
 async function stopService(target: Target, program: string): Promise<void> {

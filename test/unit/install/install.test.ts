@@ -1,93 +1,48 @@
-// Tests isulad-ts install and uninstall in a root folder: what they write, keep, upgrade and remove.
-import { afterEach, beforeEach, describe, expect, test } from "bun:test";
+// Tests isulad-ts install in a root folder: what it writes, keeps and upgrades.
+import { describe, expect, test } from "bun:test";
 import {
   chmodSync,
   chownSync,
   existsSync,
+  lstatSync,
   mkdirSync,
-  mkdtempSync,
   readdirSync,
   readFileSync,
-  renameSync,
+  readlinkSync,
   rmSync,
   statSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
-import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { loadConfig } from "../../../src/base/config.ts";
 import { targetOf } from "../../../src/cli/install.ts";
 import { install } from "../../../src/install/install.ts";
 import { manifestPath } from "../../../src/install/manifest.ts";
 import { missingPrograms } from "../../../src/install/programs.ts";
-import type { Target } from "../../../src/install/target.ts";
 import { uninstall } from "../../../src/install/uninstall.ts";
 import { cniList, daemonJson, unit } from "../../../src/proto/installed_files.ts";
+import {
+  configPath,
+  failureOf,
+  listPath,
+  options,
+  programPath,
+  read,
+  removal,
+  root,
+  said,
+  scratch,
+  target,
+  tree,
+  unitPath,
+  useRootFolder,
+  write,
+} from "./root_folder.ts";
 
 const dist = join(import.meta.dirname, "../../../dist");
-const programPath = "/usr/local/bin/isulad-ts";
-const configPath = "/etc/isulad/daemon.json";
-const listPath = "/etc/cni/net.d/10-isulad.conflist";
-const unitPath = "/etc/systemd/system/isulad-ts.service";
 
-let scratch = "";
-let root = "";
-let said: string[] = [];
-
-beforeEach(() => {
-  scratch = mkdtempSync(join(tmpdir(), "isulad-install-"));
-  root = join(scratch, "root");
-  said = [];
-  for (const name of ["runc", "iptables", "ip", "unshare"]) write(`/usr/sbin/${name}`, "", 0o755);
-  for (const name of ["bridge", "host-local", "loopback", "portmap"]) {
-    write(`/opt/cni/bin/${name}`, "", 0o755);
-  }
-  write("/usr/lib/systemd/systemd", "");
-  writeFileSync(join(scratch, "isulad-ts"), "program 1");
-});
-afterEach(() => rmSync(scratch, { recursive: true }));
-
-function write(path: string, text: string, mode = 0o644): void {
-  mkdirSync(dirname(join(root, path)), { recursive: true });
-  writeFileSync(join(root, path), text, { mode });
-}
-
-function read(path: string): string {
-  return readFileSync(join(root, path), "utf8");
-}
-
-function target({ isDryRun = false } = {}): Target {
-  const command = (argv: string[]) => Promise.reject(new Error(`unexpected: ${argv.join(" ")}`));
-  return { root, isDryRun, report: (line) => said.push(line), command };
-}
-
-const options = () => ({
-  executable: join(scratch, "isulad-ts"),
-  bundle: join(scratch, "bundle"),
-  isOffline: false,
-  isPackaged: false,
-});
-const removal = () => ({ executable: options().executable, isForced: false, isPackaged: false });
-
-function failureOf(action: Promise<void>): Promise<unknown> {
-  return action.then(
-    () => "it succeeded",
-    (error: unknown) => error,
-  );
-}
-
-/** Path → mode, and content of a file. */
-function tree(): Record<string, string> {
-  const names = readdirSync(root, { recursive: true, encoding: "utf8" });
-  return Object.fromEntries(
-    names.map((name) => {
-      const { mode } = statSync(join(root, name));
-      const isFile = statSync(join(root, name)).isFile();
-      return [name, `${mode.toString(8)} ${isFile ? read(name) : ""}`];
-    }),
-  );
-}
+useRootFolder();
 
 describe("install", () => {
   test("writes program, unit, configuration, pod network, crictl's file and kernel settings", async () => {
@@ -101,6 +56,18 @@ describe("install", () => {
     );
     expect(read("/etc/modules-load.d/isulad-ts.conf")).toMatch(/^overlay\nbr_netfilter\n/m);
     expect(read("/etc/sysctl.d/99-isulad-ts.conf")).toContain("\nnet.ipv4.ip_forward = 1\n");
+  });
+
+  test("enables the unit in a root folder, unless somebody has masked it", async () => {
+    const link = join(root, "etc/systemd/system/multi-user.target.wants/isulad-ts.service");
+    await install(target(), options());
+    expect(readlinkSync(link)).toBe(unitPath);
+    await uninstall(target(), removal());
+    expect(() => lstatSync(link)).toThrow("ENOENT");
+    mkdirSync(dirname(join(root, unitPath)), { recursive: true });
+    symlinkSync("/dev/null", join(root, unitPath));
+    await install(target(), options());
+    expect(() => lstatSync(link)).toThrow("ENOENT");
   });
 
   test("chooses the cgroup driver at each start where systemd does not run yet, else cgroupfs", async () => {
@@ -117,7 +84,7 @@ describe("install", () => {
   test("changes nothing when it is repeated", async () => {
     await install(target(), options());
     const before = tree();
-    said = [];
+    said.length = 0;
     await install(target(), options());
     expect(tree()).toEqual(before);
     expect(said).toEqual([]);
@@ -129,7 +96,7 @@ describe("install", () => {
     expect(tree()).toEqual(before);
     const written = [configPath, listPath, programPath, unitPath, "/etc/crictl.yaml"];
     expect(said).toEqual(expect.arrayContaining(written.map((path) => `would write ${path}`)));
-    said = [];
+    said.length = 0;
     await install(target(), options());
     const installed = tree();
     await uninstall(target({ isDryRun: true }), removal());
@@ -308,69 +275,6 @@ test("a link that leads out of the root folder is not followed", async () => {
     message: expect.stringContaining(`etc is a link to ${outside}, outside of ${root}`),
   });
   expect(readdirSync(outside)).toEqual([]);
-});
-
-describe("uninstall", () => {
-  test("leaves the folder as it was before", async () => {
-    const before = tree();
-    await install(target(), options());
-    await uninstall(target(), removal());
-    expect(tree()).toEqual(before);
-  });
-
-  test("keeps what was changed, and what was there before", async () => {
-    write("/etc/crictl.yaml", "timeout: 2\n");
-    await install(target(), options());
-    write(configPath, "{}");
-    await uninstall(target(), removal());
-    expect(read(configPath)).toBe("{}");
-    expect(read("/etc/crictl.yaml")).toBe("timeout: 2\n");
-    expect(said).toContain(`keep ${configPath}, which was changed since its installation`);
-    expect(existsSync(join(root, programPath))).toBe(false);
-  });
-
-  test("keeps a folder that somebody has replaced by a link", async () => {
-    await install(target(), options());
-    rmSync(join(root, "etc/isulad"), { recursive: true });
-    symlinkSync(scratch, join(root, "etc/isulad"));
-    await uninstall(target(), removal());
-    expect(existsSync(join(root, programPath))).toBe(false);
-    expect(existsSync(join(root, "etc/isulad"))).toBe(true);
-  });
-
-  test("removes nothing behind a link that leads out of the root folder", async () => {
-    await install(target(), options());
-    const outside = join(scratch, "etc");
-    renameSync(join(root, "etc"), outside); // as if this machine had the same files
-    mkdirSync(join(outside, "empty"));
-    symlinkSync(outside, join(root, "etc"));
-    write(manifestPath, `${read(manifestPath)}folder  /etc/empty\n`);
-    await uninstall(target(), removal());
-    expect(existsSync(join(outside, "isulad/daemon.json"))).toBe(true);
-    expect(existsSync(join(outside, "empty"))).toBe(true);
-    expect(existsSync(join(root, programPath))).toBe(false);
-    const why = `keep ${configPath}: ${root}/etc/isulad is a link to ${outside}/isulad, outside of ${root}`;
-    expect(said).toContain(why);
-  });
-
-  test("refuses a record outside of the root folder", async () => {
-    await install(target(), options());
-    const outside = join(scratch, "share");
-    renameSync(join(root, "usr/local/share"), outside);
-    symlinkSync(outside, join(root, "usr/local/share"));
-    for (const again of [install, uninstall]) {
-      expect(await failureOf(again(target(), { ...options(), ...removal() }))).toMatchObject({
-        code: "FAILED_PRECONDITION",
-        message: expect.stringContaining(`is a link to ${outside}/isulad-ts, outside of ${root}`),
-      });
-    }
-    expect(existsSync(join(outside, "isulad-ts/installed"))).toBe(true);
-  });
-
-  test("says so where nothing is installed", async () => {
-    await uninstall(target(), removal());
-    expect(said).toEqual([`nothing is installed in ${root}`]);
-  });
 });
 
 test("--root must be the absolute path of a folder", () => {

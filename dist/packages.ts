@@ -1,6 +1,15 @@
 // Builds the deb and rpm packages with dpkg-deb and rpmbuild. Their scripts call the executable's own install and
 // uninstall; the package owns the program and the unit.
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  cpSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { output } from "./bundle.ts";
@@ -10,7 +19,7 @@ export type PackageSource = {
   /** Seconds since 1970, of every file. */
   epoch: string;
   executable: string;
-  /** Folder with LICENSE, LICENSES.txt, CHANGELOG.md and installation.md. */
+  /** Folder with LICENSE, LICENSES.txt, README.md, CHANGELOG.md and docs. */
   documents: string;
   /** The folder of the packages. */
   out: string;
@@ -52,18 +61,19 @@ function payload(source: PackageSource, folder: string): void {
     output(["chmod", mode.toString(8), join(folder, path)]);
   };
   put("usr/bin/isulad-ts", source.executable, 0o755);
-  for (const [name, file] of [
-    ["copyright", "LICENSE"],
-    ["LICENSES.txt", "LICENSES.txt"],
-    ["CHANGELOG.md", "CHANGELOG.md"],
-    ["installation.md", "installation.md"],
-  ] as const) {
-    put(`usr/share/doc/isulad-ts/${name}`, join(source.documents, file), 0o644);
+  const share = "usr/share/doc/isulad-ts";
+  for (const name of readdirSync(source.documents, { recursive: true, encoding: "utf8" })) {
+    const from = join(source.documents, name);
+    if (!statSync(from).isFile()) continue;
+    put(join(share, name === "LICENSE" ? "copyright" : name), from, 0o644);
   }
   const unit = readFileSync(join(import.meta.dirname, "isulad-ts.service"), "utf8");
   mkdirSync(join(folder, "usr/lib/systemd/system"), { recursive: true, mode: 0o755 });
   const path = join(folder, "usr/lib/systemd/system/isulad-ts.service");
-  writeFileSync(path, unit.replaceAll("/usr/local/", "/usr/"));
+  const packaged = unit
+    .replaceAll("/usr/local/", "/usr/")
+    .replace("/isulad-ts/installation.md", "/isulad-ts/docs/installation.md");
+  writeFileSync(path, packaged);
 }
 
 /** debArch: amd64 or arm64. Returns the file's name. */

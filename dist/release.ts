@@ -102,10 +102,7 @@ function release(plan: Plan): void {
   const changelog = readFileSync(join(root, "CHANGELOG.md"), "utf8");
   const notes = releaseNotes(changelog, plan.isTrial ? "Unreleased" : version);
   const epoch = output(["git", "-C", root, "log", "-1", "--format=%ct"]).trim();
-  for (const name of ["LICENSE", "README.md", "CHANGELOG.md"]) {
-    copyFileSync(join(root, name), join(documents, name));
-  }
-  cpSync(join(root, "docs/installation.md"), join(documents, "installation.md"));
+  copyDocuments(documents);
   writeFileSync(join(documents, "LICENSES.txt"), `${licenseText(bundled)}\n`);
   const parts = new Map(npmParts().map((part) => [part.purl, part]));
   for (const target of new Set([...plan.targets, ...plan.bundles, ...plan.packages])) {
@@ -131,6 +128,17 @@ function release(plan: Plan): void {
   writeFileSync(join(out, `isulad-ts-${version}.cdx.json`), sbom(made, [...parts.values()]));
   writeFileSync(join(out, "release-notes.md"), notes);
   writeFileSync(join(out, "SHA256SUMS"), checksums(out));
+}
+
+/** Copies README.md and all that it links to, so that the links work without network. */
+export function copyDocuments(documents: string): void {
+  for (const name of ["LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]) {
+    copyFileSync(join(root, name), join(documents, name));
+  }
+  cpSync(join(root, "docs"), join(documents, "docs"), {
+    recursive: true,
+    filter: (from) => !from.endsWith(".ts"),
+  });
 }
 
 function npmParts(): Part[] {

@@ -1,12 +1,13 @@
 // Tests the decisions of a release: version, notes, bill of materials, and which runc is refused.
 import { expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { packageVersion, targets } from "../../dist/build.ts";
 import { requireCompiler, requireSeccomp } from "../../dist/bundle.ts";
-import { debVersion, rpmVersion } from "../../dist/packages.ts";
-import { checksums, planOf } from "../../dist/release.ts";
+import { buildDeb, debVersion, rpmVersion } from "../../dist/packages.ts";
+import { checksums, copyDocuments, planOf } from "../../dist/release.ts";
 import { goParts, npmPart, releaseNotes, sbom } from "../../dist/release_text.ts";
 
 const tagged = () => `v${packageVersion()}`;
@@ -101,6 +102,31 @@ test("a release candidate sorts before its release in both package formats", () 
     "1.2.3~rc.1",
   ]);
 });
+
+test.skipIf(spawnSync("dpkg-deb", ["--version"]).status !== 0)(
+  "the deb has its size, its unit's page and the pages that this links to",
+  () => {
+    const folder = mkdtempSync(join(tmpdir(), "isulad-release-"));
+    using _ = { [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
+    const [documents, executable] = ["documents", "isulad-ts"].map((name) => join(folder, name));
+    mkdirSync(documents!);
+    copyDocuments(documents!);
+    writeFileSync(executable!, "#!/bin/sh\n");
+    const source = { version: "1.2.3", epoch: "0", executable: executable!, documents: documents! };
+    const deb = join(folder, buildDeb({ ...source, out: folder }, "amd64"));
+    const dpkg = (...words: string[]) => String(spawnSync("dpkg-deb", words).stdout);
+    expect(Number(dpkg("--field", deb, "Installed-Size"))).toBeGreaterThan(100);
+    const files = dpkg("--contents", deb);
+    for (const name of ["copyright", "README.md", "docs/installation.md", "docs/airgap.md"]) {
+      expect(files).toContain(`./usr/share/doc/isulad-ts/${name}\n`);
+    }
+    expect(files).not.toContain(".ts\n");
+    dpkg("--extract", deb, join(folder, "root"));
+    const unit = join(folder, "root/usr/lib/systemd/system/isulad-ts.service");
+    const [, page] = /^Documentation=file:\/\/(.*)$/m.exec(readFileSync(unit, "utf8"))!;
+    expect(existsSync(join(folder, "root", page!))).toBe(true);
+  },
+);
 
 test("checksums are lines of sha256sum, in the order of the names", () => {
   const folder = mkdtempSync(join(tmpdir(), "isulad-release-"));

@@ -11,7 +11,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { output } from "./bundle.ts";
 
 export type PackageSource = {
@@ -19,7 +19,7 @@ export type PackageSource = {
   /** Seconds since 1970, of every file. */
   epoch: string;
   executable: string;
-  /** Folder with LICENSE, LICENSES.txt, README.md, CHANGELOG.md and docs. */
+  /** Folder of writeDocuments (shipped_docs.ts). */
   documents: string;
   /** The folder of the packages. */
   out: string;
@@ -53,33 +53,53 @@ if [ "$1" = purge ] && [ -e "$record" ]; then
 fi
 `;
 
-/** Makes the folder tree that both packages install. */
-function payload(source: PackageSource, folder: string): void {
+/** Makes the folder tree that both packages install. zsh: where the distribution's zsh looks for completions. */
+function payload(source: PackageSource, folder: string, zsh: string): void {
   const put = (path: string, from: string, mode: number) => {
     mkdirSync(join(folder, path, ".."), { recursive: true, mode: 0o755 });
     cpSync(from, join(folder, path));
     output(["chmod", mode.toString(8), join(folder, path)]);
   };
   put("usr/bin/isulad-ts", source.executable, 0o755);
-  const share = "usr/share/doc/isulad-ts";
-  for (const name of readdirSync(source.documents, { recursive: true, encoding: "utf8" })) {
-    const from = join(source.documents, name);
-    if (!statSync(from).isFile()) continue;
-    put(join(share, name === "LICENSE" ? "copyright" : name), from, 0o644);
+  const { documents } = source;
+  for (const file of filesIn(documents)) {
+    const path = sharedPath(file, zsh);
+    put(path, join(documents, file), 0o644);
+    if (path.startsWith("usr/share/man/")) output(["gzip", "-9n", join(folder, path)]);
   }
   const unit = readFileSync(join(import.meta.dirname, "isulad-ts.service"), "utf8");
   mkdirSync(join(folder, "usr/lib/systemd/system"), { recursive: true, mode: 0o755 });
   const path = join(folder, "usr/lib/systemd/system/isulad-ts.service");
-  const packaged = unit
-    .replaceAll("/usr/local/", "/usr/")
-    .replace("/isulad-ts/installation.md", "/isulad-ts/docs/installation.md");
-  writeFileSync(path, packaged);
+  const guide = "share/doc/isulad-ts";
+  writeFileSync(path, unit.replaceAll("/usr/local/", "/usr/").replace(guide, `${guide}/docs`));
+  output(["find", join(folder, "usr"), "-type", "d", "-exec", "chmod", "755", "{}", "+"]);
+}
+
+function filesIn(folder: string): string[] {
+  return readdirSync(folder, { recursive: true, encoding: "utf8" }).filter((name) =>
+    statSync(join(folder, name)).isFile(),
+  );
+}
+
+/** Returns the place of a shipped document. */
+export function sharedPath(file: string, zsh: string): string {
+  const [top, kind] = file.split("/");
+  if (top === "man") return `usr/share/${file}`;
+  if (top !== "completions") {
+    return `usr/share/doc/isulad-ts/${file === "LICENSE" ? "copyright" : file}`;
+  }
+  const folders: Record<string, string> = {
+    bash: "bash-completion/completions",
+    zsh,
+    fish: "fish/vendor_completions.d",
+  };
+  return `usr/share/${folders[kind!]!}/${basename(file)}`;
 }
 
 /** debArch: amd64 or arm64. Returns the file's name. */
 export function buildDeb(source: PackageSource, debArch: string): string {
   return inScratch((scratch) => {
-    payload(source, scratch);
+    payload(source, scratch, "zsh/vendor-completions");
     const control = [
       "Package: isulad-ts",
       `Version: ${debVersion(source.version)}`,
@@ -123,7 +143,7 @@ function sizeKib(folder: string): number {
 /** rpmArch: x86_64 or aarch64. Returns the file's name. */
 export function buildRpm(source: PackageSource, rpmArch: string): string {
   return inScratch((scratch) => {
-    payload(source, join(scratch, "payload"));
+    payload(source, join(scratch, "payload"), "zsh/site-functions");
     const version = rpmVersion(source.version);
     writeFileSync(join(scratch, "isulad-ts.spec"), spec(version, join(scratch, "payload")));
     const defines = {
@@ -169,6 +189,11 @@ ${scripts.reload}
 /usr/bin/isulad-ts
 /usr/lib/systemd/system/isulad-ts.service
 %doc /usr/share/doc/isulad-ts
+/usr/share/man/man1/isulad-ts*
+/usr/share/man/man5/isulad-ts*
+/usr/share/bash-completion/completions/isulad-ts
+/usr/share/zsh/site-functions/_isulad_ts
+/usr/share/fish/vendor_completions.d/isulad-ts.fish
 `;
 }
 

@@ -15,11 +15,11 @@ import {
 import { join } from "node:path";
 import process from "node:process";
 import { parseArgs } from "node:util";
-import { licenseText } from "../src/cli/licenses.ts";
 import * as bundled from "../src/proto/licenses.ts";
 import { build, commit, fileOf, packageVersion, targets } from "./build.ts";
 import { buildBundle, output, requireCompiler } from "./bundle.ts";
 import { buildDeb, buildRpm } from "./packages.ts";
+import { writeDocuments } from "./shipped_docs.ts";
 import { goParts, npmPart, type Part, releaseNotes, sbom } from "./release_text.ts";
 
 const usage = `usage: bun run release [--version X.Y.Z] [--targets A,B] [--bundles A,B] [--packages A,B] [--out DIR]
@@ -92,7 +92,7 @@ function tagOfHead(): string {
   );
 }
 
-function release(plan: Plan): void {
+async function release(plan: Plan): Promise<void> {
   const { version, out } = plan;
   mkdirSync(out, { recursive: true });
   if (readdirSync(out).length > 0) throw new Error(`${out} is not empty: remove it, or see --out`);
@@ -102,8 +102,7 @@ function release(plan: Plan): void {
   const changelog = readFileSync(join(root, "CHANGELOG.md"), "utf8");
   const notes = releaseNotes(changelog, plan.isTrial ? "Unreleased" : version);
   const epoch = output(["git", "-C", root, "log", "-1", "--format=%ct"]).trim();
-  copyDocuments(documents);
-  writeFileSync(join(documents, "LICENSES.txt"), `${licenseText(bundled)}\n`);
+  await writeDocuments(documents);
   const parts = new Map(npmParts().map((part) => [part.purl, part]));
   for (const target of new Set([...plan.targets, ...plan.bundles, ...plan.packages])) {
     const executable = buildExecutable(target, version, out);
@@ -128,17 +127,6 @@ function release(plan: Plan): void {
   writeFileSync(join(out, `isulad-ts-${version}.cdx.json`), sbom(made, [...parts.values()]));
   writeFileSync(join(out, "release-notes.md"), notes);
   writeFileSync(join(out, "SHA256SUMS"), checksums(out));
-}
-
-/** Copies README.md and all that it links to, so that the links work without network. */
-export function copyDocuments(documents: string): void {
-  for (const name of ["LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]) {
-    copyFileSync(join(root, name), join(documents, name));
-  }
-  cpSync(join(root, "docs"), join(documents, "docs"), {
-    recursive: true,
-    filter: (from) => !from.endsWith(".ts"),
-  });
 }
 
 function npmParts(): Part[] {
@@ -203,7 +191,7 @@ export function checksums(folder: string): string {
 
 if (import.meta.main) {
   try {
-    release(planOf(process.argv.slice(2), tagOfHead));
+    await release(planOf(process.argv.slice(2), tagOfHead));
   } catch (error) {
     process.stderr.write(`release: ${error instanceof Error ? error.message : String(error)}\n`);
     process.exitCode = 1;

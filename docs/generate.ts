@@ -125,11 +125,11 @@ function row(cells: string[]): string {
   return `| ${cells.map((cell) => cell.replaceAll("|", "\\|")).join(" | ")} |`;
 }
 
-function names({ key, also }: Key | IdleKey): string {
+export function names({ key, also }: Key | IdleKey): string {
   return [`\`${key}\``, ...also.map((other) => `(or \`${other}\`)`)].join(" ");
 }
 
-function allowed({ kind }: Key): string {
+export function allowed({ kind }: Key): string {
   return kind.allowed.replace(
     'seconds as a number, or a text such as "5s" or "2m", ',
     "duration, ",
@@ -137,7 +137,7 @@ function allowed({ kind }: Key): string {
 }
 
 /** As it could stand in daemon.json; empty where the default is no value. */
-function shownDefault(key: Key): string {
+export function shownDefault(key: Key): string {
   if (key.key === "runtimes") return "what is installed";
   if (key.key === "native.umask") return '`"normal"`';
   if (key.key === "default-ulimits") return "`{}`";

@@ -1,8 +1,11 @@
-// Writes manual pages of the command tree: `bun docs/man.ts [FOLDER]`, by default into dist/man.
+// Writes manual pages of the commands and of daemon.json: `bun docs/man.ts [FOLDER]`, by default into dist/man.
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import process from "node:process";
 import type { CommandDef, SubCommandsDef } from "citty";
+import type { Key } from "../src/base/config_key.ts";
+import { allKeys } from "../src/base/config_keys.ts";
+import { allowed, names, shownDefault } from "./generate.ts";
 import { description, groups } from "../src/cli/commands.ts";
 import {
   argsOf,
@@ -15,14 +18,32 @@ import {
 } from "../src/cli/help.ts";
 
 const name = "isulad-ts";
+const configName = `${name}-daemon.json`;
 type Command = { path: string; about: string; command: CommandDef };
 
-/** Returns each page's text by its file name. */
+/** Returns each page's text by its file name, which ends with the number of its section. */
 export async function manPages(): Promise<Map<string, string>> {
   const all = await commandsOf(name, ungrouped(groups));
   const pages = new Map([[`${name}.1`, mainPage(all)]]);
   for (const one of all) pages.set(`${dashed(one.path)}.1`, await commandPage(one));
-  return pages;
+  return pages.set(`${configName}.5`, configPage());
+}
+
+function configPage(): string {
+  const keys = allKeys.filter((key): key is Key => !("why" in key));
+  const plain = (markdown: string) => markdown.replaceAll("`", "");
+  const about = (key: Key) => {
+    const usual = plain(shownDefault(key));
+    const values = `Values: ${plain(allowed(key))}.`;
+    return `${key.about}. ${values}${usual === "" ? "" : ` Default: ${usual}.`}`;
+  };
+  const intro = `${name} reads /etc/isulad/daemon.json, or the file of its flag --config: a JSON object of these keys. Each key is also a flag of ${name} daemon. ${name} config check FILE finds mistakes, ${name} config show the values in force.`;
+  return [
+    head(configName, "Configuration of isulad-ts", 5),
+    section("DESCRIPTION", text(intro)),
+    section("KEYS", keys.map((key) => item(plain(names(key)), about(key))).join("\n")),
+    section("SEE ALSO", `.BR ${name}\\-daemon (1),\n.BR ${name}\\-config (1)`),
+  ].join("\n");
 }
 
 /** The commands and their subcommands; hidden ones have no page. */
@@ -73,7 +94,8 @@ async function commandPage({ path, about, command }: Command): Promise<string> {
     operands.map((one) => [one.name, one.about]),
   );
   add("OPTIONS", options);
-  parts.push(section("SEE ALSO", `.BR ${name} (1)`));
+  const others = path === `${name} daemon` ? `,\n.BR ${configName} (5)` : "";
+  parts.push(section("SEE ALSO", `.BR ${name} (1)${others}`));
   return parts.join("\n");
 }
 
@@ -81,9 +103,9 @@ function dashed(path: string): string {
   return path.replaceAll(" ", "-");
 }
 
-function head(path: string, about: string): string {
+function head(path: string, about: string, manual = 1): string {
   const title = dashed(path);
-  return `.TH ${title.toUpperCase()} 1 "" ${name}\n${section("NAME", `${text(title)} \\- ${text(about)}`)}`;
+  return `.TH ${title.toUpperCase()} ${manual} "" ${name}\n${section("NAME", `${text(title)} \\- ${text(about)}`)}`;
 }
 
 function section(heading: string, body: string): string {
@@ -102,8 +124,11 @@ function text(plain: string): string {
 
 if (import.meta.main) {
   const folder = process.argv[2] ?? join(import.meta.dirname, "../dist/man");
-  mkdirSync(folder, { recursive: true });
   const pages = await manPages();
-  for (const [file, page] of pages) writeFileSync(join(folder, file), `${page}\n`);
+  for (const [file, page] of pages) {
+    const place = join(folder, `man${file.at(-1)}`);
+    mkdirSync(place, { recursive: true });
+    writeFileSync(join(place, file), `${page}\n`);
+  }
   process.stdout.write(`wrote ${pages.size} pages to ${folder}\n`);
 }

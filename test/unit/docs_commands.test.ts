@@ -63,7 +63,9 @@ test("command lines are found behind prompts, variables, sudo and pipes, and wit
 
 /** Returns why the words behind `isulad-ts` are refused, or "". Runs nothing. */
 async function problemOf(given: string[]): Promise<string> {
-  const words = (given[0]?.startsWith("-") && (await commandFirst(groups, given)).argv) || given;
+  const words = given[0]?.startsWith("-")
+    ? ((await commandFirst(groups, given)).argv ?? given)
+    : given;
   const flags = words[0] === "daemon" ? words.slice(1) : words;
   if (flags[0]?.startsWith("-") !== false) {
     try {

@@ -1,13 +1,14 @@
 // Tests the decisions of a release: version, notes, bill of materials, and which runc is refused.
 import { expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { packageVersion, targets } from "../../dist/build.ts";
 import { requireCompiler, requireSeccomp } from "../../dist/bundle.ts";
 import { buildDeb, debVersion, rpmVersion } from "../../dist/packages.ts";
-import { checksums, copyDocuments, planOf } from "../../dist/release.ts";
+import { checksums, planOf } from "../../dist/release.ts";
+import { writeDocuments } from "../../dist/shipped_docs.ts";
 import { goParts, npmPart, releaseNotes, sbom } from "../../dist/release_text.ts";
 
 const tagged = () => `v${packageVersion()}`;
@@ -105,12 +106,11 @@ test("a release candidate sorts before its release in both package formats", () 
 
 test.skipIf(spawnSync("dpkg-deb", ["--version"]).status !== 0)(
   "the deb has its size, its unit's page and the pages that this links to",
-  () => {
+  async () => {
     const folder = mkdtempSync(join(tmpdir(), "isulad-release-"));
     using _ = { [Symbol.dispose]: () => rmSync(folder, { recursive: true }) };
     const [documents, executable] = ["documents", "isulad-ts"].map((name) => join(folder, name));
-    mkdirSync(documents!);
-    copyDocuments(documents!);
+    await writeDocuments(documents!);
     writeFileSync(executable!, "#!/bin/sh\n");
     const source = { version: "1.2.3", epoch: "0", executable: executable!, documents: documents! };
     const deb = join(folder, buildDeb({ ...source, out: folder }, "amd64"));

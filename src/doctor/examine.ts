@@ -11,7 +11,14 @@ import {
   checkOverlay,
 } from "./kernel.ts";
 import type { Finding, Node } from "./node.ts";
-import { checkDisk, checkNetwork, checkPrograms, checkRegistries, checkRuntimes } from "./pods.ts";
+import {
+  checkAddresses,
+  checkDisk,
+  checkNetwork,
+  checkPrograms,
+  checkRegistries,
+  checkRuntimes,
+} from "./pods.ts";
 import { checkSecrets } from "./secrets.ts";
 
 type Check = () => Finding | Finding[] | Promise<Finding | Finding[]>;
@@ -34,6 +41,7 @@ export async function examine(node: Node, load: () => LoadedConfig): Promise<Fin
       ["programs", () => checkPrograms(node, config)],
       ["runtimes", () => checkRuntimes(node, config)],
       ["pod network", () => checkNetwork(node, config)],
+      ["addresses", () => checkAddresses(node, config)],
       ["disk of graph", () => checkDisk(node, config)],
       ["secrets", () => checkSecrets(node, config)],
       ["registries", () => checkRegistries(node, config)],

@@ -2,6 +2,7 @@
 import { readFileSync, statSync } from "node:fs";
 import { statfs } from "node:fs/promises";
 import { createConnection } from "node:net";
+import { networkInterfaces } from "node:os";
 import { join } from "node:path";
 import { isInPath } from "../base/config_host.ts";
 import { errnoOf } from "../base/errors.ts";
@@ -36,6 +37,8 @@ export type Node = {
    */
   output(argv: string[], bounds?: OutputBounds): Promise<string>;
   disk(path: string): Promise<Disk>;
+  /** The IP addresses of its interfaces. */
+  addresses(): string[];
   /** Connects to an address and closes the connection. @throws the reason. */
   dial(host: string, port: number): Promise<void>;
 };
@@ -45,7 +48,13 @@ const programBytesMax = 1 << 20;
 const dialMs = 3_000;
 
 export function thisNode(): Node {
-  return { root: "", nowMs: Date.now(), isInstalled: isInPath, output, disk, dial };
+  return { root: "", nowMs: Date.now(), isInstalled: isInPath, output, disk, addresses, dial };
+}
+
+function addresses(): string[] {
+  return Object.values(networkInterfaces()).flatMap((all) =>
+    (all ?? []).map(({ address }) => address),
+  );
 }
 
 async function output(

@@ -3,6 +3,7 @@ import { accessSync, constants, readdirSync, statSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { URL } from "node:url";
 import type { Config } from "../base/config.ts";
+import { splitAddress } from "../base/config_values.ts";
 import { errnoOf, messageOf } from "../base/errors.ts";
 import type { RuntimeEntry } from "../base/runtime_values.ts";
 import { ConfDir } from "../node/cni_conf.ts";
@@ -113,6 +114,24 @@ export function checkNetwork({ root }: Node, { cniConfDir, cniBinDirs }: Config)
 
 /** Shares of a disk that are free. A kubelet begins to evict pods at a tenth, and removes images at 15 %. */
 const [warnShare, failShare] = [0.1, 0.01];
+
+/** The addresses on which the daemon serves; it waits for those that the node does not have. */
+export function checkAddresses(node: Node, config: Config): Finding[] {
+  const { metricsPort, metricsAddress, serveBlobs, streamServerAddress } = config;
+  const served: [key: string, address: string][] = [
+    ["metrics-address", metricsPort === 0 ? "" : metricsAddress],
+    ["serve-blobs", serveBlobs === "" ? "" : splitAddress(serveBlobs).address],
+    ["stream-server-address", streamServerAddress],
+  ];
+  const own = node.addresses();
+  return served.flatMap(([key, address]): Finding[] => {
+    const isThere = /^(0\.0\.0\.0|::|127\..*|::1|)$/.test(address) || own.includes(address);
+    if (isThere) return [];
+    const detail = `${key}: this node does not have ${address} now; the daemon serves there once it has`;
+    const mend = `if the node is not to get it, correct ${key} in daemon.json`;
+    return [{ check: "addresses", state: "warn", detail, mend }];
+  });
+}
 
 export async function checkDisk(node: Node, { graph }: Config): Promise<Finding> {
   const check = "disk of graph";

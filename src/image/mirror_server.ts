@@ -3,7 +3,6 @@
 // Decision: a file is hashed before its first byte is sent, once for each version of the file. A client
 // compares the digest, too, but only after it has fetched all of a damaged file.
 import { createHash } from "node:crypto";
-import { once } from "node:events";
 import { open, type FileHandle } from "node:fs/promises";
 import { createServer, type Server, type Socket } from "node:net";
 import { splitAddress } from "../base/config_values.ts";
@@ -15,6 +14,7 @@ import type { Log } from "../base/log.ts";
 import { SingleFlight } from "../base/single_flight.ts";
 import { inNetwork } from "../registry/ip_network.ts";
 import { headText, readHead, type Head } from "../sys/http_upgrade.ts";
+import { listenWhenPresent } from "../sys/listen.ts";
 import { wireOf } from "../sys/socket_wire.ts";
 import { createTlsServer, type Renewable, type TlsFiles } from "../sys/tls_server.ts";
 import {
@@ -60,17 +60,20 @@ const verifiedMax = 4096;
 /** tls: undefined for plain HTTP. */
 export type ImageServer = AsyncDisposable & { tls: Renewable | undefined };
 
-/** @throws CriError FAILED_PRECONDITION if the address is in use, or the PEM files are unusable. */
+/**
+ * Listens on the address, also if the node gets it only later.
+ * @throws CriError FAILED_PRECONDITION if the address is in use, or the PEM files are unusable.
+ */
 export async function serveImages(
   parts: MirrorParts,
   options: MirrorOptions,
 ): Promise<ImageServer> {
   const mirror = new Mirror(parts, options);
   const { server, tls } = mirror.server();
+  let listening: Disposable;
   try {
-    const { address: host, port } = splitAddress(options.address);
-    server.listen(port, host);
-    await once(server, "listening");
+    const what = { what: "images to other nodes", log: options.log };
+    listening = await listenWhenPresent(server, splitAddress(options.address), what);
   } catch (cause) {
     const message = `cannot serve blobs on ${options.address}: ${messageOf(cause)}: change serve-blobs`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
@@ -79,6 +82,7 @@ export async function serveImages(
   return {
     tls,
     async [Symbol.asyncDispose]() {
+      listening[Symbol.dispose]();
       const closed = new Promise((resolve) => server.close(resolve));
       mirror.close();
       await closed;

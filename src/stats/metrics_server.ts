@@ -1,11 +1,11 @@
 // Serves Prometheus metrics and health by HTTP, without access control. Each connection is for one request and has a
 // short deadline, so that silent clients keep no reader out.
-import { once } from "node:events";
 import { createServer, type AddressInfo, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
 import { headText, readHead } from "../sys/http_upgrade.ts";
+import { listenWhenPresent } from "../sys/listen.ts";
 import { hostPort } from "../sys/socket_address.ts";
 import { wireOf } from "../sys/socket_wire.ts";
 
@@ -22,7 +22,10 @@ export type HttpAnswer = { status: string; body: string };
 /** Makes the answers, by path. */
 export type Pages = Record<string, () => HttpAnswer | Promise<HttpAnswer>>;
 
-/** port 0: a free one. @throws CriError FAILED_PRECONDITION when it is taken, or the address not the node's. */
+/**
+ * port 0: a free one. An address that is not the node's is tried again (sys/listen.ts).
+ * @throws CriError FAILED_PRECONDITION when the port is taken.
+ */
 export async function serveMetrics(
   { address, port }: { address: string; port: number },
   { pages, log }: { pages: Pages; log: Log },
@@ -42,17 +45,21 @@ export async function serveMetrics(
       socket.destroy();
     });
   });
+  let listening: Disposable;
   try {
-    server.listen(port, address);
-    await once(server, "listening");
+    listening = await listenWhenPresent(server, { address, port }, { what: "metrics", log });
   } catch (cause) {
-    const message = `cannot serve metrics on ${hostPort(address, port)}: ${messageOf(cause)}: set metrics-port to another port, or to 0 to disable it, and metrics-address to an address of this node`;
+    const message = `cannot serve metrics on ${hostPort(address, port)}: ${messageOf(cause)}: set metrics-port to another port, or to 0 to disable it`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
   server.on("error", (error) => log.warn("metrics server failed", { error: error.message }));
   return {
-    port: (server.address() as AddressInfo).port,
+    /** Unknown while the node does not have the address, if any was to be chosen. */
+    get port() {
+      return (server.address() as AddressInfo | null)?.port ?? port;
+    },
     async [Symbol.asyncDispose]() {
+      listening[Symbol.dispose]();
       const closed = new Promise((resolve) => server.close(resolve));
       connections[Symbol.dispose]();
       await closed;

@@ -1,9 +1,9 @@
 // Terminates TLS in front of the servers of streams and metrics, with node's TLS server, and relays over loopback.
-import { once } from "node:events";
 import { createConnection, type AddressInfo, type Socket } from "node:net";
 import { CriError, messageOf } from "../base/errors.ts";
 import { Lobby } from "../base/lobby.ts";
 import type { Log } from "../base/log.ts";
+import { listenWhenPresent } from "../sys/listen.ts";
 import { hostPort } from "../sys/socket_address.ts";
 import { createTlsServer, type Renewable, type TlsFiles } from "../sys/tls_server.ts";
 
@@ -15,7 +15,7 @@ const handshakeMs = 20_000;
 const handshakesMax = 4096;
 
 /**
- * Listens on an address (port 0: a free one) and relays its clients to the port `to` of 127.0.0.1. what: what is
+ * Listens on an address (port 0: a free one), also on one that the node gets later, and relays its clients to the port `to` of 127.0.0.1. what: what is
  * served, for messages.
  * @throws CriError FAILED_PRECONDITION if the files are unusable or the port is in use.
  */
@@ -46,18 +46,22 @@ export async function startTlsFront(
     log.debug("a TLS handshake failed", { error: error.message });
     client.destroy();
   });
+  let listening: Disposable;
   try {
-    server.listen(port, address);
-    await once(server, "listening");
+    listening = await listenWhenPresent(server, { address, port }, { what, log });
   } catch (cause) {
     const message = `cannot serve ${what} on ${hostPort(address, port)}: ${messageOf(cause)}: set another address or port in daemon.json`;
     throw new CriError("FAILED_PRECONDITION", message, { cause });
   }
   server.on("error", (error) => log.warn(`serving ${what} failed`, { error: error.message }));
   return {
-    port: (server.address() as AddressInfo).port,
+    /** Unknown while the node does not have the address, if any was to be chosen. */
+    get port() {
+      return (server.address() as AddressInfo | null)?.port ?? port;
+    },
     renewal,
     [Symbol.dispose]: () => {
+      listening[Symbol.dispose]();
       server.close();
       handshaking[Symbol.dispose]();
       for (const client of clients) client.destroy();

@@ -46,7 +46,8 @@ export class Spans {
     const isFailed = error !== undefined;
     return {
       ...place,
-      name: activityName(activity),
+      // What a wait is for has ids: it is an attribute.
+      name: activity.kind === "wait" ? "wait" : activityName(activity),
       kind: activity.kind === "call" ? server : internal,
       startTimeUnixNano: nanoseconds(activity.beganMs),
       endTimeUnixNano: nanoseconds(endedMs),

@@ -1,6 +1,7 @@
 // Tests metrics-port, where the daemon serves its own metrics to Prometheus.
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import * as grpc from "@grpc/grpc-js";
+import { spawnSync } from "node:child_process";
 import { once } from "node:events";
 import { rmSync } from "node:fs";
 import { createServer } from "node:http";
@@ -168,5 +169,22 @@ test("health is served by HTTP, and by grpc.health.v1 on the CRI socket", async 
     expect(await page("/healthz")).toEqual(ok);
   } finally {
     daemon.writeNetwork();
+  }
+});
+
+test("an address that the node gets only later stops no daemon, and is served from then on", async () => {
+  const address = `198.18.${process.pid & 255}.77`; // of a network for benchmarks
+  const ip = (verb: string) => spawnSync("ip", ["addr", verb, `${address}/32`, "dev", "lo"]).status;
+  const late = await freePort();
+  const config = { "metrics-port": late, "metrics-address": address };
+  await using other = await startDaemon({ config, network: false, image: false });
+  expect(other.log).toMatch(/no metrics yet: the address is none of this node's/);
+  expect((await other.client.Version({})).runtime_name).toBe("isulad-ts");
+  try {
+    expect(ip("add")).toBe(0);
+    await until("it is served", () => other.log.includes("serving metrics: the node has"));
+    expect((await fetch(`http://${address}:${late}/healthz`)).status).toBe(200);
+  } finally {
+    ip("del");
   }
 });

@@ -22,6 +22,7 @@ beforeEach(() => {
         ? Promise.reject(new Error("journalctl: not found"))
         : Promise.resolve("runc version 1.3.3\n"),
     disk: () => Promise.reject(new Error("unused")),
+    addresses: () => ["127.0.0.1", "192.0.2.5"],
     dial: () => Promise.reject(new Error("unused")),
   };
 });

@@ -45,6 +45,13 @@ const attributes = (span: Span) =>
   Object.fromEntries(span.attributes.map(({ key, value }) => [key, Object.values(value)[0]]));
 
 describe("a call's spans", () => {
+  test("of waits have one name; the lock with its id is an attribute", async () => {
+    const lock = `container ${"4f2a".repeat(16)}`;
+    const [wait] = await spansOf(() => activity("wait", { for: lock }, () => {}));
+    expect(wait!.name).toBe("wait");
+    expect(attributes(wait!)).toMatchObject({ "isulad.for": lock });
+  });
+
   test("are under the client's span, each step under the one around it", async () => {
     const beforeNs = BigInt(Date.now() - 5) * 1_000_000n;
     const spans = await spansOf(() =>

@@ -130,6 +130,7 @@ async function runSteps(cluster: Cluster, names: string[]): Promise<number> {
       failures++;
       summary.push(`${name}: FAILED`);
       console.error(error);
+      if (process.env["ISULAD_KEEP"] === "1") break;
     }
     console.log(summary.at(-1));
   }

@@ -137,7 +137,7 @@ export class ControlPlane {
   fetch(path: string): Promise<Response> {
     const { cert, key } = this.#admin;
     const tls = { ca: this.#authority.pem, cert, key };
-    const signal = AbortSignal.timeout(20_000);
+    const signal = AbortSignal.timeout(60_000);
     return fetch(`https://${this.machine.address}:6443${path}`, { tls, signal });
   }
 

@@ -33,7 +33,9 @@ export async function thingsOf(node: ClusterNode): Promise<Set<string>> {
   }
   for (const line of machine.run("cat", "/proc/self/mountinfo").trim().split("\n"))
     things.push(`mount ${line.split(" ")[4]}`);
-  for (const name of entries(machine.path("/sys/class/net"))) things.push(`link ${name}`);
+  const links = entries(machine.path("/sys/class/net"));
+  // The bridge of the CNI plugin comes with the first pod, and stays.
+  things.push(...links.filter((name) => name !== "cni0").map((name) => `link ${name}`));
   const rules = machine.run("iptables-save").split("\n");
   things.push(...rules.filter((line) => line.startsWith("-A CNI-")).map((line) => `rule ${line}`));
   things.push(...cgroupsOf(token));

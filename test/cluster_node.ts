@@ -133,6 +133,8 @@ export class ClusterNode {
       "enable-pod-events": true,
       "nri-support": true,
       "restrict-oom-score-adj": true,
+      // The path that cAdvisor tries by itself; without it, metrics lack the names of containers.
+      "containerd-socket": "/run/containerd/containerd.sock",
     };
   }
 

@@ -114,7 +114,7 @@ export function reboot(cluster: Cluster): Promise<string> {
         is!.restarts === expected,
         `${was.name} has ${is!.restarts} restarts, not ${expected}`,
       );
-      const boots = (await (await fetch(`http://${is!.ip}:8080/`)).text()).trim();
+      const boots = await pageOf(cluster, is!);
       expect(boots === String(expected + 1), `the volume of ${was.name} counts ${boots} boots`);
     }
     await eventually(
@@ -123,6 +123,20 @@ export function reboot(cluster: Cluster): Promise<string> {
     );
     return `${before.filter(({ node }) => node === victim.name).length} pods back within ${seconds} s`;
   });
+}
+
+/** Returns the page of a pod. @throws Error with what its node's runtime logged about it. */
+async function pageOf(cluster: Cluster, { name, node, ip }: PodRow): Promise<string> {
+  try {
+    const options = { signal: AbortSignal.timeout(20_000) };
+    return (await (await fetch(`http://${ip}:8080/`, options)).text()).trim();
+  } catch (cause) {
+    const { machine, runtime } = cluster.nodes.find((one) => one.name === node)!;
+    const lines = machine.log(runtime).split("\n");
+    const about = lines.filter((line) => line.includes(`/${name} `) || line.includes(ip));
+    const text = [...about, machine.run("ip", "neigh"), machine.run("ip", "addr")].join("\n");
+    throw new Error(`${name} at ${ip} does not answer:\n${text}`, { cause });
+  }
 }
 
 /** Checks that the API and every runtime have the same running containers of a namespace. */

@@ -74,45 +74,80 @@ function rateOf(first: Series[], second: Series[], seconds: number): number {
   return ((total(second) - total(first)) / seconds) * 1000;
 }
 
+/** cAdvisor finds a new container within a minute. */
+const settleMs = 60_000;
+const readingsMax = 7;
+const readingMs = 10_000;
 /** The difference that is allowed: processors are shared by all nodes; a pause process is containerd's alone. */
 const noise = 0.25;
+
+/** What is read of a node, several times, and the time of the first and the last reading of its counters. */
+class Readings {
+  readonly #cluster: Cluster;
+  readonly #node: string;
+  readonly summaries: PodStats[] = [];
+  readonly series: { atMs: number; series: Series[] }[] = [];
+
+  constructor(cluster: Cluster, node: string) {
+    this.#cluster = cluster;
+    this.#node = node;
+  }
+
+  async read(): Promise<void> {
+    this.summaries.push(await summaryOf(this.#cluster, this.#node, `busy-${this.#node}`));
+    this.series.push({ atMs: Date.now(), series: await seriesOf(this.#cluster, this.#node) });
+  }
+
+  get fields(): string[] {
+    return fieldsOf(this.summaries.at(-1));
+  }
+
+  /** The kinds of series, without the name of the node. */
+  get kinds(): string[] {
+    return shapeOf(this.series.at(-1)!.series).map((line) => line.replace(/^busy-\w+/, "busy"));
+  }
+
+  /** The mean of each figure. */
+  get figures(): Figures {
+    const all = this.summaries.map(figuresOf);
+    const mean = (name: string) =>
+      all.reduce((sum, one) => sum + one[name]!, 0) / this.summaries.length;
+    const means = Object.fromEntries(Object.keys(all[0]!).map((name) => [name, mean(name)]));
+    const [first, last] = [this.series[0]!, this.series.at(-1)!];
+    const seconds = (last.atMs - first.atMs) / 1000;
+    return { ...means, "cadvisor CPU (millicores)": rateOf(first.series, last.series, seconds) };
+  }
+}
 
 export function stats(cluster: Cluster): Promise<string> {
   const namespace = "shop";
   return inNamespace(cluster, namespace, async () => {
     const { control, nodes } = cluster;
-    const compared = ["isulad-ts", "containerd"].map(
-      (name) => nodes.find(({ runtime }) => runtime === name)?.name,
-    );
-    const [ours, theirs] = compared;
-    if (ours === undefined || theirs === undefined)
-      throw new Error("it takes a node of each runtime");
-    for (const node of [ours, theirs]) {
+    const readings = ["isulad-ts", "containerd"].map((name) => {
+      const node = nodes.find(({ runtime }) => runtime === name)?.name;
+      if (node === undefined) throw new Error(`no node runs ${name}`);
+      return { node, reading: new Readings(cluster, node) };
+    });
+    for (const { node } of readings) {
       const options = { node, script, container: { resources } };
       await control.apply(pod(cluster, { name: `busy-${node}`, namespace }, options));
     }
     await readyPods(cluster, namespace, 2);
-    await sleep(60_000);
-    const first = [await seriesOf(cluster, ours), await seriesOf(cluster, theirs)];
-    const startMs = Date.now();
-    await sleep(60_000);
-    const second = [await seriesOf(cluster, ours), await seriesOf(cluster, theirs)];
-    const seconds = (Date.now() - startMs) / 1000;
-    const summaries = [ours, theirs].map((node) => summaryOf(cluster, node, `busy-${node}`));
-    const [a, b] = (await Promise.all(summaries)) as [PodStats, PodStats];
-    const problems = differences("summary", fieldsOf(a), fieldsOf(b));
-    const plain = (series: Series[]) =>
-      shapeOf(series).map((line) => line.replace(/^\S+-node\d/, "busy"));
-    problems.push(...differences("cadvisor", plain(second[0]!), plain(second[1]!)));
-    const rates = [0, 1].map((index) => rateOf(first[index]!, second[index]!, seconds));
-    const figures: [Figures, Figures] = [figuresOf(a), figuresOf(b)];
-    for (const index of [0, 1] as const)
-      figures[index]["cadvisor CPU (millicores)"] = rates[index]!;
-    const table = Object.keys(figures[0]).map((name) => {
-      const [mine, other] = [figures[0][name]!, figures[1][name]!];
-      if (!(Math.abs(mine - other) <= noise * Math.max(mine, other)))
-        problems.push(`${name}: ${mine} beside ${other}`);
-      return `${name} ${Math.round(mine)} beside ${Math.round(other)}`;
+    await sleep(settleMs);
+    for (let count = 0; count < readingsMax; count++) {
+      for (const { reading } of readings) await reading.read();
+      await sleep(readingMs);
+    }
+    const [ours, theirs] = readings.map(({ reading }) => reading) as [Readings, Readings];
+    const problems = [
+      ...differences("the summary", ours.fields, theirs.fields),
+      ...differences("cadvisor", ours.kinds, theirs.kinds),
+    ];
+    const [mine, others] = [ours.figures, theirs.figures];
+    const table = Object.keys(mine).map((name) => {
+      const [a, b] = [mine[name]!, others[name]!];
+      if (!(Math.abs(a - b) <= noise * Math.max(a, b))) problems.push(`${name}: ${a} beside ${b}`);
+      return `${name} ${Math.round(a)} beside ${Math.round(b)}`;
     });
     expect(problems.length === 0, `${problems.join("\n")}\nof: ${table.join(", ")}`);
     return table.join(", ");

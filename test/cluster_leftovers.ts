@@ -62,7 +62,8 @@ function cgroupsOf(token: string): string[] {
           const pids = readFileSync(path, "utf8").split("\n").filter(Boolean);
           found.push(...pids.map((pid) => `process ${pid} in ${at}`));
         } else if (entries(path).includes("cgroup.procs")) {
-          found.push(`cgroup ${path}`);
+          // The kubelet makes those of the classes with the first pod, and keeps them.
+          if (!/^(kubepods|besteffort|burstable)$/.test(entry)) found.push(`cgroup ${path}`);
           open.push(path);
         }
       }

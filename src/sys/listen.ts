@@ -38,19 +38,19 @@ export async function listenWhenPresent(
   const next = `trying again every ${retryMs / 1000} s until the node has it`;
   log.warn(`no ${what} yet: the address is none of this node's, ${next}`, fields);
   let lastError = "EADDRNOTAVAIL";
-  const retry = async () => {
-    try {
-      await listen(server, place);
-      log.info(`serving ${what}: the node has the address now`, fields);
-    } catch (error) {
-      const errno = errnoOf(error) ?? "";
-      if (errno !== lastError) log.warn(`no ${what} yet`, { ...fields, error: messageOf(error) });
-      lastError = errno;
-      again();
-    }
+  const retry = () => {
+    listen(server, place).then(
+      () => log.info(`serving ${what}: the node has the address now`, fields),
+      (error: unknown) => {
+        const errno = errnoOf(error) ?? "";
+        if (errno !== lastError) log.warn(`no ${what} yet`, { ...fields, error: messageOf(error) });
+        lastError = errno;
+        again();
+      },
+    );
   };
   const again = () => {
-    timer = setTimeout(() => void retry(), retryMs);
+    timer = setTimeout(retry, retryMs);
     timer.unref();
   };
   again();

@@ -237,7 +237,7 @@ export class CniNetwork implements AsyncDisposable {
     }
     using _ = await this.#gate.enter(signal);
     try {
-      for (const one of attachments.toReversed()) await this.#delOne(target, one, signal);
+      for (const one of attachments.toReversed()) await this.#delAny(target, one, signal);
     } catch (error) {
       if (signal.aborted) throw error;
       if (!(await this.#hasFailedForLong(target.id))) throw error;
@@ -256,6 +256,21 @@ export class CniNetwork implements AsyncDisposable {
     } catch (error) {
       log.warn("cannot record the CNI DEL failure", { sandbox: id, error: messageOf(error) });
       return false;
+    }
+  }
+
+  /** After an ADD that failed, its list may be what is wrong: the mended one of that name serves, too. */
+  async #delAny(target: CniTarget, added: CniAttachment, signal: AbortSignal): Promise<void> {
+    try {
+      await this.#delOne(target, added, signal);
+    } catch (error) {
+      const { name } = added.confList;
+      const folders = new Set([this.#options.confDir, ...this.#confs.keys()]);
+      const lists = [...folders].flatMap((folder) => this.#confState(folder).lists);
+      const confList = lists.find((list) => list.name === name);
+      const isMended = confList !== undefined && jsonText(confList) !== jsonText(added.confList);
+      if (signal.aborted || added.result !== undefined || !isMended) throw error;
+      await this.#delOne(target, { ...added, confList }, signal);
     }
   }
 

@@ -1,4 +1,4 @@
-// Tests cancelled ADDs and abandoned DELs.
+// Tests cancelled ADDs, DELs of networks whose ADD failed, and abandoned DELs.
 import { expect, setSystemTime, test } from "bun:test";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -25,6 +25,21 @@ test("after a cancellation the running plugin finishes and the next one does not
   expect(await failed).toMatchObject({ code: "DEADLINE_EXCEEDED" });
   expect(readFileSync(lease, "utf8")).toBe("whole\n");
   expect(existsSync(join(dir, "next"))).toBe(false);
+});
+
+test("a pod whose ADD failed by a wrong list is freed as soon as the list is mended", async () => {
+  const invalid = `echo '{"code":999,"msg":"invalid CIDR"}'; exit 1`;
+  writePlugin("subnet", `cat | grep -q 10.256 && { ${invalid}; }; echo '{"cniVersion":"1.0.0"}'`);
+  writeList("1.0.0", [{ type: "subnet", subnet: "10.256.0.0/16" }]);
+  const cni = openNetwork();
+  const pod = podOf("p1");
+  const plan = cni.plan(pod);
+  const refused = { code: "INTERNAL", message: expect.stringContaining("invalid CIDR") as string };
+  expect(await failure(cni.add(pod, signal, plan))).toMatchObject(refused);
+  expect(await failure(cni.del(pod, plan, signal))).toMatchObject(refused);
+  writeList("1.0.0", [{ type: "subnet", subnet: "10.25.0.0/16" }]);
+  await cni.del(pod, plan, signal);
+  expect(await cni.attached()).toEqual([]);
 });
 
 test("setting the wall clock two days ahead does not abandon a failing DEL", async () => {

@@ -172,8 +172,10 @@ trial_pod() {
   say "a pod that stays; isulad-ts pods and ps tell its status"
   trial_client "$dir" run --name trial busybox sh -c 'echo "I stay."; trap "exit 0" TERM; while :; do sleep 1; done' >"$dir/pod.log" 2>&1 &
   echo "$!" >"$dir/client.pid"
-  for _ in $(seq 100); do
+  # An emulated node takes two minutes.
+  for _ in $(seq 3000); do
     grep -q 'I stay' "$dir/pod.log" && break
+    kill -0 "$(cat "$dir/client.pid")" 2>/dev/null || break
     sleep 0.1
   done
   id=$(trial_client "$dir" ps -q | head -n 1)

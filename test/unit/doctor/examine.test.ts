@@ -397,19 +397,3 @@ test.each([
   const findings = await examine(node, load);
   expect(findings.find(({ check }) => check === "runtime runc")?.state).toBe(state);
 });
-
-test("addresses that the node does not have are named with their keys", async () => {
-  Object.assign(values, { "metrics-port": 9100, "metrics-address": "192.0.2.5" });
-  expect(await faults()).toEqual([]);
-  Object.assign(values, { "metrics-address": "192.0.2.6", "keep-blobs": true });
-  Object.assign(values, {
-    "serve-blobs": "[2001:db8::6]:5010",
-    "serve-blobs-clients": ["fd00::/8"],
-  });
-  const found = await faults();
-  expect(found).toMatchObject([{ state: "warn" }, { state: "warn" }]);
-  expect(found.map(({ detail }) => detail.split(" now;")[0])).toEqual([
-    "metrics-address: this node does not have 192.0.2.6",
-    "serve-blobs: this node does not have 2001:db8::6",
-  ]);
-});

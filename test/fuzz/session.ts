@@ -189,8 +189,11 @@ export class Session implements AsyncDisposable {
   }
 }
 
+/** ListNriChanges needs a container. */
 function isQuestion({ name }: Rpc): boolean {
-  return /^(Version|Status|RuntimeConfig|ImageFsInfo|NriPlugins|List.*|Stream.*)$/.test(name);
+  const names =
+    /^(Version|Status|RuntimeConfig|ImageFsInfo|NriPlugins|List(?!NriChanges).*|Stream.*)$/;
+  return names.test(name);
 }
 
 async function onePod(daemon: Daemon): Promise<void> {

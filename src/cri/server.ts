@@ -160,7 +160,6 @@ function newServer(context: Context): { server: grpc.Server; add: Add } {
   const server = new grpc.Server({
     "grpc.max_receive_message_length": context.config.maxRecvBytes,
     "grpc.max_send_message_length": -1,
-    "grpc.enable_channelz": 0, // nobody reads its records, which each call would update
   });
   // grpc-js has no public option for these, and passes this object to node:http2.
   Object.assign(server["commonServerOptions"] as object, http2Options);

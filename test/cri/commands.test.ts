@@ -190,15 +190,17 @@ test("a terminal sees a line for each layer, which goes at the end", () => {
     for (let left = 20; left > 0; left--) {
       expect(isuladTs("rmi", name).code).toBe(0);
       const { stdout } = spawnSync("script", ["-qec", line, "/dev/null"], { env: environment() });
-      const text = stdout.toString().replaceAll("\r\n", "\n");
+      const text = stdout.toString().replaceAll("\r\n", "\n").replaceAll("\u001B[K", "");
       if (/^[0-9a-f]{12} /m.test(text)) return text;
     }
     throw new Error("no layer was ever drawn");
   };
-  // Each screen goes up by as many lines as the one before it has, and clears what is below.
+  // Each screen goes up by as many lines as the one before it has, and clears what is below its own.
   const screens = onTerminal(80).split("\u001B[J");
-  const drawn = screens.find((screen) => /^Pulling \S+\n([0-9a-f]{12} .*\n){2}/.test(screen));
-  expect(drawn).toEndWith("\n\u001B[3A\r");
+  const whole = /\rPulling \S+\n([0-9a-f]{12} .*\n){2}$/;
+  const next = screens.findIndex((screen) => whole.test(screen)) + 1;
+  expect(next).toBeGreaterThan(0);
+  expect(screens[next]).toStartWith("\u001B[3A\r");
   expect(screens.at(-1)).toMatch(/^Image is up to date for sha256:[0-9a-f]{64}\n$/);
   const lines = onTerminal(30).split(/\n|\r/);
   const narrow = lines.filter((text) => /^(?:Pulling|[0-9a-f]{12})/.test(text));

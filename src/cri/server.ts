@@ -157,6 +157,7 @@ function addCri(add: Add, ready?: Promise<void>): void {
 }
 
 function newServer(context: Context): { server: grpc.Server; add: Add } {
+  // Channelz stays on, though nobody reads it: forceShutdown() ends only the sessions that it knows.
   const server = new grpc.Server({
     "grpc.max_receive_message_length": context.config.maxRecvBytes,
     "grpc.max_send_message_length": -1,

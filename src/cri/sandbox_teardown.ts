@@ -76,8 +76,12 @@ export async function undoSandbox(context: Context, sandbox: Sandbox): Promise<v
   }
 }
 
-/** Retries a failed Stop or rollback without another call. @throws CriError when it fails again. */
+/**
+ * Retries a failed Stop or rollback without another call; not while a call is at it, whose failure would be
+ * followed at once by another attempt. @throws CriError when it fails again.
+ */
 export async function endSandbox(context: Context, id: string, signal: AbortSignal): Promise<void> {
+  if (context.sandboxes.isLocked(id)) return;
   using _ = await context.sandboxes.lock(id);
   const sandbox = context.sandboxes.listed(id);
   if (sandbox?.ending === undefined) return;

@@ -365,6 +365,10 @@ export class Store<Record extends { id: string; name: string; createdAtNs: strin
     await rm(doomed, { recursive: true, force: true });
   }
 
+  isLocked(key: string): boolean {
+    return this.#locks.isHeld(key);
+  }
+
   /** Locks a key; callers are served in order. */
   lock(key: string): Promise<Disposable> {
     return this.#locks.acquire(key);

@@ -109,6 +109,25 @@ describe("StopPodSandbox", () => {
   );
 });
 
+test("the sweep after the start does not repeat a StopPodSandbox that is under way", async () => {
+  const calls = mark("del-calls");
+  rmSync(calls, { force: true });
+  // Runs longer than the sweep takes to come, 200 ms after the start.
+  const script = `[ $CNI_COMMAND != DEL ] || { echo DEL >> ${calls}; sleep 1.5;
+[ ! -e ${mark("del-fails")} ] || { echo no cable >&2; exit 1; }; }`;
+  writeList("chain", [writePlugin("slow", script)]);
+  await configure({});
+  const podId = await daemon.runPod(daemon.podConfig());
+  writeFileSync(mark("del-fails"), "");
+  await configure({});
+  const stopped = daemon.client.StopPodSandbox({ pod_sandbox_id: podId });
+  expect(await stopped.then(() => "", messageOf)).toContain("no cable");
+  await sleep(500);
+  expect(readFileSync(calls, "utf8")).toBe("DEL\n");
+  rmSync(mark("del-fails"));
+  await daemon.removePod(podId);
+});
+
 describe("a RunPodSandbox that fails on a full disk and cannot be rolled back", () => {
   test("leaves a NOTREADY pod, which Stop and Remove end, and its name is free again", async () => {
     const fill = join(daemon.dir, "state/fill");
